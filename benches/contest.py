@@ -1,24 +1,24 @@
-"""What benches beside other systems share: where those are, equal cores for all, and one line of JSON from each."""
+"""Common code of the benches that compare gnnflow with peers: paths, equal cores, and one line of JSON per run."""
 import json, os, pathlib, statistics, subprocess, sys
 
 
 def need(name):
-    """What the environment says; nothing goes on without it."""
+    """Returns an environment variable, or exits if it is not set."""
     return os.environ.get(name) or sys.exit(f"error: set {name}; see --help")
 
 
 def bound(threads):
-    """Equal threads are equal cores: whatever threads a system starts beside those asked for, it has no more cores."""
+    """Binds a command to as many cores as threads, because a system may start additional threads."""
     return ["taskset", "-c", f"0-{threads - 1}"]
 
 
 def graph_and_python():
-    """The folder of the graph, and the peers' Python."""
+    """Returns the folder of the graph and the Python interpreter of the peers."""
     return pathlib.Path(need("GNNFLOW_BENCH_GRAPH")).resolve(), os.environ.get("GNNFLOW_PEERS_PYTHON", sys.executable)
 
 
 def peer(script, threads, python, *options):
-    """One run of one peer's script: its last line of JSON, or why there is none."""
+    """Runs a peer's script. Returns its last line of JSON and None, or None and the reason."""
     command = [python, pathlib.Path(need("GNNFLOW_PEERS")) / script, "--threads", threads, *options]
     done = subprocess.run([*bound(threads), *map(str, command)], stdout=subprocess.PIPE, text=True)
     rows = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
@@ -28,14 +28,14 @@ def peer(script, threads, python, *options):
 
 
 def in_turn(number, backends):
-    """Ours (None) and the peers', another one first in every round."""
+    """Returns gnnflow (None) and the peers, rotated by the number of the round."""
     contests = [None, *backends.split(",")]
     turn = number % len(contests)
     return contests[turn:] + contests[:turn]
 
 
 def beside(median, mine):
-    """How much faster than the best peer ours is, by the peers' medians."""
+    """Returns the best peer by median, and its time relative to gnnflow's."""
     if not median:
         return {}
     best = min(median, key=median.get)
@@ -43,5 +43,5 @@ def beside(median, mine):
 
 
 def medians(seconds, which):
-    """By system, the median of its rounds where the first part of the key is `which`."""
+    """Returns the median of each system for the keys that start with `which`."""
     return {who: statistics.median(values) for (key, who), values in seconds.items() if key == which}

@@ -1,17 +1,17 @@
 #!/usr/bin/env python3
-"""What several processes cost and save: one thing is changed at a time, and runs take turns.
+"""Cost and gain of several processes. Each case changes one property, and cases run in turn.
 
     benches/distributed.py [--only scaling,traffic,methods,fastsample,link] [--rounds 3] [--deadline 900] [--set graph.generate.nodes=400000 …]
 
-scaling     two processes of one thread beside one process of two threads, on the same work
-traffic     bytes, messages and rounds of a step: structure partitioned or replicated, with and without a cache of features
+scaling     two processes of one thread compared with one process of two threads, on the same work
+traffic     bytes, messages and rounds per step with partitioned or replicated topology, with and without a feature cache
 methods     the same for partitions by random, spring, multilevel and metis (DistDGL, Fig. 10), at 4 processes
 fastsample  partitioned and unfused, replicated and unfused, replicated and fused (FastSample, Fig. 5 and 6), at 2 and 4 processes
-link        scaling and traffic again with the processes in network namespaces joined by 1 Gbit/s and 1 ms; needs root, and the
-            delay needs the kernel's netem (what was there is in the result)
+link        scaling and traffic with processes in network namespaces, over a link of 1 Gbit/s and 1 ms; needs root, and the
+            kernel's netem for the delay (the result contains the link that was available)
 
-3-layer SAGE, hidden 128, fanouts 15,10,5, 4 partitions, 250 seeds each. The second epoch counts. Every process is bound to
-cores of its own while there are enough. The result goes to benches/runs/<date>-distributed.json.
+3-layer SAGE, hidden 128, fanouts 15,10,5, 4 partitions, 250 seeds each. The second epoch is measured. Each process is bound to
+separate cores if there are enough. The result is written to benches/runs/<date>-distributed.json.
 """
 import argparse, json, os, pathlib, statistics, subprocess, sys, tempfile, time
 
@@ -35,7 +35,7 @@ batch = 250
 fanouts = [15, 10, 5]
 evaluate_every = 0
 [infer]
-# What follows training is not measured: on a narrow link, small chunks would bring the same rows again and again, for minutes.
+# Inference is not measured. A large batch avoids fetching the same rows repeatedly over a narrow link.
 batch = 100_000
 predictions = false
 """
@@ -50,7 +50,7 @@ class Bench:
         return [str(self.binary), "run", str(self.work / "p.toml"), "--quiet", "--json", *more, *sets(self.options.set), *sets(settings)]
 
     def method(self, method):
-        """Settings of a dataset by this method, prepared once."""
+        """Prepares a dataset by a partition method once. Returns its settings."""
         settings = [f"partition.method={method}", f"partition.out={self.work}/{method}"]
         if not (self.work / method).exists():
             command = [str(self.binary), "prepare", str(self.work / "p.toml"), "--quiet", *sets(self.options.set), *sets(settings)]
@@ -70,7 +70,7 @@ class Bench:
         return row
 
     def run(self, processes, threads, settings):
-        """One run of processes on this machine."""
+        """Runs `processes` processes on this machine."""
         cores = ",".join(map(str, range(min(CORES, processes * threads))))
         run = self.work / "run"
         command = self.command([f"train.threads={threads}", *settings], "--processes", str(processes), "--run-dir", str(run))
@@ -78,7 +78,7 @@ class Bench:
         return self.read(done.stdout)
 
     def run_apart(self, spaces, threads, settings):
-        """One run with each process in a network namespace."""
+        """Runs one process in each network namespace."""
         hosts = self.work / "hosts.txt"
         hosts.write_text("".join(f"10.77.0.{i + 1}:7000\n" for i in range(len(spaces))))
         environment = {**os.environ, "GNNFLOW_SECRET": "of-this-benchmark-alone-0123456789"}
@@ -101,7 +101,7 @@ class Bench:
         return self.read(outs[0])
 
     def take_turns(self, cases):
-        """Runs every case once a round; `cases` are names and functions. Medians, and whether all had the same bits."""
+        """Runs every case, a pair of name and function, once per round. Returns the rows of the median epochs."""
         rows = {name: [] for name, _ in cases}
         for number in range(self.options.rounds):
             turn = number % len(cases)
@@ -118,7 +118,7 @@ class Bench:
 
 
 def namespaces(count):
-    """Namespaces joined by a bridge in one more, each behind 1 Gbit/s and, where the kernel can, 1 ms; what could be had; undo."""
+    """Creates namespaces joined by a bridge, each with 1 Gbit/s and, if supported, 1 ms. Returns names, link and cleanup."""
     names, done = [f"gnnflow{i}" for i in range(count)], []
 
     def ip(*words, check=True):

@@ -1,10 +1,10 @@
-//! Learnt rows of nodes: a sparse update beside a dense all-reduce of the same table (DistDGL, Fig. 7, in small). Two processes, one
-//! worker each, loopback.
+//! Learned rows of nodes: a sparse update compared with a dense all-reduce of the same table (DistDGL, Fig. 7, at a
+//! smaller scale). Two processes with one worker each, over loopback.
 //!
-//! In a step each process has gradients for `--touched` rows drawn from all of the table. *Sparse*: they are pushed to the rows'
-//! owners, who move the rows that were touched. *Dense*: each process pads its gradient with zeros to the size of the table, both are
-//! summed over all, and Adam moves every row, at both processes: what data-parallel training does with a table that it takes for any other
-//! parameter. After the first step both tables are compared, bit for bit.
+//! In a step each process has gradients for `--touched` random rows of the table. *Sparse*: gradients are pushed to the
+//! owners, which update only these rows. *Dense*: each process pads its gradient with zeros to the size of the table.
+//! The gradients are summed and Adam updates every row in both processes. This is data-parallel training with the table
+//! as an ordinary parameter. After the first step both tables must have equal bits.
 
 mod common;
 #[path = "common/pair.rs"]
@@ -35,12 +35,12 @@ use timely::dataflow::operators::{Input, Probe};
 use timely::dataflow::{InputHandleVec, ProbeHandle};
 use timely::worker::Worker;
 
-/// Numbers in a row.
+/// Columns of a row.
 const DIM: usize = 128;
 const RATE: f64 = 0.01;
 const ADAM: SparseOptimizer = SparseOptimizer::Adam { beta1: 0.9, beta2: 0.999, epsilon: 1e-8 };
 
-/// What was measured of one way with one table.
+/// Measurements of one method with one table.
 struct Measured {
     case: &'static str,
     nodes: usize,
@@ -55,7 +55,7 @@ fn main() {
     let touched = if session.smoke { vec![500] } else { session.numbers("touched", &[5_000, 20_000]) };
     let (steps, threads) = (session.repeats(9), session.numbers("threads", &[1])[0]);
     let measured = in_two_processes(move |worker| {
-        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("threads for the optimisers");
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("threads for the optimizers");
         let pool = Rc::new(pool);
         let mut all = Vec::new();
         for &nodes in &nodes {
@@ -88,7 +88,7 @@ fn main() {
     session.finish();
 }
 
-/// The rows that `part` touches in `step`, each once, and their gradients.
+/// The distinct rows that `part` updates in `step`, and their gradients.
 fn gradients(nodes: usize, touched: usize, part: usize, step: usize) -> (Vec<u32>, Vec<f32>) {
     let key = Key::new(7, Purpose::Shuffle).fold(part as u64).fold(step as u64);
     let order = Permutation::new(key, nodes as u64);
@@ -97,7 +97,7 @@ fn gradients(nodes: usize, touched: usize, part: usize, step: usize) -> (Vec<u32
     (ids, (0..(touched * DIM) as u64).map(value).collect())
 }
 
-/// Seconds of pushes and steps of touched rows; and the rows of this process after the first.
+/// Measures pushes and sparse steps. Also returns this process's rows after the first step.
 fn sparse(
     worker: &mut Worker,
     nodes: usize,
@@ -105,40 +105,40 @@ fn sparse(
     steps: usize,
     pool: &Rc<rayon::ThreadPool>,
 ) -> (Measured, Vec<f32>) {
-    let (me, meter) = (worker.index(), Rc::new(Meter::default()));
-    let graph = Arc::new(nobody(nodes, me));
-    let table = EmbeddingTable::create(&Place::Memory, &graph, me, DIM, ADAM).expect("memory for the table");
+    let (rank, meter) = (worker.index(), Rc::new(Meter::default()));
+    let graph = Arc::new(edgeless(nodes, rank));
+    let table = EmbeddingTable::create(&Place::Memory, &graph, rank, DIM, ADAM).expect("memory for the table");
     let table = table.drawn(Draw::Uniform(0.1), 1);
     let (table, pool) = (Rc::new(table), Rc::clone(pool));
-    let applied = Rc::clone(&table);
+    let updated_table = Rc::clone(&table);
     let to = PushTo { graph, dim: DIM, arrival: Arrival::Together, meter: Rc::clone(&meter) };
     let (mut input, probe) = worker.dataflow::<u64, _, _>(|scope| {
         let (input, pushes) = scope.new_input::<Vec<RowGradients>>();
-        let moved = pushes.push_rows(to).inspect(move |pushed| {
-            let table: &EmbeddingTable = &applied;
-            pool.install(|| table.apply(pushed, RATE)).expect("nobody reads the table meanwhile");
+        let pushed = pushes.push_rows(to).inspect(move |pushed| {
+            let table: &EmbeddingTable = &updated_table;
+            pool.install(|| table.apply(pushed, RATE)).expect("the table is not borrowed");
         });
-        (input, moved.probe().0)
+        (input, pushed.probe().0)
     });
     let (mut seconds, mut first) = (Vec::new(), Vec::new());
     for step in 0..=steps {
-        let (nodes, rows) = gradients(nodes, touched, me, step);
+        let (nodes, rows) = gradients(nodes, touched, rank, step);
         let rows = Arc::new(rows);
         seconds.push(close(worker, &mut input, &probe, || RowGradients {
-            partition: me as u32,
+            partition: rank as u32,
             examples: 1,
             nodes,
             rows,
         }));
         if step == 0 {
-            first = table.read().expect("all pushes are applied").shard(me).values.to_vec();
+            first = table.read().expect("all pushes are applied").shard(rank).values.to_vec();
         }
     }
     let bytes_per_step = meter.bytes() / (steps as u64 + 1);
     (Measured { case: "sparse push", nodes, touched, bytes_per_step, seconds: seconds.split_off(1) }, first)
 }
 
-/// Seconds of padding, all-reduce and a step of all rows; and all rows after the first.
+/// Measures padding, all-reduce and dense steps. Also returns all rows after the first step.
 fn dense(
     worker: &mut Worker,
     nodes: usize,
@@ -146,7 +146,7 @@ fn dense(
     steps: usize,
     pool: &Rc<rayon::ThreadPool>,
 ) -> (Measured, Vec<f32>) {
-    let (me, meter) = (worker.index(), Rc::new(Meter::default()));
+    let (rank, meter) = (worker.index(), Rc::new(Meter::default()));
     let mut table = vec![0.0; nodes * DIM];
     table.chunks_exact_mut(DIM).zip(0..).for_each(|(row, node)| Draw::Uniform(0.1).fill(1, node, row));
     let options = AdamOptions { learning_rate: RATE, ..AdamOptions::default() };
@@ -164,13 +164,13 @@ fn dense(
     });
     let (mut seconds, mut first) = (Vec::new(), Vec::new());
     for step in 0..=steps {
-        let (ids, rows) = gradients(nodes, touched, me, step);
+        let (ids, rows) = gradients(nodes, touched, rank, step);
         seconds.push(close(worker, &mut input, &probe, || {
             let mut padded = vec![0.0; nodes * DIM];
             for (&id, row) in ids.iter().zip(rows.chunks_exact(DIM)) {
                 padded[id as usize * DIM..][..DIM].copy_from_slice(row);
             }
-            Contribution { partition: me as u32, vector: Some(Arc::new(padded)), words: Vec::new() }
+            Contribution { partition: rank as u32, vector: Some(Arc::new(padded)), words: Vec::new() }
         }));
         if step == 0 {
             first = state.borrow().0.clone();
@@ -180,7 +180,7 @@ fn dense(
     (Measured { case: "dense all-reduce", nodes, touched, bytes_per_step, seconds: seconds.split_off(1) }, first)
 }
 
-/// Sends what `item` makes and turns the loop until its time is closed everywhere; seconds.
+/// Sends the result of `item` and steps the worker until all workers have finished its time. Returns the seconds.
 fn close<T: Clone + 'static>(
     worker: &mut Worker,
     input: &mut InputHandleVec<u64, T>,
@@ -198,15 +198,15 @@ fn close<T: Clone + 'static>(
     start.elapsed().as_secs_f64()
 }
 
-/// Both ways have come to the same rows: a row that Adam has never touched does not move.
-fn verify(me: usize, nodes: usize, rows: &[f32], table: &[f32]) {
-    let first = if me == 0 { 0 } else { nodes / 2 };
+/// Checks that both methods give equal rows. Adam does not change a row whose gradient was always zero.
+fn verify(rank: usize, nodes: usize, rows: &[f32], table: &[f32]) {
+    let first = if rank == 0 { 0 } else { nodes / 2 };
     let same = rows == &table[first * DIM..first * DIM + rows.len()];
     assert!(same && rows.len() == nodes / 2 * DIM, "sparse and dense steps differ");
 }
 
-/// Two partitions of nodes that hear from nobody, one at each worker.
-fn nobody(nodes: usize, worker: usize) -> LocalGraph {
+/// Two partitions of nodes without edges, one per worker.
+fn edgeless(nodes: usize, worker: usize) -> LocalGraph {
     let half = nodes as u64 / 2;
     let book = PartitionBook::new(vec![0, half, 2 * half]).expect("it starts at 0 and rises");
     let load = |_| {

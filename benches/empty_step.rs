@@ -1,8 +1,8 @@
-//! What a training step costs when there is nothing to train: two processes, one worker each, loopback.
+//! The fixed cost of a training step, with two processes of one worker each over loopback.
 //!
-//! *Barrier*: a time closes at both workers; nothing is sent. *Empty step*: a batch without seeds at each worker goes
-//! through three hops, a fetch and an all-reduce of one word a partition, and its time closes. A step of real work pays
-//! this once, so it should stay far below a millisecond.
+//! *Barrier*: a time closes at both workers; nothing is sent. *Empty step*: each worker has a batch without seeds. It
+//! passes through three hops, a fetch and an all-reduce of one word per partition, and its time closes. Every training
+//! step includes this cost once, so it should be far below a millisecond.
 
 mod common;
 #[path = "common/pair.rs"]
@@ -52,7 +52,7 @@ fn main() {
     session.finish();
 }
 
-/// Seconds of each time that closes.
+/// Seconds of each barrier.
 fn barrier(worker: &mut Worker, steps: u32) -> Vec<f64> {
     let (input, probe) = worker.dataflow::<u64, _, _>(|scope| {
         let (input, stream) = scope.new_input::<Vec<u32>>();
@@ -61,14 +61,14 @@ fn barrier(worker: &mut Worker, steps: u32) -> Vec<f64> {
     close(worker, input, probe, steps, false)
 }
 
-/// Seconds of each step of empty batches.
+/// Seconds of each empty step.
 fn empty_step(worker: &mut Worker, steps: u32) -> Vec<f64> {
-    let graph = Arc::new(nobody(worker.index()));
-    let book = Arc::new(NodeBatches { batch: 1, seed: 1, train: vec![vec![]; 2], ..NodeBatches::default() });
+    let graph = Arc::new(edgeless(worker.index()));
+    let source = Arc::new(NodeBatches { batch: 1, seed: 1, train: vec![vec![]; 2], ..NodeBatches::default() });
     let (input, probe) = worker.dataflow::<u64, _, _>(|scope| {
         let (input, partitions) = scope.new_input::<Vec<u32>>();
         let (meter, pool) = (Rc::default(), CompactorPool::default());
-        let mut batches = partitions.seeds(book);
+        let mut batches = partitions.seeds(source);
         for hop in 0..HOPS {
             batches = batches.sample_hop(Hop {
                 graph: Arc::clone(&graph),
@@ -99,7 +99,7 @@ fn empty_step(worker: &mut Worker, steps: u32) -> Vec<f64> {
     close(worker, input, probe, steps, true)
 }
 
-/// Closes `steps` times, each after sending this worker's partition if asked to, and times them.
+/// Measures the closing of `steps` times. With `send`, each starts with a batch of this worker's partition.
 fn close(
     worker: &mut Worker,
     mut input: InputHandleVec<u64, u32>,
@@ -130,8 +130,8 @@ fn close(
     seconds
 }
 
-/// Two partitions of two nodes that hear from nobody, one at each worker.
-fn nobody(worker: usize) -> LocalGraph {
+/// Two partitions of two nodes without edges, one per worker.
+fn edgeless(worker: usize) -> LocalGraph {
     let book = PartitionBook::new(vec![0, 2, 4]).expect("it starts at 0 and rises");
     let load = |_| {
         let none = OwnedInEdges { indptr: vec![0; 3], ..OwnedInEdges::default() };
@@ -142,7 +142,7 @@ fn nobody(worker: usize) -> LocalGraph {
     }
 }
 
-/// Rows that nobody asks for.
+/// A row source without requests.
 struct NoRows;
 
 impl RowSource for NoRows {

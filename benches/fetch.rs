@@ -1,9 +1,10 @@
-//! Feature rows of sampled batches: from this process's memory beside a plain loop, and over loopback beside raw TCP.
+//! Feature rows of sampled batches: from local memory compared with a plain loop, and over loopback compared with TCP.
 //!
-//! The ids are the node lists of batches of 1000 seeds with fanouts 15, 10, 5, rows are 100 floats (400 bytes). Locally, the
-//! plain loop copies the same rows into the same kind of buffer; it waits for every row, the kernel asks ahead, so the operator,
-//! which also allocates each batch's matrix, should come out at least as fast. Over loopback, each batch's rows are the other
-//! process's: questions, gathering into the wire buffer, scattering to their places; raw TCP writes as many bytes and no more.
+//! The ids are the nodes of batches of 1000 seeds with fanouts 15, 10, 5. A row has 100 floats (400 bytes). The plain
+//! loop copies the same rows into a similar buffer without prefetching. The kernel prefetches rows, so the operator
+//! should be at least as fast, although it also allocates the matrix of each batch. Over loopback, the other process
+//! owns all rows: the time includes requests, gathering into the wire buffer and scattering. Raw TCP writes equally
+//! many bytes.
 
 mod common;
 #[path = "common/graph.rs"]
@@ -39,17 +40,17 @@ use timely::dataflow::operators::core::Inspect;
 use timely::dataflow::operators::{Input, Probe};
 use timely::worker::Worker;
 
-// As in the program: a batch's matrix is tens of megabytes, and must not cost a page fault for every 4 KiB.
+// As in the program: the matrix of a batch has tens of megabytes, and 4 KiB pages would cause many page faults.
 #[global_allocator]
 static ALLOCATOR: gnnflow_nn::alloc::Allocator = gnnflow_nn::alloc::Allocator;
 
-/// Numbers in a row.
+/// Columns of a row.
 const DIM: usize = 100;
 const ROW: usize = 4 * DIM;
-/// Batches on their way at a time.
+/// Number of batches in flight.
 const WINDOW: usize = 4;
 
-/// A matrix in memory, some rows of which are nodes `first` and after.
+/// A matrix in memory whose first row is that of node `first`.
 struct Rows {
     values: Vec<f32>,
     first: u32,
@@ -77,7 +78,7 @@ fn rows(nodes: u32, first: u32) -> Arc<Rows> {
 fn main() {
     let mut session = Session::new("fetch");
     let (repeats, smoke) = (session.repeats(7), session.smoke);
-    // The second process is started from here too, so this comes first: it does no work before it.
+    // The second process also runs `main` up to this line, so no work precedes it.
     let (pages, over_loopback) = in_two_processes(move |worker| loopback(worker, smoke, repeats));
     let graph = Graph::load(&mut session);
     let lists = lists(&graph, if smoke { 2 } else { 20 });
@@ -91,14 +92,14 @@ fn main() {
     let mut out = vec![0u8; longest * ROW];
     let plain = |out: &mut [u8]| {
         for list in &lists {
-            for (place, &id) in list.iter().enumerate() {
-                out[place * ROW..][..ROW].copy_from_slice(source.row(id));
+            for (position, &id) in list.iter().enumerate() {
+                out[position * ROW..][..ROW].copy_from_slice(source.row(id));
             }
         }
     };
-    let mut plainly = vec![0u8; lists[0].len() * ROW];
-    gather_rows(ROW, |id| source.row(id), &lists[0], &mut plainly);
-    lists[0].iter().enumerate().for_each(|(i, &id)| assert_eq!(&plainly[i * ROW..][..ROW], source.row(id)));
+    let mut gathered = vec![0u8; lists[0].len() * ROW];
+    gather_rows(ROW, |id| source.row(id), &lists[0], &mut gathered);
+    lists[0].iter().enumerate().for_each(|(i, &id)| assert_eq!(&gathered[i * ROW..][..ROW], source.row(id)));
 
     let loop_seconds = repeat(repeats, || plain(&mut out));
     let beside = |seconds: &Seconds| json!({ "times_plain_loop": loop_seconds.median() / seconds.median() });
@@ -145,7 +146,7 @@ fn lists(graph: &Graph, batches: usize) -> Vec<Vec<u32>> {
         .collect()
 }
 
-/// Partitions without edges: only their nodes' rows are asked for.
+/// Partitions without edges, for fetches of rows only.
 fn edgeless(offsets: &[u64], workers: usize, worker: usize) -> LocalGraph {
     let book = PartitionBook::new(offsets.to_vec()).expect("they rise from 0");
     let load = |part: usize| {
@@ -157,7 +158,7 @@ fn edgeless(offsets: &[u64], workers: usize, worker: usize) -> LocalGraph {
         .unwrap_or_else(|never| match never {})
 }
 
-/// Seconds to fetch the rows of all `lists`, which are this worker's batches.
+/// Seconds to fetch the rows of all `lists`, the batches of this worker.
 fn fetch(worker: &mut Worker, graph: &Arc<LocalGraph>, source: Arc<dyn RowSource>, lists: &[Vec<u32>]) -> f64 {
     let fetched = Rc::new(Cell::new(0));
     let count = Rc::clone(&fetched);
@@ -176,11 +177,11 @@ fn fetch(worker: &mut Worker, graph: &Arc<LocalGraph>, source: Arc<dyn RowSource
         let batches = keys.map(move |step| {
             MiniBatch::new(BatchKey { epoch: 0, step, partition: step }, lists[step as usize].clone())
         });
-        let seen = batches.fetch_rows(from).inspect(move |batch| {
+        let counted = batches.fetch_rows(from).inspect(move |batch| {
             assert_eq!(batch.features.bytes().len(), batch.nodes.len() * ROW);
             count.set(count.get() + 1);
         });
-        (input, seen.probe().0)
+        (input, counted.probe().0)
     });
     let start = Instant::now();
     let mut sent = 0;
@@ -200,7 +201,8 @@ fn fetch(worker: &mut Worker, graph: &Arc<LocalGraph>, source: Arc<dyn RowSource
     seconds
 }
 
-/// Rows of the second process's nodes, fetched by the first: how many, and seconds of raw TCP and of the fetch, pair by pair.
+/// Fetches rows of the second process from the first. Returns their number, and pairs of seconds of TCP and of the
+/// fetch.
 fn loopback(worker: &mut Worker, smoke: bool, repeats: usize) -> (usize, Vec<(f64, f64)>) {
     let nodes: u32 = if smoke { 2000 } else { 1 << 20 };
     let graph = Arc::new(edgeless(&[0, u64::from(nodes), 2 * u64::from(nodes)], 2, worker.index()));

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Runs a pipeline with all its processes together under a memory cap that the system enforces, and writes what it took.
+# Runs a pipeline under a memory limit for all its processes, which the kernel enforces, and writes time and memory.
 #
 #     benches/memory_cap.sh [PIPELINE] [BYTES] [PROCESSES…]     defaults: benches/planted-2m.toml, 6 GiB, 1 and 2
 #
-# The cap is a memory control group (version 1 or 2; needs root), which counts page cache too; whoever goes over it is
-# killed. A run that ends with exit code 0 has kept it. Result: benches/runs/<date>-memory-cap.json.
+# The limit is a memory control group (version 1 or 2; needs root). It includes the page cache, and processes above it
+# are killed, so a run with exit code 0 stayed below it. The result is benches/runs/<date>-memory-cap.json.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 pipeline=${1:-$root/benches/planted-2m.toml} cap=${2:-6442450944}
@@ -24,7 +24,7 @@ for processes in "$@"; do
     mkdir "$group"
     echo "$cap" >"$group/$limit"
     run=$work/run-$processes begin=$(date +%s.%N)
-    # What is prepared here is prepared under the cap, too.
+    # Removes the dataset, so that preparation is also under the limit.
     rm -rf "$work/dataset-$processes"
     bash -c "echo \$\$ >'$group/cgroup.procs'; exec \"\$@\"" - "$binary" run "$pipeline" --run-dir "$run" \
         --set "graph.generate.out=$work/dump" --set "partition.out=$work/dataset-$processes" --processes "$processes"

@@ -1,4 +1,4 @@
-"""A cap on memory that the system enforces; needs root."""
+"""A memory limit that the kernel enforces; needs root."""
 import pathlib, subprocess, sys, time
 
 
@@ -21,7 +21,7 @@ class Group:
         return ["bash", "-c", f"echo $$ > '{self.path}/cgroup.procs'; exec \"$@\"", "-", *map(str, command)]
 
     def until(self, command, done, deadline):
-        """Runs a command until `done` says so, or for `deadline` seconds, and ends it; seconds and peak."""
+        """Runs a command, and ends it when `done` returns true or after `deadline` seconds. Returns seconds and peak bytes."""
         begin = time.perf_counter()
         running = subprocess.Popen(self.inside(command), stderr=subprocess.DEVNULL)
         while not done() and running.poll() is None and time.perf_counter() - begin < deadline:

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Averaging weights (`partition-parallel`, SDT-GNN) beside averaging gradients (`mini-batch`): accuracy by epochs, traffic, and bits.
+"""Averaging weights (`partition-parallel`, SDT-GNN) compared with averaging gradients (`mini-batch`): accuracy, traffic, bits.
 
     benches/model_averaging.py [--seeds 3] [--graphs debian-bookworm,fb100-cornell5,planted] [--data FOLDER]
 
-4 partitions by multilevel, the same model; SETTINGS has what differs. Partitions that are trained by themselves drift apart between
-averages, the less the fewer steps they take: averages of weights have larger batches, with larger steps, and more epochs where
-they need them. Those were found on seed 1; gradients were not tuned as much. The accuracy is that of the test nodes at the best
-validation epoch. Seed 1 also runs at 2 and 4 processes: all must have the bits of 1. Graphs come from `--data` (GNNFLOW_TEST_DATA, else
-../shared/data); the planted one is generated. The result goes to benches/runs/<date>-model-averaging.json.
+4 partitions by multilevel, and the same model; SETTINGS contains the differences. Local models diverge between two averages, less with
+fewer steps. So weight averaging has larger batches, larger learning rates, and more epochs where needed. These settings were
+tuned on seed 1; those of gradient averaging were tuned less. The accuracy is that of the test nodes at the best validation
+epoch. Seed 1 also runs with 2 and 4 processes, which must give equal bits. Graphs are read from `--data` (GNNFLOW_TEST_DATA, or
+../shared/data); the planted one is generated. The result is written to benches/runs/<date>-model-averaging.json.
 """
 import argparse, json, os, pathlib, statistics, subprocess, sys, tempfile
 
@@ -29,7 +29,7 @@ fanouts = [10, 10]
 optimizer = {{ kind = "adam", lr = 0.01 }}
 """
 
-# By graph, settings of both schedules, and what one of them has beside those or in their place.
+# By graph: settings of both schedules, and additional or different settings of one of them.
 SETTINGS = {
     "debian-bookworm": {
         "both": ["train.epochs=100", "train.evaluate_every=5"],
@@ -61,7 +61,7 @@ def main():
                 text = (ROOT / "docs" / "accuracy" / f"{graph}.toml").read_text()
                 text = "".join(line for line in text.splitlines(True) if not line.startswith("early_stop"))
                 file.write_text(text.replace("../../../shared/data", str(pathlib.Path(options.data).resolve())))
-            # As many seeds a step as the pipeline has, over all partitions together.
+            # The seeds per step of all partitions together equal those of the pipeline.
             batch = next(int(line.split("=")[1]) for line in file.read_text().splitlines() if line.startswith("batch")) // 4
 
             def run(schedule, seed, processes=1):

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Prepares R-MAT graphs of growing size under one memory cap that the system enforces, and plots peak memory against edges.
+"""Prepares R-MAT graphs of growing size under a memory limit that the kernel enforces, and plots peak memory over edges.
 
     benches/prepare_memory.py [--scales 21,22,23,24] [--edge-factor 30] [--parts 16] [--memory 3GiB] [--method multilevel]
 
-Needs root (a memory control group, version 1 or 2, which counts page cache too: whoever goes over it is killed) and some 40 bytes
-of disk an edge. Result: benches/runs/<date>-prepare-memory.json and .svg, with an estimate for ogbn-papers100M from the slopes.
+Needs root and about 40 bytes of disk per edge. The limit is a memory control group of version 1 or 2, which includes the page cache
+and kills processes above it. The result is written to benches/runs/<date>-prepare-memory.json and .svg. It contains an estimate for
+ogbn-papers100M, extrapolated linearly.
 """
 import argparse, json, os, pathlib, shutil, subprocess, tempfile, time
 
@@ -38,7 +39,7 @@ def main():
                 f'[graph]\nnodes = "{dump}/nodes.parquet"\nedges = "{dump}/edges.parquet"\nundirected = true\n'
                 f'[partition]\nmethod = "{options.method}"\nparts = {options.parts}\nmemory = "{options.memory}"\n'
             )
-            # What the generator left in the page cache is not ours.
+            # Excludes the generator's page cache from the measurement.
             subprocess.run(["sync"], check=True)
             pathlib.Path("/proc/sys/vm/drop_caches").write_text("3")
             seconds, peak = Group(size(options.memory)).run([binary, "prepare", pipeline, "--out", out, "--quiet"])
@@ -58,7 +59,7 @@ def main():
 
 
 def estimate(rows):
-    """ogbn-papers100M from the slopes: memory by nodes, time by edges."""
+    """Extrapolates to ogbn-papers100M: memory by nodes, time by edges."""
     if len(rows) < 2:
         return None
     first, last = rows[0], rows[-1]
@@ -74,7 +75,7 @@ def estimate(rows):
 
 
 def plot(rows, limit):
-    """Peak memory against edges; the cap as a dashed line."""
+    """Plots peak memory over edges, with the limit as a dashed line."""
     width, height, left, bottom = 640, 360, 70, 45
     most_x = max(r["edge_rows"] for r in rows) * 1.05
     most_y = limit * 1.1

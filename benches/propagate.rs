@@ -1,8 +1,8 @@
-//! Propagation over the whole graph: sums and means of the neighbors' rows, GCN's, and attention's passes. The sums are the
-//! peers' `bench_propagate.py`.
+//! Propagation over the full graph: sums and means of neighbors' rows, GCN propagation, and attention. The sums equal
+//! those of the peers' `bench_propagate.py`.
 //!
-//! Rows are gathered at random from a matrix far larger than the caches: this measures memory, not arithmetic. So a plain
-//! copy on the same threads stands beside it, and the same sum from small pages. `--attention 0` leaves attention out.
+//! Rows are read at random from a matrix far larger than the caches, so memory bounds the speed. For comparison, a
+//! plain copy on the same threads and the same sum from small pages are measured. `--attention 0` omits attention.
 
 mod common;
 #[path = "common/graph.rs"]
@@ -24,7 +24,7 @@ use half::bf16;
 use rayon::prelude::*;
 use serde_json::json;
 
-/// Heads and columns of each in the attention's passes, as the peers' GAT has them.
+/// Heads and columns per head of the attention, as in the peers' GAT.
 const HEADS: (usize, usize) = (4, 16);
 
 fn main() {
@@ -34,7 +34,7 @@ fn main() {
     session.about("width", width as u64);
     let mut bench = Bench::new(session, graph, width);
     for threads in bench.session.numbers("threads", &[1, 2]) {
-        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("threads can be made");
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("threads can be created");
         pool.install(|| bench.run(&features, threads));
     }
     bench.session.finish();
@@ -63,7 +63,7 @@ impl Bench {
         let sources = Sources::new(&rows, line_stride::<f32>(width));
         self.sum(threads, "sum, f32", sources, &mut out);
         let error = largest_error(&self.graph, features, width, &out);
-        assert!(error < 1e-5, "the sum is wrong by {error} of its size");
+        assert!(error < 1e-5, "the relative error of the sum is {error}");
         self.sum(threads, "sum, f32, small pages", Sources::new(features, width), &mut out);
         let half = at_lines(features, width, bf16::from_f32);
         self.sum(threads, "sum, bf16 rows", Sources::new(&half, line_stride::<bf16>(width)), &mut out);
@@ -88,7 +88,7 @@ impl Bench {
         }
     }
 
-    /// Reads and writes of a plain copy.
+    /// Measures a plain copy, in bytes read and written.
     fn copy(&mut self, threads: usize, from: &[f32], to: &mut [f32]) {
         const PIECE: usize = 1 << 18;
         let seconds = repeat(self.repeats, || {
@@ -104,7 +104,7 @@ impl Bench {
         self.report(case, threads, width, size_of::<T>(), &seconds);
     }
 
-    /// GAT's three passes. The graph has every edge in both directions, so that it is its own inverse.
+    /// Measures the three passes of GAT. The graph is symmetric, so it is its own transpose.
     fn attention(&mut self, threads: usize, rows: &[f32]) {
         let ((heads, width), nodes, graph) = (HEADS, self.graph.num_nodes(), &self.graph);
         let columns = heads * width;
@@ -144,7 +144,7 @@ impl Bench {
         self.report("attention, f32, gradient by source", threads, columns, 4, &by_source);
     }
 
-    /// Keeps a result with the bytes that it must move: every edge's row and index, every row out.
+    /// Reports a result with the bytes that it has to move: the row and index of every edge, and every output row.
     fn report(&mut self, case: &str, threads: usize, columns: usize, size: usize, seconds: &Seconds) {
         let (edges, nodes) = (self.graph.indices.len(), self.graph.num_nodes());
         let bytes = (edges * (columns * size + 4) + nodes * (columns * 4 + 8)) as f64;
@@ -153,7 +153,7 @@ impl Bench {
     }
 }
 
-/// `len` numbers in large pages.
+/// Returns `len` values in large pages.
 fn large<T: Copy>(len: usize, number: T) -> Vec<T> {
     let mut numbers = Vec::with_capacity(len);
     prefer_large(numbers.spare_capacity_mut());
@@ -161,7 +161,7 @@ fn large<T: Copy>(len: usize, number: T) -> Vec<T> {
     numbers
 }
 
-/// The same numbers in large pages.
+/// Copies values into large pages.
 fn large_from<T: Copy>(numbers: &[T]) -> Vec<T> {
     let mut copy = Vec::with_capacity(numbers.len());
     prefer_large(copy.spare_capacity_mut());
@@ -169,24 +169,24 @@ fn large_from<T: Copy>(numbers: &[T]) -> Vec<T> {
     copy
 }
 
-/// `len` numbers that begin where a cache line does, as whole graphs' tables do.
+/// Copies `len` values into an array aligned to cache lines, as are the tables of full-graph training.
 fn array(numbers: impl Iterator<Item = f32>, len: usize) -> Array<f32> {
-    let mut out = Array::zeros(len, &Place::Memory).expect("there is room");
+    let mut out = Array::zeros(len, &Place::Memory).expect("enough memory");
     out.iter_mut().zip(numbers).for_each(|(out, v)| *out = v);
     out
 }
 
-/// Rows of `width` numbers, converted, each at the begin of a cache line.
+/// Converts rows of `width` values and aligns each row to a cache line.
 fn at_lines<T: Pod>(rows: &[f32], width: usize, convert: impl Fn(f32) -> T) -> Array<T> {
     let stride = line_stride::<T>(width);
-    let mut out = Array::zeros(rows.len() / width * stride, &Place::Memory).expect("there is room");
+    let mut out = Array::zeros(rows.len() / width * stride, &Place::Memory).expect("enough memory");
     for (out, row) in out.chunks_exact_mut(stride).zip(rows.chunks_exact(width)) {
         out.iter_mut().zip(row).for_each(|(out, &v)| *out = convert(v));
     }
     out
 }
 
-/// The peers' `feat.npy`, or 100 numbers a node.
+/// Reads the peers' `feat.npy`, or generates 100 values per node.
 fn features(session: &Session, nodes: usize) -> (Vec<f32>, usize) {
     let mut x = Vec::new();
     match std::env::var_os(FOLDER) {
@@ -203,7 +203,7 @@ fn features(session: &Session, nodes: usize) -> (Vec<f32>, usize) {
     (x, width)
 }
 
-/// Against a plain loop in double precision, on 200 rows, as a share of what was added up.
+/// The largest relative error of 200 rows compared with a plain loop in double precision.
 fn largest_error(graph: &Graph, x: &[f32], width: usize, out: &[f32]) -> f64 {
     let key = Key::new(2, Purpose::Sample);
     let error_at = |i: u64| {

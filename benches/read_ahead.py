@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Training on features that are larger than memory: with rows read ahead and without, under a cap that the system enforces.
+"""Training on features larger than memory, with and without reading ahead, under a memory limit that the kernel enforces.
 
     benches/read_ahead.py [--nodes 600000] [--features 256] [--memory 400MiB] [--rounds 1] [--deadline 150]
 
-2-layer SAGE, hidden 64, fanouts 10,5, 30 batches of 200 an epoch, one process. Before every run the page cache is emptied; what a run
-may have in it counts towards the cap. A run is ended after two epochs of training, or at the deadline. Runs take turns. Needs root. The
-result goes to benches/runs/<date>-read-ahead.json.
+2-layer SAGE, hidden 64, fanouts 10,5, 30 batches of 200 per epoch, one process. The page cache is emptied before every run and counts
+towards the limit. A run ends after two epochs of training, or at the deadline. Cases run in turn. Needs root. The result is written to
+benches/runs/<date>-read-ahead.json.
 """
 import argparse, json, os, pathlib, subprocess, sys, tempfile
 

@@ -1,19 +1,19 @@
 #!/usr/bin/env python3
-"""What asynchrony costs and saves in training over the whole graph (Dorylus, Fig. 5 and 6).
+"""Cost and gain of asynchronous full-graph training (Dorylus, Fig. 5 and 6).
 
     benches/staleness.py DATA [--graphs cora,pubmed,facebook-large,debian-bookworm] [--model gcn] [--only accuracy,straggler] [--rounds 3]
                          [--out FILE]
 
-DATA holds a folder of nodes.parquet and edges.parquet for each graph. 2-layer GCN of 64 columns, or GAT of 8 heads of 8, 4 partitions of 2
-intervals in 2 processes of one thread.
+DATA contains a folder of nodes.parquet and edges.parquet for each graph. 2-layer GCN of 64 columns, or GAT of 8 heads of 8, with
+4 partitions of 2 intervals in 2 processes of one thread.
 
-accuracy    test accuracy and validation curve of `sync`, `pipe`, `async` with staleness 0 and 1, and of a decoupled GCN by `tensor-parallel`:
-            `async` is trained for as many epochs more as Dorylus' authors found it to need (section 7.3: 1.08 times with staleness 0,
-            1.41 with 1), and so is the decoupled one, which converges later, too (NeutronTP, Fig. 16); how many epochs each takes to
-            half a point below what `sync` reaches; the curves as a picture beside the result
-straggler   seconds of an epoch, and to that target, while one of the processes is stopped half of the time, for spells of 20 to 200 ms
+accuracy    test accuracy and validation curves of `sync`, `pipe`, `async` with staleness 0 and 1, and of a decoupled GCN by
+            `tensor-parallel`. `async` has more epochs, by the factors of Dorylus (section 7.3: 1.08 with staleness 0, 1.41 with 1),
+            and so has the decoupled model, which converges later (NeutronTP, Fig. 16). Includes the epochs until half a percentage
+            point below the accuracy of `sync`, and an SVG of the curves
+straggler   seconds per epoch and until that target, with one process stopped half of the time, for 20 to 200 ms each
 
-Epochs overlap between evaluations only, so that these are 10 epochs apart. The result goes to benches/runs/<date>-staleness.json.
+Epochs overlap only between evaluations, which are 10 epochs apart. The result is written to benches/runs/<date>-staleness.json.
 """
 import argparse, json, os, pathlib, random, signal, statistics, subprocess, sys, tempfile, threading, time
 
@@ -44,7 +44,7 @@ checkpoint_every = 0
 optimizer = {{ kind = "adam", lr = 0.01, weight_decay = 5e-4 }}
 threads = 1
 """
-# Epochs, and how the graph is read.
+# Number of epochs, and settings of the graph.
 GRAPHS = {
     "cora": (200, 'normalize_features = "row"'),
     "pubmed": (200, 'normalize_features = "row"'),
@@ -57,12 +57,12 @@ WAYS = {
     "async 1": ["train.schedule.mode=async", "train.schedule.staleness=1"], "decoupled": ["train.schedule.kind=tensor-parallel"],
 }
 
-# How many times the epochs of `sync`.
+# Number of epochs relative to `sync`.
 RATIO = {"async 0": 1.08, "async 1": 1.41, "decoupled": 1.41}
 
 
 def children(parent):
-    """Process ids of the children of `parent`."""
+    """Returns the ids of the child processes of `parent`."""
     found = []
     for stat in pathlib.Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -75,7 +75,7 @@ def children(parent):
 
 
 def slow_down(pid, over, seed):
-    """Stops a process half of the time."""
+    """Stops a process half of the time, until `over` is set."""
     spell = random.Random(seed)
     while not over.is_set():
         length = spell.uniform(0.02, 0.2)
@@ -89,7 +89,7 @@ def slow_down(pid, over, seed):
 
 
 def train(binary, pipeline, run, settings, straggles=None):
-    """The summary of a run, and (epoch, validation accuracy, training seconds so far) of every evaluation."""
+    """Returns the summary of a run, and (epoch, validation accuracy, training seconds so far) of every evaluation."""
     command = [binary, "run", pipeline, "--run-dir", run, "--quiet", "--json", "--processes", "2", *sets(settings)]
     process = subprocess.Popen([*map(str, command)], stdout=subprocess.PIPE, text=True)
     over = threading.Event()
@@ -110,18 +110,18 @@ def train(binary, pipeline, run, settings, straggles=None):
 
 
 def reached(curve, target):
-    """Epoch and seconds of the first evaluation that has the target."""
+    """Returns epoch and seconds of the first evaluation that reaches the target."""
     return next(((epoch, seconds) for epoch, accuracy, seconds in curve if accuracy >= target), (None, None))
 
 
 def spread(values):
-    """Standard deviation, of one 0."""
+    """Returns the standard deviation, or 0 for one value."""
     return statistics.stdev(values) if len(values) > 1 else 0.0
 
 
 def picture(curves, graph):
-    """Validation accuracy over epochs, as SVG."""
-    colours = ["#444", "#1b6ca8", "#d1495b", "#edae49", "#66a182"]
+    """Plots validation accuracy over epochs as SVG."""
+    colors = ["#444", "#1b6ca8", "#d1495b", "#edae49", "#66a182"]
     last = max(epoch for curve in curves.values() for epoch, *_ in curve)
     low = min(accuracy for curve in curves.values() for epoch, accuracy, _ in curve if epoch > last / 10)
     high = max(accuracy for curve in curves.values() for _, accuracy, _ in curve)
@@ -134,8 +134,8 @@ def picture(curves, graph):
     parts += [f'<text x="{x(epoch) - 8:.0f}" y="276">{epoch}</text>' for epoch in (last // 4, last // 2, last)]
     for place, (way, curve) in enumerate(curves.items()):
         points = " ".join(f"{x(epoch):.1f},{y(accuracy):.1f}" for epoch, accuracy, _ in curve)
-        parts.append(f'<polyline points="{points}" fill="none" stroke="{colours[place]}" stroke-width="1.5"/>')
-        parts.append(f'<text x="470" y="{180 + 16 * place}" fill="{colours[place]}">{way}</text>')
+        parts.append(f'<polyline points="{points}" fill="none" stroke="{colors[place]}" stroke-width="1.5"/>')
+        parts.append(f'<text x="470" y="{180 + 16 * place}" fill="{colors[place]}">{way}</text>')
     return "\n".join([*parts, "</svg>\n"])
 
 
@@ -160,7 +160,7 @@ def main():
             target = None
             for part in only:
                 curves, found = {}, {}
-                # A decoupled GAT is another model.
+                # A decoupled GAT is a different model.
                 for way in WAYS if part == "accuracy" and options.model == "gcn" else ["sync", "pipe", "async 0", "async 1"]:
                     found[way] = []
                     for number in range(options.rounds):

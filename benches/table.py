@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes docs/book/src/benchmarks.md from the newest results beside other systems in benches/runs; `--check` only says whether it is so.
+"""Writes docs/book/src/benchmarks.md from the newest comparisons with peers in benches/runs. `--check` only compares the page.
 
     benches/table.py [--check]
 """
@@ -41,7 +41,7 @@ def gib(number):
 
 
 def rates(what):
-    """Rows of `compare.py`: how many edges a second."""
+    """Formats rows of `compare.py`, in edges per second."""
     return lambda row, _: (f"{what} {row['variant']}", row["gnnflow"], row["peers"], rate)
 
 
@@ -56,14 +56,14 @@ def whole(row, graph):
 
 
 def rounded(row):
-    """The same case with our rows in bf16, where it was measured."""
+    """Yields the same case with bf16 rows, if it was measured."""
     if half := row.get("bf16"):
         ratio = row["peers_seconds"][row["best_peer"]] / half["seconds"] if row["peers_seconds"] else None
         yield row | {"rows": "our rows in bf16", "gnnflow_seconds": half["seconds"], "gnnflow_peak_rss_bytes": half["peak_rss_bytes"],
                      "ratio_to_best_peer": ratio}
 
 
-# What a result file's name has behind its date, up to what tells graphs apart, and how its rows are told.
+# Formatters of rows by the name of the result file, without its date and the name of the graph.
 KINDS = {
     "sampling-beside-peers": rates("multi-hop sampling, fanouts"),
     "propagate-beside-peers": rates("propagation:"),
@@ -73,13 +73,13 @@ KINDS = {
 
 
 def rows():
-    """Every case that has a peer, from the newest file that has it."""
-    for kind, told in KINDS.items():
+    """Yields a line for every case with a peer, from the newest file that contains it."""
+    for kind, describe in KINDS.items():
         seen = set()
         for file in sorted(RUNS.glob(f"*-{kind}*.json"), reverse=True):
             result = json.loads(file.read_text())
             for row in [one for row in result["results"] for one in (row, *rounded(row))]:
-                what, ours, peers, show = told(row, "small" if file.stem.endswith("-small") else None)
+                what, ours, peers, show = describe(row, "small" if file.stem.endswith("-small") else None)
                 case = (what, row["threads"])
                 if not peers or case in seen:
                     continue

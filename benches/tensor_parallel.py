@@ -1,19 +1,20 @@
 #!/usr/bin/env python3
-"""Who has how much to do and to send over whole graphs: by nodes, and by columns at every layer and once (NeutronTP, Fig. 10 to 14).
+"""Load and traffic of each process in node-parallel and column-parallel training (NeutronTP, Fig. 10 to 14).
 
     benches/tensor_parallel.py [--only balance,layers,dimensions,chunks,pipelining,cap] [--rounds 3] [--set graph.generate.nodes=262144 …]
 
-balance     bytes that each process sends in an epoch, edges × columns that it adds up, most over least; and seconds of an epoch
+balance     bytes that each process sends per epoch, edges × columns that it sums, the ratio of largest to smallest, and epoch seconds
 layers      the same with 2, 3 and 4 layers
 dimensions  the same with rows of 128, 256, 512 and 1024 columns
-chunks      by columns, once: peak memory and seconds against `train.schedule.chunk_memory`
-pipelining  the same with what chunks send while others are computed, and without ("sync")
-cap         a graph whose rows exceed a memory cap that the system enforces, by columns, once and at every layer; needs root
+chunks      `decoupled`: peak memory and seconds for several values of `train.schedule.chunk_memory`
+pipelining  `decoupled` with and without ("sync") sending chunks during computation
+cap         `decoupled` and `naive` on a graph whose rows exceed a memory limit that the kernel enforces; needs root
             (with `--set graph.generate.features=512 --set graph.generate.classes=256` rows take 1.25 GiB)
 
-GCN over a skewed graph (R-MAT) in 4 partitions, a process of one thread each: `by nodes` is schedule "full-graph" on partitions by --method,
-`naive` "tensor-parallel" that exchanges at every layer, `decoupled` the one that does so once, both on equally many nodes each. An epoch is the median of those behind the first; runs take
-turns. The result goes to benches/runs/<date>-tensor-parallel.json, with a picture of bytes by layers and by dimensions beside it.
+GCN on a skewed graph (R-MAT) in 4 partitions, with one process of one thread each. `by nodes` is schedule "full-graph" on partitions by
+--method. `naive` is "tensor-parallel" with an exchange at every layer, and `decoupled` with one exchange; both have equally many nodes per
+process. Epoch seconds are the median without the first epoch. Cases run in turn. The result is written to
+benches/runs/<date>-tensor-parallel.json, with SVGs of bytes by layers and by dimensions.
 """
 import argparse, json, os, pathlib, statistics, subprocess, sys, tempfile
 
@@ -42,18 +43,18 @@ checkpoint_every = 0
 threads = 1
 optimizer = {{ kind = "adam", lr = 0.01 }}
 """
-# By columns it is all the same which nodes are whose, as long as all have as many.
+# Column-parallel training depends only on the number of nodes of each process.
 EQUAL = ["partition.method=range", "partition.out=dataset-range"]
 WAYS = {
     "by nodes": ["train.schedule=full-graph"],
     "naive": ["train.schedule=tensor-parallel", "model.decoupled=false", *EQUAL],
     "decoupled": ["train.schedule=tensor-parallel", "model.decoupled=true", *EQUAL],
 }
-COLOURS = {"by nodes": "#444", "naive": "#1b6ca8", "decoupled": "#d1495b"}
+COLORS = {"by nodes": "#444", "naive": "#1b6ca8", "decoupled": "#d1495b"}
 
 
 def spread(values):
-    """Most over least."""
+    """Returns the ratio of the largest to the smallest value."""
     return round(max(values) / max(min(values), 1), 4)
 
 
@@ -67,19 +68,19 @@ class Bench:
                 *sets([*self.options.set, *settings])]
 
     def plan(self, settings):
-        """What the plan says of a run."""
+        """Returns the plan of a run."""
         done = subprocess.run([*map(str, self.arguments(settings)), "--dry-run"], check=True, stdout=subprocess.PIPE, text=True)
         return json.loads(done.stdout)
 
     def run(self, settings):
-        """The summary of a run; None, and why, where the program refuses it."""
+        """Returns the summary of a run and None, or None and the error."""
         done = subprocess.run([*map(str, self.arguments(settings))], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         if done.returncode:
             return None, done.stderr.strip().splitlines()[-1]
         return json.loads(done.stdout), None
 
     def compare(self, part, cases):
-        """Runs every case as often as there are rounds, in turn; a row for each."""
+        """Runs all cases in turn, once per round, and adds a row for each."""
         found = {name: [] for name in cases}
         for number in range(self.options.rounds):
             for name in sorted(cases, reverse=number % 2 == 1):
@@ -107,7 +108,7 @@ class Bench:
                   f"peak {row['peak_rss_bytes'] / 2**20:.0f} MiB", flush=True)
 
     def cap(self):
-        """Training under a memory group's cap, which the rows of all processes together exceed."""
+        """Trains under a memory limit that is smaller than the rows of all processes together."""
         cap, more = self.options.cap, ["train.epochs=2"]
         for way in ("naive", "decoupled"):
             settings = [*WAYS[way], *more, *self.options.cap_settings, f"train.memory={size(cap) // self.options.processes}B"]
@@ -121,7 +122,7 @@ class Bench:
 
 
 def picture(rows, part, title):
-    """Bytes of an epoch against what a part varies, as SVG."""
+    """Plots the bytes per epoch over the varied value as SVG."""
     lines = {}
     for row in rows:
         if row["part"] == part and "refused" not in row:
@@ -139,8 +140,8 @@ def picture(rows, part, title):
     parts += [f'<text x="8" y="{y(value) + 4:.0f}">{value:.0f}</text>' for value in (0, top / 2, top)]
     for way, line in lines.items():
         points = " ".join(f"{x(value):.1f},{y(mib):.1f}" for value, mib in sorted(line))
-        parts.append(f'<polyline points="{points}" fill="none" stroke="{COLOURS[way]}" stroke-width="1.5"/>')
-        parts.append(f'<text x="520" y="{y(sorted(line)[-1][1]) + 4:.0f}" fill="{COLOURS[way]}">{way}</text>')
+        parts.append(f'<polyline points="{points}" fill="none" stroke="{COLORS[way]}" stroke-width="1.5"/>')
+        parts.append(f'<text x="520" y="{y(sorted(line)[-1][1]) + 4:.0f}" fill="{COLORS[way]}">{way}</text>')
     return "\n".join([*parts, "</svg>\n"])
 
 

@@ -1,17 +1,17 @@
 #!/usr/bin/env python3
-"""Training over the whole graph with 0, 1, 2 and 4 tensor workers (Dorylus, sections 6 and 7).
+"""Full-graph training with 0, 1, 2 and 4 tensor workers (Dorylus, sections 6 and 7).
 
     benches/tensor_workers.py [--data FOLDER] [--nodes 20000] [--epochs 10] [--intervals 8] [--rounds 3] [--workers 0,1,2,4] [--out FILE]
 
-2-layer GCN over a planted graph, or over FOLDER/{nodes,edges}.parquet; one process with one thread, tensor workers with one thread each.
+2-layer GCN on a planted graph, or on FOLDER/{nodes,edges}.parquet. One process and each tensor worker have one thread.
 
-workers     seconds of an epoch, tasks, calls, seconds of calls, value by the prices of the paper (an hour of a graph worker 0.432, a million calls
-            0.20, an hour of a worker 0.01125), for each number of workers; the autotuner off
-autotuner   its choice out of as many as the largest of these, and its epoch, beside the best of the sweep
-killed      the largest number, and two of them killed after the first epochs: the time that is lost
-bits        all of these must have the same model: the bench ends with 1 otherwise
+workers     epoch seconds, tasks, calls, seconds of calls and value for each number of workers, without the autotuner; prices are those of
+            the paper (an hour of a graph worker 0.432, a million calls 0.20, an hour of a tensor worker 0.01125)
+autotuner   the choice of the autotuner among the same numbers of workers, compared with the best of them
+killed      the largest number of workers, two of which are killed after the first epochs: the lost time
+bits        exits with 1 if the models of all runs are not equal
 
-The result goes to benches/runs/<date>-tensor-workers.json.
+The result is written to benches/runs/<date>-tensor-workers.json.
 """
 import argparse, json, os, pathlib, signal, statistics, subprocess, sys, tempfile, time
 
@@ -51,7 +51,7 @@ tensor_second = 3.125e-6
 
 
 def train(binary, pipeline, run, settings, kill=0):
-    """The summary of a run; `kill` of its tensor workers are killed after two epochs."""
+    """Returns the summary of a run. Kills `kill` of its tensor workers after two epochs."""
     command = [binary, "run", pipeline, "--run-dir", run, "--quiet", "--json", *sets(settings)]
     metrics = run / "metrics.jsonl"
     metrics.unlink(missing_ok=True)
@@ -68,7 +68,7 @@ def train(binary, pipeline, run, settings, kill=0):
 
 
 def row(way, summaries):
-    """What several runs of one kind came to."""
+    """Combines several runs of one case."""
     # The first epoch launches the workers.
     epochs = [statistics.median(summary["seconds"]["per_epoch"][1:]) for summary in summaries]
     totals = [sum(summary["seconds"]["per_epoch"]) for summary in summaries]

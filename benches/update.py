@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Updates a prepared dataset by 1%, 0.1% and one of its edges, beside preparing the changed dump again.
+"""Updates a prepared dataset by 1%, 0.1% and one of its edges, compared with preparing the changed dump again.
 
     benches/update.py [--scale 20] [--edge-factor 16] [--parts 8] [--method multilevel] [--repeats 3] [--directed]
 
-Half of a change goes, half comes. Every update is compared, byte for byte, with a preparation of the changed dump that puts
-every node where it was (method "file", the cheapest rebuild there is); the rebuild by `--method` is timed too.
-Result: benches/runs/<date>-update.json.
+Half of a change removes edges, and half adds edges. Every update is compared byte by byte with a preparation of the changed dump that
+keeps the part of every node (method "file", the cheapest rebuild). The rebuild by `--method` is also measured. The result is written to
+benches/runs/<date>-update.json.
 """
 import argparse, json, os, pathlib, random, shutil, statistics, subprocess, sys, tempfile, time
 
@@ -39,7 +39,7 @@ def main():
         gnnflow("generate", "rmat", "--out", work / "dump", "--scale", options.scale, "--edges", edges, "--quiet")
 
         def pairs(name, count, seed):
-            """A Parquet file of random edges."""
+            """Writes a Parquet file of random edges and returns its path."""
             draw = random.Random(seed)
             text = work / f"{name}.txt"
             text.write_text("".join(f"{draw.randrange(nodes)} {draw.randrange(nodes)}\n" for _ in range(count)))
@@ -53,7 +53,7 @@ def main():
             come[name] = pairs(f"come-{seed}", count, 2 * seed + 1) if share else None
 
         def pipeline(name, files, method):
-            """A pipeline file that prepares the generated edges and those of `files`."""
+            """Writes a pipeline file that prepares the generated edges and those of `files`."""
             listed = ", ".join(f'"{path}"' for path in [work / "dump" / "edges.parquet", *files])
             path = work / name
             path.write_text(
@@ -75,17 +75,17 @@ def main():
             for _ in range(options.repeats):
                 for out in ["updated", "rebuilt", "anew"]:
                     shutil.rmtree(work / out, ignore_errors=True)
-                seconds, told = gnnflow("update", dataset, "--out", work / "updated", *change, "--json", "--quiet")
+                seconds, printed = gnnflow("update", dataset, "--out", work / "updated", *change, "--json", "--quiet")
                 times["update"].append(seconds)
                 times["rebuild in place"].append(gnnflow("prepare", pipeline("same.toml", files, same), "--out", work / "rebuilt", "--quiet")[0])
                 times["rebuild"].append(gnnflow("prepare", pipeline("anew.toml", files, chosen), "--out", work / "anew", "--quiet")[0])
-            told = json.loads(told)
+            updated = json.loads(printed)
             for path in sorted((work / "updated").glob("part-*/*.arrow")):
                 if path.read_bytes() != (work / "rebuilt" / path.relative_to(work / "updated")).read_bytes():
                     sys.exit(f"error: {name}: {path.name} of {path.parent.name} is not the rebuild's")
             median = {key: round(statistics.median(values), 3) for key, values in times.items()}
-            row = {"change": name, "seconds": median, "all_seconds": times, "counts": told["counts"]}
-            row |= {"partitions_written": len(told["rewritten"]), "affected": told["affected"]}
+            row = {"change": name, "seconds": median, "all_seconds": times, "counts": updated["counts"]}
+            row |= {"partitions_written": len(updated["rewritten"]), "affected": updated["affected"]}
             row |= {"times_faster": round(median["rebuild"] / median["update"], 1)}
             row |= {"times_faster_in_place": round(median["rebuild in place"] / median["update"], 1)}
             rows.append(row)

@@ -1,8 +1,8 @@
-//! Wire blocks between two processes on loopback, beside raw TCP in the same minutes.
+//! Wire blocks between two processes over loopback, compared with raw TCP in the same run.
 //!
-//! Rank 0 sends blocks of rows to rank 1, which copies the rows out and answers with an empty block; so many are under
-//! way at a time that the link is never idle. Raw TCP is one thread writing and one reading, no copy out. Wire blocks pay for
-//! gathering, framing and copying out; they should reach half of raw TCP and cannot reach all of it.
+//! Rank 0 sends blocks of rows to rank 1, which copies the rows and replies with an empty block. Enough blocks are in
+//! flight to keep the link busy. Raw TCP has one writing and one reading thread and no copy. Wire blocks include
+//! gathering, framing and copying, so they should reach half of the rate of raw TCP.
 
 mod common;
 #[path = "common/pair.rs"]
@@ -27,22 +27,22 @@ use timely::dataflow::operators::generic::operator::Operator;
 use timely::dataflow::operators::{Input, Probe};
 use timely::worker::Worker;
 
-/// Numbers in a row.
+/// Columns of a row.
 const WIDTH: usize = 128;
 const ROWS: usize = MESSAGE_BYTES / (4 * WIDTH);
-/// Blocks on their way at a time.
+/// Number of blocks in flight.
 const WINDOW: u64 = 16;
 
-/// What is sent.
+/// Source of the rows of a block.
 #[derive(Clone, Copy)]
 enum Case {
-    /// A stretch of a matrix.
+    /// Consecutive rows of a matrix.
     Shared(Codec),
-    /// Scattered rows of a matrix, gathered while they are written to the network.
+    /// Scattered rows of a matrix, gathered during the write to the network.
     Gathered,
 }
 
-/// Seconds per repetition, by case; raw TCP first.
+/// Seconds per repetition, by case, raw TCP first.
 type Measured = Vec<(&'static str, Vec<f64>)>;
 
 fn main() {
@@ -62,7 +62,7 @@ fn main() {
     session.finish();
 }
 
-/// All cases in turn, `repeats` times over; at rank 0 the seconds of each.
+/// Runs all cases in turn, `repeats` times. Returns the seconds at rank 0.
 fn measure(worker: &mut Worker, blocks: u64, repeats: usize) -> Measured {
     let cases = [
         ("wire blocks", Case::Shared(Codec::Plain)),
@@ -77,7 +77,7 @@ fn measure(worker: &mut Worker, blocks: u64, repeats: usize) -> Measured {
         let raw = if worker.index() == 0 { raw_tcp(blocks * MESSAGE_BYTES as u64) } else { 0.0 };
         let sent = cases.iter().map(|&(_, case)| send(worker, case, &matrix, blocks));
         let seconds: Vec<f64> = std::iter::once(raw).chain(sent).collect();
-        // The first time over is for warming up.
+        // The first repetition is the warm-up.
         if repeat > 0 {
             measured.iter_mut().zip(seconds).for_each(|(case, seconds)| case.1.push(seconds));
         }
@@ -85,7 +85,6 @@ fn measure(worker: &mut Worker, blocks: u64, repeats: usize) -> Measured {
     measured
 }
 
-/// The store that blocks are sent from.
 struct Matrix(Arc<Vec<f32>>);
 
 impl RowSource for Matrix {
@@ -103,15 +102,15 @@ impl RowReader for Matrix {
     }
 }
 
-/// Seconds from the first block sent to the last one answered.
+/// Seconds from the first block to the last reply.
 fn send(worker: &mut Worker, case: Case, matrix: &Arc<Matrix>, blocks: u64) -> f64 {
     if let Case::Shared(codec) = case {
         set_codec(codec);
     }
-    let me = worker.index();
+    let rank = worker.index();
     let matrix = Arc::clone(matrix);
-    let answered = Rc::new(Cell::new(0));
-    let count = Rc::clone(&answered);
+    let num_replies = Rc::new(Cell::new(0));
+    let count = Rc::clone(&num_replies);
     let (mut input, probe) = worker.dataflow::<u64, _, _>(|scope| {
         let (input, numbers) = scope.new_input::<Vec<u64>>();
         let sent = numbers.unary::<NoopBuilder<WireBlock>, _, _, _>(Pipeline, "send", move |_, _| {
@@ -126,27 +125,27 @@ fn send(worker: &mut Worker, case: Case, matrix: &Arc<Matrix>, blocks: u64) -> f
             }
         });
         let mut copied = Vec::with_capacity(MESSAGE_BYTES);
-        let answers = sent.unary::<NoopBuilder<WireBlock>, _, _, _>(to_destination(), "receive", move |_, _| {
+        let replies = sent.unary::<NoopBuilder<WireBlock>, _, _, _>(to_destination(), "receive", move |_, _| {
             move |input, output| {
                 input.for_each(|time, block| {
                     copied.clear();
                     block.for_each_row_bytes(|rows| copied.extend_from_slice(rows));
                     assert_eq!(std::hint::black_box(&copied).len(), MESSAGE_BYTES);
                     let header = Header { to: 0, from: 1, ..block.header() };
-                    let mut answer = WireBlock::new(header, vec![], vec![], Rows::None);
-                    output.session_with_builder(&time).give_container(&mut answer);
+                    let mut reply = WireBlock::new(header, vec![], vec![], Rows::None);
+                    output.session_with_builder(&time).give_container(&mut reply);
                 });
             }
         });
-        let counted = answers.unary::<NoopBuilder<WireBlock>, _, _, _>(to_destination(), "count", move |_, _| {
+        let counted = replies.unary::<NoopBuilder<WireBlock>, _, _, _>(to_destination(), "count", move |_, _| {
             move |input, _output| input.for_each(|_, _| count.set(count.get() + 1))
         });
         (input, counted.probe().0)
     });
     let start = Instant::now();
     let mut next = 0;
-    while me == 0 && answered.get() < blocks {
-        while next < blocks && next - answered.get() < WINDOW {
+    while rank == 0 && num_replies.get() < blocks {
+        while next < blocks && next - num_replies.get() < WINDOW {
             input.send(next);
             next += 1;
             input.advance_to(next);

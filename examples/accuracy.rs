@@ -1,13 +1,13 @@
-//! Runs every pipeline in `docs/book/src/accuracy/` over several seeds, each graph also with a multi-layer perceptron in place of
-//! the graph network, and writes the table `docs/book/src/accuracy.md`.
+//! Runs every pipeline in `docs/book/src/accuracy/` with several seeds, some also with a multi-layer perceptron as the baseline,
+//! and writes the table `docs/book/src/accuracy.md`.
 //!
 //! ```sh
 //! cargo build --release && cargo run --release --example accuracy
 //! ```
 //!
-//! `--seeds N` runs each with N seeds in place of its own number. `--only WORD` runs the pipelines whose name contains the
-//! word and prints the table in place of writing it. Runs that are there already (in `target/accuracy`) are not repeated;
-//! delete the folder to start over. The graphs are in `../shared/data` beside the clone, or where `GNNFLOW_TEST_DATA` says.
+//! `--seeds N` runs each pipeline with N seeds. `--only WORD` runs the pipelines whose name contains the word, and prints
+//! the table instead of writing it. Existing runs in `target/accuracy` are not repeated; delete the folder to repeat them.
+//! The graphs are in `../shared/data` next to the clone, or in the folder of `GNNFLOW_TEST_DATA`.
 
 use std::error::Error;
 use std::fmt::Write as _;
@@ -16,13 +16,13 @@ use std::process::Command;
 
 use gnnflow_pipelines::summary::Summary;
 
-/// A pipeline, whether the perceptron is run beside it, and the least accuracy (or other metric) that it must reach.
+/// A pipeline, whether it has a perceptron as the baseline, and the smallest value of its first metric.
 struct Case {
     pipeline: &'static str,
     seeds: u64,
     baseline: bool,
     bar: Option<f64>,
-    /// What is told: the first is held to the bar.
+    /// Reported metrics. The first is compared with `bar`.
     metrics: &'static [(&'static str, &'static str)],
     published: &'static str,
 }
@@ -31,14 +31,14 @@ const fn case(pipeline: &'static str, seeds: u64, baseline: bool, bar: Option<f6
     Case { pipeline, seeds, baseline, bar, metrics: &[("accuracy", "")], published }
 }
 
-/// Nodes have several labels.
+/// Metrics for nodes with several labels.
 const LABELS: &[(&str, &str)] = &[("micro_f1", "micro-F1 "), ("macro_f1", "macro-F1 ")];
 
-/// Classes differ in size.
+/// Metrics for classes of different sizes.
 const CLASSES: &[(&str, &str)] = &[("macro_f1", "macro-F1 "), ("accuracy", "accuracy ")];
-/// Links, ranked among all nodes.
+/// Metrics for links, ranked among all nodes.
 const RANKS: &[(&str, &str)] = &[("mrr", "MRR "), ("hits_at_10", "hits@10 ")];
-/// Links, recommended.
+/// Metrics for recommendation.
 const LISTS: &[(&str, &str)] = &[("recall_at_20", "recall@20 "), ("ndcg_at_20", "NDCG@20 ")];
 
 const CASES: [Case; 16] = [
@@ -78,19 +78,19 @@ const CASES: [Case; 16] = [
 /// Test metrics of several seeds.
 struct Scores {
     model: String,
-    /// By metric, then by seed.
+    /// Values by metric, then by seed.
     values: Vec<Vec<f64>>,
     names: Vec<&'static str>,
     seconds: f64,
 }
 
 impl Scores {
-    /// Of the first metric.
+    /// The mean of the first metric.
     fn mean(&self) -> f64 {
         self.values.first().map_or(f64::NAN, |values| mean(values))
     }
 
-    /// Means and standard deviations in per cent.
+    /// Formats means and standard deviations in percent.
     fn text(&self) -> String {
         let text = |(name, values): (&&str, &Vec<f64>)| {
             let (n, mean) = (values.len() as f64, mean(values));
@@ -138,7 +138,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         Some(_) => print!("{text}"),
         None => {
             let page = root.join("docs/book/src/accuracy.md");
-            // Sections behind the table were written by hand.
+            // Keeps the sections after the table, which are not generated.
             let old = std::fs::read_to_string(&page).unwrap_or_default();
             let behind = old.find("\n## ").map_or("", |at| &old[at..]);
             std::fs::write(page, text + behind)?;
@@ -170,14 +170,14 @@ fn run_seeds(root: &Path, case: &Case, model: Option<&str>, seeds: u64) -> Resul
     Ok(scores)
 }
 
-/// The text of a key in a pipeline file.
+/// Returns the value of a key in a pipeline file.
 fn setting(root: &Path, pipeline: &str, key: &str) -> Result<String, Box<dyn Error>> {
     let text = std::fs::read_to_string(root.join("docs/book/src/accuracy").join(format!("{pipeline}.toml")))?;
     let value = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(" = "));
     Ok(value.ok_or_else(|| format!("{pipeline}: no {key}"))?.trim_matches('"').to_owned())
 }
 
-/// One run, unless its summary is there already.
+/// Runs a pipeline once, or reads the summary of an existing run.
 fn run(root: &Path, pipeline: &str, model: Option<&str>, seed: u64) -> Result<Summary, Box<dyn Error>> {
     let work = root.join("target/accuracy");
     let folder = work.join("runs").join(format!("{pipeline}-{}-{seed}", model.unwrap_or("gnn")));
@@ -196,7 +196,7 @@ fn run(root: &Path, pipeline: &str, model: Option<&str>, seed: u64) -> Result<Su
     }
     if let Some(data) = std::env::var_os("GNNFLOW_TEST_DATA") {
         let name = setting(root, pipeline, "nodes")?;
-        let name = Path::new(&name).parent().and_then(Path::file_name).ok_or("a pipeline without a graph's folder")?;
+        let name = Path::new(&name).parent().and_then(Path::file_name).ok_or("the pipeline has no graph folder")?;
         let graph = Path::new(&data).join(name);
         set("graph.nodes", graph.join("nodes.parquet").display().to_string());
         set("graph.edges", graph.join("edges.parquet").display().to_string());
@@ -208,18 +208,18 @@ fn run(root: &Path, pipeline: &str, model: Option<&str>, seed: u64) -> Result<Su
     Ok(Summary::read(&folder)?)
 }
 
-/// The program that was built beside this example.
+/// Returns the path of the program built with this example.
 fn program() -> Result<PathBuf, Box<dyn Error>> {
     let folder = std::env::current_exe()?;
-    let folder = folder.ancestors().nth(2).ok_or("this example is in no folder")?;
+    let folder = folder.ancestors().nth(2).ok_or("the folder of this example is unknown")?;
     let program = folder.join("gnnflow");
     if !program.exists() {
-        return Err(format!("{} is not there: cargo build --release", program.display()).into());
+        return Err(format!("{} is missing; run `cargo build --release`", program.display()).into());
     }
     Ok(program)
 }
 
-/// The whole page.
+/// Formats the page.
 fn page(table: &str) -> Result<String, Box<dyn Error>> {
     let commit = first_line("git", &["rev-parse", "--short", "HEAD"]);
     let date = first_line("date", &["-u", "+%F"]);
@@ -240,7 +240,7 @@ fn page(table: &str) -> Result<String, Box<dyn Error>> {
     ))
 }
 
-/// The first line that a command prints, or "unknown".
+/// Returns the first line of a command's output, or "unknown".
 fn first_line(program: &str, arguments: &[&str]) -> String {
     let output = Command::new(program).args(arguments).output().ok().filter(|output| output.status.success());
     let text = output.and_then(|output| String::from_utf8(output.stdout).ok());

@@ -1,8 +1,8 @@
-//! A gnnflow with parts of one's own: a partitioner, a sampler and a layer, called by name in a pipeline file.
+//! A program with its own partitioner, sampler and layer, which a pipeline file selects by name.
 //!
 //!     cargo run --release --example own_parts -- run pipeline.toml
 //!
-//! where the file says `partition.method = "stripes"`, `train.sampler = "nearest"` and `model.kind = "graphconv"`.
+//! The file has `partition.method = "stripes"`, `train.sampler = "nearest"` and `model.kind = "graphconv"`.
 
 use candle_core::{Tensor, Var};
 use gnnflow_data::partitioner::{Assignment, Goal, GraphStream, Partitioner};
@@ -11,7 +11,7 @@ use gnnflow_kernels::sample::Sampler;
 use gnnflow_nn::initial::Initial;
 use gnnflow_nn::{Layer, LayerInfo, LayerSpec, ParamBuilder, Pass, Result, ops};
 
-/// Stripes of a hundred nodes, dealt out in turn.
+/// Ranges of a hundred nodes, assigned to the parts round robin.
 struct Stripes;
 
 impl Partitioner for Stripes {
@@ -24,7 +24,7 @@ impl Partitioner for Stripes {
     }
 }
 
-/// The neighbors whose ids are nearest to the node's own: no randomness at all.
+/// A deterministic sampler: selects the neighbors with the nearest ids.
 struct Nearest;
 
 impl Sampler for Nearest {

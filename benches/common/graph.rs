@@ -1,4 +1,4 @@
-//! The graph that a bench runs on: the peers' own, or an R-MAT of similar shape.
+//! The graph of a bench: that of the peers, or an R-MAT graph of similar shape.
 
 use std::fs::File;
 use std::io::{BufReader, Read};
@@ -9,7 +9,7 @@ use gnnflow_data::rng::{Key, Permutation, Purpose};
 
 use super::common::{Seconds, Session};
 
-/// In-edges of every node, and some nodes to begin batches with.
+/// In-edges of every node, and training nodes.
 pub(crate) struct Graph {
     /// Node `v`'s in-neighbors are `indices[indptr[v]..indptr[v + 1]]`.
     pub(crate) indptr: Vec<i64>,
@@ -19,11 +19,11 @@ pub(crate) struct Graph {
     pub(crate) train: Vec<u32>,
 }
 
-/// The folder that holds the peers' `indptr.npy`, `indices.npy`, `train.npy` and `feat.npy`.
+/// Environment variable with the folder of `indptr.npy`, `indices.npy`, `train.npy` and `feat.npy`.
 pub(crate) const FOLDER: &str = "GNNFLOW_BENCH_GRAPH";
 
 impl Graph {
-    /// The graph in the folder that the environment names, or an R-MAT with 2²¹ nodes and 2 · 52 million edges.
+    /// Loads the graph from the folder in [`FOLDER`], or generates an R-MAT of 2²¹ nodes and 2 · 52 million edges.
     pub(crate) fn load(session: &mut Session) -> Self {
         let graph = match std::env::var_os(FOLDER) {
             Some(folder) if !session.smoke => {
@@ -55,13 +55,12 @@ impl Graph {
         graph
     }
 
-    /// Number of nodes.
     pub(crate) fn num_nodes(&self) -> usize {
         self.indptr.len() - 1
     }
 
-    /// `2^scale` nodes and `edge_factor` times as many edges, each in both directions; ids are shuffled. Quadrants have
-    /// probabilities 0.45, 0.22, 0.22, 0.11, as those of the peers' graph.
+    /// Generates `2^scale` nodes and `edge_factor` times as many edges in both directions, with shuffled ids. The
+    /// probabilities of the quadrants are 0.45, 0.22, 0.22, 0.11, as in the peers' graph.
     fn rmat(scale: u32, edge_factor: u64) -> Self {
         let nodes = 1u64 << scale;
         let order = Permutation::new(Key::new(1, Purpose::GenerateNodes), nodes);
@@ -97,7 +96,7 @@ impl Graph {
     }
 }
 
-/// Runs `work` twice to warm up, then `repeats` times against the clock.
+/// Runs `work` twice to warm up, then measures it `repeats` times.
 pub(crate) fn repeat(repeats: usize, mut work: impl FnMut()) -> Seconds {
     work();
     work();
@@ -109,7 +108,7 @@ pub(crate) fn repeat(repeats: usize, mut work: impl FnMut()) -> Seconds {
     Seconds::new((0..repeats).map(time).collect())
 }
 
-/// Calls `each` with every little-endian element of a NumPy file in C order, as it is read.
+/// Calls `each` with every little-endian element of a NumPy file in C order. Returns the header.
 pub(crate) fn read_npy<const BYTES: usize>(path: &Path, element: &str, mut each: impl FnMut([u8; BYTES])) -> String {
     let fail = |what: &str| -> ! { panic!("{}: {what}", path.display()) };
     let Ok(file) = File::open(path) else { fail("cannot be opened") };
@@ -120,11 +119,11 @@ pub(crate) fn read_npy<const BYTES: usize>(path: &Path, element: &str, mut each:
     }
     let mut header = vec![0; usize::from(u16::from_le_bytes([start[8], start[9]]))];
     if file.read_exact(&mut header).is_err() {
-        fail("is cut off");
+        fail("is truncated");
     }
     let header = String::from_utf8_lossy(&header).into_owned();
     if !header.contains(&format!("'{element}'")) || header.contains("'fortran_order': True") {
-        fail(&format!("holds no {element} in C order: {header}"));
+        fail(&format!("does not hold {element} in C order: {header}"));
     }
     let mut value = [0; BYTES];
     while file.read_exact(&mut value).is_ok() {

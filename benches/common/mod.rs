@@ -1,7 +1,7 @@
-//! What every bench needs: repeated timing, and a result file that says where and on what it was measured.
+//! Common code of the benches: repeated timing, and a result file with machine, commit and date.
 //!
-//! `cargo bench --bench NAME [-- --threads 1,2 --repeats 20 --out FILE]`. Without cargo's `--bench` flag (as `cargo test
-//! --benches` runs it) everything is tiny and nothing is written: the bench only proves that it still works.
+//! `cargo bench --bench NAME [-- --threads 1,2 --repeats 20 --out FILE]`. Without cargo's `--bench` flag, as in `cargo
+//! test --benches`, a bench is a smoke test: sizes are tiny and no file is written.
 
 use std::fs;
 use std::path::PathBuf;
@@ -13,30 +13,29 @@ use serde_json::{Map, Value, json};
 /// One run of one bench.
 pub(crate) struct Session {
     what: &'static str,
-    /// Whether this is only a proof of life.
+    /// Whether this is a smoke test.
     pub(crate) smoke: bool,
     arguments: Vec<String>,
     about: Map<String, Value>,
     results: Vec<Value>,
 }
 
-/// Seconds of some repetitions.
+/// Seconds of all repetitions, ascending.
 #[derive(Clone, Debug)]
 pub(crate) struct Seconds(Vec<f64>);
 
 impl Seconds {
-    /// The repetitions' seconds, in any order.
+    /// Takes the seconds in any order.
     pub(crate) fn new(mut seconds: Vec<f64>) -> Self {
         seconds.sort_by(f64::total_cmp);
         Self(seconds)
     }
 
-    /// The share `q` of repetitions took at most this long.
+    /// The quantile `q` from 0 to 1.
     pub(crate) fn quantile(&self, q: f64) -> f64 {
         self.0[((self.0.len() - 1) as f64 * q).round() as usize]
     }
 
-    /// The middle one.
     pub(crate) fn median(&self) -> f64 {
         self.quantile(0.5)
     }
@@ -48,7 +47,7 @@ impl Seconds {
 }
 
 impl Session {
-    /// Reads the command line and looks at the machine.
+    /// Reads the command line and the properties of the machine.
     pub(crate) fn new(what: &'static str) -> Self {
         let arguments: Vec<String> = std::env::args().skip(1).collect();
         let smoke = !arguments.iter().any(|argument| argument == "--bench");
@@ -70,17 +69,17 @@ impl Session {
         self.arguments.get(at + 1)
     }
 
-    /// How often to repeat what is repeated `usual` times.
+    /// Number of repetitions: 2 in a smoke test, else `--repeats` or `usual`.
     pub(crate) fn repeats(&self, usual: usize) -> usize {
         if self.smoke { 2 } else { self.numbers("repeats", &[usual])[0] }
     }
 
-    /// Notes a fact about the whole run.
+    /// Adds a property of the whole run.
     pub(crate) fn about(&mut self, name: &str, value: impl Into<Value>) {
         self.about.insert(name.to_string(), value.into());
     }
 
-    /// Keeps a result, `amount` of `unit` per repetition, and prints it as a line.
+    /// Adds and prints a result. A repetition processes `amount` of `unit`.
     pub(crate) fn result(&mut self, case: &str, details: Value, seconds: &Seconds, amount: f64, unit: &str) {
         let rate = amount / seconds.median();
         let mut row = json!({ "case": case, "seconds": seconds.json(), "rate": rate, "unit": format!("{unit}/s") });
@@ -100,10 +99,10 @@ impl Session {
         self.results.push(row);
     }
 
-    /// Writes the result file: after `--out`, else `benches/runs/<date>-<what>.json`.
+    /// Writes the result file to `--out`, or to `benches/runs/<date>-<what>.json`.
     pub(crate) fn finish(mut self) {
         if self.smoke {
-            return println!("{}: works (smoke run, nothing written)", self.what);
+            return println!("{}: smoke test passed, no result written", self.what);
         }
         self.about("load_after", load());
         self.about("peak_rss_bytes", peak_rss());
@@ -116,13 +115,12 @@ impl Session {
         };
         self.about.insert("results".into(), self.results.into());
         let text = serde_json::to_string_pretty(&self.about).expect("it is plain JSON") + "\n";
-        path.parent().map_or(Ok(()), fs::create_dir_all).expect("the result's folder can be made");
+        path.parent().map_or(Ok(()), fs::create_dir_all).expect("the result folder can be created");
         fs::write(&path, text).expect("the result can be written");
         println!("wrote {}", path.display());
     }
 }
 
-/// Seconds for people.
 fn pretty(seconds: f64) -> String {
     match seconds {
         s if s < 1e-3 => format!("{:.1} µs", s * 1e6),
@@ -131,7 +129,6 @@ fn pretty(seconds: f64) -> String {
     }
 }
 
-/// A rate for people, up to its unit.
 fn scaled(rate: f64) -> String {
     match rate {
         r if r >= 1e9 => format!("{:.2} G", r / 1e9),
@@ -140,7 +137,7 @@ fn scaled(rate: f64) -> String {
     }
 }
 
-/// What a reader must know to place a number: machine, code, date.
+/// Properties of the machine, the commit and the date.
 fn machine() -> Map<String, Value> {
     let cpu = field("/proc/cpuinfo", "model name").unwrap_or_else(|| std::env::consts::ARCH.into());
     let memory = field("/proc/meminfo", "MemTotal").unwrap_or_default();
@@ -162,7 +159,7 @@ fn machine() -> Map<String, Value> {
     facts.into_iter().map(|(name, fact)| (name.to_string(), fact)).collect()
 }
 
-/// The first value that a `name : value` file of the kernel has for `name`.
+/// The first value of `name` in a `name : value` file of the kernel.
 fn field(path: &str, name: &str) -> Option<String> {
     let text = fs::read_to_string(path).ok()?;
     let value = text.lines().find(|line| line.starts_with(name))?.split_once(':')?.1;
@@ -179,7 +176,7 @@ fn peak_rss() -> u64 {
     text.split(' ').next().and_then(|kib| kib.parse::<u64>().ok()).map_or(0, |kib| kib << 10)
 }
 
-/// `2026-11-20T06:45:00Z` from the time since 1970 (civil calendar by counting from 1 March).
+/// Formats a time since 1970 as `2026-11-20T06:45:00Z`. Years start on 1 March in the calculation.
 fn date(since_1970: Duration) -> String {
     let (days, seconds) = (since_1970.as_secs() / 86_400, since_1970.as_secs() % 86_400);
     let shifted = days + 719_468;

@@ -1,14 +1,14 @@
-//! Two processes on this machine, met as `gnnflow run --processes 2` meets: handshake, own sockets, one worker each.
+//! Two connected processes on this machine, as of `gnnflow run --processes 2`, with one worker each.
 
 use std::time::Duration;
 
 use gnnflow::cluster::{Failure, Launcher, Membership, execute, seat_from_launcher};
 use timely::worker::Worker;
 
-/// How long a worker parks at most before it looks again.
+/// Longest time that a worker parks.
 pub(crate) const PARK: Option<Duration> = Some(Duration::from_millis(10));
 
-/// Runs `work` in two processes and returns what it gave at rank 0; every other process, and the parent, ends here.
+/// Runs `work` in two processes and returns the result of rank 0. The parent and rank 1 exit here.
 pub(crate) fn in_two_processes<T: Send + 'static>(work: impl Fn(&mut Worker) -> T + Send + Sync + 'static) -> T {
     let Some(config) = seat_from_launcher().unwrap_or_else(|error| panic!("{error}")) else {
         let code = Launcher::new(2).run().unwrap_or_else(|error| panic!("{error}"));

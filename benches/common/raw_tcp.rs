@@ -1,4 +1,4 @@
-//! What the sockets of this machine carry without us.
+//! Throughput of plain TCP sockets on this machine, as a reference.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -6,15 +6,15 @@ use std::time::Instant;
 
 use gnnflow_dataflow::wire::MESSAGE_BYTES;
 
-/// Seconds for `bytes` from one thread to another over a socket of this machine, in pieces of a message.
+/// Seconds to send `bytes` between two threads over a loopback socket, in pieces of the message size.
 pub(crate) fn raw_tcp(bytes: u64) -> f64 {
     let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
     let address = listener.local_addr().expect("it is bound");
     let reader = std::thread::spawn(move || {
-        let (mut stream, _) = listener.accept().expect("the writer dials");
+        let (mut stream, _) = listener.accept().expect("the writer connects");
         let (mut buffer, mut read) = (vec![0; MESSAGE_BYTES], 0);
         while read < bytes {
-            match stream.read(&mut buffer).expect("the writer lives") {
+            match stream.read(&mut buffer).expect("the writer is running") {
                 0 => break,
                 more => read += more as u64,
             }
@@ -28,11 +28,11 @@ pub(crate) fn raw_tcp(bytes: u64) -> f64 {
     let mut left = bytes as usize;
     while left > 0 {
         let piece = left.min(buffer.len());
-        stream.write_all(&buffer[..piece]).expect("the reader lives");
+        stream.write_all(&buffer[..piece]).expect("the reader is running");
         left -= piece;
     }
-    stream.read_exact(&mut [0]).expect("the reader answers");
+    stream.read_exact(&mut [0]).expect("the reader replies");
     let seconds = start.elapsed().as_secs_f64();
-    reader.join().expect("it has answered");
+    reader.join().expect("the reader has replied");
     seconds
 }

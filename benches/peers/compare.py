@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Runs a bench of ours and its peers' in turn, in one session, and prints the ratios.
+"""Runs a gnnflow bench and those of its peers in turn, and prints the ratios.
 
     GNNFLOW_PEERS=<folder of the peers' bench_*.py> GNNFLOW_PEERS_PYTHON=<python with dgl, torch, pyg> \\
     GNNFLOW_BENCH_GRAPH=<folder of indptr.npy, indices.npy, train.npy, feat.npy> \\
     benches/peers/compare.py sampling|propagate [--rounds 3] [--threads 1,2] [--repeats 7] [--out FILE]
 
-The peers' scripts and packages are not part of this project. Every round runs each contestant once, in another order each
-time, so that what else the machine does falls on all alike; the median over rounds is compared. The result goes to
+The peers' scripts and packages are not part of this project. Every round runs each system once, in a different order, so that other
+load on the machine affects all systems equally. Medians over rounds are compared. The result is written to
 benches/runs/<date>-<bench>-beside-peers.json.
 """
 import argparse, json, os, pathlib, statistics, subprocess, sys, tempfile
@@ -15,11 +15,11 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 from contest import bound, graph_and_python, peer
 from program import ROOT, about, write
 
-# The bench's cases that have peers, and their variant here.
+# Variants of the bench's cases that have peers.
 OURS = {"sum, f32": "sum", "sum, f32, rows across lines": "sum, rows across lines", "sum, f32, small pages": "sum, small pages",
         "sum, bf16 rows": "sum, bf16 rows", "mean, f32": "mean"}
 
-# bench: (our cases, the peers' script, its options, its backends). A key is (fanouts or width, threads).
+# By bench: the peers' script, its variants, options and backends, and how results are read.
 BENCHES = {
     "sampling": {
         "script": "bench_sample.py",
@@ -35,19 +35,19 @@ BENCHES = {
     "propagate": {
         "script": "bench_propagate.py",
         "variants": {"sum": ["--reps", "3"], "mean": ["--reps", "3"]},
-        "options": ["--attention", "0"],  # no peer has its passes apart
+        "options": ["--attention", "0"],  # no peer measures the passes of attention separately
         "backends": {"sum": ["dgl_sum", "dgl32_sum"], "mean": ["dgl_mean", "dgl32_mean", "torch_sparse_mean"]},
         "ours": lambda row: (OURS[row["case"]], row["rate"]) if row["case"] in OURS else None,
         "peer": lambda row: row["edges_per_s"],
         "unit": "edges/s",
-        # No peer adds rows stored in half the bytes: they stand beside the peers' sum of f32.
+        # No peer sums bf16 rows, so these cases are compared with the peers' sum of f32 rows.
         "beside": {"sum, bf16 rows": "sum", "sum, rows across lines": "sum", "sum, small pages": "sum"},
     },
 }
 
 
 def build(bench):
-    """Builds our bench and returns its executable."""
+    """Builds the gnnflow bench and returns its executable."""
     command = ["cargo", "bench", "--bench", bench, "--no-run", "--message-format=json"]
     output = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout
     messages = (json.loads(line) for line in output.splitlines() if line.startswith("{"))
@@ -56,7 +56,7 @@ def build(bench):
 
 
 def run_ours(executable, bench, threads, repeats):
-    """One run of ours: {(variant, threads): rate} and what it says about the machine."""
+    """Runs the gnnflow bench. Returns {(variant, threads): rate}, and the other fields of its result."""
     with tempfile.TemporaryDirectory() as folder:
         out = os.path.join(folder, "result.json")
         command = [executable, "--bench", "--threads", str(threads), "--repeats", str(repeats), "--out", out]
@@ -68,7 +68,7 @@ def run_ours(executable, bench, threads, repeats):
 
 
 def run_peer(bench, variant, backend, threads, graph, python):
-    """One run of one peer: its rate, or why it has none."""
+    """Runs a peer. Returns its rate and None, or None and the reason."""
     options = [*BENCHES[bench]["variants"][variant], "--graph", graph, "--backend", backend]
     row, why = peer(BENCHES[bench]["script"], threads, python, *options)
     return (BENCHES[bench]["peer"](row), None) if row else (None, why)

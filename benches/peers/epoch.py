@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""A training epoch of 3-layer GraphSAGE, ours and the peers' in turn, with the time of each stage.
+"""A training epoch of 3-layer GraphSAGE in gnnflow and its peers, in turn, with the time of each stage.
 
     GNNFLOW_PEERS=<folder of the peers' bench_sage.py> GNNFLOW_PEERS_PYTHON=<python with dgl, torch, pyg> \\
     GNNFLOW_BENCH_GRAPH=<folder of nodes.parquet, edges.parquet and the peers' .npy> \\
     benches/peers/epoch.py [--rounds 3] [--threads 1,2] [--batches 20] [--backends dgl,graphbolt,…] [--out FILE]
 
-Every run is bound to as many cores as it has threads. Mean aggregation, hidden 256, fanouts 15,10,5, batches of 1000, Adam, no dropout, one partition in one process. Ours is the second epoch of
-`gnnflow run`, whole; a peer is the median of its batches times the batches of an epoch, which leaves its data loader's start out.
-The result goes to benches/runs/<date>-epoch-beside-peers.json.
+Every run is bound to as many cores as threads. Mean aggregation, hidden 256, fanouts 15,10,5, batches of 1000, Adam, no dropout, one
+partition in one process. For gnnflow, the complete second epoch of `gnnflow run` is measured. For a peer, the median of its batches is
+multiplied by the batches of an epoch, which excludes the start of its data loader. The result is written to
+benches/runs/<date>-epoch-beside-peers.json.
 """
 import argparse, json, math, os, pathlib, statistics, subprocess, sys, tempfile
 
@@ -42,7 +43,7 @@ optimizer = {{ kind = "adam", lr = 0.003 }}
 
 
 def ours(binary, work, threads):
-    """Seconds of the second epoch, and of the stages of both."""
+    """Returns the seconds of the second epoch, and of the stages of both epochs."""
     run = work / "run"
     command = [binary, "run", work / "p.toml", "--run-dir", run, "--quiet", "--json", "--set", f"train.threads={threads}"]
     done = subprocess.run([*bound(threads), *map(str, command)], check=True, stdout=subprocess.PIPE, text=True)

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Five epochs over the whole graph, beside PyTorch and PyG: the same losses and the same weights?
+"""Compares losses and weights of five epochs of full-graph training with PyTorch and PyG.
 
     GNNFLOW_PEERS_PYTHON=<python with torch, torch_geometric, pandas, pyarrow> benches/peers/exact.py GRAPH [--out FILE]
 
-GRAPH is a folder of nodes.parquet (node_id, features, label, split) and edges.parquet (src, dst). GCN, GAT and GATv2 (2 layers, hidden 16, 4 heads, no
-dropout) start from the same weights, which gnnflow writes, and train on the same nodes: by `full-graph` from one and two processes,
-by `tensor-parallel` (the layers as they are, and a GCN and a GAT decoupled, which PyTorch does too: a perceptron, then propagations), and by PyG.
-Prints the largest relative difference of any loss and the largest difference of any weight; exits 1 beyond 1e-5. Twice: with SGD, where all
-of that counts; and with Adam, where weights are not looked at: a gradient that is nothing but rounding moves them as far as any other.
+GRAPH is a folder of nodes.parquet (node_id, features, label, split) and edges.parquet (src, dst). GCN, GAT and GATv2 (2 layers, hidden
+16, 4 heads, no dropout) train from equal weights, written by gnnflow, on the same nodes. gnnflow trains by `full-graph` with one and two
+processes, and by `tensor-parallel` with the original layers and with a decoupled GCN and GAT (a perceptron, then propagations). Prints
+the largest relative difference of losses and the largest difference of weights, and exits with 1 above 1e-5. Runs with SGD and with
+Adam. With Adam weights are not compared, because a gradient of rounding errors changes them as much as any other.
 """
 import argparse, json, os, pathlib, struct, subprocess, sys, tempfile
 
@@ -44,7 +44,7 @@ seed = 3
 
 
 def weights(path):
-    """Of a safetensors file, by name: shape and numbers."""
+    """Reads a safetensors file. Returns shape and bytes by name."""
     data = path.read_bytes()
     (length,) = struct.unpack("<Q", data[:8])
     header = json.loads(data[8 : 8 + length])
@@ -65,7 +65,7 @@ def ours(binary, work, settings, processes=1):
 
 
 def reference(graph, start, kind, rule):
-    """Losses and weights of PyTorch and PyG, from the weights `start`."""
+    """Trains with PyTorch and PyG from the weights `start`. Returns losses and weights."""
     import numpy as np, pandas as pd, torch
     from torch_geometric.nn import GATConv, GATv2Conv
     from torch_geometric.utils import coalesce, remove_self_loops, softmax, to_undirected
@@ -139,7 +139,7 @@ def main():
     parser.add_argument("--out")
     parser.add_argument("--inside", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.inside:  # in the peers' Python: from a folder of weights to numbers
+    if options.inside:  # in the peers' Python: compares a folder of weights
         import torch
 
         folder, (kind, rule) = pathlib.Path(options.inside), os.environ["KIND"].split()
@@ -162,14 +162,14 @@ def main():
         ]
         for rule, (kind, settings, processes) in [(rule, contest) for rule in RATES for contest in contests]:
             (work / "p.toml").write_text(PIPELINE.format(graph=options.graph.resolve(), optimizer=rule, lr=RATES[rule]))
-            # A step of no length: the weights that training begins with.
+            # With a learning rate of almost 0, the result is the initial weights.
             ours(binary, work, [*settings, "train.epochs=1", "train.optimizer.lr=1e-30"])
             (work / "start").write_bytes((work / "run" / "model.safetensors").read_bytes())
             losses, _ = ours(binary, work, settings, processes)
             (work / "end").write_bytes((work / "run" / "model.safetensors").read_bytes())
             command = [python, __file__, options.graph, "--inside", work]
-            told = subprocess.run([*map(str, command)], check=True, stdout=subprocess.PIPE, text=True, env=os.environ | {"KIND": f"{kind} {rule}"})
-            theirs = json.loads(told.stdout.splitlines()[-1])
+            printed = subprocess.run([*map(str, command)], check=True, stdout=subprocess.PIPE, text=True, env=os.environ | {"KIND": f"{kind} {rule}"})
+            theirs = json.loads(printed.stdout.splitlines()[-1])
             loss = max(abs(a / b - 1) for a, b in zip(losses, theirs["losses"], strict=True))
             row = {"optimizer": rule, "model": kind, "settings": settings, "processes": processes, "loss_relative": loss, "weights": theirs["weights"]}
             rows.append(row)

@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""An epoch over the whole graph, 2-layer GCN and GAT, ours and the peers' in turn, with peak memory.
+"""An epoch of full-graph training, 2-layer GCN and GAT, in gnnflow and its peers, in turn, with peak memory.
 
     GNNFLOW_PEERS=<folder of the peers' bench_fullgraph.py> GNNFLOW_PEERS_PYTHON=<python with dgl, torch, pyg> \\
     GNNFLOW_BENCH_GRAPH=<folder of nodes.parquet, edges.parquet and the peers' .npy> \\
     benches/peers/full_graph.py [--rounds 3] [--threads 2] [--models gcn,gat] [--backends dgl32,dgl] [--out FILE]
 
 Hidden 64 (GAT: 4 heads of 16), Adam, no dropout, one partition in one process, bound to as many cores as threads. An epoch is forward,
-backward and a step; ours is the median of those behind the first, as reported by `gnnflow run`; the peers' likewise. Peers compute the
-last layer of all nodes; ours, in training, only of those with a loss: `seconds_evaluate` is what all nodes' results take beside.
-Our GCN is there twice: with rows in f32, as the peers', which is what ratios are of, and with rows that neighbours add up in bf16.
-Ours is prepared beforehand. The result goes to benches/runs/<date>-full-graph-beside-peers.json.
+backward and a step; the median without the first epoch is compared. Peers compute the last layer of all nodes. gnnflow computes it in
+training only for nodes with a loss; `seconds_evaluate` is the additional time for all nodes. The GCN of gnnflow runs with rows in f32,
+which is used for ratios, and with rows in bf16. Preparation is not measured. The result is written to
+benches/runs/<date>-full-graph-beside-peers.json.
 """
 import argparse, json, os, pathlib, statistics, subprocess, sys, tempfile
 
@@ -44,7 +44,7 @@ BF16 = "gnnflow bf16"
 
 
 def ours(binary, work, threads, model, who):
-    """Median seconds of the epochs behind the first; all of them; of evaluation; peak memory."""
+    """Returns median epoch seconds without the first, all epoch seconds, seconds of evaluation, and peak bytes."""
     run = work / "run"
     sets = [f"train.threads={threads}", f"model.kind={model}"] + (["model.heads=4"] if model == "gat" else [])
     sets += ["train.schedule.row_dtype=bf16"] if who == BF16 else []

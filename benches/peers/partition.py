@@ -1,14 +1,13 @@
 #!/usr/bin/env python3
-"""Cuts graphs by every partition method and by METIS itself, each in a process of its own, and compares.
+"""Compares all partition methods and pymetis, each in a separate process.
 
     GNNFLOW_PEERS_PYTHON=<python with pymetis, numpy, pyarrow> \\
     benches/peers/partition.py NAME=FOLDER… [--methods random,spring,…] [--parts 4,8,16] [--memory 2GiB] [--out FILE]
 
-A folder holds edges.parquet (src, dst: integers) and, if it has one, nodes.parquet (node_id). Edges are taken as undirected;
-duplicates and self-loops are dropped. "metis" with its seconds and peak memory is pymetis on a ready CSR in memory (loading is not
-timed, the CSR counts as memory); its quality is measured like all others', by `gnnflow prepare` with `method = "file"`.
-Edges/s of the passes stand beside what the machine's disk and memory can do, measured first.
-The result goes to benches/runs/<date>-partition.json, and a table to stdout.
+A folder contains edges.parquet (src, dst: integers) and optionally nodes.parquet (node_id). Edges are undirected; duplicates and self
+loops are dropped. "metis" is pymetis on a CSR in memory: its seconds exclude loading, and its peak memory includes the CSR. The quality
+of all methods is measured by `gnnflow prepare`, for METIS with `method = "file"`. The rates of passes are compared with those of the
+disk and the memory, measured first. The result is written to benches/runs/<date>-partition.json, and a table to stdout.
 """
 import argparse, json, os, pathlib, shutil, subprocess, sys, tempfile
 
@@ -18,7 +17,7 @@ from program import about, build, write
 METHODS = ["random", "dbh", "greedy", "hdrf", "2ps-l", "2ps-l held", "ldg", "fennel", "spring", "spring refined", "multilevel"]
 KEYS = {"2ps-l held": 'method = "2ps-l"\nhold_balance = true', "spring refined": 'method = "spring"\nrefine = 5'}
 
-# What METIS's process does: builds the CSR once, or cuts it.
+# The script of the METIS process: builds the CSR, or partitions it.
 METIS = r'''
 import json, resource, sys, time
 import numpy as np
@@ -53,7 +52,7 @@ else:
     print(json.dumps({"partition_seconds": seconds, "peak_rss_bytes": peak, "before_bytes": before}))
 '''
 
-# How fast this machine copies memory, reads it at random places, and writes and reads a file.
+# The script that measures memory copies, random reads, and writes and reads of a file.
 RATES = r'''
 import json, os, sys, time
 import numpy as np
@@ -91,7 +90,7 @@ def toml(folder, parts, keys, memory):
 
 
 def prepare(binary, work, text):
-    """One preparation in a process of its own: partition.json, or why there is none."""
+    """Prepares in a separate process. Returns partition.json and None, or None and the error."""
     pipeline, out = work / "p.toml", work / "out"
     shutil.rmtree(out, ignore_errors=True)
     pipeline.write_text(text)
@@ -117,7 +116,7 @@ def main():
         rates = json.loads(subprocess.run([python, "-c", RATES, scratch], check=True, stdout=subprocess.PIPE, text=True).stdout)
         for graph in options.graphs:
             name, folder = graph.split("=", 1)
-            # METIS wants a list of nodes; where there is none, ids are 0, 1, 2, …
+            # METIS needs a table of nodes. If there is none, ids are 0, 1, 2, …
             if not (pathlib.Path(folder) / "nodes.parquet").exists():
                 linked = work / name
                 linked.mkdir()
@@ -168,7 +167,7 @@ def show(row):
 
 
 def compare(rows):
-    """The ratios that this bench is for."""
+    """Returns the ratios between methods."""
     by = {(r["graph"], r["parts"], r["method"]): r for r in rows if "why" not in r}
     cases = sorted({key[:2] for key in by})
     def ratios(method, other, what):
@@ -189,12 +188,12 @@ def compare(rows):
     return summary
 
 
-# Bytes that go through a pass for one of its edges: pairs are 8; a bucket's record, read or written, is 8.
+# Bytes per edge of a pass: a pair has 8, and a record of a bucket 8 per read or write.
 BYTES = {"reading edges": 8, "sorting edges into buckets": 24, "writing edges": 12}
 
 
 def passes(rows, rates):
-    """Of each pass: edges a second, and how much of the disk's reading rate and of memory's copying rate its bytes make up."""
+    """Returns, for each pass, edges per second, and its rate in bytes relative to disk reads and memory copies."""
     found = [row for row in rows if row["method"] == "multilevel" and "why" not in row]
     if not found:
         return None

@@ -1,6 +1,6 @@
-"""The cases: what is run, as an explicit list made by small functions.
+"""The explicit list of cases.
 
-Keys are those of pipeline.toml, dotted. `config.py` turns them into a file, and is the place to rename them.
+Keys are the dotted keys of pipeline.toml. `config.py` writes them to a file; rename keys there.
 """
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ ONE = (1,)
 
 @dataclass(frozen=True)
 class Run:
-    """A training run, once for each number of processes. It goes on to `resume` epochs from its checkpoint, if that is set."""
+    """A training run for each number of processes. If `resume` is set, it resumes from its checkpoint up to that epoch."""
 
     name: str
     settings: Settings
@@ -25,7 +25,7 @@ class Run:
 
 @dataclass(frozen=True)
 class File:
-    """A run of a file in `pipelines/`; `settings` change keys of it."""
+    """A run of a file in `pipelines/` with changed `settings`."""
 
     name: str
     settings: Settings
@@ -35,7 +35,7 @@ class File:
 
 @dataclass(frozen=True)
 class Prepare:
-    """A dataset, prepared by 1 and by 2 processes."""
+    """A dataset, prepared with 1 and with 2 processes."""
 
     name: str
     settings: Settings
@@ -45,7 +45,7 @@ class Prepare:
 
 @dataclass(frozen=True)
 class Commands:
-    """Commands in a folder of their own. `INPUTS` stands for the folder of inputs; all files that they leave are hashed."""
+    """Commands in a new folder. `INPUTS` is replaced by the folder of inputs. All output files are hashed."""
 
     name: str
     commands: list[str]
@@ -55,7 +55,7 @@ class Commands:
 
 @dataclass(frozen=True)
 class Refused:
-    """A run that the program refuses: its exit code is the result."""
+    """A run that must fail. The result is its exit code."""
 
     name: str
     settings: Settings
@@ -70,13 +70,13 @@ Case = Run | File | Prepare | Commands | Refused
 
 
 def planted(**changes: Any) -> Settings:
-    """A generated graph with features, classes and splits."""
+    """Returns a generated graph with features, classes and splits."""
     keys = {"kind": "planted", "nodes": 1000, "edges": 6000, "features": 16, "classes": 4, "split": [0.3, 0.3, 0.4]}
     return {f"graph.generate.{key}": value for key, value in (keys | changes).items()} | cut("random")
 
 
 def bare() -> Settings:
-    """The same without features: rows are learned."""
+    """Returns a generated graph without features, for learned rows."""
     return planted(features=0, homophily=0.9)
 
 
@@ -85,7 +85,7 @@ def cut(method: str, parts: int = 4) -> Settings:
 
 
 def typed(ids: str = "int", edges: str = "edges", **columns: Any) -> Settings:
-    """The dump with all kinds of columns; `columns` are those that are read besides ids, features and splits."""
+    """Returns the dump with all kinds of columns. `columns` are read in addition to ids, features and splits."""
     ends = {"id": "node_id", "src": "src", "dst": "dst"}
     if ids == "string":
         ends = {"id": "name", "src": "src_name", "dst": "dst_name"}
@@ -98,7 +98,7 @@ def typed(ids: str = "int", edges: str = "edges", **columns: Any) -> Settings:
 
 
 def many_labels() -> Settings:
-    """A SciPy matrix whose nodes have four labels each."""
+    """Returns a graph from a SciPy matrix, with four labels per node."""
     files = {"graph.nodes": "INPUTS/imported/nodes.parquet", "graph.edges": "INPUTS/imported/edges.parquet"}
     columns = {"features": "features", "label": "label", "split": "split", "weight": "weight"}
     return files | {f"graph.columns.{key}": value for key, value in columns.items()} | cut("random")
@@ -145,7 +145,7 @@ FULL = ("full-graph", "tensor-parallel")
 
 
 def fanouts(schedule: str, *numbers: Any) -> Settings:
-    """Neighbors per hop, where the schedule samples any."""
+    """Returns the neighbors per hop if the schedule samples."""
     return {"train.fanouts": list(numbers)} if schedule in BATCHES else {}
 
 
@@ -197,7 +197,7 @@ def hops(settings: Settings) -> int:
 
 
 def every_model() -> Iterator[Case]:
-    """Each schedule with each model."""
+    """Returns each schedule with each model."""
     for schedule, make in SCHEDULES.items():
         for name, network in MODELS.items():
             few = fanouts(schedule, *[5, 4, 3][: hops(network)])
@@ -239,12 +239,12 @@ SUBGRAPHS = {
 
 
 def without_batch(settings: Settings) -> Settings:
-    """`cluster` takes clusters, not a number of seeds."""
+    """Returns settings of a sampler. `cluster` has a number of clusters instead of seeds."""
     return {key: value for key, value in settings.items() if key != "train.batch"}
 
 
 def every_sampler() -> Iterator[Case]:
-    """Mini-batch training with each sampler, and partition-parallel training with each that goes by hops."""
+    """Returns mini-batch training with each sampler, and partition-parallel training with each sampler of hops."""
     graph = typed(**TYPES, **TIMES, weight="weight") | model("sage")
     for schedule in BATCHES:
         for name, sampler in SAMPLERS.items():
@@ -292,12 +292,12 @@ EDGE_BATCH = {"train.batch": 300}
 
 
 def every_task() -> Iterator[Case]:
-    """Each schedule with each task. Node classification is in every other case."""
+    """Returns each schedule with each task. All other cases use node classification."""
     regression = {"train.task": "node-regression"}
     for schedule, make in SCHEDULES.items():
         few = fanouts(schedule, 5, 4)
         yield Run(f"{schedule}/many-labels", many_labels() | model("sage") | make() | few, quick=True)
-        # Tensor-parallel training takes at most as many processes as the narrowest layer has columns.
+        # Tensor-parallel training is limited to as many processes as the narrowest layer has columns.
         columns = schedule == "tensor-parallel"
         two = typed(label="binary") | model("gcn") | make(metric="roc-auc") | few
         yield Run(f"{schedule}/two-classes", two, ONE_AND_TWO if columns else ALL)
@@ -460,7 +460,7 @@ def options() -> Iterator[Case]:
     yield Run("tensor-parallel/gcn-coupled", coupled)
     yield Run("tensor-parallel/chunk-memory", whole | tensor_parallel(chunk_memory="64MiB") | model("gat", heads=4))
     yield Run("full-graph/gcn-decoupled", whole | full_graph() | model("gcn", decoupled=True))
-    # With one process no row is ever stale, and the bits are those of `pipe`.
+    # With one process no row is stale, and the bits equal those of `pipe`.
     for name in ("gcn", "gat"):
         for staleness in (0, 1):
             stale = full_graph(mode="async", staleness=staleness)
@@ -475,7 +475,7 @@ def options() -> Iterator[Case]:
 
 
 def resumed() -> Iterator[Case]:
-    """Runs that go on from their checkpoint, by as many processes."""
+    """Returns runs that resume from their checkpoint with the same number of processes."""
     few = fanouts("mini-batch", 5, 4)
     sage = planted() | model("sage", norm="batch")
     yield Run("resume/mini-batch", sage | mini_batch() | few, resume=4, quick=True)
@@ -498,7 +498,7 @@ METHODS = ("random", "range", "multilevel", "metis", "spring", "dbh", "greedy", 
 
 
 def datasets() -> Iterator[Case]:
-    """Every partition method, every way to clean a graph."""
+    """Returns all partition methods and all options that clean a graph."""
     for method in METHODS:
         quick = method in ("random", "multilevel", "spring", "hdrf")
         yield Prepare(f"prepare/{method}", dump() | {"partition.method": method}, quick=quick)
@@ -549,7 +549,7 @@ def datasets() -> Iterator[Case]:
         ("split_fractions", [0.5, 0.2, 0.2]),
     ):
         columns = {"split": None} if key == "split_fractions" else {}
-        # Few edges, so that nodes are left alone.
+        # Few edges, so that some nodes are isolated.
         few = {"edges": "unknown"} if key in ("isolated", "largest_component") else {}
         shown = "drawn" if columns else value
         policy = {"graph.seed": 5, "graph.unknown_nodes": "drop", f"graph.{key}": value}
@@ -566,7 +566,7 @@ def datasets() -> Iterator[Case]:
 
 
 def commands() -> Iterator[Case]:
-    """What `generate`, `import`, `export` and `update` write."""
+    """Returns cases for the outputs of `generate`, `import`, `export` and `update`."""
     small = "--nodes 2000 --edges 9000 --features 8 --classes 5 --seed 3"
     shape = "--homophily 0.7 --signal 1.5 --degree-exponent 2.2"
     yield Commands("generate/planted", [f"generate planted {small} {shape} --out out"])
@@ -615,7 +615,7 @@ def pipeline_files() -> Iterator[Case]:
         return graph | {"train.epochs": epochs, "train.hash_blocks": True}
 
     yield File("planted-gat", smaller(1500, 9000, 3), ONE_AND_TWO)
-    pipe = {"train.schedule": "full-graph", "train.mode": "pipe"}  # "async" has other bits every time
+    pipe = {"train.schedule": "full-graph", "train.mode": "pipe"}  # the bits of "async" differ between runs
     yield File("planted-gat-full-graph", smaller(1500, 9000, 3) | pipe, ONE_AND_TWO)
     yield File("planted-gcn-full-neighbours", smaller(1500, 6000, 5), ONE_AND_TWO)
     yield File("planted-gcn-tensor-parallel", smaller(1500, 9000, 5), ONE_AND_TWO)

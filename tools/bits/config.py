@@ -1,6 +1,6 @@
 """Turns the settings of a case into pipeline.toml, or into `--set` arguments.
 
-`rename` is the only place that knows the shape of the configuration. When keys move, change it and leave the cases alone.
+Only `rename` depends on the names of configuration keys. If keys are renamed, change it instead of the cases.
 """
 import json
 import pathlib
@@ -64,7 +64,7 @@ def with_options(kind: str, options: Settings) -> Settings:
 
 
 def value(item: Any) -> str:
-    """A value as TOML."""
+    """Formats a value as TOML."""
     if isinstance(item, dict):
         return "{ " + ", ".join(f"{key} = {value(inner)}" for key, inner in item.items()) + " }"
     if isinstance(item, list):
@@ -73,11 +73,11 @@ def value(item: Any) -> str:
 
 
 def to_toml(settings: Settings, inputs: pathlib.Path) -> str:
-    """The settings as a pipeline file, a line each; dotted keys make the tables. `INPUTS` stands for the folder of inputs."""
+    """Formats settings as a pipeline file of dotted keys. `INPUTS` is replaced by the folder of inputs."""
     text = "".join(f"{key} = {value(item)}\n" for key, item in rename(settings).items())
     return text.replace("INPUTS", str(inputs))
 
 
 def to_sets(settings: Settings) -> list[str]:
-    """The settings as arguments on the command line."""
+    """Returns the settings as command-line arguments."""
     return [word for key, item in rename(settings).items() for word in ("--set", f"{key}={value(item)}")]

@@ -1,4 +1,4 @@
-"""Writes the graphs that the cases read. The same files on every machine: they come from a fixed seed."""
+"""Writes the input graphs of the cases from a fixed seed, equal on all machines."""
 import pathlib
 import random
 import struct
@@ -14,7 +14,7 @@ def pick(rng: random.Random, count: int) -> int:
 
 
 def typed_dump(folder: pathlib.Path) -> None:
-    """Writes a graph with every column that a dump may have, ids as integers and as strings."""
+    """Writes a graph with all kinds of columns, and ids as integers and as strings."""
     rng = random.Random(1)
     folder.mkdir()
     label = [pick(rng, 3) for _ in range(NODES)]
@@ -37,11 +37,11 @@ def typed_dump(folder: pathlib.Path) -> None:
     users = edges(rng, EDGES, label)
     even = [[v // 2 * 2 + odd for v in end(users, key)] for odd, key in enumerate(("src", "dst"))]
     parquet.write(folder / "purchases.parquet", users | names(even[0], even[1]))
-    # Candidates for the destinations of edges from every node.
+    # Candidate destinations for the edges of every node.
     pairs = [(v, pick(rng, NODES)) for v in range(NODES) for _ in range(10)]
     columns = {"src": [1000 + 7 * v for v, _ in pairs], "candidate": [1000 + 7 * u for _, u in pairs]}
     parquet.write(folder / "candidates.parquet", columns)
-    # Edges whose ends are not all among the nodes.
+    # Edges with some unknown ends.
     unknown = edges(rng, 300, label)
     parquet.write(folder / "unknown.parquet", unknown | {"dst": [value + 7 * NODES - 700 for value in end_ids(unknown)]})
 
@@ -55,7 +55,7 @@ def end_ids(columns: dict[str, parquet.Column]) -> list[int]:
 
 
 def names(src: list[int], dst: list[int]) -> dict[str, parquet.Column]:
-    """The ends of edges, as integers and as strings."""
+    """Returns the ends of edges as integers and as strings."""
     return {
         "src": [1000 + 7 * v for v in src],
         "dst": [1000 + 7 * v for v in dst],
@@ -65,7 +65,7 @@ def names(src: list[int], dst: list[int]) -> dict[str, parquet.Column]:
 
 
 def edges(rng: random.Random, count: int, label: list[int]) -> dict[str, parquet.Column]:
-    """Random edges, half of them within a class, some of them twice."""
+    """Returns random edges, half of them within a class, with some duplicates."""
     src = [pick(rng, NODES) for _ in range(count)]
     dst = [pick(rng, NODES) for _ in range(count)]
     for e in range(0, count, 2):
@@ -86,7 +86,7 @@ def edges(rng: random.Random, count: int, label: list[int]) -> dict[str, parquet
 
 
 def changes(folder: pathlib.Path) -> None:
-    """Writes edges that come and go, and nodes that come, for `update` of the graph in `typed`."""
+    """Writes added and removed edges, and added nodes, for `update` of the graph in `typed`."""
     rng = random.Random(2)
     label = [pick(rng, 3) for _ in range(NODES)]
     for number in (1, 2):
@@ -105,7 +105,7 @@ def changes(folder: pathlib.Path) -> None:
 
 
 def npy(kind: str, shape: tuple[int, ...], values: list[float] | list[int]) -> bytes:
-    """An array as NumPy writes it; `kind` is "i4", "i8", "f4", "f8" or a string type."""
+    """Returns an array in NumPy format. `kind` is "i4", "i8", "f4" or "f8"."""
     head = repr({"descr": f"<{kind}", "fortran_order": False, "shape": shape})
     head += " " * (-(len(head) + 11) % 64) + "\n"
     data = struct.pack(f"<{len(values)}{ {'i4': 'i', 'i8': 'q', 'f4': 'f', 'f8': 'd'}[kind]}", *values)
@@ -119,7 +119,7 @@ def npz(path: pathlib.Path, arrays: dict[str, bytes]) -> None:
 
 
 def word(text: str) -> bytes:
-    """A NumPy array without dimensions that holds a byte string."""
+    """Returns a NumPy array without dimensions that contains a byte string."""
     head = repr({"descr": f"|S{len(text)}", "fortran_order": False, "shape": ()})
     head += " " * (-(len(head) + 11) % 64) + "\n"
     return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(head)) + head.encode() + text.encode()

@@ -17,7 +17,7 @@ def varint(value: int) -> bytes:
 
 
 def integer(value: int) -> bytes:
-    return varint(value << 1)  # zigzag; none is negative
+    return varint(value << 1)  # zigzag encoding of non-negative values
 
 
 def binary(text: str) -> bytes:
@@ -31,7 +31,7 @@ def sequence(kind: int, items: list[bytes]) -> bytes:
 
 
 def record(*fields: tuple[int, int, bytes]) -> bytes:
-    """A Thrift struct; each field is its number, its type and its encoded value."""
+    """Returns a Thrift struct. A field is a tuple of number, type and encoded value."""
     out, last = b"", 0
     for number, kind, value in fields:
         out += bytes([(number - last) << 4 | kind]) + value
@@ -50,7 +50,7 @@ def encode(values: Column) -> tuple[int, bytes]:
 
 
 def write(path: pathlib.Path, columns: dict[str, Column]) -> None:
-    """Writes the columns, all of one length, to a file."""
+    """Writes columns of equal length to a file."""
     rows = len(next(iter(columns.values())))
     root = record((4, BINARY, binary("schema")), (5, I32, integer(len(columns))))
     file, schema, chunks = b"PAR1", [root], []

@@ -1,18 +1,18 @@
 # shellcheck shell=bash
-# Source this from the project's root:   . tools/cuda/env.sh
+# Source this file in the project's root:   . tools/cuda/env.sh
 #
-# Gives an x86-64 Linux machine without a GPU, a driver or a CUDA toolkit what `cargo build --release --features cuda` needs:
+# Sets up `cargo build --release --features cuda` on x86-64 Linux without a GPU, a driver or a CUDA toolkit:
 #
-# * nvcc, its headers and libdevice: NVIDIA's own wheels from PyPI (about 270 MB);
-# * libraries to link against: stand-ins that load the real ones when first called (link_stubs.py), so that the binary
-#   starts anywhere and says what is missing;
-# * an nvcc that skips candle's quantised kernels, which gnnflow never calls (nvcc-slim).
+# * nvcc, its headers and libdevice: NVIDIA's wheels from PyPI (about 270 MB);
+# * stub libraries for the linker, which load the real ones on the first call (link_stubs.py), so that the binary starts
+#   on any machine and reports missing libraries;
+# * an nvcc without candle's quantized kernels, which gnnflow does not call (nvcc-slim).
 #
-# All of it is kept in .cuda/ (ignored by git) and made once. Needs bash, python3 with pip, cc, ar, and cargo.
+# The files are created once in .cuda/ (ignored by git). Needs bash, python3 with pip, cc, ar, and cargo.
 #
-# Variables that it honours:
-#   GNNFLOW_CUDA_DIR    where to keep all this, instead of .cuda
-#   CUDA_COMPUTE_CAP    GPU generation to compile for (default 80: Ampere and everything newer, which the driver compiles for)
+# Variables:
+#   GNNFLOW_CUDA_DIR    the folder to use instead of .cuda
+#   CUDA_COMPUTE_CAP    the GPU generation to compile for (default 80: Ampere; the driver compiles for newer ones)
 
 gnnflow_cuda_env() {
     local tools dir toolkit stamp
@@ -20,7 +20,7 @@ gnnflow_cuda_env() {
     dir=${GNNFLOW_CUDA_DIR:-$PWD/.cuda}
     toolkit=$dir/wheels/nvidia/cu13
 
-    # 13.0 on purpose: a driver compiles the PTX of its own CUDA version and older; 13.0 is what driver 580 came with.
+    # A driver compiles PTX of its CUDA version and older ones. 13.0 is the version of driver 580.
     local wheels=(
         nvidia-cuda-nvcc==13.0.88 nvidia-cuda-crt==13.0.88 nvidia-nvvm==13.0.88
         nvidia-cuda-runtime==13.0.96 nvidia-cuda-cccl==13.0.85
@@ -38,14 +38,14 @@ gnnflow_cuda_env() {
 
     cargo fetch --quiet --locked || return 1
     python3 "$tools/link_stubs.py" "$dir/link" || return 1
-    # candle-kernels asks for cudart; the wheel has it as a static library.
+    # candle-kernels links cudart, which the wheel contains as a static library.
     ln -sf "$toolkit/lib/libcudart_static.a" "$dir/link/lib64/libcudart.a" || return 1
 
     export GNNFLOW_NVCC=$toolkit/bin/nvcc
     export NVCC=$tools/nvcc-slim
     export CUDA_HOME=$dir/link
     export CUDA_COMPUTE_CAP=${CUDA_COMPUTE_CAP:-80}
-    # cudarc would ask an nvcc on the path for the version of its declarations.
+    # Otherwise cudarc takes the version of its declarations from an nvcc on the path.
     export CUDARC_CUDA_VERSION=13000
 }
 

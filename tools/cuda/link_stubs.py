@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Makes stand-ins for the CUDA libraries that a binary is linked against: link_stubs.py FOLDER
+"""Creates stubs of the CUDA libraries that a binary is linked against: link_stubs.py FOLDER
 
-candle links the driver, cuBLAS, cuRAND and NVRTC dynamically, so that an ordinary build would not even start on a machine
-without them. The linker is happy with static archives of the same names instead. FOLDER/lib64 gets one for each library, with
-a trampoline for each function that the crate cudarc declares. The first call opens the real library and looks the function up;
-later calls jump there. Where the library or the function is missing, the call returns the library's own error code (a
-driver's says that there is no device) or, where text is wanted, a text.
+candle links the driver, cuBLAS, cuRAND and NVRTC dynamically, so an ordinary build does not start on a machine without them. Static
+archives of the same names replace them. FOLDER/lib64 contains one per library, with a trampoline for each function that the crate
+cudarc declares. The first call opens the real library and looks up the function; later calls jump to it. If the library or the
+function is missing, the call returns an error code of the library (for the driver: no device), or a text for functions that
+return text.
 
-Libraries are looked for in the folders of $GNNFLOW_CUDA_LIB_DIR (separated by colons), then where the system's loader looks,
-then in /usr/local/cuda/lib64. Linux on x86-64 only. Nothing is done when FOLDER is up to date.
+The search order is: the folders in $GNNFLOW_CUDA_LIB_DIR (separated by colons), the system's loader, /usr/local/cuda/lib64. Linux on
+x86-64 only. Does nothing if FOLDER is up to date.
 """
 
 import json
@@ -17,7 +17,7 @@ import re
 import subprocess
 import sys
 
-# name: (module of cudarc, file names in the order they are tried, error code when the library is missing)
+# name: (module of cudarc, file names in search order, error code if the library is missing)
 LIBRARIES = {
     "cuda": ("driver", ["libcuda.so.1"], 100),  # CUDA_ERROR_NO_DEVICE
     "cublas": ("cublas", ["libcublas.so.13", "libcublas.so.12"], 1),  # CUBLAS_STATUS_NOT_INITIALIZED
@@ -28,12 +28,12 @@ LIBRARIES = {
 
 DECLARATION = re.compile(r'extern "C" \{\s*fn (\w+)\([^;]*?\)\s*(->\s*[^;{]+)?;')
 
-# Arguments of a call may be in these registers, which looking the function up must not disturb. al: see the ABI on variadics.
+# Registers for arguments, which the lookup must preserve. The ABI uses al for variadic functions.
 INTEGER = ["rdi", "rsi", "rdx", "rcx", "r8", "r9", "rax"]
 
 
 def trampolines(prefix, names):
-    """Assembly: every function jumps to its entry in a table, or looks it up first."""
+    """Returns assembly in which every function jumps to its entry in a table, after a lookup on the first call."""
     lines = [".text"]
     for index, name in enumerate(names):
         lines += [
@@ -51,7 +51,7 @@ def trampolines(prefix, names):
         ]
     lines += [f"{prefix}_first:"]
     lines += [f"  pushq %{register}" for register in INTEGER]
-    # Return address, index and seven registers are on the stack: 136 bytes more, and calls are aligned to 16.
+    # The stack holds the return address, the index and seven registers. With 136 more bytes, calls are aligned to 16.
     lines += ["  subq $136, %rsp"]
     lines += [f"  movups %xmm{k}, {16 * k}(%rsp)" for k in range(8)]
     lines += [f"  movq {136 + 8 * len(INTEGER)}(%rsp), %rdi", f"  call {prefix}_find", "  movq %rax, %r11"]
@@ -85,7 +85,7 @@ static void *open_in(const char *folder, size_t length, const char *file) {
 }
 
 static void *library(void) {
-    /* Two threads may both open it; that only counts it twice. */
+    /* If two threads open it, only its reference count differs. */
     static void *handle;
     const char *folders = getenv("GNNFLOW_CUDA_LIB_DIR");
     for (size_t i = 0; i < sizeof files / sizeof *files && !handle; i++) {
@@ -111,7 +111,7 @@ HIDDEN void *@P@_find(long index) {
 
 
 def cudarc():
-    """The folder of the cudarc that this workspace builds with."""
+    """Returns the source folder of the workspace's cudarc."""
     command = ["cargo", "metadata", "--format-version", "1", "--locked", "--features", "cuda"]
     metadata = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
     for package in metadata["packages"]:
@@ -121,11 +121,11 @@ def cudarc():
 
 
 def make(folder, source, library):
-    """Builds one archive; returns how many functions it has."""
+    """Builds one archive. Returns its number of functions."""
     module, files, absent = LIBRARIES[library]
     declarations = dict(DECLARATION.findall((source / "src" / module / "sys" / "mod.rs").read_text()))
     if not declarations:
-        sys.exit(f"link_stubs.py: no declarations in cudarc's {module}; this cudarc is laid out in another way")
+        sys.exit(f"link_stubs.py: no declarations in cudarc's {module}; this version of cudarc has a different layout")
     names = sorted(declarations)
     prefix = f"gnnflow_{library}"
     functions = ", ".join(f'{{"{name}", {int("c_char" in declarations[name])}}}' for name in names)
@@ -151,7 +151,7 @@ def main():
         return
     (folder / "lib64").mkdir(parents=True, exist_ok=True)
     counts = [f"{library} {make(folder, source, library)}" for library in LIBRARIES]
-    print("functions of the CUDA libraries that are loaded when first called:", ", ".join(counts), file=sys.stderr)
+    print("functions of the CUDA libraries that are loaded on the first call:", ", ".join(counts), file=sys.stderr)
     stamp.write_text(wanted)
 
 

@@ -1,4 +1,4 @@
-//! The built-in methods by their names.
+//! The built-in methods by name.
 
 use gnnflow_data::Partitioner;
 use gnnflow_data::dump::PartTable;
@@ -7,20 +7,20 @@ use super::{
     Dbh, Degrees, Fennel, File, Greedy, Hdrf, Ldg, Metis, Multilevel, Random, Range, Spring, TwoPsL, VertexCut,
 };
 
-/// What a pipeline can say to the built-in methods. Each looks at what concerns it; what is unset is its default.
+/// Settings of the built-in methods. Each method reads the fields that it uses; `None` is its default.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Settings {
-    /// Exact degrees or online ones: `spring` and the vertex cuts.
+    /// Exact or online degrees, for `spring` and the vertex cuts.
     pub degrees: Option<Degrees>,
-    /// Bound on a cluster's volume, as a share of a part's mean volume: `spring` and `2ps-l`.
+    /// Bound on a cluster's volume relative to the mean volume of a part, for `spring` and `2ps-l`.
     pub volume: Option<f64>,
-    /// Hold core nodes to the node balance: the vertex cuts.
+    /// Bound the core nodes of a part by the node balance, for the vertex cuts.
     pub hold_balance: Option<bool>,
-    /// Where the parts stand: `file`.
+    /// The table of parts, for `file`.
     pub file: PartTable,
 }
 
-/// The built-in method of this name, if there is one.
+/// Returns the built-in method named `method`.
 ///
 /// ```
 /// use gnnflow_partition::{Settings, builtin};

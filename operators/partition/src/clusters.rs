@@ -1,52 +1,51 @@
-//! Clusters of nodes, and how SDT-GNN merges them.
+//! Clusters of nodes and their merging in SDT-GNN.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use super::spring::Node;
 
-/// Clusters, numbered in the order of their first nodes' indexes.
+/// Clusters, numbered in the order of their first nodes.
 #[derive(Debug)]
 pub(super) struct Clusters {
-    /// The number of the cluster that a node founded; [`NONE`](Clusters::NONE) when that is empty now.
+    /// The number of the cluster named by a node; [`NONE`](Clusters::NONE) if it is empty.
     number: Vec<u32>,
-    /// Nodes of every cluster, before any merging.
-    pub(super) own: Vec<u32>,
-    /// Nodes of every cluster; of one that was merged into another, what it had then.
+    /// Number of nodes of every cluster before merging.
+    pub(super) initial_size: Vec<u32>,
+    /// Number of nodes of every cluster; for a merged one, its number before the merge.
     pub(super) size: Vec<u32>,
-    /// The cluster that a cluster was merged into, itself for one that was not.
+    /// The cluster that a cluster was merged into, or itself.
     parent: Vec<u32>,
 }
 
 impl Clusters {
     const NONE: u32 = u32::MAX;
 
-    /// The clusters that the nodes name.
+    /// Numbers the clusters of `nodes`.
     pub(super) fn new(nodes: &[Node]) -> Self {
         let mut number = vec![0; nodes.len()];
         nodes.iter().for_each(|node| number[node.cluster as usize] += 1);
-        let mut own = Vec::new();
+        let mut initial_size = Vec::new();
         for entry in &mut number {
-            let size = std::mem::replace(entry, if *entry == 0 { Self::NONE } else { own.len() as u32 });
+            let size = std::mem::replace(entry, if *entry == 0 { Self::NONE } else { initial_size.len() as u32 });
             if size > 0 {
-                own.push(size);
+                initial_size.push(size);
             }
         }
-        Self { number, size: own.clone(), parent: (0..own.len() as u32).collect(), own }
+        Self { number, size: initial_size.clone(), parent: (0..initial_size.len() as u32).collect(), initial_size }
     }
 
-    /// Number of clusters before any merging.
     pub(super) fn len(&self) -> usize {
-        self.own.len()
+        self.initial_size.len()
     }
 
-    /// The cluster of a node, before any merging.
+    /// The cluster of a node before merging.
     #[inline]
     pub(super) fn of(&self, node: Node) -> u32 {
         self.number[node.cluster as usize]
     }
 
-    /// The cluster that a cluster is part of now.
+    /// The cluster that contains a cluster after all merges so far.
     #[inline]
     pub(super) fn root(&self, mut cluster: u32) -> u32 {
         while self.parent[cluster as usize] != cluster {
@@ -55,7 +54,7 @@ impl Clusters {
         cluster
     }
 
-    /// The same, leaving a shorter way behind.
+    /// As [`root`](Self::root), with path compression.
     #[inline]
     fn find(&mut self, mut cluster: u32) -> u32 {
         while self.parent[cluster as usize] != cluster {
@@ -67,9 +66,9 @@ impl Clusters {
     }
 }
 
-/// Step 2 of SPRING, lines 18 to 26: merges clusters of together at most `most` nodes.
-pub(super) fn merge(clusters: &mut Clusters, nodes: &[Node], most: u64) {
-    // The richest neighbor of the representative of every cluster.
+/// Step 2 of SPRING, lines 18 to 26: merges clusters that have at most `max_nodes` nodes together.
+pub(super) fn merge(clusters: &mut Clusters, nodes: &[Node], max_nodes: u64) {
+    // The richest neighbor of every cluster's representative.
     let richer = |one: u32, other: u32| {
         let key = |node: u32| (nodes[node as usize].degree, Reverse(node));
         if key(one) >= key(other) { one } else { other }
@@ -81,11 +80,11 @@ pub(super) fn merge(clusters: &mut Clusters, nodes: &[Node], most: u64) {
             *best = if *best == Clusters::NONE { node.richest } else { richer(*best, node.richest) };
         }
     }
-    // Every cluster is queued at most once, under a size that it had: sizes only grow, so that whoever comes too early is queued anew.
+    // Every cluster is queued at most once. Sizes only grow, so an entry with an old size is queued again.
     let key = |size: u32, cluster: u32| Reverse(u64::from(size) << 32 | u64::from(cluster));
-    let with_neighbours = (0..clusters.len() as u32).filter(|&cluster| richest[cluster as usize] != Clusters::NONE);
+    let with_neighbors = (0..clusters.len() as u32).filter(|&cluster| richest[cluster as usize] != Clusters::NONE);
     let mut queue: BinaryHeap<_> =
-        with_neighbours.map(|cluster| key(clusters.size[cluster as usize], cluster)).collect();
+        with_neighbors.map(|cluster| key(clusters.size[cluster as usize], cluster)).collect();
     let mut queued = vec![true; clusters.len()];
     while let Some(Reverse(first)) = queue.pop() {
         let (size, cluster) = ((first >> 32) as u32, first as u32);
@@ -101,7 +100,7 @@ pub(super) fn merge(clusters: &mut Clusters, nodes: &[Node], most: u64) {
         let target = clusters.of(nodes[richest[cluster as usize] as usize]);
         let target = clusters.find(target);
         let both = now + clusters.size[target as usize];
-        if target == cluster || u64::from(both) > most {
+        if target == cluster || u64::from(both) > max_nodes {
             continue;
         }
         clusters.parent[cluster as usize] = target;

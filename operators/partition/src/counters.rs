@@ -1,38 +1,22 @@
-//! How often each node meets each part: what completes a vertex cut, and what refines any assignment.
+//! Counts of parts per node. Vertex cuts derive core nodes from them, and refinement derives moves.
 //!
-//! Exact counts take 4 bytes for every node and part. Where that is more than the budget, a *Misra–Gries sketch* takes its place: a few
-//! (part, count) slots a node. Of a node with `m` votes a sketch of `k` slots knows every part that has more than `m / (k + 1)` of
-//! them, and each count to within `m / (k + 1)` from below; the best part of a node at home somewhere is found either way.
-//!
-//! J. Misra, D. Gries: Finding repeated elements. Science of Computer Programming, 1982.
+//! Exact counts take 4 bytes per node and part. If the budget is smaller, each node has a *Misra–Gries sketch* of `k`
+//! (part, count) slots. For a node with `m` votes it holds every part with more than `m / (k + 1)` votes. Each count is
+//! too low by at most `m / (k + 1)`. J. Misra, D. Gries: Finding repeated elements. Science of Computer Programming,
+//! 1982.
 
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use gnnflow_data::{GraphStream, Result};
 
-/// Fewest slots of a sketch: 24 bytes a node.
+/// Smallest number of slots of a sketch: 24 bytes per node.
 const MIN_SLOTS: usize = 4;
-/// Most slots of a sketch: all of them are looked at for every vote.
+/// Largest number of slots of a sketch. Every vote reads all of them.
 const MAX_SLOTS: usize = 16;
 
-/// For every node, how often it met each part.
-///
-/// ```
-/// use gnnflow_data::testing::TestGraph;
-/// use gnnflow_partition::Counters;
-///
-/// // A path of four nodes in two parts: what do the neighbours of each node say?
-/// let graph = TestGraph { name: "path", nodes: 4, edges: vec![(0, 1), (1, 2), (2, 3)] };
-/// let part = [0, 0, 1, 1];
-/// let mut counters = Counters::new(4, 2, 1 << 20);
-/// counters.count(&graph.stream(), "counting neighbours", |u, v| Some([part[v as usize], part[u as usize]]))?;
-/// assert!(counters.is_exact());
-/// assert_eq!(counters.best(0), Some((0, 1)));
-/// assert_eq!(counters.best(2), Some((0, 1))); // one neighbour in each part: the lower
-/// # Ok::<(), gnnflow_data::Error>(())
-/// ```
+/// For every node, the number of votes for each part.
 #[derive(Debug)]
-pub struct Counters {
+pub(super) struct Counters {
     parts: usize,
     store: Store,
 }
@@ -41,18 +25,18 @@ pub struct Counters {
 enum Store {
     /// One count for every node and part.
     Exact(Vec<AtomicU32>),
-    /// `slots` parts for every node, with their counts; a count of 0 marks a free slot.
+    /// `slots` parts per node with their counts. A count of 0 marks a free slot.
     Sketch { slots: usize, part: Vec<u16>, count: Vec<u32> },
 }
 
 impl Counters {
-    /// Bytes of the smallest sketch of a node.
-    pub const MIN_BYTES: u64 = 6 * MIN_SLOTS as u64;
+    /// Bytes per node of the smallest sketch.
+    pub(super) const MIN_BYTES: u64 = 6 * MIN_SLOTS as u64;
 
-    /// Counters at zero, in at most `memory` bytes: exact if they fit, else as many slots a node as do (4 to 16).
+    /// Creates counters of at most `memory` bytes: exact ones if they fit, else sketches of 4 to 16 slots per node.
     ///
     /// `parts` is at most [`MAX_PARTS`](gnnflow_data::partitioner::MAX_PARTS).
-    pub fn new(nodes: u64, parts: u32, memory: u64) -> Self {
+    pub(super) fn new(nodes: u64, parts: u32, memory: u64) -> Self {
         let (nodes, parts) = (nodes as usize, parts.max(1) as usize);
         let store = if Self::exact_bytes(nodes as u64, parts as u32) <= u128::from(memory) {
             Store::Exact(std::iter::repeat_with(AtomicU32::default).take(nodes * parts).collect())
@@ -65,17 +49,18 @@ impl Counters {
     }
 
     /// Bytes of exact counters.
-    pub fn exact_bytes(nodes: u64, parts: u32) -> u128 {
+    fn exact_bytes(nodes: u64, parts: u32) -> u128 {
         4 * u128::from(nodes) * u128::from(parts)
     }
 
     /// Whether every count is exact.
-    pub fn is_exact(&self) -> bool {
+    pub(super) fn is_exact(&self) -> bool {
         matches!(self.store, Store::Exact(_))
     }
 
-    /// Bytes that they take.
-    pub fn bytes(&self) -> u64 {
+    /// Size in bytes.
+    #[cfg(test)]
+    pub(super) fn bytes(&self) -> u64 {
         match &self.store {
             Store::Exact(cells) => 4 * cells.len() as u64,
             Store::Sketch { part, .. } => 6 * part.len() as u64,
@@ -83,19 +68,16 @@ impl Counters {
     }
 
     /// Sets every count to zero.
-    pub fn clear(&mut self) {
+    pub(super) fn clear(&mut self) {
         match &mut self.store {
             Store::Exact(cells) => cells.iter_mut().for_each(|cell| *cell.get_mut() = 0),
             Store::Sketch { count, .. } => count.fill(0),
         }
     }
 
-    /// One vote of `node` for `part`, among votes in a defined order.
-    ///
-    /// # Panics
-    /// When there is no such node or part.
+    /// Adds one vote of `node` for `part`. A sketch depends on the order of the votes.
     #[inline]
-    pub fn add(&mut self, node: u32, part: u32) {
+    pub(super) fn add(&mut self, node: u32, part: u32) {
         match &mut self.store {
             Store::Exact(cells) => {
                 let cell = cells[node as usize * self.parts..][..self.parts][part as usize].get_mut();
@@ -108,14 +90,10 @@ impl Counters {
         }
     }
 
-    /// Counts the votes of all edges: `votes` gives for an edge `(source, destination)` the part that the source meets and
-    /// the part that the destination meets, or nothing for an edge that does not count.
-    ///
-    /// One pass over the stream: in any order from all threads when exact, in dump order when sketched.
-    ///
-    /// # Errors
-    /// Errors of the stream.
-    pub fn count(
+    /// Counts the votes of all edges in one pass. `votes(source, destination)` returns the part that each of the two
+    /// votes for, or `None` to skip the edge. Exact counters use all threads in any order; sketches follow the dump
+    /// order.
+    pub(super) fn count(
         &mut self,
         graph: &dyn GraphStream,
         pass: &str,
@@ -141,8 +119,8 @@ impl Counters {
         })
     }
 
-    /// Counts again the neighbors of every node in every part, after some nodes have moved: every edge but a loop is a vote of either end for the
-    /// other's part, counted last when parts were those of `before`. Exact counts change only where an end has moved.
+    /// Counts the neighbors of every node in every part, without self loops. `before` is the assignment of the last
+    /// count; exact counters then update only the neighbors of moved nodes.
     pub(super) fn recount(
         &mut self,
         graph: &dyn GraphStream,
@@ -155,7 +133,7 @@ impl Counters {
             let votes = |src: u32, dst: u32| (src != dst).then(|| [now[dst as usize].into(), now[src as usize].into()]);
             return self.count(graph, pass, votes);
         };
-        // A bit a node: what nearly all edges need to know lies in the processor's cache.
+        // One bit per node, so that the lookup for most edges stays in the processor's cache.
         let bits = |(before, now): (&[u16], &[u16])| {
             before.iter().zip(now).rev().fold(0u64, |bits, (before, now)| bits << 1 | u64::from(before != now))
         };
@@ -167,7 +145,7 @@ impl Counters {
                 for (one, other) in [(src, dst), (dst, src)] {
                     if has_moved(other) && src != dst {
                         let cells = &cells[one as usize * parts..][..parts];
-                        // Sums of what processes add may wrap around: what counts is where they end.
+                        // Partial sums of processes may wrap around; the total does not.
                         cells[before[other as usize] as usize].fetch_sub(1, Relaxed);
                         cells[now[other as usize] as usize].fetch_add(1, Relaxed);
                     }
@@ -176,9 +154,9 @@ impl Counters {
         })
     }
 
-    /// The part with most votes of `node` and their number; of several the lowest; none when the node has no votes.
+    /// The part with the most votes of `node` (the lowest on a tie) and their number. `None` without votes.
     #[inline]
-    pub fn best(&self, node: u32) -> Option<(u32, u32)> {
+    pub(super) fn best(&self, node: u32) -> Option<(u32, u32)> {
         let mut best = None;
         self.each(node, |part, count| {
             if best.is_none_or(|(other, most)| count > most || count == most && part < other) {
@@ -188,9 +166,9 @@ impl Counters {
         best
     }
 
-    /// Votes of `node` for `part`; in a sketch perhaps fewer, never more.
+    /// Votes of `node` for `part`. A sketch may return less, never more.
     #[inline]
-    pub fn get(&self, node: u32, part: u32) -> u32 {
+    pub(super) fn get(&self, node: u32, part: u32) -> u32 {
         match &self.store {
             Store::Exact(cells) => cells[node as usize * self.parts..][..self.parts][part as usize].load(Relaxed),
             Store::Sketch { .. } => {
@@ -201,9 +179,9 @@ impl Counters {
         }
     }
 
-    /// Visits every part that has votes of `node`, with their number, in no particular order.
+    /// Visits every part with votes of `node` and their number, in any order.
     #[inline]
-    pub fn each(&self, node: u32, mut visit: impl FnMut(u32, u32)) {
+    pub(super) fn each(&self, node: u32, mut visit: impl FnMut(u32, u32)) {
         match &self.store {
             Store::Exact(cells) => {
                 let row = &cells[node as usize * self.parts..][..self.parts];
@@ -226,7 +204,7 @@ impl Counters {
     }
 }
 
-/// One step of Misra and Gries: the part's slot, or a free one, or one off every slot.
+/// One Misra–Gries step: increments the part's slot, or takes a free slot, or decrements every slot.
 #[inline]
 fn vote(parts: &mut [u16], counts: &mut [u32], part: u16) {
     let mut free = None;
@@ -248,7 +226,7 @@ fn vote(parts: &mut [u16], counts: &mut [u32], part: u16) {
 mod tests {
     use super::*;
     use gnnflow_data::rng::{Key, Purpose};
-    use gnnflow_data::testing::graphs;
+    use gnnflow_data::testing::{TestGraph, graphs};
     use std::collections::HashMap;
 
     const KEY: Key = Key::new(5, Purpose::Partition);
@@ -258,7 +236,19 @@ mod tests {
     }
 
     #[test]
-    fn exact_counts_are_those_of_a_hash_map() {
+    fn neighbors_of_a_path_are_counted_by_part() {
+        let graph = TestGraph { name: "path", nodes: 4, edges: vec![(0, 1), (1, 2), (2, 3)] };
+        let part = [0, 0, 1, 1];
+        let mut counters = Counters::new(4, 2, 1 << 20);
+        let votes = |u, v| Some([part[v as usize], part[u as usize]]);
+        counters.count(&graph.stream(), "counting neighbors", votes).unwrap();
+        assert!(counters.is_exact());
+        assert_eq!(counters.best(0), Some((0, 1)));
+        assert_eq!(counters.best(2), Some((0, 1)), "one neighbor in each part: the lower part");
+    }
+
+    #[test]
+    fn exact_counts_equal_a_hash_map() {
         for graph in graphs() {
             for parts in [1, 3, 16, 100] {
                 let mut expected: HashMap<(u32, u32), u32> = HashMap::new();
@@ -293,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_counted_again_is_what_is_counted_anew() {
+    fn recount_after_moves_equals_a_new_count() {
         for graph in graphs() {
             let assignment = |fold: u32| -> Vec<u16> {
                 (0..graph.nodes).map(|v| part(v + if v % 5 < fold { 1000 * fold } else { 0 }, 7) as u16).collect()
@@ -317,12 +307,12 @@ mod tests {
     }
 
     #[test]
-    fn a_sketch_errs_by_less_than_its_promise_and_only_downwards() {
+    fn sketch_count_is_too_low_by_at_most_its_error_bound() {
         const PARTS: u32 = 50;
         let mut sketch = Counters::new(3, PARTS, 0);
         assert!(!sketch.is_exact() && sketch.bytes() == 3 * 6 * MIN_SLOTS as u64);
         let mut exact: HashMap<(u32, u32), u32> = HashMap::new();
-        // Parts of very different shares, so that some must be known and some cannot be.
+        // The shares of the parts differ widely, so that a sketch holds some parts and drops others.
         for i in 0..3000 {
             let (node, part) = (i as u32 % 3, (f64::from(PARTS) * KEY.unit(i).powi(4)) as u32);
             sketch.add(node, part);
@@ -338,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sketch_counts_a_stream_in_its_order_and_uses_the_memory_that_it_may() {
+    fn sketch_is_equal_for_any_chunk_size_and_uses_the_allowed_memory() {
         for graph in graphs() {
             let votes = |u, v| Some([part(v, 40), part(u, 40)]);
             let mut small = graph.stream();

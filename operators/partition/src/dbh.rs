@@ -1,10 +1,11 @@
-//! `dbh`: degree-based hashing. Every edge goes where its end of lower degree is hashed to.
+//! `dbh`: degree-based hashing. The part of an edge is the hash of its end with the lower degree.
 //!
-//! C. Xie et al., Distributed Power-law Graph Computing: Theoretical and Empirical Analysis, NIPS 2014. Hubs are cut and nodes of few
-//! edges stay whole. Of two ends of equal degree the destination decides, as in the paper. The hash is keyed by the goal's seed.
+//! C. Xie et al., Distributed Power-law Graph Computing: Theoretical and Empirical Analysis, NIPS 2014. Hubs are cut;
+//! nodes of low degree stay whole. If both degrees are equal, the destination is hashed, as in the paper. The hash is
+//! keyed by the goal's seed.
 //!
-//! Two passes, both on all threads; with [`Degrees::Online`] one, in order. 4 bytes a node, and counters
-//! ([`VertexCut`]: how edges make core nodes).
+//! Two passes on all threads; with [`Degrees::Online`], one pass in dump order. Memory: 4 bytes per node, and the
+//! counters of [`VertexCut`].
 
 use gnnflow_data::partitioner::Goal;
 use gnnflow_data::rng::{Key, Purpose};
@@ -52,6 +53,6 @@ impl Partitioner for Dbh {
                 Some(hash(lower))
             })?,
         }
-        Ok(Assignment::Stored(self.0.cores(&counters, graph.num_nodes(), goal)))
+        Ok(Assignment::Stored(self.0.core_parts(&counters, graph.num_nodes(), goal)))
     }
 }

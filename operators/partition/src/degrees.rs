@@ -1,22 +1,20 @@
-//! Degrees of nodes, as streaming methods want them.
+//! Node degrees for streaming methods.
 
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use gnnflow_data::{GraphStream, Result};
 
-/// Where a method has its degrees from. A node's degree is the number of edge ends at it: directions, duplicates and self loops (two
-/// ends) all count.
+/// Source of the degrees. A degree is a number of edge ends: both directions, duplicates, and two per self loop.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Degrees {
-    /// Counted by a pass of their own over the edges, all threads at once.
+    /// Counted by an additional pass over the edges, on all threads.
     #[default]
     Exact,
-    /// The degree seen so far: one pass less, and decisions early in the stream that know little.
+    /// The degree so far in the stream. Saves a pass, but early decisions use little information.
     Online,
 }
 
 impl Degrees {
-    /// Its word in settings.
     pub(super) const fn word(self) -> &'static str {
         match self {
             Self::Exact => "exact",
@@ -24,7 +22,7 @@ impl Degrees {
         }
     }
 
-    /// The degrees to begin with: counted, or all zero.
+    /// Returns the initial degrees: exact ones, or all zero.
     pub(super) fn begin(self, graph: &dyn GraphStream) -> Result<Vec<u32>> {
         match self {
             Self::Exact => exact(graph),
@@ -33,7 +31,6 @@ impl Degrees {
     }
 }
 
-/// Exact degrees: 4 bytes a node.
 fn exact(graph: &dyn GraphStream) -> Result<Vec<u32>> {
     let cells: Vec<AtomicU32> = std::iter::repeat_with(AtomicU32::default).take(graph.num_nodes() as usize).collect();
     graph.accumulate("counting degrees", &cells, &|edges| {
@@ -51,7 +48,7 @@ mod tests {
     use gnnflow_data::testing::graphs;
 
     #[test]
-    fn a_degree_counts_edge_ends() {
+    fn degree_equals_the_number_of_edge_ends() {
         for graph in graphs() {
             let degrees = Degrees::Exact.begin(&graph.stream()).unwrap();
             for node in 0..graph.nodes {

@@ -1,20 +1,19 @@
-//! `fennel`: a node goes where most of its neighbors are, at a price that grows with the part.
+//! `fennel`: each node is placed in the part with most of its neighbors, less a cost that grows with the part.
 //!
-//! C. Tsourakakis et al., FENNEL: Streaming Graph Partitioning for Massive Scale Graphs, WSDM 2014. Nodes come in the order of the dump. Node v
-//! goes to the part P of highest |N(v) ∩ P| − αγ|P|^(γ−1), of several to the one with fewest nodes, the lowest of these; γ = 3/2 and
-//! α = √p |E| / |V|^(3/2), as in the paper. The paper's bound ν|V|/p on a part's nodes is the goal's: ⌊β|V|/p⌋, or ⌈|V|/p⌉ if that is more.
-//! Neighbors count as often as there are edges, in either direction.
+//! C. Tsourakakis et al., FENNEL: Streaming Graph Partitioning for Massive Scale Graphs, WSDM 2014. Nodes are placed in
+//! dump order. Node v is placed in the part P with the highest |N(v) ∩ P| − αγ|P|^(γ−1). On a tie the part with the
+//! fewest nodes is used, then the lowest. γ = 3/2 and α = √p |E| / |V|^(3/2), as in the paper. The paper's bound ν|V|/p
+//! on a part's nodes is here max(⌊β|V|/p⌋, ⌈|V|/p⌉) with the goal's β. Neighbors count once per edge, in either
+//! direction.
 //!
-//! **Nodes out of edges.** A dump's edges need not be sorted by node. So nodes are taken in batches by ascending index, and a pass over the
-//! edges gathers the neighbors that come before the nodes of a batch: as many as fit in half the budget. The budget decides the number of
-//! passes (two if the graph fits), not the result. 14 bytes a node.
+//! Edges are gathered by node in batches ([`node_stream`]), in two passes or more. Memory: 14 bytes per node.
 
 use gnnflow_data::partitioner::Goal;
 use gnnflow_data::{Assignment, GraphStream, Partitioner, Result};
 
 use super::node_stream;
 
-/// The method.
+/// The `fennel` method.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Fennel;
 
@@ -30,13 +29,13 @@ impl Partitioner for Fennel {
     fn assign(&self, graph: &dyn GraphStream, goal: &Goal) -> Result<Assignment> {
         let nodes = graph.num_nodes() as f64;
         let alpha = f64::from(goal.parts).sqrt() * graph.num_edges() as f64 / (nodes * nodes.sqrt());
-        let parts = node_stream::place(graph, goal, |neighbours, sizes| {
+        let parts = node_stream::place(graph, goal, |neighbors, sizes| {
             let mut best = (f64::MIN, u64::MAX, u32::MAX);
-            neighbours.each(sizes, |part, count| {
+            neighbors.each(sizes, |part, count| {
                 let size = sizes.of(part);
                 let score = f64::from(count) - alpha * 1.5 * (size as f64).sqrt();
                 let better = score > best.0 || score == best.0 && (size, part) < (best.1, best.2);
-                if sizes.has_room(part) && better {
+                if sizes.has_capacity(part) && better {
                     best = (score, size, part);
                 }
             });

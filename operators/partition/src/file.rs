@@ -1,4 +1,4 @@
-//! `file`: the parts that a table says.
+//! `file`: parts read from a table.
 
 use std::fs::File as OsFile;
 use std::io::Read;
@@ -10,9 +10,9 @@ use gnnflow_data::partitioner::Goal;
 use gnnflow_data::{Assignment, Error, GraphStream, Partitioner, Result};
 use sha2::{Digest, Sha256};
 
-/// A user's own assignment, read from Parquet: every node's id exactly once, with its part. No bound is kept but the table's own.
+/// A user's assignment, read from Parquet: every node id exactly once, with its part. No balance bound is enforced.
 ///
-/// Reads no edge. 2 bytes a node; where several processes prepare, one of them reads.
+/// Reads no edges. 2 bytes per node. In a process group, one process reads the table.
 #[derive(Debug, Default)]
 pub struct File {
     table: PartTable,
@@ -20,12 +20,12 @@ pub struct File {
 }
 
 impl File {
-    /// The parts that `table` says.
+    /// Creates the method for `table`.
     pub fn new(table: PartTable) -> Self {
         Self { table, digest: OnceLock::new() }
     }
 
-    /// SHA-256 over the files' contents; of objects, over what their stores tell them by.
+    /// SHA-256 of the file contents; of the version for objects in a store.
     fn digest(&self) -> Result<String> {
         let mut hash = Sha256::new();
         let mut buffer = vec![0; 1 << 20];
@@ -56,13 +56,13 @@ impl Partitioner for File {
     }
 
     fn settings(&self) -> String {
-        // What cannot be read has no digest; `assign` says why.
+        // An unreadable file has an empty digest; `assign` returns the error.
         let digest = self.digest.get_or_init(|| self.digest().unwrap_or_default());
         format!("id = {:?}, part = {:?}, sha256 = {digest}", self.table.id, self.table.part)
     }
 
     fn state_bytes(&self, nodes: u64, _: &Goal) -> u64 {
-        // Parts, and twice as bytes: read, and told to all.
+        // The parts, and twice as bytes: as read, and as sent to the process group.
         6 * nodes
     }
 
@@ -87,7 +87,7 @@ mod tests {
     use gnnflow_data::{Fault, prepare};
     use std::path::Path;
 
-    /// Writes a table that gives node `v` of `nodes` part `v % parts`.
+    /// Writes a table in which the part of node `v` is `v % parts`.
     fn table(dir: &Path, style: IdStyle, nodes: u32, parts: u32) -> PartTable {
         let path = dir.join("own.parquet");
         write_parquet(
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_are_where_the_table_says() {
+    fn assignment_equals_the_table() {
         let dir = tempfile::tempdir().unwrap();
         let graph = TestGraph { name: "nodes", nodes: 20, edges: Vec::new() };
         let method = File::new(table(dir.path(), IdStyle::Dense, 20, 3));
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn another_table_is_another_dataset() {
+    fn settings_differ_for_different_tables() {
         let dir = tempfile::tempdir().unwrap();
         let settings = |parts| File::new(table(dir.path(), IdStyle::Dense, 20, parts)).settings();
         let (one, other) = (settings(3), settings(2));
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dump_is_prepared_by_its_own_ids() {
+    fn prepare_with_text_ids_uses_the_table() {
         let dir = tempfile::tempdir().unwrap();
         let dump = dir.path().join("dump");
         std::fs::create_dir(&dump).unwrap();

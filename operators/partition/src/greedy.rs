@@ -1,20 +1,21 @@
 //! `greedy`: PowerGraph's greedy vertex cut, with one view of all placements ("coordinated").
 //!
-//! J. E. Gonzalez et al., PowerGraph: Distributed Graph-Parallel Computation on Natural Graphs, OSDI 2012, Section 5.2.1. The part of an edge, if the
-//! parts that have an edge of its ends are A(u) and A(v):
+//! J. E. Gonzalez et al., PowerGraph: Distributed Graph-Parallel Computation on Natural Graphs, OSDI 2012, Section
+//! 5.2.1. A(u) is the set of parts that have an edge of u. The part of edge (u, v) is taken from the first set that
+//! applies:
 //!
-//! 1. one of A(u) ∩ A(v), if there is any;
-//! 2. else, if neither is empty, one of those of the end with more edges still to come (of equal ones the source);
-//! 3. else, if one is not empty, one of that;
-//! 4. else any.
+//! 1. A(u) ∩ A(v), if not empty;
+//! 2. if neither A(u) nor A(v) is empty, that of the end with more remaining edges (the source on a tie);
+//! 3. if one of them is not empty, that one;
+//! 4. all parts.
 //!
-//! Of several the one with fewest edges, the lowest of these. The problem that the paper states bounds the edges of a part, its
-//! heuristic alone does not: a dump sorted by node would end in one part. So full parts are no candidates; where a case has no
-//! other, the next one that has decides.
+//! Within a set, the part with the fewest edges is used, then the lowest. The paper's heuristic does not bound the
+//! edges of a part: it would place a dump sorted by node in one part. So full parts are skipped, and a set of full
+//! parts does not apply.
 //!
-//! [`Degrees::Online`] does not know which edges are to come; then the end with more edges so far counts as the one with more of them.
+//! With [`Degrees::Online`] remaining edges are unknown. The number of edges so far takes their place.
 //!
-//! Two passes. A bit for every node and part, 4 bytes a node, and counters ([`VertexCut`]: how edges make core nodes).
+//! Two passes. Memory: one bit per node and part, 4 bytes per node, and the counters of [`VertexCut`].
 
 use gnnflow_data::partitioner::Goal;
 use gnnflow_data::{Assignment, GraphStream, Partitioner, Result};
@@ -49,7 +50,7 @@ impl Partitioner for Greedy {
         let mut replicas = Replicas::new(self.name(), graph.num_nodes(), goal.parts, goal.memory)?;
         let mut counters = self.0.counters(graph, goal, own_bytes(graph.num_nodes(), goal));
         let mut loads = Loads::new(graph.num_edges(), goal);
-        // Edges to come (exact), or edges so far (online).
+        // Remaining edges (exact), or edges so far (online).
         let mut rank = self.0.degrees.begin(graph)?;
         self.0.stream(graph, "placing edges", &mut counters, |src, dst| {
             let more = if rank[src as usize] >= rank[dst as usize] { [src, dst] } else { [dst, src] };
@@ -62,23 +63,23 @@ impl Partitioner for Greedy {
             loads.add(part);
             Some(part)
         })?;
-        Ok(Assignment::Stored(self.0.cores(&counters, graph.num_nodes(), goal)))
+        Ok(Assignment::Stored(self.0.core_parts(&counters, graph.num_nodes(), goal)))
     }
 }
 
-/// Bytes beside the counters.
+/// Bytes without the counters.
 fn own_bytes(nodes: u64, goal: &Goal) -> u64 {
     Replicas::bytes(nodes, goal.parts) + 4 * nodes
 }
 
-/// The four cases; `u` is the end that goes first in the second.
+/// Returns the part of an edge by the four cases. `u` is the end that case 2 prefers.
 #[inline]
 fn choose(replicas: &Replicas, loads: &Loads, [u, v]: [u32; 2]) -> u32 {
     let least = |set: &dyn Fn(usize) -> u64| {
         let mut best: Option<(u64, u32)> = None;
         for word in 0..replicas.width() {
             parts_in(word, set(word), |part| {
-                if loads.has_room(part) && best.is_none_or(|best| loads.of(part) < best.0) {
+                if loads.has_capacity(part) && best.is_none_or(|best| loads.of(part) < best.0) {
                     best = Some((loads.of(part), part));
                 }
             });

@@ -1,16 +1,18 @@
 //! `hdrf`: high-degree replicated first.
 //!
-//! F. Petroni et al., HDRF: Stream-Based Partitioning for Power-Law Graphs, CIKM 2015. An edge (u, v) goes to the part P of highest
+//! F. Petroni et al., HDRF: Stream-Based Partitioning for Power-Law Graphs, CIKM 2015. An edge (u, v) is placed in the
+//! part P with the highest
 //!
 //! ```text
 //! score = g(u) + g(v) + λ (largest − |P|) / (1 + largest − least)
 //! g(u)  = 1 + (1 − θ(u)) if P has an edge of u, else 0;    θ(u) = d(u) / (d(u) + d(v))
 //! ```
 //!
-//! of several to the lowest; λ is 1.1. Parts with their share of edges (1.05 |E|/p, or `balance.edges`) are no candidates. The paper takes
-//! the degrees seen so far ([`Degrees::Online`], the edge at hand included); exact ones are the default here, as for every method.
+//! On a tie the lowest part is used; λ is 1.1. Parts that have reached 1.05 |E|/p edges (or `balance.edges`) are
+//! skipped. The paper uses degrees so far, including this edge ([`Degrees::Online`]); the default here is exact
+//! degrees, as for every method.
 //!
-//! Two passes. A bit for every node and part, 4 bytes a node, and counters ([`VertexCut`]: how edges make core nodes).
+//! Two passes. Memory: one bit per node and part, 4 bytes per node, and the counters of [`VertexCut`].
 
 use gnnflow_data::partitioner::Goal;
 use gnnflow_data::{Assignment, GraphStream, Partitioner, Result};
@@ -20,7 +22,7 @@ use super::loads::Loads;
 use super::replicas::{Replicas, parts_in};
 use super::vertex_cut::VertexCut;
 
-/// Weight of the balance. Above 1, so that it can outweigh one end.
+/// Weight of the balance term. Above 1, so that it can outweigh one end.
 const LAMBDA: f64 = 1.1;
 
 /// The method's settings.
@@ -61,35 +63,34 @@ impl Partitioner for Hdrf {
             loads.add(part);
             Some(part)
         })?;
-        Ok(Assignment::Stored(self.0.cores(&counters, graph.num_nodes(), goal)))
+        Ok(Assignment::Stored(self.0.core_parts(&counters, graph.num_nodes(), goal)))
     }
 }
 
-/// Bytes beside the counters.
+/// Bytes without the counters.
 fn own_bytes(nodes: u64, goal: &Goal) -> u64 {
     Replicas::bytes(nodes, goal.parts) + 4 * nodes
 }
 
-/// The part of highest score. Of the parts that have neither end, the one with fewest edges scores highest: so only that one and
-/// those that have an end are looked at.
+/// Returns the part with the highest score. Of the parts with neither end, only the least loaded one needs a score.
 #[inline]
 fn choose(replicas: &Replicas, loads: &Loads, [u, v]: [u32; 2], theta: f64) -> u32 {
     let (gain_u, gain_v) = (1.0 + (1.0 - theta), 1.0 + theta);
     let largest = loads.largest() as f64;
     let scale = LAMBDA / (1.0 + largest - loads.of(loads.least()) as f64);
     let mut best = (f64::MIN, u32::MAX);
-    let mut look = |part: u32, gain: f64| {
+    let mut score_part = |part: u32, gain: f64| {
         let score = gain + scale * (largest - loads.of(part) as f64);
-        if loads.has_room(part) && (score > best.0 || score == best.0 && part < best.1) {
+        if loads.has_capacity(part) && (score > best.0 || score == best.0 && part < best.1) {
             best = (score, part);
         }
     };
-    look(loads.least(), 0.0);
+    score_part(loads.least(), 0.0);
     for word in 0..replicas.width() {
         let (of_u, of_v) = (replicas.word(u, word), replicas.word(v, word));
         parts_in(word, of_u | of_v, |part| {
             let has = |set: u64| (set >> (part % 64) & 1) as f64;
-            look(part, gain_u * has(of_u) + gain_v * has(of_v));
+            score_part(part, gain_u * has(of_u) + gain_v * has(of_v));
         });
     }
     best.1

@@ -1,4 +1,4 @@
-//! Clusters of the nodes of one partition, from its in-edges as they lie there.
+//! Clusters of the nodes of one partition, from its stored in-edges.
 
 use std::ops::Range;
 use std::sync::atomic::AtomicU32;
@@ -9,19 +9,22 @@ use gnnflow_data::{GraphStream, Partitioner, Result};
 
 use super::Multilevel;
 
-/// Edges that are handed out at a time.
+/// Edges per visit.
 const CHUNK: usize = 4096;
-/// Stretches that keys are counted by, when not all fit.
-const STRETCHES: usize = 1 << 12;
+/// Number of key ranges, of which as many as fit in memory are counted per pass.
+const KEY_RANGES: usize = 1 << 12;
 
-/// Cuts nodes `nodes`, whose in-edges are `(indptr, indices)` in CSC form, into [`Goal::parts`] clusters by [`Multilevel`], within [`Goal::memory`]: the
-/// cluster of each. Edges from other nodes are left out. The same for any number of threads.
+/// Divides `nodes`, whose in-edges are `(indptr, indices)` in CSC form, into [`Goal::parts`] clusters and returns the
+/// cluster of each.
+///
+/// Uses [`Multilevel`] within [`Goal::memory`]. Edges from other nodes are ignored. The result is equal for any number
+/// of threads.
 ///
 /// ```
 /// use gnnflow_data::partitioner::Goal;
 /// use gnnflow_partition::clusters_inside;
 ///
-/// // Two triangles, 10, 11, 12 and 13, 14, 15; 10 hears from node 3 of another partition.
+/// // Two triangles, 10, 11, 12 and 13, 14, 15; node 3 of another partition has an edge to 10.
 /// let triangle = |first: u32| (0..3).map(move |i| [first + (i + 1) % 3, first + (i + 2) % 3]);
 /// let mut indices: Vec<u32> = triangle(10).chain(triangle(13)).flatten().collect();
 /// indices.insert(0, 3);
@@ -35,26 +38,27 @@ const STRETCHES: usize = 1 << 12;
 /// As [`Multilevel`].
 pub fn clusters_inside(in_edges: (&[i64], &[u32]), nodes: Range<u32>, goal: &Goal) -> Result<Vec<u16>> {
     let count = nodes.len();
-    let mut inside = Inside { in_edges, nodes: nodes.clone(), edges: 0, ids: NodeIds::dense(nodes.len() as u32) };
+    let mut stream =
+        PartitionStream { in_edges, nodes: nodes.clone(), edges: 0, ids: NodeIds::dense(nodes.len() as u32) };
     let mut edges = 0;
-    inside.for_each_edges("counting", &mut |chunk| {
+    stream.for_each_edges("counting", &mut |chunk| {
         edges += chunk.len() as u64;
         Ok(())
     })?;
-    inside.edges = edges;
-    let assignment = Multilevel.assign(&inside, goal)?;
+    stream.edges = edges;
+    let assignment = Multilevel.assign(&stream, goal)?;
     Ok((0..count as u64).map(|node| assignment.part(node) as u16).collect())
 }
 
-/// A partition's own edges as a stream, in the order in which they are stored.
-struct Inside<'a> {
+/// The edges within a partition as a stream, in storage order.
+struct PartitionStream<'a> {
     in_edges: (&'a [i64], &'a [u32]),
     nodes: Range<u32>,
     edges: u64,
     ids: NodeIds,
 }
 
-impl Inside<'_> {
+impl PartitionStream<'_> {
     fn each(&self, mut visit: impl FnMut(&[(u32, u32)]) -> Result<()>) -> Result<()> {
         let (indptr, indices) = self.in_edges;
         let mut chunk = Vec::with_capacity(CHUNK);
@@ -73,7 +77,7 @@ impl Inside<'_> {
     }
 }
 
-impl GraphStream for Inside<'_> {
+impl GraphStream for PartitionStream<'_> {
     fn num_nodes(&self) -> u64 {
         self.nodes.len() as u64
     }
@@ -109,8 +113,8 @@ impl GraphStream for Inside<'_> {
         })
     }
 
-    /// Keys fall into stretches by their leading bits; as many stretches as fit the memory are sorted at a time, a pass over the edges
-    /// each. Nothing goes to disk.
+    /// Divides keys into ranges by their leading bits. Each pass over the edges sorts as many ranges as fit in memory.
+    /// Nothing is written to disk.
     fn count_keys(&self, _pass: &str, memory: u64, key: &EdgeKey<'_>, consume: &mut ConsumeKeys<'_>) -> Result<()> {
         let each_key = |with: &mut dyn FnMut(u64)| {
             self.each(|edges| {
@@ -120,14 +124,14 @@ impl GraphStream for Inside<'_> {
         };
         let mut largest = 0;
         each_key(&mut |key| largest = largest.max(key))?;
-        let shift = (u64::BITS - largest.leading_zeros()).saturating_sub(STRETCHES.ilog2());
-        let mut counts = vec![0u64; STRETCHES];
+        let shift = (u64::BITS - largest.leading_zeros()).saturating_sub(KEY_RANGES.ilog2());
+        let mut counts = vec![0u64; KEY_RANGES];
         each_key(&mut |key| counts[(key >> shift) as usize] += 1)?;
-        let room = (memory / 16).max(1);
+        let max_keys = (memory / 16).max(1);
         let mut first = 0;
-        while first < STRETCHES {
+        while first < KEY_RANGES {
             let (mut end, mut keys) = (first + 1, counts[first]);
-            while end < STRETCHES && keys + counts[end] <= room {
+            while end < KEY_RANGES && keys + counts[end] <= max_keys {
                 keys += counts[end];
                 end += 1;
             }
@@ -178,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn clusters_are_even_and_the_same_in_any_room() {
+    fn clusters_are_balanced_and_deterministic() {
         let (indptr, indices) = part();
         let part = (&indptr[..], &indices[..]);
         for parts in [1, 2, 7, 50, 100] {
@@ -189,20 +193,20 @@ mod tests {
             let bound = (105 / parts).max(100_u32.div_ceil(parts)) as usize;
             assert!(sizes.iter().all(|&size| size <= bound), "{parts}: {sizes:?}");
             assert_eq!(found, clusters_inside(part, 40..140, &goal).unwrap());
-            // Too little room to hold the graph: it is streamed.
+            // The graph does not fit in memory, so it is streamed.
             let small = Goal { memory: 6000, ..goal };
             assert_eq!(clusters_inside(part, 40..140, &small).unwrap().len(), 100);
         }
     }
 
     #[test]
-    fn keys_are_counted_in_order_in_any_room() {
+    fn keys_are_counted_in_order_for_any_memory() {
         let (indptr, indices) = part();
         let part = (&indptr[..], &indices[..]);
-        let inside = Inside { in_edges: part, nodes: 40..140, edges: 0, ids: NodeIds::dense(100) };
+        let stream = PartitionStream { in_edges: part, nodes: 40..140, edges: 0, ids: NodeIds::dense(100) };
         let key = |src: u32, dst: u32| (src != dst).then(|| u64::from(src % 10) << 32 | u64::from(dst % 7));
         let mut expected = BTreeMap::new();
-        inside
+        stream
             .each(|edges| {
                 edges.iter().filter_map(|&(s, d)| key(s, d)).for_each(|key| *expected.entry(key).or_insert(0) += 1);
                 Ok(())
@@ -214,7 +218,7 @@ mod tests {
                 found.extend_from_slice(counts);
                 Ok(())
             };
-            inside.count_keys("", memory, &key, &mut consume).unwrap();
+            stream.count_keys("", memory, &key, &mut consume).unwrap();
             assert!(found.iter().copied().eq(expected.iter().map(|(&key, &count)| (key, count))), "{memory}");
         }
     }

@@ -1,10 +1,12 @@
-//! `ldg`: linear deterministic greedy. A node goes where most of its neighbors are, the less the fuller that part is.
+//! `ldg`: linear deterministic greedy. Each node is placed in the part with most of its neighbors, weighted by the
+//! part's free share.
 //!
-//! I. Stanton, G. Kliot, Streaming Graph Partitioning for Large Distributed Graphs, KDD 2012. Nodes come in the order of the dump. Node v goes
-//! to the part P of highest |N(v) ∩ P| (1 − |P|/C), of several to the one with fewest nodes, the lowest of these. C is the bound on nodes,
-//! ⌊β|V|/p⌋ or ⌈|V|/p⌉ if that is more, and never exceeded. Neighbors count as often as there are edges, in either direction.
+//! I. Stanton, G. Kliot, Streaming Graph Partitioning for Large Distributed Graphs, KDD 2012. Nodes are placed in dump
+//! order. Node v is placed in the part P with the highest |N(v) ∩ P| (1 − |P|/C). On a tie the part with the fewest
+//! nodes is used, then the lowest. C = max(⌊β|V|/p⌋, ⌈|V|/p⌉) is never exceeded. Neighbors count once per edge, in
+//! either direction.
 //!
-//! The edges are brought in the nodes' order by batches, see [`Fennel`](super::Fennel). Two passes or more; 14 bytes a node.
+//! Edges are gathered by node in batches ([`node_stream`]), in two passes or more. Memory: 14 bytes per node.
 
 use std::cmp::Reverse;
 
@@ -12,9 +14,9 @@ use gnnflow_data::partitioner::Goal;
 use gnnflow_data::{Assignment, GraphStream, Partitioner, Result};
 
 use super::node_stream;
-use super::schedule::most_nodes;
+use super::schedule::max_nodes;
 
-/// The method.
+/// The `ldg` method.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ldg;
 
@@ -28,13 +30,13 @@ impl Partitioner for Ldg {
     }
 
     fn assign(&self, graph: &dyn GraphStream, goal: &Goal) -> Result<Assignment> {
-        let most = most_nodes(graph.num_nodes(), goal);
-        let parts = node_stream::place(graph, goal, |neighbours, sizes| {
+        let max = max_nodes(graph.num_nodes(), goal);
+        let parts = node_stream::place(graph, goal, |neighbors, sizes| {
             let mut best = None;
-            neighbours.each(sizes, |part, count| {
-                // C times the score: whole numbers.
-                let score = u64::from(count) * (most - sizes.of(part));
-                if sizes.has_room(part) {
+            neighbors.each(sizes, |part, count| {
+                // C times the score, so that it is an integer.
+                let score = u64::from(count) * (max - sizes.of(part));
+                if sizes.has_capacity(part) {
                     best = best.max(Some((score, Reverse(sizes.of(part)), Reverse(part))));
                 }
             });

@@ -1,6 +1,4 @@
-//! Partition methods: which node goes to which part.
-//!
-//! One file per method; each implements [`Partitioner`](gnnflow_data::Partitioner).
+//! Partition methods, one file each. Every method implements [`Partitioner`](gnnflow_data::Partitioner).
 
 mod balance;
 mod builtin;
@@ -33,7 +31,6 @@ mod two_ps_l;
 mod vertex_cut;
 
 pub use builtin::{Settings, builtin};
-pub use counters::Counters;
 pub use dbh::Dbh;
 pub use degrees::Degrees;
 pub use fennel::Fennel;
@@ -51,7 +48,7 @@ pub use spring::Spring;
 pub use two_ps_l::TwoPsL;
 pub use vertex_cut::VertexCut;
 
-/// The part of position `i` when `n` positions are cut into `parts` consecutive pieces whose sizes differ by at most one.
+/// Returns the part of position `i` of `n`. Parts are consecutive ranges whose sizes differ by at most one.
 fn piece(i: u64, n: u64, parts: u32) -> u32 {
     (u128::from(i) * u128::from(parts) / u128::from(n)) as u32
 }

@@ -1,19 +1,21 @@
-//! `metis`: METIS on the whole graph, in memory, with the balance constraints of DistDGL (section III-B).
+//! `metis`: METIS on the whole graph in memory, with the balance constraints of DistDGL (section III-B).
 
 use gnnflow_data::partitioner::Goal;
 use gnnflow_data::{Assignment, Error, Fault, GraphStream, Partitioner, Result};
 
 use super::balance::Bounds;
 use super::graph::Graph;
-use super::kway::{self, Ask};
+use super::kway::{self, KwayOptions};
 
-/// METIS, k-way, on the graph as an undirected one without repeats and self loops.
+/// K-way METIS on the undirected graph without duplicate edges and self loops.
 ///
-/// Every quantity of [`Goal::balance`] is a constraint: nodes, in-edges, train, validation and test nodes, nodes of each type. METIS
-/// keeps them nearly; afterwards the nodes that lose least are moved until each bound is kept, that on nodes always.
+/// Every quantity of [`Goal::balance`] is a constraint: nodes, in-edges, train, validation and test nodes, nodes of
+/// each type. METIS meets them approximately. Then nodes that lose the fewest neighbors move until the bounds hold; the
+/// bound on nodes always does.
 ///
-/// Memory is not streaming: up to 68 bytes for each of the `2 |E|` adjacency entries and 80 for every node. A graph whose estimate is
-/// above [`Goal::memory`] is refused before it is read; `multilevel` is for those. So is one with 2³¹ entries or more.
+/// The whole graph is in memory: up to 68 bytes for each of the `2 |E|` adjacency entries and 80 per node. Returns an
+/// error before reading if the estimate exceeds [`Goal::memory`] or there are 2³¹ entries or more. `multilevel` has no
+/// such limits.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Metis;
 
@@ -25,28 +27,28 @@ impl Partitioner for Metis {
     fn assign(&self, graph: &dyn GraphStream, goal: &Goal) -> Result<Assignment> {
         let nodes = graph.num_nodes() as usize;
         let bounds = Bounds::new(graph, goal)?;
-        refuse_beyond(nodes as u64, 2 * graph.num_edges(), bounds.len() as u64, goal)?;
+        check_limits(nodes as u64, 2 * graph.num_edges(), bounds.len() as u64, goal)?;
         let whole = Graph::read(graph)?;
         let parts = graph.once("METIS", &mut || {
             let node_weights = kway::node_weights(&bounds, nodes, nodes, |node| node);
             let (targets, node_weights) = (bounds.targets(), node_weights.as_slice());
             let (method, parts, seed) = (self.name(), goal.parts, goal.seed);
-            let ask = Ask { method, parts, seed, targets, bisect: false, node_weights };
-            let mut parts = kway::kway(&whole, &ask)?;
+            let options = KwayOptions { method, parts, seed, targets, bisect: false, node_weights };
+            let mut parts = kway::kway(&whole, &options)?;
             let mut loads = bounds.loads(&parts);
-            if !bounds.kept(&loads) {
+            if !bounds.satisfied(&loads) {
                 let before = parts.clone();
-                bounds.repair(&mut parts, &mut loads, |node, part| whole.pull(&before, node, part));
+                bounds.repair(&mut parts, &mut loads, |node, part| whole.neighbors_in(&before, node, part));
             }
             Ok(kway::to_bytes(&parts))
         })?;
         let parts = kway::from_bytes(&parts, nodes);
-        parts.map(Assignment::Stored).ok_or_else(|| Error::Bug("METIS's parts are not one a node".into()))
+        parts.map(Assignment::Stored).ok_or_else(|| Error::Bug("METIS's parts do not match the nodes".into()))
     }
 }
 
-/// Says no to a graph that would take more than the budget, or more than 32 bits can count.
-fn refuse_beyond(nodes: u64, entries: u64, constraints: u64, goal: &Goal) -> Result<()> {
+/// Returns an error for a graph that exceeds the memory budget or METIS's 32-bit indexes.
+fn check_limits(nodes: u64, entries: u64, constraints: u64, goal: &Goal) -> Result<()> {
     let failed = |reason| Err(Error::Partitioner { method: "metis".into(), reason, fault: Fault::Machine });
     if entries > i32::MAX as u64 || nodes >= i32::MAX as u64 {
         return failed(format!(
@@ -80,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn every_node_gets_a_part_within_the_bound_and_always_the_same() {
+    fn metis_assignment_is_balanced_and_deterministic() {
         for graph in graphs() {
             for count in [1, 2, 4, 16, 300] {
                 let goal = Goal::new(count);
@@ -96,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn all_constraints_are_balanced_when_asked_for() {
+    fn metis_with_split_targets_balances_all_constraints() {
         let graph = power_law(800, 6000, 9);
         let balance =
             Targets { train: Some(1.1), val: Some(1.1), test: Some(1.1), edges: Some(1.3), ..Targets::default() };
@@ -110,13 +112,13 @@ mod tests {
     }
 
     #[test]
-    fn too_large_a_graph_is_refused_with_the_bytes_and_the_way_out() {
+    fn graph_above_the_limits_is_an_error_with_bytes_and_remedy() {
         let graph = power_law(100, 1000, 1);
         let error = Metis.assign(&graph.stream(), &Goal { memory: 1000, ..Goal::new(2) }).unwrap_err();
         assert_eq!(error.fault(), Fault::Machine);
         let text = error.to_string();
         assert!(text.contains("144800 bytes") && text.contains("\"multilevel\""), "{text}");
-        let error = refuse_beyond(10, 1 << 31, 1, &Goal { memory: u64::MAX, ..Goal::new(2) }).unwrap_err();
+        let error = check_limits(10, 1 << 31, 1, &Goal { memory: u64::MAX, ..Goal::new(2) }).unwrap_err();
         assert!(error.to_string().contains("32-bit"), "{error}");
     }
 }

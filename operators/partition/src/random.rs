@@ -1,4 +1,4 @@
-//! `random`: every node to a part by chance, all parts of the same size. The baseline that other methods have to beat.
+//! `random`: random parts of equal size. The baseline for other methods.
 
 use gnnflow_data::partitioner::Goal;
 use gnnflow_data::rng::{Key, Permutation, Purpose};
@@ -8,7 +8,7 @@ use super::piece;
 
 /// Random parts of equal size.
 ///
-/// A keyed permutation of the nodes is cut into pieces, so that sizes differ by at most one. Reads no edge, stores nothing.
+/// Divides a keyed permutation of the nodes into ranges whose sizes differ by at most one. Reads no edges.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Random;
 
@@ -34,7 +34,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_are_equal_and_the_seed_decides() {
+    fn random_parts_have_equal_sizes_and_depend_on_the_seed() {
         for (n, parts) in [(0, 1), (1, 1), (2, 5), (100, 3), (1001, 8)] {
             let assign = |seed| Random.assign(&nodes(n).stream(), &Goal { seed, ..Goal::new(parts) }).unwrap();
             let (one, other) = (assign(1), assign(2));
@@ -49,7 +49,7 @@ mod tests {
     }
 
     #[test]
-    fn neighbouring_indexes_are_torn_apart() {
+    fn random_separates_consecutive_indexes() {
         // 10,000 pairs of neighbors in 4 parts: 2,500 ± 43 stay together by chance.
         let assignment = Random.assign(&nodes(10_001).stream(), &Goal { seed: 7, ..Goal::new(4) }).unwrap();
         let together = (0..10_000).filter(|&v| assignment.part(v) == assignment.part(v + 1)).count();

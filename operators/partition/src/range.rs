@@ -1,9 +1,9 @@
-//! `range`: nodes in the order of the dump, cut into pieces. As good as that order is.
+//! `range`: consecutive ranges of nodes in dump order. The quality depends on that order.
 
 use gnnflow_data::partitioner::Goal;
 use gnnflow_data::{Assignment, Error, GraphStream, PartitionBook, Partitioner, Result};
 
-/// Consecutive nodes of the dump, in parts whose sizes differ by at most one. Global ids are then the rows of the dump.
+/// Ranges of nodes in dump order whose sizes differ by at most one. Global ids equal the rows of the dump.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Range;
 
@@ -28,7 +28,7 @@ mod tests {
     use gnnflow_data::testing::TestGraph;
 
     #[test]
-    fn node_i_of_n_goes_to_part_i_times_parts_over_n() {
+    fn range_assignment_equals_position_times_parts_over_nodes() {
         for (n, parts) in [(0, 1), (0, 3), (1, 1), (2, 5), (100, 3), (1001, 8)] {
             let nodes = TestGraph { name: "nodes", nodes: n, edges: Vec::new() };
             let assignment = Range.assign(&nodes.stream(), &Goal::new(parts)).unwrap();

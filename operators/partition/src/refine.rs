@@ -1,4 +1,4 @@
-//! Refinement by passes over the stream: label propagation under the bounds of the goal.
+//! Refinement by passes over the stream: label propagation within the bounds of the goal.
 
 use std::cmp::Reverse;
 
@@ -7,84 +7,82 @@ use gnnflow_data::rng::{Key, Purpose};
 use gnnflow_data::{GraphStream, Result};
 use rayon::prelude::*;
 
-use super::Counters;
 use super::balance::Bounds;
+use super::counters::Counters;
 use super::kway;
 
 /// Refines an assignment by passes over a stream.
 ///
-/// A pass counts how many neighbors every node has in every part; then nodes move to the part that has most of them, those first
-/// that gain most, each as long as there is room. All of a pass see the same counts, so only half of the nodes, another half each
-/// time, may move at once: else neighbors would change places for ever.
+/// A pass counts the neighbors of every node in every part. Then nodes move to the part with most of them, in
+/// descending order of gain, within the bounds. All nodes of a pass use the same counts. So only a random half of the
+/// nodes may move per pass; otherwise neighbors would swap parts forever.
 ///
-/// The result is the best assignment that was seen: one that keeps the bounds before one that does not, then the lesser cut. With
-/// sketched counters, which cannot tell the cut, it is the last.
+/// The result is the best assignment of all passes: within the bounds first, then the lowest cut. Sketched counters do
+/// not give the cut; with them the result is the last assignment.
 pub(super) struct Refinement<'a> {
     pub(super) graph: &'a dyn GraphStream,
     pub(super) bounds: &'a Bounds<'a>,
     pub(super) goal: &'a Goal,
-    /// For the counters.
+    /// Bytes for the counters.
     pub(super) memory: u64,
-    /// The name under which each pass is kept.
-    pub(super) kept: &'a str,
+    /// Name in the journal under which each pass is stored.
+    pub(super) name: &'a str,
 }
 
-/// How good an assignment is: whether it breaks a bound, and its cut, every edge counted from both ends.
+/// Quality of an assignment: whether it breaks a bound, and its cut with every edge counted from both ends.
 type Score = (bool, u64);
 
-/// Where a refinement is.
 struct State {
-    /// Passes done.
-    done: u32,
+    passes_done: u32,
     current: Vec<u16>,
     best: Option<(Score, Vec<u16>)>,
 }
 
 impl Refinement<'_> {
-    /// At most `passes` passes that move nodes, and one more that only looks; fewer when a pass gains less than half a per cent.
+    /// Runs at most `passes` passes that move nodes, and one that measures. Stops when a pass gains less than 0.5%.
     pub(super) fn run(&self, assignment: &mut Vec<u16>, passes: u32) -> Result<()> {
         let nodes = self.graph.num_nodes();
         if nodes == 0 || passes == 0 || self.goal.parts <= 1 {
             return Ok(());
         }
-        let begin = || State { done: 0, current: std::mem::take(assignment), best: None };
-        let mut state = self.resume(nodes as usize)?.unwrap_or_else(begin);
+        let start = || State { passes_done: 0, current: std::mem::take(assignment), best: None };
+        let mut state = self.resume(nodes as usize)?.unwrap_or_else(start);
         let mut counters = Counters::new(nodes, self.goal.parts, self.memory);
-        // What was counted last.
+        // The assignment of the last count.
         let mut counted: Option<Vec<u16>> = None;
         loop {
-            let last = state.done == passes;
+            let last = state.passes_done == passes;
             let pass = match last {
                 true => "measuring the cut".into(),
-                false => format!("refining, pass {} of at most {passes}", state.done + 1),
+                false => format!("refining, pass {} of at most {passes}", state.passes_done + 1),
             };
             counters.recount(self.graph, &pass, counted.as_deref(), &state.current)?;
             let mut loads = self.bounds.loads(&state.current);
-            let mut fading = false;
+            let mut converged = false;
             if counters.is_exact() {
-                let score = (!self.bounds.kept(&loads), cut(&counters, &state.current));
+                let score = (!self.bounds.satisfied(&loads), cut(&counters, &state.current));
                 if let Some((best, _)) = &state.best {
-                    fading = best.0 == score.0 && score.1 > best.1 - best.1 / 200;
+                    converged = best.0 == score.0 && score.1 > best.1 - best.1 / 200;
                 }
                 if state.best.as_ref().is_none_or(|(best, _)| score < *best) {
                     state.best = Some((score, state.current.clone()));
                 }
             }
-            if last || fading {
+            if last || converged {
                 break;
             }
             if counters.is_exact() {
                 counted = Some(state.current.clone());
             }
             self.bounds.repair(&mut state.current, &mut loads, |node, part| counters.get(node as u32, part as u32));
-            let moved = self.moves(&counters, &mut state.current, &mut loads, state.done);
-            state.done += 1;
-            if state.done == passes && !counters.is_exact()
+            let moved = self.move_nodes(&counters, &mut state.current, &mut loads, state.passes_done);
+            state.passes_done += 1;
+            if state.passes_done == passes && !counters.is_exact()
                 || moved == 0 && state.best.as_ref().is_some_and(|best| !best.0.0)
             {
                 break;
             }
-            self.graph.keep(self.kept, &state.to_bytes())?;
+            self.graph.keep(self.name, &state.to_bytes())?;
         }
         *assignment = match state.best {
             Some((_, best)) => best,
@@ -93,7 +91,7 @@ impl Refinement<'_> {
         Ok(())
     }
 
-    fn moves(
+    fn move_nodes(
         &self,
         counters: &Counters,
         assignment: &mut [u16],
@@ -101,26 +99,27 @@ impl Refinement<'_> {
         pass: u32,
     ) -> usize {
         let key = Key::new(self.goal.seed, Purpose::Partition).fold_str("refine").fold(pass.into());
-        let wish = |(node, &own): (usize, &u16)| {
+        let candidate = |(node, &own): (usize, &u16)| {
             let node = node as u32;
             if key.draw(node.into()) & 1 == 0 {
                 return None;
             }
-            let (best, most) = counters.best(node)?;
+            let (best, count_there) = counters.best(node)?;
             let here = counters.get(node, own.into());
-            (best != u32::from(own) && most > here).then(|| (Reverse(most - here), node))
+            (best != u32::from(own) && count_there > here).then(|| (Reverse(count_there - here), node))
         };
-        let nodes = assignment.par_iter().enumerate().with_min_len(NODES);
-        let mut wishes: Vec<(Reverse<u32>, u32)> = nodes.filter_map(wish).collect();
-        wishes.par_sort_unstable();
+        let nodes = assignment.par_iter().enumerate().with_min_len(MIN_NODES_PER_TASK);
+        let mut candidates: Vec<(Reverse<u32>, u32)> = nodes.filter_map(candidate).collect();
+        candidates.par_sort_unstable();
         let mut moved = 0;
-        for (_, node) in wishes {
+        for (_, node) in candidates {
             let own = assignment[node as usize];
             let here = counters.get(node, own.into());
             let mut to: Option<(u32, u32)> = None;
             counters.each(node, |part, count| {
-                let better =
-                    count > here && to.is_none_or(|(other, most)| count > most || count == most && part < other);
+                let better = count > here
+                    && to
+                        .is_none_or(|(other, count_there)| count > count_there || count == count_there && part < other);
                 if better && part != u32::from(own) && self.bounds.fits(loads, node as usize, part as usize) {
                     to = Some((part, count));
                 }
@@ -135,26 +134,26 @@ impl Refinement<'_> {
     }
 
     fn resume(&self, nodes: usize) -> Result<Option<State>> {
-        Ok(self.graph.kept(self.kept)?.and_then(|bytes| State::from_bytes(&bytes, nodes)))
+        Ok(self.graph.kept(self.name)?.and_then(|bytes| State::from_bytes(&bytes, nodes)))
     }
 }
 
-/// Edge ends whose other end is in another part.
+/// Number of edge ends whose other end is in another part.
 fn cut(counters: &Counters, assignment: &[u16]) -> u64 {
-    let of_node = |(node, &own): (usize, &u16)| {
+    let node_cut = |(node, &own): (usize, &u16)| {
         let mut cut = 0;
         counters.each(node as u32, |part, count| cut += if part == u32::from(own) { 0 } else { u64::from(count) });
         cut
     };
-    assignment.par_iter().enumerate().with_min_len(NODES).map(of_node).sum()
+    assignment.par_iter().enumerate().with_min_len(MIN_NODES_PER_TASK).map(node_cut).sum()
 }
 
-/// Nodes that a thread looks at by itself.
-const NODES: usize = 4096;
+/// Smallest number of nodes per parallel task.
+const MIN_NODES_PER_TASK: usize = 4096;
 
 impl State {
     fn to_bytes(&self) -> Vec<u8> {
-        let mut bytes = self.done.to_le_bytes().to_vec();
+        let mut bytes = self.passes_done.to_le_bytes().to_vec();
         bytes.extend(kway::to_bytes(&self.current));
         if let Some(((broken, cut), best)) = &self.best {
             bytes.push((*broken).into());
@@ -165,7 +164,7 @@ impl State {
     }
 
     fn from_bytes(bytes: &[u8], nodes: usize) -> Option<Self> {
-        let (done, rest) = bytes.split_first_chunk()?;
+        let (passes_done, rest) = bytes.split_first_chunk()?;
         let (current, rest) = rest.split_at_checked(2 * nodes)?;
         let best = match rest.split_first() {
             None => None,
@@ -174,7 +173,7 @@ impl State {
                 Some(((broken != 0, u64::from_le_bytes(*cut)), kway::from_bytes(rest, nodes)?))
             }
         };
-        Some(Self { done: u32::from_le_bytes(*done), current: kway::from_bytes(current, nodes)?, best })
+        Some(Self { passes_done: u32::from_le_bytes(*passes_done), current: kway::from_bytes(current, nodes)?, best })
     }
 }
 
@@ -187,7 +186,7 @@ mod tests {
     fn refined(stream: &TestStream, goal: &Goal, start: &[u16], passes: u32, memory: u64) -> Vec<u16> {
         let bounds = Bounds::new(stream, goal).unwrap();
         let mut assignment = start.to_vec();
-        let refinement = Refinement { graph: stream, bounds: &bounds, goal, memory, kept: "refined" };
+        let refinement = Refinement { graph: stream, bounds: &bounds, goal, memory, name: "refined" };
         refinement.run(&mut assignment, passes).unwrap();
         assignment
     }
@@ -201,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn the_cut_is_never_worse_and_the_bound_is_kept() {
+    fn refinement_never_raises_the_cut_and_stays_balanced() {
         for graph in graphs().into_iter().chain([power_law(300, 900, 4)]) {
             for parts in [1, 2, 5, 60] {
                 let (goal, start) = (Goal::new(parts), turns(&graph, parts));
@@ -209,7 +208,7 @@ mod tests {
                 assert!(cut_of(&graph, &end) <= cut_of(&graph, &start), "{} in {parts}", graph.name);
                 let stream = graph.stream();
                 let bounds = Bounds::new(&stream, &goal).unwrap();
-                assert!(bounds.kept(&bounds.loads(&end)), "{} in {parts}", graph.name);
+                assert!(bounds.satisfied(&bounds.loads(&end)), "{} in {parts}", graph.name);
                 let mut other = graph.stream();
                 other.chunk = 1000;
                 assert_eq!(end, refined(&other, &goal, &start, 6, 1 << 20), "{} in {parts}", graph.name);
@@ -218,23 +217,23 @@ mod tests {
     }
 
     #[test]
-    fn an_unbalanced_start_ends_within_the_bound() {
+    fn refinement_of_an_unbalanced_start_ends_balanced() {
         for graph in graphs() {
             let goal = Goal::new(3);
             for memory in [1 << 20, 0] {
                 let end = refined(&graph.stream(), &goal, &vec![0; graph.nodes as usize], 4, memory);
                 let stream = graph.stream();
                 let bounds = Bounds::new(&stream, &goal).unwrap();
-                assert!(bounds.kept(&bounds.loads(&end)), "{}", graph.name);
+                assert!(bounds.satisfied(&bounds.loads(&end)), "{}", graph.name);
             }
         }
     }
 
     #[test]
-    fn a_pass_is_its_plain_transcription() {
+    fn pass_equals_a_sequential_reference() {
         for graph in graphs() {
             let (goal, start) = (Goal { seed: 3, ..Goal::new(4) }, turns(&graph, 4));
-            // Plainly: count by a map, sort all that gain, move while there is room.
+            // The reference: count by a map, sort all nodes with a gain, move within the bound.
             let mut counts: BTreeMap<(u32, u16), i64> = BTreeMap::new();
             for &(u, v) in graph.edges.iter().filter(|(u, v)| u != v) {
                 *counts.entry((u, start[v as usize])).or_default() += 1;
@@ -251,30 +250,31 @@ mod tests {
             let mut expected = start.clone();
             for node in order {
                 let own = start[node as usize];
-                let room = |part: u16| expected.iter().filter(|&&other| other == part).count() < cap;
-                let open = (0..4).rev().filter(|&to| to != own && count(node, to) > count(node, own) && room(to));
+                let has_capacity = |part: u16| expected.iter().filter(|&&other| other == part).count() < cap;
+                let open =
+                    (0..4).rev().filter(|&to| to != own && count(node, to) > count(node, own) && has_capacity(to));
                 if let Some(to) = open.max_by_key(|&to| count(node, to)) {
                     expected[node as usize] = to;
                 }
             }
             let stream = graph.stream();
             let bounds = Bounds::new(&stream, &goal).unwrap();
-            let refinement = Refinement { graph: &stream, bounds: &bounds, goal: &goal, memory: 0, kept: "" };
+            let refinement = Refinement { graph: &stream, bounds: &bounds, goal: &goal, memory: 0, name: "" };
             let mut counters = Counters::new(graph.nodes.into(), 4, 1 << 20);
             let votes = |u, v| (u != v).then(|| [start[v as usize].into(), start[u as usize].into()]);
             counters.count(&stream, "", votes).unwrap();
             let mut found = start.clone();
-            refinement.moves(&counters, &mut found, &mut bounds.loads(&start), 0);
+            refinement.move_nodes(&counters, &mut found, &mut bounds.loads(&start), 0);
             assert_eq!(found, expected, "{}", graph.name);
         }
     }
 
     #[test]
-    fn what_was_killed_ends_where_it_would_have() {
+    fn interrupted_refinement_resumes_with_an_equal_result() {
         let graph = power_law(400, 2000, 8);
         let (goal, start) = (Goal::new(4), turns(&graph, 4));
         let whole = refined(&graph.stream(), &goal, &start, 6, 1 << 20);
-        // Killed after two passes: what has been kept is what a run of two passes keeps last.
+        // The journal after two passes of an interrupted run equals that of a run of two passes.
         let first = graph.stream();
         refined(&first, &goal, &start, 2, 1 << 20);
         let again = graph.stream();

@@ -1,4 +1,4 @@
-//! `refine = k`: any method, and refinement passes after it.
+//! `refine = k`: refinement passes after any method.
 
 use std::sync::Arc;
 
@@ -10,8 +10,8 @@ use super::refine::Refinement;
 
 /// Another method's assignment, refined by passes over the edges.
 ///
-/// A pass takes 4 bytes for every node and part; where [`Goal::memory`] has no room for them they are sketched. The result keeps
-/// [`Goal::balance`] even if the inner method does not, and of assignments that keep it never has a worse cut than the inner one.
+/// A pass takes 4 bytes per node and part, or sketches if [`Goal::memory`] is smaller. The result satisfies
+/// [`Goal::balance`] even if the inner method does not. If the inner assignment satisfies it, the cut never rises.
 ///
 /// ```
 /// use gnnflow_data::partitioner::{Goal, Partitioner};
@@ -35,7 +35,7 @@ pub struct Refined {
 }
 
 impl Refined {
-    /// At most `passes` passes after `inner`; fewer when the gain fades.
+    /// Creates a method with at most `passes` passes after `inner`, and fewer if the gain gets small.
     pub fn new(inner: Arc<dyn Partitioner>, passes: u32) -> Self {
         Self { inner, passes }
     }
@@ -55,7 +55,7 @@ impl Partitioner for Refined {
     }
 
     fn state_bytes(&self, nodes: u64, goal: &Goal) -> u64 {
-        // The assignment, the best one, the one counted last, the wishes of a pass.
+        // The current, the best and the last counted assignment, and the moves of a pass.
         self.inner.state_bytes(nodes, goal).max(14 * nodes)
     }
 
@@ -70,7 +70,7 @@ impl Partitioner for Refined {
             Assignment::Stored(parts) => parts,
             other => (0..graph.num_nodes()).map(|node| other.part(node) as u16).collect(),
         };
-        let refinement = Refinement { graph, bounds: &bounds, goal, memory: goal.memory, kept: "refined" };
+        let refinement = Refinement { graph, bounds: &bounds, goal, memory: goal.memory, name: "refined" };
         refinement.run(&mut parts, self.passes)?;
         Ok(Assignment::Stored(parts))
     }

@@ -1,17 +1,16 @@
-//! Which parts have a node: a bit for every node and part.
+//! The set of parts of each node, as one bit per node and part.
 
 use gnnflow_data::{Error, Fault, Result};
 
-/// Sets of parts, one a node. Up to 64 parts a node's bits lie in one word.
+/// One set of parts per node. For up to 64 parts, the bits of a node are in one word.
 #[derive(Debug)]
 pub(super) struct Replicas {
     words: Vec<u64>,
-    /// Bits of a node: a power of two up to 64, then a multiple of 64.
+    /// Bits per node: a power of two up to 64, or a multiple of 64.
     bits: usize,
 }
 
 impl Replicas {
-    /// Bytes that the sets take.
     pub(super) fn bytes(nodes: u64, parts: u32) -> u64 {
         (nodes * Self::bits(parts)).div_ceil(64) * 8
     }
@@ -21,29 +20,26 @@ impl Replicas {
         if parts <= 64 { parts.next_power_of_two() } else { parts.next_multiple_of(64) }
     }
 
-    /// Empty sets.
-    ///
-    /// # Errors
-    /// They take more than `memory` bytes.
+    /// Creates empty sets. Returns an error if they take more than `memory` bytes.
     pub(super) fn new(method: &str, nodes: u64, parts: u32, memory: u64) -> Result<Self> {
         let bytes = Self::bytes(nodes, parts);
         if bytes > memory {
             let reason = format!(
-                "remembers which of {parts} parts have each of {nodes} nodes, which takes {bytes} bytes: more than partition.memory \
-                 ({memory}); give it that much, or use \"spring\""
+                "the set of parts of every node takes {bytes} bytes for {nodes} nodes and {parts} parts, and partition.memory \
+                 allows {memory}; raise it or use \"spring\""
             );
             return Err(Error::Partitioner { method: method.into(), reason, fault: Fault::Usage });
         }
         Ok(Self { words: vec![0; bytes as usize / 8], bits: Self::bits(parts) as usize })
     }
 
-    /// Words of a node's set.
+    /// Number of words of a set.
     #[inline]
     pub(super) fn width(&self) -> usize {
         self.bits.div_ceil(64)
     }
 
-    /// Word `word` of a node's set: parts `64 word ..`, the lowest in the lowest bit.
+    /// Word `word` of a node's set: parts from `64 word`, the lowest part in the lowest bit.
     #[inline]
     pub(super) fn word(&self, node: u32, word: usize) -> u64 {
         if self.bits <= 64 {
@@ -55,14 +51,12 @@ impl Replicas {
         }
     }
 
-    /// Whether `part` has `node`.
     #[inline]
     pub(super) fn has(&self, node: u32, part: u32) -> bool {
         let at = node as usize * self.bits + part as usize;
         self.words[at / 64] >> (at % 64) & 1 == 1
     }
 
-    /// Gives `node` to `part`.
     #[inline]
     pub(super) fn set(&mut self, node: u32, part: u32) {
         let at = node as usize * self.bits + part as usize;
@@ -86,7 +80,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     #[test]
-    fn are_sets_for_any_number_of_parts() {
+    fn replicas_equal_btree_sets_for_any_number_of_parts() {
         let key = Key::new(1, Purpose::Partition);
         for parts in [1, 2, 3, 4, 7, 16, 33, 63, 64, 65, 128, 200, 65_536] {
             let nodes = 37;
@@ -108,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn too_little_memory_is_refused_with_what_it_takes() {
+    fn replicas_above_the_memory_are_an_error_with_their_bytes() {
         let error = Replicas::new("hdrf", 1 << 20, 1 << 16, 1 << 30).unwrap_err();
         assert!(error.to_string().contains("takes 8589934592 bytes"), "{error}");
         assert_eq!(error.fault(), Fault::Usage);

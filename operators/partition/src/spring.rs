@@ -1,24 +1,26 @@
-//! `spring`: SDT-GNN's streaming partitioner, by clusters and richest neighbors.
+//! `spring`: the streaming partitioner of SDT-GNN, by clusters and richest neighbors.
 //!
-//! X. Huang et al., SDT-GNN: Streaming-based Distributed Training Framework for Graph Neural Networks, Algorithm 1. Its three steps,
-//! and what the paper leaves open:
+//! X. Huang et al., SDT-GNN: Streaming-based Distributed Training Framework for Graph Neural Networks, Algorithm 1. The
+//! three steps, with the cases that the paper leaves open:
 //!
-//! 1. **Node clustering** reads the edges in dump order. Clusters are named by their first node's index. An edge between two
-//!    clusters of volume at most τ moves the end in the smaller one (of equal ones the source) to the other. τ is
-//!    [`volume`](Spring::volume) times the mean volume of a part, 2|E| / p. A node's *richest neighbor* is the one with the highest
-//!    degree; of several the lowest index. A directed edge counts as an undirected one (the paper's footnote 2), self loops only
-//!    count in degrees.
-//! 2. **Cluster merging** goes from the smallest cluster (of several the lowest name) to the largest. A cluster's representative is the node
-//!    whose richest neighbor is the richest (again of several the lowest index). If the cluster of that neighbor is another one, and both
-//!    together are at most β|V|/p nodes, the two become one, under the target's name, which takes its place in the order again.
-//! 3. **Assigning**: clusters in descending order (of equal ones the lowest name first) to the part with fewest nodes (of several the lowest).
+//! 1. **Node clustering** reads the edges in dump order. The name of a cluster is the index of its first node. If an
+//!    edge joins two clusters of volume at most τ, the end in the smaller cluster (the source on a tie) moves to the
+//!    other. τ is [`volume`](Spring::volume) times the mean volume of a part, 2|E| / p. A node's *richest neighbor* has
+//!    the highest degree, then the lowest index. Directed edges count as undirected (the paper's footnote 2); self
+//!    loops count in degrees only.
+//! 2. **Cluster merging** processes clusters in ascending order of size, then name. A cluster's representative is the
+//!    node with the richest neighbor of all, then the lowest index. If that neighbor's cluster is another one and both
+//!    have at most β|V|/p nodes together, they are merged under the target's name. The merged cluster is processed
+//!    again.
+//! 3. **Assigning** places clusters, by descending size, then name, in the part with the fewest nodes, the lowest on a
+//!    tie.
 //!
-//! Step 3 alone does not keep the balance: three clusters of equal size do not fit in two parts. So a cluster that would leave
-//! more than ⌊β|V|/p⌋ nodes (or ⌈|V|/p⌉, if that is more) in the part with fewest is taken apart: into the clusters that it was merged from, and
-//! where one of those is still too large, into nodes. The bound on the nodes of a part always holds. Nodes without edges are
-//! clusters of their own and come last: they fill up the emptiest parts.
+//! Step 3 alone does not guarantee the balance: three equal clusters do not fit in two parts. So a cluster that would
+//! raise the part above max(⌊β|V|/p⌋, ⌈|V|/p⌉) nodes is divided into the clusters that it was merged from. Those that
+//! are still too large are divided into nodes. The bound always holds. Each node without edges is a cluster and is
+//! placed last.
 //!
-//! Two passes, one with [`Degrees::Online`]. 24 bytes a node, and 25 a cluster.
+//! Two passes, or one with [`Degrees::Online`]. Memory: 24 bytes per node, and 25 per cluster.
 
 use bytemuck::{Pod, Zeroable};
 use gnnflow_data::partitioner::Goal;
@@ -26,20 +28,20 @@ use gnnflow_data::{Assignment, GraphStream, Partitioner, Result};
 
 use super::clusters::{Clusters, merge};
 use super::degrees::Degrees;
-use super::schedule::{most_nodes, schedule};
+use super::schedule::{max_nodes, schedule};
 
 /// The method's settings.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Spring {
-    /// Exact degrees or online ones. Online, an edge adds to degrees and volumes before it is looked at.
+    /// Exact or online degrees. Online, an edge is counted in degrees and volumes before it is processed.
     pub degrees: Degrees,
-    /// Bound on a cluster's volume, as a share of a part's mean volume.
+    /// Bound on a cluster's volume relative to the mean volume of a part.
     pub volume: f64,
 }
 
 impl Spring {
-    /// The bound that did best: of 0.01 to 4, over seven real graphs in two edge orders each and 4, 8 and 16 parts. The replication
-    /// factor with 0.5 is 3% higher in the mean, with 0.1 5%, with 2 6%.
+    /// The best of 0.01 to 4, on seven real graphs in two edge orders with 4, 8 and 16 parts. The mean replication
+    /// factor is 3% higher with 0.5, 5% with 0.1, and 6% with 2.
     pub const VOLUME: f64 = 1.0;
 }
 
@@ -49,22 +51,21 @@ impl Default for Spring {
     }
 }
 
-/// What clustering knows of a node. Four of them are a cache line.
+/// Clustering state of a node. A cache line holds four.
 #[derive(Clone, Copy, Debug, PartialEq, Pod, Zeroable)]
 #[repr(C)]
 pub(super) struct Node {
-    /// Number of edge ends.
     pub(super) degree: u32,
-    /// The cluster's first node.
+    /// Name of the cluster.
     pub(super) cluster: u32,
-    /// The richest neighbor; the node itself when it has none.
+    /// The richest neighbor, or the node itself if it has none.
     pub(super) richest: u32,
-    /// That neighbor's degree; exact degrees only.
+    /// The degree of `richest`; used with exact degrees only.
     richest_degree: u32,
 }
 
-/// Name under which nodes are kept once they are clustered.
-const KEPT: &str = "spring-nodes";
+/// Name of the clustered nodes in the journal.
+const JOURNAL_NAME: &str = "spring-nodes";
 
 impl Partitioner for Spring {
     fn name(&self) -> &str {
@@ -76,39 +77,39 @@ impl Partitioner for Spring {
     }
 
     fn state_bytes(&self, nodes: u64, _: &Goal) -> u64 {
-        // Twice the nodes' state, when what was kept is read back; clustering takes 24 bytes, merging 16 and 25 a cluster.
+        // Reading the journal takes twice the nodes' state; clustering takes 24 bytes, merging 16 and 25 per cluster.
         2 * size_of::<Node>() as u64 * nodes
     }
 
     fn assign(&self, graph: &dyn GraphStream, goal: &Goal) -> Result<Assignment> {
-        let nodes = match kept(graph)? {
+        let nodes = match clustered_nodes(graph)? {
             Some(nodes) => nodes,
             None => {
                 let nodes = self.cluster(graph, goal)?;
-                graph.keep(KEPT, bytemuck::cast_slice(&nodes))?;
+                graph.keep(JOURNAL_NAME, bytemuck::cast_slice(&nodes))?;
                 nodes
             }
         };
         let n = nodes.len() as u64;
-        let most = (goal.balance.nodes * n as f64 / f64::from(goal.parts)) as u64;
+        let max = (goal.balance.nodes * n as f64 / f64::from(goal.parts)) as u64;
         let mut clusters = Clusters::new(&nodes);
-        merge(&mut clusters, &nodes, most);
-        let most = most_nodes(n, goal);
-        Ok(Assignment::Stored(schedule(&clusters, nodes, goal.parts, most)))
+        merge(&mut clusters, &nodes, max);
+        let max = max_nodes(n, goal);
+        Ok(Assignment::Stored(schedule(&clusters, nodes, goal.parts, max)))
     }
 }
 
-/// Nodes that an earlier try has clustered.
-fn kept(graph: &dyn GraphStream) -> Result<Option<Vec<Node>>> {
+/// Reads nodes that an interrupted preparation has clustered.
+fn clustered_nodes(graph: &dyn GraphStream) -> Result<Option<Vec<Node>>> {
     let n = graph.num_nodes() as usize;
     let fits = |node: &Node| (node.cluster as usize) < n && (node.richest as usize) < n;
-    let nodes = graph.kept(KEPT)?.filter(|bytes| bytes.len() == n * size_of::<Node>());
+    let nodes = graph.kept(JOURNAL_NAME)?.filter(|bytes| bytes.len() == n * size_of::<Node>());
     let nodes = nodes.map(|bytes| bytes.chunks_exact(size_of::<Node>()).map(bytemuck::pod_read_unaligned).collect());
     Ok(nodes.filter(|nodes: &Vec<Node>| nodes.iter().all(fits)))
 }
 
 impl Spring {
-    /// Step 1: lines 1 to 17.
+    /// Step 1, lines 1 to 17 of the algorithm.
     fn cluster(&self, graph: &dyn GraphStream, goal: &Goal) -> Result<Vec<Node>> {
         let bound = (self.volume * 2.0 * graph.num_edges() as f64 / f64::from(goal.parts)) as u64;
         let degrees = self.degrees.begin(graph)?;
@@ -118,8 +119,8 @@ impl Spring {
         let mut volumes: Vec<u64> = nodes.iter().map(|node| node.degree.into()).collect();
         graph.for_each_edges("clustering nodes", &mut |edges| {
             match self.degrees {
-                Degrees::Exact => edges.iter().for_each(|&edge| see::<false>(&mut nodes, &mut volumes, bound, edge)),
-                Degrees::Online => edges.iter().for_each(|&edge| see::<true>(&mut nodes, &mut volumes, bound, edge)),
+                Degrees::Exact => edges.iter().for_each(|&edge| visit::<false>(&mut nodes, &mut volumes, bound, edge)),
+                Degrees::Online => edges.iter().for_each(|&edge| visit::<true>(&mut nodes, &mut volumes, bound, edge)),
             }
             Ok(())
         })?;
@@ -127,9 +128,8 @@ impl Spring {
     }
 }
 
-/// One edge of the stream.
 #[inline(always)]
-fn see<const ONLINE: bool>(nodes: &mut [Node], volumes: &mut [u64], bound: u64, (src, dst): (u32, u32)) {
+fn visit<const ONLINE: bool>(nodes: &mut [Node], volumes: &mut [u64], bound: u64, (src, dst): (u32, u32)) {
     let (mut u, mut v) = (nodes[src as usize], nodes[dst as usize]);
     if ONLINE {
         volumes[u.cluster as usize] += 1;
@@ -158,7 +158,7 @@ fn see<const ONLINE: bool>(nodes: &mut [Node], volumes: &mut [u64], bound: u64, 
         }
     }
     if ONLINE {
-        // Degrees have grown since the richest was chosen; ends of this edge have just done so too.
+        // Degrees have grown since the richest neighbor was chosen, including those of this edge's ends.
         let now = |node: u32, of: u32, of_degree: u32| if node == of { of_degree } else { nodes[node as usize].degree };
         u.richest_degree = if u.richest == src { 0 } else { now(u.richest, dst, v.degree) };
         v.richest_degree = if v.richest == dst { 0 } else { now(v.richest, src, u.degree) };

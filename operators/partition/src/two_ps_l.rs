@@ -1,12 +1,16 @@
-//! `2ps-l`: two-phase streaming in linear time. Clusters first, then edges go where their ends' clusters are.
+//! `2ps-l`: two-phase streaming in linear time. Phase 1 clusters nodes; phase 2 places edges in the parts of their
+//! ends' clusters.
 //!
 //! R. Mayer, K. Orujzade, H.-A. Jacobsen, Out-of-Core Edge Partitioning at Linear Run-Time, ICDE 2022.
 //!
-//! 1. **Clustering**, in dump order. Clusters are named by their first node's index. At an edge between two clusters of volume at most τ
-//!    ([`volume`](TwoPsL::volume) times 2|E|/p; the paper's is 1), the end whose cluster is smaller without it (of equal ones the source) moves
-//!    to the other's, if that stays within τ.
-//! 2. **Clusters to parts**: in descending volume (of equal ones the lowest name first) to the part of least volume (of several the lowest).
-//! 3. **Edges inside a part** go there, then **all others** to the one of their ends' two parts P of higher score, of equal ones the source's:
+//! 1. **Clustering**, in dump order. The name of a cluster is the index of its first node. τ is
+//!    [`volume`](TwoPsL::volume) times 2|E|/p (1 in the paper). At an edge between two clusters of volume at most τ,
+//!    the end in the cluster that is smaller without it moves to the other cluster (the source on a tie). It stays if
+//!    the other cluster would exceed τ.
+//! 2. **Clusters to parts**, by descending volume, then name. Each cluster is placed in the part of least volume, then
+//!    the lowest.
+//! 3. **Edges to parts**. First, edges with both ends in one part are placed there. Then all others are placed in that
+//!    of their ends' parts P with the higher score, the source's on a tie:
 //!
 //! ```text
 //! score = g(u) + g(v) + s(u) + s(v)
@@ -14,11 +18,12 @@
 //! s(u)  = vol(c(u)) / (vol(c(u)) + vol(c(v)))   if the cluster of u is in P, else 0
 //! ```
 //!
-//! No part gets more than 1.05 |E|/p edges (or `balance.edges`). An edge whose parts are full goes where the end of higher degree (of equal
-//! ones the destination) is hashed to, and if that is full too, to the part with fewest edges.
+//! A part has at most 1.05 |E|/p edges (or `balance.edges`). If the parts of an edge are full, it is placed by the hash
+//! of its end with the higher degree (the destination on a tie). If that part is full too, the part with the fewest
+//! edges is used.
 //!
-//! Four passes; with [`Degrees::Online`], which counts while clustering, three. A bit for every node and part, 18 bytes a node, and counters
-//! ([`VertexCut`]: how edges make core nodes).
+//! Four passes, or three with [`Degrees::Online`]. Memory: one bit per node and part, 18 bytes per node, and the
+//! counters of [`VertexCut`].
 
 use std::cmp::Reverse;
 
@@ -29,20 +34,20 @@ use gnnflow_data::{Assignment, GraphStream, Partitioner, Result};
 use super::degrees::Degrees;
 use super::loads::Loads;
 use super::replicas::Replicas;
-use super::schedule::Emptiest;
+use super::schedule::PartQueue;
 use super::vertex_cut::VertexCut;
 
 /// The method's settings.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TwoPsL {
-    /// What all vertex cuts have.
+    /// Settings common to all vertex cuts.
     pub cut: VertexCut,
-    /// Bound on a cluster's volume, as a share of a part's mean volume.
+    /// Bound on a cluster's volume relative to the mean volume of a part.
     pub volume: f64,
 }
 
 impl TwoPsL {
-    /// The paper's bound on volumes.
+    /// The bound of the paper.
     pub const VOLUME: f64 = 1.0;
 }
 
@@ -52,12 +57,11 @@ impl Default for TwoPsL {
     }
 }
 
-/// What clustering finds.
 struct Clustering {
     degrees: Vec<u32>,
-    /// The cluster of every node.
+    /// By node.
     cluster: Vec<u32>,
-    /// The volume of every cluster, by name.
+    /// By name of the cluster.
     volume: Vec<u64>,
 }
 
@@ -90,12 +94,12 @@ impl Partitioner for TwoPsL {
         let overflow = |loads: &Loads, src: u32, dst: u32| {
             let higher = if degrees[src as usize] > degrees[dst as usize] { src } else { dst };
             let hashed = key.below(u64::from(higher), u64::from(goal.parts)) as u32;
-            if loads.has_room(hashed) { hashed } else { loads.least() }
+            if loads.has_capacity(hashed) { hashed } else { loads.least() }
         };
         self.cut.stream(graph, "placing edges inside", &mut counters, |src, dst| {
             let (of_src, of_dst) = (u32::from(part[src as usize]), u32::from(part[dst as usize]));
             (of_src == of_dst).then(|| {
-                let part = if loads.has_room(of_src) { of_src } else { overflow(&loads, src, dst) };
+                let part = if loads.has_capacity(of_src) { of_src } else { overflow(&loads, src, dst) };
                 place(&mut replicas, &mut loads, [src, dst], part)
             })
         })?;
@@ -112,7 +116,7 @@ impl Partitioner for TwoPsL {
                     };
                     gain(0) + gain(1) + volumes[of] / (volumes[0] + volumes[1])
                 };
-                let part = match [0, 1].map(|of| loads.has_room(parts[of])) {
+                let part = match [0, 1].map(|of| loads.has_capacity(parts[of])) {
                     [true, true] => parts[usize::from(score(1) > score(0))],
                     [true, false] => parts[0],
                     [false, true] => parts[1],
@@ -121,16 +125,16 @@ impl Partitioner for TwoPsL {
                 place(&mut replicas, &mut loads, ends, part)
             })
         })?;
-        Ok(Assignment::Stored(self.cut.cores(&counters, graph.num_nodes(), goal)))
+        Ok(Assignment::Stored(self.cut.core_parts(&counters, graph.num_nodes(), goal)))
     }
 }
 
-/// Bytes beside the counters: degrees, clusters, volumes and parts.
+/// Bytes without the counters: degrees, clusters, volumes and parts.
 fn own_bytes(nodes: u64, goal: &Goal) -> u64 {
     Replicas::bytes(nodes, goal.parts) + 18 * nodes
 }
 
-/// Puts an edge in a part.
+/// Places an edge in a part, and returns the part.
 #[inline]
 fn place(replicas: &mut Replicas, loads: &mut Loads, ends: [u32; 2], part: u32) -> u32 {
     ends.into_iter().for_each(|end| replicas.set(end, part));
@@ -139,7 +143,7 @@ fn place(replicas: &mut Replicas, loads: &mut Loads, ends: [u32; 2], part: u32) 
 }
 
 impl TwoPsL {
-    /// Phase 1.
+    /// Phase 1: clusters nodes in one pass.
     fn cluster(&self, graph: &dyn GraphStream, goal: &Goal) -> Result<Clustering> {
         let bound = (self.volume * 2.0 * graph.num_edges() as f64 / f64::from(goal.parts)) as u64;
         let online = self.cut.degrees == Degrees::Online;
@@ -179,8 +183,10 @@ impl TwoPsL {
 fn parts_of_clusters(volume: &[u64], parts: u32) -> Vec<u16> {
     let mut order: Vec<u32> = (0..volume.len() as u32).filter(|&cluster| volume[cluster as usize] > 0).collect();
     order.sort_unstable_by_key(|&cluster| (Reverse(volume[cluster as usize]), cluster));
-    let mut least = Emptiest::new((0..parts).map(|_| 0));
+    let mut queue = PartQueue::new((0..parts).map(|_| 0));
     let mut part = vec![0; volume.len()];
-    order.into_iter().for_each(|cluster| part[cluster as usize] = least.put(volume[cluster as usize]) as u16);
+    order
+        .into_iter()
+        .for_each(|cluster| part[cluster as usize] = queue.add_to_smallest(volume[cluster as usize]) as u16);
     part
 }

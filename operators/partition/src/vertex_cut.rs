@@ -1,13 +1,13 @@
-//! Vertex cuts: methods that give every edge a part, completed to a part for every node.
+//! Vertex cuts: methods that assign edges to parts. The part of every node is derived from its edges.
 //!
-//! For training, a part needs all neighbors of its core nodes, so that edges lie with their ends (SDT-GNN, Section III-B). What a
-//! method's edges decide is where: **a node's core is in the part that has most of its edges**, of several in the lowest. Where
-//! counts are sketched, it is the best part that the sketch knows. Nodes without edges fill up the emptiest parts.
+//! Training needs all in-edges of a core node in its part (SDT-GNN, Section III-B). So **a node is a core node of the
+//! part with most of its edges**, the lowest on a tie. With sketched counts it is the best part in the sketch. Nodes
+//! without edges are added to the smallest parts.
 //!
-//! Such methods balance edges, not nodes: at most ⌊1.05 |E|/p⌋ edges in a part (or what `balance.edges` says; ⌈|E|/p⌉ at least). The number of
-//! core nodes in a part follows from the graph, unless [held](VertexCut::hold_balance): then nodes choose in the order of their largest
-//! number of edges in one part (of several the lowest index first), and take of the parts that have room the one with most of their
-//! edges.
+//! These methods balance edges, not nodes. A part has at most ⌊1.05 |E|/p⌋ edges (or `balance.edges`; at least
+//! ⌈|E|/p⌉). The number of core nodes of a part is bounded only with [`hold_balance`](VertexCut::hold_balance). Then
+//! nodes are assigned in descending order of their largest number of edges in one part, then index. Each is assigned to
+//! the part with most of its edges among parts below the bound.
 
 use std::cmp::Reverse;
 
@@ -15,37 +15,36 @@ use gnnflow_data::partitioner::Goal;
 use gnnflow_data::{GraphStream, Result};
 
 use super::counters::Counters;
-use super::schedule::{Emptiest, most_nodes};
+use super::schedule::{PartQueue, max_nodes};
 
-/// Settings that all vertex cuts have.
+/// Settings common to all vertex cuts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct VertexCut {
-    /// Exact degrees or online ones.
+    /// Exact or online degrees.
     pub degrees: super::Degrees,
-    /// Hold the core nodes to the goal's node balance.
+    /// Bound the core nodes of a part by the goal's node balance.
     pub hold_balance: bool,
 }
 
 impl VertexCut {
-    /// The settings as text.
     pub(super) fn settings(self) -> String {
         format!("degrees = {}, hold_balance = {}", self.degrees.word(), self.hold_balance)
     }
 
-    /// Bytes of a method that holds `used` bytes beside its counters, when those are sketched as coarsely as they may.
+    /// Bytes of a method that uses `used` bytes without its counters, with the smallest sketches.
     pub(super) fn state_bytes(self, nodes: u64, used: u64) -> u64 {
-        // Two bytes for the part, and eight to sort nodes by.
+        // Two bytes for the part, and eight to sort nodes.
         used + nodes * (Counters::MIN_BYTES + 2 + if self.hold_balance { 8 } else { 0 })
     }
 
-    /// Counters in the memory that is left beside `used` bytes.
+    /// Creates counters in the memory that remains after `used` bytes.
     pub(super) fn counters(self, graph: &dyn GraphStream, goal: &Goal, used: u64) -> Counters {
         let nodes = graph.num_nodes();
         let used = self.state_bytes(nodes, used) - nodes * Counters::MIN_BYTES;
         Counters::new(nodes, goal.parts, goal.memory.saturating_sub(used))
     }
 
-    /// Reads the edges in dump order, and counts the part that `choose` gives to each.
+    /// Reads the edges in dump order, and counts the part that `choose` returns for each. `None` skips the edge.
     pub(super) fn stream(
         self,
         graph: &dyn GraphStream,
@@ -64,13 +63,12 @@ impl VertexCut {
         })
     }
 
-    /// The part of every node.
-    pub(super) fn cores(self, counters: &Counters, nodes: u64, goal: &Goal) -> Vec<u16> {
+    pub(super) fn core_parts(self, counters: &Counters, nodes: u64, goal: &Goal) -> Vec<u16> {
         let mut part = vec![0; nodes as usize];
         let mut sizes = vec![0; goal.parts as usize];
-        let mut alone = Vec::new();
+        let mut unplaced = Vec::new();
         if self.hold_balance {
-            self.hold(counters, most_nodes(nodes, goal), &mut part, &mut sizes, &mut alone);
+            self.assign_bounded(counters, max_nodes(nodes, goal), &mut part, &mut sizes, &mut unplaced);
         } else {
             for node in 0..nodes as u32 {
                 match counters.best(node) {
@@ -78,17 +76,24 @@ impl VertexCut {
                         part[node as usize] = best as u16;
                         sizes[best as usize] += 1;
                     }
-                    None => alone.push(node),
+                    None => unplaced.push(node),
                 }
             }
         }
-        let mut emptiest = Emptiest::new(sizes);
-        alone.into_iter().for_each(|node| part[node as usize] = emptiest.put(1) as u16);
+        let mut queue = PartQueue::new(sizes);
+        unplaced.into_iter().for_each(|node| part[node as usize] = queue.add_to_smallest(1) as u16);
         part
     }
 
-    /// The same for nodes with edges, none of the parts with more than `most`; others are left in `alone`.
-    fn hold(self, counters: &Counters, most: u64, part: &mut [u16], sizes: &mut [u64], alone: &mut Vec<u32>) {
+    /// Assigns nodes with edges, at most `max` per part. Appends all other nodes to `unplaced`.
+    fn assign_bounded(
+        self,
+        counters: &Counters,
+        max: u64,
+        part: &mut [u16],
+        sizes: &mut [u64],
+        unplaced: &mut Vec<u32>,
+    ) {
         let mut order: Vec<(Reverse<u32>, u32)> = Vec::with_capacity(part.len());
         for node in 0..part.len() as u32 {
             order.push((Reverse(counters.best(node).map_or(0, |(_, edges)| edges)), node));
@@ -97,7 +102,7 @@ impl VertexCut {
         for (_, node) in order {
             let mut choice = None;
             counters.each(node, |part, edges| {
-                if sizes[part as usize] < most {
+                if sizes[part as usize] < max {
                     choice = choice.max(Some((edges, Reverse(part))));
                 }
             });
@@ -106,7 +111,7 @@ impl VertexCut {
                     part[node as usize] = best as u16;
                     sizes[best as usize] += 1;
                 }
-                None => alone.push(node),
+                None => unplaced.push(node),
             }
         }
     }

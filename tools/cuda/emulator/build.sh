@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Makes FOLDER/libcuda.so.1, libcublas.so.13 and libcurand.so.10 that run gnnflow's kernels on one CPU thread (driver.cpp):
+# Builds FOLDER/libcuda.so.1, libcublas.so.13 and libcurand.so.10, which run gnnflow's kernels on a CPU thread (driver.cpp):
 #
 #   tools/cuda/emulator/build.sh FOLDER && GNNFLOW_CUDA_LIB_DIR=FOLDER gnnflow check-device
 #
-# for a binary that was built with tools/cuda/env.sh. Needs a C++ compiler, no CUDA and no GPU.
+# The binary must be built with tools/cuda/env.sh. Needs a C++ compiler, but no CUDA and no GPU.
 set -euo pipefail
 
 folder=${1:?usage: build.sh FOLDER}

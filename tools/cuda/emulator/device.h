@@ -1,4 +1,4 @@
-// Lets a C++ compiler take operators/nn/cuda/*.cu: CUDA's words for threads, lanes and bits, on one CPU thread at a time.
+// Definitions of CUDA's keywords and functions, so that a C++ compiler compiles operators/nn/cuda/*.cu for a CPU thread.
 #pragma once
 
 #include <algorithm>
@@ -36,10 +36,10 @@ inline float half_as_float(unsigned short half) {
                                        : std::ldexp((float)(1024 + fraction), exponent - 25);
     return half >> 15 ? -magnitude : magnitude;
 }
-// The one line of assembly there is, in `widen(f16)`.
+// Replaces the only line of assembly, in `widen(f16)`.
 #define asm(...) wide = half_as_float(x.bits)
 
-// Hands a number to the lane of this warp that wants it: everyone offers one, and everyone takes one.
+// Shuffle: offers a value to the warp, and returns the value of lane `from_lane`. All lanes take part.
 uint64_t exchange(uint64_t offered, unsigned from_lane);
 unsigned lane_of_warp();
 void __syncthreads();
@@ -47,8 +47,8 @@ void __syncthreads();
 template <typename T> inline T take_from(T x, unsigned lane) {
     uint64_t offered = 0;
     memcpy(&offered, &x, sizeof x);
-    uint64_t taken = exchange(offered, lane);
-    memcpy(&x, &taken, sizeof x);
+    uint64_t received = exchange(offered, lane);
+    memcpy(&x, &received, sizeof x);
     return x;
 }
 template <typename T> inline T __shfl_xor_sync(unsigned, T x, unsigned mask) { return take_from(x, lane_of_warp() ^ mask); }

@@ -1,11 +1,10 @@
-// A CUDA driver, cuBLAS and cuRAND made of one CPU thread, enough of them for `gnnflow check-device`.
+// An emulation of the CUDA driver, cuBLAS and cuRAND on one CPU thread, sufficient for `gnnflow check-device`.
 //
-// Our kernels are compiled for the CPU from their own source (device.h). A block's threads run one after another; those that meet
-// in shuffles or barriers take turns. Candle's few kernels that the check needs are written again below. Memory ends where an
-// unreadable page begins and starts out as NaN, so reading or writing past an array, or what was never written, is noticed.
+// The kernels of gnnflow are compiled for the CPU from their source (device.h). The threads of a block run one after another, or
+// as fibers if the kernel has shuffles or barriers. The kernels of candle that the check needs are reimplemented below. Every
+// allocation is filled with NaN and is followed by an unreadable page, which detects out-of-bounds and uninitialized accesses.
 //
-// It shows that kernels compute the right thing and are called the right way; it shows nothing about a GPU's speed, and
-// nothing about its memory model: threads of a block really run together there.
+// The emulator checks the results of kernels and their calls. It does not check the speed or the memory model of a GPU.
 
 #include "device.h"
 
@@ -22,7 +21,7 @@
 
 Dim3 threadIdx, blockIdx, blockDim, gridDim;
 
-// ---- A block's threads ----
+// ---- The threads of a block ----
 
 namespace {
 
@@ -42,7 +41,7 @@ const std::vector<uint64_t> *integers;
 const std::vector<double> *doubles;
 void *entry;
 
-// Integers and doubles travel in registers of their own, so their order among each other does not matter.
+// Integers and doubles are passed in different registers, so their relative order does not matter.
 void call_kernel() {
     typedef void (*Kernel)(uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t,
                            uint64_t, double, double);
@@ -56,14 +55,14 @@ void fiber_main() {
     fibers[current].done = true;
 }
 
-// Lets the other threads of the block come to the same place.
-void meet() {
+// Runs the other threads of the block until they reach the same point.
+void wait_for_block() {
     swapcontext(&fibers[current].context, &scheduler);
 }
 
-void run_block(bool together) {
+void run_block(bool with_fibers) {
     size_t threads = (size_t)blockDim.x * blockDim.y;
-    if (!together) {
+    if (!with_fibers) {
         for (threadIdx.y = 0; threadIdx.y < blockDim.y; threadIdx.y++)
             for (threadIdx.x = 0; threadIdx.x < blockDim.x; threadIdx.x++) call_kernel();
         return;
@@ -98,13 +97,13 @@ unsigned lane_of_warp() { return current % 32; }
 
 uint64_t exchange(uint64_t offered, unsigned from_lane) {
     offers[current] = offered;
-    meet();
-    uint64_t taken = offers[current / 32 * 32 + from_lane];
-    meet();
-    return taken;
+    wait_for_block();
+    uint64_t received = offers[current / 32 * 32 + from_lane];
+    wait_for_block();
+    return received;
 }
 
-void __syncthreads() { meet(); }
+void __syncthreads() { wait_for_block(); }
 
 // ---- Candle's kernels ----
 
@@ -115,7 +114,7 @@ struct Call {
     std::vector<double> d;
 };
 
-// Where element `index` of a tensor of these dimensions and strides is.
+// The offset of element `index` of a tensor with these dimensions and strides.
 size_t place(size_t index, size_t rank, const size_t *dims, const size_t *strides) {
     if (!dims) return index;
     size_t at = 0;
@@ -138,7 +137,7 @@ template <typename From, typename To> void copy(const Call &c) {
         ((To *)c.i[4])[k] = (To)((From *)c.i[3])[place(k, c.i[1], dims, dims + c.i[1])];
 }
 
-// One number, the sum of all.
+// The sum of all elements.
 template <typename T> void sum(const Call &c, size_t n) {
     const size_t *dims = (const size_t *)c.i[3];
     T total = 0;
@@ -150,7 +149,7 @@ template <typename T> void constant(const Call &c, T value, uint64_t out) {
     for (size_t k = 0; k < c.i[0]; k++) ((T *)out)[k] = value;
 }
 
-// Rows of c.i[3] numbers from one pitch to another.
+// Copies rows of c.i[3] values between different pitches.
 template <typename T> void copy_rows(const Call &c) {
     for (size_t row = 0; row < c.i[2]; row++)
         memcpy((T *)c.i[1] + row * c.i[5], (T *)c.i[0] + row * c.i[4], c.i[3] * sizeof(T));
@@ -183,9 +182,9 @@ bool run_candle(const std::string &name, const Call &c) {
 
 struct Function {
     std::string name;
-    // What PTX says of each argument: 'i' integers and addresses of 64 bits, 'u' of 32, 'f' floats of 32, 'd' of 64.
+    // The PTX type of each argument: 'i' 64-bit integers and addresses, 'u' 32-bit integers, 'f' and 'd' floats.
     std::string types;
-    bool together;
+    bool with_fibers;
     void *address;
 };
 
@@ -204,7 +203,7 @@ Module *parse(const char *ptx) {
             function.types += type == "u64" || type == "b64" || type == "s64" ? 'i' : type == "f64" ? 'd' : type == "f32" ? 'f' : 'u';
         }
         std::string body = text.substr(close, next == std::string::npos ? next : next - close);
-        function.together = body.find("shfl.") != std::string::npos || body.find("bar.sync") != std::string::npos;
+        function.with_fibers = body.find("shfl.") != std::string::npos || body.find("bar.sync") != std::string::npos;
         function.address = dlsym(RTLD_DEFAULT, function.name.c_str());
         (*module)[function.name] = function;
         at = next;
@@ -216,18 +215,18 @@ Module *parse(const char *ptx) {
 
 const size_t PAGE = 4096;
 std::map<uintptr_t, std::pair<char *, size_t>> regions;
-std::recursive_mutex everything;
+std::recursive_mutex emulator_mutex;
 const int OK = 0, INVALID = 1, NOT_FOUND = 500, LAUNCH_FAILED = 719;
 
 } // namespace
 
 #define API extern "C" __attribute__((visibility("default")))
-#define LOCK std::lock_guard<std::recursive_mutex> lock(everything)
+#define LOCK std::lock_guard<std::recursive_mutex> lock(emulator_mutex)
 
 API int cuMemAllocAsync(uintptr_t *out, size_t bytes, void *) {
     LOCK;
-    // What a driver does is not documented; so we hold ourselves to never asking.
-    if (bytes == 0) { fprintf(stderr, "the emulator was asked for no memory\n"); return INVALID; }
+    // The behavior of a driver is undocumented here, so gnnflow must not allocate 0 bytes.
+    if (bytes == 0) { fprintf(stderr, "the emulator does not allocate 0 bytes\n"); return INVALID; }
     size_t used = (bytes + 15) / 16 * 16, whole = (used + PAGE - 1) / PAGE * PAGE;
     char *base = (char *)mmap(nullptr, whole + PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (base == MAP_FAILED) return 2;
@@ -258,7 +257,7 @@ API int cuDeviceGet(int *device, int) { return *device = 0, OK; }
 API int cuDeviceGetCount(int *count) { return *count = 1, OK; }
 API int cuDeviceGetName(char *name, int length, int) { return snprintf(name, length, "an emulator, not a GPU"), OK; }
 API int cuDeviceTotalMem_v2(size_t *bytes, int) { return *bytes = 0, OK; }
-// Compute capability 0.0; memory pools (attribute 115) there are.
+// Compute capability 0.0, with memory pools (attribute 115).
 API int cuDeviceGetAttribute(int *value, int attribute, int) { return *value = attribute == 115, OK; }
 API int cuDeviceGetDefaultMemPool(void **pool, int) { return *pool = nullptr, OK; }
 API int cuMemPoolSetAttribute(void *, int, void *) { return OK; }
@@ -313,7 +312,7 @@ API int cuLaunchKernel(void *which, unsigned gx, unsigned gy, unsigned gz, unsig
     gridDim = {gx, gy, 1};
     blockDim = {bx, by, 1};
     for (blockIdx.y = 0; blockIdx.y < gy; blockIdx.y++)
-        for (blockIdx.x = 0; blockIdx.x < gx; blockIdx.x++) run_block(function.together);
+        for (blockIdx.x = 0; blockIdx.x < gx; blockIdx.x++) run_block(function.with_fibers);
     return OK;
 }
 

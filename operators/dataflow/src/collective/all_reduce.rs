@@ -1,12 +1,12 @@
 //! Sums one vector per partition, in partition order, and sends the sum to every worker.
 //!
 //! *In*: one [`Contribution`] per partition and time, at the worker that hosts the partition. *Out*: one [`Reduced`]
-//! per time at every worker. *Kept per time*: partial sums of the chunks that this worker sums, and the chunks of the result that
-//! have arrived. *Capabilities*: held per chunk until the last partition's piece has arrived.
+//! per time at every worker. *State per time*: partial sums of this worker's chunks, and the received chunks of the
+//! result. *Capabilities*: one per chunk, until the pieces of all partitions have arrived.
 //!
-//! The operator is a reduce-scatter followed by an all-gather, in blocks of at most 128 KB. It counts pieces and never waits for a
-//! frontier. Pieces are added in partition order, whatever order they arrive in. The first one is copied, not added to zero. So the
-//! bits of the sum depend on the partitions alone.
+//! The operator is a reduce-scatter followed by an all-gather, in blocks of at most 128 KB. It counts pieces instead of
+//! waiting for a frontier. Pieces are added in partition order, independent of their arrival. The first one is copied,
+//! not added to zero. So the bits of the sum depend on the partitions only.
 
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -21,17 +21,17 @@ use timely::dataflow::operators::generic::operator::Operator;
 use crate::wire::meter::{Meter, Stage};
 use crate::wire::{Header, Rows, WireBlock, to_destination};
 
-/// Numbers in one chunk: 128 KB.
+/// Number of values in one chunk of 128 KB.
 const CHUNK: usize = 32 << 10;
 
 /// The contribution of one partition to a sum.
 #[derive(Clone, Debug)]
 pub struct Contribution {
-    /// The partition.
+    /// The contributing partition.
     pub partition: u32,
     /// Its vector, or `None` to add nothing.
     pub vector: Option<Arc<Vec<f32>>>,
-    /// Words that are sent to every worker as they are: counts, losses as bits, digests.
+    /// Metadata that every worker receives unchanged: counts, losses as bits, digests.
     pub words: Vec<u64>,
 }
 
@@ -42,14 +42,14 @@ impl Contribution {
     }
 }
 
-/// The contributions of all partitions together.
+/// The combined contributions of all partitions.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Reduced {
     /// The time of the contributions.
-    pub tick: u64,
+    pub time: u64,
     /// The sum in partition order; zeros if no partition has a vector.
     pub sum: Vec<f32>,
-    /// Every partition's words, by partition.
+    /// The metadata of every partition, by partition.
     pub words: Vec<Vec<u64>>,
 }
 
@@ -62,12 +62,11 @@ impl Reduced {
 
 /// Sums vectors over all partitions, in partition order.
 pub trait AllReduce<'scope> {
-    /// Sums vectors of `length` numbers over `parts` partitions.
-    ///
-    /// Every partition contributes once per time, perhaps without a vector.
+    /// Sums vectors of `length` values over `parts` partitions. Every partition contributes once per time, with or
+    /// without a vector.
     ///
     /// # Panics
-    /// When a vector has another length, or a partition contributes twice to one time.
+    /// If a vector has another length, or a partition contributes twice to one time.
     ///
     /// # Example
     /// ```
@@ -101,7 +100,7 @@ impl<'scope> AllReduce<'scope> for StreamVec<'scope, u64, Contribution> {
                             assert_eq!(
                                 vector.len(),
                                 length,
-                                "partition {partition} contributes a vector of another length"
+                                "partition {partition} contributes a vector of the wrong length"
                             );
                         }
                         let mut words = Some(words);
@@ -168,7 +167,7 @@ impl<'scope> AllReduce<'scope> for StreamVec<'scope, u64, Contribution> {
                     input.for_each(|time, block| {
                         let header = block.header();
                         let (_, reduced, missing) = open.entry(header.key).or_insert_with(|| {
-                            let reduced = Reduced { tick: header.key, sum: vec![0.0; length], words: Vec::new() };
+                            let reduced = Reduced { time: header.key, sum: vec![0.0; length], words: Vec::new() };
                             (time.retain(output.output_index()), reduced, chunks)
                         });
                         let rows = block.rows_f32().expect("sums are numbers");
@@ -194,15 +193,15 @@ struct OrderedSum {
     /// The sum of the partitions below `next`.
     total: Option<Vec<f32>>,
     next: usize,
-    /// Pieces that arrived before those of lower partitions.
+    /// Pieces that arrived before the piece of a lower partition.
     early: HashMap<usize, Option<Vec<f32>>>,
     words: Vec<Vec<u64>>,
-    seen: usize,
+    received: usize,
 }
 
 impl OrderedSum {
     fn new(parts: usize) -> Self {
-        Self { total: None, next: 0, early: HashMap::new(), words: vec![Vec::new(); parts], seen: 0 }
+        Self { total: None, next: 0, early: HashMap::new(), words: vec![Vec::new(); parts], received: 0 }
     }
 
     fn add(&mut self, block: &WireBlock) {
@@ -210,7 +209,7 @@ impl OrderedSum {
         let part = header.partition as usize;
         assert!(part >= self.next && !self.early.contains_key(&part), "partition {part} contributes twice");
         self.words[part] = block.words().to_vec();
-        self.seen += 1;
+        self.received += 1;
         let rows = (header.tag == 1).then(|| block.rows_f32().expect("contributions are numbers"));
         if part != self.next {
             self.early.insert(part, rows.map(<[f32]>::to_vec));
@@ -232,10 +231,10 @@ impl OrderedSum {
     }
 
     fn is_complete(&self) -> bool {
-        self.seen == self.words.len()
+        self.received == self.words.len()
     }
 
-    /// Returns the sum, and the words of all partitions as `length, words…`.
+    /// Returns the sum and the packed metadata: `length, words…` for each partition.
     fn finish(self) -> (Option<Vec<f32>>, Vec<u64>) {
         let words = self.words.into_iter().flat_map(|words| std::iter::once(words.len() as u64).chain(words));
         (self.total, words.collect())
@@ -249,7 +248,7 @@ fn unpack(mut packed: &[u64], parts: usize) -> Vec<Vec<u64>> {
         packed = rest;
         Some(words.to_vec())
     };
-    (0..parts).map(|part| next().unwrap_or_else(|| panic!("words of partition {part} are cut off"))).collect()
+    (0..parts).map(|part| next().unwrap_or_else(|| panic!("the metadata of partition {part} is truncated"))).collect()
 }
 
 #[cfg(test)]
@@ -266,7 +265,7 @@ mod tests {
         (part % 3 != 2).then(|| Arc::new((0..length).map(|i| key.normal(i as u64) as f32).collect()))
     }
 
-    /// A naive implementation: one loop over partitions.
+    /// Reference implementation: one loop over partitions.
     fn expected(parts: usize, length: usize) -> Vec<f32> {
         let mut sum: Option<Vec<f32>> = None;
         for part in 0..parts {
@@ -280,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn sums_have_the_same_bits_at_1_2_and_4_workers() {
+    fn sum_has_equal_bits_for_1_2_and_4_workers() {
         for (parts, length) in [(4, 0), (4, 1), (5, CHUNK), (7, 3 * CHUNK + 17)] {
             for workers in [1, 2, 4] {
                 let outputs = timely::execute(timely::Config::process(workers), move |worker| {

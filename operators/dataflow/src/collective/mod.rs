@@ -1,4 +1,4 @@
-//! Collective operations: every worker contributes, every worker gets the result.
+//! Collective operations: every worker contributes and receives the result.
 
 pub mod all_reduce;
 pub mod group;

@@ -1,4 +1,4 @@
-//! What has to be balanced, how much of it each part may have, and moving nodes until it is so.
+//! The balance bounds of a [`Goal`], and moves of nodes that restore them.
 
 mod swaps;
 #[cfg(test)]
@@ -10,11 +10,10 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use gnnflow_data::partitioner::Goal;
 use gnnflow_data::{GraphStream, Result};
 
-/// The bounds that a [`Goal`] sets, for one graph.
+/// The bounds that a [`Goal`] sets for one graph.
 ///
-/// Of a quantity with `total` over all nodes, a part may have `max(⌊target · total / parts⌋, ⌈total / parts⌉, heaviest node)`: the
-/// target where whole nodes can meet it at all. The first rule is always the number of nodes, and it is the only one that can
-/// always be kept; the others are kept as long as there are nodes whose move would keep them.
+/// The bound of a part is `max(⌊target · total / parts⌋, ⌈total / parts⌉, heaviest node)`, with the `total` of all
+/// nodes. Rule 0 bounds the number of nodes. Only this rule can always be satisfied.
 pub(super) struct Bounds<'a> {
     parts: usize,
     nodes: usize,
@@ -27,7 +26,7 @@ pub(super) struct Bounds<'a> {
 /// One quantity and its bound.
 #[derive(Clone, Copy, Debug)]
 struct Rule {
-    what: Quantity,
+    quantity: Quantity,
     target: f64,
     total: u64,
     cap: u64,
@@ -41,36 +40,36 @@ enum Quantity {
     Type(u16),
 }
 
-/// How much of every quantity each part has.
+/// The sum of every quantity in every part.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Loads(Vec<u64>);
 
 impl<'a> Bounds<'a> {
-    /// The bounds of `goal`. Reads the edges once when in-edges are to be balanced.
+    /// Computes the bounds of `goal`. Reads the edges once if the goal balances in-edges.
     pub(super) fn new(graph: &'a dyn GraphStream, goal: &Goal) -> Result<Self> {
         let (nodes, balance) = (graph.num_nodes() as usize, &goal.balance);
-        let mut wanted = vec![(Quantity::Nodes, balance.nodes)];
+        let mut quantities = vec![(Quantity::Nodes, balance.nodes)];
         let splits = [(1, balance.train), (2, balance.val), (3, balance.test)];
-        wanted.extend(splits.into_iter().filter_map(|(split, target)| Some((Quantity::Split(split), target?))));
+        quantities.extend(splits.into_iter().filter_map(|(split, target)| Some((Quantity::Split(split), target?))));
         let mut in_edges = Vec::new();
         if let Some(target) = balance.edges {
             in_edges.resize_with(nodes, AtomicU32::default);
-            let both = graph.undirected();
+            let undirected = graph.undirected();
             graph.accumulate("counting in-edges", &in_edges, &|edges| {
                 for &(src, dst) in edges {
                     in_edges[dst as usize].fetch_add(1, Relaxed);
-                    if both && src != dst {
+                    if undirected && src != dst {
                         in_edges[src as usize].fetch_add(1, Relaxed);
                     }
                 }
             })?;
-            wanted.push((Quantity::InEdges, target));
+            quantities.push((Quantity::InEdges, target));
         }
         if let Some(target) = balance.types {
             let mut types = graph.node_types().to_vec();
             types.sort_unstable();
             types.dedup();
-            wanted.extend(types.into_iter().map(|kind| (Quantity::Type(kind), target)));
+            quantities.extend(types.into_iter().map(|kind| (Quantity::Type(kind), target)));
         }
         let mut bounds = Self {
             parts: goal.parts as usize,
@@ -80,19 +79,18 @@ impl<'a> Bounds<'a> {
             types: graph.node_types(),
             in_edges,
         };
-        for (what, target) in wanted {
-            let weights = (0..nodes).map(|node| bounds.amount(what, node));
+        for (quantity, target) in quantities {
+            let weights = (0..nodes).map(|node| bounds.amount(quantity, node));
             let (total, heaviest) = weights.fold((0, 0), |(sum, most), w| (sum + w, most.max(w)));
             let mean = total as f64 / bounds.parts as f64;
             let cap = ((target * mean) as u64).max(total.div_ceil(bounds.parts as u64)).max(heaviest);
-            if total > 0 || what == Quantity::Nodes {
-                bounds.rules.push(Rule { what, target, total, cap });
+            if total > 0 || quantity == Quantity::Nodes {
+                bounds.rules.push(Rule { quantity, target, total, cap });
             }
         }
         Ok(bounds)
     }
 
-    /// Number of nodes.
     pub(super) fn nodes(&self) -> usize {
         self.nodes
     }
@@ -102,7 +100,7 @@ impl<'a> Bounds<'a> {
         self.rules.len()
     }
 
-    /// Largest part over the mean part that each quantity may have.
+    /// Allowed ratio of the largest part to the mean part, for each quantity.
     pub(super) fn targets(&self) -> Vec<f32> {
         self.rules.iter().map(|rule| rule.target as f32).collect()
     }
@@ -112,21 +110,21 @@ impl<'a> Bounds<'a> {
         self.rules[rule].total
     }
 
-    /// The most of quantity `rule` that a part may have.
+    /// The bound of a part for quantity `rule`.
     #[cfg(test)]
     pub(super) fn cap(&self, rule: usize) -> u64 {
         self.rules[rule].cap
     }
 
-    /// How much of quantity `rule` node `node` has.
+    /// The amount of quantity `rule` at `node`.
     #[inline]
     pub(super) fn weight(&self, rule: usize, node: usize) -> u64 {
-        self.amount(self.rules[rule].what, node)
+        self.amount(self.rules[rule].quantity, node)
     }
 
     #[inline]
-    fn amount(&self, what: Quantity, node: usize) -> u64 {
-        match what {
+    fn amount(&self, quantity: Quantity, node: usize) -> u64 {
+        match quantity {
             Quantity::Nodes => 1,
             Quantity::Split(split) => u64::from(self.splits.get(node) == Some(&split)),
             Quantity::InEdges => u64::from(self.in_edges[node].load(Relaxed)),
@@ -134,7 +132,6 @@ impl<'a> Bounds<'a> {
         }
     }
 
-    /// The loads of an assignment.
     pub(super) fn loads(&self, assignment: &[u16]) -> Loads {
         let mut loads = vec![0; self.rules.len() * self.parts];
         for (rule, loads) in loads.chunks_exact_mut(self.parts.max(1)).enumerate() {
@@ -145,19 +142,19 @@ impl<'a> Bounds<'a> {
         Loads(loads)
     }
 
-    /// The load of `part` with quantity `rule`.
+    /// The load of quantity `rule` in `part`.
     #[inline]
     pub(super) fn load(&self, loads: &Loads, rule: usize, part: usize) -> u64 {
         loads.0[rule * self.parts + part]
     }
 
-    /// Whether `node` could go to `part` without breaking a bound.
+    /// Whether `part` stays within all bounds with `node` added.
     #[inline]
     pub(super) fn fits(&self, loads: &Loads, node: usize, part: usize) -> bool {
         self.fits_from(loads, 0, node, part)
     }
 
-    /// The same for the quantities from `first` on.
+    /// As [`fits`](Self::fits), for the quantities from `first` on.
     #[inline]
     fn fits_from(&self, loads: &Loads, first: usize, node: usize, part: usize) -> bool {
         (first..self.rules.len()).all(|rule| {
@@ -166,7 +163,7 @@ impl<'a> Bounds<'a> {
         })
     }
 
-    /// Keeps account of a move.
+    /// Updates the loads for a move of `node`.
     #[inline]
     pub(super) fn shift(&self, loads: &mut Loads, node: usize, from: usize, to: usize) {
         for rule in 0..self.rules.len() {
@@ -176,40 +173,40 @@ impl<'a> Bounds<'a> {
         }
     }
 
-    /// Whether every bound is kept.
-    pub(super) fn kept(&self, loads: &Loads) -> bool {
+    pub(super) fn satisfied(&self, loads: &Loads) -> bool {
         let rows = loads.0.chunks_exact(self.parts.max(1)).zip(&self.rules);
         rows.into_iter().all(|(row, rule)| row.iter().all(|&load| load <= rule.cap))
     }
 
-    /// Moves nodes out of overfull parts until the bounds are kept: always that on nodes, the others as far as it can. Of an
-    /// overfull part's nodes those go first that lose least by `pull(node, part)`, the number of the node's neighbors there. Where
-    /// parts are too full for that, nodes change places. Returns how many moves that were.
+    /// Moves nodes out of overfull parts until the bound on nodes holds, and the others as far as possible.
+    ///
+    /// `neighbors_in(node, part)` is the number of the node's neighbors in a part. Nodes that lose the fewest neighbors
+    /// move first. If parts are too full for moves, nodes are exchanged. Returns the number of moves.
     pub(super) fn repair(
         &self,
         assignment: &mut [u16],
         loads: &mut Loads,
-        pull: impl Fn(usize, usize) -> u32,
+        neighbors_in: impl Fn(usize, usize) -> u32,
     ) -> usize {
         let mut moved = 0;
-        // The nodes' bound comes last and may always be met; on the way to the other bounds it may be broken.
+        // The bound on nodes is last, because it can always be satisfied. The moves before may break it.
         for rule in (0..self.rules.len()).rev() {
             for part in 0..self.parts {
                 if self.load(loads, rule, part) > self.rules[rule].cap {
-                    moved += self.empty_out(assignment, loads, rule, part, &pull);
+                    moved += self.drain_part(assignment, loads, rule, part, &neighbors_in);
                 }
             }
-            // Several bounds stand in each other's way: before the one on nodes gets its due, they are lowered together.
-            if rule == 1 && !self.kept(loads) {
-                moved += self.lower_excess(assignment, loads, &pull, false);
+            // Bounds can conflict. Before the bound on nodes is restored, the total excess is lowered.
+            if rule == 1 && !self.satisfied(loads) {
+                moved += self.lower_excess(assignment, loads, &neighbors_in, false);
             }
         }
-        // Parts that are full of nodes can but exchange them; that may make room for single nodes, and those for others.
-        for _ in 0..MOST_ROUNDS {
+        // Full parts allow only exchanges. An exchange may make single moves possible again.
+        for _ in 0..MAX_ROUNDS {
             let (before, excess) = (moved, self.excess(loads));
             if excess > 0.0 {
-                moved += self.exchange(assignment, loads, &pull);
-                moved += self.lower_excess(assignment, loads, &pull, true);
+                moved += self.exchange(assignment, loads, &neighbors_in);
+                moved += self.lower_excess(assignment, loads, &neighbors_in, true);
             }
             if moved == before || self.excess(loads) > 0.99 * excess {
                 break;
@@ -218,37 +215,37 @@ impl<'a> Bounds<'a> {
         moved
     }
 
-    /// By how much the bounds are broken, as shares of them, over all quantities and parts.
+    /// The sum over all quantities and parts of the load above the bound, relative to the bound.
     pub(super) fn excess(&self, loads: &Loads) -> f64 {
         let rows = loads.0.chunks_exact(self.parts.max(1)).zip(&self.rules);
-        rows.flat_map(|(row, rule)| row.iter().map(|&load| share_above(load, rule.cap))).sum()
+        rows.flat_map(|(row, rule)| row.iter().map(|&load| relative_excess(load, rule.cap))).sum()
     }
 
-    /// Moves nodes out of overfull parts as long as that lowers the excess: a bound may be broken on the way if others gain more, but
-    /// that on nodes only where not `held`.
+    /// Moves nodes out of overfull parts as long as the total excess falls. A move may break a bound if other bounds
+    /// gain more. With `keep_nodes`, no move breaks the bound on nodes.
     fn lower_excess(
         &self,
         assignment: &mut [u16],
         loads: &mut Loads,
-        pull: &impl Fn(usize, usize) -> u32,
-        held: bool,
+        neighbors_in: &impl Fn(usize, usize) -> u32,
+        keep_nodes: bool,
     ) -> usize {
         let mut moved = 0;
-        for _ in 0..MOST_ROUNDS {
+        for _ in 0..MAX_ROUNDS {
             let before = moved;
             for (node, own) in assignment.iter_mut().enumerate() {
                 let from = *own as usize;
-                let over =
+                let overfull =
                     |rule: usize| self.load(loads, rule, from) > self.rules[rule].cap && self.weight(rule, node) > 0;
-                if !(0..self.rules.len()).any(over) {
+                if !(0..self.rules.len()).any(overfull) {
                     continue;
                 }
                 let mut best = (-1e-9, 0, from);
-                let open = |to: usize| to != from && !(held && self.load(loads, 0, to) >= self.rules[0].cap);
+                let open = |to: usize| to != from && !(keep_nodes && self.load(loads, 0, to) >= self.rules[0].cap);
                 for to in (0..self.parts).filter(|&to| open(to)) {
-                    let change = self.change(loads, node, from, to);
-                    if change < best.0 || change == best.0 && pull(node, to) > best.1 {
-                        best = (change, pull(node, to), to);
+                    let change = self.excess_change(loads, node, from, to);
+                    if change < best.0 || change == best.0 && neighbors_in(node, to) > best.1 {
+                        best = (change, neighbors_in(node, to), to);
                     }
                 }
                 if best.2 != from {
@@ -264,46 +261,47 @@ impl<'a> Bounds<'a> {
         moved
     }
 
-    /// How the excess changes when a node goes from one part to another.
-    fn change(&self, loads: &Loads, node: usize, from: usize, to: usize) -> f64 {
+    /// The change of the excess when `node` moves from part `from` to part `to`.
+    fn excess_change(&self, loads: &Loads, node: usize, from: usize, to: usize) -> f64 {
         let of_rule = |rule: usize| {
             let (cap, weight) = (self.rules[rule].cap, self.weight(rule, node));
             let (here, there) = (self.load(loads, rule, from), self.load(loads, rule, to));
-            share_above(here - weight, cap) - share_above(here, cap) + share_above(there + weight, cap)
-                - share_above(there, cap)
+            relative_excess(here - weight, cap) - relative_excess(here, cap) + relative_excess(there + weight, cap)
+                - relative_excess(there, cap)
         };
         (0..self.rules.len()).map(of_rule).sum()
     }
 
-    fn empty_out(
+    /// Moves nodes out of `part` until quantity `rule` is within its bound there. Returns the number of moves.
+    fn drain_part(
         &self,
         assignment: &mut [u16],
         loads: &mut Loads,
         rule: usize,
         part: usize,
-        pull: &impl Fn(usize, usize) -> u32,
+        neighbors_in: &impl Fn(usize, usize) -> u32,
     ) -> usize {
         let cap = self.rules[rule].cap;
-        // Where a node would like to go most, of the parts that `allowed` allows.
+        // The allowed part with the most neighbors of the node.
         let best = |node: usize, allowed: &dyn Fn(usize) -> bool| {
             let open = (0..self.parts).filter(|&to| to != part && allowed(to));
-            open.max_by_key(|&to| (pull(node, to), Reverse(self.load(loads, rule, to)), Reverse(to)))
+            open.max_by_key(|&to| (neighbors_in(node, to), Reverse(self.load(loads, rule, to)), Reverse(to)))
         };
-        let mut leavers: Vec<(i64, u32)> = (0..self.nodes)
+        let mut outgoing: Vec<(i64, u32)> = (0..self.nodes)
             .filter(|&node| assignment[node] as usize == part && self.weight(rule, node) > 0)
             .filter_map(|node| {
                 let to = best(node, &|to| self.load(loads, rule, to) < cap)?;
-                Some((i64::from(pull(node, part)) - i64::from(pull(node, to)), node as u32))
+                Some((i64::from(neighbors_in(node, part)) - i64::from(neighbors_in(node, to)), node as u32))
             })
             .collect();
-        leavers.sort_unstable();
+        outgoing.sort_unstable();
         let mut moved = 0;
-        // First the moves that break nothing else; then, for nodes only, any.
+        // First the moves that break no other bound; then, only for the number of nodes, any move.
         for strict in [true, false] {
             if !strict && rule != 0 {
                 break;
             }
-            for &(_, node) in &leavers {
+            for &(_, node) in &outgoing {
                 let node = node as usize;
                 if self.load(loads, rule, part) <= cap {
                     return moved;
@@ -312,10 +310,11 @@ impl<'a> Bounds<'a> {
                     continue;
                 }
                 let weight = self.weight(rule, node);
-                let room = |to: usize| self.load(loads, rule, to) + weight <= cap;
+                let fits = |to: usize| self.load(loads, rule, to) + weight <= cap;
                 let open = (0..self.parts)
-                    .filter(|&to| to != part && room(to) && (!strict || self.fits_from(loads, 1, node, to)));
-                let to = open.max_by_key(|&to| (pull(node, to), Reverse(self.load(loads, rule, to)), Reverse(to)));
+                    .filter(|&to| to != part && fits(to) && (!strict || self.fits_from(loads, 1, node, to)));
+                let to =
+                    open.max_by_key(|&to| (neighbors_in(node, to), Reverse(self.load(loads, rule, to)), Reverse(to)));
                 if let Some(to) = to {
                     self.shift(loads, node, part, to);
                     assignment[node] = to as u16;
@@ -327,10 +326,9 @@ impl<'a> Bounds<'a> {
     }
 }
 
-/// Rounds over all nodes in which excess is lowered.
-const MOST_ROUNDS: usize = 16;
+const MAX_ROUNDS: usize = 16;
 
-/// How far a load is above its bound, as a share of the bound.
-fn share_above(load: u64, cap: u64) -> f64 {
+/// The load above the bound, relative to the bound.
+fn relative_excess(load: u64, cap: u64) -> f64 {
     load.saturating_sub(cap) as f64 / cap.max(1) as f64
 }

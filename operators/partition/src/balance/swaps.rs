@@ -1,50 +1,50 @@
-//! Exchanging nodes: what still helps when parts are full, and no node can go anywhere alone.
+//! Exchanges of two nodes, for parts so full that no single node can move.
 
-use super::{Bounds, Loads, MOST_ROUNDS, Quantity};
+use super::{Bounds, Loads, MAX_ROUNDS, Quantity};
 
-/// Of the partners that a node could have, how many are looked at for the one that loses least.
-const LOOKED_AT: usize = 16;
-/// Pairs of kinds of nodes that two parts try with each other.
-const MOST_KINDS: usize = 4096;
-/// What counts as less excess, in a sum of shares.
-const LESS: f64 = -1e-9;
+/// Number of candidates from which the partner of a node is chosen.
+const MAX_CANDIDATES: usize = 16;
+/// Largest number of pairs of node kinds that are tried between two parts.
+const MAX_KIND_PAIRS: usize = 4096;
+/// Largest change of the excess that counts as a decrease.
+const DECREASE: f64 = -1e-9;
 
 impl Bounds<'_> {
-    /// Exchanges nodes of overfull parts with nodes of others as long as that lowers the excess; the parts' numbers of nodes stay. Returns
-    /// how many exchanges were made.
+    /// Exchanges nodes of overfull parts with nodes of other parts while the excess falls. Returns the number of
+    /// exchanges.
     ///
-    /// Nodes of a *kind* (split and type, as far as they are bounded) differ in in-edges only: exchanged with each other they touch one
-    /// bound. So these come first, then pairs of kinds that break no bound; only when none is left are bounds broken for the
-    /// sake of others that gain more.
+    /// A *kind* is a pair of split and type, as far as these are bounded. Nodes of one kind differ in in-edges only, so
+    /// their exchange affects one bound. It is tried first, then kinds that break no bound, then other kinds.
     pub(super) fn exchange(
         &self,
         assignment: &mut [u16],
         loads: &mut Loads,
-        pull: &impl Fn(usize, usize) -> u32,
+        neighbors_in: &impl Fn(usize, usize) -> u32,
     ) -> usize {
         let mut swapped = 0;
         let mut strict = true;
-        for _ in 0..MOST_ROUNDS {
-            if self.kept(loads) {
+        for _ in 0..MAX_ROUNDS {
+            if self.satisfied(loads) {
                 break;
             }
             let before = (swapped, self.excess(loads));
             let members = Members::new(self, assignment);
             for part in 0..self.parts {
-                // Who has most room first.
+                // The least full part first.
                 let mut others: Vec<usize> = (0..self.parts).filter(|&other| other != part).collect();
                 others.sort_by(|&a, &b| self.fullness(loads, part, a).total_cmp(&self.fullness(loads, part, b)));
                 for other in others {
-                    if !self.over(loads, part) {
+                    if !self.is_overfull(loads, part) {
                         break;
                     }
-                    let mut pair = Pair { bounds: self, assignment, loads, from: part, to: other, strict, pull };
+                    let mut pair =
+                        Pair { bounds: self, assignment, loads, from: part, to: other, strict, neighbors_in };
                     swapped += pair.exchange(&members);
                 }
             }
-            // Where little is gained it is not going to be more.
-            let faded = self.excess(loads) > 0.99 * before.1;
-            match (strict, swapped == before.0 || faded) {
+            // Later rounds gain no more than this one.
+            let stalled = self.excess(loads) > 0.99 * before.1;
+            match (strict, swapped == before.0 || stalled) {
                 (true, true) => strict = false,
                 (false, true) => break,
                 (_, false) => strict = true,
@@ -53,12 +53,11 @@ impl Bounds<'_> {
         swapped
     }
 
-    /// Whether a part breaks a bound.
-    fn over(&self, loads: &Loads, part: usize) -> bool {
+    fn is_overfull(&self, loads: &Loads, part: usize) -> bool {
         (0..self.rules.len()).any(|rule| self.load(loads, rule, part) > self.rules[rule].cap)
     }
 
-    /// How full `other` is, summed over the quantities of which `part` has too much.
+    /// The load of `other` relative to the bound, summed over the quantities in which `part` is overfull.
     fn fullness(&self, loads: &Loads, part: usize, other: usize) -> f64 {
         let share = |rule: usize| self.load(loads, rule, other) as f64 / self.rules[rule].cap.max(1) as f64;
         (0..self.rules.len()).filter(|&rule| self.load(loads, rule, part) > self.rules[rule].cap).map(share).sum()
@@ -66,23 +65,23 @@ impl Bounds<'_> {
 
     /// The split and the type of a node, as far as they are bounded.
     fn kind(&self, node: usize) -> u32 {
-        let bounded = |what| u32::from(self.rules.iter().any(|rule| rule.what == what));
+        let bounded = |quantity| u32::from(self.rules.iter().any(|rule| rule.quantity == quantity));
         let split = self.splits.get(node).map_or(0, |&split| u32::from(split) * bounded(Quantity::Split(split)));
         let kind = self.types.get(node).map_or(0, |&kind| (u32::from(kind) + 1) * bounded(Quantity::Type(kind)));
         split << 17 | kind
     }
 
-    /// The quantity whose amounts differ from node to node.
-    fn weighed(&self) -> Option<usize> {
-        self.rules.iter().position(|rule| rule.what == Quantity::InEdges)
+    /// The rule on in-edges, the only quantity with different amounts per node.
+    fn in_edge_rule(&self) -> Option<usize> {
+        self.rules.iter().position(|rule| rule.quantity == Quantity::InEdges)
     }
 }
 
-/// The nodes of every part, by kind, as they were when a round began.
+/// The nodes of every part by kind, at the start of a round.
 struct Members {
     /// Sorted by part, kind, index.
     order: Vec<u32>,
-    /// Where each kind of each part begins in `order`: `(part, kind, first)`.
+    /// First position in `order` of each kind of each part: `(part, kind, first)`.
     begins: Vec<(u16, u32, usize)>,
 }
 
@@ -101,7 +100,7 @@ impl Members {
         Self { order, begins }
     }
 
-    /// The kinds of a part's nodes, each with its nodes.
+    /// Iterates over `(kind, nodes)` of a part.
     fn of(&self, part: usize) -> impl Iterator<Item = (u32, &[u32])> {
         let first = self.begins.partition_point(|begin| usize::from(begin.0) < part);
         let end = self.begins.partition_point(|begin| usize::from(begin.0) <= part);
@@ -113,66 +112,66 @@ impl Members {
     }
 }
 
-/// An overfull part, and one that may help.
+/// An overfull part and a part to exchange nodes with.
 struct Pair<'a, 'b, P> {
     bounds: &'a Bounds<'b>,
     assignment: &'a mut [u16],
     loads: &'a mut Loads,
     from: usize,
     to: usize,
-    /// Whether nothing that is kept may be broken.
+    /// Whether no satisfied bound may be broken.
     strict: bool,
-    pull: &'a P,
+    neighbors_in: &'a P,
 }
 
 impl<P: Fn(usize, usize) -> u32> Pair<'_, '_, P> {
-    /// Exchanges what helps, until the first part keeps its bounds.
+    /// Exchanges nodes until part `from` is within its bounds. Returns the number of exchanges.
     fn exchange(&mut self, members: &Members) -> usize {
         let mut kinds: Vec<(bool, f64, &[u32], &[u32])> = Vec::new();
-        for (kind, leavers) in members.of(self.from) {
-            for (other, comers) in members.of(self.to).take(MOST_KINDS.saturating_sub(kinds.len())) {
+        for (kind, outgoing) in members.of(self.from) {
+            for (other, incoming) in members.of(self.to).take(MAX_KIND_PAIRS.saturating_sub(kinds.len())) {
                 let change = match kind == other {
                     true => 0.0,
-                    false => self.change(leavers[0], comers[0], None),
+                    false => self.excess_change(outgoing[0], incoming[0], None),
                 };
                 if !(self.strict && change > 0.0) {
-                    kinds.push((kind != other, change, leavers, comers));
+                    kinds.push((kind != other, change, outgoing, incoming));
                 }
             }
         }
-        // What mends splits and types, then what leaves them as they are.
+        // Pairs that improve splits and types first, then pairs that do not change them.
         kinds.sort_by(|a, b| a.1.total_cmp(&b.1).then(a.0.cmp(&b.0)));
         let mut swapped = 0;
-        for (_, _, leavers, comers) in kinds {
-            if !self.bounds.over(self.loads, self.from) {
+        for (_, _, outgoing, incoming) in kinds {
+            if !self.bounds.is_overfull(self.loads, self.from) {
                 break;
             }
-            swapped += self.exchange_kinds(leavers, comers);
+            swapped += self.exchange_kinds(outgoing, incoming);
         }
         swapped
     }
 
-    /// Exchanges nodes of one kind with nodes of another: those first that lose least for the weight that they take along.
-    fn exchange_kinds(&mut self, leavers: &[u32], comers: &[u32]) -> usize {
-        let weight = |node: u32| self.bounds.weighed().map_or(0, |rule| self.bounds.weight(rule, node as usize));
+    /// Exchanges nodes of two kinds, in ascending order of lost neighbors per weight.
+    fn exchange_kinds(&mut self, outgoing: &[u32], incoming: &[u32]) -> usize {
+        let weight = |node: u32| self.bounds.in_edge_rule().map_or(0, |rule| self.bounds.weight(rule, node as usize));
         let is_in = |node: u32, part: usize| usize::from(self.assignment[node as usize]) == part;
-        let still = comers.iter().filter(|&&node| is_in(node, self.to));
+        let still = incoming.iter().filter(|&&node| is_in(node, self.to));
         let mut partners: Vec<(u64, u32)> = still.map(|&node| (weight(node), node)).collect();
         let loss = |node: u32| self.loss(node, self.from, self.to) / (weight(node) + 1) as f64;
-        let still = leavers.iter().filter(|&&node| is_in(node, self.from));
-        let mut leavers: Vec<(f64, u32)> = still.map(|&node| (loss(node), node)).collect();
+        let still = outgoing.iter().filter(|&&node| is_in(node, self.from));
+        let mut outgoing: Vec<(f64, u32)> = still.map(|&node| (loss(node), node)).collect();
         partners.sort_unstable();
-        leavers.sort_unstable_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
-        // `next[at]` leads to the first partner from `at` on that is still there.
+        outgoing.sort_unstable_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
+        // `next[at]` leads to the first unused partner from `at` on.
         let mut next: Vec<u32> = (0..=partners.len() as u32).collect();
         let mut swapped = 0;
-        for (_, node) in leavers {
-            if !self.bounds.over(self.loads, self.from) || first(&mut next, 0) == partners.len() {
+        for (_, node) in outgoing {
+            if !self.bounds.is_overfull(self.loads, self.from) || first_unused(&mut next, 0) == partners.len() {
                 break;
             }
             let Some(at) = self.partner(node, &partners, &mut next) else {
-                // Without weights all pairs are alike.
-                if self.bounds.weighed().is_none() {
+                // Without weights all pairs are equal.
+                if self.bounds.in_edge_rule().is_none() {
                     break;
                 }
                 continue;
@@ -188,46 +187,46 @@ impl<P: Fn(usize, usize) -> u32> Pair<'_, '_, P> {
         swapped
     }
 
-    /// Of the first few partners that may do, the one that loses least and lowers the excess.
+    /// Returns the position of the candidate that loses the fewest neighbors and lowers the excess.
     fn partner(&self, node: u32, partners: &[(u64, u32)], next: &mut [u32]) -> Option<usize> {
         let (mut begin, mut heaviest) = (0, u64::MAX);
-        if let Some(rule) = self.bounds.weighed() {
+        if let Some(rule) = self.bounds.in_edge_rule() {
             let cap = self.bounds.rules[rule].cap;
             let weight = self.bounds.weight(rule, node as usize);
             let (own, other) =
                 (self.bounds.load(self.loads, rule, self.from), self.bounds.load(self.loads, rule, self.to));
-            let (over, room) = (own.saturating_sub(cap), cap.saturating_sub(other));
-            // How much lighter the partner may be; and how much heavier.
-            let most = if self.strict { room } else { room + over };
+            let (over, free) = (own.saturating_sub(cap), cap.saturating_sub(other));
+            // The partner may be lighter by `most`, and heavier by the free capacity of the own part.
+            let most = if self.strict { free } else { free + over };
             begin = partners.partition_point(|partner| partner.0 < weight.saturating_sub(most));
             heaviest = weight + cap.saturating_sub(own);
         }
         let mut best: Option<(f64, usize)> = None;
-        let mut at = first(next, begin);
-        for _ in 0..LOOKED_AT {
+        let mut at = first_unused(next, begin);
+        for _ in 0..MAX_CANDIDATES {
             let Some(&(_, other)) = partners.get(at).filter(|partner| partner.0 <= heaviest) else { break };
             if best.is_none_or(|best| self.loss(other, self.to, self.from) < best.0)
-                && self.change(node, other, Some(self.strict)) < LESS
+                && self.excess_change(node, other, Some(self.strict)) < DECREASE
             {
                 best = Some((self.loss(other, self.to, self.from), at));
             }
-            at = first(next, at + 1);
+            at = first_unused(next, at + 1);
         }
         best.map(|best| best.1)
     }
 
-    /// How many neighbors' company a node loses.
+    /// The number of neighbors that a node loses by a move.
     fn loss(&self, node: u32, from: usize, to: usize) -> f64 {
-        f64::from((self.pull)(node as usize, from)) - f64::from((self.pull)(node as usize, to))
+        f64::from((self.neighbors_in)(node as usize, from)) - f64::from((self.neighbors_in)(node as usize, to))
     }
 
-    /// How the excess changes when a node of each part goes to the other: of all quantities, and infinite when `strict` and a bound
-    /// gets broken further; or, for none, of splits and types alone.
-    fn change(&self, node: u32, other: u32, strict: Option<bool>) -> f64 {
+    /// The change of the excess when the two nodes are exchanged. With `Some(true)`, infinite if the excess of any
+    /// bound rises. With `None`, only splits and types count.
+    fn excess_change(&self, node: u32, other: u32, strict: Option<bool>) -> f64 {
         let bounds = self.bounds;
         let mut sum = 0.0;
         for (rule, of) in bounds.rules.iter().enumerate() {
-            if strict.is_none() && of.what == Quantity::InEdges {
+            if strict.is_none() && of.quantity == Quantity::InEdges {
                 continue;
             }
             let (out, back) = (bounds.weight(rule, node as usize), bounds.weight(rule, other as usize));
@@ -236,7 +235,7 @@ impl<P: Fn(usize, usize) -> u32> Pair<'_, '_, P> {
             }
             for (part, less, more) in [(self.from, out, back), (self.to, back, out)] {
                 let load = bounds.load(self.loads, rule, part);
-                let change = super::share_above(load - less + more, of.cap) - super::share_above(load, of.cap);
+                let change = super::relative_excess(load - less + more, of.cap) - super::relative_excess(load, of.cap);
                 if strict == Some(true) && change > 0.0 {
                     return f64::INFINITY;
                 }
@@ -247,8 +246,8 @@ impl<P: Fn(usize, usize) -> u32> Pair<'_, '_, P> {
     }
 }
 
-/// The first partner from `at` on that is still there; halves the way for those who ask later.
-fn first(next: &mut [u32], mut at: usize) -> usize {
+/// Returns the first unused position from `at` on, and halves the path for later calls.
+fn first_unused(next: &mut [u32], mut at: usize) -> usize {
     at = at.min(next.len() - 1);
     while next[at] as usize != at {
         next[at] = next[next[at] as usize];

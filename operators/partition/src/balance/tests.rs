@@ -1,4 +1,4 @@
-//! Bounds are those that a naive count finds, and are kept where they can be.
+//! Compares bounds with a naive count, and checks that they hold where possible.
 
 use super::*;
 use gnnflow_data::Targets;
@@ -6,7 +6,7 @@ use gnnflow_data::rng::{Key, Purpose};
 use gnnflow_data::testing::{TestGraph, TestStream, graphs, power_law};
 
 #[test]
-fn the_bound_on_nodes_can_always_be_kept() {
+fn repair_always_satisfies_the_bound_on_nodes() {
     for graph in graphs() {
         for parts in [1, 2, 7, 100] {
             let stream = graph.stream();
@@ -14,7 +14,7 @@ fn the_bound_on_nodes_can_always_be_kept() {
             let mut all_in_one = vec![(parts - 1) as u16; graph.nodes as usize];
             let mut loads = bounds.loads(&all_in_one);
             bounds.repair(&mut all_in_one, &mut loads, |_, _| 0);
-            assert!(bounds.kept(&loads), "{}: {loads:?}", graph.name);
+            assert!(bounds.satisfied(&loads), "{}: {loads:?}", graph.name);
             assert_eq!(loads, bounds.loads(&all_in_one));
             let mean = f64::from(graph.nodes) / f64::from(parts);
             assert_eq!(bounds.cap(0), ((1.05 * mean) as u64).max(mean.ceil() as u64).max(u64::from(graph.nodes > 0)));
@@ -23,7 +23,7 @@ fn the_bound_on_nodes_can_always_be_kept() {
 }
 
 #[test]
-fn every_quantity_is_brought_within_its_bound() {
+fn repair_satisfies_the_bounds_of_all_quantities() {
     let graph = power_law(600, 4000, 3);
     let mut stream = graph.stream();
     stream.splits = (0..600).map(|v| [1, 1, 2, 3, 0][v % 5]).collect();
@@ -35,31 +35,31 @@ fn every_quantity_is_brought_within_its_bound() {
     assert_eq!(bounds.total(1), 240);
     let mut assignment: Vec<u16> = (0..600).map(|v| if v < 450 { 0 } else { 3 }).collect();
     let mut loads = bounds.loads(&assignment);
-    assert!(!bounds.kept(&loads));
+    assert!(!bounds.satisfied(&loads));
     bounds.repair(&mut assignment, &mut loads, |node, part| (node as u32 * 7 + part as u32) % 5);
-    assert!(bounds.kept(&loads), "{loads:?}");
+    assert!(bounds.satisfied(&loads), "{loads:?}");
     assert_eq!(loads, bounds.loads(&assignment));
 }
 
 #[test]
-fn those_go_first_that_lose_least() {
+fn repair_moves_nodes_with_the_smallest_loss_first() {
     let graph = power_law(10, 0, 1);
     let stream = graph.stream();
     let bounds = Bounds::new(&stream, &Goal::new(2)).unwrap();
     let mut assignment = vec![0; 10];
     let mut loads = bounds.loads(&assignment);
-    // Nodes 5 to 9 have their neighbors elsewhere.
+    // The neighbors of nodes 5 to 9 are in part 1.
     let moved = bounds.repair(&mut assignment, &mut loads, |node, part| u32::from((node >= 5) == (part == 1)));
     assert_eq!((moved, assignment), (5, vec![0, 0, 0, 0, 0, 1, 1, 1, 1, 1]));
 }
 
-/// Everything bounded: all but the number of nodes by `loose`.
+/// Targets for all quantities: `nodes` for the number of nodes, `loose` for the others.
 fn everything(nodes: f64, loose: f64) -> Targets {
     let some = Some(loose);
     Targets { nodes, edges: some, train: some, val: some, test: some, types: some }
 }
 
-/// Ranges of descending degree: all the hubs in the first part.
+/// Ranges of descending degree: all hubs are in the first part.
 fn by_degree(graph: &TestGraph, parts: usize) -> Vec<u16> {
     let mut degrees = vec![0u32; graph.nodes as usize];
     graph.edges.iter().for_each(|&(src, dst)| [src, dst].into_iter().for_each(|end| degrees[end as usize] += 1));
@@ -70,7 +70,7 @@ fn by_degree(graph: &TestGraph, parts: usize) -> Vec<u16> {
     assignment
 }
 
-/// Checks an assignment against the goal, without [`Bounds`]: the share of every quantity that the fullest part has.
+/// Checks an assignment against the goal without [`Bounds`]. Returns a description of each broken bound.
 fn naive_kept(stream: &TestStream, goal: &Goal, assignment: &[u16]) -> Vec<String> {
     let nodes = assignment.len();
     let mut broken = Vec::new();
@@ -111,7 +111,7 @@ fn naive_kept(stream: &TestStream, goal: &Goal, assignment: &[u16]) -> Vec<Strin
 }
 
 #[test]
-fn ranges_of_descending_degree_are_brought_within_every_bound_by_exchanges() {
+fn repair_of_ranges_of_descending_degree_satisfies_all_bounds() {
     for (nodes, edges, seed) in [(600u32, 4000, 3), (1000, 8000, 2), (3000, 40_000, 7), (2000, 5000, 11)] {
         for undirected in [false, true] {
             let graph = power_law(nodes, edges, seed);
@@ -126,12 +126,12 @@ fn ranges_of_descending_degree_are_brought_within_every_bound_by_exchanges() {
                     let bounds = Bounds::new(&stream, &goal).unwrap();
                     for mut assignment in [by_degree(&graph, parts as usize), vec![0; nodes as usize]] {
                         let mut loads = bounds.loads(&assignment);
-                        assert!(!bounds.kept(&loads) && !naive_kept(&stream, &goal, &assignment).is_empty());
+                        assert!(!bounds.satisfied(&loads) && !naive_kept(&stream, &goal, &assignment).is_empty());
                         bounds.repair(&mut assignment, &mut loads, |node, part| (node as u32 * 7 + part as u32) % 5);
                         assert_eq!(loads, bounds.loads(&assignment));
                         let broken = naive_kept(&stream, &goal, &assignment);
-                        assert_eq!(broken.is_empty(), bounds.kept(&loads));
-                        // Beside a hub of nearly a part's share there is room for the lightest nodes only, if for those.
+                        assert_eq!(broken.is_empty(), bounds.satisfied(&loads));
+                        // A hub with nearly a part's share leaves capacity for the lightest nodes at most.
                         let hub = (0..nodes as usize).map(|node| bounds.weight(4, node)).max().unwrap();
                         let hopeless = 4 * u64::from(parts) * hub > 3 * bounds.total(4);
                         let case = format!("{nodes} nodes in {parts}, {of_nodes} {loose} {undirected}");
@@ -145,8 +145,8 @@ fn ranges_of_descending_degree_are_brought_within_every_bound_by_exchanges() {
 }
 
 #[test]
-fn an_exchange_never_changes_the_numbers_of_nodes_nor_raises_the_excess() {
-    // Bounds that cannot be kept: every heavy node is of one type.
+fn exchange_keeps_node_counts_and_lowers_the_excess() {
+    // No assignment satisfies these bounds: every heavy node has the same type.
     let graph = power_law(400, 6000, 5);
     let mut stream = graph.stream();
     stream.types = (0..400).map(|node| u16::from(node < 40)).collect();
@@ -164,8 +164,8 @@ fn an_exchange_never_changes_the_numbers_of_nodes_nor_raises_the_excess() {
 }
 
 #[test]
-fn those_change_places_that_lose_least() {
-    // Two parts of 20; part 0 has all ten nodes of split 1. Of those, the odd ones have their neighbors in part 1.
+fn exchange_prefers_nodes_with_the_smallest_loss() {
+    // Two parts of 20. Part 0 has all ten nodes of split 1; the odd ones have their neighbors in part 1.
     let graph = power_law(40, 0, 1);
     let mut stream = graph.stream();
     stream.splits = (0..40).map(|node| u8::from(node < 10)).collect();
@@ -175,6 +175,6 @@ fn those_change_places_that_lose_least() {
     let mut loads = bounds.loads(&assignment);
     let moved =
         bounds.repair(&mut assignment, &mut loads, |node, part| u32::from((node < 10 && node % 2 == 1) == (part == 1)));
-    assert!(moved > 0 && bounds.kept(&loads));
+    assert!(moved > 0 && bounds.satisfied(&loads));
     assert!((0..10).all(|node| assignment[node] == node as u16 % 2), "{assignment:?}");
 }

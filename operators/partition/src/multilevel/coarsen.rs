@@ -1,4 +1,4 @@
-//! A graph in memory made small enough for METIS: clusters by label propagation, and the graph of their heaviest edges.
+//! Coarsening of a graph in memory: clusters by label propagation, and the graph of their heaviest edges.
 
 use std::cmp::Reverse;
 
@@ -7,18 +7,18 @@ use rayon::prelude::*;
 
 use crate::graph::Graph;
 
-/// Nodes that choose at a time, all seeing the same labels: the unit of parallel work, and part of the result.
+/// Number of nodes that choose in parallel by the same labels. The result depends on it.
 const BATCH: usize = 4096;
-/// Neighbors that a node looks at in a round; of more, every so-manieth.
-const LOOKED_AT: usize = 32;
-/// Of how many clusters one is looked at, to guess how many edges there are.
-const GUESSED_FROM: usize = 64;
+/// Number of neighbors from which a label is chosen. Larger lists are sampled at a regular stride.
+const MAX_SAMPLED: usize = 32;
+/// Stride of the clusters from which the number of edges is estimated.
+const ESTIMATE_STRIDE: usize = 64;
 
-/// The cluster of every node, numbered from 0 in the order of their first nodes, and how many there are. No cluster has more
-/// than `most` nodes. The same for any number of threads.
+/// Clusters nodes by label propagation: in each round every node joins the cluster of most of its (sampled) neighbors.
 ///
-/// Label propagation: in each of `rounds` rounds every node joins the cluster that most of (a sample of) its neighbors are in.
-pub(super) fn cluster(graph: &Graph, most: u32, rounds: u64, seed: u64) -> (Vec<u32>, usize) {
+/// Returns the cluster of every node, numbered in the order of first nodes, and the number of clusters. A cluster has
+/// at most `limit` nodes. The result is equal for any number of threads.
+pub(super) fn cluster(graph: &Graph, limit: u32, rounds: u64, seed: u64) -> (Vec<u32>, usize) {
     let nodes = graph.nodes();
     let mut labels: Vec<u32> = (0..nodes as u32).collect();
     let mut sizes = vec![1u32; nodes];
@@ -28,14 +28,15 @@ pub(super) fn cluster(graph: &Graph, most: u32, rounds: u64, seed: u64) -> (Vec<
         let mut moved = 0;
         for first in (0..nodes).step_by(BATCH) {
             let batch = first..nodes.min(first + BATCH);
-            let wish = |votes: &mut Vec<u32>, node| favourite(graph, &labels, &sizes, most, key, node, votes);
-            let wishes: Vec<u32> = batch.clone().into_par_iter().with_min_len(256).map_init(Vec::new, wish).collect();
-            for (node, wish) in batch.zip(wishes) {
+            let choice = |votes: &mut Vec<u32>, node| preferred_label(graph, &labels, &sizes, limit, key, node, votes);
+            let choices: Vec<u32> =
+                batch.clone().into_par_iter().with_min_len(256).map_init(Vec::new, choice).collect();
+            for (node, choice) in batch.zip(choices) {
                 let label = &mut labels[node];
-                if wish != *label && sizes[wish as usize] < most {
+                if choice != *label && sizes[choice as usize] < limit {
                     sizes[*label as usize] -= 1;
-                    sizes[wish as usize] += 1;
-                    *label = wish;
+                    sizes[choice as usize] += 1;
+                    *label = choice;
                     moved += 1;
                 }
             }
@@ -48,46 +49,45 @@ pub(super) fn cluster(graph: &Graph, most: u32, rounds: u64, seed: u64) -> (Vec<
     (labels, count)
 }
 
-/// The label that a node would like best.
-fn favourite(
+/// Returns the label of most sampled neighbors among clusters below the size limit.
+fn preferred_label(
     graph: &Graph,
     labels: &[u32],
     sizes: &[u32],
-    most: u32,
+    limit: u32,
     key: Key,
     node: usize,
     votes: &mut Vec<u32>,
 ) -> u32 {
-    let (neighbours, own) = (graph.neighbours(node), labels[node]);
-    let step = (neighbours.len() / LOOKED_AT).max(1);
+    let (neighbors, own_label) = (graph.neighbors(node), labels[node]);
+    let step = (neighbors.len() / MAX_SAMPLED).max(1);
     let first = key.below(node as u64, step as u64) as usize;
     votes.clear();
-    votes.extend(neighbours.iter().skip(first).step_by(step).map(|&other| labels[other as usize]));
+    votes.extend(neighbors.iter().skip(first).step_by(step).map(|&other| labels[other as usize]));
     votes.sort_unstable();
-    let of_own = votes.iter().filter(|&&label| label == own).count();
-    // The own label wins a tie, and else chance does: were it the lowest, low labels would spread over the graph.
-    let (mut best, mut count, mut luck) = (own, of_own, u64::MAX);
+    let of_own = votes.iter().filter(|&&label| label == own_label).count();
+    // The own label wins a tie, otherwise a random one. The lowest label would spread over the graph.
+    let (mut best, mut count, mut tie_break) = (own_label, of_own, u64::MAX);
     for same in votes.chunk_by(|a, b| a == b) {
         let label = same[0];
-        if label == own || same.len() < count || sizes[label as usize] >= most {
+        if label == own_label || same.len() < count || sizes[label as usize] >= limit {
             continue;
         }
         let draw = key.draw(u64::from(label)) >> 1;
-        if same.len() > count || draw > luck && luck != u64::MAX {
-            (best, count, luck) = (label, same.len(), draw);
+        if same.len() > count || draw > tie_break && tie_break != u64::MAX {
+            (best, count, tie_break) = (label, same.len(), draw);
         }
     }
     best
 }
 
-/// The modularity of clusters: the share of edges inside them, less what it would be by chance.
-///
+/// The modularity of clusters: the share of edges inside them, less the expected share in a random graph.
 /// M. E. J. Newman, M. Girvan: Finding and evaluating community structure in networks. Physical Review E 69, 2004.
 pub(super) fn modularity(graph: &Graph, clusters: &[u32], count: usize) -> f64 {
     let mut volumes = vec![0u64; count];
     clusters.iter().enumerate().for_each(|(node, &cluster)| volumes[cluster as usize] += graph.degree(node));
     let inside = |node: usize| {
-        graph.neighbours(node).iter().filter(|&&other| clusters[other as usize] == clusters[node]).count() as u64
+        graph.neighbors(node).iter().filter(|&&other| clusters[other as usize] == clusters[node]).count() as u64
     };
     let inside: u64 = (0..graph.nodes()).into_par_iter().with_min_len(4096).map(inside).sum();
     let all = graph.entries().max(1) as f64;
@@ -95,7 +95,7 @@ pub(super) fn modularity(graph: &Graph, clusters: &[u32], count: usize) -> f64 {
     inside as f64 / all - chance
 }
 
-/// Numbers labels from 0 in the order in which they come; returns how many there are.
+/// Renumbers labels from 0 in the order of first occurrence. Returns the number of labels.
 pub(super) fn number(labels: &mut [u32]) -> usize {
     let mut numbers = vec![u32::MAX; labels.len()];
     let mut count = 0;
@@ -110,9 +110,9 @@ pub(super) fn number(labels: &mut [u32]) -> usize {
     count as usize
 }
 
-/// The graph of the clusters: an edge weighs as much as edges of `graph` join its ends. At most about `most` edges: beyond, each
-/// cluster keeps the same share of its edges, the heaviest (an edge stays that one of its ends keeps).
-pub(super) fn contract(graph: &Graph, clusters: &[u32], count: usize, most: usize) -> Graph {
+/// Builds the graph of the clusters, weighted by the number of edges of `graph`. With more than about `limit` edges,
+/// each cluster keeps an equal share of its heaviest edges. An edge stays if either end keeps it.
+pub(super) fn contract(graph: &Graph, clusters: &[u32], count: usize, limit: usize) -> Graph {
     let mut starts = vec![0u32; count + 1];
     clusters.iter().for_each(|&cluster| starts[cluster as usize + 1] += 1);
     (0..count).for_each(|cluster| starts[cluster + 1] += starts[cluster]);
@@ -123,11 +123,11 @@ pub(super) fn contract(graph: &Graph, clusters: &[u32], count: usize, most: usiz
         members[*at as usize] = node;
         *at += 1;
     }
-    // Fills `found` with the neighboring clusters of one, each with its weight.
-    let around = |cluster: usize, sums: &mut [u32], found: &mut Vec<(u32, u32)>| {
+    // Fills `found` with the neighboring clusters of `cluster` and their weights.
+    let neighbor_clusters = |cluster: usize, sums: &mut [u32], found: &mut Vec<(u32, u32)>| {
         found.clear();
         for &member in &members[starts[cluster] as usize..starts[cluster + 1] as usize] {
-            for &other in graph.neighbours(member as usize) {
+            for &other in graph.neighbors(member as usize) {
                 let other = clusters[other as usize];
                 if other as usize != cluster {
                     if sums[other as usize] == 0 {
@@ -142,34 +142,36 @@ pub(super) fn contract(graph: &Graph, clusters: &[u32], count: usize, most: usiz
         }
     };
     let scratch = || (vec![0u32; count], Vec::new());
-    let step = if count > 64 * GUESSED_FROM { GUESSED_FROM } else { 1 };
-    let seen: usize = (0..count.div_ceil(step))
+    let step = if count > 64 * ESTIMATE_STRIDE { ESTIMATE_STRIDE } else { 1 };
+    let sampled: usize = (0..count.div_ceil(step))
         .into_par_iter()
         .with_min_len(1024)
         .map_init(scratch, |(sums, found), cluster| {
-            around(cluster * step, sums, found);
+            neighbor_clusters(cluster * step, sums, found);
             found.len()
         })
         .sum();
-    let entries = seen * step;
-    let share = if entries <= 2 * most { 1.0 } else { most as f64 / entries as f64 };
+    let entries = sampled * step;
+    let share = if entries <= 2 * limit { 1.0 } else { limit as f64 / entries as f64 };
     let key = Key::new(0, Purpose::Partition).fold_str("contract");
     let mut edges: Vec<(u64, u32)> = (0..count)
         .into_par_iter()
         .with_min_len(4096)
         .map_init(scratch, |(sums, found), cluster| {
-            around(cluster, sums, found);
-            let name = |other: u32| {
+            neighbor_clusters(cluster, sums, found);
+            let edge_key = |other: u32| {
                 let (low, high) = (other.min(cluster as u32), other.max(cluster as u32));
                 u64::from(low) << 32 | u64::from(high)
             };
-            let kept = ((found.len() as f64 * share).ceil() as usize).min(found.len());
-            if kept > 0 && kept < found.len() {
-                found.select_nth_unstable_by_key(kept - 1, |&(other, weight)| (Reverse(weight), key.draw(name(other))));
+            let num_kept = ((found.len() as f64 * share).ceil() as usize).min(found.len());
+            if num_kept > 0 && num_kept < found.len() {
+                found.select_nth_unstable_by_key(num_kept - 1, |&(other, weight)| {
+                    (Reverse(weight), key.draw(edge_key(other)))
+                });
             }
-            // Whole, each edge is found from both ends and told by one.
-            let told = found[..kept].iter().filter(|&&(other, _)| share < 1.0 || cluster < other as usize);
-            told.map(|&(other, weight)| (name(other), weight)).collect::<Vec<_>>()
+            // If no edge is dropped, only the lower end emits it.
+            let emitted = found[..num_kept].iter().filter(|&&(other, _)| share < 1.0 || cluster < other as usize);
+            emitted.map(|&(other, weight)| (edge_key(other), weight)).collect::<Vec<_>>()
         })
         .flatten_iter()
         .collect();

@@ -1,4 +1,4 @@
-//! The graph of clusters, counted from the stream by sorting.
+//! The graph of clusters, built from the stream by sorting.
 
 use std::cmp::Reverse;
 
@@ -7,20 +7,20 @@ use gnnflow_data::{GraphStream, Result};
 
 use crate::graph::Graph;
 
-/// The graph of `count` clusters: an edge weighs as much as edges of the stream join its ends. Of more than `most` edges the
-/// heaviest are kept, among equals those that a hash names. Holds 32 bytes for each of `most` edges, and sorts in `memory` bytes.
+/// Builds the graph of `count` clusters, weighted by the number of edges of the stream. Only the `max_edges` heaviest
+/// edges are kept; a hash breaks ties. Uses 32 bytes for each of `max_edges` edges, and sorts in `memory` bytes.
 pub(super) fn contract(
     graph: &dyn GraphStream,
     clusters: &[u32],
     count: usize,
-    most: usize,
+    max_edges: usize,
     memory: u64,
 ) -> Result<Graph> {
     let key = |src: u32, dst: u32| {
         let (one, other) = (clusters[src as usize], clusters[dst as usize]);
         (one != other).then(|| u64::from(one.min(other)) << 32 | u64::from(one.max(other)))
     };
-    let mut heaviest = Heaviest { most: most.max(1), edges: Vec::new() };
+    let mut heaviest = Heaviest { max_edges: max_edges.max(1), edges: Vec::new() };
     graph.count_keys("contracting", memory, &key, &mut |counts| {
         counts.iter().for_each(|&(key, count)| heaviest.add(key, count));
         Ok(())
@@ -28,42 +28,43 @@ pub(super) fn contract(
     Ok(Graph::of_weighted_edges(count, &heaviest.finish()))
 }
 
-/// The heaviest of many edges, in at most twice the room.
+/// Collects the `max_edges` heaviest edges, with space for at most twice as many.
 struct Heaviest {
-    most: usize,
+    max_edges: usize,
     edges: Vec<(u64, u32)>,
 }
 
 impl Heaviest {
     fn add(&mut self, key: u64, count: u64) {
-        if self.edges.len() == 2 * self.most {
-            self.drop_the_lightest();
+        if self.edges.len() == 2 * self.max_edges {
+            self.drop_lightest();
         }
-        self.edges.push((key, count.min(u64::from(MAX_EDGE)) as u32));
+        self.edges.push((key, count.min(u64::from(MAX_WEIGHT)) as u32));
     }
 
-    fn drop_the_lightest(&mut self) {
-        if self.edges.len() > self.most {
-            let luck = Key::new(0, Purpose::Partition).fold_str("contract");
-            self.edges.select_nth_unstable_by_key(self.most - 1, |&(key, count)| (Reverse(count), luck.draw(key)));
-            self.edges.truncate(self.most);
+    fn drop_lightest(&mut self) {
+        if self.edges.len() > self.max_edges {
+            let tie_break = Key::new(0, Purpose::Partition).fold_str("contract");
+            self.edges
+                .select_nth_unstable_by_key(self.max_edges - 1, |&(key, count)| (Reverse(count), tie_break.draw(key)));
+            self.edges.truncate(self.max_edges);
         }
     }
 
-    /// In ascending order of keys; weights scaled so that METIS can add them up.
+    /// Returns the edges in ascending order of keys, with weights scaled to METIS's 32-bit sums.
     fn finish(mut self) -> Vec<(u64, u32)> {
-        self.drop_the_lightest();
+        self.drop_lightest();
         self.edges.sort_unstable();
         let total: u64 = self.edges.iter().map(|edge| u64::from(edge.1)).sum();
         // METIS counts every edge from both ends.
-        let shift = (u64::BITS - (2 * total / u64::from(MAX_EDGE)).leading_zeros()).min(31);
+        let shift = (u64::BITS - (2 * total / u64::from(MAX_WEIGHT)).leading_zeros()).min(31);
         self.edges.iter_mut().for_each(|edge| edge.1 = (edge.1 >> shift).max(1));
         self.edges
     }
 }
 
-/// What the weights may come to.
-const MAX_EDGE: u32 = 1 << 30;
+/// Upper limit of a weight, and of their sum after scaling.
+const MAX_WEIGHT: u32 = 1 << 30;
 
 #[cfg(test)]
 mod tests {
@@ -72,7 +73,7 @@ mod tests {
     use std::collections::HashMap;
 
     #[test]
-    fn edges_weigh_what_a_hash_map_counts_and_the_heaviest_stay() {
+    fn weights_equal_a_hash_map_and_the_heaviest_edges_are_kept() {
         for graph in graphs() {
             let clusters: Vec<u32> = (0..graph.nodes).map(|node| node * 7 % 5).collect();
             let mut naive: HashMap<u64, u32> = HashMap::new();
@@ -86,20 +87,20 @@ mod tests {
             edges.sort_unstable();
             let whole = contract(&graph.stream(), &clusters, 5, 100, 1 << 20).unwrap();
             assert_eq!(whole, Graph::of_weighted_edges(5, &edges), "{}", graph.name);
-            for most in 1..edges.len() {
-                let kept = contract(&graph.stream(), &clusters, 5, most, 1 << 20).unwrap();
-                assert_eq!(kept.entries(), 2 * most as u64);
+            for max_edges in 1..edges.len() {
+                let kept = contract(&graph.stream(), &clusters, 5, max_edges, 1 << 20).unwrap();
+                assert_eq!(kept.entries(), 2 * max_edges as u64);
                 let mut weights: Vec<u32> = edges.iter().map(|edge| edge.1).collect();
                 weights.sort_unstable_by_key(|&weight| Reverse(weight));
-                let heaviest: u64 = weights[..most].iter().map(|&weight| u64::from(weight)).sum();
+                let heaviest: u64 = weights[..max_edges].iter().map(|&weight| u64::from(weight)).sum();
                 assert_eq!(kept.all_weights().iter().map(|&weight| u64::from(weight)).sum::<u64>(), 2 * heaviest);
             }
         }
     }
 
     #[test]
-    fn weights_that_metis_could_not_add_up_are_scaled() {
-        let mut heaviest = Heaviest { most: 10, edges: Vec::new() };
+    fn weights_above_the_metis_limit_are_scaled() {
+        let mut heaviest = Heaviest { max_edges: 10, edges: Vec::new() };
         for key in 0..10 {
             heaviest.add(key, if key == 9 { 1 } else { u64::MAX });
         }

@@ -1,4 +1,4 @@
-//! Clusters of nodes by stream: a few dozen bytes a node, whatever the number of edges.
+//! Clusters of nodes from a stream, in a few dozen bytes per node for any number of edges.
 //!
 //! A. Hollocou, J. Maudet, T. Bonald, M. Lelarge: A streaming algorithm for graph clustering. 2017.
 
@@ -6,21 +6,20 @@ use gnnflow_data::{GraphStream, Result};
 
 use super::coarsen::number;
 
-/// Nobody's label.
 const NONE: u32 = u32::MAX;
 
 /// The bounds on clusters.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
-    /// Most edge ends of a cluster's nodes.
+    /// Largest number of edge ends of a cluster's nodes.
     pub(super) volume: u64,
-    /// Most nodes of a cluster.
+    /// Largest number of nodes of a cluster.
     pub(super) nodes: u32,
-    /// Most clusters.
+    /// Largest number of clusters.
     pub(super) clusters: usize,
 }
 
-/// The cluster of every node, and how many there are: two passes over the stream.
+/// Returns the cluster of every node and the number of clusters, in two passes over the stream.
 pub(super) fn gather(graph: &dyn GraphStream, degrees: &[u32], limits: Limits) -> Result<(Vec<u32>, usize)> {
     let mut labels = by_volume(graph, degrees, limits)?;
     by_vote(graph, &mut labels, limits.nodes)?;
@@ -29,7 +28,7 @@ pub(super) fn gather(graph: &dyn GraphStream, degrees: &[u32], limits: Limits) -
     Ok((labels, count))
 }
 
-/// Hollocou's rule: of the two ends of an edge between clusters that both have room, the one in the smaller joins the other.
+/// Hollocou's rule: if both clusters of an edge are within the volume limit, the end in the smaller one changes.
 fn by_volume(graph: &dyn GraphStream, degrees: &[u32], limits: Limits) -> Result<Vec<u32>> {
     let mut labels: Vec<u32> = (0..degrees.len() as u32).collect();
     let mut volumes: Vec<u64> = degrees.iter().map(|&degree| u64::from(degree)).collect();
@@ -55,9 +54,9 @@ fn by_volume(graph: &dyn GraphStream, degrees: &[u32], limits: Limits) -> Result
     Ok(labels)
 }
 
-/// A pass of label propagation: every node remembers one candidate (the majority vote of R. S. Boyer and J S. Moore, 1981), and joins it
-/// at the end if there is room.
-fn by_vote(graph: &dyn GraphStream, labels: &mut [u32], most: u32) -> Result<()> {
+/// A pass of label propagation. Every node has one candidate (majority vote of R. S. Boyer and J S. Moore, 1981) and
+/// joins it at the end if that cluster is below the size limit.
+fn by_vote(graph: &dyn GraphStream, labels: &mut [u32], max_nodes: u32) -> Result<()> {
     let mut votes = vec![(NONE, 0u32); labels.len()];
     graph.for_each_edges("improving clusters", &mut |edges| {
         for &(src, dst) in edges.iter().filter(|(src, dst)| src != dst) {
@@ -78,7 +77,7 @@ fn by_vote(graph: &dyn GraphStream, labels: &mut [u32], most: u32) -> Result<()>
     let mut sizes = vec![0u32; labels.len()];
     labels.iter().for_each(|&label| sizes[label as usize] += 1);
     for (label, (candidate, lead)) in labels.iter_mut().zip(votes) {
-        if lead > 0 && candidate != *label && sizes[candidate as usize] < most {
+        if lead > 0 && candidate != *label && sizes[candidate as usize] < max_nodes {
             sizes[*label as usize] -= 1;
             sizes[candidate as usize] += 1;
             *label = candidate;
@@ -87,14 +86,14 @@ fn by_vote(graph: &dyn GraphStream, labels: &mut [u32], most: u32) -> Result<()>
     Ok(())
 }
 
-/// Brings the number of clusters down to `most`: the smallest are put together, those of neighboring numbers with each other, into
-/// a quarter of the places.
-fn pack(labels: &mut [u32], count: usize, most: usize) -> usize {
-    if count <= most {
+/// Merges the smallest clusters, in order of number, into a quarter of `max_clusters` clusters. Returns the number of
+/// clusters, at most `max_clusters`.
+fn pack(labels: &mut [u32], count: usize, max_clusters: usize) -> usize {
+    if count <= max_clusters {
         return count;
     }
-    let bins = (most / 4).max(1);
-    let stay = most - bins;
+    let bins = (max_clusters / 4).max(1);
+    let stay = max_clusters - bins;
     let mut sizes = vec![0u64; count];
     labels.iter().for_each(|&label| sizes[label as usize] += 1);
     let mut order: Vec<u32> = (0..count as u32).collect();
@@ -120,16 +119,16 @@ mod tests {
     use gnnflow_data::testing::graphs;
 
     #[test]
-    fn clusters_keep_their_bounds_and_their_numbers_are_dense() {
+    fn clusters_are_bounded_and_densely_numbered() {
         for graph in graphs() {
             let degrees = Degrees::Exact.begin(&graph.stream()).unwrap();
-            for (volume, nodes, most) in [(10, 4, 1000), (1000, 7, 1000), (1 << 40, 1 << 20, 3)] {
-                let limits = Limits { volume, nodes, clusters: most };
+            for (volume, nodes, max_clusters) in [(10, 4, 1000), (1000, 7, 1000), (1 << 40, 1 << 20, 3)] {
+                let limits = Limits { volume, nodes, clusters: max_clusters };
                 let (labels, count) = gather(&graph.stream(), &degrees, limits).unwrap();
                 let mut sizes = vec![0u32; count];
                 labels.iter().for_each(|&label| sizes[label as usize] += 1);
-                assert!(count <= most && sizes.iter().all(|&size| size > 0), "{}: {sizes:?}", graph.name);
-                assert!(most < 1000 || sizes.iter().all(|&size| size <= nodes), "{}: {sizes:?}", graph.name);
+                assert!(count <= max_clusters && sizes.iter().all(|&size| size > 0), "{}: {sizes:?}", graph.name);
+                assert!(max_clusters < 1000 || sizes.iter().all(|&size| size <= nodes), "{}: {sizes:?}", graph.name);
                 let mut other = graph.stream();
                 other.chunk = 1000;
                 assert_eq!(gather(&other, &degrees, limits).unwrap(), (labels, count));
@@ -138,21 +137,21 @@ mod tests {
     }
 
     #[test]
-    fn the_volume_is_a_bound_on_clusters_that_grow() {
-        // A star of 39 leaves: the centre's cluster is full from the beginning.
+    fn volume_limit_stops_growing_clusters() {
+        // A star of 39 leaves: the center alone exceeds the volume limit.
         let star = graphs().into_iter().find(|graph| graph.name == "star").unwrap();
         let degrees = Degrees::Exact.begin(&star.stream()).unwrap();
         let limits = Limits { volume: 38, nodes: 100, clusters: 100 };
         let labels = by_volume(&star.stream(), &degrees, limits).unwrap();
         assert!((0..40).all(|node| labels[node] == node as u32));
-        // With room for one more leaf than that, two come in: it is looked at before each.
+        // The volume is checked before each leaf joins. So with a limit of 39, one leaf more joins than fits.
         let limits = Limits { volume: 39, ..limits };
         let labels = by_volume(&star.stream(), &degrees, limits).unwrap();
         assert_eq!(labels.iter().filter(|&&label| label == 0).count(), 2);
     }
 
     #[test]
-    fn the_smallest_clusters_are_put_together() {
+    fn pack_merges_the_smallest_clusters() {
         let mut labels = vec![0, 0, 0, 1, 2, 3, 3, 3, 4];
         assert_eq!(pack(&mut labels, 5, 4), 4);
         assert_eq!(labels, [0, 0, 0, 1, 2, 3, 3, 3, 2]);

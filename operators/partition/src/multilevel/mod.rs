@@ -1,13 +1,12 @@
-//! `multilevel`: METIS's quality in a stated amount of memory.
+//! `multilevel`: the quality of METIS within a memory budget.
 //!
 //! ```text
-//! the graph fits           resident.rs   read it once; METIS on it, or on clusters of it (coarsen.rs); polish.rs on the graph
-//! it does not              streamed.rs   gather.rs: clusters by stream → contract.rs: a graph of clusters by sorting
-//!                                        → METIS on that → ../refine.rs: passes over the stream
+//! the graph fits           resident.rs   METIS on it, or on its clusters (coarsen.rs); polish.rs on the graph
+//! it does not fit          streamed.rs   gather.rs: clusters by stream → contract.rs: a graph of clusters by sorting
+//!                                        → METIS on that graph → ../refine.rs: passes over the stream
 //! ```
 //!
-//! What fits is decided by [`Budget`] from `partition.memory` and the sizes that the dump's footers tell, so that every process
-//! decides alike and nothing is read to decide.
+//! [`Budget`] decides from `partition.memory` and the sizes of the dump, equally in all processes.
 
 mod coarsen;
 mod contract;
@@ -26,22 +25,27 @@ use super::kway;
 
 /// Multilevel partitioning within [`Goal::memory`]: the default method.
 ///
-/// The graph is taken as an undirected one. All of [`Goal::balance`] is kept as [`Metis`](super::Metis) keeps it: as constraints of
-/// METIS, by moving the nodes that lose least where METIS missed a bound, and in every move of the refinement.
+/// The graph is treated as undirected. The bounds of [`Goal::balance`] are METIS constraints, are restored by moves if
+/// METIS misses one (as in [`Metis`](super::Metis)), and limit every move of the refinement.
 ///
-/// **When the graph fits** (4 bytes for each of the `2 |E|` ends of the dump's edges within a third of the memory), it is read
-/// into memory once. If METIS's own estimate is within a third too, METIS runs on the graph itself, under up to four seeds for
-/// small graphs, every other by recursive bisection if there are at most eight parts. Else nodes are clustered by label propagation (every cluster at most `n / max(1024, 16 p)` nodes), and
-/// METIS runs on the clusters (if their modularity is at least 0.05), joined by the heaviest of their edges, one for 64 of the graph's
-/// entries if METIS can hold so many in a sixth of the memory (DistDGL, section III-B). A second start cuts the nodes into ranges of descending degree: where there are no communities but hubs, as in
-/// R-MAT graphs, it beats METIS by far. From every start nodes move on the whole graph to where more of their neighbors are, then
-/// (on graphs of at most 2²⁵ entries) where cut or replication falls and neither rises; the best end is taken.
+/// **If the graph fits** (4 bytes for each of the `2 |E|` edge ends within a third of the memory), it is read once.
+/// There are two starts:
 ///
-/// **When it does not**, nodes are clustered while the edges stream by, under a bound on each cluster's volume and size (A. Hollocou
-/// and others: A streaming algorithm for graph clustering. 2017), and improved by a pass of label propagation that remembers one
-/// candidate a node. The edges between clusters are counted by sorting, and the heaviest are kept, as many as METIS can hold in
-/// a quarter of the memory; METIS cuts that graph. The better of this and the ranges of descending degree is refined by passes over the
-/// stream until the gain fades, at most eight.
+/// - METIS on the graph, if METIS's estimate is at most half of the memory. Small graphs use up to four seeds, every
+///   other one with recursive bisection for at most eight parts. Else METIS runs on clusters from label propagation, of
+///   at most `n / max(1024, 16 p)` nodes, if their modularity is at least 0.05. Their heaviest edges are used, about
+///   one per 64 entries of the graph. METIS must hold them in a sixth of the memory (DistDGL, section III-B).
+/// - Ranges of descending degree. They are far better than METIS on graphs with hubs and without communities, such as
+///   R-MAT graphs.
+///
+/// From every start nodes move to parts with more of their neighbors. On graphs of at most 2²⁵ entries they also move
+/// if the cut or the replication falls and neither rises. The best result is returned.
+///
+/// **If it does not fit**, nodes are clustered by stream, with bounds on each cluster's volume and size (A. Hollocou et
+/// al., A streaming algorithm for graph clustering, 2017). One pass of label propagation with one candidate per node
+/// improves the clusters. The edges between clusters are counted by sorting, and METIS partitions the heaviest, as many
+/// as it can hold in a quarter of the memory. The better of this start and the ranges of descending degree is refined
+/// by at most eight passes over the stream.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Multilevel;
 
@@ -61,7 +65,7 @@ impl Partitioner for Multilevel {
     fn assign(&self, graph: &dyn GraphStream, goal: &Goal) -> Result<Assignment> {
         let nodes = graph.num_nodes();
         if goal.parts <= 1 || nodes <= u64::from(goal.parts) {
-            // One part, or a node a part at most.
+            // One part, or at most one node per part.
             return Ok(Assignment::Stored(
                 (0..nodes).map(|node| (node % u64::from(goal.parts.max(1))) as u16).collect(),
             ));
@@ -76,32 +80,29 @@ impl Partitioner for Multilevel {
     }
 }
 
-/// Bytes for every node while clusters are gathered: degree, label, volume, size, candidate, votes.
+/// Bytes per node during stream clustering: degree, label, volume, size, candidate, votes.
 const STATE_PER_NODE: u64 = 28;
 
-/// Entries above which replication is not refined in memory: each costs a look into counters that no cache holds.
-const MOST_POLISHED: u64 = 1 << 25;
+/// Largest number of entries for which replication is refined. Each entry reads counters that do not fit in the cache.
+const MAX_POLISHED_ENTRIES: u64 = 1 << 25;
 
-/// What a memory budget allows.
+/// Decisions and sizes that follow from a memory budget.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Budget {
-    /// Whether the whole graph is held.
+    /// The whole graph is in memory.
     resident: bool,
-    /// Whether METIS can take it as it is.
+    /// METIS runs on the graph itself.
     direct: bool,
-    /// Most clusters.
-    clusters: usize,
-    /// Most edges between clusters.
-    edges: usize,
-    /// Most nodes of a cluster.
-    cluster_nodes: u32,
-    /// For counters per node and part.
+    max_clusters: usize,
+    max_edges: usize,
+    max_cluster_nodes: u32,
+    /// Bytes for counters per node and part.
     counters: u64,
-    /// For sorting keys.
+    /// Bytes for sorting keys.
     sorting: u64,
 }
 
-/// Adjacency entries that METIS gets for each cluster, on average.
+/// Mean number of adjacency entries per cluster for METIS.
 const ENTRIES_PER_CLUSTER: u64 = 16;
 
 impl Budget {
@@ -113,18 +114,18 @@ impl Budget {
         let clusters = metis / kway::bytes(1, ENTRIES_PER_CLUSTER, constraints);
         Self {
             resident,
-            // The graph itself takes a seventeenth of that; the rest is for arrays over nodes.
+            // The graph itself takes a seventeenth of this; the rest is for arrays over nodes.
             direct: resident && kway::bytes(nodes, ends, constraints) <= goal.memory / 2,
-            clusters: clusters.max(4 * u64::from(goal.parts)).min(nodes.max(1)) as usize,
-            edges: (metis / 2 / kway::BYTES_PER_ENTRY).min(i32::MAX as u64 / 2).max(1) as usize,
-            cluster_nodes: (nodes / 1024.max(16 * u64::from(goal.parts))).max(1) as u32,
+            max_clusters: clusters.max(4 * u64::from(goal.parts)).min(nodes.max(1)) as usize,
+            max_edges: (metis / 2 / kway::BYTES_PER_ENTRY).min(i32::MAX as u64 / 2).max(1) as usize,
+            max_cluster_nodes: (nodes / 1024.max(16 * u64::from(goal.parts))).max(1) as u32,
             counters: goal.memory / 2,
             sorting: goal.memory / 4,
         }
     }
 }
 
-/// Ranges of nodes by descending degree, of equal numbers of nodes; among equals by index.
+/// Returns ranges of nodes by descending degree, then index, with equal numbers of nodes.
 fn by_degree(nodes: usize, parts: u32, degree: impl Fn(usize) -> u64) -> Vec<u16> {
     let mut order: Vec<u32> = (0..nodes as u32).collect();
     order.sort_by_cached_key(|&node| std::cmp::Reverse(degree(node as usize)));

@@ -1,32 +1,31 @@
-//! Refinement of an assignment on a graph in memory: moves of single nodes, each of which makes something better and nothing worse.
+//! Refinement of an assignment on a graph in memory, by moves of single nodes that never increase the cost.
 
 use rayon::prelude::*;
 
 use crate::balance::{Bounds, Loads};
 use crate::graph::Graph;
 
-/// Nodes that choose at a time, all seeing the same assignment: the unit of parallel work, and part of the result.
+/// Number of nodes that choose in parallel by the same assignment. The result depends on it.
 const BATCH: usize = 4096;
 
-/// What an assignment costs.
+/// The cost of an assignment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Cost {
-    /// Nodes' copies in parts that are not theirs: `n` times the replication factor, less `n`.
+    /// Copies of nodes in other parts: `n` times the replication factor, less `n`.
     pub(super) copies: u64,
     /// Edges whose ends are in different parts.
     pub(super) cut: u64,
 }
 
-/// The cost of an assignment.
 pub(super) fn cost(graph: &Graph, assignment: &[u16], parts: usize) -> Cost {
-    let look = |seen: &mut Vec<u32>, node: usize| {
-        // `seen[part]` is the last node (plus 1) that met the part.
+    let node_cost = |last_node: &mut Vec<u32>, node: usize| {
+        // `last_node[part]` is 1 + the last node with a neighbor in the part.
         let (own, mut copies, mut cut) = (assignment[node], 0, 0);
-        for &other in graph.neighbours(node) {
+        for &other in graph.neighbors(node) {
             let part = assignment[other as usize];
             if part != own {
                 cut += 1;
-                if std::mem::replace(&mut seen[part as usize], node as u32 + 1) != node as u32 + 1 {
+                if std::mem::replace(&mut last_node[part as usize], node as u32 + 1) != node as u32 + 1 {
                     copies += 1;
                 }
             }
@@ -35,13 +34,13 @@ pub(super) fn cost(graph: &Graph, assignment: &[u16], parts: usize) -> Cost {
     };
     let nodes = (0..graph.nodes()).into_par_iter().with_min_len(BATCH);
     let add = |a: (u64, u64), b: (u64, u64)| (a.0 + b.0, a.1 + b.1);
-    let (copies, twice) = nodes.map_init(|| vec![0; parts], look).reduce(|| (0, 0), add);
+    let (copies, twice) = nodes.map_init(|| vec![0; parts], node_cost).reduce(|| (0, 0), add);
     Cost { copies, cut: twice / 2 }
 }
 
-/// One pass of moves, each to the part that has most of the node's neighbors among those with room, if more than its own part has.
-/// Never makes the cut worse. Returns how many nodes moved; the same for any number of threads.
-pub(super) fn by_cut(
+/// One pass over all nodes. A node moves to the part within its bounds with the most neighbors, if it has more there
+/// than in its own. The cut never rises. Returns the number of moves, equal for any number of threads.
+pub(super) fn reduce_cut(
     graph: &Graph,
     bounds: &Bounds<'_>,
     parts: usize,
@@ -52,44 +51,45 @@ pub(super) fn by_cut(
     let mut moved = 0;
     for first in (0..nodes).step_by(BATCH) {
         let batch = first..nodes.min(first + BATCH);
-        let seen: &[u16] = assignment;
-        let wish = |counts: &mut Vec<u32>, node: usize| {
-            let (own, neighbours) = (seen[node], graph.neighbours(node));
-            neighbours.iter().for_each(|&other| counts[seen[other as usize] as usize] += 1);
+        let current: &[u16] = assignment;
+        let choice = |counts: &mut Vec<u32>, node: usize| {
+            let (own, neighbors) = (current[node], graph.neighbors(node));
+            neighbors.iter().for_each(|&other| counts[current[other as usize] as usize] += 1);
             let mut best = (counts[own as usize], own);
-            if (best.0 as usize) < neighbours.len() {
+            if (best.0 as usize) < neighbors.len() {
                 let mut consider = |part: u16, count: u32| {
                     let better = count > best.0 || count == best.0 && best.1 != own && part < best.1;
                     if better && part != own && bounds.fits(loads, node, part as usize) {
                         best = (count, part);
                     }
                 };
-                if parts <= neighbours.len() {
+                if parts <= neighbors.len() {
                     (0..).zip(counts.iter()).for_each(|(part, &count)| consider(part, count));
                 } else {
-                    for &other in neighbours {
-                        consider(seen[other as usize], counts[seen[other as usize] as usize]);
+                    for &other in neighbors {
+                        consider(current[other as usize], counts[current[other as usize] as usize]);
                     }
                 }
             }
-            if parts <= neighbours.len() {
+            if parts <= neighbors.len() {
                 counts.fill(0);
             } else {
-                neighbours.iter().for_each(|&other| counts[seen[other as usize] as usize] = 0);
+                neighbors.iter().for_each(|&other| counts[current[other as usize] as usize] = 0);
             }
             best.1
         };
-        let wishes: Vec<u16> =
-            batch.clone().into_par_iter().with_min_len(256).map_init(|| vec![0; parts], wish).collect();
-        for (node, wish) in batch.zip(wishes) {
+        let choices: Vec<u16> =
+            batch.clone().into_par_iter().with_min_len(256).map_init(|| vec![0; parts], choice).collect();
+        for (node, choice) in batch.zip(choices) {
             let own = assignment[node];
-            // Others of the batch may have moved meanwhile: what counts is how things are now.
-            if wish != own
-                && bounds.fits(loads, node, wish as usize)
-                && graph.pull(assignment, node, wish as usize) > graph.pull(assignment, node, own as usize)
+            // Other nodes of the batch may have moved, so the move is checked against the current assignment.
+            if choice != own
+                && bounds.fits(loads, node, choice as usize)
+                && graph.neighbors_in(assignment, node, choice as usize)
+                    > graph.neighbors_in(assignment, node, own as usize)
             {
-                bounds.shift(loads, node, own as usize, wish as usize);
-                assignment[node] = wish;
+                bounds.shift(loads, node, own as usize, choice as usize);
+                assignment[node] = choice;
                 moved += 1;
             }
         }
@@ -98,25 +98,23 @@ pub(super) fn by_cut(
 }
 
 /// Refines replication and cut together.
-pub(super) struct ByBoth<'a> {
+pub(super) struct CutAndCopies<'a> {
     graph: &'a Graph,
     bounds: &'a Bounds<'a>,
     parts: usize,
-    /// How many neighbors each node has in each part.
+    /// Number of neighbors of each node in each part.
     counts: Vec<u32>,
 }
 
-impl<'a> ByBoth<'a> {
-    /// Bytes that it takes.
+impl<'a> CutAndCopies<'a> {
     pub(super) fn bytes(nodes: u64, parts: u64) -> u64 {
         nodes * parts * 4
     }
 
-    /// Counts the neighbors of every node in every part.
     pub(super) fn new(graph: &'a Graph, bounds: &'a Bounds<'a>, parts: usize, assignment: &[u16]) -> Self {
         let mut counts = vec![0; graph.nodes() * parts];
         counts.par_chunks_exact_mut(parts).enumerate().for_each(|(node, counts)| {
-            graph.neighbours(node).iter().for_each(|&other| counts[assignment[other as usize] as usize] += 1);
+            graph.neighbors(node).iter().for_each(|&other| counts[assignment[other as usize] as usize] += 1);
         });
         Self { graph, bounds, parts, counts }
     }
@@ -126,8 +124,8 @@ impl<'a> ByBoth<'a> {
         self.counts[node * self.parts + part]
     }
 
-    /// One pass: every node, in order, moves to one of the two other parts that it has most neighbors in, if copies or cut
-    /// fall and neither rises. Returns how many moved.
+    /// One pass over all nodes in order. A node moves to one of the two other parts with most of its neighbors, if
+    /// copies or cut fall and neither rises. Returns the number of moves.
     pub(super) fn pass(&mut self, assignment: &mut [u16], loads: &mut Loads) -> usize {
         let mut moved = 0;
         for node in 0..self.graph.nodes() {
@@ -147,11 +145,11 @@ impl<'a> ByBoth<'a> {
             }
             let mut best = ((0, 0), usize::MAX);
             for (count, to) in candidates.into_iter().filter(|candidate| candidate.0 > 0) {
-                let less_cut = i64::from(count) - i64::from(self.count(node, own));
-                if less_cut < 0 {
+                let cut_decrease = i64::from(count) - i64::from(self.count(node, own));
+                if cut_decrease < 0 {
                     continue;
                 }
-                let gain = (self.fewer_copies(assignment, node, own, to), less_cut);
+                let gain = (self.copies_decrease(assignment, node, own, to), cut_decrease);
                 if gain.0 >= 0 && gain > best.0 {
                     best = (gain, to);
                 }
@@ -160,7 +158,7 @@ impl<'a> ByBoth<'a> {
             if to != usize::MAX {
                 self.bounds.shift(loads, node, own, to);
                 assignment[node] = to as u16;
-                for &other in self.graph.neighbours(node) {
+                for &other in self.graph.neighbors(node) {
                     self.counts[other as usize * self.parts + own] -= 1;
                     self.counts[other as usize * self.parts + to] += 1;
                 }
@@ -170,15 +168,15 @@ impl<'a> ByBoth<'a> {
         moved
     }
 
-    /// By how much the number of copies falls when `node` goes from `own` to `to`.
-    fn fewer_copies(&self, assignment: &[u16], node: usize, own: usize, to: usize) -> i64 {
-        // The node itself: no copy in `to` any more, one in `own` if it leaves neighbors there.
-        let mut fewer = i64::from(self.count(node, to) > 0) - i64::from(self.count(node, own) > 0);
-        for &other in self.graph.neighbours(node) {
+    /// The decrease of the number of copies when `node` moves from `own` to `to`.
+    fn copies_decrease(&self, assignment: &[u16], node: usize, own: usize, to: usize) -> i64 {
+        // The node itself has no copy in `to` afterwards, and one in `own` if neighbors remain there.
+        let mut decrease = i64::from(self.count(node, to) > 0) - i64::from(self.count(node, own) > 0);
+        for &other in self.graph.neighbors(node) {
             let (other, of_other) = (other as usize, assignment[other as usize] as usize);
-            fewer += i64::from(of_other != own && self.count(other, own) == 1);
-            fewer -= i64::from(of_other != to && self.count(other, to) == 0);
+            decrease += i64::from(of_other != own && self.count(other, own) == 1);
+            decrease -= i64::from(of_other != to && self.count(other, to) == 0);
         }
-        fewer
+        decrease
     }
 }

@@ -1,55 +1,53 @@
-//! The graph fits in memory: several starts, each refined on the whole graph, and the best of them.
+//! Partitioning of a graph in memory: several starts are refined on the whole graph, and the best is used.
 
 use gnnflow_data::partitioner::Goal;
 use gnnflow_data::{Error, GraphStream, Result};
 
-use super::polish::{self, ByBoth, Cost};
-use super::{Budget, MOST_POLISHED, by_degree, coarsen};
+use super::polish::{self, Cost, CutAndCopies};
+use super::{Budget, MAX_POLISHED_ENTRIES, by_degree, coarsen};
 use crate::balance::Bounds;
 use crate::graph::Graph;
 use crate::kway;
-use crate::kway::Ask;
+use crate::kway::KwayOptions;
 
 /// Rounds of label propagation.
 const ROUNDS: u64 = 3;
-/// Passes over the graph at most, of either kind.
-const PASSES: usize = 12;
-/// Entries that may be given to METIS over all seeds of a small graph.
-const SEEDED_ENTRIES: u64 = 1 << 24;
-/// Seeds at most.
-const SEEDS: u64 = 4;
-/// Most parts for which METIS's recursive bisection is tried.
-const MOST_BISECTED: u32 = 8;
+/// Largest number of passes over the graph, for each kind of refinement.
+const MAX_PASSES: usize = 12;
+/// Largest number of METIS's entries, summed over all seeds of a small graph.
+const MAX_SEEDED_ENTRIES: u64 = 1 << 24;
+const MAX_SEEDS: u64 = 4;
+/// Largest number of parts for which METIS's recursive bisection is tried.
+const MAX_BISECTED_PARTS: u32 = 8;
 
-/// Modularity of clusters below which there are no communities that METIS could keep together.
-const LEAST_MODULARITY: f64 = 0.05;
-/// Of how many entries of the graph one becomes an edge between clusters.
-const EDGES_SHARE: u64 = 64;
-/// Edges between clusters that METIS may always have, if memory allows.
-const LEAST_EDGES: u64 = 1 << 20;
+/// Smallest modularity of clusters for which METIS runs on them.
+const MIN_MODULARITY: f64 = 0.05;
+/// Entries of the graph per edge between clusters.
+const ENTRIES_PER_EDGE: u64 = 64;
+/// Smallest limit of the edges between clusters, if memory allows.
+const MIN_EDGES: u64 = 1 << 20;
 
-/// Where the result is kept, for a preparation that is killed later.
-const KEPT: &str = "multilevel";
+/// Name of the result in the journal, for a preparation that is interrupted later.
+const JOURNAL_NAME: &str = "multilevel";
 
 pub(super) fn assign(graph: &dyn GraphStream, goal: &Goal, bounds: &Bounds<'_>, budget: &Budget) -> Result<Vec<u16>> {
     let nodes = graph.num_nodes() as usize;
-    if let Some(parts) = graph.kept(KEPT)?.and_then(|bytes| kway::from_bytes(&bytes, nodes)) {
+    if let Some(parts) = graph.kept(JOURNAL_NAME)?.and_then(|bytes| kway::from_bytes(&bytes, nodes)) {
         return Ok(parts);
     }
     let whole = Graph::read(graph)?;
     let bytes =
         graph.once("partitioning in memory", &mut || Ok(kway::to_bytes(&best(&whole, goal, bounds, budget)?)))?;
-    graph.keep(KEPT, &bytes)?;
-    kway::from_bytes(&bytes, nodes).ok_or_else(|| Error::Bug("parts are not one a node".into()))
+    graph.keep(JOURNAL_NAME, &bytes)?;
+    kway::from_bytes(&bytes, nodes).ok_or_else(|| Error::Bug("the parts do not match the nodes".into()))
 }
 
-/// The best of all starts.
+/// Returns the best result of all starts. Results within the bounds are preferred.
 pub(super) fn best(graph: &Graph, goal: &Goal, bounds: &Bounds<'_>, budget: &Budget) -> Result<Vec<u16>> {
-    // One that keeps the bounds before one that does not.
     let mut best: Option<((bool, Cost), Vec<u16>)> = None;
-    let mut take = |start: Vec<u16>| {
-        if let Some(end) = refined(graph, goal, bounds, start, best.as_ref().map(|best| best.0.1.cut)) {
-            let broken = !bounds.kept(&bounds.loads(&end));
+    let mut consider = |start: Vec<u16>| {
+        if let Some(end) = refine(graph, goal, bounds, start, best.as_ref().map(|best| best.0.1.cut)) {
+            let broken = !bounds.satisfied(&bounds.loads(&end));
             let cost = (broken, polish::cost(graph, &end, goal.parts as usize));
             if best.as_ref().is_none_or(|best| cost < best.0) {
                 best = Some((cost, end));
@@ -57,26 +55,26 @@ pub(super) fn best(graph: &Graph, goal: &Goal, bounds: &Bounds<'_>, budget: &Bud
         }
     };
     if budget.direct {
-        let seeds = (SEEDED_ENTRIES / graph.entries().max(1)).clamp(1, SEEDS);
+        let seeds = (MAX_SEEDED_ENTRIES / graph.entries().max(1)).clamp(1, MAX_SEEDS);
         for seed in 0..seeds {
-            take(metis(graph, goal, bounds, seed, graph.nodes(), |node| node)?);
+            consider(metis(graph, goal, bounds, seed, graph.nodes(), |node| node)?);
         }
     } else {
-        let (clusters, count) = coarsen::cluster(graph, budget.cluster_nodes, ROUNDS, goal.seed);
-        if coarsen::modularity(graph, &clusters, count) >= LEAST_MODULARITY {
-            // METIS is not to take longer than all else together: a share of the graph is enough for a start.
-            let edges = budget.edges.min((graph.entries() / EDGES_SHARE).max(LEAST_EDGES) as usize);
+        let (clusters, count) = coarsen::cluster(graph, budget.max_cluster_nodes, ROUNDS, goal.seed);
+        if coarsen::modularity(graph, &clusters, count) >= MIN_MODULARITY {
+            // A share of the edges is enough for a start, and limits the time of METIS.
+            let edges = budget.max_edges.min((graph.entries() / ENTRIES_PER_EDGE).max(MIN_EDGES) as usize);
             let small = coarsen::contract(graph, &clusters, count, edges);
             let parts = metis(&small, goal, bounds, 0, count, |node| clusters[node] as usize)?;
             drop(small);
-            take(clusters.iter().map(|&cluster| parts[cluster as usize]).collect());
+            consider(clusters.iter().map(|&cluster| parts[cluster as usize]).collect());
         }
     }
-    take(by_degree(graph.nodes(), goal.parts, |node| graph.degree(node)));
+    consider(by_degree(graph.nodes(), goal.parts, |node| graph.degree(node)));
     best.map(|(_, parts)| parts).ok_or_else(|| Error::Bug("multilevel had no start".into()))
 }
 
-/// METIS's parts of a graph of `groups` groups of nodes, by try number `seed`.
+/// Partitions a graph of `groups` groups of nodes by METIS. `seed` is the number of the try.
 pub(super) fn metis(
     graph: &Graph,
     goal: &Goal,
@@ -87,9 +85,9 @@ pub(super) fn metis(
 ) -> Result<Vec<u16>> {
     let node_weights = kway::node_weights(bounds, bounds.nodes(), groups, group);
     let (targets, node_weights) = (bounds.targets(), node_weights.as_slice());
-    // Every other try is by bisection where that is likely to be good.
-    let bisect = seed % 2 == 1 && goal.parts <= MOST_BISECTED;
-    let ask = Ask {
+    // Every other try uses bisection, which is often better for few parts.
+    let bisect = seed % 2 == 1 && goal.parts <= MAX_BISECTED_PARTS;
+    let options = KwayOptions {
         method: "multilevel",
         parts: goal.parts,
         seed: goal.seed.wrapping_add(seed),
@@ -97,11 +95,11 @@ pub(super) fn metis(
         bisect,
         node_weights,
     };
-    kway::kway(graph, &ask)
+    kway::kway(graph, &options)
 }
 
-/// A start, within its bounds and refined; none when it is not going to beat `to_beat` edges cut.
-fn refined(
+/// Restores the bounds of a start and refines it. Returns `None` if it is unlikely to cut fewer than `to_beat` edges.
+fn refine(
     graph: &Graph,
     goal: &Goal,
     bounds: &Bounds<'_>,
@@ -110,24 +108,24 @@ fn refined(
 ) -> Option<Vec<u16>> {
     let (nodes, parts) = (graph.nodes(), goal.parts as usize);
     let mut loads = bounds.loads(&assignment);
-    if !bounds.kept(&loads) {
+    if !bounds.satisfied(&loads) {
         let before = assignment.clone();
-        bounds.repair(&mut assignment, &mut loads, |node, part| graph.pull(&before, node, part));
+        bounds.repair(&mut assignment, &mut loads, |node, part| graph.neighbors_in(&before, node, part));
     }
-    for pass in 0..PASSES {
-        let moved = polish::by_cut(graph, bounds, parts, &mut assignment, &mut loads);
+    for pass in 0..MAX_PASSES {
+        let moved = polish::reduce_cut(graph, bounds, parts, &mut assignment, &mut loads);
         if moved <= nodes / 1000 {
             break;
         }
-        // Most of what passes can do, the first two do.
+        // The first two passes gain most of the improvement.
         if pass == 1 && to_beat.is_some_and(|cut| polish::cost(graph, &assignment, parts).cut > cut + cut / 4) {
             return None;
         }
     }
-    if graph.entries() <= MOST_POLISHED && ByBoth::bytes(nodes as u64, parts as u64) <= goal.memory / 4 {
-        let mut both = ByBoth::new(graph, bounds, parts, &assignment);
-        for _ in 0..PASSES {
-            if both.pass(&mut assignment, &mut loads) <= nodes / 1000 {
+    if graph.entries() <= MAX_POLISHED_ENTRIES && CutAndCopies::bytes(nodes as u64, parts as u64) <= goal.memory / 4 {
+        let mut refinement = CutAndCopies::new(graph, bounds, parts, &assignment);
+        for _ in 0..MAX_PASSES {
+            if refinement.pass(&mut assignment, &mut loads) <= nodes / 1000 {
                 break;
             }
         }

@@ -1,17 +1,17 @@
-//! Properties of `multilevel` on small graphs, in each of its ways.
+//! Properties of `multilevel` on small graphs, for each of its three strategies.
 
 use super::coarsen::{cluster, contract};
-use super::polish::{self, ByBoth, Cost};
+use super::polish::{self, Cost, CutAndCopies};
 use super::*;
 use crate::graph::Graph;
 use gnnflow_data::Targets;
 use gnnflow_data::testing::{TestGraph, TestStream, graphs, power_law};
 use std::collections::{BTreeSet, HashMap};
 
-/// Much, so that METIS takes the graph; less, so that it takes clusters; too little to hold the graph.
+/// Budgets in bytes for METIS on the graph, METIS on clusters, and the streamed strategy.
 const MEMORIES: [u64; 3] = [1 << 30, 100_000, 2_000];
 
-fn many() -> impl Iterator<Item = TestGraph> {
+fn test_graphs() -> impl Iterator<Item = TestGraph> {
     graphs().into_iter().chain([power_law(700, 2500, 5)])
 }
 
@@ -29,7 +29,7 @@ fn naive_cost(graph: &TestGraph, parts: &[u16]) -> Cost {
 }
 
 #[test]
-fn every_way_is_taken() {
+fn memory_selects_each_of_the_three_strategies() {
     let graph = power_law(700, 2500, 5);
     let ways = MEMORIES.map(|memory| {
         let (stream, goal) = (graph.stream(), Goal { memory, ..Goal::new(4) });
@@ -40,8 +40,8 @@ fn every_way_is_taken() {
 }
 
 #[test]
-fn every_node_gets_a_part_within_the_bound_whatever_the_chunks_and_threads() {
-    for graph in many() {
+fn assignment_is_balanced_and_equal_for_any_chunks_and_threads() {
+    for graph in test_graphs() {
         for memory in MEMORIES {
             for parts in [1, 2, 4, 16, 300] {
                 let goal = Goal { memory, ..Goal::new(parts) };
@@ -66,7 +66,7 @@ fn assign_owned(stream: TestStream, goal: &Goal) -> Vec<u16> {
 }
 
 #[test]
-fn all_constraints_are_kept() {
+fn assignment_satisfies_all_constraints() {
     let graph = power_law(1000, 8000, 2);
     let mut stream = graph.stream();
     stream.splits = (0..1000).map(|node| (node % 4) as u8).collect();
@@ -77,20 +77,20 @@ fn all_constraints_are_kept() {
         let goal = Goal { memory, balance, ..Goal::new(4) };
         let bounds = Bounds::new(&stream, &goal).unwrap();
         let loads = bounds.loads(&assign(&stream, &goal));
-        assert!(bounds.kept(&loads), "with {memory}: {loads:?}");
+        assert!(bounds.satisfied(&loads), "with {memory}: {loads:?}");
     }
 }
 
 #[test]
-fn two_components_are_found() {
+fn two_components_become_two_parts() {
     let graph = graphs().into_iter().find(|graph| graph.name == "two components").unwrap();
     let parts = assign(&graph.stream(), &Goal::new(2));
     assert_eq!(naive_cost(&graph, &parts), Cost { copies: 0, cut: 0 });
 }
 
 #[test]
-fn clusters_keep_their_size_and_are_contracted_as_a_hash_map_does() {
-    for graph in many() {
+fn clusters_are_bounded_and_contraction_equals_a_hash_map() {
+    for graph in test_graphs() {
         let whole = Graph::read(&graph.stream()).unwrap();
         for most in [1, 3, 50] {
             let (clusters, count) = cluster(&whole, most, 3, 1);
@@ -99,7 +99,7 @@ fn clusters_keep_their_size_and_are_contracted_as_a_hash_map_does() {
             assert!(sizes.iter().all(|&size| 0 < size && size <= most), "{}: {sizes:?}", graph.name);
             let mut naive: HashMap<u64, u32> = HashMap::new();
             for node in 0..whole.nodes() {
-                for &other in whole.neighbours(node) {
+                for &other in whole.neighbors(node) {
                     let (a, b) = (clusters[node], clusters[other as usize]);
                     if a < b {
                         *naive.entry(u64::from(a) << 32 | u64::from(b)).or_default() += 1;
@@ -117,8 +117,8 @@ fn clusters_keep_their_size_and_are_contracted_as_a_hash_map_does() {
 }
 
 #[test]
-fn costs_are_counted_right_and_never_rise() {
-    for graph in many() {
+fn refinement_never_raises_the_cost() {
+    for graph in test_graphs() {
         let whole = Graph::read(&graph.stream()).unwrap();
         for parts in [1u32, 2, 5, 40] {
             let stream = graph.stream();
@@ -128,14 +128,14 @@ fn costs_are_counted_right_and_never_rise() {
             let mut before = naive_cost(&graph, &parts_of);
             assert_eq!(polish::cost(&whole, &parts_of, parts as usize), before, "{}", graph.name);
             for _ in 0..3 {
-                polish::by_cut(&whole, &bounds, parts as usize, &mut parts_of, &mut loads);
+                polish::reduce_cut(&whole, &bounds, parts as usize, &mut parts_of, &mut loads);
                 let after = naive_cost(&graph, &parts_of);
                 assert!(after.cut <= before.cut, "{}", graph.name);
                 before = after;
             }
-            let mut both = ByBoth::new(&whole, &bounds, parts as usize, &parts_of);
+            let mut refinement = CutAndCopies::new(&whole, &bounds, parts as usize, &parts_of);
             for _ in 0..3 {
-                let moved = both.pass(&mut parts_of, &mut loads);
+                let moved = refinement.pass(&mut parts_of, &mut loads);
                 let after = naive_cost(&graph, &parts_of);
                 assert!(after.cut <= before.cut && after.copies <= before.copies, "{}", graph.name);
                 assert!(moved == 0 || after < before, "{}", graph.name);
@@ -147,7 +147,7 @@ fn costs_are_counted_right_and_never_rise() {
 }
 
 #[test]
-fn modularity_is_what_it_is() {
+fn modularity_equals_known_values() {
     let graph = graphs().into_iter().find(|graph| graph.name == "two components").unwrap();
     let whole = Graph::read(&graph.stream()).unwrap();
     let halves: Vec<u32> = (0..10).map(|node| node / 5).collect();
@@ -156,12 +156,12 @@ fn modularity_is_what_it_is() {
 }
 
 #[test]
-fn ranges_of_descending_degree() {
+fn by_degree_assigns_ranges_of_descending_degree() {
     assert_eq!(by_degree(6, 3, |node| [5, 1, 9, 1, 7, 1][node]), [1, 1, 0, 2, 0, 2]);
 }
 
 #[test]
-fn what_was_kept_is_not_done_again() {
+fn second_run_uses_the_journal() {
     let graph = power_law(700, 2500, 5);
     for memory in MEMORIES {
         let (stream, goal) = (graph.stream(), Goal { memory, ..Goal::new(4) });

@@ -1,4 +1,4 @@
-//! Every method against its paper, and what all of them promise.
+//! Tests of every method against its paper, and of common properties.
 
 mod node_streams;
 mod spring;
@@ -13,7 +13,6 @@ use gnnflow_data::{Assignment, Partitioner};
 use super::{Settings, builtin};
 use crate::Degrees;
 
-/// The parts of all nodes.
 fn parts(method: &dyn Partitioner, stream: &TestStream, goal: &Goal) -> Vec<u32> {
     let assignment = method.assign(stream, goal).unwrap();
     if let Assignment::Stored(parts) = &assignment {
@@ -22,14 +21,13 @@ fn parts(method: &dyn Partitioner, stream: &TestStream, goal: &Goal) -> Vec<u32>
     (0..u64::from(stream.graph.nodes)).map(|node| assignment.part(node)).collect()
 }
 
-/// Nodes of every part.
 fn sizes(parts: &[u32], goal: &Goal) -> Vec<u64> {
     let mut sizes = vec![0; goal.parts as usize];
     parts.iter().for_each(|&part| sizes[part as usize] += 1);
     sizes
 }
 
-/// Groups of nodes with many edges inside and few between, dealt out over all indexes.
+/// Groups of nodes with many edges inside and few between, interleaved over all indexes.
 fn communities(groups: u32, each: u32, seed: u64) -> TestGraph {
     use gnnflow_data::rng::{Key, Purpose};
     let key = Key::new(seed, Purpose::GenerateEdges);
@@ -57,13 +55,13 @@ fn goals() -> Vec<Goal> {
     [(1, 1.05), (2, 1.05), (3, 1.0), (4, 1.3), (7, 1.05), (16, 1.05), (64, 2.0), (100, 1.05)].map(goal).into()
 }
 
-/// Most nodes of a part, literally: β|V|/p, or what even parts need.
+/// Bound on the nodes of a part: max(⌊β|V|/p⌋, ⌈|V|/p⌉).
 fn bound(nodes: u32, goal: &Goal) -> u64 {
     let even = f64::from(nodes) / f64::from(goal.parts);
     (even.ceil() as u64).max((goal.balance.nodes * even).floor() as u64)
 }
 
-/// Every built-in method with every setting that makes it another.
+/// Every built-in method except METIS ones, with several settings.
 fn methods() -> Vec<Box<dyn Partitioner>> {
     let settings = |degrees, hold_balance, volume| Settings { degrees, hold_balance, volume, ..Settings::default() };
     let all =
@@ -76,7 +74,7 @@ fn methods() -> Vec<Box<dyn Partitioner>> {
 }
 
 #[test]
-fn every_node_gets_a_part_whatever_the_chunks_and_the_threads() {
+fn assignment_is_equal_for_any_chunk_size() {
     for method in methods() {
         for graph in all_graphs() {
             for goal in goals() {
@@ -94,7 +92,7 @@ fn every_node_gets_a_part_whatever_the_chunks_and_the_threads() {
 }
 
 #[test]
-fn node_balance_is_kept_by_those_that_promise_it() {
+fn node_balance_holds_for_methods_that_bound_it() {
     for method in methods() {
         let cut = ["dbh", "greedy", "hdrf", "2ps-l"].contains(&method.name());
         if cut && !method.settings().contains("hold_balance = true") {
@@ -111,8 +109,8 @@ fn node_balance_is_kept_by_those_that_promise_it() {
 }
 
 #[test]
-fn nodes_without_edges_are_spread() {
-    // A triangle and 97 nodes that no edge names.
+fn nodes_without_edges_are_spread_evenly() {
+    // A triangle and 97 nodes without edges.
     let graph = TestGraph { name: "lonely", nodes: 100, edges: vec![(3, 50), (50, 99), (99, 3)] };
     for method in methods() {
         let goal = Goal::new(10);
@@ -122,7 +120,8 @@ fn nodes_without_edges_are_spread() {
 }
 
 #[test]
-fn settings_tell_methods_apart() {
-    // Degrees, balance and volume for 2ps-l; of dbh, greedy and hdrf all but volume; of spring degrees and volume; four have none.
+fn settings_are_distinct_for_all_methods() {
+    // 2ps-l has degrees, balance and volume; dbh, greedy and hdrf the first two; spring degrees and volume; four
+    // methods none.
     assert_eq!(methods().len(), 3 + 3 * 3 + 3 + 4);
 }

@@ -1,10 +1,10 @@
-//! SPRING against Algorithm 1 of its paper.
+//! Tests of SPRING against Algorithm 1 of its paper.
 
 use super::*;
 use crate::{Degrees, Spring};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-/// Algorithm 1, line by line, with the ties of the method's documentation.
+/// Algorithm 1, line by line, with ties broken as documented.
 fn paper(graph: &TestGraph, goal: &Goal, volume: f64, degrees: Degrees) -> Vec<u32> {
     let (n, p) = (graph.nodes, goal.parts);
     let tau = volume * 2.0 * graph.edges.len() as f64 / f64::from(p);
@@ -58,14 +58,14 @@ fn paper(graph: &TestGraph, goal: &Goal, volume: f64, degrees: Degrees) -> Vec<u
         members.entry(cluster).or_default().insert(v);
     }
     let representative = |nodes: &BTreeSet<u32>| -> Option<u32> {
-        let neighbours = nodes.iter().filter_map(|v| rich.get(v).copied());
-        neighbours.min_by_key(|t| (std::cmp::Reverse(d[t]), *t))
+        let neighbors = nodes.iter().filter_map(|v| rich.get(v).copied());
+        neighbors.min_by_key(|t| (std::cmp::Reverse(d[t]), *t))
     };
     let most = goal.balance.nodes * f64::from(n) / f64::from(p);
     let mut scan: BTreeSet<(usize, u32)> = members.iter().map(|(&i, nodes)| (nodes.len(), i)).collect();
     while let Some((_, i)) = scan.pop_first() {
-        let Some(neighbour) = representative(&members[&i]) else { continue };
-        let t = c[&neighbour];
+        let Some(neighbor) = representative(&members[&i]) else { continue };
+        let t = c[&neighbor];
         if t != i && (members[&i].len() + members[&t].len()) as f64 <= most {
             scan.remove(&(members[&t].len(), t));
             let moved = members.remove(&i).unwrap();
@@ -88,7 +88,7 @@ fn paper(graph: &TestGraph, goal: &Goal, volume: f64, degrees: Degrees) -> Vec<u
 }
 
 #[test]
-fn is_algorithm_1_wherever_that_keeps_the_balance() {
+fn spring_equals_algorithm_1_where_that_is_balanced() {
     let mut same = 0;
     for graph in all_graphs() {
         for goal in goals() {
@@ -110,24 +110,24 @@ fn is_algorithm_1_wherever_that_keeps_the_balance() {
 }
 
 #[test]
-fn finds_communities() {
+fn spring_on_communities_cuts_few_edges() {
     let graph = communities(4, 100, 5);
     let goal = Goal::new(4);
     let part = parts(&Spring::default(), &graph.stream(), &goal);
     let cut = graph.edges.iter().filter(|&&(u, v)| part[u as usize] != part[v as usize]).count();
-    // An eighth of the edges leave their group, or three quarters of those; by chance it would be three quarters of all.
+    // At most an eighth of the edges joins two groups. A random assignment would cut three quarters of all edges.
     assert!(cut * 10 < graph.edges.len() * 4, "{cut} of {}", graph.edges.len());
 }
 
 #[test]
-fn goes_on_after_the_clustering() {
+fn spring_resumes_after_clustering() {
     let graph = communities(12, 60, 1);
     let stream = graph.stream();
     let first = parts(&Spring::default(), &stream, &Goal::new(4));
     assert_eq!(*stream.passes.borrow(), ["counting degrees", "clustering nodes"]);
     assert_eq!(parts(&Spring::default(), &stream, &Goal::new(4)), first);
     assert_eq!(stream.passes.borrow().len(), 2);
-    // What is not whole is not used.
+    // A truncated journal entry is ignored.
     stream.kept.borrow_mut().values_mut().for_each(|bytes| bytes.truncate(100));
     assert_eq!(parts(&Spring::default(), &stream, &Goal::new(4)), first);
     assert_eq!(stream.passes.borrow().len(), 4);

@@ -1,11 +1,11 @@
-//! DBH, greedy, HDRF and 2PS-L against their papers, and the completion to core nodes.
+//! Tests of DBH, greedy, HDRF and 2PS-L against their papers, and of the derived core nodes.
 
 use super::*;
 use crate::{Dbh, Degrees, Greedy, Hdrf, TwoPsL, VertexCut};
 use gnnflow_data::rng::{Key, Purpose};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-/// Degrees as a method sees them at each edge in turn.
+/// The degrees of both ends that a method uses at each edge.
 fn degrees_at_each_edge(graph: &TestGraph, degrees: Degrees) -> Vec<[u64; 2]> {
     let count = |edges: &[(u32, u32)]| {
         let mut all: HashMap<u32, u64> = HashMap::new();
@@ -22,21 +22,18 @@ fn degrees_at_each_edge(graph: &TestGraph, degrees: Degrees) -> Vec<[u64; 2]> {
     }
 }
 
-/// The part that every edge is hashed to by a node.
 fn hash(goal: &Goal, node: u32) -> u32 {
     Key::new(goal.seed, Purpose::Partition).below(u64::from(node), u64::from(goal.parts)) as u32
 }
 
-/// Most edges of a part.
 fn most_edges(graph: &TestGraph, goal: &Goal) -> usize {
     let mean = graph.edges.len() as f64 / f64::from(goal.parts);
     (mean.ceil() as usize).max((1.05 * mean).floor() as usize)
 }
 
-/// Where edges have been put so far.
 #[derive(Default)]
 struct Placed {
-    /// A(v).
+    /// A(v): the parts with an edge of v.
     of_node: HashMap<u32, BTreeSet<u32>>,
     load: HashMap<u32, usize>,
 }
@@ -57,7 +54,7 @@ impl Placed {
         self.of_node.get(&node).cloned().unwrap_or_default()
     }
 
-    /// The one with fewest edges, the lowest of several.
+    /// The part with the fewest edges, the lowest on a tie.
     fn least(&self, parts: impl IntoIterator<Item = u32>) -> Option<u32> {
         parts.into_iter().min_by_key(|&part| (self.load(part), part))
     }
@@ -73,10 +70,10 @@ fn greedy(graph: &TestGraph, goal: &Goal, degrees: Degrees) -> Vec<u32> {
     let most = most_edges(graph, goal);
     let total = degrees_at_each_edge(graph, Degrees::Exact);
     let mut placed = Placed::default();
-    let mut seen: HashMap<u32, u64> = HashMap::new();
+    let mut degrees_so_far: HashMap<u32, u64> = HashMap::new();
     let mut parts = Vec::new();
     for (i, &(u, v)) in graph.edges.iter().enumerate() {
-        let so_far = [u, v].map(|end| seen.get(&end).copied().unwrap_or(0));
+        let so_far = [u, v].map(|end| degrees_so_far.get(&end).copied().unwrap_or(0));
         let rank = match degrees {
             Degrees::Exact => [total[i][0] - so_far[0], total[i][1] - so_far[1]],
             Degrees::Online => so_far,
@@ -84,11 +81,11 @@ fn greedy(graph: &TestGraph, goal: &Goal, degrees: Degrees) -> Vec<u32> {
         let (a, b) = (placed.parts(u), placed.parts(v));
         let both: BTreeSet<u32> = a.intersection(&b).copied().collect();
         let [first, second] = if rank[0] >= rank[1] { [a, b] } else { [b, a] };
-        let room = |set: BTreeSet<u32>| set.into_iter().filter(|&part| placed.load(part) < most).collect::<Vec<_>>();
-        let cases = [room(both), room(first), room(second), (0..goal.parts).collect()];
+        let open = |set: BTreeSet<u32>| set.into_iter().filter(|&part| placed.load(part) < most).collect::<Vec<_>>();
+        let cases = [open(both), open(first), open(second), (0..goal.parts).collect()];
         let part = placed.least(cases.into_iter().find(|case| !case.is_empty()).unwrap()).unwrap();
         parts.push(placed.put((u, v), part));
-        [u, v].into_iter().for_each(|end| *seen.entry(end).or_default() += 1);
+        [u, v].into_iter().for_each(|end| *degrees_so_far.entry(end).or_default() += 1);
     }
     parts
 }
@@ -193,7 +190,7 @@ fn two_ps_l(graph: &TestGraph, goal: &Goal, degrees: Degrees, volume: f64) -> Ve
     parts
 }
 
-/// The part of every node, from those of its edges.
+/// The part of every node, derived from the parts of its edges.
 fn complete(graph: &TestGraph, edges: &[u32], goal: &Goal, held: bool) -> Vec<u32> {
     let mut votes: BTreeMap<u32, BTreeMap<u32, u32>> = BTreeMap::new();
     for (&(u, v), &part) in graph.edges.iter().zip(edges) {
@@ -221,7 +218,7 @@ fn complete(graph: &TestGraph, edges: &[u32], goal: &Goal, held: bool) -> Vec<u3
             size[part as usize] += 1;
         }
     }
-    // Nodes without edges by index; before them, when held, those that found no room, in the order of their choice.
+    // With `held`, nodes without a free part first, in their order; then nodes without edges by index.
     let mut rest: Vec<u32> = (0..graph.nodes).filter(|&node| parts[node as usize] == u32::MAX).collect();
     rest.sort_by_key(|node| (votes.get(node).map_or(std::cmp::Reverse(0), |votes| best(votes).0), *node));
     for node in rest {
@@ -232,7 +229,7 @@ fn complete(graph: &TestGraph, edges: &[u32], goal: &Goal, held: bool) -> Vec<u3
     parts
 }
 
-/// Compares a method with its paper's edge parts, completed.
+/// Compares a method with the core nodes derived from the paper's edge parts.
 fn compare(method: impl Fn(VertexCut) -> Box<dyn Partitioner>, paper: impl Fn(&TestGraph, &Goal, Degrees) -> Vec<u32>) {
     for graph in all_graphs().into_iter().filter(|graph| graph.edges.len() < 5000) {
         for goal in goals() {
@@ -254,31 +251,31 @@ fn compare(method: impl Fn(VertexCut) -> Box<dyn Partitioner>, paper: impl Fn(&T
 }
 
 #[test]
-fn dbh_is_its_papers() {
+fn dbh_equals_the_paper() {
     compare(|cut| Box::new(Dbh(cut)), dbh);
 }
 
 #[test]
-fn greedy_is_its_papers() {
+fn greedy_equals_the_paper() {
     compare(|cut| Box::new(Greedy(cut)), greedy);
 }
 
 #[test]
-fn hdrf_is_its_papers() {
+fn hdrf_equals_the_paper() {
     compare(|cut| Box::new(Hdrf(cut)), hdrf);
 }
 
 #[test]
-fn two_ps_l_is_its_papers() {
+fn two_ps_l_equals_the_paper() {
     for volume in [0.2, 1.0] {
         compare(|cut| Box::new(TwoPsL { cut, volume }), |graph, goal, degrees| two_ps_l(graph, goal, degrees, volume));
     }
 }
 
 #[test]
-fn memory_is_asked_for_or_done_without() {
+fn small_memory_uses_sketches_and_smaller_memory_is_an_error() {
     let graph = communities(12, 60, 1);
-    // 720 nodes: 16 parts take 1,440 bytes of sets and 46,080 of counters, a sketch of 4 slots 17,280.
+    // 720 nodes and 16 parts take 1,440 bytes of sets and 46,080 of counters; a sketch of 4 slots takes 17,280.
     let sketched = Goal { memory: 35_000, ..Goal::new(16) };
     let refused = Goal { memory: 1000, ..Goal::new(16) };
     for method in

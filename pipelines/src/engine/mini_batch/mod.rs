@@ -199,7 +199,7 @@ impl MiniBatchTraining {
                 .inspect(move |reduced: &Reduced| {
                     count(&mut counted.borrow_mut(), reduced);
                     let reduced = reduced.clone();
-                    let tick = reduced.tick;
+                    let tick = reduced.time;
                     applied.post(move |trainer| trainer.apply(reduced));
                     opened.open(tick + 1);
                 })

@@ -238,7 +238,7 @@ impl StagedTraining {
             let reduced = contributions
                 .all_reduce(context.placement.parts(), params, Rc::clone(&context.meter))
                 .inspect(move |reduced: &Reduced| {
-                    let epoch = time::epoch(reduced.tick);
+                    let epoch = time::epoch(reduced.time);
                     told.sums.borrow_mut().entry(epoch).or_default().add(reduced);
                     let (reduced, lr) = (reduced.clone(), told.rates.borrow_mut().remove(&epoch));
                     applied.post(move |trainer| {

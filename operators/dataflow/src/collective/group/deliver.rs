@@ -1,7 +1,8 @@
-//! Brings messages to their workers, by ascending time.
+//! Delivers messages to their workers, in ascending order of time.
 //!
-//! *In*: blocks at times `(unit, chunk)`. *Out*: nothing; messages go to a queue, each with its capability, which the consumer
-//! drops. *Kept per time*: messages before which an earlier one may still come. *Capabilities*: held with them.
+//! *In*: blocks at times `(unit, chunk)`. *Out*: nothing; messages are appended to a queue with their capabilities,
+//! which the consumer drops. *State per time*: messages that the frontier has not passed. *Capabilities*: one per
+//! message.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
@@ -14,29 +15,28 @@ use timely::dataflow::operators::generic::operator::Operator;
 use timely::dataflow::{Stream, StreamVec};
 use timely::scheduling::Activator;
 
-use super::{Own, untick};
+use super::{LocalMessages, unpack_time};
 use crate::wire::{WireBlock, to_destination};
 
-/// A message that is next in order.
-pub struct Delivered<T> {
-    /// Its unit.
-    pub unit: usize,
-    /// The message, or an error if it cannot be read.
-    pub message: gnnflow_data::Result<T>,
-    /// Holds the frontier while the message waits, and so bounds reading ahead.
-    pub hold: Capability<u64>,
+pub(super) struct Delivered<T> {
+    pub(super) unit: usize,
+    /// The message, or an error if it cannot be decoded.
+    pub(super) message: gnnflow_data::Result<T>,
+    /// Holds the frontier until the message is consumed, which bounds reading ahead.
+    pub(super) hold: Capability<u64>,
 }
 
 /// Delivered messages, in order.
-pub type Delivery<T> = Rc<RefCell<VecDeque<Delivered<T>>>>;
+pub(super) type Delivery<T> = Rc<RefCell<VecDeque<Delivered<T>>>>;
 
-/// Parcels in order.
-pub trait Deliver<'scope> {
-    /// Puts messages into `delivery`, by ascending time; an empty block from this worker announces one of `own`. `ready` gets the
-    /// operator's activator, which the consumer uses after it has taken messages: then the frontier advances elsewhere too.
+/// Delivery of messages in order of time.
+pub(super) trait Deliver<'scope> {
+    /// Appends messages to `delivery` in ascending order of time. An empty block from this worker is replaced by the
+    /// next message of `local`. `ready` receives the operator's activator. The consumer calls it after each message, so
+    /// that the frontier advances on all workers.
     fn deliver<T: Message>(
         self,
-        own: Own<T>,
+        local: LocalMessages<T>,
         delivery: Delivery<T>,
         ready: impl FnOnce(Activator) + 'static,
     ) -> StreamVec<'scope, u64, ()>;
@@ -45,34 +45,35 @@ pub trait Deliver<'scope> {
 impl<'scope> Deliver<'scope> for Stream<'scope, u64, WireBlock> {
     fn deliver<T: Message>(
         self,
-        own: Own<T>,
+        local: LocalMessages<T>,
         delivery: Delivery<T>,
         ready: impl FnOnce(Activator) + 'static,
     ) -> StreamVec<'scope, u64, ()> {
         let scope = self.scope();
-        let me = scope.worker().index();
+        let rank = scope.worker().index();
         type Builder = CapacityContainerBuilder<Vec<()>>;
         self.unary_frontier::<Builder, _, _, _>(to_destination(), "deliver", move |initial, info| {
             drop(initial);
             ready(scope.activator_for(info.address));
-            let mut held: BTreeMap<u64, Vec<Delivered<T>>> = BTreeMap::new();
+            let mut pending: BTreeMap<u64, Vec<Delivered<T>>> = BTreeMap::new();
             move |(input, frontier), output| {
                 input.for_each(|time, block| {
-                    let message = if block.header().from as usize == me {
-                        own.borrow_mut()
+                    let message = if block.header().from as usize == rank {
+                        local
+                            .borrow_mut()
                             .pop_front()
-                            .ok_or_else(|| gnnflow_data::Error::Bug("a message is missing".into()))
+                            .ok_or_else(|| gnnflow_data::Error::Bug("a local message is missing".into()))
                     } else {
                         let mut bytes = Vec::with_capacity(block.row_bytes());
-                        block.for_each_row_bytes(|some| bytes.extend_from_slice(some));
+                        block.for_each_row_bytes(|part| bytes.extend_from_slice(part));
                         T::decode(&bytes)
                     };
-                    let (unit, _) = untick(*time.time());
+                    let (unit, _) = unpack_time(*time.time());
                     let hold = time.retain(output.output_index());
-                    held.entry(*time.time()).or_default().push(Delivered { unit, message, hold });
+                    pending.entry(*time.time()).or_default().push(Delivered { unit, message, hold });
                 });
                 let mut delivery = delivery.borrow_mut();
-                while let Some(first) = held.first_entry().filter(|first| !frontier.less_than(first.key())) {
+                while let Some(first) = pending.first_entry().filter(|first| !frontier.less_than(first.key())) {
                     delivery.extend(first.remove());
                 }
             }

@@ -1,4 +1,4 @@
-//! One dataset by one process and by several: the same bytes, whatever is created, dropped, reversed.
+//! Compares datasets prepared by one process and by several, byte by byte.
 
 use std::path::Path;
 
@@ -10,32 +10,32 @@ use gnnflow_data::{Assignment, Goal, GraphSource, GraphStream, Manifest, Partiti
 
 use super::WorkerGroup;
 
-/// A method that asks the stream for everything that it can do.
-struct Asking;
+/// A method that uses all passes of the stream.
+struct AllPasses;
 
-impl Partitioner for Asking {
+impl Partitioner for AllPasses {
     fn name(&self) -> &str {
-        "asking"
+        "all-passes"
     }
 
     fn assign(&self, graph: &dyn GraphStream, goal: &Goal) -> gnnflow_data::Result<Assignment> {
         let n = graph.num_nodes() as usize;
         let mut sums = vec![0u64; n];
-        graph.for_each_edges("in order", &mut |some| {
-            some.iter().for_each(|&(a, b)| {
+        graph.for_each_edges("in order", &mut |chunk| {
+            chunk.iter().for_each(|&(a, b)| {
                 sums[a as usize] = sums[a as usize].wrapping_mul(31).wrapping_add(u64::from(b));
             });
             Ok(())
         })?;
-        graph.count_keys("by key", 1 << 12, &|a, b| (a != b).then_some(u64::from(b)), &mut |some| {
-            some.iter().for_each(|&(key, count)| sums[key as usize] = sums[key as usize].wrapping_add(count));
+        graph.count_keys("by key", 1 << 12, &|a, b| (a != b).then_some(u64::from(b)), &mut |chunk| {
+            chunk.iter().for_each(|&(key, count)| sums[key as usize] = sums[key as usize].wrapping_add(count));
             Ok(())
         })?;
         Ok(Assignment::Stored(sums.into_iter().map(|sum| (sum % u64::from(goal.parts)) as u16).collect()))
     }
 }
 
-/// All bytes of a dataset but the report, which holds times.
+/// All bytes of a dataset except the report, which contains durations.
 fn bytes(out: &Path, parts: usize) -> Vec<Vec<u8>> {
     let names = ["topology.arrow", "nodes.arrow", "features.arrow", "halo.arrow"];
     let dirs = (0..parts).map(|part| out.join(format!("part-{part:05}")));
@@ -43,12 +43,12 @@ fn bytes(out: &Path, parts: usize) -> Vec<Vec<u8>> {
     files.map(|file| std::fs::read(&file).unwrap_or_else(|e| panic!("{}: {e}", file.display()))).collect()
 }
 
-/// Prepares by so many workers of one process; what each of them returned.
-fn prepare_at(workers: usize, source: &GraphSource, settings: &PrepareSettings, asking: bool) -> Vec<String> {
+/// Prepares with `workers` workers of one process and returns their results as text.
+fn prepare_at(workers: usize, source: &GraphSource, settings: &PrepareSettings, all_passes: bool) -> Vec<String> {
     let (source, settings) = (source.clone(), settings.clone());
     let run = move |worker: &mut timely::worker::Worker| {
         let processes = WorkerGroup::new(worker, 2, |_| ());
-        let method: &dyn Partitioner = if asking { &Asking } else { &Modulo };
+        let method: &dyn Partitioner = if all_passes { &AllPasses } else { &Modulo };
         prepare_with(&processes, &source, method, &settings, &Silent)
             .map_or_else(|e| e.to_string(), |m| format!("{m:?}"))
     };
@@ -58,41 +58,41 @@ fn prepare_at(workers: usize, source: &GraphSource, settings: &PrepareSettings, 
 
 /// A dump of `graph` in which only the first `known` nodes have rows.
 fn dump(graph: &TestGraph, known: u32, ids: IdStyle, dir: &Path) -> GraphSource {
-    let (all, some) = (dir.join("all"), dir.join("some"));
-    [&all, &some].into_iter().for_each(|dir| std::fs::create_dir_all(dir).unwrap());
+    let (all, partial) = (dir.join("all"), dir.join("some"));
+    [&all, &partial].into_iter().for_each(|dir| std::fs::create_dir_all(dir).unwrap());
     let edges = graph.dump(&all, ids).unwrap().edges;
-    let nodes = TestGraph { nodes: known, ..graph.clone() }.dump(&some, ids).unwrap();
+    let nodes = TestGraph { nodes: known, ..graph.clone() }.dump(&partial, ids).unwrap();
     GraphSource { edges, ..nodes }
 }
 
-/// Compares one process with one, two and four workers.
-fn check(case: &str, source: &GraphSource, memory: u64, asking: bool) {
+/// Compares a single process with one, two and four workers.
+fn check(case: &str, source: &GraphSource, memory: u64, all_passes: bool) {
     let folder = tempfile::tempdir().unwrap();
     let settings = |name: &str| {
         let mut settings = PrepareSettings::new(folder.path().join(name), 3);
         (settings.memory, settings.halo_features) = (memory, true);
         settings
     };
-    let method: &dyn Partitioner = if asking { &Asking } else { &Modulo };
-    let alone = settings("alone");
+    let method: &dyn Partitioner = if all_passes { &AllPasses } else { &Modulo };
+    let single = settings("alone");
     let expected =
-        prepare_with(&SingleProcess, source, method, &alone, &Silent).unwrap_or_else(|e| panic!("{case}: {e}"));
+        prepare_with(&SingleProcess, source, method, &single, &Silent).unwrap_or_else(|e| panic!("{case}: {e}"));
     for workers in [1, 2, 4] {
         let settings = settings(&format!("by-{workers}"));
-        for said in prepare_at(workers, source, &settings, asking) {
-            assert_eq!(said, format!("{expected:?}"), "{case}, {workers} workers");
+        for result in prepare_at(workers, source, &settings, all_passes) {
+            assert_eq!(result, format!("{expected:?}"), "{case}, {workers} workers");
         }
-        assert!(bytes(&settings.out, 3) == bytes(&alone.out, 3), "{case}, {workers} workers");
+        assert!(bytes(&settings.out, 3) == bytes(&single.out, 3), "{case}, {workers} workers");
     }
 }
 
 #[test]
-fn several_workers_write_the_bytes_of_one() {
+fn dataset_has_equal_bytes_for_1_2_and_4_workers() {
     for (graph, ids) in [(power_law(400, 3000, 21), IdStyle::Text), (power_law(400, 3000, 22), IdStyle::Dense)] {
         let dumps = tempfile::tempdir().unwrap();
         let plain = graph.dump(dumps.path(), ids).unwrap();
-        // The least of them puts the dictionary of strings on disk.
-        for (asking, memory) in [(true, 16 << 10), (true, 64 << 10), (true, 1 << 30), (false, 1 << 30)] {
+        // The smallest memory puts the dictionary of strings on disk.
+        for (all_passes, memory) in [(true, 16 << 10), (true, 64 << 10), (true, 1 << 30), (false, 1 << 30)] {
             let columns = Columns {
                 weight: Some("weight".into()),
                 edge_type: Some("etype".into()),
@@ -101,14 +101,14 @@ fn several_workers_write_the_bytes_of_one() {
             };
             let normalize_features = Normalize::Standard;
             let source = GraphSource { columns, undirected: true, normalize_features, ..plain.clone() };
-            check(&format!("{ids:?}, {memory} bytes"), &source, memory, asking);
+            check(&format!("{ids:?}, {memory} bytes"), &source, memory, all_passes);
         }
     }
 }
 
 #[test]
-fn cleaning_by_several_workers_is_that_of_one() {
-    let on = |source: &GraphSource, case: usize| GraphSource {
+fn cleaned_dataset_has_equal_bytes_for_1_2_and_4_workers() {
+    let cleaned = |source: &GraphSource, case: usize| GraphSource {
         unknown_nodes: if case == 1 { UnknownNodes::Drop } else { UnknownNodes::Create },
         isolated: if case == 2 { Isolated::Keep } else { Isolated::Drop },
         k_core: [Some(2), None, None, Some(3)][case],
@@ -124,13 +124,13 @@ fn cleaning_by_several_workers_is_that_of_one() {
         for case in 0..4 {
             // With little memory the dictionary is on disk, unless ids are dense.
             let memory = [16 << 10, 1 << 30, 96 << 10, 16 << 10][case];
-            check(&format!("{ids:?}, case {case}"), &on(&plain, case), memory, true);
+            check(&format!("{ids:?}, case {case}"), &cleaned(&plain, case), memory, true);
         }
     }
-    // Graphs of which hardly anything is left.
+    // Graphs of which cleaning leaves little.
     for graph in graphs().into_iter().filter(|graph| ["isolated", "path", "two components"].contains(&graph.name)) {
         let dumps = tempfile::tempdir().unwrap();
         let plain = graph.dump(dumps.path(), IdStyle::Text).unwrap();
-        check(graph.name, &on(&plain, 2), 1 << 30, true);
+        check(graph.name, &cleaned(&plain, 2), 1 << 30, true);
     }
 }

@@ -1,11 +1,11 @@
-//! Emits the messages that reading threads make of this worker's units.
+//! Emits the messages that reading threads produce from this worker's units.
 //!
-//! *In*: nothing. *Out*: blocks at time `(unit, chunk)`: one to each receiver of the message; to the worker itself an empty
-//! one, while the message waits in a queue. *Kept*: messages of the threads that may not leave yet.
-//! *Capabilities*: one, at the next chunk.
+//! *In*: nothing. *Out*: blocks at time `(unit, chunk)`, one per receiver of a message. For the worker itself the block
+//! is empty, and the message is in a queue. *State*: messages outside the window. *Capabilities*: one, at the next
+//! chunk.
 //!
-//! Back-pressure: a chunk leaves when it is fewer than `AHEAD` chunks from the frontier of what has been consumed
-//! everywhere; the threads' channels hold two chunks more each.
+//! Back-pressure: a chunk is sent if it is fewer than `AHEAD` chunks from the frontier of consumed messages on all
+//! workers. The channel of each thread holds two more chunks.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -18,43 +18,41 @@ use timely::dataflow::operators::probe;
 use timely::dataflow::{Scope, Stream};
 use timely::scheduling::{Activator, SyncActivator};
 
-use super::{Own, tick, untick};
+use super::{LocalMessages, pack_time, unpack_time};
 use crate::wire::{Header, Rows, WireBlock};
 
-/// Chunks of a unit in flight.
+/// Largest number of chunks of a unit in flight.
 const AHEAD: u32 = 8;
 
-/// A report of a reading thread: a message, the end of its unit (`Ok(None)`), or an error.
-pub type Read<T> = Result<Option<(Destination, T)>, gnnflow_data::Error>;
+/// The output of a reading thread: a message, the end of its unit (`Ok(None)`), or an error.
+pub(super) type Read<T> = Result<Option<(Destination, T)>, gnnflow_data::Error>;
 
-/// The reading threads of one pass, as the operator sees them.
-pub struct Readers<T> {
-    /// The units of this worker, ascending; thread `i` of `n` reads those at positions `i`, `i + n`, ….
-    pub units: Vec<usize>,
-    /// Their messages. The pass clears them when it fails: then the threads end.
-    pub channels: Rc<RefCell<Vec<Receiver<Read<T>>>>>,
+pub(super) struct Readers<T> {
+    /// The units of this worker, ascending. Thread `i` of `n` reads those at positions `i`, `i + n`, ….
+    pub(super) units: Vec<usize>,
+    /// The output of the threads. A failed pass clears the list, which ends the threads.
+    pub(super) channels: Rc<RefCell<Vec<Receiver<Read<T>>>>>,
     /// The first error.
-    pub failed: Rc<RefCell<Option<gnnflow_data::Error>>>,
-    /// Parcels for this worker itself.
-    pub own: Own<T>,
+    pub(super) first_error: Rc<RefCell<Option<gnnflow_data::Error>>>,
+    /// Messages to this worker itself.
+    pub(super) local: LocalMessages<T>,
 }
 
-/// Activators of the operator.
-pub struct Wake {
-    /// For the worker's own thread, when the frontier has moved.
-    pub here: Activator,
+pub(super) struct Activators {
+    /// For the worker's thread, after a change of the frontier.
+    pub(super) worker: Activator,
     /// For reading threads.
-    pub anywhere: SyncActivator,
+    pub(super) threads: SyncActivator,
 }
 
-/// Units as a source.
-pub trait Units<'scope> {
-    /// Emits the messages of `readers`, only a few chunks ahead of `consumed`. `ready` gets the activators.
+/// A source of messages by unit.
+pub(super) trait Units<'scope> {
+    /// Emits the messages of `readers`, at most a few chunks ahead of `consumed`. `ready` receives the activators.
     fn units<T: Message>(
         self,
         readers: Readers<T>,
         consumed: &probe::Handle<u64>,
-        ready: impl FnOnce(Wake) + 'static,
+        ready: impl FnOnce(Activators) + 'static,
     ) -> Stream<'scope, u64, WireBlock>;
 }
 
@@ -63,23 +61,23 @@ impl<'scope> Units<'scope> for Scope<'scope, u64> {
         self,
         readers: Readers<T>,
         consumed: &probe::Handle<u64>,
-        ready: impl FnOnce(Wake) + 'static,
+        ready: impl FnOnce(Activators) + 'static,
     ) -> Stream<'scope, u64, WireBlock> {
-        let (me, peers) = (self.worker().index(), self.worker().peers());
+        let (rank, peers) = (self.worker().index(), self.worker().peers());
         let consumed = consumed.clone();
         source::<_, NoopBuilder<WireBlock>, _, _>(self, "units", move |capability, info| {
             let worker = self.worker();
-            ready(Wake {
-                here: self.activator_for(info.address.clone()),
-                anywhere: worker.sync_activator_for(info.address.to_vec()),
+            ready(Activators {
+                worker: self.activator_for(info.address.clone()),
+                threads: worker.sync_activator_for(info.address.to_vec()),
             });
             let mut capability = Some(capability);
             let (mut position, mut chunk) = (0, 0);
             move |output| {
-                let Readers { units, channels, failed, own } = &readers;
+                let Readers { units, channels, first_error, local } = &readers;
                 let channels = channels.borrow();
                 if channels.is_empty() {
-                    // No unit at all, or given up. In the latter case the capability stays: nothing is whole.
+                    // This worker has no units, or the pass has failed. A failed pass keeps the capability.
                     if units.is_empty() {
                         capability = None;
                     }
@@ -90,14 +88,14 @@ impl<'scope> Units<'scope> for Scope<'scope, u64> {
                         capability = None;
                         break;
                     };
-                    cap.downgrade(&tick(unit, chunk));
-                    if !within(&consumed, unit, chunk) {
+                    cap.downgrade(&pack_time(unit, chunk));
+                    if !is_within_window(&consumed, unit, chunk) {
                         break;
                     }
                     match channels[position % channels.len()].try_recv() {
                         Ok(Ok(Some((to, message)))) => {
                             let mut send = |to: usize, rows: Rows| {
-                                let header = Header { to: to as u32, from: me as u32, ..Header::default() };
+                                let header = Header { to: to as u32, from: rank as u32, ..Header::default() };
                                 output.session_with_builder(&*cap).give_container(&mut WireBlock::new(
                                     header,
                                     vec![],
@@ -106,19 +104,19 @@ impl<'scope> Units<'scope> for Scope<'scope, u64> {
                                 ));
                             };
                             match to {
-                                Destination::Rank(to) if to != me => send(to, Rows::Bytes(message.encode())),
+                                Destination::Rank(to) if to != rank => send(to, Rows::Bytes(message.encode())),
                                 Destination::Rank(_) => {
-                                    own.borrow_mut().push_back(message);
-                                    send(me, Rows::None);
+                                    local.borrow_mut().push_back(message);
+                                    send(rank, Rows::None);
                                 }
                                 Destination::All => {
                                     if peers > 1 {
                                         let bytes = message.encode();
-                                        let others = (0..peers).filter(|&to| to != me);
+                                        let others = (0..peers).filter(|&to| to != rank);
                                         others.for_each(|to| send(to, Rows::Bytes(bytes.clone())));
                                     }
-                                    own.borrow_mut().push_back(message);
-                                    send(me, Rows::None);
+                                    local.borrow_mut().push_back(message);
+                                    send(rank, Rows::None);
                                 }
                             }
                             chunk += 1;
@@ -128,13 +126,13 @@ impl<'scope> Units<'scope> for Scope<'scope, u64> {
                             chunk = 0;
                         }
                         Ok(Err(error)) => {
-                            failed.borrow_mut().get_or_insert(error);
+                            first_error.borrow_mut().get_or_insert(error);
                             break;
                         }
                         Err(TryRecvError::Empty) => break,
                         Err(TryRecvError::Disconnected) => {
-                            let bug = || gnnflow_data::Error::Bug("a reading thread ended early".into());
-                            failed.borrow_mut().get_or_insert_with(bug);
+                            let bug = || gnnflow_data::Error::Bug("a reading thread ended before its last unit".into());
+                            first_error.borrow_mut().get_or_insert_with(bug);
                             break;
                         }
                     }
@@ -144,10 +142,10 @@ impl<'scope> Units<'scope> for Scope<'scope, u64> {
     }
 }
 
-/// Whether a chunk may leave already.
-fn within(consumed: &probe::Handle<u64>, unit: usize, chunk: u32) -> bool {
+/// Whether a chunk is within the window of the frontier.
+fn is_within_window(consumed: &probe::Handle<u64>, unit: usize, chunk: u32) -> bool {
     let first = consumed.with_frontier(|frontier| frontier.first().copied());
-    let (first_unit, first_chunk) = first.map_or((usize::MAX, 0), untick);
+    let (first_unit, first_chunk) = first.map_or((usize::MAX, 0), unpack_time);
     let base = if unit == first_unit { first_chunk } else { 0 };
     chunk < base.saturating_add(AHEAD)
 }

@@ -1,4 +1,4 @@
-//! The process group of a timely cluster: every pass is a dataflow.
+//! The process group of a timely cluster. Every pass is a dataflow.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -13,40 +13,40 @@ use timely::scheduling::{Activator, SyncActivator};
 use timely::worker::Worker;
 
 use super::deliver::{Deliver, Delivery};
-use super::units::{Read, Readers, Units, Wake};
+use super::units::{Activators, Read, Readers, Units};
 
-/// Parcels that a reading thread may be ahead of its worker.
+/// Messages that fit in the channel of a reading thread.
 const READ_AHEAD: usize = 2;
-/// The longest wait of a worker without work: it must show that it lives.
+/// Longest wait of an idle worker, so that it keeps reporting.
 const PARK: Duration = Duration::from_millis(10);
 
-/// The state of a member's loop, for its stall detection.
+/// The state of a worker loop, for stall detection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LoopState {
-    /// Its worker's loop turns.
+    /// A turn of the worker loop.
     Turn,
-    /// A message has been consumed, here or by another member.
+    /// A message was consumed, on this or another worker.
     Progress,
-    /// It has left the loop for work of its own, until the next turn.
+    /// Outside the loop until the next turn.
     Away,
 }
 
-/// The processes of a timely cluster as a process group, with one worker in each.
+/// The processes of a timely cluster as a process group, with one worker per process.
 pub struct WorkerGroup<'a> {
     worker: RefCell<&'a mut Worker>,
     rank: usize,
     size: usize,
     threads: usize,
-    sign: Box<dyn Fn(LoopState) + 'a>,
+    report: Box<dyn Fn(LoopState) + 'a>,
 }
 
 impl<'a> WorkerGroup<'a> {
-    /// The group of `worker`. Each member reads with `threads` threads. `sign` is called at every turn of the worker's loop, and
-    /// when it is left.
-    pub fn new(worker: &'a mut Worker, threads: usize, sign: impl Fn(LoopState) + 'a) -> Self {
-        sign(LoopState::Away);
+    /// Creates the group of `worker`. Each process reads with `threads` threads. `report` is called at
+    /// every turn of the worker loop, on progress, and when the loop is left.
+    pub fn new(worker: &'a mut Worker, threads: usize, report: impl Fn(LoopState) + 'a) -> Self {
+        report(LoopState::Away);
         let (rank, size) = (worker.index(), worker.peers());
-        Self { worker: RefCell::new(worker), rank, size, threads: threads.max(1), sign: Box::new(sign) }
+        Self { worker: RefCell::new(worker), rank, size, threads: threads.max(1), report: Box::new(report) }
     }
 }
 
@@ -65,32 +65,32 @@ impl ProcessGroup for WorkerGroup<'_> {
         let threads = self.threads.min(own_units.len());
         let (senders, receivers): (Vec<_>, Vec<_>) = (0..threads).map(|_| sync_channel::<Read<T>>(READ_AHEAD)).unzip();
         let channels = Rc::new(RefCell::new(receivers));
-        let failed = Rc::new(RefCell::new(None));
+        let first_error = Rc::new(RefCell::new(None));
         let delivery: Delivery<T> = Rc::new(RefCell::new(VecDeque::new()));
         let (reader, deliverer) = (Rc::new(Cell::new(None)), Rc::new(Cell::new(None)));
         let consumed = probe::Handle::new();
         let readers = Readers {
             units: own_units.clone(),
             channels: channels.clone(),
-            failed: failed.clone(),
-            own: Rc::default(),
+            first_error: first_error.clone(),
+            local: Rc::default(),
         };
-        let (tell_reader, tell_deliverer) = (reader.clone(), deliverer.clone());
+        let (set_reader, set_deliverer) = (reader.clone(), deliverer.clone());
         worker.dataflow::<u64, _, _>(|scope| {
-            let own = readers.own.clone();
+            let local = readers.local.clone();
             scope
-                .units(readers, &consumed, move |wake| tell_reader.set(Some(wake)))
-                .deliver(own, delivery.clone(), move |wake| tell_deliverer.set(Some(wake)))
+                .units(readers, &consumed, move |activators| set_reader.set(Some(activators)))
+                .deliver(local, delivery.clone(), move |activator| set_deliverer.set(Some(activator)))
                 .probe_with(&consumed);
         });
         let no_operator = || Error::Bug("an operator was not built".into());
-        let wake: Wake = reader.take().ok_or_else(no_operator)?;
-        let deliverer: Activator = deliverer.take().ok_or_else(no_operator)?;
+        let activators: Activators = reader.take().ok_or_else(no_operator)?;
+        let deliver_activator: Activator = deliverer.take().ok_or_else(no_operator)?;
 
         std::thread::scope(|scope| {
             let start = |(thread, sender): (usize, SyncSender<Read<T>>)| {
                 let own_units = &own_units;
-                let wake = wake.anywhere.clone();
+                let wake = activators.threads.clone();
                 let reads = move || {
                     let mine = own_units.iter().skip(thread).step_by(threads);
                     mine.copied().all(|unit| read(unit, produce, &sender, &wake))
@@ -102,51 +102,50 @@ impl ProcessGroup for WorkerGroup<'_> {
             let mut turn = || -> Result<()> {
                 let mut frontier = None;
                 while !consumed.done() {
-                    (self.sign)(LoopState::Turn);
+                    (self.report)(LoopState::Turn);
                     worker.step_or_park(Some(PARK));
-                    if let Some(error) = failed.borrow_mut().take() {
+                    if let Some(error) = first_error.borrow_mut().take() {
                         return Err(error);
                     }
                     loop {
                         let Some(delivered) = delivery.borrow_mut().pop_front() else { break };
                         consume(delivered.unit, delivered.message?)?;
-                        (self.sign)(LoopState::Progress);
+                        (self.report)(LoopState::Progress);
                         drop(delivered.hold);
-                        deliverer.activate();
+                        deliver_activator.activate();
                     }
                     let now = consumed.with_frontier(|frontier| frontier.first().copied());
                     if now != frontier {
                         frontier = now;
-                        (self.sign)(LoopState::Progress);
-                        wake.here.activate();
+                        (self.report)(LoopState::Progress);
+                        activators.worker.activate();
                     }
                 }
                 Ok(())
             };
             let result = started.and_then(|()| turn());
-            // Threads that wait to be read from end.
+            // Ends the threads that wait for a free channel.
             channels.borrow_mut().clear();
-            (self.sign)(LoopState::Away);
+            (self.report)(LoopState::Away);
             result
         })
     }
 }
 
-/// Reads one unit on a reading thread; returns whether to go on.
+/// Reads one unit on a reading thread. Returns whether the thread continues.
 fn read<T: Message>(unit: usize, produce: &Produce<'_, T>, sender: &SyncSender<Read<T>>, wake: &SyncActivator) -> bool {
     let mut open = true;
-    let say = |read: Read<T>| {
+    let send = |read: Read<T>| {
         let open = sender.send(read).is_ok();
-        // The worker may have ended already.
         let _ = wake.activate();
         open
     };
     let end = produce(unit, &mut |to: Destination, message: T| {
-        open = say(Ok(Some((to, message))));
+        open = send(Ok(Some((to, message))));
         open
     });
     let whole = end.is_ok();
-    open && say(end.map(|()| None)) && whole
+    open && send(end.map(|()| None)) && whole
 }
 
 #[cfg(test)]
@@ -157,12 +156,15 @@ mod tests {
 
     use super::*;
 
-    /// Runs `work` at so many workers and returns what each came to.
-    fn at<R: Send + 'static>(workers: usize, work: impl Fn(&WorkerGroup<'_>) -> R + Send + Sync + 'static) -> Vec<R> {
+    /// Runs `work` on `workers` workers and returns their results.
+    fn run_on<R: Send + 'static>(
+        workers: usize,
+        work: impl Fn(&WorkerGroup<'_>) -> R + Send + Sync + 'static,
+    ) -> Vec<R> {
         let run = move |worker: &mut Worker| {
             let result = work(&WorkerGroup::new(worker, 2, |_| ()));
             if workers == 1 {
-                // A pass that failed never completes; the program ends the process then.
+                // The dataflow of a failed pass never completes; the program then ends the process.
                 worker.installed_dataflows().into_iter().for_each(|dataflow| worker.drop_dataflow(dataflow));
             }
             result
@@ -170,11 +172,10 @@ mod tests {
         timely::execute(timely::Config::process(workers), run).unwrap().join().into_iter().map(Result::unwrap).collect()
     }
 
-    /// Units and what they sent.
-    type Heard = Vec<(usize, u64)>;
+    type Received = Vec<(usize, u64)>;
 
     /// Unit `u` has `u % 5` messages for all, and one for process `u / 3 % size`.
-    fn everything<C: ProcessGroup>(processes: &C, units: usize) -> (Heard, Heard) {
+    fn exchange_units<C: ProcessGroup>(processes: &C, units: usize) -> (Received, Received) {
         let (mut all, mut one) = (Vec::new(), Vec::new());
         let size = processes.size();
         let produce = |unit: usize, send: &mut dyn FnMut(Destination, Vec<u64>) -> bool| {
@@ -192,11 +193,11 @@ mod tests {
     }
 
     #[test]
-    fn everybody_hears_everything_in_the_order_of_the_units() {
+    fn all_workers_receive_all_messages_in_the_order_of_units() {
         for units in [0, 1, 7, 100] {
-            let (expected, mine) = everything(&SingleProcess, units);
+            let (expected, mine) = exchange_units(&SingleProcess, units);
             for workers in [1, 2, 4] {
-                let found = at(workers, move |processes| everything(processes, units));
+                let found = run_on(workers, move |processes| exchange_units(processes, units));
                 let mut ones = Vec::new();
                 for (rank, (all, one)) in found.into_iter().enumerate() {
                     assert_eq!(all, expected, "{units} units, worker {rank} of {workers}");
@@ -209,17 +210,17 @@ mod tests {
         }
     }
 
-    /// The values of one process: of length `len`, others at every rank.
+    /// The bytes of one rank, different for each rank.
     fn own(rank: usize, len: usize) -> Vec<u8> {
         (0..len).map(|i| (i + 7 * rank) as u8).collect()
     }
 
     #[test]
-    fn collectives_return_what_a_local_loop_returns() {
-        // Nothing, one byte, one message, more messages than may be in flight.
+    fn collectives_equal_a_local_loop() {
+        // Zero bytes, one byte, one message, more messages than the window.
         for len in [0, 1, 128 << 10, 3_000_001] {
             for workers in [1, 2, 4] {
-                let found = at(workers, move |processes| {
+                let found = run_on(workers, move |processes| {
                     let rank = processes.rank();
                     let cells: Vec<AtomicU32> = (0..len as u32 / 10).map(AtomicU32::new).collect();
                     let add = &mut || {
@@ -230,33 +231,33 @@ mod tests {
                     };
                     processes.all_reduce_counts(&cells, add).unwrap();
                     let gathered = processes.all_gather(own(rank, len + rank)).unwrap();
-                    let told = processes.broadcast((rank == 0).then(|| own(rank, len))).unwrap();
+                    let broadcast = processes.broadcast((rank == 0).then(|| own(rank, len))).unwrap();
                     processes.barrier().unwrap();
-                    (cells.into_iter().map(AtomicU32::into_inner).collect::<Vec<_>>(), gathered, told)
+                    (cells.into_iter().map(AtomicU32::into_inner).collect::<Vec<_>>(), gathered, broadcast)
                 });
                 let expected: Vec<_> = (0..workers).map(|rank| own(rank, len + rank)).collect();
                 let sum = (0..workers as u32).sum::<u32>();
-                for (cells, gathered, told) in found {
+                for (cells, gathered, broadcast) in found {
                     assert!((0u32..).zip(&cells).all(|(i, &cell)| cell == i + sum.wrapping_mul(i)));
-                    assert!(gathered == expected && told == own(0, len), "{len} bytes, {workers} workers");
+                    assert!(gathered == expected && broadcast == own(0, len), "{len} bytes, {workers} workers");
                 }
             }
         }
     }
 
     #[test]
-    fn errors_of_reading_threads_end_the_pass() {
-        let found = at(1, |processes| {
+    fn error_of_a_reading_thread_ends_the_pass() {
+        let found = run_on(1, |processes| {
             let produce = |unit: usize, send: &mut dyn FnMut(Destination, Vec<u8>) -> bool| {
                 while unit < 3 && send(Destination::All, vec![unit as u8]) && unit == 9 {}
                 if unit == 3 { Err(Error::Bug("unit 3".into())) } else { Ok(()) }
             };
-            let mut seen = Vec::new();
+            let mut consumed_units = Vec::new();
             let end = processes.exchange(10, &produce, &mut |unit, _: Vec<u8>| {
-                seen.push(unit);
+                consumed_units.push(unit);
                 Ok(())
             });
-            (seen, end.unwrap_err().to_string())
+            (consumed_units, end.unwrap_err().to_string())
         });
         assert!(found[0].1.contains("unit 3"), "{found:?}");
         assert!(found[0].0.iter().all(|&unit| unit < 3));
