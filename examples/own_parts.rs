@@ -1,15 +1,19 @@
-//! A program with its own partitioner, sampler and layer, which a pipeline file selects by name.
+//! A program with its own partitioner, sampler, operator and layer, which a pipeline file selects by name.
 //!
 //!     cargo run --release --example own_parts -- run pipeline.toml
 //!
-//! The file has `partition.method = "stripes"`, `train.sampler = "nearest"` and `model.kind = "graphconv"`.
+//! The file has `partition.method = "stripes"`, `train.sampler = "nearest"`, `train.operators = ["mask"]` and
+//! `model.kind = "graphconv"`.
 
 use candle_core::{Tensor, Var};
+use gnnflow::prelude::{MiniBatch, OperatorContext, StreamVec};
 use gnnflow_data::partitioner::{Assignment, Goal, GraphStream, Partitioner};
 use gnnflow_data::rng::Key;
+use gnnflow_kernels::matrix::Values;
 use gnnflow_kernels::sample::Sampler;
 use gnnflow_nn::initial::Initial;
 use gnnflow_nn::{Layer, LayerInfo, LayerSpec, ParamBuilder, Pass, Result, ops};
+use timely::dataflow::operators::vec::Map;
 
 /// Ranges of a hundred nodes, assigned to the parts round robin.
 struct Stripes;
@@ -72,7 +76,21 @@ impl Layer for GraphConv {
     }
 }
 
+/// An operator: sets the features of every tenth node to zero, those of other nodes in each epoch.
+fn mask<'scope>(batches: StreamVec<'scope, u64, MiniBatch>, _: &OperatorContext) -> StreamVec<'scope, u64, MiniBatch> {
+    batches.map(|mut batch: MiniBatch| {
+        if let Values::F32(values) = &mut batch.features.values {
+            for (node, row) in batch.nodes.iter().zip(values.chunks_mut(batch.features.dim)) {
+                if (node + batch.key.epoch) % 10 == 0 {
+                    row.fill(0.0);
+                }
+            }
+        }
+        batch
+    })
+}
+
 fn main() -> std::process::ExitCode {
-    let app = gnnflow::App::new().partitioner(Stripes).sampler(Nearest);
+    let app = gnnflow::App::new().partitioner(Stripes).sampler(Nearest).operator("mask", mask);
     app.layer("graphconv", |spec, params| Ok(Box::new(GraphConv::new(spec, params)?))).main()
 }

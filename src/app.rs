@@ -1,6 +1,7 @@
 //! The program as a value: built in parts of a user's own, it is a user's own program.
 
 use gnnflow_data::Partitioner;
+use gnnflow_dataflow::batch::apply_operator::BatchOperator;
 use gnnflow_kernels::sample::Sampler;
 use gnnflow_nn::{Layer, LayerSpec, ParamBuilder, Result as ComputeResult};
 use gnnflow_pipelines::Registry;
@@ -65,6 +66,13 @@ impl App {
         F: Fn(&LayerSpec, &mut ParamBuilder) -> ComputeResult<Box<dyn Layer>> + Send + Sync + 'static,
     {
         self.registry.layers_mut().register(name, factory);
+        self
+    }
+
+    /// Adds an operator on batches, for `train.operators`: a function of a stream of batches. See [`BatchOperator`].
+    #[must_use]
+    pub fn operator(mut self, name: &str, operator: impl BatchOperator + 'static) -> Self {
+        self.registry.add_operator(name, operator);
         self
     }
 

@@ -24,7 +24,7 @@ fn custom_operator_composes_a_dataflow_of_its_own() {
 #[test]
 fn own_parts_are_called_by_name_with_the_same_bits_from_2_processes() {
     let place = Place::new();
-    let settings = "[model]\nkind = 'graphconv'\nhidden = 16\nnorm = 'batch'\nresidual = true\n[train]\nepochs = 2\nfanouts = [4, 4]\nsampler = 'nearest'\n";
+    let settings = "[model]\nkind = 'graphconv'\nhidden = 16\nnorm = 'batch'\nresidual = true\n[train]\nepochs = 2\nfanouts = [4, 4]\nsampler = 'nearest'\noperators = ['mask']\n";
     planted(&place, "p.toml", settings);
     for processes in ["1", "2"] {
         let run = format!("run{processes}");

@@ -1,4 +1,5 @@
-//! Parts of a user's own that panic: the program ends with exit code 70 and one line, wherever that happens.
+//! A user's own parts that fail: a panic ends the program with exit code 70 and one line, on any thread; an operator that loses
+//! batches ends it with code 2 instead of waiting for them.
 //!
 //! This test is its own program: with `ROLE` in the environment it is a gnnflow with such parts.
 
@@ -7,9 +8,11 @@ mod common;
 use std::process::{Command, ExitCode, Output, Stdio};
 
 use common::{Place, planted};
+use gnnflow::prelude::{MiniBatch, OperatorContext, StreamVec};
 use gnnflow_data::partitioner::{Assignment, Goal, GraphStream, Partitioner};
 use gnnflow_data::rng::Key;
 use gnnflow_kernels::sample::Sampler;
+use timely::dataflow::operators::vec::Filter;
 
 const ROLE: &str = "GNNFLOW_TEST_PANICS";
 
@@ -52,6 +55,24 @@ impl Sampler for Falling {
     }
 }
 
+/// Returns no batch of the second step.
+fn lossy<'scope>(batches: StreamVec<'scope, u64, MiniBatch>, _: &OperatorContext) -> StreamVec<'scope, u64, MiniBatch> {
+    batches.filter(|batch: &MiniBatch| batch.key.step != 1)
+}
+
+/// Runs `p.toml` with the operator that loses batches.
+fn loses_batches(place: &Place, schedule: &str, processes: &str) {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    let schedule = format!("train.schedule={schedule}");
+    let args = ["run", "p.toml", "--quiet", "--run-dir", "lossy", "--processes", processes];
+    command.args(args).args(["--set", "train.operators=[\"lossy\"]", "--set", &schedule]).current_dir(place.path(""));
+    let Output { status, stderr, .. } = command.stdin(Stdio::null()).env(ROLE, "1").output().unwrap();
+    let stderr = String::from_utf8(stderr).unwrap();
+    assert_eq!(status.code(), Some(2), "{schedule}, {processes}: {stderr}");
+    assert!(stderr.contains("operator \"lossy\" returned "), "{schedule}, {processes}: {stderr}");
+    println!("{schedule}, {processes}: {}", stderr.lines().next().unwrap());
+}
+
 /// Runs this program with `args`; it must end with code 70, and say `words` in one line.
 fn falls(place: &Place, args: &[&str], words: &str) {
     let mut command = Command::new(std::env::current_exe().unwrap());
@@ -77,7 +98,8 @@ fn falls(place: &Place, args: &[&str], words: &str) {
 
 fn main() -> ExitCode {
     if std::env::var_os(ROLE).is_some() {
-        let app = gnnflow::App::new().partitioner(Here).partitioner(Elsewhere).sampler(Falling);
+        let app =
+            gnnflow::App::new().partitioner(Here).partitioner(Elsewhere).sampler(Falling).operator("lossy", lossy);
         return app.layer("falling", |_, _| panic!("a layer's panic")).main();
     }
     let place = Place::new();
@@ -101,6 +123,11 @@ fn main() -> ExitCode {
                 &[&["run", "p.toml", "--quiet", "--run-dir", "run", "--set", set], processes].concat(),
                 words,
             );
+        }
+    }
+    for schedule in ["mini-batch", "partition-parallel"] {
+        for processes in ["1", "2"] {
+            loses_batches(&place, schedule, processes);
         }
     }
     ExitCode::SUCCESS

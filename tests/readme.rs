@@ -114,8 +114,12 @@ fn every_toml_listing_is_a_valid_pipeline_or_a_part_of_one() {
         for listing in listings(&path).0.iter().filter(|listing| listing.language == "toml") {
             let text = if listing.has("fragment") { completed(&listing.text) } else { listing.text.clone() };
             let own = |name: &str| if listing.has("registered") { vec![name.to_owned()] } else { vec![] };
-            let registered =
-                Registered { partitioners: own("stripes"), samplers: own("nearest"), layers: own("graphconv") };
+            let registered = Registered {
+                partitioners: own("stripes"),
+                samplers: own("nearest"),
+                layers: own("graphconv"),
+                operators: own("mask"),
+            };
             if let Err(error) = Config::parse(&text, Path::new(&listing.place), &[], &registered) {
                 panic!("{}: {error}", listing.place);
             }

@@ -115,6 +115,8 @@ pub struct Registered {
     pub samplers: Vec<String>,
     /// For `model.kind`.
     pub layers: Vec<String>,
+    /// For `train.operators`.
+    pub operators: Vec<String>,
 }
 
 impl Config {

@@ -39,6 +39,9 @@ section! {
         pub fanouts: Option<Vec<Fanout>> = None,
         /// How batches are drawn, or the name of a registered sampler.
         pub sampler: Sampler = Sampler::default(),
+        /// Registered operators that each batch passes after its features are fetched, in this order.
+        #[schemars(extend("examples" = [["reweigh"]]))]
+        pub operators: Vec<String> = Vec::new(),
         /// The optimizer.
         pub optimizer: Optimizer = Optimizer::default(),
         /// How the learning rate continues from `optimizer.lr`.
@@ -92,6 +95,17 @@ impl Train {
     pub fn fanouts(&self, layers: usize) -> Vec<Fanout> {
         let default = || (0..layers).map(|hop| Fanout::Each([15, 10].get(hop).copied().unwrap_or(5))).collect();
         self.fanouts.clone().unwrap_or_else(default)
+    }
+
+    /// Returns the number of a process's batches that may have their features at the same time, with `window` steps in flight
+    /// and `hosted` partitions. With registered operators it is all batches of these steps: an operator that loses batches is
+    /// found when all batches of a step have passed it.
+    pub(crate) fn fetched_batches(&self, window: usize, hosted: usize) -> usize {
+        if self.operators.is_empty() || matches!(self.schedule, Schedule::PartitionParallel(_)) {
+            window.max(2)
+        } else {
+            window.max(2) * hosted
+        }
     }
 
     /// Whether every partition takes as many training nodes as any other, whoever owns them, when they own `train` each.

@@ -30,6 +30,7 @@ pub(super) const TRAIN: &[(&str, Use)] = &[
     ("batch", Use::Batch),
     ("fanouts", Use::Hops),
     ("sampler", Use::Sampled),
+    ("operators", Use::Sampled),
     ("optimizer", Use::Always),
     ("lr_schedule", Use::Always),
     ("clip_norm", Use::Always),

@@ -44,7 +44,7 @@ pub struct Memory {
     pub sampler: u64,
     /// `train.schedule.cache`, with several processes: features of other processes' nodes.
     pub cache: u64,
-    /// Features of `train.window` batches (at least 2), one batch being nodes × (width × 4 + 8) + edges × 8, and where
+    /// Features of `train.window` batches (at least 2; of each partition with `train.operators`), one batch being nodes × (width × 4 + 8) + edges × 8, and where
     /// the model reads edges' features edges × (their width × 4 + 4); and lists and
     /// blocks of partitions × `train.window` batches, nodes × 4 + edges × 8 each. Where rows of nodes are learned, twice partitions × nodes ×
     /// (width × 4 + 4) more, for gradients on their way. Where edges are learned from by passes over the whole graph: 3 chunks of each
@@ -130,7 +130,8 @@ impl Process {
             let one = all * (input as u64 * 4 + 8) + edges * 8 + edge_rows;
             // Features of as many batches as may have them; the blocks of all steps under way.
             let lists = all * 4 + training.batch_edges.iter().sum::<u64>() * 8;
-            memory.batches = window.max(2) as u64 * one + own.len() as u64 * window as u64 * lists;
+            let fetched = train.fetched_batches(window, own.len()) as u64;
+            memory.batches = fetched * one + own.len() as u64 * window as u64 * lists;
             // Gradients of learned rows: those of own batches, and about as many that come.
             memory.batches += 2 * own.len() as u64 * embedding::push(config, all);
             memory.batches += training.rows_bytes;

@@ -33,6 +33,7 @@ use crate::engine::inference::Inference;
 use crate::engine::mini_batch::{Batches, MiniBatchTraining};
 use crate::engine::partition_local::partition_view::PartitionViews;
 use crate::engine::partition_local::{PartitionParallel, Visits};
+use crate::engine::sampling::operators::Operators;
 use crate::engine::sampling::strategies;
 use crate::engine::sampling::subgraphs::Subgraphs;
 use crate::engine::stages::dataflow::StagedTraining;
@@ -152,6 +153,7 @@ impl<'a> Run<'a> {
             _ => None,
         };
         let strategies = strategies::strategies(job, &context, model, train, importance)?;
+        let operators = Operators::open(job, train)?;
         let subgraphs = match &examples {
             task::Source::Nodes(split) => Subgraphs::open(job, &context, train, &split.train)?,
             task::Source::Links(_) | task::Source::Edges(..) => None,
@@ -227,12 +229,12 @@ impl<'a> Run<'a> {
             }
             (None, config::Schedule::PartitionParallel(_)) => {
                 let views = PartitionViews::open(driver, job, &context, degrees)?;
-                let visits = Visits { views, book, strategies, degrees, window, train: train.clone() };
+                let visits = Visits { views, book, strategies, operators, degrees, window, train: train.clone() };
                 Box::new(PartitionParallel::build(driver.worker, &context, visits, &compute_thread))
             }
             (None, config::Schedule::MiniBatch(options)) => {
                 let cache = context.cache(options).map(|cache| Rc::new(RefCell::new(cache)));
-                let batches = Batches { book, strategies, subgraphs, degrees, params, window, cache };
+                let batches = Batches { book, strategies, subgraphs, operators, degrees, params, window, cache };
                 Box::new(MiniBatchTraining::build(driver.worker, &context, train, batches, &compute_thread))
             }
             (None, schedule) => return Err(Error::Bug(format!("the schedule is still {schedule}"))),

@@ -2,6 +2,7 @@
 
 use crate::config::{Registered, is_builtin_layer};
 use gnnflow_data::Partitioner;
+use gnnflow_dataflow::batch::apply_operator::BatchOperator;
 use gnnflow_kernels::sample::Sampler;
 use std::{collections::BTreeMap, fmt, sync::Arc};
 
@@ -11,6 +12,7 @@ pub struct Registry {
     layers: gnnflow_nn::Registry,
     samplers: BTreeMap<String, Arc<dyn Sampler>>,
     partitioners: BTreeMap<String, Arc<dyn Partitioner>>,
+    operators: BTreeMap<String, Arc<dyn BatchOperator>>,
 }
 
 impl Registry {
@@ -34,6 +36,16 @@ impl Registry {
         self.partitioners.insert(partitioner.name().into(), Arc::new(partitioner));
     }
 
+    /// Adds an operator on batches.
+    pub fn add_operator(&mut self, name: &str, operator: impl BatchOperator + 'static) {
+        self.operators.insert(name.into(), Arc::new(operator));
+    }
+
+    /// Returns the operator of this name.
+    pub fn operator(&self, name: &str) -> Option<Arc<dyn BatchOperator>> {
+        self.operators.get(name).cloned()
+    }
+
     /// The user's own sampler of this name.
     pub fn sampler(&self, name: &str) -> Option<Arc<dyn Sampler>> {
         self.samplers.get(name).cloned()
@@ -49,6 +61,7 @@ impl Registry {
         Registered {
             partitioners: self.partitioners.keys().cloned().collect(),
             samplers: self.samplers.keys().cloned().collect(),
+            operators: self.operators.keys().cloned().collect(),
             layers: self.layers.names().filter(|name| !is_builtin_layer(name)).map(String::from).collect(),
         }
     }

@@ -1,5 +1,6 @@
 //! Mini-batches and the rows that they gather.
 
+pub mod apply_operator;
 pub mod edge_rows;
 pub mod feature_view;
 pub(crate) mod gather_buffer;

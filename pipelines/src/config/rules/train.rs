@@ -7,10 +7,18 @@ use super::super::schedule::Schedule;
 use super::super::train::{Task, Train};
 use super::super::{Config, Halo, Registered, Topology, model, uses};
 use super::{Report, known, link, subgraphs, whole_graph};
+use crate::error::did_you_mean;
 
 pub(super) fn train(config: &Config, registered: &Registered, report: &mut Report<'_>) {
     let (Some(train), Some(model)) = (&config.train, &config.model) else { return };
     known("train.sampler", train.sampler.word(), Sampler::KINDS, &[], &registered.samplers, report);
+    for name in &train.operators {
+        if !registered.operators.contains(name) {
+            let meant = did_you_mean(name, registered.operators.iter().map(String::as_str));
+            let meant = meant.map_or_else(String::new, |meant| format!("; did you mean \"{meant}\"?"));
+            report.add("train.operators", format!("no operator is registered as \"{name}\"{meant}"));
+        }
+    }
     for (key, when) in uses::TRAIN {
         if let Some(why) = when.refusal(train) {
             report.only(&[&format!("train.{key}")], &why);

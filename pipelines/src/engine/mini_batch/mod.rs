@@ -57,6 +57,7 @@ use crate::compute::{ComputeState, Gradients, StepReport};
 use crate::config::Train;
 use crate::context::WorkerContext;
 use crate::embedding::NodeEmbeddings;
+use crate::engine::sampling::operators::Operators;
 use crate::engine::sampling::subgraphs::Subgraphs;
 use crate::error::Error;
 
@@ -117,6 +118,7 @@ pub(crate) struct Batches {
     pub(crate) strategies: Vec<Strategy>,
     /// In place of hops: what batches are drawn from that are subgraphs.
     pub(crate) subgraphs: Option<Subgraphs>,
+    pub(crate) operators: Operators,
     /// Whether the model asks for degrees.
     pub(crate) degrees: bool,
     /// Parameters of the model.
@@ -140,7 +142,7 @@ impl MiniBatchTraining {
         let (gate, errors) = (Rc::new(Gate::default()), FirstError::default());
         let sums: Rc<RefCell<(EpochSums, Sha256)>> = Rc::default();
         let steps = batches.subgraphs.as_ref().map_or_else(|| context.steps(train.batch), Subgraphs::steps);
-        let Batches { book, strategies, subgraphs, degrees, params, window, cache } = batches;
+        let Batches { book, strategies, subgraphs, operators, degrees, params, window, cache } = batches;
         let pull = context.embeddings.as_ref().map(|rows| Rc::new(Pull::new(rows.config().staleness())));
         worker.dataflow::<u64, _, _>(|scope| {
             let hops = context.hops(&context.graph, train, strategies);
@@ -155,7 +157,8 @@ impl MiniBatchTraining {
             let applied = compute_thread.clone();
             let (opened, counted) = (Rc::clone(&gate), Rc::clone(&sums));
             // One batch is computed while the next is fetched, at least.
-            let permits = Rc::new(Permits::new(window.max(2)));
+            let hosted = context.placement.parts_of(context.worker).len();
+            let permits = Rc::new(Permits::new(train.fetched_batches(window, hosted)));
             let left = Rc::clone(&permits);
             let rows: Rc<dyn Fn(u64) -> FeatureView> = Rc::new(move |_| features.clone());
             let stream = stream.read_ahead(Rc::clone(&rows));
@@ -166,15 +169,16 @@ impl MiniBatchTraining {
                     stream.inspect(move |batch| pull.asked(batch.key.epoch, batch.key.step))
                 }
             };
-            let gradients = stream
-                .fetch_edge_rows(context.fetch_edges(&context.graph, &context.meter))
-                .fetch_rows(FetchFrom {
+            let batches =
+                stream.fetch_edge_rows(context.fetch_edges(&context.graph, &context.meter)).fetch_rows(FetchFrom {
                     graph: Arc::clone(&context.graph),
                     rows,
                     degrees,
                     cache: cache.clone(),
                     meter: Rc::clone(&context.meter),
-                })
+                });
+            let gradients = operators
+                .apply(batches, context, &context.graph, &errors)
                 .gate(Rc::clone(&gate))
                 .on_thread("gradient", compute_thread.clone(), ComputeState::batch)
                 .flat_map(move |gradients| {

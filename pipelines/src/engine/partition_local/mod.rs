@@ -25,6 +25,7 @@ use gnnflow_dataflow::fetch::fetch_rows::{FeatureView, FetchFrom, FetchRows};
 use gnnflow_dataflow::fetch::read_ahead::ReadAhead;
 use gnnflow_dataflow::flow::compute_thread::{ComputeThread, OnThread};
 use gnnflow_dataflow::flow::permits::{LimitInFlight, Permits};
+use gnnflow_dataflow::graph::placement::Placement;
 use gnnflow_dataflow::sample::sample_batch::SampleBatch;
 use gnnflow_dataflow::sample::sample_hop::Strategy;
 use gnnflow_dataflow::sample::seeds::BatchSource;
@@ -42,6 +43,7 @@ use crate::compute::{ComputeState, StepReport, Visited};
 use crate::config::Train;
 use crate::context::WorkerContext;
 use crate::engine::partition_local::partition_view::PartitionViews;
+use crate::engine::sampling::operators::Operators;
 use crate::error::Error;
 
 /// How partitions are trained.
@@ -50,6 +52,7 @@ pub(crate) struct Visits {
     pub(crate) book: Arc<dyn BatchSource>,
     /// How each hop chooses, the seeds' own first.
     pub(crate) strategies: Vec<Strategy>,
+    pub(crate) operators: Operators,
     /// Whether the model asks for degrees.
     pub(crate) degrees: bool,
     /// Batches under way at most.
@@ -68,10 +71,13 @@ pub(crate) struct PartitionParallel {
     replica_len: usize,
     compute_thread: ComputeThread<ComputeState>,
     blocks: BlocksHash,
+    placement: Placement,
     parts: Range<usize>,
     /// By partition.
     train_nodes: Vec<u64>,
     window: usize,
+    /// Whether each batch has a time of its own, so that registered operators can be checked batch by batch.
+    separate_times: bool,
     train: Train,
 }
 
@@ -83,7 +89,8 @@ impl PartitionParallel {
         visits: Visits,
         compute_thread: &ComputeThread<ComputeState>,
     ) -> Self {
-        let Visits { views, book, strategies, degrees, window, train } = visits;
+        let Visits { views, book, strategies, operators, degrees, window, train } = visits;
+        let separate_times = !operators.is_empty();
         let (mut input, errors) = (InputHandle::new_with_builder(), FirstError::default());
         let done: Rc<RefCell<Vec<StepReport>>> = Rc::default();
         worker.dataflow::<u64, _, _>(|scope| {
@@ -95,7 +102,7 @@ impl PartitionParallel {
             let (features, schedule) = (views.features.clone(), train.lr_schedule.clone());
             let (epochs, first) = (train.epochs, train.optimizer.lr());
             let rows: Rc<dyn Fn(u64) -> FeatureView> = Rc::new(move |_| features.clone());
-            stream
+            let batches = stream
                 .sample_batch(hops, Arc::clone(&context.sampling))
                 .read_ahead(Rc::clone(&rows))
                 .limit_in_flight(permits)
@@ -106,7 +113,9 @@ impl PartitionParallel {
                     degrees,
                     cache: None,
                     meter: Rc::clone(&context.meter),
-                })
+                });
+            operators
+                .apply(batches, context, &views.graph, &errors)
                 .on_thread("step", compute_thread.clone(), move |trainer: &mut ComputeState, batch| {
                     let epoch = batch.key.epoch as usize;
                     trainer.local_step(batch, schedule.at(epoch, epochs, first))
@@ -126,11 +135,31 @@ impl PartitionParallel {
             replica_len,
             compute_thread: compute_thread.clone(),
             blocks: BlocksHash::default(),
+            placement: context.placement,
             parts: context.placement.parts_of(context.worker),
             train_nodes: context.train_nodes.clone(),
             window,
+            separate_times,
             train,
         }
+    }
+
+    /// Returns the number of steps of an epoch of `part`.
+    fn steps(&self, part: usize) -> u64 {
+        self.train_nodes[part].div_ceil(self.train.batch as u64)
+    }
+
+    /// Returns the time that follows all batches of a round, at all workers.
+    ///
+    /// All batches of a round have one time, unless registered operators are checked. Workers may differ in the times of their
+    /// batches, since nothing but the check waits for a frontier.
+    fn round_end(&self, epochs: &Range<u32>) -> u64 {
+        if !self.separate_times {
+            return u64::from(epochs.end);
+        }
+        let batches = |worker| self.placement.parts_of(worker).map(|part| self.steps(part)).sum::<u64>();
+        let most = (0..self.placement.workers()).map(batches).max().unwrap_or(0);
+        self.input.time() + most * epochs.len() as u64 + 1
     }
 
     /// Trains partition `part` through `epochs`, and returns what each of them came to.
@@ -139,17 +168,25 @@ impl PartitionParallel {
         driver: &mut Driver<'_>,
         part: usize,
         epochs: Range<u32>,
+        round_end: u64,
     ) -> Result<(Visited, Vec<LocalEpoch>), Error> {
         self.compute_thread.call(ComputeState::begin_partition)?;
-        let steps = self.train_nodes[part].div_ceil(self.train.batch as u64) as u32;
+        let steps = self.steps(part) as u32;
         let mut sent = 0;
         for (epoch, step) in epochs.clone().flat_map(|epoch| (0..steps).map(move |step| (epoch, step))) {
             self.input.send(BatchKey { epoch, step, partition: part as u32 });
+            if self.separate_times {
+                self.input.advance_to(*self.input.time() + 1);
+            }
             self.input.flush();
             sent += 1;
             while sent >= self.window + self.done.borrow().len() {
                 driver.step(&self.errors)?;
             }
+        }
+        if self.separate_times && part + 1 == self.parts.end {
+            self.input.advance_to(round_end);
+            self.input.flush();
         }
         while self.done.borrow().len() < sent {
             driver.step(&self.errors)?;
@@ -199,9 +236,10 @@ impl Engine for PartitionParallel {
         let start = Instant::now();
         let every = self.train.average_every() as u32;
         let end = ((epoch / every + 1) * every).min(self.train.epochs as u32);
+        let round_end = self.round_end(&(epoch..end));
         let mut visited = Vec::with_capacity(self.parts.len());
         for part in self.parts.clone() {
-            visited.push(self.visit(driver, part, epoch..end)?);
+            visited.push(self.visit(driver, part, epoch..end, round_end)?);
         }
         let first = self.parts.start;
         let (average, reports) = self.collectives.all_reduce_rows_with(driver, self.replica_len, |part| {
@@ -209,8 +247,7 @@ impl Engine for PartitionParallel {
             let rows = (self.train_nodes[part] > 0).then(|| Arc::new(std::mem::take(flat)));
             (rows, (*steps, std::mem::take(epochs)))
         })?;
-        // All batches of a round have its time: with times of their own, workers would wait for one another.
-        self.input.advance_to(u64::from(end));
+        self.input.advance_to(round_end);
         let steps = reports.iter().map(|&(steps, _)| steps).max().unwrap_or(0);
         self.compute_thread.call(move |trainer| trainer.take_average(average, steps))?;
         let seconds = start.elapsed().as_secs_f64() / f64::from(end - epoch);
