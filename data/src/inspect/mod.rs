@@ -99,7 +99,7 @@ pub fn inspect(path: &Path, progress: &dyn Progress) -> Result<Inspection> {
         Kind::Dump => inspect_dump(path, progress).map(Box::new).map(Inspection::Dump),
         Kind::Dataset => dataset::inspect(path, progress).map(Box::new).map(Inspection::Dataset),
         Kind::Run => {
-            let reason = format!("{} is a run folder, neither dump nor dataset", path.display());
+            let reason = format!("{} is a run folder, not a dump or a dataset; use `gnnflow inspect`", path.display());
             Err(Error::Setting { key: "path", reason })
         }
     }

@@ -18,18 +18,18 @@ impl Kind {
     pub(super) fn credentials(self) -> &'static str {
         match self {
             Self::S3 => {
-                "check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN in the environment and what they may \
-                 read (AWS_SKIP_SIGNATURE=true for a public bucket)"
+                "check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN in the environment and their \
+                 permissions (AWS_SKIP_SIGNATURE=true for a public bucket)"
             }
             Self::Google => {
-                "check GOOGLE_APPLICATION_CREDENTIALS or GOOGLE_SERVICE_ACCOUNT in the environment and what the account may \
-                 read (GOOGLE_SKIP_SIGNATURE=true for a public bucket)"
+                "check GOOGLE_APPLICATION_CREDENTIALS or GOOGLE_SERVICE_ACCOUNT in the environment and the permissions of \
+                 the account (GOOGLE_SKIP_SIGNATURE=true for a public bucket)"
             }
             Self::Azure => {
                 "check AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY or AZURE_STORAGE_SAS_TOKEN in the environment \
-                 and what they may read (AZURE_SKIP_SIGNATURE=true for a public container)"
+                 and their permissions (AZURE_SKIP_SIGNATURE=true for a public container)"
             }
-            Self::Http => "http(s) is read without credentials: name a URL that anyone may read, or a signed one",
+            Self::Http => "http(s) is read without credentials; use a public or a signed URL",
         }
     }
 
@@ -84,13 +84,13 @@ pub(super) fn scheme(text: &str) -> Option<(&str, &str)> {
 impl Address {
     pub(super) fn parse(text: &str) -> Result<Self, BadAddress> {
         let bad = |reason: &str| Err(BadAddress(reason.to_owned()));
-        let Some((scheme, rest)) = scheme(text) else { return bad("no URL") };
+        let Some((scheme, rest)) = scheme(text) else { return bad("not a URL") };
         let kind = match scheme.to_ascii_lowercase().as_str() {
             "s3" | "s3a" => Kind::S3,
             "gs" => Kind::Google,
             "az" | "abfs" | "abfss" => Kind::Azure,
             "http" | "https" => Kind::Http,
-            other => return bad(&format!("gnnflow cannot read {other}://, but s3, gs, az, http and https")),
+            other => return bad(&format!("cannot read {other}:// URLs; use s3, gs, az, http or https")),
         };
         // Keys of buckets stand as they are; over HTTP they are percent-encoded, and a query may sign the request.
         let (rest, query) = match kind {
@@ -102,7 +102,7 @@ impl Address {
         };
         let (host, path) = rest.split_once('/').unwrap_or((rest, ""));
         if host.is_empty() {
-            return bad(&format!("no {} is named after {scheme}://", kind.bucket()));
+            return bad(&format!("the URL has no {}; add it after {scheme}://", kind.bucket()));
         }
         let key = match kind {
             Kind::Http => Key::from_url_path(path),
@@ -116,7 +116,7 @@ impl Address {
         };
         let prefix = path.is_empty() || path.ends_with('/');
         if prefix && kind == Kind::Http {
-            return bad("an http server cannot be asked what it has below a URL: name the files one by one");
+            return bad("an HTTP server cannot list files; give the URL of each file");
         }
         Ok(Self { kind, holder, key, prefix })
     }
@@ -152,10 +152,10 @@ mod tests {
         for (text, words) in [
             ("ftp://h/x", "cannot read ftp://"),
             ("file:///x", "cannot read file://"),
-            ("s3:///x", "no bucket is named after s3://"),
-            ("az://", "no container is named"),
-            ("https://h/dir/", "name the files one by one"),
-            ("https://h", "name the files one by one"),
+            ("s3:///x", "the URL has no bucket; add it after s3://"),
+            ("az://", "the URL has no container"),
+            ("https://h/dir/", "give the URL of each file"),
+            ("https://h", "give the URL of each file"),
             ("s3://b/a//c", "empty path segment"),
             ("s3://b/../c", ".."),
         ] {

@@ -68,14 +68,14 @@ impl Trouble {
             }
             if let Some(tls) = tls(error) {
                 let problem = format!(
-                    "TLS failed ({tls}); check the address, the clock, and the certificates of this machine (SSL_CERT_FILE \
-                     names others)"
+                    "TLS failed ({tls}); check the address, the clock, and the certificates of this machine (or set \
+                     SSL_CERT_FILE)"
                 );
                 return Some(Self::Final { problem, fault: Fault::Cluster });
             }
             if error.to_string().contains("URL scheme is not allowed") {
                 let name = kind.allow_http();
-                let problem = format!("the endpoint has no TLS; set {name}=true to talk to it all the same");
+                let problem = format!("the endpoint has no TLS; use an https endpoint, or set {name}=true");
                 return Some(Self::Final { problem, fault: Fault::Usage });
             }
         }
@@ -131,7 +131,7 @@ impl Answer {
     fn trouble(&self, kind: Kind) -> Trouble {
         let input = |problem: String| Trouble::Final { problem, fault: Fault::Input };
         match self {
-            Self::Whole => input("the server cannot send parts of a file (it ignores Range); download the file".into()),
+            Self::Whole => input("the server ignores the header Range; download the file".into()),
             Self::Status(401 | 403, _) => Trouble::Refused(format!("access refused ({self}); {}", kind.credentials())),
             Self::Status(404, said)
                 if ["NoSuchBucket", "ContainerNotFound"].iter().any(|code| said.starts_with(code)) =>
@@ -142,7 +142,7 @@ impl Answer {
             Self::Status(404, _) => Trouble::Missing("there is no such object".to_owned()),
             Self::Status(408 | 429 | 500.., _) => Trouble::Passing(self.to_string()),
             Self::Status(300..400, _) if kind == Kind::S3 => {
-                input(format!("{self}: the bucket is in another region; set AWS_REGION"))
+                input(format!("the bucket is in another region ({self}); set AWS_REGION"))
             }
             Self::Status(400, said) if said.contains("Token") || said.contains("Authorization") => {
                 Trouble::Refused(format!("access refused ({self}); {}", kind.credentials()))
@@ -156,7 +156,7 @@ impl Answer {
 impl fmt::Display for Answer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Whole => f.write_str("the whole file, not the part that was asked for"),
+            Self::Whole => f.write_str("the whole file instead of the requested range"),
             Self::Status(status, said) if said.is_empty() => write!(f, "status {status}"),
             Self::Status(status, said) => write!(f, "status {status}, {said}"),
         }

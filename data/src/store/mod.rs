@@ -94,7 +94,7 @@ fn runtime() -> Result<&'static Runtime> {
     };
     RUNTIME.get_or_init(start).as_ref().map_err(|reason| Error::Remote {
         url: PathBuf::from("object stores"),
-        problem: format!("cannot start the threads that read them: {reason}; {FEWER_THREADS}"),
+        problem: format!("cannot start the threads that read objects: {reason}; {FEWER_THREADS}"),
         fault: Fault::Machine,
     })
 }

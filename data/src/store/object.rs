@@ -105,10 +105,10 @@ impl Object {
         match came.cmp(&wanted) {
             std::cmp::Ordering::Equal => Ok(()),
             std::cmp::Ordering::Less => {
-                Err(Trouble::Passing(format!("the server sent {came} bytes where {wanted} were asked for")))
+                Err(Trouble::Passing(format!("the server sent {came} bytes instead of {wanted}")))
             }
             std::cmp::Ordering::Greater => Err(Trouble::Final {
-                problem: format!("the server sent {came} bytes where {wanted} were asked for"),
+                problem: format!("the server sent {came} bytes instead of {wanted}"),
                 fault: Fault::Cluster,
             }),
         }
@@ -140,7 +140,7 @@ pub(super) fn error(url: &Path, trouble: Trouble) -> Error {
         Trouble::Passing(problem) => (problem, Fault::Cluster),
         Trouble::Missing(problem) | Trouble::Refused(problem) => (problem, Fault::Input),
         Trouble::Changed => {
-            ("it changed while it was read; start again when nobody writes it any more".to_owned(), Fault::Input)
+            ("it changed while it was read; start again when it is no longer written".to_owned(), Fault::Input)
         }
         Trouble::Final { problem, fault } => (problem, fault),
     };

@@ -37,7 +37,7 @@ impl Patience {
             let (tries, seconds) = (self.tries, spent.as_secs_f64());
             let times = if tries == 1 { "once".to_owned() } else { format!("{tries} times") };
             let problem = format!(
-                "{reason}; tried {times} in {seconds:.1} s; check the network and the endpoint, or give it longer (graph.retry)"
+                "{reason}; tried {times} in {seconds:.1} s; check the network and the endpoint, or increase the limit (graph.retry)"
             );
             return Err(Trouble::Final { problem, fault: Fault::Cluster });
         }

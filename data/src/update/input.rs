@@ -57,7 +57,7 @@ pub(super) fn source(dataset: &Dataset) -> Result<GraphSource> {
     graph["retry"] = serde_json::json!(RETRY);
     let source: GraphSource = serde_json::from_value(graph).map_err(|e| Error::Damaged {
         path: dataset.dir().join(Manifest::FILE),
-        reason: format!("its settings are not those of this gnnflow ({e}); prepare it again"),
+        reason: format!("this version of gnnflow cannot read its settings ({e}); prepare the dataset again"),
     })?;
     // A change of one edge may bring nodes back, or take others with it, wherever they are: that takes the whole graph.
     // Times of nodes, and splits and labels of edges, are not carried on.
@@ -75,7 +75,7 @@ pub(super) fn source(dataset: &Dataset) -> Result<GraphSource> {
         Some((key, _)) => {
             let dir = dataset.dir().display();
             let reason =
-                format!("was set when {dir} was prepared, and an update cannot keep to it: prepare the changed dump");
+                format!("an update cannot maintain this setting, which {dir} was prepared with; prepare the changed dump");
             Err(Error::Setting { key, reason })
         }
     }
@@ -262,8 +262,8 @@ impl<'a> Codes<'a> {
         let names = &names[..names.len().min(self.count as usize)];
         let refuse = |row: usize, value: String| {
             let wanted = match names {
-                [] => "a number, as the dataset's types are".into(),
-                _ => "a type of the dataset's; prepare it again for a new one".into(),
+                [] => "an integer, like the types of the dataset".into(),
+                _ => "a type of the dataset; prepare the changed dump to add types".into(),
             };
             Error::Value { place: place(row), value, wanted }
         };

@@ -126,7 +126,7 @@ impl NewNodes {
         let bytes = manifest.features.layout().narrow(&features).map_err(|i| Error::NotFinite {
             place: place(i / manifest.features.dim.max(1), &reader.feature_names()),
             value: f64::from(features[i]),
-            hint: " when stored as the dataset's features are",
+            hint: " when stored with the dataset's feature dtype",
         })?;
         self.features.extend_from_slice(&bytes);
         Ok(())
@@ -139,7 +139,7 @@ impl NewNodes {
                 self.labels.extend_from_slice(bytemuck::cast_slice(labels))
             }
             RawLabels::Int(labels) => {
-                let (value, wanted) = (labels.first().copied().unwrap_or(0), "the name of a class of the dataset's");
+                let (value, wanted) = (labels.first().copied().unwrap_or(0), "the name of a class of the dataset");
                 return Err(Error::Value { place: place(0), value: value.to_string(), wanted: wanted.into() });
             }
             RawLabels::Text(labels) => {
@@ -148,7 +148,7 @@ impl NewNodes {
                     let class = info.names.iter().position(|class| class == name).ok_or_else(|| Error::Value {
                         place: place(row),
                         value: format!("{name:?}"),
-                        wanted: "a class of the dataset's; prepare it again for a new one".into(),
+                        wanted: "a class of the dataset; prepare the changed dump to add classes".into(),
                     })?;
                     self.labels.extend_from_slice(&(class as i32).to_le_bytes());
                 }
@@ -258,12 +258,11 @@ impl NewNodes {
 fn check(reader: &NodeReader, manifest: &Manifest) -> Result<()> {
     let place = |column: &str| reader.place(0, column);
     if manifest.features.normalize == Normalize::Standard && manifest.features.dim > 0 {
-        let wanted =
-            "possible: the features were scaled by the means of all nodes, which change; prepare the dataset again";
+        let wanted = "possible, because the features are standardized over all nodes; prepare the changed dump";
         return Err(Error::Value { place: place(reader.id_name()), value: "a new node".into(), wanted: wanted.into() });
     }
     if reader.id_kind() != manifest.ids {
-        let wanted = format!("of the kind of the dataset's ids ({:?})", manifest.ids).to_lowercase();
+        let wanted = format!("of the type of the dataset's ids ({:?})", manifest.ids).to_lowercase();
         return Err(Error::Value { place: place(reader.id_name()), value: "this id".into(), wanted });
     }
     if let (Some(found), Some(info)) = (reader.label_kind(), &manifest.labels)

@@ -308,7 +308,7 @@ impl<'a> Touched<'a> {
     fn duplicate(&self, batch: u32, row: u32) -> Result<Error> {
         let rows = self.rows(batch, Change::Add)?;
         let [src, dst] = rows.ids(row as usize)?;
-        let first = "the dataset or a row before".into();
+        let first = "the dataset or an earlier row".into();
         Ok(Error::DuplicateEdge { place: rows.place(row as usize), first, src, dst })
     }
 }

@@ -90,7 +90,7 @@ fn what_is_wrong_is_said_in_one_line() {
     assert!(text.contains("no connection: Connection refused") && text.contains("(graph.retry)"), "{text}");
     assert_eq!(code, 5);
     let (text, code) = told(&server, one(&server.url("dir/"), SOON));
-    assert!(text.contains("name the files one by one") && text.starts_with("graph.nodes: "), "{text}");
+    assert!(text.contains("give the URL of each file") && text.starts_with("graph.nodes: "), "{text}");
     assert_eq!(code, 2);
     let deaf = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let no_tls = format!("https://{}/x.bin", deaf.local_addr().unwrap());
@@ -122,7 +122,7 @@ fn what_is_wrong_is_said_in_one_line() {
     let (text, code) = told(&server, read());
     assert_eq!(
         (text.as_str(), code),
-        ("/x.bin: the server cannot send parts of a file (it ignores Range); download the file", 3)
+        ("/x.bin: the server ignores the header Range; download the file", 3)
     );
     server.faults(Faults { short: true, ..Faults::default() });
     let (text, _) = told(&server, read());
@@ -375,6 +375,6 @@ fn a_file_that_is_no_parquet_and_one_that_changes_between_reads() {
     let reader = EdgeReader::open(&source, None).unwrap();
     server.put("n.parquet", file);
     let (text, code) = told(&server, reader.for_each_pair(|chunk| Ok(chunk.src.len()), |_| Ok(())));
-    assert_eq!(text, "/n.parquet: it changed while it was read; start again when nobody writes it any more");
+    assert_eq!(text, "/n.parquet: it changed while it was read; start again when it is no longer written");
     assert_eq!(code, 3);
 }
