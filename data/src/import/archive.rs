@@ -28,7 +28,7 @@ impl Npz {
         let fail = |reason: String| Error::File { path: path.into(), reason };
         let unreadable = |error: zip::result::ZipError| match error {
             zip::result::ZipError::Io(error) => Error::io(path, "read")(error),
-            error => fail(format!("is no whole .npz archive ({error}): is it cut off? Fetch or save it again")),
+            error => fail(format!("is not a complete .npz archive ({error}); fetch or save it again")),
         };
         let mut archive = zip::ZipArchive::new(BufReader::new(open(path)?)).map_err(unreadable)?;
         let mut members = Vec::with_capacity(archive.len());
@@ -39,11 +39,15 @@ impl Npz {
             let deflated = match member.compression().to_string().to_lowercase().as_str() {
                 "stored" => false,
                 "deflated" => true,
-                other => return Err(fail(format!("array \"{name}\" is packed in an unknown way ({other})"))),
+                other => {
+                    return Err(fail(format!(
+                        "array \"{name}\" has the unsupported compression {other}; save it again with NumPy"
+                    )));
+                }
             };
             members.push(Member {
                 name,
-                start: member.data_start().ok_or_else(|| fail("is damaged".into()))?,
+                start: member.data_start().ok_or_else(|| fail("is damaged; fetch or save it again".into()))?,
                 packed: member.compressed_size(),
                 bytes: member.size(),
                 deflated,

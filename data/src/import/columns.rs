@@ -154,7 +154,8 @@ impl Column for Ints {
             next_row(records, self.taken, self.rows, &self.wanted_by)?;
             let field = records.get(0).unwrap_or_default();
             let value = class(field);
-            values.push(value.ok_or_else(|| records.wrong(format!("{} {} is no integer", self.name, show(field))))?);
+            values
+                .push(value.ok_or_else(|| records.wrong(format!("{} {} is not an integer", self.name, show(field))))?);
             self.taken += 1;
         }
         Ok(Arc::new(Int64Array::from(values)))
@@ -211,7 +212,7 @@ impl Column for Names {
             if records.int(0, "node number")? != self.taken as i64 {
                 let found = show(records.get(0).unwrap_or_default());
                 let reason = format!(
-                    "node number {found} where {} is next; sort the file, or leave it out (--without mapping)",
+                    "node number {found} instead of {}; sort the file, or ignore it (--without mapping)",
                     self.taken
                 );
                 return Err(records.wrong(reason));
@@ -241,7 +242,7 @@ pub(super) fn next_row(records: &mut Records, taken: u64, rows: u64, wanted_by: 
 
 pub(super) fn no_more(records: &mut Records, rows: u64, wanted_by: &str) -> Result<()> {
     match records.advance()? {
-        true => Err(records.wrong(format!("a row too many: {wanted_by} {rows}"))),
+        true => Err(records.wrong(format!("too many rows: {wanted_by} {rows}"))),
         false => Ok(()),
     }
 }

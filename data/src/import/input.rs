@@ -55,7 +55,9 @@ impl<'a> Input<'a> {
             [0xfd, b'7', b'z', b'X', b'Z', ..] => return fail("is packed with xz; unpack it first (unxz)"),
             [b'P', b'K', 3, 4, ..] => return fail("is a zip archive; unpack it first (unzip)"),
             [b'P', b'A', b'R', b'1', ..] => {
-                return fail("is a Parquet file; name it in a pipeline file (graph.nodes, graph.edges) as it is");
+                return fail(
+                    "is a Parquet file, which needs no import; name it in a pipeline file (graph.nodes, graph.edges)",
+                );
             }
             _ => Box::new(plain),
         };
@@ -88,10 +90,9 @@ impl<'a> Input<'a> {
 pub(super) fn broken(path: &Path, packing: &str, error: io::Error) -> Error {
     use io::ErrorKind::{InvalidData, InvalidInput, Other, UnexpectedEof};
     match error.kind() {
-        UnexpectedEof if !packing.is_empty() => Error::File {
-            path: path.into(),
-            reason: format!("the {packing} data ends early: the file is cut off; fetch it again"),
-        },
+        UnexpectedEof if !packing.is_empty() => {
+            Error::File { path: path.into(), reason: format!("the {packing} data ends early; fetch the file again") }
+        }
         InvalidData | InvalidInput | Other if !packing.is_empty() => {
             Error::File { path: path.into(), reason: format!("damaged {packing} data ({error}); fetch the file again") }
         }
@@ -142,7 +143,7 @@ impl<'a> Lines<'a> {
         }
         self.number += 1;
         if length as u64 == LONGEST_LINE {
-            return Err(self.wrong("longer than 256 MiB: this is not a text file of lines"));
+            return Err(self.wrong("longer than 256 MiB; use a text file with shorter lines"));
         }
         while matches!(self.line.last(), Some(b'\n' | b'\r')) {
             self.line.pop();

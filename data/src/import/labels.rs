@@ -84,7 +84,7 @@ impl Labels {
                     next_row(records, self.taken, self.rows, &self.wanted_by)?;
                     for i in 0..width {
                         let field = records.get(i).unwrap_or_default();
-                        let wrong = || records.wrong(format!("label {} is no class", show(field)));
+                        let wrong = || records.wrong(format!("label {} is not a class", show(field)));
                         into.push(class(field).ok_or_else(wrong)?);
                     }
                     if records.len() != width {
@@ -134,7 +134,7 @@ impl Column for Labels {
             LabelStyle::Flags(width) => {
                 let flags = self.ints(rows * width, width)?;
                 if let Some(&other) = flags.iter().find(|&&flag| !(0..=1).contains(&flag)) {
-                    let reason = format!("{other} among labels of {width} columns, which have to be 0 or 1");
+                    let reason = format!("the label {other}; labels in {width} columns must be 0 or 1");
                     return Err(match &self.source {
                         LabelSource::Npy(array) => array.wrong(format!("has {reason}")),
                         LabelSource::Text(records) => records.wrong(format!("at or before this line: {reason}")),

@@ -61,7 +61,7 @@ impl Matrix {
             return Err(array.wrong(format!("has {found} rows, but {wanted_by} {rows}")));
         }
         if width == 0 {
-            return Err(array.wrong("has rows of no numbers; leave it out"));
+            return Err(array.wrong("has rows without values; leave it out"));
         }
         Ok(Self::new(name, width, rows, Source::Npy(array), wanted_by))
     }
@@ -71,21 +71,23 @@ impl Matrix {
         let array = |name: &str| npz.array(&format!("{prefix}{name}"));
         let by_rows = !npz.has(&format!("{prefix}format")) || array("format")?.string()? == "csr";
         let shape = array("shape")?.all_ints()?;
-        let &[found, width] = &shape[..] else { return Err(npz.fail(format!("a matrix of shape {shape:?}"))) };
+        let &[found, width] = &shape[..] else {
+            return Err(npz.fail(format!("the features have shape {shape:?}; they must be a matrix")));
+        };
         if !by_rows {
-            return Err(npz.fail("features have to be a matrix by rows: save tocsr() of it"));
+            return Err(npz.fail("the features must be a CSR matrix; save tocsr() of it"));
         }
         if found as u64 != rows {
             return Err(npz.fail(format!("the features have shape {shape:?}, but {wanted_by} {rows}")));
         }
         if !(1..=WIDEST as i64).contains(&width) {
-            return Err(
-                npz.fail(format!("the features have {width} columns; must be 1 to {WIDEST}, for they become dense"))
-            );
+            return Err(npz.fail(format!(
+                "the features have {width} columns; must be 1 to {WIDEST}, because they are stored densely"
+            )));
         }
         let mut starts = array("indptr")?;
         if starts.len() != rows + 1 {
-            return Err(starts.wrong(format!("has {} items; {} rows take {}", starts.len(), rows, rows + 1)));
+            return Err(starts.wrong(format!("has {} items; {} rows need {}", starts.len(), rows, rows + 1)));
         }
         let mut first = Vec::new();
         starts.ints(1, None, &mut first)?;
@@ -165,7 +167,8 @@ impl Sparse {
             self.values.floats(some, &mut values)?;
             for (&column, &value) in columns.iter().zip(&values) {
                 let column = usize::try_from(column).ok().filter(|&column| column < width);
-                let column = column.ok_or_else(|| self.indices.wrong(format!("names columns beyond {width}")))?;
+                let column = column
+                    .ok_or_else(|| self.indices.wrong(format!("has a column number that is not below {width}")))?;
                 // SciPy permits duplicate entries; their sum counts.
                 into[row * width + column] += value;
             }

@@ -60,26 +60,27 @@ pub(super) fn import(import: &Import, output: &mut Output, progress: &dyn Progre
             let value = tokens.needed("a node weight")?;
             nodes.extra(usize::from(header.sizes) + weight, value);
         }
-        while let Some(neighbour) = tokens.number()? {
-            if neighbour == 0 || neighbour > header.nodes {
-                let reason = format!("neighbour {neighbour}: nodes are numbered 1 to {}", header.nodes);
+        while let Some(neighbor) = tokens.number()? {
+            if neighbor == 0 || neighbor > header.nodes {
+                let reason = format!("there is no neighbor {neighbor}; nodes are numbered 1 to {}", header.nodes);
                 return Err(tokens.wrong(reason));
             }
-            let neighbour = neighbour - 1;
-            if neighbour == node {
-                let reason = format!("node {} is its own neighbour, which this format does not have", node + 1);
+            let neighbor = neighbor - 1;
+            if neighbor == node {
+                let reason =
+                    format!("node {} is its own neighbor; remove it, METIS graphs have no self-loops", node + 1);
                 return Err(tokens.wrong(reason));
             }
             let weight = match header.edge_weights {
                 true => tokens.number()?.ok_or_else(|| {
-                    tokens.wrong("a neighbour without its edge weight: the header says that numbers come in pairs")
+                    tokens.wrong("a neighbor without an edge weight; by the header, every neighbor has one")
                 })?,
                 false => 1,
             };
-            both.add(node, neighbour, weight);
-            if node < neighbour {
+            both.add(node, neighbor, weight);
+            if node < neighbor {
                 edges.int(0, node as i64);
-                edges.int(1, neighbour as i64);
+                edges.int(1, neighbor as i64);
                 if header.edge_weights {
                     edges.float(2, weight as f32);
                 }
@@ -116,7 +117,7 @@ fn header(tokens: &mut Tokens) -> Result<Header> {
         [nodes, edges, format, constraints] => (nodes, edges, format, constraints),
         _ => {
             return wrong(format!(
-                "{} where the header is wanted: nodes, edges, and perhaps format and number of node weights",
+                "{} in the header; it needs nodes and edges, and optionally format and number of node weights",
                 plural(numbers.len(), "number")
             ));
         }
@@ -153,11 +154,11 @@ struct Halves {
 
 impl Halves {
     #[inline]
-    fn add(&mut self, node: u64, neighbour: u64, weight: u64) {
-        let (low, high) = (node.min(neighbour), node.max(neighbour));
+    fn add(&mut self, node: u64, neighbor: u64, weight: u64) {
+        let (low, high) = (node.min(neighbor), node.max(neighbor));
         let hash = Key::new(0, Purpose::GenerateEdges).fold(low).fold(high).draw(weight);
         self.entries += 1;
-        if node < neighbour {
+        if node < neighbor {
             self.upper += 1;
             self.hash = self.hash.wrapping_add(hash);
         } else {
@@ -169,8 +170,8 @@ impl Halves {
         let fail = |reason: String| Err(Error::File { path: path.into(), reason });
         if self.entries != 2 * header.edges {
             return fail(format!(
-                "its header says {} edges, but its lines have {} neighbours where {} are wanted (every edge stands in two \
-                 lines); correct the header",
+                "its header says {} edges, but its lines have {} neighbors instead of {} (two for each edge); correct \
+                 the header",
                 header.edges,
                 self.entries,
                 2 * header.edges
@@ -178,7 +179,8 @@ impl Halves {
         }
         if 2 * self.upper != self.entries || self.hash != 0 {
             return fail(
-                "some edge stands in the line of one of its ends only, or with two weights; add what is missing".into(),
+                "an edge is missing in the line of one of its ends, or has two weights; write each edge in both lines"
+                    .into(),
             );
         }
         Ok(())
@@ -244,12 +246,12 @@ impl NodeTable {
         self.arrays.iter_mut().try_for_each(|column| column.end())?;
         output.end(self.table)?;
         if header.weights > 0 || header.sizes {
-            notes.push("node weights and sizes are columns of nodes.parquet that no stage reads".into());
+            notes.push("node weights and sizes are columns of nodes.parquet that gnnflow does not read".into());
         }
         let mut recipe = self.recipe;
         recipe.title = "Imported from a METIS graph; ids count from 0, in the order of its lines.".into();
         if import.undirected == Some(false) {
-            notes.push("each edge of a METIS graph is written once: with --directed it counts one way only".into());
+            notes.push("each edge of a METIS graph is written once; with --directed it has one direction only".into());
             recipe.undirected = false;
         }
         Ok(recipe)
@@ -342,7 +344,7 @@ impl Tokens<'_> {
                     b'0'..=b'9' => "a number beyond 2^63".to_string(),
                     _ => format!("{:?}", char::from(byte)),
                 };
-                return Err(self.wrong(format!("{what} where whole numbers are wanted")));
+                return Err(self.wrong(format!("{what} instead of a non-negative integer")));
             }
             if end {
                 return Ok(value);
@@ -351,8 +353,7 @@ impl Tokens<'_> {
     }
 
     fn needed(&mut self, what: &str) -> Result<u64> {
-        self.number()?
-            .ok_or_else(|| self.wrong(format!("{what} is missing: the header says that every line begins with it")))
+        self.number()?.ok_or_else(|| self.wrong(format!("{what} is missing; by the header, every line begins with it")))
     }
 
     /// Consumes the end of the current line. Returns `false` at the end of the file.
@@ -398,7 +399,7 @@ impl Tokens<'_> {
         while self.end_line()? {
             self.skip_comments()?;
             if self.number()?.is_some() {
-                return Err(self.wrong(format!("a line too many: the header says {} nodes", header.nodes)));
+                return Err(self.wrong(format!("too many lines: the header says {} nodes", header.nodes)));
             }
         }
         Ok(())

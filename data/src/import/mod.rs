@@ -87,7 +87,7 @@ impl FromStr for Kind {
             _ => {
                 let near = closest(word, ["ogb", "text", "snap", "csv", "tsv", "npz", "metis"]);
                 let near = near.map(|near| format!("; did you mean {near}?")).unwrap_or_default();
-                Err(format!("{word} is no kind of graph: ogb, text (or snap, csv, tsv), npz, metis{near}"))
+                Err(format!("{word} is not a graph format; use ogb, text (or snap, csv, tsv), npz or metis{near}"))
             }
         }
     }
@@ -305,8 +305,10 @@ impl Import {
             Some(kind) => kind,
             None => {
                 let reason = match first.is_dir() {
-                    true => "is a folder without raw/ in it, so no OGB download; of other kinds, name the files",
-                    false => "its name does not tell what it is; say so, as in `gnnflow import text PATH --out DIR`",
+                    true => "is a folder without raw/, so it is not an OGB download; for other formats, name the files",
+                    false => {
+                        "its name does not show its format; state the format, as in `gnnflow import text PATH --out DIR`"
+                    }
                 };
                 return Err(Error::File { path: first.clone(), reason: reason.into() });
             }
@@ -316,7 +318,7 @@ impl Import {
             false => Ok(()),
         };
         if kind != Kind::Text && self.paths.len() > 1 {
-            return Err(setting("PATH", "only text may come in several files".into()));
+            return Err(setting("PATH", "only the format text can have several files".into()));
         }
         let arrays = [Kind::Npz, Kind::Metis];
         let features = self.arrays.features.is_some();

@@ -29,7 +29,7 @@ pub(super) fn import(import: &Import, output: &mut Output, progress: &dyn Progre
     let shape = npz.array(&name("shape"))?.all_ints()?;
     let nodes = match shape[..] {
         [rows, columns] if rows == columns && rows >= 0 => rows as u64,
-        _ => return Err(npz.fail(format!("its matrix has shape {shape:?}; that of a graph is square"))),
+        _ => return Err(npz.fail(format!("its matrix has shape {shape:?}; an adjacency matrix is square"))),
     };
     if nodes >= u64::from(u32::MAX) {
         return Err(Error::TooLarge { what: "number of nodes".into(), found: nodes, limit: u64::from(u32::MAX) - 1 });
@@ -53,7 +53,7 @@ pub(super) fn import(import: &Import, output: &mut Output, progress: &dyn Progre
     let rows = edges.run(output, &mut recipe, progress)?;
     let mut notes = Vec::new();
     if import.undirected.is_none() {
-        notes.push("edges are taken as they stand, one way each; --undirected if the matrix has only one half".into());
+        notes.push("edges are directed; use --undirected if the matrix has only one half".into());
     }
     Ok(Found { nodes, edges: rows, recipe, notes })
 }
@@ -127,7 +127,7 @@ impl EdgePass<'_> {
             Ends::Compressed { others, .. } => others.len(),
             Ends::Pairs { src, dst } if src.len() == dst.len() => src.len(),
             Ends::Pairs { src, dst } => {
-                return Err(self.npz.fail(format!("{} rows and {} columns of entries", src.len(), dst.len())));
+                return Err(self.npz.fail(format!("its entries have {} rows and {} columns", src.len(), dst.len())));
             }
         };
         if let Some(values) = &values
@@ -145,7 +145,7 @@ impl EdgePass<'_> {
             if let Some(node) = strange {
                 return Err(self
                     .npz
-                    .fail(format!("an entry names node {node}, but the matrix has {} nodes", self.nodes)));
+                    .fail(format!("an entry has node {node}, but the matrix has {} nodes", self.nodes)));
             }
             rows.ints(0, src.iter().copied());
             rows.ints(1, dst.iter().copied());
@@ -189,7 +189,7 @@ impl EdgePass<'_> {
         let mut starts = self.array("indptr")?;
         if starts.len() != self.nodes + 1 {
             let nodes = self.nodes;
-            return Err(starts.wrong(format!("has {} items; {nodes} nodes take {}", starts.len(), nodes + 1)));
+            return Err(starts.wrong(format!("has {} items; {nodes} nodes need {}", starts.len(), nodes + 1)));
         }
         let mut first = Vec::new();
         starts.ints(1, None, &mut first)?;

@@ -38,8 +38,8 @@ pub(super) fn find(dir: &Path, name: &str) -> Option<PathBuf> {
 
 /// Returns an error about a missing file. `without` is the value of `--without` that makes it optional.
 pub(super) fn missing(dir: &Path, name: &str, what: &str, without: Option<&str>) -> Error {
-    let or = without.map(|part| format!(", or go without (--without {part})")).unwrap_or_default();
-    let reason = format!("{name} is missing ({what}): this is no whole OGB download; fetch it again{or}");
+    let or = without.map(|part| format!(", or ignore this part (--without {part})")).unwrap_or_default();
+    let reason = format!("{name} is missing ({what}), so the OGB download is not complete; fetch it again{or}");
     Error::File { path: dir.into(), reason }
 }
 
@@ -55,10 +55,10 @@ pub(super) fn open(path: &Path) -> Result<Records<'static>> {
 pub(super) fn one_number(path: &Path, what: &str) -> Result<u64> {
     let mut records = open(path)?;
     if !records.advance()? {
-        return Err(Error::File { path: path.into(), reason: format!("is empty, where the {what} is wanted") });
+        return Err(Error::File { path: path.into(), reason: format!("is empty; it must have the {what}") });
     }
     let number = records.int(0, what)?;
-    let number = u64::try_from(number).map_err(|_| records.wrong(format!("{number} as the {what}")))?;
+    let number = u64::try_from(number).map_err(|_| records.wrong(format!("{number} is not a valid {what}")))?;
     match records.advance()? {
         true => Err(records.wrong("a second graph; only datasets of one graph (ogbn-…) can be imported")),
         false => Ok(number),
@@ -93,10 +93,7 @@ pub(super) fn import(import: &Import, output: &mut Output, progress: &dyn Progre
     let undirected = import.undirected.unwrap_or_else(|| {
         let known = known_undirected(dir);
         if known.is_none() {
-            notes.push(
-                "edges are taken as they stand, one way each; --undirected if each stands once and counts both ways"
-                    .into(),
-            );
+            notes.push("edges are directed; use --undirected if each row is an edge in both directions".into());
         }
         known.unwrap_or(false)
     });
@@ -166,7 +163,7 @@ pub(super) fn mapping(import: &Import, dir: &Path) -> Result<Option<PathBuf>> {
     }
     match folder.is_dir() {
         true => Ok(Some(folder)),
-        false => Err(missing(dir, "mapping/", "the folder with what nodes were called before", Some("mapping"))),
+        false => Err(missing(dir, "mapping/", "the folder with the original names of nodes", Some("mapping"))),
     }
 }
 
@@ -329,7 +326,7 @@ impl Pairs {
                 if self.records.len() != 2 {
                     return Err(self
                         .records
-                        .wrong(format!("{} where two nodes are wanted", plural(self.records.len(), "field"))));
+                        .wrong(format!("{} instead of two nodes", plural(self.records.len(), "field"))));
                 }
                 for end in 0..2 {
                     let node = self.records.int(end, "node")?;
@@ -349,7 +346,7 @@ impl Pairs {
             progress.advance(block as u64);
         }
         match (self.records.advance()?, features) {
-            (true, _) => Err(self.records.wrong(format!("an edge too many: num-edge-list says {}", self.edges))),
+            (true, _) => Err(self.records.wrong(format!("too many edges: num-edge-list says {}", self.edges))),
             (false, Some(features)) => features.end(),
             (false, None) => Ok(()),
         }
@@ -377,7 +374,7 @@ fn array_edges(
         src.ints(block, None, &mut from)?;
         dst.ints(block, None, &mut to)?;
         if let Some(node) = from.iter().chain(&to).find(|&&node| !(0..nodes as i64).contains(&node)) {
-            return Err(src.wrong(format!("names node {node}, but there are {nodes} nodes")));
+            return Err(src.wrong(format!("has node {node}, but there are {nodes} nodes")));
         }
         rows.ints(0, from.iter().copied());
         rows.ints(1, to.iter().copied());

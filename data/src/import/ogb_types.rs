@@ -43,7 +43,7 @@ pub(super) fn import(import: &Import, output: &mut Output, progress: &dyn Progre
     let split = ogb_split::folder(import, dir)?;
     let mapping = mapping(import, dir)?;
     let mut recipe = Recipe {
-        title: "Imported from an OGB download with several types; node_id counts on over the types.".into(),
+        title: "Imported from an OGB download with several types; node_id counts over all types.".into(),
         undirected: import.undirected.unwrap_or(false),
         node_type: true,
         edge_type: true,
@@ -82,7 +82,7 @@ pub(super) fn import(import: &Import, output: &mut Output, progress: &dyn Progre
     let edges = rows.finish(output)?;
     progress.done();
     if import.undirected.is_none() {
-        notes.push("edges are taken as they stand, one way each; --undirected makes them count both ways".into());
+        notes.push("edges are directed; use --undirected if each row is an edge in both directions".into());
     }
     Ok(Found { nodes, edges, recipe, notes })
 }
@@ -175,7 +175,10 @@ impl Tables<'_> {
                 LabelSource::Text(records) => records.path().into(),
                 _ => self.raw.join("node-label"),
             };
-            return Err(Error::File { path, reason: "labels of another kind than those of other node types".into() });
+            return Err(Error::File {
+                path,
+                reason: "its labels are of another kind than those of other node types".into(),
+            });
         }
         let years = self.types.iter().any(|of| self.year(of).is_some());
 

@@ -146,21 +146,21 @@ impl<'a> Records<'a> {
     /// Returns field `i` as text.
     pub(super) fn text(&self, i: usize) -> Result<&str> {
         let field = self.needed(i)?;
-        std::str::from_utf8(field).map_err(|_| self.wrong(format!("field {} is no UTF-8 text", i + 1)))
+        std::str::from_utf8(field).map_err(|_| self.wrong(format!("field {} is not UTF-8 text", i + 1)))
     }
 
     /// Returns field `i` as an integer.
     #[inline]
     pub(super) fn int(&self, i: usize, what: &str) -> Result<i64> {
         let field = self.needed(i)?;
-        int(field).ok_or_else(|| self.wrong(format!("{what} {} is no integer", show(field))))
+        int(field).ok_or_else(|| self.wrong(format!("{what} {} is not an integer", show(field))))
     }
 
     /// Returns field `i` as a finite number.
     #[inline]
     pub(super) fn float(&self, i: usize, what: &str) -> Result<f32> {
         let field = self.needed(i)?;
-        let value = float(field).ok_or_else(|| self.wrong(format!("{what} {} is no number", show(field))))?;
+        let value = float(field).ok_or_else(|| self.wrong(format!("{what} {} is not a number", show(field))))?;
         match value.is_finite() {
             true => Ok(value),
             false => {
@@ -173,7 +173,7 @@ impl<'a> Records<'a> {
     fn needed(&self, i: usize) -> Result<&[u8]> {
         self.get(i).ok_or_else(|| {
             let hint = if self.len() == 1 { "; is the delimiter right (--delimiter)?" } else { "" };
-            self.wrong(format!("{} where field {} is wanted{hint}", plural(self.len(), "field"), i + 1))
+            self.wrong(format!("{}, but field {} is needed{hint}", plural(self.len(), "field"), i + 1))
         })
     }
 

@@ -78,9 +78,7 @@ pub(super) fn import(import: &Import, output: &mut Output, progress: &dyn Progre
         ..Recipe::default()
     };
     if import.undirected.is_none() && sample.undirected.is_none() {
-        notes.push(
-            "edges are taken as they stand, one way each; --undirected if each stands once and counts both ways".into(),
-        );
+        notes.push("edges are directed; use --undirected if each row is an edge in both directions".into());
     }
 
     let mut columns = vec![("src".to_string(), Buffer::ids(kind)), ("dst".to_string(), Buffer::ids(kind))];
@@ -108,11 +106,11 @@ pub(super) fn import(import: &Import, output: &mut Output, progress: &dyn Progre
         let sample = take(path)?;
         let own = Layout::of(&sample, import)?;
         if sample.rows.is_empty() {
-            notes.push(format!("{}: no edges in it", path.display()));
+            notes.push(format!("{}: it has no edges", path.display()));
             continue;
         }
         if own.shape() != layout.shape() {
-            let reason = format!("its columns are others than those of {}", import.paths[0].display());
+            let reason = format!("its columns differ from those of {}", import.paths[0].display());
             return Err(crate::Error::File { path: path.clone(), reason });
         }
         pass.file(path, &sample, &own, &mut rows, progress)?;
@@ -202,7 +200,7 @@ impl Pass {
                     None => {
                         let reason = match records.get(field) {
                             Some(id) => format!(
-                                "id {} is no integer, but those before are; if ids are strings, say so (--ids text)",
+                                "id {} is not an integer, but the ids before it are; use --ids text for strings",
                                 show(id)
                             ),
                             None => return records.int(field, "id").map(drop),
@@ -218,7 +216,7 @@ impl Pass {
             IdKind::Text => {
                 let id = records.text(field)?;
                 if id.is_empty() {
-                    return Err(records.wrong(format!("field {} is empty, where an id is wanted", field + 1)));
+                    return Err(records.wrong(format!("field {} is empty; it must have an id", field + 1)));
                 }
                 rows.text(column, id);
                 if let Some((_, texts)) = &mut self.ids {
@@ -238,7 +236,7 @@ impl Pass {
         let number = number.filter(|number| number.abs() < 9e15);
         let number = number.ok_or_else(|| match records.get(field) {
             Some(text) => {
-                records.wrong(format!("time {} is no number; write it as one, like seconds since 1970", show(text)))
+                records.wrong(format!("time {} is not a number; use a number, such as seconds since 1970", show(text)))
             }
             None => records.wrong(format!("{} fields, but field {} is the time", records.len(), field + 1)),
         })?;

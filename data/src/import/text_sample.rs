@@ -93,7 +93,7 @@ impl Sample {
                 text.split(|c: char| c.is_whitespace() || c == ':').filter(|w| !w.is_empty()).collect();
             if let Some(kind) = text.strip_prefix("%%matrixmarket") {
                 if !kind.contains("coordinate") {
-                    return Err(lines.wrong("a dense MatrixMarket file; a graph is a sparse one (coordinate)"));
+                    return Err(lines.wrong("a dense MatrixMarket file; use a sparse one (coordinate)"));
                 }
                 self.matrix_market = true;
                 self.undirected = Some(kind.contains("symmetric"));
@@ -143,7 +143,7 @@ impl Sample {
                 format!("no column \"{wanted}\"; {near}it has \"{}\"", header.join("\", \""))
             }
             None => format!(
-                "no column \"{wanted}\": the first line names no columns (--header yes if it does), so they are numbered 1 to {}",
+                "no column \"{wanted}\": the first line has no column names (--header yes if it does); use a number from 1 to {}",
                 self.width
             ),
         };
@@ -161,7 +161,7 @@ impl Sample {
         match found {
             Some(at) if at >= self.width && self.width > 0 => {
                 let reason = format!(
-                    "{} in its first line, where at least {} are wanted; is the delimiter right (--delimiter)?",
+                    "{} in its first line, but at least {} are needed; is the delimiter right (--delimiter)?",
                     plural(self.width, "field"),
                     at + 1
                 );
