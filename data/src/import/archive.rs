@@ -84,7 +84,7 @@ impl Npz {
             true => Box::new(flate2::bufread::DeflateDecoder::new(packed)),
             false => Box::new(packed),
         };
-        let reader = Checked { inner, crc: crc32fast::Hasher::new(), wanted: member.crc, left: member.bytes };
+        let reader = Checked { inner, crc: crc32fast::Hasher::new(), expected: member.crc, left: member.bytes };
         let at = (!member.deflated).then_some(member.start);
         Array::begin(&self.path, name, at, Box::new(reader), member.bytes)
     }
@@ -104,7 +104,7 @@ impl Npz {
 struct Checked {
     inner: Box<dyn Read>,
     crc: crc32fast::Hasher,
-    wanted: u32,
+    expected: u32,
     left: u64,
 }
 
@@ -117,7 +117,7 @@ impl Read for Checked {
         let length = self.inner.read(&mut into[..most])?;
         self.crc.update(&into[..length]);
         self.left -= length as u64;
-        if self.left == 0 && self.crc.clone().finalize() != self.wanted {
+        if self.left == 0 && self.crc.clone().finalize() != self.expected {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "wrong checksum"));
         }
         Ok(length)

@@ -13,7 +13,7 @@ const BUFFER: usize = 1 << 18;
 /// The length limit of a line in bytes.
 const LONGEST_LINE: u64 = 256 << 20;
 
-/// A file that is decompressed while it is read, if it starts with the magic bytes of gzip or Zstandard. Its name does
+/// A file that is decompressed while it is read if it starts with the magic bytes of gzip or Zstandard. Its name does
 /// not matter.
 pub(super) struct Input<'a> {
     path: PathBuf,
@@ -21,7 +21,7 @@ pub(super) struct Input<'a> {
     packing: &'static str,
 }
 
-/// Opens a file that the user named.
+/// Opens an input file.
 pub(super) fn open(path: &Path) -> Result<File> {
     let file = File::open(path).map_err(|source| match source.kind() {
         io::ErrorKind::NotFound => Error::Missing { path: path.to_path_buf(), role: "import" },

@@ -194,7 +194,7 @@ struct NodeTable {
     arrays: Vec<Box<dyn Column>>,
     recipe: Recipe,
     first: i64,
-    waiting: usize,
+    buffered: usize,
     group: usize,
 }
 
@@ -214,7 +214,7 @@ impl NodeTable {
         fields.extend(arrays.iter().map(|column| column.field()));
         let row_bytes = 8 * (extras.len() + 1) + arrays.iter().map(|column| column.row_bytes()).sum::<usize>();
         let table = output.stream(NODES, Arc::new(Schema::new(fields)), import.file_rows)?;
-        Ok(Self { table, extras, arrays, recipe, first: 0, waiting: 0, group: group_rows(row_bytes) })
+        Ok(Self { table, extras, arrays, recipe, first: 0, buffered: 0, group: group_rows(row_bytes) })
     }
 
     fn extra(&mut self, column: usize, value: u64) {
@@ -222,17 +222,17 @@ impl NodeTable {
     }
 
     fn end_row(&mut self, last: bool) -> Result<()> {
-        self.waiting += 1;
-        if self.waiting < self.group && !last {
+        self.buffered += 1;
+        if self.buffered < self.group && !last {
             return Ok(());
         }
-        let next = self.first + self.waiting as i64;
+        let next = self.first + self.buffered as i64;
         let mut columns: Vec<ArrayRef> = vec![Arc::new(Int64Array::from_iter_values(self.first..next))];
         columns.extend(self.extras.iter_mut().map(|v| Arc::new(Int64Array::from(std::mem::take(v))) as ArrayRef));
         for column in &mut self.arrays {
-            columns.push(column.take(self.waiting)?);
+            columns.push(column.take(self.buffered)?);
         }
-        (self.first, self.waiting) = (next, 0);
+        (self.first, self.buffered) = (next, 0);
         self.table.push(columns)
     }
 
@@ -262,24 +262,24 @@ impl NodeTable {
 pub(super) fn node_arrays(
     import: &Import,
     nodes: u64,
-    wanted_by: &str,
+    count_source: &str,
     recipe: &mut Recipe,
 ) -> Result<Vec<Box<dyn Column>>> {
     let mut columns: Vec<Box<dyn Column>> = Vec::new();
     if let Some(what) = &import.arrays.features {
-        let features = Matrix::open("features", what, nodes, wanted_by)?;
+        let features = Matrix::open("features", what, nodes, count_source)?;
         recipe.features = features.width;
         columns.push(Box::new(features));
     }
     if let Some(what) = &import.arrays.labels {
-        let labels = Labels::array(Array::open(what)?, false, nodes, wanted_by)?;
+        let labels = Labels::array(Array::open(what)?, false, nodes, count_source)?;
         recipe.label = Some(labels.style != LabelStyle::Value);
         columns.push(Box::new(labels));
     }
     if let Some(what) = &import.arrays.split {
         let mut array = Array::open(what)?;
         if array.matrix()? != (nodes, 1) {
-            return Err(array.wrong(format!("has shape {:?}, but {wanted_by} {nodes} nodes", array.shape)));
+            return Err(array.wrong(format!("has shape {:?}, but {count_source} {nodes} nodes", array.shape)));
         }
         let (mut of, mut some, mut left) = (Vec::with_capacity(nodes as usize), Vec::new(), nodes);
         while left > 0 {
@@ -311,16 +311,16 @@ impl Tokens<'_> {
         let mut value: Option<u64> = None;
         loop {
             let bytes = self.input.fill()?;
-            let mut taken = 0;
+            let mut consumed = 0;
             let mut end = bytes.is_empty();
-            let mut strange = None;
+            let mut unexpected = None;
             for &byte in bytes {
                 match byte {
                     b'0'..=b'9' => {
                         let digit = u64::from(byte - b'0');
                         let more = value.unwrap_or(0).checked_mul(10).and_then(|value| value.checked_add(digit));
                         let Some(more) = more.filter(|&more| more <= i64::MAX as u64) else {
-                            strange = Some(byte);
+                            unexpected = Some(byte);
                             break;
                         };
                         value = Some(more);
@@ -331,14 +331,14 @@ impl Tokens<'_> {
                         break;
                     }
                     other => {
-                        strange = Some(other);
+                        unexpected = Some(other);
                         break;
                     }
                 }
-                taken += 1;
+                consumed += 1;
             }
-            self.input.consume(taken);
-            if let Some(byte) = strange {
+            self.input.consume(consumed);
+            if let Some(byte) = unexpected {
                 let what = match byte {
                     b'-' | b'.' => "a number that is negative or has decimals".to_string(),
                     b'0'..=b'9' => "a number beyond 2^63".to_string(),
@@ -364,8 +364,8 @@ impl Tokens<'_> {
                 return Ok(false);
             }
             let end = bytes.iter().position(|&byte| byte == b'\n');
-            let taken = end.map_or(bytes.len(), |end| end + 1);
-            self.input.consume(taken);
+            let consumed = end.map_or(bytes.len(), |end| end + 1);
+            self.input.consume(consumed);
             if end.is_some() {
                 self.line += 1;
                 return Ok(true);

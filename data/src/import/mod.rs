@@ -7,7 +7,7 @@
 //! | [`Kind::Npz`] | `scipy.sparse.save_npz`, with features and labels beside or inside | `npz.rs` |
 //! | [`Kind::Metis`] | METIS' `.graph` | `metis.rs` |
 //!
-//! The input is read as a stream, in one pass (two over the weights of a sparse matrix), and decompressed on the way
+//! The input is read as a stream, in one pass (two over the weights of a sparse matrix). It is decompressed on the fly
 //! (gzip, Zstandard, deflated arrays).
 //!
 //! **Memory**: row groups in flight (about 0.4 GiB at most) and one byte per node for splits. Edge lists without a node
@@ -186,7 +186,7 @@ pub struct Import {
     pub paths: Vec<PathBuf>,
     /// The output folder.
     pub out: PathBuf,
-    /// Whether each edge stands for both directions; `None`: as the format or its header says.
+    /// Whether each edge counts in both directions; `None`: as the format or its header says.
     pub undirected: Option<bool>,
     /// Rows after which a new Parquet file starts; `None`: one file per table.
     pub file_rows: Option<u64>,
@@ -217,7 +217,7 @@ pub struct Imported {
     pub edges: u64,
     /// Values per node.
     pub features: usize,
-    /// Whether each row stands for both directions of an edge.
+    /// Whether each row is an edge in both directions.
     pub undirected: bool,
     /// Size of all Parquet files, in bytes.
     pub bytes: u64,

@@ -58,7 +58,7 @@ pub(super) fn import(import: &Import, output: &mut Output, progress: &dyn Progre
     Ok(Found { nodes, edges: rows, recipe, notes })
 }
 
-/// Adds features and labels of the same archive, unless the user names others.
+/// Adds features and labels of the same archive, unless the user gives others.
 fn inside(
     npz: &Npz,
     import: &Import,
@@ -139,7 +139,7 @@ impl EdgePass<'_> {
         let (mut src, mut dst, mut weights) = (Vec::new(), Vec::new(), Vec::new());
         let mut left = total;
         while left > 0 {
-            let block = left.min(BLOCK).min(rows.room() as u64) as usize;
+            let block = left.min(BLOCK).min(rows.rows_to_fill() as u64) as usize;
             ends.read(block, &mut src, &mut dst)?;
             let strange = src.iter().chain(&dst).find(|&&node| !(0..self.nodes as i64).contains(&node));
             if let Some(node) = strange {

@@ -70,7 +70,7 @@ pub(super) fn import(import: &Import, output: &mut Output, progress: &dyn Progre
             edges: relation.edges,
             nodes: ends.map(|end| end.nodes),
             first: ends.map(|end| end.first as i64),
-            taken: 0,
+            rows_read: 0,
         };
         pairs.read(&mut rows, None, |rows| rows.text(2, &relation.name), progress)?;
         for name in ["edge-feat", "edge_reltype"] {
@@ -192,7 +192,7 @@ impl Tables<'_> {
             if let Some(folder) = &self.mapping {
                 let path = in_mapping(folder, &format!("{}_entidx2name", of.name));
                 let source = path.map(|path| after_header(&path)).transpose()?;
-                columns.push(Box::new(Names { rows: of.nodes, source, wanted_by: by(of), taken: 0 }));
+                columns.push(Box::new(Names { rows: of.nodes, source, count_source: by(of), rows_read: 0 }));
             }
             if recipe.features > 0 {
                 let zeros = || Matrix::new("features", recipe.features, of.nodes, Source::Zeros, &by(of));
@@ -207,8 +207,8 @@ impl Tables<'_> {
                     name: "node_year".into(),
                     rows: of.nodes,
                     source,
-                    wanted_by: by(of),
-                    taken: 0,
+                    count_source: by(of),
+                    rows_read: 0,
                 }));
             }
             if let Some(folder) = &self.split {

@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_by_blanks_and_by_delimiters() {
+    fn fields_split_at_blanks_or_delimiters() {
         let blanks = all("# c\n 1\t 2 \r\n\n% d\n3 4 5", Delimiter::Blanks).unwrap();
         assert_eq!(blanks, [vec!["1", "2"], vec!["3", "4", "5"]]);
         let commas = all("a,,c\n\"x,y\",\"say \"\"so\"\"\",\n\"two\nlines\",1\n", Delimiter::Char(b',')).unwrap();
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn integers_are_what_the_library_reads() {
+    fn integers_parse_as_in_the_standard_library() {
         for text in [
             "0",
             "-0",

@@ -13,7 +13,7 @@ use crate::progress::Progress;
 
 use std::path::Path;
 
-/// Where the columns stand in one file.
+/// Positions of the columns in one file.
 struct Layout {
     src: usize,
     dst: usize,
@@ -47,7 +47,7 @@ impl Layout {
         some.into_iter().flatten().chain(self.features.iter().copied()).collect()
     }
 
-    /// Which columns the table gets: the same from every file.
+    /// Returns which columns exist. It must be the same for all files.
     fn shape(&self) -> (bool, bool, bool, usize) {
         (self.weight.is_some(), self.time.is_some(), self.edge_type.is_some(), self.features.len())
     }
