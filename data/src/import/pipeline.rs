@@ -87,7 +87,7 @@ impl Recipe {
     }
 }
 
-/// Writes the pipeline file. A different file there is first copied to `pipeline.toml.old`; the returned note names the copy.
+/// Writes the pipeline file. Copies a different one to `pipeline.toml.old` first, and returns a note about the copy.
 pub(super) fn write(output: &mut Output, recipe: &Recipe) -> Result<Option<String>> {
     let text = recipe.text();
     let place = output.place(PIPELINE);

@@ -1,4 +1,4 @@
-//! Nodes that are new: what their rows say, as the dataset stores it.
+//! New nodes, converted to the storage format of the dataset.
 
 use crate::dataset::{LabelKind, Manifest, split};
 use crate::dump::{Ids, NodeChunk, NodeReader, RawLabels};
@@ -7,28 +7,28 @@ use crate::prepare::Scale;
 use crate::progress::Progress;
 use crate::source::Normalize;
 
-use super::ids::{NONE, Wanted};
+use super::ids::{NONE, UpdateIds};
 use super::input::Codes;
 
 /// The new nodes of all batches, in the order of their rows.
 pub(super) struct NewNodes {
-    /// Numbers of their ids.
+    /// Numbers of the ids.
     numbers: Vec<u32>,
-    /// The batch of each.
+    /// The batch of each node.
     batches: Vec<u32>,
-    /// Integers, or where each string ends.
+    /// Integer ids, or the end of each string.
     pub(super) ids: Vec<i64>,
-    /// The strings, one after the other.
+    /// The strings, concatenated.
     pub(super) texts: String,
-    /// As they stand in `nodes.arrow`, `label_size` bytes a node.
+    /// Labels as in `nodes.arrow`, `label_size` bytes per node.
     pub(super) labels: Vec<u8>,
     pub(super) label_size: usize,
     pub(super) splits: Vec<u8>,
     pub(super) types: Vec<u16>,
     pub(super) type_count: u32,
-    /// As they stand in `features.arrow`.
+    /// Features as in `features.arrow`.
     pub(super) features: Vec<u8>,
-    /// The reader of every batch that has nodes, and the number of nodes before.
+    /// The reader of each batch with nodes, and the number of nodes before it.
     readers: Vec<(NodeReader, usize)>,
 }
 
@@ -58,8 +58,8 @@ impl NewNodes {
         self.numbers.len()
     }
 
-    /// The batch that brings a node.
-    pub(super) fn born(&self, node: u32) -> u32 {
+    /// Returns the batch that adds a node.
+    pub(super) fn batch_of(&self, node: u32) -> u32 {
         self.batches[node as usize]
     }
 
@@ -68,7 +68,7 @@ impl NewNodes {
         reader: NodeReader,
         batch: u32,
         manifest: &Manifest,
-        wanted: &mut Wanted,
+        update_ids: &mut UpdateIds,
         progress: &dyn Progress,
     ) -> Result<()> {
         let before = self.len();
@@ -80,24 +80,24 @@ impl NewNodes {
             };
             reader.for_each(Ok, |chunk| {
                 progress.advance(chunk.ids.len() as u64);
-                self.take(chunk, batch, manifest, &reader, &scale, wanted)
+                self.append(chunk, batch, manifest, &reader, &scale, update_ids)
             })?;
         }
         self.readers.push((reader, before));
         Ok(())
     }
 
-    fn take(
+    fn append(
         &mut self,
         chunk: NodeChunk,
         batch: u32,
         manifest: &Manifest,
         reader: &NodeReader,
         scale: &Scale,
-        wanted: &mut Wanted,
+        update_ids: &mut UpdateIds,
     ) -> Result<()> {
         let rows = chunk.ids.len();
-        wanted.number(&chunk.ids, &mut self.numbers);
+        update_ids.number(&chunk.ids, &mut self.numbers);
         self.batches.resize(self.batches.len() + rows, batch);
         match &chunk.ids {
             Ids::Int(ids) => self.ids.extend_from_slice(ids),
@@ -156,7 +156,7 @@ impl NewNodes {
             RawLabels::Float(labels) => self.labels.extend_from_slice(bytemuck::cast_slice(labels)),
             RawLabels::List { starts, items } => {
                 let classes = info.classes as usize;
-                // As in a preparation: lists that could all be flags are flags.
+                // As in a preparation, lists are flags if all of them can be flags.
                 let flags = classes > 1
                     && starts.windows(2).all(|ends| ends[1] - ends[0] == classes)
                     && items.iter().all(|&item| item <= 1);
@@ -177,8 +177,8 @@ impl NewNodes {
         Ok(())
     }
 
-    /// Gives the new nodes the numbers from `old` on.
-    pub(super) fn settle(&self, old: u32, nodes: &mut [u32]) -> Result<()> {
+    /// Assigns the numbers from `old` on to the new nodes.
+    pub(super) fn assign_numbers(&self, old: u32, nodes: &mut [u32]) -> Result<()> {
         let total = u64::from(old) + self.len() as u64;
         let limit = u64::from(u32::MAX) - 1;
         if total > limit {
@@ -211,7 +211,7 @@ impl NewNodes {
         }
     }
 
-    /// The id of a node, where ids are strings.
+    /// Returns the id of a node if ids are strings.
     pub(super) fn text(&self, node: usize) -> &str {
         let start = if node == 0 { 0 } else { self.ids[node - 1] as usize };
         &self.texts[start..self.ids[node] as usize]
@@ -254,7 +254,7 @@ impl NewNodes {
     }
 }
 
-/// Refuses nodes that the dataset cannot take.
+/// Checks that the new nodes fit the dataset.
 fn check(reader: &NodeReader, manifest: &Manifest) -> Result<()> {
     let place = |column: &str| reader.place(0, column);
     if manifest.features.normalize == Normalize::Standard && manifest.features.dim > 0 {
