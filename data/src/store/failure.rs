@@ -1,4 +1,4 @@
-//! What servers and networks say, made sense of: what may be tried again, and what to tell the user.
+//! Converts failed requests to errors: which may be retried, and the text for the user.
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -12,76 +12,76 @@ use object_store::client::{
 use super::address::Kind;
 use crate::error::Fault;
 
-/// Length of an error's text that is no longer read.
-const TEXT: u64 = 64 << 10;
+/// Error bodies of this length or more are not read.
+const MAX_ERROR_BODY: u64 = 64 << 10;
 
-/// Where clouds tell their own machines credentials.
-const METADATA: [&str; 3] = ["169.254.169.254", "169.254.170.2", "metadata.google.internal"];
+/// Hosts of cloud metadata services, which give credentials to virtual machines.
+const METADATA_HOSTS: [&str; 3] = ["169.254.169.254", "169.254.170.2", "metadata.google.internal"];
 
-/// Why a request failed.
+/// The reason of a failed request.
 #[derive(Debug)]
-pub(super) enum Trouble {
-    /// It may pass.
-    Passing(String),
+pub(super) enum Failure {
+    /// A temporary failure; the request can be retried.
+    Temporary(String),
     /// There is no such object or bucket.
     Missing(String),
-    /// The credentials were refused, or there are none.
+    /// Access was refused, or there are no credentials.
     Refused(String),
-    /// The object is no longer the one that was opened.
+    /// The object has changed since it was opened.
     Changed,
-    /// It will not do, however often it is tried.
-    Final {
-        /// What is wrong and what to do.
+    /// A permanent failure; retries do not help.
+    Permanent {
+        /// The problem and the remedy.
         problem: String,
-        /// Whose fault it is.
+        /// The party at fault.
         fault: Fault,
     },
 }
 
-impl Trouble {
-    /// Makes sense of an error of the library.
+impl Failure {
+    /// Converts an error of the library.
     pub(super) fn new(error: &object_store::Error, kind: Kind) -> Self {
-        if let Some(trouble) = Self::in_chain(error, kind) {
-            return trouble;
+        if let Some(failure) = Self::in_chain(error, kind) {
+            return failure;
         }
         match error {
             object_store::Error::Precondition { .. } | object_store::Error::NotModified { .. } => Self::Changed,
-            _ => Self::Final { problem: one_line(&error.to_string()), fault: Fault::Input },
+            _ => Self::Permanent { problem: one_line(&error.to_string()), fault: Fault::Input },
         }
     }
 
-    /// A setting of the environment that no client can be made with.
+    /// Converts an error of the creation of a client: an invalid setting in the environment.
     pub(super) fn setting(error: &object_store::Error, kind: Kind) -> Self {
         let problem = format!("{}; {}", one_line(&error.to_string()), kind.credentials());
-        Self::Final { problem, fault: Fault::Usage }
+        Self::Permanent { problem, fault: Fault::Usage }
     }
 
     fn in_chain(error: &object_store::Error, kind: Kind) -> Option<Self> {
         let text = error.to_string();
-        if METADATA.iter().any(|host| text.contains(host)) {
-            // The last resort of every client is to ask the cloud's machine that it runs on.
+        if METADATA_HOSTS.iter().any(|host| text.contains(host)) {
+            // Clients use the metadata service when there are no other credentials.
             return Some(Self::Refused(format!("no credentials; {}", kind.credentials())));
         }
         for error in chain(error) {
-            if let Some(answer) = error.downcast_ref::<Answer>() {
-                return Some(answer.trouble(kind));
+            if let Some(response) = error.downcast_ref::<ErrorResponse>() {
+                return Some(response.failure(kind));
             }
             if let Some(tls) = tls(error) {
                 let problem = format!(
                     "TLS failed ({tls}); check the address, the clock, and the certificates of this machine (or set \
                      SSL_CERT_FILE)"
                 );
-                return Some(Self::Final { problem, fault: Fault::Cluster });
+                return Some(Self::Permanent { problem, fault: Fault::Cluster });
             }
             if error.to_string().contains("URL scheme is not allowed") {
                 let name = kind.allow_http();
                 let problem = format!("the endpoint has no TLS; use an https endpoint, or set {name}=true");
-                return Some(Self::Final { problem, fault: Fault::Usage });
+                return Some(Self::Permanent { problem, fault: Fault::Usage });
             }
         }
         let http = chain(error).find_map(|error| error.downcast_ref::<HttpError>())?;
         let cause = chain(http).last().map_or_else(|| http.to_string(), ToString::to_string);
-        Some(Self::Passing(one_line(&match http.kind() {
+        Some(Self::Temporary(one_line(&match http.kind() {
             HttpErrorKind::Connect => format!("no connection: {cause}"),
             HttpErrorKind::Timeout => "no answer in time".to_owned(),
             _ => format!("connection lost: {cause}"),
@@ -89,18 +89,18 @@ impl Trouble {
     }
 }
 
-/// An error and what caused it, and so on.
+/// Returns an error and its chain of causes.
 fn chain<'a>(error: &'a (dyn StdError + 'static)) -> impl Iterator<Item = &'a (dyn StdError + 'static)> {
     std::iter::successors(Some(error), |&error| error.source())
 }
 
-/// An error of TLS, which may hide in errors of the system.
+/// Returns a TLS error, also from inside I/O errors.
 fn tls<'a>(error: &'a (dyn StdError + 'static)) -> Option<&'a rustls::Error> {
     error.downcast_ref().or_else(|| tls(error.downcast_ref::<std::io::Error>()?.get_ref()?))
 }
 
-/// Code and message of the XML that object stores explain errors with.
-fn said(text: &str) -> Option<String> {
+/// Returns code and message of an XML error body of an object store.
+fn xml_error(text: &str) -> Option<String> {
     let tag = |name: &str| {
         let (_, rest) = text.split_once(&format!("<{name}>"))?;
         Some(one_line(rest.split_once('<')?.0))
@@ -109,7 +109,7 @@ fn said(text: &str) -> Option<String> {
     Some(message.map_or_else(|| code.clone(), |message| format!("{code}: {message}")))
 }
 
-/// A text of another program: on one line, and not too long.
+/// Returns a text on one line of at most 300 characters.
 pub(super) fn one_line(text: &str) -> String {
     let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
     match line.char_indices().nth(300) {
@@ -118,88 +118,88 @@ pub(super) fn one_line(text: &str) -> String {
     }
 }
 
-/// An answer that is no object, and that `object_store` would not tell apart.
+/// A response without an object, with details that `object_store` drops.
 #[derive(Debug)]
-enum Answer {
-    /// Status and explanation.
+enum ErrorResponse {
+    /// Status and message.
     Status(u16, String),
-    /// All of the object, where a part was asked for.
+    /// The whole object instead of the requested range.
     Whole,
 }
 
-impl Answer {
-    fn trouble(&self, kind: Kind) -> Trouble {
-        let input = |problem: String| Trouble::Final { problem, fault: Fault::Input };
+impl ErrorResponse {
+    fn failure(&self, kind: Kind) -> Failure {
+        let input = |problem: String| Failure::Permanent { problem, fault: Fault::Input };
         match self {
             Self::Whole => input("the server ignores the header Range; download the file".into()),
-            Self::Status(401 | 403, _) => Trouble::Refused(format!("access refused ({self}); {}", kind.credentials())),
-            Self::Status(404, said)
-                if ["NoSuchBucket", "ContainerNotFound"].iter().any(|code| said.starts_with(code)) =>
+            Self::Status(401 | 403, _) => Failure::Refused(format!("access refused ({self}); {}", kind.credentials())),
+            Self::Status(404, message)
+                if ["NoSuchBucket", "ContainerNotFound"].iter().any(|code| message.starts_with(code)) =>
             {
-                let holder = kind.bucket();
-                Trouble::Missing(format!("there is no such {holder}; check its name, the region and the endpoint"))
+                let container = kind.bucket();
+                Failure::Missing(format!("there is no such {container}; check its name, the region and the endpoint"))
             }
-            Self::Status(404, _) => Trouble::Missing("there is no such object".to_owned()),
-            Self::Status(408 | 429 | 500.., _) => Trouble::Passing(self.to_string()),
+            Self::Status(404, _) => Failure::Missing("there is no such object".to_owned()),
+            Self::Status(408 | 429 | 500.., _) => Failure::Temporary(self.to_string()),
             Self::Status(300..400, _) if kind == Kind::S3 => {
                 input(format!("the bucket is in another region ({self}); set AWS_REGION"))
             }
-            Self::Status(400, said) if said.contains("Token") || said.contains("Authorization") => {
-                Trouble::Refused(format!("access refused ({self}); {}", kind.credentials()))
+            Self::Status(400, message) if message.contains("Token") || message.contains("Authorization") => {
+                Failure::Refused(format!("access refused ({self}); {}", kind.credentials()))
             }
-            Self::Status(416, _) => Trouble::Changed,
+            Self::Status(416, _) => Failure::Changed,
             Self::Status(..) => input(format!("the server answered {self}")),
         }
     }
 }
 
-impl fmt::Display for Answer {
+impl fmt::Display for ErrorResponse {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Whole => f.write_str("the whole file instead of the requested range"),
-            Self::Status(status, said) if said.is_empty() => write!(f, "status {status}"),
-            Self::Status(status, said) => write!(f, "status {status}, {said}"),
+            Self::Status(status, message) if message.is_empty() => write!(f, "status {status}"),
+            Self::Status(status, message) => write!(f, "status {status}, {message}"),
         }
     }
 }
 
-impl StdError for Answer {}
+impl StdError for ErrorResponse {}
 
-/// Makes clients that keep what a server answered, as an [`Answer`], where `object_store` would make it a text.
+/// Creates clients that preserve error responses as [`ErrorResponse`], where `object_store` makes texts of them.
 #[derive(Debug)]
-pub(super) struct Attentive;
+pub(super) struct StatusConnector;
 
-impl HttpConnector for Attentive {
+impl HttpConnector for StatusConnector {
     fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
-        Ok(HttpClient::new(AttentiveClient(ReqwestConnector::default().connect(options)?)))
+        Ok(HttpClient::new(StatusClient(ReqwestConnector::default().connect(options)?)))
     }
 }
 
 #[derive(Debug)]
-struct AttentiveClient(HttpClient);
+struct StatusClient(HttpClient);
 
 #[async_trait]
-impl HttpService for AttentiveClient {
+impl HttpService for StatusClient {
     async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
-        let part = request.headers().contains_key("range");
-        let metadata = request.uri().host().is_some_and(|host| METADATA.contains(&host));
+        let ranged = request.headers().contains_key("range");
+        let metadata = request.uri().host().is_some_and(|host| METADATA_HOSTS.contains(&host));
         let response = self.0.execute(request).await?;
         let status = response.status().as_u16();
-        let fail = |answer| Err(HttpError::new(HttpErrorKind::Unknown, answer));
+        let fail = |response| Err(HttpError::new(HttpErrorKind::Unknown, response));
         match status {
-            200 if part => fail(Answer::Whole),
-            // These mean something to the library too, as anything does that the cloud's machine says.
+            200 if ranged => fail(ErrorResponse::Whole),
+            // The library handles these, and all responses of metadata services.
             200..300 | 304 | 412 => Ok(response),
             _ if metadata => Ok(response),
             _ => {
                 let length =
                     response.headers().get("content-length").and_then(|length| length.to_str().ok()?.parse().ok());
                 let text = match length {
-                    Some(TEXT..) => Default::default(),
+                    Some(MAX_ERROR_BODY..) => Default::default(),
                     _ => response.into_body().bytes().await?,
                 };
                 let text = String::from_utf8_lossy(&text);
-                fail(Answer::Status(status, said(&text).unwrap_or_default()))
+                fail(ErrorResponse::Status(status, xml_error(&text).unwrap_or_default()))
             }
         }
     }
