@@ -221,7 +221,7 @@ pub struct Imported {
     pub undirected: bool,
     /// Size of all Parquet files, in bytes.
     pub bytes: u64,
-    /// Notes for the user: guesses, and columns that were left out.
+    /// Notes for the user: guesses, and ignored columns.
     pub notes: Vec<String>,
 }
 

@@ -75,7 +75,7 @@ pub(super) fn import(import: &Import, output: &mut Output, progress: &dyn Progre
         pairs.read(&mut rows, None, |rows| rows.text(2, &relation.name), progress)?;
         for name in ["edge-feat", "edge_reltype"] {
             if let Some(path) = find(&relation.dir, name) {
-                notes.push(format!("{}: left out", path.display()));
+                notes.push(format!("{}: the file was ignored", path.display()));
             }
         }
     }

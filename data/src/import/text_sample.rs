@@ -214,7 +214,7 @@ impl Sample {
         let others: Vec<usize> = (0..self.width).filter(|i| !used.contains(i)).collect();
         let shown: Vec<String> = others.iter().take(8).map(|&i| name(i)).collect();
         let more = if others.len() > 8 { format!(" and {} more", others.len() - 8) } else { String::new() };
-        (!others.is_empty()).then(|| format!("{}: left out: columns {}{more}", self.path.display(), shown.join(", ")))
+        (!others.is_empty()).then(|| format!("{}: ignored columns: {}{more}", self.path.display(), shown.join(", ")))
     }
 
     /// Number of records before the first row.

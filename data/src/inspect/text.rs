@@ -118,13 +118,13 @@ impl Display for Labels {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         match self {
             Self::Classes { counts, unlabelled } => {
-                write!(f, "one of {}; {} without", classes(counts), count(*unlabelled))
+                write!(f, "one of {}; {} without a label", classes(counts), count(*unlabelled))
             }
             Self::MultiLabel { counts, unlabelled } => {
-                write!(f, "any of {}; {} without", classes(counts), count(*unlabelled))
+                write!(f, "any of {}; {} without a label", classes(counts), count(*unlabelled))
             }
             Self::Values { min, max, mean, unlabelled } => {
-                write!(f, "values {min} … {max}, mean {mean:.4}; {} without", count(*unlabelled))
+                write!(f, "values {min} … {max}, mean {mean:.4}; {} without a label", count(*unlabelled))
             }
         }
     }
@@ -173,7 +173,7 @@ impl Display for InDegrees {
         line(
             f,
             "in-degrees",
-            format_args!("mean {mean:.2}, largest {}; {} without", count(*max), counted(*zero, "node")),
+            format_args!("mean {mean:.2}, largest {}; {} without in-edges", count(*max), counted(*zero, "node")),
         )?;
         bars(f, histogram)
     }

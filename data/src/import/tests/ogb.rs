@@ -111,7 +111,7 @@ fn heterogeneous_download_is_imported() {
     typed(&place);
     let imported = good(&place.import("mag"));
     assert_eq!((imported.nodes, imported.edges, imported.features), (3, 3, 2));
-    assert!(imported.notes[0].ends_with("edge_reltype.csv.gz: left out"), "{:?}", imported.notes);
+    assert!(imported.notes[0].ends_with("edge_reltype.csv.gz: the file was ignored"), "{:?}", imported.notes);
     let out = place.path("out");
     let wanted = ["0 1 author___writes___paper", "0 2 author___writes___paper", "2 1 paper___cites___paper"];
     assert_eq!(edges(&out, &["edge_type"]), wanted);
