@@ -62,7 +62,6 @@ impl<C: Fn(u64) -> u64 + Sync> NodeTable<C> {
         Arc::new(Schema::new(fields))
     }
 
-    /// Returns the raw size of a row in bytes.
     pub(super) fn row_bytes(&self) -> usize {
         24 + 4 * self.features
     }
@@ -75,7 +74,6 @@ impl<C: Fn(u64) -> u64 + Sync> NodeTable<C> {
         Arc::new(Field::new("element", DataType::Float32, false))
     }
 
-    /// Returns the columns of a range of rows.
     pub(super) fn rows(&self, rows: Range<u64>) -> Result<Vec<ArrayRef>> {
         let mut columns: Vec<ArrayRef> = vec![Arc::new(Int64Array::from_iter_values(rows.clone().map(|id| id as i64)))];
         if self.features > 0 {

@@ -23,7 +23,7 @@ pub(crate) struct TableStream {
     name: &'static str,
     groups: Option<SyncSender<Vec<ArrayRef>>>,
     writer: Option<JoinHandle<Result<(u64, u64)>>>,
-    cancelled: Arc<AtomicBool>,
+    canceled: Arc<AtomicBool>,
 }
 
 impl TableStream {
@@ -38,11 +38,11 @@ impl TableStream {
             fs::create_dir(&target).map_err(Error::io(&target, "create"))?;
         }
         let (groups, receiver) = sync_channel(QUEUE);
-        let cancelled = Arc::new(AtomicBool::new(false));
-        let files = Files { target, schema, file_rows, note, cancelled: cancelled.clone() };
+        let canceled = Arc::new(AtomicBool::new(false));
+        let files = Files { target, schema, file_rows, note, canceled: canceled.clone() };
         let builder = std::thread::Builder::new().name(format!("write {name}"));
         let writer = builder.spawn(move || files.write(&receiver)).map_err(Error::io(name, "start a thread for"))?;
-        Ok(Self { name, groups: Some(groups), writer: Some(writer), cancelled })
+        Ok(Self { name, groups: Some(groups), writer: Some(writer), canceled })
     }
 
     pub(super) fn name(&self) -> &'static str {
@@ -79,7 +79,7 @@ impl Drop for TableStream {
     /// Cancels the writer of a table that is not finished.
     fn drop(&mut self) {
         if self.writer.is_some() {
-            self.cancelled.store(true, Ordering::Relaxed);
+            self.canceled.store(true, Ordering::Relaxed);
             let _ = self.join();
         }
     }
@@ -91,7 +91,7 @@ struct Files {
     schema: SchemaRef,
     file_rows: Option<u64>,
     note: Note,
-    cancelled: Arc<AtomicBool>,
+    canceled: Arc<AtomicBool>,
 }
 
 impl Files {
@@ -137,7 +137,7 @@ impl Files {
                 accepted += length(&columns);
                 ready.push(columns);
             }
-            if self.cancelled.load(Ordering::Relaxed) {
+            if self.canceled.load(Ordering::Relaxed) {
                 break;
             }
             let numbered = ready.into_par_iter().enumerate();

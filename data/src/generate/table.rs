@@ -44,7 +44,6 @@ pub(super) struct Table<'a> {
 /// An entry in the Parquet footers of a dump that names its origin.
 #[derive(Clone, Debug)]
 pub(crate) struct Note {
-    /// Its key in the footer.
     pub(crate) key: &'static str,
     pub(crate) text: String,
 }

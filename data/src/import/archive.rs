@@ -65,7 +65,6 @@ impl Npz {
         }
     }
 
-    /// Whether the archive has this array.
     pub(super) fn has(&self, name: &str) -> bool {
         self.members.iter().any(|member| member.name == name)
     }
@@ -89,7 +88,6 @@ impl Npz {
         Array::begin(&self.path, name, at, Box::new(reader), member.bytes)
     }
 
-    /// Returns an error about the archive.
     pub(super) fn fail(&self, reason: impl Into<String>) -> Error {
         Error::File { path: self.path.clone(), reason: reason.into() }
     }

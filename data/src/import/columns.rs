@@ -15,11 +15,8 @@ use crate::generate::stream::TableStream;
 use crate::generate::table::{Output, group_rows};
 use crate::progress::Progress;
 
-/// One column.
 pub(super) trait Column {
-    /// Returns name and type.
     fn field(&self) -> Field;
-    /// Returns the raw bytes of a value.
     fn row_bytes(&self) -> usize {
         8
     }
@@ -166,7 +163,6 @@ impl Column for Ints {
     }
 }
 
-/// Integers from an array.
 pub(super) struct ArrayInts {
     pub(super) name: String,
     pub(super) array: Array,

@@ -64,7 +64,6 @@ impl<'a> Input<'a> {
         Ok(Self { path: path.into(), reader, packing })
     }
 
-    /// The file.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
@@ -164,12 +163,10 @@ impl<'a> Lines<'a> {
         self.number
     }
 
-    /// The file.
     pub(super) fn path(&self) -> &Path {
         self.input.path()
     }
 
-    /// Returns an error about the current line.
     pub(super) fn wrong(&self, reason: impl Into<String>) -> Error {
         Error::Line { path: self.path().into(), line: self.number, reason: reason.into() }
     }

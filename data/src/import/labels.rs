@@ -23,11 +23,9 @@ pub(super) enum LabelStyle {
     Flags(usize),
 }
 
-/// The source of labels.
 pub(super) enum LabelSource {
     Npy(Array),
     Text(Records<'static>),
-    /// No labels.
     None,
 }
 

@@ -49,15 +49,15 @@ pub(super) fn import(import: &Import, output: &mut Output, progress: &dyn Progre
     let mut edges = Rows::begin(output, EDGES, columns, import.file_rows)?;
 
     progress.stage("importing nodes and edges", Some(header.nodes), "nodes");
-    let mut both = Halves::default();
+    let mut symmetry = SymmetryCheck::default();
     for node in 0..header.nodes {
         tokens.begin_line(node, &header)?;
         if header.sizes {
-            let size = tokens.needed("a node size")?;
+            let size = tokens.required("a node size")?;
             nodes.extra(0, size);
         }
         for weight in 0..header.weights {
-            let value = tokens.needed("a node weight")?;
+            let value = tokens.required("a node weight")?;
             nodes.extra(usize::from(header.sizes) + weight, value);
         }
         while let Some(neighbor) = tokens.number()? {
@@ -77,7 +77,7 @@ pub(super) fn import(import: &Import, output: &mut Output, progress: &dyn Progre
                 })?,
                 false => 1,
             };
-            both.add(node, neighbor, weight);
+            symmetry.add(node, neighbor, weight);
             if node < neighbor {
                 edges.int(0, node as i64);
                 edges.int(1, neighbor as i64);
@@ -94,7 +94,7 @@ pub(super) fn import(import: &Import, output: &mut Output, progress: &dyn Progre
     }
     progress.advance(header.nodes % (1 << 12));
     tokens.expect_end(&header)?;
-    both.check(path, &header)?;
+    symmetry.check(path, &header)?;
     let rows = edges.finish(output)?;
     let recipe = nodes.finish(import, output, &header, &mut notes)?;
     progress.done();
@@ -146,13 +146,13 @@ fn header(tokens: &mut Tokens) -> Result<Header> {
 /// Sums over entries with a greater neighbor, minus sums over entries with a smaller one. They are 0 when the lines
 /// agree.
 #[derive(Default)]
-struct Halves {
+struct SymmetryCheck {
     entries: u64,
     upper: u64,
     hash: u64,
 }
 
-impl Halves {
+impl SymmetryCheck {
     #[inline]
     fn add(&mut self, node: u64, neighbor: u64, weight: u64) {
         let (low, high) = (node.min(neighbor), node.max(neighbor));
@@ -318,12 +318,12 @@ impl Tokens<'_> {
                 match byte {
                     b'0'..=b'9' => {
                         let digit = u64::from(byte - b'0');
-                        let more = value.unwrap_or(0).checked_mul(10).and_then(|value| value.checked_add(digit));
-                        let Some(more) = more.filter(|&more| more <= i64::MAX as u64) else {
+                        let extended = value.unwrap_or(0).checked_mul(10).and_then(|value| value.checked_add(digit));
+                        let Some(extended) = extended.filter(|&extended| extended <= i64::MAX as u64) else {
                             unexpected = Some(byte);
                             break;
                         };
-                        value = Some(more);
+                        value = Some(extended);
                     }
                     b' ' | b'\t' | b'\r' if value.is_none() => {}
                     b' ' | b'\t' | b'\r' | b'\n' => {
@@ -352,7 +352,7 @@ impl Tokens<'_> {
         }
     }
 
-    fn needed(&mut self, what: &str) -> Result<u64> {
+    fn required(&mut self, what: &str) -> Result<u64> {
         self.number()?.ok_or_else(|| self.wrong(format!("{what} is missing; by the header, every line begins with it")))
     }
 
@@ -382,9 +382,9 @@ impl Tokens<'_> {
 
     /// Advances to the line of `node`. An empty line is a node without neighbors; the last line may lack a line break.
     fn begin_line(&mut self, node: u64, header: &Header) -> Result<()> {
-        let more = self.end_line()?;
+        let has_line = self.end_line()?;
         self.skip_comments()?;
-        if more && !self.input.fill()?.is_empty() {
+        if has_line && !self.input.fill()?.is_empty() {
             return Ok(());
         }
         let Header { nodes, .. } = header;

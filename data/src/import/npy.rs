@@ -140,13 +140,11 @@ impl Array {
         })
     }
 
-    /// Returns an error about this array.
     pub(super) fn wrong(&self, reason: impl std::fmt::Display) -> Error {
         let name = if self.name.is_empty() { "the array".into() } else { format!("array \"{}\"", self.name) };
         Error::File { path: self.path.clone(), reason: format!("{name} {reason}") }
     }
 
-    /// Number of items.
     pub(super) fn len(&self) -> u64 {
         self.shape.iter().product()
     }

@@ -141,8 +141,8 @@ impl EdgePass<'_> {
         while left > 0 {
             let block = left.min(BLOCK).min(rows.rows_to_fill() as u64) as usize;
             ends.read(block, &mut src, &mut dst)?;
-            let strange = src.iter().chain(&dst).find(|&&node| !(0..self.nodes as i64).contains(&node));
-            if let Some(node) = strange {
+            let invalid = src.iter().chain(&dst).find(|&&node| !(0..self.nodes as i64).contains(&node));
+            if let Some(node) = invalid {
                 return Err(self
                     .npz
                     .fail(format!("an entry has node {node}, but the matrix has {} nodes", self.nodes)));

@@ -43,7 +43,7 @@ pub(super) fn missing(dir: &Path, name: &str, what: &str, without: Option<&str>)
     Error::File { path: dir.into(), reason }
 }
 
-pub(super) fn needed(dir: &Path, name: &str, what: &str) -> Result<PathBuf> {
+pub(super) fn required(dir: &Path, name: &str, what: &str) -> Result<PathBuf> {
     find(dir, name).ok_or_else(|| missing(dir, &format!("{name}.csv.gz"), what, None))
 }
 
@@ -134,7 +134,7 @@ pub(super) fn import(import: &Import, output: &mut Output, progress: &dyn Progre
     progress.stage("importing edges", Some(edges), "edges");
     match &source {
         Raw::Text(raw) => {
-            let path = needed(raw, "edge", "the edges")?;
+            let path = required(raw, "edge", "the edges")?;
             let mut pairs = Pairs { records: open(&path)?, edges, nodes: [nodes; 2], first: [0; 2], rows_read: 0 };
             pairs.read(&mut rows, features.as_mut(), |_| {}, progress)?;
         }
@@ -203,9 +203,9 @@ impl Raw {
     fn counts(&self) -> Result<(u64, u64)> {
         let (nodes, edges) = match self {
             Self::Text(raw) => {
-                needed(raw, "edge", "the edges")?;
-                let nodes = one_number(&needed(raw, "num-node-list", "the number of nodes")?, "number of nodes")?;
-                (nodes, one_number(&needed(raw, "num-edge-list", "the number of edges")?, "number of edges")?)
+                required(raw, "edge", "the edges")?;
+                let nodes = one_number(&required(raw, "num-node-list", "the number of nodes")?, "number of nodes")?;
+                (nodes, one_number(&required(raw, "num-edge-list", "the number of edges")?, "number of edges")?)
             }
             Self::Arrays(npz) => {
                 let one = |name: &str| {

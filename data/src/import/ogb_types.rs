@@ -19,7 +19,7 @@ use super::columns::{self, Column, Constant, Count, Ints, Names, Section, Splits
 use super::labels::{LabelSource, LabelStyle, Labels};
 use super::matrix::{Matrix, Source};
 use super::ogb::{
-    Pairs, after_header, check_nodes, find, in_mapping, mapping, missing, needed, one_number, open, text_matrix,
+    Pairs, after_header, check_nodes, find, in_mapping, mapping, missing, one_number, open, required, text_matrix,
 };
 use super::rows::{Buffer, Rows};
 use super::{EDGES, Found, Import, NODES, Recipe, ogb_split};
@@ -64,7 +64,7 @@ pub(super) fn import(import: &Import, output: &mut Output, progress: &dyn Progre
     let mut notes = Vec::new();
     for relation in &relations {
         let ends = relation.ends.map(|end| &types[end]);
-        let path = needed(&relation.dir, "edge", "the edges")?;
+        let path = required(&relation.dir, "edge", "the edges")?;
         let mut pairs = Pairs {
             records: open(&path)?,
             edges: relation.edges,
@@ -88,7 +88,7 @@ pub(super) fn import(import: &Import, output: &mut Output, progress: &dyn Progre
 }
 
 fn node_types(raw: &Path) -> Result<Vec<NodeType>> {
-    let path = needed(raw, "num-node-dict", "the numbers of nodes")?;
+    let path = required(raw, "num-node-dict", "the numbers of nodes")?;
     let mut records = open(&path)?;
     records.advance()?;
     let names: Vec<String> = (0..records.len()).map(|i| records.text(i).map(String::from)).collect::<Result<_>>()?;
@@ -118,7 +118,7 @@ struct Relation {
 }
 
 fn relations(raw: &Path, types: &[NodeType]) -> Result<Vec<Relation>> {
-    let path = needed(raw, "triplet-type-list", "the types of edges")?;
+    let path = required(raw, "triplet-type-list", "the types of edges")?;
     let mut records = open(&path)?;
     let mut relations = Vec::new();
     while records.advance()? {
@@ -132,7 +132,7 @@ fn relations(raw: &Path, types: &[NodeType]) -> Result<Vec<Relation>> {
         if !dir.is_dir() {
             return Err(missing(raw, &format!("relations/{name}/"), "edges of that type", None));
         }
-        let edges = one_number(&needed(&dir, "num-edge-list", "the number of edges")?, "number of edges")?;
+        let edges = one_number(&required(&dir, "num-edge-list", "the number of edges")?, "number of edges")?;
         relations.push(Relation { ends: [of(src)?, of(dst)?], name, dir, edges });
     }
     relations.sort_by(|a, b| a.name.cmp(&b.name));

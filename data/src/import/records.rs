@@ -132,7 +132,6 @@ impl<'a> Records<'a> {
         }
     }
 
-    /// Number of fields.
     pub(super) fn len(&self) -> usize {
         self.fields.len()
     }
@@ -177,12 +176,10 @@ impl<'a> Records<'a> {
         })
     }
 
-    /// The file.
     pub(super) fn path(&self) -> &Path {
         self.lines.path()
     }
 
-    /// Returns an error about this record.
     pub(super) fn wrong(&self, reason: impl Into<String>) -> Error {
         self.lines.wrong(reason)
     }

@@ -83,8 +83,8 @@ pub(super) fn import(import: &Import, output: &mut Output, progress: &dyn Progre
 
     let mut columns = vec![("src".to_string(), Buffer::ids(kind)), ("dst".to_string(), Buffer::ids(kind))];
     let mut next = 2;
-    let mut add = |there: bool, name: &str, buffer: Buffer| {
-        there.then(|| {
+    let mut add = |exists: bool, name: &str, buffer: Buffer| {
+        exists.then(|| {
             columns.push((name.to_string(), buffer));
             next += 1;
             next - 1
@@ -123,7 +123,7 @@ pub(super) fn import(import: &Import, output: &mut Output, progress: &dyn Progre
     }
 
     let (nodes, recipe) = match pass.ids {
-        Some((ints, texts)) => (occurring(import, output, kind, ints, texts, progress)?, recipe),
+        Some((ints, texts)) => (write_edge_ids(import, output, kind, ints, texts, progress)?, recipe),
         None => text_nodes::import(import, output, kind, recipe, &mut notes, progress)?,
     };
     if let Some((wanted_nodes, wanted_edges)) = sample.counts
@@ -246,7 +246,7 @@ impl Pass {
 }
 
 /// Writes the ids of the edges as the node table.
-fn occurring(
+fn write_edge_ids(
     import: &Import,
     output: &mut Output,
     kind: IdKind,

@@ -85,8 +85,8 @@ pub(super) fn import(
         };
         columns.push(("label".into(), buffer));
     }
-    for (there, name) in [(recipe.split, "split"), (recipe.node_type, "node_type")] {
-        if there {
+    for (exists, name) in [(recipe.split, "split"), (recipe.node_type, "node_type")] {
+        if exists {
             columns.push((name.into(), Buffer::text()));
         }
     }

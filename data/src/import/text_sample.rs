@@ -9,10 +9,8 @@ use crate::dataset::IdKind;
 use crate::error::{Error, Result, closest};
 use crate::format::plural;
 
-/// Number of records in a sample.
 const SAMPLE: usize = 100;
 
-/// Properties of a text file.
 #[derive(Debug)]
 pub(super) struct Sample {
     path: PathBuf,
@@ -21,7 +19,6 @@ pub(super) struct Sample {
     pub(super) header: Option<Vec<String>>,
     /// Fields of the first records, without the header.
     pub(super) rows: Vec<Vec<String>>,
-    /// Number of columns.
     pub(super) width: usize,
     /// Metadata in comments: whether edges are undirected, and the numbers of nodes and edges.
     pub(super) undirected: Option<bool>,

@@ -4,7 +4,6 @@ use std::fmt;
 
 use object_store::path::Path as Key;
 
-/// The kind of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Kind {
     S3,
@@ -52,7 +51,6 @@ impl Kind {
     }
 }
 
-/// A parsed URL.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Address {
     pub(super) kind: Kind,

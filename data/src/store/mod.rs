@@ -48,7 +48,7 @@ pub(crate) fn is_url(path: &Path) -> bool {
     path.to_str().is_some_and(|text| address::scheme(text).is_some())
 }
 
-/// The result of a running task. The task is cancelled when this is dropped.
+/// The result of a running task. The task is canceled when this is dropped.
 pub(crate) struct Pending<T> {
     result: Receiver<T>,
     task: AbortHandle,

@@ -43,12 +43,10 @@ impl Object {
         Self { url, kind, store, meta, retry }
     }
 
-    /// Returns the URL.
     pub(crate) fn url(&self) -> &Path {
         &self.url
     }
 
-    /// Returns the length in bytes.
     pub(crate) fn bytes(&self) -> u64 {
         self.meta.size
     }
@@ -168,7 +166,6 @@ pub(crate) struct Tail {
 }
 
 impl Tail {
-    /// Returns the bytes.
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.bytes
     }

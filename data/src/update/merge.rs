@@ -13,7 +13,6 @@ use super::assign::Placement;
 use super::input::Input;
 use super::touched::Added;
 
-/// Bytes of a write buffer.
 const BUFFER: usize = 1 << 20;
 
 /// Inputs that all partitions share.

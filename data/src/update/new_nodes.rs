@@ -14,7 +14,6 @@ use super::input::Codes;
 pub(super) struct NewNodes {
     /// Numbers of the ids.
     numbers: Vec<u32>,
-    /// The batch of each node.
     batches: Vec<u32>,
     /// Integer ids, or the end of each string.
     pub(super) ids: Vec<i64>,

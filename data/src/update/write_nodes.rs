@@ -14,7 +14,6 @@ use crate::error::Result;
 
 use super::new_nodes::NewNodes;
 
-/// Bytes of a write buffer.
 const BUFFER: usize = 1 << 20;
 
 /// Writes both files of partition `part` below `dir`, with `members` of `new` at the end.
