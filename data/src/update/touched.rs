@@ -131,7 +131,7 @@ impl<'a> Touched<'a> {
             if adds_loops && dst == src {
                 let added = match (topology.edge_types(), loop_type) {
                     (Some(types), Some(loop_type)) => copies.iter().position(|&at| types[at as usize] == loop_type),
-                    // It can look like a row of the dump. A removal means the row.
+                    // Without types, it can equal a row of the dump. A removal then means the row.
                     _ => {
                         (copies.len() == 1 && same[0].change == Change::Add && is_like_added_loop(topology, copies[0]))
                             .then_some(0)
