@@ -48,7 +48,7 @@ fn mistakes_in_the_file_are_named_with_line_and_key() {
         (
             "edges = 1500",
             "edges = 15",
-            "p.toml:3: graph.generate.edges: 15 edges for 300 nodes: must be at least as many as nodes, for every node to have one",
+            "p.toml:3: graph.generate.edges: 15 edges for 300 nodes: must be at least the number of nodes, because every node has an edge",
         ),
         ("[train]", "[train", "p.toml:10: "),
     ] {

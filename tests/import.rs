@@ -83,7 +83,7 @@ fn data_on_stdout_and_notes_on_stderr() {
     let ended = place.run(&["import", "friends.txt", "--out", "f", "--json"]);
     let imported: serde_json::Value = serde_json::from_str(&ended.stdout).unwrap();
     assert_eq!((&imported["kind"], &imported["nodes"], &imported["edges"]), (&"text".into(), &4.into(), &4.into()));
-    assert!(ended.stderr.contains("note: edges are taken as they stand"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("note: edges are directed; use --undirected"), "{}", ended.stderr);
     let ended = place.run(&["import", "friends.txt", "--out", "f", "--quiet", "--undirected"]);
     assert_eq!((ended.stderr.as_str(), ended.code), ("", 0));
     assert!(ended.stdout.contains("f/edges.parquet: 4 undirected edges\n"), "{}", ended.stdout);
@@ -102,15 +102,15 @@ fn bad_input_is_one_line_and_exit_code_3() {
     place.write("what", "1 2\n");
     std::fs::remove_dir_all(place.path("dataset/ogbn_arxiv/mapping")).unwrap();
     for (args, words) in [
-        (&["cut.txt.gz"][..], "cut.txt.gz: the gzip data ends early: the file is cut off; fetch it again"),
-        (&["bad.graph"], "bad.graph: its header says 6 edges, but its lines have 10 neighbours where 12 are wanted"),
-        (&["far.graph"], "far.graph:3: neighbour 3: nodes are numbered 1 to 2"),
-        (&["word.csv"], "word.csv:2: weight \"heavy\" is no number"),
+        (&["cut.txt.gz"][..], "cut.txt.gz: the gzip data ends early; fetch the file again"),
+        (&["bad.graph"], "bad.graph: its header says 6 edges, but its lines have 10 neighbors instead of 12"),
+        (&["far.graph"], "far.graph:3: there is no neighbor 3; nodes are numbered 1 to 2"),
+        (&["word.csv"], "word.csv:2: weight \"heavy\" is not a number"),
         (&["friends.txt", "--weight", "amount"], "friends.txt: no column \"amount\""),
         (&["more.npz"], "more.npz: no array \"shape\"; it has "),
         (&["dataset/ogbn_arxiv"], "dataset/ogbn_arxiv: mapping/ is missing"),
         (&["nowhere.csv"], "nowhere.csv: there is no such file or folder"),
-        (&["what"], "what: its name does not tell what it is"),
+        (&["what"], "what: its name does not show its format"),
     ] {
         let errors = place.fail(&[&["import", "--out", "x"], args].concat(), 3, &[words]);
         assert_eq!(errors.len(), 1, "{errors:?}");

@@ -104,7 +104,7 @@ fn recipe(dataset: &Dataset) -> Recipe {
         edge_split: manifest.edge_columns.split.is_some(),
         edge_label: manifest.edge_columns.label.is_some(),
         partition: vec![
-            "method = \"file\"                      # every node where it was".into(),
+            "method = \"file\"                      # the same partition as before".into(),
             format!("file = {NODES:?}"),
             "file_columns = { part = \"partition\" }".into(),
             format!("parts = {}", manifest.parts()),
@@ -132,7 +132,7 @@ impl Names {
         let labels = manifest.labels.as_ref();
         Self {
             classes: labels.is_some_and(|labels| {
-                // A class without nodes would be lost, and an unlabelled node has no name.
+                // A class without nodes would be lost, and an unlabeled node has no name.
                 labels.kind == LabelKind::Class
                     && ordered(&labels.names, labels.classes.into())
                     && labels.counts.iter().all(|&count| count > 0)
@@ -140,7 +140,7 @@ impl Names {
             }),
             node_types: types(&manifest.node_types),
             edge_types: types(&manifest.edge_columns.edge_type),
-            // An unlabelled edge is null in the dump.
+            // An unlabeled edge is null in the dump.
             edge_classes: manifest.edge_columns.label.as_ref().is_some_and(|labels| {
                 ordered(&labels.names, labels.classes.into()) && labels.counts.iter().all(|&count| count > 0)
             }),
@@ -395,7 +395,7 @@ fn types_column(types: &[u16], info: &TypeInfo, by_name: bool) -> ArrayRef {
     }
 }
 
-/// Returns the classes of edges; null for unlabelled edges.
+/// Returns the classes of edges; null for unlabeled edges.
 fn classes_column(classes: &[i32], info: &LabelInfo, by_name: bool) -> ArrayRef {
     let classes = classes.iter().map(|&class| usize::try_from(class).ok());
     match by_name {

@@ -32,7 +32,7 @@ pub struct GraphSource {
     /// Policy for nodes without an edge to another node, after all other filters.
     #[serde(default, skip_serializing_if = "is_default")]
     pub isolated: Isolated,
-    /// Add the reverse of every edge with a type of its own: `rev_<name>`, or the number of types plus the type. In a
+    /// Add the reverse of every edge with a separate type: `rev_<name>`, or the number of types plus the type. In a
     /// graph without types, forward edges get type 0 and reverse edges type 1. Cannot be combined with `undirected`.
     #[serde(default, skip_serializing_if = "is_default")]
     pub reverse_edges: bool,
@@ -46,10 +46,10 @@ pub struct GraphSource {
     pub largest_component: bool,
     /// How to scale features.
     pub normalize_features: Normalize,
-    /// Fractions of train, validation and test nodes among the labelled nodes, for dumps without a split column. Their
+    /// Fractions of train, validation and test nodes among the labeled nodes, for dumps without a split column. Their
     /// sum is at most 1; the remaining nodes are in no split.
     pub split_fractions: Option<[f64; 3]>,
-    /// Number of classes; labels must be smaller. `None`: as many as the labels need.
+    /// Number of classes; labels must be smaller. `None`: the largest label plus 1.
     pub num_classes: Option<u32>,
     /// Seed of the random split.
     pub seed: u64,
@@ -123,11 +123,11 @@ impl GraphSource {
         }
         if let Some(fractions) = self.split_fractions {
             let reason = if self.columns.split.is_some() {
-                "cannot be combined with columns.split: choose one".to_string()
+                "cannot be combined with graph.columns.split; remove one".to_string()
             } else if fractions.iter().any(|f| !(0.0..=1.0).contains(f)) {
-                format!("{fractions:?} has a share outside 0..1")
+                format!("{fractions:?} has a fraction outside 0..1; use fractions from 0 to 1")
             } else if fractions.iter().sum::<f64>() > 1.0 + 1e-9 {
-                format!("{fractions:?} adds up to more than 1")
+                format!("{fractions:?} adds up to more than 1; use smaller fractions")
             } else {
                 return Ok(());
             };
@@ -146,13 +146,13 @@ impl GraphSource {
         self.columns.edge_type.is_some() || self.reverse_edges
     }
 
-    /// Whether each row stands for an edge in both directions.
+    /// Returns whether each row is an edge in both directions.
     pub fn both_ways(&self) -> bool {
         self.undirected || self.reverse_edges
     }
 }
 
-/// Settings at their defaults are left out of fingerprints, so that datasets from before such a setting stay current.
+/// Fingerprints omit settings at their defaults, so that datasets prepared before the setting existed stay current.
 fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }
@@ -190,13 +190,13 @@ pub struct Columns {
     /// Edges: the split, for tasks on edges; same values as for nodes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub edge_split: Option<String>,
-    /// Edges: the class, for tasks on edges: an integer, a boolean or a string. −1 and null mean unlabelled.
+    /// Edges: the class, for tasks on edges: an integer, a boolean or a string. −1 and null mean unlabeled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub edge_label: Option<String>,
 }
 
 impl Default for Columns {
-    /// `node_id`, `src`, `dst`, and nothing else.
+    /// `node_id`, `src` and `dst` only.
     fn default() -> Self {
         Self {
             id: "node_id".into(),
@@ -241,8 +241,8 @@ pub enum SelfLoops {
     Keep,
     /// Drop them.
     Drop,
-    /// Add a self-loop to every node without one. It has weight 1, time 0 and edge features 0, is unlabelled and in no
-    /// split, and has an edge type of its own, the last.
+    /// Add a self-loop to every node without one. It has weight 1, time 0 and edge features 0, is unlabeled and in no
+    /// split, and has a separate edge type, the last one.
     Add,
     /// Fail with the place of the first self-loop.
     Fail,

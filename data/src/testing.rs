@@ -77,7 +77,7 @@ pub enum IdStyle {
 }
 
 impl IdStyle {
-    /// The ids of some nodes.
+    /// Returns the ids of nodes.
     pub fn ids(self, nodes: impl IntoIterator<Item = u32>) -> ArrayRef {
         let nodes = nodes.into_iter();
         match self {
@@ -110,9 +110,16 @@ pub const FEATURES: usize = 3;
 impl TestGraph {
     /// Writes the graph as a dump of several small files into `dir`, which must exist.
     ///
-    /// Node `v` has features `[v, v / 2, -1]`, label `v % 3` (−1 when `v % 7 == 6`), split by `v % 5` (0, 1 train, 2 val, 3 test,
-    /// 4 none), type `v % 2`. Row `r` of the edges has weight `r / 4`, type `"t0"`, `"t1"` or `"t2"` by `r % 3`, time `1000 + r`, edge
-    /// features `[r, -r]`, split as that of node `r`, and class `"c0"`, `"c1"` or `"c2"` by `r % 3` (null when `r % 7 == 6`).
+    /// Node `v` has features `[v, v / 2, -1]`, label `v % 3` (−1 if `v % 7 == 6`), type `v % 2`, and a split by `v % 5`
+    /// (0, 1 train, 2 val, 3 test, 4 none). Edge row `r` has weight `r / 4`, type `"t0"`, `"t1"` or `"t2"` by `r % 3`, time
+    /// `1000 + r`, edge features `[r, -r]`, the split of node `r`, and class `"c0"`, `"c1"` or `"c2"` by `r % 3` (null if
+    /// `r % 7 == 6`).
+    ///
+    /// # Errors
+    /// When a folder cannot be created.
+    ///
+    /// # Panics
+    /// When a file cannot be written.
     pub fn dump(&self, dir: &Path, ids: IdStyle) -> Result<GraphSource> {
         let (nodes, edges) = (dir.join("nodes"), dir.join("edges"));
         for folder in [&nodes, &edges] {
@@ -182,7 +189,7 @@ pub fn write_parquet(path: &Path, columns: Vec<(&str, ArrayRef)>, rows_per_group
     writer.write(&batch).and_then(|()| writer.close().map(drop)).expect("a file can be written");
 }
 
-/// A list column of floats.
+/// Returns a list column of floats.
 pub fn float_lists(rows: &[Vec<f32>]) -> ArrayRef {
     let rows = rows.iter().map(|row| Some(row.iter().map(|&x| Some(x)).collect::<Vec<_>>()));
     Arc::new(ListArray::from_iter_primitive::<Float32Type, _, _>(rows))
@@ -208,7 +215,7 @@ impl Partitioner for Modulo {
 pub struct TestStream {
     /// The graph.
     pub graph: TestGraph,
-    /// Whether each row stands for both directions of an edge.
+    /// Whether each row is an edge in both directions.
     pub undirected: bool,
     /// Splits; one per node.
     pub splits: Vec<u8>,
@@ -225,7 +232,7 @@ pub struct TestStream {
 }
 
 impl TestGraph {
-    /// The graph as a stream: undirected, no splits, no types.
+    /// Returns the graph as an undirected stream without splits and types.
     pub fn stream(&self) -> TestStream {
         TestStream {
             graph: self.clone(),

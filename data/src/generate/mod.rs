@@ -3,14 +3,15 @@
 //! | generator | structure | made for |
 //! |---|---|---|
 //! | [`Rmat`] | Graph500's recursive matrix: skewed degrees, no communities | sampling, partitioning and I/O benchmarks |
-//! | [`Planted`] | degree-corrected block model whose classes show in edges and, faintly, in features | training: a GNN beats an MLP on it |
+//! | [`Planted`] | degree-corrected block model with informative edges and noisy features | training: a GNN beats an MLP |
 //!
-//! Both write `nodes.parquet` and `edges.parquet` below a folder, or folders of those names that hold several files.
-//! Every row is a pure function of the settings and its own number ([`crate::rng`]), so row groups are produced on all
-//! threads and written in order, and the files are the same bytes whatever the number of threads. Memory does not
-//! depend on the number of edges: about 0.4 GiB at most for row groups in flight, and for [`Planted`] four bytes a node.
+//! Both write `nodes.parquet` and `edges.parquet` below a folder. With several files per table, these are folders.
 //!
-//! Files are written beside their place and renamed when all are whole. A dump of the same names is replaced.
+//! Every row is a pure function of the settings and its number ([`crate::rng`]). Therefore row groups are produced on
+//! all threads, and the bytes do not depend on the number of threads. Memory does not depend on the number of edges:
+//! about 0.4 GiB at most for row groups in flight, and 4 bytes per node for [`Planted`].
+//!
+//! Files are written to a temporary folder and renamed when all are complete. A dump of the same names is replaced.
 
 mod nodes;
 mod planted;
@@ -31,7 +32,7 @@ use crate::prepare::Lock;
 use crate::progress::Progress;
 use table::Note;
 
-/// What a generator has written.
+/// Result of a generator.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Generated {
     /// `nodes.parquet`: a file, or a folder of files.
@@ -40,19 +41,19 @@ pub struct Generated {
     pub edges_path: PathBuf,
     /// Rows of the node table.
     pub nodes: u64,
-    /// Rows of the edge table; every undirected edge is one row.
+    /// Rows of the edge table, one per undirected edge.
     pub edges: u64,
-    /// Size of all files together.
+    /// Size of all files, in bytes.
     pub bytes: u64,
 }
 
-/// The most nodes that a graph can have: indexes are stored as `u32`, and the largest value means none.
+/// Largest number of nodes. Indexes are stored as `u32`, and the largest value marks a missing node.
 const MAX_NODES: u64 = u32::MAX as u64 - 1;
 
-/// Key in the Parquet footer under which a file says which generator and settings made it.
+/// Key in the Parquet footer for the generator of a file and its settings.
 pub(crate) const RECIPE_KEY: &str = "gnnflow.generate";
 
-/// The recipe as text: generator and all settings, the version of the rows' definition first.
+/// Returns version, generator and all settings as text.
 fn recipe(generator: &str, settings: &impl serde::Serialize) -> String {
     serde_json::json!({ "version": 1, "generator": generator, "settings": settings }).to_string()
 }
@@ -61,7 +62,7 @@ fn note(recipe: String) -> Note {
     Note { key: RECIPE_KEY, text: recipe }
 }
 
-/// The file names of a table that is split into `files`.
+/// Returns the file names of a table of `files` files.
 fn part_paths(table: &Path, files: usize) -> Vec<PathBuf> {
     match files {
         0 | 1 => vec![table.to_owned()],
@@ -69,11 +70,11 @@ fn part_paths(table: &Path, files: usize) -> Vec<PathBuf> {
     }
 }
 
-/// Writes a dump into `out` with `write`, unless `is_written` says that it is there. Processes that share the folder take turns, so
-/// that only the first one writes and none reads a folder whose files are being replaced.
+/// Calls `write` to write a dump into `out`, unless `is_written` returns true. The lock file `.generate.lock` serializes
+/// processes that share the folder: only the first one writes, and none reads files that are being replaced.
 ///
 /// # Errors
-/// Whatever the folder, its lock file `.generate.lock` or `write` fails with.
+/// When the folder or the lock file cannot be created, or `write` fails.
 pub fn write_once(
     out: &Path,
     progress: &dyn Progress,
@@ -92,7 +93,7 @@ pub fn write_once(
     Ok(())
 }
 
-/// Whether `out` holds a whole dump whose footers all carry `recipe`.
+/// Returns whether `out` has a complete dump with `recipe` in all footers.
 fn is_made_by(out: &Path, recipe: &str, files: usize) -> bool {
     ["nodes.parquet", "edges.parquet"].iter().flat_map(|name| part_paths(&out.join(name), files)).all(|path| {
         let Ok(file) = std::fs::File::open(&path) else { return false };
@@ -102,12 +103,12 @@ fn is_made_by(out: &Path, recipe: &str, files: usize) -> bool {
     })
 }
 
-/// Refuses a setting by its name.
+/// Returns an error about a setting.
 fn refuse(key: &'static str, reason: impl Into<String>) -> Error {
     Error::Setting { key, reason: reason.into() }
 }
 
-/// Checks what both generators have in common.
+/// Checks the settings that both generators have.
 fn check_common(nodes: u64, features: usize, files: usize, split: [f64; 3]) -> Result<()> {
     if !(2..=MAX_NODES).contains(&nodes) {
         return Err(refuse("nodes", format!("{nodes} nodes: must be 2 to {MAX_NODES}")));

@@ -1,4 +1,4 @@
-//! The node table of a synthetic graph: ids, features, labels, split.
+//! The node table of a synthetic graph: ids, features, labels and splits.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use crate::error::Result;
 use crate::rng::{Key, Permutation, Purpose};
 
-/// Rows `0..nodes`: `node_id`, then `features` when there are any, then `label` and `split` when there are classes.
+/// A node table with the columns `node_id`, `features` (if any), and `label` and `split` (if there are classes).
 pub(super) struct NodeTable<C> {
     class_of: C,
     classes: u64,
@@ -18,12 +18,12 @@ pub(super) struct NodeTable<C> {
     features: usize,
     noise: Key,
     order: Permutation,
-    /// Places of `order` at which train, validation and test end.
+    /// Positions in `order` at which train, validation and test end.
     split_ends: [u64; 3],
 }
 
 impl<C: Fn(u64) -> u64 + Sync> NodeTable<C> {
-    /// `signal` is the distance of every class mean from the origin, in standard deviations of the noise.
+    /// Creates the table. `signal` is the distance of all class means from the origin, in standard deviations.
     pub(super) fn new(
         nodes: u64,
         features: usize,
@@ -62,7 +62,6 @@ impl<C: Fn(u64) -> u64 + Sync> NodeTable<C> {
         Arc::new(Schema::new(fields))
     }
 
-    /// Raw bytes of a row, for the size of row groups.
     pub(super) fn row_bytes(&self) -> usize {
         24 + 4 * self.features
     }
@@ -75,7 +74,6 @@ impl<C: Fn(u64) -> u64 + Sync> NodeTable<C> {
         Arc::new(Field::new("element", DataType::Float32, false))
     }
 
-    /// The columns of some rows.
     pub(super) fn rows(&self, rows: Range<u64>) -> Result<Vec<ArrayRef>> {
         let mut columns: Vec<ArrayRef> = vec![Arc::new(Int64Array::from_iter_values(rows.clone().map(|id| id as i64)))];
         if self.features > 0 {
@@ -92,7 +90,7 @@ impl<C: Fn(u64) -> u64 + Sync> NodeTable<C> {
         Ok(columns)
     }
 
-    /// Mean of the class plus standard normal noise; without classes the noise alone.
+    /// Appends the features of a node: the class mean, if there are classes, plus standard normal noise.
     fn push_features(&self, id: u64, values: &mut Vec<f32>) {
         let key = self.noise.fold(id);
         let start = values.len();
@@ -117,7 +115,7 @@ impl<C: Fn(u64) -> u64 + Sync> NodeTable<C> {
     }
 }
 
-/// Two standard normal numbers from 64 random bits (Box–Muller in single precision; the tail ends near 6.7).
+/// Returns two standard normal numbers from 64 random bits (Box–Muller in single precision; the tail ends near 6.7).
 #[inline]
 fn normal_pair(bits: u64) -> (f32, f32) {
     const SCALE: f32 = 1.0 / (1u64 << 32) as f32;

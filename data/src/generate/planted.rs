@@ -1,4 +1,4 @@
-//! A degree-corrected block model (Karrer and Newman 2011) with features and labels to learn from.
+//! A degree-corrected block model (Karrer and Newman 2011) with features and labels.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -15,18 +15,18 @@ use crate::error::Result;
 use crate::progress::Progress;
 use crate::rng::{Key, Permutation, Purpose};
 
-/// A graph on which a graph neural network beats a model that sees features only.
+/// A graph on which a graph neural network beats a model that uses features only.
 ///
-/// Nodes belong to `classes` of equal size, scattered over the ids. An edge joins two nodes of one class with
-/// probability `homophily`, else of two different ones; within a class a node is drawn in proportion to a weight, so
-/// that degrees follow a power law. The largest expected degree is held near `sqrt(2 · edges)`, above which a
-/// graph without duplicate edges could not be random. Every node has at least one edge; there are no self-loops;
-/// duplicates are rare, and left in.
+/// Nodes belong to `classes` classes of equal size, in random order. An edge joins two nodes of one class with
+/// probability `homophily`, and of different classes otherwise. Within a class, nodes are drawn in proportion to weights,
+/// so that degrees follow a power law. The largest expected degree is limited to about `sqrt(2 · edges)`; above it, a
+/// graph without duplicate edges cannot be random. Every node has at least one edge. There are no self-loops, and few
+/// duplicate edges.
 ///
-/// A node's features are the mean of its class plus standard normal noise, and the mean is only `signal` standard
-/// deviations from the origin: one node's features leave its class in doubt, its neighbors' together do not. With
-/// the defaults (and 10 % of the nodes to train on) ridge regression and a multi-layer perceptron reach 53 % on the raw
-/// features, and ridge regression 94 % on features averaged over two hops; chance is 10 %.
+/// Features are the class mean plus standard normal noise. The mean is only `signal` standard deviations from the
+/// origin, so the class shows in the average over neighbors better than in one node. With the defaults (10 % training
+/// nodes), ridge regression and a multi-layer perceptron reach 53 % on raw features. Ridge regression reaches 94 % on
+/// features averaged over two hops. Chance is 10 %.
 ///
 /// An undirected edge is one row: read the dump with `undirected = true`.
 ///
@@ -44,21 +44,21 @@ use crate::rng::{Key, Permutation, Purpose};
 pub struct Planted {
     /// Number of nodes, 2 to 2^32 - 1.
     pub nodes: u64,
-    /// Number of edge rows (undirected edges); at least as many as nodes.
+    /// Number of edge rows (undirected edges), at least `nodes`.
     pub edges: u64,
-    /// Features per node; 0 leaves the column out.
+    /// Features per node; 0 for none.
     pub features: usize,
-    /// Number of classes, 1 to as many as nodes (and at most 65536).
+    /// Number of classes, from 1 to `nodes` and at most 65536.
     pub classes: u64,
-    /// Probability that an edge stays in its class.
+    /// Probability that both ends of an edge are of one class.
     pub homophily: f64,
-    /// Exponent with which the tail of the degrees falls; above 2. The larger, the more equal the degrees.
+    /// Exponent of the power law of degrees, above 2. Larger values give more equal degrees.
     pub degree_exponent: f64,
     /// Distance of a class mean from the origin, in standard deviations of the noise.
     pub signal: f64,
-    /// Fractions of train, validation and test nodes; the rest is in no split.
+    /// Fractions of train, validation and test nodes; the others are in no split.
     pub split: [f64; 3],
-    /// Everything is a function of the seed.
+    /// Seed of all random choices.
     pub seed: u64,
     /// Files per table.
     pub files: usize,
@@ -82,11 +82,14 @@ impl Default for Planted {
 }
 
 impl Planted {
-    /// Ok, or an error that names the setting that is out of range.
+    /// Checks the settings.
+    ///
+    /// # Errors
+    /// [`Error::Setting`](crate::Error::Setting) for a setting out of range.
     pub fn check(&self) -> Result<()> {
         check_common(self.nodes, self.features, self.files, self.split)?;
         if self.edges < self.nodes {
-            let problem = "must be at least as many as nodes, for every node to have one";
+            let problem = "must be at least the number of nodes, because every node has an edge";
             return Err(refuse("edges", format!("{} edges for {} nodes: {problem}", self.edges, self.nodes)));
         }
         if !(1..=self.nodes.min(1 << 16)).contains(&self.classes) {
@@ -105,15 +108,15 @@ impl Planted {
         Ok(())
     }
 
-    /// Whether `out` already holds the dump that these settings make.
+    /// Returns whether `out` has the dump of these settings.
     pub fn is_written(&self, out: &Path) -> bool {
         is_made_by(out, &recipe("planted", self), self.files)
     }
 
-    /// Writes the dump below the folder `out`. Memory: four bytes a node and the row groups in flight.
+    /// Writes the dump below the folder `out`. Memory: 4 bytes per node and the row groups in flight.
     ///
     /// # Errors
-    /// A setting out of range; anything that the file system refuses.
+    /// When a setting is out of range or a file cannot be written.
     pub fn write(&self, out: &Path, progress: &dyn Progress) -> Result<Generated> {
         self.check()?;
         let mut output = Output::new(out, note(recipe("planted", self)))?;
@@ -154,17 +157,17 @@ impl Planted {
     }
 }
 
-/// Nodes by rank: rank `r` is in class `r % classes`, where it is the `r / classes`-th heaviest.
+/// Classes and weights of nodes by rank. Rank `r` has class `r % classes`, and the `r / classes`-th weight in it.
 struct Blocks {
     nodes: u64,
     edges: u64,
     classes: u64,
     homophily: f64,
-    /// Weights of the nodes of each class: the first for classes with one node more than the second.
+    /// Weights within a class. The first is for classes with one more node.
     laws: [PowerLaw; 2],
     key: Key,
     rank_of_id: Permutation,
-    /// The order in which nodes get the edge that each of them must have.
+    /// Order in which nodes get their first edge.
     cover: Permutation,
 }
 
@@ -172,7 +175,7 @@ impl Blocks {
     fn new(settings: &Planted) -> Self {
         let Planted { nodes, edges, classes, homophily, degree_exponent, seed, .. } = *settings;
         let root = Key::new(seed, Purpose::GenerateEdges);
-        // A class receives about 2 · edges / classes ends of edges.
+        // A class has about 2 · edges / classes ends of edges.
         let max_share = classes as f64 / (2.0 * edges as f64).sqrt();
         let law = |n: u64| PowerLaw::new(n.max(1), degree_exponent, max_share);
         Self {
@@ -191,7 +194,7 @@ impl Blocks {
         self.rank_of_id.at(id) % self.classes
     }
 
-    /// The inverse of `rank_of_id`, 4 bytes a node.
+    /// Returns the inverse of `rank_of_id`, 4 bytes per node.
     fn ids_by_rank(&self) -> Vec<u32> {
         let mut ids = vec![0u32; self.nodes as usize];
         (0..self.nodes).for_each(|id| ids[self.rank_of_id.at(id) as usize] = id as u32);
@@ -203,10 +206,10 @@ impl Blocks {
         law.rank(u) * self.classes + class
     }
 
-    /// The ranks of the two ends of edge `e`.
+    /// Returns the ranks of the ends of edge `e`.
     fn edge(&self, e: u64) -> (u64, u64) {
         let key = self.key.fold(e);
-        // Spread over all edges, one for every node has that node as an end.
+        // One edge for each node has that node as an end; these are spread over all edges.
         let turn = |e: u64| (u128::from(e) * u128::from(self.nodes) / u128::from(self.edges)) as u64;
         let first = if e == 0 || turn(e) != turn(e - 1) {
             self.cover.at(turn(e))
@@ -214,10 +217,10 @@ impl Blocks {
             self.draw(key.below(0, self.classes), key.unit(1))
         };
         let class = first % self.classes;
-        let stays = self.classes == 1 || key.unit(2) < self.homophily;
-        let other = if stays { class } else { (class + 1 + key.below(3, self.classes - 1)) % self.classes };
+        let same_class = self.classes == 1 || key.unit(2) < self.homophily;
+        let other = if same_class { class } else { (class + 1 + key.below(3, self.classes - 1)) % self.classes };
         let second = (4..12).map(|i| self.draw(other, key.unit(i))).find(|&rank| rank != first);
-        // Only in a class of one or a few nodes is it itself every time: then its neighbor in rank.
+        // In a class of few nodes all draws may equal `first`; then an adjacent rank is used.
         let second = second.unwrap_or_else(|| {
             let next = first + self.classes;
             if next < self.nodes {

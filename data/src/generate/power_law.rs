@@ -1,9 +1,9 @@
-//! Ranks drawn in proportion to power-law weights, without a table.
+//! Draws ranks in proportion to power-law weights, without a table.
 
 /// A distribution over the ranks `0..n` in which rank `k` has weight `∫ x^-alpha dx` over `[k + shift, k + 1 + shift]`,
-/// `alpha = 1 / (gamma - 1)`. Nodes drawn so many times have degrees whose tail falls with exponent `gamma`.
+/// `alpha = 1 / (gamma - 1)`. The tail of the numbers of draws per rank falls with exponent `gamma`.
 ///
-/// The inverse of the cumulative weight has a closed form, so that a draw costs one power and no memory.
+/// The inverse of the cumulative weight has a closed form, so a draw costs one power and no memory.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PowerLaw {
     n: u64,
@@ -14,8 +14,8 @@ pub(super) struct PowerLaw {
 }
 
 impl PowerLaw {
-    /// `gamma` must be above 2, `n` at least 1. No rank gets more than about `max_share` of all draws, unless even
-    /// an equal share is more.
+    /// Creates a distribution. `gamma` must be above 2, and `n` at least 1. No rank gets more than about `max_share` of
+    /// all draws, unless equal shares are larger.
     pub(super) fn new(n: u64, gamma: f64, max_share: f64) -> Self {
         let beta = 1.0 - 1.0 / (gamma - 1.0);
         let at = |shift: f64| {
@@ -34,13 +34,13 @@ impl PowerLaw {
         at(1.0)
     }
 
-    /// The share of all draws that falls on rank `k`.
+    /// Returns the probability of rank `k`.
     pub(super) fn share(&self, k: u64) -> f64 {
         let at = |x: f64| (x + self.shift).powf(self.beta);
         (at(k as f64 + 1.0) - at(k as f64)) / self.span
     }
 
-    /// The rank at `u`, uniform in `[0, 1)`.
+    /// Returns the rank for `u`, which is uniform in `[0, 1)`.
     #[inline]
     pub(super) fn rank(&self, u: f64) -> u64 {
         let x = (self.low + u * self.span).powf(1.0 / self.beta) - self.shift;
@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn the_ends_stay_inside() {
+    fn extreme_draws_are_in_range() {
         for n in [1, 2, 3, 1 << 32] {
             let law = PowerLaw::new(n, 2.1, 1.0);
             assert_eq!(law.rank(0.0), 0);

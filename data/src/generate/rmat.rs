@@ -14,13 +14,13 @@ use crate::error::Result;
 use crate::progress::Progress;
 use crate::rng::{Key, Permutation, Purpose};
 
-/// `2^scale` nodes, `edge_factor · 2^scale` edges. Each edge falls into one quadrant of the adjacency matrix with
-/// probabilities `a`, `b`, `c`, `1 - a - b - c`, then into a quadrant of that one, and so on. Node ids are scrambled
-/// by a permutation, so that an id tells nothing about a degree.
+/// A graph of `2^scale` nodes and `edge_factor · 2^scale` edges. Each edge falls into one quadrant of the adjacency
+/// matrix with probabilities `a`, `b`, `c` and `1 - a - b - c`, then into a quadrant of that quadrant, and so on. Node ids
+/// are permuted, so an id does not depend on the degree.
 ///
-/// An edge is one row. The graph is meant to be read with `undirected = true`; duplicates and self-loops occur, as in
-/// Graph500, and isolated nodes too. Labels, when asked for, are uniform and show in the features only, never in the
-/// edges: this is a graph for measuring speed, [`Planted`](super::Planted) is the one to learn from.
+/// An edge is one row. The graph is intended to be read with `undirected = true`. Duplicates, self-loops (as in Graph500)
+/// and isolated nodes occur. Labels are optional, uniform, and independent of the edges. The graph is for measuring
+/// speed; use [`Planted`](super::Planted) to measure learning.
 ///
 /// ```
 /// use gnnflow_data::generate::Rmat;
@@ -34,9 +34,9 @@ use crate::rng::{Key, Permutation, Purpose};
 pub struct Rmat {
     /// Logarithm of the number of nodes, 1 to 31.
     pub scale: u32,
-    /// Edges per node. Ignored when `edges` is given.
+    /// Edges per node. Ignored if `edges` is set.
     pub edge_factor: u64,
-    /// Number of edge rows, in place of `edge_factor`.
+    /// Number of edge rows, instead of `edge_factor`.
     pub edges: Option<u64>,
     /// Probability of the quadrant "low to low".
     pub a: f64,
@@ -44,13 +44,13 @@ pub struct Rmat {
     pub b: f64,
     /// Probability of the quadrant "high to low".
     pub c: f64,
-    /// Standard normal features per node, shifted by class when there are classes; 0 leaves the column out.
+    /// Standard normal features per node, shifted by class if there are classes; 0 for none.
     pub features: usize,
-    /// Number of classes; 0 leaves labels and split out.
+    /// Number of classes; 0 for no labels and splits.
     pub classes: u64,
-    /// Fractions of train, validation and test nodes; the rest is in no split.
+    /// Fractions of train, validation and test nodes; the others are in no split.
     pub split: [f64; 3],
-    /// Everything is a function of the seed.
+    /// Seed of all random choices.
     pub seed: u64,
     /// Files per table.
     pub files: usize,
@@ -75,7 +75,10 @@ impl Default for Rmat {
 }
 
 impl Rmat {
-    /// Number of nodes, or an error that names the setting that is out of range.
+    /// Checks the settings and returns the number of nodes.
+    ///
+    /// # Errors
+    /// [`Error::Setting`](crate::Error::Setting) for a setting out of range.
     pub fn check(&self) -> Result<u64> {
         if !(1..=31).contains(&self.scale) {
             return Err(refuse("scale", format!("scale {}: must be 1 to 31", self.scale)));
@@ -94,7 +97,7 @@ impl Rmat {
         Ok(nodes)
     }
 
-    /// Whether `out` already holds the dump that these settings make.
+    /// Returns whether `out` has the dump of these settings.
     pub fn is_written(&self, out: &Path) -> bool {
         is_made_by(out, &recipe("rmat", self), self.files)
     }
@@ -102,7 +105,7 @@ impl Rmat {
     /// Writes the dump below the folder `out`.
     ///
     /// # Errors
-    /// A setting out of range; anything that the file system refuses.
+    /// When a setting is out of range or a file cannot be written.
     pub fn write(&self, out: &Path, progress: &dyn Progress) -> Result<Generated> {
         let nodes = self.check()?;
         let edges = self.edges.unwrap_or(self.edge_factor << self.scale);
@@ -143,13 +146,13 @@ impl Rmat {
     }
 }
 
-/// `src` and `dst`, 64-bit integers without nulls.
+/// Returns the schema of edges: `src` and `dst`, 64-bit integers without nulls.
 pub(super) fn edge_schema() -> arrow::datatypes::SchemaRef {
     let field = |name| Field::new(name, DataType::Int64, false);
     Arc::new(Schema::new(vec![field("src"), field("dst")]))
 }
 
-/// Draws edges: 32 random bits per level of the recursion.
+/// Draws edges with 32 random bits per level of the recursion.
 struct Quadrants {
     scale: u32,
     /// Cumulative probabilities of the first three quadrants, in units of 2^-32.

@@ -16,14 +16,14 @@ use super::table::{GroupFile, Note, window};
 use crate::error::{Error, Result};
 
 /// Capacity of the queue of row groups to the writer.
-const WAITING: usize = 4;
+const QUEUE: usize = 4;
 
 /// A table that is being written. Its files have the same bytes for any number of threads.
 pub(crate) struct TableStream {
     name: &'static str,
     groups: Option<SyncSender<Vec<ArrayRef>>>,
     writer: Option<JoinHandle<Result<(u64, u64)>>>,
-    given_up: Arc<AtomicBool>,
+    canceled: Arc<AtomicBool>,
 }
 
 impl TableStream {
@@ -37,12 +37,12 @@ impl TableStream {
         if file_rows.is_some() {
             fs::create_dir(&target).map_err(Error::io(&target, "create"))?;
         }
-        let (groups, receiver) = sync_channel(WAITING);
-        let given_up = Arc::new(AtomicBool::new(false));
-        let files = Files { target, schema, file_rows, note, given_up: given_up.clone() };
+        let (groups, receiver) = sync_channel(QUEUE);
+        let canceled = Arc::new(AtomicBool::new(false));
+        let files = Files { target, schema, file_rows, note, canceled: canceled.clone() };
         let builder = std::thread::Builder::new().name(format!("write {name}"));
         let writer = builder.spawn(move || files.write(&receiver)).map_err(Error::io(name, "start a thread for"))?;
-        Ok(Self { name, groups: Some(groups), writer: Some(writer), given_up })
+        Ok(Self { name, groups: Some(groups), writer: Some(writer), canceled })
     }
 
     pub(super) fn name(&self) -> &'static str {
@@ -79,7 +79,7 @@ impl Drop for TableStream {
     /// Cancels the writer of a table that is not finished.
     fn drop(&mut self) {
         if self.writer.is_some() {
-            self.given_up.store(true, Ordering::Relaxed);
+            self.canceled.store(true, Ordering::Relaxed);
             let _ = self.join();
         }
     }
@@ -91,7 +91,7 @@ struct Files {
     schema: SchemaRef,
     file_rows: Option<u64>,
     note: Note,
-    given_up: Arc<AtomicBool>,
+    canceled: Arc<AtomicBool>,
 }
 
 impl Files {
@@ -103,11 +103,11 @@ impl Files {
                 Some(_) => self.target.join(format!("part-{files:05}.parquet")),
                 None => self.target.clone(),
             };
-            let (in_file, size, begun) = self.write_file(&path, next, groups)?;
+            let (in_file, size, overflow) = self.write_file(&path, next, groups)?;
             rows += in_file;
             bytes += size;
             files += 1;
-            next = begun.or_else(|| groups.recv().ok());
+            next = overflow.or_else(|| groups.recv().ok());
         }
         Ok((rows, bytes))
     }
@@ -121,23 +121,23 @@ impl Files {
         groups: &Receiver<Vec<ArrayRef>>,
     ) -> Result<(u64, u64, Option<Vec<ArrayRef>>)> {
         let mut file = GroupFile::create(path, &self.schema, &self.note)?;
-        let (encoder, mut appender) = file.halves();
-        let (mut rows, mut written, mut taken) = (0, 0, 0);
+        let (encoder, mut appender) = file.split();
+        let (mut rows, mut written, mut accepted) = (0, 0, 0);
         let length = |columns: &Vec<ArrayRef>| columns.first().map_or(0, |column| column.len() as u64);
-        let full = |taken: u64| self.file_rows.is_some_and(|limit| taken >= limit);
+        let full = |accepted: u64| self.file_rows.is_some_and(|limit| accepted >= limit);
         while let Some(first) = next.take() {
-            if full(taken) {
+            if full(accepted) {
                 next = Some(first);
                 break;
             }
-            taken += length(&first);
+            accepted += length(&first);
             let mut ready = vec![first];
-            while ready.len() < window() && !full(taken) {
+            while ready.len() < window() && !full(accepted) {
                 let Ok(columns) = groups.try_recv() else { break };
-                taken += length(&columns);
+                accepted += length(&columns);
                 ready.push(columns);
             }
-            if self.given_up.load(Ordering::Relaxed) {
+            if self.canceled.load(Ordering::Relaxed) {
                 break;
             }
             let numbered = ready.into_par_iter().enumerate();

@@ -44,7 +44,6 @@ pub(super) struct Table<'a> {
 /// An entry in the Parquet footers of a dump that names its origin.
 #[derive(Clone, Debug)]
 pub(crate) struct Note {
-    /// Its key in the footer.
     pub(crate) key: &'static str,
     pub(crate) text: String,
 }
@@ -198,7 +197,7 @@ impl GroupFile {
     }
 
     /// Returns the encoder and the appender, which may be used concurrently.
-    pub(super) fn halves(&mut self) -> (&Encoder, Appender<'_>) {
+    pub(super) fn split(&mut self) -> (&Encoder, Appender<'_>) {
         (&self.encoder, Appender { path: &self.path, writer: &mut self.writer })
     }
 }
@@ -239,7 +238,7 @@ impl Appender<'_> {
 /// A window of row groups is created and encoded in parallel while the previous window is written.
 fn write_file(path: &Path, table: &Table, rows: Range<u64>, note: &Note, progress: &dyn Progress) -> Result<u64> {
     let mut file = GroupFile::create(path, &table.schema, note)?;
-    let (encoder, mut appender) = file.halves();
+    let (encoder, mut appender) = file.split();
     let group_rows = group_rows(table.row_bytes) as u64;
     let groups = (rows.end - rows.start).div_ceil(group_rows);
     let window = window() as u64;

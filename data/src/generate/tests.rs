@@ -1,4 +1,4 @@
-//! Both generators end to end: written, read back, counted.
+//! Writes, reads and checks the graphs of both generators.
 
 use std::fs::File;
 use std::path::Path;
@@ -36,7 +36,7 @@ fn on_threads<R: Send>(threads: usize, work: impl FnOnce() -> R + Send) -> R {
 }
 
 #[test]
-fn the_same_bytes_from_any_number_of_threads_and_other_bytes_from_another_seed() {
+fn bytes_depend_on_the_seed_but_not_on_threads() {
     let folder = tempfile::tempdir().unwrap();
     let planted = Planted { nodes: 40_000, edges: 600_000, features: 130, ..Planted::default() };
     let rmat = Rmat { scale: 15, edge_factor: 20, features: 130, classes: 3, ..Rmat::default() };
@@ -58,7 +58,7 @@ fn the_same_bytes_from_any_number_of_threads_and_other_bytes_from_another_seed()
 }
 
 #[test]
-fn rows_do_not_depend_on_how_many_files_hold_them() {
+fn rows_do_not_depend_on_the_number_of_files() {
     let folder = tempfile::tempdir().unwrap();
     let (one, many) = (folder.path().join("one"), folder.path().join("many"));
     let graph = Planted { nodes: 5000, edges: 20_000, features: 3, ..Planted::default() };
@@ -75,7 +75,7 @@ fn rows_do_not_depend_on_how_many_files_hold_them() {
 }
 
 #[test]
-fn planted_has_the_counts_homophily_and_splits_it_was_asked_for() {
+fn planted_has_the_requested_counts_homophily_and_splits() {
     let folder = tempfile::tempdir().unwrap();
     let graph = Planted { nodes: 20_003, edges: 200_000, features: 5, homophily: 0.7, ..Planted::default() };
     let dump = graph.write(folder.path(), &Silent).unwrap();
@@ -115,15 +115,15 @@ fn planted_degrees_are_at_least_one_and_follow_the_power_law() {
         assert!(degrees[degrees.len() - 1] >= 1, "isolated nodes");
         let cap = (2.0 * graph.edges as f64).sqrt();
         assert!((degrees[0] as f64) < 1.3 * cap, "the largest degree is {}", degrees[0]);
-        // Share of nodes above x falls as x^(1 - gamma): compare two places well inside the tail.
+        // Share of nodes above x falls as x^(1 - gamma): compare two points inside the tail.
         let above = |x: u64| degrees.partition_point(|&degree| degree > x) as f64;
         let slope = (above(60) / above(180)).ln() / 3f64.ln() + 1.0;
-        assert!((slope - gamma).abs() < 0.35, "asked for an exponent of {gamma}, found {slope}");
+        assert!((slope - gamma).abs() < 0.35, "expected an exponent of {gamma}, found {slope}");
     }
 }
 
 #[test]
-fn planted_features_stand_around_their_class_means() {
+fn planted_features_have_their_class_means() {
     let folder = tempfile::tempdir().unwrap();
     let graph = Planted { nodes: 20_000, edges: 20_000, features: 33, classes: 4, ..Planted::default() };
     let dump = graph.write(folder.path(), &Silent).unwrap();
@@ -149,7 +149,7 @@ fn planted_features_stand_around_their_class_means() {
 }
 
 #[test]
-fn rmat_is_skewed_and_scrambled() {
+fn rmat_has_skewed_degrees_and_permuted_ids() {
     let folder = tempfile::tempdir().unwrap();
     let dump = Rmat { scale: 14, ..Rmat::default() }.write(folder.path(), &Silent).unwrap();
     assert_eq!((dump.nodes, dump.edges), (1 << 14, 16 << 14));
@@ -163,7 +163,7 @@ fn rmat_is_skewed_and_scrambled() {
 }
 
 #[test]
-fn tiny_graphs_are_whole() {
+fn tiny_graphs_have_all_edges() {
     let folder = tempfile::tempdir().unwrap();
     for (nodes, edges, classes, homophily) in
         [(2, 2, 1, 1.0), (2, 3, 2, 1.0), (3, 3, 2, 0.0), (5, 9, 5, 1.0), (7, 7, 1, 0.0)]
@@ -179,7 +179,7 @@ fn tiny_graphs_are_whole() {
 }
 
 #[test]
-fn a_new_dump_replaces_the_old_one_and_leaves_nothing_else() {
+fn new_dump_replaces_the_old_one_without_remains() {
     let folder = tempfile::tempdir().unwrap();
     for files in [1, 3, 1] {
         Planted { nodes: 100, edges: 200, files, ..Planted::default() }.write(folder.path(), &Silent).unwrap();
@@ -190,7 +190,7 @@ fn a_new_dump_replaces_the_old_one_and_leaves_nothing_else() {
 }
 
 #[test]
-fn settings_out_of_range_are_refused_by_name() {
+fn setting_out_of_range_is_refused_by_name() {
     let default = Planted::default();
     for (key, graph) in [
         ("nodes", Planted { nodes: 1, ..default.clone() }),
@@ -212,7 +212,7 @@ fn settings_out_of_range_are_refused_by_name() {
 }
 
 #[test]
-fn a_failed_write_leaves_nothing_and_is_the_machines_fault() {
+fn failed_write_leaves_no_files() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("file");
     std::fs::write(&file, "in the way").unwrap();

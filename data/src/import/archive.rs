@@ -28,7 +28,7 @@ impl Npz {
         let fail = |reason: String| Error::File { path: path.into(), reason };
         let unreadable = |error: zip::result::ZipError| match error {
             zip::result::ZipError::Io(error) => Error::io(path, "read")(error),
-            error => fail(format!("is no whole .npz archive ({error}): is it cut off? Fetch or save it again")),
+            error => fail(format!("is not a complete .npz archive ({error}); fetch or save it again")),
         };
         let mut archive = zip::ZipArchive::new(BufReader::new(open(path)?)).map_err(unreadable)?;
         let mut members = Vec::with_capacity(archive.len());
@@ -39,11 +39,15 @@ impl Npz {
             let deflated = match member.compression().to_string().to_lowercase().as_str() {
                 "stored" => false,
                 "deflated" => true,
-                other => return Err(fail(format!("array \"{name}\" is packed in an unknown way ({other})"))),
+                other => {
+                    return Err(fail(format!(
+                        "array \"{name}\" has the unsupported compression {other}; save it again with NumPy"
+                    )));
+                }
             };
             members.push(Member {
                 name,
-                start: member.data_start().ok_or_else(|| fail("is damaged".into()))?,
+                start: member.data_start().ok_or_else(|| fail("is damaged; fetch or save it again".into()))?,
                 packed: member.compressed_size(),
                 bytes: member.size(),
                 deflated,
@@ -61,7 +65,6 @@ impl Npz {
         }
     }
 
-    /// Whether the archive has this array.
     pub(super) fn has(&self, name: &str) -> bool {
         self.members.iter().any(|member| member.name == name)
     }
@@ -80,12 +83,11 @@ impl Npz {
             true => Box::new(flate2::bufread::DeflateDecoder::new(packed)),
             false => Box::new(packed),
         };
-        let reader = Checked { inner, crc: crc32fast::Hasher::new(), wanted: member.crc, left: member.bytes };
+        let reader = Checked { inner, crc: crc32fast::Hasher::new(), expected: member.crc, left: member.bytes };
         let at = (!member.deflated).then_some(member.start);
         Array::begin(&self.path, name, at, Box::new(reader), member.bytes)
     }
 
-    /// Returns an error about the archive.
     pub(super) fn fail(&self, reason: impl Into<String>) -> Error {
         Error::File { path: self.path.clone(), reason: reason.into() }
     }
@@ -100,7 +102,7 @@ impl Npz {
 struct Checked {
     inner: Box<dyn Read>,
     crc: crc32fast::Hasher,
-    wanted: u32,
+    expected: u32,
     left: u64,
 }
 
@@ -113,7 +115,7 @@ impl Read for Checked {
         let length = self.inner.read(&mut into[..most])?;
         self.crc.update(&into[..length]);
         self.left -= length as u64;
-        if self.left == 0 && self.crc.clone().finalize() != self.wanted {
+        if self.left == 0 && self.crc.clone().finalize() != self.expected {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "wrong checksum"));
         }
         Ok(length)

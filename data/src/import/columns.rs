@@ -15,11 +15,8 @@ use crate::generate::stream::TableStream;
 use crate::generate::table::{Output, group_rows};
 use crate::progress::Progress;
 
-/// One column.
 pub(super) trait Column {
-    /// Returns name and type.
     fn field(&self) -> Field;
-    /// Returns the raw bytes of a value.
     fn row_bytes(&self) -> usize {
         8
     }
@@ -138,8 +135,8 @@ pub(super) struct Ints {
     pub(super) name: String,
     pub(super) rows: u64,
     pub(super) source: Option<Records<'static>>,
-    pub(super) wanted_by: String,
-    pub(super) taken: u64,
+    pub(super) count_source: String,
+    pub(super) rows_read: u64,
 }
 
 impl Column for Ints {
@@ -151,21 +148,21 @@ impl Column for Ints {
         let Some(records) = &mut self.source else { return Ok(Arc::new(Int64Array::from(vec![-1; rows]))) };
         let mut values = Vec::with_capacity(rows);
         for _ in 0..rows {
-            next_row(records, self.taken, self.rows, &self.wanted_by)?;
+            next_row(records, self.rows_read, self.rows, &self.count_source)?;
             let field = records.get(0).unwrap_or_default();
             let value = class(field);
-            values.push(value.ok_or_else(|| records.wrong(format!("{} {} is no integer", self.name, show(field))))?);
-            self.taken += 1;
+            values
+                .push(value.ok_or_else(|| records.wrong(format!("{} {} is not an integer", self.name, show(field))))?);
+            self.rows_read += 1;
         }
         Ok(Arc::new(Int64Array::from(values)))
     }
 
     fn end(&mut self) -> Result<()> {
-        self.source.as_mut().map_or(Ok(()), |records| no_more(records, self.rows, &self.wanted_by))
+        self.source.as_mut().map_or(Ok(()), |records| no_more(records, self.rows, &self.count_source))
     }
 }
 
-/// Integers from an array.
 pub(super) struct ArrayInts {
     pub(super) name: String,
     pub(super) array: Array,
@@ -187,8 +184,8 @@ impl Column for ArrayInts {
 pub(super) struct Names {
     pub(super) rows: u64,
     pub(super) source: Option<Records<'static>>,
-    pub(super) wanted_by: String,
-    pub(super) taken: u64,
+    pub(super) count_source: String,
+    pub(super) rows_read: u64,
 }
 
 impl Column for Names {
@@ -207,23 +204,23 @@ impl Column for Names {
                 names.append_value("");
                 continue;
             };
-            next_row(records, self.taken, self.rows, &self.wanted_by)?;
-            if records.int(0, "node number")? != self.taken as i64 {
+            next_row(records, self.rows_read, self.rows, &self.count_source)?;
+            if records.int(0, "node number")? != self.rows_read as i64 {
                 let found = show(records.get(0).unwrap_or_default());
                 let reason = format!(
-                    "node number {found} where {} is next; sort the file, or leave it out (--without mapping)",
-                    self.taken
+                    "node number {found} instead of {}; sort the file, or ignore it (--without mapping)",
+                    self.rows_read
                 );
                 return Err(records.wrong(reason));
             }
             names.append_value(records.text(1)?);
-            self.taken += 1;
+            self.rows_read += 1;
         }
         Ok(Arc::new(names.finish()))
     }
 
     fn end(&mut self) -> Result<()> {
-        self.source.as_mut().map_or(Ok(()), |records| no_more(records, self.rows, &self.wanted_by))
+        self.source.as_mut().map_or(Ok(()), |records| no_more(records, self.rows, &self.count_source))
     }
 }
 
@@ -231,17 +228,17 @@ impl Column for Names {
 ///
 /// # Errors
 /// When the file ends.
-pub(super) fn next_row(records: &mut Records, taken: u64, rows: u64, wanted_by: &str) -> Result<()> {
+pub(super) fn next_row(records: &mut Records, rows_read: u64, rows: u64, count_source: &str) -> Result<()> {
     if records.advance()? {
         return Ok(());
     }
-    let reason = format!("has {}, but {wanted_by} {rows}; was it cut off?", plural(taken as usize, "row"));
+    let reason = format!("has {}, but {count_source} {rows}; was it cut off?", plural(rows_read as usize, "row"));
     Err(Error::File { path: records.path().into(), reason })
 }
 
-pub(super) fn no_more(records: &mut Records, rows: u64, wanted_by: &str) -> Result<()> {
+pub(super) fn no_more(records: &mut Records, rows: u64, count_source: &str) -> Result<()> {
     match records.advance()? {
-        true => Err(records.wrong(format!("a row too many: {wanted_by} {rows}"))),
+        true => Err(records.wrong(format!("too many rows: {count_source} {rows}"))),
         false => Ok(()),
     }
 }

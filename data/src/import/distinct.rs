@@ -13,7 +13,6 @@ const BITS: i64 = 1 << 29;
 /// Minimal number of integers in a sort.
 const SORT: usize = 1 << 20;
 
-/// Distinct integers.
 #[derive(Default)]
 pub(super) struct DistinctInts {
     bits: Vec<u64>,
@@ -69,7 +68,6 @@ impl DistinctInts {
     }
 }
 
-/// Distinct strings.
 #[derive(Default)]
 pub(super) struct DistinctTexts {
     seen: HashSet<Box<str>>,

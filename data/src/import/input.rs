@@ -13,7 +13,7 @@ const BUFFER: usize = 1 << 18;
 /// The length limit of a line in bytes.
 const LONGEST_LINE: u64 = 256 << 20;
 
-/// A file that is decompressed while it is read, if it starts with the magic bytes of gzip or Zstandard. Its name does
+/// A file that is decompressed while it is read if it starts with the magic bytes of gzip or Zstandard. Its name does
 /// not matter.
 pub(super) struct Input<'a> {
     path: PathBuf,
@@ -21,7 +21,7 @@ pub(super) struct Input<'a> {
     packing: &'static str,
 }
 
-/// Opens a file that the user named.
+/// Opens an input file.
 pub(super) fn open(path: &Path) -> Result<File> {
     let file = File::open(path).map_err(|source| match source.kind() {
         io::ErrorKind::NotFound => Error::Missing { path: path.to_path_buf(), role: "import" },
@@ -55,14 +55,15 @@ impl<'a> Input<'a> {
             [0xfd, b'7', b'z', b'X', b'Z', ..] => return fail("is packed with xz; unpack it first (unxz)"),
             [b'P', b'K', 3, 4, ..] => return fail("is a zip archive; unpack it first (unzip)"),
             [b'P', b'A', b'R', b'1', ..] => {
-                return fail("is a Parquet file; name it in a pipeline file (graph.nodes, graph.edges) as it is");
+                return fail(
+                    "is a Parquet file, which needs no import; name it in a pipeline file (graph.nodes, graph.edges)",
+                );
             }
             _ => Box::new(plain),
         };
         Ok(Self { path: path.into(), reader, packing })
     }
 
-    /// The file.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
@@ -88,10 +89,9 @@ impl<'a> Input<'a> {
 pub(super) fn broken(path: &Path, packing: &str, error: io::Error) -> Error {
     use io::ErrorKind::{InvalidData, InvalidInput, Other, UnexpectedEof};
     match error.kind() {
-        UnexpectedEof if !packing.is_empty() => Error::File {
-            path: path.into(),
-            reason: format!("the {packing} data ends early: the file is cut off; fetch it again"),
-        },
+        UnexpectedEof if !packing.is_empty() => {
+            Error::File { path: path.into(), reason: format!("the {packing} data ends early; fetch the file again") }
+        }
         InvalidData | InvalidInput | Other if !packing.is_empty() => {
             Error::File { path: path.into(), reason: format!("damaged {packing} data ({error}); fetch the file again") }
         }
@@ -142,7 +142,7 @@ impl<'a> Lines<'a> {
         }
         self.number += 1;
         if length as u64 == LONGEST_LINE {
-            return Err(self.wrong("longer than 256 MiB: this is not a text file of lines"));
+            return Err(self.wrong("longer than 256 MiB; use a text file with shorter lines"));
         }
         while matches!(self.line.last(), Some(b'\n' | b'\r')) {
             self.line.pop();
@@ -163,12 +163,10 @@ impl<'a> Lines<'a> {
         self.number
     }
 
-    /// The file.
     pub(super) fn path(&self) -> &Path {
         self.input.path()
     }
 
-    /// Returns an error about the current line.
     pub(super) fn wrong(&self, reason: impl Into<String>) -> Error {
         Error::Line { path: self.path().into(), line: self.number, reason: reason.into() }
     }

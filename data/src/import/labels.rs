@@ -23,11 +23,9 @@ pub(super) enum LabelStyle {
     Flags(usize),
 }
 
-/// The source of labels.
 pub(super) enum LabelSource {
     Npy(Array),
     Text(Records<'static>),
-    /// No labels.
     None,
 }
 
@@ -36,24 +34,24 @@ pub(super) struct Labels {
     pub(super) style: LabelStyle,
     pub(super) rows: u64,
     pub(super) source: LabelSource,
-    pub(super) wanted_by: String,
-    taken: u64,
+    pub(super) count_source: String,
+    rows_read: u64,
 }
 
 impl Labels {
     /// Creates labels from an array. Integers are classes. Floats are values to predict, or classes if `classes` is
     /// set.
-    pub(super) fn array(array: Array, classes: bool, rows: u64, wanted_by: &str) -> Result<Self> {
+    pub(super) fn array(array: Array, classes: bool, rows: u64, count_source: &str) -> Result<Self> {
         let (found, width) = array.matrix()?;
         if found != rows {
-            return Err(array.wrong(format!("has {found} rows, but {wanted_by} {rows}")));
+            return Err(array.wrong(format!("has {found} rows, but {count_source} {rows}")));
         }
         let style = match (width, array.item) {
             (1, Item::Float(_)) if !classes => LabelStyle::Value,
             (1, _) => LabelStyle::Class,
             (width, _) => LabelStyle::Flags(width),
         };
-        Ok(Self { style, rows, source: LabelSource::Npy(array), wanted_by: wanted_by.into(), taken: 0 })
+        Ok(Self { style, rows, source: LabelSource::Npy(array), count_source: count_source.into(), rows_read: 0 })
     }
 
     /// Creates labels from a text file with one column of classes, or one column per class. `first` is a second reader
@@ -62,16 +60,16 @@ impl Labels {
         mut first: Records<'static>,
         source: Records<'static>,
         rows: u64,
-        wanted_by: &str,
+        count_source: &str,
     ) -> Result<Self> {
         let width = if first.advance()? { first.len() } else { 1 };
         let style = if width == 1 { LabelStyle::Class } else { LabelStyle::Flags(width) };
-        Ok(Self { style, rows, source: LabelSource::Text(source), wanted_by: wanted_by.into(), taken: 0 })
+        Ok(Self { style, rows, source: LabelSource::Text(source), count_source: count_source.into(), rows_read: 0 })
     }
 
     /// Creates missing labels in the style of the labels of other nodes.
     pub(super) fn none(style: LabelStyle, rows: u64) -> Self {
-        Self { style, rows, source: LabelSource::None, wanted_by: String::new(), taken: 0 }
+        Self { style, rows, source: LabelSource::None, count_source: String::new(), rows_read: 0 }
     }
 
     fn ints(&mut self, items: usize, width: usize) -> Result<Vec<i64>> {
@@ -81,17 +79,17 @@ impl Labels {
             LabelSource::None => into.resize(items, if width == 1 { -1 } else { 0 }),
             LabelSource::Text(records) => {
                 while into.len() < items {
-                    next_row(records, self.taken, self.rows, &self.wanted_by)?;
+                    next_row(records, self.rows_read, self.rows, &self.count_source)?;
                     for i in 0..width {
                         let field = records.get(i).unwrap_or_default();
-                        let wrong = || records.wrong(format!("label {} is no class", show(field)));
+                        let wrong = || records.wrong(format!("label {} is not a class", show(field)));
                         into.push(class(field).ok_or_else(wrong)?);
                     }
                     if records.len() != width {
                         return Err(records
                             .wrong(format!("{}, but the rows before have {width}", plural(records.len(), "label"))));
                     }
-                    self.taken += 1;
+                    self.rows_read += 1;
                 }
             }
         }
@@ -134,7 +132,7 @@ impl Column for Labels {
             LabelStyle::Flags(width) => {
                 let flags = self.ints(rows * width, width)?;
                 if let Some(&other) = flags.iter().find(|&&flag| !(0..=1).contains(&flag)) {
-                    let reason = format!("{other} among labels of {width} columns, which have to be 0 or 1");
+                    let reason = format!("the label {other}; labels in {width} columns must be 0 or 1");
                     return Err(match &self.source {
                         LabelSource::Npy(array) => array.wrong(format!("has {reason}")),
                         LabelSource::Text(records) => records.wrong(format!("at or before this line: {reason}")),
@@ -148,7 +146,7 @@ impl Column for Labels {
 
     fn end(&mut self) -> Result<()> {
         match &mut self.source {
-            LabelSource::Text(records) => no_more(records, self.rows, &self.wanted_by),
+            LabelSource::Text(records) => no_more(records, self.rows, &self.count_source),
             _ => Ok(()),
         }
     }

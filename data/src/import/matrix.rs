@@ -36,61 +36,63 @@ pub(super) struct Matrix {
     pub(super) rows: u64,
     pub(super) source: Source,
     /// The place that states the number of rows, for error messages.
-    pub(super) wanted_by: String,
-    taken: u64,
+    pub(super) count_source: String,
+    rows_read: u64,
 }
 
 impl Matrix {
-    pub(super) fn new(name: &'static str, width: usize, rows: u64, source: Source, wanted_by: &str) -> Self {
-        Self { name, width, rows, source, wanted_by: wanted_by.into(), taken: 0 }
+    pub(super) fn new(name: &'static str, width: usize, rows: u64, source: Source, count_source: &str) -> Self {
+        Self { name, width, rows, source, count_source: count_source.into(), rows_read: 0 }
     }
 
     /// Opens the features in array `what`: dense, or a CSR matrix.
-    pub(super) fn open(name: &'static str, what: &str, rows: u64, wanted_by: &str) -> Result<Self> {
+    pub(super) fn open(name: &'static str, what: &str, rows: u64, count_source: &str) -> Result<Self> {
         if let Some(sparse) = what.ends_with(".npz").then(|| Npz::open(what.as_ref())).transpose()?
             && sparse.has("indptr")
         {
-            return Self::sparse(name, &sparse, "", rows, wanted_by);
+            return Self::sparse(name, &sparse, "", rows, count_source);
         }
-        Self::dense(name, Array::open(what)?, rows, wanted_by)
+        Self::dense(name, Array::open(what)?, rows, count_source)
     }
 
-    pub(super) fn dense(name: &'static str, array: Array, rows: u64, wanted_by: &str) -> Result<Self> {
+    pub(super) fn dense(name: &'static str, array: Array, rows: u64, count_source: &str) -> Result<Self> {
         let (found, width) = array.matrix()?;
         if found != rows {
-            return Err(array.wrong(format!("has {found} rows, but {wanted_by} {rows}")));
+            return Err(array.wrong(format!("has {found} rows, but {count_source} {rows}")));
         }
         if width == 0 {
-            return Err(array.wrong("has rows of no numbers; leave it out"));
+            return Err(array.wrong("has rows without values; leave it out"));
         }
-        Ok(Self::new(name, width, rows, Source::Npy(array), wanted_by))
+        Ok(Self::new(name, width, rows, Source::Npy(array), count_source))
     }
 
     /// Opens the sparse matrix whose array names begin with `prefix`.
-    pub(super) fn sparse(name: &'static str, npz: &Npz, prefix: &str, rows: u64, wanted_by: &str) -> Result<Self> {
+    pub(super) fn sparse(name: &'static str, npz: &Npz, prefix: &str, rows: u64, count_source: &str) -> Result<Self> {
         let array = |name: &str| npz.array(&format!("{prefix}{name}"));
         let by_rows = !npz.has(&format!("{prefix}format")) || array("format")?.string()? == "csr";
         let shape = array("shape")?.all_ints()?;
-        let &[found, width] = &shape[..] else { return Err(npz.fail(format!("a matrix of shape {shape:?}"))) };
+        let &[found, width] = &shape[..] else {
+            return Err(npz.fail(format!("the features have shape {shape:?}; they must be a matrix")));
+        };
         if !by_rows {
-            return Err(npz.fail("features have to be a matrix by rows: save tocsr() of it"));
+            return Err(npz.fail("the features must be a CSR matrix; save tocsr() of it"));
         }
         if found as u64 != rows {
-            return Err(npz.fail(format!("the features have shape {shape:?}, but {wanted_by} {rows}")));
+            return Err(npz.fail(format!("the features have shape {shape:?}, but {count_source} {rows}")));
         }
         if !(1..=WIDEST as i64).contains(&width) {
-            return Err(
-                npz.fail(format!("the features have {width} columns; must be 1 to {WIDEST}, for they become dense"))
-            );
+            return Err(npz.fail(format!(
+                "the features have {width} columns; must be 1 to {WIDEST}, because they are stored densely"
+            )));
         }
         let mut starts = array("indptr")?;
         if starts.len() != rows + 1 {
-            return Err(starts.wrong(format!("has {} items; {} rows take {}", starts.len(), rows, rows + 1)));
+            return Err(starts.wrong(format!("has {} items; {} rows need {}", starts.len(), rows, rows + 1)));
         }
         let mut first = Vec::new();
         starts.ints(1, None, &mut first)?;
         let sparse = Sparse { starts, indices: array("indices")?, values: array("data")?, last: first[0] };
-        Ok(Self::new(name, width as usize, rows, Source::Sparse(Box::new(sparse)), wanted_by))
+        Ok(Self::new(name, width as usize, rows, Source::Sparse(Box::new(sparse)), count_source))
     }
 
     /// Opens a text file of rows. The first row sets the width.
@@ -117,7 +119,7 @@ impl Matrix {
             }
             Source::Text(records) => {
                 for _ in 0..rows {
-                    next_row(records, self.taken, self.rows, &self.wanted_by)?;
+                    next_row(records, self.rows_read, self.rows, &self.count_source)?;
                     if records.len() != self.width {
                         let found = plural(records.len(), "number");
                         return Err(records.wrong(format!("{found}, but the rows before have {}", self.width)));
@@ -125,7 +127,7 @@ impl Matrix {
                     for i in 0..self.width {
                         into.push(records.float(i, "feature")?);
                     }
-                    self.taken += 1;
+                    self.rows_read += 1;
                 }
             }
         }
@@ -149,7 +151,7 @@ impl Column for Matrix {
 
     fn end(&mut self) -> Result<()> {
         match &mut self.source {
-            Source::Text(records) => no_more(records, self.rows, &self.wanted_by),
+            Source::Text(records) => no_more(records, self.rows, &self.count_source),
             _ => Ok(()),
         }
     }
@@ -165,7 +167,8 @@ impl Sparse {
             self.values.floats(some, &mut values)?;
             for (&column, &value) in columns.iter().zip(&values) {
                 let column = usize::try_from(column).ok().filter(|&column| column < width);
-                let column = column.ok_or_else(|| self.indices.wrong(format!("names columns beyond {width}")))?;
+                let column = column
+                    .ok_or_else(|| self.indices.wrong(format!("has a column number that is not below {width}")))?;
                 // SciPy permits duplicate entries; their sum counts.
                 into[row * width + column] += value;
             }

@@ -49,37 +49,38 @@ pub(super) fn import(import: &Import, output: &mut Output, progress: &dyn Progre
     let mut edges = Rows::begin(output, EDGES, columns, import.file_rows)?;
 
     progress.stage("importing nodes and edges", Some(header.nodes), "nodes");
-    let mut both = Halves::default();
+    let mut symmetry = SymmetryCheck::default();
     for node in 0..header.nodes {
         tokens.begin_line(node, &header)?;
         if header.sizes {
-            let size = tokens.needed("a node size")?;
+            let size = tokens.required("a node size")?;
             nodes.extra(0, size);
         }
         for weight in 0..header.weights {
-            let value = tokens.needed("a node weight")?;
+            let value = tokens.required("a node weight")?;
             nodes.extra(usize::from(header.sizes) + weight, value);
         }
-        while let Some(neighbour) = tokens.number()? {
-            if neighbour == 0 || neighbour > header.nodes {
-                let reason = format!("neighbour {neighbour}: nodes are numbered 1 to {}", header.nodes);
+        while let Some(neighbor) = tokens.number()? {
+            if neighbor == 0 || neighbor > header.nodes {
+                let reason = format!("there is no neighbor {neighbor}; nodes are numbered 1 to {}", header.nodes);
                 return Err(tokens.wrong(reason));
             }
-            let neighbour = neighbour - 1;
-            if neighbour == node {
-                let reason = format!("node {} is its own neighbour, which this format does not have", node + 1);
+            let neighbor = neighbor - 1;
+            if neighbor == node {
+                let reason =
+                    format!("node {} is its own neighbor; remove it, METIS graphs have no self-loops", node + 1);
                 return Err(tokens.wrong(reason));
             }
             let weight = match header.edge_weights {
                 true => tokens.number()?.ok_or_else(|| {
-                    tokens.wrong("a neighbour without its edge weight: the header says that numbers come in pairs")
+                    tokens.wrong("a neighbor without an edge weight; by the header, every neighbor has one")
                 })?,
                 false => 1,
             };
-            both.add(node, neighbour, weight);
-            if node < neighbour {
+            symmetry.add(node, neighbor, weight);
+            if node < neighbor {
                 edges.int(0, node as i64);
-                edges.int(1, neighbour as i64);
+                edges.int(1, neighbor as i64);
                 if header.edge_weights {
                     edges.float(2, weight as f32);
                 }
@@ -93,7 +94,7 @@ pub(super) fn import(import: &Import, output: &mut Output, progress: &dyn Progre
     }
     progress.advance(header.nodes % (1 << 12));
     tokens.expect_end(&header)?;
-    both.check(path, &header)?;
+    symmetry.check(path, &header)?;
     let rows = edges.finish(output)?;
     let recipe = nodes.finish(import, output, &header, &mut notes)?;
     progress.done();
@@ -116,7 +117,7 @@ fn header(tokens: &mut Tokens) -> Result<Header> {
         [nodes, edges, format, constraints] => (nodes, edges, format, constraints),
         _ => {
             return wrong(format!(
-                "{} where the header is wanted: nodes, edges, and perhaps format and number of node weights",
+                "{} in the header; it needs nodes and edges, and optionally format and number of node weights",
                 plural(numbers.len(), "number")
             ));
         }
@@ -145,19 +146,19 @@ fn header(tokens: &mut Tokens) -> Result<Header> {
 /// Sums over entries with a greater neighbor, minus sums over entries with a smaller one. They are 0 when the lines
 /// agree.
 #[derive(Default)]
-struct Halves {
+struct SymmetryCheck {
     entries: u64,
     upper: u64,
     hash: u64,
 }
 
-impl Halves {
+impl SymmetryCheck {
     #[inline]
-    fn add(&mut self, node: u64, neighbour: u64, weight: u64) {
-        let (low, high) = (node.min(neighbour), node.max(neighbour));
+    fn add(&mut self, node: u64, neighbor: u64, weight: u64) {
+        let (low, high) = (node.min(neighbor), node.max(neighbor));
         let hash = Key::new(0, Purpose::GenerateEdges).fold(low).fold(high).draw(weight);
         self.entries += 1;
-        if node < neighbour {
+        if node < neighbor {
             self.upper += 1;
             self.hash = self.hash.wrapping_add(hash);
         } else {
@@ -169,8 +170,8 @@ impl Halves {
         let fail = |reason: String| Err(Error::File { path: path.into(), reason });
         if self.entries != 2 * header.edges {
             return fail(format!(
-                "its header says {} edges, but its lines have {} neighbours where {} are wanted (every edge stands in two \
-                 lines); correct the header",
+                "its header says {} edges, but its lines have {} neighbors instead of {} (two for each edge); correct \
+                 the header",
                 header.edges,
                 self.entries,
                 2 * header.edges
@@ -178,7 +179,8 @@ impl Halves {
         }
         if 2 * self.upper != self.entries || self.hash != 0 {
             return fail(
-                "some edge stands in the line of one of its ends only, or with two weights; add what is missing".into(),
+                "an edge is missing in the line of one of its ends, or has two weights; write each edge in both lines"
+                    .into(),
             );
         }
         Ok(())
@@ -192,7 +194,7 @@ struct NodeTable {
     arrays: Vec<Box<dyn Column>>,
     recipe: Recipe,
     first: i64,
-    waiting: usize,
+    buffered: usize,
     group: usize,
 }
 
@@ -212,7 +214,7 @@ impl NodeTable {
         fields.extend(arrays.iter().map(|column| column.field()));
         let row_bytes = 8 * (extras.len() + 1) + arrays.iter().map(|column| column.row_bytes()).sum::<usize>();
         let table = output.stream(NODES, Arc::new(Schema::new(fields)), import.file_rows)?;
-        Ok(Self { table, extras, arrays, recipe, first: 0, waiting: 0, group: group_rows(row_bytes) })
+        Ok(Self { table, extras, arrays, recipe, first: 0, buffered: 0, group: group_rows(row_bytes) })
     }
 
     fn extra(&mut self, column: usize, value: u64) {
@@ -220,17 +222,17 @@ impl NodeTable {
     }
 
     fn end_row(&mut self, last: bool) -> Result<()> {
-        self.waiting += 1;
-        if self.waiting < self.group && !last {
+        self.buffered += 1;
+        if self.buffered < self.group && !last {
             return Ok(());
         }
-        let next = self.first + self.waiting as i64;
+        let next = self.first + self.buffered as i64;
         let mut columns: Vec<ArrayRef> = vec![Arc::new(Int64Array::from_iter_values(self.first..next))];
         columns.extend(self.extras.iter_mut().map(|v| Arc::new(Int64Array::from(std::mem::take(v))) as ArrayRef));
         for column in &mut self.arrays {
-            columns.push(column.take(self.waiting)?);
+            columns.push(column.take(self.buffered)?);
         }
-        (self.first, self.waiting) = (next, 0);
+        (self.first, self.buffered) = (next, 0);
         self.table.push(columns)
     }
 
@@ -244,12 +246,12 @@ impl NodeTable {
         self.arrays.iter_mut().try_for_each(|column| column.end())?;
         output.end(self.table)?;
         if header.weights > 0 || header.sizes {
-            notes.push("node weights and sizes are columns of nodes.parquet that no stage reads".into());
+            notes.push("node weights and sizes are columns of nodes.parquet that gnnflow does not read".into());
         }
         let mut recipe = self.recipe;
         recipe.title = "Imported from a METIS graph; ids count from 0, in the order of its lines.".into();
         if import.undirected == Some(false) {
-            notes.push("each edge of a METIS graph is written once: with --directed it counts one way only".into());
+            notes.push("each edge of a METIS graph is written once; with --directed it has one direction only".into());
             recipe.undirected = false;
         }
         Ok(recipe)
@@ -260,24 +262,24 @@ impl NodeTable {
 pub(super) fn node_arrays(
     import: &Import,
     nodes: u64,
-    wanted_by: &str,
+    count_source: &str,
     recipe: &mut Recipe,
 ) -> Result<Vec<Box<dyn Column>>> {
     let mut columns: Vec<Box<dyn Column>> = Vec::new();
     if let Some(what) = &import.arrays.features {
-        let features = Matrix::open("features", what, nodes, wanted_by)?;
+        let features = Matrix::open("features", what, nodes, count_source)?;
         recipe.features = features.width;
         columns.push(Box::new(features));
     }
     if let Some(what) = &import.arrays.labels {
-        let labels = Labels::array(Array::open(what)?, false, nodes, wanted_by)?;
+        let labels = Labels::array(Array::open(what)?, false, nodes, count_source)?;
         recipe.label = Some(labels.style != LabelStyle::Value);
         columns.push(Box::new(labels));
     }
     if let Some(what) = &import.arrays.split {
         let mut array = Array::open(what)?;
         if array.matrix()? != (nodes, 1) {
-            return Err(array.wrong(format!("has shape {:?}, but {wanted_by} {nodes} nodes", array.shape)));
+            return Err(array.wrong(format!("has shape {:?}, but {count_source} {nodes} nodes", array.shape)));
         }
         let (mut of, mut some, mut left) = (Vec::with_capacity(nodes as usize), Vec::new(), nodes);
         while left > 0 {
@@ -309,19 +311,19 @@ impl Tokens<'_> {
         let mut value: Option<u64> = None;
         loop {
             let bytes = self.input.fill()?;
-            let mut taken = 0;
+            let mut consumed = 0;
             let mut end = bytes.is_empty();
-            let mut strange = None;
+            let mut unexpected = None;
             for &byte in bytes {
                 match byte {
                     b'0'..=b'9' => {
                         let digit = u64::from(byte - b'0');
-                        let more = value.unwrap_or(0).checked_mul(10).and_then(|value| value.checked_add(digit));
-                        let Some(more) = more.filter(|&more| more <= i64::MAX as u64) else {
-                            strange = Some(byte);
+                        let extended = value.unwrap_or(0).checked_mul(10).and_then(|value| value.checked_add(digit));
+                        let Some(extended) = extended.filter(|&extended| extended <= i64::MAX as u64) else {
+                            unexpected = Some(byte);
                             break;
                         };
-                        value = Some(more);
+                        value = Some(extended);
                     }
                     b' ' | b'\t' | b'\r' if value.is_none() => {}
                     b' ' | b'\t' | b'\r' | b'\n' => {
@@ -329,20 +331,20 @@ impl Tokens<'_> {
                         break;
                     }
                     other => {
-                        strange = Some(other);
+                        unexpected = Some(other);
                         break;
                     }
                 }
-                taken += 1;
+                consumed += 1;
             }
-            self.input.consume(taken);
-            if let Some(byte) = strange {
+            self.input.consume(consumed);
+            if let Some(byte) = unexpected {
                 let what = match byte {
                     b'-' | b'.' => "a number that is negative or has decimals".to_string(),
                     b'0'..=b'9' => "a number beyond 2^63".to_string(),
                     _ => format!("{:?}", char::from(byte)),
                 };
-                return Err(self.wrong(format!("{what} where whole numbers are wanted")));
+                return Err(self.wrong(format!("{what} instead of a non-negative integer")));
             }
             if end {
                 return Ok(value);
@@ -350,9 +352,8 @@ impl Tokens<'_> {
         }
     }
 
-    fn needed(&mut self, what: &str) -> Result<u64> {
-        self.number()?
-            .ok_or_else(|| self.wrong(format!("{what} is missing: the header says that every line begins with it")))
+    fn required(&mut self, what: &str) -> Result<u64> {
+        self.number()?.ok_or_else(|| self.wrong(format!("{what} is missing; by the header, every line begins with it")))
     }
 
     /// Consumes the end of the current line. Returns `false` at the end of the file.
@@ -363,8 +364,8 @@ impl Tokens<'_> {
                 return Ok(false);
             }
             let end = bytes.iter().position(|&byte| byte == b'\n');
-            let taken = end.map_or(bytes.len(), |end| end + 1);
-            self.input.consume(taken);
+            let consumed = end.map_or(bytes.len(), |end| end + 1);
+            self.input.consume(consumed);
             if end.is_some() {
                 self.line += 1;
                 return Ok(true);
@@ -381,9 +382,9 @@ impl Tokens<'_> {
 
     /// Advances to the line of `node`. An empty line is a node without neighbors; the last line may lack a line break.
     fn begin_line(&mut self, node: u64, header: &Header) -> Result<()> {
-        let more = self.end_line()?;
+        let has_line = self.end_line()?;
         self.skip_comments()?;
-        if more && !self.input.fill()?.is_empty() {
+        if has_line && !self.input.fill()?.is_empty() {
             return Ok(());
         }
         let Header { nodes, .. } = header;
@@ -398,7 +399,7 @@ impl Tokens<'_> {
         while self.end_line()? {
             self.skip_comments()?;
             if self.number()?.is_some() {
-                return Err(self.wrong(format!("a line too many: the header says {} nodes", header.nodes)));
+                return Err(self.wrong(format!("too many lines: the header says {} nodes", header.nodes)));
             }
         }
         Ok(())

@@ -7,7 +7,7 @@
 //! | [`Kind::Npz`] | `scipy.sparse.save_npz`, with features and labels beside or inside | `npz.rs` |
 //! | [`Kind::Metis`] | METIS' `.graph` | `metis.rs` |
 //!
-//! The input is read as a stream, in one pass (two over the weights of a sparse matrix), and decompressed on the way
+//! The input is read as a stream, in one pass (two over the weights of a sparse matrix). It is decompressed on the fly
 //! (gzip, Zstandard, deflated arrays).
 //!
 //! **Memory**: row groups in flight (about 0.4 GiB at most) and one byte per node for splits. Edge lists without a node
@@ -87,7 +87,7 @@ impl FromStr for Kind {
             _ => {
                 let near = closest(word, ["ogb", "text", "snap", "csv", "tsv", "npz", "metis"]);
                 let near = near.map(|near| format!("; did you mean {near}?")).unwrap_or_default();
-                Err(format!("{word} is no kind of graph: ogb, text (or snap, csv, tsv), npz, metis{near}"))
+                Err(format!("{word} is not a graph format; use ogb, text (or snap, csv, tsv), npz or metis{near}"))
             }
         }
     }
@@ -186,7 +186,7 @@ pub struct Import {
     pub paths: Vec<PathBuf>,
     /// The output folder.
     pub out: PathBuf,
-    /// Whether each edge stands for both directions; `None`: as the format or its header says.
+    /// Whether each edge counts in both directions; `None`: as the format or its header says.
     pub undirected: Option<bool>,
     /// Rows after which a new Parquet file starts; `None`: one file per table.
     pub file_rows: Option<u64>,
@@ -217,11 +217,11 @@ pub struct Imported {
     pub edges: u64,
     /// Values per node.
     pub features: usize,
-    /// Whether each row stands for both directions of an edge.
+    /// Whether each row is an edge in both directions.
     pub undirected: bool,
     /// Size of all Parquet files, in bytes.
     pub bytes: u64,
-    /// Notes for the user: guesses, and columns that were left out.
+    /// Notes for the user: guesses, and ignored columns.
     pub notes: Vec<String>,
 }
 
@@ -305,8 +305,10 @@ impl Import {
             Some(kind) => kind,
             None => {
                 let reason = match first.is_dir() {
-                    true => "is a folder without raw/ in it, so no OGB download; of other kinds, name the files",
-                    false => "its name does not tell what it is; say so, as in `gnnflow import text PATH --out DIR`",
+                    true => "is a folder without raw/, so it is not an OGB download; for other formats, name the files",
+                    false => {
+                        "its name does not show its format; state the format, as in `gnnflow import text PATH --out DIR`"
+                    }
                 };
                 return Err(Error::File { path: first.clone(), reason: reason.into() });
             }
@@ -316,7 +318,7 @@ impl Import {
             false => Ok(()),
         };
         if kind != Kind::Text && self.paths.len() > 1 {
-            return Err(setting("PATH", "only text may come in several files".into()));
+            return Err(setting("PATH", "only the format text can have several files".into()));
         }
         let arrays = [Kind::Npz, Kind::Metis];
         let features = self.arrays.features.is_some();

@@ -124,7 +124,7 @@ impl Array {
         let left = shape.iter().try_fold(1u64, |all, &length| all.checked_mul(length));
         let whole = left.and_then(|left| left.checked_mul(item.size() as u64)?.checked_add(header));
         let left = left.filter(|_| whole == Some(bytes)).ok_or_else(|| {
-            fail(format!("has {bytes} bytes, but {shape:?} items of type {descr} take more or less: is it cut off?"))
+            fail(format!("has {bytes} bytes, but {shape:?} items of type {descr} need another size; is it cut off?"))
         })?;
         Ok(Self {
             path: path.into(),
@@ -140,13 +140,11 @@ impl Array {
         })
     }
 
-    /// Returns an error about this array.
     pub(super) fn wrong(&self, reason: impl std::fmt::Display) -> Error {
         let name = if self.name.is_empty() { "the array".into() } else { format!("array \"{}\"", self.name) };
         Error::File { path: self.path.clone(), reason: format!("{name} {reason}") }
     }
 
-    /// Number of items.
     pub(super) fn len(&self) -> u64 {
         self.shape.iter().product()
     }
@@ -166,8 +164,8 @@ impl Array {
         match self.shape[..] {
             [rows] => Ok((rows, 1)),
             [rows, columns] if columns <= WIDEST as u64 => Ok((rows, columns as usize)),
-            [_, columns] => Err(self.wrong(format!("has {columns} columns; {WIDEST} are the most"))),
-            _ => Err(self.wrong(format!("has shape {:?}; one or two dimensions are wanted", self.shape))),
+            [_, columns] => Err(self.wrong(format!("has {columns} columns; the limit is {WIDEST}"))),
+            _ => Err(self.wrong(format!("has shape {:?}; it must have one or two dimensions", self.shape))),
         }
     }
 
@@ -212,7 +210,7 @@ impl Array {
         let float = |(i, value): (usize, f64)| match value {
             value if value.is_nan() && nan.is_some() => Ok(nan.unwrap_or_default()),
             value if value.fract() == 0.0 && value.abs() < 9e15 => Ok(value as i64),
-            value => Err(self.wrong(format!("has {value} as item {}, which is no integer", begun + i as u64))),
+            value => Err(self.wrong(format!("has {value} as item {}, which is not an integer", begun + i as u64))),
         };
         match self.item {
             Item::Bool | Item::Uint(1) => into.extend(bytes.iter().map(|&byte| i64::from(byte))),
@@ -240,7 +238,7 @@ impl Array {
                 let values = each(bytes, f64::from_le_bytes).enumerate().map(float);
                 into.extend(values.collect::<Result<Vec<_>>>()?);
             }
-            Item::Bytes(_) => return Err(self.wrong("holds strings where numbers are wanted")),
+            Item::Bytes(_) => return Err(self.wrong("has strings instead of numbers")),
         }
         Ok(())
     }
@@ -296,7 +294,7 @@ fn read_header(reader: &mut dyn Read) -> io::Result<(String, u64)> {
     let mut magic = [0; 8];
     reader.read_exact(&mut magic)?;
     if &magic[..6] != b"\x93NUMPY" {
-        return Err(invalid("is no NumPy array: it does not begin as .npy files do"));
+        return Err(invalid("is not a NumPy array in .npy format"));
     }
     let (length, fixed) = match magic[6] {
         1 => {
@@ -309,7 +307,7 @@ fn read_header(reader: &mut dyn Read) -> io::Result<(String, u64)> {
             reader.read_exact(&mut length)?;
             (u32::from_le_bytes(length), 12)
         }
-        _ => return Err(invalid("is of a version of the .npy format that is not known here")),
+        _ => return Err(invalid("has an unsupported version of the .npy format; save it again with NumPy")),
     };
     if length > 1 << 20 {
         return Err(invalid("has a damaged header"));

@@ -29,7 +29,7 @@ pub(super) fn import(import: &Import, output: &mut Output, progress: &dyn Progre
     let shape = npz.array(&name("shape"))?.all_ints()?;
     let nodes = match shape[..] {
         [rows, columns] if rows == columns && rows >= 0 => rows as u64,
-        _ => return Err(npz.fail(format!("its matrix has shape {shape:?}; that of a graph is square"))),
+        _ => return Err(npz.fail(format!("its matrix has shape {shape:?}; an adjacency matrix is square"))),
     };
     if nodes >= u64::from(u32::MAX) {
         return Err(Error::TooLarge { what: "number of nodes".into(), found: nodes, limit: u64::from(u32::MAX) - 1 });
@@ -53,12 +53,12 @@ pub(super) fn import(import: &Import, output: &mut Output, progress: &dyn Progre
     let rows = edges.run(output, &mut recipe, progress)?;
     let mut notes = Vec::new();
     if import.undirected.is_none() {
-        notes.push("edges are taken as they stand, one way each; --undirected if the matrix has only one half".into());
+        notes.push("edges are directed; use --undirected if the matrix has only one half".into());
     }
     Ok(Found { nodes, edges: rows, recipe, notes })
 }
 
-/// Adds features and labels of the same archive, unless the user names others.
+/// Adds features and labels of the same archive, unless the user gives others.
 fn inside(
     npz: &Npz,
     import: &Import,
@@ -127,7 +127,7 @@ impl EdgePass<'_> {
             Ends::Compressed { others, .. } => others.len(),
             Ends::Pairs { src, dst } if src.len() == dst.len() => src.len(),
             Ends::Pairs { src, dst } => {
-                return Err(self.npz.fail(format!("{} rows and {} columns of entries", src.len(), dst.len())));
+                return Err(self.npz.fail(format!("its entries have {} rows and {} columns", src.len(), dst.len())));
             }
         };
         if let Some(values) = &values
@@ -139,13 +139,13 @@ impl EdgePass<'_> {
         let (mut src, mut dst, mut weights) = (Vec::new(), Vec::new(), Vec::new());
         let mut left = total;
         while left > 0 {
-            let block = left.min(BLOCK).min(rows.room() as u64) as usize;
+            let block = left.min(BLOCK).min(rows.rows_to_fill() as u64) as usize;
             ends.read(block, &mut src, &mut dst)?;
-            let strange = src.iter().chain(&dst).find(|&&node| !(0..self.nodes as i64).contains(&node));
-            if let Some(node) = strange {
+            let invalid = src.iter().chain(&dst).find(|&&node| !(0..self.nodes as i64).contains(&node));
+            if let Some(node) = invalid {
                 return Err(self
                     .npz
-                    .fail(format!("an entry names node {node}, but the matrix has {} nodes", self.nodes)));
+                    .fail(format!("an entry has node {node}, but the matrix has {} nodes", self.nodes)));
             }
             rows.ints(0, src.iter().copied());
             rows.ints(1, dst.iter().copied());
@@ -189,7 +189,7 @@ impl EdgePass<'_> {
         let mut starts = self.array("indptr")?;
         if starts.len() != self.nodes + 1 {
             let nodes = self.nodes;
-            return Err(starts.wrong(format!("has {} items; {nodes} nodes take {}", starts.len(), nodes + 1)));
+            return Err(starts.wrong(format!("has {} items; {nodes} nodes need {}", starts.len(), nodes + 1)));
         }
         let mut first = Vec::new();
         starts.ints(1, None, &mut first)?;

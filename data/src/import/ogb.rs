@@ -1,15 +1,15 @@
 //! Node-property datasets of the Open Graph Benchmark (Hu et al. 2020), as its loader downloads and unpacks them.
 //!
 //! ```text
-//! raw/edge.csv.gz  num-node-list.csv.gz  num-edge-list.csv.gz              needed
-//!     node-feat.csv.gz  node-label.csv.gz  edge-feat.csv.gz  node_*.csv.gz  taken if there
-//! raw/data.npz  node-label.npz                                             the same in arrays (papers100M)
+//! raw/edge.csv.gz  num-node-list.csv.gz  num-edge-list.csv.gz              required
+//!     node-feat.csv.gz  node-label.csv.gz  edge-feat.csv.gz  node_*.csv.gz  optional
+//! raw/data.npz  node-label.npz                                             the same as arrays (papers100M)
 //! raw/triplet-type-list.csv.gz  relations/…                                nodes and edges of several types (mag): ogb_types.rs
-//! split/<how>/{train,valid,test}.csv.gz                                    needed, unless --without split
-//! mapping/nodeidx2….csv.gz                                                 needed, unless --without mapping
+//! split/<how>/{train,valid,test}.csv.gz                                    required, unless --without split
+//! mapping/nodeidx2….csv.gz                                                 required, unless --without mapping
 //! ```
 //!
-//! A node's id is its number in the download; what it was called before is the column `original_id`.
+//! A node's id is its number in the download. The column `original_id` has its original name.
 
 use std::path::{Path, PathBuf};
 
@@ -38,12 +38,12 @@ pub(super) fn find(dir: &Path, name: &str) -> Option<PathBuf> {
 
 /// Returns an error about a missing file. `without` is the value of `--without` that makes it optional.
 pub(super) fn missing(dir: &Path, name: &str, what: &str, without: Option<&str>) -> Error {
-    let or = without.map(|part| format!(", or go without (--without {part})")).unwrap_or_default();
-    let reason = format!("{name} is missing ({what}): this is no whole OGB download; fetch it again{or}");
+    let or = without.map(|part| format!(", or ignore this part (--without {part})")).unwrap_or_default();
+    let reason = format!("{name} is missing ({what}), so the OGB download is not complete; fetch it again{or}");
     Error::File { path: dir.into(), reason }
 }
 
-pub(super) fn needed(dir: &Path, name: &str, what: &str) -> Result<PathBuf> {
+pub(super) fn required(dir: &Path, name: &str, what: &str) -> Result<PathBuf> {
     find(dir, name).ok_or_else(|| missing(dir, &format!("{name}.csv.gz"), what, None))
 }
 
@@ -55,10 +55,10 @@ pub(super) fn open(path: &Path) -> Result<Records<'static>> {
 pub(super) fn one_number(path: &Path, what: &str) -> Result<u64> {
     let mut records = open(path)?;
     if !records.advance()? {
-        return Err(Error::File { path: path.into(), reason: format!("is empty, where the {what} is wanted") });
+        return Err(Error::File { path: path.into(), reason: format!("is empty; it must have the {what}") });
     }
     let number = records.int(0, what)?;
-    let number = u64::try_from(number).map_err(|_| records.wrong(format!("{number} as the {what}")))?;
+    let number = u64::try_from(number).map_err(|_| records.wrong(format!("{number} is not a valid {what}")))?;
     match records.advance()? {
         true => Err(records.wrong("a second graph; only datasets of one graph (ogbn-…) can be imported")),
         false => Ok(number),
@@ -93,10 +93,7 @@ pub(super) fn import(import: &Import, output: &mut Output, progress: &dyn Progre
     let undirected = import.undirected.unwrap_or_else(|| {
         let known = known_undirected(dir);
         if known.is_none() {
-            notes.push(
-                "edges are taken as they stand, one way each; --undirected if each stands once and counts both ways"
-                    .into(),
-            );
+            notes.push("edges are directed; use --undirected if each row is an edge in both directions".into());
         }
         known.unwrap_or(false)
     });
@@ -106,11 +103,11 @@ pub(super) fn import(import: &Import, output: &mut Output, progress: &dyn Progre
         ..Recipe::default()
     };
 
-    let by = source.wanted_by();
+    let by = source.count_source();
     let mut columns: Vec<Box<dyn Column>> = vec![Box::new(Count { name: "node_id", next: 0 })];
     if let Some(path) = mapping.and_then(|folder| in_mapping(&folder, "nodeidx2")) {
         let source = Some(after_header(&path)?);
-        columns.push(Box::new(Names { rows: nodes, source, wanted_by: by.into(), taken: 0 }));
+        columns.push(Box::new(Names { rows: nodes, source, count_source: by.into(), rows_read: 0 }));
     }
     if let Some(features) = source.features(nodes)? {
         recipe.features = features.width;
@@ -137,8 +134,8 @@ pub(super) fn import(import: &Import, output: &mut Output, progress: &dyn Progre
     progress.stage("importing edges", Some(edges), "edges");
     match &source {
         Raw::Text(raw) => {
-            let path = needed(raw, "edge", "the edges")?;
-            let mut pairs = Pairs { records: open(&path)?, edges, nodes: [nodes; 2], first: [0; 2], taken: 0 };
+            let path = required(raw, "edge", "the edges")?;
+            let mut pairs = Pairs { records: open(&path)?, edges, nodes: [nodes; 2], first: [0; 2], rows_read: 0 };
             pairs.read(&mut rows, features.as_mut(), |_| {}, progress)?;
         }
         Raw::Arrays(npz) => array_edges(npz, nodes, edges, &mut rows, features.as_mut(), progress)?,
@@ -158,7 +155,7 @@ fn known_undirected(dir: &Path) -> Option<bool> {
     is(&["arxiv", "papers100m", "mag"]).then_some(false)
 }
 
-/// Returns the folder of names, unless the user goes without it.
+/// Returns the folder of names; `None` with `--without mapping`.
 pub(super) fn mapping(import: &Import, dir: &Path) -> Result<Option<PathBuf>> {
     let folder = dir.join("mapping");
     if import.without.contains(&OgbPart::Mapping) {
@@ -166,7 +163,7 @@ pub(super) fn mapping(import: &Import, dir: &Path) -> Result<Option<PathBuf>> {
     }
     match folder.is_dir() {
         true => Ok(Some(folder)),
-        false => Err(missing(dir, "mapping/", "the folder with what nodes were called before", Some("mapping"))),
+        false => Err(missing(dir, "mapping/", "the folder with the original names of nodes", Some("mapping"))),
     }
 }
 
@@ -196,7 +193,7 @@ enum Raw {
 }
 
 impl Raw {
-    fn wanted_by(&self) -> &'static str {
+    fn count_source(&self) -> &'static str {
         match self {
             Self::Text(_) => "num-node-list.csv.gz says",
             Self::Arrays(_) => "num_nodes_list says",
@@ -206,9 +203,9 @@ impl Raw {
     fn counts(&self) -> Result<(u64, u64)> {
         let (nodes, edges) = match self {
             Self::Text(raw) => {
-                needed(raw, "edge", "the edges")?;
-                let nodes = one_number(&needed(raw, "num-node-list", "the number of nodes")?, "number of nodes")?;
-                (nodes, one_number(&needed(raw, "num-edge-list", "the number of edges")?, "number of edges")?)
+                required(raw, "edge", "the edges")?;
+                let nodes = one_number(&required(raw, "num-node-list", "the number of nodes")?, "number of nodes")?;
+                (nodes, one_number(&required(raw, "num-edge-list", "the number of edges")?, "number of edges")?)
             }
             Self::Arrays(npz) => {
                 let one = |name: &str| {
@@ -228,16 +225,16 @@ impl Raw {
 
     fn features(&self, nodes: u64) -> Result<Option<Matrix>> {
         match self {
-            Self::Text(raw) => text_matrix("features", raw, "node-feat", nodes, self.wanted_by()),
+            Self::Text(raw) => text_matrix("features", raw, "node-feat", nodes, self.count_source()),
             Self::Arrays(npz) if npz.has("node_feat") => {
-                Matrix::dense("features", npz.array("node_feat")?, nodes, self.wanted_by()).map(Some)
+                Matrix::dense("features", npz.array("node_feat")?, nodes, self.count_source()).map(Some)
             }
             Self::Arrays(_) => Ok(None),
         }
     }
 
     fn labels(&self, raw: &Path, nodes: u64) -> Result<Option<Labels>> {
-        let by = self.wanted_by();
+        let by = self.count_source();
         let arrays = raw.join("node-label.npz");
         if let Some(path) = find(raw, "node-label") {
             return Labels::text(open(&path)?, open(&path)?, nodes, by).map(Some);
@@ -259,8 +256,8 @@ impl Raw {
                             name: name.into(),
                             rows: nodes,
                             source: Some(open(&path)?),
-                            wanted_by: self.wanted_by().into(),
-                            taken: 0,
+                            count_source: self.count_source().into(),
+                            rows_read: 0,
                         }));
                     }
                 }
@@ -270,7 +267,7 @@ impl Raw {
                         return Err(array.wrong(format!(
                             "has {} items, but {} {nodes}",
                             array.len(),
-                            self.wanted_by()
+                            self.count_source()
                         )));
                     }
                     more.push(Box::new(ArrayInts { name: name.into(), array }));
@@ -297,7 +294,7 @@ pub(super) fn text_matrix(column: &'static str, dir: &Path, name: &str, rows: u6
     Matrix::text(column, open(&path)?, open(&path)?, rows, by).map(Some)
 }
 
-/// Edges as text, two node numbers in a line.
+/// Edges as text, with two node numbers per line.
 pub(super) struct Pairs {
     pub(super) records: Records<'static>,
     /// Expected number of edges.
@@ -306,7 +303,7 @@ pub(super) struct Pairs {
     pub(super) nodes: [u64; 2],
     /// Offsets that are added to source numbers and destination numbers.
     pub(super) first: [i64; 2],
-    pub(super) taken: u64,
+    pub(super) rows_read: u64,
 }
 
 impl Pairs {
@@ -318,18 +315,18 @@ impl Pairs {
         more: impl Fn(&mut Rows),
         progress: &dyn Progress,
     ) -> Result<()> {
-        while self.taken < self.edges {
-            let block = (self.edges - self.taken).min(BLOCK).min(rows.room() as u64) as usize;
+        while self.rows_read < self.edges {
+            let block = (self.edges - self.rows_read).min(BLOCK).min(rows.rows_to_fill() as u64) as usize;
             for _ in 0..block {
                 if !self.records.advance()? {
                     let reason =
-                        format!("has {} edges, but num-edge-list says {}; was it cut off?", self.taken, self.edges);
+                        format!("has {} edges, but num-edge-list says {}; was it cut off?", self.rows_read, self.edges);
                     return Err(Error::File { path: self.records.path().into(), reason });
                 }
                 if self.records.len() != 2 {
                     return Err(self
                         .records
-                        .wrong(format!("{} where two nodes are wanted", plural(self.records.len(), "field"))));
+                        .wrong(format!("{} instead of two nodes", plural(self.records.len(), "field"))));
                 }
                 for end in 0..2 {
                     let node = self.records.int(end, "node")?;
@@ -340,7 +337,7 @@ impl Pairs {
                     rows.int(end, node + self.first[end]);
                 }
                 more(rows);
-                self.taken += 1;
+                self.rows_read += 1;
             }
             if let Some(features) = &mut features {
                 rows.floats(2, &features.values(block)?);
@@ -349,7 +346,7 @@ impl Pairs {
             progress.advance(block as u64);
         }
         match (self.records.advance()?, features) {
-            (true, _) => Err(self.records.wrong(format!("an edge too many: num-edge-list says {}", self.edges))),
+            (true, _) => Err(self.records.wrong(format!("too many edges: num-edge-list says {}", self.edges))),
             (false, Some(features)) => features.end(),
             (false, None) => Ok(()),
         }
@@ -373,11 +370,11 @@ fn array_edges(
     dst.skip(edges)?;
     let (mut from, mut to, mut left) = (Vec::new(), Vec::new(), edges);
     while left > 0 {
-        let block = left.min(BLOCK).min(rows.room() as u64) as usize;
+        let block = left.min(BLOCK).min(rows.rows_to_fill() as u64) as usize;
         src.ints(block, None, &mut from)?;
         dst.ints(block, None, &mut to)?;
         if let Some(node) = from.iter().chain(&to).find(|&&node| !(0..nodes as i64).contains(&node)) {
-            return Err(src.wrong(format!("names node {node}, but there are {nodes} nodes")));
+            return Err(src.wrong(format!("has node {node}, but there are {nodes} nodes")));
         }
         rows.ints(0, from.iter().copied());
         rows.ints(1, to.iter().copied());

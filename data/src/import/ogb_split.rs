@@ -28,10 +28,10 @@ pub(super) fn folder(import: &Import, dir: &Path) -> Result<Option<PathBuf>> {
     let fail = |reason: String| Err(Error::File { path: splits.clone(), reason });
     match (&import.ogb_split, &names[..]) {
         (Some(wanted), _) if names.contains(wanted) => Ok(Some(splits.join(wanted))),
-        (Some(wanted), _) => fail(format!("no split \"{wanted}\" in it; it has {}", names.join(", "))),
+        (Some(wanted), _) => fail(format!("has no split \"{wanted}\"; it has {}", names.join(", "))),
         (None, [only]) => Ok(Some(splits.join(only))),
-        (None, []) => fail("no folder in it; fetch the download again, or go without a split (--without split)".into()),
-        (None, _) => fail(format!("several splits in it ({}); choose one with --ogb-split", names.join(", "))),
+        (None, []) => fail("has no folder; fetch the download again, or ignore the split (--without split)".into()),
+        (None, _) => fail(format!("has several splits ({}); choose one with --ogb-split", names.join(", "))),
     }
 }
 
@@ -52,7 +52,7 @@ pub(super) fn read(folder: &Path, nodes: u64) -> Result<Vec<u8>> {
             let place = usize::try_from(node).ok().and_then(|node| of.get_mut(node));
             let place = place.ok_or_else(|| records.wrong(format!("node {node}, but there are {nodes} nodes")))?;
             if *place != split::NONE {
-                return Err(records.wrong(format!("node {node} stands in the split already")));
+                return Err(records.wrong(format!("node {node} is already in the split")));
             }
             *place = which;
         }

@@ -19,7 +19,7 @@ use super::columns::{self, Column, Constant, Count, Ints, Names, Section, Splits
 use super::labels::{LabelSource, LabelStyle, Labels};
 use super::matrix::{Matrix, Source};
 use super::ogb::{
-    Pairs, after_header, check_nodes, find, in_mapping, mapping, missing, needed, one_number, open, text_matrix,
+    Pairs, after_header, check_nodes, find, in_mapping, mapping, missing, one_number, open, required, text_matrix,
 };
 use super::rows::{Buffer, Rows};
 use super::{EDGES, Found, Import, NODES, Recipe, ogb_split};
@@ -43,7 +43,7 @@ pub(super) fn import(import: &Import, output: &mut Output, progress: &dyn Progre
     let split = ogb_split::folder(import, dir)?;
     let mapping = mapping(import, dir)?;
     let mut recipe = Recipe {
-        title: "Imported from an OGB download with several types; node_id counts on over the types.".into(),
+        title: "Imported from an OGB download with several types; node_id counts over all types.".into(),
         undirected: import.undirected.unwrap_or(false),
         node_type: true,
         edge_type: true,
@@ -64,31 +64,31 @@ pub(super) fn import(import: &Import, output: &mut Output, progress: &dyn Progre
     let mut notes = Vec::new();
     for relation in &relations {
         let ends = relation.ends.map(|end| &types[end]);
-        let path = needed(&relation.dir, "edge", "the edges")?;
+        let path = required(&relation.dir, "edge", "the edges")?;
         let mut pairs = Pairs {
             records: open(&path)?,
             edges: relation.edges,
             nodes: ends.map(|end| end.nodes),
             first: ends.map(|end| end.first as i64),
-            taken: 0,
+            rows_read: 0,
         };
         pairs.read(&mut rows, None, |rows| rows.text(2, &relation.name), progress)?;
         for name in ["edge-feat", "edge_reltype"] {
             if let Some(path) = find(&relation.dir, name) {
-                notes.push(format!("{}: left out", path.display()));
+                notes.push(format!("{}: the file was ignored", path.display()));
             }
         }
     }
     let edges = rows.finish(output)?;
     progress.done();
     if import.undirected.is_none() {
-        notes.push("edges are taken as they stand, one way each; --undirected makes them count both ways".into());
+        notes.push("edges are directed; use --undirected if each row is an edge in both directions".into());
     }
     Ok(Found { nodes, edges, recipe, notes })
 }
 
 fn node_types(raw: &Path) -> Result<Vec<NodeType>> {
-    let path = needed(raw, "num-node-dict", "the numbers of nodes")?;
+    let path = required(raw, "num-node-dict", "the numbers of nodes")?;
     let mut records = open(&path)?;
     records.advance()?;
     let names: Vec<String> = (0..records.len()).map(|i| records.text(i).map(String::from)).collect::<Result<_>>()?;
@@ -118,7 +118,7 @@ struct Relation {
 }
 
 fn relations(raw: &Path, types: &[NodeType]) -> Result<Vec<Relation>> {
-    let path = needed(raw, "triplet-type-list", "the types of edges")?;
+    let path = required(raw, "triplet-type-list", "the types of edges")?;
     let mut records = open(&path)?;
     let mut relations = Vec::new();
     while records.advance()? {
@@ -132,7 +132,7 @@ fn relations(raw: &Path, types: &[NodeType]) -> Result<Vec<Relation>> {
         if !dir.is_dir() {
             return Err(missing(raw, &format!("relations/{name}/"), "edges of that type", None));
         }
-        let edges = one_number(&needed(&dir, "num-edge-list", "the number of edges")?, "number of edges")?;
+        let edges = one_number(&required(&dir, "num-edge-list", "the number of edges")?, "number of edges")?;
         relations.push(Relation { ends: [of(src)?, of(dst)?], name, dir, edges });
     }
     relations.sort_by(|a, b| a.name.cmp(&b.name));
@@ -175,7 +175,10 @@ impl Tables<'_> {
                 LabelSource::Text(records) => records.path().into(),
                 _ => self.raw.join("node-label"),
             };
-            return Err(Error::File { path, reason: "labels of another kind than those of other node types".into() });
+            return Err(Error::File {
+                path,
+                reason: "its labels are of another kind than those of other node types".into(),
+            });
         }
         let years = self.types.iter().any(|of| self.year(of).is_some());
 
@@ -189,7 +192,7 @@ impl Tables<'_> {
             if let Some(folder) = &self.mapping {
                 let path = in_mapping(folder, &format!("{}_entidx2name", of.name));
                 let source = path.map(|path| after_header(&path)).transpose()?;
-                columns.push(Box::new(Names { rows: of.nodes, source, wanted_by: by(of), taken: 0 }));
+                columns.push(Box::new(Names { rows: of.nodes, source, count_source: by(of), rows_read: 0 }));
             }
             if recipe.features > 0 {
                 let zeros = || Matrix::new("features", recipe.features, of.nodes, Source::Zeros, &by(of));
@@ -204,8 +207,8 @@ impl Tables<'_> {
                     name: "node_year".into(),
                     rows: of.nodes,
                     source,
-                    wanted_by: by(of),
-                    taken: 0,
+                    count_source: by(of),
+                    rows_read: 0,
                 }));
             }
             if let Some(folder) = &self.split {

@@ -43,7 +43,7 @@ impl Recipe {
         line("nodes = \"nodes.parquet\"");
         line("edges = \"edges.parquet\"");
         line(match self.undirected {
-            true => "undirected = true                   # every edge stands once, and counts both ways",
+            true => "undirected = true                   # every row is an edge in both directions",
             false => "undirected = false",
         });
         if self.keep_duplicates {
@@ -56,7 +56,7 @@ impl Recipe {
             line(&format!("num_classes = {classes}"));
         }
         if self.label.is_some() && !self.split {
-            line("split_fractions = [0.6, 0.2, 0.2]   # the data has no split of its own");
+            line("split_fractions = [0.6, 0.2, 0.2]   # the data has no split");
         }
         line("\n[graph.columns]\nid = \"node_id\"");
         let columns = [
@@ -87,7 +87,7 @@ impl Recipe {
     }
 }
 
-/// Writes the pipeline file. A different one that exists is kept under another name; a note about that is returned.
+/// Writes the pipeline file. Copies a different one to `pipeline.toml.old` first, and returns a note about the copy.
 pub(super) fn write(output: &mut Output, recipe: &Recipe) -> Result<Option<String>> {
     let text = recipe.text();
     let place = output.place(PIPELINE);
@@ -97,7 +97,7 @@ pub(super) fn write(output: &mut Output, recipe: &Recipe) -> Result<Option<Strin
         let old = place.with_extension("toml.old");
         std::fs::copy(&place, &old).map_err(Error::io(&old, "write"))?;
         let mut said = String::new();
-        let _ = write!(said, "{}: the pipeline file that was there before", old.display());
+        let _ = write!(said, "{}: the previous pipeline file", old.display());
         note = Some(said);
     }
     output.text(PIPELINE, &text)?;

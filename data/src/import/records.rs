@@ -132,7 +132,6 @@ impl<'a> Records<'a> {
         }
     }
 
-    /// Number of fields.
     pub(super) fn len(&self) -> usize {
         self.fields.len()
     }
@@ -146,21 +145,21 @@ impl<'a> Records<'a> {
     /// Returns field `i` as text.
     pub(super) fn text(&self, i: usize) -> Result<&str> {
         let field = self.needed(i)?;
-        std::str::from_utf8(field).map_err(|_| self.wrong(format!("field {} is no UTF-8 text", i + 1)))
+        std::str::from_utf8(field).map_err(|_| self.wrong(format!("field {} is not UTF-8 text", i + 1)))
     }
 
     /// Returns field `i` as an integer.
     #[inline]
     pub(super) fn int(&self, i: usize, what: &str) -> Result<i64> {
         let field = self.needed(i)?;
-        int(field).ok_or_else(|| self.wrong(format!("{what} {} is no integer", show(field))))
+        int(field).ok_or_else(|| self.wrong(format!("{what} {} is not an integer", show(field))))
     }
 
     /// Returns field `i` as a finite number.
     #[inline]
     pub(super) fn float(&self, i: usize, what: &str) -> Result<f32> {
         let field = self.needed(i)?;
-        let value = float(field).ok_or_else(|| self.wrong(format!("{what} {} is no number", show(field))))?;
+        let value = float(field).ok_or_else(|| self.wrong(format!("{what} {} is not a number", show(field))))?;
         match value.is_finite() {
             true => Ok(value),
             false => {
@@ -173,16 +172,14 @@ impl<'a> Records<'a> {
     fn needed(&self, i: usize) -> Result<&[u8]> {
         self.get(i).ok_or_else(|| {
             let hint = if self.len() == 1 { "; is the delimiter right (--delimiter)?" } else { "" };
-            self.wrong(format!("{} where field {} is wanted{hint}", plural(self.len(), "field"), i + 1))
+            self.wrong(format!("{}, but field {} is needed{hint}", plural(self.len(), "field"), i + 1))
         })
     }
 
-    /// The file.
     pub(super) fn path(&self) -> &Path {
         self.lines.path()
     }
 
-    /// Returns an error about this record.
     pub(super) fn wrong(&self, reason: impl Into<String>) -> Error {
         self.lines.wrong(reason)
     }
@@ -245,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_by_blanks_and_by_delimiters() {
+    fn fields_split_at_blanks_or_delimiters() {
         let blanks = all("# c\n 1\t 2 \r\n\n% d\n3 4 5", Delimiter::Blanks).unwrap();
         assert_eq!(blanks, [vec!["1", "2"], vec!["3", "4", "5"]]);
         let commas = all("a,,c\n\"x,y\",\"say \"\"so\"\"\",\n\"two\nlines\",1\n", Delimiter::Char(b',')).unwrap();
@@ -255,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn integers_are_what_the_library_reads() {
+    fn integers_parse_as_in_the_standard_library() {
         for text in [
             "0",
             "-0",

@@ -1,4 +1,4 @@
-//! Rows that become a table: buffered by columns, handed on by row groups.
+//! Collects rows in column buffers and writes them to a table by row groups.
 
 use std::sync::Arc;
 
@@ -10,12 +10,12 @@ use crate::error::{Error, Result};
 use crate::generate::stream::TableStream;
 use crate::generate::table::{Output, group_rows};
 
-/// The values of one column, waiting.
+/// The buffered values of one column.
 pub(super) enum Buffer {
     Int(Vec<i64>),
     Float(Vec<f32>),
     Text(StringBuilder),
-    /// Rows of so many values.
+    /// Rows of this many values.
     Matrix(Vec<f32>, usize),
 }
 
@@ -71,12 +71,12 @@ impl Buffer {
     }
 }
 
-/// The items of a list column, as Parquet files name them.
+/// Returns the field for the items of a list column, named as in Parquet files.
 pub(crate) fn element(item: DataType) -> Arc<Field> {
     Arc::new(Field::new("element", item, false))
 }
 
-/// A list column of rows of `width` values.
+/// Returns a list column with rows of `width` values.
 pub(crate) fn matrix(values: Vec<f32>, width: usize) -> Result<ArrayRef> {
     let list = FixedSizeListArray::try_new(
         element(DataType::Float32),
@@ -87,16 +87,16 @@ pub(crate) fn matrix(values: Vec<f32>, width: usize) -> Result<ArrayRef> {
     Ok(Arc::new(list.map_err(|e| Error::Bug(e.to_string()))?))
 }
 
-/// A table under way, row by row.
+/// A table that is written row by row.
 pub(super) struct Rows {
     table: TableStream,
     buffers: Vec<Buffer>,
-    waiting: usize,
+    buffered: usize,
     group: usize,
 }
 
 impl Rows {
-    /// Begins table `name` with these columns.
+    /// Starts table `name` with these columns.
     pub(super) fn begin(
         output: &Output,
         name: &'static str,
@@ -107,12 +107,12 @@ impl Rows {
         let schema = Arc::new(Schema::new(columns.iter().map(field).collect::<Vec<_>>()));
         let group = group_rows(columns.iter().map(|(_, buffer)| buffer.row_bytes()).sum());
         let table = output.stream(name, schema, file_rows)?;
-        Ok(Self { table, buffers: columns.into_iter().map(|(_, buffer)| buffer).collect(), waiting: 0, group })
+        Ok(Self { table, buffers: columns.into_iter().map(|(_, buffer)| buffer).collect(), buffered: 0, group })
     }
 
-    /// Rows until the row group is full; at least one.
-    pub(super) fn room(&self) -> usize {
-        self.group - self.waiting
+    /// Returns the number of rows until the row group is full, at least 1.
+    pub(super) fn rows_to_fill(&self) -> usize {
+        self.group - self.buffered
     }
 
     #[inline]
@@ -128,7 +128,7 @@ impl Rows {
         }
     }
 
-    /// One value of a column of numbers, or of a row of a list column.
+    /// Appends one value to a number column, or to the current row of a list column.
     #[inline]
     pub(super) fn float(&mut self, column: usize, value: f32) {
         if let Buffer::Float(values) | Buffer::Matrix(values, _) = &mut self.buffers[column] {
@@ -148,22 +148,22 @@ impl Rows {
         }
     }
 
-    /// So many rows are complete, at most [`room`](Rows::room).
+    /// Completes `rows` rows, at most [`rows_to_fill`](Rows::rows_to_fill).
     #[inline]
     pub(super) fn end_rows(&mut self, rows: usize) -> Result<()> {
-        self.waiting += rows;
-        if self.waiting >= self.group { self.flush() } else { Ok(()) }
+        self.buffered += rows;
+        if self.buffered >= self.group { self.flush() } else { Ok(()) }
     }
 
     fn flush(&mut self) -> Result<()> {
         let columns = self.buffers.iter_mut().map(Buffer::take).collect::<Result<_>>()?;
-        self.waiting = 0;
+        self.buffered = 0;
         self.table.push(columns)
     }
 
     /// Ends the table and returns its number of rows.
     pub(super) fn finish(mut self, output: &mut Output) -> Result<u64> {
-        if self.waiting > 0 {
+        if self.buffered > 0 {
             self.flush()?;
         }
         output.end(self.table)

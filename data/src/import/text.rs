@@ -13,7 +13,7 @@ use crate::progress::Progress;
 
 use std::path::Path;
 
-/// Where the columns stand in one file.
+/// Positions of the columns in one file.
 struct Layout {
     src: usize,
     dst: usize,
@@ -47,7 +47,7 @@ impl Layout {
         some.into_iter().flatten().chain(self.features.iter().copied()).collect()
     }
 
-    /// Which columns the table gets: the same from every file.
+    /// Returns which columns exist. It must be the same for all files.
     fn shape(&self) -> (bool, bool, bool, usize) {
         (self.weight.is_some(), self.time.is_some(), self.edge_type.is_some(), self.features.len())
     }
@@ -78,15 +78,13 @@ pub(super) fn import(import: &Import, output: &mut Output, progress: &dyn Progre
         ..Recipe::default()
     };
     if import.undirected.is_none() && sample.undirected.is_none() {
-        notes.push(
-            "edges are taken as they stand, one way each; --undirected if each stands once and counts both ways".into(),
-        );
+        notes.push("edges are directed; use --undirected if each row is an edge in both directions".into());
     }
 
     let mut columns = vec![("src".to_string(), Buffer::ids(kind)), ("dst".to_string(), Buffer::ids(kind))];
     let mut next = 2;
-    let mut add = |there: bool, name: &str, buffer: Buffer| {
-        there.then(|| {
+    let mut add = |exists: bool, name: &str, buffer: Buffer| {
+        exists.then(|| {
             columns.push((name.to_string(), buffer));
             next += 1;
             next - 1
@@ -108,11 +106,11 @@ pub(super) fn import(import: &Import, output: &mut Output, progress: &dyn Progre
         let sample = take(path)?;
         let own = Layout::of(&sample, import)?;
         if sample.rows.is_empty() {
-            notes.push(format!("{}: no edges in it", path.display()));
+            notes.push(format!("{}: it has no edges", path.display()));
             continue;
         }
         if own.shape() != layout.shape() {
-            let reason = format!("its columns are others than those of {}", import.paths[0].display());
+            let reason = format!("its columns differ from those of {}", import.paths[0].display());
             return Err(crate::Error::File { path: path.clone(), reason });
         }
         pass.file(path, &sample, &own, &mut rows, progress)?;
@@ -125,7 +123,7 @@ pub(super) fn import(import: &Import, output: &mut Output, progress: &dyn Progre
     }
 
     let (nodes, recipe) = match pass.ids {
-        Some((ints, texts)) => (occurring(import, output, kind, ints, texts, progress)?, recipe),
+        Some((ints, texts)) => (write_edge_ids(import, output, kind, ints, texts, progress)?, recipe),
         None => text_nodes::import(import, output, kind, recipe, &mut notes, progress)?,
     };
     if let Some((wanted_nodes, wanted_edges)) = sample.counts
@@ -202,7 +200,7 @@ impl Pass {
                     None => {
                         let reason = match records.get(field) {
                             Some(id) => format!(
-                                "id {} is no integer, but those before are; if ids are strings, say so (--ids text)",
+                                "id {} is not an integer, but the ids before it are; use --ids text for strings",
                                 show(id)
                             ),
                             None => return records.int(field, "id").map(drop),
@@ -218,7 +216,7 @@ impl Pass {
             IdKind::Text => {
                 let id = records.text(field)?;
                 if id.is_empty() {
-                    return Err(records.wrong(format!("field {} is empty, where an id is wanted", field + 1)));
+                    return Err(records.wrong(format!("field {} is empty; it must have an id", field + 1)));
                 }
                 rows.text(column, id);
                 if let Some((_, texts)) = &mut self.ids {
@@ -238,7 +236,7 @@ impl Pass {
         let number = number.filter(|number| number.abs() < 9e15);
         let number = number.ok_or_else(|| match records.get(field) {
             Some(text) => {
-                records.wrong(format!("time {} is no number; write it as one, like seconds since 1970", show(text)))
+                records.wrong(format!("time {} is not a number; use a number, such as seconds since 1970", show(text)))
             }
             None => records.wrong(format!("{} fields, but field {} is the time", records.len(), field + 1)),
         })?;
@@ -248,7 +246,7 @@ impl Pass {
 }
 
 /// Writes the ids of the edges as the node table.
-fn occurring(
+fn write_edge_ids(
     import: &Import,
     output: &mut Output,
     kind: IdKind,

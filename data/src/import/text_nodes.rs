@@ -85,8 +85,8 @@ pub(super) fn import(
         };
         columns.push(("label".into(), buffer));
     }
-    for (there, name) in [(recipe.split, "split"), (recipe.node_type, "node_type")] {
-        if there {
+    for (exists, name) in [(recipe.split, "split"), (recipe.node_type, "node_type")] {
+        if exists {
             columns.push((name.into(), Buffer::text()));
         }
     }
@@ -97,7 +97,7 @@ pub(super) fn import(
         let sample = take(path)?;
         let own = Layout::of(&sample, import)?;
         if !sample.rows.is_empty() && own.shape() != layout.shape() {
-            let reason = format!("its columns are others than those of {}", options.nodes[0].display());
+            let reason = format!("its columns differ from those of {}", options.nodes[0].display());
             return Err(Error::File { path: path.clone(), reason });
         }
         file(path, &sample, &own, (kind, label), &mut rows, progress)?;
@@ -152,12 +152,13 @@ fn file(
             match label {
                 Label::Class => {
                     let text = records.get(field).unwrap_or_default();
-                    let wrong = || records.wrong(format!("label {} is no class, but those before are", show(text)));
+                    let wrong =
+                        || records.wrong(format!("label {} is not a class, but the labels before it are", show(text)));
                     rows.int(next, class(text).ok_or_else(wrong)?);
                 }
                 Label::Value => rows.float(next, records.float(field, "label")?),
                 Label::Name => match records.text(field)? {
-                    "" => return Err(records.wrong("an empty label; labels that are names cannot be missing")),
+                    "" => return Err(records.wrong("the label is empty; a label that is a name cannot be missing")),
                     name => rows.text(next, name),
                 },
             }

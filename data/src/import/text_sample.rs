@@ -9,10 +9,8 @@ use crate::dataset::IdKind;
 use crate::error::{Error, Result, closest};
 use crate::format::plural;
 
-/// Number of records in a sample.
 const SAMPLE: usize = 100;
 
-/// Properties of a text file.
 #[derive(Debug)]
 pub(super) struct Sample {
     path: PathBuf,
@@ -21,7 +19,6 @@ pub(super) struct Sample {
     pub(super) header: Option<Vec<String>>,
     /// Fields of the first records, without the header.
     pub(super) rows: Vec<Vec<String>>,
-    /// Number of columns.
     pub(super) width: usize,
     /// Metadata in comments: whether edges are undirected, and the numbers of nodes and edges.
     pub(super) undirected: Option<bool>,
@@ -93,7 +90,7 @@ impl Sample {
                 text.split(|c: char| c.is_whitespace() || c == ':').filter(|w| !w.is_empty()).collect();
             if let Some(kind) = text.strip_prefix("%%matrixmarket") {
                 if !kind.contains("coordinate") {
-                    return Err(lines.wrong("a dense MatrixMarket file; a graph is a sparse one (coordinate)"));
+                    return Err(lines.wrong("a dense MatrixMarket file; use a sparse one (coordinate)"));
                 }
                 self.matrix_market = true;
                 self.undirected = Some(kind.contains("symmetric"));
@@ -143,7 +140,7 @@ impl Sample {
                 format!("no column \"{wanted}\"; {near}it has \"{}\"", header.join("\", \""))
             }
             None => format!(
-                "no column \"{wanted}\": the first line names no columns (--header yes if it does), so they are numbered 1 to {}",
+                "no column \"{wanted}\": the first line has no column names (--header yes if it does); use a number from 1 to {}",
                 self.width
             ),
         };
@@ -161,7 +158,7 @@ impl Sample {
         match found {
             Some(at) if at >= self.width && self.width > 0 => {
                 let reason = format!(
-                    "{} in its first line, where at least {} are wanted; is the delimiter right (--delimiter)?",
+                    "{} in its first line, but at least {} are needed; is the delimiter right (--delimiter)?",
                     plural(self.width, "field"),
                     at + 1
                 );
@@ -214,7 +211,7 @@ impl Sample {
         let others: Vec<usize> = (0..self.width).filter(|i| !used.contains(i)).collect();
         let shown: Vec<String> = others.iter().take(8).map(|&i| name(i)).collect();
         let more = if others.len() > 8 { format!(" and {} more", others.len() - 8) } else { String::new() };
-        (!others.is_empty()).then(|| format!("{}: left out: columns {}{more}", self.path.display(), shown.join(", ")))
+        (!others.is_empty()).then(|| format!("{}: ignored columns: {}{more}", self.path.display(), shown.join(", ")))
     }
 
     /// Number of records before the first row.

@@ -1,4 +1,4 @@
-//! A prepared dataset: its manifest, its partition report, and degrees from the mapped topology.
+//! Describes a prepared dataset: manifest, partition report, and degrees from the mapped topology.
 
 use std::path::{Path, PathBuf};
 
@@ -10,23 +10,23 @@ use crate::error::Result;
 use crate::prepare::Quality;
 use crate::progress::Progress;
 
-/// What a prepared dataset holds.
+/// The description of a prepared dataset.
 #[derive(Clone, Debug, Serialize)]
 pub struct Prepared {
     /// The folder.
     pub path: PathBuf,
-    /// Size of all partitions' files.
+    /// Size of the partitions' files in bytes.
     pub bytes: u64,
-    /// Degrees as they will be trained on: mirrored, and without what was dropped.
+    /// In-degrees in the dataset, after mirroring and dropping.
     pub in_degrees: InDegrees,
-    /// `partition.json`, the report on the partition's quality, where there is one.
+    /// The report `partition.json` on the quality of the partition, if it exists.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub quality: Option<Quality>,
     /// Counts, offsets, partitions, settings, fingerprint.
     pub manifest: Manifest,
 }
 
-/// Numbers of in-edges over all nodes.
+/// In-degrees of all nodes.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct InDegrees {
     /// Nodes without in-edges.
@@ -35,11 +35,11 @@ pub struct InDegrees {
     pub mean: f64,
     /// Largest.
     pub max: u64,
-    /// How many nodes have a degree in 1, 2–3, 4–7, …
+    /// Numbers of nodes with degree 1, 2–3, 4–7, …
     pub histogram: Vec<Bin>,
 }
 
-/// Opens the dataset, verifies all its files, and reads its topology, partition by partition.
+/// Opens and verifies the dataset, and reads its topology, partition by partition.
 pub(super) fn inspect(path: &Path, progress: &dyn Progress) -> Result<Prepared> {
     let dataset = Dataset::open(path)?;
     dataset.verify(progress)?;
@@ -69,7 +69,7 @@ pub(super) fn inspect(path: &Path, progress: &dyn Progress) -> Result<Prepared> 
     })
 }
 
-/// Size of a partition's files.
+/// Returns the size of a partition's files in bytes.
 pub(super) fn part_bytes(part: &PartitionInfo) -> u64 {
     part.topology.bytes + part.node_columns.bytes + part.features.map_or(0, |file| file.bytes)
 }

@@ -1,4 +1,4 @@
-//! Degrees of a dump, by one pass over its edges.
+//! Counts the degrees of a dump in one pass over its edges.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -12,17 +12,17 @@ use super::Table;
 use crate::error::{Error, Result};
 use crate::progress::Progress;
 
-/// Degrees as the rows stand: nothing is mirrored or dropped. A node's degree is the number of row ends that name it.
+/// Degrees of the rows, without mirroring or dropping. A node's degree is the number of row ends with its id.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Degrees {
-    /// Nodes that some edge names.
+    /// Nodes with at least one edge.
     pub nodes_with_edges: u64,
-    /// Nodes of the node table that no edge names, when there is such a table.
+    /// Nodes of the node table without an edge; `None` without a node table.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub isolated: Option<u64>,
-    /// Rows whose two ends are the same node.
+    /// Rows whose ends are the same node.
     pub self_loops: u64,
-    /// Mean degree of the nodes that have any.
+    /// Mean degree of the nodes with edges.
     pub mean: f64,
     /// Largest degree.
     pub max: u64,
@@ -30,25 +30,25 @@ pub struct Degrees {
     pub max_out: u64,
     /// Largest number of rows with one destination.
     pub max_in: u64,
-    /// How many nodes have a degree in 1, 2–3, 4–7, …
+    /// Numbers of nodes with degree 1, 2–3, 4–7, …
     pub histogram: Vec<Bin>,
 }
 
 /// A bin of a histogram of degrees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Bin {
-    /// Smallest degree in it.
+    /// Smallest degree of the bin.
     pub from: u64,
-    /// Largest degree in it.
+    /// Largest degree of the bin.
     pub to: u64,
     /// Number of nodes.
     pub nodes: u64,
 }
 
-/// More distinct ids than this are not counted one by one when they are text or far apart.
+/// Limit of distinct ids for counting by hash.
 const MAX_HASHED: usize = 1 << 26;
 
-/// Rows with a node as source and as destination.
+/// Numbers of rows with a node as source and as destination.
 #[derive(Clone, Copy, Default)]
 struct Ends {
     out: u32,
@@ -58,11 +58,11 @@ struct Ends {
 enum Counts {
     /// Ids are `base..base + len`.
     Dense { base: i64, ends: Vec<Ends> },
-    /// By hash of the id: two ids that share one count as one, which is less than likely below 2^30 nodes.
+    /// Counts by hash of the id. A collision, which merges two ids, is unlikely below 2^30 nodes.
     Hashed { by_hash: HashMap<u64, Ends>, hasher: RandomState },
 }
 
-/// Counts degrees, or notes why not.
+/// Counts degrees, or adds a note with the reason why not.
 pub(super) fn count(
     edges: &Table,
     nodes: Option<u64>,
@@ -85,7 +85,7 @@ pub(super) fn count(
         notes.push(format!("{}: {nulls} rows without source or destination", edges.name));
     }
     if full {
-        notes.push(format!("{}: more than {MAX_HASHED} distinct ids: degrees are not counted", edges.name));
+        notes.push(format!("{}: more than {MAX_HASHED} distinct ids, so degrees are not counted", edges.name));
         return Ok(None);
     }
     Ok(Some(counts.summary(nodes, self_loops)))
@@ -97,7 +97,7 @@ impl Counts {
         let kinds = columns.map(|column| (column.arrow_type.is_integer(), is_text(&column.arrow_type)));
         if kinds != [(true, false); 2] && kinds != [(false, true); 2] {
             let types = columns.map(|column| column.data_type.as_str()).join(" and ");
-            notes.push(format!("{}: ids are {types}: degrees are not counted", edges.name));
+            notes.push(format!("{}: ids are {types}, so degrees are not counted", edges.name));
             return None;
         }
         let ranges = columns[0].integer_range().zip(columns[1].integer_range());
@@ -113,7 +113,7 @@ impl Counts {
         }
     }
 
-    /// Counts one batch and returns its self-loops. Rows with a null are left out.
+    /// Counts one batch, without rows that have a null. Returns the number of self-loops.
     fn add(&mut self, src: &ArrayRef, dst: &ArrayRef) -> Result<u64> {
         let convert = |column: &ArrayRef, to| cast(column, to).map_err(|e| Error::Bug(format!("cast of ids: {e}")));
         let integers = src.data_type().is_integer();
@@ -124,7 +124,7 @@ impl Counts {
                 let pairs = src.as_primitive::<Int64Type>().iter().zip(dst.as_primitive::<Int64Type>());
                 for (src, dst) in pairs.filter_map(|(src, dst)| src.zip(dst)) {
                     self_loops += u64::from(src == dst);
-                    // Statistics that lie would put an id outside: such rows are left out.
+                    // An id outside contradicts the file's statistics; it is not counted.
                     let place = |id: i64| usize::try_from(id.wrapping_sub(*base)).ok();
                     if let Some(node) = place(src).and_then(|i| ends.get_mut(i)) {
                         node.out = node.out.saturating_add(1);
@@ -163,7 +163,7 @@ impl Counts {
     fn summary(&self, nodes: Option<u64>, self_loops: u64) -> Degrees {
         let mut histogram = [0u64; 34];
         let (mut sum, mut max, mut max_out, mut max_in) = (0u64, 0, 0, 0);
-        let mut take = |node: &Ends| {
+        let mut add = |node: &Ends| {
             let degree = u64::from(node.out) + u64::from(node.into);
             if degree > 0 {
                 histogram[degree.ilog2() as usize] += 1;
@@ -174,8 +174,8 @@ impl Counts {
             }
         };
         match self {
-            Self::Dense { ends, .. } => ends.iter().for_each(&mut take),
-            Self::Hashed { by_hash, .. } => by_hash.values().for_each(&mut take),
+            Self::Dense { ends, .. } => ends.iter().for_each(&mut add),
+            Self::Hashed { by_hash, .. } => by_hash.values().for_each(&mut add),
         }
         let with = histogram.iter().sum::<u64>();
         Degrees {
@@ -191,7 +191,7 @@ impl Counts {
     }
 }
 
-/// Bins by powers of two, up to the last that is not empty.
+/// Returns bins by powers of two, up to the last non-empty one.
 pub(super) fn bins(by_power: &[u64]) -> Vec<Bin> {
     let used = by_power.iter().rposition(|&nodes| nodes > 0).map_or(0, |last| last + 1);
     let bin = |(power, &nodes): (usize, &u64)| Bin { from: 1 << power, to: (2 << power) - 1, nodes };

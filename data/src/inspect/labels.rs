@@ -1,4 +1,4 @@
-//! Labels and splits of a dump, by one pass over their columns.
+//! Counts labels and splits of a dump in one pass over their columns.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use super::Table;
 use crate::error::{Error, Result};
 use crate::progress::Progress;
 
-/// What the column `label` holds. A negative or missing label is none.
+/// Content of the column `label`. A negative or missing label means unlabeled.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "task", rename_all = "kebab-case")]
 pub enum Labels {
@@ -42,19 +42,19 @@ pub enum Labels {
     },
 }
 
-/// Nodes of each split, by the name in the column `split`; a missing one counts as `none`.
+/// Number of nodes of each split, by name. A missing split counts as `none`.
 pub type Splits = BTreeMap<String, u64>;
 
-/// More classes than this are not listed.
+/// Limit of distinct classes.
 const MAX_DISTINCT: usize = 1 << 16;
-/// More split names than this are not listed.
+/// Limit of distinct split names.
 const MAX_SPLITS: usize = 64;
 
 fn convert(column: &ArrayRef, to: &DataType) -> Result<ArrayRef> {
     cast(column, to).map_err(|e| Error::Bug(format!("cast to {to}: {e}")))
 }
 
-/// Counts the labels in column `name`, or notes why not.
+/// Counts the labels in column `name`, or adds a note with the reason why not.
 pub(super) fn count_labels(
     table: &Table,
     name: &str,
@@ -69,12 +69,12 @@ pub(super) fn count_labels(
             count_multi(table, name, progress)?
         }
         _ => {
-            notes.push(format!("{}: labels are {}: not counted", table.name, column.data_type));
+            notes.push(format!("{}: labels are {}, so they are not counted", table.name, column.data_type));
             return Ok(None);
         }
     };
     if labels.is_none() {
-        notes.push(format!("{}: more than {MAX_DISTINCT} distinct labels: not counted", table.name));
+        notes.push(format!("{}: more than {MAX_DISTINCT} distinct labels, so they are not counted", table.name));
     }
     Ok(labels)
 }
@@ -95,7 +95,7 @@ fn count_classes(table: &Table, name: &str, progress: &dyn Progress) -> Result<O
     Ok((counts.len() <= MAX_DISTINCT).then_some(Labels::Classes { counts, unlabelled }))
 }
 
-/// Lists of class numbers. (A list of zeros and ones per class cannot be told apart from one, and reads as classes.)
+/// Counts lists of class numbers. A list of flags per class looks the same and is counted as class numbers.
 fn count_multi(table: &Table, name: &str, progress: &dyn Progress) -> Result<Option<Labels>> {
     let (mut counts, mut unlabelled) = (BTreeMap::new(), 0);
     let item = arrow::datatypes::Field::new_list_field(DataType::Int64, true);
@@ -131,7 +131,7 @@ fn count_values(table: &Table, name: &str, progress: &dyn Progress) -> Result<La
     Ok(Labels::Values { min, max, mean: sum / n.max(1) as f64, unlabelled })
 }
 
-/// Counts the splits in column `name`, or notes why not.
+/// Counts the splits in column `name`, or adds a note with the reason why not.
 pub(super) fn count_splits(
     table: &Table,
     name: &str,
@@ -152,7 +152,7 @@ pub(super) fn count_splits(
         Ok(())
     })?;
     if counts.len() > MAX_SPLITS {
-        notes.push(format!("{}: more than {MAX_SPLITS} different splits: not counted", table.name));
+        notes.push(format!("{}: more than {MAX_SPLITS} different splits, so they are not counted", table.name));
         return Ok(None);
     }
     Ok(Some(counts))

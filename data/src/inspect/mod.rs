@@ -1,7 +1,7 @@
-//! What is in a dump, on this machine or in an object store, or in a prepared dataset.
+//! Describes dumps, local or in an object store, and prepared datasets.
 //!
-//! Everything that footers and manifests tell is taken from there; degrees, classes and splits need one streaming
-//! pass over their columns alone. Memory: eight bytes a node for degrees (about forty when ids are text or far apart).
+//! Most facts are read from footers and manifests. Degrees, classes and splits need one streaming pass over their
+//! columns. Memory: 8 bytes per node for degrees, or about 40 if ids are text or far apart.
 
 mod dataset;
 mod degrees;
@@ -23,22 +23,22 @@ use crate::error::{Error, Fault, Result};
 use crate::progress::Progress;
 use crate::source::{RETRY, expand, is_url};
 
-/// What was found at a path. Prints as text; serializes as JSON with a `kind`.
+/// The description of a path. It prints as text and serializes as JSON with a `kind`.
 #[derive(Clone, Debug, Serialize)]
 #[serde(tag = "kind", rename_all = "lowercase")]
 pub enum Inspection {
     /// Parquet files.
     Dump(Box<Dump>),
-    /// A dataset that `gnnflow prepare` wrote.
+    /// A prepared dataset.
     Dataset(Box<Prepared>),
 }
 
 /// One table, or a node and an edge table.
 #[derive(Clone, Debug, Serialize)]
 pub struct Dump {
-    /// What was asked for.
+    /// The inspected path.
     pub path: PathBuf,
-    /// The tables: nodes before edges.
+    /// The tables, nodes before edges.
     pub tables: Vec<Table>,
     /// From the column `label`.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -55,25 +55,25 @@ pub struct Dump {
     /// From the columns `src` and `dst`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub degrees: Option<Degrees>,
-    /// What is odd, or could not be counted and why.
+    /// Irregularities, and reasons why something was not counted.
     pub notes: Vec<String>,
 }
 
-/// What a path seems to be, by its looks alone.
+/// The kind of a path, guessed without reading files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// A Parquet file, or a folder with such files.
     Dump,
     /// A folder with `manifest.json`.
     Dataset,
-    /// A folder with `summary.json` or `metrics.jsonl`: a run, which the program itself knows how to read.
+    /// A run: a folder with `summary.json` or `metrics.jsonl`. The program `gnnflow` describes these.
     Run,
 }
 
-/// Tells dumps, datasets and runs apart.
+/// Returns the kind of a path.
 ///
 /// # Errors
-/// When there is nothing, or nothing of these.
+/// When the path does not exist or is none of these.
 pub fn kind(path: &Path) -> Result<Kind> {
     if is_url(path) {
         return Ok(Kind::Dump);
@@ -90,16 +90,16 @@ pub fn kind(path: &Path) -> Result<Kind> {
     }
 }
 
-/// Looks into a dump or a prepared dataset.
+/// Describes a dump or a prepared dataset.
 ///
 /// # Errors
-/// Nothing there, files that are not whole Parquet files, a damaged dataset; [`Error::Setting`] for a run folder.
+/// When the path does not exist, a file or the dataset is damaged; [`Error::Setting`] for a run folder.
 pub fn inspect(path: &Path, progress: &dyn Progress) -> Result<Inspection> {
     match kind(path)? {
         Kind::Dump => inspect_dump(path, progress).map(Box::new).map(Inspection::Dump),
         Kind::Dataset => dataset::inspect(path, progress).map(Box::new).map(Inspection::Dataset),
         Kind::Run => {
-            let reason = format!("{} is a run folder, neither dump nor dataset", path.display());
+            let reason = format!("{} is a run folder, not a dump or a dataset; use `gnnflow inspect`", path.display());
             Err(Error::Setting { key: "path", reason })
         }
     }
@@ -138,7 +138,7 @@ fn inspect_dump(path: &Path, progress: &dyn Progress) -> Result<Dump> {
     Ok(dump)
 }
 
-/// The tables of a dump by name, each with its files.
+/// Returns names and files of the tables of a dump.
 fn dump_tables(path: &Path) -> Result<Vec<(String, Vec<DumpFile>)>> {
     let name =
         |path: &Path| path.file_name().map_or_else(|| path.display().to_string(), |n| n.to_string_lossy().into());
@@ -147,14 +147,14 @@ fn dump_tables(path: &Path) -> Result<Vec<(String, Vec<DumpFile>)>> {
         return Ok(vec![(name(path), files(path)?)]);
     }
     let mut tables = Vec::new();
-    // A URL that names an object holds no tables below it.
+    // A URL of an object has no tables below it.
     let folder = !is_url(path) || path.to_string_lossy().ends_with('/');
     for candidates in [["nodes.parquet", "nodes"], ["edges.parquet", "edges"]] {
         for table in candidates.map(|name| path.join(name)).into_iter().filter(|_| folder) {
             match if is_url(path) || table.exists() { files(&table) } else { continue } {
                 Ok(found) => tables.push((name(&table), found)),
                 Err(Error::NoFiles { .. } | Error::Missing { .. }) => continue,
-                // If it was not to be read, the folder is not either, and that is told.
+                // If access was refused, reading the whole folder below fails with the same reason.
                 Err(Error::Remote { fault: Fault::Input, .. }) => continue,
                 Err(error) => return Err(error),
             }
@@ -167,7 +167,7 @@ fn dump_tables(path: &Path) -> Result<Vec<(String, Vec<DumpFile>)>> {
     Ok(tables)
 }
 
-/// Whom errors say that files were looked for.
+/// The role of the files in errors.
 const ROLE: &str = "inspect";
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Tables of Parquet files: what the footers say, and a streaming reader of some columns.
+//! Tables of Parquet files: facts from their footers, and a streaming reader of some columns.
 
 use std::sync::Arc;
 
@@ -14,11 +14,11 @@ use crate::error::{Error, Result};
 use crate::generate::RECIPE_KEY;
 use crate::progress::Progress;
 
-/// How a dump's maker may have noted what it did, in the footers: the key, and what it is called here.
-const NOTES: [(&str, &str); 2] = [(crate::import::NOTE_KEY, "import"), (crate::export::NOTE_KEY, "export")];
-/// Whom errors say the files were read for.
+/// Keys in the footers for the origin of a dump, and the names of these origins.
+const ORIGINS: [(&str, &str); 2] = [(crate::import::NOTE_KEY, "import"), (crate::export::NOTE_KEY, "export")];
+/// The role of the files in errors.
 const ROLE: &str = "inspect";
-/// Rows that are read at a time.
+/// Rows per record batch.
 const ROWS: usize = 1 << 14;
 
 /// A table in one or more Parquet files.
@@ -41,10 +41,10 @@ pub struct Table {
     /// The program that wrote the first file.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub created_by: Option<String>,
-    /// Generator and settings, when `gnnflow generate` made it.
+    /// Generator and settings, if `gnnflow generate` made the table.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub recipe: Option<Value>,
-    /// What it was made from, when `gnnflow import` or `gnnflow export` made it: `import` or `export`, and their note.
+    /// `import` or `export` and the origin, if `gnnflow import` or `gnnflow export` made the table.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub made_by: Option<(String, Value)>,
     #[serde(skip)]
@@ -59,19 +59,19 @@ pub struct Column {
     /// Its Arrow type.
     #[serde(rename = "type")]
     pub data_type: String,
-    /// Values in every row, for lists of fixed size.
+    /// Values per row, for lists of fixed size.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub width: Option<usize>,
-    /// Nulls, where every row group's statistics tell.
+    /// Number of nulls, if the statistics of all row groups have it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub nulls: Option<u64>,
-    /// Smallest value, where every row group's statistics tell: integers, floats and text.
+    /// Smallest value of integers, floats and text, if the statistics of all row groups have it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub min: Option<Value>,
-    /// Largest value, likewise.
+    /// Largest value, in the same way.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max: Option<Value>,
-    /// Size in the files, compressed.
+    /// Compressed size in bytes.
     pub bytes: u64,
     #[serde(skip)]
     pub(super) arrow_type: DataType,
@@ -121,7 +121,7 @@ impl Table {
             let pair = meta.key_value_metadata()?.iter().find(|pair| pair.key == key)?;
             serde_json::from_str(pair.value.as_deref()?).ok()
         };
-        let made_by = NOTES.iter().find_map(|&(key, name)| Some((name.to_owned(), value(key)?)));
+        let made_by = ORIGINS.iter().find_map(|&(key, name)| Some((name.to_owned(), value(key)?)));
         Self {
             name: name.to_owned(),
             files: files.len(),
@@ -137,12 +137,12 @@ impl Table {
         }
     }
 
-    /// The column of that name.
+    /// Returns the column with this name.
     pub fn column(&self, name: &str) -> Option<&Column> {
         self.columns.iter().find(|column| column.name == name)
     }
 
-    /// Streams some columns of all files through `visit`, in the order in which the files hold them.
+    /// Passes some columns of all files to `visit`, in the order of the files.
     pub(super) fn scan(
         &self,
         columns: &[&str],
@@ -180,7 +180,7 @@ impl Column {
         Self { name, data_type, width, nulls, min, max, bytes: 0, arrow_type }
     }
 
-    /// Takes in the statistics of one row group; what is unknown there is unknown for good.
+    /// Adds the statistics of one row group. A value that is missing there becomes unknown for the column.
     fn merge(&mut self, statistics: Option<&Statistics>) {
         let nested = self.arrow_type.is_nested();
         let statistics = statistics.filter(|_| !nested);
@@ -195,7 +195,7 @@ impl Column {
         self.max = extend(self.max.take(), high, false);
     }
 
-    /// Smallest and largest value of an integer column.
+    /// Returns the smallest and the largest value of an integer column.
     pub(super) fn integer_range(&self) -> Option<(i64, i64)> {
         Some((self.min.as_ref()?.as_i64()?, self.max.as_ref()?.as_i64()?))
     }
@@ -211,7 +211,7 @@ fn is_below(a: &Value, b: &Value) -> bool {
     }
 }
 
-/// Bounds as JSON values. Unsigned columns keep their bits in signed statistics.
+/// Returns bounds as JSON values. Statistics store unsigned values as signed ones of equal bits.
 fn bounds(statistics: &Statistics, data_type: &DataType) -> (Option<Value>, Option<Value>) {
     let integers = |low: Option<i64>, high: Option<i64>| (low.map(Value::from), high.map(Value::from));
     let text = |bytes: Option<&[u8]>| bytes.and_then(|b| std::str::from_utf8(b).ok()).map(Value::from);

@@ -1,4 +1,4 @@
-//! Inspections of generated dumps, of hand-made ones with every kind of id, and of real graphs.
+//! Inspects generated dumps, dumps with every kind of id, and real graphs.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -29,8 +29,8 @@ fn dump(path: &Path) -> Dump {
     }
 }
 
-/// The obvious program: degree of each id, by a map.
-fn naive(rows: &[(String, String)]) -> (HashMap<String, u64>, u64) {
+/// The reference implementation: degrees by id, and the number of self-loops.
+fn reference(rows: &[(String, String)]) -> (HashMap<String, u64>, u64) {
     let mut degrees = HashMap::new();
     for (src, dst) in rows {
         *degrees.entry(src.clone()).or_insert(0) += 1;
@@ -40,12 +40,12 @@ fn naive(rows: &[(String, String)]) -> (HashMap<String, u64>, u64) {
 }
 
 #[test]
-fn degrees_are_those_of_a_naive_count_for_every_kind_of_id() {
+fn degrees_equal_the_reference_for_every_kind_of_id() {
     let folder = tempfile::tempdir().unwrap();
     let pairs: Vec<(u32, u32)> = (0..500u32).map(|i| (i * i % 37, i * 7 % 53)).collect();
     let text = |x: u32| format!("node-{x}");
     let rows: Vec<_> = pairs.iter().map(|&(a, b)| (text(a), text(b))).collect();
-    let (expected, self_loops) = naive(&rows);
+    let (expected, self_loops) = reference(&rows);
     let both = |column: &dyn Fn(Vec<u32>) -> ArrayRef| {
         let (src, dst) = pairs.iter().copied().unzip();
         vec![("src", column(src)), ("dst", column(dst))]
@@ -78,7 +78,7 @@ fn degrees_are_those_of_a_naive_count_for_every_kind_of_id() {
 }
 
 #[test]
-fn a_generated_dump_is_described_in_full() {
+fn description_of_a_generated_dump_is_complete() {
     let folder = tempfile::tempdir().unwrap();
     let graph = Planted { nodes: 3000, edges: 9000, features: 7, classes: 3, files: 2, ..Planted::default() };
     graph.write(folder.path(), &Silent).unwrap();
@@ -104,7 +104,7 @@ fn a_generated_dump_is_described_in_full() {
 }
 
 #[test]
-fn labels_of_every_kind() {
+fn labels_of_every_kind_are_counted() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("nodes.parquet");
     let some = |rows: &[&[i64]]| {
@@ -124,7 +124,7 @@ fn labels_of_every_kind() {
 }
 
 #[test]
-fn what_is_not_there_or_not_whole_is_named() {
+fn error_names_the_missing_or_damaged_path() {
     let folder = tempfile::tempdir().unwrap();
     let error = |path: &Path| inspect(path, &Silent).unwrap_err().to_string();
     assert!(error(&folder.path().join("nope")).contains("nope"));
@@ -140,7 +140,7 @@ fn what_is_not_there_or_not_whole_is_named() {
 }
 
 #[test]
-fn files_with_other_columns_are_noted() {
+fn file_with_other_columns_adds_a_note() {
     let folder = tempfile::tempdir().unwrap();
     write(&folder.path().join("a.parquet"), vec![("x", Arc::new(Int64Array::from(vec![1])))]);
     write(&folder.path().join("b.parquet"), vec![("x", Arc::new(StringArray::from(vec!["1"])))]);
@@ -160,7 +160,7 @@ fn real_graphs_have_their_published_counts() {
     ] {
         let path = root.join(name);
         if !path.exists() {
-            println!("skipped: {} is not here", path.display());
+            println!("skipped: {} does not exist", path.display());
             continue;
         }
         let dump = dump(&path);
@@ -178,7 +178,7 @@ fn real_graphs_have_their_published_counts() {
 }
 
 #[test]
-fn a_prepared_dataset_is_described_in_full() {
+fn description_of_a_prepared_dataset_is_complete() {
     let folder = tempfile::tempdir().unwrap();
     let (dump, out) = (folder.path().join("dump"), folder.path().join("dataset"));
     Planted { nodes: 3000, edges: 9000, features: 7, classes: 3, ..Planted::default() }.write(&dump, &Silent).unwrap();
@@ -189,9 +189,9 @@ fn a_prepared_dataset_is_described_in_full() {
     let settings = PrepareSettings { memory: 1 << 20, ..PrepareSettings::new(&out, 4) };
     let manifest = prepare(&source, &Modulo, &settings, &Silent).unwrap();
 
-    let Inspection::Dataset(found) = inspect(&out, &Silent).unwrap() else { panic!("taken for a dump") };
+    let Inspection::Dataset(found) = inspect(&out, &Silent).unwrap() else { panic!("described as a dump") };
     assert_eq!(found.manifest, manifest);
-    // Degrees again, from the files, by another way.
+    // The degrees from the files, computed independently.
     let dataset = crate::Dataset::open(&out).unwrap();
     let degrees: Vec<usize> = (0..4)
         .flat_map(|part| {
@@ -210,7 +210,7 @@ fn a_prepared_dataset_is_described_in_full() {
     assert!(found.bytes > on_disk("topology.arrow") + on_disk("features.arrow"));
     let text = Inspection::Dataset(found.clone()).to_string();
     for word in
-        ["3,000 with int ids", "mirrored", "7 × f32", "class, 3,000 nodes labelled", "modulo, 4 parts", "edge cut"]
+        ["3,000 with int ids", "mirrored", "7 × f32", "class, 3,000 nodes labeled", "modulo, 4 parts", "edge cut"]
     {
         assert!(text.contains(word), "no {word:?} in:\n{text}");
     }
@@ -233,9 +233,9 @@ fn splits_and_classes_of_edges_are_counted() {
     let out = folder.path().join("dataset");
     prepare(&source, &Modulo, &PrepareSettings::new(&out, 2), &Silent).unwrap();
     let text = inspect(&out, &Silent).unwrap().to_string();
-    // Rows by r % 5; classes by r % 3, but for r % 7 == 6.
+    // Row `r` has split `r % 5` and class `r % 3`, except for `r % 7 == 6`.
     let class = |class: usize| (0..100).filter(|r| r % 7 != 6 && r % 3 == class).count();
-    let classes = format!("86 edges labelled: 3 classes (c0: {}, c1: {}, c2: {})", class(0), class(1), class(2));
+    let classes = format!("86 edges labeled: 3 classes (c0: {}, c1: {}, c2: {})", class(0), class(1), class(2));
     for words in ["train 40, val 20, test 20, none 20", &classes] {
         assert!(text.lines().any(|line| line.contains("edge") && line.contains(words)), "no {words:?} in:\n{text}");
     }

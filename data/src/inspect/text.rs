@@ -1,4 +1,4 @@
-//! Inspections as text for people.
+//! Formats inspections as text.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Display, Formatter};
@@ -32,7 +32,7 @@ fn line(f: &mut Formatter<'_>, name: &str, rest: impl Display) -> fmt::Result {
     writeln!(f, "{name:<10} {rest}")
 }
 
-/// Rows of cells under one another, columns as wide as their widest cell; the first is left-aligned.
+/// Writes rows of cells with aligned columns. The first column is left-aligned, the others right-aligned.
 fn grid(f: &mut Formatter<'_>, rows: &[Vec<String>]) -> fmt::Result {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width = |c: usize| rows.iter().filter_map(|row| row.get(c)).map(|cell| cell.chars().count()).max().unwrap_or(0);
@@ -118,13 +118,13 @@ impl Display for Labels {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         match self {
             Self::Classes { counts, unlabelled } => {
-                write!(f, "one of {}; {} without", classes(counts), count(*unlabelled))
+                write!(f, "one of {}; {} without a label", classes(counts), count(*unlabelled))
             }
             Self::MultiLabel { counts, unlabelled } => {
-                write!(f, "any of {}; {} without", classes(counts), count(*unlabelled))
+                write!(f, "any of {}; {} without a label", classes(counts), count(*unlabelled))
             }
             Self::Values { min, max, mean, unlabelled } => {
-                write!(f, "values {min} … {max}, mean {mean:.4}; {} without", count(*unlabelled))
+                write!(f, "values {min} … {max}, mean {mean:.4}; {} without a label", count(*unlabelled))
             }
         }
     }
@@ -134,21 +134,21 @@ fn classes(counts: &BTreeMap<i64, u64>) -> String {
     list_classes(counts.iter().map(|(class, nodes)| (class.to_string(), *nodes)))
 }
 
-/// How many there are in each split.
+/// Returns the size of each split.
 fn split_sizes(splits: &SplitCounts) -> String {
     let SplitCounts { none, train, val, test } = *splits;
     let sizes = [("train", train), ("val", val), ("test", test), ("none", none)];
     sizes.map(|(name, size)| format!("{name} {}", count(size))).join(", ")
 }
 
-/// How many there are of each class, after a colon; nothing for values.
+/// Returns a colon and the size of each class; empty for values.
 fn label_counts(labels: &LabelInfo) -> String {
     let name = |class: usize| labels.names.get(class).cloned().unwrap_or_else(|| class.to_string());
     let counts: Vec<_> = labels.counts.iter().enumerate().map(|(class, &nodes)| (name(class), nodes)).collect();
     if counts.is_empty() { String::new() } else { format!(": {}", list_classes(counts.into_iter())) }
 }
 
-/// The number of classes and the nodes of the first twelve.
+/// Returns the number of classes and the sizes of the first twelve.
 fn list_classes(counts: impl ExactSizeIterator<Item = (String, u64)>) -> String {
     let total = counted(counts.len() as u64, "class");
     let dots = if counts.len() > 12 { ", …" } else { "" };
@@ -162,7 +162,7 @@ impl Display for Degrees {
         let isolated = isolated.map_or_else(String::new, |n| format!(", {} isolated", count(n)));
         let nodes = format!("{} with edges{isolated}, {}", count(*nodes_with_edges), counted(*self_loops, "self-loop"));
         let most = format!("largest {} (out {}, in {})", count(*max), count(*max_out), count(*max_in));
-        line(f, "degrees", format_args!("as the rows stand: {nodes}; mean {mean:.2}, {most}"))?;
+        line(f, "degrees", format_args!("without mirroring: {nodes}; mean {mean:.2}, {most}"))?;
         bars(f, histogram)
     }
 }
@@ -173,7 +173,7 @@ impl Display for InDegrees {
         line(
             f,
             "in-degrees",
-            format_args!("mean {mean:.2}, largest {}; {} without", count(*max), counted(*zero, "node")),
+            format_args!("mean {mean:.2}, largest {}; {} without in-edges", count(*max), counted(*zero, "node")),
         )?;
         bars(f, histogram)
     }
@@ -218,11 +218,11 @@ impl Display for Prepared {
         let c = &m.cleaning;
         let changed = [
             (c.nodes_created, "nodes created"),
-            (c.outside_core, "nodes outside the core left out"),
-            (c.outside_component, "nodes outside the largest component left out"),
-            (c.isolated_dropped, "isolated nodes left out"),
-            (c.edges_dropped, "rows of edges left out with them"),
-            (m.unknown_dropped, "rows of edges that name unknown nodes left out"),
+            (c.outside_core, "nodes outside the core dropped"),
+            (c.outside_component, "nodes outside the largest component dropped"),
+            (c.isolated_dropped, "isolated nodes dropped"),
+            (c.edges_dropped, "rows of edges dropped with them"),
+            (m.unknown_dropped, "rows of edges with unknown nodes dropped"),
         ];
         let changed: Vec<_> = changed.iter().filter(|(number, _)| *number > 0).collect();
         for (i, (number, what)) in changed.into_iter().enumerate() {
@@ -247,7 +247,7 @@ impl Display for Prepared {
             line(
                 f,
                 "edge labels",
-                format_args!("{} labelled{}", counted(labels.labelled, "edge"), label_counts(labels)),
+                format_args!("{} labeled{}", counted(labels.labelled, "edge"), label_counts(labels)),
             )?;
         }
         let normalize = format!("{:?}", m.features.normalize).to_lowercase();
@@ -259,13 +259,13 @@ impl Display for Prepared {
                     || format!("{} ({layout})", count(dim as u64)),
                     |dtype| format!("{} × {}", count(dim as u64), dtype.word()),
                 );
-                line(f, "features", format_args!("{stored}, normalisation: {normalize}"))?;
+                line(f, "features", format_args!("{stored}, normalization: {normalize}"))?;
             }
         }
         if let Some(labels) = &m.labels {
             let kind = format!("{:?}", labels.kind).to_lowercase();
             let all = label_counts(labels);
-            line(f, "labels", format_args!("{kind}, {} labelled{all}", counted(labels.labelled, "node")))?;
+            line(f, "labels", format_args!("{kind}, {} labeled{all}", counted(labels.labelled, "node")))?;
         }
         line(f, "splits", split_sizes(&m.splits))?;
         line(f, "partition", format_args!("{}, {}", m.method, counted(m.parts() as u64, "part")))?;
@@ -293,7 +293,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn classes_are_counted_and_listed() {
+    fn class_list_has_count_and_sizes() {
         assert_eq!(list_classes([("a".to_owned(), 1)].into_iter()), "1 class (a: 1)");
         assert_eq!(
             list_classes([("a".to_owned(), 1), ("b".to_owned(), 2000)].into_iter()),

@@ -1,10 +1,9 @@
-//! A URL taken apart, as far as a store's client wants it.
+//! Parses URLs of objects.
 
 use std::fmt;
 
 use object_store::path::Path as Key;
 
-/// Which kind of store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Kind {
     S3,
@@ -14,26 +13,26 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    /// What the user can check when access is refused.
+    /// Returns what the user can check when access is refused.
     pub(super) fn credentials(self) -> &'static str {
         match self {
             Self::S3 => {
-                "check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN in the environment and what they may \
-                 read (AWS_SKIP_SIGNATURE=true for a public bucket)"
+                "check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN in the environment and their \
+                 permissions (AWS_SKIP_SIGNATURE=true for a public bucket)"
             }
             Self::Google => {
-                "check GOOGLE_APPLICATION_CREDENTIALS or GOOGLE_SERVICE_ACCOUNT in the environment and what the account may \
-                 read (GOOGLE_SKIP_SIGNATURE=true for a public bucket)"
+                "check GOOGLE_APPLICATION_CREDENTIALS or GOOGLE_SERVICE_ACCOUNT in the environment and the permissions of \
+                 the account (GOOGLE_SKIP_SIGNATURE=true for a public bucket)"
             }
             Self::Azure => {
                 "check AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY or AZURE_STORAGE_SAS_TOKEN in the environment \
-                 and what they may read (AZURE_SKIP_SIGNATURE=true for a public container)"
+                 and their permissions (AZURE_SKIP_SIGNATURE=true for a public container)"
             }
-            Self::Http => "http(s) is read without credentials: name a URL that anyone may read, or a signed one",
+            Self::Http => "http(s) is read without credentials; use a public or a signed URL",
         }
     }
 
-    /// The variable that allows an endpoint without TLS.
+    /// Returns the environment variable that allows an endpoint without TLS.
     pub(super) fn allow_http(self) -> &'static str {
         match self {
             Self::S3 => "AWS_ALLOW_HTTP",
@@ -42,7 +41,7 @@ impl Kind {
         }
     }
 
-    /// What holds the objects.
+    /// Returns the word for a container of objects.
     pub(super) fn bucket(self) -> &'static str {
         match self {
             Self::S3 | Self::Google => "bucket",
@@ -52,19 +51,18 @@ impl Kind {
     }
 }
 
-/// A URL.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Address {
     pub(super) kind: Kind,
-    /// Bucket; container, or `container@account.host`; of HTTP, scheme and host, and the query after a `?`.
-    pub(super) holder: String,
-    /// The object, or what a prefix stands for.
+    /// The bucket; the container, or `container@account.host`; for HTTP, scheme, host, and the query after a `?`.
+    pub(super) container: String,
+    /// The object or prefix.
     pub(super) key: Key,
-    /// Whether it can only be a prefix: it ends with `/` or is the whole bucket.
+    /// Whether the URL can only be a prefix: it ends with `/` or is a whole bucket.
     pub(super) prefix: bool,
 }
 
-/// What is wrong with a URL.
+/// The reason why a URL is invalid.
 #[derive(Debug, PartialEq)]
 pub(super) struct BadAddress(String);
 
@@ -74,7 +72,7 @@ impl fmt::Display for BadAddress {
     }
 }
 
-/// The scheme of a URL and what follows `://`; `None` for anything else.
+/// Splits a URL at `://` into scheme and rest; `None` if it is not a URL.
 pub(super) fn scheme(text: &str) -> Option<(&str, &str)> {
     let (scheme, rest) = text.split_once("://")?;
     let word = |c: char| c.is_ascii_alphanumeric() || "+-.".contains(c);
@@ -84,15 +82,15 @@ pub(super) fn scheme(text: &str) -> Option<(&str, &str)> {
 impl Address {
     pub(super) fn parse(text: &str) -> Result<Self, BadAddress> {
         let bad = |reason: &str| Err(BadAddress(reason.to_owned()));
-        let Some((scheme, rest)) = scheme(text) else { return bad("no URL") };
+        let Some((scheme, rest)) = scheme(text) else { return bad("not a URL") };
         let kind = match scheme.to_ascii_lowercase().as_str() {
             "s3" | "s3a" => Kind::S3,
             "gs" => Kind::Google,
             "az" | "abfs" | "abfss" => Kind::Azure,
             "http" | "https" => Kind::Http,
-            other => return bad(&format!("gnnflow cannot read {other}://, but s3, gs, az, http and https")),
+            other => return bad(&format!("cannot read {other}:// URLs; use s3, gs, az, http or https")),
         };
-        // Keys of buckets stand as they are; over HTTP they are percent-encoded, and a query may sign the request.
+        // Keys of buckets are not encoded. HTTP paths are percent-encoded, and a query may sign the request.
         let (rest, query) = match kind {
             Kind::Http => {
                 let rest = rest.split('#').next().unwrap_or_default();
@@ -102,23 +100,23 @@ impl Address {
         };
         let (host, path) = rest.split_once('/').unwrap_or((rest, ""));
         if host.is_empty() {
-            return bad(&format!("no {} is named after {scheme}://", kind.bucket()));
+            return bad(&format!("the URL has no {}; add it after {scheme}://", kind.bucket()));
         }
         let key = match kind {
             Kind::Http => Key::from_url_path(path),
             _ => Key::parse(path),
         };
         let key = key.map_err(|error| BadAddress(error.to_string()))?;
-        let holder = match (kind, query) {
+        let container = match (kind, query) {
             (Kind::Http, None) => format!("{scheme}://{host}"),
             (Kind::Http, Some(query)) => format!("{scheme}://{host}?{query}"),
             _ => host.to_owned(),
         };
         let prefix = path.is_empty() || path.ends_with('/');
         if prefix && kind == Kind::Http {
-            return bad("an http server cannot be asked what it has below a URL: name the files one by one");
+            return bad("an HTTP server cannot list files; give the URL of each file");
         }
-        Ok(Self { kind, holder, key, prefix })
+        Ok(Self { kind, container, key, prefix })
     }
 }
 
@@ -128,12 +126,12 @@ mod tests {
 
     fn parse(text: &str) -> (Kind, String, String, bool) {
         let address = Address::parse(text).unwrap();
-        (address.kind, address.holder, address.key.to_string(), address.prefix)
+        (address.kind, address.container, address.key.to_string(), address.prefix)
     }
 
     #[test]
-    fn urls_of_every_kind() {
-        let parsed = |kind, holder: &str, key: &str, prefix| (kind, holder.to_owned(), key.to_owned(), prefix);
+    fn urls_of_every_kind_are_parsed() {
+        let parsed = |kind, container: &str, key: &str, prefix| (kind, container.to_owned(), key.to_owned(), prefix);
         for (text, expected) in [
             ("s3://b/dir/n.parquet", parsed(Kind::S3, "b", "dir/n.parquet", false)),
             ("S3a://b/dir/", parsed(Kind::S3, "b", "dir", true)),
@@ -148,14 +146,14 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_said() {
+    fn invalid_url_error_states_the_reason() {
         for (text, words) in [
             ("ftp://h/x", "cannot read ftp://"),
             ("file:///x", "cannot read file://"),
-            ("s3:///x", "no bucket is named after s3://"),
-            ("az://", "no container is named"),
-            ("https://h/dir/", "name the files one by one"),
-            ("https://h", "name the files one by one"),
+            ("s3:///x", "the URL has no bucket; add it after s3://"),
+            ("az://", "the URL has no container"),
+            ("https://h/dir/", "give the URL of each file"),
+            ("https://h", "give the URL of each file"),
             ("s3://b/a//c", "empty path segment"),
             ("s3://b/../c", ".."),
         ] {

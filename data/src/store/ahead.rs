@@ -1,8 +1,8 @@
-//! A row group's columns, fetched before they are needed.
+//! Reads the columns of a row group ahead.
 //!
-//! The wanted column chunks are cut into segments of about the same rows: together [`SHARE`] bytes (all of the row group, if it is
-//! smaller). Segments that lie close together are fetched with one request. While one is decoded, the next is
-//! under way; pages that cross from one to the other are put together. What has been decoded is let go.
+//! The requested column chunks are divided into segments of about the same rows: together [`SHARE`] bytes, or the whole
+//! row group if it is smaller. Adjacent segments share a request. While one segment is decoded, the next one is fetched.
+//! Pages that cross a segment boundary are concatenated. Decoded segments are released.
 
 use std::collections::VecDeque;
 use std::io::Read;
@@ -17,62 +17,62 @@ use super::object::Object;
 use super::{Pending, wait};
 use crate::error::{Error, Result};
 
-/// Bytes that one reading thread holds of objects, at most: a fifth each in the segments that are decoded, those under way,
-/// those whose last page is still in use, the first ones of its next row group, and what lies between columns. Besides, a page
-/// that is longer than its column's segment, and 4 KiB per column.
+/// Largest number of bytes of objects in memory per reading thread. A fifth each is for segments being decoded, segments
+/// in flight, segments whose last page is in use, first segments of the next row group, and gaps between columns. A page
+/// longer than its column's segment, and 4 KiB per column, are extra.
 pub(crate) const READ_AHEAD: u64 = 32 << 20;
-/// Bytes of the segments that are fetched together.
+/// Total bytes of segments that are fetched together.
 pub(crate) const SHARE: u64 = READ_AHEAD / 5;
 
-/// Shortest segment.
+/// Minimal length of a segment.
 const SHORTEST: u64 = 4 << 10;
-/// Columns at most this far apart are fetched with one request.
+/// Columns at most this many bytes apart share a request.
 const GAP: u64 = 64 << 10;
 
-/// Some columns of a row group, as Parquet's reader wants them. Clones are the same.
+/// Some columns of a row group, as a source for the Parquet reader. Clones share all data.
 #[derive(Clone)]
 pub(crate) struct RowGroup(Arc<Group>);
 
 struct Group {
     object: Arc<Object>,
-    /// The wanted column chunks in file order, none empty, none overlapping.
+    /// The requested column chunks in file order; none is empty, and none overlap.
     columns: Vec<Mutex<Column>>,
-    /// First bytes of the columns.
+    /// Byte ranges of the columns.
     ranges: Vec<Range<u64>>,
-    /// The columns' first segments, until somebody needs them.
+    /// The first segments of all columns, until they are needed.
     first: Mutex<Option<Pending<Result<Vec<Bytes>>>>>,
-    /// Whether the next segment is fetched before it is needed.
+    /// Whether the next segment is fetched ahead.
     ahead: bool,
-    /// The first error: Parquet's reader makes a text of what it is given.
+    /// The first error. The Parquet reader converts errors to texts.
     failed: Mutex<Option<Error>>,
 }
 
 /// One column chunk.
 struct Column {
-    /// Its end in the file.
+    /// End position in the file.
     end: u64,
     /// Length of a segment.
     step: u64,
-    /// Segments that are here, one after the other, and where each begins.
-    held: VecDeque<(u64, Bytes)>,
-    /// Where the segments that are here end.
-    held_end: u64,
-    /// The one after them.
+    /// Consecutive segments in memory, each with its start.
+    segments: VecDeque<(u64, Bytes)>,
+    /// End of the segments in memory.
+    segments_end: u64,
+    /// The next segment, in flight.
     next: Option<Pending<Result<Bytes>>>,
 }
 
 impl RowGroup {
-    /// Starts to fetch the column chunks `ranges` of `object`: first segments of `share` bytes together. Those that follow are
-    /// fetched ahead of need when `ahead` is set.
+    /// Starts to fetch the column chunks `ranges` of `object`: first segments of `share` bytes in total. With `ahead`,
+    /// each following segment is fetched before it is needed.
     pub(crate) fn begin(object: &Arc<Object>, mut ranges: Vec<Range<u64>>, share: u64, ahead: bool) -> Result<Self> {
         ranges.iter_mut().for_each(|range| range.end = range.end.min(object.bytes()));
         ranges.retain(|range| range.start < range.end);
         ranges.sort_by_key(|range| range.start);
         let mut from = 0;
         ranges.retain(|range| {
-            let apart = range.start >= from;
+            let disjoint = range.start >= from;
             from = from.max(range.end);
-            apart
+            disjoint
         });
         let total: u64 = ranges.iter().map(|range| range.end - range.start).sum();
         let step = |length: u64| match total <= share {
@@ -83,11 +83,11 @@ impl RowGroup {
         let columns = ranges.iter().map(|range| {
             let step = step(range.end - range.start);
             first.push(range.start..(range.start + step).min(range.end));
-            let (held, held_end) = (VecDeque::new(), range.start);
-            Mutex::new(Column { end: range.end, step, held, held_end, next: None })
+            let (segments, segments_end) = (VecDeque::new(), range.start);
+            Mutex::new(Column { end: range.end, step, segments, segments_end, next: None })
         });
         let columns = columns.collect();
-        // What lies between columns counts too.
+        // Gaps between columns count, too.
         let gap = GAP.min(share / (ranges.len() as u64).max(1));
         let first = match first.is_empty() {
             true => None,
@@ -97,20 +97,20 @@ impl RowGroup {
         Ok(Self(Arc::new(Group { object, columns, ranges, first, ahead, failed })))
     }
 
-    /// What went wrong while fetching, if anything did.
+    /// Takes the first error of a fetch.
     pub(crate) fn failure(&self) -> Option<Error> {
         lock(&self.0.failed).take()
     }
 
-    /// The bytes from `start` to the end of the segment; none outside of the columns.
-    fn some(&self, start: u64) -> Result<Bytes> {
+    /// Returns the bytes from `start` to the end of the segment; none outside of the columns.
+    fn rest_of_segment(&self, start: u64) -> Result<Bytes> {
         let Some((mut column, range)) = self.0.column(start)? else { return Ok(Bytes::new()) };
-        if column.is_past(start) {
+        if column.is_released(start) {
             drop(column);
             return wait(Arc::clone(&self.0.object).read(start..range.end.min(start + SHORTEST)));
         }
-        column.reach(&self.0, start, start + 1)?;
-        let (from, bytes) = column.held.front().ok_or_else(|| Error::Bug("a segment went missing".into()))?;
+        column.fetch(&self.0, start, start + 1)?;
+        let (from, bytes) = column.segments.front().ok_or_else(|| Error::Bug("a segment is missing".into()))?;
         Ok(bytes.slice((start - from) as usize..))
     }
 
@@ -119,31 +119,31 @@ impl RowGroup {
         let Some((mut column, range)) = self.0.column(start)? else {
             return wait(Arc::clone(&self.0.object).read(start..end));
         };
-        // More than the footer speaks of, or a page that was let go: nothing that Parquet's reader asks for today.
-        if end > range.end || column.is_past(start) {
+        // The Parquet reader never requests bytes beyond the footer's ranges or a released page today.
+        if end > range.end || column.is_released(start) {
             drop(column);
             return wait(Arc::clone(&self.0.object).read(start..end));
         }
         if length == 0 {
             return Ok(Bytes::new());
         }
-        column.reach(&self.0, start, end)?;
-        let (from, bytes) = column.held.front().ok_or_else(|| Error::Bug("a segment went missing".into()))?;
+        column.fetch(&self.0, start, end)?;
+        let (from, bytes) = column.segments.front().ok_or_else(|| Error::Bug("a segment is missing".into()))?;
         let at = (start - from) as usize;
         if at + length <= bytes.len() {
             return Ok(bytes.slice(at..at + length));
         }
         let mut whole = BytesMut::with_capacity(length);
         whole.extend_from_slice(&bytes[at..]);
-        for (_, bytes) in column.held.iter().skip(1) {
+        for (_, bytes) in column.segments.iter().skip(1) {
             let missing = length - whole.len();
             whole.extend_from_slice(&bytes[..missing.min(bytes.len())]);
         }
         Ok(whole.freeze())
     }
 
-    /// Keeps the error, and gives Parquet's reader a text.
-    fn kept<T>(&self, result: Result<T>) -> parquet::errors::Result<T> {
+    /// Stores the error, and returns its text for the Parquet reader.
+    fn to_parquet<T>(&self, result: Result<T>) -> parquet::errors::Result<T> {
         result.map_err(|error| {
             let text = error.to_string();
             lock(&self.0.failed).get_or_insert(error);
@@ -153,14 +153,14 @@ impl RowGroup {
 }
 
 impl Group {
-    /// The column that holds the byte at `start`.
+    /// Returns the column with the byte at `start`.
     fn column(&self, start: u64) -> Result<Option<(MutexGuard<'_, Column>, Range<u64>)>> {
         if let Some(first) = lock(&self.first).take() {
             for (column, bytes) in self.columns.iter().zip(first.wait()??) {
                 let mut column = lock(column);
-                let from = column.held_end;
-                column.held_end += bytes.len() as u64;
-                column.held.push_back((from, bytes));
+                let from = column.segments_end;
+                column.segments_end += bytes.len() as u64;
+                column.segments.push_back((from, bytes));
             }
         }
         let at = self.ranges.partition_point(|range| range.start <= start);
@@ -170,41 +170,41 @@ impl Group {
 }
 
 impl Column {
-    /// Whether the byte at `start` has been let go.
-    fn is_past(&self, start: u64) -> bool {
-        start < self.held.front().map_or(self.held_end, |(from, _)| *from)
+    /// Returns whether the byte at `start` has been released.
+    fn is_released(&self, start: u64) -> bool {
+        start < self.segments.front().map_or(self.segments_end, |(from, _)| *from)
     }
 
-    /// Makes the bytes `start..end` be here, and lets go of those before.
-    fn reach(&mut self, group: &Group, start: u64, end: u64) -> Result<()> {
-        if start > self.held_end && (self.next.is_none() || start >= self.held_end + self.step) {
-            // Pages were left out.
-            (self.next, self.held_end) = (None, start);
+    /// Fetches the bytes `start..end` unless they are in memory, and releases the segments before them.
+    fn fetch(&mut self, group: &Group, start: u64, end: u64) -> Result<()> {
+        if start > self.segments_end && (self.next.is_none() || start >= self.segments_end + self.step) {
+            // The reader skipped pages.
+            (self.next, self.segments_end) = (None, start);
         }
         loop {
-            while self.held.front().is_some_and(|(from, bytes)| from + bytes.len() as u64 <= start) {
-                self.held.pop_front();
+            while self.segments.front().is_some_and(|(from, bytes)| from + bytes.len() as u64 <= start) {
+                self.segments.pop_front();
             }
-            if end <= self.held_end {
+            if end <= self.segments_end {
                 break;
             }
-            let from = self.held_end;
+            let from = self.segments_end;
             let bytes = match self.next.take() {
                 Some(next) => next.wait()??,
                 None => wait(Arc::clone(&group.object).read(from..end.max(from + self.step).min(self.end)))?,
             };
-            self.held_end += bytes.len() as u64;
-            self.held.push_back((from, bytes));
+            self.segments_end += bytes.len() as u64;
+            self.segments.push_back((from, bytes));
         }
-        if group.ahead && self.next.is_none() && self.held_end < self.end {
-            let next = self.held_end..(self.held_end + self.step).min(self.end);
+        if group.ahead && self.next.is_none() && self.segments_end < self.end {
+            let next = self.segments_end..(self.segments_end + self.step).min(self.end);
             self.next = Some(Pending::start(Arc::clone(&group.object).read(next))?);
         }
         Ok(())
     }
 }
 
-/// A panic elsewhere leaves nothing half done here.
+/// Locks a mutex. A panic elsewhere leaves the data consistent.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -226,11 +226,11 @@ impl ChunkReader for RowGroup {
         if start + length as u64 > self.len() {
             return Err(ParquetError::EOF(format!("{length} bytes at {start} of {}", self.len())));
         }
-        self.kept(self.exactly(start, length))
+        self.to_parquet(self.exactly(start, length))
     }
 }
 
-/// Reads a column chunk from some byte on: headers of pages.
+/// Reads a column chunk from a position; for page headers.
 pub(crate) struct Reader {
     group: RowGroup,
     at: u64,
@@ -240,7 +240,7 @@ pub(crate) struct Reader {
 impl Read for Reader {
     fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
         if self.bytes.is_empty() {
-            self.bytes = self.group.kept(self.group.some(self.at)).map_err(std::io::Error::other)?;
+            self.bytes = self.group.to_parquet(self.group.rest_of_segment(self.at)).map_err(std::io::Error::other)?;
         }
         let length = buffer.len().min(self.bytes.len());
         self.bytes.copy_to_slice(&mut buffer[..length]);

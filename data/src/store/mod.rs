@@ -1,29 +1,29 @@
-//! Objects in stores: Parquet behind `s3://`, `gs://`, `az://` and `http(s)://`.
+//! Reads Parquet files from object stores and web servers: `s3://`, `gs://`, `az://` and `http(s)://`.
 //!
-//! The clients are those of the `object_store` crate, whose world is asynchronous. It ends here: one small runtime, started
-//! when the first URL is met, runs the requests; everybody else calls plain functions that wait, from any thread.
+//! The clients are those of the asynchronous `object_store` crate. One small runtime, started for the first URL, runs the
+//! requests. All other modules call functions that block, from any thread.
 //!
 //! ```text
-//! address   a URL taken apart                     connect   the client of a bucket or server, from the environment
-//! answer    what servers say, made errors         patience  what is tried again, how long, and what is not
-//! find      the objects that a URL stands for     object    one object that must not change
-//! ahead     a row group's columns, fetched before they are needed
+//! address   parses URLs                           connect   creates the client of a bucket or server
+//! failure   converts failed requests to errors    retry     limits retries of failed requests
+//! find      finds the objects of a URL            object    reads an object, and checks that it does not change
+//! ahead     reads the columns of a row group ahead
 //! ```
 //!
-//! **No wait without an end.** A connection is made within 10 s; a server that sends nothing for 30 s is given up; a
-//! request takes 5 min at most. What fails in passing (connections refused or lost, timeouts, 408, 429, 5xx) is tried again with
-//! growing pauses until nothing has come for `graph.retry`. What has come is kept: a read goes on where it was cut off.
+//! **Time limits.** A connection attempt ends after 10 s, a request without data after 30 s, and any request after 5 min.
+//! Temporary failures (connections refused or lost, timeouts, 408, 429, 5xx) are retried with growing pauses, until no
+//! data has arrived for `graph.retry`. A retry requests only the missing bytes.
 //!
-//! **One object, one content.** Every read asks for the version that was opened (`If-Match`) and compares what the answer
-//! says it is.
+//! **Consistency.** Every read requests the version that was opened (`If-Match`) and compares it with the version in the
+//! response.
 
 mod address;
 mod ahead;
-mod answer;
 mod connect;
+mod failure;
 mod find;
 mod object;
-mod patience;
+mod retry;
 #[cfg(test)]
 mod tests;
 
@@ -40,32 +40,32 @@ use crate::error::{Error, FEWER_THREADS, Fault, Result};
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::AbortHandle;
 
-/// Requests that opening many objects has under way.
-const AT_ONCE: usize = 32;
+/// Number of concurrent requests when many objects are opened.
+const MAX_CONCURRENT: usize = 32;
 
-/// Whether the user means a URL, not a path.
+/// Returns whether a path is a URL.
 pub(crate) fn is_url(path: &Path) -> bool {
     path.to_str().is_some_and(|text| address::scheme(text).is_some())
 }
 
-/// A result that is on its way. It is given up when this is dropped.
+/// The result of a running task. The task is canceled when this is dropped.
 pub(crate) struct Pending<T> {
     result: Receiver<T>,
     task: AbortHandle,
 }
 
 impl<T: Send + 'static> Pending<T> {
-    /// Starts the work. What it waits for must have a deadline of its own.
+    /// Starts the task. Everything that it waits for must have a time limit.
     fn start(work: impl Future<Output = T> + Send + 'static) -> Result<Self> {
         let (send, result) = channel();
         let task = runtime()?.spawn(async move {
-            // Nobody listens when it was dropped meanwhile.
+            // An error means that the receiver was dropped.
             let _ = send.send(work.await);
         });
         Ok(Self { result, task: task.abort_handle() })
     }
 
-    /// Waits for the result: not on the runtime, so that this may be called from anywhere.
+    /// Blocks until the result is available. Must not be called on the runtime.
     fn wait(self) -> Result<T> {
         self.result.recv().map_err(|_| Error::Bug("a request ended without a result".into()))
     }
@@ -77,16 +77,16 @@ impl<T> Drop for Pending<T> {
     }
 }
 
-/// Does the work on the runtime and waits for it.
+/// Runs a task on the runtime and waits for its result.
 fn wait<T: Send + 'static>(work: impl Future<Output = Result<T>> + Send + 'static) -> Result<T> {
     Pending::start(work)?.wait()?
 }
 
-/// The one runtime. Its threads move bytes and undo TLS; nothing is decoded there.
+/// Returns the runtime. Its threads transfer and decrypt bytes; they decode nothing.
 fn runtime() -> Result<&'static Runtime> {
     static RUNTIME: OnceLock<std::result::Result<Runtime, String>> = OnceLock::new();
     let start = || {
-        // An error means that the program has chosen one already, which will do.
+        // An error means that the program has installed a provider before.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let threads = std::thread::available_parallelism().map_or(2, usize::from).min(4);
         let mut runtime = Builder::new_multi_thread();
@@ -94,7 +94,7 @@ fn runtime() -> Result<&'static Runtime> {
     };
     RUNTIME.get_or_init(start).as_ref().map_err(|reason| Error::Remote {
         url: PathBuf::from("object stores"),
-        problem: format!("cannot start the threads that read them: {reason}; {FEWER_THREADS}"),
+        problem: format!("cannot start the threads that read objects: {reason}; {FEWER_THREADS}"),
         fault: Fault::Machine,
     })
 }

@@ -1,4 +1,4 @@
-//! An object, read in parts.
+//! Reads parts of an object.
 
 use std::io::{Cursor, Read};
 use std::ops::Range;
@@ -13,17 +13,17 @@ use parquet::errors::ParquetError;
 use parquet::file::reader::{ChunkReader, Length};
 
 use super::address::Kind;
-use super::answer::Trouble;
-use super::patience::Patience;
-use super::{AT_ONCE, wait};
+use super::failure::Failure;
+use super::retry::Retries;
+use super::{MAX_CONCURRENT, wait};
 use crate::error::{Error, Fault, Result};
 
-/// What is read of an object's end at first: the footer of most Parquet files.
+/// Bytes that are read first, from the end of an object. Most Parquet footers are shorter.
 const TAIL: u64 = 64 << 10;
 
-/// One object, as it was when it was opened.
+/// An object with the version that was opened.
 pub(crate) struct Object {
-    /// Its URL as the user wrote it, or made from the prefix that the user wrote.
+    /// The URL from the user, or the user's prefix and the name of the object.
     url: PathBuf,
     kind: Kind,
     store: Arc<dyn ObjectStore>,
@@ -32,7 +32,7 @@ pub(crate) struct Object {
 }
 
 impl Object {
-    /// What `meta` says is at `url`.
+    /// Creates an object from its metadata.
     pub(super) fn new(
         url: PathBuf,
         kind: Kind,
@@ -43,111 +43,109 @@ impl Object {
         Self { url, kind, store, meta, retry }
     }
 
-    /// Its URL.
     pub(crate) fn url(&self) -> &Path {
         &self.url
     }
 
-    /// Length in bytes.
     pub(crate) fn bytes(&self) -> u64 {
         self.meta.size
     }
 
-    /// Its ETag or, where the server knows of none, its time of modification.
+    /// Returns the ETag, or the time of modification if the server has no ETags.
     pub(crate) fn version(&self) -> String {
         tag(&self.meta).map_or_else(|| self.meta.last_modified.to_rfc3339(), str::to_owned)
     }
 
-    /// Reads some bytes.
+    /// Reads a range of bytes, with retries.
     ///
     /// # Errors
-    /// [`Error::Remote`] when the object has changed, or the server cannot be reached for as long as is allowed.
+    /// [`Error::Remote`] when the object has changed or the server cannot be reached within the time limit.
     pub(super) async fn read(self: Arc<Self>, range: Range<u64>) -> Result<Bytes> {
-        let mut patience = Patience::new(self.retry);
+        let mut retries = Retries::new(self.retry);
         let mut bytes = BytesMut::with_capacity(usize::try_from(range.end - range.start).unwrap_or(0));
         loop {
             let before = bytes.len();
             let end = self.attempt(&range, &mut bytes).await;
             if bytes.len() > before {
-                patience.progress();
+                retries.progress();
             }
             match end {
                 Ok(()) => return Ok(bytes.freeze()),
-                Err(trouble) => patience.bear(trouble).await.map_err(|trouble| self.error(trouble))?,
+                Err(failure) => retries.pause(failure).await.map_err(|failure| self.error(failure))?,
             }
         }
     }
 
-    /// Reads several ranges; those at most `gap` bytes apart with one request.
+    /// Reads several ranges. Ranges at most `gap` bytes apart share a request.
     pub(super) async fn read_all(self: Arc<Self>, ranges: Vec<Range<u64>>, gap: u64) -> Result<Vec<Bytes>> {
         coalesce_ranges(&ranges, |range| Arc::clone(&self).read(range), gap).await
     }
 
-    /// One request for what is still missing of a range.
-    async fn attempt(&self, range: &Range<u64>, bytes: &mut BytesMut) -> Result<(), Trouble> {
+    /// Requests the missing bytes of a range once.
+    async fn attempt(&self, range: &Range<u64>, bytes: &mut BytesMut) -> Result<(), Failure> {
         let missing = range.start + bytes.len() as u64..range.end;
         if missing.is_empty() {
             return Ok(());
         }
-        let fail = |error: object_store::Error| Trouble::new(&error, self.kind);
+        let fail = |error: object_store::Error| Failure::new(&error, self.kind);
         // A weak ETag never matches (RFC 9110, 13.1.1); it is compared below.
         let if_match = tag(&self.meta).filter(|tag| !tag.starts_with("W/")).map(|tag| format!("\"{tag}\""));
         let options = GetOptions { range: Some(GetRange::Bounded(missing.clone())), if_match, ..GetOptions::default() };
-        let answer = self.store.get_opts(&self.meta.location, options).await.map_err(fail)?;
-        if !same(&self.meta, &answer.meta) {
-            return Err(Trouble::Changed);
+        let response = self.store.get_opts(&self.meta.location, options).await.map_err(fail)?;
+        if !same(&self.meta, &response.meta) {
+            return Err(Failure::Changed);
         }
-        let mut stream = answer.into_stream();
-        while let Some(some) = stream.next().await {
-            bytes.extend_from_slice(&some.map_err(fail)?);
+        let mut stream = response.into_stream();
+        while let Some(chunk) = stream.next().await {
+            bytes.extend_from_slice(&chunk.map_err(fail)?);
         }
-        let (came, wanted) = (bytes.len() as u64, range.end - range.start);
-        match came.cmp(&wanted) {
+        let (received, expected) = (bytes.len() as u64, range.end - range.start);
+        match received.cmp(&expected) {
             std::cmp::Ordering::Equal => Ok(()),
             std::cmp::Ordering::Less => {
-                Err(Trouble::Passing(format!("the server sent {came} bytes where {wanted} were asked for")))
+                Err(Failure::Temporary(format!("the server sent {received} bytes instead of {expected}")))
             }
-            std::cmp::Ordering::Greater => Err(Trouble::Final {
-                problem: format!("the server sent {came} bytes where {wanted} were asked for"),
+            std::cmp::Ordering::Greater => Err(Failure::Permanent {
+                problem: format!("the server sent {received} bytes instead of {expected}"),
                 fault: Fault::Cluster,
             }),
         }
     }
 
-    fn error(&self, trouble: Trouble) -> Error {
-        error(&self.url, trouble)
+    fn error(&self, failure: Failure) -> Error {
+        error(&self.url, failure)
     }
 }
 
-/// An ETag without its quotes, which listings of some stores leave out.
+/// Returns the ETag without quotes, because listings of some stores omit them.
 fn tag(meta: &ObjectMeta) -> Option<&str> {
     meta.e_tag.as_deref().map(|tag| tag.trim_matches('"'))
 }
 
-/// Whether two answers speak of the same content.
+/// Returns whether two responses describe the same content.
 fn same(then: &ObjectMeta, now: &ObjectMeta) -> bool {
     let version = match (tag(then), tag(now)) {
         (Some(then), Some(now)) => then == now,
-        // To the second: that is what headers know.
+        // Headers have times in whole seconds.
         _ => then.last_modified.timestamp() == now.last_modified.timestamp(),
     };
     version && then.size == now.size
 }
 
-/// A trouble with `url`, told to the user.
-pub(super) fn error(url: &Path, trouble: Trouble) -> Error {
-    let (problem, fault) = match trouble {
-        Trouble::Passing(problem) => (problem, Fault::Cluster),
-        Trouble::Missing(problem) | Trouble::Refused(problem) => (problem, Fault::Input),
-        Trouble::Changed => {
-            ("it changed while it was read; start again when nobody writes it any more".to_owned(), Fault::Input)
+/// Returns the error for a failed request to `url`.
+pub(super) fn error(url: &Path, failure: Failure) -> Error {
+    let (problem, fault) = match failure {
+        Failure::Temporary(problem) => (problem, Fault::Cluster),
+        Failure::Missing(problem) | Failure::Refused(problem) => (problem, Fault::Input),
+        Failure::Changed => {
+            ("it changed while it was read; start again when it is no longer written".to_owned(), Fault::Input)
         }
-        Trouble::Final { problem, fault } => (problem, fault),
+        Failure::Permanent { problem, fault } => (problem, fault),
     };
     Error::Remote { url: url.to_path_buf(), problem, fault }
 }
 
-/// The last bytes of objects, read together.
+/// Reads the last bytes of objects concurrently.
 pub(crate) fn tails<'a>(objects: impl Iterator<Item = &'a Arc<Object>>) -> Result<Vec<Tail>> {
     let objects: Vec<_> = objects.cloned().collect();
     wait(async move {
@@ -156,11 +154,11 @@ pub(crate) fn tails<'a>(objects: impl Iterator<Item = &'a Arc<Object>>) -> Resul
             let bytes = Arc::clone(&object).read(start..object.meta.size).await?;
             Ok(Tail { object, start, bytes })
         });
-        stream::iter(tails).buffered(AT_ONCE).try_collect().await
+        stream::iter(tails).buffered(MAX_CONCURRENT).try_collect().await
     })
 }
 
-/// The end of an object, from which its Parquet footer is read; a longer footer is fetched.
+/// The end of an object, to read its Parquet footer. The rest of a longer footer is fetched.
 pub(crate) struct Tail {
     object: Arc<Object>,
     start: u64,
@@ -168,7 +166,6 @@ pub(crate) struct Tail {
 }
 
 impl Tail {
-    /// The bytes.
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.bytes
     }
@@ -200,13 +197,13 @@ impl ChunkReader for Tail {
                 wait(Arc::clone(&self.object).read(before)).map_err(|error| ParquetError::External(error.into()))?;
             bytes.extend_from_slice(&before);
         }
-        let mut held = self.bytes.clone();
-        held.advance(start.saturating_sub(self.start) as usize);
-        held.truncate(length - bytes.len());
+        let mut tail = self.bytes.clone();
+        tail.advance(start.saturating_sub(self.start) as usize);
+        tail.truncate(length - bytes.len());
         if bytes.is_empty() {
-            return Ok(held);
+            return Ok(tail);
         }
-        bytes.extend_from_slice(&held);
+        bytes.extend_from_slice(&tail);
         Ok(bytes.freeze())
     }
 }

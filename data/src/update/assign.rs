@@ -1,4 +1,4 @@
-//! Where new nodes go: by the rule of streaming partitioners, in the order of their rows.
+//! Assigns new nodes to partitions, in the order of their rows, by the rule of a streaming partitioner (LDG).
 
 use crate::dataset::Dataset;
 use crate::error::{Error, Result};
@@ -6,33 +6,33 @@ use crate::partition_book::PartitionBook;
 
 use super::touched::Added;
 
-/// The nodes after an update, and where they were.
+/// Partitions and global ids of all nodes after an update.
 pub(super) struct Placement {
     pub(super) book: PartitionBook,
     old: PartitionBook,
-    /// By how much the numbers of every partition's nodes grow.
+    /// Growth of the global ids of each partition's nodes.
     shift: Vec<u32>,
     /// Global ids of the new nodes.
     new: Vec<u32>,
-    /// The new nodes of every partition, ascending.
+    /// The new nodes of each partition, ascending.
     pub(super) members: Vec<Vec<u32>>,
 }
 
 impl Placement {
-    /// Gives every new node the partition that has most of its neighbors, of those that have room under `balance` × the mean;
-    /// the smallest of several, then the first. (LDG's rule with its room as a bound: Stanton and Kliot, KDD 2012.)
+    /// Assigns each new node to the partition with most of its neighbors, among those below `balance` times the mean
+    /// size. Ties go to the smaller partition, then to the first. (LDG with capacities: Stanton and Kliot, KDD 2012.)
     pub(super) fn new(dataset: &Dataset, count: usize, added: &[Added], balance: f64) -> Result<Self> {
         let old = dataset.book().clone();
         let (parts, before) = (old.parts(), old.nodes() as u32);
         let mut sizes: Vec<u64> = (0..parts).map(|part| old.range(part).end - old.range(part).start).collect();
         let total = u64::from(before) + count as u64;
-        let room = (balance.max(1.0) * total as f64 / parts as f64).ceil() as u64;
+        let capacity = (balance.max(1.0) * total as f64 / parts as f64).ceil() as u64;
 
-        // Both ends of an edge are neighbors, whichever way it leads.
+        // Both ends of an edge are neighbors, whatever its direction.
         let ends = added.iter().flat_map(|edge| [(edge.dst, edge.src), (edge.src, edge.dst)]);
-        let mut neighbours: Vec<(u32, u32)> = ends.filter(|(node, other)| *node >= before && node != other).collect();
-        neighbours.sort_unstable();
-        let mut rest = &neighbours[..];
+        let mut neighbors: Vec<(u32, u32)> = ends.filter(|(node, other)| *node >= before && node != other).collect();
+        neighbors.sort_unstable();
+        let mut rest = &neighbors[..];
         let mut owners: Vec<usize> = Vec::with_capacity(count);
         let mut members = vec![Vec::new(); parts];
         let mut votes = vec![0u64; parts];
@@ -44,7 +44,7 @@ impl Placement {
             for &(_, other) in own {
                 let owner = match other.checked_sub(before) {
                     None => old.owner(u64::from(other)),
-                    // One that comes later has no partition yet.
+                    // A later new node has no partition yet.
                     Some(other) => owners.get(other as usize).copied(),
                 };
                 if let Some(owner) = owner {
@@ -52,9 +52,9 @@ impl Placement {
                 }
             }
             let best = (0..parts)
-                .filter(|&part| sizes[part] < room)
+                .filter(|&part| sizes[part] < capacity)
                 .min_by_key(|&part| (u64::MAX - votes[part], sizes[part]))
-                .ok_or_else(|| Error::Bug("no partition has room".into()))?;
+                .ok_or_else(|| Error::Bug("every partition is full".into()))?;
             sizes[best] += 1;
             owners.push(best);
             members[best].push(node as u32);
@@ -76,12 +76,12 @@ impl Placement {
         Ok(Self { book, old, shift, new, members })
     }
 
-    /// Whether nodes of the dataset get other numbers.
+    /// Returns whether global ids of old nodes change.
     pub(super) fn shifts(&self) -> bool {
         self.shift.iter().any(|&by| by > 0)
     }
 
-    /// The new global id of a node, by its number during the update.
+    /// Returns the new global id of a node, from its number during the update.
     #[inline]
     pub(super) fn global(&self, node: u32) -> u32 {
         match self.old.owner(u64::from(node)) {

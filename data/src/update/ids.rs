@@ -1,4 +1,4 @@
-//! The ids that an update names → the nodes that they are. Only these are held, never all ids of the dataset.
+//! Maps the ids in an update to nodes. Only these ids are in memory, never all ids of the dataset.
 
 use std::collections::HashMap;
 
@@ -9,16 +9,16 @@ use crate::dataset::{Dataset, IdColumn, IdKind};
 use crate::dump::Ids;
 use crate::error::Result;
 
-/// No node.
+/// Marks an id without a node.
 pub(super) const NONE: u32 = u32::MAX;
 
 /// Distinct ids, numbered in order of their first use.
-pub(super) enum Wanted {
+pub(super) enum UpdateIds {
     Int(HashMap<i64, u32>),
     Text(HashMap<Box<str>, u32>),
 }
 
-impl Wanted {
+impl UpdateIds {
     pub(super) fn new(kind: IdKind) -> Self {
         match kind {
             IdKind::Int => Self::Int(HashMap::new()),
@@ -33,7 +33,7 @@ impl Wanted {
         }
     }
 
-    /// Appends the numbers of some ids, which get new ones if they have none yet.
+    /// Appends the number of each id. New ids get the next number.
     pub(super) fn number(&mut self, ids: &Ids, numbers: &mut Vec<u32>) {
         match (self, ids) {
             (Self::Int(map), Ids::Int(ids)) => {
@@ -59,7 +59,7 @@ impl Wanted {
         }
     }
 
-    /// The global id of every number; [`NONE`] where the dataset has no such node. Reads all ids of the dataset once.
+    /// Returns the global id for each number, or [`NONE`] for unknown ids. Reads all ids of the dataset once.
     pub(super) fn find(&self, dataset: &Dataset) -> Result<Vec<u32>> {
         let mut found = vec![NONE; self.len()];
         if found.is_empty() {
@@ -84,7 +84,7 @@ impl Wanted {
         Ok(found)
     }
 
-    /// The id with a number, for messages. Looks through all of them.
+    /// Returns the id with a number, for messages; a linear search.
     pub(super) fn show(&self, number: u32) -> String {
         let shown = match self {
             Self::Int(map) => map.iter().find(|(_, found)| **found == number).map(|(id, _)| id.to_string()),

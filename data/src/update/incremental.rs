@@ -1,7 +1,7 @@
-//! What keeps an answer right while edges come and go.
+//! Incremental computations on changing edges.
 //!
-//! The dataset's files are changed here, by whatever [`Incremental`] says. `gnnflow-dataflow` has the one that is a dataflow
-//! over changes (differential dataflow); [`Direct`] does the same with loops, for users of this crate alone.
+//! [`Incremental`] decides which copies of edges an update adds and removes. `gnnflow-dataflow` implements it with
+//! differential dataflow. [`Direct`] implements it with loops, for users of this crate alone.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -10,48 +10,48 @@ use serde::{Deserialize, Serialize};
 use crate::error::Result;
 use crate::source::Duplicates;
 
-/// What makes two edges the same: both ends and, where edges have types, the type.
+/// Identity of an edge: both ends and, if edges have types, the type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct EdgeKey {
     /// The destination.
     pub dst: u32,
     /// The source.
     pub src: u32,
-    /// The type; 0 where there are none.
+    /// The type; 0 if edges have no types.
     pub edge_type: u16,
 }
 
-/// What a row of a batch wants. In every batch edges go before others come.
+/// The change that a row of a batch makes. In each batch, removals precede additions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Change {
-    /// The edge goes.
+    /// Removes the edge.
     Remove,
-    /// The edge comes.
+    /// Adds the edge.
     Add,
 }
 
-/// What became of an edge in a batch.
+/// Effect of a batch on an edge.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Outcome {
     /// The batch, from 0.
     pub batch: u32,
-    /// Copies that went: the first of them.
+    /// Number of removed copies: the first ones.
     pub removed: u32,
-    /// Rows to be removed for which there was no copy: the last of them.
+    /// Number of removals without a copy: the last rows.
     pub missing: u32,
-    /// Copies that came: the first rows.
+    /// Number of added copies: the first rows.
     pub added: u32,
-    /// Rows that were not added because the edge was there: the last of them.
+    /// Number of additions that were dropped because the edge exists: the last rows.
     pub dropped: u32,
 }
 
-/// Keeps answers right while edges come and go.
+/// Computes the effects of changed edges.
 pub trait Incremental: Sync {
-    /// What becomes of edges that stood `present` times before, batch after batch: for every edge and batch that
-    /// touches it one [`Outcome`], sorted, as [`settle`] has it.
+    /// Applies `batches` to edges that have `present` copies. Returns one [`Outcome`] for each edge and each batch that
+    /// has it, sorted, as computed by [`settle`].
     ///
     /// # Errors
-    /// Work that did not end.
+    /// When the computation fails.
     fn net(
         &self,
         duplicates: Duplicates,
@@ -59,19 +59,19 @@ pub trait Incremental: Sync {
         batches: &[Vec<(EdgeKey, Change)>],
     ) -> Result<Vec<(EdgeKey, Outcome)>>;
 
-    /// The nodes within `steps` of `edges` (source, destination) from one of `changed`, sorted, each with the length of its shortest
-    /// path: 0 for the changed themselves.
+    /// Returns the nodes that are at most `steps` edges `(source, destination)` away from a node of `changed`. Each has
+    /// the length of its shortest path, which is 0 for nodes of `changed`. The result is sorted.
     ///
     /// # Errors
-    /// Work that did not end.
+    /// When the computation fails.
     fn affected(&self, edges: &[(u32, u32)], changed: &[u32], steps: u32) -> Result<Vec<(u32, u32)>>;
 }
 
-/// The policy on duplicates over the history of one edge: it stood `present` times; `rows` are `(batch, change, number of rows)`,
-/// sorted.
+/// Applies the policy on duplicates to the history of one edge with `present` copies. `rows` are sorted triples
+/// `(batch, change, number of rows)`.
 ///
-/// Kept duplicates are counted: every row adds or removes one copy. Otherwise an edge is there or not: rows of one batch that say
-/// the same are one.
+/// With [`Duplicates::Keep`], every row adds or removes one copy. Otherwise an edge has one copy or none, and equal
+/// rows of a batch count once.
 ///
 /// ```
 /// use gnnflow_data::source::Duplicates;
@@ -116,7 +116,7 @@ pub fn settle(duplicates: Duplicates, present: u32, rows: &[(u32, Change, u32)])
     outcomes
 }
 
-/// [`Incremental`] by loops, in one thread.
+/// Implements [`Incremental`] with loops in one thread.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Direct;
 
@@ -168,7 +168,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn kept_duplicates_are_counted_and_others_are_there_or_not() {
+    fn settle_counts_copies_only_with_kept_duplicates() {
         let rows = [(0, Remove, 3), (0, Add, 2), (2, Remove, 1)];
         let outcome = |batch, removed, missing, added, dropped| Outcome { batch, removed, missing, added, dropped };
         assert_eq!(settle(Duplicates::Keep, 2, &rows), [outcome(0, 2, 1, 2, 0), outcome(2, 1, 0, 0, 0)]);
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn the_changed_are_at_0_and_paths_are_the_shortest() {
+    fn affected_nodes_have_shortest_distances() {
         let edges = [(0, 1), (1, 2), (0, 2), (2, 3), (3, 4), (9, 0)];
         assert_eq!(Direct.affected(&edges, &[0], 2).unwrap(), [(0, 0), (1, 1), (2, 1), (3, 2)]);
         assert_eq!(Direct.affected(&edges, &[0, 3], 0).unwrap(), [(0, 0), (3, 0)]);

@@ -1,4 +1,4 @@
-//! The files of an update, read with the settings that the dataset was prepared with.
+//! Reads the files of an update with the settings of the dataset's preparation.
 
 use std::path::PathBuf;
 
@@ -10,46 +10,46 @@ use crate::progress::Progress;
 use crate::source::{Columns, GraphSource, Isolated, RETRY, SelfLoops, UnknownNodes, expand};
 
 use super::Batch;
-use super::ids::{NONE, Wanted};
+use super::ids::{NONE, UpdateIds};
 use super::new_nodes::NewNodes;
 
-/// Rows of edges of one batch, and where they stand.
+/// Edge rows of one batch, with the reader that knows their places.
 pub(super) struct Rows {
     reader: EdgeReader,
-    /// Numbers of the ids; once they are looked up, nodes.
+    /// Numbers of the ids; after `look_up`, nodes.
     pub(super) src: Vec<u32>,
     pub(super) dst: Vec<u32>,
     pub(super) weights: Vec<f32>,
     pub(super) types: Vec<u16>,
     pub(super) times: Vec<i64>,
     pub(super) features: Vec<f32>,
-    /// Rows that the dataset's policies leave out.
-    pub(super) left_out: Vec<bool>,
+    /// Rows that the policies of the dataset drop.
+    pub(super) dropped: Vec<bool>,
 }
 
-/// The rows of a batch.
+/// The edge rows of a batch.
 #[derive(Default)]
 pub(super) struct BatchRows {
     pub(super) added: Option<Rows>,
     pub(super) removed: Option<Rows>,
 }
 
-/// Everything that an update brings.
+/// All data of an update.
 ///
-/// Nodes are those of the dataset by their global ids, and after them the new ones in the order of their rows: numbers that
-/// do not depend on the partitions that new nodes get.
+/// Nodes are numbered by their old global ids, followed by the new nodes in the order of their rows. These numbers do not
+/// depend on the partitions of new nodes.
 pub(super) struct Input {
     pub(super) batches: Vec<BatchRows>,
     pub(super) nodes: NewNodes,
     pub(super) files: Vec<Vec<InputFile>>,
-    /// Edge types, more than before when rows have larger numbers.
+    /// Edge types, including new ones with larger numbers.
     pub(super) edge_types: Option<TypeInfo>,
     pub(super) unknown_dropped: u64,
     pub(super) self_loops_dropped: u64,
-    wanted: Wanted,
+    update_ids: UpdateIds,
 }
 
-/// The settings that the dataset was prepared with.
+/// Returns the settings of the dataset's preparation.
 pub(super) fn source(dataset: &Dataset) -> Result<GraphSource> {
     let mut graph = dataset.manifest().settings["graph"].clone();
     graph["nodes"] = serde_json::json!([]);
@@ -57,11 +57,11 @@ pub(super) fn source(dataset: &Dataset) -> Result<GraphSource> {
     graph["retry"] = serde_json::json!(RETRY);
     let source: GraphSource = serde_json::from_value(graph).map_err(|e| Error::Damaged {
         path: dataset.dir().join(Manifest::FILE),
-        reason: format!("its settings are not those of this gnnflow ({e}); prepare it again"),
+        reason: format!("this version of gnnflow cannot read its settings ({e}); prepare the dataset again"),
     })?;
-    // A change of one edge may bring nodes back, or take others with it, wherever they are: that takes the whole graph.
-    // Times of nodes, and splits and labels of edges, are not carried on.
-    let whole_graph = [
+    // With some of these settings, one edge decides about other nodes anywhere, which needs the whole graph. Times of
+    // nodes, and splits and labels of edges, are not implemented.
+    let unsupported = [
         ("graph.k_core", source.k_core.is_some()),
         ("graph.largest_component", source.largest_component),
         ("graph.isolated", source.isolated != Isolated::Keep),
@@ -70,12 +70,13 @@ pub(super) fn source(dataset: &Dataset) -> Result<GraphSource> {
         ("graph.columns.edge_split", source.columns.edge_split.is_some()),
         ("graph.columns.edge_label", source.columns.edge_label.is_some()),
     ];
-    match whole_graph.into_iter().find(|(_, set)| *set) {
+    match unsupported.into_iter().find(|(_, set)| *set) {
         None => Ok(source),
         Some((key, _)) => {
             let dir = dataset.dir().display();
-            let reason =
-                format!("was set when {dir} was prepared, and an update cannot keep to it: prepare the changed dump");
+            let reason = format!(
+                "an update cannot maintain this setting, which {dir} was prepared with; prepare the changed dump"
+            );
             Err(Error::Setting { key, reason })
         }
     }
@@ -96,7 +97,7 @@ impl Input {
             edge_types: manifest.edge_columns.edge_type.clone(),
             unknown_dropped: 0,
             self_loops_dropped: 0,
-            wanted: Wanted::new(manifest.ids),
+            update_ids: UpdateIds::new(manifest.ids),
         };
         progress.stage("reading the update", None, "rows");
         for (number, batch) in (0..).zip(batches) {
@@ -105,18 +106,18 @@ impl Input {
                 let classes = manifest.labels.as_ref().map(|labels| labels.classes);
                 let source = GraphSource { nodes: batch.nodes.clone(), num_classes: classes, ..source.clone() };
                 let reader = NodeReader::open(&source)?;
-                all.nodes.read(reader, number, manifest, &mut all.wanted, progress)?;
+                all.nodes.read(reader, number, manifest, &mut all.update_ids, progress)?;
             }
             let added = all.rows(dataset, source, &batch.edges, &source.columns, true, progress)?;
-            // What an edge carries is of no matter when it goes.
-            let bare = Columns { weight: None, time: None, edge_features: Vec::new(), ..source.columns.clone() };
-            let removed = all.rows(dataset, source, &batch.remove, &bare, false, progress)?;
+            // Removals need ends and types only.
+            let key_columns = Columns { weight: None, time: None, edge_features: Vec::new(), ..source.columns.clone() };
+            let removed = all.rows(dataset, source, &batch.remove, &key_columns, false, progress)?;
             all.batches.push(BatchRows { added, removed });
         }
         progress.done();
         progress.stage("looking up ids", None, "");
-        let mut nodes = all.wanted.find(dataset)?;
-        all.nodes.settle(manifest.nodes as u32, &mut nodes)?;
+        let mut nodes = all.update_ids.find(dataset)?;
+        all.nodes.assign_numbers(manifest.nodes as u32, &mut nodes)?;
         all.look_up(source, &nodes, manifest.nodes as u32)?;
         progress.done();
         Ok(all)
@@ -146,10 +147,10 @@ impl Input {
         let mut codes = Codes::new(self.edge_types.as_ref(), source.self_loops == SelfLoops::Add);
         let (mut src, mut dst, mut weights, mut types) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         let (mut times, mut features) = (Vec::new(), Vec::new());
-        let wanted = &mut self.wanted;
+        let update_ids = &mut self.update_ids;
         reader.for_each(Ok, |chunk: EdgeChunk| {
-            wanted.number(&chunk.src, &mut src);
-            wanted.number(&chunk.dst, &mut dst);
+            update_ids.number(&chunk.src, &mut src);
+            update_ids.number(&chunk.dst, &mut dst);
             if let Some(found) = &chunk.types {
                 let name = columns.edge_type.as_deref().unwrap_or_default();
                 types.extend(codes.of(found, |row| chunk.origin.place(row, name))?);
@@ -164,32 +165,32 @@ impl Input {
         if let Some(info) = self.edge_types.as_mut().filter(|_| adds) {
             info.count = info.count.max(largest);
         }
-        let left_out = vec![false; src.len()];
-        Ok(Some(Rows { reader, src, dst, weights, types, times, features, left_out }))
+        let dropped = vec![false; src.len()];
+        Ok(Some(Rows { reader, src, dst, weights, types, times, features, dropped }))
     }
 
-    /// Numbers of ids → nodes, and the policies on single rows.
+    /// Replaces numbers of ids by nodes, and applies the policies on single rows.
     fn look_up(&mut self, source: &GraphSource, nodes: &[u32], old: u32) -> Result<()> {
-        let Self { batches, nodes: new, wanted, unknown_dropped, self_loops_dropped, .. } = self;
-        let there = |node: u32, batch: u32| node != NONE && (node < old || new.born(node - old) <= batch);
+        let Self { batches, nodes: new, update_ids, unknown_dropped, self_loops_dropped, .. } = self;
+        let exists = |node: u32, batch: u32| node != NONE && (node < old || new.batch_of(node - old) <= batch);
         for (number, batch) in (0..).zip(batches) {
             for (rows, adds) in [(&mut batch.removed, false), (&mut batch.added, true)] {
                 let Some(rows) = rows else { continue };
                 for row in 0..rows.src.len() {
                     let ids = [rows.src[row], rows.dst[row]];
                     let ends = ids.map(|id| nodes[id as usize]);
-                    let unknown = ends.iter().position(|&end| !there(end, number));
+                    let unknown = ends.iter().position(|&end| !exists(end, number));
                     if let Some(end) = unknown {
-                        // What is not there cannot go: that is told, or passed over, with the rows that find no edge.
+                        // Such a removal is handled like removals of unknown edges, in `touched`.
                         rows.src[row] = NONE;
-                        // A node that edges alone make would be nobody's row: new nodes come by `nodes`.
+                        // An update does not create nodes that only edges name.
                         if adds && source.unknown_nodes != UnknownNodes::Drop {
                             let place = rows.place_of(row, end);
-                            return Err(Error::UnknownNode { place, id: wanted.show(ids[end]) });
+                            return Err(Error::UnknownNode { place, id: update_ids.show(ids[end]) });
                         }
                         if adds {
                             *unknown_dropped += 1;
-                            rows.left_out[row] = true;
+                            rows.dropped[row] = true;
                         }
                         continue;
                     }
@@ -198,11 +199,11 @@ impl Input {
                         match source.self_loops {
                             SelfLoops::Fail => {
                                 let place = rows.place(row);
-                                return Err(Error::SelfLoop { place, id: wanted.show(ids[0]) });
+                                return Err(Error::SelfLoop { place, id: update_ids.show(ids[0]) });
                             }
                             SelfLoops::Drop => {
                                 *self_loops_dropped += 1;
-                                rows.left_out[row] = true;
+                                rows.dropped[row] = true;
                             }
                             SelfLoops::Keep | SelfLoops::Add => {}
                         }
@@ -215,7 +216,7 @@ impl Input {
 }
 
 impl Rows {
-    /// Where a row stands.
+    /// Returns the place of a row.
     pub(super) fn place(&self, row: usize) -> Box<Place> {
         self.reader.place(row as u64)
     }
@@ -226,7 +227,7 @@ impl Rows {
         place
     }
 
-    /// The ids of both ends of a row, read again: for messages.
+    /// Returns the ids of both ends of a row, for messages. Reads the file again.
     pub(super) fn ids(&self, row: usize) -> Result<[String; 2]> {
         let mut found = [String::new(), String::new()];
         let mut first = 0;
@@ -241,12 +242,12 @@ impl Rows {
     }
 }
 
-/// Types of nodes or edges as the dataset numbers them.
+/// Converts types of nodes or edges to the dataset's numbers.
 pub(super) struct Codes<'a> {
     info: Option<&'a TypeInfo>,
-    /// Types that rows may have: all but that of added self-loops.
+    /// Number of types that rows may have: all except that of added self-loops.
     count: u32,
-    /// Largest type of any row, plus one.
+    /// Largest type of any row, plus 1.
     pub(super) largest: u32,
 }
 
@@ -256,14 +257,15 @@ impl<'a> Codes<'a> {
         Self { info, count, largest: 0 }
     }
 
-    /// The dataset's numbers of some types. Numbers may grow where types have no names; names that are new would renumber others.
+    /// Returns the dataset's numbers of types. New numbers are allowed if types have no names. New names are refused,
+    /// because they would change the numbers of other types.
     pub(super) fn of(&mut self, found: &Types, place: impl Fn(usize) -> Box<Place>) -> Result<Vec<u16>> {
         let names = self.info.map_or(&[][..], |info| &info.names[..]);
         let names = &names[..names.len().min(self.count as usize)];
         let refuse = |row: usize, value: String| {
             let wanted = match names {
-                [] => "a number, as the dataset's types are".into(),
-                _ => "a type of the dataset's; prepare it again for a new one".into(),
+                [] => "an integer, like the types of the dataset".into(),
+                _ => "a type of the dataset; prepare the changed dump to add types".into(),
             };
             Error::Value { place: place(row), value, wanted }
         };
@@ -285,7 +287,7 @@ impl<'a> Codes<'a> {
     }
 }
 
-/// Lengths and digests of a batch's files.
+/// Returns lengths and digests of a batch's files.
 fn files(batch: &Batch) -> Result<Vec<InputFile>> {
     let mut files = Vec::new();
     for (role, name, paths) in

@@ -1,4 +1,4 @@
-//! Old lists of in-edges and sorted changes → `topology.arrow`, in one pass.
+//! Merges old lists of in-edges with sorted changes into a new `topology.arrow`, in one pass.
 
 use std::ops::Range;
 use std::path::Path;
@@ -13,10 +13,9 @@ use super::assign::Placement;
 use super::input::Input;
 use super::touched::Added;
 
-/// Bytes of a write buffer.
 const BUFFER: usize = 1 << 20;
 
-/// What all partitions have in common.
+/// Inputs that all partitions share.
 pub(super) struct Merge<'a> {
     pub(super) dataset: &'a Dataset,
     pub(super) input: &'a Input,
@@ -24,30 +23,30 @@ pub(super) struct Merge<'a> {
     pub(super) columns: &'a EdgeColumns,
     pub(super) loop_type: u16,
     pub(super) halo_features: Option<HaloFeatures<'a>>,
-    /// The folder that grows.
+    /// The folder of the new dataset.
     pub(super) dir: &'a Path,
 }
 
-/// A partition's files.
+/// The written files of a partition.
 pub(super) struct Merged {
     pub(super) topology: FileInfo,
     pub(super) edges: u64,
     pub(super) halo: FileInfo,
-    /// Halo nodes by the partition that owns them; or, of many partitions, their sum.
+    /// Number of halo nodes by owner, or their sum if there are many partitions.
     pub(super) halo_nodes: Vec<u64>,
 }
 
-/// A stretch of a partition's new edges.
+/// A range of a partition's new edges.
 enum Piece {
     /// Positions of the old file.
     Old(Range<usize>),
-    /// What the added edge with this number carries.
+    /// The added edge with this number.
     New(usize),
 }
 
 impl Merge<'_> {
-    /// Writes topology and halo of partition `part`: the edges at positions `removed` go, `added` come (their ends are new global
-    /// ids; both ascending).
+    /// Writes topology and halo of partition `part`, without the edges at positions `removed` and with the edges `added`,
+    /// whose ends are new global ids. Both lists are ascending.
     pub(super) fn run(&self, part: usize, removed: &[u64], added: &[Added]) -> Result<Merged> {
         let old = self.dataset.topology(part)?;
         let core = self.placement.book.range(part);
@@ -98,7 +97,7 @@ impl Merge<'_> {
         Ok(Merged { topology, edges, halo: halo_file, halo_nodes: self.halo_nodes(&halo) })
     }
 
-    /// The new edges in their order, and by how much lists get longer: `(local node, change)`, ascending.
+    /// Returns the new edges in order, and the changes of list lengths as ascending pairs `(local node, change)`.
     fn pieces(&self, old: &Topology, first: u64, removed: &[u64], added: &[Added]) -> (Vec<Piece>, Vec<(usize, i64)>) {
         let mut pieces = Vec::with_capacity(2 * (removed.len() + added.len()) + 1);
         let mut changes: Vec<(usize, i64)> = Vec::with_capacity(removed.len() + added.len());
@@ -180,27 +179,27 @@ impl Merge<'_> {
         Ok(())
     }
 
-    /// Writes one column of `width` values an edge; `blank` is what added self-loops carry.
-    #[allow(clippy::too_many_arguments, reason = "a column is just that")]
+    /// Writes one column of `width` values per edge. `fill` is the value for added self-loops.
+    #[allow(clippy::too_many_arguments, reason = "all are needed, and each only here")]
     fn column<T: bytemuck::Pod>(
         &self,
         old: &[T],
         width: usize,
         pieces: &[Piece],
         added: &[Added],
-        blank: T,
+        fill: T,
         new: impl Fn(&super::input::Rows) -> &[T],
         region: &mut Region,
     ) -> Result<()> {
-        let blank = vec![blank; width];
+        let fill = vec![fill; width];
         for piece in pieces {
             let values = match piece {
                 Piece::Old(range) => &old[range.start * width..range.end * width],
                 Piece::New(number) => match added[*number].row {
-                    None => &blank[..],
+                    None => &fill[..],
                     Some((batch, row)) => {
                         let rows = self.input.batches[batch as usize].added.as_ref();
-                        let rows = rows.ok_or_else(|| Error::Bug("an edge of no file".into()))?;
+                        let rows = rows.ok_or_else(|| Error::Bug("an edge without a file".into()))?;
                         &new(rows)[row as usize * width..(row as usize + 1) * width]
                     }
                 },
@@ -226,7 +225,7 @@ impl Merge<'_> {
     }
 }
 
-/// Writes where every list of a partition of `n` nodes begins, and where the last ends.
+/// Writes the `n + 1` list offsets of a partition of `n` nodes.
 fn write_offsets(old: &Topology, n: usize, changes: &[(usize, i64)], region: &mut Region) -> Result<()> {
     let (mut grown, mut rest) = (0i64, changes);
     let last = old.indptr()[old.num_nodes()];

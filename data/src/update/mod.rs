@@ -1,26 +1,26 @@
-//! A prepared dataset, kept right while edges come and go and nodes come.
+//! Updates a prepared dataset with added and removed edges and added nodes.
 //!
 //! ```text
-//! update files ──► ids looked up ──► the edges that they touch ──► what becomes of each (Incremental)
+//! update files ──► look up ids ──► find the touched edges ──► apply the policies to each (Incremental)
 //!                                                                       │
-//!   new nodes get partitions ◄──────────────────────────────────────────┤
-//!   changed partitions: old lists and sorted changes ──► topology.arrow, halo.arrow
-//!   other partitions: the same files, linked
-//!   affected.parquet: nodes whose neighbourhood has changed
+//!   assign partitions to new nodes ◄────────────────────────────────────┤
+//!   changed partitions: merge old lists and sorted changes ──► topology.arrow, halo.arrow
+//!   other partitions: link the same files
+//!   affected.parquet: nodes whose neighborhood has changed
 //! ```
 //!
-//! The result is what preparing the changed dump would give, were every node to stay in its partition and every new one to
-//! come behind the others of its partition: edges that go are gone from the dump, edges and nodes that come are new rows at its end.
-//! Batches take effect one after the other; in each of them nodes come, then edges go, then edges come.
+//! The result equals a preparation of the changed dump in which every node stays in its partition. In the changed dump,
+//! removed edges are missing, and added edges and nodes are rows at the end. New nodes follow the old nodes of their
+//! partition. Batches take effect in order. Each batch adds nodes, then removes edges, then adds edges.
 //!
-//! **Cost**: ids of all nodes are read once; of the topologies, the partitions that change are read and written once. New nodes
-//! push later partitions' numbers up, so that then all topologies and halos are written. Without new nodes it is the
-//! partitions of the edges' destinations (of both ends in an undirected graph). **Memory**: the update's rows, and a bit or so per
-//! node and thread; never the graph.
+//! **Cost**: the ids of all nodes are read once. Topologies are read and written once for each changed partition: those
+//! of the destinations, or of both ends in an undirected graph. New nodes shift the global ids of later partitions, and
+//! then all topologies and halos are written. **Memory**: the rows of the update, and about one bit per node and thread.
 //!
-//! Not maintained: what depends on the whole graph (k-core, largest component, isolated nodes) and reverse edges: such datasets are
-//! refused, and those with times of nodes, splits or labels of edges; standardised features (new nodes are refused), drawn splits (new nodes are in none unless there is a split column).
-//! Edges that name unknown nodes are refused where preparing would have created the nodes: they come by [`Batch::nodes`].
+//! Datasets with these settings are refused: k-core, largest component, isolated nodes and reverse edges, which depend on
+//! the whole graph; times of nodes; splits and labels of edges. With standardized features, new nodes are refused. If the
+//! splits were drawn, new nodes are in no split. Edges that name unknown nodes are refused even if the preparation
+//! creates such nodes; [`Batch::nodes`] adds nodes.
 
 mod assign;
 mod ids;
@@ -45,78 +45,79 @@ use crate::dataset::{Manifest, UpdateCounts};
 use crate::error::Result;
 use crate::progress::Progress;
 
-/// Name of the file in the dataset's folder that lists the nodes that the last update has affected.
+/// Name of the file in the dataset's folder that lists the nodes affected by the last update.
 pub const AFFECTED: &str = "affected.parquet";
 
-/// What changes together. Each list is files, or folders of `*.parquet`, with the columns that the dataset was prepared from.
+/// Changes that take effect together. Each list has files, or folders of `*.parquet`, with the columns of the dump.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Batch {
-    /// Nodes that come.
+    /// Added nodes.
     pub nodes: Vec<PathBuf>,
-    /// Edges that go: both ends and, where edges have types, the type.
+    /// Removed edges: both ends and, if edges have types, the type.
     pub remove: Vec<PathBuf>,
-    /// Edges that come.
+    /// Added edges.
     pub edges: Vec<PathBuf>,
 }
 
-/// What to do when an edge is to be removed that is not there.
+/// Policy for removals of edges that do not exist.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Missing {
-    /// Stop with the first one's place.
+    /// Fail with the place of the first one.
     #[default]
     Fail,
-    /// Count it.
+    /// Count and skip them.
     Ignore,
 }
 
-/// How to update.
+/// Settings of an update.
 #[derive(Clone, Debug, PartialEq)]
 pub struct UpdateSettings {
-    /// Where the updated dataset goes; `None` = in the place of the old.
+    /// Folder of the updated dataset; `None` replaces the old one.
     pub out: Option<PathBuf>,
-    /// What to do with removals of what is not there.
+    /// Policy for removals of edges that do not exist.
     pub missing: Missing,
-    /// Nodes count as affected whose in-neighborhood of so many hops has changed: as many as a model has layers. One more
-    /// for models that look at the degrees of in-neighbors (GCN).
+    /// A node is affected if its in-neighborhood of this many hops has changed. Use the number of layers of the model,
+    /// plus one for models that use the degrees of in-neighbors (GCN).
     pub hops: u32,
 }
 
 impl Default for UpdateSettings {
-    /// In place, two hops, and what is not there must not be removed.
+    /// In place, two hops, [`Missing::Fail`].
     fn default() -> Self {
         Self { out: None, missing: Missing::default(), hops: 2 }
     }
 }
 
-/// What an update has done.
+/// Result of an update.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Updated {
     /// The folder of the dataset.
     pub dataset: PathBuf,
-    /// What came and went.
+    /// Numbers of added and removed nodes and edges.
     pub counts: UpdateCounts,
-    /// Number of nodes now.
+    /// Number of nodes after the update.
     pub nodes: u64,
-    /// Number of directed edges now.
+    /// Number of directed edges after the update.
     pub edges: u64,
-    /// Nodes in [`AFFECTED`].
+    /// Number of nodes in [`AFFECTED`].
     pub affected: u64,
-    /// Partitions whose topology was written; those of the others are the same files as before.
+    /// Partitions whose topology was written. The other partitions have the same files as before.
     pub rewritten: Vec<usize>,
-    /// Wall time.
+    /// Wall-clock time.
     pub seconds: f64,
-    /// What the dataset holds now.
+    /// The manifest after the update.
     #[serde(skip)]
     pub manifest: Manifest,
 }
 
-/// Brings the dataset in folder `dir` up to date with `batches`, which take effect in their order.
+/// Applies `batches` in order to the dataset in folder `dir`.
 ///
-/// The new dataset appears whole or not at all; who has the old one open keeps what they see.
+/// The new dataset appears completely or not at all. Readers that have the old dataset open keep reading it.
 ///
 /// # Errors
-/// Bad input, with its place; a damaged dataset; a full disk; [`Error::Occupied`](crate::Error::Occupied).
+/// When the input is invalid (with its place), the dataset is damaged, or the disk is full; and
+/// [`Error::Occupied`](crate::Error::Occupied).
 pub fn update(
     dir: &Path,
     batches: &[Batch],

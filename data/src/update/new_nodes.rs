@@ -1,4 +1,4 @@
-//! Nodes that are new: what their rows say, as the dataset stores it.
+//! New nodes, converted to the storage format of the dataset.
 
 use crate::dataset::{LabelKind, Manifest, split};
 use crate::dump::{Ids, NodeChunk, NodeReader, RawLabels};
@@ -7,28 +7,27 @@ use crate::prepare::Scale;
 use crate::progress::Progress;
 use crate::source::Normalize;
 
-use super::ids::{NONE, Wanted};
+use super::ids::{NONE, UpdateIds};
 use super::input::Codes;
 
 /// The new nodes of all batches, in the order of their rows.
 pub(super) struct NewNodes {
-    /// Numbers of their ids.
+    /// Numbers of the ids.
     numbers: Vec<u32>,
-    /// The batch of each.
     batches: Vec<u32>,
-    /// Integers, or where each string ends.
+    /// Integer ids, or the end of each string.
     pub(super) ids: Vec<i64>,
-    /// The strings, one after the other.
+    /// The strings, concatenated.
     pub(super) texts: String,
-    /// As they stand in `nodes.arrow`, `label_size` bytes a node.
+    /// Labels as in `nodes.arrow`, `label_size` bytes per node.
     pub(super) labels: Vec<u8>,
     pub(super) label_size: usize,
     pub(super) splits: Vec<u8>,
     pub(super) types: Vec<u16>,
     pub(super) type_count: u32,
-    /// As they stand in `features.arrow`.
+    /// Features as in `features.arrow`.
     pub(super) features: Vec<u8>,
-    /// The reader of every batch that has nodes, and the number of nodes before.
+    /// The reader of each batch with nodes, and the number of nodes before it.
     readers: Vec<(NodeReader, usize)>,
 }
 
@@ -58,8 +57,8 @@ impl NewNodes {
         self.numbers.len()
     }
 
-    /// The batch that brings a node.
-    pub(super) fn born(&self, node: u32) -> u32 {
+    /// Returns the batch that adds a node.
+    pub(super) fn batch_of(&self, node: u32) -> u32 {
         self.batches[node as usize]
     }
 
@@ -68,7 +67,7 @@ impl NewNodes {
         reader: NodeReader,
         batch: u32,
         manifest: &Manifest,
-        wanted: &mut Wanted,
+        update_ids: &mut UpdateIds,
         progress: &dyn Progress,
     ) -> Result<()> {
         let before = self.len();
@@ -80,24 +79,24 @@ impl NewNodes {
             };
             reader.for_each(Ok, |chunk| {
                 progress.advance(chunk.ids.len() as u64);
-                self.take(chunk, batch, manifest, &reader, &scale, wanted)
+                self.append(chunk, batch, manifest, &reader, &scale, update_ids)
             })?;
         }
         self.readers.push((reader, before));
         Ok(())
     }
 
-    fn take(
+    fn append(
         &mut self,
         chunk: NodeChunk,
         batch: u32,
         manifest: &Manifest,
         reader: &NodeReader,
         scale: &Scale,
-        wanted: &mut Wanted,
+        update_ids: &mut UpdateIds,
     ) -> Result<()> {
         let rows = chunk.ids.len();
-        wanted.number(&chunk.ids, &mut self.numbers);
+        update_ids.number(&chunk.ids, &mut self.numbers);
         self.batches.resize(self.batches.len() + rows, batch);
         match &chunk.ids {
             Ids::Int(ids) => self.ids.extend_from_slice(ids),
@@ -126,7 +125,7 @@ impl NewNodes {
         let bytes = manifest.features.layout().narrow(&features).map_err(|i| Error::NotFinite {
             place: place(i / manifest.features.dim.max(1), &reader.feature_names()),
             value: f64::from(features[i]),
-            hint: " when stored as the dataset's features are",
+            hint: " when stored with the dataset's feature dtype",
         })?;
         self.features.extend_from_slice(&bytes);
         Ok(())
@@ -139,7 +138,7 @@ impl NewNodes {
                 self.labels.extend_from_slice(bytemuck::cast_slice(labels))
             }
             RawLabels::Int(labels) => {
-                let (value, wanted) = (labels.first().copied().unwrap_or(0), "the name of a class of the dataset's");
+                let (value, wanted) = (labels.first().copied().unwrap_or(0), "the name of a class of the dataset");
                 return Err(Error::Value { place: place(0), value: value.to_string(), wanted: wanted.into() });
             }
             RawLabels::Text(labels) => {
@@ -148,7 +147,7 @@ impl NewNodes {
                     let class = info.names.iter().position(|class| class == name).ok_or_else(|| Error::Value {
                         place: place(row),
                         value: format!("{name:?}"),
-                        wanted: "a class of the dataset's; prepare it again for a new one".into(),
+                        wanted: "a class of the dataset; prepare the changed dump to add classes".into(),
                     })?;
                     self.labels.extend_from_slice(&(class as i32).to_le_bytes());
                 }
@@ -156,7 +155,7 @@ impl NewNodes {
             RawLabels::Float(labels) => self.labels.extend_from_slice(bytemuck::cast_slice(labels)),
             RawLabels::List { starts, items } => {
                 let classes = info.classes as usize;
-                // As in a preparation: lists that could all be flags are flags.
+                // As in a preparation, lists are flags if all of them can be flags.
                 let flags = classes > 1
                     && starts.windows(2).all(|ends| ends[1] - ends[0] == classes)
                     && items.iter().all(|&item| item <= 1);
@@ -177,8 +176,8 @@ impl NewNodes {
         Ok(())
     }
 
-    /// Gives the new nodes the numbers from `old` on.
-    pub(super) fn settle(&self, old: u32, nodes: &mut [u32]) -> Result<()> {
+    /// Assigns the numbers from `old` on to the new nodes.
+    pub(super) fn assign_numbers(&self, old: u32, nodes: &mut [u32]) -> Result<()> {
         let total = u64::from(old) + self.len() as u64;
         let limit = u64::from(u32::MAX) - 1;
         if total > limit {
@@ -211,7 +210,7 @@ impl NewNodes {
         }
     }
 
-    /// The id of a node, where ids are strings.
+    /// Returns the id of a node if ids are strings.
     pub(super) fn text(&self, node: usize) -> &str {
         let start = if node == 0 { 0 } else { self.ids[node - 1] as usize };
         &self.texts[start..self.ids[node] as usize]
@@ -254,16 +253,15 @@ impl NewNodes {
     }
 }
 
-/// Refuses nodes that the dataset cannot take.
+/// Checks that the new nodes fit the dataset.
 fn check(reader: &NodeReader, manifest: &Manifest) -> Result<()> {
     let place = |column: &str| reader.place(0, column);
     if manifest.features.normalize == Normalize::Standard && manifest.features.dim > 0 {
-        let wanted =
-            "possible: the features were scaled by the means of all nodes, which change; prepare the dataset again";
+        let wanted = "possible, because the features are standardized over all nodes; prepare the changed dump";
         return Err(Error::Value { place: place(reader.id_name()), value: "a new node".into(), wanted: wanted.into() });
     }
     if reader.id_kind() != manifest.ids {
-        let wanted = format!("of the kind of the dataset's ids ({:?})", manifest.ids).to_lowercase();
+        let wanted = format!("of the type of the dataset's ids ({:?})", manifest.ids).to_lowercase();
         return Err(Error::Value { place: place(reader.id_name()), value: "this id".into(), wanted });
     }
     if let (Some(found), Some(info)) = (reader.label_kind(), &manifest.labels)

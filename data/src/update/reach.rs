@@ -1,4 +1,4 @@
-//! Which nodes an update reaches, and the file that lists them.
+//! Finds the nodes that an update affects, and writes the file that lists them.
 
 use std::fs::File;
 use std::path::Path;
@@ -14,13 +14,13 @@ use crate::error::{Error, Result};
 
 use super::incremental::Incremental;
 
-/// Most edges that are handed to [`Incremental`]; where a change reaches more, a search over bits takes less.
-const MOST: usize = 1 << 22;
-/// Rows of a row group.
+/// Largest number of edges passed to [`Incremental`]. Above it, a search with bit sets takes less memory.
+const MAX_EDGES: usize = 1 << 22;
+/// Rows per record batch.
 const ROWS: usize = 1 << 16;
 
-/// The nodes of `dataset` whose `hops`-hop in-neighborhood has changed, ascending, each with the smallest number of hops for
-/// which that is so. `changed` are those whose own in-edges have, ascending.
+/// Returns the nodes of `dataset` whose `hops`-hop in-neighborhood has changed, ascending, each with the smallest such
+/// number of hops. `changed` has the nodes whose in-edges have changed, ascending.
 pub(super) fn affected(
     dataset: &Dataset,
     changed: &[u32],
@@ -30,7 +30,7 @@ pub(super) fn affected(
     if hops == 0 || changed.is_empty() {
         return Ok(Vec::new());
     }
-    let mut reached = match near(dataset, changed, hops - 1)? {
+    let mut reached = match search(dataset, changed, hops - 1)? {
         Reached::Edges(edges) => incremental.affected(&edges, changed, hops - 1)?,
         Reached::Nodes(nodes) => nodes,
     };
@@ -38,21 +38,21 @@ pub(super) fn affected(
     Ok(reached)
 }
 
-/// What lies near the changed nodes.
+/// Result of a search from the changed nodes.
 enum Reached {
-    /// All edges from nodes within the steps: few enough.
+    /// All edges from nodes within the steps, at most [`MAX_EDGES`].
     Edges(Vec<(u32, u32)>),
-    /// The nodes, and in how many steps.
+    /// The nodes with their distances.
     Nodes(Vec<(u32, u32)>),
 }
 
-/// Goes along the edges, away from `changed`. Topologies hold in-edges: those of an undirected graph tell out-edges too, those
-/// of a directed one are read as a whole for each step.
-fn near(dataset: &Dataset, changed: &[u32], steps: u32) -> Result<Reached> {
+/// Searches along the edges from `changed`. Topologies hold in-edges. In an undirected graph these are the out-edges,
+/// too. In a directed graph, every step reads all topologies.
+fn search(dataset: &Dataset, changed: &[u32], steps: u32) -> Result<Reached> {
     let (book, n) = (dataset.book(), dataset.manifest().nodes as usize);
-    let mut seen = Bits::new(n);
+    let mut visited = Bits::new(n);
     for &node in changed {
-        seen.set(node);
+        visited.insert(node);
     }
     let mut nodes: Vec<(u32, u32)> = changed.iter().map(|&node| (node, 0)).collect();
     let mut edges = Some(Vec::new());
@@ -64,16 +64,16 @@ fn near(dataset: &Dataset, changed: &[u32], steps: u32) -> Result<Reached> {
             if let Some(all) = edges.as_mut() {
                 all.push((src, dst));
             }
-            if edges.as_ref().is_some_and(|all| all.len() > MOST) {
+            if edges.as_ref().is_some_and(|all| all.len() > MAX_EDGES) {
                 edges = None;
             }
-            if seen.set(dst) {
+            if visited.insert(dst) {
                 next.push(dst);
             }
         };
         if dataset.manifest().undirected {
             for &src in &frontier {
-                let part = book.owner(u64::from(src)).ok_or_else(|| Error::Bug("a node of no partition".into()))?;
+                let part = book.owner(u64::from(src)).ok_or_else(|| Error::Bug("a node without a partition".into()))?;
                 if topologies[part].is_none() {
                     topologies[part] = Some(dataset.topology(part)?);
                 }
@@ -84,7 +84,7 @@ fn near(dataset: &Dataset, changed: &[u32], steps: u32) -> Result<Reached> {
         } else {
             let mut from = Bits::new(n);
             for &node in &frontier {
-                from.set(node);
+                from.insert(node);
             }
             for part in 0..book.parts() {
                 let topology = dataset.topology(part)?;
@@ -118,15 +118,15 @@ impl Bits {
         self.0[node as usize / 64] & (1 << (node % 64)) != 0
     }
 
-    /// Whether it was not there.
-    fn set(&mut self, node: u32) -> bool {
+    /// Adds a node. Returns whether it is new.
+    fn insert(&mut self, node: u32) -> bool {
         let new = !self.get(node);
         self.0[node as usize / 64] |= 1 << (node % 64);
         new
     }
 }
 
-/// Writes the nodes with the users' ids: `node_id`, `hops`, in the order of the dataset.
+/// Writes the columns `node_id` (the user's ids) and `hops`, in the order of the dataset.
 pub(super) fn write(dataset: &Dataset, affected: &[(u32, u32)], path: &Path) -> Result<()> {
     let id = match dataset.manifest().ids {
         IdKind::Int => DataType::Int64,

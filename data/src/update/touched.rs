@@ -1,4 +1,4 @@
-//! The edges that an update touches: where they stand, and which of them go or come.
+//! Finds the edges that an update touches, and which copies it removes and adds.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -17,31 +17,31 @@ struct Event {
     batch: u32,
     change: Change,
     row: u32,
-    /// The other direction of a row of an undirected graph.
+    /// Whether this is the reverse of a row of an undirected graph.
     mirror: bool,
 }
 
-/// An edge that comes.
+/// An added edge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Added {
     pub(super) dst: u32,
     pub(super) src: u32,
-    /// Batch and row that say what it carries; none = a self-loop that the dataset's policy adds.
+    /// Batch and row of its columns; `None` for a self-loop that the policy of the dataset adds.
     pub(super) row: Option<(u32, u32)>,
 }
 
-/// What changes in the files. Nodes are numbered as in [`Input`].
+/// Changes of the files. Nodes are numbered as in [`Input`].
 #[derive(Debug, Default)]
 pub(super) struct Delta {
-    /// Partition and position of the edges that go, ascending.
+    /// Partition and position of the removed edges, ascending.
     pub(super) removed: Vec<(usize, u64)>,
-    /// Of these, edges between partitions.
+    /// Number of removed edges between partitions.
     pub(super) removed_cross: u64,
     pub(super) added: Vec<Added>,
     /// Nodes whose in-edges change, ascending.
     pub(super) changed: Vec<u32>,
-    /// By how much the number of self-loops grows.
-    pub(super) loops: i64,
+    /// Change of the number of self-loops.
+    pub(super) self_loops: i64,
     pub(super) counts: UpdateCounts,
 }
 
@@ -55,19 +55,20 @@ pub(super) struct Touched<'a> {
     dataset: &'a Dataset,
     source: &'a GraphSource,
     input: &'a Input,
-    /// By key, batch, change and row.
+    /// Sorted by key, batch, change and row.
     events: Vec<Event>,
-    /// Positions of the copies of every key that stands in the dataset.
+    /// Positions of the copies of each key in the dataset.
     present: BTreeMap<EdgeKey, Vec<u64>>,
-    /// Positions of self-loops that the dataset's policy has added, by node.
-    blank: BTreeMap<u32, u64>,
-    /// Nodes with self-loops of types that the update does not name.
+    /// Positions of the self-loops that the policy of the dataset added, by node.
+    added_loops: BTreeMap<u32, u64>,
+    /// Nodes with self-loops of types that are not in the update.
     other_loops: BTreeSet<u32>,
+    /// Batch and row of removals with an unknown node.
     missing: Vec<(u32, u32)>,
 }
 
 impl<'a> Touched<'a> {
-    /// Finds all edges that the update names.
+    /// Finds all edges of the update in the dataset.
     pub(super) fn find(dataset: &'a Dataset, source: &'a GraphSource, input: &'a Input) -> Result<Self> {
         let mut this = Self {
             dataset,
@@ -75,7 +76,7 @@ impl<'a> Touched<'a> {
             input,
             events: Vec::new(),
             present: BTreeMap::new(),
-            blank: BTreeMap::new(),
+            added_loops: BTreeMap::new(),
             other_loops: BTreeSet::new(),
             missing: Vec::new(),
         };
@@ -84,13 +85,13 @@ impl<'a> Touched<'a> {
             rows.added.iter().for_each(|rows| this.read(batch, Change::Add, rows));
         }
         this.events.sort_unstable_by_key(|event| (event.key, event.batch, event.change, event.row));
-        this.look()?;
+        this.locate()?;
         Ok(this)
     }
 
     fn read(&mut self, batch: u32, change: Change, rows: &Rows) {
         for row in 0..rows.src.len() {
-            if rows.left_out[row] {
+            if rows.dropped[row] {
                 continue;
             }
             let (src, dst, row) = (rows.src[row], rows.dst[row], row as u32);
@@ -107,7 +108,7 @@ impl<'a> Touched<'a> {
         }
     }
 
-    fn look(&mut self) -> Result<()> {
+    fn locate(&mut self) -> Result<()> {
         let (book, old) = (self.dataset.book(), self.dataset.manifest().nodes as u32);
         let adds_loops = self.source.self_loops == SelfLoops::Add;
         let types = self.dataset.manifest().edge_columns.edge_type.as_ref();
@@ -118,7 +119,7 @@ impl<'a> Touched<'a> {
             if dst >= old || src >= old {
                 continue;
             }
-            let part = book.owner(u64::from(dst)).ok_or_else(|| Error::Bug("a node of no partition".into()))?;
+            let part = book.owner(u64::from(dst)).ok_or_else(|| Error::Bug("a node without a partition".into()))?;
             if open.as_ref().is_none_or(|(opened, _)| *opened != part) {
                 open = Some((part, self.dataset.topology(part)?));
             }
@@ -128,14 +129,16 @@ impl<'a> Touched<'a> {
             let copies = sources.partition_point(|&node| node < src)..sources.partition_point(|&node| node <= src);
             let mut copies: Vec<u64> = copies.map(|i| (list.start + i) as u64).collect();
             if adds_loops && dst == src {
-                let blank = match (topology.edge_types(), loop_type) {
+                let added = match (topology.edge_types(), loop_type) {
                     (Some(types), Some(loop_type)) => copies.iter().position(|&at| types[at as usize] == loop_type),
-                    // Nothing tells it from a row that carries the same. Who removes it, means a row.
-                    _ => (copies.len() == 1 && same[0].change == Change::Add && is_blank(topology, copies[0]))
-                        .then_some(0),
+                    // Without types, it can equal a row of the dump. A removal then means the row.
+                    _ => {
+                        (copies.len() == 1 && same[0].change == Change::Add && is_like_added_loop(topology, copies[0]))
+                            .then_some(0)
+                    }
                 };
-                if let Some(blank) = blank {
-                    self.blank.insert(dst, copies.remove(blank));
+                if let Some(at) = added {
+                    self.added_loops.insert(dst, copies.remove(at));
                 }
             }
             let mut named = 0;
@@ -154,8 +157,8 @@ impl<'a> Touched<'a> {
         Ok(())
     }
 
-    /// Lets `incremental` say what becomes of the edges, and finds what that means for the files.
-    pub(super) fn settle(mut self, incremental: &dyn Incremental, missing: Missing) -> Result<Delta> {
+    /// Computes the outcomes with `incremental`, and from them the changes of the files.
+    pub(super) fn resolve(mut self, incremental: &dyn Incremental, missing: Missing) -> Result<Delta> {
         let mut batches: Vec<Vec<(EdgeKey, Change)>> = vec![Vec::new(); self.input.batches.len()];
         self.events.iter().for_each(|event| batches[event.batch as usize].push((event.key, event.change)));
         let present: Vec<(EdgeKey, u32)> =
@@ -172,11 +175,11 @@ impl<'a> Touched<'a> {
             },
             ..Delta::default()
         };
-        let mut twice: Option<(u32, u32)> = None;
-        // Nodes with loops of their own, of those whose loops are touched.
+        let mut first_duplicate: Option<(u32, u32)> = None;
+        // For nodes with touched self-loops: whether a self-loop of the dump remains.
         let mut own_loops: BTreeMap<u32, bool> = BTreeMap::new();
         let mut rest = &outcomes[..];
-        let mut not_there = std::mem::take(&mut self.missing);
+        let mut not_found = std::mem::take(&mut self.missing);
         for events in self.events.chunk_by(|a, b| a.key == b.key) {
             let key = events[0].key;
             let length = rest.iter().take_while(|(found, _)| *found == key).count();
@@ -189,18 +192,18 @@ impl<'a> Touched<'a> {
                     |change| events.iter().filter(move |event| event.batch == outcome.batch && event.change == change);
                 let removals = rows(Change::Remove).count();
                 let lost = rows(Change::Remove).skip(removals - outcome.missing as usize);
-                not_there.extend(lost.filter(|event| !event.mirror).map(|event| (event.batch, event.row)));
+                not_found.extend(lost.filter(|event| !event.mirror).map(|event| (event.batch, event.row)));
                 copies.drain(..outcome.removed as usize);
                 let Outcome { added, dropped, .. } = *outcome;
                 copies.extend(rows(Change::Add).take(added as usize).map(|event| Copy::New(event.batch, event.row)));
                 delta.counts.duplicates_dropped += u64::from(dropped);
                 let first = rows(Change::Add).nth(added as usize).map(|event| (event.batch, event.row));
-                twice = twice.into_iter().chain(first).min();
+                first_duplicate = first_duplicate.into_iter().chain(first).min();
             }
-            // Where a loop carries nothing, that which is added and that of a row are alike: there is always one.
+            // Without columns, an added self-loop equals that of a row: every old node always has one.
             let old = u64::from(key.dst) < self.dataset.manifest().nodes;
             let always = old && self.source.self_loops == SelfLoops::Add && self.source.duplicates != Duplicates::Keep;
-            if key.dst == key.src && always && self.plain() {
+            if key.dst == key.src && always && self.has_no_columns() {
                 continue;
             }
             if key.dst == key.src {
@@ -209,15 +212,15 @@ impl<'a> Touched<'a> {
             }
             self.replace(key, before, copies, &mut delta)?;
         }
-        if let Some((batch, row)) = twice.filter(|_| self.source.duplicates == Duplicates::Fail) {
+        if let Some((batch, row)) = first_duplicate.filter(|_| self.source.duplicates == Duplicates::Fail) {
             return Err(self.duplicate(batch, row)?);
         }
-        not_there.sort_unstable();
-        not_there.dedup();
-        if let (Missing::Fail, Some(&(batch, row))) = (missing, not_there.first()) {
-            return Err(self.not_there(batch, row)?);
+        not_found.sort_unstable();
+        not_found.dedup();
+        if let (Missing::Fail, Some(&(batch, row))) = (missing, not_found.first()) {
+            return Err(self.missing_edge(batch, row)?);
         }
-        delta.counts.missing_ignored = not_there.len() as u64;
+        delta.counts.missing_ignored = not_found.len() as u64;
         if self.source.self_loops == SelfLoops::Add {
             self.add_loops(&own_loops, &mut delta)?;
         }
@@ -227,18 +230,18 @@ impl<'a> Touched<'a> {
         Ok(delta)
     }
 
-    /// Notes what has become of the copies of an edge.
+    /// Records the changed copies of an edge.
     fn replace(&self, key: EdgeKey, before: &[u64], after: VecDeque<Copy>, delta: &mut Delta) -> Result<()> {
-        let mut left = after.iter().filter(|copy| matches!(copy, Copy::Old)).count();
-        let mut new = after.len() - left;
-        if self.plain() {
-            // Edges that carry nothing are all alike: what comes in the place of one that goes is that one.
-            let same = new.min(before.len() - left);
-            (left, new) = (left + same, new - same);
+        let mut kept_copies = after.iter().filter(|copy| matches!(copy, Copy::Old)).count();
+        let mut new = after.len() - kept_copies;
+        if self.has_no_columns() {
+            // Edges without columns are all equal, so an added copy replaces a removed one.
+            let same = new.min(before.len() - kept_copies);
+            (kept_copies, new) = (kept_copies + same, new - same);
         }
         let is_loop = key.dst == key.src;
-        // The first have gone.
-        for &at in &before[..before.len() - left] {
+        // Removals take the first copies.
+        for &at in &before[..before.len() - kept_copies] {
             self.remove(key.dst, key.src, at, delta)?;
         }
         let rows = after.into_iter().filter_map(|copy| match copy {
@@ -248,8 +251,8 @@ impl<'a> Touched<'a> {
         let added = rows.take(new).map(|row| Added { dst: key.dst, src: key.src, row: Some(row) });
         delta.added.extend(added);
         delta.counts.edges_added += new as u64;
-        delta.loops += if is_loop { new as i64 } else { 0 };
-        if new > 0 || left < before.len() {
+        delta.self_loops += if is_loop { new as i64 } else { 0 };
+        if new > 0 || kept_copies < before.len() {
             delta.changed.push(key.dst);
         }
         Ok(())
@@ -258,27 +261,27 @@ impl<'a> Touched<'a> {
     fn remove(&self, dst: u32, src: u32, at: u64, delta: &mut Delta) -> Result<()> {
         let owner = |node: u32| {
             let owner = self.dataset.book().owner(u64::from(node));
-            owner.ok_or_else(|| Error::Bug("a node of no partition".into()))
+            owner.ok_or_else(|| Error::Bug("a node without a partition".into()))
         };
         let part = owner(dst)?;
         delta.removed.push((part, at));
         delta.removed_cross += u64::from(part != owner(src)?);
         delta.counts.edges_removed += 1;
-        delta.loops -= i64::from(dst == src);
+        delta.self_loops -= i64::from(dst == src);
         Ok(())
     }
 
-    /// Gives nodes without a loop one, and takes it from those that have got another.
+    /// Adds a self-loop to nodes without one. Removes added self-loops of nodes that now have another one.
     fn add_loops(&self, own: &BTreeMap<u32, bool>, delta: &mut Delta) -> Result<()> {
         let old = self.dataset.manifest().nodes as u32;
         let new = (old..old + self.input.nodes.len() as u32).filter(|node| !own.contains_key(node));
         for (node, has) in own.iter().map(|(&node, &has)| (node, has)).chain(new.map(|node| (node, false))) {
-            match (has, self.blank.get(&node)) {
+            match (has, self.added_loops.get(&node)) {
                 (true, Some(&at)) => self.remove(node, node, at, delta)?,
                 (false, None) => {
                     delta.added.push(Added { dst: node, src: node, row: None });
                     delta.counts.edges_added += 1;
-                    delta.loops += 1;
+                    delta.self_loops += 1;
                 }
                 _ => continue,
             }
@@ -287,8 +290,8 @@ impl<'a> Touched<'a> {
         Ok(())
     }
 
-    /// Whether edges carry nothing.
-    fn plain(&self) -> bool {
+    /// Returns whether edges have no columns.
+    fn has_no_columns(&self) -> bool {
         let columns = &self.dataset.manifest().edge_columns;
         !columns.weight && columns.edge_type.is_none() && !columns.time && columns.features == 0
     }
@@ -296,10 +299,10 @@ impl<'a> Touched<'a> {
     fn rows(&self, batch: u32, change: Change) -> Result<&Rows> {
         let rows = &self.input.batches[batch as usize];
         let rows = if change == Change::Add { &rows.added } else { &rows.removed };
-        rows.as_ref().ok_or_else(|| Error::Bug("a row of no file".into()))
+        rows.as_ref().ok_or_else(|| Error::Bug("a row without a file".into()))
     }
 
-    fn not_there(&self, batch: u32, row: u32) -> Result<Error> {
+    fn missing_edge(&self, batch: u32, row: u32) -> Result<Error> {
         let rows = self.rows(batch, Change::Remove)?;
         let [src, dst] = rows.ids(row as usize)?;
         Ok(Error::MissingEdge { place: rows.place(row as usize), src, dst })
@@ -308,13 +311,13 @@ impl<'a> Touched<'a> {
     fn duplicate(&self, batch: u32, row: u32) -> Result<Error> {
         let rows = self.rows(batch, Change::Add)?;
         let [src, dst] = rows.ids(row as usize)?;
-        let first = "the dataset or a row before".into();
+        let first = "the dataset or an earlier row".into();
         Ok(Error::DuplicateEdge { place: rows.place(row as usize), first, src, dst })
     }
 }
 
-/// Whether an edge carries what the self-loops carry that the policy adds.
-fn is_blank(topology: &Topology, at: u64) -> bool {
+/// Returns whether an edge has the column values of an added self-loop.
+fn is_like_added_loop(topology: &Topology, at: u64) -> bool {
     let at = at as usize;
     topology.weights().is_none_or(|weights| weights[at] == 1.0)
         && topology.times().is_none_or(|times| times[at] == 0)

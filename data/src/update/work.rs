@@ -1,4 +1,4 @@
-//! The steps of an update, in their order.
+//! Runs the steps of an update.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -23,7 +23,7 @@ use super::touched::{Added, Delta, Touched};
 use super::write_nodes::write_nodes;
 use super::{AFFECTED, Batch, UpdateSettings, Updated, reach};
 
-/// Largest partition over the mean where the dataset's settings do not say: SDT-GNN's β.
+/// Size limit of a partition over the mean size, if the dataset's settings have none (β of SDT-GNN).
 const BALANCE: f64 = 1.05;
 
 pub(super) fn run(
@@ -35,7 +35,7 @@ pub(super) fn run(
 ) -> Result<Updated> {
     let began = Instant::now();
     let out = settings.out.as_deref().unwrap_or(dir);
-    // Not even a lock file beside what is no dataset.
+    // Checked first, so that no lock file appears beside a folder that is not a dataset.
     Manifest::read(dir)?;
     if out.exists() && Manifest::read(out).is_err() {
         let empty = out.is_dir() && std::fs::read_dir(out).map_err(Error::io(out, "list"))?.next().is_none();
@@ -51,18 +51,18 @@ pub(super) fn run(
     let progress = Recorder::new(progress);
     let input = Input::read(&dataset, &source, batches, &progress)?;
     progress.stage("finding what changes", None, "");
-    let delta = Touched::find(&dataset, &source, &input)?.settle(incremental, settings.missing)?;
+    let delta = Touched::find(&dataset, &source, &input)?.resolve(incremental, settings.missing)?;
     progress.done();
     let balance = &dataset.manifest().settings["partition"]["balance"]["nodes"];
     let placement = Placement::new(&dataset, input.nodes.len(), &delta.added, balance.as_f64().unwrap_or(BALANCE))?;
 
-    // A folder that a killed update has left holds links to files of datasets: it is never gone on with.
+    // The key is unique, because a folder of a killed update has links to dataset files and must not be continued.
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |now| now.as_nanos());
     let key = format!("update of {} at {now} by {}", dataset.manifest().fingerprint, std::process::id());
     let growing = Growing::create(out, &key)?;
     let work = Work { dataset: &dataset, input: &input, delta: &delta, placement: &placement, dir: growing.path() };
     let Written { manifest, rewritten, cross, halo } = work.write(&quality, &progress)?;
-    let manifest = work.told(manifest, settings)?;
+    let manifest = work.record_update(manifest, settings)?;
     write_file(&growing.path().join(Manifest::FILE), manifest.to_json()?.as_bytes())?;
 
     progress.stage("finding affected nodes", None, "");
@@ -90,7 +90,7 @@ pub(super) fn run(
         passes: progress.records(),
         ..Quality::from_counts(&manifest, cross, halo, &degrees)
     };
-    put_json(&growing.path().join(Quality::FILE), &quality)?;
+    write_json(&growing.path().join(Quality::FILE), &quality)?;
 
     let scratch = growing.path().join(SCRATCH);
     std::fs::remove_dir_all(&scratch).map_err(Error::io(&scratch, "remove"))?;
@@ -112,22 +112,22 @@ struct Work<'a> {
     input: &'a Input,
     delta: &'a Delta,
     placement: &'a Placement,
-    /// The folder that grows.
+    /// The folder of the new dataset.
     dir: &'a Path,
 }
 
-/// What the files hold now.
+/// Result of writing the files.
 struct Written {
     manifest: Manifest,
     rewritten: Vec<usize>,
-    /// Edges between partitions.
+    /// Number of edges between partitions.
     cross: u64,
-    /// Halo nodes of every partition, by owner.
+    /// Number of halo nodes of each partition, by owner.
     halo: Vec<Vec<u64>>,
 }
 
 impl Work<'_> {
-    /// Writes or links all files but the reports.
+    /// Writes or links all files except the reports.
     fn write(&self, quality: &Quality, progress: &dyn Progress) -> Result<Written> {
         let Self { dataset, input, delta, placement, dir } = *self;
         let mut manifest = dataset.manifest().clone();
@@ -213,14 +213,14 @@ impl Work<'_> {
         Ok(Written { manifest, rewritten, cross, halo })
     }
 
-    /// Writes the edges of a partition, if anything about them changes.
+    /// Writes the edges of a partition if they change; links the files otherwise.
     fn merge(&self, merge: &Merge<'_>, part: usize, added: &[Added]) -> Result<Option<Merged>> {
         let core = self.placement.book.range(part);
         let from = added.partition_point(|edge| u64::from(edge.dst) < core.start);
         let to = added.partition_point(|edge| u64::from(edge.dst) < core.end);
         let all = &self.delta.removed;
-        let gone = all.partition_point(|(of, _)| *of < part)..all.partition_point(|(of, _)| *of <= part);
-        let removed: Vec<u64> = all[gone].iter().map(|(_, position)| *position).collect();
+        let removed_range = all.partition_point(|(of, _)| *of < part)..all.partition_point(|(of, _)| *of <= part);
+        let removed: Vec<u64> = all[removed_range].iter().map(|(_, position)| *position).collect();
         let untouched = removed.is_empty() && from == to && self.placement.members[part].is_empty();
         if untouched && !self.placement.shifts() {
             self.link(part, TOPOLOGY)?;
@@ -230,7 +230,7 @@ impl Work<'_> {
         merge.run(part, &removed, &added[from..to]).map(Some)
     }
 
-    /// The same file in the new folder: a second name for it, or a copy where the system does not give it one.
+    /// Hard-links a file into the new folder, or copies it if the file system has no hard links.
     fn link(&self, part: usize, name: &str) -> Result<()> {
         let (from, to) = (self.dataset.dir().join(part_folder(part)), self.dir.join(part_folder(part)));
         let (from, to): (PathBuf, PathBuf) = (from.join(name), to.join(name));
@@ -241,16 +241,16 @@ impl Work<'_> {
         std::fs::File::open(&to).and_then(|file| file.sync_all()).map_err(Error::io(&to, "flush"))
     }
 
-    /// What the manifest tells about the update.
-    fn told(&self, mut manifest: Manifest, settings: &UpdateSettings) -> Result<Manifest> {
+    /// Adds the update to the manifest: counts, files and fingerprint.
+    fn record_update(&self, mut manifest: Manifest, settings: &UpdateSettings) -> Result<Manifest> {
         let counts = self.delta.counts;
-        let loops = manifest.self_loops as i64 + self.delta.loops;
+        let loops = manifest.self_loops as i64 + self.delta.self_loops;
         manifest.self_loops = u64::try_from(loops).unwrap_or(0);
         manifest.duplicates_dropped += counts.duplicates_dropped;
         manifest.unknown_dropped += counts.unknown_dropped;
         let rows = |rows: Option<&super::input::Rows>| rows.map_or(0, |rows| rows.src.len() as u64);
         for batch in &self.input.batches {
-            // What is not there has no row.
+            // Removals of missing edges are added back below.
             manifest.edge_rows =
                 (manifest.edge_rows + rows(batch.added.as_ref())).saturating_sub(rows(batch.removed.as_ref()));
         }
@@ -270,8 +270,8 @@ impl Work<'_> {
     }
 }
 
-/// The files that a folder holds without a dataset's knowing are not its own: reports are written anew.
-fn put_json(path: &Path, value: &impl serde::Serialize) -> Result<()> {
+/// Writes a report. Reports are never linked from the old dataset.
+fn write_json(path: &Path, value: &impl serde::Serialize) -> Result<()> {
     let text = serde_json::to_string_pretty(value).map_err(|e| Error::Bug(e.to_string()))?;
     write_file(path, text.as_bytes())
 }

@@ -1,4 +1,4 @@
-//! `nodes.arrow` and `features.arrow` of a partition that gets new nodes: what was there, and theirs behind it.
+//! Writes `nodes.arrow` and `features.arrow` of a partition with new nodes: the old rows, then the new ones.
 
 use std::path::Path;
 
@@ -14,10 +14,9 @@ use crate::error::Result;
 
 use super::new_nodes::NewNodes;
 
-/// Bytes of a write buffer.
 const BUFFER: usize = 1 << 20;
 
-/// Writes both files of partition `part` into `dir`, with `members` of `new` at the end.
+/// Writes both files of partition `part` below `dir`, with `members` of `new` at the end.
 pub(super) fn write_nodes(
     dataset: &Dataset,
     part: usize,
@@ -130,7 +129,7 @@ fn node_columns(manifest: &Manifest, old: &Nodes, new: &NewNodes, members: &[u32
     file.finish(&lengths, &buffers, regions)
 }
 
-/// Columns one after the other.
+/// Writes columns one after the other.
 struct Columns<'a> {
     file: &'a IpcFile,
     next: u64,

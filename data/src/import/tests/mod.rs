@@ -136,7 +136,7 @@ fn kind_is_guessed_from_the_path_or_set() {
     assert_eq!("snap".parse(), Ok(Kind::Text));
     assert!("npy".parse::<Kind>().unwrap_err().ends_with("did you mean npz?"));
     place.write("facebook", "1 2\n");
-    bad(&place.import("facebook"), "its name does not tell what it is");
+    bad(&place.import("facebook"), "its name does not show its format");
     bad(&place.import("nothing.csv"), "nothing.csv: there is no such file or folder");
     good(&Import { kind: Some(Kind::Text), ..place.import("facebook") });
 }

@@ -53,7 +53,7 @@ fn features_labels_and_split_are_read_from_arrays() {
 fn invalid_file_error_names_file_and_cause() {
     let place = Place::new();
     bad(&import(&place, "bsr.npz"), "a matrix in format \"bsr\"; save tocsr() of it");
-    bad(&import(&place, "oblong.npz"), "its matrix has shape [2, 3]; that of a graph is square");
+    bad(&import(&place, "oblong.npz"), "its matrix has shape [2, 3]; an adjacency matrix is square");
     bad(&import(&place, "more.npz"), "no array \"shape\"");
     let with =
         |features, labels, split| Import { arrays: arrays(features, labels, split), ..import(&place, "csr.npz") };
@@ -66,7 +66,7 @@ fn invalid_file_error_names_file_and_cause() {
 
     let whole = std::fs::read(fixture("csc-stored.npz")).unwrap();
     std::fs::write(place.path("cut.npz"), &whole[..whole.len() / 2]).unwrap();
-    bad(&place.import("cut.npz"), "cut.npz: is no whole .npz archive");
+    bad(&place.import("cut.npz"), "cut.npz: is not a complete .npz archive");
     let mut broken = std::fs::read(fixture("csr.npz")).unwrap();
     let data = broken.windows(11).position(|bytes| bytes == b"indices.npy").unwrap() + 40;
     broken[data..data + 8].fill(0x5a);
@@ -75,7 +75,7 @@ fn invalid_file_error_names_file_and_cause() {
     let labels = std::fs::read(fixture("labels.npy")).unwrap();
     std::fs::write(place.path("short.npy"), &labels[..labels.len() - 3]).unwrap();
     std::fs::write(place.path("text.npy"), "1 2 3 4 5 6 7 8").unwrap();
-    for (name, words) in [("short.npy", "is it cut off?"), ("text.npy", "is no NumPy array")] {
+    for (name, words) in [("short.npy", "is it cut off?"), ("text.npy", "is not a NumPy array")] {
         let labels = Some(place.path(name).to_str().unwrap().to_string());
         bad(&Import { arrays: NodeArrays { labels, ..NodeArrays::default() }, ..import(&place, "csr.npz") }, words);
     }

@@ -58,7 +58,7 @@ fn several_label_columns_are_multi_label() {
     assert_eq!(column(&place.path("out/nodes.parquet"), "label"), ["0 1", "1 1", "0 0", "1 0", "0 1"]);
     place.write("arxiv/raw/node-label.csv.gz", "0,1\n1,1\n0,2\n1,0\n0,1\n");
     let error = place.import("arxiv").run(&Silent).unwrap_err().to_string();
-    assert!(error.contains("2 among labels of 2 columns, which have to be 0 or 1"), "{error}");
+    assert!(error.contains("the label 2; labels in 2 columns must be 0 or 1"), "{error}");
 }
 
 #[test]
@@ -111,7 +111,7 @@ fn heterogeneous_download_is_imported() {
     typed(&place);
     let imported = good(&place.import("mag"));
     assert_eq!((imported.nodes, imported.edges, imported.features), (3, 3, 2));
-    assert!(imported.notes[0].ends_with("edge_reltype.csv.gz: left out"), "{:?}", imported.notes);
+    assert!(imported.notes[0].ends_with("edge_reltype.csv.gz: the file was ignored"), "{:?}", imported.notes);
     let out = place.path("out");
     let wanted = ["0 1 author___writes___paper", "0 2 author___writes___paper", "2 1 paper___cites___paper"];
     assert_eq!(edges(&out, &["edge_type"]), wanted);
@@ -134,17 +134,17 @@ fn missing_or_invalid_file_error_names_file_and_cause() {
         (
             "raw/edge.csv.gz",
             None,
-            "raw: edge.csv.gz is missing (the edges): this is no whole OGB download; fetch it again",
+            "raw: edge.csv.gz is missing (the edges), so the OGB download is not complete; fetch it again",
         ),
         ("raw/num-node-list.csv.gz", None, "num-node-list.csv.gz is missing (the number of nodes)"),
         ("raw/num-edge-list.csv.gz", None, "num-edge-list.csv.gz is missing (the number of edges)"),
-        ("mapping", None, "arxiv: mapping/ is missing (the folder with what nodes were called before)"),
-        ("mapping", None, "or go without (--without mapping)"),
+        ("mapping", None, "arxiv: mapping/ is missing (the folder with the original names of nodes)"),
+        ("mapping", None, "or ignore this part (--without mapping)"),
         ("split", None, "split/ is missing (the folder with train, valid and test nodes)"),
         ("split/time/valid.csv.gz", None, "split/time: valid.csv.gz is missing (a part of the split)"),
         ("split/time/valid.csv.gz", Some("9\n"), "valid.csv.gz:1: node 9, but there are 5 nodes"),
-        ("split/time/valid.csv.gz", Some("4\n1\n"), "valid.csv.gz:2: node 1 stands in the split already"),
-        ("split/other/train.csv.gz", Some("1\n"), "several splits in it (other, time); choose one with --ogb-split"),
+        ("split/time/valid.csv.gz", Some("4\n1\n"), "valid.csv.gz:2: node 1 is already in the split"),
+        ("split/other/train.csv.gz", Some("1\n"), "has several splits (other, time); choose one with --ogb-split"),
         ("raw/num-node-list.csv.gz", Some("3\n2\n"), "num-node-list.csv.gz:2: a second graph"),
         (
             "raw/num-node-list.csv.gz",
@@ -157,15 +157,15 @@ fn missing_or_invalid_file_error_names_file_and_cause() {
             Some("5\n"),
             "edge.csv.gz: has 4 edges, but num-edge-list says 5; was it cut off?",
         ),
-        ("raw/num-edge-list.csv.gz", Some("3\n"), "edge.csv.gz:4: an edge too many: num-edge-list says 3"),
+        ("raw/num-edge-list.csv.gz", Some("3\n"), "edge.csv.gz:4: too many edges: num-edge-list says 3"),
         ("raw/edge.csv.gz", Some("0,1\n1,5\n"), "edge.csv.gz:2: node 5, but there are 5 nodes"),
-        ("raw/edge.csv.gz", Some("0,1\n1,a\n"), "edge.csv.gz:2: node \"a\" is no integer"),
-        ("raw/edge.csv.gz", Some("0,1\n1\n"), "edge.csv.gz:2: 1 field where two nodes are wanted"),
+        ("raw/edge.csv.gz", Some("0,1\n1,a\n"), "edge.csv.gz:2: node \"a\" is not an integer"),
+        ("raw/edge.csv.gz", Some("0,1\n1\n"), "edge.csv.gz:2: 1 field instead of two nodes"),
         ("raw/node-feat.csv.gz", Some("1,2\n3\n"), "node-feat.csv.gz:2: 1 number, but the rows before have 2"),
         ("raw/node-feat.csv.gz", Some("1,2\n"), "node-feat.csv.gz: has 1 row, but num-node-list.csv.gz says 5"),
-        ("raw/node-feat.csv.gz", Some("1\n2\n3\n4\n5\n6\n"), "node-feat.csv.gz:6: a row too many"),
-        ("raw/node-label.csv.gz", Some("1\nx\n"), "node-label.csv.gz:2: label \"x\" is no class"),
-        ("mapping/nodeidx2paperid.csv.gz", Some("1,5\n"), "node number \"1\" where 0 is next"),
+        ("raw/node-feat.csv.gz", Some("1\n2\n3\n4\n5\n6\n"), "node-feat.csv.gz:6: too many rows"),
+        ("raw/node-label.csv.gz", Some("1\nx\n"), "node-label.csv.gz:2: label \"x\" is not a class"),
+        ("mapping/nodeidx2paperid.csv.gz", Some("1,5\n"), "node number \"1\" instead of 0"),
     ] {
         let place_dir = place.path("arxiv");
         let _ = std::fs::remove_dir_all(&place_dir);
@@ -181,5 +181,5 @@ fn missing_or_invalid_file_error_names_file_and_cause() {
     let path = place.path("arxiv/raw/node-feat.csv.gz");
     let bytes = std::fs::read(&path).unwrap();
     std::fs::write(&path, &bytes[..bytes.len() - 10]).unwrap();
-    bad(&place.import("arxiv"), "node-feat.csv.gz: the gzip data ends early: the file is cut off; fetch it again");
+    bad(&place.import("arxiv"), "node-feat.csv.gz: the gzip data ends early; fetch the file again");
 }

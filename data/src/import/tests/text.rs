@@ -88,7 +88,7 @@ fn empty_file_is_a_graph_without_edges() {
     place.write("e.txt", "# nothing\n");
     let imported = good(&place.import("e.txt"));
     assert_eq!((imported.nodes, imported.edges), (0, 0));
-    assert!(imported.notes.iter().any(|note| note.ends_with("no edges in it")));
+    assert!(imported.notes.iter().any(|note| note.ends_with("it has no edges")));
 }
 
 #[test]
@@ -98,17 +98,17 @@ fn invalid_edge_error_names_the_line() {
     let third = TextOptions { weight: Some("3".into()), ..TextOptions::default() };
     let plain = TextOptions::default;
     for (name, text, options, words) in [
-        ("e.txt", "1 2\n# c\n3 x\n", plain(), "e.txt:3: id \"x\" is no integer, but those before are"),
+        ("e.txt", "1 2\n# c\n3 x\n", plain(), "e.txt:3: id \"x\" is not an integer, but the ids before it are"),
         (
             "e.txt",
             "1 2\n3\n",
             plain(),
-            "e.txt:2: 1 field where field 2 is wanted; is the delimiter right (--delimiter)?",
+            "e.txt:2: 1 field, but field 2 is needed; is the delimiter right (--delimiter)?",
         ),
-        ("e.txt", "1\n2\n", plain(), "1 field in its first line, where at least 2 are wanted"),
-        ("e.txt", "1 2 0.5\n2 3 heavy\n", third.clone(), "e.txt:2: weight \"heavy\" is no number"),
+        ("e.txt", "1\n2\n", plain(), "1 field in its first line, but at least 2 are needed"),
+        ("e.txt", "1 2 0.5\n2 3 heavy\n", third.clone(), "e.txt:2: weight \"heavy\" is not a number"),
         ("e.txt", "1 2 nan\n", third.clone(), "e.txt:1: weight \"nan\" is not a finite number"),
-        ("e.txt", "1 2\n1 99999999999999999999\n", plain(), "e.txt:2: id \"99999999999999999999\" is no integer"),
+        ("e.txt", "1 2\n1 99999999999999999999\n", plain(), "e.txt:2: id \"99999999999999999999\" is not an integer"),
         (
             "e.csv",
             "src,dst,wieght\n1,2,3\n",
@@ -119,13 +119,13 @@ fn invalid_edge_error_names_the_line() {
             "e.csv",
             "1,2\n3,4\n",
             weight,
-            "the first line names no columns (--header yes if it does), so they are numbered 1 to 2",
+            "the first line has no column names (--header yes if it does); use a number from 1 to 2",
         ),
         ("e.csv", "src,dst\n1,2\n3,4,5\n", plain(), "e.csv:3: 3 fields, but the lines before have 2"),
         ("e.csv", "a,b\n\"x,y\n", plain(), "e.csv:2: a quote that is not closed"),
         ("m.mtx", "%%MatrixMarket matrix array real general\n1 1\n1\n", plain(), "m.mtx:1: a dense MatrixMarket file"),
         ("e.txt", "PAR1xxxx", plain(), "is a Parquet file"),
-        ("e.csv", "src,dst\na,b\n,c\n", plain(), "e.csv:3: field 1 is empty, where an id is wanted"),
+        ("e.csv", "src,dst\na,b\n,c\n", plain(), "e.csv:3: field 1 is empty; it must have an id"),
     ] {
         place.write(name, text);
         bad(&Import { text: options, ..place.import(name) }, words);
@@ -141,10 +141,7 @@ fn truncated_or_damaged_compressed_file_is_refused() {
         let mut bytes = std::fs::read(&path).unwrap();
         let packing = if name.ends_with("gz") { "gzip" } else { "zstd" };
         std::fs::write(&path, &bytes[..bytes.len() * 2 / 3]).unwrap();
-        bad(
-            &place.import(name),
-            &format!("{name}: the {packing} data ends early: the file is cut off; fetch it again"),
-        );
+        bad(&place.import(name), &format!("{name}: the {packing} data ends early; fetch the file again"));
         let middle = bytes.len() / 2;
         bytes[middle..middle + 64].fill(0xff);
         std::fs::write(&path, &bytes).unwrap();
@@ -163,12 +160,12 @@ fn invalid_node_error_names_the_line() {
         ..TextOptions::default()
     };
     for (nodes, features, words) in [
-        ("id,x\n1,0.5\n2,\n", "x", "n.csv:3: feature \"\" is no number"),
-        ("id,x\n1,0.5\nb,1\n", "x", "n.csv:3: id \"b\" is no integer"),
+        ("id,x\n1,0.5\n2,\n", "x", "n.csv:3: feature \"\" is not a number"),
+        ("id,x\n1,0.5\nb,1\n", "x", "n.csv:3: id \"b\" is not an integer"),
         ("id,x\n1,0.5\n", "y", "no column \"y\"; did you mean \"x\"?"),
         ("id,x,y\n1,0,0\n", "y..x", "columns y..x: the first comes after the last"),
         ("id,split\n1,train\n2,dev\n", "", "n.csv:3: split \"dev\": use train, val, test or none"),
-        ("id,label\n1,red\n2,\n", "", "n.csv:3: an empty label"),
+        ("id,label\n1,red\n2,\n", "", "n.csv:3: the label is empty"),
     ] {
         place.write("n.csv", nodes);
         bad(&Import { text: text(features), ..place.import("e.txt") }, words);

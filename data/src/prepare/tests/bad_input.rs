@@ -338,7 +338,7 @@ fn labels_splits_and_types() {
 fn settings_that_cannot_work() {
     let mut bad = Bad::new();
     bad.source.split_fractions = Some([0.5, 0.2, 0.2]);
-    bad.says(Fault::Usage, "graph.split_fractions: cannot be combined with columns.split: choose one");
+    bad.says(Fault::Usage, "graph.split_fractions: cannot be combined with graph.columns.split; remove one");
     let bad = Bad::new();
     let error = prepared(&bad.source, &bad.path("out"), 0).unwrap_err();
     assert_eq!(

@@ -1,4 +1,4 @@
-//! Objects of a web server on this machine that fails as it is told to; the real object stores are met in the program's tests.
+//! Reads objects of a local web server with injected faults. The tests of the program use real object stores.
 
 mod server;
 
@@ -23,7 +23,7 @@ use crate::source::GraphSource;
 use crate::testing::{IdStyle, Modulo, power_law};
 use server::{Faults, Server};
 
-const SOON: Duration = Duration::from_millis(700);
+const SHORT_RETRY: Duration = Duration::from_millis(700);
 
 fn one(url: &str, retry: Duration) -> Result<Arc<Object>> {
     find(vec![url.into()], "graph.nodes", retry).map(|mut found| found.remove(0).remove(0))
@@ -34,8 +34,8 @@ fn noise(length: usize, seed: u64) -> Vec<u8> {
     (0..length.div_ceil(8) as u64).flat_map(|i| key.draw(i).to_le_bytes()).take(length).collect()
 }
 
-/// The text of an error, without the server's address, and its exit code.
-fn told<T>(server: &Server, result: Result<T>) -> (String, u8) {
+/// Returns the text of an error without the server's address, and its exit code.
+fn failure_of<T>(server: &Server, result: Result<T>) -> (String, u8) {
     let error = result.err().expect("an error");
     let text = error.to_string();
     assert!(!text.contains('\n'), "{text}");
@@ -43,7 +43,7 @@ fn told<T>(server: &Server, result: Result<T>) -> (String, u8) {
 }
 
 #[test]
-fn any_part_is_what_the_file_holds_whatever_the_faults() {
+fn range_has_the_bytes_of_the_file_under_all_faults() {
     let server = Server::start();
     let bytes = noise(300_000, 1);
     server.put("a b.bin", bytes.clone());
@@ -62,88 +62,85 @@ fn any_part_is_what_the_file_holds_whatever_the_faults() {
     .enumerate()
     {
         server.faults(faults.clone());
-        // Without ETags it is another version, as far as one can tell.
-        let object = if faults.no_tags { one(&server.url("a%20b.bin"), SOON).unwrap() } else { object.clone() };
+        // Without ETags the version differs, so the object is opened again.
+        let object = if faults.no_tags { one(&server.url("a%20b.bin"), SHORT_RETRY).unwrap() } else { object.clone() };
         for i in 0..8 {
             let start = (key.unit(2 * i) * 300_000.0) as u64;
             let end = start + (key.unit(2 * i + 1) * (300_000 - start) as f64) as u64;
             let part = wait(Arc::clone(&object).read(start..end)).unwrap();
             assert!(part == bytes[start as usize..end as usize], "case {case}: {start}..{end}");
         }
-        assert!(server.calm(), "case {case}");
+        assert!(server.faults_done(), "case {case}");
     }
 }
 
 #[test]
-fn what_is_wrong_is_said_in_one_line() {
+fn error_of_every_fault_is_one_line_with_its_cause() {
     let server = Server::start();
     server.put("x.bin", noise(1000, 3));
     let url = server.url("x.bin");
-    let object = || one(&url, SOON);
+    let object = || one(&url, SHORT_RETRY);
     let read = || wait(object()?.read(10..900)).map(|_| ());
 
     assert_eq!(
-        told(&server, one(&server.url("y.bin"), SOON)),
+        failure_of(&server, one(&server.url("y.bin"), SHORT_RETRY)),
         ("/y.bin: there is no such object (graph.nodes)".into(), 3)
     );
-    let (text, code) = told(&server, one("http://127.0.0.1:1/x.bin", SOON));
+    let (text, code) = failure_of(&server, one("http://127.0.0.1:1/x.bin", SHORT_RETRY));
     assert!(text.contains("no connection: Connection refused") && text.contains("(graph.retry)"), "{text}");
     assert_eq!(code, 5);
-    let (text, code) = told(&server, one(&server.url("dir/"), SOON));
-    assert!(text.contains("name the files one by one") && text.starts_with("graph.nodes: "), "{text}");
+    let (text, code) = failure_of(&server, one(&server.url("dir/"), SHORT_RETRY));
+    assert!(text.contains("give the URL of each file") && text.starts_with("graph.nodes: "), "{text}");
     assert_eq!(code, 2);
-    let deaf = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let no_tls = format!("https://{}/x.bin", deaf.local_addr().unwrap());
+    let no_tls_server = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let no_tls = format!("https://{}/x.bin", no_tls_server.local_addr().unwrap());
     std::thread::spawn(move || {
-        // Connections are kept, so that none is reset before the answer is read.
-        let mut kept = Vec::new();
-        for stream in deaf.incoming() {
+        // Connections stay open, so that none is reset before the response is read.
+        let mut connections = Vec::new();
+        for stream in no_tls_server.incoming() {
             let mut stream = stream.unwrap();
             let _ = std::io::Read::read(&mut stream, &mut [0; 4096]);
             let _ = std::io::Write::write_all(&mut stream, b"HTTP/1.1 400 Bad Request\r\n\r\n");
-            kept.push(stream);
+            connections.push(stream);
         }
     });
-    let (text, code) = told(&server, one(&no_tls, SOON));
+    let (text, code) = failure_of(&server, one(&no_tls, SHORT_RETRY));
     assert!(text.contains("TLS failed") && text.contains("certificates"), "{text}");
     assert_eq!(code, 5);
 
     server.faults(Faults { status: Some((u32::MAX, 403)), ..Faults::default() });
-    let (text, code) = told(&server, object());
+    let (text, code) = failure_of(&server, object());
     assert!(text.starts_with("/x.bin: access refused (status 403); http(s) is read without credentials"), "{text}");
     assert_eq!(code, 3);
     server.faults(Faults { status: Some((u32::MAX, 503)), ..Faults::default() });
-    let (text, code) = told(&server, object());
+    let (text, code) = failure_of(&server, object());
     assert!(text.starts_with("/x.bin: status 503; tried ") && text.contains(" times in 0."), "{text}");
     assert_eq!(code, 5);
     server.faults(Faults { status: Some((u32::MAX, 400)), ..Faults::default() });
-    assert_eq!(told(&server, object()), ("/x.bin: the server answered status 400".into(), 3));
+    assert_eq!(failure_of(&server, object()), ("/x.bin: the server answered status 400".into(), 3));
     server.faults(Faults { whole: true, ..Faults::default() });
-    let (text, code) = told(&server, read());
-    assert_eq!(
-        (text.as_str(), code),
-        ("/x.bin: the server cannot send parts of a file (it ignores Range); download the file", 3)
-    );
+    let (text, code) = failure_of(&server, read());
+    assert_eq!((text.as_str(), code), ("/x.bin: the server ignores the header Range; download the file", 3));
     server.faults(Faults { short: true, ..Faults::default() });
-    let (text, _) = told(&server, read());
+    let (text, _) = failure_of(&server, read());
     assert!(text.contains("Requested 10..900, got 10..899"), "{text}");
     server.faults(Faults { cut: Some((u32::MAX, 0)), ..Faults::default() });
-    let (text, code) = told(&server, read());
+    let (text, code) = failure_of(&server, read());
     assert!(text.starts_with("/x.bin: connection lost: ") && text.contains("times in"), "{text}");
     assert_eq!(code, 5);
     server.faults(Faults { silent: u32::MAX, ..Faults::default() });
     let begin = Instant::now();
-    let (text, code) = told(&server, read());
+    let (text, code) = failure_of(&server, read());
     assert!(text.starts_with("/x.bin: no answer in time; tried"), "{text}");
     assert_eq!(code, 5);
     assert!(begin.elapsed() < Duration::from_secs(5), "{:?}", begin.elapsed());
-    // A signed URL may only be read.
+    // A signed URL may permit GET only.
     server.faults(Faults { no_head: true, ..Faults::default() });
     read().unwrap();
 }
 
 #[test]
-fn an_object_that_changes_is_noticed_with_or_without_the_servers_help() {
+fn changed_object_is_detected_with_and_without_if_match_and_etags() {
     let server = Server::start();
     for faults in [
         Faults::default(),
@@ -152,16 +149,16 @@ fn an_object_that_changes_is_noticed_with_or_without_the_servers_help() {
     ] {
         server.faults(faults);
         server.put("x.bin", noise(1000, 3));
-        let object = one(&server.url("x.bin"), SOON).unwrap();
+        let object = one(&server.url("x.bin"), SHORT_RETRY).unwrap();
         wait(Arc::clone(&object).read(0..10)).unwrap();
         server.put("x.bin", noise(1000, 4));
-        let (text, code) = told(&server, wait(object.read(0..10)));
+        let (text, code) = failure_of(&server, wait(object.read(0..10)));
         assert!(text.starts_with("/x.bin: it changed while it was read"), "{text}");
         assert_eq!(code, 3);
     }
 }
 
-/// A Parquet file of a row group, whose columns are `id`, then numbers that do not compress.
+/// Returns a Parquet file of one row group with `node_id`, `columns` columns of incompressible numbers, and `name`.
 fn wide(rows: usize, columns: usize, page: usize) -> Vec<u8> {
     let mut named: Vec<(String, ArrayRef)> =
         vec![("node_id".into(), Arc::new((0..rows as i64).collect::<Int64Array>()) as ArrayRef)];
@@ -193,18 +190,18 @@ fn chunk_ranges(file: &DumpFile, columns: &[usize]) -> Vec<std::ops::Range<u64>>
 }
 
 #[test]
-fn read_ahead_gives_what_is_there_in_any_order_of_pages() {
+fn read_ahead_has_the_bytes_of_the_file_for_any_order_of_pages() {
     let server = Server::start();
     let bytes = Bytes::from(noise(400_000, 5));
     server.put("x.bin", bytes.to_vec());
-    let object = one(&server.url("x.bin"), SOON).unwrap();
+    let object = one(&server.url("x.bin"), SHORT_RETRY).unwrap();
     let key = Key::new(6, Purpose::GenerateEdges);
     for (case, share) in [1u64, 20_000, 100_000, 10_000_000].into_iter().enumerate() {
         for ahead in [false, true] {
             let ranges = vec![250_000..399_000, 10..90_000, 90_000..90_001, 95_000..250_000];
             let group = RowGroup::begin(&object, ranges.clone(), share, ahead).unwrap();
             let mut at: Vec<u64> = ranges.iter().map(|range| range.start).collect();
-            // A request for every few bytes of it takes its time.
+            // Short segments need many requests, so this case has fewer steps.
             for step in 0..if share == 1 { 150 } else { 400 } {
                 let (column, kind, length) = (
                     (key.unit(3 * step) * 4.0) as usize,
@@ -212,7 +209,7 @@ fn read_ahead_gives_what_is_there_in_any_order_of_pages() {
                     (key.unit(3 * step + 2) * 9000.0) as u64,
                 );
                 let start = match kind {
-                    // Back to the beginning, or some pages left out; mostly page after page.
+                    // Mostly sequential; sometimes back to the start, or some pages skipped.
                     k if k < 0.02 => ranges[column].start,
                     k if k < 0.1 => (at[column] + length * 7).min(ranges[column].end),
                     _ => at[column],
@@ -233,7 +230,7 @@ fn read_ahead_gives_what_is_there_in_any_order_of_pages() {
 }
 
 #[test]
-fn two_columns_of_twenty_are_all_that_is_fetched_of_a_row_group() {
+fn only_the_requested_columns_of_a_row_group_are_fetched() {
     let server = Server::start();
     // 64 MiB: 838,861 rows of 20 columns of 4 bytes.
     let file = wide(838_861, 19, 1 << 20);
@@ -272,23 +269,23 @@ fn read_ahead_stays_within_its_bound() {
         chunk_ranges(&source.node_files().unwrap()[0], &[0, 1, 2, 3, 4, 5]).iter().map(|r| r.end - r.start).sum();
     assert!(total > 2 * READ_AHEAD, "{total}");
     server.sent();
-    let (mut first, mut sent, mut seen) = (true, 0, 0);
+    let (mut first, mut sent, mut rows_read) = (true, 0, 0);
     reader
         .for_each(
             |chunk| Ok(chunk.features.len() / 5),
             |some| {
-                // The reader is stuck; whatever can be fetched ahead is here by now.
+                // The reader waits until everything that can be read ahead has been sent.
                 if std::mem::take(&mut first) {
                     std::thread::sleep(Duration::from_secs(1));
                     sent = server.sent();
                 }
-                seen += some;
+                rows_read += some;
                 Ok(())
             },
         )
         .unwrap();
     println!("{sent} bytes sent of {total} while the first chunk waits");
-    assert_eq!(seen, rows);
+    assert_eq!(rows_read, rows);
     assert!(sent <= READ_AHEAD, "{sent}");
     assert_eq!(sent + server.sent(), total);
 }
@@ -297,7 +294,7 @@ fn settings(out: &Path) -> PrepareSettings {
     PrepareSettings { memory: 64 << 20, ..PrepareSettings::new(out, 3) }
 }
 
-/// Every file below `dir` but the manifest.
+/// Returns all files below `dir` except reports and the manifest.
 fn contents(dir: &Path) -> Vec<(String, Vec<u8>)> {
     let mut found = Vec::new();
     let mut folders = vec![dir.to_path_buf()];
@@ -312,14 +309,14 @@ fn contents(dir: &Path) -> Vec<(String, Vec<u8>)> {
             }
         }
     }
-    // What the manifest and the report say besides is when, from what, and how fast.
+    // JSON files have times, input names and speeds.
     found.retain(|(name, _)| !name.ends_with(".json"));
     found.sort();
     found
 }
 
 #[test]
-fn a_remote_dump_becomes_the_same_dataset_whatever_the_faults() {
+fn dataset_of_a_remote_dump_equals_the_local_one_under_all_faults() {
     let server = Server::start();
     let dir = tempfile::tempdir().unwrap();
     let graph = power_law(400, 3000, 9);
@@ -347,22 +344,22 @@ fn a_remote_dump_becomes_the_same_dataset_whatever_the_faults() {
         assert_eq!(Dataset::open(&there).unwrap().manifest().nodes, 400);
     }
 
-    // Another object under the same name is noticed; how long to try is no matter of the dataset.
-    remote.retry = SOON;
-    let is = || state(&there, &fingerprint(&remote, &Modulo, &settings(&there)).unwrap()).unwrap();
-    assert!(matches!(is(), State::Current(_)));
+    // A changed object makes the dataset stale; a changed `retry` does not.
+    remote.retry = SHORT_RETRY;
+    let dataset_state = || state(&there, &fingerprint(&remote, &Modulo, &settings(&there)).unwrap()).unwrap();
+    assert!(matches!(dataset_state(), State::Current(_)));
     let name = remote.edges[0].to_str().unwrap().rsplit_once('/').unwrap().1;
     server.put(&format!("edges/{name}"), std::fs::read(local.edge_files().unwrap()[0].path()).unwrap());
-    assert!(matches!(is(), State::Stale(why) if why.contains("http://") && why.ends_with("has changed")));
+    assert!(matches!(dataset_state(), State::Stale(why) if why.contains("http://") && why.ends_with("has changed")));
 }
 
 #[test]
-fn a_file_that_is_no_parquet_and_one_that_changes_between_reads() {
+fn invalid_or_changed_parquet_object_is_refused() {
     let server = Server::start();
     for bytes in [Vec::new(), vec![1; 5], noise(100_000, 8)] {
         server.put("n.parquet", bytes);
         let url = server.url("n.parquet");
-        let (text, code) = told(&server, NodeReader::open(&GraphSource::new(&url, &url)));
+        let (text, code) = failure_of(&server, NodeReader::open(&GraphSource::new(&url, &url)));
         assert!(text.starts_with("/n.parquet: not a whole Parquet file"), "{text}");
         assert_eq!(code, 3);
     }
@@ -374,7 +371,7 @@ fn a_file_that_is_no_parquet_and_one_that_changes_between_reads() {
     source.columns.dst = "node_id".into();
     let reader = EdgeReader::open(&source, None).unwrap();
     server.put("n.parquet", file);
-    let (text, code) = told(&server, reader.for_each_pair(|chunk| Ok(chunk.src.len()), |_| Ok(())));
-    assert_eq!(text, "/n.parquet: it changed while it was read; start again when nobody writes it any more");
+    let (text, code) = failure_of(&server, reader.for_each_pair(|chunk| Ok(chunk.src.len()), |_| Ok(())));
+    assert_eq!(text, "/n.parquet: it changed while it was read; start again when it is no longer written");
     assert_eq!(code, 3);
 }

@@ -1,4 +1,4 @@
-//! A web server of files with `Range`, `If-Match` and faults.
+//! A web server for files with `Range`, `If-Match` and injected faults.
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Write};
@@ -7,24 +7,24 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// What goes wrong. Nothing, by default.
+/// Faults of the server; none by default.
 #[derive(Clone, Default)]
 pub(super) struct Faults {
-    /// The next so many answers to GET are cut off after so many bytes of their body.
+    /// Number of responses to GET that are cut off, and the length of the sent body.
     pub(super) cut: Option<(u32, usize)>,
-    /// The next so many requests are answered with this status.
+    /// Number of requests that fail, and their status.
     pub(super) status: Option<(u32, u16)>,
-    /// The next so many requests are never answered.
+    /// Number of requests without a response.
     pub(super) silent: u32,
-    /// Every answer to GET claims a shorter range than was asked for.
+    /// Whether every response to GET has a shorter range than requested.
     pub(super) short: bool,
-    /// `Range` is ignored.
+    /// Whether `Range` is ignored.
     pub(super) whole: bool,
-    /// There are no ETags.
+    /// Whether responses have no ETags.
     pub(super) no_tags: bool,
-    /// `If-Match` is ignored.
+    /// Whether `If-Match` is ignored.
     pub(super) no_conditions: bool,
-    /// HEAD is refused.
+    /// Whether HEAD is refused.
     pub(super) no_head: bool,
 }
 
@@ -53,14 +53,14 @@ impl Server {
                     return;
                 }
                 let (stream, served) = (stream.unwrap(), served.clone());
-                // A client that goes away is no error here.
+                // A client may close its connection early.
                 std::thread::spawn(move || served.serve(&stream));
             }
         });
         Self { address, shared }
     }
 
-    /// Puts a file there, or another in its place.
+    /// Adds or replaces a file.
     pub(super) fn put(&self, name: &str, bytes: Vec<u8>) {
         let mut files = self.shared.files.lock().unwrap();
         let version = files.get(name).map_or(1, |(_, version)| version + 1);
@@ -79,18 +79,18 @@ impl Server {
         *self.shared.faults.lock().unwrap() = faults;
     }
 
-    /// Whether all faults have happened.
-    pub(super) fn calm(&self) -> bool {
+    /// Returns whether all faults have occurred.
+    pub(super) fn faults_done(&self) -> bool {
         let faults = self.shared.faults.lock().unwrap();
         faults.silent == 0 && faults.cut.is_none_or(|(n, _)| n == 0) && faults.status.is_none_or(|(n, _)| n == 0)
     }
 
-    /// Bytes of bodies sent since this was last asked.
+    /// Returns the bytes of bodies sent since the last call.
     pub(super) fn sent(&self) -> u64 {
         self.shared.sent.swap(0, Ordering::Relaxed)
     }
 
-    /// Requests since this was last asked.
+    /// Returns the number of requests since the last call.
     pub(super) fn requests(&self) -> u64 {
         self.shared.requests.swap(0, Ordering::Relaxed)
     }
@@ -117,12 +117,12 @@ impl Shared {
             let mut words = first.split(' ');
             let (method, target) = (words.next()?, words.next()?);
             self.requests.fetch_add(1, Ordering::Relaxed);
-            self.answer(stream, method, target, &headers)?;
+            self.respond(stream, method, target, &headers)?;
         }
     }
 
-    /// `None` ends the connection.
-    fn answer(&self, stream: &TcpStream, method: &str, target: &str, headers: &HashMap<String, String>) -> Option<()> {
+    /// Responds to a request. `None` ends the connection.
+    fn respond(&self, stream: &TcpStream, method: &str, target: &str, headers: &HashMap<String, String>) -> Option<()> {
         let (faults, cut) = self.next_faults(method == "GET");
         if faults.silent > 0 {
             std::thread::sleep(Duration::from_secs(20));
@@ -179,7 +179,7 @@ impl Shared {
         Some(())
     }
 
-    /// The faults of this request, which are then done; whether its body is cut off.
+    /// Returns the faults of this request and the cut of its body, and counts them down.
     fn next_faults(&self, get: bool) -> (Faults, Option<usize>) {
         let mut faults = self.faults.lock().unwrap();
         let these = faults.clone();

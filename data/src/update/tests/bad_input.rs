@@ -1,11 +1,11 @@
-//! What an update refuses, and how it says so.
+//! Errors for invalid updates.
 
 use super::*;
 use crate::error::{Error, Fault};
 use crate::source::{Duplicates, Isolated, Normalize, SelfLoops, UnknownNodes};
 use crate::testing::power_law;
 
-/// A dataset of 40 nodes and no self-loops, changed by `change` before it is prepared.
+/// Prepares a dataset of 40 nodes without self-loops. `change` modifies the source first.
 fn place(change: impl FnOnce(&mut GraphSource)) -> (tempfile::TempDir, PathBuf) {
     let dir = tempfile::tempdir().unwrap();
     let mut dump = Dump::of(&power_law(40, 100, 2));
@@ -20,7 +20,7 @@ fn place(change: impl FnOnce(&mut GraphSource)) -> (tempfile::TempDir, PathBuf) 
 fn refused(out: &Path, batch: Batch) -> Error {
     let before = bytes(out, 2);
     let error = in_place(out, &[batch]).unwrap_err();
-    assert!(bytes(out, 2) == before, "a refused update leaves everything as it was: {error}");
+    assert!(bytes(out, 2) == before, "a refused update changed a file: {error}");
     assert!(!error.to_string().contains('\n'), "{error}");
     error
 }
@@ -39,7 +39,7 @@ fn nodes(dir: &Path, nodes: std::ops::Range<u32>) -> Vec<PathBuf> {
 }
 
 #[test]
-fn an_edge_that_is_not_there_cannot_go() {
+fn removal_of_a_missing_edge_fails_or_is_counted() {
     let (dir, out) = place(|_| {});
     let remove = rows(dir.path(), &[(39, 38), (39, 99)]);
     let error = refused(&out, Batch { remove: remove.clone(), ..Batch::default() });
@@ -56,11 +56,11 @@ fn an_edge_that_is_not_there_cannot_go() {
     let batch = Batch { remove, ..Batch::default() };
     let updated = update(&out, &[batch], &Direct, &settings, &Silent).unwrap();
     assert_eq!((updated.counts.missing_ignored, updated.counts.edges_removed), (2, 0));
-    assert_eq!(updated.manifest, before, "nothing has changed");
+    assert_eq!(updated.manifest, before, "the manifest changed");
 }
 
 #[test]
-fn rows_that_the_policies_refuse_are_named() {
+fn row_refused_by_a_policy_is_named() {
     let (dir, out) = place(|source| source.self_loops = SelfLoops::Fail);
     let error = refused(&out, Batch { edges: rows(dir.path(), &[(3, 4), (1, 77)]), ..Batch::default() });
     assert!(error.to_string().contains("column \"dst\", row 1 (row group 0): 77 is no node's id"), "{error}");
@@ -74,7 +74,7 @@ fn rows_that_the_policies_refuse_are_named() {
 }
 
 #[test]
-fn duplicates_fail_where_the_dataset_says_so() {
+fn duplicate_is_refused_by_the_policy_fail() {
     let dir = tempfile::tempdir().unwrap();
     let dump = Dump { nodes: 4, rows: vec![Row { src: 0, dst: 1, stamp: 0 }] };
     let source = GraphSource {
@@ -91,7 +91,7 @@ fn duplicates_fail_where_the_dataset_says_so() {
 }
 
 #[test]
-fn nodes_that_cannot_come_are_named() {
+fn invalid_new_node_is_named() {
     let (dir, out) = place(|_| {});
     let error = refused(&out, Batch { nodes: nodes(dir.path(), 38..42), ..Batch::default() });
     assert!(error.to_string().contains("row 0 (row group 0): node 38 is in the dataset already"), "{error}");
@@ -108,12 +108,12 @@ fn nodes_that_cannot_come_are_named() {
 
     let (_dir, out) = place(|source| source.normalize_features = Normalize::Standard);
     let error = refused(&out, Batch { nodes: new, ..Batch::default() });
-    assert!(error.to_string().contains("prepare the dataset again"), "{error}");
+    assert!(error.to_string().contains("standardized over all nodes; prepare the changed dump"), "{error}");
 }
 
 #[test]
-fn columns_that_the_dataset_has_must_be_there() {
-    let (dir, out) = place(|source| source.columns = laden(source.columns.clone()));
+fn missing_column_or_type_is_refused() {
+    let (dir, out) = place(|source| source.columns = with_edge_columns(source.columns.clone()));
     let path = dir.path().join("bare.parquet");
     let ids = |node: u32| IdStyle::Dense.ids([node]);
     write_parquet(&path, vec![("src", ids(1)), ("dst", ids(2)), ("weigth", ids(3))], 8);
@@ -130,11 +130,11 @@ fn columns_that_the_dataset_has_must_be_there() {
     let columns = vec![("src", ids(1)), ("dst", ids(2)), ("weight", floats()), ("etype", types), ("ts", ids(5))];
     write_parquet(&path, [columns, vec![("up", floats()), ("down", floats())]].concat(), 8);
     let error = refused(&out, Batch { edges: vec![path], ..Batch::default() });
-    assert!(error.to_string().contains("\"t9\" is not a type of the dataset's"), "{error}");
+    assert!(error.to_string().contains("\"t9\" is not a type of the dataset;"), "{error}");
 }
 
 #[test]
-fn datasets_whose_cleaning_takes_the_whole_graph_are_refused() {
+fn dataset_with_an_unsupported_setting_is_refused() {
     type Change = fn(&mut GraphSource);
     let cases: [(&str, Change); 6] = [
         ("graph.k_core", |source| source.k_core = Some(1)),
@@ -164,13 +164,13 @@ fn datasets_whose_cleaning_takes_the_whole_graph_are_refused() {
         prepare(&source, &crate::testing::Modulo, &PrepareSettings::new(out.clone(), 2), &Silent).unwrap();
         let error = refused(&out, Batch { edges: rows(dir.path(), &[(1, 2)]), ..Batch::default() });
         assert!(error.to_string().starts_with(key), "{error}");
-        assert!(error.to_string().contains("an update cannot keep to it"), "{error}");
+        assert!(error.to_string().contains("an update cannot maintain this setting"), "{error}");
         assert_eq!(error.fault(), Fault::Usage);
     }
 }
 
 #[test]
-fn nodes_that_only_edges_name_are_not_created() {
+fn unknown_node_is_refused_even_with_the_policy_create() {
     let (dir, out) = place(|source| source.unknown_nodes = UnknownNodes::Create);
     let error = refused(&out, Batch { edges: rows(dir.path(), &[(1, 77)]), ..Batch::default() });
     assert!(error.to_string().contains("77") && error.fault() == Fault::Input, "{error}");

@@ -1,4 +1,4 @@
-//! An updated dataset is, byte for byte, the one prepared from the changed dump.
+//! An updated dataset has the same bytes as one prepared from the changed dump.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,7 +7,7 @@ use crate::prepare::Quality;
 use crate::source::{Duplicates, SelfLoops};
 use crate::testing::{graphs, power_law};
 
-/// What a batch changes.
+/// Changes of a batch.
 struct Changes {
     new: u32,
     remove: Vec<Row>,
@@ -18,20 +18,20 @@ struct Case {
     undirected: bool,
     duplicates: Duplicates,
     self_loops: SelfLoops,
-    laden: bool,
+    with_edge_columns: bool,
     ids: IdStyle,
     parts: u32,
     new_nodes: bool,
 }
 
 impl Case {
-    /// Whether two rows name the same edge.
+    /// Returns whether two rows are the same edge.
     fn same(&self, a: &Row, b: &Row) -> bool {
         let ends = (a.src, a.dst) == (b.src, b.dst) || self.undirected && (a.src, a.dst) == (b.dst, b.src);
-        ends && (!self.laden || a.edge_type() == b.edge_type())
+        ends && (!self.with_edge_columns || a.edge_type() == b.edge_type())
     }
 
-    /// The obvious program: the dump, changed row by row.
+    /// The reference implementation: changes the dump row by row.
     fn apply(&self, dump: &mut Dump, changes: &Changes) {
         dump.nodes += changes.new;
         for row in &changes.remove {
@@ -45,7 +45,7 @@ impl Case {
         dump.rows.extend(&changes.add);
     }
 
-    /// Random changes to a dump; the first rows stay, so that no type of edges dies out.
+    /// Returns random changes of a dump. The first rows stay, so that no edge type disappears.
     fn draw(&self, dump: &Dump, round: u64) -> Changes {
         let key = Key::new(17, Purpose::GenerateEdges).fold(round).fold(dump.rows.len() as u64);
         let new = if self.new_nodes { key.below(0, 4) as u32 } else { 0 };
@@ -64,9 +64,9 @@ impl Case {
             if self.duplicates != Duplicates::Keep {
                 left.retain(|other| !self.same(&row, other));
             }
-            // Either direction names an edge of an undirected graph.
-            let turned = Row { src: row.dst, dst: row.src, ..row };
-            remove.push(if self.undirected && i % 2 == 0 { turned } else { row });
+            // In an undirected graph, the reverse row is the same edge.
+            let reversed = Row { src: row.dst, dst: row.src, ..row };
+            remove.push(if self.undirected && i % 2 == 0 { reversed } else { row });
         }
         let stamp = 10_000 * (round as usize + 1);
         let mut add: Vec<Row> = (0..n.min(12))
@@ -76,7 +76,7 @@ impl Case {
                 stamp: stamp + i as usize,
             })
             .collect();
-        // Some that are there already, some that have just gone, one that comes twice, one from a node to itself.
+        // Adds existing edges, edges removed in this batch, an edge twice, and a self-loop.
         let again = dump.rows.iter().skip(3).step_by(9).chain(remove.iter().take(2)).take(6).copied();
         let again: Vec<Row> =
             again.enumerate().map(|(i, row)| Row { stamp: row.stamp % 3 + stamp + 300 + 3 * i, ..row }).collect();
@@ -87,7 +87,8 @@ impl Case {
     }
 
     fn source(&self, plain: GraphSource) -> GraphSource {
-        let columns = if self.laden { laden(plain.columns.clone()) } else { plain.columns.clone() };
+        let columns =
+            if self.with_edge_columns { with_edge_columns(plain.columns.clone()) } else { plain.columns.clone() };
         GraphSource {
             columns,
             undirected: self.undirected,
@@ -97,14 +98,14 @@ impl Case {
         }
     }
 
-    fn run(&self, graph: &TestGraph, at_once: bool) {
+    fn run(&self, graph: &TestGraph, one_update: bool) {
         let name = format!(
-            "{}: undirected {}, {:?}, {:?}, laden {}, {:?}, {} parts, new {}, at once {at_once}",
+            "{}: undirected {}, {:?}, {:?}, with_edge_columns {}, {:?}, {} parts, new {}, one update {one_update}",
             graph.name,
             self.undirected,
             self.duplicates,
             self.self_loops,
-            self.laden,
+            self.with_edge_columns,
             self.ids,
             self.parts,
             self.new_nodes
@@ -128,7 +129,7 @@ impl Case {
             batches.push(Batch { nodes, remove: vec![file("remove")], edges: vec![file("edges")] });
             self.apply(&mut dump, &changes);
         }
-        if at_once {
+        if one_update {
             let updated = in_place(&out, &batches).unwrap_or_else(|error| panic!("{name}: {error}"));
             check_affected(&name, &lists_before, &Dataset::open(&out).unwrap(), &updated);
         } else {
@@ -137,19 +138,19 @@ impl Case {
             }
         }
 
-        // The same from the changed dump, with every node in the partition that it has got.
+        // Prepare the changed dump with the same partitions.
         let updated = Dataset::open(&out).unwrap();
         updated.verify(&Silent).unwrap();
         let parts_of = assignment(&updated, &dump, self.ids);
-        assert_eq!(parts_of[..first.len()], first, "{name}: nodes stay where they are");
+        assert_eq!(parts_of[..first.len()], first, "{name}: an old node moved");
         let source = self.source(dump.write(&dir.path().join("changed"), self.ids));
         let rebuilt = prepared(&source, parts_of, &dir.path().join("rebuilt"), self.parts);
         let (found, expected) = (updated.manifest(), rebuilt.manifest());
-        let seen = |manifest: &Manifest| {
+        let summary = |manifest: &Manifest| {
             let m = manifest.clone();
             (m.nodes, m.edges, m.self_loops, m.offsets, m.labels, m.splits, m.node_types, m.edge_columns)
         };
-        assert_eq!(seen(found), seen(expected), "{name}");
+        assert_eq!(summary(found), summary(expected), "{name}");
         if self.duplicates == Duplicates::Keep {
             assert_eq!(found.edge_rows, expected.edge_rows, "{name}");
         }
@@ -167,7 +168,7 @@ impl Case {
     }
 }
 
-/// The partition of every node of the dump.
+/// Returns the partition of each node of the dump.
 fn assignment(dataset: &Dataset, dump: &Dump, ids: IdStyle) -> Vec<u16> {
     let mut parts = BTreeMap::new();
     for part in 0..dataset.manifest().parts() {
@@ -202,8 +203,8 @@ fn lists(dataset: &Dataset) -> Lists {
     lists
 }
 
-/// The in-edges within `hops` of a node.
-fn neighbourhood<'a>(lists: &'a Lists, node: &'a str, hops: u32) -> BTreeMap<&'a str, &'a Vec<(String, u32)>> {
+/// Returns the in-edges within `hops` of a node.
+fn neighborhood<'a>(lists: &'a Lists, node: &'a str, hops: u32) -> BTreeMap<&'a str, &'a Vec<(String, u32)>> {
     let mut found = BTreeMap::new();
     let mut frontier = BTreeSet::from([node]);
     for _ in 0..hops {
@@ -219,13 +220,13 @@ fn neighbourhood<'a>(lists: &'a Lists, node: &'a str, hops: u32) -> BTreeMap<&'a
     found
 }
 
-/// Exactly the nodes are listed whose neighborhood is another than before.
+/// Checks that exactly the nodes with a changed neighborhood are listed.
 fn check_affected(name: &str, before: &Lists, dataset: &Dataset, updated: &Updated) {
     let after = lists(dataset);
     let found = affected(&dataset.dir().join(AFFECTED));
     assert_eq!(found.len() as u64, updated.affected, "{name}");
     for node in after.keys() {
-        let changed = |hops: &u32| neighbourhood(before, node, *hops) != neighbourhood(&after, node, *hops);
+        let changed = |hops: &u32| neighborhood(before, node, *hops) != neighborhood(&after, node, *hops);
         let new = !before.contains_key(node);
         let expected = if new { Some(1) } else { [1, 2].into_iter().find(changed) };
         assert_eq!(found.get(node).copied(), expected, "{name}: node {node}");
@@ -247,14 +248,14 @@ fn affected(path: &Path) -> BTreeMap<String, u32> {
 }
 
 #[test]
-fn every_policy_on_every_graph() {
+fn update_equals_preparation_for_every_policy_and_graph() {
     for (number, graph) in graphs().iter().filter(|graph| graph.nodes > 0).enumerate() {
         for choice in 0..16u32 {
             let bit = |at: u32| choice & (1 << at) != 0;
             let keep = bit(1);
-            let laden = bit(2) && graph.edges.len() > 20;
-            let self_loops = match (bit(3), keep && !laden) {
-                // Where edges carry nothing and duplicates count, a loop that was added looks like one that was there.
+            let with_edge_columns = bit(2) && graph.edges.len() > 20;
+            let self_loops = match (bit(3), keep && !with_edge_columns) {
+                // Without edge columns and with kept duplicates, added self-loops look like those of the dump.
                 (true, false) => SelfLoops::Add,
                 (true, true) => SelfLoops::Drop,
                 _ => SelfLoops::Keep,
@@ -263,7 +264,7 @@ fn every_policy_on_every_graph() {
                 undirected: bit(0),
                 duplicates: if keep { Duplicates::Keep } else { Duplicates::Drop },
                 self_loops,
-                laden,
+                with_edge_columns,
                 ids: [IdStyle::Dense, IdStyle::Sparse, IdStyle::Text][(choice as usize + number) % 3],
                 parts: [3, 1, 4][(choice as usize / 3 + number) % 3],
                 new_nodes: !(choice + number as u32).is_multiple_of(4),
@@ -274,13 +275,13 @@ fn every_policy_on_every_graph() {
 }
 
 #[test]
-fn a_larger_graph_in_many_batches() {
-    for (undirected, laden) in [(false, true), (true, false), (true, true)] {
+fn update_equals_preparation_on_a_larger_graph() {
+    for (undirected, with_edge_columns) in [(false, true), (true, false), (true, true)] {
         let case = Case {
             undirected,
             duplicates: Duplicates::Drop,
             self_loops: SelfLoops::Keep,
-            laden,
+            with_edge_columns,
             ids: IdStyle::Text,
             parts: 5,
             new_nodes: true,

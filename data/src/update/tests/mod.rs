@@ -1,8 +1,8 @@
-//! Updates against preparations of the changed dump.
+//! Compares updates with preparations of the changed dump.
 
+mod atomic;
 mod bad_input;
 mod equal;
-mod whole_or_not;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::rng::{Key, Purpose};
 use crate::source::{Columns, GraphSource};
 use crate::testing::{IdStyle, TestGraph, float_lists, write_parquet};
 
-/// A row of an edge table: both ends, and a number that decides what it carries.
+/// A row of an edge table: both ends, and a number from which all other columns follow.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Row {
     src: u32,
@@ -45,7 +45,7 @@ impl Dump {
         Self { nodes: graph.nodes, rows: rows.collect() }
     }
 
-    /// Writes it and returns the source with plain edges.
+    /// Writes the dump. Returns a source without edge columns.
     fn write(&self, dir: &Path, ids: IdStyle) -> GraphSource {
         std::fs::create_dir_all(dir).unwrap();
         let (nodes, edges) = (dir.join("nodes.parquet"), dir.join("edges.parquet"));
@@ -89,8 +89,8 @@ fn write_rows(path: &Path, ids: IdStyle, rows: &[Row]) {
     write_parquet(path, columns, 64);
 }
 
-/// Columns with everything that an edge can carry.
-fn laden(columns: Columns) -> Columns {
+/// Returns `columns` with all edge columns.
+fn with_edge_columns(columns: Columns) -> Columns {
     Columns {
         weight: Some("weight".into()),
         edge_type: Some("etype".into()),
@@ -100,7 +100,7 @@ fn laden(columns: Columns) -> Columns {
     }
 }
 
-/// A part for every index.
+/// Assigns the given parts.
 struct Given(Vec<u16>);
 
 impl Partitioner for Given {
@@ -113,7 +113,7 @@ impl Partitioner for Given {
     }
 }
 
-/// What partition a node begins in: uneven.
+/// Returns the first partition of a node. Partition sizes are uneven.
 fn part_of(node: u32, parts: u32) -> u16 {
     (Key::new(4, Purpose::GenerateNodes).below(u64::from(node), u64::from(parts)) as u32).min(parts - 1) as u16
 }
@@ -127,7 +127,7 @@ fn prepared(source: &GraphSource, parts_of: Vec<u16>, out: &Path, parts: u32) ->
     Dataset::open(out).unwrap()
 }
 
-/// Bytes of all Arrow files.
+/// Returns the bytes of all Arrow files.
 fn bytes(dataset: &Path, parts: u32) -> Vec<(PathBuf, Vec<u8>)> {
     let names = ["topology.arrow", "nodes.arrow", "features.arrow", "halo.arrow"];
     let files = (0..parts as usize).flat_map(|part| names.map(|name| Path::new(&part_folder(part)).join(name)));

@@ -1,4 +1,4 @@
-//! An update appears whole or not at all, and touches no file of the dataset that it begins from.
+//! An update appears completely or not at all, and never changes files of the old dataset.
 
 use std::os::unix::fs::MetadataExt;
 
@@ -25,7 +25,7 @@ fn inodes(out: &Path) -> Vec<u64> {
 }
 
 #[test]
-fn an_empty_update_changes_nothing() {
+fn empty_update_changes_no_file() {
     let (dir, out) = place();
     let (before, files) = (Dataset::open(&out).unwrap().manifest().clone(), inodes(&out));
     for batches in [vec![], vec![Batch::default()], {
@@ -41,7 +41,7 @@ fn an_empty_update_changes_nothing() {
 }
 
 #[test]
-fn partitions_that_do_not_change_keep_their_files() {
+fn unchanged_partition_keeps_its_files() {
     let (dir, out) = place();
     let before = inodes(&out);
     let updated = in_place(&out, &[one_edge(dir.path())]).unwrap();
@@ -55,7 +55,7 @@ fn partitions_that_do_not_change_keep_their_files() {
 }
 
 #[test]
-fn elsewhere_the_old_dataset_stays() {
+fn update_to_another_folder_keeps_the_old_dataset() {
     let (dir, out) = place();
     let before = bytes(&out, 3);
     let elsewhere = dir.path().join("elsewhere");
@@ -79,10 +79,10 @@ fn elsewhere_the_old_dataset_stays() {
 }
 
 #[test]
-fn what_a_killed_update_left_is_removed_and_never_written_to() {
+fn folder_of_a_killed_update_is_removed_and_never_written_to() {
     let (dir, out) = place();
     let left = dir.path().join(".out.tmp");
-    // It had linked files of the dataset, and had come to the topologies.
+    // The killed update had linked files of the dataset.
     for part in 0..3 {
         std::fs::create_dir_all(left.join(part_folder(part))).unwrap();
         for name in ["topology.arrow", "nodes.arrow"] {
@@ -94,7 +94,7 @@ fn what_a_killed_update_left_is_removed_and_never_written_to() {
     let lists = held.topology(1).unwrap();
     let before = lists.indices().to_vec();
     in_place(&out, &[one_edge(dir.path())]).unwrap();
-    assert_eq!(lists.indices(), before, "who has it open keeps what they see");
+    assert_eq!(lists.indices(), before, "an open dataset changed");
     assert!(!left.exists());
     Dataset::open(&out).unwrap().verify(&Silent).unwrap();
 }
