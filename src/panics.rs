@@ -1,4 +1,4 @@
-//! Panics outside of a run's dataflow. They are bugs: the program prints one line and exits with code 70.
+//! Panics outside a run's dataflow. They are bugs: the program prints one line and exits with code 70.
 //!
 //! `cluster::hook` handles the panics of a run and passes all others on to the hook of this module.
 
@@ -18,13 +18,13 @@ static FIRST: Mutex<Option<ClusterError>> = Mutex::new(None);
 /// Whether a panic is printed when it happens, not at the end of the command.
 static AT_ONCE: AtomicBool = AtomicBool::new(false);
 
-/// From now on, prints panics when they happen. For servers, which run until somebody ends them.
+/// Makes the hook print panics when they happen. For servers, which run until a signal ends them.
 #[cfg(feature = "tensor-workers")]
 pub(crate) fn tell_at_once() {
     AT_ONCE.store(true, Ordering::Relaxed);
 }
 
-/// Runs a command. A panic that ends the command becomes its error, whichever thread it began on. Any other panic becomes a
+/// Runs a command. A panic that ends the command becomes its error, on whichever thread it happened. Any other panic becomes a
 /// warning after the command.
 pub(crate) fn guarded(command: impl FnOnce() -> Result<u8, Error>) -> Result<u8, Error> {
     static INSTALL: Once = Once::new();
@@ -48,7 +48,7 @@ pub(crate) fn guarded(command: impl FnOnce() -> Result<u8, Error>) -> Result<u8,
     match (done, first) {
         (Err(_), Some(first)) => Err(first.into()),
         (Err(payload), None) => {
-            // The hook of a run has seen it.
+            // The hook of a run has recorded this panic.
             let text = payload.downcast_ref::<String>().map(String::as_str);
             let text = text.or_else(|| payload.downcast_ref::<&str>().copied()).unwrap_or("panic without a message");
             let (thread, location) = ("main".into(), "unknown place".into());

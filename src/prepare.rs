@@ -1,4 +1,4 @@
-//! A prepared dataset from a checked pipeline file, made by one process or by several.
+//! Prepares the dataset of a pipeline, in one process or in several.
 
 use std::cell::RefCell;
 use std::path::PathBuf;
@@ -13,35 +13,35 @@ use crate::console::Console;
 use crate::run::find_seat;
 use crate::{Error, RunOptions};
 
-/// How and where to prepare: everything that is not in the pipeline file.
+/// Options of a preparation that are not in the pipeline file.
 #[derive(Clone, Debug)]
 pub struct PrepareOptions {
-    /// Processes on this machine that prepare together; 1 unless asked for more. Not with `hosts`.
+    /// Number of processes on this machine, from 1. Not with `hosts`.
     pub processes: usize,
-    /// The file that lists every process of a preparation across machines. They share input files and output folder.
+    /// Hosts file of a preparation across machines, which share input files and output folder.
     pub hosts: Option<PathBuf>,
-    /// This process's line in `hosts`; otherwise the environment says it.
+    /// This process's line in `hosts`; `None` takes it from the environment.
     pub rank: Option<usize>,
-    /// The folder for the dataset, unless the file or its default says it.
+    /// Output folder; `None` takes it from the pipeline file or the default.
     pub out: Option<PathBuf>,
-    /// Where progress is shown.
+    /// Shows progress.
     pub console: Console,
-    /// What the pipeline may call by name.
+    /// The parts that the pipeline may name.
     pub registry: Registry,
 }
 
-/// How a preparation ended well.
+/// The result of a successful preparation.
 pub enum Prepared {
-    /// This process has something to say: the only one, or rank 0.
+    /// The dataset, in a single process or rank 0.
     Done(Dataset),
-    /// Another process says it; this one ends with this exit code.
+    /// Another process reports the result. This one ends with this exit code.
     Elsewhere(u8),
 }
 
 /// Prepares the dataset of `config`.
 ///
 /// # Errors
-/// Whatever ends it; with several processes, its first cause.
+/// The error that ended the preparation; with several processes, the first one of all.
 pub fn prepare(config: &Config, options: &PrepareOptions) -> Result<Prepared, Error> {
     let seat = find_seat(
         config,
@@ -74,7 +74,7 @@ pub fn prepare(config: &Config, options: &PrepareOptions) -> Result<Prepared, Er
     let dataset = execute(membership, move |worker| {
         let console = if rank == 0 { options.console.clone() } else { Console::silent() };
         let (out, registry) = (options.out.as_deref(), &options.registry);
-        // Between passes a partitioner may think for long: that is no stall.
+        // Between passes a partitioner may compute for long; that is not a stall.
         let away = RefCell::new(None);
         let sign = |sign: LoopState| match sign {
             LoopState::Turn => {

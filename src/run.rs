@@ -1,4 +1,4 @@
-//! A pipeline from its checked file to its results, in one process or in several.
+//! Runs a pipeline, in one process or in several.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -19,13 +19,13 @@ use crate::tensor_workers::{self, TensorWorkers};
 use crate::threads::start_reading_threads;
 use crate::{Error, Outcome, RunOptions};
 
-/// Runs the stages that `config` has.
+/// Runs the stages of `config`: prepares the dataset, trains, infers.
 ///
-/// With `options.processes` above 1 this process prepares the dataset, starts the others and waits for them; the results
-/// are the first one's.
+/// With `options.processes` above 1, this process prepares the dataset, starts child processes and waits for them. Rank 0 of them has
+/// the results.
 ///
 /// # Errors
-/// Whatever ends the run; in a run of several processes, its first cause.
+/// The error that ended the run; with several processes, the first one of all.
 pub fn run(config: &Config, options: &RunOptions) -> Result<Outcome, Error> {
     tensor_workers::check(config)?;
     let seat = find_seat(config, options)?;
@@ -35,14 +35,14 @@ pub fn run(config: &Config, options: &RunOptions) -> Result<Outcome, Error> {
     start_reading_threads()?;
     let first = seat.as_ref().is_none_or(|seat| seat.rank == 0);
     let console = if first { options.console.clone() } else { Console::silent() };
-    // Processes that this run launches write under the lock of their parent.
+    // Child processes write under the lock of their parent.
     let _lock = (first && !is_launched()).then(|| RunLock::take(&options.run_dir)).transpose()?;
     let begin = Instant::now();
     let dataset = prepare(config, &options.registry, None, &console)?;
     let prepared = options.prepare_seconds.unwrap_or_else(|| begin.elapsed().as_secs_f64());
     let size = seat.as_ref().map_or(options.processes, ClusterConfig::size);
     config.check_processes(size, dataset.manifest().parts())?;
-    // Every process comes to the same schedule by itself: the dataset decides.
+    // All processes choose the same schedule, because it depends on the dataset only.
     let mut resolved = config.clone();
     resolved.resolve_schedule()?;
     let config = &resolved;
@@ -54,7 +54,7 @@ pub fn run(config: &Config, options: &RunOptions) -> Result<Outcome, Error> {
         let mut launch = Launcher::new(options.processes);
         launch.restarts = config.cluster.restarts as usize;
         launch.checkpoint = Some(last_checkpoint(&options.run_dir));
-        // Children find the dataset prepared; the summary shall say how long it took.
+        // The children find a prepared dataset; this is the time for their summary.
         launch.arguments.push(format!("--prepare-seconds={prepared}").into());
         return Ok(Outcome::Elsewhere(launch.run()?));
     }
@@ -67,7 +67,7 @@ pub fn run(config: &Config, options: &RunOptions) -> Result<Outcome, Error> {
     let membership = match seat {
         None => Membership::single(config.cluster.stall_timeout.0),
         Some(mut membership_config) => {
-            // Processes of one machine reach each other there.
+            // With a hosts file, other processes may be on other machines.
             let others =
                 membership_config.addresses.iter().enumerate().filter(|&(rank, _)| rank != membership_config.rank);
             across = others.map(|(_, address)| address.clone()).find(|_| options.hosts.is_some());
@@ -80,7 +80,7 @@ pub fn run(config: &Config, options: &RunOptions) -> Result<Outcome, Error> {
             membership_config.start_timeout = config.cluster.start_timeout.0;
             membership_config.heartbeat_timeout = config.cluster.heartbeat_timeout.0;
             membership_config.stall_timeout = config.cluster.stall_timeout.0;
-            // Going on or not is decided where the run folder is.
+            // Rank 0, which has the run folder, decides whether to resume.
             membership_config.announced = if options.resume { RESUMES.into() } else { String::new() };
             let membership = Membership::join(membership_config)?;
             resume = membership.announced() == RESUMES;
@@ -105,11 +105,11 @@ pub fn run(config: &Config, options: &RunOptions) -> Result<Outcome, Error> {
     Ok(summary.map_or(Outcome::Elsewhere(0), |summary| Outcome::Done(Box::new(summary))))
 }
 
-/// What rank 0 announces of a run that goes on after a checkpoint.
+/// The announcement of rank 0 in a run that continues from a checkpoint.
 const RESUMES: &str = "resume";
 
-/// The supervisor that this process is of its own rank of a hosts file, if the pipeline asks for restarts: another process
-/// then does the work. The children of `--processes` have a common parent, which starts them again.
+/// Returns the launcher that restarts this rank of a hosts file, if the pipeline has restarts and this process is not yet the launcher's
+/// child. The children of `--processes` have a common parent, which restarts them.
 fn supervisor(config: &Config, options: &RunOptions, seat: Option<&ClusterConfig>) -> Option<Launcher> {
     let rank = seat.filter(|_| !is_launched() && !is_supervised() && config.cluster.restarts > 0)?.rank;
     let mut launch = Launcher::this_rank();
@@ -118,7 +118,7 @@ fn supervisor(config: &Config, options: &RunOptions, seat: Option<&ClusterConfig
     Some(launch)
 }
 
-/// This process's place among several, if it has one: a child's, or a line of the hosts file.
+/// Returns the cluster configuration of this process: from its parent, or from the hosts file. `None` for a single process.
 pub(crate) fn find_seat(config: &Config, options: &RunOptions) -> Result<Option<ClusterConfig>, Error> {
     if let Some(child) = seat_from_launcher()? {
         return Ok(Some(child));
@@ -132,7 +132,7 @@ pub(crate) fn find_seat(config: &Config, options: &RunOptions) -> Result<Option<
     Ok(Some(membership_config))
 }
 
-/// The summary of a pipeline that ends with the prepared dataset.
+/// Writes and returns the summary of a pipeline without training.
 fn prepared_only(config: &Config, options: &RunOptions, partitions: usize, prepared: f64) -> Result<Outcome, Error> {
     let summary = Summary {
         schema: SCHEMA,
@@ -150,10 +150,10 @@ fn prepared_only(config: &Config, options: &RunOptions, partitions: usize, prepa
     Ok(Outcome::Done(Box::new(summary)))
 }
 
-/// Watches over the worker: tells the other processes that it lives, and the user how it goes.
+/// Reports the worker's progress to the other processes and to the user.
 struct Watch {
     console: Console,
-    /// Also of a process that has nothing else to say.
+    /// Prints warnings, also where `console` is silent.
     warnings: Console,
     liveness: Liveness,
     epochs: usize,

@@ -1,4 +1,4 @@
-//! `report.html`: one file with everything in it, for a browser.
+//! `report.html`: one self-contained page.
 
 use super::partition::partition_section;
 use super::table::{costs, metric_names, splits, stages};
@@ -19,10 +19,10 @@ td:first-child,th:first-child{text-align:left}.bar{display:inline-block;height:.
 pre{background:#f6f6f6;padding:1em;overflow-x:auto}";
 
 /// Writes the report of the run in `run_dir`, from its epochs, its resolved pipeline, `summary`, and the quality of the
-/// partition, where it is known.
+/// partition, if it is known.
 ///
 /// # Errors
-/// When the folder cannot be read or written.
+/// If the folder cannot be read or written.
 pub fn write(run_dir: &Path, summary: &Summary, quality: Option<&Quality>) -> Result<(), Error> {
     let epochs = match EpochRecord::read_all(run_dir) {
         Err(Error::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => Vec::new(),
@@ -90,7 +90,7 @@ fn metrics(page: &mut String, summary: &Summary) {
     page.push_str("</table>\n");
 }
 
-/// Loss, and the metric that leads the table, over epochs.
+/// Draws the loss and the first metric of the table over epochs.
 fn charts(summary: &Summary, epochs: &[EpochRecord]) -> Result<[Option<String>; 2], Error> {
     type Pick = fn(&EpochRecord) -> Option<&Scores>;
     let picks: [(&'static str, Pick); 3] =
@@ -134,7 +134,7 @@ fn traffic(page: &mut String, summary: &Summary) {
     page.push_str("</table>\n");
 }
 
-/// What tensor workers did, and what all of it cost.
+/// Writes the work of tensor workers, and costs.
 fn worth(page: &mut String, summary: &Summary) {
     let rows = costs(summary);
     if rows.is_empty() {
@@ -147,7 +147,7 @@ fn worth(page: &mut String, summary: &Summary) {
     page.push_str("</table>\n");
 }
 
-/// Text as HTML.
+/// Escapes text for HTML.
 pub(super) fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
@@ -165,7 +165,7 @@ mod tests {
         let page = page(&summary, &[epoch(1), epoch(2), epoch(3)], None, "name = \"<script>\"").unwrap();
         assert_eq!(page.matches("<svg").count(), 2);
         assert!(page.contains("a&lt;b") && page.contains("0.7500") && !page.contains("<script"), "{page}");
-        // Nothing is loaded from elsewhere; the SVG namespace is only a name.
+        // The page loads nothing; the only URL is the SVG namespace.
         assert_eq!(page.matches("http").count(), page.matches("http://www.w3.org/2000/svg").count());
         assert_eq!(page.matches("<table>").count(), page.matches("</table>").count());
     }

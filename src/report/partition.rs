@@ -1,4 +1,4 @@
-//! How good a partition is, for people: a table on the terminal, and a page with a heat map of who borrows from whom.
+//! Reports of the quality of a partition: a table on the terminal, and a page with a heat map of halo nodes.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -13,12 +13,12 @@ use super::{bytes, count, seconds};
 
 /// Name of the page in a dataset's folder.
 const FILE: &str = "partition.html";
-/// Most partitions whose pairs are drawn.
+/// Maximum number of partitions with a heat map.
 const DRAWN: usize = 256;
-/// Side of the picture.
+/// Side of the heat map in pixels.
 const SIDE: u32 = 520;
 
-/// The report as text for a terminal.
+/// Returns the report as text for a terminal.
 pub fn partition_table(quality: &Quality) -> String {
     let mut text = String::new();
     for (name, value) in rows(quality) {
@@ -34,7 +34,7 @@ pub fn partition_table(quality: &Quality) -> String {
 /// Writes the report as a page into the dataset's folder.
 ///
 /// # Errors
-/// When the folder cannot be written.
+/// If the folder cannot be written.
 pub fn write_partition(dataset: &Path, quality: &Quality) -> Result<(), Error> {
     let mut page = format!(
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>partition</title><style>{STYLE}</style></head>\n\
@@ -48,7 +48,7 @@ pub fn write_partition(dataset: &Path, quality: &Quality) -> Result<(), Error> {
     replace(&path, page.as_bytes()).map_err(Error::io("write", &path))
 }
 
-/// Table, heat map and passes as HTML.
+/// Appends table, heat map and passes as HTML.
 pub(super) fn partition_section(page: &mut String, quality: &Quality) -> Result<(), Error> {
     page.push_str("<table>\n");
     for (name, value) in rows(quality) {
@@ -71,7 +71,7 @@ pub(super) fn partition_section(page: &mut String, quality: &Quality) -> Result<
     Ok(())
 }
 
-/// The stages that took time or went through something.
+/// Returns the passes that took time or processed items.
 fn shown(passes: &[PassRecord]) -> impl Iterator<Item = &PassRecord> {
     passes.iter().filter(|pass| pass.items > 0 || pass.seconds >= 0.01)
 }
@@ -117,7 +117,7 @@ fn rows(quality: &Quality) -> Vec<(&'static str, String)> {
     rows
 }
 
-/// What the dataset has less or more than the dump.
+/// Returns the differences between dataset and dump.
 fn cleaned(quality: &Quality) -> Vec<(&'static str, String)> {
     let cleaning = &quality.cleaning;
     let list = |all: &[(u64, &str)]| {
@@ -154,7 +154,7 @@ fn cleaned(quality: &Quality) -> Vec<(&'static str, String)> {
     .collect()
 }
 
-/// Cells from white to blue, by halo nodes.
+/// Draws a cell per pair of partitions, from white to blue by halo nodes.
 fn heat_map(halo: &[Vec<u64>]) -> Result<String, Box<dyn std::error::Error>> {
     let parts = halo.len();
     let most = halo.iter().flatten().copied().max().unwrap_or(0).max(1) as f64;
@@ -248,7 +248,7 @@ mod tests {
         write_partition(folder.path(), &quality()).unwrap();
         let page = std::fs::read_to_string(folder.path().join(FILE)).unwrap();
         assert!(page.contains("a&lt;b") && !page.contains("a<b"));
-        // The background is a rectangle too.
+        // One rectangle is the background.
         assert_eq!(page.matches("<rect").count(), 6 + 1, "{page}");
         assert_eq!(page.matches("<table>").count(), page.matches("</table>").count());
     }

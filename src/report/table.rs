@@ -1,4 +1,4 @@
-//! The table that ends a run.
+//! The table of a run's results on the terminal.
 
 use super::{bytes, count, plural, seconds};
 use comfy_table::{CellAlignment, Table, TableComponent, presets};
@@ -7,7 +7,7 @@ use gnnflow_pipelines::summary::Scores;
 use std::collections::BTreeSet;
 use std::fmt::Write;
 
-/// What a run did, as text: metrics of each split, time of each stage, bytes moved, peak memory.
+/// Returns a run's results as text: metrics of each split, time of each stage, bytes sent, peak memory.
 pub fn table(summary: &Summary) -> String {
     let Summary { name, partitions, processes, threads, epochs, device, .. } = summary;
     let (partitions, processes) = (plural(*partitions, "partition"), plural(*processes, "process"));
@@ -31,13 +31,13 @@ pub fn table(summary: &Summary) -> String {
     text
 }
 
-/// The splits that were evaluated, by name.
+/// Returns the evaluated splits with their names.
 pub(super) fn splits(summary: &Summary) -> Vec<(&'static str, &Scores)> {
     let all = [("train", &summary.train), ("val", &summary.val), ("test", &summary.test)];
     all.into_iter().filter_map(|(name, scores)| Some((name, scores.as_ref()?))).collect()
 }
 
-/// The names of all metrics of all splits, accuracy first.
+/// Returns the names of all metrics of all splits, accuracy first.
 pub(super) fn metric_names<'a>(splits: &[(&str, &'a Scores)]) -> Vec<&'a str> {
     let names: BTreeSet<&str> =
         splits.iter().flat_map(|(_, scores)| scores.metrics.keys()).map(String::as_str).collect();
@@ -46,7 +46,7 @@ pub(super) fn metric_names<'a>(splits: &[(&str, &'a Scores)]) -> Vec<&'a str> {
     first
 }
 
-/// Wall-clock seconds by stage, those that took none left out.
+/// Returns the wall-clock seconds of the stages that took any.
 pub(super) fn stages(summary: &Summary) -> Vec<(&'static str, f64)> {
     let s = &summary.seconds;
     let stages = [
@@ -108,7 +108,7 @@ fn traffic(summary: &Summary) -> Option<Table> {
     Some(numbers_right(table))
 }
 
-/// What tensor workers did, and what all of it cost, where there is anything to say.
+/// Returns the work of tensor workers, and costs, if there are any.
 pub(super) fn costs(summary: &Summary) -> Vec<(&'static str, String)> {
     let mut rows = Vec::new();
     if let Some(tensor) = &summary.tensor {
@@ -146,7 +146,6 @@ fn worth(summary: &Summary) -> Option<Table> {
 
 fn empty(header: &[&str]) -> Table {
     let mut table = Table::new();
-    // One line below the header is enough.
     table.load_preset(presets::NOTHING).set_header(header);
     table.set_style(TableComponent::HeaderLines, '─').set_style(TableComponent::MiddleHeaderIntersections, '─');
     table
