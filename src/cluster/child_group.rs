@@ -1,4 +1,4 @@
-//! The children of one attempt, as their parent sees them: their stderr, their endings, the exit code of the whole.
+//! The child processes of one attempt: forwards their stderr, waits for them, and decides the exit code.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::process::ExitStatusExt;
@@ -8,33 +8,33 @@ use std::time::{Duration, Instant};
 
 use super::signals::{self, Signals};
 
-/// How often the parent looks at its children.
+/// Time between two checks of the children.
 const LOOK: Duration = Duration::from_millis(10);
 
-/// How a child ended, and when in the order of endings.
+/// How a child ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Ending {
     rank: usize,
     code: u8,
     signal: Option<i32>,
-    /// Ended by the parent's own SIGKILL.
+    /// Whether the parent's SIGKILL ended it.
     put_down: bool,
 }
 
 /// How the children of one attempt ended.
 #[derive(Debug)]
 pub(super) struct Outcome {
-    /// The exit code of the whole.
+    /// The exit code of the attempt.
     pub(super) code: u8,
-    /// One sentence for each child that a signal killed: what the child could not say itself.
+    /// One message for each child that a signal killed.
     pub(super) killed: Vec<String>,
 }
 
-/// Copies a child's stderr to this one's, line by line, with its rank in front unless it is 0. The receiver ends when the
-/// copying ends.
+/// Copies a child's stderr to this process's stderr, line by line. Lines of ranks above 0 begin with `[rank K]`. The returned channel
+/// closes when the copying ends.
 ///
 /// # Errors
-/// When the system has no thread to give.
+/// If the system has no threads left.
 pub(super) fn pass_on(rank: usize, stderr: impl Read + Send + 'static) -> std::io::Result<Receiver<()>> {
     let (ended, waiting) = channel::<()>();
     std::thread::Builder::new().name(format!("launch:stderr-{rank}")).spawn(move || {
@@ -54,7 +54,7 @@ pub(super) fn pass_on(rank: usize, stderr: impl Read + Send + 'static) -> std::i
     Ok(waiting)
 }
 
-/// The children of one attempt. Dropping it ends those that are left.
+/// The children of one attempt. Dropping it kills the remaining ones.
 pub(super) struct ChildGroup {
     pub(super) children: Vec<Option<Child>>,
     pub(super) addresses: Vec<String>,
@@ -62,12 +62,12 @@ pub(super) struct ChildGroup {
 }
 
 impl ChildGroup {
-    /// No children yet; `addresses` by rank, where the parent knows them.
+    /// Makes an empty group. `addresses` are by rank, or empty if the parent does not know them.
     pub(super) fn new(addresses: Vec<String>) -> Self {
         ChildGroup { children: Vec::new(), addresses, console: Vec::new() }
     }
 
-    /// Waits for all, ends the rest after a first failure, and decides the exit code.
+    /// Waits for all children. After a failure or a signal, kills those that still run after `grace`.
     pub(super) fn wait(mut self, grace: Duration, signals: &Signals) -> Outcome {
         let mut endings: Vec<Ending> = Vec::new();
         let mut patience: Option<Instant> = None;
@@ -81,7 +81,7 @@ impl ChildGroup {
                         *seat = None;
                         endings.push(ending(rank, status, put_down));
                     }
-                    // Somebody else has reaped it; nothing is known of how it ended.
+                    // Another part of the program has waited for it, so its status is unknown.
                     Err(_) => {
                         *seat = None;
                         endings.push(Ending { rank, code: 5, signal: None, put_down });
@@ -104,7 +104,7 @@ impl ChildGroup {
             }
             std::thread::sleep(LOOK);
         }
-        // Grandchildren may hold the pipes; their words are not worth waiting for long.
+        // Grandchildren may hold the pipes open.
         let until = Instant::now() + Duration::from_secs(1);
         for console in self.console.drain(..) {
             let _ = console.recv_timeout(until.saturating_duration_since(Instant::now()));
@@ -115,18 +115,18 @@ impl ChildGroup {
         Outcome { code: decide(&endings), killed: self.killed(&endings) }
     }
 
-    /// To all process groups of children that are left.
+    /// Sends a signal to the process groups of all remaining children.
     fn signal(&self, signal: libc::c_int) {
         for child in self.children.iter().flatten() {
-            // SAFETY: a system call on integers. The child has not been waited for, so its process id, which is its
-            // group's id, belongs to it still.
+            // SAFETY: a system call on integers. The child has not been waited for, so its process id, which is also its
+            // group's id, is still valid.
             unsafe {
                 libc::kill(-(child.id() as libc::pid_t), signal);
             }
         }
     }
 
-    /// A sentence for each child that a signal killed, other than this parent's.
+    /// Returns a message for each child that a signal killed, except the parent's SIGKILL.
     fn killed(&self, endings: &[Ending]) -> Vec<String> {
         let sentence = |ending: &Ending| {
             let signal = ending.signal.filter(|_| !ending.put_down)?;
@@ -155,16 +155,16 @@ fn ending(rank: usize, status: ExitStatus, put_down: bool) -> Ending {
     let signal = status.signal();
     let code = match (status.code(), signal) {
         (Some(code), _) => u8::try_from(code).unwrap_or(70),
-        // Interrupted before it could catch the signal.
+        // Interrupted before it had installed its handlers.
         (None, Some(libc::SIGINT | libc::SIGTERM)) => 130,
         (None, _) => 5,
     };
     Ending { rank, code, signal, put_down: put_down && signal == Some(libc::SIGKILL) }
 }
 
-/// The exit code of the whole: of the first that failed for a reason of its own, else of the first that failed.
+/// Returns the exit code of the attempt: that of the first child that failed with a code other than 5, else of the first that failed.
 ///
-/// A process that only lost a peer (5) may end before the culprit does.
+/// Processes that have lost a peer end with 5, possibly before that peer ends.
 fn decide(endings: &[Ending]) -> u8 {
     let failed = || endings.iter().filter(|ending| ending.code != 0 && !ending.put_down);
     failed()

@@ -1,8 +1,7 @@
-//! The control mesh: heartbeats between all pairs of processes, and the first cause told to everybody.
+//! The control connections: heartbeats between all pairs of processes, and the first cause of failure, sent to all.
 //!
-//! One thread reads each peer's frames; one thread, the monitor, sends this process's heartbeats, watches the peers'
-//! clocks, and carries whatever cause is posted on the board to all others. A connection that closes without a goodbye is
-//! a lost peer; a goodbye makes finishing at different times no failure.
+//! One thread per peer reads frames. One thread, the monitor, sends heartbeats, checks the peers' timeouts, and sends the first cause to
+//! all peers. A connection that closes without a goodbye is a lost peer. Processes may finish at different times, each with a goodbye.
 
 use std::collections::HashMap;
 use std::io::{self, ErrorKind, Write};
@@ -21,16 +20,16 @@ use super::signals::{self, Signals};
 use super::wire::{read_frame, write_frame};
 use super::{ClusterError, Liveness};
 
-/// How long a cause waits for somebody to return it to the caller before the monitor ends the process itself.
+/// Maximum time for the caller to receive a cause. After it, the monitor ends the process.
 const UNHEARD: Duration = Duration::from_secs(2);
-/// Longest value that is compared as it is, in bytes.
+/// Maximum bytes of a value that is compared directly, not by its hash.
 const LONG_VALUE: usize = 1024;
-/// How long a process that hears that another one was interrupted waits for the same signal.
+/// Maximum wait for this process's own signal after another process was interrupted.
 const ALL_INTERRUPTED: Duration = Duration::from_secs(1);
-/// How long a process that has finished waits for the goodbyes of the others.
+/// Maximum wait of a finished process for the goodbyes of the others.
 const GOODBYE: Duration = Duration::from_secs(2);
 
-/// What crosses a control connection.
+/// A message on a control connection.
 #[derive(Debug, Serialize, Deserialize)]
 enum Frame {
     Heartbeat { turns: u64, completed: u64, phase: Phase, label: String },
@@ -39,13 +38,13 @@ enum Frame {
     Goodbye,
 }
 
-/// What is known of one peer.
+/// The state of one peer.
 #[derive(Debug)]
 struct Peer {
     writer: Option<TcpStream>,
     attached: bool,
     goodbye: bool,
-    /// When its last frame came, and when its worker last moved.
+    /// Time of its last frame, and of its worker's last turn.
     heard: Instant,
     moved: Instant,
     progress: ProgressClock,
@@ -84,14 +83,14 @@ pub(super) struct Control {
     stall_timeout: Duration,
     peers: Mutex<Vec<Peer>>,
     changed: Condvar,
-    /// The worker has finished everywhere: nothing that happens now is a failure.
+    /// Whether all workers have finished. Lost connections are then not failures.
     closing: AtomicBool,
-    /// The cause has been sent to everybody.
+    /// Whether the cause has been sent to all peers.
     told: AtomicBool,
 }
 
 impl Control {
-    /// The mesh without connections yet, and its monitor.
+    /// Starts the monitor. There are no connections yet.
     pub(super) fn start(
         me: usize,
         addresses: Vec<String>,
@@ -136,16 +135,16 @@ impl Control {
         self.peers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether this peer's control connection stands, or has stood.
+    /// Returns whether this peer has, or had, a control connection.
     pub(super) fn is_attached(&self, rank: usize) -> bool {
         self.peers()[rank].attached
     }
 
-    /// Takes a connection that has passed the handshake. False when the rank has one already.
+    /// Adds a connection after its handshake. Returns false if the rank has one already.
     pub(super) fn attach(self: &Arc<Self>, rank: usize, stream: TcpStream) -> Result<bool, ClusterError> {
         let second_handle = || {
             stream.set_read_timeout(None)?;
-            // A heartbeat is a few dozen bytes: a peer whose buffers are full has long been silent.
+            // A heartbeat has a few dozen bytes, so the buffers fill only if the peer has not read for long.
             stream.set_write_timeout(Some(self.interval()))?;
             stream.try_clone()
         };
@@ -166,7 +165,7 @@ impl Control {
         Ok(true)
     }
 
-    /// Time between two heartbeats: a second, less when the timeout is short.
+    /// Returns the time between two heartbeats: at most a second, less if the timeout is short.
     fn interval(&self) -> Duration {
         (self.heartbeat_timeout / 4).clamp(Duration::from_millis(10), Duration::from_secs(1))
     }
@@ -175,15 +174,15 @@ impl Control {
         self.blame(ClusterError::Lost { rank, address: self.addresses[rank].clone(), why });
     }
 
-    /// Posts what happened to another process, unless this process was itself asked to end: that is its cause then.
+    /// Posts a cause that concerns another process. If this process has caught a signal, posts that instead.
     fn blame(&self, cause: ClusterError) {
         let own = |signal| ClusterError::Interrupted(signals::name(signal));
         self.board.post(signals::caught().map_or(cause, own));
         self.changed.notify_all();
     }
 
-    /// Waits until this process, too, is asked to end, if it is at all: batch systems signal all processes of a run, and the
-    /// others' words may be here before the signal.
+    /// Waits for a signal, at most [`ALL_INTERRUPTED`]. Batch systems signal all processes of a run, and a peer's message may arrive
+    /// before this process's signal.
     fn await_own_signal(&self) {
         let (since, limit) = (Instant::now(), ALL_INTERRUPTED.min(self.heartbeat_timeout / 2));
         while signals::caught().is_none() && since.elapsed() < limit {
@@ -234,7 +233,7 @@ impl Control {
         }
     }
 
-    /// Sends one frame to every peer; a peer that cannot take it is left to its reader and its clock.
+    /// Sends a frame to all peers. Drops connections that fail; their readers and timeouts report the loss.
     fn broadcast(&self, frame: &Frame) {
         for peer in self.peers().iter_mut() {
             if let Some(writer) = &mut peer.writer
@@ -255,7 +254,7 @@ impl Control {
             if self.closing.load(Ordering::Relaxed) {
                 return;
             }
-            // Whoever was stopped himself has no right to call the others silent: their frames may wait in the socket.
+            // If this process was stopped, the peers' frames may wait in the sockets.
             if turned.elapsed() > step + self.heartbeat_timeout / 2 {
                 self.peers().iter_mut().for_each(Peer::forgive);
             }
@@ -275,13 +274,13 @@ impl Control {
                 let (turns, completed) = (self.liveness.turns(), self.liveness.completed());
                 let (phase, label) = (self.liveness.phase(), self.liveness.label());
                 self.broadcast(&Frame::Heartbeat { turns, completed, phase, label: label.clone() });
-                // This process's own entry is kept the same way as the others'.
+                // This process's entry has the same form as the others'.
                 self.peers()[self.me].beat(turns, completed, phase, label);
             }
         }
     }
 
-    /// A peer that is silent, or whose worker stands still, for too long.
+    /// Returns a peer that is silent, or whose worker's loop does not turn, for longer than its timeout.
     fn first_overdue(&self) -> Option<(usize, String)> {
         self.peers().iter().enumerate().filter(|(_, peer)| peer.attached && !peer.goodbye).find_map(|(rank, peer)| {
             let (silent, still) = (peer.heard.elapsed(), peer.moved.elapsed());
@@ -298,14 +297,14 @@ impl Control {
         })
     }
 
-    /// Whether the loops of all workers turn, this one's included, and none has completed anything for the stall timeout.
+    /// Returns whether the loops of all workers turn, but no worker has completed anything for the stall timeout.
     fn is_stalled(&self) -> bool {
-        // A worker whose loop does not turn is the cause. `first_overdue` finds it.
+        // If a worker's loop does not turn, it is the cause, and `first_overdue` finds it.
         let turns = |peer: &Peer| peer.phase == Phase::Done || peer.moved.elapsed() < self.stall_timeout / 2;
         self.peers().iter().all(|peer| peer.progress.idle() > self.stall_timeout && turns(peer))
     }
 
-    /// Timely lost a connection and no heartbeat said why.
+    /// Posts a lost data connection as the cause, because no heartbeat has given another one.
     fn name_suspect(&self, (rank, message): (Option<usize>, String)) {
         let other = (self.addresses.len() == 2).then_some(1 - self.me.min(1));
         match rank.or(other).filter(|rank| *rank < self.addresses.len()) {
@@ -317,7 +316,7 @@ impl Control {
         }
     }
 
-    /// Tells everybody; then, if nobody returns the cause to the caller, ends the process.
+    /// Sends the cause to all peers. If the caller does not receive it within [`UNHEARD`], ends the process.
     fn spread(&self, cause: &ClusterError) {
         if self.closing.load(Ordering::Relaxed) {
             return;
@@ -336,9 +335,9 @@ impl Control {
         std::process::exit(i32::from(cause.exit_code()));
     }
 
-    /// Waits until every peer has sent `value` for `what`, and all are equal.
+    /// Waits until every peer has sent its value for `what`, at most `limit`.
     pub(super) fn agree(&self, what: &str, value: &str, limit: Duration) -> Result<(), ClusterError> {
-        // A frame has a longest length: of a long value, the hash is compared.
+        // Frames have a maximum length, so long values are compared by their hashes.
         let hashed = (value.len() > LONG_VALUE).then(|| short_hash(value.as_bytes()));
         let value = hashed.as_deref().unwrap_or(value);
         let deadline = Instant::now() + limit;
@@ -363,7 +362,7 @@ impl Control {
                 let why = format!("did not reach \"{what}\" within {}", seconds(limit));
                 ClusterError::Lost { rank, address: self.addresses[rank].clone(), why }
             } else {
-                // Forget the values, so that the same word can be agreed upon again.
+                // Removes the values, so that the same `what` can be used again.
                 let me = self.me;
                 peers.iter_mut().enumerate().filter(|(rank, _)| *rank != me).for_each(|(_, peer)| {
                     peer.agreed.remove(what);
@@ -375,7 +374,7 @@ impl Control {
         }
     }
 
-    /// Posts a cause of this process, waits until it is told, and returns the first cause.
+    /// Posts a cause, waits until the first one has been sent to the peers, and returns that.
     pub(super) fn fail(&self, cause: ClusterError) -> ClusterError {
         self.board.post(cause.clone());
         self.changed.notify_all();
@@ -384,7 +383,7 @@ impl Control {
         first
     }
 
-    /// Waits, not for long, until the cause on the board has been sent.
+    /// Waits until the cause has been sent to the peers, at most a second.
     pub(super) fn wait_until_told(&self) {
         let since = Instant::now();
         while !self.told.load(Ordering::Relaxed) && since.elapsed() < Duration::from_secs(1) {
@@ -392,7 +391,7 @@ impl Control {
         }
     }
 
-    /// Ends a run that went well: goodbye to everybody, and a short wait for theirs.
+    /// Ends a successful run: sends a goodbye to all peers and waits for theirs, at most [`GOODBYE`].
     pub(super) fn farewell(&self) {
         self.broadcast(&Frame::Goodbye);
         self.closing.store(true, Ordering::Relaxed);
@@ -406,7 +405,7 @@ impl Control {
         }
         for peer in peers.iter_mut() {
             if let Some(writer) = peer.writer.take() {
-                // Wakes our reader as well, which holds the other handle; a connection that is gone already is no matter.
+                // Also wakes the reader, which has the other handle. The connection may be closed already.
                 let _ = writer.shutdown(Shutdown::Both);
             }
         }
@@ -423,7 +422,7 @@ fn why_closed(error: &io::Error) -> String {
     }
 }
 
-/// A time for people: `350 ms`, `2.1 s`, `120 s`.
+/// Formats a time: `350 ms`, `2.1 s`, `120 s`.
 pub(super) fn seconds(time: Duration) -> String {
     match time.as_secs_f64() {
         short if short < 1.0 => format!("{} ms", time.as_millis()),

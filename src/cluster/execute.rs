@@ -1,4 +1,4 @@
-//! One timely worker in each process, and a first cause instead of timely's cascades.
+//! Runs one timely worker per process. A failure ends with its first cause, not with timely's subsequent panics.
 
 use std::any::Any;
 use std::io::Write;
@@ -21,26 +21,25 @@ use super::liveness::ProgressClock;
 use super::signals::{self, Signals};
 use super::{ClusterError, Failure, Membership, hook};
 
-/// How often the waiting thread looks for a cause.
+/// Time between two checks for a cause.
 const LOOK: Duration = Duration::from_millis(10);
-/// Time that the worker of a single process has to end after a failure.
+/// Maximum time for the worker of a single process to end after a failure.
 const ORDERLY: Duration = Duration::from_millis(500);
-/// A process of several that has failed and still lives this long after [`execute`] returned is ended.
+/// Maximum time for a failed process of several to exit after [`execute`] has returned. It is ended then.
 const FUSE: Duration = Duration::from_secs(10);
 
 /// Runs `f` on this process's timely worker, together with all other members, and returns its result.
 ///
-/// `f` returns once its part is done; `execute` returns once all dataflows are complete in all processes. In `f`, call
-/// [`Liveness::turned`](super::Liveness::turned) at every turn of the loop, [`Liveness::progressed`](super::Liveness::progressed)
-/// whenever something is completed, and always `step_or_park` with a timeout.
+/// `f` returns when its part of the work is done. `execute` returns when all dataflows are complete in all processes. In `f`, call
+/// [`Liveness::turned`](super::Liveness::turned) at every turn of the loop and [`Liveness::progressed`](super::Liveness::progressed) for
+/// completed work, and call `step_or_park` always with a timeout.
 ///
-/// After an error in a run of several processes, threads of timely may hang for ever: the caller prints
-/// `error: {the error}` and exits with [`ClusterError::exit_code`]. A caller that does not is ended after ten seconds.
+/// After an error in a run of several processes, threads of timely may hang forever. The caller prints `error: {the error}` and exits
+/// with [`ClusterError::exit_code`]; otherwise, the process is ended after ten seconds.
 ///
 /// # Errors
-/// The first cause, the same in all processes: [`ClusterError::Own`] where `f` failed and [`ClusterError::Peer`]
-/// elsewhere, [`ClusterError::Bug`] for a panic, [`ClusterError::Lost`] for a peer that died, fell silent or stands
-/// still, [`ClusterError::Interrupted`] for SIGINT and SIGTERM.
+/// The first cause, in all processes: [`ClusterError::Own`] where `f` failed, and [`ClusterError::Peer`] elsewhere;
+/// [`ClusterError::Bug`] for a panic; [`ClusterError::Lost`] for a lost peer; [`ClusterError::Interrupted`] for SIGINT and SIGTERM.
 pub fn execute<T, E, F>(mut membership: Membership, f: F) -> Result<T, ClusterError>
 where
     T: Send + 'static,
@@ -56,7 +55,7 @@ where
 
     let (sender, results) = channel();
     let joiner = std::thread::Builder::new().name("cluster:join".into()).spawn(move || {
-        // The guard of the network threads panics when dropped if one of them has panicked; the hook knows of it.
+        // The drop of the network threads' guard panics if one of them has panicked. The hook ignores that.
         let joined = catch_unwind(AssertUnwindSafe(|| guards.join()));
         let _ = sender.send(joined.ok().and_then(|mut results| results.pop()));
     });
@@ -84,7 +83,7 @@ where
             board.post(ClusterError::Stalled { after: seconds(membership.stall_timeout) });
         }
         if let Some(cause) = board.cause() {
-            // A single process's worker that failed by itself ends in good order; any other worker may hang for ever.
+            // The worker of a single process can end after its failure. Any other worker may hang forever.
             let since = *failed.get_or_insert_with(Instant::now);
             if membership.control.is_some() || since.elapsed() > ORDERLY {
                 return Err(fail(&membership, cause));
@@ -136,10 +135,10 @@ where
     Ok(guards)
 }
 
-/// What timely waits for when the worker is through: its network threads.
+/// The guard of timely's network threads, which timely joins after the worker.
 struct Others {
     guard: Option<Box<dyn Any + Send>>,
-    /// Whether there is a worker. The network threads of a process without one wait for ever.
+    /// Whether the worker has been started. Without one, the network threads wait forever and must not be joined.
     begun: Arc<AtomicBool>,
 }
 
@@ -151,7 +150,7 @@ impl Drop for Others {
     }
 }
 
-/// Keeps a failed worker from ending its dataflows as if they were complete.
+/// Keeps a failed worker from completing its dataflows.
 fn abandon<T>(worker: &mut Worker, alone: bool) -> Option<T> {
     if alone {
         for dataflow in worker.installed_dataflows() {
@@ -159,16 +158,16 @@ fn abandon<T>(worker: &mut Worker, alone: bool) -> Option<T> {
         }
         return None;
     }
-    // Returning would tell the peers that this worker's part is whole. The waiting thread ends the process.
+    // A return would complete this worker's dataflows for its peers. The waiting thread ends the process.
     loop {
         std::thread::park();
     }
 }
 
-/// The workers are gone and there is no result: the cause is on the board, or arrives there.
+/// Returns the cause after the worker has ended without a result. Waits for it if there is only a suspicion.
 fn ended_without_result(membership: &Membership, panic: Option<String>) -> ClusterError {
     if let Some(control) = &membership.control {
-        // The monitor names a suspect by itself once its patience ends.
+        // The monitor turns a suspicion into a cause after a timeout.
         while membership.board.is_troubled() {
             if let Some(cause) = membership.board.wait(Duration::from_millis(100)) {
                 let first = control.fail(cause);
@@ -184,7 +183,7 @@ fn ended_without_result(membership: &Membership, panic: Option<String>) -> Clust
     fail(membership, unknown)
 }
 
-/// Posts the cause, sees it told, and returns the first one.
+/// Posts a cause, waits until the first one has been sent to the peers, and returns that.
 fn fail(membership: &Membership, cause: ClusterError) -> ClusterError {
     match &membership.control {
         Some(control) => lit(control.fail(cause)),
@@ -195,7 +194,7 @@ fn fail(membership: &Membership, cause: ClusterError) -> ClusterError {
     }
 }
 
-/// Lights the fuse: nothing that hangs in the caller's way out may keep a failed process alive.
+/// Starts a thread that ends the process after [`FUSE`], even if the caller hangs. Returns the cause.
 fn lit(cause: ClusterError) -> ClusterError {
     let code = i32::from(cause.exit_code());
     let fuse = std::thread::Builder::new().name("cluster:fuse".into()).spawn(move || {
@@ -203,7 +202,7 @@ fn lit(cause: ClusterError) -> ClusterError {
         std::process::exit(code);
     });
     if fuse.is_err() {
-        // Without the thread there is no fuse: this does at once what the caller would do.
+        // Without the thread, this ends the process immediately, as the caller would.
         let _ = writeln!(std::io::stderr(), "error: {cause}");
         std::process::exit(code);
     }
@@ -238,7 +237,7 @@ mod tests {
                 use timely::dataflow::operators::Input;
                 scope.input_from(&mut input).inspect(|_| ());
             });
-            // The input stays open for ever.
+            // The input remains open.
             std::mem::forget(input);
             Err::<(), _>(Failure::new(3, "label out of range"))
         });

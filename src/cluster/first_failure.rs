@@ -1,4 +1,4 @@
-//! The first cause of a run's end. It is set once and never changes; whoever waits for anything waits for it too.
+//! The first cause of a run's failure. It is set once and never changes. Every wait of this module's users also ends with it.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use super::ClusterError;
 use super::child::tell_supervisor;
 
-/// Where the first cause is posted.
+/// Holds the first cause of failure, once there is one.
 #[derive(Debug, Default)]
 pub(super) struct FirstFailure {
     state: Mutex<State>,
@@ -16,19 +16,19 @@ pub(super) struct FirstFailure {
 #[derive(Debug, Default)]
 struct State {
     cause: Option<ClusterError>,
-    /// Somebody returns the cause to the caller, who prints it and ends the process.
+    /// Whether the cause has been returned to the caller, which prints it and ends the process.
     taken: bool,
-    /// Timely complained about this rank's connection: a consequence, whose cause the heartbeats will name.
+    /// A data connection of timely that failed, with its rank if known. This is a consequence; the heartbeats find the cause.
     suspect: Option<(Option<usize>, String, Instant)>,
 }
 
 impl FirstFailure {
     fn lock(&self) -> MutexGuard<'_, State> {
-        // A panic elsewhere must not hide the cause: every change of the state is a single assignment.
+        // Each change of the state is one assignment, so the state is valid after any panic.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Posts a cause; false when there is an earlier one.
+    /// Posts a cause. Returns false if there is an earlier one.
     pub(super) fn post(&self, cause: ClusterError) -> bool {
         let mut state = self.lock();
         let first = state.cause.is_none();
@@ -40,24 +40,24 @@ impl FirstFailure {
         first
     }
 
-    /// The cause, when there is one.
+    /// Returns the cause, if there is one.
     pub(super) fn cause(&self) -> Option<ClusterError> {
         self.lock().cause.clone()
     }
 
-    /// The cause, for returning it to the caller.
+    /// Returns the cause, and records that the caller reports it.
     pub(super) fn take(&self) -> Option<ClusterError> {
         let mut state = self.lock();
         state.taken |= state.cause.is_some();
         state.cause.clone()
     }
 
-    /// Whether the caller knows the cause.
+    /// Returns whether the caller reports the cause.
     pub(super) fn is_taken(&self) -> bool {
         self.lock().taken
     }
 
-    /// Notes that timely lost a connection, to `rank` if that is known.
+    /// Records that timely has lost a connection, to `rank` if that is known.
     pub(super) fn suspect(&self, rank: Option<usize>, message: String) {
         let mut state = self.lock();
         match &mut state.suspect {
@@ -67,7 +67,7 @@ impl FirstFailure {
         self.changed.notify_all();
     }
 
-    /// A suspicion that nobody has turned into a cause for `patience`.
+    /// Returns a suspicion that is older than `patience`.
     pub(super) fn stale_suspicion(&self, patience: Duration) -> Option<(Option<usize>, String)> {
         let state = self.lock();
         match &state.suspect {
@@ -76,13 +76,13 @@ impl FirstFailure {
         }
     }
 
-    /// Whether anything went wrong, cause known or not.
+    /// Returns whether there is a cause or a suspicion.
     pub(super) fn is_troubled(&self) -> bool {
         let state = self.lock();
         state.cause.is_some() || state.suspect.is_some()
     }
 
-    /// Waits for a cause, at most for `limit`.
+    /// Waits for a cause, at most `limit`.
     pub(super) fn wait(&self, limit: Duration) -> Option<ClusterError> {
         let state = self.lock();
         let waited = self.changed.wait_timeout_while(state, limit, |state| state.cause.is_none());

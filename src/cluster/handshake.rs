@@ -1,17 +1,17 @@
-//! The handshake on one connection: both sides prove the shared secret, then compare who they are.
+//! The handshake on one connection: both sides prove the shared secret, then compare their claims.
 //!
 //! ```text
-//! dialler → listener   magic, version, rank, nonce      opening: this much stays the same in all versions
-//! listener → dialler   magic, version, rank, nonce
-//! dialler → listener   HMAC(secret, "dialler" | both openings)
-//! listener → dialler   1, HMAC(secret, "listener" | both openings)       or 0: I do not know your secret
-//! dialler → listener   claim, HMAC(session, "dialler" | claim)           session = HMAC(secret, "session" | both openings)
-//! listener → dialler   claim, HMAC(session, "listener" | claim)
-//! dialler → listener   1                                                 now it counts, on both sides
+//! dialer → listener   magic, version, rank, nonce      opening: the same in all versions
+//! listener → dialer   magic, version, rank, nonce
+//! dialer → listener   HMAC(secret, "dialler" | both openings)
+//! listener → dialer   1, HMAC(secret, "listener" | both openings)       or 0: wrong secret
+//! dialer → listener   claim, HMAC(session, "dialler" | claim)           session = HMAC(secret, "session" | both openings)
+//! listener → dialer   claim, HMAC(session, "listener" | claim)
+//! dialer → listener   1                                                 the connection is valid on both sides
 //! ```
 //!
-//! Versions are compared after the proof, so that a stranger cannot end a run by naming another version. The listener
-//! shows its proof only to who has shown one. Everything has a length limit and one deadline.
+//! Versions are compared after the proof, so that a client without the secret cannot end a run. The listener sends its proof only
+//! after the dialer's. All messages have a length limit, and the handshake has a deadline.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -26,7 +26,7 @@ use super::wire::{Timed, read_bytes};
 use super::{ClusterError, Fingerprints, Secret};
 
 const MAGIC: &[u8; 8] = b"gnnflow\0";
-/// Changes when the claims or the control frames change.
+/// Version of the claims and control frames.
 pub(super) const VERSION: u32 = 2;
 const OPENING: usize = 8 + 4 + 4 + 32;
 
@@ -37,20 +37,20 @@ pub(crate) type Tag = [u8; 32];
 pub(super) struct Party {
     pub(super) version: u32,
     pub(super) secret: Option<Secret>,
-    /// Of a listener, the kind does not matter.
+    /// A listener ignores the kind.
     pub(super) claim: Claim,
 }
 
-/// What a connection is for.
+/// The purpose of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Kind {
-    /// Heartbeats and causes.
+    /// Heartbeats and causes of failure.
     Control,
-    /// Timely's.
+    /// Messages of timely.
     Data,
 }
 
-/// Who a process says it is.
+/// The identity of a process and its run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Claim {
     pub(super) rank: usize,
@@ -60,11 +60,11 @@ pub(super) struct Claim {
     pub(super) build: String,
     pub(super) pipeline: String,
     pub(super) dataset: String,
-    /// Random, drawn anew by every process, so that a process that was started again is not taken for its predecessor.
+    /// A random number of the process, which tells a restarted process from its predecessor.
     pub(super) process: String,
-    /// What rank 0 tells the others, see [`ClusterConfig::announced`](super::ClusterConfig::announced).
+    /// The text of rank 0 for the others, see [`ClusterConfig::announced`](super::ClusterConfig::announced).
     pub(super) announced: String,
-    /// Listener only: the dialler's rank has joined already.
+    /// Listener only: whether the dialer's rank has joined already.
     pub(super) taken: bool,
 }
 
@@ -75,7 +75,7 @@ impl Claim {
         Claim { rank, size, kind, run, build, pipeline, dataset, process, announced, taken: false }
     }
 
-    /// The first thing that differs and makes a common run impossible: what, ours, theirs.
+    /// Returns the first difference that makes a common run impossible: its name, this side's value, the other's value.
     fn difference(&self, theirs: &Claim) -> Option<(&'static str, String, String)> {
         let text = |what, a: &String, b: &String| (a != b).then(|| (what, quote(a), quote(b)));
         (self.size != theirs.size)
@@ -93,9 +93,9 @@ fn quote(fingerprint: &str) -> String {
 /// Why a handshake did not end in a connection.
 #[derive(Debug)]
 pub(super) enum Refusal {
-    /// No member, or not yet: log it, try again.
+    /// The other side is not, or not yet, a member of this run. The listener logs it, the dialer tries again.
     Stranger(String),
-    /// A proven member that cannot take part.
+    /// The other side knows the secret but cannot join, or has another secret.
     Fatal(ClusterError),
 }
 
@@ -111,7 +111,7 @@ impl From<io::Error> for Refusal {
     }
 }
 
-/// Both openings, and the keys that follow from them.
+/// Both openings, and the keys derived from them.
 struct Session<'a> {
     secret: &'a [u8],
     openings: Vec<u8>,
@@ -120,7 +120,7 @@ struct Session<'a> {
 
 impl<'a> Session<'a> {
     fn new(secret: Option<&'a Secret>, dialler: &[u8; OPENING], listener: &[u8; OPENING]) -> Self {
-        // Without a secret (loopback only) the proof is one in form.
+        // Without a secret (loopback only), the proof uses a constant key.
         let secret = secret.map_or(&b"loopback"[..], Secret::as_bytes);
         let openings = [&dialler[..], &listener[..]].concat();
         let key = mac(secret, "session", &openings);
@@ -146,9 +146,8 @@ impl<'a> Session<'a> {
     }
 }
 
-/// The keyed hash of `data` for a purpose of its own.
+/// Returns the HMAC of `data`. `purpose` separates its uses.
 pub(crate) fn mac(key: &[u8], purpose: &str, data: &[u8]) -> Tag {
-    // HMAC takes keys of every length.
     let mut mac = Hmac::<Sha256>::new_from_slice(key).expect("HMAC accepts every key length");
     mac.update(b"gnnflow handshake ");
     mac.update(&(purpose.len() as u64).to_le_bytes());
@@ -161,7 +160,7 @@ fn equal(a: &Tag, b: &Tag) -> bool {
     same(a, b)
 }
 
-/// Whether two proofs are equal, in a time that does not say where they differ.
+/// Compares two proofs in constant time.
 pub(crate) fn same(a: &[u8], b: &[u8]) -> bool {
     a.ct_eq(b).into()
 }
@@ -184,7 +183,7 @@ fn own_opening(own: &Party) -> Result<[u8; OPENING], Refusal> {
 
 fn read_opening(wire: &mut Timed<'_>) -> Result<[u8; OPENING], Refusal> {
     let mut opening = [0; OPENING];
-    // The magic alone first: what is not gnnflow is known by its first bytes.
+    // The first bytes are enough to detect other protocols.
     wire.read_exact(&mut opening[..8])?;
     if &opening[..8] != MAGIC {
         let said: String = opening[..8].iter().flat_map(|byte| byte.escape_ascii()).map(char::from).collect();
@@ -212,9 +211,9 @@ fn mismatch(peer: usize, address: &str, (what, ours, theirs): (&str, String, Str
     })
 }
 
-/// Dials: proves to be `own`, expects rank `peer` at `address`. Returns what the peer claims.
+/// Makes the dialer's handshake as `own` with rank `peer` at `address`. Returns the peer's claim.
 ///
-/// `process` is the process that an earlier connection of the same rank goes to, if there is one; another one is refused.
+/// `process` is the process at the other end of an earlier connection to the same rank, if there is one. Another process is refused.
 pub(super) fn dial(
     stream: &TcpStream,
     own: &Party,
@@ -267,8 +266,8 @@ fn versions(own: &Party, theirs: &[u8; OPENING]) -> (&'static str, String, Strin
     ("protocol version", own.version.to_string(), version_of(theirs).to_string())
 }
 
-/// Listens. `taken` says whether a claimed rank has joined already. Returns the claim of the dialler, for whom the connection
-/// counts as well.
+/// Makes the listener's handshake. `taken` returns whether a claimed rank has joined already. Returns the dialer's claim, after the
+/// dialer has confirmed the connection.
 pub(super) fn answer(
     stream: &TcpStream,
     own: &Party,
@@ -288,7 +287,7 @@ pub(super) fn answer(
     };
 
     if !equal(&read_tag(wire)?, &session.proof("dialler")) {
-        // As long as the answer to a right secret, so that the other side reads it whole.
+        // As long as the response to a valid proof, so that the dialer reads all of it.
         wire.write_all(&[0; 33])?;
         return Err(Refusal::Stranger(format!("says it is rank {}, but showed a wrong secret", rank_of(&theirs))));
     }
@@ -315,8 +314,8 @@ pub(super) fn answer(
     if reply.taken {
         return Err(Refusal::Stranger(format!("says it is rank {}, which has joined already", claim.rank)));
     }
-    // The dialler has proven itself: give it the time again for its last word, lest a busy machine leave the two of us
-    // with different ideas of whether the connection stands.
+    // The dialer has proven the secret. Its last message gets a new time limit, so that on a busy machine both sides agree on whether
+    // the connection is valid.
     let mut last = [0];
     Timed::new(stream, limit).read_exact(&mut last)?;
     Ok(claim)
@@ -338,7 +337,7 @@ mod tests {
         }
     }
 
-    /// Rank 0 listens, the other side does `dialler`; both outcomes.
+    /// Runs `listener_party` as listener and `dialler` on the other side. Returns both results.
     fn meet<R: Send>(
         listener_party: Party,
         taken: bool,
@@ -454,7 +453,7 @@ mod tests {
 
     #[test]
     fn a_proof_cannot_be_thrown_back() {
-        // A listener that reflects the dialler's own opening and proof has proven nothing.
+        // This listener returns the dialer's opening and proof.
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let mirror = std::thread::spawn(move || {

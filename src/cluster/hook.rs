@@ -1,7 +1,7 @@
-//! The panic hook: tells our bugs from the echoes of a lost peer.
+//! The panic hook of a run. It separates bugs from panics that follow from a lost peer.
 //!
-//! Timely answers a lost connection with panics in its network threads, then in its workers; joining them can hang for
-//! ever. The hook sees the first one, notes it, and keeps quiet; the heartbeats name the culprit.
+//! If a connection is lost, timely panics in its network threads, then in its workers, and joining them can hang forever. The hook
+//! records the first such panic as a suspicion and prints nothing; the heartbeats find the lost peer.
 
 use std::io::Write;
 use std::panic::PanicHookInfo;
@@ -10,10 +10,10 @@ use std::sync::{Arc, Mutex, Once, PoisonError, Weak};
 use super::ClusterError;
 use super::first_failure::FirstFailure;
 
-/// The board of the run in this process.
+/// The run of this process.
 static WATCHED: Mutex<Weak<FirstFailure>> = Mutex::new(Weak::new());
 
-/// From now until the board is dropped, panics in this process are posted on it.
+/// Posts panics of this process to `board` until it is dropped.
 pub(super) fn watch(board: &Arc<FirstFailure>) {
     static INSTALL: Once = Once::new();
     *WATCHED.lock().unwrap_or_else(PoisonError::into_inner) = Arc::downgrade(board);
@@ -28,7 +28,7 @@ pub(super) fn watch(board: &Arc<FirstFailure>) {
                         before(info);
                     }
                 }
-                // The run is over, and who prints why has yet to end the process: what falls now has been told.
+                // The run is over and has reported its cause, but the process has not ended yet.
                 None if is_of_a_run(std::thread::current().name().unwrap_or_default()) => {}
                 None => before(info),
             }
@@ -36,7 +36,7 @@ pub(super) fn watch(board: &Arc<FirstFailure>) {
     });
 }
 
-/// Standard library, rayon and tokio panic where the system refuses a thread.
+/// Panic messages of the standard library, rayon and tokio if the system has no threads left.
 const NO_THREAD: [&str; 5] = [
     "failed to spawn thread",
     "failed to allocate an alternative stack",
@@ -45,10 +45,10 @@ const NO_THREAD: [&str; 5] = [
     "OS can't spawn worker thread",
 ];
 
-/// What zstd's bindings panic with where the system refuses memory.
+/// Panic message of zstd's bindings if the system has no memory left.
 const NO_MEMORY: &str = "zstd returned null pointer";
 
-/// What a panic says of the program: that the machine has no threads or no memory left, or that there is a bug.
+/// Returns the cause of a panic: no threads left, no memory left, or a bug.
 pub(crate) fn cause_of(info: &PanicHookInfo<'_>) -> ClusterError {
     let message = info.payload_as_str().unwrap_or("panic without a message").replace('\n', " ");
     if NO_THREAD.iter().any(|start| message.starts_with(start)) {
@@ -63,17 +63,17 @@ pub(crate) fn cause_of(info: &PanicHookInfo<'_>) -> ClusterError {
     ClusterError::Bug { message, thread, location }
 }
 
-/// Ends the process after a panic of a thread that is being started: it would abort, and a cause be lost.
+/// Prints the cause and ends the process after a panic in a starting thread. Such a panic would abort the process without a cause.
 pub(crate) fn end_unless_it_unwinds(info: &PanicHookInfo<'_>) {
     if info.payload_as_str().is_some_and(|message| message.contains("alternative stack")) {
         let cause = cause_of(info);
         let _ = writeln!(std::io::stderr(), "error: {cause}");
-        // SAFETY: a system call on an integer. The thread is not whole: no destructors may run on it.
+        // SAFETY: a system call on an integer. No destructors may run on a thread that has not started.
         unsafe { libc::_exit(cause.exit_code().into()) };
     }
 }
 
-/// Posts the panic; true when it is a new bug.
+/// Posts a panic. Returns true if it is the first cause.
 fn post(board: &FirstFailure, info: &PanicHookInfo<'_>) -> bool {
     let message = info.payload_as_str().unwrap_or("panic without a message");
     let thread = std::thread::current().name().unwrap_or("unnamed").to_string();
@@ -82,14 +82,14 @@ fn post(board: &FirstFailure, info: &PanicHookInfo<'_>) -> bool {
         return false;
     }
     if board.is_troubled() && is_of_a_run(&thread) {
-        // Timely's threads, and who joins them, stumble over each other once one of them is gone.
+        // After a failure, timely's threads and those that join them panic in turn.
         return false;
     }
     board.post(cause_of(info))
 }
 
-/// Whether a panic comes of a lost connection: timely's words for it, any panic of its network threads, and the panic of
-/// the guard that joins them.
+/// Returns whether a panic follows from a lost connection: by timely's message, or because it is in a network thread or in the guard
+/// that joins those.
 fn is_consequence(message: &str, thread: &str) -> bool {
     message.starts_with("timely communication error:")
         || message.contains("MergeQueue")
@@ -98,12 +98,12 @@ fn is_consequence(message: &str, thread: &str) -> bool {
         || rank_of_network_thread(thread).is_some()
 }
 
-/// Whether a thread is timely's, or joins those.
+/// Returns whether a thread belongs to timely or to this module.
 fn is_of_a_run(thread: &str) -> bool {
     thread.starts_with("timely:") || thread.starts_with("cluster:")
 }
 
-/// Timely names its network threads after the process at the other end.
+/// Returns the rank at the other end of a network thread of timely, from its name.
 fn rank_of_network_thread(name: &str) -> Option<usize> {
     name.strip_prefix("timely:recv-").or_else(|| name.strip_prefix("timely:send-"))?.parse().ok()
 }
@@ -112,7 +112,7 @@ fn rank_of_network_thread(name: &str) -> Option<usize> {
 mod tests {
     use super::*;
 
-    /// Runs itself again, as a process whose hook is the only one.
+    /// Runs this test again in a child process, so that there is no other hook.
     #[test]
     fn what_falls_behind_a_run_keeps_quiet() {
         let falls = |name: &str| {

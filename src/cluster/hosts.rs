@@ -1,14 +1,14 @@
-//! Who takes part: the hosts file, and the rank and size of this process.
+//! The hosts file, and the rank and size of this process.
 //!
-//! A hosts file has one `host:port` a line; the line's number among the entries is the rank. `#` starts a comment. Every
-//! process reads the same file. The rank comes from `--rank` or from the variable that the launcher at hand sets.
+//! A hosts file has one `host:port` per line. The number of the entry, from 0, is the rank. `#` starts a comment. All processes read the
+//! same file. The rank comes from `--rank` or from a variable of the launcher.
 
 use std::collections::HashMap;
 use std::path::Path;
 
 use super::ClusterError;
 
-/// Variables that launchers set, in the order in which they are believed: rank, size.
+/// Variables of launchers for rank and size, by precedence.
 const LAUNCHERS: [(&str, &str); 5] = [
     ("GNNFLOW_RANK", "GNNFLOW_SIZE"),
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
@@ -17,7 +17,7 @@ const LAUNCHERS: [(&str, &str); 5] = [
     ("RANK", "WORLD_SIZE"),
 ];
 
-/// The place of this process among the others.
+/// Rank and size of a process in a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RankAssignment {
     /// Number of this process, from 0.
@@ -30,7 +30,7 @@ pub struct RankAssignment {
 ///
 /// # Errors
 /// [`ClusterError::Hosts`] with the line, for a file that cannot be read, an entry without port, a port outside 1..=65535,
-/// an address that comes twice, or no entry at all.
+/// a repeated address, or a file without entries.
 pub fn read_hosts(path: &Path) -> Result<Vec<String>, ClusterError> {
     let text = std::fs::read_to_string(path).map_err(|e| ClusterError::Hosts {
         path: path.to_path_buf(),
@@ -40,7 +40,7 @@ pub fn read_hosts(path: &Path) -> Result<Vec<String>, ClusterError> {
     parse_hosts(&text).map_err(|(line, problem)| ClusterError::Hosts { path: path.to_path_buf(), line, problem })
 }
 
-/// The text of a hosts file, or the line and the problem.
+/// Parses a hosts file. An error is a line and a problem.
 fn parse_hosts(text: &str) -> Result<Vec<String>, (usize, String)> {
     let mut addresses = Vec::new();
     let mut first_seen: HashMap<String, usize> = HashMap::new();
@@ -61,7 +61,7 @@ fn parse_hosts(text: &str) -> Result<Vec<String>, (usize, String)> {
     Ok(addresses)
 }
 
-/// `host:port` or `[v6]:port` with a usable port.
+/// Checks that an entry is `host:port` or `[v6]:port` with a valid port.
 pub(super) fn check_address(entry: &str) -> Result<(), String> {
     let Some((host, port)) = entry.rsplit_once(':') else {
         return Err(format!("`{entry}` has no port; write host:port"));
@@ -78,14 +78,13 @@ pub(super) fn check_address(entry: &str) -> Result<(), String> {
     }
 }
 
-/// Finds rank and size of this process.
+/// Returns rank and size of this process.
 ///
 /// `rank` is the command line's `--rank`; `hosts` the number of entries in the hosts file, if there is one; `environment`
-/// looks a variable up (`|name| std::env::var(name).ok()`). `None` when this is not one of several processes with a hosts file.
+/// looks a variable up (`|name| std::env::var(name).ok()`). Returns `None` for a single process.
 ///
 /// # Errors
-/// [`ClusterError::Usage`] for a number that is none, a rank beyond the size, sizes that contradict each other, or a
-/// hosts file without any rank.
+/// [`ClusterError::Usage`] for a value that is not a number, a rank beyond the size, different sizes, or a hosts file without a rank.
 ///
 /// ```
 /// use gnnflow::cluster::{RankAssignment, seat};
@@ -109,7 +108,7 @@ pub fn seat(
             })
             .transpose()
     };
-    // A rank of the command line says nothing about the size; a launcher's rank goes with the same launcher's size.
+    // `--rank` has no size; a launcher's rank comes with the same launcher's size.
     let mut told = (rank, "--rank", None, "");
     if rank.is_none() {
         for (rank_name, size_name) in LAUNCHERS {
@@ -132,7 +131,7 @@ pub fn seat(
         ((Some(_), "--rank", ..), None) => {
             Err(ClusterError::Usage("--rank needs --hosts FILE with the addresses of all ranks".into()))
         }
-        // Rank 0 of a batch system's own script is an ordinary single process, which may start others itself.
+        // The script of a batch job has rank 0; without a hosts file it is a single process.
         ((Some(0), ..), None) => Ok(None),
         ((Some(rank), rank_name, ..), None) => Err(ClusterError::Usage(format!(
             "{rank_name} = {rank} says that this is one of several processes; they need --hosts FILE with all addresses"

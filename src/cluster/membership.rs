@@ -1,4 +1,4 @@
-//! A process's place among the others, from the first socket to the last goodbye.
+//! The membership of a process in a run, from the first socket to the last goodbye.
 
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
@@ -11,9 +11,9 @@ use super::first_failure::FirstFailure;
 use super::rendezvous::Rendezvous;
 use super::{ClusterConfig, ClusterError, Liveness, hook};
 
-/// A process's place in a run: rank, connections to all others, and the heartbeats on them.
+/// The membership of a process in a run: its rank, its connections to all other processes, and their heartbeats.
 ///
-/// Dropping it without [`execute`](super::execute) says goodbye to the others.
+/// Dropping it without [`execute`](super::execute) sends a goodbye to the others.
 #[derive(Debug)]
 pub struct Membership {
     rank: usize,
@@ -24,12 +24,12 @@ pub struct Membership {
     liveness: Liveness,
     announced: String,
     patience: Duration,
-    /// For [`execute`](super::execute) in a run of one process; with several, the control connections have it.
+    /// Used by [`execute`](super::execute) in a run of one process. With several, `control` has it.
     pub(super) stall_timeout: Duration,
 }
 
 impl Membership {
-    /// A run of one process: no sockets, no threads. It ends when its worker completes nothing for `stall_timeout`.
+    /// Makes a run of one process, without sockets and threads. It ends if its worker completes nothing for `stall_timeout`.
     pub fn single(stall_timeout: Duration) -> Self {
         Membership {
             rank: 0,
@@ -44,15 +44,15 @@ impl Membership {
         }
     }
 
-    /// Meets all other ranks; returns once every pair has proven the secret and its equality in both directions.
+    /// Connects to all other ranks. Returns when each pair has proven the secret and has equal fingerprints.
     ///
-    /// Strangers are refused and logged. While ranks are missing, a line every few seconds says which. From the first
-    /// connection on, a peer that dies is noticed.
+    /// Connections of other programs are refused and logged. While ranks are missing, a log line every few seconds names them. A peer that
+    /// dies is detected from its first connection on.
     ///
     /// # Errors
     /// [`ClusterError::Usage`], [`ClusterError::Listen`], [`ClusterError::Mismatch`], [`ClusterError::WrongSecret`],
-    /// [`ClusterError::RankTaken`]; [`ClusterError::Lost`] for a rank that did not come within `start_timeout` or died;
-    /// [`ClusterError::Peer`] for what another rank failed of.
+    /// [`ClusterError::RankTaken`]; [`ClusterError::Lost`] for a rank that has died, or not joined within `start_timeout`;
+    /// [`ClusterError::Peer`] for a failure of another rank.
     pub fn join(mut config: ClusterConfig) -> Result<Self, ClusterError> {
         config.check()?;
         if config.size() == 1 {
@@ -86,47 +86,47 @@ impl Membership {
         })
     }
 
-    /// Number of this process.
+    /// Returns the number of this process.
     pub fn rank(&self) -> usize {
         self.rank
     }
 
-    /// Number of processes.
+    /// Returns the number of processes.
     pub fn size(&self) -> usize {
         self.addresses.len()
     }
 
-    /// `host:port` of every rank.
+    /// Returns `host:port` of every rank.
     pub fn addresses(&self) -> &[String] {
         &self.addresses
     }
 
-    /// What rank 0 was given as [`ClusterConfig::announced`]: the same text in all processes.
+    /// Returns [`ClusterConfig::announced`] of rank 0, in all processes.
     pub fn announced(&self) -> &str {
         &self.announced
     }
 
-    /// The worker's sign of life; clone it into the worker's function.
+    /// Returns the handle with which the worker reports its progress.
     pub fn liveness(&self) -> Liveness {
         self.liveness.clone()
     }
 
-    /// The first cause, if the run has failed already; for long work before [`execute`](super::execute).
+    /// Checks whether the run has failed already, for long work before [`execute`](super::execute).
     ///
     /// # Errors
-    /// The first cause.
+    /// The first cause of failure.
     pub fn check(&self) -> Result<(), ClusterError> {
         self.board.take().map_or(Ok(()), Err)
     }
 
-    /// A barrier before the dataflow: waits until all ranks have come here with the same `what`, and compares `value`.
+    /// A barrier before the dataflow: waits until all ranks have called it with the same `what`, and compares their values.
     ///
-    /// Use it after work that ranks do apart, such as preparing the dataset, with its fingerprint as `value`. `limit`
-    /// bounds the wait for the slowest rank; `None` means the start timeout. Peers that die meanwhile end the wait.
+    /// Use it after separate work of the ranks, such as preparing the dataset, with a fingerprint as `value`. `limit` bounds the wait;
+    /// `None` is the start timeout. The wait ends if a peer dies.
     ///
     /// # Errors
-    /// [`ClusterError::Mismatch`] with the rank whose value differs; [`ClusterError::Lost`] for a rank that does not come;
-    /// or the first cause of a failed run.
+    /// [`ClusterError::Mismatch`] with a rank whose value differs; [`ClusterError::Lost`] for a rank that is late; or the first cause of a
+    /// failed run.
     pub fn agree(&self, what: &str, value: &str, limit: Option<Duration>) -> Result<(), ClusterError> {
         match &self.control {
             Some(control) => control.agree(what, value, limit.unwrap_or(self.patience)),
@@ -134,8 +134,8 @@ impl Membership {
         }
     }
 
-    /// Tells all other ranks that this one cannot go on, for failures before [`execute`](super::execute). Returns the first
-    /// cause, which is another one when a peer failed earlier.
+    /// Reports a failure before [`execute`](super::execute) to all other ranks. Returns the first cause, which is that of a peer if the
+    /// peer failed earlier.
     pub fn fail(self, failure: impl Into<super::Failure>) -> ClusterError {
         let cause = ClusterError::Own(failure.into());
         match &self.control {
@@ -155,7 +155,7 @@ impl Drop for Membership {
     }
 }
 
-/// Listens at the own address.
+/// Listens at this rank's address.
 fn listen(rank: usize, addresses: &[String]) -> Result<TcpListener, ClusterError> {
     let address = &addresses[rank];
     let failed = |problem: String, advice: &str| ClusterError::Listen {
@@ -168,7 +168,7 @@ fn listen(rank: usize, addresses: &[String]) -> Result<TcpListener, ClusterError
         .to_socket_addrs()
         .map_err(|e| failed(e.to_string(), "write an address that this machine can resolve"))?
         .collect();
-    // Many systems give a machine's own name a loopback address, where the other hosts could not reach it.
+    // Many systems resolve a machine's name to a loopback address, which other hosts cannot reach.
     if is_loopback(address) && !addresses.iter().all(|address| is_loopback(address)) {
         own.iter_mut().for_each(|address| match address {
             SocketAddr::V4(v4) => v4.set_ip(std::net::Ipv4Addr::UNSPECIFIED),

@@ -1,4 +1,4 @@
-//! Rendezvous the others: one listener, one dialler for each lower rank, start-up messages, one deadline.
+//! Connects all processes of a run before a deadline: one listener, and one dialing thread per lower rank.
 
 use std::collections::HashMap;
 use std::io::ErrorKind;
@@ -14,26 +14,26 @@ use super::handshake::{Claim, Kind, Party, Refusal, VERSION, answer, dial};
 use super::secret::random_hex;
 use super::{ClusterConfig, ClusterError};
 
-/// One handshake must be done within this time.
+/// Time limit of a handshake.
 const HANDSHAKE: Duration = Duration::from_secs(4);
-/// Handshakes that go on at once; further connections wait in the system's queue.
+/// Maximum number of concurrent handshakes. Further connections wait in the system's queue.
 const GUESTS: usize = 128;
-/// Refused connections that are logged one by one, of one kind and of all kinds; further ones are only counted.
+/// Maximum number of log lines about refused connections, per reason and in all. Further ones are counted.
 const LOGGED_ALIKE: usize = 3;
 const LOGGED: usize = 30;
 
-/// The time between the first socket and the last handshake.
+/// The state while processes connect, from the first socket to the last handshake.
 pub(super) struct Rendezvous {
     party: Party,
     control: Arc<Control>,
     user_timeout: Duration,
-    /// By rank: the data connection, and the process at its other end.
+    /// By rank: the process at the other end, and the data connection.
     data: Mutex<Vec<Option<(String, TcpStream)>>>,
-    /// By rank: the process at the other end of the control connection. It is the member.
+    /// By rank: the process at the other end of the control connection. This process is the member.
     members: Mutex<Vec<Option<String>>>,
-    /// What rank 0 tells.
+    /// The announcement of rank 0.
     announced: Mutex<String>,
-    /// By rank: what was last seen of it, for the start-up messages.
+    /// By rank: the last problem of its connection, for log lines and errors.
     notes: Mutex<Vec<String>>,
     over: AtomicBool,
     guests: AtomicUsize,
@@ -46,12 +46,12 @@ struct Refused {
     total: usize,
     logged: usize,
     alike: HashMap<String, usize>,
-    /// The last one; perhaps it was a missing rank with a wrong secret.
+    /// The last one, which may be a missing rank with a wrong secret.
     last: String,
 }
 
 impl Rendezvous {
-    /// A meeting as `config` says, whose control connections go to `control`.
+    /// Makes the state for `config`. `control` gets the control connections.
     pub(super) fn new(config: &ClusterConfig, control: Arc<Control>) -> Result<Arc<Self>, ClusterError> {
         let announced = if config.rank == 0 { config.announced.clone() } else { String::new() };
         let claim = Claim::new(config.rank, config.size(), Kind::Control, &config.run, &config.fingerprints);
@@ -73,7 +73,7 @@ impl Rendezvous {
         }))
     }
 
-    /// Runs the listener and the diallers until no rank is missing; the data connections by rank, and what rank 0 tells.
+    /// Connects to all ranks. Returns the data connections by rank, and the announcement of rank 0.
     pub(super) fn run(
         self: Arc<Self>,
         listener: TcpListener,
@@ -83,7 +83,7 @@ impl Rendezvous {
         let met = self.meet(listener, deadline, limit);
         self.over.store(true, Ordering::Relaxed);
         met?;
-        // The slots stay: a late guest may look at them.
+        // The slots remain, because a late handshake may read them.
         let sockets = self.data().iter_mut().map(|slot| slot.take().map(|(_, stream)| stream)).collect();
         let announced = self.announced.lock().unwrap_or_else(PoisonError::into_inner).clone();
         Ok((sockets, announced))
@@ -93,7 +93,7 @@ impl Rendezvous {
         self.data.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The process that takes part as `rank`, once its control connection stands.
+    /// Returns the process that has joined as `rank`, if its control connection exists.
     fn member(&self, rank: usize) -> Option<String> {
         self.members.lock().unwrap_or_else(PoisonError::into_inner)[rank].clone()
     }
@@ -106,13 +106,12 @@ impl Rendezvous {
         self.notes.lock().unwrap_or_else(PoisonError::into_inner)[rank] = text;
     }
 
-    /// Whether the process has a data connection as `rank`.
+    /// Returns whether the process has a data connection as `rank`.
     fn has_data(&self, rank: usize, process: &str) -> bool {
         self.data()[rank].as_ref().is_some_and(|(known, _)| known == process)
     }
 
-    /// Whether the rank of a claim has joined already. A data connection of a process that died before it had joined is
-    /// in the way of none.
+    /// Returns whether the rank of a claim has joined already. A data connection of a process that died before it joined does not count.
     fn is_taken(&self, claim: &Claim) -> bool {
         let (rank, process) = (claim.rank, &claim.process);
         if rank >= self.control.addresses.len() {
@@ -124,7 +123,7 @@ impl Rendezvous {
         }
     }
 
-    /// Ranks without two connections to the same process.
+    /// Returns the ranks without two connections to the same process.
     fn missing(&self) -> Vec<usize> {
         let me = self.control.me;
         let met = |rank: usize| self.member(rank).is_some_and(|member| self.has_data(rank, &member));
@@ -191,7 +190,7 @@ impl Rendezvous {
             }
         }
         self.over.store(true, Ordering::Relaxed);
-        // Frees the port; the thread looks at `over` every few milliseconds. Its panics are posted by the hook.
+        // Frees the port. The thread checks `over` every few milliseconds. The hook posts its panics.
         let _ = listening.join();
         Ok(())
     }
@@ -200,7 +199,7 @@ impl Rendezvous {
         self.over.load(Ordering::Relaxed) || self.control.board.is_troubled()
     }
 
-    /// Accepts until the meeting is over; every guest gets a thread, so that none can hold up another.
+    /// Accepts connections until all processes have joined. Each handshake has a thread, so that none delays another.
     fn listen(self: &Arc<Self>, listener: &TcpListener) {
         while !self.is_over() {
             if self.guests.load(Ordering::Relaxed) >= GUESTS {
@@ -222,7 +221,7 @@ impl Rendezvous {
                     }
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => std::thread::sleep(Duration::from_millis(4)),
-                // The guest is gone already, or we are short of files for a moment: neither ends the meeting.
+                // The client has closed the connection, or the process has too many open files: both are temporary.
                 Err(_) => std::thread::sleep(Duration::from_millis(20)),
             }
         }
@@ -236,7 +235,7 @@ impl Rendezvous {
         let mut refused = self.refused();
         refused.total += 1;
         refused.last = format!("from {from}: {why}");
-        // Beyond the last line that is logged, no new kinds are kept: strangers must not fill the memory.
+        // After the last log line, new reasons are not stored, so that other programs cannot fill the memory.
         if refused.logged >= LOGGED {
             return;
         }
@@ -248,7 +247,7 @@ impl Rendezvous {
         }
     }
 
-    /// One guest's handshake.
+    /// Makes the handshake of one accepted connection.
     fn receive(self: &Arc<Self>, stream: &TcpStream, from: SocketAddr) {
         let addresses = &self.control.addresses;
         let answered = stream
@@ -259,7 +258,7 @@ impl Rendezvous {
             Ok(claim) => match self.keep(&claim, stream.try_clone()) {
                 Ok(true) => {}
                 Ok(false) => self.refuse(from, &format!("says it is rank {}, which has joined already", claim.rank)),
-                // The peer has our answer and does not dial again: without this connection the run cannot begin.
+                // The peer does not dial again after its handshake, so without this connection the run cannot begin.
                 Err(error) => drop(self.control.board.post(error)),
             },
             Err(Refusal::Stranger(why)) => self.refuse(from, &why),
@@ -269,8 +268,8 @@ impl Rendezvous {
         }
     }
 
-    /// Keeps a connection to the process of a claim. Both sides have completed the handshake and rely on it, so an error here
-    /// ends the run. False when there is a connection already.
+    /// Stores a connection to the process of a claim. Returns false if there is one already. Both sides have completed the handshake, so
+    /// an error here ends the run.
     fn keep(self: &Arc<Self>, claim: &Claim, stream: std::io::Result<TcpStream>) -> Result<bool, ClusterError> {
         let stream = stream.and_then(|stream| self.configure(stream)).map_err(cannot_configure)?;
         match claim.kind {
@@ -294,18 +293,18 @@ impl Rendezvous {
         }
     }
 
-    /// Sets the options of a socket that all connections share.
+    /// Sets the socket options of both kinds of connection.
     fn configure(&self, stream: TcpStream) -> std::io::Result<TcpStream> {
         stream.set_nodelay(true)?;
         let socket = SockRef::from(&stream);
         let probe = (self.user_timeout / 5).clamp(Duration::from_secs(1), Duration::from_secs(10));
         socket.set_tcp_keepalive(&TcpKeepalive::new().with_time(probe).with_interval(probe).with_retries(3))?;
-        // Without it a cut link goes unnoticed for a quarter of an hour as long as there are unacknowledged bytes.
+        // Without it, a cut link with unacknowledged bytes is detected only after a quarter of an hour.
         socket.set_tcp_user_timeout(Some(self.user_timeout))?;
         Ok(stream)
     }
 
-    /// Dials one lower rank until both connections stand.
+    /// Dials a lower rank until both connections exist.
     fn dial(self: &Arc<Self>, rank: usize) {
         for kind in [Kind::Control, Kind::Data] {
             let mut pause = Duration::from_millis(10);
@@ -340,7 +339,7 @@ impl Rendezvous {
         let mut problem = "its name has no address".to_string();
         for target in resolved {
             match TcpStream::connect_timeout(&target, HANDSHAKE / 2) {
-                // Dialling a free port of this machine can connect to itself.
+                // A connection to a free port of this machine can connect to itself.
                 Ok(stream) if stream.local_addr().ok() == Some(target) => problem = "nobody listens there".into(),
                 Ok(stream) => {
                     let own = Party { claim: Claim { kind, ..self.party.claim.clone() }, ..self.party.clone() };

@@ -1,18 +1,18 @@
-//! SIGINT and SIGTERM as a cause like any other, so that the other processes are told.
+//! SIGINT and SIGTERM as causes of failure, which the other processes receive.
 
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
 /// The first signal caught, 0 for none.
 static CAUGHT: AtomicI32 = AtomicI32::new(0);
-/// When it was caught, in milliseconds of the monotonic clock.
+/// Time of the first signal, in milliseconds of the monotonic clock.
 static SINCE: AtomicU64 = AtomicU64::new(0);
-/// Signals within this time, in milliseconds, are one request: batch systems signal a process and its parent, which passes
-/// the signal on.
+/// Signals within this time, in milliseconds, count as one: batch systems signal a process and its parent, which forwards the
+/// signal.
 const ONE_REQUEST: u64 = 1000;
 
 extern "C" fn note(signal: libc::c_int) {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `now` is a valid place; `clock_gettime` is async-signal-safe, and this clock is always there.
+    // SAFETY: `now` is valid, `clock_gettime` is async-signal-safe, and this clock always exists.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now) };
     let now = now.tv_sec as u64 * 1000 + now.tv_nsec as u64 / 1_000_000;
     if CAUGHT.load(Ordering::Relaxed) == 0 {
@@ -27,22 +27,23 @@ extern "C" fn note(signal: libc::c_int) {
     }
 }
 
-/// The signal that this process was asked to end with, if it has caught one.
+/// Returns the first signal that this process has caught.
 pub(super) fn caught() -> Option<libc::c_int> {
     Some(CAUGHT.load(Ordering::Relaxed)).filter(|signal| *signal != 0)
 }
 
-/// While it lives, the first SIGINT or SIGTERM is noted instead of ending the process; one that comes a second later or more
+/// While this guard exists, the first SIGINT or SIGTERM is recorded and does not end the process. Another one, a second later or more,
 /// ends it.
 #[derive(Debug)]
 pub(super) struct Signals(Vec<(libc::c_int, libc::sighandler_t)>);
 
 impl Signals {
-    /// Takes over the signals that are not ignored.
+    /// Installs handlers for the signals that are not ignored.
     pub(super) fn catch() -> Self {
         let mut before = Vec::new();
         for signal in [libc::SIGINT, libc::SIGTERM] {
-            // SAFETY: `action` is a valid sigaction with an empty mask; the handler does only what is async-signal-safe; `old` is a valid place for the previous action.
+            // SAFETY: `action` is a valid sigaction with an empty mask. The handler is async-signal-safe. `old` is valid for the
+            // previous action.
             unsafe {
                 let mut old: libc::sigaction = std::mem::zeroed();
                 libc::sigaction(signal, std::ptr::null(), &mut old);
@@ -61,7 +62,7 @@ impl Signals {
         Signals(before)
     }
 
-    /// The signal that was caught.
+    /// Returns the first signal that was caught.
     pub(super) fn caught(&self) -> Option<libc::c_int> {
         caught()
     }
@@ -78,7 +79,7 @@ impl Drop for Signals {
     }
 }
 
-/// The signal's name.
+/// Returns the name of a signal.
 pub(super) fn name(signal: libc::c_int) -> &'static str {
     match signal {
         libc::SIGINT => "SIGINT",
