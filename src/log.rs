@@ -22,7 +22,9 @@ const VARIABLE: &str = "GNNFLOW_LOG";
 pub(crate) fn install(console: Console) -> Result<(), String> {
     let level = match std::env::var(VARIABLE) {
         Ok(text) => text.parse::<LevelFilter>().map_err(|_| {
-            format!("environment variable {VARIABLE} = `{text}` is no log level; use error, warn, info, debug or trace")
+            format!(
+                "environment variable {VARIABLE} = `{text}` is not a log level; use error, warn, info, debug or trace"
+            )
         })?,
         Err(_) => LevelFilter::WARN,
     };

@@ -51,7 +51,7 @@ pub(crate) fn guarded(command: impl FnOnce() -> Result<u8, Error>) -> Result<u8,
             // The hook of a run has recorded this panic.
             let text = payload.downcast_ref::<String>().map(String::as_str);
             let text = text.or_else(|| payload.downcast_ref::<&str>().copied()).unwrap_or("panic without a message");
-            let (thread, location) = ("main".into(), "unknown place".into());
+            let (thread, location) = ("main".into(), "unknown location".into());
             Err(ClusterError::Bug { message: text.replace('\n', " "), thread, location }.into())
         }
         // The panic is the cause of an internal error that follows from it.

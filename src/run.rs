@@ -60,7 +60,7 @@ pub fn run(config: &Config, options: &RunOptions) -> Result<Outcome, Error> {
     }
 
     if let Some(auto) = config.auto_schedule() {
-        console.say(&format!("train.schedule = \"auto\" is \"{}\": {}", auto.chosen, auto.because));
+        console.say(&format!("train.schedule = \"auto\" chooses \"{}\": {}", auto.chosen, auto.because));
     }
 
     let (mut shared, mut across, mut resume) = (None, None, options.resume);

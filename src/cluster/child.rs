@@ -72,11 +72,11 @@ pub fn seat_from_launcher() -> Result<Option<ClusterConfig>, ClusterError> {
     let Ok(listener) = std::env::var(LISTENER) else { return Ok(None) };
     let read = |name: &str| {
         std::env::var(name)
-            .map_err(|_| ClusterError::Usage(format!("{LISTENER} is set, but {name} is not; both are the launcher's")))
+            .map_err(|_| ClusterError::Usage(format!("{LISTENER} is set, but {name} is not; unset both")))
     };
     let number = |name: &str, text: String| {
         text.parse::<usize>()
-            .map_err(|_| ClusterError::Usage(format!("environment variable {name} = `{text}` is no number")))
+            .map_err(|_| ClusterError::Usage(format!("environment variable {name} = `{text}` is not a number")))
     };
     let rank = number("GNNFLOW_RANK", read("GNNFLOW_RANK")?)?;
     let addresses: Vec<String> = read(ADDRESSES)?.split(',').map(str::to_string).collect();
@@ -89,7 +89,8 @@ pub fn seat_from_launcher() -> Result<Option<ClusterConfig>, ClusterError> {
 
 /// Returns the inherited listening socket, and closes it on exec.
 fn inherited(number: usize) -> Result<TcpListener, ClusterError> {
-    let not_ours = |why: &str| ClusterError::Usage(format!("{LISTENER} = {number} is no listening socket ({why})"));
+    let not_ours =
+        |why: &str| ClusterError::Usage(format!("{LISTENER} = {number} is not a listening socket ({why}); unset it"));
     let socket = RawFd::try_from(number).map_err(|_| not_ours("out of range"))?;
     let (mut listens, mut length) = (0 as libc::c_int, size_of::<libc::c_int>() as libc::socklen_t);
     // SAFETY: `listens` and `length` are valid and of the given sizes. A wrong descriptor gives an error.

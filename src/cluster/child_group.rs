@@ -130,7 +130,7 @@ impl ChildGroup {
     fn killed(&self, endings: &[Ending]) -> Vec<String> {
         let sentence = |ending: &Ending| {
             let signal = ending.signal.filter(|_| !ending.put_down)?;
-            let hint = if signal == libc::SIGKILL { ", which the system sends when memory runs out" } else { "" };
+            let hint = if signal == libc::SIGKILL { ", which the system sends if memory runs out" } else { "" };
             let name = signals::name(signal);
             let who = match self.addresses.get(ending.rank) {
                 Some(address) => format!("rank {} ({address})", ending.rank),

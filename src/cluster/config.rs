@@ -134,15 +134,15 @@ impl ClusterConfig {
             ("stall_timeout", self.stall_timeout),
         ] {
             if value.is_zero() {
-                return usage(format!("{name} must be longer than nothing"));
+                return usage(format!("{name} is 0; it must be greater"));
             }
         }
         if self.secret.is_none()
             && let Some(remote) = self.addresses.iter().find(|address| !is_loopback(address))
         {
             return usage(format!(
-                "{remote} is not a loopback address, so the processes need a shared secret: set GNNFLOW_SECRET, or \
-                 secret_file in [cluster], to the same text on every host"
+                "{remote} is not a loopback address, so the processes need a shared secret; set GNNFLOW_SECRET, or \
+                 cluster.secret_file, to the same text on every host"
             ));
         }
         Ok(())

@@ -286,7 +286,10 @@ impl Control {
             let (silent, still) = (peer.heard.elapsed(), peer.moved.elapsed());
             if silent > self.heartbeat_timeout {
                 let limit = seconds(self.heartbeat_timeout);
-                Some((rank, format!("silent for {} (heartbeat_timeout {limit}): stopped, or cut off", seconds(silent))))
+                Some((
+                    rank,
+                    format!("silent for {} (heartbeat_timeout {limit}): stopped or unreachable", seconds(silent)),
+                ))
             } else if peer.phase == Phase::Running && still > self.stall_timeout {
                 let last = if peer.label.is_empty() { String::new() } else { format!(", after \"{}\"", peer.label) };
                 let limit = seconds(self.stall_timeout);
@@ -415,9 +418,9 @@ impl Control {
 fn why_closed(error: &io::Error) -> String {
     match error.kind() {
         ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset | ErrorKind::BrokenPipe => {
-            "its connection closed without a goodbye: killed, or crashed".to_string()
+            "its connection closed without a goodbye: it was killed or crashed".to_string()
         }
-        ErrorKind::InvalidData => format!("its control connection speaks garbage: {error}"),
+        ErrorKind::InvalidData => format!("its control connection sent a malformed message: {error}"),
         _ => format!("its control connection failed: {error}"),
     }
 }

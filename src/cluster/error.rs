@@ -88,7 +88,7 @@ pub enum ClusterError {
         theirs: String,
     },
     /// A peer at a configured address has another shared secret.
-    #[error("rank {rank} ({address}) has another shared secret than this process")]
+    #[error("rank {rank} ({address}) has another shared secret than this process; use the same one in all processes")]
     WrongSecret {
         /// The peer.
         rank: usize,
@@ -96,9 +96,7 @@ pub enum ClusterError {
         address: String,
     },
     /// Another process has already joined with this rank.
-    #[error(
-        "rank {rank} is taken: another process joined {address} under this rank; give every process its own --rank"
-    )]
+    #[error("rank {rank} is taken: another process joined {address} with this rank; give every process its own --rank")]
     RankTaken {
         /// The rank of both processes.
         rank: usize,

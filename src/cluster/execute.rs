@@ -178,7 +178,7 @@ fn ended_without_result(membership: &Membership, panic: Option<String>) -> Clust
     let unknown = ClusterError::Bug {
         message: panic.unwrap_or_else(|| "the worker ended without a result".into()),
         thread: "timely:work-0".into(),
-        location: "unknown place".into(),
+        location: "unknown location".into(),
     };
     fail(membership, unknown)
 }

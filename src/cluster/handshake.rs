@@ -102,7 +102,7 @@ pub(super) enum Refusal {
 impl From<io::Error> for Refusal {
     fn from(error: io::Error) -> Self {
         Refusal::Stranger(match error.kind() {
-            ErrorKind::TimedOut => "connected but said nothing (or not enough) in time".to_string(),
+            ErrorKind::TimedOut => "connected but sent no complete handshake in time".to_string(),
             ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset | ErrorKind::BrokenPipe => {
                 "the connection was closed during the handshake".to_string()
             }
@@ -140,7 +140,7 @@ impl<'a> Session<'a> {
     fn receive_claim(&self, wire: &mut Timed<'_>, role: &str) -> Result<Claim, Refusal> {
         let body = read_bytes(wire)?;
         if !equal(&read_tag(wire)?, &mac(&self.key, role, &body)) {
-            return Err(Refusal::Stranger("sent a claim that was changed on the way".into()));
+            return Err(Refusal::Stranger("sent a claim with a wrong signature".into()));
         }
         serde_json::from_slice(&body).map_err(|e| Refusal::Stranger(format!("sent a claim that cannot be read: {e}")))
     }
@@ -186,8 +186,8 @@ fn read_opening(wire: &mut Timed<'_>) -> Result<[u8; OPENING], Refusal> {
     // The first bytes are enough to detect other protocols.
     wire.read_exact(&mut opening[..8])?;
     if &opening[..8] != MAGIC {
-        let said: String = opening[..8].iter().flat_map(|byte| byte.escape_ascii()).map(char::from).collect();
-        return Err(Refusal::Stranger(format!("does not speak gnnflow's protocol (it said `{said}`…)")));
+        let sent: String = opening[..8].iter().flat_map(|byte| byte.escape_ascii()).map(char::from).collect();
+        return Err(Refusal::Stranger(format!("does not speak gnnflow's protocol (it sent `{sent}`…)")));
     }
     wire.read_exact(&mut opening[8..])?;
     Ok(opening)
@@ -256,7 +256,7 @@ pub(super) fn dial(
         return Err(Refusal::Fatal(ClusterError::RankTaken { rank: own.rank, address: address.to_string() }));
     }
     if process.is_some_and(|process| process != claim.process) {
-        return Err(Refusal::Stranger("was started again meanwhile".into()));
+        return Err(Refusal::Stranger("was restarted during the handshakes".into()));
     }
     wire.write_all(&[1])?;
     Ok(claim)
@@ -448,7 +448,7 @@ mod tests {
         let (answered, ()) = meet(party(0, "sixteen bytes ok"), false, |stream| {
             let _ = stream.read(&mut [0]);
         });
-        assert!(matches!(answered, Err(Refusal::Stranger(why)) if why.contains("said nothing")));
+        assert!(matches!(answered, Err(Refusal::Stranger(why)) if why.contains("no complete handshake")));
     }
 
     #[test]

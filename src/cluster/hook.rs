@@ -59,7 +59,7 @@ pub(crate) fn cause_of(info: &PanicHookInfo<'_>) -> ClusterError {
         return ClusterError::System { what: "allocate memory".into(), problem };
     }
     let thread = std::thread::current().name().unwrap_or("unnamed").to_string();
-    let location = info.location().map_or_else(|| "unknown place".to_string(), ToString::to_string);
+    let location = info.location().map_or_else(|| "unknown location".to_string(), ToString::to_string);
     ClusterError::Bug { message, thread, location }
 }
 

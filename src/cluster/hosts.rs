@@ -56,7 +56,7 @@ fn parse_hosts(text: &str) -> Result<Vec<String>, (usize, String)> {
         addresses.push(entry.to_string());
     }
     if addresses.is_empty() {
-        return Err((0, "no host:port in the hosts file".to_string()));
+        return Err((0, "no host:port in the hosts file; write one line per process".to_string()));
     }
     Ok(addresses)
 }
@@ -121,23 +121,23 @@ pub fn seat(
     match (told, hosts) {
         ((None, ..), None) => Ok(None),
         ((None, ..), Some(hosts)) => Err(ClusterError::Usage(format!(
-            "the hosts file has {hosts} entries, but nothing says which of them is this process; give --rank, or start \
-             through a launcher that sets one of {}",
+            "the hosts file has {hosts} entries, but the rank of this process is unknown; give --rank, or use a \
+             launcher that sets one of {}",
             LAUNCHERS.map(|(rank, _)| rank).join(", ")
         ))),
         ((Some(_), _, Some(size), size_name), Some(hosts)) if size != hosts => Err(ClusterError::Usage(format!(
             "the hosts file has {hosts} entries, but {size_name} = {size}; start as many processes as there are entries"
         ))),
         ((Some(_), "--rank", ..), None) => {
-            Err(ClusterError::Usage("--rank needs --hosts FILE with the addresses of all ranks".into()))
+            Err(ClusterError::Usage("--rank needs the addresses of all ranks; give --hosts FILE".into()))
         }
         // The script of a batch job has rank 0; without a hosts file it is a single process.
         ((Some(0), ..), None) => Ok(None),
         ((Some(rank), rank_name, ..), None) => Err(ClusterError::Usage(format!(
-            "{rank_name} = {rank} says that this is one of several processes; they need --hosts FILE with all addresses"
+            "{rank_name} = {rank}: one of several processes needs the addresses of all; give --hosts FILE"
         ))),
         ((Some(rank), rank_name, ..), Some(size)) if rank >= size => Err(ClusterError::Usage(format!(
-            "rank {rank} (from {rank_name}) does not exist among {size} processes; ranks count from 0"
+            "rank {rank} (from {rank_name}) does not exist among {size} processes; ranks begin at 0"
         ))),
         ((Some(rank), ..), Some(size)) => Ok(Some(RankAssignment { rank, size })),
     }

@@ -217,7 +217,7 @@ fn say(line: &str) {
 /// Returns the reason of an attempt's failure for its exit code.
 fn of_exit_code(code: u8) -> String {
     let why = match code {
-        4 => "this machine failed it",
+        4 => "an error of this machine",
         5 => "a process was lost",
         _ => "see above",
     };

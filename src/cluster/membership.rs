@@ -72,7 +72,7 @@ impl Membership {
         let (sockets, announced) = meeting.run(listener, deadline, config.start_timeout)?;
         let left = deadline.saturating_duration_since(Instant::now()).max(Duration::from_secs(1));
         control.agree("the start", "", left)?;
-        tracing::info!("all {} processes have met", config.size());
+        tracing::info!("all {} processes are connected", config.size());
         Ok(Membership {
             rank: config.rank,
             addresses: config.addresses,
@@ -178,11 +178,10 @@ fn listen(rank: usize, addresses: &[String]) -> Result<TcpListener, ClusterError
     TcpListener::bind(&own[..]).map_err(|error| {
         let advice = match error.kind() {
             ErrorKind::AddrInUse => {
-                "another program, or a process left over from an earlier run, listens there: end it, or take another port in \
-                 the hosts file"
+                "another program or a process of an earlier run listens there: end it, or choose another port in the hosts file"
             }
-            ErrorKind::AddrNotAvailable => "this machine does not have that address: is --rank right for this machine?",
-            ErrorKind::PermissionDenied => "ports below 1024 are reserved: take a higher one in the hosts file",
+            ErrorKind::AddrNotAvailable => "this machine does not have that address: check --rank and the hosts file",
+            ErrorKind::PermissionDenied => "ports below 1024 are reserved: choose a higher one in the hosts file",
             _ => "check the address of this rank in the hosts file",
         };
         failed(error.to_string(), advice)

@@ -132,7 +132,7 @@ impl Rendezvous {
 
     fn describe(&self, rank: usize) -> String {
         let note = self.notes.lock().unwrap_or_else(PoisonError::into_inner)[rank].clone();
-        let note = if note.is_empty() { "nothing heard of it yet".to_string() } else { note };
+        let note = if note.is_empty() { "no connection yet".to_string() } else { note };
         format!("rank {rank} ({}): {note}", self.control.addresses[rank])
     }
 
@@ -181,7 +181,7 @@ impl Rendezvous {
                 next_report = now + report;
                 let lines: Vec<String> = missing.iter().map(|rank| self.describe(*rank)).collect();
                 tracing::warn!(
-                    "rank {me} waits for {} of {} processes (at most {} more): {}",
+                    "rank {me} waits for {} of {} processes ({} left): {}",
                     lines.len(),
                     self.control.addresses.len(),
                     seconds(deadline.saturating_duration_since(now)),
@@ -217,7 +217,7 @@ impl Rendezvous {
                     });
                     if let Err(error) = spawned {
                         self.guests.fetch_sub(1, Ordering::Relaxed);
-                        self.refuse(from, &format!("no thread for it: {error}"));
+                        self.refuse(from, &format!("cannot start a thread for its handshake: {error}"));
                     }
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => std::thread::sleep(Duration::from_millis(4)),
@@ -227,7 +227,7 @@ impl Rendezvous {
         }
         let refused = self.refused();
         if refused.total > refused.logged {
-            tracing::warn!("refused {} connections in all while the processes met", refused.total);
+            tracing::warn!("refused {} connections in all while the processes connected", refused.total);
         }
     }
 
@@ -335,12 +335,12 @@ impl Rendezvous {
     fn dial_once(&self, rank: usize, kind: Kind) -> Result<(Claim, TcpStream), Refusal> {
         let address = &self.control.addresses[rank];
         let resolved =
-            address.to_socket_addrs().map_err(|e| Refusal::Stranger(format!("cannot resolve its name: {e}")))?;
-        let mut problem = "its name has no address".to_string();
+            address.to_socket_addrs().map_err(|e| Refusal::Stranger(format!("cannot resolve its host name: {e}")))?;
+        let mut problem = "its host name has no address".to_string();
         for target in resolved {
             match TcpStream::connect_timeout(&target, HANDSHAKE / 2) {
                 // A connection to a free port of this machine can connect to itself.
-                Ok(stream) if stream.local_addr().ok() == Some(target) => problem = "nobody listens there".into(),
+                Ok(stream) if stream.local_addr().ok() == Some(target) => problem = "no process listens there".into(),
                 Ok(stream) => {
                     let own = Party { claim: Claim { kind, ..self.party.claim.clone() }, ..self.party.clone() };
                     let member = self.member(rank);
@@ -348,7 +348,7 @@ impl Rendezvous {
                         .map(|claim| (claim, stream));
                 }
                 Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
-                    problem = "nobody listens there yet".into()
+                    problem = "no process listens there yet".into()
                 }
                 Err(error) => problem = error.to_string(),
             }

@@ -29,7 +29,7 @@ impl Secret {
         let secret = text.trim().as_bytes().to_vec();
         if secret.len() < SHORTEST {
             return Err(ClusterError::Usage(format!(
-                "the shared secret from {origin} has {} bytes; {SHORTEST} are the least (try: head -c 32 /dev/urandom | base64)",
+                "the shared secret from {origin} has {} bytes; use at least {SHORTEST}, for example from `head -c 32 /dev/urandom | base64`",
                 secret.len()
             )));
         }
@@ -45,7 +45,7 @@ impl Secret {
         let text = std::fs::read_to_string(path)
             .map_err(|e| ClusterError::Usage(format!("cannot read the shared secret from {origin}: {e}")))?;
         if world_readable(path) {
-            tracing::warn!("{origin} with the shared secret can be read by every user; chmod 600 it");
+            tracing::warn!("all users can read {origin} with the shared secret; run `chmod 600` on it");
         }
         Secret::from_text(&text, &origin)
     }

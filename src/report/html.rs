@@ -121,13 +121,13 @@ fn times(page: &mut String, summary: &Summary) {
 }
 
 fn traffic(page: &mut String, summary: &Summary) {
-    page.push_str("<table><tr><th>moved</th><th></th></tr>\n");
+    page.push_str("<table><tr><th>resources</th><th></th></tr>\n");
     let mut row = |name: &str, value: String| {
         let _ = writeln!(page, "<tr><td>{name}</td><td>{value}</td></tr>");
     };
-    row("between processes", bytes(summary.bytes_sent));
+    row("sent between processes", bytes(summary.bytes_sent));
     row("messages", count(summary.messages_sent));
-    row("rounds a step", summary.rounds_per_step.to_string());
+    row("rounds per step", summary.rounds_per_step.to_string());
     for (rank, peak) in summary.peak_rss_bytes.iter().enumerate() {
         row(&format!("peak memory of process {rank}"), bytes(*peak));
     }
@@ -140,7 +140,7 @@ fn worth(page: &mut String, summary: &Summary) {
     if rows.is_empty() {
         return;
     }
-    page.push_str("<table><tr><th>worth</th><th></th></tr>\n");
+    page.push_str("<table><tr><th>cost</th><th></th></tr>\n");
     for (name, value) in rows {
         let _ = writeln!(page, "<tr><td>{name}</td><td>{value}</td></tr>");
     }

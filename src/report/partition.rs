@@ -102,17 +102,17 @@ fn rows(quality: &Quality) -> Vec<(&'static str, String)> {
         rows.push(("halo nodes", count(halo)));
     }
     let degrees = &quality.in_degrees;
-    let none = if degrees.none > 0 { format!("; {} nodes without any", count(degrees.none)) } else { String::new() };
+    let none = if degrees.none > 0 { format!(", 0 at {} nodes", count(degrees.none)) } else { String::new() };
     let [median, p99, max] = [degrees.median, degrees.p99, degrees.max].map(count);
-    rows.push(("in-edges of a node", format!("median {median}, 99% at most {p99}, at most {max}{none}")));
+    rows.push(("in-degree", format!("median {median}, 99th percentile {p99}, maximum {max}{none}")));
     rows.extend(cleaned(quality));
     rows.push((
         "time",
-        format!("{}, {} of it the method", seconds(quality.seconds), seconds(quality.partition_seconds)),
+        format!("{}, of which the method {}", seconds(quality.seconds), seconds(quality.partition_seconds)),
     ));
     if quality.peak_rss_bytes > 0 {
         let (peak, method) = (bytes(quality.peak_rss_bytes), bytes(quality.partition_bytes));
-        rows.push(("peak memory", format!("{peak}; the method took {method}")));
+        rows.push(("peak memory", format!("{peak}; the method used {method}")));
     }
     rows
 }
@@ -126,27 +126,27 @@ fn cleaned(quality: &Quality) -> Vec<(&'static str, String)> {
     };
     let edges = list(&[
         (quality.duplicates_dropped, "duplicates"),
-        (quality.unknown_dropped, "rows that name unknown nodes"),
-        (cleaning.edges_dropped, "rows of nodes left out"),
+        (quality.unknown_dropped, "rows with unknown nodes"),
+        (cleaning.edges_dropped, "rows of dropped nodes"),
     ]);
     let nodes = list(&[
         (cleaning.outside_core, "outside the core"),
         (cleaning.outside_component, "outside the largest component"),
         (cleaning.isolated_dropped, "isolated"),
     ]);
-    let created = list(&[(cleaning.nodes_created, "that only edges name")]);
+    let created = list(&[(cleaning.nodes_created, "that occur in edges only")]);
     let components = match (cleaning.components, cleaning.largest_component) {
-        (Some(all), Some(largest)) => format!("{}, the largest of {} nodes", count(all), count(largest)),
+        (Some(all), Some(largest)) => format!("{}, the largest has {} nodes", count(all), count(largest)),
         _ => String::new(),
     };
     let isolated = cleaning.isolated.map(count).unwrap_or_default();
     let loops = list(&[(quality.self_loops, "")]).trim_end().to_string();
     [
         ("nodes created", created),
-        ("nodes left out", nodes),
+        ("nodes dropped", nodes),
         ("components", components),
         ("isolated nodes", isolated),
-        ("edges left out", edges),
+        ("edges dropped", edges),
         ("self-loops", loops),
     ]
     .into_iter()
@@ -232,7 +232,7 @@ mod tests {
             "25",
             "2,000,000 edges/s",
             "1.0 GiB",
-            "at most 5,000",
+            "maximum 5,000",
             "17 that",
             "1,234 outside",
             "4,321 duplicates",

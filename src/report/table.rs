@@ -89,18 +89,18 @@ fn time(summary: &Summary) -> Option<Table> {
     }
     let epochs = &summary.seconds.per_epoch;
     if !epochs.is_empty() {
-        table.add_row(["an epoch".into(), seconds(epochs.iter().sum::<f64>() / epochs.len() as f64)]);
+        table.add_row(["per epoch".into(), seconds(epochs.iter().sum::<f64>() / epochs.len() as f64)]);
     }
     (!stages.is_empty()).then(|| numbers_right(table))
 }
 
 fn traffic(summary: &Summary) -> Option<Table> {
-    let mut table = empty(&["moved", ""]);
-    table.add_row(["between processes".into(), bytes(summary.bytes_sent)]);
+    let mut table = empty(&["resources", ""]);
+    table.add_row(["sent between processes".into(), bytes(summary.bytes_sent)]);
     table.add_row(["messages".into(), count(summary.messages_sent)]);
-    table.add_row(["rounds a step".into(), summary.rounds_per_step.to_string()]);
+    table.add_row(["rounds per step".into(), summary.rounds_per_step.to_string()]);
     if let Some(cache) = &summary.cache {
-        table.add_row(["foreign features cached".into(), format!("{:.1} %", 100.0 * cache.hit_rate)]);
+        table.add_row(["cached remote features".into(), format!("{:.1} %", 100.0 * cache.hit_rate)]);
     }
     for (rank, peak) in summary.peak_rss_bytes.iter().enumerate() {
         table.add_row([format!("peak memory of process {rank}"), bytes(*peak)]);
@@ -114,20 +114,20 @@ pub(super) fn costs(summary: &Summary) -> Vec<(&'static str, String)> {
     if let Some(tensor) = &summary.tensor {
         rows.extend([
             ("tensor workers at the end", count(tensor.workers)),
-            ("their tasks", count(tensor.tasks)),
-            ("their calls", count(tensor.calls)),
-            ("their time", seconds(tensor.seconds)),
-            ("tasks given out again", count(tensor.again)),
+            ("tasks of tensor workers", count(tensor.tasks)),
+            ("calls of tensor workers", count(tensor.calls)),
+            ("time of tensor workers", seconds(tensor.seconds)),
+            ("tasks reassigned", count(tensor.again)),
             ("tensor workers lost", count(tensor.lost)),
-            ("and started again", count(tensor.relaunched)),
+            ("tensor workers relaunched", count(tensor.relaunched)),
         ]);
     }
     if let Some(value) = &summary.value {
         let number = |value: f64| format!("{value:.6}");
         rows.extend([
             ("cost of processes", number(value.graph_workers)),
-            ("cost of calls", number(value.tensor_calls)),
-            ("cost of their time", number(value.tensor_seconds)),
+            ("cost of tensor-worker calls", number(value.tensor_calls)),
+            ("cost of tensor-worker time", number(value.tensor_seconds)),
             ("cost", number(value.cost)),
             ("value, 1 / (time × cost)", number(value.value)),
         ]);
@@ -137,7 +137,7 @@ pub(super) fn costs(summary: &Summary) -> Vec<(&'static str, String)> {
 
 fn worth(summary: &Summary) -> Option<Table> {
     let rows = costs(summary);
-    let mut table = empty(&["worth", ""]);
+    let mut table = empty(&["cost", ""]);
     for (name, value) in &rows {
         table.add_row([*name, value.as_str()]);
     }
