@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Minimum time between two epoch lines. The first and the last epoch are always printed.
-const EPOCH_LINES: Duration = Duration::from_secs(1);
+const EPOCH_LINE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Prints progress and messages. Clones share one state.
 #[derive(Clone, Debug)]
@@ -35,7 +35,7 @@ struct State {
 struct Stage {
     name: String,
     unit: String,
-    begun: Instant,
+    start: Instant,
     done: u64,
 }
 
@@ -72,7 +72,7 @@ impl Console {
             return;
         }
         let mut state = self.lock();
-        let soon = state.last_epoch.is_some_and(|last| last.elapsed() < EPOCH_LINES);
+        let soon = state.last_epoch.is_some_and(|last| last.elapsed() < EPOCH_LINE_INTERVAL);
         if soon && record.epoch < epochs {
             return;
         }
@@ -116,7 +116,7 @@ impl Progress for Console {
     fn stage(&self, name: &str, total: Option<u64>, unit: &str) {
         let mut state = self.lock();
         state.finish(self.style);
-        state.stage = Some(Stage { name: name.into(), unit: unit.into(), begun: Instant::now(), done: 0 });
+        state.stage = Some(Stage { name: name.into(), unit: unit.into(), start: Instant::now(), done: 0 });
         if self.style == Style::Bars {
             let template = match total {
                 Some(_) => "{msg:<24} {bar:30} {human_pos}/{human_len} {prefix} {eta}",
@@ -156,7 +156,7 @@ impl State {
         let Some(stage) = self.stage.take() else { return };
         if style != Style::Silent {
             let amount = if stage.done > 0 { format!("{} {}, ", stage.done, stage.unit) } else { String::new() };
-            write(&format!("{}: {amount}{:.1} s", stage.name, stage.begun.elapsed().as_secs_f64()));
+            write(&format!("{}: {amount}{:.1} s", stage.name, stage.start.elapsed().as_secs_f64()));
         }
     }
 }

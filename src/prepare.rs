@@ -10,7 +10,7 @@ use gnnflow_pipelines::{Config, Registry};
 
 use crate::cluster::{Fingerprints, Launcher, Membership, execute};
 use crate::console::Console;
-use crate::run::find_seat;
+use crate::run::cluster_config;
 use crate::{Error, RunOptions};
 
 /// Options of a preparation that are not in the pipeline file.
@@ -43,7 +43,7 @@ pub enum Prepared {
 /// # Errors
 /// The error that ended the preparation; with several processes, the first one of all.
 pub fn prepare(config: &Config, options: &PrepareOptions) -> Result<Prepared, Error> {
-    let seat = find_seat(
+    let cluster = cluster_config(
         config,
         &RunOptions {
             processes: options.processes,
@@ -52,39 +52,39 @@ pub fn prepare(config: &Config, options: &PrepareOptions) -> Result<Prepared, Er
             ..RunOptions::new("")
         },
     )?;
-    let Some(mut membership_config) = seat else {
+    let Some(mut cluster) = cluster else {
         if options.processes > 1 {
             return Ok(Prepared::Elsewhere(Launcher::new(options.processes).run()?));
         }
         let dataset = gnnflow_pipelines::prepare(config, &options.registry, options.out.as_deref(), &options.console)?;
         return Ok(Prepared::Done(dataset));
     };
-    let rank = membership_config.rank;
-    membership_config.fingerprints =
+    let rank = cluster.rank;
+    cluster.fingerprints =
         Fingerprints { build: Fingerprints::of_build()?, pipeline: config.fingerprint(), dataset: String::new() };
-    membership_config.start_timeout = config.cluster.start_timeout.0;
-    membership_config.heartbeat_timeout = config.cluster.heartbeat_timeout.0;
-    membership_config.stall_timeout = config.cluster.stall_timeout.0;
+    cluster.start_timeout = config.cluster.start_timeout.0;
+    cluster.heartbeat_timeout = config.cluster.heartbeat_timeout.0;
+    cluster.stall_timeout = config.cluster.stall_timeout.0;
     // Processes of one machine share its cores.
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let threads = if options.hosts.is_some() { cores } else { cores.div_ceil(membership_config.size()) };
-    let membership = Membership::join(membership_config)?;
+    let threads = if options.hosts.is_some() { cores } else { cores.div_ceil(cluster.size()) };
+    let membership = Membership::join(cluster)?;
     let liveness = membership.liveness();
     let (config, options) = (config.clone(), Arc::new(options.clone()));
     let dataset = execute(membership, move |worker| {
         let console = if rank == 0 { options.console.clone() } else { Console::silent() };
         let (out, registry) = (options.out.as_deref(), &options.registry);
         // Between passes a partitioner may compute for long; that is not a stall.
-        let away = RefCell::new(None);
-        let sign = |sign: LoopState| match sign {
+        let busy = RefCell::new(None);
+        let on_state = |state: LoopState| match state {
             LoopState::Turn => {
-                away.take();
+                busy.take();
                 liveness.turned();
             }
             LoopState::Progress => liveness.progressed(),
-            LoopState::Away => drop(away.replace(Some(liveness.busy("preparing the dataset")))),
+            LoopState::Away => drop(busy.replace(Some(liveness.busy("preparing the dataset")))),
         };
-        gnnflow_pipelines::prepare_on(worker, threads, sign, &config, registry, out, &console).map_err(Error::from)
+        gnnflow_pipelines::prepare_on(worker, threads, on_state, &config, registry, out, &console).map_err(Error::from)
     })?;
     Ok(if rank == 0 { Prepared::Done(dataset) } else { Prepared::Elsewhere(0) })
 }

@@ -10,8 +10,8 @@ use gnnflow_pipelines::summary::{EpochRecord, SCHEMA, Seconds};
 use gnnflow_pipelines::{Config, Error as PipelineError, Job, Runtime, Summary, last_checkpoint, prepare, work};
 
 use crate::cluster::{
-    ClusterConfig, Fingerprints, Launcher, Liveness, Membership, Secret, execute, is_launched, is_supervised,
-    read_hosts, seat, seat_from_launcher,
+    ClusterConfig, Fingerprints, Launcher, Liveness, Membership, Secret, config_from_launcher, execute, is_launched,
+    is_supervised, rank_assignment, read_hosts,
 };
 use crate::console::Console;
 use crate::run_lock::RunLock;
@@ -28,19 +28,19 @@ use crate::{Error, Outcome, RunOptions};
 /// The error that ended the run; with several processes, the first one of all.
 pub fn run(config: &Config, options: &RunOptions) -> Result<Outcome, Error> {
     tensor_workers::check(config)?;
-    let seat = find_seat(config, options)?;
-    if let Some(launch) = supervisor(config, options, seat.as_ref()) {
-        return Ok(Outcome::Elsewhere(launch.run()?));
+    let cluster = cluster_config(config, options)?;
+    if let Some(launcher) = supervisor(config, options, cluster.as_ref()) {
+        return Ok(Outcome::Elsewhere(launcher.run()?));
     }
     start_reading_threads()?;
-    let first = seat.as_ref().is_none_or(|seat| seat.rank == 0);
+    let first = cluster.as_ref().is_none_or(|cluster| cluster.rank == 0);
     let console = if first { options.console.clone() } else { Console::silent() };
     // Child processes write under the lock of their parent.
     let _lock = (first && !is_launched()).then(|| RunLock::take(&options.run_dir)).transpose()?;
     let begin = Instant::now();
     let dataset = prepare(config, &options.registry, None, &console)?;
     let prepared = options.prepare_seconds.unwrap_or_else(|| begin.elapsed().as_secs_f64());
-    let size = seat.as_ref().map_or(options.processes, ClusterConfig::size);
+    let size = cluster.as_ref().map_or(options.processes, ClusterConfig::size);
     config.check_processes(size, dataset.manifest().parts())?;
     // All processes choose the same schedule, because it depends on the dataset only.
     let mut resolved = config.clone();
@@ -50,47 +50,47 @@ pub fn run(config: &Config, options: &RunOptions) -> Result<Outcome, Error> {
         return prepared_only(config, options, dataset.manifest().parts(), prepared);
     };
 
-    if seat.is_none() && options.processes > 1 {
-        let mut launch = Launcher::new(options.processes);
-        launch.restarts = config.cluster.restarts as usize;
-        launch.checkpoint = Some(last_checkpoint(&options.run_dir));
+    if cluster.is_none() && options.processes > 1 {
+        let mut launcher = Launcher::new(options.processes);
+        launcher.restarts = config.cluster.restarts as usize;
+        launcher.checkpoint = Some(last_checkpoint(&options.run_dir));
         // The children find a prepared dataset; this is the time for their summary.
-        launch.arguments.push(format!("--prepare-seconds={prepared}").into());
-        return Ok(Outcome::Elsewhere(launch.run()?));
+        launcher.arguments.push(format!("--prepare-seconds={prepared}").into());
+        return Ok(Outcome::Elsewhere(launcher.run()?));
     }
 
     if let Some(auto) = config.auto_schedule() {
         console.say(&format!("train.schedule = \"auto\" chooses \"{}\": {}", auto.chosen, auto.because));
     }
 
-    let (mut shared, mut across, mut resume) = (None, None, options.resume);
-    let membership = match seat {
+    let (mut secret, mut remote, mut resume) = (None, None, options.resume);
+    let membership = match cluster {
         None => Membership::single(config.cluster.stall_timeout.0),
-        Some(mut membership_config) => {
+        Some(mut cluster) => {
             // With a hosts file, other processes may be on other machines.
-            let others =
-                membership_config.addresses.iter().enumerate().filter(|&(rank, _)| rank != membership_config.rank);
-            across = others.map(|(_, address)| address.clone()).find(|_| options.hosts.is_some());
-            shared = membership_config.secret.clone();
-            membership_config.fingerprints = Fingerprints {
+            let others = cluster.addresses.iter().enumerate().filter(|&(rank, _)| rank != cluster.rank);
+            remote = others.map(|(_, address)| address.clone()).find(|_| options.hosts.is_some());
+            secret = cluster.secret.clone();
+            cluster.fingerprints = Fingerprints {
                 build: Fingerprints::of_build()?,
                 pipeline: config.fingerprint(),
                 dataset: dataset.manifest().fingerprint.clone(),
             };
-            membership_config.start_timeout = config.cluster.start_timeout.0;
-            membership_config.heartbeat_timeout = config.cluster.heartbeat_timeout.0;
-            membership_config.stall_timeout = config.cluster.stall_timeout.0;
+            cluster.start_timeout = config.cluster.start_timeout.0;
+            cluster.heartbeat_timeout = config.cluster.heartbeat_timeout.0;
+            cluster.stall_timeout = config.cluster.stall_timeout.0;
             // Rank 0, which has the run folder, decides whether to resume.
-            membership_config.announced = if options.resume { RESUMES.into() } else { String::new() };
-            let membership = Membership::join(membership_config)?;
+            cluster.announced = if options.resume { RESUMES.into() } else { String::new() };
+            let membership = Membership::join(cluster)?;
             resume = membership.announced() == RESUMES;
             membership
         }
     };
     let local = if options.hosts.is_some() { 1 } else { size };
     let liveness = membership.liveness();
-    let tensor_workers = TensorWorkers::new(config, shared, across, first)?;
-    let watch = Watch { console, warnings: options.console.clone(), liveness, epochs: train.epochs, tensor_workers };
+    let tensor_workers = TensorWorkers::new(config, secret, remote, first)?;
+    let runtime =
+        RunRuntime { console, warnings: options.console.clone(), liveness, epochs: train.epochs, tensor_workers };
     let job = Job {
         config: config.clone(),
         dataset,
@@ -99,7 +99,7 @@ pub fn run(config: &Config, options: &RunOptions) -> Result<Outcome, Error> {
         resume,
         threads: train.threads(local),
         prepare_seconds: prepared,
-        runtime: Arc::new(watch),
+        runtime: Arc::new(runtime),
     };
     let summary = execute(membership, move |worker| work(worker, &job).map_err(Error::from))?;
     Ok(summary.map_or(Outcome::Elsewhere(0), |summary| Outcome::Done(Box::new(summary))))
@@ -110,26 +110,26 @@ const RESUMES: &str = "resume";
 
 /// Returns the launcher that restarts this rank of a hosts file, if the pipeline has restarts and this process is not yet the launcher's
 /// child. The children of `--processes` have a common parent, which restarts them.
-fn supervisor(config: &Config, options: &RunOptions, seat: Option<&ClusterConfig>) -> Option<Launcher> {
-    let rank = seat.filter(|_| !is_launched() && !is_supervised() && config.cluster.restarts > 0)?.rank;
-    let mut launch = Launcher::this_rank();
-    launch.restarts = config.cluster.restarts as usize;
-    launch.checkpoint = (rank == 0).then(|| last_checkpoint(&options.run_dir));
-    Some(launch)
+fn supervisor(config: &Config, options: &RunOptions, cluster: Option<&ClusterConfig>) -> Option<Launcher> {
+    let rank = cluster.filter(|_| !is_launched() && !is_supervised() && config.cluster.restarts > 0)?.rank;
+    let mut launcher = Launcher::this_rank();
+    launcher.restarts = config.cluster.restarts as usize;
+    launcher.checkpoint = (rank == 0).then(|| last_checkpoint(&options.run_dir));
+    Some(launcher)
 }
 
 /// Returns the cluster configuration of this process: from its parent, or from the hosts file. `None` for a single process.
-pub(crate) fn find_seat(config: &Config, options: &RunOptions) -> Result<Option<ClusterConfig>, Error> {
-    if let Some(child) = seat_from_launcher()? {
+pub(crate) fn cluster_config(config: &Config, options: &RunOptions) -> Result<Option<ClusterConfig>, Error> {
+    if let Some(child) = config_from_launcher()? {
         return Ok(Some(child));
     }
     let Some(file) = &options.hosts else { return Ok(None) };
     let addresses = read_hosts(file)?;
     let environment = |name: &str| std::env::var(name).ok();
-    let Some(seat) = seat(options.rank, Some(addresses.len()), environment)? else { return Ok(None) };
-    let mut membership_config = ClusterConfig::new(seat.rank, addresses);
-    membership_config.secret = Secret::find(environment, config.cluster.secret_file.as_deref())?;
-    Ok(Some(membership_config))
+    let Some(assignment) = rank_assignment(options.rank, Some(addresses.len()), environment)? else { return Ok(None) };
+    let mut cluster = ClusterConfig::new(assignment.rank, addresses);
+    cluster.secret = Secret::find(environment, config.cluster.secret_file.as_deref())?;
+    Ok(Some(cluster))
 }
 
 /// Writes and returns the summary of a pipeline without training.
@@ -151,7 +151,7 @@ fn prepared_only(config: &Config, options: &RunOptions, partitions: usize, prepa
 }
 
 /// Reports the worker's progress to the other processes and to the user.
-struct Watch {
+struct RunRuntime {
     console: Console,
     /// Prints warnings, also where `console` is silent.
     warnings: Console,
@@ -160,7 +160,7 @@ struct Watch {
     tensor_workers: Option<TensorWorkers>,
 }
 
-impl Runtime for Watch {
+impl Runtime for RunRuntime {
     fn turned(&self) {
         self.liveness.turned();
     }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use gnnflow::cluster::{Failure, Launcher, Membership, execute, seat_from_launcher};
+use gnnflow::cluster::{Failure, Launcher, Membership, execute, config_from_launcher};
 use timely::worker::Worker;
 
 /// How long a worker parks at most before it looks again.
@@ -10,7 +10,7 @@ pub(crate) const PARK: Option<Duration> = Some(Duration::from_millis(10));
 
 /// Runs `work` in two processes and returns what it gave at rank 0; every other process, and the parent, ends here.
 pub(crate) fn in_two_processes<T: Send + 'static>(work: impl Fn(&mut Worker) -> T + Send + Sync + 'static) -> T {
-    let Some(config) = seat_from_launcher().unwrap_or_else(|error| panic!("{error}")) else {
+    let Some(config) = config_from_launcher().unwrap_or_else(|error| panic!("{error}")) else {
         let code = Launcher::new(2).run().unwrap_or_else(|error| panic!("{error}"));
         std::process::exit(code.into());
     };

@@ -98,7 +98,7 @@ pub(crate) fn main(args: impl IntoIterator<Item = OsString>, registry: Registry)
         return ExitCode::from(2);
     }
     let context = Context { json: args.json, console, registry };
-    match crate::panics::guarded(|| execute(args.command, context)) {
+    match crate::panics::run_guarded(|| execute(args.command, context)) {
         Ok(code) => ExitCode::from(code),
         Err(error) => {
             for line in error.to_string().lines() {

@@ -40,7 +40,7 @@ impl TensorWorker {
         use crate::tensor_workers::{Limits, RegisterAt, default_listen_address, listen};
         use std::time::Duration;
 
-        crate::panics::tell_at_once();
+        crate::panics::print_immediately();
         let secret = Secret::find(|name| std::env::var(name).ok(), self.secret_file.as_deref())?;
         let cores = || std::thread::available_parallelism().map_or(1, usize::from);
         let wait = Duration::from_secs(self.wait.into());

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use super::signals::{self, Signals};
 
 /// Time between two checks of the children.
-const LOOK: Duration = Duration::from_millis(10);
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// How a child ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,7 +18,7 @@ struct Ending {
     code: u8,
     signal: Option<i32>,
     /// Whether the parent's SIGKILL ended it.
-    put_down: bool,
+    killed_by_parent: bool,
 }
 
 /// How the children of one attempt ended.
@@ -35,56 +35,56 @@ pub(super) struct Outcome {
 ///
 /// # Errors
 /// If the system has no threads left.
-pub(super) fn pass_on(rank: usize, stderr: impl Read + Send + 'static) -> std::io::Result<Receiver<()>> {
-    let (ended, waiting) = channel::<()>();
+pub(super) fn forward_stderr(rank: usize, stderr: impl Read + Send + 'static) -> std::io::Result<Receiver<()>> {
+    let (sender, receiver) = channel::<()>();
     std::thread::Builder::new().name(format!("launch:stderr-{rank}")).spawn(move || {
-        let _ended = ended;
+        let _sender = sender;
         let mut reader = BufReader::new(stderr);
         let mut line = Vec::new();
-        let front = if rank == 0 { String::new() } else { format!("[rank {rank}] ") };
+        let prefix = if rank == 0 { String::new() } else { format!("[rank {rank}] ") };
         while matches!(reader.read_until(b'\n', &mut line), Ok(1..)) {
             while matches!(line.last(), Some(b'\n' | b'\r')) {
                 line.pop();
             }
-            let text = [front.as_bytes(), &line, b"\n"].concat();
+            let text = [prefix.as_bytes(), &line, b"\n"].concat();
             let _ = std::io::stderr().lock().write_all(&text);
             line.clear();
         }
     })?;
-    Ok(waiting)
+    Ok(receiver)
 }
 
 /// The children of one attempt. Dropping it kills the remaining ones.
 pub(super) struct ChildGroup {
     pub(super) children: Vec<Option<Child>>,
     pub(super) addresses: Vec<String>,
-    pub(super) console: Vec<Receiver<()>>,
+    pub(super) stderr_copies: Vec<Receiver<()>>,
 }
 
 impl ChildGroup {
     /// Makes an empty group. `addresses` are by rank, or empty if the parent does not know them.
     pub(super) fn new(addresses: Vec<String>) -> Self {
-        ChildGroup { children: Vec::new(), addresses, console: Vec::new() }
+        ChildGroup { children: Vec::new(), addresses, stderr_copies: Vec::new() }
     }
 
     /// Waits for all children. After a failure or a signal, kills those that still run after `grace`.
     pub(super) fn wait(mut self, grace: Duration, signals: &Signals) -> Outcome {
         let mut endings: Vec<Ending> = Vec::new();
-        let mut patience: Option<Instant> = None;
-        let (mut put_down, mut interrupted) = (false, false);
+        let mut kill_at: Option<Instant> = None;
+        let (mut killed_by_parent, mut interrupted) = (false, false);
         while self.children.iter().any(Option::is_some) {
-            for (rank, seat) in self.children.iter_mut().enumerate() {
-                let Some(child) = seat else { continue };
+            for (rank, slot) in self.children.iter_mut().enumerate() {
+                let Some(child) = slot else { continue };
                 match child.try_wait() {
                     Ok(None) => {}
                     Ok(Some(status)) => {
-                        *seat = None;
-                        endings.push(ending(rank, status, put_down));
+                        *slot = None;
+                        endings.push(ending(rank, status, killed_by_parent));
                     }
                     // Another part of the program has waited for it, so its status is unknown.
                     Err(_) => {
-                        *seat = None;
-                        endings.push(Ending { rank, code: 5, signal: None, put_down });
+                        *slot = None;
+                        endings.push(Ending { rank, code: 5, signal: None, killed_by_parent });
                     }
                 }
             }
@@ -92,27 +92,27 @@ impl ChildGroup {
                 && !interrupted
             {
                 interrupted = true;
-                patience.get_or_insert(Instant::now() + grace);
+                kill_at.get_or_insert(Instant::now() + grace);
                 self.signal(signal);
             }
             if endings.iter().any(|ending| ending.code != 0) {
-                patience.get_or_insert(Instant::now() + grace);
+                kill_at.get_or_insert(Instant::now() + grace);
             }
-            if patience.is_some_and(|until| Instant::now() >= until) && !put_down {
-                put_down = true;
+            if kill_at.is_some_and(|until| Instant::now() >= until) && !killed_by_parent {
+                killed_by_parent = true;
                 self.signal(libc::SIGKILL);
             }
-            std::thread::sleep(LOOK);
+            std::thread::sleep(POLL_INTERVAL);
         }
         // Grandchildren may hold the pipes open.
         let until = Instant::now() + Duration::from_secs(1);
-        for console in self.console.drain(..) {
-            let _ = console.recv_timeout(until.saturating_duration_since(Instant::now()));
+        for copy in self.stderr_copies.drain(..) {
+            let _ = copy.recv_timeout(until.saturating_duration_since(Instant::now()));
         }
         if interrupted {
             return Outcome { code: 130, killed: Vec::new() };
         }
-        Outcome { code: decide(&endings), killed: self.killed(&endings) }
+        Outcome { code: exit_code(&endings), killed: self.killed(&endings) }
     }
 
     /// Sends a signal to the process groups of all remaining children.
@@ -129,7 +129,7 @@ impl ChildGroup {
     /// Returns a message for each child that a signal killed, except the parent's SIGKILL.
     fn killed(&self, endings: &[Ending]) -> Vec<String> {
         let sentence = |ending: &Ending| {
-            let signal = ending.signal.filter(|_| !ending.put_down)?;
+            let signal = ending.signal.filter(|_| !ending.killed_by_parent)?;
             let hint = if signal == libc::SIGKILL { ", which the system sends if memory runs out" } else { "" };
             let name = signals::name(signal);
             let who = match self.addresses.get(ending.rank) {
@@ -151,7 +151,7 @@ impl Drop for ChildGroup {
     }
 }
 
-fn ending(rank: usize, status: ExitStatus, put_down: bool) -> Ending {
+fn ending(rank: usize, status: ExitStatus, killed_by_parent: bool) -> Ending {
     let signal = status.signal();
     let code = match (status.code(), signal) {
         (Some(code), _) => u8::try_from(code).unwrap_or(70),
@@ -159,14 +159,14 @@ fn ending(rank: usize, status: ExitStatus, put_down: bool) -> Ending {
         (None, Some(libc::SIGINT | libc::SIGTERM)) => 130,
         (None, _) => 5,
     };
-    Ending { rank, code, signal, put_down: put_down && signal == Some(libc::SIGKILL) }
+    Ending { rank, code, signal, killed_by_parent: killed_by_parent && signal == Some(libc::SIGKILL) }
 }
 
 /// Returns the exit code of the attempt: that of the first child that failed with a code other than 5, else of the first that failed.
 ///
 /// Processes that have lost a peer end with 5, possibly before that peer ends.
-fn decide(endings: &[Ending]) -> u8 {
-    let failed = || endings.iter().filter(|ending| ending.code != 0 && !ending.put_down);
+fn exit_code(endings: &[Ending]) -> u8 {
+    let failed = || endings.iter().filter(|ending| ending.code != 0 && !ending.killed_by_parent);
     failed()
         .find(|ending| ending.code != 5)
         .or_else(|| failed().next())
@@ -178,18 +178,18 @@ fn decide(endings: &[Ending]) -> u8 {
 mod tests {
     use super::*;
 
-    fn ends(codes: &[(usize, u8)]) -> Vec<Ending> {
-        codes.iter().map(|&(rank, code)| Ending { rank, code, signal: None, put_down: false }).collect()
+    fn endings(codes: &[(usize, u8)]) -> Vec<Ending> {
+        codes.iter().map(|&(rank, code)| Ending { rank, code, signal: None, killed_by_parent: false }).collect()
     }
 
     #[test]
     fn the_culprits_own_code_decides() {
-        assert_eq!(decide(&ends(&[(0, 0), (1, 0)])), 0);
-        assert_eq!(decide(&ends(&[(0, 5), (1, 3)])), 3);
-        assert_eq!(decide(&ends(&[(1, 5), (0, 0)])), 5);
-        assert_eq!(decide(&ends(&[(1, 70), (0, 3)])), 70);
-        let killed = Ending { rank: 0, code: 5, signal: Some(9), put_down: true };
-        assert_eq!(decide(&[killed, ends(&[(1, 4)])[0]]), 4);
-        assert_eq!(decide(&[killed]), 5);
+        assert_eq!(exit_code(&endings(&[(0, 0), (1, 0)])), 0);
+        assert_eq!(exit_code(&endings(&[(0, 5), (1, 3)])), 3);
+        assert_eq!(exit_code(&endings(&[(1, 5), (0, 0)])), 5);
+        assert_eq!(exit_code(&endings(&[(1, 70), (0, 3)])), 70);
+        let killed = Ending { rank: 0, code: 5, signal: Some(9), killed_by_parent: true };
+        assert_eq!(exit_code(&[killed, endings(&[(1, 4)])[0]]), 4);
+        assert_eq!(exit_code(&[killed]), 5);
     }
 }

@@ -34,23 +34,23 @@ impl Fingerprints {
     pub fn of_build() -> Result<String, ClusterError> {
         let failed = |e| ClusterError::system("read the running executable for its fingerprint", &e);
         let mut file = File::open("/proc/self/exe").map_err(failed)?;
-        let identity = match linked(&file) {
-            Some(identity) => shortened(&identity),
-            None => shortened(&hash_of(&mut file).map_err(failed)?),
+        let identity = match build_id(&file) {
+            Some(identity) => short_hex(&identity),
+            None => short_hex(&file_hash(&mut file).map_err(failed)?),
         };
         Ok(format!("{} {identity}", env!("CARGO_PKG_VERSION")))
     }
 }
 
 /// Returns the build id that the linker has written into a program.
-fn linked(file: &File) -> Option<Vec<u8>> {
+fn build_id(file: &File) -> Option<Vec<u8>> {
     let file = ReadCache::new(file);
     let program = object::File::parse(&file).ok()?;
     Some(program.build_id().ok()??.to_vec())
 }
 
 /// Returns the SHA-256 of a file.
-fn hash_of(file: &mut File) -> io::Result<Vec<u8>> {
+fn file_hash(file: &mut File) -> io::Result<Vec<u8>> {
     file.rewind()?;
     let (mut hash, mut buffer) = (Sha256::new(), vec![0; 1 << 18]);
     loop {
@@ -63,10 +63,10 @@ fn hash_of(file: &mut File) -> io::Result<Vec<u8>> {
 
 /// Returns the first bytes of the SHA-256 of `bytes`, in hexadecimal digits.
 pub(super) fn short_hash(bytes: &[u8]) -> String {
-    shortened(&Sha256::digest(bytes))
+    short_hex(&Sha256::digest(bytes))
 }
 
-fn shortened(hash: &[u8]) -> String {
+fn short_hex(hash: &[u8]) -> String {
     hex(&hash[..8])
 }
 
@@ -190,7 +190,7 @@ mod tests {
         // Other files have no build id.
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(b"abc").unwrap();
-        assert_eq!(linked(&file), None);
-        assert_eq!(shortened(&hash_of(&mut file).unwrap()), "ba7816bf8f01cfea");
+        assert_eq!(build_id(&file), None);
+        assert_eq!(short_hex(&file_hash(&mut file).unwrap()), "ba7816bf8f01cfea");
     }
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use gnnflow_data::error::FEWER_THREADS;
 use serde::{Deserialize, Serialize};
 
-/// Maximum bytes of a message to other processes. Longer ones are cut.
+/// Maximum bytes of a message to other processes. Longer ones are truncated.
 const MESSAGE_BYTES: usize = 4096;
 
 /// The cause of a run's failure.
@@ -171,26 +171,26 @@ impl ClusterError {
     }
 
     /// Returns the cause to send to the other processes.
-    pub(super) fn to_cause(&self, me: usize, my_address: &str) -> Cause {
+    pub(super) fn to_cause(&self, own_rank: usize, own_address: &str) -> Cause {
         let (kind, culprit, address, code, message) = match self {
             ClusterError::Lost { rank, address, why } => (CauseKind::Lost, *rank, &address[..], 5, why.clone()),
             // Sent as received, so that all other processes print the same text.
-            ClusterError::GivenUp { rank, why } => (CauseKind::Lost, *rank, my_address, 5, why.clone()),
-            ClusterError::Stalled { after } => (CauseKind::Stalled, me, my_address, 70, after.clone()),
+            ClusterError::GivenUp { rank, why } => (CauseKind::Lost, *rank, own_address, 5, why.clone()),
+            ClusterError::Stalled { after } => (CauseKind::Stalled, own_rank, own_address, 70, after.clone()),
             ClusterError::Peer { rank, address, code, message } => {
                 (CauseKind::Failed, *rank, &address[..], *code, message.clone())
             }
-            own => (CauseKind::Failed, me, my_address, own.exit_code(), own.to_string()),
+            own => (CauseKind::Failed, own_rank, own_address, own.exit_code(), own.to_string()),
         };
-        Cause { kind, culprit, address: address.to_string(), code, message: cut(&message) }
+        Cause { kind, culprit, address: address.to_string(), code, message: truncate(&message) }
     }
 
     /// Returns the error of a cause that another process has sent.
-    pub(super) fn from_cause(cause: Cause, me: usize) -> Self {
+    pub(super) fn from_cause(cause: Cause, own_rank: usize) -> Self {
         let Cause { kind, culprit, address, code, message } = cause;
         match kind {
             CauseKind::Stalled => ClusterError::Stalled { after: message },
-            _ if culprit == me => ClusterError::GivenUp { rank: me, why: message },
+            _ if culprit == own_rank => ClusterError::GivenUp { rank: own_rank, why: message },
             CauseKind::Lost => ClusterError::Lost { rank: culprit, address, why: message },
             CauseKind::Failed => ClusterError::Peer { rank: culprit, address, code, message },
         }
@@ -253,7 +253,7 @@ pub(super) enum CauseKind {
     Stalled,
 }
 
-fn cut(message: &str) -> String {
+fn truncate(message: &str) -> String {
     match message.char_indices().map(|(at, _)| at).find(|at| *at >= MESSAGE_BYTES) {
         Some(at) => format!("{}…", &message[..at]),
         None => message.to_string(),

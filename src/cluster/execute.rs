@@ -22,11 +22,11 @@ use super::signals::{self, Signals};
 use super::{ClusterError, Failure, Membership, hook};
 
 /// Time between two checks for a cause.
-const LOOK: Duration = Duration::from_millis(10);
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 /// Maximum time for the worker of a single process to end after a failure.
-const ORDERLY: Duration = Duration::from_millis(500);
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_millis(500);
 /// Maximum time for a failed process of several to exit after [`execute`] has returned. It is ended then.
-const FUSE: Duration = Duration::from_secs(10);
+const EXIT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Runs `f` on this process's timely worker, together with all other members, and returns its result.
 ///
@@ -46,8 +46,8 @@ where
     E: Into<Failure>,
     F: Fn(&mut Worker) -> Result<T, E> + Send + Sync + 'static,
 {
-    let board = membership.board.clone();
-    hook::watch(&board);
+    let first_failure = membership.first_failure.clone();
+    hook::post_panics_to(&first_failure);
     // With several processes the monitor watches the signals.
     let signals = membership.control.is_none().then(Signals::catch);
     let guards = start(&mut membership, f)?;
@@ -61,12 +61,12 @@ where
     });
     joiner.map_err(|e| fail(&membership, ClusterError::no_thread(e)))?;
 
-    let mut failed = None;
+    let mut failed_at = None;
     loop {
-        match results.recv_timeout(LOOK) {
+        match results.recv_timeout(POLL_INTERVAL) {
             Ok(Some(Ok(Some(value)))) => {
                 if let Some(control) = membership.control.take() {
-                    control.farewell();
+                    control.send_goodbye();
                 }
                 return Ok(value);
             }
@@ -75,17 +75,17 @@ where
             Err(RecvTimeoutError::Timeout) => {}
         }
         if let Some(signal) = signals.as_ref().and_then(Signals::caught) {
-            board.post(ClusterError::Interrupted(signals::name(signal)));
+            first_failure.post(ClusterError::Interrupted(signals::name(signal)));
         }
         // With several processes the monitor watches their progress together.
         progress.update(liveness.completed(), liveness.phase());
         if membership.control.is_none() && progress.idle() > membership.stall_timeout {
-            board.post(ClusterError::Stalled { after: seconds(membership.stall_timeout) });
+            first_failure.post(ClusterError::Stalled { after: seconds(membership.stall_timeout) });
         }
-        if let Some(cause) = board.cause() {
+        if let Some(cause) = first_failure.cause() {
             // The worker of a single process can end after its failure. Any other worker may hang forever.
-            let since = *failed.get_or_insert_with(Instant::now);
-            if membership.control.is_some() || since.elapsed() > ORDERLY {
+            let since = *failed_at.get_or_insert_with(Instant::now);
+            if membership.control.is_some() || since.elapsed() > SHUTDOWN_TIMEOUT {
                 return Err(fail(&membership, cause));
             }
         }
@@ -99,12 +99,12 @@ where
     E: Into<Failure>,
     F: Fn(&mut Worker) -> Result<T, E> + Send + Sync + 'static,
 {
-    let alone = membership.control.is_none();
+    let single = membership.control.is_none();
     let failed = |problem: String| ClusterError::System {
         what: "start the dataflow".into(),
         problem: format!("{problem}; {FEWER_THREADS}"),
     };
-    let (builders, others) = if alone {
+    let (builders, guard) = if single {
         Config::Thread.try_build().map_err(failed)?
     } else {
         let hooks = Hooks::default();
@@ -114,7 +114,7 @@ where
             .map_err(|e| fail(membership, ClusterError::no_thread(e)))?;
         (builders.into_iter().map(AllocatorBuilder::Tcp).collect(), Box::new(guard) as Box<dyn Any + Send>)
     };
-    let (board, liveness) = (membership.board.clone(), membership.liveness());
+    let (first_failure, liveness) = (membership.first_failure.clone(), membership.liveness());
     let work = move |worker: &mut Worker| {
         liveness.begin();
         let result = f(worker);
@@ -122,37 +122,37 @@ where
         match result {
             Ok(value) => Some(value),
             Err(error) => {
-                board.post(ClusterError::Own(error.into()));
-                abandon(worker, alone)
+                first_failure.post(ClusterError::Own(error.into()));
+                abandon(worker, single)
             }
         }
     };
-    let begun = Arc::new(AtomicBool::new(false));
-    let others = Box::new(Others { guard: Some(others), begun: begun.clone() });
-    let guards = timely::execute::execute_from(builders, others, WorkerConfig::default(), work)
+    let started = Arc::new(AtomicBool::new(false));
+    let guard = Box::new(NetworkGuard { guard: Some(guard), started: started.clone() });
+    let guards = timely::execute::execute_from(builders, guard, WorkerConfig::default(), work)
         .map_err(|problem| fail(membership, failed(problem)))?;
-    begun.store(true, Ordering::Relaxed);
+    started.store(true, Ordering::Relaxed);
     Ok(guards)
 }
 
 /// The guard of timely's network threads, which timely joins after the worker.
-struct Others {
+struct NetworkGuard {
     guard: Option<Box<dyn Any + Send>>,
     /// Whether the worker has been started. Without one, the network threads wait forever and must not be joined.
-    begun: Arc<AtomicBool>,
+    started: Arc<AtomicBool>,
 }
 
-impl Drop for Others {
+impl Drop for NetworkGuard {
     fn drop(&mut self) {
-        if !self.begun.load(Ordering::Relaxed) {
+        if !self.started.load(Ordering::Relaxed) {
             std::mem::forget(self.guard.take());
         }
     }
 }
 
 /// Keeps a failed worker from completing its dataflows.
-fn abandon<T>(worker: &mut Worker, alone: bool) -> Option<T> {
-    if alone {
+fn abandon<T>(worker: &mut Worker, single: bool) -> Option<T> {
+    if single {
         for dataflow in worker.installed_dataflows() {
             worker.drop_dataflow(dataflow);
         }
@@ -168,10 +168,10 @@ fn abandon<T>(worker: &mut Worker, alone: bool) -> Option<T> {
 fn ended_without_result(membership: &Membership, panic: Option<String>) -> ClusterError {
     if let Some(control) = &membership.control {
         // The monitor turns a suspicion into a cause after a timeout.
-        while membership.board.is_troubled() {
-            if let Some(cause) = membership.board.wait(Duration::from_millis(100)) {
+        while membership.first_failure.is_failing() {
+            if let Some(cause) = membership.first_failure.wait(Duration::from_millis(100)) {
                 let first = control.fail(cause);
-                return lit(first);
+                return exit_later(first);
             }
         }
     }
@@ -186,22 +186,22 @@ fn ended_without_result(membership: &Membership, panic: Option<String>) -> Clust
 /// Posts a cause, waits until the first one has been sent to the peers, and returns that.
 fn fail(membership: &Membership, cause: ClusterError) -> ClusterError {
     match &membership.control {
-        Some(control) => lit(control.fail(cause)),
+        Some(control) => exit_later(control.fail(cause)),
         None => {
-            membership.board.post(cause.clone());
-            membership.board.take().unwrap_or(cause)
+            membership.first_failure.post(cause.clone());
+            membership.first_failure.report().unwrap_or(cause)
         }
     }
 }
 
-/// Starts a thread that ends the process after [`FUSE`], even if the caller hangs. Returns the cause.
-fn lit(cause: ClusterError) -> ClusterError {
+/// Starts a thread that ends the process after [`EXIT_TIMEOUT`], even if the caller hangs. Returns the cause.
+fn exit_later(cause: ClusterError) -> ClusterError {
     let code = i32::from(cause.exit_code());
-    let fuse = std::thread::Builder::new().name("cluster:fuse".into()).spawn(move || {
-        std::thread::sleep(FUSE);
+    let thread = std::thread::Builder::new().name("cluster:exit".into()).spawn(move || {
+        std::thread::sleep(EXIT_TIMEOUT);
         std::process::exit(code);
     });
-    if fuse.is_err() {
+    if thread.is_err() {
         // Without the thread, this ends the process immediately, as the caller would.
         let _ = writeln!(std::io::stderr(), "error: {cause}");
         std::process::exit(code);
@@ -217,13 +217,13 @@ mod tests {
     #[test]
     fn one_process_runs_and_returns() {
         let sum = execute(Membership::single(Duration::from_secs(60)), |worker| {
-            let seen = std::rc::Rc::new(std::cell::Cell::new(0));
-            let inner = seen.clone();
+            let sum = std::rc::Rc::new(std::cell::Cell::new(0));
+            let inner = sum.clone();
             worker.dataflow::<u64, _, _>(|scope| {
                 (0..10u64).to_stream(scope).container::<Vec<_>>().inspect(move |x| inner.set(inner.get() + x));
             });
             while worker.step() {}
-            Ok::<_, Failure>(seen.get())
+            Ok::<_, Failure>(sum.get())
         });
         assert_eq!(sum, Ok(45));
     }

@@ -4,7 +4,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::ClusterError;
-use super::child::tell_supervisor;
+use super::child::notify_supervisor;
 
 /// Holds the first cause of failure, once there is one.
 #[derive(Debug, Default)]
@@ -17,7 +17,7 @@ pub(super) struct FirstFailure {
 struct State {
     cause: Option<ClusterError>,
     /// Whether the cause has been returned to the caller, which prints it and ends the process.
-    taken: bool,
+    reported: bool,
     /// A data connection of timely that failed, with its rank if known. This is a consequence; the heartbeats find the cause.
     suspect: Option<(Option<usize>, String, Instant)>,
 }
@@ -33,7 +33,7 @@ impl FirstFailure {
         let mut state = self.lock();
         let first = state.cause.is_none();
         if first {
-            tell_supervisor(&cause);
+            notify_supervisor(&cause);
             state.cause = Some(cause);
             self.changed.notify_all();
         }
@@ -46,15 +46,15 @@ impl FirstFailure {
     }
 
     /// Returns the cause, and records that the caller reports it.
-    pub(super) fn take(&self) -> Option<ClusterError> {
+    pub(super) fn report(&self) -> Option<ClusterError> {
         let mut state = self.lock();
-        state.taken |= state.cause.is_some();
+        state.reported |= state.cause.is_some();
         state.cause.clone()
     }
 
     /// Returns whether the caller reports the cause.
-    pub(super) fn is_taken(&self) -> bool {
-        self.lock().taken
+    pub(super) fn is_reported(&self) -> bool {
+        self.lock().reported
     }
 
     /// Records that timely has lost a connection, to `rank` if that is known.
@@ -77,7 +77,7 @@ impl FirstFailure {
     }
 
     /// Returns whether there is a cause or a suspicion.
-    pub(super) fn is_troubled(&self) -> bool {
+    pub(super) fn is_failing(&self) -> bool {
         let state = self.lock();
         state.cause.is_some() || state.suspect.is_some()
     }
@@ -96,22 +96,22 @@ mod tests {
 
     #[test]
     fn the_first_cause_stays() {
-        let board = FirstFailure::default();
-        assert_eq!(board.wait(Duration::from_millis(1)), None);
-        assert!(board.post(ClusterError::Interrupted("SIGINT")));
-        assert!(!board.post(ClusterError::Usage("later".into())));
-        assert!(!board.is_taken());
-        assert_eq!(board.take(), Some(ClusterError::Interrupted("SIGINT")));
-        assert!(board.is_taken());
+        let first_failure = FirstFailure::default();
+        assert_eq!(first_failure.wait(Duration::from_millis(1)), None);
+        assert!(first_failure.post(ClusterError::Interrupted("SIGINT")));
+        assert!(!first_failure.post(ClusterError::Usage("later".into())));
+        assert!(!first_failure.is_reported());
+        assert_eq!(first_failure.report(), Some(ClusterError::Interrupted("SIGINT")));
+        assert!(first_failure.is_reported());
     }
 
     #[test]
     fn a_suspicion_keeps_its_time_and_gains_its_rank() {
-        let board = FirstFailure::default();
-        board.suspect(None, "poisoned".into());
-        board.suspect(Some(2), "socket closed".into());
-        assert!(board.is_troubled() && board.cause().is_none());
-        assert_eq!(board.stale_suspicion(Duration::from_secs(60)), None);
-        assert_eq!(board.stale_suspicion(Duration::ZERO), Some((Some(2), "poisoned".into())));
+        let first_failure = FirstFailure::default();
+        first_failure.suspect(None, "poisoned".into());
+        first_failure.suspect(Some(2), "socket closed".into());
+        assert!(first_failure.is_failing() && first_failure.cause().is_none());
+        assert_eq!(first_failure.stale_suspicion(Duration::from_secs(60)), None);
+        assert_eq!(first_failure.stale_suspicion(Duration::ZERO), Some((Some(2), "poisoned".into())));
     }
 }

@@ -28,7 +28,7 @@ use super::{ClusterError, Fingerprints, Secret};
 const MAGIC: &[u8; 8] = b"gnnflow\0";
 /// Version of the claims and control frames.
 pub(super) const VERSION: u32 = 2;
-const OPENING: usize = 8 + 4 + 4 + 32;
+const OPENING_BYTES: usize = 8 + 4 + 4 + 32;
 
 pub(crate) type Tag = [u8; 32];
 
@@ -94,14 +94,14 @@ fn quote(fingerprint: &str) -> String {
 #[derive(Debug)]
 pub(super) enum Refusal {
     /// The other side is not, or not yet, a member of this run. The listener logs it, the dialer tries again.
-    Stranger(String),
+    NonFatal(String),
     /// The other side knows the secret but cannot join, or has another secret.
     Fatal(ClusterError),
 }
 
 impl From<io::Error> for Refusal {
     fn from(error: io::Error) -> Self {
-        Refusal::Stranger(match error.kind() {
+        Refusal::NonFatal(match error.kind() {
             ErrorKind::TimedOut => "connected but sent no complete handshake in time".to_string(),
             ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset | ErrorKind::BrokenPipe => {
                 "the connection was closed during the handshake".to_string()
@@ -119,10 +119,10 @@ struct Session<'a> {
 }
 
 impl<'a> Session<'a> {
-    fn new(secret: Option<&'a Secret>, dialler: &[u8; OPENING], listener: &[u8; OPENING]) -> Self {
+    fn new(secret: Option<&'a Secret>, dialer: &[u8; OPENING_BYTES], listener: &[u8; OPENING_BYTES]) -> Self {
         // Without a secret (loopback only), the proof uses a constant key.
         let secret = secret.map_or(&b"loopback"[..], Secret::as_bytes);
-        let openings = [&dialler[..], &listener[..]].concat();
+        let openings = [&dialer[..], &listener[..]].concat();
         let key = mac(secret, "session", &openings);
         Session { secret, openings, key }
     }
@@ -140,9 +140,9 @@ impl<'a> Session<'a> {
     fn receive_claim(&self, wire: &mut Timed<'_>, role: &str) -> Result<Claim, Refusal> {
         let body = read_bytes(wire)?;
         if !equal(&read_tag(wire)?, &mac(&self.key, role, &body)) {
-            return Err(Refusal::Stranger("sent a claim with a wrong signature".into()));
+            return Err(Refusal::NonFatal("sent a claim with a wrong signature".into()));
         }
-        serde_json::from_slice(&body).map_err(|e| Refusal::Stranger(format!("sent a claim that cannot be read: {e}")))
+        serde_json::from_slice(&body).map_err(|e| Refusal::NonFatal(format!("sent a claim that cannot be read: {e}")))
     }
 }
 
@@ -157,11 +157,11 @@ pub(crate) fn mac(key: &[u8], purpose: &str, data: &[u8]) -> Tag {
 }
 
 fn equal(a: &Tag, b: &Tag) -> bool {
-    same(a, b)
+    constant_time_eq(a, b)
 }
 
 /// Compares two proofs in constant time.
-pub(crate) fn same(a: &[u8], b: &[u8]) -> bool {
+pub(crate) fn constant_time_eq(a: &[u8], b: &[u8]) -> bool {
     a.ct_eq(b).into()
 }
 
@@ -171,33 +171,33 @@ fn read_tag(wire: &mut Timed<'_>) -> io::Result<Tag> {
     Ok(tag)
 }
 
-fn own_opening(own: &Party) -> Result<[u8; OPENING], Refusal> {
-    let mut opening = [0; OPENING];
+fn own_opening(own: &Party) -> Result<[u8; OPENING_BYTES], Refusal> {
+    let mut opening = [0; OPENING_BYTES];
     opening[..8].copy_from_slice(MAGIC);
     opening[8..12].copy_from_slice(&own.version.to_le_bytes());
     opening[12..16].copy_from_slice(&(own.claim.rank as u32).to_le_bytes());
     getrandom::fill(&mut opening[16..])
-        .map_err(|e| Refusal::Stranger(format!("no random bytes from the system: {e}")))?;
+        .map_err(|e| Refusal::NonFatal(format!("no random bytes from the system: {e}")))?;
     Ok(opening)
 }
 
-fn read_opening(wire: &mut Timed<'_>) -> Result<[u8; OPENING], Refusal> {
-    let mut opening = [0; OPENING];
+fn read_opening(wire: &mut Timed<'_>) -> Result<[u8; OPENING_BYTES], Refusal> {
+    let mut opening = [0; OPENING_BYTES];
     // The first bytes are enough to detect other protocols.
     wire.read_exact(&mut opening[..8])?;
     if &opening[..8] != MAGIC {
         let sent: String = opening[..8].iter().flat_map(|byte| byte.escape_ascii()).map(char::from).collect();
-        return Err(Refusal::Stranger(format!("does not speak gnnflow's protocol (it sent `{sent}`…)")));
+        return Err(Refusal::NonFatal(format!("does not speak gnnflow's protocol (it sent `{sent}`…)")));
     }
     wire.read_exact(&mut opening[8..])?;
     Ok(opening)
 }
 
-fn version_of(opening: &[u8; OPENING]) -> u32 {
+fn version_of(opening: &[u8; OPENING_BYTES]) -> u32 {
     u32::from_le_bytes([opening[8], opening[9], opening[10], opening[11]])
 }
 
-fn rank_of(opening: &[u8; OPENING]) -> usize {
+fn rank_of(opening: &[u8; OPENING_BYTES]) -> usize {
     u32::from_le_bytes([opening[12], opening[13], opening[14], opening[15]]) as usize
 }
 
@@ -243,7 +243,7 @@ pub(super) fn dial(
     session.send_claim(wire, "dialler", own)?;
     let claim = session.receive_claim(wire, "listener")?;
     if claim.run != own.run {
-        return Err(Refusal::Stranger(format!("belongs to another run or attempt ({})", quote(&claim.run))));
+        return Err(Refusal::NonFatal(format!("belongs to another run or attempt ({})", quote(&claim.run))));
     }
     if claim.rank != peer {
         let ranks = ("rank", format!("{peer} (hosts file)"), claim.rank.to_string());
@@ -256,19 +256,19 @@ pub(super) fn dial(
         return Err(Refusal::Fatal(ClusterError::RankTaken { rank: own.rank, address: address.to_string() }));
     }
     if process.is_some_and(|process| process != claim.process) {
-        return Err(Refusal::Stranger("was restarted during the handshakes".into()));
+        return Err(Refusal::NonFatal("was restarted during the handshakes".into()));
     }
     wire.write_all(&[1])?;
     Ok(claim)
 }
 
-fn versions(own: &Party, theirs: &[u8; OPENING]) -> (&'static str, String, String) {
+fn versions(own: &Party, theirs: &[u8; OPENING_BYTES]) -> (&'static str, String, String) {
     ("protocol version", own.version.to_string(), version_of(theirs).to_string())
 }
 
 /// Makes the listener's handshake. `taken` returns whether a claimed rank has joined already. Returns the dialer's claim, after the
 /// dialer has confirmed the connection.
-pub(super) fn answer(
+pub(super) fn accept(
     stream: &TcpStream,
     own: &Party,
     addresses: &[String],
@@ -289,7 +289,7 @@ pub(super) fn answer(
     if !equal(&read_tag(wire)?, &session.proof("dialler")) {
         // As long as the response to a valid proof, so that the dialer reads all of it.
         wire.write_all(&[0; 33])?;
-        return Err(Refusal::Stranger(format!("says it is rank {}, but showed a wrong secret", rank_of(&theirs))));
+        return Err(Refusal::NonFatal(format!("says it is rank {}, but showed a wrong secret", rank_of(&theirs))));
     }
     wire.write_all(&[&[1][..], &session.proof("listener")].concat())?;
     if version_of(&theirs) != own.version {
@@ -303,16 +303,16 @@ pub(super) fn answer(
     reply.taken = taken(&claim);
     session.send_claim(wire, "listener", &reply)?;
     if claim.run != own.run {
-        return Err(Refusal::Stranger(format!("belongs to another run or attempt ({})", quote(&claim.run))));
+        return Err(Refusal::NonFatal(format!("belongs to another run or attempt ({})", quote(&claim.run))));
     }
     if let Some(difference) = own.difference(&claim) {
         return Err(mismatch(claim.rank, &address_of(claim.rank), difference));
     }
     if claim.rank <= own.rank || claim.rank >= own.size {
-        return Err(Refusal::Stranger(format!("says it is rank {}, which does not dial this one", claim.rank)));
+        return Err(Refusal::NonFatal(format!("says it is rank {}, which does not dial this one", claim.rank)));
     }
     if reply.taken {
-        return Err(Refusal::Stranger(format!("says it is rank {}, which has joined already", claim.rank)));
+        return Err(Refusal::NonFatal(format!("says it is rank {}, which has joined already", claim.rank)));
     }
     // The dialer has proven the secret. Its last message gets a new time limit, so that on a busy machine both sides agree on whether
     // the connection is valid.
@@ -337,34 +337,34 @@ mod tests {
         }
     }
 
-    /// Runs `listener_party` as listener and `dialler` on the other side. Returns both results.
-    fn meet<R: Send>(
+    /// Runs `listener_party` as listener and `dialer` on the other side. Returns both results.
+    fn run_handshake<R: Send>(
         listener_party: Party,
         taken: bool,
-        dialler: impl FnOnce(&mut TcpStream) -> R + Send,
+        dialer: impl FnOnce(&mut TcpStream) -> R + Send,
     ) -> (Result<Claim, Refusal>, R) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let addresses: Vec<String> = (0..3).map(|rank| format!("host{rank}:1")).collect();
         std::thread::scope(|scope| {
-            let dialled = scope.spawn(move || dialler(&mut TcpStream::connect(address).unwrap()));
+            let dialed = scope.spawn(move || dialer(&mut TcpStream::connect(address).unwrap()));
             let (stream, _) = listener.accept().unwrap();
-            let answered = answer(&stream, &listener_party, &addresses, |_| taken, Duration::from_millis(800));
+            let accepted = accept(&stream, &listener_party, &addresses, |_| taken, Duration::from_millis(800));
             drop(stream);
-            (answered, dialled.join().unwrap())
+            (accepted, dialed.join().unwrap())
         })
     }
 
-    fn both(listener: Party, dialler: Party, taken: bool) -> (Result<Claim, Refusal>, Result<Claim, Refusal>) {
-        meet(listener, taken, move |stream| dial(stream, &dialler, 0, "host0:1", None, LIMIT))
+    fn both(listener: Party, dialer: Party, taken: bool) -> (Result<Claim, Refusal>, Result<Claim, Refusal>) {
+        run_handshake(listener, taken, move |stream| dial(stream, &dialer, 0, "host0:1", None, LIMIT))
     }
 
     #[test]
     fn equals_meet() {
-        let (answered, dialled) = both(party(0, "sixteen bytes ok"), party(2, "sixteen bytes ok"), false);
-        let answered = answered.unwrap();
-        assert_eq!((answered.rank, answered.kind), (2, Kind::Data));
-        assert_eq!(dialled.unwrap().rank, 0);
+        let (accepted, dialed) = both(party(0, "sixteen bytes ok"), party(2, "sixteen bytes ok"), false);
+        let accepted = accepted.unwrap();
+        assert_eq!((accepted.rank, accepted.kind), (2, Kind::Data));
+        assert_eq!(dialed.unwrap().rank, 0);
     }
 
     #[test]
@@ -372,22 +372,22 @@ mod tests {
         for (expected, meets) in [("first", true), ("second", false)] {
             let mut listener = party(0, "sixteen bytes ok");
             listener.claim.process = "first".into();
-            let dialler = party(1, "sixteen bytes ok");
-            let (answered, dialled) = meet(listener, false, move |stream| {
-                dial(stream, &dialler, 0, "host0:1", Some(expected), LIMIT).map(drop)
+            let dialer = party(1, "sixteen bytes ok");
+            let (accepted, dialed) = run_handshake(listener, false, move |stream| {
+                dial(stream, &dialer, 0, "host0:1", Some(expected), LIMIT).map(drop)
             });
-            assert_eq!((answered.is_ok(), dialled.is_ok()), (meets, meets));
+            assert_eq!((accepted.is_ok(), dialed.is_ok()), (meets, meets));
         }
     }
 
     #[test]
-    fn a_wrong_secret_is_fatal_to_the_dialler_only() {
-        let (answered, dialled) = both(party(0, "sixteen bytes ok"), party(1, "sixteen bytes no"), false);
+    fn a_wrong_secret_is_fatal_to_the_dialer_only() {
+        let (accepted, dialed) = both(party(0, "sixteen bytes ok"), party(1, "sixteen bytes no"), false);
         assert!(
-            matches!(answered, Err(Refusal::Stranger(why)) if why.contains("rank 1") && why.contains("wrong secret"))
+            matches!(accepted, Err(Refusal::NonFatal(why)) if why.contains("rank 1") && why.contains("wrong secret"))
         );
         let expected = ClusterError::WrongSecret { rank: 0, address: "host0:1".into() };
-        assert!(matches!(dialled, Err(Refusal::Fatal(error)) if error == expected));
+        assert!(matches!(dialed, Err(Refusal::Fatal(error)) if error == expected));
     }
 
     #[test]
@@ -403,8 +403,8 @@ mod tests {
         for (word, change) in changes {
             let mut other = party(1, "sixteen bytes ok");
             change(&mut other);
-            let (answered, dialled) = both(party(0, "sixteen bytes ok"), other, false);
-            let (Err(Refusal::Fatal(here)), Err(Refusal::Fatal(there))) = (answered, dialled) else { panic!("{word}") };
+            let (accepted, dialed) = both(party(0, "sixteen bytes ok"), other, false);
+            let (Err(Refusal::Fatal(here)), Err(Refusal::Fatal(there))) = (accepted, dialed) else { panic!("{word}") };
             assert!(here.to_string().starts_with("rank 1 (host1:1)") && here.to_string().contains(word), "{here}");
             assert!(there.to_string().starts_with("rank 0 (host0:1)") && there.to_string().contains(word), "{there}");
             assert_eq!((here.exit_code(), there.exit_code()), (5, 5));
@@ -415,14 +415,14 @@ mod tests {
     fn other_attempts_may_come_again_and_taken_ranks_may_not() {
         let mut late = party(1, "sixteen bytes ok");
         late.claim.run = "run/1".into();
-        let (answered, dialled) = both(party(0, "sixteen bytes ok"), late, false);
-        assert!(matches!(answered, Err(Refusal::Stranger(why)) if why.contains("attempt")));
-        assert!(matches!(dialled, Err(Refusal::Stranger(why)) if why.contains("attempt")));
-        let (answered, dialled) = both(party(0, "sixteen bytes ok"), party(1, "sixteen bytes ok"), true);
-        assert!(matches!(answered, Err(Refusal::Stranger(_))));
-        assert!(matches!(dialled, Err(Refusal::Fatal(ClusterError::RankTaken { rank: 1, .. }))));
-        let (answered, _) = both(party(1, "sixteen bytes ok"), party(1, "sixteen bytes ok"), false);
-        assert!(matches!(answered, Err(Refusal::Stranger(_))), "only higher ranks dial");
+        let (accepted, dialed) = both(party(0, "sixteen bytes ok"), late, false);
+        assert!(matches!(accepted, Err(Refusal::NonFatal(why)) if why.contains("attempt")));
+        assert!(matches!(dialed, Err(Refusal::NonFatal(why)) if why.contains("attempt")));
+        let (accepted, dialed) = both(party(0, "sixteen bytes ok"), party(1, "sixteen bytes ok"), true);
+        assert!(matches!(accepted, Err(Refusal::NonFatal(_))));
+        assert!(matches!(dialed, Err(Refusal::Fatal(ClusterError::RankTaken { rank: 1, .. }))));
+        let (accepted, _) = both(party(1, "sixteen bytes ok"), party(1, "sixteen bytes ok"), false);
+        assert!(matches!(accepted, Err(Refusal::NonFatal(_))), "only higher ranks dial");
     }
 
     #[test]
@@ -435,20 +435,20 @@ mod tests {
             ("protocol", vec![0xff; 1 << 20]),
         ];
         for (word, bytes) in says {
-            let (answered, heard) = meet(party(0, "sixteen bytes ok"), false, move |stream| {
+            let (accepted, received) = run_handshake(party(0, "sixteen bytes ok"), false, move |stream| {
                 let _ = stream.write_all(&bytes);
                 let _ = stream.shutdown(std::net::Shutdown::Write);
-                let mut heard = Vec::new();
-                let _ = stream.read_to_end(&mut heard);
-                heard
+                let mut received = Vec::new();
+                let _ = stream.read_to_end(&mut received);
+                received
             });
-            assert!(matches!(&answered, Err(Refusal::Stranger(why)) if why.contains(word)), "{word}: {answered:?}");
-            assert!(heard.len() <= OPENING + 33, "no proof without a proof");
+            assert!(matches!(&accepted, Err(Refusal::NonFatal(why)) if why.contains(word)), "{word}: {accepted:?}");
+            assert!(received.len() <= OPENING_BYTES + 33, "no proof without a proof");
         }
-        let (answered, ()) = meet(party(0, "sixteen bytes ok"), false, |stream| {
+        let (accepted, ()) = run_handshake(party(0, "sixteen bytes ok"), false, |stream| {
             let _ = stream.read(&mut [0]);
         });
-        assert!(matches!(answered, Err(Refusal::Stranger(why)) if why.contains("no complete handshake")));
+        assert!(matches!(accepted, Err(Refusal::NonFatal(why)) if why.contains("no complete handshake")));
     }
 
     #[test]
@@ -458,7 +458,7 @@ mod tests {
         let address = listener.local_addr().unwrap();
         let mirror = std::thread::spawn(move || {
             let (mut stream, _) = listener.accept().unwrap();
-            let mut opening = [0; OPENING];
+            let mut opening = [0; OPENING_BYTES];
             stream.read_exact(&mut opening).unwrap();
             stream.write_all(&opening).unwrap();
             let mut proof = [0; 32];
@@ -466,8 +466,8 @@ mod tests {
             stream.write_all(&[&[1][..], &proof].concat()).unwrap();
         });
         let stream = TcpStream::connect(address).unwrap();
-        let dialled = dial(&stream, &party(1, "sixteen bytes ok"), 0, "host0:1", None, LIMIT);
-        assert!(matches!(dialled, Err(Refusal::Fatal(ClusterError::WrongSecret { .. }))));
+        let dialed = dial(&stream, &party(1, "sixteen bytes ok"), 0, "host0:1", None, LIMIT);
+        assert!(matches!(dialed, Err(Refusal::Fatal(ClusterError::WrongSecret { .. }))));
         mirror.join().unwrap();
     }
 }

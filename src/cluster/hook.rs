@@ -11,25 +11,27 @@ use super::ClusterError;
 use super::first_failure::FirstFailure;
 
 /// The run of this process.
-static WATCHED: Mutex<Weak<FirstFailure>> = Mutex::new(Weak::new());
+static CURRENT: Mutex<Weak<FirstFailure>> = Mutex::new(Weak::new());
 
-/// Posts panics of this process to `board` until it is dropped.
-pub(super) fn watch(board: &Arc<FirstFailure>) {
+/// Posts panics of this process to `first_failure` until it is dropped.
+pub(super) fn post_panics_to(first_failure: &Arc<FirstFailure>) {
     static INSTALL: Once = Once::new();
-    *WATCHED.lock().unwrap_or_else(PoisonError::into_inner) = Arc::downgrade(board);
+    *CURRENT.lock().unwrap_or_else(PoisonError::into_inner) = Arc::downgrade(first_failure);
     INSTALL.call_once(|| {
         let before = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |info| {
-            let board = WATCHED.lock().unwrap_or_else(PoisonError::into_inner).upgrade();
-            end_unless_it_unwinds(info);
-            match board {
-                Some(board) => {
-                    if post(&board, info) && std::env::var_os("RUST_BACKTRACE").is_some_and(|value| value != "0") {
+            let first_failure = CURRENT.lock().unwrap_or_else(PoisonError::into_inner).upgrade();
+            exit_if_not_unwinding(info);
+            match first_failure {
+                Some(first_failure) => {
+                    if post(&first_failure, info)
+                        && std::env::var_os("RUST_BACKTRACE").is_some_and(|value| value != "0")
+                    {
                         before(info);
                     }
                 }
                 // The run is over and has reported its cause, but the process has not ended yet.
-                None if is_of_a_run(std::thread::current().name().unwrap_or_default()) => {}
+                None if is_run_thread(std::thread::current().name().unwrap_or_default()) => {}
                 None => before(info),
             }
         }));
@@ -64,7 +66,7 @@ pub(crate) fn cause_of(info: &PanicHookInfo<'_>) -> ClusterError {
 }
 
 /// Prints the cause and ends the process after a panic in a starting thread. Such a panic would abort the process without a cause.
-pub(crate) fn end_unless_it_unwinds(info: &PanicHookInfo<'_>) {
+pub(crate) fn exit_if_not_unwinding(info: &PanicHookInfo<'_>) {
     if info.payload_as_str().is_some_and(|message| message.contains("alternative stack")) {
         let cause = cause_of(info);
         let _ = writeln!(std::io::stderr(), "error: {cause}");
@@ -74,18 +76,18 @@ pub(crate) fn end_unless_it_unwinds(info: &PanicHookInfo<'_>) {
 }
 
 /// Posts a panic. Returns true if it is the first cause.
-fn post(board: &FirstFailure, info: &PanicHookInfo<'_>) -> bool {
+fn post(first_failure: &FirstFailure, info: &PanicHookInfo<'_>) -> bool {
     let message = info.payload_as_str().unwrap_or("panic without a message");
     let thread = std::thread::current().name().unwrap_or("unnamed").to_string();
     if is_consequence(message, &thread) {
-        board.suspect(rank_of_network_thread(&thread), message.to_string());
+        first_failure.suspect(rank_of_network_thread(&thread), message.to_string());
         return false;
     }
-    if board.is_troubled() && is_of_a_run(&thread) {
+    if first_failure.is_failing() && is_run_thread(&thread) {
         // After a failure, timely's threads and those that join them panic in turn.
         return false;
     }
-    board.post(cause_of(info))
+    first_failure.post(cause_of(info))
 }
 
 /// Returns whether a panic follows from a lost connection: by timely's message, or because it is in a network thread or in the guard
@@ -99,7 +101,7 @@ fn is_consequence(message: &str, thread: &str) -> bool {
 }
 
 /// Returns whether a thread belongs to timely or to this module.
-fn is_of_a_run(thread: &str) -> bool {
+fn is_run_thread(thread: &str) -> bool {
     thread.starts_with("timely:") || thread.starts_with("cluster:")
 }
 
@@ -115,24 +117,24 @@ mod tests {
     /// Runs this test again in a child process, so that there is no other hook.
     #[test]
     fn what_falls_behind_a_run_keeps_quiet() {
-        let falls = |name: &str| {
+        let panic_in = |name: &str| {
             let thread = std::thread::Builder::new().name(name.to_owned()).spawn(|| panic!("fell behind the run"));
             assert!(thread.unwrap().join().is_err());
         };
         if std::env::var_os("GNNFLOW_TEST_HOOK").is_some() {
-            watch(&Arc::default());
-            falls("cluster:join");
-            falls("timely:work-0");
-            return falls("somebody else");
+            post_panics_to(&Arc::default());
+            panic_in("cluster:join");
+            panic_in("timely:work-0");
+            return panic_in("somebody else");
         }
         let this = std::env::current_exe().unwrap();
         let name = "cluster::hook::tests::what_falls_behind_a_run_keeps_quiet";
         let mut command = std::process::Command::new(this);
         let done = command.args([name, "--exact", "--nocapture"]).env("GNNFLOW_TEST_HOOK", "1").output().unwrap();
-        let told = String::from_utf8_lossy(&done.stderr);
-        assert!(done.status.success(), "{told}");
-        assert_eq!(told.matches("fell behind the run").count(), 1, "{told}");
-        assert!(told.contains("somebody else"), "{told}");
+        let stderr = String::from_utf8_lossy(&done.stderr);
+        assert!(done.status.success(), "{stderr}");
+        assert_eq!(stderr.matches("fell behind the run").count(), 1, "{stderr}");
+        assert!(stderr.contains("somebody else"), "{stderr}");
     }
 
     #[test]

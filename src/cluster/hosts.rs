@@ -87,14 +87,14 @@ pub(super) fn check_address(entry: &str) -> Result<(), String> {
 /// [`ClusterError::Usage`] for a value that is not a number, a rank beyond the size, different sizes, or a hosts file without a rank.
 ///
 /// ```
-/// use gnnflow::cluster::{RankAssignment, seat};
+/// use gnnflow::cluster::{RankAssignment, rank_assignment};
 ///
 /// let slurm = |name: &str| match name { "SLURM_PROCID" => Some("1".into()), "SLURM_NTASKS" => Some("4".into()), _ => None };
-/// assert_eq!(seat(None, Some(4), slurm).unwrap(), Some(RankAssignment { rank: 1, size: 4 }));
-/// assert!(seat(Some(4), Some(4), |_| None).is_err());
-/// assert_eq!(seat(None, None, |_| None).unwrap(), None);
+/// assert_eq!(rank_assignment(None, Some(4), slurm).unwrap(), Some(RankAssignment { rank: 1, size: 4 }));
+/// assert!(rank_assignment(Some(4), Some(4), |_| None).is_err());
+/// assert_eq!(rank_assignment(None, None, |_| None).unwrap(), None);
 /// ```
-pub fn seat(
+pub fn rank_assignment(
     rank: Option<usize>,
     hosts: Option<usize>,
     environment: impl Fn(&str) -> Option<String>,
@@ -109,16 +109,16 @@ pub fn seat(
             .transpose()
     };
     // `--rank` has no size; a launcher's rank comes with the same launcher's size.
-    let mut told = (rank, "--rank", None, "");
+    let mut found = (rank, "--rank", None, "");
     if rank.is_none() {
         for (rank_name, size_name) in LAUNCHERS {
             if let Some(rank) = number(rank_name)? {
-                told = (Some(rank), rank_name, number(size_name)?, size_name);
+                found = (Some(rank), rank_name, number(size_name)?, size_name);
                 break;
             }
         }
     }
-    match (told, hosts) {
+    match (found, hosts) {
         ((None, ..), None) => Ok(None),
         ((None, ..), Some(hosts)) => Err(ClusterError::Usage(format!(
             "the hosts file has {hosts} entries, but the rank of this process is unknown; give --rank, or use a \
@@ -187,22 +187,22 @@ mod tests {
             &[("RANK", "1"), ("WORLD_SIZE", "3")],
         ] {
             let look = |name: &str| pairs.iter().find(|(key, _)| *key == name).map(|(_, value)| value.to_string());
-            assert_eq!(seat(None, Some(3), look).unwrap(), Some(RankAssignment { rank: 1, size: 3 }));
-            assert!(seat(None, Some(2), look).unwrap_err().to_string().contains("2 entries"));
+            assert_eq!(rank_assignment(None, Some(3), look).unwrap(), Some(RankAssignment { rank: 1, size: 3 }));
+            assert!(rank_assignment(None, Some(2), look).unwrap_err().to_string().contains("2 entries"));
         }
     }
 
     #[test]
     fn the_command_line_wins_and_nonsense_is_refused() {
         let slurm = environment(&[("SLURM_PROCID", "1"), ("SLURM_NTASKS", "3")]);
-        assert_eq!(seat(Some(2), Some(3), slurm).unwrap(), Some(RankAssignment { rank: 2, size: 3 }));
-        assert!(seat(None, Some(2), |_| None).unwrap_err().to_string().contains("--rank"));
-        assert!(seat(Some(0), None, |_| None).unwrap_err().to_string().contains("--hosts"));
+        assert_eq!(rank_assignment(Some(2), Some(3), slurm).unwrap(), Some(RankAssignment { rank: 2, size: 3 }));
+        assert!(rank_assignment(None, Some(2), |_| None).unwrap_err().to_string().contains("--rank"));
+        assert!(rank_assignment(Some(0), None, |_| None).unwrap_err().to_string().contains("--hosts"));
         let batch = environment(&[("SLURM_PROCID", "0"), ("SLURM_NTASKS", "3")]);
-        assert_eq!(seat(None, None, batch).unwrap(), None);
+        assert_eq!(rank_assignment(None, None, batch).unwrap(), None);
         let one_of_many = environment(&[("SLURM_PROCID", "1"), ("SLURM_NTASKS", "3")]);
-        assert!(seat(None, None, one_of_many).unwrap_err().to_string().contains("--hosts"));
+        assert!(rank_assignment(None, None, one_of_many).unwrap_err().to_string().contains("--hosts"));
         let junk = environment(&[("RANK", "one")]);
-        assert!(seat(None, Some(2), junk).unwrap_err().to_string().contains("RANK"));
+        assert!(rank_assignment(None, Some(2), junk).unwrap_err().to_string().contains("RANK"));
     }
 }

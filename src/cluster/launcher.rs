@@ -16,8 +16,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use super::child::{ADDRESSES, HOPELESS, LISTENER, OWN_SECRET, RUN, belong_to, is_hopeless};
-use super::child_group::{ChildGroup, Outcome, pass_on};
+use super::child::{ADDRESSES, LISTENER, NO_RESTART_FD, RUN, USER_SECRET, bind_to_parent, prevents_restart};
+use super::child_group::{ChildGroup, Outcome, forward_stderr};
 use super::secret::random_hex;
 use super::signals::Signals;
 use super::{ClusterError, Secret};
@@ -25,10 +25,10 @@ use super::{ClusterError, Secret};
 /// Starts the processes of a run on this machine, and restarts them after a failure.
 ///
 /// ```no_run
-/// use gnnflow::cluster::{Launcher, seat_from_launcher};
+/// use gnnflow::cluster::{Launcher, config_from_launcher};
 ///
 /// // main() of a program that is both parent and child.
-/// if let Some(config) = seat_from_launcher().unwrap() {
+/// if let Some(config) = config_from_launcher().unwrap() {
 ///     println!("I am rank {} of {}", config.rank, config.size());
 /// } else {
 ///     std::process::exit(Launcher::new(4).run().unwrap().into());
@@ -94,39 +94,39 @@ impl Launcher {
     pub fn run(&self) -> Result<u8, ClusterError> {
         let signals = Signals::catch();
         let run = random_hex(8)?;
-        let before = self.checkpoint.as_deref().and_then(identity);
+        let old_checkpoint = self.checkpoint.as_deref().and_then(identity);
         let (mut attempt, mut resume) = (0, false);
         loop {
-            let (Outcome { code, killed }, hopeless) = match self.processes {
+            let (Outcome { code, killed }, no_restart) = match self.processes {
                 0 => self.attempt_alone(resume, &signals)?,
                 _ => {
                     let outcome = self.attempt(&run, attempt, resume, &signals)?;
-                    let hopeless = is_hopeless(outcome.code);
-                    (outcome, hopeless)
+                    let no_restart = prevents_restart(outcome.code);
+                    (outcome, no_restart)
                 }
             };
             // A signal may have arrived after the end of the last child.
             let code = if code != 0 && signals.caught().is_some() { 130 } else { code };
-            if hopeless || code == 130 || attempt >= self.restarts {
-                killed.iter().for_each(|line| say(line));
+            if no_restart || code == 130 || attempt >= self.restarts {
+                killed.iter().for_each(|line| print_line(line));
                 return Ok(code);
             }
             attempt += 1;
-            let reason = if killed.is_empty() { of_exit_code(code) } else { killed.join(", ") };
-            let given = self.arguments.contains(&self.resume);
+            let reason = if killed.is_empty() { failure_reason(code) } else { killed.join(", ") };
+            let always_resume = self.arguments.contains(&self.resume);
             let now = self.checkpoint.as_deref().map(identity);
-            resume = now.is_none_or(|now| now.is_some() && (given || now != before));
+            resume = now.is_none_or(|now| now.is_some() && (always_resume || now != old_checkpoint));
             let from = match now {
                 None => "",
                 Some(_) if resume => " from the last checkpoint",
                 Some(_) => " from the beginning",
             };
-            say(&format!("{reason}; starting again{from} (restart {attempt} of {})", self.restarts));
+            print_line(&format!("{reason}; starting again{from} (restart {attempt} of {})", self.restarts));
         }
     }
 
     /// Returns the command of a child: this program with its arguments. The child dies with the parent and inherits one descriptor.
-    fn command(&self, resume: bool, kept: RawFd) -> Command {
+    fn command(&self, resume: bool, inherited: RawFd) -> Command {
         let mut command = Command::new("/proc/self/exe");
         if let Some(name) = std::env::args_os().next() {
             command.arg0(name);
@@ -140,7 +140,7 @@ impl Launcher {
         // SAFETY: between fork and exec only async-signal-safe calls are made: prctl, getppid, fcntl, _exit. The callers
         // keep the descriptor open until the child is started.
         unsafe {
-            command.pre_exec(move || belong_to(parent, kept));
+            command.pre_exec(move || bind_to_parent(parent, inherited));
         }
         command
     }
@@ -159,15 +159,15 @@ impl Launcher {
             .map_err(no_socket)?;
         let secret = Secret::random()?.to_text();
 
-        let mut family = ChildGroup::new(addresses);
+        let mut group = ChildGroup::new(addresses);
         for (rank, listener) in listeners.iter().enumerate() {
             let mut command = self.command(resume, listener.as_raw_fd());
             command
                 .env("GNNFLOW_RANK", rank.to_string())
                 .env("GNNFLOW_SIZE", self.processes.to_string())
                 .env("GNNFLOW_SECRET", &secret)
-                .envs(std::env::var_os("GNNFLOW_SECRET").map(|own| (OWN_SECRET, own)))
-                .env(ADDRESSES, family.addresses.join(","))
+                .envs(std::env::var_os("GNNFLOW_SECRET").map(|own| (USER_SECRET, own)))
+                .env(ADDRESSES, group.addresses.join(","))
                 .env(RUN, format!("{run}/{attempt}"))
                 .env(LISTENER, listener.as_raw_fd().to_string());
             if rank > 0 {
@@ -180,42 +180,42 @@ impl Launcher {
             // After an error, the drop of the group kills the children so far.
             let mut child = command.spawn().map_err(|e| ClusterError::system(format!("start process {rank}"), &e))?;
             let stderr = child.stderr.take();
-            family.children.push(Some(child));
+            group.children.push(Some(child));
             if let Some(stderr) = stderr {
-                family.console.push(pass_on(rank, stderr).map_err(ClusterError::no_thread)?);
+                group.stderr_copies.push(forward_stderr(rank, stderr).map_err(ClusterError::no_thread)?);
             }
         }
         // Only the children have the sockets now, so connections to a dead child are refused immediately.
         drop(listeners);
-        Ok(family.wait(self.grace, signals))
+        Ok(group.wait(self.grace, signals))
     }
 
     /// Makes one attempt of a supervised rank. Returns its outcome, and whether a restart would fail in the same way.
     fn attempt_alone(&self, resume: bool, signals: &Signals) -> Result<(Outcome, bool), ClusterError> {
         let no_pipe = |e| ClusterError::system("make a pipe", &e);
-        let (mut word, pipe) = std::io::pipe().map_err(no_pipe)?;
-        rustix::fs::fcntl_setfl(&word, rustix::fs::OFlags::NONBLOCK).map_err(|e| no_pipe(e.into()))?;
-        let mut command = self.command(resume, pipe.as_raw_fd());
-        command.env(HOPELESS, pipe.as_raw_fd().to_string());
+        let (mut reader, writer) = std::io::pipe().map_err(no_pipe)?;
+        rustix::fs::fcntl_setfl(&reader, rustix::fs::OFlags::NONBLOCK).map_err(|e| no_pipe(e.into()))?;
+        let mut command = self.command(resume, writer.as_raw_fd());
+        command.env(NO_RESTART_FD, writer.as_raw_fd().to_string());
         let child = command.spawn().map_err(|e| ClusterError::system("start this rank's process", &e))?;
-        drop(pipe);
-        let mut family = ChildGroup::new(Vec::new());
-        family.children.push(Some(child));
-        let outcome = family.wait(self.grace, signals);
+        drop(writer);
+        let mut group = ChildGroup::new(Vec::new());
+        group.children.push(Some(child));
+        let outcome = group.wait(self.grace, signals);
         // Without a message from the child, the read returns nothing or an error.
-        let told = matches!(word.read(&mut [0]), Ok(1));
-        let hopeless = is_hopeless(outcome.code) || told;
-        Ok((outcome, hopeless))
+        let notified = matches!(reader.read(&mut [0]), Ok(1));
+        let no_restart = prevents_restart(outcome.code) || notified;
+        Ok((outcome, no_restart))
     }
 }
 
 /// Prints one line on stderr. Ignores a closed stderr.
-fn say(line: &str) {
+fn print_line(line: &str) {
     let _ = writeln!(std::io::stderr(), "gnnflow: {line}");
 }
 
 /// Returns the reason of an attempt's failure for its exit code.
-fn of_exit_code(code: u8) -> String {
+fn failure_reason(code: u8) -> String {
     let why = match code {
         4 => "an error of this machine",
         5 => "a process was lost",

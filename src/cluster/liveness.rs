@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 /// Maximum characters of a label.
-const LABEL: usize = 200;
+const MAX_LABEL: usize = 200;
 
 /// The state of one worker, read by the heartbeats. Clones report for the same worker.
 ///
@@ -57,7 +57,7 @@ impl Liveness {
     /// Pauses the stall timeout until the guard is dropped. `label` names the work in messages.
     #[must_use = "the worker counts as busy only as long as the guard lives"]
     pub fn busy(&self, label: &str) -> Busy {
-        *self.0.label.lock().unwrap_or_else(PoisonError::into_inner) = label.chars().take(LABEL).collect();
+        *self.0.label.lock().unwrap_or_else(PoisonError::into_inner) = label.chars().take(MAX_LABEL).collect();
         self.0.busy.fetch_add(1, Ordering::Relaxed);
         Busy(self.clone())
     }

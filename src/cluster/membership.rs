@@ -20,10 +20,10 @@ pub struct Membership {
     addresses: Vec<String>,
     pub(super) sockets: Vec<Option<TcpStream>>,
     pub(super) control: Option<Arc<Control>>,
-    pub(super) board: Arc<FirstFailure>,
+    pub(super) first_failure: Arc<FirstFailure>,
     liveness: Liveness,
     announced: String,
-    patience: Duration,
+    start_timeout: Duration,
     /// Used by [`execute`](super::execute) in a run of one process. With several, `control` has it.
     pub(super) stall_timeout: Duration,
 }
@@ -36,10 +36,10 @@ impl Membership {
             addresses: vec!["this process".into()],
             sockets: vec![None],
             control: None,
-            board: Arc::default(),
+            first_failure: Arc::default(),
             liveness: Liveness::default(),
             announced: String::new(),
-            patience: Duration::ZERO,
+            start_timeout: Duration::ZERO,
             stall_timeout,
         }
     }
@@ -66,10 +66,10 @@ impl Membership {
         };
         let control =
             Control::start(config.rank, config.addresses.clone(), config.heartbeat_timeout, config.stall_timeout)?;
-        hook::watch(&control.board);
+        hook::post_panics_to(&control.first_failure);
         let deadline = Instant::now() + config.start_timeout;
-        let meeting = Rendezvous::new(&config, control.clone())?;
-        let (sockets, announced) = meeting.run(listener, deadline, config.start_timeout)?;
+        let rendezvous = Rendezvous::new(&config, control.clone())?;
+        let (sockets, announced) = rendezvous.run(listener, deadline, config.start_timeout)?;
         let left = deadline.saturating_duration_since(Instant::now()).max(Duration::from_secs(1));
         control.agree("the start", "", left)?;
         tracing::info!("all {} processes are connected", config.size());
@@ -77,11 +77,11 @@ impl Membership {
             rank: config.rank,
             addresses: config.addresses,
             sockets,
-            board: control.board.clone(),
+            first_failure: control.first_failure.clone(),
             liveness: control.liveness.clone(),
             control: Some(control),
             announced,
-            patience: config.start_timeout,
+            start_timeout: config.start_timeout,
             stall_timeout: config.stall_timeout,
         })
     }
@@ -116,7 +116,7 @@ impl Membership {
     /// # Errors
     /// The first cause of failure.
     pub fn check(&self) -> Result<(), ClusterError> {
-        self.board.take().map_or(Ok(()), Err)
+        self.first_failure.report().map_or(Ok(()), Err)
     }
 
     /// A barrier before the dataflow: waits until all ranks have called it with the same `what`, and compares their values.
@@ -129,7 +129,7 @@ impl Membership {
     /// failed run.
     pub fn agree(&self, what: &str, value: &str, limit: Option<Duration>) -> Result<(), ClusterError> {
         match &self.control {
-            Some(control) => control.agree(what, value, limit.unwrap_or(self.patience)),
+            Some(control) => control.agree(what, value, limit.unwrap_or(self.start_timeout)),
             None => Ok(()),
         }
     }
@@ -148,9 +148,9 @@ impl Membership {
 impl Drop for Membership {
     fn drop(&mut self) {
         if let Some(control) = &self.control
-            && !self.board.is_troubled()
+            && !self.first_failure.is_failing()
         {
-            control.farewell();
+            control.send_goodbye();
         }
     }
 }

@@ -39,16 +39,16 @@ mod signals;
 mod wire;
 
 #[cfg(feature = "tensor-workers")]
-pub(crate) use child::OWN_SECRET;
+pub(crate) use child::USER_SECRET;
 pub(crate) use child::is_launched;
-pub use child::{is_supervised, seat_from_launcher};
+pub use child::{config_from_launcher, is_supervised};
 pub use config::{ClusterConfig, Fingerprints};
 pub use error::{ClusterError, Failure};
 pub use execute::execute;
 #[cfg(feature = "tensor-workers")]
-pub(crate) use handshake::{mac, same};
-pub(crate) use hook::{cause_of, end_unless_it_unwinds};
-pub use hosts::{RankAssignment, read_hosts, seat};
+pub(crate) use handshake::{constant_time_eq, mac};
+pub(crate) use hook::{cause_of, exit_if_not_unwinding};
+pub use hosts::{RankAssignment, rank_assignment, read_hosts};
 pub use launcher::Launcher;
 pub use liveness::{Busy, Liveness};
 pub use membership::Membership;

@@ -10,17 +10,17 @@ use std::time::{Duration, Instant};
 use socket2::{SockRef, TcpKeepalive};
 
 use super::control::{Control, seconds};
-use super::handshake::{Claim, Kind, Party, Refusal, VERSION, answer, dial};
+use super::handshake::{Claim, Kind, Party, Refusal, VERSION, accept, dial};
 use super::secret::random_hex;
 use super::{ClusterConfig, ClusterError};
 
 /// Time limit of a handshake.
-const HANDSHAKE: Duration = Duration::from_secs(4);
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(4);
 /// Maximum number of concurrent handshakes. Further connections wait in the system's queue.
-const GUESTS: usize = 128;
+const MAX_HANDSHAKES: usize = 128;
 /// Maximum number of log lines about refused connections, per reason and in all. Further ones are counted.
-const LOGGED_ALIKE: usize = 3;
-const LOGGED: usize = 30;
+const MAX_LOGGED_PER_REASON: usize = 3;
+const MAX_LOGGED: usize = 30;
 
 /// The state while processes connect, from the first socket to the last handshake.
 pub(super) struct Rendezvous {
@@ -34,9 +34,9 @@ pub(super) struct Rendezvous {
     /// The announcement of rank 0.
     announced: Mutex<String>,
     /// By rank: the last problem of its connection, for log lines and errors.
-    notes: Mutex<Vec<String>>,
-    over: AtomicBool,
-    guests: AtomicUsize,
+    problems: Mutex<Vec<String>>,
+    done: AtomicBool,
+    handshakes: AtomicUsize,
     refused: Mutex<Refused>,
 }
 
@@ -45,7 +45,7 @@ pub(super) struct Rendezvous {
 struct Refused {
     total: usize,
     logged: usize,
-    alike: HashMap<String, usize>,
+    by_reason: HashMap<String, usize>,
     /// The last one, which may be a missing rank with a wrong secret.
     last: String,
 }
@@ -66,9 +66,9 @@ impl Rendezvous {
             data: Mutex::new((0..config.size()).map(|_| None).collect()),
             members: Mutex::new(vec![None; config.size()]),
             announced: Mutex::new(announced),
-            notes: Mutex::new(vec![String::new(); config.size()]),
-            over: AtomicBool::new(false),
-            guests: AtomicUsize::new(0),
+            problems: Mutex::new(vec![String::new(); config.size()]),
+            done: AtomicBool::new(false),
+            handshakes: AtomicUsize::new(0),
             refused: Mutex::default(),
         }))
     }
@@ -80,9 +80,9 @@ impl Rendezvous {
         deadline: Instant,
         limit: Duration,
     ) -> Result<(Vec<Option<TcpStream>>, String), ClusterError> {
-        let met = self.meet(listener, deadline, limit);
-        self.over.store(true, Ordering::Relaxed);
-        met?;
+        let result = self.wait_for_all(listener, deadline, limit);
+        self.done.store(true, Ordering::Relaxed);
+        result?;
         // The slots remain, because a late handshake may read them.
         let sockets = self.data().iter_mut().map(|slot| slot.take().map(|(_, stream)| stream)).collect();
         let announced = self.announced.lock().unwrap_or_else(PoisonError::into_inner).clone();
@@ -102,8 +102,8 @@ impl Rendezvous {
         self.refused.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn note(&self, rank: usize, text: String) {
-        self.notes.lock().unwrap_or_else(PoisonError::into_inner)[rank] = text;
+    fn set_problem(&self, rank: usize, text: String) {
+        self.problems.lock().unwrap_or_else(PoisonError::into_inner)[rank] = text;
     }
 
     /// Returns whether the process has a data connection as `rank`.
@@ -125,28 +125,34 @@ impl Rendezvous {
 
     /// Returns the ranks without two connections to the same process.
     fn missing(&self) -> Vec<usize> {
-        let me = self.control.me;
-        let met = |rank: usize| self.member(rank).is_some_and(|member| self.has_data(rank, &member));
-        (0..self.control.addresses.len()).filter(|rank| *rank != me && !met(*rank)).collect()
+        let own_rank = self.control.own_rank;
+        let is_connected = |rank: usize| self.member(rank).is_some_and(|member| self.has_data(rank, &member));
+        (0..self.control.addresses.len()).filter(|rank| *rank != own_rank && !is_connected(*rank)).collect()
     }
 
     fn describe(&self, rank: usize) -> String {
-        let note = self.notes.lock().unwrap_or_else(PoisonError::into_inner)[rank].clone();
-        let note = if note.is_empty() { "no connection yet".to_string() } else { note };
-        format!("rank {rank} ({}): {note}", self.control.addresses[rank])
+        let problem = self.problems.lock().unwrap_or_else(PoisonError::into_inner)[rank].clone();
+        let problem = if problem.is_empty() { "no connection yet".to_string() } else { problem };
+        format!("rank {rank} ({}): {problem}", self.control.addresses[rank])
     }
 
-    fn meet(self: &Arc<Self>, listener: TcpListener, deadline: Instant, limit: Duration) -> Result<(), ClusterError> {
-        let me = self.control.me;
+    fn wait_for_all(
+        self: &Arc<Self>,
+        listener: TcpListener,
+        deadline: Instant,
+        limit: Duration,
+    ) -> Result<(), ClusterError> {
+        let own_rank = self.control.own_rank;
         let no_thread = |e: std::io::Error| self.control.fail(ClusterError::no_thread(e));
         listener.set_nonblocking(true).map_err(|e| self.control.fail(ClusterError::system("use the listener", &e)))?;
-        let meeting = self.clone();
-        let spawn = std::thread::Builder::new().name("cluster:listen".into()).spawn(move || meeting.listen(&listener));
+        let rendezvous = self.clone();
+        let spawn =
+            std::thread::Builder::new().name("cluster:listen".into()).spawn(move || rendezvous.listen(&listener));
         let listening = spawn.map_err(no_thread)?;
-        for rank in 0..me {
-            let meeting = self.clone();
-            let dialler = std::thread::Builder::new().name(format!("cluster:dial-{rank}"));
-            dialler.spawn(move || meeting.dial(rank)).map_err(no_thread)?;
+        for rank in 0..own_rank {
+            let rendezvous = self.clone();
+            let dialer = std::thread::Builder::new().name(format!("cluster:dial-{rank}"));
+            dialer.spawn(move || rendezvous.dial(rank)).map_err(no_thread)?;
         }
         let report = (limit / 4).clamp(Duration::from_millis(200), Duration::from_secs(5));
         let mut next_report = Instant::now() + report;
@@ -155,17 +161,17 @@ impl Rendezvous {
             if missing.is_empty() {
                 break;
             }
-            if let Some(cause) = self.control.board.wait(Duration::from_millis(10)) {
+            if let Some(cause) = self.control.first_failure.wait(Duration::from_millis(10)) {
                 return Err(self.control.fail(cause));
             }
             let now = Instant::now();
             if now >= deadline {
                 let lines: Vec<String> = missing.iter().map(|rank| self.describe(*rank)).collect();
                 let rank = missing[0];
-                let first = self.notes.lock().unwrap_or_else(PoisonError::into_inner)[rank].clone();
+                let problem = self.problems.lock().unwrap_or_else(PoisonError::into_inner)[rank].clone();
                 let mut why = format!("did not join within {}", seconds(limit));
-                if !first.is_empty() {
-                    why = format!("{why}: {first}");
+                if !problem.is_empty() {
+                    why = format!("{why}: {problem}");
                 }
                 let refusal = self.refused().last.clone();
                 if !refusal.is_empty() {
@@ -181,7 +187,7 @@ impl Rendezvous {
                 next_report = now + report;
                 let lines: Vec<String> = missing.iter().map(|rank| self.describe(*rank)).collect();
                 tracing::warn!(
-                    "rank {me} waits for {} of {} processes ({} left): {}",
+                    "rank {own_rank} waits for {} of {} processes ({} left): {}",
                     lines.len(),
                     self.control.addresses.len(),
                     seconds(deadline.saturating_duration_since(now)),
@@ -189,34 +195,34 @@ impl Rendezvous {
                 );
             }
         }
-        self.over.store(true, Ordering::Relaxed);
-        // Frees the port. The thread checks `over` every few milliseconds. The hook posts its panics.
+        self.done.store(true, Ordering::Relaxed);
+        // Frees the port. The thread checks `done` every few milliseconds. The hook posts its panics.
         let _ = listening.join();
         Ok(())
     }
 
-    fn is_over(&self) -> bool {
-        self.over.load(Ordering::Relaxed) || self.control.board.is_troubled()
+    fn is_done(&self) -> bool {
+        self.done.load(Ordering::Relaxed) || self.control.first_failure.is_failing()
     }
 
     /// Accepts connections until all processes have joined. Each handshake has a thread, so that none delays another.
     fn listen(self: &Arc<Self>, listener: &TcpListener) {
-        while !self.is_over() {
-            if self.guests.load(Ordering::Relaxed) >= GUESTS {
+        while !self.is_done() {
+            if self.handshakes.load(Ordering::Relaxed) >= MAX_HANDSHAKES {
                 std::thread::sleep(Duration::from_millis(5));
                 continue;
             }
             match listener.accept() {
                 Ok((stream, from)) => {
-                    self.guests.fetch_add(1, Ordering::Relaxed);
-                    let meeting = self.clone();
-                    let guest = std::thread::Builder::new().name("cluster:guest".into()).stack_size(256 << 10);
-                    let spawned = guest.spawn(move || {
-                        meeting.receive(&stream, from);
-                        meeting.guests.fetch_sub(1, Ordering::Relaxed);
+                    self.handshakes.fetch_add(1, Ordering::Relaxed);
+                    let rendezvous = self.clone();
+                    let thread = std::thread::Builder::new().name("cluster:accept".into()).stack_size(256 << 10);
+                    let spawned = thread.spawn(move || {
+                        rendezvous.handshake(&stream, from);
+                        rendezvous.handshakes.fetch_sub(1, Ordering::Relaxed);
                     });
                     if let Err(error) = spawned {
-                        self.guests.fetch_sub(1, Ordering::Relaxed);
+                        self.handshakes.fetch_sub(1, Ordering::Relaxed);
                         self.refuse(from, &format!("cannot start a thread for its handshake: {error}"));
                     }
                 }
@@ -236,50 +242,50 @@ impl Rendezvous {
         refused.total += 1;
         refused.last = format!("from {from}: {why}");
         // After the last log line, new reasons are not stored, so that other programs cannot fill the memory.
-        if refused.logged >= LOGGED {
+        if refused.logged >= MAX_LOGGED {
             return;
         }
-        let alike = refused.alike.entry(why.to_string()).or_default();
-        *alike += 1;
-        if *alike <= LOGGED_ALIKE {
+        let count = refused.by_reason.entry(why.to_string()).or_default();
+        *count += 1;
+        if *count <= MAX_LOGGED_PER_REASON {
             refused.logged += 1;
             tracing::warn!("refused a connection from {from}: {why}");
         }
     }
 
     /// Makes the handshake of one accepted connection.
-    fn receive(self: &Arc<Self>, stream: &TcpStream, from: SocketAddr) {
+    fn handshake(self: &Arc<Self>, stream: &TcpStream, from: SocketAddr) {
         let addresses = &self.control.addresses;
-        let answered = stream
+        let accepted = stream
             .set_nonblocking(false)
             .map_err(Refusal::from)
-            .and_then(|()| answer(stream, &self.party, addresses, |claim| self.is_taken(claim), HANDSHAKE));
-        match answered {
-            Ok(claim) => match self.keep(&claim, stream.try_clone()) {
+            .and_then(|()| accept(stream, &self.party, addresses, |claim| self.is_taken(claim), HANDSHAKE_TIMEOUT));
+        match accepted {
+            Ok(claim) => match self.add(&claim, stream.try_clone()) {
                 Ok(true) => {}
                 Ok(false) => self.refuse(from, &format!("says it is rank {}, which has joined already", claim.rank)),
                 // The peer does not dial again after its handshake, so without this connection the run cannot begin.
-                Err(error) => drop(self.control.board.post(error)),
+                Err(error) => drop(self.control.first_failure.post(error)),
             },
-            Err(Refusal::Stranger(why)) => self.refuse(from, &why),
+            Err(Refusal::NonFatal(why)) => self.refuse(from, &why),
             Err(Refusal::Fatal(error)) => {
-                self.control.board.post(error);
+                self.control.first_failure.post(error);
             }
         }
     }
 
     /// Stores a connection to the process of a claim. Returns false if there is one already. Both sides have completed the handshake, so
     /// an error here ends the run.
-    fn keep(self: &Arc<Self>, claim: &Claim, stream: std::io::Result<TcpStream>) -> Result<bool, ClusterError> {
+    fn add(self: &Arc<Self>, claim: &Claim, stream: std::io::Result<TcpStream>) -> Result<bool, ClusterError> {
         let stream = stream.and_then(|stream| self.configure(stream)).map_err(cannot_configure)?;
         match claim.kind {
             Kind::Control => {
-                let kept = self.control.attach(claim.rank, stream)?;
-                if kept {
+                let added = self.control.attach(claim.rank, stream)?;
+                if added {
                     self.members.lock().unwrap_or_else(PoisonError::into_inner)[claim.rank] =
                         Some(claim.process.clone());
                 }
-                Ok(kept)
+                Ok(added)
             }
             Kind::Data => {
                 let unlimited = stream.set_read_timeout(None).and_then(|()| stream.set_write_timeout(None));
@@ -308,23 +314,23 @@ impl Rendezvous {
     fn dial(self: &Arc<Self>, rank: usize) {
         for kind in [Kind::Control, Kind::Data] {
             let mut pause = Duration::from_millis(10);
-            while !self.is_over() {
+            while !self.is_done() {
                 match self.dial_once(rank, kind) {
                     Ok((claim, stream)) => {
                         if rank == 0 {
                             let mut announced = self.announced.lock().unwrap_or_else(PoisonError::into_inner);
                             announced.clone_from(&claim.announced);
                         }
-                        if let Err(error) = self.keep(&claim, Ok(stream)) {
-                            self.control.board.post(error);
+                        if let Err(error) = self.add(&claim, Ok(stream)) {
+                            self.control.first_failure.post(error);
                         }
                         break;
                     }
                     Err(Refusal::Fatal(error)) => {
-                        self.control.board.post(error);
+                        self.control.first_failure.post(error);
                         return;
                     }
-                    Err(Refusal::Stranger(why)) => self.note(rank, why),
+                    Err(Refusal::NonFatal(why)) => self.set_problem(rank, why),
                 }
                 std::thread::sleep(pause);
                 pause = (pause * 2).min(Duration::from_millis(500));
@@ -335,16 +341,16 @@ impl Rendezvous {
     fn dial_once(&self, rank: usize, kind: Kind) -> Result<(Claim, TcpStream), Refusal> {
         let address = &self.control.addresses[rank];
         let resolved =
-            address.to_socket_addrs().map_err(|e| Refusal::Stranger(format!("cannot resolve its host name: {e}")))?;
+            address.to_socket_addrs().map_err(|e| Refusal::NonFatal(format!("cannot resolve its host name: {e}")))?;
         let mut problem = "its host name has no address".to_string();
         for target in resolved {
-            match TcpStream::connect_timeout(&target, HANDSHAKE / 2) {
+            match TcpStream::connect_timeout(&target, HANDSHAKE_TIMEOUT / 2) {
                 // A connection to a free port of this machine can connect to itself.
                 Ok(stream) if stream.local_addr().ok() == Some(target) => problem = "no process listens there".into(),
                 Ok(stream) => {
                     let own = Party { claim: Claim { kind, ..self.party.claim.clone() }, ..self.party.clone() };
                     let member = self.member(rank);
-                    return dial(&stream, &own, rank, address, member.as_deref(), HANDSHAKE)
+                    return dial(&stream, &own, rank, address, member.as_deref(), HANDSHAKE_TIMEOUT)
                         .map(|claim| (claim, stream));
                 }
                 Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
@@ -353,7 +359,7 @@ impl Rendezvous {
                 Err(error) => problem = error.to_string(),
             }
         }
-        Err(Refusal::Stranger(problem))
+        Err(Refusal::NonFatal(problem))
     }
 }
 

@@ -5,20 +5,20 @@ use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 /// The first signal caught, 0 for none.
 static CAUGHT: AtomicI32 = AtomicI32::new(0);
 /// Time of the first signal, in milliseconds of the monotonic clock.
-static SINCE: AtomicU64 = AtomicU64::new(0);
+static CAUGHT_AT: AtomicU64 = AtomicU64::new(0);
 /// Signals within this time, in milliseconds, count as one: batch systems signal a process and its parent, which forwards the
 /// signal.
-const ONE_REQUEST: u64 = 1000;
+const SAME_REQUEST_MS: u64 = 1000;
 
-extern "C" fn note(signal: libc::c_int) {
+extern "C" fn handle(signal: libc::c_int) {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `now` is valid, `clock_gettime` is async-signal-safe, and this clock always exists.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now) };
     let now = now.tv_sec as u64 * 1000 + now.tv_nsec as u64 / 1_000_000;
     if CAUGHT.load(Ordering::Relaxed) == 0 {
-        SINCE.store(now, Ordering::Relaxed);
+        CAUGHT_AT.store(now, Ordering::Relaxed);
         CAUGHT.store(signal, Ordering::Relaxed);
-    } else if now.saturating_sub(SINCE.load(Ordering::Relaxed)) >= ONE_REQUEST {
+    } else if now.saturating_sub(CAUGHT_AT.load(Ordering::Relaxed)) >= SAME_REQUEST_MS {
         // SAFETY: both are async-signal-safe. The signal is blocked here and ends the process when this function returns.
         unsafe {
             libc::signal(signal, libc::SIG_DFL);
@@ -40,7 +40,7 @@ pub(super) struct Signals(Vec<(libc::c_int, libc::sighandler_t)>);
 impl Signals {
     /// Installs handlers for the signals that are not ignored.
     pub(super) fn catch() -> Self {
-        let mut before = Vec::new();
+        let mut previous = Vec::new();
         for signal in [libc::SIGINT, libc::SIGTERM] {
             // SAFETY: `action` is a valid sigaction with an empty mask. The handler is async-signal-safe. `old` is valid for the
             // previous action.
@@ -51,15 +51,15 @@ impl Signals {
                     continue;
                 }
                 let mut action: libc::sigaction = std::mem::zeroed();
-                action.sa_sigaction = note as extern "C" fn(libc::c_int) as libc::sighandler_t;
+                action.sa_sigaction = handle as extern "C" fn(libc::c_int) as libc::sighandler_t;
                 action.sa_flags = libc::SA_RESTART;
                 libc::sigemptyset(&mut action.sa_mask);
                 if libc::sigaction(signal, &action, std::ptr::null_mut()) == 0 {
-                    before.push((signal, old.sa_sigaction));
+                    previous.push((signal, old.sa_sigaction));
                 }
             }
         }
-        Signals(before)
+        Signals(previous)
     }
 
     /// Returns the first signal that was caught.
@@ -70,10 +70,10 @@ impl Signals {
 
 impl Drop for Signals {
     fn drop(&mut self) {
-        for &(signal, before) in &self.0 {
-            // SAFETY: `before` is the disposition that the system reported for this signal.
+        for &(signal, previous) in &self.0 {
+            // SAFETY: `previous` is the disposition that the system reported for this signal.
             unsafe {
-                libc::signal(signal, before);
+                libc::signal(signal, previous);
             }
         }
     }

@@ -59,7 +59,7 @@ fn page(summary: &Summary, epochs: &[EpochRecord], quality: Option<&Quality>, pi
     }
     times(&mut page, summary);
     traffic(&mut page, summary);
-    worth(&mut page, summary);
+    cost_section(&mut page, summary);
     if let Some(quality) = quality {
         let _ = writeln!(page, "<h2>Partition by {}</h2>", escape(&quality.method));
         partition_section(&mut page, quality)?;
@@ -135,7 +135,7 @@ fn traffic(page: &mut String, summary: &Summary) {
 }
 
 /// Writes the work of tensor workers, and costs.
-fn worth(page: &mut String, summary: &Summary) {
+fn cost_section(page: &mut String, summary: &Summary) {
     let rows = costs(summary);
     if rows.is_empty() {
         return;

@@ -14,7 +14,7 @@ use super::{bytes, count, seconds};
 /// Name of the page in a dataset's folder.
 const FILE: &str = "partition.html";
 /// Maximum number of partitions with a heat map.
-const DRAWN: usize = 256;
+const MAX_DRAWN: usize = 256;
 /// Side of the heat map in pixels.
 const SIDE: u32 = 520;
 
@@ -25,7 +25,7 @@ pub fn partition_table(quality: &Quality) -> String {
         let _ = writeln!(text, "{name:<24}{value}");
     }
     let _ = writeln!(text, "{:<24}{:>10}  {:>14}", "pass", "time", "rate");
-    for pass in shown(&quality.passes) {
+    for pass in nonempty_passes(&quality.passes) {
         let _ = writeln!(text, "  {:<22}{:>10}  {:>14}", pass.name, seconds(pass.seconds), rate(pass));
     }
     text
@@ -55,7 +55,7 @@ pub(super) fn partition_section(page: &mut String, quality: &Quality) -> Result<
         let _ = writeln!(page, "<tr><td>{}</td><td>{}</td></tr>", escape(name), escape(&value));
     }
     page.push_str("</table>\n");
-    if (2..=DRAWN).contains(&quality.halo.len()) {
+    if (2..=MAX_DRAWN).contains(&quality.halo.len()) {
         let picture = heat_map(&quality.halo).map_err(|error| Error::Bug(format!("heat map: {error}")))?;
         let _ = writeln!(
             page,
@@ -63,7 +63,7 @@ pub(super) fn partition_section(page: &mut String, quality: &Quality) -> Result<
         );
     }
     page.push_str("<h2>Passes</h2>\n<table><tr><th>pass</th><th>time</th><th>rate</th></tr>\n");
-    for pass in shown(&quality.passes) {
+    for pass in nonempty_passes(&quality.passes) {
         let (name, time) = (escape(&pass.name), seconds(pass.seconds));
         let _ = writeln!(page, "<tr><td>{name}</td><td>{time}</td><td>{}</td></tr>", rate(pass));
     }
@@ -72,7 +72,7 @@ pub(super) fn partition_section(page: &mut String, quality: &Quality) -> Result<
 }
 
 /// Returns the passes that took time or processed items.
-fn shown(passes: &[PassRecord]) -> impl Iterator<Item = &PassRecord> {
+fn nonempty_passes(passes: &[PassRecord]) -> impl Iterator<Item = &PassRecord> {
     passes.iter().filter(|pass| pass.items > 0 || pass.seconds >= 0.01)
 }
 
@@ -239,7 +239,7 @@ mod tests {
         ] {
             assert!(text.contains(part), "{part} in {text}");
         }
-        assert!(!text.contains("nothing"), "a stage without work is not shown");
+        assert!(!text.contains("nothing"), "a stage without work is not in the table");
     }
 
     #[test]

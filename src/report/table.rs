@@ -25,7 +25,7 @@ pub fn table(summary: &Summary) -> String {
     for note in &summary.notes {
         let _ = writeln!(text, "note: {note}");
     }
-    for table in [time(summary), traffic(summary), worth(summary)].into_iter().flatten() {
+    for table in [time(summary), traffic(summary), cost_table(summary)].into_iter().flatten() {
         let _ = writeln!(text, "{table}");
     }
     text
@@ -135,7 +135,7 @@ pub(super) fn costs(summary: &Summary) -> Vec<(&'static str, String)> {
     rows
 }
 
-fn worth(summary: &Summary) -> Option<Table> {
+fn cost_table(summary: &Summary) -> Option<Table> {
     let rows = costs(summary);
     let mut table = empty(&["cost", ""]);
     for (name, value) in &rows {

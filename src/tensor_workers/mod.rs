@@ -15,7 +15,7 @@ use gnnflow_pipelines::executor::ExecutorFactory;
 use gnnflow_pipelines::{Config, Error as PipelineError};
 
 use crate::Error;
-use crate::cluster::{OWN_SECRET, Secret, is_launched};
+use crate::cluster::{Secret, USER_SECRET, is_launched};
 use crate::console::Console;
 use transport::FlightWorkers;
 pub(crate) use transport::{Limits, RegisterAt, default_listen_address, listen};
@@ -31,7 +31,7 @@ pub(crate) struct TensorWorkers {
     settings: Tensor,
     secret: Option<Secret>,
     /// Address of a process of the run on another machine.
-    across: Option<String>,
+    remote: Option<String>,
     /// Whether this is the run's first process.
     first: bool,
 }
@@ -44,7 +44,7 @@ impl TensorWorkers {
     pub(crate) fn new(
         config: &Config,
         run_secret: Option<Secret>,
-        across: Option<String>,
+        remote: Option<String>,
         first: bool,
     ) -> Result<Option<Self>, Error> {
         let Some(settings) = config.train.as_ref().and_then(|train| train.tensor_workers.clone()) else {
@@ -53,7 +53,7 @@ impl TensorWorkers {
         // Launched workers get the secret of the run; workers elsewhere have the user's.
         let elsewhere = settings.hosts.is_some() || settings.accept.is_some();
         let secret = if elsewhere { user_secret(config)? } else { run_secret };
-        Ok(Some(Self { settings, secret, across, first }))
+        Ok(Some(Self { settings, secret, remote, first }))
     }
 
     /// Makes the executor factory of a run. Messages of the scheduler go to `console`.
@@ -61,8 +61,8 @@ impl TensorWorkers {
     /// # Errors
     /// If the settings or this machine do not allow tensor workers.
     pub(crate) fn factory(&self, console: Console) -> Result<Arc<dyn ExecutorFactory>, PipelineError> {
-        let Self { settings, secret, across, first } = self;
-        let workers = FlightWorkers::new(settings, secret.clone(), across.clone(), *first, console);
+        let Self { settings, secret, remote, first } = self;
+        let workers = FlightWorkers::new(settings, secret.clone(), remote.clone(), *first, console);
         let workers = workers.map_err(|error| match error {
             Error::Pipeline(error) => error,
             Error::Cluster(error) if error.exit_code() == 2 => PipelineError::Usage(error.to_string()),
@@ -75,6 +75,6 @@ impl TensorWorkers {
 /// Returns the user's own secret. A child of `--processes` has the run's secret under the usual name, and the user's under another.
 fn user_secret(config: &Config) -> Result<Option<Secret>, Error> {
     let child = is_launched();
-    let environment = |name: &str| std::env::var(if child { OWN_SECRET } else { name }).ok();
+    let environment = |name: &str| std::env::var(if child { USER_SECRET } else { name }).ok();
     Ok(Secret::find(environment, config.cluster.secret_file.as_deref())?)
 }

@@ -71,7 +71,7 @@ pub(super) fn own_address(towards: &str) -> Option<IpAddr> {
 }
 
 impl FlightWorkers {
-    /// Makes the pool that `settings` ask for. `secret` is the run's. `across` is the address of a process on another machine, if there is
+    /// Makes the pool that `settings` ask for. `secret` is the run's. `remote` is the address of a process on another machine, if there is
     /// one. `first` says whether this is the run's first process. Messages go to `console`.
     ///
     /// # Errors
@@ -79,7 +79,7 @@ impl FlightWorkers {
     pub(crate) fn new(
         settings: &Tensor,
         secret: Option<Secret>,
-        across: Option<String>,
+        remote: Option<String>,
         first: bool,
         console: Console,
     ) -> Result<Self, crate::Error> {
@@ -107,7 +107,7 @@ impl FlightWorkers {
             first,
             secret,
             run: random_hex(8)?,
-            towards: towards.or(across),
+            towards: towards.or(remote),
             runtime: Some(runtime("tensor-client")?),
             server: Mutex::default(),
             children: Mutex::new((0..launched).map(|_| None).collect()),
