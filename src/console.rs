@@ -166,7 +166,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn stages_may_follow_each_other_without_done_and_end_twice() {
+    fn stage_ends_with_the_next_stage_or_done() {
         for style in [Style::Silent, Style::Lines, Style::Bars] {
             let console = Console::with(style);
             console.stage("one", None, "rows");

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use gnnflow::cluster::{Failure, Launcher, Membership, execute, config_from_launcher};
+use gnnflow::cluster::{Failure, Launcher, Membership, config_from_launcher, execute};
 use timely::worker::Worker;
 
 /// How long a worker parks at most before it looks again.

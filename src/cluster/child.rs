@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn other_processes_have_no_seat_and_other_sockets_are_refused() {
+    fn process_without_a_launcher_has_no_configuration_or_socket() {
         assert!(config_from_launcher().unwrap().is_none());
         assert!(inherited_listener(1).is_err());
         assert!(inherited_listener(1 << 40).is_err());

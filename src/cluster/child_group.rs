@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn the_culprits_own_code_decides() {
+    fn exit_code_is_that_of_the_first_own_failure() {
         assert_eq!(exit_code(&endings(&[(0, 0), (1, 0)])), 0);
         assert_eq!(exit_code(&endings(&[(0, 5), (1, 3)])), 3);
         assert_eq!(exit_code(&endings(&[(1, 5), (0, 0)])), 5);

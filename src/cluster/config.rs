@@ -167,7 +167,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_secret_is_needed_beyond_loopback() {
+    fn remote_addresses_need_a_secret() {
         let local = ClusterConfig::new(0, vec!["127.0.0.1:7000".into(), "localhost:7001".into(), "[::1]:7002".into()]);
         assert_eq!(local.check(), Ok(()));
         let mut remote = ClusterConfig::new(0, vec!["127.0.0.1:7000".into(), "192.0.2.1:7000".into()]);
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn the_build_has_a_fingerprint() {
+    fn build_fingerprint_is_stable() {
         let build = Fingerprints::of_build().unwrap();
         assert_eq!(build, Fingerprints::of_build().unwrap());
         assert!(build.starts_with(env!("CARGO_PKG_VERSION")));

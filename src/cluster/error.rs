@@ -265,7 +265,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cause_reads_the_same_everywhere_but_at_the_culprit() {
+    fn cause_is_equal_at_all_processes_except_the_culprit() {
         let lost = ClusterError::Lost { rank: 2, address: "b:1".into(), why: "silent".into() };
         let told = lost.to_cause(0, "a:1");
         assert_eq!(ClusterError::from_cause(told.clone(), 1), lost);
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn long_messages_are_cut_at_a_character() {
+    fn long_messages_are_cut_between_characters() {
         let own = ClusterError::Own(Failure::new(3, "ü".repeat(5000)));
         assert!(own.to_cause(0, "a:1").message.len() < MESSAGE_BYTES + 8);
     }

@@ -215,7 +215,7 @@ mod tests {
     use timely::dataflow::operators::{Inspect, ToStream};
 
     #[test]
-    fn one_process_runs_and_returns() {
+    fn one_process_returns_its_result() {
         let sum = execute(Membership::single(Duration::from_secs(60)), |worker| {
             let sum = std::rc::Rc::new(std::cell::Cell::new(0));
             let inner = sum.clone();

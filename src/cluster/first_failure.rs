@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_cause_stays() {
+    fn first_cause_is_not_replaced() {
         let first_failure = FirstFailure::default();
         assert_eq!(first_failure.wait(Duration::from_millis(1)), None);
         assert!(first_failure.post(ClusterError::Interrupted("SIGINT")));
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn a_suspicion_keeps_its_time_and_gains_its_rank() {
+    fn second_suspicion_adds_only_the_rank() {
         let first_failure = FirstFailure::default();
         first_failure.suspect(None, "poisoned".into());
         first_failure.suspect(Some(2), "socket closed".into());

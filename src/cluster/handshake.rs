@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn equals_meet() {
+    fn handshake_of_equal_parties_succeeds() {
         let (accepted, dialed) = both(party(0, "sixteen bytes ok"), party(2, "sixteen bytes ok"), false);
         let accepted = accepted.unwrap();
         assert_eq!((accepted.rank, accepted.kind), (2, Kind::Data));
@@ -368,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_was_started_again_is_not_its_predecessor() {
+    fn dial_refuses_a_restarted_process() {
         for (expected, meets) in [("first", true), ("second", false)] {
             let mut listener = party(0, "sixteen bytes ok");
             listener.claim.process = "first".into();
@@ -381,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_secret_is_fatal_to_the_dialer_only() {
+    fn wrong_secret_is_fatal_for_the_dialer_only() {
         let (accepted, dialed) = both(party(0, "sixteen bytes ok"), party(1, "sixteen bytes no"), false);
         assert!(
             matches!(accepted, Err(Refusal::NonFatal(why)) if why.contains("rank 1") && why.contains("wrong secret"))
@@ -412,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn other_attempts_may_come_again_and_taken_ranks_may_not() {
+    fn another_attempt_is_not_fatal_and_a_taken_rank_is() {
         let mut late = party(1, "sixteen bytes ok");
         late.claim.run = "run/1".into();
         let (accepted, dialed) = both(party(0, "sixteen bytes ok"), late, false);
@@ -426,7 +426,7 @@ mod tests {
     }
 
     #[test]
-    fn strangers_are_refused_and_learn_nothing() {
+    fn other_clients_are_refused_without_a_proof() {
         let says: [(&str, Vec<u8>); 5] = [
             ("GET / HT", b"GET / HTTP/1.1\r\nHost: x\r\n\r\n".to_vec()),
             ("closed", b"".to_vec()),
@@ -452,7 +452,7 @@ mod tests {
     }
 
     #[test]
-    fn a_proof_cannot_be_thrown_back() {
+    fn dial_refuses_its_own_proof() {
         // This listener returns the dialer's opening and proof.
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();

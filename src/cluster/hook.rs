@@ -116,29 +116,29 @@ mod tests {
 
     /// Runs this test again in a child process, so that there is no other hook.
     #[test]
-    fn what_falls_behind_a_run_keeps_quiet() {
+    fn panic_after_a_run_is_not_printed_on_run_threads() {
         let panic_in = |name: &str| {
-            let thread = std::thread::Builder::new().name(name.to_owned()).spawn(|| panic!("fell behind the run"));
+            let thread = std::thread::Builder::new().name(name.to_owned()).spawn(|| panic!("panic after the run"));
             assert!(thread.unwrap().join().is_err());
         };
         if std::env::var_os("GNNFLOW_TEST_HOOK").is_some() {
             post_panics_to(&Arc::default());
             panic_in("cluster:join");
             panic_in("timely:work-0");
-            return panic_in("somebody else");
+            return panic_in("unrelated");
         }
         let this = std::env::current_exe().unwrap();
-        let name = "cluster::hook::tests::what_falls_behind_a_run_keeps_quiet";
+        let name = "cluster::hook::tests::panic_after_a_run_is_not_printed_on_run_threads";
         let mut command = std::process::Command::new(this);
         let done = command.args([name, "--exact", "--nocapture"]).env("GNNFLOW_TEST_HOOK", "1").output().unwrap();
         let stderr = String::from_utf8_lossy(&done.stderr);
         assert!(done.status.success(), "{stderr}");
-        assert_eq!(stderr.matches("fell behind the run").count(), 1, "{stderr}");
-        assert!(stderr.contains("somebody else"), "{stderr}");
+        assert_eq!(stderr.matches("panic after the run").count(), 1, "{stderr}");
+        assert!(stderr.contains("unrelated"), "{stderr}");
     }
 
     #[test]
-    fn network_threads_name_the_peer() {
+    fn network_thread_names_contain_the_rank() {
         assert_eq!(rank_of_network_thread("timely:recv-12"), Some(12));
         assert_eq!(rank_of_network_thread("timely:send-0"), Some(0));
         assert_eq!(rank_of_network_thread("timely:work-0"), None);

@@ -148,13 +148,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranks_are_line_numbers_without_comments() {
+    fn ranks_are_entry_numbers_without_comments() {
         let hosts = parse_hosts("# cluster\n a:7000\n\nb.example:7001 # the big one\n[::1]:7002\n").unwrap();
         assert_eq!(hosts, ["a:7000", "b.example:7001", "[::1]:7002"]);
     }
 
     #[test]
-    fn bad_lines_are_named() {
+    fn invalid_lines_are_named() {
         for (text, line, word) in [
             ("a:1\nb\n", 2, "no port"),
             ("a:0\n", 1, "not a port"),
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn launchers_are_understood() {
+    fn rank_and_size_come_from_launcher_variables() {
         for pairs in [
             &[("GNNFLOW_RANK", "1"), ("GNNFLOW_SIZE", "3")][..],
             &[("OMPI_COMM_WORLD_RANK", "1"), ("OMPI_COMM_WORLD_SIZE", "3")],
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn the_command_line_wins_and_nonsense_is_refused() {
+    fn command_line_takes_precedence_and_invalid_values_are_errors() {
         let slurm = environment(&[("SLURM_PROCID", "1"), ("SLURM_NTASKS", "3")]);
         assert_eq!(rank_assignment(Some(2), Some(3), slurm).unwrap(), Some(RankAssignment { rank: 2, size: 3 }));
         assert!(rank_assignment(None, Some(2), |_| None).unwrap_err().to_string().contains("--rank"));

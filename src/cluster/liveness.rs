@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn phases_follow_the_worker() {
+    fn phase_follows_the_worker() {
         let liveness = Liveness::default();
         assert_eq!(liveness.phase(), Phase::Idle);
         liveness.begin();

@@ -193,7 +193,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_taken_port_says_who_what_and_what_to_do() {
+    fn error_of_a_used_port_names_rank_address_and_advice() {
         let holder = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = holder.local_addr().unwrap().to_string();
         let error = listen(1, &["127.0.0.1:1".into(), address.clone()]).unwrap_err();
@@ -204,13 +204,13 @@ mod tests {
     }
 
     #[test]
-    fn an_address_of_another_machine_hints_at_the_rank() {
+    fn error_of_another_machines_address_names_the_rank_option() {
         let error = listen(0, &["192.0.2.1:7000".into()]).unwrap_err();
         assert!(error.to_string().contains("--rank"), "{error}");
     }
 
     #[test]
-    fn one_process_needs_nothing() {
+    fn membership_of_one_process_needs_no_network() {
         let member = Membership::join(ClusterConfig::new(0, vec!["127.0.0.1:7000".into()])).unwrap();
         assert_eq!((member.rank(), member.size()), (0, 1));
         member.agree("dataset", "x", None).unwrap();

@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_are_trimmed_and_measured() {
+    fn secret_files_are_trimmed_and_checked_for_length() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("secret");
         std::fs::write(&path, "0123456789abcdef0\n").unwrap();
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn the_environment_wins_over_the_file() {
+    fn environment_takes_precedence_over_the_file() {
         let variable = |_: &str| Some("from-the-environment".to_string());
         let found = Secret::find(variable, Some(Path::new("/nonexistent"))).unwrap().unwrap();
         assert_eq!(found.as_bytes(), b"from-the-environment");
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn secrets_differ_and_do_not_show() {
+    fn random_secrets_differ_and_are_hidden() {
         let (a, b) = (Secret::random().unwrap(), Secret::random().unwrap());
         assert_ne!(a, b);
         assert_eq!(a.as_bytes().len(), 64);

@@ -93,7 +93,7 @@ mod tests {
     use std::net::TcpListener;
 
     #[test]
-    fn frames_come_back_and_forged_lengths_do_not() {
+    fn frames_are_read_back_and_wrong_lengths_are_errors() {
         let mut wire = Vec::new();
         write_frame(&mut wire, &("heartbeat", 7)).unwrap();
         assert_eq!(read_frame::<(String, u32)>(&mut &wire[..]).unwrap(), ("heartbeat".to_string(), 7));
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn dripping_does_not_prolong_the_deadline() {
+    fn small_reads_do_not_extend_the_deadline() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let drip = std::thread::spawn(move || {

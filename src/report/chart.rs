@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_are_drawn_where_there_are_points() {
+    fn lines_are_drawn_only_if_there_are_points() {
         assert_eq!(lines("loss", &[("train", vec![])]).unwrap(), None);
         assert_eq!(lines("loss", &[("train", vec![(1.0, f64::NAN)])]).unwrap(), None);
         let svg =

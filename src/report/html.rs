@@ -157,7 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_page_stands_alone_and_escapes_what_it_quotes() {
+    fn page_is_self_contained_and_escaped() {
         let scores = |accuracy| Some(Scores { nodes: 10, loss: 0.3, metrics: [("accuracy".into(), accuracy)].into() });
         let epoch = |epoch| EpochRecord { epoch, loss: 1.0 / epoch as f64, val: scores(0.5), ..EpochRecord::default() };
         let mut summary = Summary { name: "a<b".into(), epochs: 3, val: scores(0.75), ..Summary::default() };
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_without_training_has_a_report_too() {
+    fn run_without_training_has_a_report() {
         let folder = tempfile::tempdir().unwrap();
         write(folder.path(), &Summary { name: "prepare".into(), ..Summary::default() }, None).unwrap();
         let names: Vec<_> = std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();

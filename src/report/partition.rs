@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn the_terminal_gets_every_number() {
+    fn table_shows_all_numbers() {
         let text = partition_table(&quality());
         for part in [
             "0.2500",
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn the_page_draws_a_cell_for_every_pair_that_borrows() {
+    fn page_draws_one_cell_per_pair_with_halo_nodes() {
         let folder = tempfile::tempdir().unwrap();
         write_partition(folder.path(), &quality()).unwrap();
         let page = std::fs::read_to_string(folder.path().join(FILE)).unwrap();

@@ -161,7 +161,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_shows_what_there_is_and_nothing_else() {
+    fn table_shows_only_existing_results() {
         let mut summary =
             Summary { name: "cora".into(), partitions: 2, processes: 1, threads: 2, ..Summary::default() };
         summary.seconds.prepare = 0.25;

@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use gnnflow::cluster::{
-    ClusterConfig, ClusterError, Failure, Launcher, Liveness, Membership, Secret, execute, is_supervised,
-    config_from_launcher,
+    ClusterConfig, ClusterError, Failure, Launcher, Liveness, Membership, Secret, config_from_launcher, execute,
+    is_supervised,
 };
 use timely::container::CapacityContainerBuilder;
 use timely::dataflow::channels::pact::Exchange;
