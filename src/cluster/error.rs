@@ -20,7 +20,7 @@ pub enum ClusterError {
         path: PathBuf,
         /// Line, counted from 1.
         line: usize,
-        /// What is wrong.
+        /// The problem.
         problem: String,
     },
     /// Rank, size, secret or addresses are invalid.
@@ -104,7 +104,7 @@ pub enum ClusterError {
         address: String,
     },
     /// A tensor worker cannot find the run at which it registers, or was refused.
-    #[error("--connect {address}: the run there {why}")]
+    #[error("--connect {address}: the run {why}")]
     NotRegistered {
         /// Address of the run's first process.
         address: String,

@@ -1,7 +1,7 @@
 //! The hosts file, and the rank and size of this process.
 //!
 //! A hosts file has one `host:port` per line. The number of the entry, from 0, is the rank. `#` starts a comment. All processes read the
-//! same file. The rank comes from `--rank` or from a variable of the launcher.
+//! same file. The rank comes from `--rank` or from a launcher's variable.
 
 use std::collections::HashMap;
 use std::path::Path;

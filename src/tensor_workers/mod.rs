@@ -3,7 +3,7 @@
 //! [`scheduler`] decides which worker runs which task. [`transport`] launches and connects workers, sends tasks and parameters, and is
 //! the program of a worker. The training engine knows neither, only the trait `gnnflow_pipelines::executor::TaskExecutor`.
 //!
-//! This module needs the cargo feature `tensor-workers`, which is on by default; without it, `absent.rs` takes its place.
+//! This module needs the cargo feature `tensor-workers`, which is on by default; without it, `absent.rs` replaces this module.
 
 mod scheduler;
 mod transport;
@@ -20,13 +20,13 @@ use crate::console::Console;
 use transport::FlightWorkers;
 pub(crate) use transport::{Limits, RegisterAt, default_listen_address, listen};
 
-/// Checks that this build can run the tensor workers that a pipeline asks for. This build can.
+/// Checks that this build has tensor workers, which is true here.
 #[expect(clippy::unnecessary_wraps, reason = "`absent.rs` has the same function, with errors")]
 pub(crate) fn check(_: &Config) -> Result<(), Error> {
     Ok(())
 }
 
-/// The tensor workers that a pipeline asks for.
+/// The tensor workers of a pipeline.
 pub(crate) struct TensorWorkers {
     settings: Tensor,
     secret: Option<Secret>,
@@ -37,7 +37,7 @@ pub(crate) struct TensorWorkers {
 }
 
 impl TensorWorkers {
-    /// Reads the settings of `config`; `None` if it asks for no tensor workers. `run_secret` is the secret of the run's processes.
+    /// Reads the settings of `config`; `None` if it has no tensor workers. `run_secret` is the secret of the run's processes.
     ///
     /// # Errors
     /// If the user's secret cannot be read.
@@ -50,7 +50,7 @@ impl TensorWorkers {
         let Some(settings) = config.train.as_ref().and_then(|train| train.tensor_workers.clone()) else {
             return Ok(None);
         };
-        // Launched workers get the secret of the run; workers elsewhere have the user's.
+        // Launched workers get the secret of the run; other workers have the user's.
         let elsewhere = settings.hosts.is_some() || settings.accept.is_some();
         let secret = if elsewhere { user_secret(config)? } else { run_secret };
         Ok(Some(Self { settings, secret, remote, first }))

@@ -140,7 +140,7 @@ impl Guard {
     }
 }
 
-/// ConnectError a connection could not be made, or was lost.
+/// A connection could not be made, or was lost.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum ConnectError {
     /// A later attempt would fail in the same way.
