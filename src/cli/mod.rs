@@ -137,7 +137,6 @@ fn print(text: &str) -> Result<(), Error> {
     }
 }
 
-/// Prints `value` as JSON on stdout.
 fn print_json(value: &impl serde::Serialize) -> Result<(), Error> {
     let text = serde_json::to_string_pretty(value).map_err(|error| PipelineError::Bug(error.to_string()))?;
     print(&(text + "\n"))

@@ -98,7 +98,6 @@ impl Update {
     }
 }
 
-/// Lists the batches in a folder.
 fn batches(folder: &Path) -> Result<Vec<Batch>, Error> {
     let list = |e| PipelineError::io("list", folder)(e);
     let mut folders = Vec::new();

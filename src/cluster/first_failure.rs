@@ -1,4 +1,4 @@
-//! The first cause of a run's failure. It is set once and never changes. Every wait of this module's users also ends with it.
+//! The first cause of a run's failure. It is set once and never changes. All waits for peers end when it is set.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -40,7 +40,6 @@ impl FirstFailure {
         first
     }
 
-    /// Returns the cause, if there is one.
     pub(super) fn cause(&self) -> Option<ClusterError> {
         self.lock().cause.clone()
     }

@@ -36,8 +36,7 @@ use super::{ClusterError, Secret};
 /// ```
 #[derive(Debug, Clone)]
 pub struct Launcher {
-    /// Number of processes on this machine; 0 for a supervised rank of a hosts file, see
-    /// [`Launcher::this_rank`].
+    /// Number of processes on this machine; 0 for a supervised rank of a hosts file, see [`Launcher::this_rank`].
     pub processes: usize,
     /// Maximum number of restarts from the last checkpoint.
     pub restarts: usize,

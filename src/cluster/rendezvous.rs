@@ -40,7 +40,6 @@ pub(super) struct Rendezvous {
     refused: Mutex<Refused>,
 }
 
-/// Connections that were refused.
 #[derive(Default)]
 struct Refused {
     total: usize,

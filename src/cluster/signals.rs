@@ -62,7 +62,6 @@ impl Signals {
         Signals(previous)
     }
 
-    /// Returns the first signal that was caught.
     pub(super) fn caught(&self) -> Option<libc::c_int> {
         caught()
     }
@@ -79,7 +78,6 @@ impl Drop for Signals {
     }
 }
 
-/// Returns the name of a signal.
 pub(super) fn name(signal: libc::c_int) -> &'static str {
     match signal {
         libc::SIGINT => "SIGINT",

@@ -147,7 +147,6 @@ fn cost_section(page: &mut String, summary: &Summary) {
     page.push_str("</table>\n");
 }
 
-/// Escapes text for HTML.
 pub(super) fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
