@@ -1,4 +1,4 @@
-//! The program as a value: built in parts of a user's own, it is a user's own program.
+//! The program as a value, for programs with user-defined parts.
 
 use gnnflow_data::Partitioner;
 use gnnflow_dataflow::batch::apply_operator::BatchOperator;
@@ -8,9 +8,7 @@ use gnnflow_pipelines::Registry;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-/// The `gnnflow` program, with whatever is registered.
-///
-/// A `main.rs` of ten lines is a gnnflow with a partitioner, a sampler or a layer more, which pipeline files call by name:
+/// The `gnnflow` program with user-defined partitioners, samplers and layers. Pipeline files use them by name:
 ///
 /// ```
 /// use gnnflow_data::partitioner::{Assignment, Goal, GraphStream, Partitioner};
@@ -28,9 +26,9 @@ use std::process::ExitCode;
 /// }
 ///
 /// fn main() -> std::process::ExitCode {
-///     // Now `method = "modulo"` in [partition] is this one.
+///     // Pipeline files may now use `method = "modulo"` in [partition].
 ///     let app = gnnflow::App::new().partitioner(Modulo);
-///     app.main_with(["gnnflow", "--version"]) // a real one: app.main()
+///     app.main_with(["gnnflow", "--version"]) // a real program calls app.main()
 /// }
 /// ```
 #[derive(Clone, Debug, Default)]
@@ -39,27 +37,27 @@ pub struct App {
 }
 
 impl App {
-    /// The program as it comes. Call it first thing in `main`, while there is one thread.
+    /// The program without user-defined parts. Call this first in `main`, while there is only one thread.
     pub fn new() -> Self {
         gnnflow_nn::init();
         Self::default()
     }
 
-    /// Adds a partitioner, for `partition.method`, under the name that it says.
+    /// Registers a partitioner for `partition.method`, by its name.
     #[must_use]
     pub fn partitioner(mut self, partitioner: impl Partitioner + 'static) -> Self {
         self.registry.add_partitioner(partitioner);
         self
     }
 
-    /// Adds a sampler, for `train.sampler`, under the name that it says.
+    /// Registers a sampler for `train.sampler`, by its name.
     #[must_use]
     pub fn sampler(mut self, sampler: impl Sampler + 'static) -> Self {
         self.registry.add_sampler(sampler);
         self
     }
 
-    /// Adds a kind of layer, for `model.kind`, made by `factory`; ReLU stands between its layers.
+    /// Registers a kind of layer for `model.kind`. `factory` makes the layers; the model puts a ReLU between them.
     #[must_use]
     pub fn layer<F>(mut self, name: &str, factory: F) -> Self
     where
@@ -76,12 +74,12 @@ impl App {
         self
     }
 
-    /// Runs the command that the process's arguments ask for. Return what it returns from `main`.
+    /// Runs the command of the process's arguments. Returns the exit code for `main`.
     pub fn main(self) -> ExitCode {
         self.main_with(std::env::args_os())
     }
 
-    /// The same with other arguments, the program's name first.
+    /// Like [`App::main`], with these arguments, the program's name first.
     pub fn main_with(self, args: impl IntoIterator<Item = impl Into<OsString>>) -> ExitCode {
         crate::cli::main(args.into_iter().map(Into::into), self.registry)
     }

@@ -1,4 +1,4 @@
-//! What the program says on stderr while it works: bars on a terminal, plain lines elsewhere, nothing when quiet.
+//! Progress and messages on stderr: bars on a terminal, lines elsewhere, nothing if silent.
 
 use gnnflow_data::progress::Progress;
 use gnnflow_pipelines::summary::{EpochRecord, Scores};
@@ -7,10 +7,10 @@ use std::io::{IsTerminal, Write};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Plain lines about epochs come at most this often; the first and the last one always come.
-const EPOCH_LINES: Duration = Duration::from_secs(1);
+/// Minimum time between two epoch lines. The first and the last epoch are always printed.
+const EPOCH_LINE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Says how far the work has come. Clones speak with one voice.
+/// Prints progress and messages. Clones share one state.
 #[derive(Clone, Debug)]
 pub struct Console {
     style: Style,
@@ -35,7 +35,7 @@ struct State {
 struct Stage {
     name: String,
     unit: String,
-    begun: Instant,
+    start: Instant,
     done: u64,
 }
 
@@ -45,7 +45,7 @@ impl Console {
         Self::with(if std::io::stderr().is_terminal() { Style::Bars } else { Style::Lines })
     }
 
-    /// Says nothing.
+    /// Prints nothing.
     pub fn silent() -> Self {
         Self::with(Style::Silent)
     }
@@ -54,25 +54,25 @@ impl Console {
         Self { style, state: Arc::default() }
     }
 
-    /// Whether it says nothing.
+    /// Whether this console prints nothing.
     pub fn is_silent(&self) -> bool {
         self.style == Style::Silent
     }
 
-    /// Says one line.
+    /// Prints one line.
     pub fn say(&self, line: &str) {
         if self.style != Style::Silent {
             self.line(&self.lock(), line);
         }
     }
 
-    /// Says how an epoch went, of `epochs` at most.
+    /// Prints loss, metrics and time of an epoch, of at most `epochs`.
     pub fn epoch(&self, record: &EpochRecord, epochs: usize) {
         if self.style == Style::Silent {
             return;
         }
         let mut state = self.lock();
-        let soon = state.last_epoch.is_some_and(|last| last.elapsed() < EPOCH_LINES);
+        let soon = state.last_epoch.is_some_and(|last| last.elapsed() < EPOCH_LINE_INTERVAL);
         if soon && record.epoch < epochs {
             return;
         }
@@ -96,12 +96,12 @@ impl Console {
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, State> {
-        // A panic elsewhere leaves nothing half-done in here.
+        // The state is valid after any panic.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A line to stderr; whoever closed it does not want to know.
+/// Writes a line to stderr. Ignores a closed stderr.
 fn write(line: &str) {
     let _ = writeln!(std::io::stderr(), "{line}");
 }
@@ -116,7 +116,7 @@ impl Progress for Console {
     fn stage(&self, name: &str, total: Option<u64>, unit: &str) {
         let mut state = self.lock();
         state.finish(self.style);
-        state.stage = Some(Stage { name: name.into(), unit: unit.into(), begun: Instant::now(), done: 0 });
+        state.stage = Some(Stage { name: name.into(), unit: unit.into(), start: Instant::now(), done: 0 });
         if self.style == Style::Bars {
             let template = match total {
                 Some(_) => "{msg:<24} {bar:30} {human_pos}/{human_len} {prefix} {eta}",
@@ -148,7 +148,7 @@ impl Progress for Console {
 }
 
 impl State {
-    /// Ends the current stage with one line about it.
+    /// Ends the current stage and prints its amount and time.
     fn finish(&mut self, style: Style) {
         if let Some(bar) = self.bar.take() {
             bar.finish_and_clear();
@@ -156,7 +156,7 @@ impl State {
         let Some(stage) = self.stage.take() else { return };
         if style != Style::Silent {
             let amount = if stage.done > 0 { format!("{} {}, ", stage.done, stage.unit) } else { String::new() };
-            write(&format!("{}: {amount}{:.1} s", stage.name, stage.begun.elapsed().as_secs_f64()));
+            write(&format!("{}: {amount}{:.1} s", stage.name, stage.start.elapsed().as_secs_f64()));
         }
     }
 }
@@ -166,7 +166,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn stages_may_follow_each_other_without_done_and_end_twice() {
+    fn stage_ends_with_the_next_stage_or_done() {
         for style in [Style::Silent, Style::Lines, Style::Bars] {
             let console = Console::with(style);
             console.stage("one", None, "rows");

@@ -1,21 +1,21 @@
-//! What ends the program other than success.
+//! The error of a command.
 
 use crate::cluster::{ClusterError, Failure};
 
-/// What can end a command. Its text is one line for each thing that is wrong.
+/// The error of a command. Its text has one line per problem.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// From the pipeline file to the trained model.
+    /// An error in the pipeline file, the data or the computation.
     #[error(transparent)]
     Pipeline(#[from] gnnflow_pipelines::Error),
-    /// Between processes.
+    /// An error between processes.
     #[error(transparent)]
     Cluster(#[from] ClusterError),
 }
 
 impl Error {
-    /// The program's exit code: 2 usage, 3 input, 4 machine, 5 cluster, 70 our bug, 130 interrupted.
+    /// Returns the exit code: 2 usage, 3 input, 4 machine, 5 cluster, 70 bug in gnnflow, 130 interrupted.
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Pipeline(error) => error.exit_code(),

@@ -1,5 +1,5 @@
-//! gnnflow, the library entry: [`App`] is the program with a user's own parts, [`run`](run::run) a pipeline without command line,
-//! [`cluster`] several processes as one.
+//! The library of the program gnnflow. [`App`] is the program with user-defined parts, [`run`](run::run) runs a pipeline without a
+//! command line, and [`cluster`] connects several processes.
 
 mod app;
 mod cli;

@@ -1,4 +1,4 @@
-//! Log lines on stderr: what the program's parts report through `tracing`.
+//! Log lines on stderr, from events of `tracing`.
 
 use std::fmt::{Debug, Write};
 
@@ -14,20 +14,22 @@ use crate::console::Console;
 /// The environment variable that sets the level: `error`, `warn` (the default), `info`, `debug` or `trace`.
 const VARIABLE: &str = "GNNFLOW_LOG";
 
-/// From now on, events of gnnflow's own crates become lines of `console`. A program that embeds gnnflow and has a subscriber of
-/// its own keeps it.
+/// Installs a subscriber that writes events of gnnflow's crates as lines of `console`. The existing subscriber of an embedding program
+/// stays.
 ///
 /// # Errors
-/// The text for the user when the environment variable names no level.
+/// If the environment variable does not name a level.
 pub(crate) fn install(console: Console) -> Result<(), String> {
     let level = match std::env::var(VARIABLE) {
         Ok(text) => text.parse::<LevelFilter>().map_err(|_| {
-            format!("environment variable {VARIABLE} = `{text}` is no log level; use error, warn, info, debug or trace")
+            format!(
+                "environment variable {VARIABLE} = `{text}` is not a log level; use error, warn, info, debug or trace"
+            )
         })?,
         Err(_) => LevelFilter::WARN,
     };
     let own = Targets::new().with_target("gnnflow", level);
-    // Fails only where the embedding program has installed its own subscriber.
+    // Fails only if the embedding program has a subscriber.
     let _ = Registry::default().with(Lines(console).with_filter(own)).try_init();
     Ok(())
 }

@@ -1,32 +1,32 @@
-//! What a run is told on the command line, and what it leaves.
+//! Options and outcome of a run.
 
 use crate::console::Console;
 use gnnflow_pipelines::{Registry, Summary};
 use std::path::PathBuf;
 
-/// How and where to run a pipeline: everything that is not in its file.
+/// Options of a run that are not in the pipeline file.
 #[derive(Clone, Debug)]
 pub struct RunOptions {
-    /// Processes on this machine; 1 unless asked for more. Not with `hosts`.
+    /// Number of processes on this machine, from 1. Not with `hosts`.
     pub processes: usize,
-    /// The file that lists every process of a run across machines.
+    /// Hosts file of a run across machines.
     pub hosts: Option<PathBuf>,
-    /// This process's line in `hosts`; otherwise the environment says it.
+    /// This process's line in `hosts`; `None` takes it from the environment.
     pub rank: Option<usize>,
     /// The run folder.
     pub run_dir: PathBuf,
-    /// Go on after the last whole checkpoint in the run folder.
+    /// Whether to continue after the last complete checkpoint in the run folder.
     pub resume: bool,
-    /// Seconds that preparing took, where a parent process has done it.
+    /// Seconds that the preparation took, if the parent process has done it.
     pub prepare_seconds: Option<f64>,
-    /// Where progress is shown.
+    /// Shows progress.
     pub console: Console,
-    /// What the pipeline may call by name.
+    /// The parts that the pipeline may name.
     pub registry: Registry,
 }
 
 impl RunOptions {
-    /// One process, quiet, with what is built in.
+    /// Options of one silent process with the built-in parts.
     pub fn new(run_dir: impl Into<PathBuf>) -> Self {
         Self {
             processes: 1,
@@ -41,11 +41,11 @@ impl RunOptions {
     }
 }
 
-/// How a run ended well.
+/// The result of a successful run.
 #[derive(Clone, Debug)]
 pub enum Outcome {
-    /// This process has the results: the only one, or rank 0.
+    /// The results, in a single process or rank 0.
     Done(Box<Summary>),
-    /// Another process has them; this one ends with this exit code (0, unless a process that it started failed and said why).
+    /// Another process has the results. This one ends with this exit code: 0, unless a child process failed and printed its error.
     Elsewhere(u8),
 }

@@ -1,4 +1,4 @@
-//! Panics outside of a run's dataflow. They are bugs: the program prints one line and exits with code 70.
+//! Panics outside a run's dataflow. They are bugs: the program prints one line and exits with code 70.
 //!
 //! `cluster::hook` handles the panics of a run and passes all others on to the hook of this module.
 
@@ -8,50 +8,50 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, Once, PoisonError};
 
 use crate::Error;
-use crate::cluster::{ClusterError, cause_of, end_unless_it_unwinds};
+use crate::cluster::{ClusterError, cause_of, exit_if_not_unwinding};
 
 /// Number of commands that run now. Only tests run more than one.
-static UNDER_WAY: AtomicUsize = AtomicUsize::new(0);
+static RUNNING: AtomicUsize = AtomicUsize::new(0);
 /// The first panic of a running command.
 static FIRST: Mutex<Option<ClusterError>> = Mutex::new(None);
 
 /// Whether a panic is printed when it happens, not at the end of the command.
-static AT_ONCE: AtomicBool = AtomicBool::new(false);
+static PRINT_IMMEDIATELY: AtomicBool = AtomicBool::new(false);
 
-/// From now on, prints panics when they happen. For servers, which run until somebody ends them.
+/// Makes the hook print panics when they happen. For servers, which run until a signal ends them.
 #[cfg(feature = "tensor-workers")]
-pub(crate) fn tell_at_once() {
-    AT_ONCE.store(true, Ordering::Relaxed);
+pub(crate) fn print_immediately() {
+    PRINT_IMMEDIATELY.store(true, Ordering::Relaxed);
 }
 
-/// Runs a command. A panic that ends the command becomes its error, whichever thread it began on. Any other panic becomes a
+/// Runs a command. A panic that ends the command becomes its error, on whichever thread it happened. Any other panic becomes a
 /// warning after the command.
-pub(crate) fn guarded(command: impl FnOnce() -> Result<u8, Error>) -> Result<u8, Error> {
+pub(crate) fn run_guarded(command: impl FnOnce() -> Result<u8, Error>) -> Result<u8, Error> {
     static INSTALL: Once = Once::new();
     INSTALL.call_once(|| {
         let before = take_hook();
         set_hook(Box::new(move |info| {
-            end_unless_it_unwinds(info);
-            if UNDER_WAY.load(Ordering::Relaxed) == 0 {
+            exit_if_not_unwinding(info);
+            if RUNNING.load(Ordering::Relaxed) == 0 {
                 return before(info);
             }
-            note(info);
+            record(info);
             if std::env::var_os("RUST_BACKTRACE").is_some_and(|value| value != "0") {
                 before(info);
             }
         }));
     });
-    UNDER_WAY.fetch_add(1, Ordering::Relaxed);
+    RUNNING.fetch_add(1, Ordering::Relaxed);
     let done = catch_unwind(AssertUnwindSafe(command));
-    UNDER_WAY.fetch_sub(1, Ordering::Relaxed);
+    RUNNING.fetch_sub(1, Ordering::Relaxed);
     let first = FIRST.lock().unwrap_or_else(PoisonError::into_inner).take();
     match (done, first) {
         (Err(_), Some(first)) => Err(first.into()),
         (Err(payload), None) => {
-            // The hook of a run has seen it.
+            // The hook of a run has recorded this panic.
             let text = payload.downcast_ref::<String>().map(String::as_str);
             let text = text.or_else(|| payload.downcast_ref::<&str>().copied()).unwrap_or("panic without a message");
-            let (thread, location) = ("main".into(), "unknown place".into());
+            let (thread, location) = ("main".into(), "unknown location".into());
             Err(ClusterError::Bug { message: text.replace('\n', " "), thread, location }.into())
         }
         // The panic is the cause of an internal error that follows from it.
@@ -64,8 +64,8 @@ pub(crate) fn guarded(command: impl FnOnce() -> Result<u8, Error>) -> Result<u8,
     }
 }
 
-fn note(info: &PanicHookInfo<'_>) {
-    if AT_ONCE.load(Ordering::Relaxed) {
+fn record(info: &PanicHookInfo<'_>) {
+    if PRINT_IMMEDIATELY.load(Ordering::Relaxed) {
         let _ = writeln!(std::io::stderr(), "warning: {}", cause_of(info));
         return;
     }

@@ -1,4 +1,4 @@
-//! A prepared dataset from a checked pipeline file, made by one process or by several.
+//! Prepares the dataset of a pipeline, in one process or in several.
 
 use std::cell::RefCell;
 use std::path::PathBuf;
@@ -10,40 +10,40 @@ use gnnflow_pipelines::{Config, Registry};
 
 use crate::cluster::{Fingerprints, Launcher, Membership, execute};
 use crate::console::Console;
-use crate::run::find_seat;
+use crate::run::cluster_config;
 use crate::{Error, RunOptions};
 
-/// How and where to prepare: everything that is not in the pipeline file.
+/// Options of a preparation that are not in the pipeline file.
 #[derive(Clone, Debug)]
 pub struct PrepareOptions {
-    /// Processes on this machine that prepare together; 1 unless asked for more. Not with `hosts`.
+    /// Number of processes on this machine, from 1. Not with `hosts`.
     pub processes: usize,
-    /// The file that lists every process of a preparation across machines. They share input files and output folder.
+    /// Hosts file of a preparation across machines, which share input files and output folder.
     pub hosts: Option<PathBuf>,
-    /// This process's line in `hosts`; otherwise the environment says it.
+    /// This process's line in `hosts`; `None` takes it from the environment.
     pub rank: Option<usize>,
-    /// The folder for the dataset, unless the file or its default says it.
+    /// Output folder; `None` takes it from the pipeline file or the default.
     pub out: Option<PathBuf>,
-    /// Where progress is shown.
+    /// Shows progress.
     pub console: Console,
-    /// What the pipeline may call by name.
+    /// The parts that the pipeline may name.
     pub registry: Registry,
 }
 
-/// How a preparation ended well.
+/// The result of a successful preparation.
 pub enum Prepared {
-    /// This process has something to say: the only one, or rank 0.
+    /// The dataset, in a single process or rank 0.
     Done(Dataset),
-    /// Another process says it; this one ends with this exit code.
+    /// Another process reports the result. This one ends with this exit code.
     Elsewhere(u8),
 }
 
 /// Prepares the dataset of `config`.
 ///
 /// # Errors
-/// Whatever ends it; with several processes, its first cause.
+/// The error that ended the preparation; with several processes, the first one of all.
 pub fn prepare(config: &Config, options: &PrepareOptions) -> Result<Prepared, Error> {
-    let seat = find_seat(
+    let cluster = cluster_config(
         config,
         &RunOptions {
             processes: options.processes,
@@ -52,39 +52,39 @@ pub fn prepare(config: &Config, options: &PrepareOptions) -> Result<Prepared, Er
             ..RunOptions::new("")
         },
     )?;
-    let Some(mut membership_config) = seat else {
+    let Some(mut cluster) = cluster else {
         if options.processes > 1 {
             return Ok(Prepared::Elsewhere(Launcher::new(options.processes).run()?));
         }
         let dataset = gnnflow_pipelines::prepare(config, &options.registry, options.out.as_deref(), &options.console)?;
         return Ok(Prepared::Done(dataset));
     };
-    let rank = membership_config.rank;
-    membership_config.fingerprints =
+    let rank = cluster.rank;
+    cluster.fingerprints =
         Fingerprints { build: Fingerprints::of_build()?, pipeline: config.fingerprint(), dataset: String::new() };
-    membership_config.start_timeout = config.cluster.start_timeout.0;
-    membership_config.heartbeat_timeout = config.cluster.heartbeat_timeout.0;
-    membership_config.stall_timeout = config.cluster.stall_timeout.0;
+    cluster.start_timeout = config.cluster.start_timeout.0;
+    cluster.heartbeat_timeout = config.cluster.heartbeat_timeout.0;
+    cluster.stall_timeout = config.cluster.stall_timeout.0;
     // Processes of one machine share its cores.
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let threads = if options.hosts.is_some() { cores } else { cores.div_ceil(membership_config.size()) };
-    let membership = Membership::join(membership_config)?;
+    let threads = if options.hosts.is_some() { cores } else { cores.div_ceil(cluster.size()) };
+    let membership = Membership::join(cluster)?;
     let liveness = membership.liveness();
     let (config, options) = (config.clone(), Arc::new(options.clone()));
     let dataset = execute(membership, move |worker| {
         let console = if rank == 0 { options.console.clone() } else { Console::silent() };
         let (out, registry) = (options.out.as_deref(), &options.registry);
-        // Between passes a partitioner may think for long: that is no stall.
-        let away = RefCell::new(None);
-        let sign = |sign: LoopState| match sign {
+        // Between passes a partitioner may compute for long; that is not a stall.
+        let busy = RefCell::new(None);
+        let on_state = |state: LoopState| match state {
             LoopState::Turn => {
-                away.take();
+                busy.take();
                 liveness.turned();
             }
             LoopState::Progress => liveness.progressed(),
-            LoopState::Away => drop(away.replace(Some(liveness.busy("preparing the dataset")))),
+            LoopState::Away => drop(busy.replace(Some(liveness.busy("preparing the dataset")))),
         };
-        gnnflow_pipelines::prepare_on(worker, threads, sign, &config, registry, out, &console).map_err(Error::from)
+        gnnflow_pipelines::prepare_on(worker, threads, on_state, &config, registry, out, &console).map_err(Error::from)
     })?;
     Ok(if rank == 0 { Prepared::Done(dataset) } else { Prepared::Elsewhere(0) })
 }

@@ -1,4 +1,4 @@
-//! A pipeline from its checked file to its results, in one process or in several.
+//! Runs a pipeline, in one process or in several.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -10,8 +10,8 @@ use gnnflow_pipelines::summary::{EpochRecord, SCHEMA, Seconds};
 use gnnflow_pipelines::{Config, Error as PipelineError, Job, Runtime, Summary, last_checkpoint, prepare, work};
 
 use crate::cluster::{
-    ClusterConfig, Fingerprints, Launcher, Liveness, Membership, Secret, execute, is_launched, is_supervised,
-    read_hosts, seat, seat_from_launcher,
+    ClusterConfig, Fingerprints, Launcher, Liveness, Membership, Secret, config_from_launcher, execute, is_launched,
+    is_supervised, rank_assignment, read_hosts,
 };
 use crate::console::Console;
 use crate::run_lock::RunLock;
@@ -19,30 +19,30 @@ use crate::tensor_workers::{self, TensorWorkers};
 use crate::threads::start_reading_threads;
 use crate::{Error, Outcome, RunOptions};
 
-/// Runs the stages that `config` has.
+/// Runs the stages of `config`: prepares the dataset, trains, infers.
 ///
-/// With `options.processes` above 1 this process prepares the dataset, starts the others and waits for them; the results
-/// are the first one's.
+/// With `options.processes` above 1, this process prepares the dataset, starts child processes and waits for them. Rank 0 of them has
+/// the results.
 ///
 /// # Errors
-/// Whatever ends the run; in a run of several processes, its first cause.
+/// The error that ended the run; with several processes, the first one of all.
 pub fn run(config: &Config, options: &RunOptions) -> Result<Outcome, Error> {
     tensor_workers::check(config)?;
-    let seat = find_seat(config, options)?;
-    if let Some(launch) = supervisor(config, options, seat.as_ref()) {
-        return Ok(Outcome::Elsewhere(launch.run()?));
+    let cluster = cluster_config(config, options)?;
+    if let Some(launcher) = supervisor(config, options, cluster.as_ref()) {
+        return Ok(Outcome::Elsewhere(launcher.run()?));
     }
     start_reading_threads()?;
-    let first = seat.as_ref().is_none_or(|seat| seat.rank == 0);
+    let first = cluster.as_ref().is_none_or(|cluster| cluster.rank == 0);
     let console = if first { options.console.clone() } else { Console::silent() };
-    // Processes that this run launches write under the lock of their parent.
+    // Child processes write under the lock of their parent.
     let _lock = (first && !is_launched()).then(|| RunLock::take(&options.run_dir)).transpose()?;
     let begin = Instant::now();
     let dataset = prepare(config, &options.registry, None, &console)?;
     let prepared = options.prepare_seconds.unwrap_or_else(|| begin.elapsed().as_secs_f64());
-    let size = seat.as_ref().map_or(options.processes, ClusterConfig::size);
+    let size = cluster.as_ref().map_or(options.processes, ClusterConfig::size);
     config.check_processes(size, dataset.manifest().parts())?;
-    // Every process comes to the same schedule by itself: the dataset decides.
+    // All processes choose the same schedule, because it depends on the dataset only.
     let mut resolved = config.clone();
     resolved.resolve_schedule()?;
     let config = &resolved;
@@ -50,47 +50,47 @@ pub fn run(config: &Config, options: &RunOptions) -> Result<Outcome, Error> {
         return prepared_only(config, options, dataset.manifest().parts(), prepared);
     };
 
-    if seat.is_none() && options.processes > 1 {
-        let mut launch = Launcher::new(options.processes);
-        launch.restarts = config.cluster.restarts as usize;
-        launch.checkpoint = Some(last_checkpoint(&options.run_dir));
-        // Children find the dataset prepared; the summary shall say how long it took.
-        launch.arguments.push(format!("--prepare-seconds={prepared}").into());
-        return Ok(Outcome::Elsewhere(launch.run()?));
+    if cluster.is_none() && options.processes > 1 {
+        let mut launcher = Launcher::new(options.processes);
+        launcher.restarts = config.cluster.restarts as usize;
+        launcher.checkpoint = Some(last_checkpoint(&options.run_dir));
+        // The children find a prepared dataset; this is the time for their summary.
+        launcher.arguments.push(format!("--prepare-seconds={prepared}").into());
+        return Ok(Outcome::Elsewhere(launcher.run()?));
     }
 
     if let Some(auto) = config.auto_schedule() {
-        console.say(&format!("train.schedule = \"auto\" is \"{}\": {}", auto.chosen, auto.because));
+        console.say(&format!("train.schedule = \"auto\" chooses \"{}\": {}", auto.chosen, auto.because));
     }
 
-    let (mut shared, mut across, mut resume) = (None, None, options.resume);
-    let membership = match seat {
+    let (mut secret, mut remote, mut resume) = (None, None, options.resume);
+    let membership = match cluster {
         None => Membership::single(config.cluster.stall_timeout.0),
-        Some(mut membership_config) => {
-            // Processes of one machine reach each other there.
-            let others =
-                membership_config.addresses.iter().enumerate().filter(|&(rank, _)| rank != membership_config.rank);
-            across = others.map(|(_, address)| address.clone()).find(|_| options.hosts.is_some());
-            shared = membership_config.secret.clone();
-            membership_config.fingerprints = Fingerprints {
+        Some(mut cluster) => {
+            // With a hosts file, other processes may be on other machines.
+            let others = cluster.addresses.iter().enumerate().filter(|&(rank, _)| rank != cluster.rank);
+            remote = others.map(|(_, address)| address.clone()).find(|_| options.hosts.is_some());
+            secret = cluster.secret.clone();
+            cluster.fingerprints = Fingerprints {
                 build: Fingerprints::of_build()?,
                 pipeline: config.fingerprint(),
                 dataset: dataset.manifest().fingerprint.clone(),
             };
-            membership_config.start_timeout = config.cluster.start_timeout.0;
-            membership_config.heartbeat_timeout = config.cluster.heartbeat_timeout.0;
-            membership_config.stall_timeout = config.cluster.stall_timeout.0;
-            // Going on or not is decided where the run folder is.
-            membership_config.announced = if options.resume { RESUMES.into() } else { String::new() };
-            let membership = Membership::join(membership_config)?;
+            cluster.start_timeout = config.cluster.start_timeout.0;
+            cluster.heartbeat_timeout = config.cluster.heartbeat_timeout.0;
+            cluster.stall_timeout = config.cluster.stall_timeout.0;
+            // Rank 0, which has the run folder, decides whether to resume.
+            cluster.announced = if options.resume { RESUMES.into() } else { String::new() };
+            let membership = Membership::join(cluster)?;
             resume = membership.announced() == RESUMES;
             membership
         }
     };
     let local = if options.hosts.is_some() { 1 } else { size };
     let liveness = membership.liveness();
-    let tensor_workers = TensorWorkers::new(config, shared, across, first)?;
-    let watch = Watch { console, warnings: options.console.clone(), liveness, epochs: train.epochs, tensor_workers };
+    let tensor_workers = TensorWorkers::new(config, secret, remote, first)?;
+    let runtime =
+        RunRuntime { console, warnings: options.console.clone(), liveness, epochs: train.epochs, tensor_workers };
     let job = Job {
         config: config.clone(),
         dataset,
@@ -99,40 +99,40 @@ pub fn run(config: &Config, options: &RunOptions) -> Result<Outcome, Error> {
         resume,
         threads: train.threads(local),
         prepare_seconds: prepared,
-        runtime: Arc::new(watch),
+        runtime: Arc::new(runtime),
     };
     let summary = execute(membership, move |worker| work(worker, &job).map_err(Error::from))?;
     Ok(summary.map_or(Outcome::Elsewhere(0), |summary| Outcome::Done(Box::new(summary))))
 }
 
-/// What rank 0 announces of a run that goes on after a checkpoint.
+/// The announcement of rank 0 in a run that continues from a checkpoint.
 const RESUMES: &str = "resume";
 
-/// The supervisor that this process is of its own rank of a hosts file, if the pipeline asks for restarts: another process
-/// then does the work. The children of `--processes` have a common parent, which starts them again.
-fn supervisor(config: &Config, options: &RunOptions, seat: Option<&ClusterConfig>) -> Option<Launcher> {
-    let rank = seat.filter(|_| !is_launched() && !is_supervised() && config.cluster.restarts > 0)?.rank;
-    let mut launch = Launcher::this_rank();
-    launch.restarts = config.cluster.restarts as usize;
-    launch.checkpoint = (rank == 0).then(|| last_checkpoint(&options.run_dir));
-    Some(launch)
+/// Returns the launcher that restarts this rank of a hosts file, if the pipeline has restarts and this process is not yet the launcher's
+/// child. The children of `--processes` have a common parent, which restarts them.
+fn supervisor(config: &Config, options: &RunOptions, cluster: Option<&ClusterConfig>) -> Option<Launcher> {
+    let rank = cluster.filter(|_| !is_launched() && !is_supervised() && config.cluster.restarts > 0)?.rank;
+    let mut launcher = Launcher::this_rank();
+    launcher.restarts = config.cluster.restarts as usize;
+    launcher.checkpoint = (rank == 0).then(|| last_checkpoint(&options.run_dir));
+    Some(launcher)
 }
 
-/// This process's place among several, if it has one: a child's, or a line of the hosts file.
-pub(crate) fn find_seat(config: &Config, options: &RunOptions) -> Result<Option<ClusterConfig>, Error> {
-    if let Some(child) = seat_from_launcher()? {
+/// Returns the cluster configuration of this process: from its parent, or from the hosts file. `None` for a single process.
+pub(crate) fn cluster_config(config: &Config, options: &RunOptions) -> Result<Option<ClusterConfig>, Error> {
+    if let Some(child) = config_from_launcher()? {
         return Ok(Some(child));
     }
     let Some(file) = &options.hosts else { return Ok(None) };
     let addresses = read_hosts(file)?;
     let environment = |name: &str| std::env::var(name).ok();
-    let Some(seat) = seat(options.rank, Some(addresses.len()), environment)? else { return Ok(None) };
-    let mut membership_config = ClusterConfig::new(seat.rank, addresses);
-    membership_config.secret = Secret::find(environment, config.cluster.secret_file.as_deref())?;
-    Ok(Some(membership_config))
+    let Some(assignment) = rank_assignment(options.rank, Some(addresses.len()), environment)? else { return Ok(None) };
+    let mut cluster = ClusterConfig::new(assignment.rank, addresses);
+    cluster.secret = Secret::find(environment, config.cluster.secret_file.as_deref())?;
+    Ok(Some(cluster))
 }
 
-/// The summary of a pipeline that ends with the prepared dataset.
+/// Writes and returns the summary of a pipeline without training.
 fn prepared_only(config: &Config, options: &RunOptions, partitions: usize, prepared: f64) -> Result<Outcome, Error> {
     let summary = Summary {
         schema: SCHEMA,
@@ -150,17 +150,17 @@ fn prepared_only(config: &Config, options: &RunOptions, partitions: usize, prepa
     Ok(Outcome::Done(Box::new(summary)))
 }
 
-/// Watches over the worker: tells the other processes that it lives, and the user how it goes.
-struct Watch {
+/// Reports the worker's progress to the other processes and to the user.
+struct RunRuntime {
     console: Console,
-    /// Also of a process that has nothing else to say.
+    /// Prints warnings, also where `console` is silent.
     warnings: Console,
     liveness: Liveness,
     epochs: usize,
     tensor_workers: Option<TensorWorkers>,
 }
 
-impl Runtime for Watch {
+impl Runtime for RunRuntime {
     fn turned(&self) {
         self.liveness.turned();
     }

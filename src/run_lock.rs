@@ -1,4 +1,4 @@
-//! The lock on a run folder: two runs that write into one folder at the same time would mix their results.
+//! The lock on a run folder. Two runs that write to one folder at the same time would mix their results.
 
 use std::fs::{File, TryLockError};
 use std::io::{Read, Seek, Write};
@@ -6,20 +6,20 @@ use std::path::Path;
 
 use gnnflow_pipelines::Error;
 
-/// Held for the time of a run by the process that writes its run folder. The system releases it when the process ends.
+/// A lock that the process that writes the run folder holds during a run. The system releases it when the process ends.
 #[derive(Debug)]
 pub(crate) struct RunLock {
     _file: File,
 }
 
 impl RunLock {
-    /// Name of the lock file in the run folder. It stays there after the run.
+    /// Name of the lock file in the run folder. The file remains after the run.
     const FILE: &str = ".lock";
 
-    /// Locks `run_dir`, which is created if it does not exist.
+    /// Locks `run_dir`. Creates the folder if it does not exist.
     ///
     /// # Errors
-    /// When another run has the folder, or the file cannot be created.
+    /// If another run has locked the folder, or the file cannot be created.
     pub(crate) fn take(run_dir: &Path) -> Result<Self, Error> {
         std::fs::create_dir_all(run_dir).map_err(Error::io("create", run_dir))?;
         let path = run_dir.join(Self::FILE);
@@ -29,7 +29,7 @@ impl RunLock {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
                 let mut owner = String::new();
-                // The number only helps to find the process; without it the message still says what to do.
+                // The process id is optional in the message.
                 let _ = file.read_to_string(&mut owner);
                 let owner = if owner.is_empty() { String::new() } else { format!(" (process {})", owner.trim()) };
                 return Err(Error::Usage(format!(

@@ -56,7 +56,7 @@ fn graphs_lead_to_each_and_the_run_says_why() {
 
         let one = place.run(&[&["run", "p.toml", "--run-dir", "run"], &sets[..]].concat());
         assert_eq!(one.code, 0, "{}", one.stderr);
-        let line = format!("train.schedule = \"auto\" is \"{wanted}\": {because}");
+        let line = format!("train.schedule = \"auto\" chooses \"{wanted}\": {because}");
         assert_eq!(one.stderr.matches(&line).count(), 1, "{}", one.stderr);
         let summary = common::summary(&place, "run");
         assert_eq!((&summary["schedule"], &summary["auto_schedule"]["because"]), (&wanted.into(), &because.into()));

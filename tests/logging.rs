@@ -71,8 +71,8 @@ fn log_level_comes_from_the_environment() {
         place.command(&args).env("GNNFLOW_LOG", level).output().unwrap()
     };
     let told = |level: &str| String::from_utf8(run(level).stderr).unwrap();
-    assert!(told("info").contains("all 2 processes have met"));
-    assert!(!told("warn").contains("all 2 processes have met"));
+    assert!(told("info").contains("all 2 processes are connected"));
+    assert!(!told("warn").contains("all 2 processes are connected"));
     let refused = run("loud");
     assert_eq!(refused.status.code(), Some(2));
     let stderr = String::from_utf8(refused.stderr).unwrap();

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use gnnflow::cluster::{Failure, Launcher, Membership, execute, seat_from_launcher};
+use gnnflow::cluster::{Failure, Launcher, Membership, config_from_launcher, execute};
 use timely::worker::Worker;
 
 /// Longest time that a worker parks.
@@ -10,7 +10,7 @@ pub(crate) const PARK: Option<Duration> = Some(Duration::from_millis(10));
 
 /// Runs `work` in two processes and returns the result of rank 0. The parent and rank 1 exit here.
 pub(crate) fn in_two_processes<T: Send + 'static>(work: impl Fn(&mut Worker) -> T + Send + Sync + 'static) -> T {
-    let Some(config) = seat_from_launcher().unwrap_or_else(|error| panic!("{error}")) else {
+    let Some(config) = config_from_launcher().unwrap_or_else(|error| panic!("{error}")) else {
         let code = Launcher::new(2).run().unwrap_or_else(|error| panic!("{error}"));
         std::process::exit(code.into());
     };

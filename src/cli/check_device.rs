@@ -1,4 +1,4 @@
-//! `gnnflow check-device`: whether a device computes what the CPU does.
+//! `gnnflow check-device`: compares a device with the CPU.
 
 use super::{Context, PipelineError, print, print_json};
 use crate::Error;
@@ -6,16 +6,16 @@ use gnnflow_nn as compute;
 use gnnflow_nn::DeviceReport;
 use std::path::{Path, PathBuf};
 
-/// Run every operation, forward and backward, on a device and compare with the CPU; the CPU itself with plain arithmetic.
+/// Run all operations, forward and backward, on a device, and compare the results with the CPU's.
 ///
-/// Prints a table (with --json, all of it) and writes all of it to a file. Ends with 4 when the device cannot be used or
-/// something differs by more than it may.
+/// `--device cpu` compares the CPU with plain arithmetic. All results are written to a JSON file; the table on stdout is a summary.
+/// The exit code is 4 if the device cannot be used or a difference is too large.
 #[derive(Debug, clap::Args)]
 pub(super) struct CheckDevice {
-    /// The device: "cuda" or "cpu".
+    /// Device: "cuda" or "cpu".
     #[arg(long, default_value = "cuda")]
     device: String,
-    /// Where the result goes, as JSON [default: check-device-DEVICE-DATE.json].
+    /// JSON file for the results [default: check-device-DEVICE-DATE.json].
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
 }
@@ -34,13 +34,12 @@ impl CheckDevice {
             return Ok(());
         }
         let (wrong, all) = (report.comparisons.iter().filter(|c| !c.passed).count(), report.comparisons.len());
-        let message =
-            format!("device {:?}: {wrong} of {all} comparisons are wrong; {} has all", self.device, file.display());
+        let message = format!("device {:?}: {wrong} of {all} comparisons failed; see {}", self.device, file.display());
         Err(PipelineError::Machine(message).into())
     }
 }
 
-/// A name with the time in it that every file system takes.
+/// Returns a file name with the device and the time, without colons, which some file systems do not allow.
 fn default_file(report: &DeviceReport) -> PathBuf {
     PathBuf::from(format!("check-device-{}-{}.json", report.device, report.date.replace(':', "")))
 }

@@ -1,19 +1,19 @@
-//! `gnnflow export`: a prepared dataset, back to Parquet.
+//! `gnnflow export`: converts a prepared dataset to Parquet.
 
 use super::{Context, print, print_json};
 use crate::Error;
 use gnnflow_data::{Dataset, export};
 use std::path::PathBuf;
 
-/// Write a prepared dataset back to Parquet, with the partition of every node, and a pipeline file that reads it.
+/// Convert a prepared dataset to Parquet, with the partition of every node, and write a pipeline file that reads it.
 #[derive(Debug, clap::Args)]
 pub(super) struct Export {
-    /// The folder of the dataset.
+    /// Folder of the dataset.
     dataset: PathBuf,
-    /// The folder for nodes.parquet, edges.parquet and pipeline.toml.
+    /// Output folder for nodes.parquet, edges.parquet and pipeline.toml.
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
-    /// Begin a new Parquet file after so many rows.
+    /// Maximum number of rows per Parquet file.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     file_rows: Option<u64>,
 }

@@ -1,22 +1,22 @@
-//! `gnnflow generate`: synthetic graphs as Parquet.
+//! `gnnflow generate`: writes synthetic graphs as Parquet.
 
 use super::{Context, print, print_json};
 use crate::Error;
 use gnnflow_pipelines::config;
 use std::path::PathBuf;
 
-/// Write a synthetic graph as Parquet: `nodes.parquet` and `edges.parquet`, to be read with `undirected = true`.
+/// Generate a synthetic graph: `nodes.parquet` and `edges.parquet`, to be read with `undirected = true`.
 #[derive(Debug, clap::Args)]
 pub(super) struct Generate {
-    /// planted: classes that show in edges and features, on which a GNN beats an MLP. rmat: power-law degrees, any size.
+    /// planted: edges and features depend on classes, so that a GNN beats an MLP. rmat: power-law degrees, any size.
     kind: Kind,
-    /// The folder to write into.
+    /// Output folder.
     #[arg(long)]
     out: PathBuf,
-    /// Two to this power is the number of nodes.
+    /// Number of nodes as a power of two: 10 is 1024 nodes.
     #[arg(long, conflicts_with = "nodes", value_parser = clap::value_parser!(u32).range(1..=31))]
     scale: Option<u32>,
-    /// Number of nodes; rmat takes the next power of two.
+    /// Number of nodes; rmat rounds it up to a power of two.
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..=4294967294))]
     nodes: Option<u64>,
     /// Number of edges.
@@ -25,7 +25,7 @@ pub(super) struct Generate {
     /// Edges per node [default: 10 for planted, 16 for rmat].
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..=1000000))]
     edge_factor: Option<u64>,
-    /// Width of the features; 0 for none [default: 64 for planted, none for rmat].
+    /// Number of features per node; 0 for none [default: 64 for planted, none for rmat].
     #[arg(long)]
     features: Option<usize>,
     /// Number of classes [default: 10 for planted, none for rmat].
@@ -37,13 +37,13 @@ pub(super) struct Generate {
     /// Distance of a class's mean feature from the origin, in standard deviations of the noise (planted) [default: 1.8].
     #[arg(long)]
     signal: Option<f64>,
-    /// Exponent of the degrees' power law (planted) [default: 2.5].
+    /// Exponent of the power law of the degrees (planted) [default: 2.5].
     #[arg(long)]
     degree_exponent: Option<f64>,
-    /// Seed: the same numbers give the same files.
+    /// Random seed; equal options and seeds give equal files.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Files per table; more than one makes folders of them.
+    /// Files per table; with more than one, each table is a folder.
     #[arg(long, default_value_t = 1)]
     files: usize,
 }

@@ -1,4 +1,4 @@
-//! `gnnflow import`: graphs as others keep them, made into Parquet.
+//! `gnnflow import`: converts graphs of other formats to Parquet.
 
 use super::{Context, print, print_json};
 use crate::Error;
@@ -6,23 +6,24 @@ use gnnflow_data::dataset::IdKind;
 use gnnflow_data::import::{Delimiter, Kind, NodeArrays, OgbPart, TextOptions};
 use std::path::PathBuf;
 
-/// Make a Parquet dump, and a pipeline file that reads it, from another format: an OGB download, an edge list as text
-/// (SNAP, CSV, TSV), a SciPy matrix (.npz), a METIS graph. Packed files (.gz, .zst) are unpacked on the way.
+/// Convert a graph to Parquet, and write a pipeline file that reads it.
+///
+/// Formats: OGB downloads, text edge lists (SNAP, CSV, TSV), SciPy matrices (.npz) and METIS graphs, also compressed (.gz, .zst).
 #[derive(Debug, clap::Args)]
 pub(super) struct Import {
-    /// What it is (ogb, text or snap, csv, tsv; npz; metis), unless the path's name tells; and a folder (ogb) or files.
+    /// Kind (ogb, text, snap, csv, tsv, npz, metis) [default: from the path's name], and a folder (ogb) or files.
     #[arg(required = true, value_name = "[KIND] PATH")]
     what: Vec<PathBuf>,
-    /// The folder for nodes.parquet, edges.parquet and pipeline.toml.
+    /// Output folder for nodes.parquet, edges.parquet and pipeline.toml.
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
-    /// Each edge stands once and counts both ways [default: what the format or its header says, or else not].
+    /// Each edge is listed once and counts in both directions [default: from the format or its header, else directed].
     #[arg(long, conflicts_with = "directed")]
     undirected: bool,
-    /// Edges count one way, as they stand.
+    /// Each edge counts in one direction.
     #[arg(long)]
     directed: bool,
-    /// Begin a new Parquet file after so many rows.
+    /// Maximum number of rows per Parquet file.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     file_rows: Option<u64>,
     #[command(flatten)]
@@ -34,9 +35,9 @@ pub(super) struct Import {
 }
 
 #[derive(Debug, clap::Args)]
-#[command(next_help_heading = "Text (a column is named by the header, or by its number, from 1)")]
+#[command(next_help_heading = "Text (COLUMN is a name in the header or a number from 1)")]
 struct Text {
-    /// blanks, tab, comma, semicolon, pipe, or a character [default: guessed].
+    /// Delimiter: blanks, tab, comma, semicolon, pipe, or a character [default: guessed].
     #[arg(long, value_name = "CHAR")]
     delimiter: Option<Delimiter>,
     /// Whether the first line names the columns [default: guessed].
@@ -45,54 +46,54 @@ struct Text {
     /// Whether ids are integers or strings [default: guessed].
     #[arg(long)]
     ids: Option<Ids>,
-    /// Edges: the source [default: a column with a usual name, or the first].
+    /// Edges: source [default: a column with a usual name, or the first].
     #[arg(long, value_name = "COLUMN")]
     src: Option<String>,
-    /// Edges: the destination [default: a column with a usual name, or the second].
+    /// Edges: destination [default: a column with a usual name, or the second].
     #[arg(long, value_name = "COLUMN")]
     dst: Option<String>,
-    /// Edges: the weight [default: "weight", if there is one].
+    /// Edges: weight [default: "weight", if there is one].
     #[arg(long, value_name = "COLUMN")]
     weight: Option<String>,
-    /// Edges: the time [default: "time" or "timestamp", if there is one].
+    /// Edges: time [default: "time" or "timestamp", if there is one].
     #[arg(long, value_name = "COLUMN")]
     time: Option<String>,
-    /// Edges: the type.
+    /// Edges: type.
     #[arg(long, value_name = "COLUMN")]
     edge_type: Option<String>,
-    /// Edges: the features, as in `a,b` or `3..8`.
+    /// Edges: features, as in `a,b` or `3..8`.
     #[arg(long, value_name = "COLUMNS", value_delimiter = ',')]
     edge_features: Vec<String>,
-    /// A file of nodes; may be given several times [default: the nodes are the ids that occur in edges].
+    /// File of nodes; may be repeated [default: the nodes are the ids that occur in edges].
     #[arg(long, value_name = "FILE")]
     nodes: Vec<PathBuf>,
-    /// Nodes: the id [default: a column with a usual name, or the first].
+    /// Nodes: id [default: a column with a usual name, or the first].
     #[arg(long, value_name = "COLUMN")]
     id: Option<String>,
-    /// Nodes: the label [default: "label", if there is one].
+    /// Nodes: label [default: "label", if there is one].
     #[arg(long, value_name = "COLUMN")]
     label: Option<String>,
-    /// Nodes: the split [default: "split", if there is one].
+    /// Nodes: split [default: "split", if there is one].
     #[arg(long, value_name = "COLUMN")]
     split: Option<String>,
-    /// Nodes: the type.
+    /// Nodes: type.
     #[arg(long, value_name = "COLUMN")]
     node_type: Option<String>,
-    /// Nodes: the features, as in `a,b` or `3..`.
+    /// Nodes: features, as in `a,b` or `3..`.
     #[arg(long, value_name = "COLUMNS", value_delimiter = ',')]
     features: Vec<String>,
 }
 
 #[derive(Debug, clap::Args)]
-#[command(next_help_heading = "npz and metis (an array is FILE.npy or FILE.npz:NAME, a row for each node)")]
+#[command(next_help_heading = "npz and metis (ARRAY is FILE.npy or FILE.npz:NAME, with one row per node)")]
 struct Arrays {
-    /// The features: a matrix, dense or sparse by rows.
+    /// Features: a matrix, dense or sparse (CSR).
     #[arg(long, value_name = "ARRAY")]
     features_from: Option<String>,
-    /// The labels: integers are classes, several columns of 0 and 1 are labels each, floats are values.
+    /// Labels: integers are classes, several columns of 0 and 1 are multiple labels, floats are values.
     #[arg(long, value_name = "ARRAY")]
     labels_from: Option<String>,
-    /// The split: 0 none, 1 train, 2 validation, 3 test.
+    /// Split: 0 none, 1 train, 2 validation, 3 test.
     #[arg(long, value_name = "ARRAY")]
     split_from: Option<String>,
 }
@@ -100,10 +101,10 @@ struct Arrays {
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "OGB")]
 struct Ogb {
-    /// Which split, where there are several.
+    /// Name of the split, if there are several.
     #[arg(long, value_name = "NAME")]
     ogb_split: Option<String>,
-    /// Parts of the download to go without.
+    /// Parts of the download to ignore.
     #[arg(long, value_delimiter = ',')]
     without: Vec<Part>,
 }
@@ -149,7 +150,7 @@ impl Import {
 
     fn import(self) -> Result<gnnflow_data::import::Import, Error> {
         let Self { mut what, out, undirected, directed, file_rows, text, arrays, ogb } = self;
-        // The first word is a kind if it is one's name, and a path comes after it.
+        // The first word is a kind if it names one and a path follows it.
         let mut kind = None;
         if what.len() > 1
             && let Some(word) = what[0].to_str()

@@ -1,4 +1,4 @@
-//! `gnnflow inspect`: what is in a dump, a prepared dataset, or a run folder.
+//! `gnnflow inspect`: describes a dump, a prepared dataset or a run folder.
 
 use super::{Context, print, print_json};
 use crate::{Error, report};
@@ -7,10 +7,10 @@ use gnnflow_pipelines::summary::EpochRecord;
 use gnnflow_pipelines::{Summary, verify_tensors};
 use std::path::PathBuf;
 
-/// Tell what is in Parquet files, a prepared dataset, or a run folder. The checksums of a dataset's files and of a run's model are verified.
+/// Describe Parquet files, a prepared dataset or a run folder, and verify the checksums of datasets and models.
 #[derive(Debug, clap::Args)]
 pub(super) struct Inspect {
-    /// A Parquet file, a folder of them (either may be a URL), a prepared dataset, or a run folder.
+    /// Parquet file, folder of Parquet files (either may be a URL), prepared dataset, or run folder.
     path: PathBuf,
 }
 
@@ -25,7 +25,7 @@ impl Inspect {
         }
     }
 
-    /// A finished run has a summary; one under way, or one that failed, has only its epochs.
+    /// Describes a run by its summary, or by its epochs if it is still running or has failed.
     fn run(&self, context: &Context) -> Result<(), Error> {
         let model = self.path.join("model.safetensors");
         if model.is_file() {
@@ -41,6 +41,6 @@ impl Inspect {
         }
         let path = self.path.display();
         let last = epochs.last().map_or_else(String::new, |last| format!(", the last with loss {:.4}", last.loss));
-        print(&format!("{path}: a run that is not finished: {} epochs{last}\n", epochs.len()))
+        print(&format!("{path}: an unfinished run with {} epochs{last}\n", epochs.len()))
     }
 }

@@ -1,7 +1,7 @@
-//! Ctrl-C while nothing finer listens for it.
+//! The signal handlers of commands that do not run a cluster.
 
-/// Makes SIGINT and SIGTERM end the process with exit code 130 and one line on stderr. What was being written has not been
-/// renamed into its place, so that nothing half-written can be mistaken for whole. A cluster's run replaces this while it lasts.
+/// Makes SIGINT and SIGTERM end the process with exit code 130 and one line on stderr. Files are renamed to their final names only
+/// when they are complete, so an interruption leaves no partial ones. A run replaces these handlers while it executes.
 pub(super) fn end_with_130() {
     extern "C" fn end(_: libc::c_int) {
         const LINE: &[u8] = b"error: interrupted\n";
@@ -12,7 +12,7 @@ pub(super) fn end_with_130() {
         }
     }
     for signal in [libc::SIGINT, libc::SIGTERM] {
-        // SAFETY: both places are valid; `end` calls async-signal-safe functions only.
+        // SAFETY: `old` and `action` are valid; `end` calls async-signal-safe functions only.
         unsafe {
             let mut old: libc::sigaction = std::mem::zeroed();
             libc::sigaction(signal, std::ptr::null(), &mut old);

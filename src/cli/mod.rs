@@ -1,7 +1,6 @@
 //! The command line: one file per command.
 //!
-//! stdout is data, stderr is for messages. An error is one line `error: …` on stderr for each thing that is wrong, and the exit code
-//! says whose fault it is.
+//! Results are on stdout, messages on stderr. Each error is one line `error: …`; the exit code names what is at fault.
 
 mod check_device;
 mod export;
@@ -26,13 +25,13 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Trains graph neural networks: Parquet in, model, predictions and embeddings out, as one dataflow in one process or many.
+/// Train graph neural networks on Parquet data, as one dataflow in one or more processes.
 #[derive(Debug, Parser)]
 #[command(name = "gnnflow", version, after_help = EXIT_CODES, disable_help_subcommand = true)]
 struct Args {
     #[command(subcommand)]
     command: Command,
-    /// Say nothing on stderr but errors.
+    /// Print only errors on stderr.
     #[arg(long, short, global = true)]
     quiet: bool,
     /// Print results as JSON on stdout.
@@ -40,8 +39,8 @@ struct Args {
     json: bool,
 }
 
-const EXIT_CODES: &str = "Exit codes: 0 done; 2 the command line or the pipeline file; 3 the input data; 4 this machine (disk, memory, \
-port, device); 5 the cluster (a peer lost, stalled, refused); 70 a bug of ours; 130 interrupted.";
+const EXIT_CODES: &str = "Exit codes: 0 success; 2 the command line or the pipeline file; 3 the input data; 4 this machine (disk, \
+memory, port, device); 5 the cluster (a process is lost, stalled or refused); 70 a bug in gnnflow; 130 interrupted.";
 
 #[derive(Debug, Subcommand)]
 enum Command {
@@ -57,12 +56,12 @@ enum Command {
     TensorWorker(tensor_worker::TensorWorker),
 }
 
-/// A pipeline file and what to change in it.
+/// A pipeline file, and keys that the command line overrides.
 #[derive(Debug, clap::Args)]
 struct Pipeline {
     /// The pipeline file.
     file: PathBuf,
-    /// Change a key of the pipeline, as in `--set train.epochs=5`. The value is TOML; a word that is no TOML is a string.
+    /// Override a key, as in `--set train.epochs=5`. The value is TOML; a word that is not TOML is a string.
     #[arg(long = "set", value_name = "KEY=VALUE")]
     sets: Vec<String>,
 }
@@ -75,18 +74,18 @@ impl Pipeline {
     }
 }
 
-/// What every command gets.
+/// The input that all commands share.
 struct Context {
     json: bool,
     console: Console,
     registry: Registry,
 }
 
-/// Runs the command that `args` (the program's name first) asks for.
+/// Parses `args`, with the program's name first, runs the command, and prints its error.
 pub(crate) fn main(args: impl IntoIterator<Item = OsString>, registry: Registry) -> ExitCode {
     let args = match Args::try_parse_from(args) {
         Ok(args) => args,
-        // `--help` and `--version` come this way too, with code 0.
+        // `--help` and `--version` are errors of clap with exit code 0.
         Err(error) => {
             let _ = error.print();
             return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
@@ -99,7 +98,7 @@ pub(crate) fn main(args: impl IntoIterator<Item = OsString>, registry: Registry)
         return ExitCode::from(2);
     }
     let context = Context { json: args.json, console, registry };
-    match crate::panics::guarded(|| execute(args.command, context)) {
+    match crate::panics::run_guarded(|| execute(args.command, context)) {
         Ok(code) => ExitCode::from(code),
         Err(error) => {
             for line in error.to_string().lines() {
@@ -111,7 +110,7 @@ pub(crate) fn main(args: impl IntoIterator<Item = OsString>, registry: Registry)
 }
 
 fn execute(command: Command, context: Context) -> Result<u8, Error> {
-    // A run starts them itself, and not in a process that only watches over others; the last two need none.
+    // `run` starts them later, only in processes that read files. The last two commands do not need them.
     if !matches!(command, Command::Run(_) | Command::TensorWorker(_) | Command::Reference(_)) {
         start_reading_threads()?;
     }
@@ -129,7 +128,7 @@ fn execute(command: Command, context: Context) -> Result<u8, Error> {
     }
 }
 
-/// Prints data. A reader that has gone away, like `head`, is content: that ends the program with 0.
+/// Prints results on stdout. If the reader has closed the pipe, as `head` does, the program ends with exit code 0.
 fn print(text: &str) -> Result<(), Error> {
     let mut stdout = std::io::stdout().lock();
     match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
@@ -138,7 +137,6 @@ fn print(text: &str) -> Result<(), Error> {
     }
 }
 
-/// Prints `value` as JSON.
 fn print_json(value: &impl serde::Serialize) -> Result<(), Error> {
     let text = serde_json::to_string_pretty(value).map_err(|error| PipelineError::Bug(error.to_string()))?;
     print(&(text + "\n"))
@@ -150,7 +148,7 @@ mod tests {
     use clap::CommandFactory;
 
     #[test]
-    fn the_declaration_of_all_arguments_is_sound() {
+    fn declaration_of_all_arguments_is_valid() {
         Args::command().debug_assert();
     }
 }

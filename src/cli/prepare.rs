@@ -1,4 +1,4 @@
-//! `gnnflow prepare`: the stages `[graph]` and `[partition]` only.
+//! `gnnflow prepare`: runs only the sections `[graph]` and `[partition]`.
 
 use super::{Context, Pipeline, print, print_json};
 use crate::prepare::prepare;
@@ -6,21 +6,21 @@ use crate::{Error, PrepareOptions, Prepared, report};
 use gnnflow_data::prepare::Quality;
 use std::path::PathBuf;
 
-/// Prepare the dataset of a pipeline and stop: read, cut, and write partitions, with a report of the cut's quality.
+/// Prepare the dataset of a pipeline: read, partition and write the graph, and report the quality of the partition.
 #[derive(Debug, clap::Args)]
 pub(super) struct Prepare {
     #[command(flatten)]
     pipeline: Pipeline,
-    /// The folder for the dataset [default: what the file says, or .gnnflow/ beside it].
+    /// Output folder [default: from the pipeline file, or .gnnflow/ beside it].
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// Processes on this machine that prepare it together. They write the same bytes as one.
+    /// Number of processes on this machine; it does not change the dataset.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
     processes: u16,
-    /// A file with one line `host:port` per process across machines that share their files; start this command once for each.
+    /// File with one line `host:port` per process, for machines that share their files; start this command once per line.
     #[arg(long, value_name = "FILE", conflicts_with = "processes")]
     hosts: Option<PathBuf>,
-    /// This process's line in the hosts file, from 0 [default: what Slurm, MPI or torchrun say in the environment].
+    /// This process's line in the hosts file, from 0 [default: from the variables of Slurm, MPI or torchrun].
     #[arg(long, value_name = "K", requires = "hosts")]
     rank: Option<usize>,
 }
@@ -29,7 +29,7 @@ impl Prepare {
     pub(super) fn execute(self, context: &Context) -> Result<u8, Error> {
         let config = self.pipeline.load(&context.registry)?;
         if config.graph.dataset.is_some() {
-            return Err(config.problem("graph.dataset", "is prepared already; there is nothing to do").into());
+            return Err(config.problem("graph.dataset", "the dataset is already prepared; use `gnnflow run`").into());
         }
         let options = PrepareOptions {
             processes: usize::from(self.processes),

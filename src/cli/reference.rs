@@ -1,10 +1,10 @@
-//! `gnnflow reference`: every key of a pipeline file.
+//! `gnnflow reference`: prints all configuration keys.
 
 use super::{Context, print, print_json};
 use crate::Error;
 use gnnflow_pipelines::config::reference;
 
-/// Print every key of a pipeline file with its type, default and meaning; with --json, as a JSON Schema.
+/// Print all keys of a pipeline file with type, default and meaning; with --json, as a JSON Schema.
 #[derive(Debug, clap::Args)]
 pub(super) struct Reference {}
 

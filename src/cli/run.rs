@@ -1,4 +1,4 @@
-//! `gnnflow run`: a pipeline from its file to its results.
+//! `gnnflow run`: runs a pipeline.
 
 use super::{Context, Pipeline, print, print_json};
 use crate::options::{Outcome, RunOptions};
@@ -7,30 +7,30 @@ use gnnflow_data::prepare::Quality;
 use gnnflow_pipelines::Plan;
 use std::path::PathBuf;
 
-/// Run a pipeline: prepare the dataset when it is missing or stale, train, infer; as the sections of the file say.
+/// Run a pipeline: prepare the dataset if it is missing or stale, then train and infer.
 #[derive(Debug, clap::Args)]
 pub(super) struct Run {
     #[command(flatten)]
     pipeline: Pipeline,
-    /// Processes on this machine, at most as many as partitions. They give the same results as one.
+    /// Number of processes on this machine, at most one per partition; it does not change results.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
     processes: u16,
-    /// A file with one line `host:port` per process of a run across machines; start this command once for each.
+    /// File with one line `host:port` per process, for a run across machines; start this command once per line.
     #[arg(long, value_name = "FILE", conflicts_with = "processes")]
     hosts: Option<PathBuf>,
-    /// This process's line in the hosts file, from 0 [default: what Slurm, MPI or torchrun say in the environment].
+    /// This process's line in the hosts file, from 0 [default: from the variables of Slurm, MPI or torchrun].
     #[arg(long, value_name = "K", requires = "hosts")]
     rank: Option<usize>,
-    /// The run folder [default: runs/NAME].
+    /// Run folder [default: runs/NAME].
     #[arg(long, value_name = "DIR")]
     run_dir: Option<PathBuf>,
-    /// Go on after the last whole checkpoint in the run folder.
+    /// Continue after the last checkpoint in the run folder.
     #[arg(long)]
     resume: bool,
-    /// Set for the processes that `--processes` starts.
+    /// Duration of the preparation; set for the processes that `--processes` starts.
     #[arg(long, hide = true, value_name = "SECONDS")]
     prepare_seconds: Option<f64>,
-    /// Print the plan (stages, sizes, memory, messages) and do nothing.
+    /// Print the plan (stages, sizes, memory, messages) and exit.
     #[arg(long)]
     dry_run: bool,
 }
@@ -69,7 +69,7 @@ impl Run {
         match crate::run::run(&config, &options)? {
             Outcome::Elsewhere(code) => Ok(code),
             Outcome::Done(summary) => {
-                // A dataset of an older version may have no such report.
+                // A dataset of an older version may have no quality report.
                 let quality = Quality::read(config.dataset_folder()).ok();
                 report::write(&run_dir, &summary, quality.as_ref())?;
                 if context.json {

@@ -4,17 +4,16 @@ use super::Context;
 use crate::Error;
 use std::path::PathBuf;
 
-/// Run node tasks for full-graph and tensor-parallel training, without any state of a run.
+/// Compute node tasks for full-graph and tensor-parallel training.
 ///
-/// With `--listen`, it serves all runs whose `train.tensor_workers.hosts` name it, until it is stopped. With `--connect`, it registers with the run whose
-/// `train.tensor_workers.accept` is this address, and ends with that run. It may start and stop at any time.
+/// With `--listen`, it serves all runs whose `train.tensor_workers.hosts` names it, until it is stopped. With `--connect`, it registers
+/// with the run whose `train.tensor_workers.accept` is this address, and ends with that run. It may start and stop at any time.
 ///
-/// It speaks Arrow Flight with clients that prove the secret. Nothing is encrypted. It prints its address, the run at which it has registered,
-/// and the end of that run.
+/// It speaks Arrow Flight with clients that prove the secret; nothing is encrypted.
 #[derive(Debug, clap::Args)]
 pub(super) struct TensorWorker {
-    /// Address to listen at; port 0 is any free port. With `--connect`, the run's processes must reach this address [default: this
-    /// machine's address towards the run, any port].
+    /// Address to listen at; port 0 is any free port [default with `--connect`: this machine's address towards the run, any port].
+    /// With `--connect`, the run's processes must reach this address.
     #[arg(long, value_name = "HOST:PORT", required_unless_present = "connect")]
     listen: Option<String>,
     /// Register with the run whose `train.tensor_workers.accept` is this address, and end when the run is over.
@@ -29,7 +28,7 @@ pub(super) struct TensorWorker {
     /// File with the secret, if GNNFLOW_SECRET is not set.
     #[arg(long, value_name = "FILE")]
     secret_file: Option<PathBuf>,
-    /// End when standard input ends: for the workers that a run launches.
+    /// End when standard input ends; set for workers that a run launches.
     #[arg(long, hide = true)]
     until_input_ends: bool,
 }
@@ -41,7 +40,7 @@ impl TensorWorker {
         use crate::tensor_workers::{Limits, RegisterAt, default_listen_address, listen};
         use std::time::Duration;
 
-        crate::panics::tell_at_once();
+        crate::panics::print_immediately();
         let secret = Secret::find(|name| std::env::var(name).ok(), self.secret_file.as_deref())?;
         let cores = || std::thread::available_parallelism().map_or(1, usize::from);
         let wait = Duration::from_secs(self.wait.into());

@@ -1,4 +1,4 @@
-//! `gnnflow update`: a prepared dataset, kept right while edges come and go and nodes come.
+//! `gnnflow update`: applies added and removed edges and new nodes to a prepared dataset.
 
 use super::{Context, print, print_json};
 use crate::{Error, report};
@@ -8,32 +8,34 @@ use gnnflow_dataflow::incremental::Differential;
 use gnnflow_pipelines::Error as PipelineError;
 use std::path::{Path, PathBuf};
 
-/// Bring a prepared dataset up to date without preparing it again: edges that come and go, nodes that come. Their columns
-/// are those that the dataset was prepared from. Nodes whose neighbourhood has changed are listed in its affected.parquet.
+/// Apply added and removed edges and new nodes to a prepared dataset, without preparing it again.
+///
+/// The input files have the columns of the files from which the dataset was prepared. The nodes whose neighborhood has changed are
+/// written to affected.parquet in the dataset's folder.
 #[derive(Debug, clap::Args)]
 pub(super) struct Update {
-    /// The folder of the dataset.
+    /// Folder of the dataset.
     dataset: PathBuf,
-    /// Edges that come: Parquet files, or folders of them.
+    /// Edges to add: Parquet files, or folders of them.
     #[arg(long, value_name = "PATH", num_args = 1..)]
     edges: Vec<PathBuf>,
-    /// Edges that go, before others come: both ends and, where edges have types, the type.
+    /// Edges to remove, before any are added: both ends and, if edges have types, the type.
     #[arg(long, value_name = "PATH", num_args = 1..)]
     remove: Vec<PathBuf>,
-    /// Nodes that come, before any edge does.
+    /// Nodes to add, before any edges are added.
     #[arg(long, value_name = "PATH", num_args = 1..)]
     nodes: Vec<PathBuf>,
-    /// Several batches, one after the other: a folder of folders, in order of their names, each of which holds
-    /// edges.parquet, remove.parquet or nodes.parquet (files, or folders of them).
+    /// Folder of batches, applied in the order of their names; a batch is a folder with edges.parquet, remove.parquet or
+    /// nodes.parquet (files, or folders of them).
     #[arg(long, value_name = "DIR", conflicts_with_all = ["edges", "remove", "nodes"])]
     batches: Option<PathBuf>,
-    /// Leave the dataset as it is, and write the new one here.
+    /// Write the new dataset to this folder, and keep the old one.
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// What to do when an edge that is to be removed is not there.
+    /// What to do if an edge to remove does not exist.
     #[arg(long, value_name = "POLICY", value_enum, default_value_t)]
     missing: Policy,
-    /// List the nodes whose neighbourhood of so many hops has changed: the layers of the model, and one more for GCN.
+    /// Hops over which a change affects nodes: the model's number of layers, one more for GCN.
     #[arg(long, value_name = "K", default_value_t = 2)]
     hops: u32,
 }
@@ -82,13 +84,13 @@ impl Update {
             updated.seconds,
         );
         for (count, what) in [
-            (counts.duplicates_dropped, "added edges were there already"),
-            (counts.unknown_dropped, "added rows name unknown nodes"),
-            (counts.self_loops_dropped, "added rows lead from a node to itself"),
-            (counts.missing_ignored, "rows to be removed were not there"),
+            (counts.duplicates_dropped, "added edges that existed already"),
+            (counts.unknown_dropped, "added edges of unknown nodes"),
+            (counts.self_loops_dropped, "added self-loops"),
+            (counts.missing_ignored, "edges to remove that did not exist"),
         ] {
             if count > 0 {
-                text += &format!("left out: {count} {what}\n");
+                text += &format!("skipped: {count} {what}\n");
             }
         }
         let affected = updated.dataset.join(AFFECTED);
@@ -96,7 +98,6 @@ impl Update {
     }
 }
 
-/// The batches in a folder.
 fn batches(folder: &Path) -> Result<Vec<Batch>, Error> {
     let list = |e| PipelineError::io("list", folder)(e);
     let mut folders = Vec::new();
@@ -107,11 +108,11 @@ fn batches(folder: &Path) -> Result<Vec<Batch>, Error> {
         }
     }
     folders.sort();
-    let there = |path: PathBuf| if path.exists() { vec![path] } else { Vec::new() };
+    let existing = |path: PathBuf| if path.exists() { vec![path] } else { Vec::new() };
     let batch = |folder: PathBuf| Batch {
-        nodes: there(folder.join("nodes.parquet")),
-        remove: there(folder.join("remove.parquet")),
-        edges: there(folder.join("edges.parquet")),
+        nodes: existing(folder.join("nodes.parquet")),
+        remove: existing(folder.join("remove.parquet")),
+        edges: existing(folder.join("edges.parquet")),
     };
     Ok(folders.into_iter().map(batch).collect())
 }

@@ -1,4 +1,4 @@
-//! What a process must know before it meets the others.
+//! The configuration of a process that joins a run.
 
 use std::fs::File;
 use std::io::{self, Read, Seek};
@@ -12,45 +12,45 @@ use sha2::{Digest, Sha256};
 use super::hosts::check_address;
 use super::{ClusterError, Secret};
 
-/// What must be equal in all processes of a run: short texts, such as hashes. Compared as text, shown in errors.
+/// Short texts, such as hashes, that must be equal in all processes of a run. Errors show them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Fingerprints {
-    /// The program: its version and what tells one build from another, see [`Fingerprints::of_build`].
+    /// The version and build of the program, see [`Fingerprints::of_build`].
     pub build: String,
     /// The resolved pipeline.
     pub pipeline: String,
-    /// The prepared dataset; empty when it does not exist yet (then see [`Membership::agree`](super::Membership::agree)).
+    /// The prepared dataset; empty if it does not exist yet, see [`Membership::agree`](super::Membership::agree).
     pub dataset: String,
 }
 
 impl Fingerprints {
-    /// The fingerprint of the running program: version, and the first bytes of the identity that the linker gave the
-    /// executable (a hash of all that is in it), or of its SHA-256 where the linker gave none.
+    /// Returns the fingerprint of the running program: its version, and the first bytes of the linker's build id, which is a hash of the
+    /// executable, or of its SHA-256 if there is no build id.
     ///
-    /// Hashing would take every process of every run a quarter of a second, as there are hundreds of megabytes of lines for backtraces.
+    /// The build id saves a quarter of a second of hashing in each process: debug information has hundreds of megabytes.
     ///
     /// # Errors
-    /// [`ClusterError::System`] when the executable cannot be read.
+    /// [`ClusterError::System`] if the executable cannot be read.
     pub fn of_build() -> Result<String, ClusterError> {
         let failed = |e| ClusterError::system("read the running executable for its fingerprint", &e);
         let mut file = File::open("/proc/self/exe").map_err(failed)?;
-        let identity = match linked(&file) {
-            Some(identity) => shortened(&identity),
-            None => shortened(&hash_of(&mut file).map_err(failed)?),
+        let identity = match build_id(&file) {
+            Some(identity) => short_hex(&identity),
+            None => short_hex(&file_hash(&mut file).map_err(failed)?),
         };
         Ok(format!("{} {identity}", env!("CARGO_PKG_VERSION")))
     }
 }
 
-/// The identity that the linker wrote into a program.
-fn linked(file: &File) -> Option<Vec<u8>> {
+/// Returns the build id that the linker has written into a program.
+fn build_id(file: &File) -> Option<Vec<u8>> {
     let file = ReadCache::new(file);
     let program = object::File::parse(&file).ok()?;
     Some(program.build_id().ok()??.to_vec())
 }
 
-/// The SHA-256 of a whole file.
-fn hash_of(file: &mut File) -> io::Result<Vec<u8>> {
+/// Returns the SHA-256 of a file.
+fn file_hash(file: &mut File) -> io::Result<Vec<u8>> {
     file.rewind()?;
     let (mut hash, mut buffer) = (Sha256::new(), vec![0; 1 << 18]);
     loop {
@@ -61,44 +61,42 @@ fn hash_of(file: &mut File) -> io::Result<Vec<u8>> {
     }
 }
 
-/// The first bytes of the SHA-256 of `bytes`, in hexadecimal digits.
+/// Returns the first bytes of the SHA-256 of `bytes`, in hexadecimal digits.
 pub(super) fn short_hash(bytes: &[u8]) -> String {
-    shortened(&Sha256::digest(bytes))
+    short_hex(&Sha256::digest(bytes))
 }
 
-fn shortened(hash: &[u8]) -> String {
+fn short_hex(hash: &[u8]) -> String {
     hex(&hash[..8])
 }
 
-/// Everything that [`Membership::join`](super::Membership::join) needs. Start from [`ClusterConfig::new`].
+/// The configuration for [`Membership::join`](super::Membership::join). [`ClusterConfig::new`] has defaults.
 #[derive(Debug)]
 pub struct ClusterConfig {
     /// Number of this process.
     pub rank: usize,
     /// `host:port` of every rank, in rank order.
     pub addresses: Vec<String>,
-    /// A socket that already listens at this rank's address; otherwise `join` opens it.
+    /// A socket that listens at this rank's address. If `None`, `join` opens one.
     pub listener: Option<TcpListener>,
-    /// The shared secret; may be absent only when all addresses are loopback addresses.
+    /// The shared secret. Optional only if all addresses are loopback addresses.
     pub secret: Option<Secret>,
-    /// What must be equal everywhere.
+    /// Fingerprints that must be equal in all processes.
     pub fingerprints: Fingerprints,
-    /// Names this run and attempt, so that a process left over from an earlier attempt is not taken for a member.
-    /// Empty when nobody numbers attempts.
+    /// Name of the run and attempt, so that processes of an earlier attempt cannot join. Empty without a launcher.
     pub run: String,
-    /// A text that rank 0 tells all others while they meet, see [`Membership::announced`](super::Membership::announced).
-    /// What the other ranks write here does not matter.
+    /// A text that rank 0 sends to all others, see [`Membership::announced`](super::Membership::announced). Ignored in other ranks.
     pub announced: String,
-    /// All ranks must have met within this time.
+    /// Maximum time until all ranks have joined.
     pub start_timeout: Duration,
-    /// A peer that is silent for this long is lost.
+    /// A peer that sends nothing for this time is lost.
     pub heartbeat_timeout: Duration,
-    /// A peer whose worker does not turn its loop for this long, and is not marked busy, is lost.
+    /// A peer whose worker does not turn its loop for this time, and is not busy, is lost.
     pub stall_timeout: Duration,
 }
 
 impl ClusterConfig {
-    /// Rank and addresses, with the default time limits: 120 s to start, 10 s of silence, 120 s of standing still.
+    /// Makes a configuration with the default timeouts: start 120 s, heartbeat 10 s, stall 120 s.
     pub fn new(rank: usize, addresses: Vec<String>) -> Self {
         ClusterConfig {
             rank,
@@ -114,12 +112,12 @@ impl ClusterConfig {
         }
     }
 
-    /// Number of processes.
+    /// Returns the number of processes.
     pub fn size(&self) -> usize {
         self.addresses.len()
     }
 
-    /// What can be checked before any socket is opened.
+    /// Checks the configuration before any socket is opened.
     pub(super) fn check(&self) -> Result<(), ClusterError> {
         let usage = |problem: String| Err(ClusterError::Usage(problem));
         if self.rank >= self.size() {
@@ -136,22 +134,22 @@ impl ClusterConfig {
             ("stall_timeout", self.stall_timeout),
         ] {
             if value.is_zero() {
-                return usage(format!("{name} must be longer than nothing"));
+                return usage(format!("{name} is 0; it must be greater"));
             }
         }
         if self.secret.is_none()
             && let Some(remote) = self.addresses.iter().find(|address| !is_loopback(address))
         {
             return usage(format!(
-                "{remote} is not a loopback address, so the processes need a shared secret: set GNNFLOW_SECRET, or \
-                 secret_file in [cluster], to the same text on every host"
+                "{remote} is not a loopback address, so the processes need a shared secret; set GNNFLOW_SECRET, or \
+                 cluster.secret_file, to the same text on every host"
             ));
         }
         Ok(())
     }
 }
 
-/// Whether an address surely stays on this machine. Names other than localhost that do not resolve are taken for remote.
+/// Returns whether an address is on this machine. Names other than localhost that do not resolve count as remote.
 pub(super) fn is_loopback(address: &str) -> bool {
     match address.to_socket_addrs() {
         Ok(found) => {
@@ -169,7 +167,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_secret_is_needed_beyond_loopback() {
+    fn remote_addresses_need_a_secret() {
         let local = ClusterConfig::new(0, vec!["127.0.0.1:7000".into(), "localhost:7001".into(), "[::1]:7002".into()]);
         assert_eq!(local.check(), Ok(()));
         let mut remote = ClusterConfig::new(0, vec!["127.0.0.1:7000".into(), "192.0.2.1:7000".into()]);
@@ -185,14 +183,14 @@ mod tests {
     }
 
     #[test]
-    fn the_build_has_a_fingerprint() {
+    fn build_fingerprint_is_stable() {
         let build = Fingerprints::of_build().unwrap();
         assert_eq!(build, Fingerprints::of_build().unwrap());
         assert!(build.starts_with(env!("CARGO_PKG_VERSION")));
-        // A file that is no program has no identity; its hash takes the place.
+        // Other files have no build id.
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(b"abc").unwrap();
-        assert_eq!(linked(&file), None);
-        assert_eq!(shortened(&hash_of(&mut file).unwrap()), "ba7816bf8f01cfea");
+        assert_eq!(build_id(&file), None);
+        assert_eq!(short_hex(&file_hash(&mut file).unwrap()), "ba7816bf8f01cfea");
     }
 }

@@ -1,8 +1,7 @@
-//! The control mesh: heartbeats between all pairs of processes, and the first cause told to everybody.
+//! The control connections: heartbeats between all pairs of processes, and the first cause of failure, sent to all.
 //!
-//! One thread reads each peer's frames; one thread, the monitor, sends this process's heartbeats, watches the peers'
-//! clocks, and carries whatever cause is posted on the board to all others. A connection that closes without a goodbye is
-//! a lost peer; a goodbye makes finishing at different times no failure.
+//! One thread per peer reads frames. One thread, the monitor, sends heartbeats, checks the peers' timeouts, and sends the first cause to
+//! all peers. A connection that closes without a goodbye is a lost peer. Processes may finish at different times, each with a goodbye.
 
 use std::collections::HashMap;
 use std::io::{self, ErrorKind, Write};
@@ -21,16 +20,16 @@ use super::signals::{self, Signals};
 use super::wire::{read_frame, write_frame};
 use super::{ClusterError, Liveness};
 
-/// How long a cause waits for somebody to return it to the caller before the monitor ends the process itself.
-const UNHEARD: Duration = Duration::from_secs(2);
-/// Longest value that is compared as it is, in bytes.
-const LONG_VALUE: usize = 1024;
-/// How long a process that hears that another one was interrupted waits for the same signal.
-const ALL_INTERRUPTED: Duration = Duration::from_secs(1);
-/// How long a process that has finished waits for the goodbyes of the others.
-const GOODBYE: Duration = Duration::from_secs(2);
+/// Maximum time for the caller to receive a cause. After it, the monitor ends the process.
+const CALLER_TIMEOUT: Duration = Duration::from_secs(2);
+/// Maximum bytes of a value that is compared directly, not by its hash.
+const MAX_VALUE_BYTES: usize = 1024;
+/// Maximum wait for this process's own signal after another process was interrupted.
+const SIGNAL_TIMEOUT: Duration = Duration::from_secs(1);
+/// Maximum wait of a finished process for the goodbyes of the others.
+const GOODBYE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What crosses a control connection.
+/// A message on a control connection.
 #[derive(Debug, Serialize, Deserialize)]
 enum Frame {
     Heartbeat { turns: u64, completed: u64, phase: Phase, label: String },
@@ -39,36 +38,36 @@ enum Frame {
     Goodbye,
 }
 
-/// What is known of one peer.
+/// The state of one peer.
 #[derive(Debug)]
 struct Peer {
     writer: Option<TcpStream>,
     attached: bool,
     goodbye: bool,
-    /// When its last frame came, and when its worker last moved.
-    heard: Instant,
-    moved: Instant,
+    /// Time of its last frame, and of its worker's last turn.
+    last_frame: Instant,
+    last_turn: Instant,
     progress: ProgressClock,
     turns: u64,
     phase: Phase,
     label: String,
-    agreed: HashMap<String, String>,
+    values: HashMap<String, String>,
 }
 
 impl Peer {
-    fn beat(&mut self, turns: u64, completed: u64, phase: Phase, label: String) {
-        self.heard = Instant::now();
+    fn record_heartbeat(&mut self, turns: u64, completed: u64, phase: Phase, label: String) {
+        self.last_frame = Instant::now();
         if turns != self.turns || phase != Phase::Running {
-            self.moved = self.heard;
+            self.last_turn = self.last_frame;
         }
         self.progress.update(completed, phase);
         (self.turns, self.phase, self.label) = (turns, phase, label);
     }
 
     /// Restarts all timeouts.
-    fn forgive(&mut self) {
+    fn restart_timeouts(&mut self) {
         let now = Instant::now();
-        (self.heard, self.moved) = (now, now);
+        (self.last_frame, self.last_turn) = (now, now);
         self.progress.restart();
     }
 }
@@ -76,24 +75,24 @@ impl Peer {
 /// This process's end of the control connections.
 #[derive(Debug)]
 pub(super) struct Control {
-    pub(super) me: usize,
+    pub(super) own_rank: usize,
     pub(super) addresses: Vec<String>,
-    pub(super) board: Arc<FirstFailure>,
+    pub(super) first_failure: Arc<FirstFailure>,
     pub(super) liveness: Liveness,
     heartbeat_timeout: Duration,
     stall_timeout: Duration,
     peers: Mutex<Vec<Peer>>,
     changed: Condvar,
-    /// The worker has finished everywhere: nothing that happens now is a failure.
+    /// Whether all workers have finished. Lost connections are then not failures.
     closing: AtomicBool,
-    /// The cause has been sent to everybody.
-    told: AtomicBool,
+    /// Whether the cause has been sent to all peers.
+    cause_sent: AtomicBool,
 }
 
 impl Control {
-    /// The mesh without connections yet, and its monitor.
+    /// Starts the monitor. There are no connections yet.
     pub(super) fn start(
-        me: usize,
+        own_rank: usize,
         addresses: Vec<String>,
         heartbeat_timeout: Duration,
         stall_timeout: Duration,
@@ -103,25 +102,25 @@ impl Control {
             writer: None,
             attached: false,
             goodbye: false,
-            heard: now,
-            moved: now,
+            last_frame: now,
+            last_turn: now,
             progress: ProgressClock::start(),
             turns: 0,
             phase: Phase::Idle,
             label: String::new(),
-            agreed: HashMap::new(),
+            values: HashMap::new(),
         };
         let control = Arc::new(Control {
-            me,
+            own_rank,
             peers: Mutex::new((0..addresses.len()).map(peer).collect()),
             addresses,
-            board: Arc::default(),
+            first_failure: Arc::default(),
             liveness: Liveness::default(),
             heartbeat_timeout,
             stall_timeout,
             changed: Condvar::new(),
             closing: AtomicBool::new(false),
-            told: AtomicBool::new(false),
+            cause_sent: AtomicBool::new(false),
         });
         let watched = control.clone();
         let signals = Signals::catch();
@@ -136,16 +135,16 @@ impl Control {
         self.peers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether this peer's control connection stands, or has stood.
+    /// Returns whether this peer has, or had, a control connection.
     pub(super) fn is_attached(&self, rank: usize) -> bool {
         self.peers()[rank].attached
     }
 
-    /// Takes a connection that has passed the handshake. False when the rank has one already.
+    /// Adds a connection after its handshake. Returns false if the rank has one already.
     pub(super) fn attach(self: &Arc<Self>, rank: usize, stream: TcpStream) -> Result<bool, ClusterError> {
         let second_handle = || {
             stream.set_read_timeout(None)?;
-            // A heartbeat is a few dozen bytes: a peer whose buffers are full has long been silent.
+            // A heartbeat has a few dozen bytes, so the buffers fill only if the peer has not read for long.
             stream.set_write_timeout(Some(self.interval()))?;
             stream.try_clone()
         };
@@ -161,31 +160,31 @@ impl Control {
             .spawn(move || control.read(rank, &mut reader))
             .map_err(ClusterError::no_thread)?;
         (peer.writer, peer.attached) = (Some(stream), true);
-        peer.forgive();
+        peer.restart_timeouts();
         self.changed.notify_all();
         Ok(true)
     }
 
-    /// Time between two heartbeats: a second, less when the timeout is short.
+    /// Returns the time between two heartbeats: at most a second, less if the timeout is short.
     fn interval(&self) -> Duration {
         (self.heartbeat_timeout / 4).clamp(Duration::from_millis(10), Duration::from_secs(1))
     }
 
-    fn lost(&self, rank: usize, why: String) {
-        self.blame(ClusterError::Lost { rank, address: self.addresses[rank].clone(), why });
+    fn post_lost(&self, rank: usize, why: String) {
+        self.post_unless_interrupted(ClusterError::Lost { rank, address: self.addresses[rank].clone(), why });
     }
 
-    /// Posts what happened to another process, unless this process was itself asked to end: that is its cause then.
-    fn blame(&self, cause: ClusterError) {
+    /// Posts a cause that concerns another process. If this process has caught a signal, posts that instead.
+    fn post_unless_interrupted(&self, cause: ClusterError) {
         let own = |signal| ClusterError::Interrupted(signals::name(signal));
-        self.board.post(signals::caught().map_or(cause, own));
+        self.first_failure.post(signals::caught().map_or(cause, own));
         self.changed.notify_all();
     }
 
-    /// Waits until this process, too, is asked to end, if it is at all: batch systems signal all processes of a run, and the
-    /// others' words may be here before the signal.
+    /// Waits for a signal, at most [`SIGNAL_TIMEOUT`]. Batch systems signal all processes of a run, and a peer's message may arrive
+    /// before this process's signal.
     fn await_own_signal(&self) {
-        let (since, limit) = (Instant::now(), ALL_INTERRUPTED.min(self.heartbeat_timeout / 2));
+        let (since, limit) = (Instant::now(), SIGNAL_TIMEOUT.min(self.heartbeat_timeout / 2));
         while signals::caught().is_none() && since.elapsed() < limit {
             std::thread::sleep(Duration::from_millis(5));
         }
@@ -197,11 +196,13 @@ impl Control {
             let frame = read_frame::<Frame>(stream);
             let mut peers = self.peers();
             let peer = &mut peers[rank];
-            peer.heard = Instant::now();
+            peer.last_frame = Instant::now();
             match frame {
-                Ok(Frame::Heartbeat { turns, completed, phase, label }) => peer.beat(turns, completed, phase, label),
+                Ok(Frame::Heartbeat { turns, completed, phase, label }) => {
+                    peer.record_heartbeat(turns, completed, phase, label)
+                }
                 Ok(Frame::Agree { what, value }) => {
-                    peer.agreed.insert(what, value);
+                    peer.values.insert(what, value);
                     self.changed.notify_all();
                 }
                 Ok(Frame::Goodbye) => {
@@ -210,15 +211,15 @@ impl Control {
                 }
                 Ok(Frame::Failing(cause)) if cause.culprit < self.addresses.len() => {
                     drop(peers);
-                    let cause = ClusterError::from_cause(cause, self.me);
+                    let cause = ClusterError::from_cause(cause, self.own_rank);
                     if matches!(cause, ClusterError::Peer { code: 130, .. }) {
                         self.await_own_signal();
                     }
-                    self.blame(cause);
+                    self.post_unless_interrupted(cause);
                 }
                 Ok(Frame::Failing(_)) => {
                     drop(peers);
-                    self.lost(rank, "it reported a rank that does not exist".into());
+                    self.post_lost(rank, "it reported a rank that does not exist".into());
                 }
                 Err(error) => {
                     let expected = peer.goodbye || self.closing.load(Ordering::Relaxed);
@@ -226,7 +227,7 @@ impl Control {
                     drop(peers);
                     self.changed.notify_all();
                     if !expected {
-                        self.lost(rank, why_closed(&error));
+                        self.post_lost(rank, why_closed(&error));
                     }
                     return;
                 }
@@ -234,7 +235,7 @@ impl Control {
         }
     }
 
-    /// Sends one frame to every peer; a peer that cannot take it is left to its reader and its clock.
+    /// Sends a frame to all peers. Drops connections that fail; their readers and timeouts report the loss.
     fn broadcast(&self, frame: &Frame) {
         for peer in self.peers().iter_mut() {
             if let Some(writer) = &mut peer.writer
@@ -247,47 +248,51 @@ impl Control {
 
     fn monitor(&self, signals: &Signals) {
         let step = (self.interval() / 2).min(Duration::from_millis(100));
-        let (mut turned, mut beaten) = (Instant::now(), None::<Instant>);
+        let (mut last_check, mut last_heartbeat) = (Instant::now(), None::<Instant>);
         loop {
-            if let Some(cause) = self.board.wait(step) {
-                return self.spread(&cause);
+            if let Some(cause) = self.first_failure.wait(step) {
+                return self.broadcast_cause(&cause);
             }
             if self.closing.load(Ordering::Relaxed) {
                 return;
             }
-            // Whoever was stopped himself has no right to call the others silent: their frames may wait in the socket.
-            if turned.elapsed() > step + self.heartbeat_timeout / 2 {
-                self.peers().iter_mut().for_each(Peer::forgive);
+            // If this process was stopped, the peers' frames may wait in the sockets.
+            if last_check.elapsed() > step + self.heartbeat_timeout / 2 {
+                self.peers().iter_mut().for_each(Peer::restart_timeouts);
             }
-            turned = Instant::now();
+            last_check = Instant::now();
             if let Some(signal) = signals.caught() {
-                self.board.post(ClusterError::Interrupted(signals::name(signal)));
-            } else if let Some(suspicion) = self.board.stale_suspicion(self.heartbeat_timeout + Duration::from_secs(1))
+                self.first_failure.post(ClusterError::Interrupted(signals::name(signal)));
+            } else if let Some(suspicion) =
+                self.first_failure.stale_suspicion(self.heartbeat_timeout + Duration::from_secs(1))
             {
-                self.name_suspect(suspicion);
+                self.post_suspicion(suspicion);
             } else if let Some((rank, why)) = self.first_overdue() {
-                self.lost(rank, why);
+                self.post_lost(rank, why);
             } else if self.is_stalled() {
-                self.board.post(ClusterError::Stalled { after: seconds(self.stall_timeout) });
+                self.first_failure.post(ClusterError::Stalled { after: seconds(self.stall_timeout) });
             }
-            if beaten.is_none_or(|at| at.elapsed() >= self.interval()) {
-                beaten = Some(Instant::now());
+            if last_heartbeat.is_none_or(|at| at.elapsed() >= self.interval()) {
+                last_heartbeat = Some(Instant::now());
                 let (turns, completed) = (self.liveness.turns(), self.liveness.completed());
                 let (phase, label) = (self.liveness.phase(), self.liveness.label());
                 self.broadcast(&Frame::Heartbeat { turns, completed, phase, label: label.clone() });
-                // This process's own entry is kept the same way as the others'.
-                self.peers()[self.me].beat(turns, completed, phase, label);
+                // This process's entry has the same form as the others'.
+                self.peers()[self.own_rank].record_heartbeat(turns, completed, phase, label);
             }
         }
     }
 
-    /// A peer that is silent, or whose worker stands still, for too long.
+    /// Returns a peer that is silent, or whose worker's loop does not turn, for longer than its timeout.
     fn first_overdue(&self) -> Option<(usize, String)> {
         self.peers().iter().enumerate().filter(|(_, peer)| peer.attached && !peer.goodbye).find_map(|(rank, peer)| {
-            let (silent, still) = (peer.heard.elapsed(), peer.moved.elapsed());
+            let (silent, still) = (peer.last_frame.elapsed(), peer.last_turn.elapsed());
             if silent > self.heartbeat_timeout {
                 let limit = seconds(self.heartbeat_timeout);
-                Some((rank, format!("silent for {} (heartbeat_timeout {limit}): stopped, or cut off", seconds(silent))))
+                Some((
+                    rank,
+                    format!("silent for {} (heartbeat_timeout {limit}): stopped or unreachable", seconds(silent)),
+                ))
             } else if peer.phase == Phase::Running && still > self.stall_timeout {
                 let last = if peer.label.is_empty() { String::new() } else { format!(", after \"{}\"", peer.label) };
                 let limit = seconds(self.stall_timeout);
@@ -298,36 +303,36 @@ impl Control {
         })
     }
 
-    /// Whether the loops of all workers turn, this one's included, and none has completed anything for the stall timeout.
+    /// Returns whether the loops of all workers turn, but no worker has completed anything for the stall timeout.
     fn is_stalled(&self) -> bool {
-        // A worker whose loop does not turn is the cause. `first_overdue` finds it.
-        let turns = |peer: &Peer| peer.phase == Phase::Done || peer.moved.elapsed() < self.stall_timeout / 2;
+        // If a worker's loop does not turn, it is the cause, and `first_overdue` finds it.
+        let turns = |peer: &Peer| peer.phase == Phase::Done || peer.last_turn.elapsed() < self.stall_timeout / 2;
         self.peers().iter().all(|peer| peer.progress.idle() > self.stall_timeout && turns(peer))
     }
 
-    /// Timely lost a connection and no heartbeat said why.
-    fn name_suspect(&self, (rank, message): (Option<usize>, String)) {
-        let other = (self.addresses.len() == 2).then_some(1 - self.me.min(1));
+    /// Posts a lost data connection as the cause, because no heartbeat has given another one.
+    fn post_suspicion(&self, (rank, message): (Option<usize>, String)) {
+        let other = (self.addresses.len() == 2).then_some(1 - self.own_rank.min(1));
         match rank.or(other).filter(|rank| *rank < self.addresses.len()) {
-            Some(rank) => self.lost(rank, format!("its data connection failed: {message}")),
+            Some(rank) => self.post_lost(rank, format!("its data connection failed: {message}")),
             None => {
                 let failure = super::Failure::new(5, format!("lost a data connection: {message}"));
-                self.board.post(ClusterError::Own(failure));
+                self.first_failure.post(ClusterError::Own(failure));
             }
         }
     }
 
-    /// Tells everybody; then, if nobody returns the cause to the caller, ends the process.
-    fn spread(&self, cause: &ClusterError) {
+    /// Sends the cause to all peers. If the caller does not receive it within [`CALLER_TIMEOUT`], ends the process.
+    fn broadcast_cause(&self, cause: &ClusterError) {
         if self.closing.load(Ordering::Relaxed) {
             return;
         }
-        self.broadcast(&Frame::Failing(cause.to_cause(self.me, &self.addresses[self.me])));
-        self.told.store(true, Ordering::Relaxed);
+        self.broadcast(&Frame::Failing(cause.to_cause(self.own_rank, &self.addresses[self.own_rank])));
+        self.cause_sent.store(true, Ordering::Relaxed);
         self.changed.notify_all();
         let since = Instant::now();
-        while since.elapsed() < UNHEARD {
-            if self.board.is_taken() {
+        while since.elapsed() < CALLER_TIMEOUT {
+            if self.first_failure.is_reported() {
                 return;
             }
             std::thread::sleep(Duration::from_millis(10));
@@ -336,24 +341,24 @@ impl Control {
         std::process::exit(i32::from(cause.exit_code()));
     }
 
-    /// Waits until every peer has sent `value` for `what`, and all are equal.
+    /// Waits until every peer has sent its value for `what`, at most `limit`.
     pub(super) fn agree(&self, what: &str, value: &str, limit: Duration) -> Result<(), ClusterError> {
-        // A frame has a longest length: of a long value, the hash is compared.
-        let hashed = (value.len() > LONG_VALUE).then(|| short_hash(value.as_bytes()));
+        // Frames have a maximum length, so long values are compared by their hashes.
+        let hashed = (value.len() > MAX_VALUE_BYTES).then(|| short_hash(value.as_bytes()));
         let value = hashed.as_deref().unwrap_or(value);
         let deadline = Instant::now() + limit;
         self.broadcast(&Frame::Agree { what: what.to_string(), value: value.to_string() });
         let mut peers = self.peers();
         loop {
-            if let Some(cause) = self.board.take() {
+            if let Some(cause) = self.first_failure.report() {
                 return Err(cause);
             }
-            let others = || peers.iter().enumerate().filter(|(rank, _)| *rank != self.me);
-            let found = others().find_map(|(rank, peer)| Some((rank, peer.agreed.get(what).filter(|v| *v != value)?)));
+            let others = || peers.iter().enumerate().filter(|(rank, _)| *rank != self.own_rank);
+            let found = others().find_map(|(rank, peer)| Some((rank, peer.values.get(what).filter(|v| *v != value)?)));
             let problem = if let Some((rank, theirs)) = found {
                 let (ours, theirs) = (value.to_string(), theirs.clone());
                 ClusterError::Mismatch { what: what.into(), rank, address: self.addresses[rank].clone(), ours, theirs }
-            } else if let Some((rank, _)) = others().find(|(_, peer)| !peer.agreed.contains_key(what)) {
+            } else if let Some((rank, _)) = others().find(|(_, peer)| !peer.values.contains_key(what)) {
                 let now = Instant::now();
                 if now < deadline {
                     let step = (deadline - now).min(Duration::from_millis(100));
@@ -363,10 +368,10 @@ impl Control {
                 let why = format!("did not reach \"{what}\" within {}", seconds(limit));
                 ClusterError::Lost { rank, address: self.addresses[rank].clone(), why }
             } else {
-                // Forget the values, so that the same word can be agreed upon again.
-                let me = self.me;
-                peers.iter_mut().enumerate().filter(|(rank, _)| *rank != me).for_each(|(_, peer)| {
-                    peer.agreed.remove(what);
+                // Removes the values, so that the same `what` can be used again.
+                let own_rank = self.own_rank;
+                peers.iter_mut().enumerate().filter(|(rank, _)| *rank != own_rank).for_each(|(_, peer)| {
+                    peer.values.remove(what);
                 });
                 return Ok(());
             };
@@ -375,28 +380,28 @@ impl Control {
         }
     }
 
-    /// Posts a cause of this process, waits until it is told, and returns the first cause.
+    /// Posts a cause, waits until the first one has been sent to the peers, and returns that.
     pub(super) fn fail(&self, cause: ClusterError) -> ClusterError {
-        self.board.post(cause.clone());
+        self.first_failure.post(cause.clone());
         self.changed.notify_all();
-        let first = self.board.take().unwrap_or(cause);
-        self.wait_until_told();
+        let first = self.first_failure.report().unwrap_or(cause);
+        self.wait_until_sent();
         first
     }
 
-    /// Waits, not for long, until the cause on the board has been sent.
-    pub(super) fn wait_until_told(&self) {
+    /// Waits until the cause has been sent to the peers, at most a second.
+    pub(super) fn wait_until_sent(&self) {
         let since = Instant::now();
-        while !self.told.load(Ordering::Relaxed) && since.elapsed() < Duration::from_secs(1) {
+        while !self.cause_sent.load(Ordering::Relaxed) && since.elapsed() < Duration::from_secs(1) {
             std::thread::sleep(Duration::from_millis(2));
         }
     }
 
-    /// Ends a run that went well: goodbye to everybody, and a short wait for theirs.
-    pub(super) fn farewell(&self) {
+    /// Ends a successful run: sends a goodbye to all peers and waits for theirs, at most [`GOODBYE_TIMEOUT`].
+    pub(super) fn send_goodbye(&self) {
         self.broadcast(&Frame::Goodbye);
         self.closing.store(true, Ordering::Relaxed);
-        let deadline = Instant::now() + GOODBYE;
+        let deadline = Instant::now() + GOODBYE_TIMEOUT;
         let mut peers = self.peers();
         while peers.iter().any(|peer| peer.attached && !peer.goodbye) {
             let Some(rest) = deadline.checked_duration_since(Instant::now()).filter(|rest| !rest.is_zero()) else {
@@ -406,7 +411,7 @@ impl Control {
         }
         for peer in peers.iter_mut() {
             if let Some(writer) = peer.writer.take() {
-                // Wakes our reader as well, which holds the other handle; a connection that is gone already is no matter.
+                // Also wakes the reader, which has the other handle. The connection may be closed already.
                 let _ = writer.shutdown(Shutdown::Both);
             }
         }
@@ -416,14 +421,14 @@ impl Control {
 fn why_closed(error: &io::Error) -> String {
     match error.kind() {
         ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset | ErrorKind::BrokenPipe => {
-            "its connection closed without a goodbye: killed, or crashed".to_string()
+            "its connection closed without a goodbye: it was killed or crashed".to_string()
         }
-        ErrorKind::InvalidData => format!("its control connection speaks garbage: {error}"),
+        ErrorKind::InvalidData => format!("its control connection sent a malformed message: {error}"),
         _ => format!("its control connection failed: {error}"),
     }
 }
 
-/// A time for people: `350 ms`, `2.1 s`, `120 s`.
+/// Formats a time: `350 ms`, `2.1 s`, `120 s`.
 pub(super) fn seconds(time: Duration) -> String {
     match time.as_secs_f64() {
         short if short < 1.0 => format!("{} ms", time.as_millis()),

@@ -1,83 +1,82 @@
-//! What can go wrong between processes, and whose fault it is.
+//! Errors of runs with several processes, and their exit codes.
 
 use std::path::PathBuf;
 
 use gnnflow_data::error::FEWER_THREADS;
 use serde::{Deserialize, Serialize};
 
-/// Longest message that crosses the control connections; longer ones are cut.
+/// Maximum bytes of a message to other processes. Longer ones are truncated.
 const MESSAGE_BYTES: usize = 4096;
 
-/// Why a run of several processes could not start or had to end.
+/// The cause of a run's failure.
 ///
-/// Values are cheap to copy and hold text instead of sources, because the same first cause is kept by several threads and
-/// travels to every other process.
+/// Values have text instead of source errors, because several threads share the first cause and it is sent to all processes.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ClusterError {
-    /// The hosts file cannot be read or has a line that makes no sense (line 0: the file as a whole).
+    /// The hosts file cannot be read, or a line of it is invalid. Line 0 is the file as a whole.
     #[error("{}{}: {problem}", path.display(), if *line > 0 { format!(":{line}") } else { String::new() })]
     Hosts {
         /// The hosts file.
         path: PathBuf,
         /// Line, counted from 1.
         line: usize,
-        /// What is wrong.
+        /// The problem.
         problem: String,
     },
-    /// Rank, size, secret or addresses were given wrongly.
+    /// Rank, size, secret or addresses are invalid.
     #[error("{0}")]
     Usage(String),
-    /// This process cannot listen at its own address.
+    /// This process cannot listen at its address.
     #[error("rank {rank} cannot listen at {address}: {problem}; {advice}")]
     Listen {
         /// This process.
         rank: usize,
         /// The address from the hosts file.
         address: String,
-        /// The system's words, with errno.
+        /// The system's message, with errno.
         problem: String,
-        /// What the user can do.
+        /// Advice to the user.
         advice: String,
     },
-    /// The operating system refused something that has nothing to do with a peer.
+    /// A system call that does not concern a peer failed.
     #[error("cannot {what}: {problem}")]
     System {
-        /// What was tried.
+        /// The operation that failed.
         what: String,
-        /// The system's words, with errno.
+        /// The system's message, with errno.
         problem: String,
     },
-    /// A peer is gone: it died, fell silent, stands still, or never came.
+    /// A peer is lost: it died, sends no heartbeats, makes no progress, or did not join.
     #[error("lost rank {rank} ({address}): {why}")]
     Lost {
-        /// The culprit.
+        /// The lost or failed peer.
         rank: usize,
         /// Its address.
         address: String,
-        /// What was seen.
+        /// The observed problem.
         why: String,
     },
-    /// No worker completes anything: they wait for each other, or for a thread or message that is lost.
+    /// No worker completes any work: all wait for each other, or for a lost thread or message.
     #[error(
         "the run is stalled: no process has completed any work for {after} (cluster.stall_timeout); raise the timeout if a \
          single task takes longer, otherwise please report this as a bug in gnnflow"
     )]
     Stalled {
-        /// The stall timeout, in words.
+        /// The stall timeout, with its unit.
         after: String,
     },
-    /// The others have given this process up, for example after it had been stopped for long.
+    /// The other processes count this one as lost, for example because it was stopped for long.
     #[error("the other processes went on without this one (rank {rank}): {why}")]
     GivenUp {
         /// This process.
         rank: usize,
-        /// What the others saw.
+        /// The problem that the others observed.
         why: String,
     },
-    /// A peer proved the secret but is not part of the same run: another version, pipeline, dataset, rank or size.
+    /// A peer has the secret, but another version, pipeline, dataset, rank or number of processes.
     #[error("rank {rank} ({address}) has another {what}: {theirs} there, {ours} here")]
     Mismatch {
-        /// What differs, in words.
+        /// The name of the difference.
         what: String,
         /// The peer.
         rank: usize,
@@ -88,48 +87,46 @@ pub enum ClusterError {
         /// The value of the peer.
         theirs: String,
     },
-    /// A peer at a configured address does not know the shared secret of this process.
-    #[error("rank {rank} ({address}) has another shared secret than this process")]
+    /// A peer at a configured address has another shared secret.
+    #[error("rank {rank} ({address}) has another shared secret than this process; use the same one in all processes")]
     WrongSecret {
         /// The peer.
         rank: usize,
         /// Its address.
         address: String,
     },
-    /// Another process already takes part under this rank.
-    #[error(
-        "rank {rank} is taken: another process joined {address} under this rank; give every process its own --rank"
-    )]
+    /// Another process has already joined with this rank.
+    #[error("rank {rank} is taken: another process joined {address} with this rank; give every process its own --rank")]
     RankTaken {
-        /// The rank that both claim.
+        /// The rank of both processes.
         rank: usize,
-        /// Who said so.
+        /// Address of the peer that reported it.
         address: String,
     },
-    /// A tensor worker has found no run where it was to enlist, or was refused there.
-    #[error("--connect {address}: the run there {why}")]
+    /// A tensor worker cannot find the run at which it registers, or was refused.
+    #[error("--connect {address}: the run {why}")]
     NotRegistered {
-        /// Where the run's first process was looked for.
+        /// Address of the run's first process.
         address: String,
-        /// What was seen.
+        /// The observed problem.
         why: String,
     },
-    /// A peer ended for a reason of its own, which it told.
+    /// A peer reported its own failure.
     #[error("rank {rank} ({address}) failed: {message}")]
     Peer {
-        /// The culprit.
+        /// The lost or failed peer.
         rank: usize,
         /// Its address.
         address: String,
-        /// The exit code of the culprit.
+        /// The peer's exit code.
         code: u8,
-        /// Its own words.
+        /// The peer's message.
         message: String,
     },
-    /// This process failed for a reason of its own.
+    /// This process failed.
     #[error("{}", .0.message)]
     Own(Failure),
-    /// A panic: our bug.
+    /// A panic, which is a bug in gnnflow.
     #[error("internal error: {message} (thread {thread}, {location}); this is a bug in gnnflow, please report it")]
     Bug {
         /// The panic's message.
@@ -139,14 +136,14 @@ pub enum ClusterError {
         /// File, line and column.
         location: String,
     },
-    /// A signal asked this process to end.
+    /// A signal ended this process.
     #[error("interrupted by {0}")]
     Interrupted(&'static str),
 }
 
 impl ClusterError {
-    /// The process's exit code: 2 usage, 4 this machine, 5 the cluster, 70 our bug, 130 interrupted, or the code of the
-    /// worker's own failure.
+    /// Returns the exit code: 2 usage, 4 this machine, 5 the cluster, 70 bug in gnnflow, 130 interrupted, or the code of the
+    /// worker's failure.
     pub fn exit_code(&self) -> u8 {
         match self {
             ClusterError::Hosts { .. } | ClusterError::Usage(_) => 2,
@@ -168,51 +165,50 @@ impl ClusterError {
         ClusterError::System { what: what.into(), problem: problem.to_string() }
     }
 
-    /// The system has no thread to give.
+    /// Makes the error for a thread that cannot be started.
     pub(super) fn no_thread(problem: impl std::fmt::Display) -> Self {
         ClusterError::System { what: "start a thread".into(), problem: format!("{problem}; {FEWER_THREADS}") }
     }
 
-    /// What the other processes are told.
-    pub(super) fn to_cause(&self, me: usize, my_address: &str) -> Cause {
+    /// Returns the cause to send to the other processes.
+    pub(super) fn to_cause(&self, own_rank: usize, own_address: &str) -> Cause {
         let (kind, culprit, address, code, message) = match self {
             ClusterError::Lost { rank, address, why } => (CauseKind::Lost, *rank, &address[..], 5, why.clone()),
-            // Passed on as it came: whoever hears it first from the culprit itself reads the same as the others.
-            ClusterError::GivenUp { rank, why } => (CauseKind::Lost, *rank, my_address, 5, why.clone()),
-            ClusterError::Stalled { after } => (CauseKind::Stalled, me, my_address, 70, after.clone()),
+            // Sent as received, so that all other processes print the same text.
+            ClusterError::GivenUp { rank, why } => (CauseKind::Lost, *rank, own_address, 5, why.clone()),
+            ClusterError::Stalled { after } => (CauseKind::Stalled, own_rank, own_address, 70, after.clone()),
             ClusterError::Peer { rank, address, code, message } => {
                 (CauseKind::Failed, *rank, &address[..], *code, message.clone())
             }
-            own => (CauseKind::Failed, me, my_address, own.exit_code(), own.to_string()),
+            own => (CauseKind::Failed, own_rank, own_address, own.exit_code(), own.to_string()),
         };
-        Cause { kind, culprit, address: address.to_string(), code, message: cut(&message) }
+        Cause { kind, culprit, address: address.to_string(), code, message: truncate(&message) }
     }
 
-    /// What a cause told by another process means here.
-    pub(super) fn from_cause(cause: Cause, me: usize) -> Self {
+    /// Returns the error of a cause that another process has sent.
+    pub(super) fn from_cause(cause: Cause, own_rank: usize) -> Self {
         let Cause { kind, culprit, address, code, message } = cause;
         match kind {
             CauseKind::Stalled => ClusterError::Stalled { after: message },
-            _ if culprit == me => ClusterError::GivenUp { rank: me, why: message },
+            _ if culprit == own_rank => ClusterError::GivenUp { rank: own_rank, why: message },
             CauseKind::Lost => ClusterError::Lost { rank: culprit, address, why: message },
             CauseKind::Failed => ClusterError::Peer { rank: culprit, address, code, message },
         }
     }
 }
 
-/// A worker's own failure: one line for the user and the exit code of the process.
-///
-/// Error types of the program convert into it; it is what the other processes are told.
+/// A worker's failure: a message of one line and an exit code. The program's error types convert into it, and it is sent to the other
+/// processes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
-    /// Exit code: 2 usage, 3 input data, 4 this machine, 5 the cluster, 70 our bug.
+    /// Exit code: 2 usage, 3 input data, 4 this machine, 5 the cluster, 70 bug in gnnflow.
     pub code: u8,
     /// One line for the user.
     pub message: String,
 }
 
 impl Failure {
-    /// A failure with its exit code and its line.
+    /// Makes a failure with an exit code and a message of one line.
     pub fn new(code: u8, message: impl Into<String>) -> Self {
         Failure { code, message: message.into() }
     }
@@ -236,7 +232,7 @@ impl From<gnnflow_pipelines::Error> for Failure {
     }
 }
 
-/// The first cause as it crosses the control connections.
+/// The first cause as a message on control connections.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Cause {
     pub(super) kind: CauseKind,
@@ -246,18 +242,18 @@ pub(super) struct Cause {
     pub(super) message: String,
 }
 
-/// How a cause became known.
+/// The kind of a cause.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum CauseKind {
-    /// Others saw it.
+    /// Other processes have lost the culprit.
     Lost,
-    /// The culprit told it.
+    /// The culprit reported its failure.
     Failed,
-    /// Nobody is the culprit.
+    /// The run is stalled; there is no culprit.
     Stalled,
 }
 
-fn cut(message: &str) -> String {
+fn truncate(message: &str) -> String {
     match message.char_indices().map(|(at, _)| at).find(|at| *at >= MESSAGE_BYTES) {
         Some(at) => format!("{}…", &message[..at]),
         None => message.to_string(),
@@ -269,7 +265,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cause_reads_the_same_everywhere_but_at_the_culprit() {
+    fn cause_is_equal_at_all_processes_except_the_culprit() {
         let lost = ClusterError::Lost { rank: 2, address: "b:1".into(), why: "silent".into() };
         let told = lost.to_cause(0, "a:1");
         assert_eq!(ClusterError::from_cause(told.clone(), 1), lost);
@@ -286,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn long_messages_are_cut_at_a_character() {
+    fn long_messages_are_cut_between_characters() {
         let own = ClusterError::Own(Failure::new(3, "ü".repeat(5000)));
         assert!(own.to_cause(0, "a:1").message.len() < MESSAGE_BYTES + 8);
     }

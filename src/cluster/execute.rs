@@ -1,4 +1,4 @@
-//! One timely worker in each process, and a first cause instead of timely's cascades.
+//! Runs one timely worker per process. A failure ends with its first cause, not with timely's subsequent panics.
 
 use std::any::Any;
 use std::io::Write;
@@ -21,34 +21,33 @@ use super::liveness::ProgressClock;
 use super::signals::{self, Signals};
 use super::{ClusterError, Failure, Membership, hook};
 
-/// How often the waiting thread looks for a cause.
-const LOOK: Duration = Duration::from_millis(10);
-/// Time that the worker of a single process has to end after a failure.
-const ORDERLY: Duration = Duration::from_millis(500);
-/// A process of several that has failed and still lives this long after [`execute`] returned is ended.
-const FUSE: Duration = Duration::from_secs(10);
+/// Time between two checks for a cause.
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
+/// Maximum time for the worker of a single process to end after a failure.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_millis(500);
+/// Maximum time for a failed process of several to exit after [`execute`] has returned. It is ended then.
+const EXIT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Runs `f` on this process's timely worker, together with all other members, and returns its result.
 ///
-/// `f` returns once its part is done; `execute` returns once all dataflows are complete in all processes. In `f`, call
-/// [`Liveness::turned`](super::Liveness::turned) at every turn of the loop, [`Liveness::progressed`](super::Liveness::progressed)
-/// whenever something is completed, and always `step_or_park` with a timeout.
+/// `f` returns when its part of the work is done. `execute` returns when all dataflows are complete in all processes. In `f`, call
+/// [`Liveness::turned`](super::Liveness::turned) at every turn of the loop and [`Liveness::progressed`](super::Liveness::progressed) for
+/// completed work, and call `step_or_park` always with a timeout.
 ///
-/// After an error in a run of several processes, threads of timely may hang for ever: the caller prints
-/// `error: {the error}` and exits with [`ClusterError::exit_code`]. A caller that does not is ended after ten seconds.
+/// After an error in a run of several processes, threads of timely may hang forever. The caller prints `error: {the error}` and exits
+/// with [`ClusterError::exit_code`]; otherwise, the process is ended after ten seconds.
 ///
 /// # Errors
-/// The first cause, the same in all processes: [`ClusterError::Own`] where `f` failed and [`ClusterError::Peer`]
-/// elsewhere, [`ClusterError::Bug`] for a panic, [`ClusterError::Lost`] for a peer that died, fell silent or stands
-/// still, [`ClusterError::Interrupted`] for SIGINT and SIGTERM.
+/// The first cause, in all processes: [`ClusterError::Own`] where `f` failed, and [`ClusterError::Peer`] elsewhere;
+/// [`ClusterError::Bug`] for a panic; [`ClusterError::Lost`] for a lost peer; [`ClusterError::Interrupted`] for SIGINT and SIGTERM.
 pub fn execute<T, E, F>(mut membership: Membership, f: F) -> Result<T, ClusterError>
 where
     T: Send + 'static,
     E: Into<Failure>,
     F: Fn(&mut Worker) -> Result<T, E> + Send + Sync + 'static,
 {
-    let board = membership.board.clone();
-    hook::watch(&board);
+    let first_failure = membership.first_failure.clone();
+    hook::post_panics_to(&first_failure);
     // With several processes the monitor watches the signals.
     let signals = membership.control.is_none().then(Signals::catch);
     let guards = start(&mut membership, f)?;
@@ -56,18 +55,18 @@ where
 
     let (sender, results) = channel();
     let joiner = std::thread::Builder::new().name("cluster:join".into()).spawn(move || {
-        // The guard of the network threads panics when dropped if one of them has panicked; the hook knows of it.
+        // The drop of the network threads' guard panics if one of them has panicked. The hook ignores that.
         let joined = catch_unwind(AssertUnwindSafe(|| guards.join()));
         let _ = sender.send(joined.ok().and_then(|mut results| results.pop()));
     });
     joiner.map_err(|e| fail(&membership, ClusterError::no_thread(e)))?;
 
-    let mut failed = None;
+    let mut failed_at = None;
     loop {
-        match results.recv_timeout(LOOK) {
+        match results.recv_timeout(POLL_INTERVAL) {
             Ok(Some(Ok(Some(value)))) => {
                 if let Some(control) = membership.control.take() {
-                    control.farewell();
+                    control.send_goodbye();
                 }
                 return Ok(value);
             }
@@ -76,17 +75,17 @@ where
             Err(RecvTimeoutError::Timeout) => {}
         }
         if let Some(signal) = signals.as_ref().and_then(Signals::caught) {
-            board.post(ClusterError::Interrupted(signals::name(signal)));
+            first_failure.post(ClusterError::Interrupted(signals::name(signal)));
         }
         // With several processes the monitor watches their progress together.
         progress.update(liveness.completed(), liveness.phase());
         if membership.control.is_none() && progress.idle() > membership.stall_timeout {
-            board.post(ClusterError::Stalled { after: seconds(membership.stall_timeout) });
+            first_failure.post(ClusterError::Stalled { after: seconds(membership.stall_timeout) });
         }
-        if let Some(cause) = board.cause() {
-            // A single process's worker that failed by itself ends in good order; any other worker may hang for ever.
-            let since = *failed.get_or_insert_with(Instant::now);
-            if membership.control.is_some() || since.elapsed() > ORDERLY {
+        if let Some(cause) = first_failure.cause() {
+            // The worker of a single process can end after its failure. Any other worker may hang forever.
+            let since = *failed_at.get_or_insert_with(Instant::now);
+            if membership.control.is_some() || since.elapsed() > SHUTDOWN_TIMEOUT {
                 return Err(fail(&membership, cause));
             }
         }
@@ -100,12 +99,12 @@ where
     E: Into<Failure>,
     F: Fn(&mut Worker) -> Result<T, E> + Send + Sync + 'static,
 {
-    let alone = membership.control.is_none();
+    let single = membership.control.is_none();
     let failed = |problem: String| ClusterError::System {
         what: "start the dataflow".into(),
         problem: format!("{problem}; {FEWER_THREADS}"),
     };
-    let (builders, others) = if alone {
+    let (builders, guard) = if single {
         Config::Thread.try_build().map_err(failed)?
     } else {
         let hooks = Hooks::default();
@@ -115,7 +114,7 @@ where
             .map_err(|e| fail(membership, ClusterError::no_thread(e)))?;
         (builders.into_iter().map(AllocatorBuilder::Tcp).collect(), Box::new(guard) as Box<dyn Any + Send>)
     };
-    let (board, liveness) = (membership.board.clone(), membership.liveness());
+    let (first_failure, liveness) = (membership.first_failure.clone(), membership.liveness());
     let work = move |worker: &mut Worker| {
         liveness.begin();
         let result = f(worker);
@@ -123,87 +122,87 @@ where
         match result {
             Ok(value) => Some(value),
             Err(error) => {
-                board.post(ClusterError::Own(error.into()));
-                abandon(worker, alone)
+                first_failure.post(ClusterError::Own(error.into()));
+                abandon(worker, single)
             }
         }
     };
-    let begun = Arc::new(AtomicBool::new(false));
-    let others = Box::new(Others { guard: Some(others), begun: begun.clone() });
-    let guards = timely::execute::execute_from(builders, others, WorkerConfig::default(), work)
+    let started = Arc::new(AtomicBool::new(false));
+    let guard = Box::new(NetworkGuard { guard: Some(guard), started: started.clone() });
+    let guards = timely::execute::execute_from(builders, guard, WorkerConfig::default(), work)
         .map_err(|problem| fail(membership, failed(problem)))?;
-    begun.store(true, Ordering::Relaxed);
+    started.store(true, Ordering::Relaxed);
     Ok(guards)
 }
 
-/// What timely waits for when the worker is through: its network threads.
-struct Others {
+/// The guard of timely's network threads, which timely joins after the worker.
+struct NetworkGuard {
     guard: Option<Box<dyn Any + Send>>,
-    /// Whether there is a worker. The network threads of a process without one wait for ever.
-    begun: Arc<AtomicBool>,
+    /// Whether the worker has been started. Without one, the network threads wait forever and must not be joined.
+    started: Arc<AtomicBool>,
 }
 
-impl Drop for Others {
+impl Drop for NetworkGuard {
     fn drop(&mut self) {
-        if !self.begun.load(Ordering::Relaxed) {
+        if !self.started.load(Ordering::Relaxed) {
             std::mem::forget(self.guard.take());
         }
     }
 }
 
-/// Keeps a failed worker from ending its dataflows as if they were complete.
-fn abandon<T>(worker: &mut Worker, alone: bool) -> Option<T> {
-    if alone {
+/// Keeps a failed worker from completing its dataflows.
+fn abandon<T>(worker: &mut Worker, single: bool) -> Option<T> {
+    if single {
         for dataflow in worker.installed_dataflows() {
             worker.drop_dataflow(dataflow);
         }
         return None;
     }
-    // Returning would tell the peers that this worker's part is whole. The waiting thread ends the process.
+    // A return would complete this worker's dataflows for its peers. The waiting thread ends the process.
     loop {
         std::thread::park();
     }
 }
 
-/// The workers are gone and there is no result: the cause is on the board, or arrives there.
+/// Returns the cause after the worker has ended without a result. Waits for it if there is only a suspicion.
 fn ended_without_result(membership: &Membership, panic: Option<String>) -> ClusterError {
     if let Some(control) = &membership.control {
-        // The monitor names a suspect by itself once its patience ends.
-        while membership.board.is_troubled() {
-            if let Some(cause) = membership.board.wait(Duration::from_millis(100)) {
+        // The monitor turns a suspicion into a cause after a timeout.
+        while membership.first_failure.is_failing() {
+            if let Some(cause) = membership.first_failure.wait(Duration::from_millis(100)) {
                 let first = control.fail(cause);
-                return lit(first);
+                return exit_later(first);
             }
         }
     }
     let unknown = ClusterError::Bug {
         message: panic.unwrap_or_else(|| "the worker ended without a result".into()),
         thread: "timely:work-0".into(),
-        location: "unknown place".into(),
+        location: "unknown location".into(),
     };
     fail(membership, unknown)
 }
 
-/// Posts the cause, sees it told, and returns the first one.
+/// Posts a cause, waits until the first one has been sent to the peers, and returns that.
 fn fail(membership: &Membership, cause: ClusterError) -> ClusterError {
     match &membership.control {
-        Some(control) => lit(control.fail(cause)),
+        Some(control) => exit_later(control.fail(cause)),
         None => {
-            membership.board.post(cause.clone());
-            membership.board.take().unwrap_or(cause)
+            membership.first_failure.post(cause.clone());
+            membership.first_failure.report().unwrap_or(cause)
         }
     }
 }
 
-/// Lights the fuse: nothing that hangs in the caller's way out may keep a failed process alive.
-fn lit(cause: ClusterError) -> ClusterError {
+/// Starts a thread that ends the process after [`EXIT_TIMEOUT`], even if the caller hangs. Returns the cause.
+fn exit_later(cause: ClusterError) -> ClusterError {
     let code = i32::from(cause.exit_code());
-    let fuse = std::thread::Builder::new().name("cluster:fuse".into()).spawn(move || {
-        std::thread::sleep(FUSE);
+    let thread = std::thread::Builder::new().name("cluster:exit".into()).spawn(move || {
+        std::thread::sleep(EXIT_TIMEOUT);
         std::process::exit(code);
     });
-    if fuse.is_err() {
-        // Without the thread there is no fuse: this does at once what the caller would do.
+    if thread.is_err() {
+        // Without the thread, this ends the process immediately, as the caller would.
         let _ = writeln!(std::io::stderr(), "error: {cause}");
         std::process::exit(code);
     }
@@ -216,15 +215,15 @@ mod tests {
     use timely::dataflow::operators::{Inspect, ToStream};
 
     #[test]
-    fn one_process_runs_and_returns() {
+    fn one_process_returns_its_result() {
         let sum = execute(Membership::single(Duration::from_secs(60)), |worker| {
-            let seen = std::rc::Rc::new(std::cell::Cell::new(0));
-            let inner = seen.clone();
+            let sum = std::rc::Rc::new(std::cell::Cell::new(0));
+            let inner = sum.clone();
             worker.dataflow::<u64, _, _>(|scope| {
                 (0..10u64).to_stream(scope).container::<Vec<_>>().inspect(move |x| inner.set(inner.get() + x));
             });
             while worker.step() {}
-            Ok::<_, Failure>(seen.get())
+            Ok::<_, Failure>(sum.get())
         });
         assert_eq!(sum, Ok(45));
     }
@@ -238,7 +237,7 @@ mod tests {
                 use timely::dataflow::operators::Input;
                 scope.input_from(&mut input).inspect(|_| ());
             });
-            // The input stays open for ever.
+            // The input remains open.
             std::mem::forget(input);
             Err::<(), _>(Failure::new(3, "label out of range"))
         });

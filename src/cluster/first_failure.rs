@@ -1,12 +1,12 @@
-//! The first cause of a run's end. It is set once and never changes; whoever waits for anything waits for it too.
+//! The first cause of a run's failure. It is set once and never changes. All waits for peers end when it is set.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::ClusterError;
-use super::child::tell_supervisor;
+use super::child::notify_supervisor;
 
-/// Where the first cause is posted.
+/// Holds the first cause of failure, once there is one.
 #[derive(Debug, Default)]
 pub(super) struct FirstFailure {
     state: Mutex<State>,
@@ -16,48 +16,47 @@ pub(super) struct FirstFailure {
 #[derive(Debug, Default)]
 struct State {
     cause: Option<ClusterError>,
-    /// Somebody returns the cause to the caller, who prints it and ends the process.
-    taken: bool,
-    /// Timely complained about this rank's connection: a consequence, whose cause the heartbeats will name.
+    /// Whether the cause has been returned to the caller, which prints it and ends the process.
+    reported: bool,
+    /// A data connection of timely that failed, with its rank if known. This is a consequence; the heartbeats find the cause.
     suspect: Option<(Option<usize>, String, Instant)>,
 }
 
 impl FirstFailure {
     fn lock(&self) -> MutexGuard<'_, State> {
-        // A panic elsewhere must not hide the cause: every change of the state is a single assignment.
+        // Each change of the state is one assignment, so the state is valid after any panic.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Posts a cause; false when there is an earlier one.
+    /// Posts a cause. Returns false if there is an earlier one.
     pub(super) fn post(&self, cause: ClusterError) -> bool {
         let mut state = self.lock();
         let first = state.cause.is_none();
         if first {
-            tell_supervisor(&cause);
+            notify_supervisor(&cause);
             state.cause = Some(cause);
             self.changed.notify_all();
         }
         first
     }
 
-    /// The cause, when there is one.
     pub(super) fn cause(&self) -> Option<ClusterError> {
         self.lock().cause.clone()
     }
 
-    /// The cause, for returning it to the caller.
-    pub(super) fn take(&self) -> Option<ClusterError> {
+    /// Returns the cause, and records that the caller reports it.
+    pub(super) fn report(&self) -> Option<ClusterError> {
         let mut state = self.lock();
-        state.taken |= state.cause.is_some();
+        state.reported |= state.cause.is_some();
         state.cause.clone()
     }
 
-    /// Whether the caller knows the cause.
-    pub(super) fn is_taken(&self) -> bool {
-        self.lock().taken
+    /// Returns whether the caller reports the cause.
+    pub(super) fn is_reported(&self) -> bool {
+        self.lock().reported
     }
 
-    /// Notes that timely lost a connection, to `rank` if that is known.
+    /// Records that timely has lost a connection, to `rank` if that is known.
     pub(super) fn suspect(&self, rank: Option<usize>, message: String) {
         let mut state = self.lock();
         match &mut state.suspect {
@@ -67,7 +66,7 @@ impl FirstFailure {
         self.changed.notify_all();
     }
 
-    /// A suspicion that nobody has turned into a cause for `patience`.
+    /// Returns a suspicion that is older than `patience`.
     pub(super) fn stale_suspicion(&self, patience: Duration) -> Option<(Option<usize>, String)> {
         let state = self.lock();
         match &state.suspect {
@@ -76,13 +75,13 @@ impl FirstFailure {
         }
     }
 
-    /// Whether anything went wrong, cause known or not.
-    pub(super) fn is_troubled(&self) -> bool {
+    /// Returns whether there is a cause or a suspicion.
+    pub(super) fn is_failing(&self) -> bool {
         let state = self.lock();
         state.cause.is_some() || state.suspect.is_some()
     }
 
-    /// Waits for a cause, at most for `limit`.
+    /// Waits for a cause, at most `limit`.
     pub(super) fn wait(&self, limit: Duration) -> Option<ClusterError> {
         let state = self.lock();
         let waited = self.changed.wait_timeout_while(state, limit, |state| state.cause.is_none());
@@ -95,23 +94,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_cause_stays() {
-        let board = FirstFailure::default();
-        assert_eq!(board.wait(Duration::from_millis(1)), None);
-        assert!(board.post(ClusterError::Interrupted("SIGINT")));
-        assert!(!board.post(ClusterError::Usage("later".into())));
-        assert!(!board.is_taken());
-        assert_eq!(board.take(), Some(ClusterError::Interrupted("SIGINT")));
-        assert!(board.is_taken());
+    fn first_cause_is_not_replaced() {
+        let first_failure = FirstFailure::default();
+        assert_eq!(first_failure.wait(Duration::from_millis(1)), None);
+        assert!(first_failure.post(ClusterError::Interrupted("SIGINT")));
+        assert!(!first_failure.post(ClusterError::Usage("later".into())));
+        assert!(!first_failure.is_reported());
+        assert_eq!(first_failure.report(), Some(ClusterError::Interrupted("SIGINT")));
+        assert!(first_failure.is_reported());
     }
 
     #[test]
-    fn a_suspicion_keeps_its_time_and_gains_its_rank() {
-        let board = FirstFailure::default();
-        board.suspect(None, "poisoned".into());
-        board.suspect(Some(2), "socket closed".into());
-        assert!(board.is_troubled() && board.cause().is_none());
-        assert_eq!(board.stale_suspicion(Duration::from_secs(60)), None);
-        assert_eq!(board.stale_suspicion(Duration::ZERO), Some((Some(2), "poisoned".into())));
+    fn second_suspicion_adds_only_the_rank() {
+        let first_failure = FirstFailure::default();
+        first_failure.suspect(None, "poisoned".into());
+        first_failure.suspect(Some(2), "socket closed".into());
+        assert!(first_failure.is_failing() && first_failure.cause().is_none());
+        assert_eq!(first_failure.stale_suspicion(Duration::from_secs(60)), None);
+        assert_eq!(first_failure.stale_suspicion(Duration::ZERO), Some((Some(2), "poisoned".into())));
     }
 }

@@ -1,17 +1,17 @@
-//! The handshake on one connection: both sides prove the shared secret, then compare who they are.
+//! The handshake on one connection: both sides prove the shared secret, then compare their claims.
 //!
 //! ```text
-//! dialler → listener   magic, version, rank, nonce      opening: this much stays the same in all versions
-//! listener → dialler   magic, version, rank, nonce
-//! dialler → listener   HMAC(secret, "dialler" | both openings)
-//! listener → dialler   1, HMAC(secret, "listener" | both openings)       or 0: I do not know your secret
-//! dialler → listener   claim, HMAC(session, "dialler" | claim)           session = HMAC(secret, "session" | both openings)
-//! listener → dialler   claim, HMAC(session, "listener" | claim)
-//! dialler → listener   1                                                 now it counts, on both sides
+//! dialer → listener   magic, version, rank, nonce      opening: the same in all versions
+//! listener → dialer   magic, version, rank, nonce
+//! dialer → listener   HMAC(secret, "dialler" | both openings)
+//! listener → dialer   1, HMAC(secret, "listener" | both openings)       or 0: wrong secret
+//! dialer → listener   claim, HMAC(session, "dialler" | claim)           session = HMAC(secret, "session" | both openings)
+//! listener → dialer   claim, HMAC(session, "listener" | claim)
+//! dialer → listener   1                                                 the connection is valid on both sides
 //! ```
 //!
-//! Versions are compared after the proof, so that a stranger cannot end a run by naming another version. The listener
-//! shows its proof only to who has shown one. Everything has a length limit and one deadline.
+//! Versions are compared after the proof, so that a client without the secret cannot end a run. The listener sends its proof only
+//! after the dialer's. All messages have a length limit, and the handshake has a deadline.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -26,9 +26,9 @@ use super::wire::{Timed, read_bytes};
 use super::{ClusterError, Fingerprints, Secret};
 
 const MAGIC: &[u8; 8] = b"gnnflow\0";
-/// Changes when the claims or the control frames change.
+/// Version of the claims and control frames.
 pub(super) const VERSION: u32 = 2;
-const OPENING: usize = 8 + 4 + 4 + 32;
+const OPENING_BYTES: usize = 8 + 4 + 4 + 32;
 
 pub(crate) type Tag = [u8; 32];
 
@@ -37,20 +37,20 @@ pub(crate) type Tag = [u8; 32];
 pub(super) struct Party {
     pub(super) version: u32,
     pub(super) secret: Option<Secret>,
-    /// Of a listener, the kind does not matter.
+    /// A listener ignores the kind.
     pub(super) claim: Claim,
 }
 
-/// What a connection is for.
+/// The purpose of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Kind {
-    /// Heartbeats and causes.
+    /// Heartbeats and causes of failure.
     Control,
-    /// Timely's.
+    /// Messages of timely.
     Data,
 }
 
-/// Who a process says it is.
+/// The identity of a process and its run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Claim {
     pub(super) rank: usize,
@@ -60,11 +60,11 @@ pub(super) struct Claim {
     pub(super) build: String,
     pub(super) pipeline: String,
     pub(super) dataset: String,
-    /// Random, drawn anew by every process, so that a process that was started again is not taken for its predecessor.
+    /// A random number of the process, which tells a restarted process from its predecessor.
     pub(super) process: String,
-    /// What rank 0 tells the others, see [`ClusterConfig::announced`](super::ClusterConfig::announced).
+    /// The text of rank 0 for the others, see [`ClusterConfig::announced`](super::ClusterConfig::announced).
     pub(super) announced: String,
-    /// Listener only: the dialler's rank has joined already.
+    /// Listener only: whether the dialer's rank has joined already.
     pub(super) taken: bool,
 }
 
@@ -75,7 +75,7 @@ impl Claim {
         Claim { rank, size, kind, run, build, pipeline, dataset, process, announced, taken: false }
     }
 
-    /// The first thing that differs and makes a common run impossible: what, ours, theirs.
+    /// Returns the first difference that makes a common run impossible: its name, this side's value, the other's value.
     fn difference(&self, theirs: &Claim) -> Option<(&'static str, String, String)> {
         let text = |what, a: &String, b: &String| (a != b).then(|| (what, quote(a), quote(b)));
         (self.size != theirs.size)
@@ -93,16 +93,16 @@ fn quote(fingerprint: &str) -> String {
 /// Why a handshake did not end in a connection.
 #[derive(Debug)]
 pub(super) enum Refusal {
-    /// No member, or not yet: log it, try again.
-    Stranger(String),
-    /// A proven member that cannot take part.
+    /// The other side is not, or not yet, a member of this run. The listener logs it, the dialer tries again.
+    NonFatal(String),
+    /// The other side knows the secret but cannot join, or has another secret.
     Fatal(ClusterError),
 }
 
 impl From<io::Error> for Refusal {
     fn from(error: io::Error) -> Self {
-        Refusal::Stranger(match error.kind() {
-            ErrorKind::TimedOut => "connected but said nothing (or not enough) in time".to_string(),
+        Refusal::NonFatal(match error.kind() {
+            ErrorKind::TimedOut => "connected but sent no complete handshake in time".to_string(),
             ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset | ErrorKind::BrokenPipe => {
                 "the connection was closed during the handshake".to_string()
             }
@@ -111,7 +111,7 @@ impl From<io::Error> for Refusal {
     }
 }
 
-/// Both openings, and the keys that follow from them.
+/// Both openings, and the keys derived from them.
 struct Session<'a> {
     secret: &'a [u8],
     openings: Vec<u8>,
@@ -119,10 +119,10 @@ struct Session<'a> {
 }
 
 impl<'a> Session<'a> {
-    fn new(secret: Option<&'a Secret>, dialler: &[u8; OPENING], listener: &[u8; OPENING]) -> Self {
-        // Without a secret (loopback only) the proof is one in form.
+    fn new(secret: Option<&'a Secret>, dialer: &[u8; OPENING_BYTES], listener: &[u8; OPENING_BYTES]) -> Self {
+        // Without a secret (loopback only), the proof uses a constant key.
         let secret = secret.map_or(&b"loopback"[..], Secret::as_bytes);
-        let openings = [&dialler[..], &listener[..]].concat();
+        let openings = [&dialer[..], &listener[..]].concat();
         let key = mac(secret, "session", &openings);
         Session { secret, openings, key }
     }
@@ -140,15 +140,14 @@ impl<'a> Session<'a> {
     fn receive_claim(&self, wire: &mut Timed<'_>, role: &str) -> Result<Claim, Refusal> {
         let body = read_bytes(wire)?;
         if !equal(&read_tag(wire)?, &mac(&self.key, role, &body)) {
-            return Err(Refusal::Stranger("sent a claim that was changed on the way".into()));
+            return Err(Refusal::NonFatal("sent a claim with a wrong signature".into()));
         }
-        serde_json::from_slice(&body).map_err(|e| Refusal::Stranger(format!("sent a claim that cannot be read: {e}")))
+        serde_json::from_slice(&body).map_err(|e| Refusal::NonFatal(format!("sent a claim that cannot be read: {e}")))
     }
 }
 
-/// The keyed hash of `data` for a purpose of its own.
+/// Returns the HMAC of `data`. `purpose` separates its uses.
 pub(crate) fn mac(key: &[u8], purpose: &str, data: &[u8]) -> Tag {
-    // HMAC takes keys of every length.
     let mut mac = Hmac::<Sha256>::new_from_slice(key).expect("HMAC accepts every key length");
     mac.update(b"gnnflow handshake ");
     mac.update(&(purpose.len() as u64).to_le_bytes());
@@ -158,11 +157,11 @@ pub(crate) fn mac(key: &[u8], purpose: &str, data: &[u8]) -> Tag {
 }
 
 fn equal(a: &Tag, b: &Tag) -> bool {
-    same(a, b)
+    constant_time_eq(a, b)
 }
 
-/// Whether two proofs are equal, in a time that does not say where they differ.
-pub(crate) fn same(a: &[u8], b: &[u8]) -> bool {
+/// Compares two proofs in constant time.
+pub(crate) fn constant_time_eq(a: &[u8], b: &[u8]) -> bool {
     a.ct_eq(b).into()
 }
 
@@ -172,33 +171,33 @@ fn read_tag(wire: &mut Timed<'_>) -> io::Result<Tag> {
     Ok(tag)
 }
 
-fn own_opening(own: &Party) -> Result<[u8; OPENING], Refusal> {
-    let mut opening = [0; OPENING];
+fn own_opening(own: &Party) -> Result<[u8; OPENING_BYTES], Refusal> {
+    let mut opening = [0; OPENING_BYTES];
     opening[..8].copy_from_slice(MAGIC);
     opening[8..12].copy_from_slice(&own.version.to_le_bytes());
     opening[12..16].copy_from_slice(&(own.claim.rank as u32).to_le_bytes());
     getrandom::fill(&mut opening[16..])
-        .map_err(|e| Refusal::Stranger(format!("no random bytes from the system: {e}")))?;
+        .map_err(|e| Refusal::NonFatal(format!("no random bytes from the system: {e}")))?;
     Ok(opening)
 }
 
-fn read_opening(wire: &mut Timed<'_>) -> Result<[u8; OPENING], Refusal> {
-    let mut opening = [0; OPENING];
-    // The magic alone first: what is not gnnflow is known by its first bytes.
+fn read_opening(wire: &mut Timed<'_>) -> Result<[u8; OPENING_BYTES], Refusal> {
+    let mut opening = [0; OPENING_BYTES];
+    // The first bytes are enough to detect other protocols.
     wire.read_exact(&mut opening[..8])?;
     if &opening[..8] != MAGIC {
-        let said: String = opening[..8].iter().flat_map(|byte| byte.escape_ascii()).map(char::from).collect();
-        return Err(Refusal::Stranger(format!("does not speak gnnflow's protocol (it said `{said}`…)")));
+        let sent: String = opening[..8].iter().flat_map(|byte| byte.escape_ascii()).map(char::from).collect();
+        return Err(Refusal::NonFatal(format!("does not speak gnnflow's protocol (it sent `{sent}`…)")));
     }
     wire.read_exact(&mut opening[8..])?;
     Ok(opening)
 }
 
-fn version_of(opening: &[u8; OPENING]) -> u32 {
+fn version_of(opening: &[u8; OPENING_BYTES]) -> u32 {
     u32::from_le_bytes([opening[8], opening[9], opening[10], opening[11]])
 }
 
-fn rank_of(opening: &[u8; OPENING]) -> usize {
+fn rank_of(opening: &[u8; OPENING_BYTES]) -> usize {
     u32::from_le_bytes([opening[12], opening[13], opening[14], opening[15]]) as usize
 }
 
@@ -212,9 +211,9 @@ fn mismatch(peer: usize, address: &str, (what, ours, theirs): (&str, String, Str
     })
 }
 
-/// Dials: proves to be `own`, expects rank `peer` at `address`. Returns what the peer claims.
+/// Makes the dialer's handshake as `own` with rank `peer` at `address`. Returns the peer's claim.
 ///
-/// `process` is the process that an earlier connection of the same rank goes to, if there is one; another one is refused.
+/// `process` is the process at the other end of an earlier connection to the same rank, if there is one. Another process is refused.
 pub(super) fn dial(
     stream: &TcpStream,
     own: &Party,
@@ -244,7 +243,7 @@ pub(super) fn dial(
     session.send_claim(wire, "dialler", own)?;
     let claim = session.receive_claim(wire, "listener")?;
     if claim.run != own.run {
-        return Err(Refusal::Stranger(format!("belongs to another run or attempt ({})", quote(&claim.run))));
+        return Err(Refusal::NonFatal(format!("belongs to another run or attempt ({})", quote(&claim.run))));
     }
     if claim.rank != peer {
         let ranks = ("rank", format!("{peer} (hosts file)"), claim.rank.to_string());
@@ -257,19 +256,19 @@ pub(super) fn dial(
         return Err(Refusal::Fatal(ClusterError::RankTaken { rank: own.rank, address: address.to_string() }));
     }
     if process.is_some_and(|process| process != claim.process) {
-        return Err(Refusal::Stranger("was started again meanwhile".into()));
+        return Err(Refusal::NonFatal("was restarted during the handshakes".into()));
     }
     wire.write_all(&[1])?;
     Ok(claim)
 }
 
-fn versions(own: &Party, theirs: &[u8; OPENING]) -> (&'static str, String, String) {
+fn versions(own: &Party, theirs: &[u8; OPENING_BYTES]) -> (&'static str, String, String) {
     ("protocol version", own.version.to_string(), version_of(theirs).to_string())
 }
 
-/// Listens. `taken` says whether a claimed rank has joined already. Returns the claim of the dialler, for whom the connection
-/// counts as well.
-pub(super) fn answer(
+/// Makes the listener's handshake. `taken` returns whether a claimed rank has joined already. Returns the dialer's claim, after the
+/// dialer has confirmed the connection.
+pub(super) fn accept(
     stream: &TcpStream,
     own: &Party,
     addresses: &[String],
@@ -288,9 +287,9 @@ pub(super) fn answer(
     };
 
     if !equal(&read_tag(wire)?, &session.proof("dialler")) {
-        // As long as the answer to a right secret, so that the other side reads it whole.
+        // As long as the response to a valid proof, so that the dialer reads all of it.
         wire.write_all(&[0; 33])?;
-        return Err(Refusal::Stranger(format!("says it is rank {}, but showed a wrong secret", rank_of(&theirs))));
+        return Err(Refusal::NonFatal(format!("says it is rank {}, but showed a wrong secret", rank_of(&theirs))));
     }
     wire.write_all(&[&[1][..], &session.proof("listener")].concat())?;
     if version_of(&theirs) != own.version {
@@ -304,19 +303,19 @@ pub(super) fn answer(
     reply.taken = taken(&claim);
     session.send_claim(wire, "listener", &reply)?;
     if claim.run != own.run {
-        return Err(Refusal::Stranger(format!("belongs to another run or attempt ({})", quote(&claim.run))));
+        return Err(Refusal::NonFatal(format!("belongs to another run or attempt ({})", quote(&claim.run))));
     }
     if let Some(difference) = own.difference(&claim) {
         return Err(mismatch(claim.rank, &address_of(claim.rank), difference));
     }
     if claim.rank <= own.rank || claim.rank >= own.size {
-        return Err(Refusal::Stranger(format!("says it is rank {}, which does not dial this one", claim.rank)));
+        return Err(Refusal::NonFatal(format!("says it is rank {}, which does not dial this one", claim.rank)));
     }
     if reply.taken {
-        return Err(Refusal::Stranger(format!("says it is rank {}, which has joined already", claim.rank)));
+        return Err(Refusal::NonFatal(format!("says it is rank {}, which has joined already", claim.rank)));
     }
-    // The dialler has proven itself: give it the time again for its last word, lest a busy machine leave the two of us
-    // with different ideas of whether the connection stands.
+    // The dialer has proven the secret. Its last message gets a new time limit, so that on a busy machine both sides agree on whether
+    // the connection is valid.
     let mut last = [0];
     Timed::new(stream, limit).read_exact(&mut last)?;
     Ok(claim)
@@ -338,57 +337,57 @@ mod tests {
         }
     }
 
-    /// Rank 0 listens, the other side does `dialler`; both outcomes.
-    fn meet<R: Send>(
+    /// Runs `listener_party` as listener and `dialer` on the other side. Returns both results.
+    fn run_handshake<R: Send>(
         listener_party: Party,
         taken: bool,
-        dialler: impl FnOnce(&mut TcpStream) -> R + Send,
+        dialer: impl FnOnce(&mut TcpStream) -> R + Send,
     ) -> (Result<Claim, Refusal>, R) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let addresses: Vec<String> = (0..3).map(|rank| format!("host{rank}:1")).collect();
         std::thread::scope(|scope| {
-            let dialled = scope.spawn(move || dialler(&mut TcpStream::connect(address).unwrap()));
+            let dialed = scope.spawn(move || dialer(&mut TcpStream::connect(address).unwrap()));
             let (stream, _) = listener.accept().unwrap();
-            let answered = answer(&stream, &listener_party, &addresses, |_| taken, Duration::from_millis(800));
+            let accepted = accept(&stream, &listener_party, &addresses, |_| taken, Duration::from_millis(800));
             drop(stream);
-            (answered, dialled.join().unwrap())
+            (accepted, dialed.join().unwrap())
         })
     }
 
-    fn both(listener: Party, dialler: Party, taken: bool) -> (Result<Claim, Refusal>, Result<Claim, Refusal>) {
-        meet(listener, taken, move |stream| dial(stream, &dialler, 0, "host0:1", None, LIMIT))
+    fn both(listener: Party, dialer: Party, taken: bool) -> (Result<Claim, Refusal>, Result<Claim, Refusal>) {
+        run_handshake(listener, taken, move |stream| dial(stream, &dialer, 0, "host0:1", None, LIMIT))
     }
 
     #[test]
-    fn equals_meet() {
-        let (answered, dialled) = both(party(0, "sixteen bytes ok"), party(2, "sixteen bytes ok"), false);
-        let answered = answered.unwrap();
-        assert_eq!((answered.rank, answered.kind), (2, Kind::Data));
-        assert_eq!(dialled.unwrap().rank, 0);
+    fn handshake_of_equal_parties_succeeds() {
+        let (accepted, dialed) = both(party(0, "sixteen bytes ok"), party(2, "sixteen bytes ok"), false);
+        let accepted = accepted.unwrap();
+        assert_eq!((accepted.rank, accepted.kind), (2, Kind::Data));
+        assert_eq!(dialed.unwrap().rank, 0);
     }
 
     #[test]
-    fn a_process_that_was_started_again_is_not_its_predecessor() {
+    fn dial_refuses_a_restarted_process() {
         for (expected, meets) in [("first", true), ("second", false)] {
             let mut listener = party(0, "sixteen bytes ok");
             listener.claim.process = "first".into();
-            let dialler = party(1, "sixteen bytes ok");
-            let (answered, dialled) = meet(listener, false, move |stream| {
-                dial(stream, &dialler, 0, "host0:1", Some(expected), LIMIT).map(drop)
+            let dialer = party(1, "sixteen bytes ok");
+            let (accepted, dialed) = run_handshake(listener, false, move |stream| {
+                dial(stream, &dialer, 0, "host0:1", Some(expected), LIMIT).map(drop)
             });
-            assert_eq!((answered.is_ok(), dialled.is_ok()), (meets, meets));
+            assert_eq!((accepted.is_ok(), dialed.is_ok()), (meets, meets));
         }
     }
 
     #[test]
-    fn a_wrong_secret_is_fatal_to_the_dialler_only() {
-        let (answered, dialled) = both(party(0, "sixteen bytes ok"), party(1, "sixteen bytes no"), false);
+    fn wrong_secret_is_fatal_for_the_dialer_only() {
+        let (accepted, dialed) = both(party(0, "sixteen bytes ok"), party(1, "sixteen bytes no"), false);
         assert!(
-            matches!(answered, Err(Refusal::Stranger(why)) if why.contains("rank 1") && why.contains("wrong secret"))
+            matches!(accepted, Err(Refusal::NonFatal(why)) if why.contains("rank 1") && why.contains("wrong secret"))
         );
         let expected = ClusterError::WrongSecret { rank: 0, address: "host0:1".into() };
-        assert!(matches!(dialled, Err(Refusal::Fatal(error)) if error == expected));
+        assert!(matches!(dialed, Err(Refusal::Fatal(error)) if error == expected));
     }
 
     #[test]
@@ -404,8 +403,8 @@ mod tests {
         for (word, change) in changes {
             let mut other = party(1, "sixteen bytes ok");
             change(&mut other);
-            let (answered, dialled) = both(party(0, "sixteen bytes ok"), other, false);
-            let (Err(Refusal::Fatal(here)), Err(Refusal::Fatal(there))) = (answered, dialled) else { panic!("{word}") };
+            let (accepted, dialed) = both(party(0, "sixteen bytes ok"), other, false);
+            let (Err(Refusal::Fatal(here)), Err(Refusal::Fatal(there))) = (accepted, dialed) else { panic!("{word}") };
             assert!(here.to_string().starts_with("rank 1 (host1:1)") && here.to_string().contains(word), "{here}");
             assert!(there.to_string().starts_with("rank 0 (host0:1)") && there.to_string().contains(word), "{there}");
             assert_eq!((here.exit_code(), there.exit_code()), (5, 5));
@@ -413,21 +412,21 @@ mod tests {
     }
 
     #[test]
-    fn other_attempts_may_come_again_and_taken_ranks_may_not() {
+    fn another_attempt_is_not_fatal_and_a_taken_rank_is() {
         let mut late = party(1, "sixteen bytes ok");
         late.claim.run = "run/1".into();
-        let (answered, dialled) = both(party(0, "sixteen bytes ok"), late, false);
-        assert!(matches!(answered, Err(Refusal::Stranger(why)) if why.contains("attempt")));
-        assert!(matches!(dialled, Err(Refusal::Stranger(why)) if why.contains("attempt")));
-        let (answered, dialled) = both(party(0, "sixteen bytes ok"), party(1, "sixteen bytes ok"), true);
-        assert!(matches!(answered, Err(Refusal::Stranger(_))));
-        assert!(matches!(dialled, Err(Refusal::Fatal(ClusterError::RankTaken { rank: 1, .. }))));
-        let (answered, _) = both(party(1, "sixteen bytes ok"), party(1, "sixteen bytes ok"), false);
-        assert!(matches!(answered, Err(Refusal::Stranger(_))), "only higher ranks dial");
+        let (accepted, dialed) = both(party(0, "sixteen bytes ok"), late, false);
+        assert!(matches!(accepted, Err(Refusal::NonFatal(why)) if why.contains("attempt")));
+        assert!(matches!(dialed, Err(Refusal::NonFatal(why)) if why.contains("attempt")));
+        let (accepted, dialed) = both(party(0, "sixteen bytes ok"), party(1, "sixteen bytes ok"), true);
+        assert!(matches!(accepted, Err(Refusal::NonFatal(_))));
+        assert!(matches!(dialed, Err(Refusal::Fatal(ClusterError::RankTaken { rank: 1, .. }))));
+        let (accepted, _) = both(party(1, "sixteen bytes ok"), party(1, "sixteen bytes ok"), false);
+        assert!(matches!(accepted, Err(Refusal::NonFatal(_))), "only higher ranks dial");
     }
 
     #[test]
-    fn strangers_are_refused_and_learn_nothing() {
+    fn other_clients_are_refused_without_a_proof() {
         let says: [(&str, Vec<u8>); 5] = [
             ("GET / HT", b"GET / HTTP/1.1\r\nHost: x\r\n\r\n".to_vec()),
             ("closed", b"".to_vec()),
@@ -436,30 +435,30 @@ mod tests {
             ("protocol", vec![0xff; 1 << 20]),
         ];
         for (word, bytes) in says {
-            let (answered, heard) = meet(party(0, "sixteen bytes ok"), false, move |stream| {
+            let (accepted, received) = run_handshake(party(0, "sixteen bytes ok"), false, move |stream| {
                 let _ = stream.write_all(&bytes);
                 let _ = stream.shutdown(std::net::Shutdown::Write);
-                let mut heard = Vec::new();
-                let _ = stream.read_to_end(&mut heard);
-                heard
+                let mut received = Vec::new();
+                let _ = stream.read_to_end(&mut received);
+                received
             });
-            assert!(matches!(&answered, Err(Refusal::Stranger(why)) if why.contains(word)), "{word}: {answered:?}");
-            assert!(heard.len() <= OPENING + 33, "no proof without a proof");
+            assert!(matches!(&accepted, Err(Refusal::NonFatal(why)) if why.contains(word)), "{word}: {accepted:?}");
+            assert!(received.len() <= OPENING_BYTES + 33, "no proof without a proof");
         }
-        let (answered, ()) = meet(party(0, "sixteen bytes ok"), false, |stream| {
+        let (accepted, ()) = run_handshake(party(0, "sixteen bytes ok"), false, |stream| {
             let _ = stream.read(&mut [0]);
         });
-        assert!(matches!(answered, Err(Refusal::Stranger(why)) if why.contains("said nothing")));
+        assert!(matches!(accepted, Err(Refusal::NonFatal(why)) if why.contains("no complete handshake")));
     }
 
     #[test]
-    fn a_proof_cannot_be_thrown_back() {
-        // A listener that reflects the dialler's own opening and proof has proven nothing.
+    fn dial_refuses_its_own_proof() {
+        // This listener returns the dialer's opening and proof.
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let mirror = std::thread::spawn(move || {
             let (mut stream, _) = listener.accept().unwrap();
-            let mut opening = [0; OPENING];
+            let mut opening = [0; OPENING_BYTES];
             stream.read_exact(&mut opening).unwrap();
             stream.write_all(&opening).unwrap();
             let mut proof = [0; 32];
@@ -467,8 +466,8 @@ mod tests {
             stream.write_all(&[&[1][..], &proof].concat()).unwrap();
         });
         let stream = TcpStream::connect(address).unwrap();
-        let dialled = dial(&stream, &party(1, "sixteen bytes ok"), 0, "host0:1", None, LIMIT);
-        assert!(matches!(dialled, Err(Refusal::Fatal(ClusterError::WrongSecret { .. }))));
+        let dialed = dial(&stream, &party(1, "sixteen bytes ok"), 0, "host0:1", None, LIMIT);
+        assert!(matches!(dialed, Err(Refusal::Fatal(ClusterError::WrongSecret { .. }))));
         mirror.join().unwrap();
     }
 }

@@ -1,7 +1,7 @@
-//! The panic hook: tells our bugs from the echoes of a lost peer.
+//! The panic hook of a run. It separates bugs from panics that follow from a lost peer.
 //!
-//! Timely answers a lost connection with panics in its network threads, then in its workers; joining them can hang for
-//! ever. The hook sees the first one, notes it, and keeps quiet; the heartbeats name the culprit.
+//! If a connection is lost, timely panics in its network threads, then in its workers, and joining them can hang forever. The hook
+//! records the first such panic as a suspicion and prints nothing; the heartbeats find the lost peer.
 
 use std::io::Write;
 use std::panic::PanicHookInfo;
@@ -10,33 +10,35 @@ use std::sync::{Arc, Mutex, Once, PoisonError, Weak};
 use super::ClusterError;
 use super::first_failure::FirstFailure;
 
-/// The board of the run in this process.
-static WATCHED: Mutex<Weak<FirstFailure>> = Mutex::new(Weak::new());
+/// The run of this process.
+static CURRENT: Mutex<Weak<FirstFailure>> = Mutex::new(Weak::new());
 
-/// From now until the board is dropped, panics in this process are posted on it.
-pub(super) fn watch(board: &Arc<FirstFailure>) {
+/// Posts panics of this process to `first_failure` until it is dropped.
+pub(super) fn post_panics_to(first_failure: &Arc<FirstFailure>) {
     static INSTALL: Once = Once::new();
-    *WATCHED.lock().unwrap_or_else(PoisonError::into_inner) = Arc::downgrade(board);
+    *CURRENT.lock().unwrap_or_else(PoisonError::into_inner) = Arc::downgrade(first_failure);
     INSTALL.call_once(|| {
         let before = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |info| {
-            let board = WATCHED.lock().unwrap_or_else(PoisonError::into_inner).upgrade();
-            end_unless_it_unwinds(info);
-            match board {
-                Some(board) => {
-                    if post(&board, info) && std::env::var_os("RUST_BACKTRACE").is_some_and(|value| value != "0") {
+            let first_failure = CURRENT.lock().unwrap_or_else(PoisonError::into_inner).upgrade();
+            exit_if_not_unwinding(info);
+            match first_failure {
+                Some(first_failure) => {
+                    if post(&first_failure, info)
+                        && std::env::var_os("RUST_BACKTRACE").is_some_and(|value| value != "0")
+                    {
                         before(info);
                     }
                 }
-                // The run is over, and who prints why has yet to end the process: what falls now has been told.
-                None if is_of_a_run(std::thread::current().name().unwrap_or_default()) => {}
+                // The run is over and has reported its cause, but the process has not ended yet.
+                None if is_run_thread(std::thread::current().name().unwrap_or_default()) => {}
                 None => before(info),
             }
         }));
     });
 }
 
-/// Standard library, rayon and tokio panic where the system refuses a thread.
+/// Panic messages of the standard library, rayon and tokio if the system has no threads left.
 const NO_THREAD: [&str; 5] = [
     "failed to spawn thread",
     "failed to allocate an alternative stack",
@@ -45,10 +47,10 @@ const NO_THREAD: [&str; 5] = [
     "OS can't spawn worker thread",
 ];
 
-/// What zstd's bindings panic with where the system refuses memory.
+/// Panic message of zstd's bindings if the system has no memory left.
 const NO_MEMORY: &str = "zstd returned null pointer";
 
-/// What a panic says of the program: that the machine has no threads or no memory left, or that there is a bug.
+/// Returns the cause of a panic: no threads left, no memory left, or a bug.
 pub(crate) fn cause_of(info: &PanicHookInfo<'_>) -> ClusterError {
     let message = info.payload_as_str().unwrap_or("panic without a message").replace('\n', " ");
     if NO_THREAD.iter().any(|start| message.starts_with(start)) {
@@ -59,37 +61,37 @@ pub(crate) fn cause_of(info: &PanicHookInfo<'_>) -> ClusterError {
         return ClusterError::System { what: "allocate memory".into(), problem };
     }
     let thread = std::thread::current().name().unwrap_or("unnamed").to_string();
-    let location = info.location().map_or_else(|| "unknown place".to_string(), ToString::to_string);
+    let location = info.location().map_or_else(|| "unknown location".to_string(), ToString::to_string);
     ClusterError::Bug { message, thread, location }
 }
 
-/// Ends the process after a panic of a thread that is being started: it would abort, and a cause be lost.
-pub(crate) fn end_unless_it_unwinds(info: &PanicHookInfo<'_>) {
+/// Prints the cause and ends the process after a panic in a starting thread. Such a panic would abort the process without a cause.
+pub(crate) fn exit_if_not_unwinding(info: &PanicHookInfo<'_>) {
     if info.payload_as_str().is_some_and(|message| message.contains("alternative stack")) {
         let cause = cause_of(info);
         let _ = writeln!(std::io::stderr(), "error: {cause}");
-        // SAFETY: a system call on an integer. The thread is not whole: no destructors may run on it.
+        // SAFETY: a system call on an integer. No destructors may run on a thread that has not started.
         unsafe { libc::_exit(cause.exit_code().into()) };
     }
 }
 
-/// Posts the panic; true when it is a new bug.
-fn post(board: &FirstFailure, info: &PanicHookInfo<'_>) -> bool {
+/// Posts a panic. Returns true if it is the first cause.
+fn post(first_failure: &FirstFailure, info: &PanicHookInfo<'_>) -> bool {
     let message = info.payload_as_str().unwrap_or("panic without a message");
     let thread = std::thread::current().name().unwrap_or("unnamed").to_string();
     if is_consequence(message, &thread) {
-        board.suspect(rank_of_network_thread(&thread), message.to_string());
+        first_failure.suspect(rank_of_network_thread(&thread), message.to_string());
         return false;
     }
-    if board.is_troubled() && is_of_a_run(&thread) {
-        // Timely's threads, and who joins them, stumble over each other once one of them is gone.
+    if first_failure.is_failing() && is_run_thread(&thread) {
+        // After a failure, timely's threads and those that join them panic in turn.
         return false;
     }
-    board.post(cause_of(info))
+    first_failure.post(cause_of(info))
 }
 
-/// Whether a panic comes of a lost connection: timely's words for it, any panic of its network threads, and the panic of
-/// the guard that joins them.
+/// Returns whether a panic follows from a lost connection: by timely's message, or because it is in a network thread or in the guard
+/// that joins those.
 fn is_consequence(message: &str, thread: &str) -> bool {
     message.starts_with("timely communication error:")
         || message.contains("MergeQueue")
@@ -98,12 +100,12 @@ fn is_consequence(message: &str, thread: &str) -> bool {
         || rank_of_network_thread(thread).is_some()
 }
 
-/// Whether a thread is timely's, or joins those.
-fn is_of_a_run(thread: &str) -> bool {
+/// Returns whether a thread belongs to timely or to this module.
+fn is_run_thread(thread: &str) -> bool {
     thread.starts_with("timely:") || thread.starts_with("cluster:")
 }
 
-/// Timely names its network threads after the process at the other end.
+/// Returns the rank at the other end of a network thread of timely, from its name.
 fn rank_of_network_thread(name: &str) -> Option<usize> {
     name.strip_prefix("timely:recv-").or_else(|| name.strip_prefix("timely:send-"))?.parse().ok()
 }
@@ -112,31 +114,31 @@ fn rank_of_network_thread(name: &str) -> Option<usize> {
 mod tests {
     use super::*;
 
-    /// Runs itself again, as a process whose hook is the only one.
+    /// Runs this test again in a child process, so that there is no other hook.
     #[test]
-    fn what_falls_behind_a_run_keeps_quiet() {
-        let falls = |name: &str| {
-            let thread = std::thread::Builder::new().name(name.to_owned()).spawn(|| panic!("fell behind the run"));
+    fn panic_after_a_run_is_not_printed_on_run_threads() {
+        let panic_in = |name: &str| {
+            let thread = std::thread::Builder::new().name(name.to_owned()).spawn(|| panic!("panic after the run"));
             assert!(thread.unwrap().join().is_err());
         };
         if std::env::var_os("GNNFLOW_TEST_HOOK").is_some() {
-            watch(&Arc::default());
-            falls("cluster:join");
-            falls("timely:work-0");
-            return falls("somebody else");
+            post_panics_to(&Arc::default());
+            panic_in("cluster:join");
+            panic_in("timely:work-0");
+            return panic_in("unrelated");
         }
         let this = std::env::current_exe().unwrap();
-        let name = "cluster::hook::tests::what_falls_behind_a_run_keeps_quiet";
+        let name = "cluster::hook::tests::panic_after_a_run_is_not_printed_on_run_threads";
         let mut command = std::process::Command::new(this);
         let done = command.args([name, "--exact", "--nocapture"]).env("GNNFLOW_TEST_HOOK", "1").output().unwrap();
-        let told = String::from_utf8_lossy(&done.stderr);
-        assert!(done.status.success(), "{told}");
-        assert_eq!(told.matches("fell behind the run").count(), 1, "{told}");
-        assert!(told.contains("somebody else"), "{told}");
+        let stderr = String::from_utf8_lossy(&done.stderr);
+        assert!(done.status.success(), "{stderr}");
+        assert_eq!(stderr.matches("panic after the run").count(), 1, "{stderr}");
+        assert!(stderr.contains("unrelated"), "{stderr}");
     }
 
     #[test]
-    fn network_threads_name_the_peer() {
+    fn network_thread_names_contain_the_rank() {
         assert_eq!(rank_of_network_thread("timely:recv-12"), Some(12));
         assert_eq!(rank_of_network_thread("timely:send-0"), Some(0));
         assert_eq!(rank_of_network_thread("timely:work-0"), None);

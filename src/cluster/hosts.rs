@@ -1,14 +1,14 @@
-//! Who takes part: the hosts file, and the rank and size of this process.
+//! The hosts file, and the rank and size of this process.
 //!
-//! A hosts file has one `host:port` a line; the line's number among the entries is the rank. `#` starts a comment. Every
-//! process reads the same file. The rank comes from `--rank` or from the variable that the launcher at hand sets.
+//! A hosts file has one `host:port` per line. The number of the entry, from 0, is the rank. `#` starts a comment. All processes read the
+//! same file. The rank comes from `--rank` or from a launcher's variable.
 
 use std::collections::HashMap;
 use std::path::Path;
 
 use super::ClusterError;
 
-/// Variables that launchers set, in the order in which they are believed: rank, size.
+/// Variables of launchers for rank and size, by precedence.
 const LAUNCHERS: [(&str, &str); 5] = [
     ("GNNFLOW_RANK", "GNNFLOW_SIZE"),
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
@@ -17,7 +17,7 @@ const LAUNCHERS: [(&str, &str); 5] = [
     ("RANK", "WORLD_SIZE"),
 ];
 
-/// The place of this process among the others.
+/// Rank and size of a process in a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RankAssignment {
     /// Number of this process, from 0.
@@ -30,7 +30,7 @@ pub struct RankAssignment {
 ///
 /// # Errors
 /// [`ClusterError::Hosts`] with the line, for a file that cannot be read, an entry without port, a port outside 1..=65535,
-/// an address that comes twice, or no entry at all.
+/// a repeated address, or a file without entries.
 pub fn read_hosts(path: &Path) -> Result<Vec<String>, ClusterError> {
     let text = std::fs::read_to_string(path).map_err(|e| ClusterError::Hosts {
         path: path.to_path_buf(),
@@ -40,7 +40,7 @@ pub fn read_hosts(path: &Path) -> Result<Vec<String>, ClusterError> {
     parse_hosts(&text).map_err(|(line, problem)| ClusterError::Hosts { path: path.to_path_buf(), line, problem })
 }
 
-/// The text of a hosts file, or the line and the problem.
+/// Parses a hosts file. An error is a line and a problem.
 fn parse_hosts(text: &str) -> Result<Vec<String>, (usize, String)> {
     let mut addresses = Vec::new();
     let mut first_seen: HashMap<String, usize> = HashMap::new();
@@ -56,12 +56,12 @@ fn parse_hosts(text: &str) -> Result<Vec<String>, (usize, String)> {
         addresses.push(entry.to_string());
     }
     if addresses.is_empty() {
-        return Err((0, "no host:port in the hosts file".to_string()));
+        return Err((0, "no host:port in the hosts file; write one line per process".to_string()));
     }
     Ok(addresses)
 }
 
-/// `host:port` or `[v6]:port` with a usable port.
+/// Checks that an entry is `host:port` or `[v6]:port` with a valid port.
 pub(super) fn check_address(entry: &str) -> Result<(), String> {
     let Some((host, port)) = entry.rsplit_once(':') else {
         return Err(format!("`{entry}` has no port; write host:port"));
@@ -78,24 +78,23 @@ pub(super) fn check_address(entry: &str) -> Result<(), String> {
     }
 }
 
-/// Finds rank and size of this process.
+/// Returns rank and size of this process.
 ///
 /// `rank` is the command line's `--rank`; `hosts` the number of entries in the hosts file, if there is one; `environment`
-/// looks a variable up (`|name| std::env::var(name).ok()`). `None` when this is not one of several processes with a hosts file.
+/// looks a variable up (`|name| std::env::var(name).ok()`). Returns `None` for a single process.
 ///
 /// # Errors
-/// [`ClusterError::Usage`] for a number that is none, a rank beyond the size, sizes that contradict each other, or a
-/// hosts file without any rank.
+/// [`ClusterError::Usage`] for a value that is not a number, a rank beyond the size, different sizes, or a hosts file without a rank.
 ///
 /// ```
-/// use gnnflow::cluster::{RankAssignment, seat};
+/// use gnnflow::cluster::{RankAssignment, rank_assignment};
 ///
 /// let slurm = |name: &str| match name { "SLURM_PROCID" => Some("1".into()), "SLURM_NTASKS" => Some("4".into()), _ => None };
-/// assert_eq!(seat(None, Some(4), slurm).unwrap(), Some(RankAssignment { rank: 1, size: 4 }));
-/// assert!(seat(Some(4), Some(4), |_| None).is_err());
-/// assert_eq!(seat(None, None, |_| None).unwrap(), None);
+/// assert_eq!(rank_assignment(None, Some(4), slurm).unwrap(), Some(RankAssignment { rank: 1, size: 4 }));
+/// assert!(rank_assignment(Some(4), Some(4), |_| None).is_err());
+/// assert_eq!(rank_assignment(None, None, |_| None).unwrap(), None);
 /// ```
-pub fn seat(
+pub fn rank_assignment(
     rank: Option<usize>,
     hosts: Option<usize>,
     environment: impl Fn(&str) -> Option<String>,
@@ -109,36 +108,36 @@ pub fn seat(
             })
             .transpose()
     };
-    // A rank of the command line says nothing about the size; a launcher's rank goes with the same launcher's size.
-    let mut told = (rank, "--rank", None, "");
+    // `--rank` has no size; a launcher's rank comes with the same launcher's size.
+    let mut found = (rank, "--rank", None, "");
     if rank.is_none() {
         for (rank_name, size_name) in LAUNCHERS {
             if let Some(rank) = number(rank_name)? {
-                told = (Some(rank), rank_name, number(size_name)?, size_name);
+                found = (Some(rank), rank_name, number(size_name)?, size_name);
                 break;
             }
         }
     }
-    match (told, hosts) {
+    match (found, hosts) {
         ((None, ..), None) => Ok(None),
         ((None, ..), Some(hosts)) => Err(ClusterError::Usage(format!(
-            "the hosts file has {hosts} entries, but nothing says which of them is this process; give --rank, or start \
-             through a launcher that sets one of {}",
+            "the hosts file has {hosts} entries, but the rank of this process is unknown; give --rank, or use a \
+             launcher that sets one of {}",
             LAUNCHERS.map(|(rank, _)| rank).join(", ")
         ))),
         ((Some(_), _, Some(size), size_name), Some(hosts)) if size != hosts => Err(ClusterError::Usage(format!(
             "the hosts file has {hosts} entries, but {size_name} = {size}; start as many processes as there are entries"
         ))),
         ((Some(_), "--rank", ..), None) => {
-            Err(ClusterError::Usage("--rank needs --hosts FILE with the addresses of all ranks".into()))
+            Err(ClusterError::Usage("--rank needs the addresses of all ranks; give --hosts FILE".into()))
         }
-        // Rank 0 of a batch system's own script is an ordinary single process, which may start others itself.
+        // The script of a batch job has rank 0; without a hosts file it is a single process.
         ((Some(0), ..), None) => Ok(None),
         ((Some(rank), rank_name, ..), None) => Err(ClusterError::Usage(format!(
-            "{rank_name} = {rank} says that this is one of several processes; they need --hosts FILE with all addresses"
+            "{rank_name} = {rank}: one of several processes needs the addresses of all; give --hosts FILE"
         ))),
         ((Some(rank), rank_name, ..), Some(size)) if rank >= size => Err(ClusterError::Usage(format!(
-            "rank {rank} (from {rank_name}) does not exist among {size} processes; ranks count from 0"
+            "rank {rank} (from {rank_name}) does not exist among {size} processes; ranks begin at 0"
         ))),
         ((Some(rank), ..), Some(size)) => Ok(Some(RankAssignment { rank, size })),
     }
@@ -149,13 +148,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranks_are_line_numbers_without_comments() {
+    fn ranks_are_entry_numbers_without_comments() {
         let hosts = parse_hosts("# cluster\n a:7000\n\nb.example:7001 # the big one\n[::1]:7002\n").unwrap();
         assert_eq!(hosts, ["a:7000", "b.example:7001", "[::1]:7002"]);
     }
 
     #[test]
-    fn bad_lines_are_named() {
+    fn invalid_lines_are_named() {
         for (text, line, word) in [
             ("a:1\nb\n", 2, "no port"),
             ("a:0\n", 1, "not a port"),
@@ -179,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn launchers_are_understood() {
+    fn rank_and_size_come_from_launcher_variables() {
         for pairs in [
             &[("GNNFLOW_RANK", "1"), ("GNNFLOW_SIZE", "3")][..],
             &[("OMPI_COMM_WORLD_RANK", "1"), ("OMPI_COMM_WORLD_SIZE", "3")],
@@ -188,22 +187,22 @@ mod tests {
             &[("RANK", "1"), ("WORLD_SIZE", "3")],
         ] {
             let look = |name: &str| pairs.iter().find(|(key, _)| *key == name).map(|(_, value)| value.to_string());
-            assert_eq!(seat(None, Some(3), look).unwrap(), Some(RankAssignment { rank: 1, size: 3 }));
-            assert!(seat(None, Some(2), look).unwrap_err().to_string().contains("2 entries"));
+            assert_eq!(rank_assignment(None, Some(3), look).unwrap(), Some(RankAssignment { rank: 1, size: 3 }));
+            assert!(rank_assignment(None, Some(2), look).unwrap_err().to_string().contains("2 entries"));
         }
     }
 
     #[test]
-    fn the_command_line_wins_and_nonsense_is_refused() {
+    fn command_line_takes_precedence_and_invalid_values_are_errors() {
         let slurm = environment(&[("SLURM_PROCID", "1"), ("SLURM_NTASKS", "3")]);
-        assert_eq!(seat(Some(2), Some(3), slurm).unwrap(), Some(RankAssignment { rank: 2, size: 3 }));
-        assert!(seat(None, Some(2), |_| None).unwrap_err().to_string().contains("--rank"));
-        assert!(seat(Some(0), None, |_| None).unwrap_err().to_string().contains("--hosts"));
+        assert_eq!(rank_assignment(Some(2), Some(3), slurm).unwrap(), Some(RankAssignment { rank: 2, size: 3 }));
+        assert!(rank_assignment(None, Some(2), |_| None).unwrap_err().to_string().contains("--rank"));
+        assert!(rank_assignment(Some(0), None, |_| None).unwrap_err().to_string().contains("--hosts"));
         let batch = environment(&[("SLURM_PROCID", "0"), ("SLURM_NTASKS", "3")]);
-        assert_eq!(seat(None, None, batch).unwrap(), None);
+        assert_eq!(rank_assignment(None, None, batch).unwrap(), None);
         let one_of_many = environment(&[("SLURM_PROCID", "1"), ("SLURM_NTASKS", "3")]);
-        assert!(seat(None, None, one_of_many).unwrap_err().to_string().contains("--hosts"));
+        assert!(rank_assignment(None, None, one_of_many).unwrap_err().to_string().contains("--hosts"));
         let junk = environment(&[("RANK", "one")]);
-        assert!(seat(None, Some(2), junk).unwrap_err().to_string().contains("RANK"));
+        assert!(rank_assignment(None, Some(2), junk).unwrap_err().to_string().contains("RANK"));
     }
 }

@@ -1,4 +1,4 @@
-//! What a worker reports about itself: that its loop turns, that work is completed, or that it is busy with something long.
+//! The progress that a worker reports: turns of its loop, completed work, and long local work.
 
 use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -6,18 +6,18 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-/// Longest label, in characters.
-const LABEL: usize = 200;
+/// Maximum characters of a label.
+const MAX_LABEL: usize = 200;
 
 /// The state of one worker, read by the heartbeats. Clones report for the same worker.
 ///
-/// Call [`turned`](Liveness::turned) at every turn of the worker's loop, also while it waits for other workers. A worker whose
-/// loop does not turn for the stall timeout counts as lost.
+/// Call [`turned`](Liveness::turned) at every turn of the worker's loop, also while it waits for other workers. A worker whose loop
+/// does not turn for the stall timeout is lost.
 ///
-/// Call [`progressed`](Liveness::progressed) whenever something is completed: a timestamp, a message, a job of the compute
-/// thread. If no worker of the run progresses for the stall timeout, the run is stalled and ends.
+/// Call [`progressed`](Liveness::progressed) for each completed timestamp, message, or job of the compute thread. If
+/// no worker of the run progresses for the stall timeout, the run is stalled and ends.
 ///
-/// Hold a [`busy`](Liveness::busy) guard around long local work on the worker's thread. Both timeouts pause meanwhile.
+/// Hold a [`busy`](Liveness::busy) guard during long local work on the worker's thread. Both timeouts pause meanwhile.
 #[derive(Debug, Clone, Default)]
 pub struct Liveness(Arc<Inner>);
 
@@ -30,26 +30,26 @@ struct Inner {
     label: Mutex<String>,
 }
 
-/// What a heartbeat says about the worker.
+/// The worker's phase in a heartbeat.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Phase {
-    /// Has not begun.
+    /// The worker has not begun.
     Idle,
-    /// Must turn its loop.
+    /// The worker turns its loop.
     Running,
-    /// Computes for long.
+    /// The worker does long local work.
     Busy,
-    /// Has returned.
+    /// The worker has returned.
     Done,
 }
 
 impl Liveness {
-    /// The worker's loop has turned. One relaxed addition.
+    /// Records a turn of the worker's loop. One relaxed addition.
     pub fn turned(&self) {
         self.0.turns.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Some work is completed. May be called from any thread. One relaxed addition.
+    /// Records completed work. May be called from any thread. One relaxed addition.
     pub fn progressed(&self) {
         self.0.completed.fetch_add(1, Ordering::Relaxed);
     }
@@ -57,7 +57,7 @@ impl Liveness {
     /// Pauses the stall timeout until the guard is dropped. `label` names the work in messages.
     #[must_use = "the worker counts as busy only as long as the guard lives"]
     pub fn busy(&self, label: &str) -> Busy {
-        *self.0.label.lock().unwrap_or_else(PoisonError::into_inner) = label.chars().take(LABEL).collect();
+        *self.0.label.lock().unwrap_or_else(PoisonError::into_inner) = label.chars().take(MAX_LABEL).collect();
         self.0.busy.fetch_add(1, Ordering::Relaxed);
         Busy(self.clone())
     }
@@ -88,13 +88,13 @@ impl Liveness {
         }
     }
 
-    /// What the worker was last busy with; empty if never.
+    /// Returns the label of the worker's last long work, or an empty string.
     pub(super) fn label(&self) -> String {
         self.0.label.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
-/// Marks the worker as busy while it lives; see [`Liveness::busy`].
+/// Marks the worker as busy until it is dropped; see [`Liveness::busy`].
 #[derive(Debug)]
 pub struct Busy(Liveness);
 
@@ -107,7 +107,7 @@ impl Drop for Busy {
     }
 }
 
-/// Measures how long a worker has completed nothing. Fed with every heartbeat.
+/// Measures for how long a worker has completed nothing. Updated by every heartbeat.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ProgressClock {
     completed: u64,
@@ -119,12 +119,12 @@ impl ProgressClock {
         Self { completed: 0, since: Instant::now() }
     }
 
-    /// Starts again from now.
+    /// Sets the time without progress to 0.
     pub(super) fn restart(&mut self) {
         self.since = Instant::now();
     }
 
-    /// Takes a worker's count of completed work. A worker that has not begun, or is busy, is not expected to complete any.
+    /// Updates the worker's count of completed work. A worker that has not begun or is busy need not complete any.
     pub(super) fn update(&mut self, completed: u64, phase: Phase) {
         if completed != self.completed || matches!(phase, Phase::Idle | Phase::Busy) {
             self.restart();
@@ -132,7 +132,7 @@ impl ProgressClock {
         self.completed = completed;
     }
 
-    /// Time since the worker last completed something, or had a reason not to.
+    /// Returns the time since the last restart.
     pub(super) fn idle(&self) -> Duration {
         self.since.elapsed()
     }
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn phases_follow_the_worker() {
+    fn phase_follows_the_worker() {
         let liveness = Liveness::default();
         assert_eq!(liveness.phase(), Phase::Idle);
         liveness.begin();

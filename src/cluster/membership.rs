@@ -1,4 +1,4 @@
-//! A process's place among the others, from the first socket to the last goodbye.
+//! The membership of a process in a run, from the first socket to the last goodbye.
 
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
@@ -11,48 +11,48 @@ use super::first_failure::FirstFailure;
 use super::rendezvous::Rendezvous;
 use super::{ClusterConfig, ClusterError, Liveness, hook};
 
-/// A process's place in a run: rank, connections to all others, and the heartbeats on them.
+/// The membership of a process in a run: its rank, its connections to all other processes, and their heartbeats.
 ///
-/// Dropping it without [`execute`](super::execute) says goodbye to the others.
+/// Dropping it without [`execute`](super::execute) sends a goodbye to the others.
 #[derive(Debug)]
 pub struct Membership {
     rank: usize,
     addresses: Vec<String>,
     pub(super) sockets: Vec<Option<TcpStream>>,
     pub(super) control: Option<Arc<Control>>,
-    pub(super) board: Arc<FirstFailure>,
+    pub(super) first_failure: Arc<FirstFailure>,
     liveness: Liveness,
     announced: String,
-    patience: Duration,
-    /// For [`execute`](super::execute) in a run of one process; with several, the control connections have it.
+    start_timeout: Duration,
+    /// Used by [`execute`](super::execute) in a run of one process. With several, `control` has it.
     pub(super) stall_timeout: Duration,
 }
 
 impl Membership {
-    /// A run of one process: no sockets, no threads. It ends when its worker completes nothing for `stall_timeout`.
+    /// Makes a run of one process, without sockets and threads. It ends if its worker completes nothing for `stall_timeout`.
     pub fn single(stall_timeout: Duration) -> Self {
         Membership {
             rank: 0,
             addresses: vec!["this process".into()],
             sockets: vec![None],
             control: None,
-            board: Arc::default(),
+            first_failure: Arc::default(),
             liveness: Liveness::default(),
             announced: String::new(),
-            patience: Duration::ZERO,
+            start_timeout: Duration::ZERO,
             stall_timeout,
         }
     }
 
-    /// Meets all other ranks; returns once every pair has proven the secret and its equality in both directions.
+    /// Connects to all other ranks. Returns when each pair has proven the secret and has equal fingerprints.
     ///
-    /// Strangers are refused and logged. While ranks are missing, a line every few seconds says which. From the first
-    /// connection on, a peer that dies is noticed.
+    /// Connections of other programs are refused and logged. While ranks are missing, a log line every few seconds names them. A peer that
+    /// dies is detected from its first connection on.
     ///
     /// # Errors
     /// [`ClusterError::Usage`], [`ClusterError::Listen`], [`ClusterError::Mismatch`], [`ClusterError::WrongSecret`],
-    /// [`ClusterError::RankTaken`]; [`ClusterError::Lost`] for a rank that did not come within `start_timeout` or died;
-    /// [`ClusterError::Peer`] for what another rank failed of.
+    /// [`ClusterError::RankTaken`]; [`ClusterError::Lost`] for a rank that has died, or not joined within `start_timeout`;
+    /// [`ClusterError::Peer`] for a failure of another rank.
     pub fn join(mut config: ClusterConfig) -> Result<Self, ClusterError> {
         config.check()?;
         if config.size() == 1 {
@@ -66,76 +66,76 @@ impl Membership {
         };
         let control =
             Control::start(config.rank, config.addresses.clone(), config.heartbeat_timeout, config.stall_timeout)?;
-        hook::watch(&control.board);
+        hook::post_panics_to(&control.first_failure);
         let deadline = Instant::now() + config.start_timeout;
-        let meeting = Rendezvous::new(&config, control.clone())?;
-        let (sockets, announced) = meeting.run(listener, deadline, config.start_timeout)?;
+        let rendezvous = Rendezvous::new(&config, control.clone())?;
+        let (sockets, announced) = rendezvous.run(listener, deadline, config.start_timeout)?;
         let left = deadline.saturating_duration_since(Instant::now()).max(Duration::from_secs(1));
         control.agree("the start", "", left)?;
-        tracing::info!("all {} processes have met", config.size());
+        tracing::info!("all {} processes are connected", config.size());
         Ok(Membership {
             rank: config.rank,
             addresses: config.addresses,
             sockets,
-            board: control.board.clone(),
+            first_failure: control.first_failure.clone(),
             liveness: control.liveness.clone(),
             control: Some(control),
             announced,
-            patience: config.start_timeout,
+            start_timeout: config.start_timeout,
             stall_timeout: config.stall_timeout,
         })
     }
 
-    /// Number of this process.
+    /// Returns the number of this process.
     pub fn rank(&self) -> usize {
         self.rank
     }
 
-    /// Number of processes.
+    /// Returns the number of processes.
     pub fn size(&self) -> usize {
         self.addresses.len()
     }
 
-    /// `host:port` of every rank.
+    /// Returns `host:port` of every rank.
     pub fn addresses(&self) -> &[String] {
         &self.addresses
     }
 
-    /// What rank 0 was given as [`ClusterConfig::announced`]: the same text in all processes.
+    /// Returns [`ClusterConfig::announced`] of rank 0, in all processes.
     pub fn announced(&self) -> &str {
         &self.announced
     }
 
-    /// The worker's sign of life; clone it into the worker's function.
+    /// Returns the handle with which the worker reports its progress.
     pub fn liveness(&self) -> Liveness {
         self.liveness.clone()
     }
 
-    /// The first cause, if the run has failed already; for long work before [`execute`](super::execute).
+    /// Checks whether the run has failed already, for long work before [`execute`](super::execute).
     ///
     /// # Errors
-    /// The first cause.
+    /// The first cause of failure.
     pub fn check(&self) -> Result<(), ClusterError> {
-        self.board.take().map_or(Ok(()), Err)
+        self.first_failure.report().map_or(Ok(()), Err)
     }
 
-    /// A barrier before the dataflow: waits until all ranks have come here with the same `what`, and compares `value`.
+    /// A barrier before the dataflow: waits until all ranks have called it with the same `what`, and compares their values.
     ///
-    /// Use it after work that ranks do apart, such as preparing the dataset, with its fingerprint as `value`. `limit`
-    /// bounds the wait for the slowest rank; `None` means the start timeout. Peers that die meanwhile end the wait.
+    /// Use it after separate work of the ranks, such as preparing the dataset, with a fingerprint as `value`. `limit` bounds the wait;
+    /// `None` is the start timeout. The wait ends if a peer dies.
     ///
     /// # Errors
-    /// [`ClusterError::Mismatch`] with the rank whose value differs; [`ClusterError::Lost`] for a rank that does not come;
-    /// or the first cause of a failed run.
+    /// [`ClusterError::Mismatch`] with a rank whose value differs; [`ClusterError::Lost`] for a rank that is late; or the first cause of a
+    /// failed run.
     pub fn agree(&self, what: &str, value: &str, limit: Option<Duration>) -> Result<(), ClusterError> {
         match &self.control {
-            Some(control) => control.agree(what, value, limit.unwrap_or(self.patience)),
+            Some(control) => control.agree(what, value, limit.unwrap_or(self.start_timeout)),
             None => Ok(()),
         }
     }
 
-    /// Tells all other ranks that this one cannot go on, for failures before [`execute`](super::execute). Returns the first
-    /// cause, which is another one when a peer failed earlier.
+    /// Reports a failure before [`execute`](super::execute) to all other ranks. Returns the first cause, which is that of a peer if the
+    /// peer failed earlier.
     pub fn fail(self, failure: impl Into<super::Failure>) -> ClusterError {
         let cause = ClusterError::Own(failure.into());
         match &self.control {
@@ -148,14 +148,14 @@ impl Membership {
 impl Drop for Membership {
     fn drop(&mut self) {
         if let Some(control) = &self.control
-            && !self.board.is_troubled()
+            && !self.first_failure.is_failing()
         {
-            control.farewell();
+            control.send_goodbye();
         }
     }
 }
 
-/// Listens at the own address.
+/// Listens at this rank's address.
 fn listen(rank: usize, addresses: &[String]) -> Result<TcpListener, ClusterError> {
     let address = &addresses[rank];
     let failed = |problem: String, advice: &str| ClusterError::Listen {
@@ -168,7 +168,7 @@ fn listen(rank: usize, addresses: &[String]) -> Result<TcpListener, ClusterError
         .to_socket_addrs()
         .map_err(|e| failed(e.to_string(), "write an address that this machine can resolve"))?
         .collect();
-    // Many systems give a machine's own name a loopback address, where the other hosts could not reach it.
+    // Many systems resolve a machine's name to a loopback address, which other hosts cannot reach.
     if is_loopback(address) && !addresses.iter().all(|address| is_loopback(address)) {
         own.iter_mut().for_each(|address| match address {
             SocketAddr::V4(v4) => v4.set_ip(std::net::Ipv4Addr::UNSPECIFIED),
@@ -178,11 +178,10 @@ fn listen(rank: usize, addresses: &[String]) -> Result<TcpListener, ClusterError
     TcpListener::bind(&own[..]).map_err(|error| {
         let advice = match error.kind() {
             ErrorKind::AddrInUse => {
-                "another program, or a process left over from an earlier run, listens there: end it, or take another port in \
-                 the hosts file"
+                "another program or a process of an earlier run listens there: end it, or choose another port in the hosts file"
             }
-            ErrorKind::AddrNotAvailable => "this machine does not have that address: is --rank right for this machine?",
-            ErrorKind::PermissionDenied => "ports below 1024 are reserved: take a higher one in the hosts file",
+            ErrorKind::AddrNotAvailable => "this machine does not have that address: check --rank and the hosts file",
+            ErrorKind::PermissionDenied => "ports below 1024 are reserved: choose a higher one in the hosts file",
             _ => "check the address of this rank in the hosts file",
         };
         failed(error.to_string(), advice)
@@ -194,7 +193,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_taken_port_says_who_what_and_what_to_do() {
+    fn error_of_a_used_port_names_rank_address_and_advice() {
         let holder = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = holder.local_addr().unwrap().to_string();
         let error = listen(1, &["127.0.0.1:1".into(), address.clone()]).unwrap_err();
@@ -205,13 +204,13 @@ mod tests {
     }
 
     #[test]
-    fn an_address_of_another_machine_hints_at_the_rank() {
+    fn error_of_another_machines_address_names_the_rank_option() {
         let error = listen(0, &["192.0.2.1:7000".into()]).unwrap_err();
         assert!(error.to_string().contains("--rank"), "{error}");
     }
 
     #[test]
-    fn one_process_needs_nothing() {
+    fn membership_of_one_process_needs_no_network() {
         let member = Membership::join(ClusterConfig::new(0, vec!["127.0.0.1:7000".into()])).unwrap();
         assert_eq!((member.rank(), member.size()), (0, 1));
         member.agree("dataset", "x", None).unwrap();

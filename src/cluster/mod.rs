@@ -1,18 +1,17 @@
-//! Several processes as one run: who takes part, how they meet, how they notice that one of them is gone, and how all of
-//! them end with the same first cause.
+//! Several processes as one run. If one process fails, all processes end and report the same first error.
 //!
-//! | file | idea |
+//! | file | content |
 //! |---|---|
-//! | `hosts`, `secret` | who takes part: hosts file, rank and size, shared secret |
-//! | `config`, `membership`, `meeting` | meeting: own listener and connectors, start-up messages, deadline |
-//! | `handshake`, `wire` | proof of the secret and equality of versions, on one connection |
-//! | `control`, `liveness`, `board` | heartbeats, the first cause, telling it to everybody |
-//! | `execute`, `hook`, `signals` | one timely worker a process, panics and signals turned into causes |
-//! | `launch`, `family`, `child` | the parent of several processes on one machine, or of one rank that is started again |
+//! | `hosts`, `secret` | hosts file, rank and size, shared secret |
+//! | `config`, `membership`, `rendezvous` | connecting all processes, with a deadline |
+//! | `handshake`, `wire` | proof of the secret and comparison of versions, on one connection |
+//! | `control`, `liveness`, `first_failure` | heartbeats, the first error, sending it to all processes |
+//! | `execute`, `hook`, `signals` | one timely worker per process, panics and signals as errors |
+//! | `launcher`, `child_group`, `child` | the parent of several processes on one machine, or of one rank with restarts |
 //!
-//! Every pair of ranks has two connections: *data* belongs to timely, *control* to the heartbeats. The higher rank dials,
-//! the lower rank listens. Nothing reaches timely before both sides proved the shared secret. What follows the handshake
-//! is neither encrypted nor signed: run across hosts on a network that you trust.
+//! Each pair of ranks has two connections: *data* for timely, *control* for heartbeats. The higher rank connects to the lower rank,
+//! which listens. Timely gets a connection only after both sides have proven the shared secret. Messages after the handshake are
+//! neither encrypted nor signed, so runs across hosts need a trusted network.
 //!
 //! ```
 //! use gnnflow::cluster::{execute, Failure, Membership};
@@ -40,16 +39,16 @@ mod signals;
 mod wire;
 
 #[cfg(feature = "tensor-workers")]
-pub(crate) use child::OWN_SECRET;
+pub(crate) use child::USER_SECRET;
 pub(crate) use child::is_launched;
-pub use child::{is_supervised, seat_from_launcher};
+pub use child::{config_from_launcher, is_supervised};
 pub use config::{ClusterConfig, Fingerprints};
 pub use error::{ClusterError, Failure};
 pub use execute::execute;
 #[cfg(feature = "tensor-workers")]
-pub(crate) use handshake::{mac, same};
-pub(crate) use hook::{cause_of, end_unless_it_unwinds};
-pub use hosts::{RankAssignment, read_hosts, seat};
+pub(crate) use handshake::{constant_time_eq, mac};
+pub(crate) use hook::{cause_of, exit_if_not_unwinding};
+pub use hosts::{RankAssignment, rank_assignment, read_hosts};
 pub use launcher::Launcher;
 pub use liveness::{Busy, Liveness};
 pub use membership::Membership;

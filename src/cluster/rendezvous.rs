@@ -1,4 +1,4 @@
-//! Rendezvous the others: one listener, one dialler for each lower rank, start-up messages, one deadline.
+//! Connects all processes of a run before a deadline: one listener, and one dialing thread per lower rank.
 
 use std::collections::HashMap;
 use std::io::ErrorKind;
@@ -10,48 +10,47 @@ use std::time::{Duration, Instant};
 use socket2::{SockRef, TcpKeepalive};
 
 use super::control::{Control, seconds};
-use super::handshake::{Claim, Kind, Party, Refusal, VERSION, answer, dial};
+use super::handshake::{Claim, Kind, Party, Refusal, VERSION, accept, dial};
 use super::secret::random_hex;
 use super::{ClusterConfig, ClusterError};
 
-/// One handshake must be done within this time.
-const HANDSHAKE: Duration = Duration::from_secs(4);
-/// Handshakes that go on at once; further connections wait in the system's queue.
-const GUESTS: usize = 128;
-/// Refused connections that are logged one by one, of one kind and of all kinds; further ones are only counted.
-const LOGGED_ALIKE: usize = 3;
-const LOGGED: usize = 30;
+/// Time limit of a handshake.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(4);
+/// Maximum number of concurrent handshakes. Further connections wait in the system's queue.
+const MAX_HANDSHAKES: usize = 128;
+/// Maximum number of log lines about refused connections, per reason and in all. Further ones are counted.
+const MAX_LOGGED_PER_REASON: usize = 3;
+const MAX_LOGGED: usize = 30;
 
-/// The time between the first socket and the last handshake.
+/// The state while processes connect, from the first socket to the last handshake.
 pub(super) struct Rendezvous {
     party: Party,
     control: Arc<Control>,
     user_timeout: Duration,
-    /// By rank: the data connection, and the process at its other end.
+    /// By rank: the process at the other end, and the data connection.
     data: Mutex<Vec<Option<(String, TcpStream)>>>,
-    /// By rank: the process at the other end of the control connection. It is the member.
+    /// By rank: the process at the other end of the control connection. This process is the member.
     members: Mutex<Vec<Option<String>>>,
-    /// What rank 0 tells.
+    /// The announcement of rank 0.
     announced: Mutex<String>,
-    /// By rank: what was last seen of it, for the start-up messages.
-    notes: Mutex<Vec<String>>,
-    over: AtomicBool,
-    guests: AtomicUsize,
+    /// By rank: the last problem of its connection, for log lines and errors.
+    problems: Mutex<Vec<String>>,
+    done: AtomicBool,
+    handshakes: AtomicUsize,
     refused: Mutex<Refused>,
 }
 
-/// Connections that were refused.
 #[derive(Default)]
 struct Refused {
     total: usize,
     logged: usize,
-    alike: HashMap<String, usize>,
-    /// The last one; perhaps it was a missing rank with a wrong secret.
+    by_reason: HashMap<String, usize>,
+    /// The last one, which may be a missing rank with a wrong secret.
     last: String,
 }
 
 impl Rendezvous {
-    /// A meeting as `config` says, whose control connections go to `control`.
+    /// Makes the state for `config`. `control` gets the control connections.
     pub(super) fn new(config: &ClusterConfig, control: Arc<Control>) -> Result<Arc<Self>, ClusterError> {
         let announced = if config.rank == 0 { config.announced.clone() } else { String::new() };
         let claim = Claim::new(config.rank, config.size(), Kind::Control, &config.run, &config.fingerprints);
@@ -66,24 +65,24 @@ impl Rendezvous {
             data: Mutex::new((0..config.size()).map(|_| None).collect()),
             members: Mutex::new(vec![None; config.size()]),
             announced: Mutex::new(announced),
-            notes: Mutex::new(vec![String::new(); config.size()]),
-            over: AtomicBool::new(false),
-            guests: AtomicUsize::new(0),
+            problems: Mutex::new(vec![String::new(); config.size()]),
+            done: AtomicBool::new(false),
+            handshakes: AtomicUsize::new(0),
             refused: Mutex::default(),
         }))
     }
 
-    /// Runs the listener and the diallers until no rank is missing; the data connections by rank, and what rank 0 tells.
+    /// Connects to all ranks. Returns the data connections by rank, and the announcement of rank 0.
     pub(super) fn run(
         self: Arc<Self>,
         listener: TcpListener,
         deadline: Instant,
         limit: Duration,
     ) -> Result<(Vec<Option<TcpStream>>, String), ClusterError> {
-        let met = self.meet(listener, deadline, limit);
-        self.over.store(true, Ordering::Relaxed);
-        met?;
-        // The slots stay: a late guest may look at them.
+        let result = self.wait_for_all(listener, deadline, limit);
+        self.done.store(true, Ordering::Relaxed);
+        result?;
+        // The slots remain, because a late handshake may read them.
         let sockets = self.data().iter_mut().map(|slot| slot.take().map(|(_, stream)| stream)).collect();
         let announced = self.announced.lock().unwrap_or_else(PoisonError::into_inner).clone();
         Ok((sockets, announced))
@@ -93,7 +92,7 @@ impl Rendezvous {
         self.data.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The process that takes part as `rank`, once its control connection stands.
+    /// Returns the process that has joined as `rank`, if its control connection exists.
     fn member(&self, rank: usize) -> Option<String> {
         self.members.lock().unwrap_or_else(PoisonError::into_inner)[rank].clone()
     }
@@ -102,17 +101,16 @@ impl Rendezvous {
         self.refused.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn note(&self, rank: usize, text: String) {
-        self.notes.lock().unwrap_or_else(PoisonError::into_inner)[rank] = text;
+    fn set_problem(&self, rank: usize, text: String) {
+        self.problems.lock().unwrap_or_else(PoisonError::into_inner)[rank] = text;
     }
 
-    /// Whether the process has a data connection as `rank`.
+    /// Returns whether the process has a data connection as `rank`.
     fn has_data(&self, rank: usize, process: &str) -> bool {
         self.data()[rank].as_ref().is_some_and(|(known, _)| known == process)
     }
 
-    /// Whether the rank of a claim has joined already. A data connection of a process that died before it had joined is
-    /// in the way of none.
+    /// Returns whether the rank of a claim has joined already. A data connection of a process that died before it joined does not count.
     fn is_taken(&self, claim: &Claim) -> bool {
         let (rank, process) = (claim.rank, &claim.process);
         if rank >= self.control.addresses.len() {
@@ -124,30 +122,36 @@ impl Rendezvous {
         }
     }
 
-    /// Ranks without two connections to the same process.
+    /// Returns the ranks without two connections to the same process.
     fn missing(&self) -> Vec<usize> {
-        let me = self.control.me;
-        let met = |rank: usize| self.member(rank).is_some_and(|member| self.has_data(rank, &member));
-        (0..self.control.addresses.len()).filter(|rank| *rank != me && !met(*rank)).collect()
+        let own_rank = self.control.own_rank;
+        let is_connected = |rank: usize| self.member(rank).is_some_and(|member| self.has_data(rank, &member));
+        (0..self.control.addresses.len()).filter(|rank| *rank != own_rank && !is_connected(*rank)).collect()
     }
 
     fn describe(&self, rank: usize) -> String {
-        let note = self.notes.lock().unwrap_or_else(PoisonError::into_inner)[rank].clone();
-        let note = if note.is_empty() { "nothing heard of it yet".to_string() } else { note };
-        format!("rank {rank} ({}): {note}", self.control.addresses[rank])
+        let problem = self.problems.lock().unwrap_or_else(PoisonError::into_inner)[rank].clone();
+        let problem = if problem.is_empty() { "no connection yet".to_string() } else { problem };
+        format!("rank {rank} ({}): {problem}", self.control.addresses[rank])
     }
 
-    fn meet(self: &Arc<Self>, listener: TcpListener, deadline: Instant, limit: Duration) -> Result<(), ClusterError> {
-        let me = self.control.me;
+    fn wait_for_all(
+        self: &Arc<Self>,
+        listener: TcpListener,
+        deadline: Instant,
+        limit: Duration,
+    ) -> Result<(), ClusterError> {
+        let own_rank = self.control.own_rank;
         let no_thread = |e: std::io::Error| self.control.fail(ClusterError::no_thread(e));
         listener.set_nonblocking(true).map_err(|e| self.control.fail(ClusterError::system("use the listener", &e)))?;
-        let meeting = self.clone();
-        let spawn = std::thread::Builder::new().name("cluster:listen".into()).spawn(move || meeting.listen(&listener));
+        let rendezvous = self.clone();
+        let spawn =
+            std::thread::Builder::new().name("cluster:listen".into()).spawn(move || rendezvous.listen(&listener));
         let listening = spawn.map_err(no_thread)?;
-        for rank in 0..me {
-            let meeting = self.clone();
-            let dialler = std::thread::Builder::new().name(format!("cluster:dial-{rank}"));
-            dialler.spawn(move || meeting.dial(rank)).map_err(no_thread)?;
+        for rank in 0..own_rank {
+            let rendezvous = self.clone();
+            let dialer = std::thread::Builder::new().name(format!("cluster:dial-{rank}"));
+            dialer.spawn(move || rendezvous.dial(rank)).map_err(no_thread)?;
         }
         let report = (limit / 4).clamp(Duration::from_millis(200), Duration::from_secs(5));
         let mut next_report = Instant::now() + report;
@@ -156,17 +160,17 @@ impl Rendezvous {
             if missing.is_empty() {
                 break;
             }
-            if let Some(cause) = self.control.board.wait(Duration::from_millis(10)) {
+            if let Some(cause) = self.control.first_failure.wait(Duration::from_millis(10)) {
                 return Err(self.control.fail(cause));
             }
             let now = Instant::now();
             if now >= deadline {
                 let lines: Vec<String> = missing.iter().map(|rank| self.describe(*rank)).collect();
                 let rank = missing[0];
-                let first = self.notes.lock().unwrap_or_else(PoisonError::into_inner)[rank].clone();
+                let problem = self.problems.lock().unwrap_or_else(PoisonError::into_inner)[rank].clone();
                 let mut why = format!("did not join within {}", seconds(limit));
-                if !first.is_empty() {
-                    why = format!("{why}: {first}");
+                if !problem.is_empty() {
+                    why = format!("{why}: {problem}");
                 }
                 let refusal = self.refused().last.clone();
                 if !refusal.is_empty() {
@@ -182,7 +186,7 @@ impl Rendezvous {
                 next_report = now + report;
                 let lines: Vec<String> = missing.iter().map(|rank| self.describe(*rank)).collect();
                 tracing::warn!(
-                    "rank {me} waits for {} of {} processes (at most {} more): {}",
+                    "rank {own_rank} waits for {} of {} processes ({} left): {}",
                     lines.len(),
                     self.control.addresses.len(),
                     seconds(deadline.saturating_duration_since(now)),
@@ -190,45 +194,45 @@ impl Rendezvous {
                 );
             }
         }
-        self.over.store(true, Ordering::Relaxed);
-        // Frees the port; the thread looks at `over` every few milliseconds. Its panics are posted by the hook.
+        self.done.store(true, Ordering::Relaxed);
+        // Frees the port. The thread checks `done` every few milliseconds. The hook posts its panics.
         let _ = listening.join();
         Ok(())
     }
 
-    fn is_over(&self) -> bool {
-        self.over.load(Ordering::Relaxed) || self.control.board.is_troubled()
+    fn is_done(&self) -> bool {
+        self.done.load(Ordering::Relaxed) || self.control.first_failure.is_failing()
     }
 
-    /// Accepts until the meeting is over; every guest gets a thread, so that none can hold up another.
+    /// Accepts connections until all processes have joined. Each handshake has a thread, so that none delays another.
     fn listen(self: &Arc<Self>, listener: &TcpListener) {
-        while !self.is_over() {
-            if self.guests.load(Ordering::Relaxed) >= GUESTS {
+        while !self.is_done() {
+            if self.handshakes.load(Ordering::Relaxed) >= MAX_HANDSHAKES {
                 std::thread::sleep(Duration::from_millis(5));
                 continue;
             }
             match listener.accept() {
                 Ok((stream, from)) => {
-                    self.guests.fetch_add(1, Ordering::Relaxed);
-                    let meeting = self.clone();
-                    let guest = std::thread::Builder::new().name("cluster:guest".into()).stack_size(256 << 10);
-                    let spawned = guest.spawn(move || {
-                        meeting.receive(&stream, from);
-                        meeting.guests.fetch_sub(1, Ordering::Relaxed);
+                    self.handshakes.fetch_add(1, Ordering::Relaxed);
+                    let rendezvous = self.clone();
+                    let thread = std::thread::Builder::new().name("cluster:accept".into()).stack_size(256 << 10);
+                    let spawned = thread.spawn(move || {
+                        rendezvous.handshake(&stream, from);
+                        rendezvous.handshakes.fetch_sub(1, Ordering::Relaxed);
                     });
                     if let Err(error) = spawned {
-                        self.guests.fetch_sub(1, Ordering::Relaxed);
-                        self.refuse(from, &format!("no thread for it: {error}"));
+                        self.handshakes.fetch_sub(1, Ordering::Relaxed);
+                        self.refuse(from, &format!("cannot start a thread for its handshake: {error}"));
                     }
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => std::thread::sleep(Duration::from_millis(4)),
-                // The guest is gone already, or we are short of files for a moment: neither ends the meeting.
+                // The client has closed the connection, or the process has too many open files: both are temporary.
                 Err(_) => std::thread::sleep(Duration::from_millis(20)),
             }
         }
         let refused = self.refused();
         if refused.total > refused.logged {
-            tracing::warn!("refused {} connections in all while the processes met", refused.total);
+            tracing::warn!("refused {} connections in all while the processes connected", refused.total);
         }
     }
 
@@ -236,51 +240,51 @@ impl Rendezvous {
         let mut refused = self.refused();
         refused.total += 1;
         refused.last = format!("from {from}: {why}");
-        // Beyond the last line that is logged, no new kinds are kept: strangers must not fill the memory.
-        if refused.logged >= LOGGED {
+        // After the last log line, new reasons are not stored, so that other programs cannot fill the memory.
+        if refused.logged >= MAX_LOGGED {
             return;
         }
-        let alike = refused.alike.entry(why.to_string()).or_default();
-        *alike += 1;
-        if *alike <= LOGGED_ALIKE {
+        let count = refused.by_reason.entry(why.to_string()).or_default();
+        *count += 1;
+        if *count <= MAX_LOGGED_PER_REASON {
             refused.logged += 1;
             tracing::warn!("refused a connection from {from}: {why}");
         }
     }
 
-    /// One guest's handshake.
-    fn receive(self: &Arc<Self>, stream: &TcpStream, from: SocketAddr) {
+    /// Makes the handshake of one accepted connection.
+    fn handshake(self: &Arc<Self>, stream: &TcpStream, from: SocketAddr) {
         let addresses = &self.control.addresses;
-        let answered = stream
+        let accepted = stream
             .set_nonblocking(false)
             .map_err(Refusal::from)
-            .and_then(|()| answer(stream, &self.party, addresses, |claim| self.is_taken(claim), HANDSHAKE));
-        match answered {
-            Ok(claim) => match self.keep(&claim, stream.try_clone()) {
+            .and_then(|()| accept(stream, &self.party, addresses, |claim| self.is_taken(claim), HANDSHAKE_TIMEOUT));
+        match accepted {
+            Ok(claim) => match self.add(&claim, stream.try_clone()) {
                 Ok(true) => {}
                 Ok(false) => self.refuse(from, &format!("says it is rank {}, which has joined already", claim.rank)),
-                // The peer has our answer and does not dial again: without this connection the run cannot begin.
-                Err(error) => drop(self.control.board.post(error)),
+                // The peer does not dial again after its handshake, so without this connection the run cannot begin.
+                Err(error) => drop(self.control.first_failure.post(error)),
             },
-            Err(Refusal::Stranger(why)) => self.refuse(from, &why),
+            Err(Refusal::NonFatal(why)) => self.refuse(from, &why),
             Err(Refusal::Fatal(error)) => {
-                self.control.board.post(error);
+                self.control.first_failure.post(error);
             }
         }
     }
 
-    /// Keeps a connection to the process of a claim. Both sides have completed the handshake and rely on it, so an error here
-    /// ends the run. False when there is a connection already.
-    fn keep(self: &Arc<Self>, claim: &Claim, stream: std::io::Result<TcpStream>) -> Result<bool, ClusterError> {
+    /// Stores a connection to the process of a claim. Returns false if there is one already. Both sides have completed the handshake, so
+    /// an error here ends the run.
+    fn add(self: &Arc<Self>, claim: &Claim, stream: std::io::Result<TcpStream>) -> Result<bool, ClusterError> {
         let stream = stream.and_then(|stream| self.configure(stream)).map_err(cannot_configure)?;
         match claim.kind {
             Kind::Control => {
-                let kept = self.control.attach(claim.rank, stream)?;
-                if kept {
+                let added = self.control.attach(claim.rank, stream)?;
+                if added {
                     self.members.lock().unwrap_or_else(PoisonError::into_inner)[claim.rank] =
                         Some(claim.process.clone());
                 }
-                Ok(kept)
+                Ok(added)
             }
             Kind::Data => {
                 let unlimited = stream.set_read_timeout(None).and_then(|()| stream.set_write_timeout(None));
@@ -294,38 +298,38 @@ impl Rendezvous {
         }
     }
 
-    /// Sets the options of a socket that all connections share.
+    /// Sets the socket options of both kinds of connection.
     fn configure(&self, stream: TcpStream) -> std::io::Result<TcpStream> {
         stream.set_nodelay(true)?;
         let socket = SockRef::from(&stream);
         let probe = (self.user_timeout / 5).clamp(Duration::from_secs(1), Duration::from_secs(10));
         socket.set_tcp_keepalive(&TcpKeepalive::new().with_time(probe).with_interval(probe).with_retries(3))?;
-        // Without it a cut link goes unnoticed for a quarter of an hour as long as there are unacknowledged bytes.
+        // Without it, a cut link with unacknowledged bytes is detected only after a quarter of an hour.
         socket.set_tcp_user_timeout(Some(self.user_timeout))?;
         Ok(stream)
     }
 
-    /// Dials one lower rank until both connections stand.
+    /// Dials a lower rank until both connections exist.
     fn dial(self: &Arc<Self>, rank: usize) {
         for kind in [Kind::Control, Kind::Data] {
             let mut pause = Duration::from_millis(10);
-            while !self.is_over() {
+            while !self.is_done() {
                 match self.dial_once(rank, kind) {
                     Ok((claim, stream)) => {
                         if rank == 0 {
                             let mut announced = self.announced.lock().unwrap_or_else(PoisonError::into_inner);
                             announced.clone_from(&claim.announced);
                         }
-                        if let Err(error) = self.keep(&claim, Ok(stream)) {
-                            self.control.board.post(error);
+                        if let Err(error) = self.add(&claim, Ok(stream)) {
+                            self.control.first_failure.post(error);
                         }
                         break;
                     }
                     Err(Refusal::Fatal(error)) => {
-                        self.control.board.post(error);
+                        self.control.first_failure.post(error);
                         return;
                     }
-                    Err(Refusal::Stranger(why)) => self.note(rank, why),
+                    Err(Refusal::NonFatal(why)) => self.set_problem(rank, why),
                 }
                 std::thread::sleep(pause);
                 pause = (pause * 2).min(Duration::from_millis(500));
@@ -336,25 +340,25 @@ impl Rendezvous {
     fn dial_once(&self, rank: usize, kind: Kind) -> Result<(Claim, TcpStream), Refusal> {
         let address = &self.control.addresses[rank];
         let resolved =
-            address.to_socket_addrs().map_err(|e| Refusal::Stranger(format!("cannot resolve its name: {e}")))?;
-        let mut problem = "its name has no address".to_string();
+            address.to_socket_addrs().map_err(|e| Refusal::NonFatal(format!("cannot resolve its host name: {e}")))?;
+        let mut problem = "its host name has no address".to_string();
         for target in resolved {
-            match TcpStream::connect_timeout(&target, HANDSHAKE / 2) {
-                // Dialling a free port of this machine can connect to itself.
-                Ok(stream) if stream.local_addr().ok() == Some(target) => problem = "nobody listens there".into(),
+            match TcpStream::connect_timeout(&target, HANDSHAKE_TIMEOUT / 2) {
+                // A connection to a free port of this machine can connect to itself.
+                Ok(stream) if stream.local_addr().ok() == Some(target) => problem = "no process listens there".into(),
                 Ok(stream) => {
                     let own = Party { claim: Claim { kind, ..self.party.claim.clone() }, ..self.party.clone() };
                     let member = self.member(rank);
-                    return dial(&stream, &own, rank, address, member.as_deref(), HANDSHAKE)
+                    return dial(&stream, &own, rank, address, member.as_deref(), HANDSHAKE_TIMEOUT)
                         .map(|claim| (claim, stream));
                 }
                 Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
-                    problem = "nobody listens there yet".into()
+                    problem = "no process listens there yet".into()
                 }
                 Err(error) => problem = error.to_string(),
             }
         }
-        Err(Refusal::Stranger(problem))
+        Err(Refusal::NonFatal(problem))
     }
 }
 

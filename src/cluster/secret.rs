@@ -1,4 +1,4 @@
-//! The shared secret by which processes know each other.
+//! The shared secret with which processes authenticate each other.
 
 use std::fmt;
 use std::path::Path;
@@ -7,10 +7,10 @@ use gnnflow_data::format::hex;
 
 use super::ClusterError;
 
-/// Shortest secret that is accepted, in bytes.
+/// Minimum bytes of a secret.
 const SHORTEST: usize = 16;
 
-/// A shared secret. It never shows in debug output, errors or logs.
+/// A shared secret. Debug output, errors and logs never contain it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(Vec<u8>);
 
@@ -21,37 +21,36 @@ impl fmt::Debug for Secret {
 }
 
 impl Secret {
-    /// A secret from text, for example an environment variable; white space around it does not count.
+    /// Makes a secret from text, without surrounding white space. `origin` names the source of the text in errors.
     ///
     /// # Errors
-    /// [`ClusterError::Usage`] when fewer than 16 bytes are left. `origin` names where the text came from.
+    /// [`ClusterError::Usage`] if fewer than 16 bytes remain.
     pub fn from_text(text: &str, origin: &str) -> Result<Self, ClusterError> {
         let secret = text.trim().as_bytes().to_vec();
         if secret.len() < SHORTEST {
             return Err(ClusterError::Usage(format!(
-                "the shared secret from {origin} has {} bytes; {SHORTEST} are the least (try: head -c 32 /dev/urandom | base64)",
+                "the shared secret from {origin} has {} bytes; use at least {SHORTEST}, for example from `head -c 32 /dev/urandom | base64`",
                 secret.len()
             )));
         }
         Ok(Secret(secret))
     }
 
-    /// The secret in a file. A file that every user of the machine can read draws a warning.
+    /// Reads a secret from a file. Logs a warning if all users of the machine can read the file.
     ///
     /// # Errors
-    /// [`ClusterError::Usage`] when the file cannot be read, is no text, or is too short.
+    /// [`ClusterError::Usage`] if the file cannot be read, is not text, or is too short.
     pub fn from_file(path: &Path) -> Result<Self, ClusterError> {
         let origin = format!("file {}", path.display());
         let text = std::fs::read_to_string(path)
             .map_err(|e| ClusterError::Usage(format!("cannot read the shared secret from {origin}: {e}")))?;
         if world_readable(path) {
-            tracing::warn!("{origin} with the shared secret can be read by every user; chmod 600 it");
+            tracing::warn!("all users can read {origin} with the shared secret; run `chmod 600` on it");
         }
         Secret::from_text(&text, &origin)
     }
 
-    /// The secret of this process: the environment variable `GNNFLOW_SECRET`, else the file that the pipeline names, else
-    /// none.
+    /// Returns the secret of this process: from the environment variable `GNNFLOW_SECRET`, else from `file`, else `None`.
     ///
     /// # Errors
     /// As [`Secret::from_text`] and [`Secret::from_file`].
@@ -66,10 +65,10 @@ impl Secret {
         }
     }
 
-    /// A fresh secret from the system's randomness.
+    /// Makes a random secret.
     ///
     /// # Errors
-    /// [`ClusterError::System`] when the system gives no randomness.
+    /// [`ClusterError::System`] if the system gives no random bytes.
     pub fn random() -> Result<Self, ClusterError> {
         random_hex(32).map(|text| Secret(text.into_bytes()))
     }
@@ -78,13 +77,13 @@ impl Secret {
         &self.0
     }
 
-    /// For handing to a child process; only secrets made by [`Secret::random`] or from text are text.
+    /// Returns the secret as text, for a child process. All secrets are made from text.
     pub(crate) fn to_text(&self) -> String {
         String::from_utf8_lossy(&self.0).into_owned()
     }
 }
 
-/// `bytes` random bytes, in hexadecimal digits.
+/// Returns `bytes` random bytes, in hexadecimal digits.
 pub(crate) fn random_hex(bytes: usize) -> Result<String, ClusterError> {
     let mut buffer = vec![0; bytes];
     getrandom::fill(&mut buffer).map_err(|e| ClusterError::System {
@@ -104,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_are_trimmed_and_measured() {
+    fn secret_files_are_trimmed_and_checked_for_length() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("secret");
         std::fs::write(&path, "0123456789abcdef0\n").unwrap();
@@ -117,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn the_environment_wins_over_the_file() {
+    fn environment_takes_precedence_over_the_file() {
         let variable = |_: &str| Some("from-the-environment".to_string());
         let found = Secret::find(variable, Some(Path::new("/nonexistent"))).unwrap().unwrap();
         assert_eq!(found.as_bytes(), b"from-the-environment");
@@ -125,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn secrets_differ_and_do_not_show() {
+    fn random_secrets_differ_and_are_hidden() {
         let (a, b) = (Secret::random().unwrap(), Secret::random().unwrap());
         assert_ne!(a, b);
         assert_eq!(a.as_bytes().len(), 64);

@@ -1,24 +1,24 @@
-//! SIGINT and SIGTERM as a cause like any other, so that the other processes are told.
+//! SIGINT and SIGTERM as causes of failure, which the other processes receive.
 
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
 /// The first signal caught, 0 for none.
 static CAUGHT: AtomicI32 = AtomicI32::new(0);
-/// When it was caught, in milliseconds of the monotonic clock.
-static SINCE: AtomicU64 = AtomicU64::new(0);
-/// Signals within this time, in milliseconds, are one request: batch systems signal a process and its parent, which passes
-/// the signal on.
-const ONE_REQUEST: u64 = 1000;
+/// Time of the first signal, in milliseconds of the monotonic clock.
+static CAUGHT_AT: AtomicU64 = AtomicU64::new(0);
+/// Signals within this time, in milliseconds, count as one: batch systems signal a process and its parent, which forwards the
+/// signal.
+const SAME_REQUEST_MS: u64 = 1000;
 
-extern "C" fn note(signal: libc::c_int) {
+extern "C" fn handle(signal: libc::c_int) {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `now` is a valid place; `clock_gettime` is async-signal-safe, and this clock is always there.
+    // SAFETY: `now` is valid, `clock_gettime` is async-signal-safe, and this clock always exists.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now) };
     let now = now.tv_sec as u64 * 1000 + now.tv_nsec as u64 / 1_000_000;
     if CAUGHT.load(Ordering::Relaxed) == 0 {
-        SINCE.store(now, Ordering::Relaxed);
+        CAUGHT_AT.store(now, Ordering::Relaxed);
         CAUGHT.store(signal, Ordering::Relaxed);
-    } else if now.saturating_sub(SINCE.load(Ordering::Relaxed)) >= ONE_REQUEST {
+    } else if now.saturating_sub(CAUGHT_AT.load(Ordering::Relaxed)) >= SAME_REQUEST_MS {
         // SAFETY: both are async-signal-safe. The signal is blocked here and ends the process when this function returns.
         unsafe {
             libc::signal(signal, libc::SIG_DFL);
@@ -27,22 +27,23 @@ extern "C" fn note(signal: libc::c_int) {
     }
 }
 
-/// The signal that this process was asked to end with, if it has caught one.
+/// Returns the first signal that this process has caught.
 pub(super) fn caught() -> Option<libc::c_int> {
     Some(CAUGHT.load(Ordering::Relaxed)).filter(|signal| *signal != 0)
 }
 
-/// While it lives, the first SIGINT or SIGTERM is noted instead of ending the process; one that comes a second later or more
+/// While this guard exists, the first SIGINT or SIGTERM is recorded and does not end the process. Another one, a second later or more,
 /// ends it.
 #[derive(Debug)]
 pub(super) struct Signals(Vec<(libc::c_int, libc::sighandler_t)>);
 
 impl Signals {
-    /// Takes over the signals that are not ignored.
+    /// Installs handlers for the signals that are not ignored.
     pub(super) fn catch() -> Self {
-        let mut before = Vec::new();
+        let mut previous = Vec::new();
         for signal in [libc::SIGINT, libc::SIGTERM] {
-            // SAFETY: `action` is a valid sigaction with an empty mask; the handler does only what is async-signal-safe; `old` is a valid place for the previous action.
+            // SAFETY: `action` is a valid sigaction with an empty mask. The handler is async-signal-safe. `old` is valid for the
+            // previous action.
             unsafe {
                 let mut old: libc::sigaction = std::mem::zeroed();
                 libc::sigaction(signal, std::ptr::null(), &mut old);
@@ -50,18 +51,17 @@ impl Signals {
                     continue;
                 }
                 let mut action: libc::sigaction = std::mem::zeroed();
-                action.sa_sigaction = note as extern "C" fn(libc::c_int) as libc::sighandler_t;
+                action.sa_sigaction = handle as extern "C" fn(libc::c_int) as libc::sighandler_t;
                 action.sa_flags = libc::SA_RESTART;
                 libc::sigemptyset(&mut action.sa_mask);
                 if libc::sigaction(signal, &action, std::ptr::null_mut()) == 0 {
-                    before.push((signal, old.sa_sigaction));
+                    previous.push((signal, old.sa_sigaction));
                 }
             }
         }
-        Signals(before)
+        Signals(previous)
     }
 
-    /// The signal that was caught.
     pub(super) fn caught(&self) -> Option<libc::c_int> {
         caught()
     }
@@ -69,16 +69,15 @@ impl Signals {
 
 impl Drop for Signals {
     fn drop(&mut self) {
-        for &(signal, before) in &self.0 {
-            // SAFETY: `before` is the disposition that the system reported for this signal.
+        for &(signal, previous) in &self.0 {
+            // SAFETY: `previous` is the disposition that the system reported for this signal.
             unsafe {
-                libc::signal(signal, before);
+                libc::signal(signal, previous);
             }
         }
     }
 }
 
-/// The signal's name.
 pub(super) fn name(signal: libc::c_int) -> &'static str {
     match signal {
         libc::SIGINT => "SIGINT",

@@ -1,4 +1,4 @@
-//! Reading and writing small frames on sockets, bounded in length and in time.
+//! Frames of limited length on sockets, with deadlines.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// Longest frame that is read or written, in bytes; a length beyond it is an error before anything is allocated.
+/// Maximum bytes of a frame. A longer length is an error before memory is allocated.
 pub(super) const FRAME_BYTES: usize = 16 << 10;
 
-/// A socket that must be done with everything by one moment, however slowly the other side drips its bytes.
+/// A socket with one deadline for all reads and writes, however small they are.
 pub(super) struct Timed<'a> {
     stream: &'a TcpStream,
     deadline: Instant,
@@ -47,7 +47,7 @@ impl Write for Timed<'_> {
     }
 }
 
-/// A socket's timeout reads "resource temporarily unavailable"; say what it is.
+/// Gives socket timeouts a clear text; the system's is "resource temporarily unavailable".
 fn in_time(error: io::Error) -> io::Error {
     match error.kind() {
         ErrorKind::WouldBlock | ErrorKind::TimedOut => io::Error::new(ErrorKind::TimedOut, "no answer in time"),
@@ -55,7 +55,7 @@ fn in_time(error: io::Error) -> io::Error {
     }
 }
 
-/// Writes length and bytes of `value` as JSON, in one write.
+/// Writes `value` as a frame of length and JSON, in one write.
 pub(super) fn write_frame(writer: &mut impl Write, value: &impl Serialize) -> io::Result<()> {
     let body = serde_json::to_vec(value)?;
     if body.len() > FRAME_BYTES {
@@ -82,7 +82,7 @@ pub(super) fn read_bytes(reader: &mut impl Read) -> io::Result<Vec<u8>> {
     Ok(body)
 }
 
-/// Reads one frame; a body that is not a `T` is [`ErrorKind::InvalidData`].
+/// Reads one frame. A body that is not a `T` is [`ErrorKind::InvalidData`].
 pub(super) fn read_frame<T: DeserializeOwned>(reader: &mut impl Read) -> io::Result<T> {
     serde_json::from_slice(&read_bytes(reader)?).map_err(|e| io::Error::new(ErrorKind::InvalidData, e))
 }
@@ -93,7 +93,7 @@ mod tests {
     use std::net::TcpListener;
 
     #[test]
-    fn frames_come_back_and_forged_lengths_do_not() {
+    fn frames_are_read_back_and_wrong_lengths_are_errors() {
         let mut wire = Vec::new();
         write_frame(&mut wire, &("heartbeat", 7)).unwrap();
         assert_eq!(read_frame::<(String, u32)>(&mut &wire[..]).unwrap(), ("heartbeat".to_string(), 7));
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn dripping_does_not_prolong_the_deadline() {
+    fn small_reads_do_not_extend_the_deadline() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let drip = std::thread::spawn(move || {

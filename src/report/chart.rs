@@ -4,12 +4,12 @@ use gnnflow_pipelines::Error;
 use plotters::prelude::*;
 use std::ops::Range;
 
-/// A line of a chart: its name, and points of epoch and value.
+/// A line of a chart: its name, and points (epoch, value).
 pub(super) type Series = (&'static str, Vec<(f64, f64)>);
 
 const SIZE: (u32, u32) = (640, 280);
 
-/// Lines over epochs; `None` when there are no points.
+/// Draws lines over epochs as SVG. Returns `None` if there are no points.
 pub(super) fn lines(title: &str, series: &[Series]) -> Result<Option<String>, Error> {
     let points = || series.iter().flat_map(|(_, points)| points).filter(|(_, value)| value.is_finite());
     if points().next().is_none() {
@@ -58,7 +58,7 @@ fn draw(
     Ok(area.present().map_err(text)?)
 }
 
-/// Drawing errors borrow the picture; their text does not.
+/// Converts drawing errors, which borrow the SVG text, to strings.
 fn text(error: impl std::fmt::Display) -> String {
     error.to_string()
 }
@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_are_drawn_where_there_are_points() {
+    fn lines_are_drawn_only_if_there_are_points() {
         assert_eq!(lines("loss", &[("train", vec![])]).unwrap(), None);
         assert_eq!(lines("loss", &[("train", vec![(1.0, f64::NAN)])]).unwrap(), None);
         let svg =
@@ -77,7 +77,7 @@ mod tests {
             svg.starts_with("<svg") && svg.contains("polyline") && svg.contains("loss") && svg.contains("val"),
             "{svg}"
         );
-        // One epoch, one value: an axis of no length must not stop the report.
+        // One point gives an axis of length 0.
         assert!(lines("loss", &[("train", vec![(1.0, 1.0)])]).unwrap().is_some());
     }
 }

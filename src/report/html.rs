@@ -1,4 +1,4 @@
-//! `report.html`: one file with everything in it, for a browser.
+//! `report.html`: one self-contained page.
 
 use super::partition::partition_section;
 use super::table::{costs, metric_names, splits, stages};
@@ -19,10 +19,10 @@ td:first-child,th:first-child{text-align:left}.bar{display:inline-block;height:.
 pre{background:#f6f6f6;padding:1em;overflow-x:auto}";
 
 /// Writes the report of the run in `run_dir`, from its epochs, its resolved pipeline, `summary`, and the quality of the
-/// partition, where it is known.
+/// partition, if it is known.
 ///
 /// # Errors
-/// When the folder cannot be read or written.
+/// If the folder cannot be read or written.
 pub fn write(run_dir: &Path, summary: &Summary, quality: Option<&Quality>) -> Result<(), Error> {
     let epochs = match EpochRecord::read_all(run_dir) {
         Err(Error::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => Vec::new(),
@@ -59,7 +59,7 @@ fn page(summary: &Summary, epochs: &[EpochRecord], quality: Option<&Quality>, pi
     }
     times(&mut page, summary);
     traffic(&mut page, summary);
-    worth(&mut page, summary);
+    cost_section(&mut page, summary);
     if let Some(quality) = quality {
         let _ = writeln!(page, "<h2>Partition by {}</h2>", escape(&quality.method));
         partition_section(&mut page, quality)?;
@@ -90,7 +90,7 @@ fn metrics(page: &mut String, summary: &Summary) {
     page.push_str("</table>\n");
 }
 
-/// Loss, and the metric that leads the table, over epochs.
+/// Draws the loss and the first metric of the table over epochs.
 fn charts(summary: &Summary, epochs: &[EpochRecord]) -> Result<[Option<String>; 2], Error> {
     type Pick = fn(&EpochRecord) -> Option<&Scores>;
     let picks: [(&'static str, Pick); 3] =
@@ -121,33 +121,32 @@ fn times(page: &mut String, summary: &Summary) {
 }
 
 fn traffic(page: &mut String, summary: &Summary) {
-    page.push_str("<table><tr><th>moved</th><th></th></tr>\n");
+    page.push_str("<table><tr><th>resources</th><th></th></tr>\n");
     let mut row = |name: &str, value: String| {
         let _ = writeln!(page, "<tr><td>{name}</td><td>{value}</td></tr>");
     };
-    row("between processes", bytes(summary.bytes_sent));
+    row("sent between processes", bytes(summary.bytes_sent));
     row("messages", count(summary.messages_sent));
-    row("rounds a step", summary.rounds_per_step.to_string());
+    row("rounds per step", summary.rounds_per_step.to_string());
     for (rank, peak) in summary.peak_rss_bytes.iter().enumerate() {
         row(&format!("peak memory of process {rank}"), bytes(*peak));
     }
     page.push_str("</table>\n");
 }
 
-/// What tensor workers did, and what all of it cost.
-fn worth(page: &mut String, summary: &Summary) {
+/// Writes the work of tensor workers, and costs.
+fn cost_section(page: &mut String, summary: &Summary) {
     let rows = costs(summary);
     if rows.is_empty() {
         return;
     }
-    page.push_str("<table><tr><th>worth</th><th></th></tr>\n");
+    page.push_str("<table><tr><th>cost</th><th></th></tr>\n");
     for (name, value) in rows {
         let _ = writeln!(page, "<tr><td>{name}</td><td>{value}</td></tr>");
     }
     page.push_str("</table>\n");
 }
 
-/// Text as HTML.
 pub(super) fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
@@ -157,7 +156,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_page_stands_alone_and_escapes_what_it_quotes() {
+    fn page_is_self_contained_and_escaped() {
         let scores = |accuracy| Some(Scores { nodes: 10, loss: 0.3, metrics: [("accuracy".into(), accuracy)].into() });
         let epoch = |epoch| EpochRecord { epoch, loss: 1.0 / epoch as f64, val: scores(0.5), ..EpochRecord::default() };
         let mut summary = Summary { name: "a<b".into(), epochs: 3, val: scores(0.75), ..Summary::default() };
@@ -165,13 +164,13 @@ mod tests {
         let page = page(&summary, &[epoch(1), epoch(2), epoch(3)], None, "name = \"<script>\"").unwrap();
         assert_eq!(page.matches("<svg").count(), 2);
         assert!(page.contains("a&lt;b") && page.contains("0.7500") && !page.contains("<script"), "{page}");
-        // Nothing is loaded from elsewhere; the SVG namespace is only a name.
+        // The page loads nothing; the only URL is the SVG namespace.
         assert_eq!(page.matches("http").count(), page.matches("http://www.w3.org/2000/svg").count());
         assert_eq!(page.matches("<table>").count(), page.matches("</table>").count());
     }
 
     #[test]
-    fn a_run_without_training_has_a_report_too() {
+    fn run_without_training_has_a_report() {
         let folder = tempfile::tempdir().unwrap();
         write(folder.path(), &Summary { name: "prepare".into(), ..Summary::default() }, None).unwrap();
         let names: Vec<_> = std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();

@@ -1,4 +1,4 @@
-//! A finished run for people: a table on the terminal, and `report.html` in the run folder.
+//! Reports of a finished run: a table on the terminal, and `report.html` in the run folder.
 
 mod chart;
 mod html;
@@ -11,7 +11,7 @@ pub use table::table;
 
 use gnnflow_data::format::{bytes, count, plural};
 
-/// Seconds, to three digits or so.
+/// Formats seconds with about three digits.
 fn seconds(seconds: f64) -> String {
     match seconds {
         s if s >= 100.0 => format!("{s:.0} s"),

@@ -1,4 +1,4 @@
-//! How good a partition is, for people: a table on the terminal, and a page with a heat map of who borrows from whom.
+//! Reports of the quality of a partition: a table on the terminal, and a page with a heat map of halo nodes.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -13,19 +13,19 @@ use super::{bytes, count, seconds};
 
 /// Name of the page in a dataset's folder.
 const FILE: &str = "partition.html";
-/// Most partitions whose pairs are drawn.
-const DRAWN: usize = 256;
-/// Side of the picture.
+/// Maximum number of partitions with a heat map.
+const MAX_DRAWN: usize = 256;
+/// Side of the heat map in pixels.
 const SIDE: u32 = 520;
 
-/// The report as text for a terminal.
+/// Returns the report as text for a terminal.
 pub fn partition_table(quality: &Quality) -> String {
     let mut text = String::new();
     for (name, value) in rows(quality) {
         let _ = writeln!(text, "{name:<24}{value}");
     }
     let _ = writeln!(text, "{:<24}{:>10}  {:>14}", "pass", "time", "rate");
-    for pass in shown(&quality.passes) {
+    for pass in nonempty_passes(&quality.passes) {
         let _ = writeln!(text, "  {:<22}{:>10}  {:>14}", pass.name, seconds(pass.seconds), rate(pass));
     }
     text
@@ -34,7 +34,7 @@ pub fn partition_table(quality: &Quality) -> String {
 /// Writes the report as a page into the dataset's folder.
 ///
 /// # Errors
-/// When the folder cannot be written.
+/// If the folder cannot be written.
 pub fn write_partition(dataset: &Path, quality: &Quality) -> Result<(), Error> {
     let mut page = format!(
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>partition</title><style>{STYLE}</style></head>\n\
@@ -48,14 +48,14 @@ pub fn write_partition(dataset: &Path, quality: &Quality) -> Result<(), Error> {
     replace(&path, page.as_bytes()).map_err(Error::io("write", &path))
 }
 
-/// Table, heat map and passes as HTML.
+/// Appends table, heat map and passes as HTML.
 pub(super) fn partition_section(page: &mut String, quality: &Quality) -> Result<(), Error> {
     page.push_str("<table>\n");
     for (name, value) in rows(quality) {
         let _ = writeln!(page, "<tr><td>{}</td><td>{}</td></tr>", escape(name), escape(&value));
     }
     page.push_str("</table>\n");
-    if (2..=DRAWN).contains(&quality.halo.len()) {
+    if (2..=MAX_DRAWN).contains(&quality.halo.len()) {
         let picture = heat_map(&quality.halo).map_err(|error| Error::Bug(format!("heat map: {error}")))?;
         let _ = writeln!(
             page,
@@ -63,7 +63,7 @@ pub(super) fn partition_section(page: &mut String, quality: &Quality) -> Result<
         );
     }
     page.push_str("<h2>Passes</h2>\n<table><tr><th>pass</th><th>time</th><th>rate</th></tr>\n");
-    for pass in shown(&quality.passes) {
+    for pass in nonempty_passes(&quality.passes) {
         let (name, time) = (escape(&pass.name), seconds(pass.seconds));
         let _ = writeln!(page, "<tr><td>{name}</td><td>{time}</td><td>{}</td></tr>", rate(pass));
     }
@@ -71,8 +71,8 @@ pub(super) fn partition_section(page: &mut String, quality: &Quality) -> Result<
     Ok(())
 }
 
-/// The stages that took time or went through something.
-fn shown(passes: &[PassRecord]) -> impl Iterator<Item = &PassRecord> {
+/// Returns the passes that took time or processed items.
+fn nonempty_passes(passes: &[PassRecord]) -> impl Iterator<Item = &PassRecord> {
     passes.iter().filter(|pass| pass.items > 0 || pass.seconds >= 0.01)
 }
 
@@ -102,22 +102,22 @@ fn rows(quality: &Quality) -> Vec<(&'static str, String)> {
         rows.push(("halo nodes", count(halo)));
     }
     let degrees = &quality.in_degrees;
-    let none = if degrees.none > 0 { format!("; {} nodes without any", count(degrees.none)) } else { String::new() };
+    let none = if degrees.none > 0 { format!(", 0 at {} nodes", count(degrees.none)) } else { String::new() };
     let [median, p99, max] = [degrees.median, degrees.p99, degrees.max].map(count);
-    rows.push(("in-edges of a node", format!("median {median}, 99% at most {p99}, at most {max}{none}")));
+    rows.push(("in-degree", format!("median {median}, 99th percentile {p99}, maximum {max}{none}")));
     rows.extend(cleaned(quality));
     rows.push((
         "time",
-        format!("{}, {} of it the method", seconds(quality.seconds), seconds(quality.partition_seconds)),
+        format!("{}, of which the method {}", seconds(quality.seconds), seconds(quality.partition_seconds)),
     ));
     if quality.peak_rss_bytes > 0 {
         let (peak, method) = (bytes(quality.peak_rss_bytes), bytes(quality.partition_bytes));
-        rows.push(("peak memory", format!("{peak}; the method took {method}")));
+        rows.push(("peak memory", format!("{peak}; the method used {method}")));
     }
     rows
 }
 
-/// What the dataset has less or more than the dump.
+/// Returns the differences between dataset and dump.
 fn cleaned(quality: &Quality) -> Vec<(&'static str, String)> {
     let cleaning = &quality.cleaning;
     let list = |all: &[(u64, &str)]| {
@@ -126,27 +126,27 @@ fn cleaned(quality: &Quality) -> Vec<(&'static str, String)> {
     };
     let edges = list(&[
         (quality.duplicates_dropped, "duplicates"),
-        (quality.unknown_dropped, "rows that name unknown nodes"),
-        (cleaning.edges_dropped, "rows of nodes left out"),
+        (quality.unknown_dropped, "rows with unknown nodes"),
+        (cleaning.edges_dropped, "rows of dropped nodes"),
     ]);
     let nodes = list(&[
         (cleaning.outside_core, "outside the core"),
         (cleaning.outside_component, "outside the largest component"),
         (cleaning.isolated_dropped, "isolated"),
     ]);
-    let created = list(&[(cleaning.nodes_created, "that only edges name")]);
+    let created = list(&[(cleaning.nodes_created, "that occur in edges only")]);
     let components = match (cleaning.components, cleaning.largest_component) {
-        (Some(all), Some(largest)) => format!("{}, the largest of {} nodes", count(all), count(largest)),
+        (Some(all), Some(largest)) => format!("{}, the largest has {} nodes", count(all), count(largest)),
         _ => String::new(),
     };
     let isolated = cleaning.isolated.map(count).unwrap_or_default();
     let loops = list(&[(quality.self_loops, "")]).trim_end().to_string();
     [
         ("nodes created", created),
-        ("nodes left out", nodes),
+        ("nodes dropped", nodes),
         ("components", components),
         ("isolated nodes", isolated),
-        ("edges left out", edges),
+        ("edges dropped", edges),
         ("self-loops", loops),
     ]
     .into_iter()
@@ -154,7 +154,7 @@ fn cleaned(quality: &Quality) -> Vec<(&'static str, String)> {
     .collect()
 }
 
-/// Cells from white to blue, by halo nodes.
+/// Draws a cell per pair of partitions, from white to blue by halo nodes.
 fn heat_map(halo: &[Vec<u64>]) -> Result<String, Box<dyn std::error::Error>> {
     let parts = halo.len();
     let most = halo.iter().flatten().copied().max().unwrap_or(0).max(1) as f64;
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn the_terminal_gets_every_number() {
+    fn table_shows_all_numbers() {
         let text = partition_table(&quality());
         for part in [
             "0.2500",
@@ -232,23 +232,23 @@ mod tests {
             "25",
             "2,000,000 edges/s",
             "1.0 GiB",
-            "at most 5,000",
+            "maximum 5,000",
             "17 that",
             "1,234 outside",
             "4,321 duplicates",
         ] {
             assert!(text.contains(part), "{part} in {text}");
         }
-        assert!(!text.contains("nothing"), "a stage without work is not shown");
+        assert!(!text.contains("nothing"), "a stage without work is not in the table");
     }
 
     #[test]
-    fn the_page_draws_a_cell_for_every_pair_that_borrows() {
+    fn page_draws_one_cell_per_pair_with_halo_nodes() {
         let folder = tempfile::tempdir().unwrap();
         write_partition(folder.path(), &quality()).unwrap();
         let page = std::fs::read_to_string(folder.path().join(FILE)).unwrap();
         assert!(page.contains("a&lt;b") && !page.contains("a<b"));
-        // The background is a rectangle too.
+        // One rectangle is the background.
         assert_eq!(page.matches("<rect").count(), 6 + 1, "{page}");
         assert_eq!(page.matches("<table>").count(), page.matches("</table>").count());
     }

@@ -1,4 +1,4 @@
-//! The table that ends a run.
+//! The table of a run's results on the terminal.
 
 use super::{bytes, count, plural, seconds};
 use comfy_table::{CellAlignment, Table, TableComponent, presets};
@@ -7,7 +7,7 @@ use gnnflow_pipelines::summary::Scores;
 use std::collections::BTreeSet;
 use std::fmt::Write;
 
-/// What a run did, as text: metrics of each split, time of each stage, bytes moved, peak memory.
+/// Returns a run's results as text: metrics of each split, time of each stage, bytes sent, peak memory.
 pub fn table(summary: &Summary) -> String {
     let Summary { name, partitions, processes, threads, epochs, device, .. } = summary;
     let (partitions, processes) = (plural(*partitions, "partition"), plural(*processes, "process"));
@@ -25,19 +25,19 @@ pub fn table(summary: &Summary) -> String {
     for note in &summary.notes {
         let _ = writeln!(text, "note: {note}");
     }
-    for table in [time(summary), traffic(summary), worth(summary)].into_iter().flatten() {
+    for table in [time(summary), traffic(summary), cost_table(summary)].into_iter().flatten() {
         let _ = writeln!(text, "{table}");
     }
     text
 }
 
-/// The splits that were evaluated, by name.
+/// Returns the evaluated splits with their names.
 pub(super) fn splits(summary: &Summary) -> Vec<(&'static str, &Scores)> {
     let all = [("train", &summary.train), ("val", &summary.val), ("test", &summary.test)];
     all.into_iter().filter_map(|(name, scores)| Some((name, scores.as_ref()?))).collect()
 }
 
-/// The names of all metrics of all splits, accuracy first.
+/// Returns the names of all metrics of all splits, accuracy first.
 pub(super) fn metric_names<'a>(splits: &[(&str, &'a Scores)]) -> Vec<&'a str> {
     let names: BTreeSet<&str> =
         splits.iter().flat_map(|(_, scores)| scores.metrics.keys()).map(String::as_str).collect();
@@ -46,7 +46,7 @@ pub(super) fn metric_names<'a>(splits: &[(&str, &'a Scores)]) -> Vec<&'a str> {
     first
 }
 
-/// Wall-clock seconds by stage, those that took none left out.
+/// Returns the wall-clock seconds of the stages that took any.
 pub(super) fn stages(summary: &Summary) -> Vec<(&'static str, f64)> {
     let s = &summary.seconds;
     let stages = [
@@ -89,18 +89,18 @@ fn time(summary: &Summary) -> Option<Table> {
     }
     let epochs = &summary.seconds.per_epoch;
     if !epochs.is_empty() {
-        table.add_row(["an epoch".into(), seconds(epochs.iter().sum::<f64>() / epochs.len() as f64)]);
+        table.add_row(["per epoch".into(), seconds(epochs.iter().sum::<f64>() / epochs.len() as f64)]);
     }
     (!stages.is_empty()).then(|| numbers_right(table))
 }
 
 fn traffic(summary: &Summary) -> Option<Table> {
-    let mut table = empty(&["moved", ""]);
-    table.add_row(["between processes".into(), bytes(summary.bytes_sent)]);
+    let mut table = empty(&["resources", ""]);
+    table.add_row(["sent between processes".into(), bytes(summary.bytes_sent)]);
     table.add_row(["messages".into(), count(summary.messages_sent)]);
-    table.add_row(["rounds a step".into(), summary.rounds_per_step.to_string()]);
+    table.add_row(["rounds per step".into(), summary.rounds_per_step.to_string()]);
     if let Some(cache) = &summary.cache {
-        table.add_row(["foreign features cached".into(), format!("{:.1} %", 100.0 * cache.hit_rate)]);
+        table.add_row(["cached remote features".into(), format!("{:.1} %", 100.0 * cache.hit_rate)]);
     }
     for (rank, peak) in summary.peak_rss_bytes.iter().enumerate() {
         table.add_row([format!("peak memory of process {rank}"), bytes(*peak)]);
@@ -108,26 +108,26 @@ fn traffic(summary: &Summary) -> Option<Table> {
     Some(numbers_right(table))
 }
 
-/// What tensor workers did, and what all of it cost, where there is anything to say.
+/// Returns the work of tensor workers, and costs, if there are any.
 pub(super) fn costs(summary: &Summary) -> Vec<(&'static str, String)> {
     let mut rows = Vec::new();
     if let Some(tensor) = &summary.tensor {
         rows.extend([
             ("tensor workers at the end", count(tensor.workers)),
-            ("their tasks", count(tensor.tasks)),
-            ("their calls", count(tensor.calls)),
-            ("their time", seconds(tensor.seconds)),
-            ("tasks given out again", count(tensor.again)),
+            ("tasks of tensor workers", count(tensor.tasks)),
+            ("calls of tensor workers", count(tensor.calls)),
+            ("time of tensor workers", seconds(tensor.seconds)),
+            ("tasks reassigned", count(tensor.again)),
             ("tensor workers lost", count(tensor.lost)),
-            ("and started again", count(tensor.relaunched)),
+            ("tensor workers relaunched", count(tensor.relaunched)),
         ]);
     }
     if let Some(value) = &summary.value {
         let number = |value: f64| format!("{value:.6}");
         rows.extend([
             ("cost of processes", number(value.graph_workers)),
-            ("cost of calls", number(value.tensor_calls)),
-            ("cost of their time", number(value.tensor_seconds)),
+            ("cost of tensor-worker calls", number(value.tensor_calls)),
+            ("cost of tensor-worker time", number(value.tensor_seconds)),
             ("cost", number(value.cost)),
             ("value, 1 / (time × cost)", number(value.value)),
         ]);
@@ -135,9 +135,9 @@ pub(super) fn costs(summary: &Summary) -> Vec<(&'static str, String)> {
     rows
 }
 
-fn worth(summary: &Summary) -> Option<Table> {
+fn cost_table(summary: &Summary) -> Option<Table> {
     let rows = costs(summary);
-    let mut table = empty(&["worth", ""]);
+    let mut table = empty(&["cost", ""]);
     for (name, value) in &rows {
         table.add_row([*name, value.as_str()]);
     }
@@ -146,7 +146,6 @@ fn worth(summary: &Summary) -> Option<Table> {
 
 fn empty(header: &[&str]) -> Table {
     let mut table = Table::new();
-    // One line below the header is enough.
     table.load_preset(presets::NOTHING).set_header(header);
     table.set_style(TableComponent::HeaderLines, '─').set_style(TableComponent::MiddleHeaderIntersections, '─');
     table
@@ -162,7 +161,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_shows_what_there_is_and_nothing_else() {
+    fn table_shows_only_existing_results() {
         let mut summary =
             Summary { name: "cora".into(), partitions: 2, processes: 1, threads: 2, ..Summary::default() };
         summary.seconds.prepare = 0.25;

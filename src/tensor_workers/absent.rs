@@ -1,4 +1,4 @@
-//! Takes the place of tensor workers in a build without the cargo feature `tensor-workers`: refuses them, and names the feature.
+//! Replaces tensor workers in a build without the cargo feature `tensor-workers`. All uses are errors that name the feature.
 
 use std::sync::Arc;
 
@@ -13,10 +13,10 @@ use crate::console::Console;
 pub(crate) const ABSENT: &str =
     "this build of gnnflow has no tensor workers; build it with the cargo feature `tensor-workers`";
 
-/// Checks that this build can run the tensor workers that a pipeline asks for.
+/// Checks that a pipeline has no tensor workers.
 ///
 /// # Errors
-/// If the pipeline asks for any.
+/// If the pipeline has tensor workers.
 pub(crate) fn check(config: &Config) -> Result<(), Error> {
     match config.train.as_ref().and_then(|train| train.tensor_workers.as_ref()) {
         Some(_) => Err(config.problem("train.tensor_workers", ABSENT).into()),

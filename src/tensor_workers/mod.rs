@@ -3,7 +3,7 @@
 //! [`scheduler`] decides which worker runs which task. [`transport`] launches and connects workers, sends tasks and parameters, and is
 //! the program of a worker. The training engine knows neither, only the trait `gnnflow_pipelines::executor::TaskExecutor`.
 //!
-//! This module needs the cargo feature `tensor-workers`, which is on by default; without it, `absent.rs` takes its place.
+//! This module needs the cargo feature `tensor-workers`, which is on by default; without it, `absent.rs` replaces this module.
 
 mod scheduler;
 mod transport;
@@ -15,45 +15,45 @@ use gnnflow_pipelines::executor::ExecutorFactory;
 use gnnflow_pipelines::{Config, Error as PipelineError};
 
 use crate::Error;
-use crate::cluster::{OWN_SECRET, Secret, is_launched};
+use crate::cluster::{Secret, USER_SECRET, is_launched};
 use crate::console::Console;
 use transport::FlightWorkers;
 pub(crate) use transport::{Limits, RegisterAt, default_listen_address, listen};
 
-/// Checks that this build can run the tensor workers that a pipeline asks for. This build can.
+/// Checks that this build has tensor workers, which is true here.
 #[expect(clippy::unnecessary_wraps, reason = "`absent.rs` has the same function, with errors")]
 pub(crate) fn check(_: &Config) -> Result<(), Error> {
     Ok(())
 }
 
-/// The tensor workers that a pipeline asks for.
+/// The tensor workers of a pipeline.
 pub(crate) struct TensorWorkers {
     settings: Tensor,
     secret: Option<Secret>,
     /// Address of a process of the run on another machine.
-    across: Option<String>,
+    remote: Option<String>,
     /// Whether this is the run's first process.
     first: bool,
 }
 
 impl TensorWorkers {
-    /// Reads the settings of `config`; `None` if it asks for no tensor workers. `run_secret` is the secret of the run's processes.
+    /// Reads the settings of `config`; `None` if it has no tensor workers. `run_secret` is the secret of the run's processes.
     ///
     /// # Errors
     /// If the user's secret cannot be read.
     pub(crate) fn new(
         config: &Config,
         run_secret: Option<Secret>,
-        across: Option<String>,
+        remote: Option<String>,
         first: bool,
     ) -> Result<Option<Self>, Error> {
         let Some(settings) = config.train.as_ref().and_then(|train| train.tensor_workers.clone()) else {
             return Ok(None);
         };
-        // Launched workers get the secret of the run; workers elsewhere have the user's.
+        // Launched workers get the secret of the run; other workers have the user's.
         let elsewhere = settings.hosts.is_some() || settings.accept.is_some();
         let secret = if elsewhere { user_secret(config)? } else { run_secret };
-        Ok(Some(Self { settings, secret, across, first }))
+        Ok(Some(Self { settings, secret, remote, first }))
     }
 
     /// Makes the executor factory of a run. Messages of the scheduler go to `console`.
@@ -61,8 +61,8 @@ impl TensorWorkers {
     /// # Errors
     /// If the settings or this machine do not allow tensor workers.
     pub(crate) fn factory(&self, console: Console) -> Result<Arc<dyn ExecutorFactory>, PipelineError> {
-        let Self { settings, secret, across, first } = self;
-        let workers = FlightWorkers::new(settings, secret.clone(), across.clone(), *first, console);
+        let Self { settings, secret, remote, first } = self;
+        let workers = FlightWorkers::new(settings, secret.clone(), remote.clone(), *first, console);
         let workers = workers.map_err(|error| match error {
             Error::Pipeline(error) => error,
             Error::Cluster(error) if error.exit_code() == 2 => PipelineError::Usage(error.to_string()),
@@ -75,6 +75,6 @@ impl TensorWorkers {
 /// Returns the user's own secret. A child of `--processes` has the run's secret under the usual name, and the user's under another.
 fn user_secret(config: &Config) -> Result<Option<Secret>, Error> {
     let child = is_launched();
-    let environment = |name: &str| std::env::var(if child { OWN_SECRET } else { name }).ok();
+    let environment = |name: &str| std::env::var(if child { USER_SECRET } else { name }).ok();
     Ok(Secret::find(environment, config.cluster.secret_file.as_deref())?)
 }

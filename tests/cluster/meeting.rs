@@ -162,7 +162,7 @@ fn strangers_do_no_harm() {
     let ended = end_all(vec![first, second]);
     assert!(ended.iter().all(|end| end.code() == Some(0)), "{ended:#?}");
     let said = &ended[0].said;
-    assert!(said.contains("does not speak gnnflow's protocol (it said `GET / HT`") && said.contains("WARN"), "{said}");
+    assert!(said.contains("does not speak gnnflow's protocol (it sent `GET / HT`") && said.contains("WARN"), "{said}");
     assert!(said.contains("connections in all"), "counted, not all logged: {said}");
     assert!(said.lines().count() < 40, "{said}");
     println!("{said}");

@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use gnnflow::cluster::{
-    ClusterConfig, ClusterError, Failure, Launcher, Liveness, Membership, Secret, execute, is_supervised,
-    seat_from_launcher,
+    ClusterConfig, ClusterError, Failure, Launcher, Liveness, Membership, Secret, config_from_launcher, execute,
+    is_supervised,
 };
 use timely::container::CapacityContainerBuilder;
 use timely::dataflow::channels::pact::Exchange;
@@ -27,7 +27,7 @@ fn number(key: &str) -> Option<u64> {
 fn process() {
     let Some(role) = setting("ROLE") else { return };
     let _ = tracing_subscriber::fmt().with_writer(std::io::stderr).with_ansi(false).try_init();
-    let code = match (role.as_str(), seat_from_launcher()) {
+    let code = match (role.as_str(), config_from_launcher()) {
         (_, Ok(Some(config))) => report(member(limits(config))),
         ("supervised", Ok(None)) if !is_supervised() => {
             let mut launch = Launcher::this_rank();

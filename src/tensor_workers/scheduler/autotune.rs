@@ -3,8 +3,8 @@
 //! Results wait in a queue for the compute thread, which aggregates and writes rows. If the queue grows, there are too many
 //! workers; if it shrinks or is empty, too few.
 
-/// Maximum number to begin with.
-const FIRST: usize = 100;
+/// Maximum initial number.
+const MAX_INITIAL: usize = 100;
 /// Results between two adjustments.
 const PERIOD: usize = 16;
 
@@ -22,7 +22,7 @@ pub(crate) struct Autotuner {
 impl Autotuner {
     /// Begins with `min(intervals, 100)` workers, at most `limit`.
     pub(crate) fn new(intervals: usize, limit: usize) -> Self {
-        Self { number: intervals.clamp(1, FIRST), limit: limit.max(1), recorded: 0, sum: 0, last_mean: None }
+        Self { number: intervals.clamp(1, MAX_INITIAL), limit: limit.max(1), recorded: 0, sum: 0, last_mean: None }
     }
 
     /// Raises the number of workers that exist to `limit`.
@@ -71,7 +71,7 @@ mod tests {
         assert_eq!(Autotuner::new(0, 0).number(), 1);
         let mut tuner = Autotuner::new(3, 0);
         tuner.raise_limit(2);
-        assert_eq!(tuner.number(), 2, "workers that come later are used at once, up to the number of intervals");
+        assert_eq!(tuner.number(), 2, "workers that come later are used immediately, up to the number of intervals");
         tuner.raise_limit(9);
         assert_eq!(tuner.number(), 3);
     }

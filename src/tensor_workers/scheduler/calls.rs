@@ -103,7 +103,7 @@ impl Shared {
             state.workers[worker].calls -= 1;
             state.stats.calls += 1;
             state.stats.seconds += begin.elapsed().as_secs_f64();
-            // If other workers have completed all tasks, the parameters may be gone; that is not this worker's fault. A timeout is.
+            // If other workers have completed all tasks, the parameters may have been removed, and the error is not this worker's. A timeout is.
             let open = assignments.iter().any(|assignment| state.queue.is_open(assignment.number));
             drop(state);
             self.changed.notify_all();
@@ -156,8 +156,8 @@ impl Shared {
         Vec::new()
     }
 
-    /// Returns whether to make a call now: if the waiting tasks fill a call, or the worker is idle and no tasks are about to come.
-    /// While the compute thread has jobs, more tasks are about to come.
+    /// Returns whether to make a call now: if the waiting tasks fill a call, or the worker is idle and no more tasks are expected.
+    /// While the compute thread has jobs, more tasks are expected.
     fn may_call(&self, state: &State, worker: usize) -> bool {
         let no_more_soon = || self.backlog.load(Ordering::Relaxed) == 0 || state.queue.has_waited(Instant::now());
         state.queue.has_full_call() || state.workers[worker].calls == 0 && no_more_soon()

@@ -1,8 +1,8 @@
 //! The queue of node tasks: which wait for a tensor worker, which are assigned, and which share a call.
 //!
 //! A call takes up to [`CALL_BYTES`] bytes of waiting tasks that are like the first one: the same node task, kind of work and
-//! parameters. If other workers are idle, it takes only its share. Small tasks wait until they fill a call while more are about to
-//! come, at most [`HOLD`]. Each task has its own result, deadline and reassignment.
+//! parameters. If other workers are idle, it takes only its share. Small tasks wait until they fill a call while more are
+//! expected, at most [`HOLD`]. Each task has its own result, deadline and reassignment.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -14,13 +14,13 @@ use gnnflow_pipelines::executor::{CALL_BYTES, CALL_TASKS, OnCompletion};
 
 /// Maximum wait of a task for others to share a call with.
 pub(super) const HOLD: Duration = Duration::from_millis(5);
-/// Timed tasks before any task counts as late, and times remembered.
-const TIMED: usize = 8;
-const REMEMBERED: usize = 64;
-/// No task is late earlier.
-const EARLIEST: Duration = Duration::from_millis(50);
+/// Minimum number of completed tasks before any task counts as late, and maximum number of stored times.
+const MIN_TIMES: usize = 8;
+const MAX_TIMES: usize = 64;
+/// Minimum time after which a task counts as late.
+const MIN_LATE: Duration = Duration::from_millis(50);
 /// Maximum number of workers that get the same task.
-const COPIES: usize = 3;
+const MAX_COPIES: usize = 3;
 
 /// Tasks by number.
 #[derive(Default)]
@@ -105,7 +105,7 @@ impl Queue {
     /// Assigns the tasks of a worker's next call: the oldest unassigned task and some like it. With `idle` other idle workers,
     /// only its share of them. Empty if no task waits.
     pub(super) fn assign(&mut self, worker: usize, idle: usize) -> Vec<Assignment> {
-        // A worker that was taken for lost may have completed some in the meantime.
+        // A worker that counted as lost may have completed some in the meantime.
         let tasks = &self.tasks;
         self.waiting.retain(|number| tasks.contains_key(number));
         let share = self.waiting.len().div_ceil(idle + 1).min(CALL_TASKS);
@@ -128,16 +128,16 @@ impl Queue {
 
     /// Assigns a task that is late at all its workers to this worker too. Late: longer than `factor` times the median.
     pub(super) fn assign_late(&mut self, worker: usize, factor: f64) -> Vec<Assignment> {
-        if self.times.len() < TIMED {
+        if self.times.len() < MIN_TIMES {
             return Vec::new();
         }
         let mut times: Vec<Duration> = self.times.iter().copied().collect();
         times.sort_unstable();
-        let bound = times[times.len() / 2].mul_f64(factor).max(EARLIEST);
+        let bound = times[times.len() / 2].mul_f64(factor).max(MIN_LATE);
         let is_late =
             |assignee: &Assignee| assignee.worker != worker && assignee.since.elapsed() > bound * (assignee.before + 1);
         let late = |queued: &QueuedTask| {
-            !queued.assigned.is_empty() && queued.assigned.len() < COPIES && queued.assigned.iter().all(is_late)
+            !queued.assigned.is_empty() && queued.assigned.len() < MAX_COPIES && queued.assigned.iter().all(is_late)
         };
         let number = self.tasks.iter().find(|(_, queued)| late(queued)).map(|(&number, _)| number);
         number.map_or_else(Vec::new, |number| self.assign_all(worker, &[number]))
@@ -160,7 +160,7 @@ impl Queue {
         let queued = self.tasks.remove(&number)?;
         self.bytes -= queued.task.bytes() as u64;
         if let Some(assignee) = queued.assigned.iter().find(|assignee| assignee.worker == worker) {
-            if self.times.len() == REMEMBERED {
+            if self.times.len() == MAX_TIMES {
                 self.times.pop_front();
             }
             self.times.push_back(assignee.since.elapsed() / (assignee.before + 1));
@@ -271,14 +271,14 @@ mod tests {
     #[test]
     fn assign_late_judges_each_task_of_a_call_by_its_position() {
         let mut queue = queue(&[(0, 4, 1); 12]);
-        for number in 0..TIMED as u64 {
+        for number in 0..MIN_TIMES as u64 {
             assert!(queue.assign_late(1, 1.0).is_empty(), "there is no median yet");
             queue.assign_all(0, &[number]);
             queue.waiting.pop_front();
             assert!(queue.complete(0, number).is_some());
         }
         assert_eq!(numbers(&queue.assign(0, 0)).len(), 4);
-        std::thread::sleep(EARLIEST * 2 + EARLIEST / 2);
+        std::thread::sleep(MIN_LATE * 2 + MIN_LATE / 2);
         assert_eq!(numbers(&queue.assign_late(1, 1.0)), [8]);
         assert_eq!(numbers(&queue.assign_late(1, 1.0)), [9], "one task is before it in its call");
         assert!(queue.assign_late(0, 1.0).is_empty(), "a worker does not get its own task twice");

@@ -38,7 +38,7 @@ impl ResultShapes {
     /// Checks that `result` has the shape of `task`'s result.
     ///
     /// # Errors
-    /// If it has not; the text says where they differ.
+    /// If the shapes differ; the text names the difference.
     pub(super) fn check(&self, task: &NodeTask, result: &NodeResult) -> Result<(), String> {
         let same = |what: &str, found: Option<usize>, wanted: Option<usize>| match (found, wanted) {
             _ if found == wanted => Ok(()),

@@ -1,4 +1,4 @@
-//! The scheduler itself: the states of all workers, and what happens when one is connected, lost or registered.
+//! The scheduler: the states of all workers, and the events that change them.
 //!
 //! Two threads serve each worker, so that one call is in transit while another is computed ([`super::calls`]). The first result
 //! of a task counts: all results have the same bits. Every wait has a deadline.
@@ -27,7 +27,7 @@ pub(crate) struct TaskScheduler {
     capacity: usize,
 }
 
-/// What the scheduler and its threads share.
+/// The state that the scheduler and its threads share.
 pub(super) struct Shared {
     state: Mutex<State>,
     pub(super) changed: Condvar,
@@ -46,7 +46,7 @@ pub(super) struct State {
     pub(super) tuner: Autotuner,
     pub(super) stats: TensorUse,
     pub(super) closed: bool,
-    /// Whether the user knows that all workers are gone.
+    /// Whether the loss of all workers has been reported.
     reported_gone: bool,
 }
 
@@ -56,7 +56,7 @@ pub(super) struct Worker {
     pub(super) state: WorkerState,
     /// Number of times that it was lost or could not be connected.
     pub(super) losses: u32,
-    /// How to go on after the last loss.
+    /// The retry after the last loss.
     pub(super) retry: Option<Retry>,
     /// Whether a thread serves it.
     pub(super) has_thread: bool,
@@ -79,7 +79,7 @@ pub(super) enum Loss {
     Unreachable(String),
     /// It was connected, and failed for this reason.
     Failed(String),
-    /// It has left by itself.
+    /// It has left.
     Left,
 }
 
@@ -203,7 +203,7 @@ impl Shared {
         self.console.say(&format!("warning: {line}"));
     }
 
-    /// Returns how a task ends for which no worker is left.
+    /// Returns the completion of a task if no worker is left.
     fn return_task(&self, task: NodeTask) -> Result<Completion, Error> {
         match self.settings.when_gone {
             WhenGone::Local => Ok(Completion::Returned(Box::new(task))),

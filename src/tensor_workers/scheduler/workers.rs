@@ -33,17 +33,17 @@ pub(crate) trait WorkerPool: Send + Sync {
         limit: Duration,
     ) -> Result<Arc<dyn TensorWorker>, String>;
 
-    /// Returns how to go on after a worker has been lost, or could not be connected, `times` times.
+    /// Returns what to do after a worker has been lost, or could not be connected, `times` times.
     fn retry(&self, worker: usize, times: u32) -> Retry;
 
-    /// Tells registered workers that the run needs them no more.
+    /// Tells registered workers that the run is over.
     fn end(&self);
 }
 
-/// How to go on after a worker has been lost.
+/// What to do after a worker has been lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Retry {
-    /// The worker is gone for good.
+    /// The worker is not used again.
     Never,
     /// Connect to it again after this time. Tasks do not wait for it.
     Reconnect(Duration),
@@ -51,7 +51,7 @@ pub(crate) enum Retry {
     Relaunch(Duration),
 }
 
-/// A worker registers by itself, or leaves.
+/// A worker has registered or left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RegistryEvent {
     /// This worker has registered, for the first time or again.

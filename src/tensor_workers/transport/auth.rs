@@ -23,7 +23,7 @@ use tonic::transport::{Channel, Endpoint};
 use tonic::{Request, Status};
 
 use super::{PROTOCOL, VERSION};
-use crate::cluster::{Secret, mac, random_hex, same};
+use crate::cluster::{Secret, constant_time_eq, mac, random_hex};
 
 /// Name of the token in a call's metadata.
 const TOKEN: &str = "authorization";
@@ -76,7 +76,7 @@ fn proof(secret: Option<&Secret>, role: &str, client: &Hello, server: &Hello) ->
 }
 
 fn equal(a: &str, b: &str) -> bool {
-    same(a.as_bytes(), b.as_bytes())
+    constant_time_eq(a.as_bytes(), b.as_bytes())
 }
 
 /// The server's side of the handshake.
@@ -140,7 +140,7 @@ impl Guard {
     }
 }
 
-/// ConnectError a connection could not be made, or was lost.
+/// A connection could not be made, or was lost.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum ConnectError {
     /// A later attempt would fail in the same way.

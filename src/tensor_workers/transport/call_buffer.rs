@@ -32,7 +32,7 @@ pub(super) enum Piece {
 /// # Errors
 /// If it takes longer.
 pub(super) async fn in_time<T>(future: impl Future<Output = T>) -> Result<T, String> {
-    let late = |_| "the task's rows or parameters did not come in time".to_owned();
+    let late = |_| "the task's rows or parameters did not arrive in time".to_owned();
     tokio::time::timeout(STEP_TIMEOUT, future).await.map_err(late)
 }
 
@@ -44,7 +44,7 @@ pub(super) fn pieces() -> (mpsc::Sender<Piece>, mpsc::Receiver<Piece>) {
 /// Reads the matrices of `tasks` and passes them to the computing thread.
 ///
 /// # Errors
-/// What is wrong with the matrices, in words; `None` if the computing thread has ended.
+/// A text if the matrices are malformed; `None` if the computing thread has ended.
 pub(super) async fn read_pieces(
     mut matrices: Matrices,
     kind: TaskKind,
@@ -91,22 +91,22 @@ impl CallBuffer {
     /// Waits for the next rows.
     ///
     /// # Errors
-    /// If they do not come.
+    /// If they do not arrive.
     pub(super) fn rows(&mut self) -> Result<NodeRows, String> {
         match self.pieces.blocking_recv() {
             Some(Piece::Rows(rows)) => Ok(rows),
-            _ => Err("the task's rows did not come".to_owned()),
+            _ => Err("the task's rows did not arrive".to_owned()),
         }
     }
 
     /// Waits for the targets or output gradients of a task.
     ///
     /// # Errors
-    /// If they do not come.
+    /// If they do not arrive.
     pub(super) fn work(&mut self) -> Result<Work, String> {
         match self.pieces.blocking_recv() {
             Some(Piece::Work(work)) => Ok(work),
-            _ => Err("the task's targets or gradients did not come".to_owned()),
+            _ => Err("the task's targets or gradients did not arrive".to_owned()),
         }
     }
 

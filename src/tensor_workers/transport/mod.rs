@@ -8,8 +8,8 @@
 //! ```
 //!
 //! Rows travel as record batches of about 128 KB, one matrix after another, each behind its own schema. Small tasks of one kind share a
-//! call. A long forward task is split: the first half is computed, and its results leave, while the second is on its way. A backward task
-//! sends the inputs of its forward pass first, which runs while the gradients arrive (Dorylus, section 6: internal streaming). Every wait
+//! call. A long forward task is split: the first half is computed, and its results are sent, while the second half arrives. A backward
+//! task sends the inputs of its forward pass first, which runs while the gradients arrive (Dorylus, section 6: internal streaming). Every wait
 //! has a deadline. Nothing after the handshake is encrypted, as between all processes.
 
 mod auth;

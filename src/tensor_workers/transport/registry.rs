@@ -1,5 +1,5 @@
-//! The tensor workers that have registered with this process. They come at any time, and stay while they read this process's
-//! messages.
+//! The tensor workers that have registered with this process. They may register at any time, and stay registered while they read this
+//! process's messages.
 //!
 //! ```text
 //! tensor worker → graph worker   Handshake, DoAction "enlist": its address
@@ -43,7 +43,7 @@ pub(super) enum RegistryMessage {
         /// The address of this process among them.
         own: String,
     },
-    /// The run goes on.
+    /// A heartbeat: the run is not over.
     Beat,
     /// The run is over.
     Over,

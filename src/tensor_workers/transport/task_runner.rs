@@ -149,7 +149,7 @@ impl TaskRunner {
                     self.threads.install(|| task.run_from_row(model, range.start))
                 }
                 kind => {
-                    // Stands for the targets or gradients that are still on their way.
+                    // A placeholder: the targets or gradients have not arrived yet.
                     let of_rows = kind != (TaskKind::Backward { of_rows: false });
                     let work = Work::Backward { gradient: NodeGradient::default(), of_rows };
                     let task = NodeTask { index, count, rows, key, work };

@@ -1,4 +1,4 @@
-//! A graph worker's pool of tensor workers: launched beside it, listening at addresses that the pipeline names, or registered by themselves.
+//! A graph worker's pool of tensor workers: launched on its machine, listening at addresses in the pipeline, or registered.
 
 use std::io::{BufRead, BufReader};
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs, UdpSocket};
@@ -24,9 +24,9 @@ use crate::cluster::{ClusterError, Secret, random_hex};
 use crate::console::Console;
 use crate::tensor_workers::scheduler::{RegistryEvent, Retry, TaskScheduler, TensorWorker, WorkerPool};
 
-/// Time before a lost worker that listens elsewhere is connected again.
+/// Time before a lost worker of `hosts` is connected again.
 const RECONNECT: Duration = Duration::from_secs(3);
-/// Time before a lost worker is launched again: at first, doubled each time, and at most.
+/// Initial and maximum time before a lost worker is launched again. The time doubles with each loss.
 const RELAUNCH: Duration = Duration::from_millis(200);
 const MAX_RELAUNCH: Duration = Duration::from_secs(10);
 
@@ -71,7 +71,7 @@ pub(super) fn own_address(towards: &str) -> Option<IpAddr> {
 }
 
 impl FlightWorkers {
-    /// Makes the pool that `settings` ask for. `secret` is the run's. `across` is the address of a process on another machine, if there is
+    /// Makes the pool of `settings`. `secret` is the run's. `remote` is the address of a process on another machine, if there is
     /// one. `first` says whether this is the run's first process. Messages go to `console`.
     ///
     /// # Errors
@@ -79,20 +79,21 @@ impl FlightWorkers {
     pub(crate) fn new(
         settings: &Tensor,
         secret: Option<Secret>,
-        across: Option<String>,
+        remote: Option<String>,
         first: bool,
         console: Console,
     ) -> Result<Self, crate::Error> {
         let hosts = settings.hosts.clone().unwrap_or_default();
         let keyed = hosts.iter().map(|host| ("hosts", host)).chain(settings.accept.iter().map(|host| ("accept", host)));
-        let far = keyed.clone().find(|(_, host)| !is_local(host));
-        if let (Some((key, far)), None) = (far, &secret) {
+        let remote_host = keyed.clone().find(|(_, host)| !is_local(host));
+        if let (Some((key, host)), None) = (remote_host, &secret) {
             let message = format!(
-                "train.tensor_workers.{key}: {far} is not this machine; give a secret, in GNNFLOW_SECRET or cluster.secret_file"
+                "train.tensor_workers.{key}: {host} is not this machine; give a secret, in GNNFLOW_SECRET or cluster.secret_file"
             );
             return Err(ClusterError::Usage(message).into());
         }
-        let towards = far.or_else(|| keyed.clone().find(|(key, _)| *key == "accept")).map(|(_, host)| host.clone());
+        let towards =
+            remote_host.or_else(|| keyed.clone().find(|(key, _)| *key == "accept")).map(|(_, host)| host.clone());
         let secret = match secret {
             // Only this process may use the workers that it launches.
             None if hosts.is_empty() && settings.accept.is_none() => Some(Secret::random()?),
@@ -107,7 +108,7 @@ impl FlightWorkers {
             first,
             secret,
             run: random_hex(8)?,
-            towards: towards.or(across),
+            towards: towards.or(remote),
             runtime: Some(runtime("tensor-client")?),
             server: Mutex::default(),
             children: Mutex::new((0..launched).map(|_| None).collect()),
@@ -251,12 +252,12 @@ impl ExecutorFactory for FlightWorkers {
         let role = Role::GraphWorker(parameters, Arc::clone(&self.registry));
         let service = Service { guard: Arc::new(guard), role };
         let runtime = self.runtime().map_err(|error| machine(&error))?;
-        if let Some(enlist) = self.settings.accept.as_ref().filter(|_| self.first) {
-            let found = enlist.to_socket_addrs().and_then(|found| bind(&found.collect::<Vec<_>>()));
+        if let Some(accept) = self.settings.accept.as_ref().filter(|_| self.first) {
+            let found = accept.to_socket_addrs().and_then(|found| bind(&found.collect::<Vec<_>>()));
             let cannot = |error: std::io::Error| {
                 let problem = "train.tensor_workers.accept: the run's first process cannot listen at";
                 PipelineError::Machine(format!(
-                    "{problem} {enlist}: {error}; give an address of its machine, with a free port"
+                    "{problem} {accept}: {error}; give an address of its machine, with a free port"
                 ))
             };
             runtime.spawn(serve(found.map_err(cannot)?.0, service.clone()));
