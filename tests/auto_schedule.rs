@@ -1,8 +1,6 @@
 //! `train.schedule = "auto"`: which schedule comes out, where it is said, and that processes have no say in it.
 
-mod common;
-
-use common::{Place, hashes, planted, succeed};
+use crate::common::{Place, hashes, planted, succeed};
 use serde_json::Value;
 
 const MODEL: &str = "[model]\nkind = 'sage'\nlayers = 3\nhidden = 256\n[train]\nschedule = 'auto'\nepochs = 1\n";
@@ -58,7 +56,7 @@ fn graphs_lead_to_each_and_the_run_says_why() {
         assert_eq!(one.code, 0, "{}", one.stderr);
         let line = format!("train.schedule = \"auto\" chooses \"{wanted}\": {because}");
         assert_eq!(one.stderr.matches(&line).count(), 1, "{}", one.stderr);
-        let summary = common::summary(&place, "run");
+        let summary = crate::common::summary(&place, "run");
         assert_eq!((&summary["schedule"], &summary["auto_schedule"]["because"]), (&wanted.into(), &because.into()));
         let resolved = std::fs::read_to_string(place.path("run/pipeline.toml")).unwrap();
         assert!(resolved.contains(&format!("schedule = \"{wanted}\"")), "{resolved}");
@@ -67,7 +65,7 @@ fn graphs_lead_to_each_and_the_run_says_why() {
         assert_eq!(hashes(&two), hashes(&summary), "{keys:?}");
         place.write("again.toml", resolved);
         place.succeed(&["run", "again.toml", "--quiet", "--run-dir", "again"]);
-        assert_eq!(hashes(&common::summary(&place, "again")), hashes(&summary), "{keys:?}");
+        assert_eq!(hashes(&crate::common::summary(&place, "again")), hashes(&summary), "{keys:?}");
     }
 }
 
@@ -90,7 +88,7 @@ fn a_decoupled_gat_is_weighed_as_what_it_is() {
     let hashes_by = |sets: &[&str]| hashes(&succeed(&place, sets));
     let chosen = hashes_by(&[]);
     assert_eq!(hashes_by(&["--processes", "2"]), chosen);
-    let named = common::summary(&place, "run")["schedule"].as_str().unwrap().to_owned();
+    let named = crate::common::summary(&place, "run")["schedule"].as_str().unwrap().to_owned();
     assert_eq!(hashes_by(&["--set", &format!("train.schedule={named}")]), chosen);
 }
 

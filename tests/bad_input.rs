@@ -1,10 +1,8 @@
 //! Bad input data, from outside: one line that names what is wrong, exit code 3, and nothing that looks like a dataset.
 
-mod common;
-
 use arrow::array::{ArrayRef, Float32Array, Int64Array, ListArray, StringArray};
 use arrow::datatypes::Float32Type;
-use common::Place;
+use crate::common::Place;
 use std::sync::Arc;
 
 fn ints(values: &[i64]) -> ArrayRef {

@@ -1,12 +1,10 @@
 //! What cannot be trained, from outside: each with its exit code and one line that names the key, column or file.
 
-mod common;
-
 use std::sync::Arc;
 
 use arrow::array::{ArrayRef, Float32Array, Int64Array, ListArray, StringArray};
 use arrow::datatypes::Float32Type;
-use common::{Place, planted, summary};
+use crate::common::{Place, planted, summary};
 
 /// One error line with all the words, and nothing that looks like a result.
 fn refused(place: &Place, args: &[&str], code: i32, words: &[&str]) {

@@ -1,8 +1,6 @@
 //! `gnnflow check-device`, from outside: what it says where there is no GPU, and that the CPU passes.
 
-mod common;
-
-use common::Place;
+use crate::common::Place;
 use serde_json::Value;
 
 #[test]

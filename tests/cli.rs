@@ -1,8 +1,6 @@
 //! The program from outside: what it prints where, and how it ends.
 
-mod common;
-
-use common::Place;
+use crate::common::Place;
 use serde_json::Value;
 use std::io::Read;
 use std::process::{Command, Stdio};

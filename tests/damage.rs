@@ -1,11 +1,9 @@
 //! Damaged files, through the real binary: whatever bit is flipped, the command ends with exit code 3 and names the file. It never
 //! goes on with other data.
 
-mod common;
-
 use std::path::Path;
 
-use common::{Place, hashes, planted, summary};
+use crate::common::{Place, hashes, planted, summary};
 use gnnflow_data::testing::reseal;
 
 const SETTINGS: &str =

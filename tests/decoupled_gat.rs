@@ -1,15 +1,13 @@
 //! A decoupled GAT (NeutronTP, section 4.1) beside a program that knows nothing of slices, chunks or processes: dense matrices in double
 //! precision, and gradients by hand. How often its rows move, what it leaves, and what is refused.
 
-mod common;
-
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::sync::Arc;
 
 use arrow::array::{AsArray, Int64Array, ListArray, StringArray};
 use arrow::datatypes::{DataType, Float32Type};
-use common::{Place, Rows, Weights, hashes, losses, succeed, weights};
+use crate::common::{Place, Rows, Weights, hashes, losses, succeed, weights};
 use gnnflow_data::rng::{Key, Purpose};
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use serde_json::Value;
@@ -315,7 +313,7 @@ fn it_takes_four_exchanges_however_many_layers_there_are() {
                 .unwrap();
         assert_eq!(plan["training"]["rounds_per_step"], 4, "{layers} layers");
         succeed(&place, &[&sets[..], &["--set", "model.decoupled=false", "--set", "model.heads=2"]].concat());
-        assert_eq!(common::summary(&place, "run")["rounds_per_step"], 4.0 * layers as f64, "{layers} layers");
+        assert_eq!(crate::common::summary(&place, "run")["rounds_per_step"], 4.0 * layers as f64, "{layers} layers");
     }
     assert!(bytes.iter().all(|&found| (found / bytes[0] - 1.0).abs() < 0.01), "rows alone: {bytes:?}");
 }

@@ -1,8 +1,6 @@
 //! The same bits from 1, 2 and 4 processes, and from 1 and 2 compute threads.
 
-mod common;
-
-use common::{Place, hashes, planted, summary};
+use crate::common::{Place, hashes, planted, summary};
 
 fn same_bits(settings: &str) {
     let place = Place::new();

@@ -1,13 +1,11 @@
 //! Edge classification by the real program: the same bits from 1, 2 and 4 processes, answers that are the summary's, and what is refused.
 
-mod common;
-
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, Int64Array, ListArray, RecordBatch, StringArray};
 use arrow::datatypes::Float32Type;
-use common::{Place, summary, weights};
+use crate::common::{Place, summary, weights};
 use gnnflow_data::rng::{Key, Purpose};
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 

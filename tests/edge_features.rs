@@ -1,12 +1,10 @@
 //! Features of edges in training, and of foreign nodes that are stored with partitions: the same bits from 1, 2 and 4 processes.
 
-mod common;
-
 use std::sync::Arc;
 
 use arrow::array::{Float32Array, Int64Array, ListArray, StringArray};
 use arrow::datatypes::Float32Type;
-use common::{Place, hashes, planted, succeed};
+use crate::common::{Place, hashes, planted, succeed};
 use gnnflow_data::rng::{Key, Purpose};
 
 const NODES: u64 = 500;

@@ -1,13 +1,11 @@
 //! Learnt rows of nodes by the real program: the same bits from 1, 2 and 4 processes, resumed, killed and exported; asynchronous
 //! training within its bound; and what is refused.
 
-mod common;
-
 use std::collections::BTreeMap;
 
 use arrow::array::AsArray;
 use arrow::datatypes::{Float32Type, Int64Type};
-use common::{Place, killed, planted, summary};
+use crate::common::{Place, killed, planted, summary};
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 
 /// A planted graph without features.
@@ -28,7 +26,7 @@ fn run(place: &Place, args: &[&str]) -> serde_json::Value {
 
 /// Hashes of model, rows, predictions and blocks.
 fn hashes(summary: &serde_json::Value) -> Vec<String> {
-    let mut all = common::hashes(summary);
+    let mut all = crate::common::hashes(summary);
     all.push(summary["node_embeddings"]["sha256"].as_str().unwrap().to_owned());
     all
 }

@@ -1,14 +1,12 @@
 //! Learnt rows of nodes by passes over the whole graph: the bits that any number of processes comes to, that they are those of
 //! batches of all nodes, what they take, how well they learn, and what is refused.
 
-mod common;
-
 use std::collections::BTreeMap;
 
 use arrow::array::AsArray;
 use arrow::datatypes::{Float32Type, Int64Type};
-use common::linked::{TYPED, dump};
-use common::{Place, data, killed, losses, planted, succeed, summary};
+use crate::common::linked::{TYPED, dump};
+use crate::common::{Place, data, killed, losses, planted, succeed, summary};
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use serde_json::Value;
 
@@ -29,7 +27,7 @@ fn run(place: &Place, sets: &[&str], more: &[&str]) -> Value {
 
 /// Hashes of model, rows and predictions.
 fn hashes(summary: &Value) -> Vec<String> {
-    let mut all = common::hashes(summary);
+    let mut all = crate::common::hashes(summary);
     all.push(summary["node_embeddings"]["sha256"].as_str().unwrap().to_owned());
     all
 }
@@ -145,7 +143,7 @@ fn bare(place: &Place) {
     use std::sync::Arc;
 
     dump(place, true);
-    let nodes = common::linked::NODES as i64;
+    let nodes = crate::common::linked::NODES as i64;
     let ids: ArrayRef = Arc::new(Int64Array::from_iter_values((0..nodes).map(|v| 1000 + v)));
     place.parquet("nodes.parquet", vec![("node_id", ids)]);
 }

@@ -1,11 +1,9 @@
 //! The examples run, and say what they should.
 
-mod common;
-
 use std::path::PathBuf;
 use std::process::Command;
 
-use common::{Place, planted, summary};
+use crate::common::{Place, planted, summary};
 
 /// A program of `examples/`, which cargo has built beside the tests.
 fn example(name: &str) -> PathBuf {

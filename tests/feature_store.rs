@@ -1,12 +1,10 @@
 //! Features whose columns are stored in types of their own: what is learned from them, by the real program.
 
-mod common;
-
 use std::sync::Arc;
 
 use arrow::array::{Float32Array, Int64Array, ListArray, StringArray};
 use arrow::datatypes::Float32Type;
-use common::{Place, summary};
+use crate::common::{Place, summary};
 use gnnflow_data::rng::{Key, Purpose};
 
 const NODES: u64 = 600;

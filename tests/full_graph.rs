@@ -1,12 +1,10 @@
 //! Training over the whole graph: the bits that any number of processes comes to, what it agrees with, and what is refused.
 
-mod common;
-
 use std::sync::Arc;
 
 use arrow::array::{ArrayRef, Int64Array, ListArray, StringArray};
 use arrow::datatypes::Float32Type;
-use common::{Place, hashes, losses, planted, succeed, weights};
+use crate::common::{Place, hashes, losses, planted, succeed, weights};
 use gnnflow_data::rng::{Key, Purpose};
 use serde_json::Value;
 

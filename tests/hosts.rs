@@ -1,13 +1,11 @@
 //! Members of a run across hosts, all on this machine: a lost one is started again, and a signal to all ends all alike.
 
-mod common;
-
 use std::fs::File;
 use std::process::{Child, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use common::{Place, children, kill, planted, same_results, wait_for_epochs};
+use crate::common::{Place, children, kill, planted, same_results, wait_for_epochs};
 
 const SETTINGS: &str = "[model]\nkind = 'sage'\nhidden = 32\n[train]\nepochs = 60\nbatch = 32\nfanouts = [5, 3]\n\
                         checkpoint_every = 1\n";

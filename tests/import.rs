@@ -1,8 +1,6 @@
 //! `gnnflow import` and `gnnflow export` from outside, and what the docs say about them.
 
-mod common;
-
-use common::Place;
+use crate::common::Place;
 use std::path::Path;
 
 /// The head of a gzip file of edges that has lost its end.

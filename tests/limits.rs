@@ -1,10 +1,8 @@
 //! Too little address space for memory and threads: that is this machine's fault, whatever fails first.
 
-mod common;
-
 use std::process::{Command, Output, Stdio};
 
-use common::{Place, planted};
+use crate::common::{Place, planted};
 
 /// Runs the program with a limit on its address space, in KiB; its exit code (-1 after a signal) and what it said.
 fn limited(place: &Place, kib: u32, args: &[&str]) -> (i32, String) {

@@ -1,16 +1,14 @@
 //! Link prediction by the real program: the same bits from 1, 2 and 4 processes, ranks that a naive program finds too, and what
 //! is refused.
 
-mod common;
-
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use arrow::array::{
     Array, ArrayRef, FixedSizeListArray, Float32Array, Float64Array, Int64Array, RecordBatch, StringArray,
 };
-use common::linked::{NODES, Row, dump};
-use common::{Place, summary, weights};
+use crate::common::linked::{NODES, Row, dump};
+use crate::common::{Place, summary, weights};
 use gnnflow_data::rng::{Key, Purpose};
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 

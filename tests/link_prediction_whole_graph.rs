@@ -1,10 +1,8 @@
 //! What is learned of edges by passes over the whole graph: the bits that any number of processes comes to, what they agree with,
 //! how well edges are ranked, what moves, and what is refused.
 
-mod common;
-
-use common::linked::{TYPED, dump};
-use common::{Place, data, losses, planted, summary};
+use crate::common::linked::{TYPED, dump};
+use crate::common::{Place, data, losses, planted, summary};
 use serde_json::Value;
 
 const BOTH: [&str; 2] = ["full-graph", "tensor-parallel"];

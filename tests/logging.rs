@@ -1,14 +1,12 @@
 //! What a run reports on stderr while it works, besides its progress.
 
-mod common;
-
 use std::io::Write;
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use common::{Place, planted};
+use crate::common::{Place, planted};
 
 const SETTINGS: &str = "[model]\nkind = 'sage'\nhidden = 16\n[train]\nepochs = 1\n";
 

@@ -1,10 +1,8 @@
 //! A long run takes no more memory at its end than after its beginning.
 
-mod common;
-
 use std::time::Duration;
 
-use common::{Place, children, planted};
+use crate::common::{Place, children, planted};
 
 /// Resident bytes of a process now; `None` when it has ended.
 fn resident(pid: u32) -> Option<u64> {

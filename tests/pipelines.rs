@@ -1,8 +1,6 @@
 //! Every ready-made pipeline runs, on one process and on several, and does what its first lines say.
 
-mod common;
-
-use common::{Place, ready_made};
+use crate::common::{Place, ready_made};
 use serde_json::Value;
 use std::path::Path;
 

@@ -1,13 +1,11 @@
 //! Preparation by the real program: several processes, kills at any moment, quality that is told.
 
-mod common;
-
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
-use common::Place;
+use crate::common::Place;
 
 /// A graph of 4,000 nodes in several files with strings for ids, cut by `method`.
 const PIPELINE: &str = "[graph]\nnodes = 'dump/nodes.parquet'\nedges = 'dump/edges.parquet'\nundirected = true\n\

@@ -1,12 +1,10 @@
 //! The README and the book show what the program takes: listings parse, commands run, links lead somewhere.
 
-mod common;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use common::Place;
+use crate::common::Place;
 use gnnflow_pipelines::config::{Config, Registered};
 
 /// A fenced listing. The words after its language are attributes:
@@ -136,7 +134,7 @@ fn every_command_runs_or_says_why_not() {
     let mut count = 0;
     for document in documents() {
         let place = Place::new();
-        for pipeline in common::ready_made() {
+        for pipeline in crate::common::ready_made() {
             let name = pipeline.file_name().unwrap().to_string_lossy().into_owned();
             place.write(&format!("pipelines/{name}"), read(&pipeline));
         }

@@ -1,10 +1,8 @@
 //! A run that was interrupted, however, ends with the model of one that was not.
 
-mod common;
-
 use std::time::{Duration, Instant};
 
-use common::{Place, children, kill, killed, planted, same_results, summary, wait_for_epochs};
+use crate::common::{Place, children, kill, killed, planted, same_results, summary, wait_for_epochs};
 
 const SETTINGS: &str = "[model]\nkind = 'sage'\nhidden = 32\n[train]\nepochs = 8\nbatch = 32\nfanouts = [5, 3]\n\
                         checkpoint_every = 1\n";

@@ -1,13 +1,11 @@
 //! Numbers of nodes, learned by the real program.
 
-mod common;
-
 use std::fs::File;
 use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, AsArray, Float32Array, Int64Array, ListArray, StringArray};
 use arrow::datatypes::{Float32Type, Int64Type};
-use common::{Place, summary};
+use crate::common::{Place, summary};
 use gnnflow_data::rng::{Key, Purpose};
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 
@@ -106,7 +104,7 @@ fn classes_are_no_numbers_and_numbers_no_classes() {
     pipeline(&place, "");
     let words = ["train.task:", "the labels are numbers", "use \"node-regression\""];
     place.fail(&["run", "p.toml", "--quiet", "--run-dir", "run"], 2, &words);
-    common::planted(&place, "q.toml", "[model]\n[train]\ntask = 'node-regression'\n");
+    crate::common::planted(&place, "q.toml", "[model]\n[train]\ntask = 'node-regression'\n");
     let words = ["q.toml:9: train.task:", "the labels are classes", "use \"node-classification\""];
     place.fail(&["run", "q.toml", "--quiet", "--run-dir", "run"], 2, &words);
 }

@@ -1,12 +1,10 @@
 //! R-GCN over typed edges by every schedule: the bits that any number of processes comes to, and that all come to the same losses.
 
-mod common;
-
 use std::sync::Arc;
 
 use arrow::array::{Float32Array, Int64Array, ListArray, StringArray};
 use arrow::datatypes::Float32Type;
-use common::{Place, losses, summary};
+use crate::common::{Place, losses, summary};
 use gnnflow_data::rng::{Key, Purpose};
 use serde_json::Value;
 

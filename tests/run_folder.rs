@@ -1,10 +1,8 @@
 //! Two runs never write into one run folder at the same time.
 
-mod common;
-
 use std::process::Stdio;
 
-use common::{Place, planted, summary, wait_for_epochs};
+use crate::common::{Place, planted, summary, wait_for_epochs};
 
 const SETTINGS: &str = "[model]\nkind = 'sage'\nhidden = 16\n[train]\nepochs = 100000\n";
 
@@ -20,7 +18,7 @@ fn second_run_in_the_folder_of_a_running_one_is_refused() {
             let words = ["the run folder run is in use by another run (process ", "--run-dir"];
             place.fail(&["run", "p.toml", "--run-dir", "run", "--set", set], 2, &words);
         }
-        common::kill(first.id());
+        crate::common::kill(first.id());
         first.wait().unwrap();
         // The system released the lock of the killed process. Its children may need a moment to end.
         place.succeed(&["run", "p.toml", "--quiet", "--run-dir", "run", "--set", "train.epochs=1"]);

@@ -1,12 +1,10 @@
 //! The ways to sample, by the real program: the same bits from 1, 2 and 4 processes, and what is refused.
 
-mod common;
-
 use std::sync::Arc;
 
 use arrow::array::{Float32Array, Int64Array, ListArray, StringArray};
 use arrow::datatypes::Float32Type;
-use common::{Place, summary};
+use crate::common::{Place, summary};
 use gnnflow_data::rng::{Key, Purpose};
 
 const NODES: u64 = 500;
@@ -103,7 +101,7 @@ fn every_sampler_has_the_same_bits_however_many_work_on_it() {
             let args = ["run", "p.toml", "--quiet", "--processes", processes, "--run-dir", "run", "--set", set];
             let ended = place.run(&[&args[..], model].concat());
             assert_eq!(ended.code, 0, "{train}: {}", ended.stderr);
-            let found = common::hashes(&summary(&place, "run"));
+            let found = crate::common::hashes(&summary(&place, "run"));
             std::fs::remove_dir_all(place.path("run")).unwrap();
             assert_eq!(&found, expected.get_or_insert_with(|| found.clone()), "{train}: {processes} processes, {set}");
         }

@@ -1,8 +1,6 @@
 //! Schedules, and how seeds are split: the same bits whoever works on the partitions, what they come to, and what is refused.
 
-mod common;
-
-use common::{Place, hashes, planted, succeed};
+use crate::common::{Place, hashes, planted, succeed};
 
 const SCHEDULE: &str = "schedule.kind = 'partition-parallel'\n";
 

@@ -1,13 +1,11 @@
 //! Runs that can make no progress end within `cluster.stall_timeout`, whichever thread is stuck.
 
-mod common;
-
 use std::io::Read;
 use std::path::Path;
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
-use common::{Place, children, planted, wait_for_epochs};
+use crate::common::{Place, children, planted, wait_for_epochs};
 
 /// A stuck run must have ended after this time; the timeouts below are two seconds.
 const LIMIT: Duration = Duration::from_secs(40);

@@ -1,9 +1,7 @@
 //! Training over the whole graph cut by columns: the bits that any number of processes comes to, what it agrees with, how often
 //! rows move, and what is refused.
 
-mod common;
-
-use common::{Place, hashes, losses, planted, succeed};
+use crate::common::{Place, hashes, losses, planted, succeed};
 
 fn settings(model: &str, train: &str) -> String {
     format!("[model]\n{model}\n[train]\nschedule.kind = 'tensor-parallel'\nepochs = 4\n{train}")

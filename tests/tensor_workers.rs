@@ -1,16 +1,12 @@
 //! Tensor workers: the same bits as without them, however many there are and whoever dies; and who is not listened to.
 
-mod common;
-#[path = "tensor_workers/enlisting.rs"]
 mod enlisting;
-#[path = "tensor_workers/fake.rs"]
 mod fake;
-#[path = "tensor_workers/started.rs"]
 mod started;
 
 use std::time::{Duration, Instant};
 
-use common::{Place, planted, summary};
+use crate::common::{Place, planted, summary};
 use fake::Lie;
 use serde_json::Value;
 use started::{Worker, ended, kill, launched, under_way};

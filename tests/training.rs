@@ -1,14 +1,12 @@
 //! What a run learns, and what it leaves.
 
-mod common;
-
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::Path;
 
 use arrow::array::AsArray;
 use arrow::datatypes::{Float32Type, Int64Type};
-use common::{Place, planted, summary};
+use crate::common::{Place, planted, summary};
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 
 /// All rows of a Parquet file, as batches.

@@ -1,6 +1,6 @@
 //! Workers that come by themselves.
 
-use super::common::{Place, planted, summary};
+use crate::common::{Place, planted, summary};
 use super::fake::{self, Lie};
 use super::started::{Worker, ended, free, kill, launched, under_way};
 use super::{SECRET, hashes, sets, settings, succeed};

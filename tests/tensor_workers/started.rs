@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use super::common::Place;
+use crate::common::Place;
 use super::sets;
 
 /// A tensor worker of the real binary, which ends with the test.

@@ -1,0 +1,41 @@
+//! Black-box tests of the program: one module per feature. `cluster`, `object_stores` and `panics` are programs of their own.
+
+mod common;
+
+mod auto_schedule;
+mod bad_input;
+mod bad_input_training;
+mod check_device;
+mod cli;
+mod damage;
+mod decoupled_gat;
+mod determinism;
+mod edge_classification;
+mod edge_features;
+mod embeddings;
+mod embeddings_whole_graph;
+mod examples;
+mod feature_store;
+mod full_graph;
+mod hosts;
+mod import;
+mod limits;
+mod link_prediction;
+mod link_prediction_whole_graph;
+mod logging;
+mod memory;
+mod pipelines;
+mod prepare;
+mod readme;
+mod recovery;
+mod regression;
+mod relations;
+mod run_folder;
+mod sampling;
+mod schedules;
+mod stalls;
+mod tensor_parallel;
+#[cfg(feature = "tensor-workers")]
+mod tensor_workers;
+mod training;
+mod update;
