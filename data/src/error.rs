@@ -5,11 +5,13 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+use crate::format::counted;
+
 /// Result type of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// Remedy for a thread that the system cannot start.
-pub const FEWER_THREADS: &str = "raise the limits on threads and memory (ulimit -u, ulimit -v), or take fewer threads (train.threads, RAYON_NUM_THREADS)";
+pub const FEWER_THREADS: &str = "raise the limits on threads and memory (ulimit -u, ulimit -v), or use fewer threads (train.threads, RAYON_NUM_THREADS)";
 
 /// The party at fault for an error. It decides the exit code of the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -85,7 +87,7 @@ pub enum Error {
         role: &'static str,
     },
     /// Not a Parquet file, or one that is cut off or damaged.
-    #[error("{}: not a whole Parquet file: {reason}; was it cut off while it was copied?", path.display())]
+    #[error("{}: not a complete Parquet file: {reason}; check that it was copied to the end", path.display())]
     NotParquet {
         /// The file.
         path: PathBuf,
@@ -166,7 +168,7 @@ pub enum Error {
         wanted: String,
     },
     /// Two nodes with one id.
-    #[error("{second}: node id {id} was already used in row {first}; every node needs an id of its own")]
+    #[error("{second}: node id {id} was already used in row {first}; every node needs a different id")]
     DuplicateNode {
         /// The id.
         id: String,
@@ -177,7 +179,7 @@ pub enum Error {
     },
     /// An edge with an end that is not a node.
     #[error(
-        "{place}: {id} is no node's id; add the node to the node files, or set graph.unknown_nodes to \"drop\" or \"create\""
+        "{place}: {id} is not the id of a node; add the node to the node files, or set graph.unknown_nodes to \"drop\" or \"create\""
     )]
     UnknownNode {
         /// Where.
@@ -186,7 +188,7 @@ pub enum Error {
         id: String,
     },
     /// `isolated = "fail"`, and the graph has isolated nodes.
-    #[error("node {id} has no edge to or from another node{}; set graph.isolated to \"drop\" or \"keep\"", nor_others(*others))]
+    #[error("node {id}{} no edge to or from another node; set graph.isolated to \"drop\" or \"keep\"", and_others_have(*others))]
     Isolated {
         /// The id of the first isolated node.
         id: String,
@@ -194,7 +196,7 @@ pub enum Error {
         others: u64,
     },
     /// `duplicates = "fail"`, and the edges have duplicates.
-    #[error("{place}: the edge {src} → {dst} stands already in {first}; set graph.duplicates to \"drop\" or \"keep\"")]
+    #[error("{place}: the edge {src} → {dst} is already in {first}; set graph.duplicates to \"drop\" or \"keep\"")]
     DuplicateEdge {
         /// The place of the second occurrence.
         place: Box<Place>,
@@ -206,7 +208,7 @@ pub enum Error {
         dst: String,
     },
     /// An update removes an edge that does not exist.
-    #[error("{place}: there is no edge {src} → {dst} to remove; set --missing ignore to pass over such rows")]
+    #[error("{place}: there is no edge {src} → {dst} to remove; use --missing ignore to skip such rows")]
     MissingEdge {
         /// Where.
         place: Box<Place>,
@@ -216,7 +218,7 @@ pub enum Error {
         dst: String,
     },
     /// An update adds a node that exists.
-    #[error("{place}: node {id} is in the dataset already; an update adds nodes, it does not change them")]
+    #[error("{place}: node {id} is already in the dataset; remove this row, because an update cannot change nodes")]
     NodeExists {
         /// Where.
         place: Box<Place>,
@@ -232,7 +234,7 @@ pub enum Error {
         id: String,
     },
     /// A quantity exceeds a limit of the format.
-    #[error("{what}: {found} is more than gnnflow can hold ({limit})")]
+    #[error("{what} is {found}, but gnnflow supports at most {limit}")]
     TooLarge {
         /// The quantity.
         what: String,
@@ -307,14 +309,14 @@ pub enum Error {
         reason: String,
     },
     /// The output folder exists and is not a prepared dataset. It stays unchanged.
-    #[error("{}: exists and is not a prepared dataset; it is left alone: name another folder or move it away", path.display())]
+    #[error("{}: exists and is not a prepared dataset; choose another folder, or move this one away", path.display())]
     Occupied {
         /// The folder.
         path: PathBuf,
     },
     /// The memory budget is smaller than the per-node state of a preparation.
     #[error(
-        "partition.memory is {memory} bytes, but the {nodes} nodes of this graph take {needed} while it is prepared: set it to at least that"
+        "partition.memory is {memory} bytes, but preparing the {nodes} nodes of this graph needs {needed} bytes; set it to at least that"
     )]
     Budget {
         /// Number of nodes.
@@ -365,9 +367,9 @@ impl Error {
     }
 }
 
-/// Returns the end of a message about a node and `others` further ones; empty for 0.
-fn nor_others(others: u64) -> String {
-    if others == 0 { String::new() } else { format!(", nor have {others} others") }
+/// Returns `" has"` for 0 further nodes, else `" and <others> others have"`.
+fn and_others_have(others: u64) -> String {
+    if others == 0 { " has".into() } else { format!(" and {} have", counted(others, "other")) }
 }
 
 /// Returns a remedy for an error of the operating system.

@@ -114,7 +114,7 @@ impl Nodes {
         let unknown = |i: usize| Error::Value {
             place: chunk.origin.place(i, name),
             value: ids.show(i),
-            wanted: "a node's id".into(),
+            wanted: "the id of a node".into(),
         };
         (0..ids.len()).map(|i| find(i).ok_or_else(|| unknown(i))).collect()
     }

@@ -6,6 +6,7 @@ use super::file::DumpFile;
 use super::table::{Chunk, Origin, Table};
 use super::values::{self, Ids};
 use crate::error::{Error, Fault, Result, closest};
+use crate::format::counted;
 use crate::ids::{Finder, NodeIds, UNKNOWN};
 use crate::source::{RETRY, expand};
 
@@ -73,7 +74,7 @@ impl PartTable {
                     return Err(Error::Value {
                         place,
                         value: rows.names.show(row),
-                        wanted: "named for the first time".into(),
+                        wanted: "unique; keep one row per node".into(),
                     });
                 }
                 *word |= bit;
@@ -86,9 +87,10 @@ impl PartTable {
             None => Ok(part_of),
             Some(first) => {
                 let count = (0..ids.len() as u32).filter(missing).count();
-                let others = if count > 1 { format!(", nor have {} others", count - 1) } else { String::new() };
+                let others =
+                    if count > 1 { format!(" and {} have", counted(count as u64 - 1, "other")) } else { " has".into() };
                 let files = self.files.iter().map(|file| file.display().to_string()).collect::<Vec<_>>().join(", ");
-                Err(failed(format!("{files}: node {} has no row{others}; every node needs one", ids.show(first)?)))
+                Err(failed(format!("{files}: node {}{others} no row; add one row per node", ids.show(first)?)))
             }
         }
     }
@@ -100,7 +102,7 @@ impl PartTable {
         let known = finder.rows(origin.first_row(), &names)?;
         if let Some(row) = known.iter().position(|&known| known == UNKNOWN) {
             let (place, value) = (origin.place(row, &self.id), names.show(row));
-            return Err(Error::Value { place, value, wanted: "a node's id".into() });
+            return Err(Error::Value { place, value, wanted: "the id of a node".into() });
         }
         let codes = values::all_ints(&origin, chunk.column(&self.part)?, &self.part)?;
         if let Some(row) = codes.iter().position(|part| !(0..i64::from(parts)).contains(part)) {
@@ -202,12 +204,12 @@ mod tests {
             (
                 ("node_id", ints(&[0, 1, 2, 3, 4, 7])),
                 ("part", parts.clone()),
-                "DIR/own.parquet, column \"node_id\", row 5 (row group 1): 7 is not a node's id",
+                "DIR/own.parquet, column \"node_id\", row 5 (row group 1): 7 is not the id of a node",
             ),
             (
                 ("node_id", ints(&[0, 1, 2, 3, 2, 5])),
                 ("part", parts.clone()),
-                "DIR/own.parquet, column \"node_id\", row 4 (row group 1): 2 is not named for the first time",
+                "DIR/own.parquet, column \"node_id\", row 4 (row group 1): 2 is not unique; keep one row per node",
             ),
             (
                 ("node_id", all.clone()),
@@ -227,7 +229,7 @@ mod tests {
             (
                 ("node_id", ints(&[0, 4])),
                 ("part", ints(&[0, 0])),
-                "partition method \"file\": DIR/own.parquet: node 1 has no row, nor have 3 others; every node needs one",
+                "partition method \"file\": DIR/own.parquet: node 1 and 3 others have no row; add one row per node",
             ),
             (
                 ("node_id", all.clone()),
@@ -243,7 +245,7 @@ mod tests {
             (
                 ("node_id", Arc::new(StringArray::from(vec!["0"; 6]))),
                 ("part", parts),
-                "DIR/own.parquet, column \"node_id\", row 0 (row group 0): \"0\" is not a node's id",
+                "DIR/own.parquet, column \"node_id\", row 0 (row group 0): \"0\" is not the id of a node",
             ),
         ];
         for (id, part, message) in cases {

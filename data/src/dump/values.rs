@@ -88,8 +88,8 @@ pub(super) fn id_kind(table: &Table, name: &str, role: &'static str, wanted: Opt
         };
         match *kind.get_or_insert(this) {
             kind if kind == this => Ok(()),
-            IdKind::Int => Err("integers, as the node ids of the first file are".into()),
-            IdKind::Text => Err("strings, as the node ids of the first file are".into()),
+            IdKind::Int => Err("integers, like the node ids of the first file".into()),
+            IdKind::Text => Err("strings, like the node ids of the first file".into()),
         }
     })?;
     Ok(kind.unwrap_or(IdKind::Int))
@@ -201,7 +201,7 @@ pub(super) fn splits(chunk: &Chunk, name: &str) -> Result<Vec<u8>> {
             Some("train") => Ok(split::TRAIN),
             Some("val" | "valid" | "validation") => Ok(split::VAL),
             Some("test") => Ok(split::TEST),
-            Some(other) => Err(wrong(row, format!("{other:?}"), "a split: use train, val, test or none")),
+            Some(other) => Err(wrong(row, format!("{other:?}"), "a split; use train, val, test or none")),
         };
         return names.iter().enumerate().map(read).collect();
     }
@@ -209,7 +209,7 @@ pub(super) fn splits(chunk: &Chunk, name: &str) -> Result<Vec<u8>> {
     let numbers = numbers.as_primitive::<Int64Type>();
     let read = |(row, value): (usize, Option<i64>)| match value.unwrap_or(0) {
         value @ 0..=3 => Ok(value as u8),
-        other => Err(wrong(row, other.to_string(), "a split: use 0 none, 1 train, 2 validation, 3 test")),
+        other => Err(wrong(row, other.to_string(), "a split; use 0 (none), 1 (train), 2 (validation) or 3 (test)")),
     };
     numbers.iter().enumerate().map(read).collect()
 }
@@ -297,7 +297,7 @@ impl Matrix {
             }
             dtypes => {
                 let reason = format!(
-                    "{} types for {} feature columns: one for all, or one each",
+                    "{} types for {} feature columns; give one type for all, or one per column",
                     dtypes.len(),
                     self.names.len()
                 );

@@ -145,7 +145,7 @@ fn files() {
         std::fs::write(&path, &whole[..length]).unwrap();
         let error = prepared(&bad.source, &bad.path("out"), 1).unwrap_err();
         assert!(matches!(error, Error::NotParquet { .. }), "{length}: {error}");
-        assert!(error.to_string().contains("nodes/b.parquet: not a whole Parquet file"), "{error}");
+        assert!(error.to_string().contains("nodes/b.parquet: not a complete Parquet file"), "{error}");
     }
     std::fs::write(&path, "node_id,x\n5,1\n").unwrap();
     assert!(matches!(prepared(&bad.source, &bad.path("out"), 1), Err(Error::NotParquet { .. })));
@@ -199,7 +199,7 @@ fn columns() {
     bad.edges(&[("dst", texts(&["6", "7", "5"]))]);
     bad.says(
         Fault::Input,
-        "{}/edges.parquet: column \"dst\" is Utf8, but graph.columns.dst needs integers, as the node ids of the first file are",
+        "{}/edges.parquet: column \"dst\" is Utf8, but graph.columns.dst needs integers, like the node ids of the first file",
     );
     let bad = Bad::new();
     bad.nodes("a", &[("node_id", doubles(&[5.0, 6.0]))]);
@@ -279,13 +279,13 @@ fn ids_and_ends() {
     bad.nodes("a", &[("node_id", ints(&[5, 7]))]);
     bad.says(
         Fault::Input,
-        "{}/nodes/b.parquet, column \"node_id\", row 0 (row group 0): node id 7 was already used in row 1; every node needs an id of its own",
+        "{}/nodes/b.parquet, column \"node_id\", row 0 (row group 0): node id 7 was already used in row 1; every node needs a different id",
     );
     let bad = Bad::new();
     bad.edges(&[("dst", ints(&[6, 99, 98]))]);
     bad.says(
         Fault::Input,
-        "{}/edges.parquet, column \"dst\", row 1 (row group 1): 99 is no node's id; add the node to the node files, or set graph.unknown_nodes to \"drop\" or \"create\"",
+        "{}/edges.parquet, column \"dst\", row 1 (row group 1): 99 is not the id of a node; add the node to the node files, or set graph.unknown_nodes to \"drop\" or \"create\"",
     );
     let bad = Bad::new();
     bad.nodes("a", &[("node_id", Arc::new(UInt64Array::from(vec![5, u64::MAX])) as ArrayRef)]);
@@ -312,7 +312,7 @@ fn labels_splits_and_types() {
     bad.nodes("a", &[("split", texts(&["train", "trian"]))]);
     bad.says(
         Fault::Input,
-        "{}/nodes/a.parquet, column \"split\", row 1 (row group 1): \"trian\" is not a split: use train, val, test or none",
+        "{}/nodes/a.parquet, column \"split\", row 1 (row group 1): \"trian\" is not a split; use train, val, test or none",
     );
     let mut bad = Bad::new();
     bad.source.columns.edge_type = Some("weight".into());
@@ -364,7 +364,7 @@ fn policies_that_say_fail_name_the_first_edge() {
             let error = run(&GraphSource { duplicates: Duplicates::Fail, ..plain.clone() });
             let (zero, one) = (show(0), show(1));
             let expected = format!(
-                "{edges}/part-0.parquet, column \"src\", row 1 (row group 0): the edge {zero} → {one} stands already in {edges}/part-0.parquet row 0; set graph.duplicates to \"drop\" or \"keep\""
+                "{edges}/part-0.parquet, column \"src\", row 1 (row group 0): the edge {zero} → {one} is already in {edges}/part-0.parquet row 0; set graph.duplicates to \"drop\" or \"keep\""
             );
             assert_eq!(error, expected);
             let error = run(&GraphSource { self_loops: SelfLoops::Fail, ..plain.clone() });
@@ -436,13 +436,13 @@ fn splits_and_classes_of_edges_are_known_ones() {
     edges(&bad, vec![("fold", texts(&["train", "dev", "test"]))]);
     bad.says(
         Fault::Input,
-        "{}/edges.parquet, column \"fold\", row 1 (row group 1): \"dev\" is not a split: use train, val, test or none",
+        "{}/edges.parquet, column \"fold\", row 1 (row group 1): \"dev\" is not a split; use train, val, test or none",
     );
     let bad = with("fold", "");
     edges(&bad, vec![("fold", ints(&[1, 2, 4]))]);
     bad.says(
         Fault::Input,
-        "{}/edges.parquet, column \"fold\", row 2 (row group 2): 4 is not a split: use 0 none, 1 train, 2 validation, 3 test",
+        "{}/edges.parquet, column \"fold\", row 2 (row group 2): 4 is not a split; use 0 (none), 1 (train), 2 (validation) or 3 (test)",
     );
     let bad = with("", "class");
     edges(&bad, vec![("class", ints(&[0, -2, 1]))]);

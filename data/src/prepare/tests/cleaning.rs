@@ -363,7 +363,7 @@ fn what_cannot_be_is_said() {
     let say = |source: GraphSource| prepared(&source, &out, 1).unwrap_err().to_string();
     assert_eq!(
         say(GraphSource { isolated: Isolated::Fail, ..source.clone() }),
-        "node \"node-0\" has no edge to or from another node, nor have 3 others; set graph.isolated to \"drop\" or \"keep\""
+        "node \"node-0\" and 3 others have no edge to or from another node; set graph.isolated to \"drop\" or \"keep\""
     );
     assert_eq!(
         say(GraphSource { k_core: Some(2), ..source.clone() }),

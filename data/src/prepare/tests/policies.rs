@@ -209,7 +209,7 @@ fn columns_are_stored_each_in_its_own_type() {
     }
     let bad = GraphSource { feature_dtype: vec![FeatureDtype::F32; 3], ..source };
     let error = prepare(&bad, &Modulo, &settings("bad"), &Silent).unwrap_err().to_string();
-    assert_eq!(error, "graph.feature_dtype: 3 types for 2 feature columns: one for all, or one each");
+    assert_eq!(error, "graph.feature_dtype: 3 types for 2 feature columns; give one type for all, or one per column");
 }
 
 #[test]

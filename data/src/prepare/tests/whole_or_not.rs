@@ -195,7 +195,7 @@ fn folders_of_others_are_left_alone() {
         std::fs::create_dir(&out).unwrap();
         std::fs::write(out.join(content), "{\"mine\": true}").unwrap();
         let error = prepared(&source, &out, 1).unwrap_err();
-        assert!(error.to_string().contains("exists and is not a prepared dataset; it is left alone"), "{error}");
+        assert!(error.to_string().contains("exists and is not a prepared dataset; choose another folder"), "{error}");
         assert_eq!(listing(&out), [content]);
         assert!(matches!(Dataset::open(&out), Err(Error::NotADataset { .. })));
         std::fs::remove_dir_all(&out).unwrap();

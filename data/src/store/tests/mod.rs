@@ -363,7 +363,7 @@ fn a_file_that_is_no_parquet_and_one_that_changes_between_reads() {
         server.put("n.parquet", bytes);
         let url = server.url("n.parquet");
         let (text, code) = told(&server, NodeReader::open(&GraphSource::new(&url, &url)));
-        assert!(text.starts_with("/n.parquet: not a whole Parquet file"), "{text}");
+        assert!(text.starts_with("/n.parquet: not a complete Parquet file"), "{text}");
         assert_eq!(code, 3);
     }
     let file = wide(5000, 2, 4096);
