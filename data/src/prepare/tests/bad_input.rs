@@ -302,7 +302,7 @@ fn labels_splits_and_types() {
     bad.nodes("a", &[("label", ints(&[0, 2]))]);
     bad.says(
         Fault::Input,
-        "{}/nodes/a.parquet, column \"label\", row 1 (row group 1): 2 is not a class in 0..2 (or -1 for a node without label)",
+        "{}/nodes/a.parquet, column \"label\", row 1 (row group 1): 2 is not a class in 0..2 (or -1 for an unlabeled node)",
     );
     let bad = Bad::new();
     bad.nodes("a", &[("label", ints(&[-2, 1]))]);
@@ -448,7 +448,7 @@ fn splits_and_classes_of_edges_are_known_ones() {
     edges(&bad, vec![("class", ints(&[0, -2, 1]))]);
     bad.says(
         Fault::Input,
-        "{}/edges.parquet, column \"class\", row 1 (row group 1): -2 is not a class in 0..1048576 (or -1 for an edge without label)",
+        "{}/edges.parquet, column \"class\", row 1 (row group 1): -2 is not a class in 0..1048576 (or -1 for an unlabeled edge)",
     );
     let bad = with("", "class");
     edges(&bad, vec![("class", doubles(&[0.0, 1.0, 1.0]))]);
