@@ -66,7 +66,7 @@ impl Features {
         let (item, length) = item(&layout);
         let values = list.values();
         if list.value_length() as usize != length || values.data_type() != &item || values.null_count() > 0 {
-            let reason = format!("its features are {}, the manifest says {layout}", list.data_type());
+            let reason = format!("its features are {}, but the manifest says {layout}", list.data_type());
             return Err(Error::Damaged { path: path.to_path_buf(), reason });
         }
         let rows = list.len();

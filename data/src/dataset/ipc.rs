@@ -358,7 +358,7 @@ mod tests {
         for length in (0..whole.len()).step_by(13) {
             std::fs::write(&path, &whole[..length]).unwrap();
             let error = open(&path, &info, 3).unwrap_err();
-            assert!(error.to_string().contains("bytes, the manifest says"), "{error}");
+            assert!(error.to_string().contains("bytes, but the manifest says"), "{error}");
         }
         // A byte flipped: an error or some batch, but no panic.
         for at in (0..whole.len()).step_by(5) {

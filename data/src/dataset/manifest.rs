@@ -100,7 +100,7 @@ impl Manifest {
         }
         let bytes = match std::fs::read(&path) {
             Err(e) if matches!(e.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory) => {
-                let reason = "there is no manifest.json in it".into();
+                let reason = "it has no manifest.json".into();
                 return Err(Error::NotADataset { path: dir.to_path_buf(), reason });
             }
             read => read.map_err(Error::io(&path, "read"))?,
@@ -116,7 +116,7 @@ impl Manifest {
             if checksum == Checksum::Wrong {
                 return Err(wrong());
             }
-            let reason = format!("its manifest.json does not say \"format\": \"{FORMAT}\"");
+            let reason = format!("its manifest.json lacks \"format\": \"{FORMAT}\"");
             return Err(Error::NotADataset { path: dir.to_path_buf(), reason });
         }
         // Another version's checksum may be of another kind.

@@ -18,12 +18,12 @@ use crate::error::{Error, Result};
 pub(super) fn open_file(path: &Path, expected: &FileInfo) -> Result<(File, Metadata)> {
     let damaged = |reason: String| Error::Damaged { path: path.to_path_buf(), reason };
     let file = match File::open(path) {
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Err(damaged("the file is gone".into())),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Err(damaged("the file is missing".into())),
         file => file.map_err(Error::io(path, "open"))?,
     };
     let metadata = file.metadata().map_err(Error::io(path, "read"))?;
     if metadata.len() != expected.bytes {
-        return Err(damaged(format!("it has {} bytes, the manifest says {}", metadata.len(), expected.bytes)));
+        return Err(damaged(format!("it has {} bytes, but the manifest says {}", metadata.len(), expected.bytes)));
     }
     Ok((file, metadata))
 }
@@ -47,12 +47,12 @@ pub(super) fn map(file: &File, path: &Path, expected: &FileInfo, rows: u64) -> R
         crc.finalize() == expected.headers_crc32
     });
     if !intact {
-        return Err(damaged("its headers are not those that were written".into()));
+        return Err(damaged("the checksum of its headers is wrong".into()));
     }
     let map = Arc::new(map);
     let batch = decode(Arc::clone(&map)).map_err(damaged)?;
     if batch.num_rows() as u64 != rows {
-        return Err(damaged(format!("it has {} rows, the manifest says {rows}", batch.num_rows())));
+        return Err(damaged(format!("it has {} rows, but the manifest says {rows}", batch.num_rows())));
     }
     Ok((batch, map))
 }
@@ -62,7 +62,7 @@ fn decode(map: Arc<Mmap>) -> std::result::Result<RecordBatch, String> {
     let length = map.len();
     let trailer: [u8; 10] = map.last_chunk().copied().ok_or("it is shorter than any Arrow file")?;
     let footer_length = read_footer_length(trailer).map_err(text)?;
-    let footer_start = (length - 10).checked_sub(footer_length).ok_or("its footer is cut off")?;
+    let footer_start = (length - 10).checked_sub(footer_length).ok_or("its footer is truncated")?;
     let footer = arrow::ipc::root_as_footer(&map[footer_start..length - 10]).map_err(|e| e.to_string())?;
     let schema = try_fb_to_schema(footer.schema().ok_or("no schema")?).map_err(text)?;
     let blocks =
@@ -74,7 +74,7 @@ fn decode(map: Arc<Mmap>) -> std::result::Result<RecordBatch, String> {
     };
     let metadata = i64::from(block.metaDataLength());
     let whole = metadata.checked_add(block.bodyLength()).and_then(|whole| span(block.offset(), whole));
-    let (start, whole) = whole.ok_or("its record batch is cut off")?;
+    let (start, whole) = whole.ok_or("its record batch is truncated")?;
     let version = footer.version();
 
     let pointer = NonNull::new(map.as_ptr().cast_mut()).ok_or("an empty map")?;
@@ -88,14 +88,14 @@ fn decode(map: Arc<Mmap>) -> std::result::Result<RecordBatch, String> {
 
 /// That every buffer of the batch lies inside it: arrow's own decoder would panic.
 fn check_buffers(batch: &[u8], metadata: usize) -> std::result::Result<(), String> {
-    let message = batch.get(8..metadata).ok_or("its batch header is cut off")?;
+    let message = batch.get(8..metadata).ok_or("its batch header is truncated")?;
     let message = arrow::ipc::root_as_message(message).map_err(|e| e.to_string())?;
-    let header = message.header_as_record_batch().ok_or("its message is no record batch")?;
+    let header = message.header_as_record_batch().ok_or("its message is not a record batch")?;
     let body = (batch.len() - metadata) as i64;
     for buffer in header.buffers().into_iter().flatten() {
         let end = buffer.offset().checked_add(buffer.length());
         if buffer.offset() < 0 || buffer.length() < 0 || end.is_none_or(|end| end > body) {
-            return Err("a column reaches past the end".into());
+            return Err("a column extends beyond the end".into());
         }
     }
     Ok(())

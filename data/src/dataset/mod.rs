@@ -82,21 +82,21 @@ impl Dataset {
         let dir = dir.as_ref().to_path_buf();
         let manifest = Manifest::read(&dir)?;
         let damaged = |reason: &str| Error::Damaged { path: dir.join(Manifest::FILE), reason: reason.into() };
-        let book =
-            PartitionBook::new(manifest.offsets.clone()).ok_or_else(|| damaged("its offsets are no partition book"))?;
+        let book = PartitionBook::new(manifest.offsets.clone())
+            .ok_or_else(|| damaged("its offsets do not start at 0, or decrease"))?;
         let sizes = || manifest.partitions.iter().zip(manifest.offsets.windows(2));
         let whole = book.parts() == manifest.parts()
             && book.nodes() == manifest.nodes
             && manifest.nodes < u64::from(u32::MAX)
             && sizes().all(|(part, ends)| part.nodes == ends[1] - ends[0]);
         if !whole {
-            return Err(damaged("its offsets contradict its counts"));
+            return Err(damaged("its offsets do not match its counts"));
         }
         if manifest.partitions.iter().any(|part| part.features.is_some() != (manifest.features.dim > 0)) {
-            return Err(damaged("its partitions contradict its number of features"));
+            return Err(damaged("its partitions do not match its number of features"));
         }
         if manifest.halo_features && manifest.partitions.iter().any(|part| part.halo.is_none()) {
-            return Err(damaged("it names features of foreign nodes, and a partition has none"));
+            return Err(damaged("it declares halo features, but a partition has none"));
         }
         let states = (0..FileKind::ALL.len() * book.parts()).map(|_| verify::State::default()).collect();
         Ok(Self { dir, manifest: Arc::new(manifest), book: Arc::new(book), states })
@@ -148,7 +148,7 @@ impl Dataset {
         let check = !checked.load(Ordering::Relaxed);
         let topology = Topology::from_batch(&batch, &path, &self.manifest.edge_columns, self.manifest.nodes, check)?;
         if topology.num_edges() != info.edges {
-            let reason = format!("it has {} edges, the manifest says {}", topology.num_edges(), info.edges);
+            let reason = format!("it has {} edges, but the manifest says {}", topology.num_edges(), info.edges);
             return Err(Error::Damaged { path, reason });
         }
         checked.store(true, Ordering::Relaxed);
@@ -209,7 +209,7 @@ impl Dataset {
             let nodes = halo.nodes();
             let in_graph = nodes.last().is_none_or(|&last| u64::from(last) < self.manifest.nodes);
             if !in_graph || !nodes.is_sorted_by(|a, b| a < b) {
-                let reason = "its nodes do not ascend, or are not in the graph".into();
+                let reason = "its nodes are not in ascending order, or not in the graph".into();
                 return Err(Error::Damaged { path, reason });
             }
             checked.store(true, Ordering::Relaxed);
@@ -231,7 +231,7 @@ impl Dataset {
     pub fn check_lengths(&self) -> Result<()> {
         self.files().try_for_each(|(path, info)| {
             let found = std::fs::metadata(&path).map_or(0, |meta| meta.len());
-            let reason = || format!("it has {found} bytes, the manifest says {}", info.bytes);
+            let reason = || format!("it has {found} bytes, but the manifest says {}", info.bytes);
             if found == info.bytes { Ok(()) } else { Err(Error::Damaged { reason: reason(), path }) }
         })
     }

@@ -158,7 +158,7 @@ impl Nodes {
                     let flags = flags.filter(|f| list.value_length() as usize == classes && f.null_count() == 0);
                     let flags = flags.ok_or_else(|| Error::Damaged {
                         path: path.to_path_buf(),
-                        reason: format!("its labels are {}, the manifest says {classes} flags", list.data_type()),
+                        reason: format!("its labels are {}, but the manifest says {classes} flags", list.data_type()),
                     })?;
                     Labels::Multi(flags.values().clone(), classes)
                 }
@@ -186,7 +186,7 @@ impl Nodes {
             }
             Labels::Multi(flags, _) => {
                 if let Some(flag) = flags.iter().find(|&&flag| flag > 1) {
-                    return Err(format!("the flag of a label is {flag}, and must be 0 or 1"));
+                    return Err(format!("a label flag is {flag}, but must be 0 or 1"));
                 }
             }
             Labels::None | Labels::Value(_) => {}

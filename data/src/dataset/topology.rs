@@ -139,7 +139,7 @@ impl Topology {
         let values = |name: &str| -> Result<_> {
             let list: LargeListArray = column(batch, path, name)?;
             let whole = list.offsets().inner() == &indptr && list.values().len() as i64 == edges;
-            whole.then(|| list.values().clone()).ok_or_else(|| damaged(format!("column \"{name}\" is cut off")))
+            whole.then(|| list.values().clone()).ok_or_else(|| damaged(format!("column \"{name}\" is truncated")))
         };
         if indptr[0] != 0 {
             return Err(damaged("its first offset is not 0".into()));
@@ -185,7 +185,7 @@ impl Topology {
             let lists = values(names::FEATURES)?;
             let lists = lists.as_any().downcast_ref::<FixedSizeListArray>();
             let rows = lists.filter(|lists| lists.value_length() as usize == columns.features);
-            let rows = rows.ok_or_else(|| damaged(format!("column \"{}\" has another width", names::FEATURES)))?;
+            let rows = rows.ok_or_else(|| damaged(format!("column \"{}\" has the wrong width", names::FEATURES)))?;
             Ok((primitive::<Float32Type>(rows.values(), path, names::FEATURES)?, columns.features))
         });
         Ok(Self {
@@ -286,7 +286,7 @@ fn primitive<T: ArrowPrimitiveType>(array: &dyn Array, path: &Path, name: &str) 
     let array = array.as_any().downcast_ref::<PrimitiveArray<T>>().filter(|array| array.null_count() == 0);
     array.map(|array| array.values().clone()).ok_or_else(|| Error::Damaged {
         path: path.to_path_buf(),
-        reason: format!("column \"{name}\" holds another type than {}", T::DATA_TYPE),
+        reason: format!("column \"{name}\" is not of type {}", T::DATA_TYPE),
     })
 }
 
