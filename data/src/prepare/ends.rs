@@ -52,7 +52,7 @@ impl Ends {
         progress.done();
         progress.stage("looking ids up", None, "");
         let mut unknown = 0;
-        join.answer((&file, &path), |first, rows| {
+        join.write_rows((&file, &path), |first, rows| {
             if let Some(end) = rows.iter().position(|&row| row == UNKNOWN).filter(|_| policy != UnknownNodes::Drop) {
                 return Err(error_at(edges, first + end as u64)?);
             }
@@ -100,7 +100,7 @@ pub(super) fn ask_ends<C: ProcessGroup>(
             send(Destination::Rank(rank), message)
         })
     };
-    processes.exchange(edges.units(), &produce, &mut |_, message: Vec<u8>| join.ask(&message))
+    processes.exchange(edges.units(), &produce, &mut |_, message: Vec<u8>| join.add(&message))
 }
 
 /// The error for the unknown end at a position.

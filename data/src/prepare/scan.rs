@@ -8,7 +8,7 @@ use super::clean::{Alive, Created, recount};
 use crate::dataset::{LabelInfo, LabelKind, SplitCounts, TypeInfo, split};
 use crate::dump::{NodeChunk, NodeReader, RawLabels, Types};
 use crate::error::{Error, Result};
-use crate::ids::{NodeIds, Twice};
+use crate::ids::{Duplicate, NodeIds};
 use crate::progress::Progress;
 use crate::rng::{Key, Permutation, Purpose};
 use crate::source::GraphSource;
@@ -51,7 +51,7 @@ impl Scan {
 
     /// Leaves out all nodes that are not in `alive`.
     pub(super) fn keep(&mut self, alive: &Alive, nodes: &NodeReader) -> Result<()> {
-        self.ids.keep(|row| alive.contains(row));
+        self.ids.retain(|row| alive.contains(row));
         let mut rows = 0..;
         self.splits.retain(|_| rows.next().is_some_and(|row| alive.contains(row)));
         match &mut self.labels {
@@ -123,7 +123,7 @@ pub(super) fn scan(
 }
 
 /// The error for two nodes of one id.
-fn duplicate(nodes: &NodeReader, twice: Twice, id: String) -> Error {
+fn duplicate(nodes: &NodeReader, twice: Duplicate, id: String) -> Error {
     let second = nodes.place(u64::from(twice.second), nodes.id_name());
     Error::DuplicateNode { id, first: u64::from(twice.first), second }
 }

@@ -118,7 +118,7 @@ impl<C: ProcessGroup> Search<'_, C> {
         let mut join = ids.join(groups)?;
         ask_ends(processes, edges, groups, &mut join, progress)?;
         let mut own = Distinct::new(self.memory, scratch);
-        join.unknown(&mut |id| match id {
+        join.for_each_unknown(&mut |id| match id {
             Id::Int(id) => own.add(&sortable(id)),
             Id::Text(id) => own.add(id),
         })?;
