@@ -367,13 +367,13 @@ fn what_cannot_be_is_said() {
     );
     assert_eq!(
         say(GraphSource { k_core: Some(2), ..source.clone() }),
-        "graph.k_core: is 2, but the graph has no 2-core: no node would be left"
+        "graph.k_core: is 2, but the graph has no 2-core; choose a smaller number"
     );
     assert!(say(GraphSource { reverse_edges: true, undirected: true, ..source }).contains("graph.undirected"));
     let loops = graphs()[2].dump(dumps.path(), IdStyle::Dense).unwrap();
     assert_eq!(
         say(GraphSource { isolated: Isolated::Drop, ..loops }),
-        "graph.isolated: is \"drop\", but every node is isolated: no node would be left"
+        "graph.isolated: is \"drop\", but every node is isolated; use \"keep\""
     );
 }
 

@@ -42,7 +42,7 @@ fn check(case: &str, source: &GraphSource, method: &dyn Partitioner) {
         (Ok(expected), Ok(found)) => {
             assert_eq!(found, expected, "{case}, {memory} bytes");
             let passes = Quality::read(&dir.path().join("tight")).unwrap().passes;
-            let joined = passes.iter().any(|pass| pass.name == "looking ids up");
+            let joined = passes.iter().any(|pass| pass.name == "looking up ids");
             assert_eq!(joined, found.nodes + found.cleaning.nodes_dropped() > 0, "{case}: where was the dictionary?");
             assert!(bytes(&dir.path().join("tight"), 3) == bytes(&plenty.out, 3), "{case}, {memory} bytes");
         }
