@@ -184,9 +184,7 @@ impl<T: Serialize + DeserializeOwned + Send + 'static> Message for Json<T> {
     }
 
     fn decode(bytes: &[u8]) -> Result<Self> {
-        serde_json::from_slice(bytes)
-            .map(Self)
-            .map_err(|error| Error::Bug(format!("a message cannot be decoded: {error}")))
+        serde_json::from_slice(bytes).map(Self).map_err(|error| Error::Bug(format!("invalid message: {error}")))
     }
 }
 

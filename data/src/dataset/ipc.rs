@@ -156,7 +156,6 @@ pub(crate) struct Region {
 }
 
 impl Region {
-    /// Appends bytes.
     pub(crate) fn write(&mut self, bytes: &[u8]) -> Result<()> {
         if self.buffer.len() + bytes.len() > self.capacity {
             self.flush()?;

@@ -91,7 +91,6 @@ impl State {
     }
 }
 
-/// A file to verify.
 struct Target {
     part: usize,
     kind: FileKind,

@@ -177,7 +177,6 @@ impl EdgeReader {
         self.table.units()
     }
 
-    /// Rows of a unit.
     pub(crate) fn unit_rows(&self, unit: usize) -> u64 {
         self.table.unit_rows(unit)
     }
@@ -298,7 +297,6 @@ fn check_labels(table: &Table, name: &str) -> Result<()> {
     })
 }
 
-/// Reads a column of labels.
 fn labels(chunk: &Chunk, name: &str) -> Result<EdgeLabels> {
     let (origin, array) = (&chunk.origin, chunk.column(name)?);
     if values::is_text(array.data_type()) {

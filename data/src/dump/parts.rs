@@ -113,7 +113,6 @@ impl PartTable {
     }
 }
 
-/// The rows of a chunk.
 struct Rows {
     origin: Origin,
     names: Ids,

@@ -28,7 +28,6 @@ pub(crate) struct Table {
     rows: u64,
 }
 
-/// One file.
 pub(crate) struct TableFile {
     file: DumpFile,
     metadata: ArrowReaderMetadata,
@@ -36,7 +35,6 @@ pub(crate) struct TableFile {
     first_row: u64,
 }
 
-/// One row group.
 struct Unit {
     file: usize,
     row_group: usize,
@@ -164,7 +162,6 @@ impl Table {
         self.units.len()
     }
 
-    /// Rows of a unit.
     pub(crate) fn unit_rows(&self, unit: usize) -> u64 {
         let Unit { file, row_group, .. } = self.units[unit];
         self.files[file].metadata.metadata().row_group(row_group).num_rows().max(0) as u64

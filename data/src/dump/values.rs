@@ -151,7 +151,6 @@ pub(super) fn texts(array: &ArrayRef) -> Result<LargeStringArray> {
     Ok(text.as_string::<i64>().clone())
 }
 
-/// Reads a column of ids.
 pub(super) fn ids(chunk: &Chunk, name: &str) -> Result<Ids> {
     let array = chunk.column(name)?;
     if is_text(array.data_type()) {
@@ -161,7 +160,6 @@ pub(super) fn ids(chunk: &Chunk, name: &str) -> Result<Ids> {
     Ok(Ids::Int(all_ints(&chunk.origin, array, name)?))
 }
 
-/// Reads a column of types.
 pub(super) fn types(chunk: &Chunk, name: &str) -> Result<Types> {
     let array = chunk.column(name)?;
     if is_text(array.data_type()) {

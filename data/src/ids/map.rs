@@ -11,7 +11,6 @@ use crate::error::{Error, Result};
 /// Marks a free slot or an id that is not the id of a node. No row has this number.
 pub const UNKNOWN: u32 = u32::MAX;
 
-/// One id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Id<'a> {
     Int(i64),
@@ -210,7 +209,6 @@ impl IdMap {
         }
     }
 
-    /// Adds one id.
     pub(super) fn push_one(&mut self, id: Id<'_>) -> std::result::Result<(), Duplicate> {
         match id {
             Id::Int(id) => self.push_int(id),

@@ -78,7 +78,6 @@ impl Spilled {
         Ok(this)
     }
 
-    /// Number of ids.
     pub(super) fn rows(&self) -> u32 {
         self.rows
     }

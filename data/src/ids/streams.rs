@@ -15,7 +15,6 @@ const BLOCK: (u64, u64) = (4 << 10, 1 << 20);
 /// Position and length of a block.
 pub(super) type Block = (u64, usize);
 
-/// The streams.
 #[derive(Debug)]
 pub(super) struct Streams {
     dir: PathBuf,
@@ -84,7 +83,6 @@ impl Streams {
         &self.streams[stream].blocks
     }
 
-    /// Reads a block.
     pub(super) fn read(&self, (start, length): Block) -> Result<Vec<u8>> {
         let mut bytes = vec![0; length];
         self.file.read_exact_at(&mut bytes, start).map_err(Error::io(&self.dir, "read a temporary file in"))?;

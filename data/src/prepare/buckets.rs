@@ -53,7 +53,6 @@ impl Cuts {
         Self { starts, cells, shift }
     }
 
-    /// Number of buckets.
     pub(super) fn len(&self) -> usize {
         self.starts.len() - 1
     }

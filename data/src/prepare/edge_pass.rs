@@ -40,7 +40,7 @@ const MESSAGE: usize = 8 << 10;
 const REVERSE: u32 = 1 << 31;
 
 /// Edges of a chunk, sorted by bucket.
-struct SortedEdges {
+struct Sorted {
     rows: u64,
     dropped: u64,
     /// Bucket, and end of its records in `records`.
@@ -48,7 +48,7 @@ struct SortedEdges {
     records: Vec<u8>,
 }
 
-impl Message for SortedEdges {
+impl Message for Sorted {
     fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(self.records.len() + 8 * self.ends.len() + 64);
         put(&mut bytes, &[self.rows, self.dropped]);
@@ -103,20 +103,18 @@ impl EdgePass<'_> {
             None => vec![Vec::new(); self.find.edges.units()],
         };
         let message = if size == 1 { SLICE } else { MESSAGE };
-        let produce = |unit: usize, send: &mut dyn FnMut(Destination, SortedEdges) -> bool| {
-            let mut send_split = |sorted: SortedEdges| match size {
+        let produce = |unit: usize, send: &mut dyn FnMut(Destination, Sorted) -> bool| {
+            let mut send_each = |sorted: Sorted| match size {
                 1 => send(Destination::Rank(0), sorted),
-                _ => (0..)
-                    .zip(self.split_by_process(&sorted, &owners, size))
-                    .all(|(to, part)| send(Destination::Rank(to), part)),
+                _ => (0..).zip(self.split(&sorted, &owners, size)).all(|(to, part)| send(Destination::Rank(to), part)),
             };
             let Some(pairs) = pairs else {
-                return self.find.edges.read_all(unit, |chunk| self.sort(&chunk, &cuts), &mut send_split);
+                return self.find.edges.read_all(unit, |chunk| self.sort(&chunk, &cuts), &mut send_each);
             };
             let mut some = Vec::new();
             for &slice in &work[unit] {
                 pairs.read(slice, &mut some)?;
-                if !some.chunks(message).all(|some| send_split(self.sort_pairs(some, &cuts))) {
+                if !some.chunks(message).all(|some| send_each(self.sort_pairs(some, &cuts))) {
                     break;
                 }
             }
@@ -127,7 +125,7 @@ impl EdgePass<'_> {
             Some(pairs) if processes.rank() == 0 => self.find.edges.rows() - pairs.len(),
             _ => 0,
         };
-        processes.exchange(work.len(), &produce, &mut |_, sorted: SortedEdges| {
+        processes.exchange(work.len(), &produce, &mut |_, sorted: Sorted| {
             let mut start = 0;
             for (bucket, end) in sorted.ends {
                 spool.append(bucket as usize, &sorted.records[start..end as usize])?;
@@ -141,9 +139,9 @@ impl EdgePass<'_> {
     }
 
     /// Splits a chunk by the processes that own its buckets. The first gets the counts of rows.
-    fn split_by_process(&self, sorted: &SortedEdges, owners: &[u32], size: u32) -> Vec<SortedEdges> {
-        let mut by_process: Vec<SortedEdges> = (0..size)
-            .map(|to| SortedEdges {
+    fn split(&self, sorted: &Sorted, owners: &[u32], size: u32) -> Vec<Sorted> {
+        let mut by_process: Vec<Sorted> = (0..size)
+            .map(|to| Sorted {
                 rows: if to == 0 { sorted.rows } else { 0 },
                 dropped: if to == 0 { sorted.dropped } else { 0 },
                 ends: Vec::new(),
@@ -160,7 +158,7 @@ impl EdgePass<'_> {
         by_process
     }
 
-    fn sort(&self, chunk: &EdgeChunk, cuts: &Cuts) -> Result<SortedEdges> {
+    fn sort(&self, chunk: &EdgeChunk, cuts: &Cuts) -> Result<Sorted> {
         let [src, dst] = self.find.indexes(chunk)?;
         let types = codes(chunk.types.as_ref(), self.types)?;
         let labels = label_codes(chunk.labels.as_ref(), self.labels)?;
@@ -191,18 +189,18 @@ impl EdgePass<'_> {
                 all.push((from, to, i as u32 | REVERSE));
             }
         }
-        let (ends, records) = self.sort_by_bucket(&all, cuts, |record, i| {
+        let (ends, records) = self.group(&all, cuts, |record, i| {
             let (edge, reversed) = ((i & !REVERSE) as usize, i & REVERSE != 0);
             let more = self.reverse.filter(|_| reversed).unwrap_or(0);
             let kind = types.get(edge).copied().unwrap_or(0) + more;
             let label = labels.get(edge).copied().unwrap_or(-1);
             self.record.fill(record, chunk, Codes { kind, label }, edge);
         });
-        Ok(SortedEdges { rows: src.len() as u64, dropped, ends, records })
+        Ok(Sorted { rows: src.len() as u64, dropped, ends, records })
     }
 
     /// Like [`EdgePass::sort`], for edges without other columns.
-    fn sort_pairs(&self, pairs: &[(u32, u32)], cuts: &Cuts) -> SortedEdges {
+    fn sort_pairs(&self, pairs: &[(u32, u32)], cuts: &Cuts) -> Sorted {
         let mut all: Vec<(u32, u32, u32)> = Vec::with_capacity(pairs.len() << u8::from(self.source.undirected));
         for &(src, dst) in pairs {
             if src == dst && self.source.self_loops == SelfLoops::Drop {
@@ -214,17 +212,12 @@ impl EdgePass<'_> {
                 all.push((from, to, 0));
             }
         }
-        let (ends, records) = self.sort_by_bucket(&all, cuts, |_, _| {});
-        SortedEdges { rows: pairs.len() as u64, dropped: 0, ends, records }
+        let (ends, records) = self.group(&all, cuts, |_, _| {});
+        Sorted { rows: pairs.len() as u64, dropped: 0, ends, records }
     }
 
     /// Returns the records of edges `(destination, source, edge of the chunk)`, stably sorted by bucket. `fill` writes the other columns.
-    fn sort_by_bucket(
-        &self,
-        all: &[(u32, u32, u32)],
-        cuts: &Cuts,
-        fill: impl Fn(&mut [u8], u32),
-    ) -> (Vec<(u32, u32)>, Vec<u8>) {
+    fn group(&self, all: &[(u32, u32, u32)], cuts: &Cuts, fill: impl Fn(&mut [u8], u32)) -> (Vec<(u32, u32)>, Vec<u8>) {
         let mut counts = vec![0usize; cuts.len()];
         let buckets: Vec<u32> = all.iter().map(|&(dst, ..)| cuts.bucket(dst) as u32).collect();
         buckets.iter().for_each(|&bucket| counts[bucket as usize] += 1);

@@ -40,7 +40,7 @@ impl Ends {
     ) -> Result<Option<Self>> {
         let Some(groups) = ids.groups() else { return Ok(None) };
         let path = scratch.join(format!("{ENDS}-{}", processes.rank()));
-        if let Some(unknown) = journal.completed_by_all::<u64>(ENDS)? {
+        if let Some(unknown) = journal.completed::<u64>(ENDS)? {
             let file = File::open(&path).map_err(Error::io(&path, "open"))?;
             return Ok(Some(Self { path, file, unknown }));
         }

@@ -18,13 +18,13 @@ pub(super) struct Journal {
     dir: PathBuf,
     rank: usize,
     /// Passes that all processes had completed when this preparation started.
-    completed_by_all: BTreeSet<String>,
+    completed: BTreeSet<String>,
 }
 
 impl Journal {
     /// Opens the journal in the existing folder `dir`. All processes find the same completed passes.
     pub(super) fn open<C: ProcessGroup>(processes: &C, dir: &Path) -> Result<Self> {
-        let mut this = Self { dir: dir.to_path_buf(), rank: processes.rank(), completed_by_all: BTreeSet::new() };
+        let mut this = Self { dir: dir.to_path_buf(), rank: processes.rank(), completed: BTreeSet::new() };
         let prefix = format!("{}-", this.rank);
         let mut completed = BTreeSet::new();
         for entry in std::fs::read_dir(dir).map_err(Error::io(dir, "list"))? {
@@ -36,9 +36,9 @@ impl Journal {
         let names = |bytes: Vec<u8>| -> BTreeSet<String> {
             String::from_utf8_lossy(&bytes).lines().map(String::from).collect()
         };
-        this.completed_by_all = all.next().map(names).unwrap_or_default();
+        this.completed = all.next().map(names).unwrap_or_default();
         for other in all.map(names) {
-            this.completed_by_all.retain(|name| other.contains(name));
+            this.completed.retain(|name| other.contains(name));
         }
         Ok(this)
     }
@@ -48,12 +48,12 @@ impl Journal {
     }
 
     /// Returns the result of pass `pass` if all processes had completed it when this preparation started.
-    pub(super) fn completed_by_all<T: DeserializeOwned>(&self, pass: &str) -> Result<Option<T>> {
-        if self.completed_by_all.contains(pass) { self.completed(pass) } else { Ok(None) }
+    pub(super) fn completed<T: DeserializeOwned>(&self, pass: &str) -> Result<Option<T>> {
+        if self.completed.contains(pass) { self.completed_here(pass) } else { Ok(None) }
     }
 
     /// Returns the result of pass `pass` if this process has completed it. For passes without communication.
-    pub(super) fn completed<T: DeserializeOwned>(&self, pass: &str) -> Result<Option<T>> {
+    pub(super) fn completed_here<T: DeserializeOwned>(&self, pass: &str) -> Result<Option<T>> {
         let path = self.path(pass);
         match std::fs::read(&path) {
             // An invalid file was written by another version; the pass is repeated.
@@ -105,17 +105,13 @@ mod tests {
     fn reopened_journal_returns_completed_passes() {
         let dir = tempfile::tempdir().unwrap();
         let journal = Journal::open(&SingleProcess, dir.path()).unwrap();
-        assert_eq!(journal.completed_by_all::<u32>("nodes").unwrap(), None);
+        assert_eq!(journal.completed::<u32>("nodes").unwrap(), None);
         journal.finish("nodes", &7u32).unwrap();
-        assert_eq!(journal.completed::<u32>("nodes").unwrap(), Some(7));
-        assert_eq!(
-            journal.completed_by_all::<u32>("nodes").unwrap(),
-            None,
-            "only passes completed before `open` count"
-        );
+        assert_eq!(journal.completed_here::<u32>("nodes").unwrap(), Some(7));
+        assert_eq!(journal.completed::<u32>("nodes").unwrap(), None, "not before a new start");
         journal.store("round 1", b"abc").unwrap();
         let reopened = Journal::open(&SingleProcess, dir.path()).unwrap();
-        assert_eq!(reopened.completed_by_all::<u32>("nodes").unwrap(), Some(7));
+        assert_eq!(reopened.completed::<u32>("nodes").unwrap(), Some(7));
         assert_eq!(reopened.stored("round 1").unwrap().unwrap(), b"abc");
         assert_eq!(reopened.stored("round 2").unwrap(), None);
     }

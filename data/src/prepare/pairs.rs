@@ -153,7 +153,6 @@ impl Pairs {
         (!self.shared).then_some(&self.units)
     }
 
-    /// Number of units.
     pub(super) fn units(&self) -> usize {
         self.units.len()
     }

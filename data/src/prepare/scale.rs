@@ -96,7 +96,7 @@ impl Message for Moments {
 
     fn decode(mut bytes: &[u8]) -> Result<Self> {
         let [count] = take::<f64>(&mut bytes)?[..] else {
-            return Err(Error::Bug("a message of moments is invalid".into()));
+            return Err(Error::Bug("invalid moments".into()));
         };
         let columns: Vec<f64> = take(&mut bytes)?;
         Ok(Self { count, columns: columns.chunks_exact(2).map(|pair| (pair[0], pair[1])).collect() })

@@ -46,7 +46,7 @@ impl<C: ProcessGroup> DumpStream<'_, C> {
         }
         let rank = self.processes.rank();
         let open = |name| -> Result<Option<Pairs>> {
-            let ranges = self.journal.completed_by_all::<Vec<PairRange>>(name)?;
+            let ranges = self.journal.completed::<Vec<PairRange>>(name)?;
             ranges.map(|ranges| Pairs::open((self.scratch, name), rank, ranges)).transpose()
         };
         let filtered = if self.find.ids.has_dropped() { open(FILTERED_PAIRS)? } else { None };
@@ -184,9 +184,8 @@ impl<C: ProcessGroup> DumpStream<'_, C> {
         // on this thread and sent from another, through a file.
         let mut own = tempfile::tempfile_in(self.scratch).map_err(Error::io(self.scratch, "create a file in"))?;
         write_counts(counts, &mut own, self.scratch)?;
-        let produce = |_: usize, send: &mut dyn FnMut(Destination, Vec<(u64, u64)>) -> bool| {
-            send_counts(&own, self.scratch, send)
-        };
+        let produce =
+            |_: usize, send: &mut dyn FnMut(Destination, Vec<(u64, u64)>) -> bool| forward(&own, self.scratch, send);
         self.processes.exchange(self.processes.size(), &produce, &mut |_, some: Vec<(u64, u64)>| consume(&some))?;
         self.progress.done();
         Ok(())
@@ -295,11 +294,7 @@ fn write_counts(counts: KeyCounts, file: &mut std::fs::File, dir: &Path) -> Resu
 }
 
 /// Sends the keys and counts that [`write_counts`] wrote.
-fn send_counts(
-    file: &std::fs::File,
-    dir: &Path,
-    send: &mut dyn FnMut(Destination, Vec<(u64, u64)>) -> bool,
-) -> Result<()> {
+fn forward(file: &std::fs::File, dir: &Path, send: &mut dyn FnMut(Destination, Vec<(u64, u64)>) -> bool) -> Result<()> {
     use std::os::unix::fs::FileExt;
     let fail = |error| Error::io(dir, "read a temporary file in")(error);
     let length = file.metadata().map_err(fail)?.len();

@@ -20,12 +20,10 @@ pub(super) fn edge_types<C: ProcessGroup>(
     edges: &EdgeReader,
     progress: &dyn Progress,
 ) -> Result<TypeInfo> {
-    let read = |unit: usize, visit: &mut dyn FnMut(Values<'_>) -> bool| {
+    let read = |unit: usize, add: &mut dyn FnMut(Values<'_>) -> bool| {
         edges.read_types(unit, Ok, &mut |types| match &types {
-            Types::Code(codes) => {
-                visit(Values::CodeCount(codes.iter().map(|&code| u32::from(code) + 1).max().unwrap_or(0)))
-            }
-            Types::Name(names) => visit(Values::Names(names)),
+            Types::Code(codes) => add(Values::Count(codes.iter().map(|&code| u32::from(code) + 1).max().unwrap_or(0))),
+            Types::Name(names) => add(Values::Names(names)),
         })
     };
     let column = Column { stage: "reading edge types", count: "number of edge types", limit: LIMIT };
@@ -39,12 +37,12 @@ pub(super) fn edge_labels<C: ProcessGroup>(
     edges: &EdgeReader,
     progress: &dyn Progress,
 ) -> Result<LabelInfo> {
-    let read = |unit: usize, visit: &mut dyn FnMut(Values<'_>) -> bool| {
+    let read = |unit: usize, add: &mut dyn FnMut(Values<'_>) -> bool| {
         edges.read_labels(unit, Ok, &mut |labels| match &labels {
             EdgeLabels::Class(classes) => {
-                visit(Values::CodeCount(classes.iter().map(|&class| (class + 1) as u32).max().unwrap_or(0)))
+                add(Values::Count(classes.iter().map(|&class| (class + 1) as u32).max().unwrap_or(0)))
             }
-            EdgeLabels::Name(names) => visit(Values::Names(names)),
+            EdgeLabels::Name(names) => add(Values::Names(names)),
         })
     };
     let limit = MAX_CLASSES as usize;
@@ -55,7 +53,7 @@ pub(super) fn edge_labels<C: ProcessGroup>(
 
 /// The values of a chunk: the largest code plus one, or names.
 enum Values<'a> {
-    CodeCount(u32),
+    Count(u32),
     Names(&'a LargeStringArray),
 }
 
@@ -67,7 +65,7 @@ struct Column {
     limit: usize,
 }
 
-/// Reads a unit in chunks. The second argument visits a chunk and returns whether to continue.
+/// Reads a unit in chunks. The second argument adds the values of a chunk and returns whether to continue.
 type Read<'a> = dyn Fn(usize, &mut dyn FnMut(Values<'_>) -> bool) -> Result<()> + Sync + 'a;
 
 /// Returns the number of distinct values, and their sorted names if they have names.
@@ -85,7 +83,7 @@ fn distinct_values<C: ProcessGroup>(
         let (mut own, mut most) = (BTreeSet::new(), 0u32);
         read(unit, &mut |values| {
             match values {
-                Values::CodeCount(more) => most = most.max(more),
+                Values::Count(more) => most = most.max(more),
                 Values::Names(texts) => {
                     for text in texts.iter().flatten() {
                         if !own.contains(text) {

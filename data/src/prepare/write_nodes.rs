@@ -54,7 +54,7 @@ struct OpenFiles {
 }
 
 /// Converted nodes of a chunk.
-struct NodeBatch {
+struct Batch {
     /// Their rows in the dump; after [`NodePass::without_dropped`], their indexes. Ascending.
     nodes: Vec<u32>,
     ids: Ids,
@@ -66,7 +66,7 @@ struct NodeBatch {
     features: Vec<u8>,
 }
 
-impl Message for NodeBatch {
+impl Message for Batch {
     fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(self.features.len() + self.labels.len() + 32 * self.nodes.len() + 64);
         put(&mut bytes, &self.nodes);
@@ -133,20 +133,19 @@ impl NodePass<'_> {
             self.relabel.book.owner(global).ok_or_else(|| Error::Bug("a node is in no partition".into()))
         };
         let size = processes.size();
-        let produce = |unit: usize, send: &mut dyn FnMut(Destination, NodeBatch) -> bool| {
+        let produce = |unit: usize, send: &mut dyn FnMut(Destination, Batch) -> bool| {
             let mut failed = None;
-            let mut send_split =
-                |batch: NodeBatch| match self.split_by_process(self.without_dropped(batch), size, &owner) {
-                    Ok(by_process) => (0..).zip(by_process).all(|(to, batch)| send(Destination::Rank(to), batch)),
-                    Err(error) => {
-                        failed = Some(error);
-                        false
-                    }
-                };
+            let mut send_split = |batch: Batch| match self.split_by_owner(self.without_dropped(batch), size, &owner) {
+                Ok(by_process) => (0..).zip(by_process).all(|(to, batch)| send(Destination::Rank(to), batch)),
+                Err(error) => {
+                    failed = Some(error);
+                    false
+                }
+            };
             self.nodes.read_all(unit, |chunk| self.convert(chunk), &mut send_split)?;
             failed.map_or(Ok(()), Err)
         };
-        processes.exchange(self.nodes.units(), &produce, &mut |_, batch: NodeBatch| {
+        processes.exchange(self.nodes.units(), &produce, &mut |_, batch: Batch| {
             for (i, &node) in batch.nodes.iter().enumerate() {
                 let part =
                     parts[owner(node)?].as_mut().ok_or_else(|| Error::Bug("a node of another process".into()))?;
@@ -169,14 +168,14 @@ impl NodePass<'_> {
     ) -> Result<()> {
         let Some(created) = &self.scan.created else { return Ok(()) };
         let (units, size) = ((created.count() as usize).div_ceil(BATCH), processes.size());
-        let produce = |unit: usize, send: &mut dyn FnMut(Destination, NodeBatch) -> bool| {
+        let produce = |unit: usize, send: &mut dyn FnMut(Destination, Batch) -> bool| {
             let batch = self.created_nodes(self.nodes.rows() as u32 + (unit * BATCH) as u32, created.batch(unit)?);
-            let by_process = self.split_by_process(self.without_dropped(batch), size, owner)?;
+            let by_process = self.split_by_owner(self.without_dropped(batch), size, owner)?;
             (0..).zip(by_process).all(|(to, batch)| send(Destination::Rank(to), batch));
             Ok(())
         };
         let (label_size, row_size) = (self.label_size(), self.row_size());
-        processes.exchange(units, &produce, &mut |_, batch: NodeBatch| {
+        processes.exchange(units, &produce, &mut |_, batch: Batch| {
             for (i, &node) in batch.nodes.iter().enumerate() {
                 let part =
                     parts[owner(node)?].as_mut().ok_or_else(|| Error::Bug("a node of another process".into()))?;
@@ -187,7 +186,7 @@ impl NodePass<'_> {
     }
 
     /// Returns created nodes, which have default values in all columns but the id.
-    fn created_nodes(&self, first_row: u32, ids: Ids) -> NodeBatch {
+    fn created_nodes(&self, first_row: u32, ids: Ids) -> Batch {
         let count = ids.len();
         let label: Vec<u8> = match &self.scan.labels {
             Some((info, _)) => match info.kind {
@@ -197,7 +196,7 @@ impl NodePass<'_> {
             },
             None => Vec::new(),
         };
-        NodeBatch {
+        Batch {
             ids,
             nodes: (first_row..first_row + count as u32).collect(),
             labels: label.repeat(count),
@@ -208,7 +207,7 @@ impl NodePass<'_> {
     }
 
     /// Removes dropped rows, and replaces rows by indexes.
-    fn without_dropped(&self, mut batch: NodeBatch) -> NodeBatch {
+    fn without_dropped(&self, mut batch: Batch) -> Batch {
         let ids = &self.scan.ids;
         if ids.has_dropped() {
             let remains = |&i: &usize| ids.index_of_row(batch.nodes[i]).is_some();
@@ -220,12 +219,7 @@ impl NodePass<'_> {
     }
 
     /// Splits nodes by the processes that own their partitions.
-    fn split_by_process(
-        &self,
-        batch: NodeBatch,
-        size: usize,
-        owner: &impl Fn(u32) -> Result<usize>,
-    ) -> Result<Vec<NodeBatch>> {
+    fn split_by_owner(&self, batch: Batch, size: usize, owner: &impl Fn(u32) -> Result<usize>) -> Result<Vec<Batch>> {
         if size == 1 {
             return Ok(vec![batch]);
         }
@@ -237,11 +231,11 @@ impl NodePass<'_> {
     }
 
     /// Returns the nodes at positions `rows`.
-    fn select(&self, batch: &NodeBatch, rows: Vec<usize>) -> NodeBatch {
+    fn select(&self, batch: &Batch, rows: Vec<usize>) -> Batch {
         let bytes = |bytes: &[u8], size: usize| -> Vec<u8> {
             rows.iter().flat_map(|&i| &bytes[i * size..(i + 1) * size]).copied().collect()
         };
-        NodeBatch {
+        Batch {
             nodes: rows.iter().map(|&i| batch.nodes[i]).collect(),
             ids: match &batch.ids {
                 Ids::Int(ids) => Ids::Int(rows.iter().map(|&i| ids[i]).collect()),
@@ -311,7 +305,7 @@ impl NodePass<'_> {
         Ok(OpenFiles { nodes, features, ids, texts, text_bytes: 0, labels, split, types, times, rows: 0, train: 0 })
     }
 
-    fn convert(&self, chunk: NodeChunk) -> Result<NodeBatch> {
+    fn convert(&self, chunk: NodeChunk) -> Result<Batch> {
         let mut features = chunk.features;
         self.scale.apply(&mut features);
         let features = self.nodes.feature_layout().narrow(&features).map_err(|i| Error::NotFinite {
@@ -332,7 +326,7 @@ impl NodePass<'_> {
         };
         let first = chunk.first_row as u32;
         let nodes = (first..first + chunk.ids.len() as u32).collect();
-        Ok(NodeBatch { nodes, ids: chunk.ids, labels, types, times: chunk.times.unwrap_or_default(), features })
+        Ok(Batch { nodes, ids: chunk.ids, labels, types, times: chunk.times.unwrap_or_default(), features })
     }
 
     fn finish(&self, part: OpenFiles) -> Result<NodeFiles> {
@@ -379,7 +373,7 @@ impl NodePass<'_> {
 
 impl OpenFiles {
     /// Appends node `i` of `batch`.
-    fn append(&mut self, batch: &NodeBatch, i: usize, split: u8, label_size: usize, row_size: usize) -> Result<()> {
+    fn append(&mut self, batch: &Batch, i: usize, split: u8, label_size: usize, row_size: usize) -> Result<()> {
         match (&batch.ids, &mut self.texts) {
             (Ids::Int(ids), _) => self.ids.write(&ids[i].to_le_bytes())?,
             (Ids::Text(ids), Some(texts)) => {

@@ -52,7 +52,7 @@ pub(in crate::prepare) fn create<C: ProcessGroup>(
     limit: impl Fn(u64) -> u64,
 ) -> Result<Created> {
     let path = search.scratch.join(format!("created-{}", search.processes.rank()));
-    let count = match search.journal.completed_by_all::<u64>(CREATED)? {
+    let count = match search.journal.completed::<u64>(CREATED)? {
         Some(count) => count,
         None => {
             let count = search.run(ids, &path)?;

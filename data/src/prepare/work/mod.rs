@@ -233,7 +233,7 @@ impl<C: ProcessGroup> Preparation<'_, C> {
             let nodes = scan.ids.len();
             let budget = self.budget(scan, clean::state_bytes(nodes as u64, source))?;
             let stream = self.stream(scan, ends, &[], None);
-            let before: Option<Cleaned> = journal.completed_by_all(CLEANING)?;
+            let before: Option<Cleaned> = journal.completed(CLEANING)?;
             let stored = if before.is_some() { stream.kept(REMAINING)? } else { None };
             let remaining = match (before, stored.and_then(|bytes| NodeSet::from_bytes(&bytes, nodes))) {
                 (Some(before), Some(remaining)) => {

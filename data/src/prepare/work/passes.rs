@@ -76,7 +76,7 @@ impl<C: ProcessGroup> Preparation<'_, C> {
         let n = scan.ids.len() as u64;
         let types = self.node_types(scan)?;
         let stream = self.stream(scan, ends, &types, pairs);
-        let before: Option<Partitioning> = self.journal.completed_by_all(ASSIGNMENT)?;
+        let before: Option<Partitioning> = self.journal.completed(ASSIGNMENT)?;
         let stored = if before.is_some() { stream.kept(ASSIGNMENT)? } else { None };
         if let (Some(partitioning), Some(bytes)) = (before, stored) {
             let stored = Assignment::Stored(collect(&bytes));
@@ -128,7 +128,7 @@ impl<C: ProcessGroup> Preparation<'_, C> {
         budget: &Budget,
     ) -> Result<Vec<(usize, NodeFiles)>> {
         let Self { source, progress, nodes, .. } = self;
-        if let Some(files) = self.journal.completed_by_all(NODES)? {
+        if let Some(files) = self.journal.completed(NODES)? {
             return Ok(files);
         }
         let scale = Scale::new(self.processes, source.normalize_features, nodes, &scan.ids, *progress)?;
@@ -145,7 +145,7 @@ impl<C: ProcessGroup> Preparation<'_, C> {
         if self.source.columns.edge_type.is_none() {
             return Ok(None);
         }
-        let types = match self.journal.completed_by_all(TYPES)? {
+        let types = match self.journal.completed(TYPES)? {
             Some(types) => types,
             None => {
                 let types = edge_types(self.processes, &self.edges, self.progress)?;
@@ -161,7 +161,7 @@ impl<C: ProcessGroup> Preparation<'_, C> {
         if self.source.columns.edge_label.is_none() {
             return Ok(None);
         }
-        let labels = match self.journal.completed_by_all(LABELS)? {
+        let labels = match self.journal.completed(LABELS)? {
             Some(labels) => labels,
             None => {
                 let labels = edge_labels(self.processes, &self.edges, self.progress)?;
@@ -180,7 +180,7 @@ impl<C: ProcessGroup> Preparation<'_, C> {
         budget: &Budget,
     ) -> Result<Bucketed> {
         let Self { source, edges, progress, .. } = self;
-        if let Some((on_disk, unknown)) = self.journal.completed_by_all::<(Vec<(u32, u32, u64)>, u64)>(EDGES)? {
+        if let Some((on_disk, unknown)) = self.journal.completed::<(Vec<(u32, u32, u64)>, u64)>(EDGES)? {
             let buckets = on_disk.into_iter().map(|bucket| Bucket::from_disk(bucket, self.scratch)).collect();
             return Ok(Bucketed { buckets, unknown });
         }
@@ -245,7 +245,7 @@ impl<C: ProcessGroup> Preparation<'_, C> {
             let name = format!("topology-{part}");
             let spilled = own.iter().any(|bucket| bucket.file().is_some());
             let rows = own.iter().map(Bucket::bytes).sum::<u64>() / record.stride as u64;
-            let file = match self.journal.completed(&name)? {
+            let file = match self.journal.completed_here(&name)? {
                 Some(file) => {
                     progress.advance(rows);
                     file
