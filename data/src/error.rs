@@ -134,13 +134,13 @@ pub enum Error {
     /// A null where a value is needed.
     #[error("{place}: null; every row needs a value here")]
     Null {
-        /// Where.
+        /// The place of the value.
         place: Box<Place>,
     },
     /// NaN or an infinity.
     #[error("{place}: {value} is not a finite number{hint}")]
     NotFinite {
-        /// Where.
+        /// The place of the value.
         place: Box<Place>,
         /// The value.
         value: f64,
@@ -150,7 +150,7 @@ pub enum Error {
     /// A row whose list has another length than the rows before.
     #[error("{place}: {found} values, but the rows before have {expected}")]
     Width {
-        /// Where.
+        /// The place of the value.
         place: Box<Place>,
         /// Width of this row.
         found: usize,
@@ -160,7 +160,7 @@ pub enum Error {
     /// A value out of its domain (a label out of range, an unknown split name, a negative type, …).
     #[error("{place}: {value} is not {wanted}")]
     Value {
-        /// Where.
+        /// The place of the value.
         place: Box<Place>,
         /// The value, as text.
         value: String,
@@ -182,7 +182,7 @@ pub enum Error {
         "{place}: {id} is not the id of a node; add the node to the node files, or set graph.unknown_nodes to \"drop\" or \"create\""
     )]
     UnknownNode {
-        /// Where.
+        /// The place of the value.
         place: Box<Place>,
         /// The unknown id.
         id: String,
@@ -210,7 +210,7 @@ pub enum Error {
     /// An update removes an edge that does not exist.
     #[error("{place}: there is no edge {src} → {dst} to remove; use --missing ignore to skip such rows")]
     MissingEdge {
-        /// Where.
+        /// The place of the value.
         place: Box<Place>,
         /// Source id.
         src: String,
@@ -220,7 +220,7 @@ pub enum Error {
     /// An update adds a node that exists.
     #[error("{place}: node {id} is already in the dataset; remove this row, because an update cannot change nodes")]
     NodeExists {
-        /// Where.
+        /// The place of the value.
         place: Box<Place>,
         /// The node's id.
         id: String,
@@ -228,7 +228,7 @@ pub enum Error {
     /// `self_loops = "fail"`, and the edges have self-loops.
     #[error("{place}: node {id} has an edge to itself; set graph.self_loops to \"keep\" or \"drop\"")]
     SelfLoop {
-        /// Where.
+        /// The place of the value.
         place: Box<Place>,
         /// The node's id.
         id: String,

@@ -177,7 +177,7 @@ impl Dataset {
         let path = self.file(part, kind);
         let (file, identity) = open(&path, info)?;
         let state = self.state(part, kind);
-        // With the lock held, nothing waits for another thread: otherwise, a thread of a pool could wait for verification of its own pool.
+        // With the lock held, nothing waits for another thread: otherwise, a thread of a pool could wait for work of its own pool.
         let mut verified = state.verified();
         if *verified != Some(identity) {
             state.checked.store(false, Ordering::Relaxed);
