@@ -84,16 +84,6 @@ impl Topology {
         self
     }
 
-    /// Returns the same topology with edge times.
-    ///
-    /// # Panics
-    /// Unless there is one time per edge.
-    pub fn with_times(mut self, times: Vec<i64>) -> Self {
-        assert_eq!(times.len(), self.indices.len(), "one time per edge");
-        self.times = Some(times.into());
-        self
-    }
-
     /// Returns the same topology with edge splits, see [`split`](super::split).
     ///
     /// # Panics
@@ -101,16 +91,6 @@ impl Topology {
     pub fn with_splits(mut self, splits: Vec<u8>) -> Self {
         assert_eq!(splits.len(), self.indices.len(), "one split per edge");
         self.splits = Some(splits.into());
-        self
-    }
-
-    /// Returns the same topology with classes of edges; −1 = unlabeled.
-    ///
-    /// # Panics
-    /// Unless there is one label per edge.
-    pub fn with_labels(mut self, labels: Vec<i32>) -> Self {
-        assert_eq!(labels.len(), self.indices.len(), "one label per edge");
-        self.labels = Some(labels.into());
         self
     }
 

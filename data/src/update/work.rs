@@ -11,7 +11,7 @@ use sha2::{Digest, Sha256};
 use crate::dataset::{Dataset, FEATURES, HALO, Manifest, NODES, SCHEMA_VERSION, TOPOLOGY, UpdateInfo, part_folder};
 use crate::error::{Error, Result};
 use crate::format::hex;
-use crate::prepare::{StagingFolder, HaloFeatures, Lock, NodeFiles, PAIRS, Quality, Recorder, SCRATCH, write_file};
+use crate::prepare::{HaloFeatures, Lock, NodeFiles, PAIRS, Quality, Recorder, SCRATCH, StagingFolder, write_file};
 use crate::process_memory;
 use crate::progress::Progress;
 
