@@ -1,6 +1,6 @@
 //! Errors, with their place, their cause and a remedy.
 //!
-//! Every message is one line. Variants carry the path, row group, row and column (a [`Place`]) of what is wrong.
+//! Every message is one line. Variants carry the path, row group, row and column (a [`Place`]) of the invalid value.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -99,7 +99,7 @@ pub enum Error {
     Remote {
         /// Its URL.
         url: PathBuf,
-        /// What is wrong and what to do about it.
+        /// The problem and the remedy.
         problem: String,
         /// The party at fault: the input if the object is missing, refused or changing; the network if it cannot be
         /// reached.
@@ -268,7 +268,7 @@ pub enum Error {
         path: PathBuf,
         /// The line, from 1.
         line: u64,
-        /// What is wrong with it, and what to do.
+        /// The problem and the remedy.
         reason: String,
     },
     /// A file cannot be imported.
@@ -276,7 +276,7 @@ pub enum Error {
     File {
         /// The file, or a folder that lacks one.
         path: PathBuf,
-        /// What is wrong with it, and what to do.
+        /// The problem and the remedy.
         reason: String,
     },
     /// The folder is not a prepared dataset.
@@ -305,7 +305,7 @@ pub enum Error {
     Damaged {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The problem.
         reason: String,
     },
     /// The output folder exists and is not a prepared dataset. It stays unchanged.

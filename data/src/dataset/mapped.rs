@@ -30,7 +30,7 @@ pub(super) fn open_file(path: &Path, expected: &FileInfo) -> Result<(File, Metad
 
 /// Maps an open file. Returns its only record batch without copying, and the map that contains it.
 ///
-/// Checks the CRC of the headers, that every buffer is within the file, and what Arrow checks of offsets and strings. Damaged headers
+/// Checks the CRC of the headers, that every buffer is within the file, and (by Arrow) offsets and strings. Damaged headers
 /// never reach Arrow's decoder, because it panics on some of them.
 pub(super) fn map(file: &File, path: &Path, expected: &FileInfo, rows: u64) -> Result<(RecordBatch, Arc<Mmap>)> {
     let damaged = |reason: String| Error::Damaged { path: path.to_path_buf(), reason };

@@ -195,7 +195,7 @@ fn feature_columns_are_stored_in_their_types() {
         };
         let expected = |v: u32| [(v % 2) as f32, v as f32, v as f32 / 2.0, -1.0];
         assert_eq!((features.row_bytes(), features.as_f32()), (14, None));
-        // What is said beforehand changes nothing.
+        // Advice to the system does not change values.
         features.read_at_random();
         features.will_need([]);
         features.will_need((0..features.num_rows()).rev().chain([0, 0]));
