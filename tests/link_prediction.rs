@@ -302,7 +302,7 @@ fn what_cannot_be_is_refused() {
     place.parquet("c.parquet", vec![("src", ids(&[1000])), ("candidates", ids(&[1001]))]);
     refused("", sage, own, 3, &["c.parquet: no column \"candidate\"", "train.link.eval_negative_dstnode"]);
     place.parquet("c.parquet", vec![("src", ids(&[1000, 1001])), ("candidate", ids(&[1001, 7]))]);
-    refused("", sage, own, 3, &["c.parquet", "row 1", "\"candidate\"", "7", "a node's id"]);
+    refused("", sage, own, 3, &["c.parquet", "row 1", "\"candidate\"", "7", "the id of a node"]);
     place.parquet("c.parquet", vec![("src", ids(&[1000])), ("candidate", ids(&[1001]))]);
     refused("", sage, own, 3, &["c.parquet: no row is for the held-out edge from node 1"]);
     refused("", sage, "decoder = 'distmult'", 2, &["train.link.decoder", "graph.columns.edge_type", "\"dot\""]);

@@ -251,7 +251,7 @@ fn what_s3_refuses_or_does_not_have_is_said_in_one_line() {
     );
     fails(&place, "s3://nowhere/nodes.parquet", 3, &["there is no such bucket", "endpoint"], none, at);
     fails(&place, "s3://graphs/none/", 3, &["s3://graphs/none/: no *.parquet file in it (graph.nodes)"], none, at);
-    fails(&place, "s3://graphs/dump/edges/d.csv", 3, &["not a whole Parquet file"], none, at);
+    fails(&place, "s3://graphs/dump/edges/d.csv", 3, &["not a complete Parquet file"], none, at);
     fails(
         &place,
         "ftp://graphs/nodes.parquet",

@@ -207,10 +207,10 @@ fn what_cannot_be_is_said_in_one_line() {
     let place = place();
     let nodes = read(&place.path("dump/nodes.parquet"));
     write(&place.path("again.parquet"), &rows(&nodes, [0]));
-    let errors = place.fail(&["update", "dataset", "--nodes", "again.parquet"], 3, &["is in the dataset already"]);
+    let errors = place.fail(&["update", "dataset", "--nodes", "again.parquet"], 3, &["is already in the dataset"]);
     assert_eq!(errors.len(), 1);
     place.fail(&["update", "dataset", "--edges", "no.parquet"], 3, &["no.parquet: there is no such file", "--edges"]);
     place.fail(&["update", "dump"], 3, &["manifest.json"]);
-    place.fail(&["update", "dataset", "--out", "dump"], 4, &["left alone"]);
+    place.fail(&["update", "dataset", "--out", "dump"], 4, &["is not a prepared dataset; choose another folder"]);
     place.fail(&["update", "dataset", "--batches", "none"], 4, &["none"]);
 }

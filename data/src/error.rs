@@ -1,15 +1,17 @@
 //! Errors, with their place, their cause and a remedy.
 //!
-//! Every message is one line. Variants carry the path, row group, row and column (a [`Place`]) of what is wrong.
+//! Every message is one line. Variants carry the path, row group, row and column (a [`Place`]) of the invalid value.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
+
+use crate::format::counted;
 
 /// Result type of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// Remedy for a thread that the system cannot start.
-pub const FEWER_THREADS: &str = "raise the limits on threads and memory (ulimit -u, ulimit -v), or take fewer threads (train.threads, RAYON_NUM_THREADS)";
+pub const FEWER_THREADS: &str = "raise the limits on threads and memory (ulimit -u, ulimit -v), or use fewer threads (train.threads, RAYON_NUM_THREADS)";
 
 /// The party at fault for an error. It decides the exit code of the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -85,7 +87,7 @@ pub enum Error {
         role: &'static str,
     },
     /// Not a Parquet file, or one that is cut off or damaged.
-    #[error("{}: not a whole Parquet file: {reason}; was it cut off while it was copied?", path.display())]
+    #[error("{}: not a complete Parquet file: {reason}; check that it was copied to the end", path.display())]
     NotParquet {
         /// The file.
         path: PathBuf,
@@ -97,7 +99,7 @@ pub enum Error {
     Remote {
         /// Its URL.
         url: PathBuf,
-        /// What is wrong and what to do about it.
+        /// The problem and the remedy.
         problem: String,
         /// The party at fault: the input if the object is missing, refused or changing; the network if it cannot be
         /// reached.
@@ -132,13 +134,13 @@ pub enum Error {
     /// A null where a value is needed.
     #[error("{place}: null; every row needs a value here")]
     Null {
-        /// Where.
+        /// The place of the value.
         place: Box<Place>,
     },
     /// NaN or an infinity.
     #[error("{place}: {value} is not a finite number{hint}")]
     NotFinite {
-        /// Where.
+        /// The place of the value.
         place: Box<Place>,
         /// The value.
         value: f64,
@@ -148,7 +150,7 @@ pub enum Error {
     /// A row whose list has another length than the rows before.
     #[error("{place}: {found} values, but the rows before have {expected}")]
     Width {
-        /// Where.
+        /// The place of the value.
         place: Box<Place>,
         /// Width of this row.
         found: usize,
@@ -158,7 +160,7 @@ pub enum Error {
     /// A value out of its domain (a label out of range, an unknown split name, a negative type, …).
     #[error("{place}: {value} is not {wanted}")]
     Value {
-        /// Where.
+        /// The place of the value.
         place: Box<Place>,
         /// The value, as text.
         value: String,
@@ -166,7 +168,7 @@ pub enum Error {
         wanted: String,
     },
     /// Two nodes with one id.
-    #[error("{second}: node id {id} was already used in row {first}; every node needs an id of its own")]
+    #[error("{second}: node id {id} was already used in row {first}; every node needs a different id")]
     DuplicateNode {
         /// The id.
         id: String,
@@ -177,16 +179,16 @@ pub enum Error {
     },
     /// An edge with an end that is not a node.
     #[error(
-        "{place}: {id} is no node's id; add the node to the node files, or set graph.unknown_nodes to \"drop\" or \"create\""
+        "{place}: {id} is not the id of a node; add the node to the node files, or set graph.unknown_nodes to \"drop\" or \"create\""
     )]
     UnknownNode {
-        /// Where.
+        /// The place of the value.
         place: Box<Place>,
         /// The unknown id.
         id: String,
     },
     /// `isolated = "fail"`, and the graph has isolated nodes.
-    #[error("node {id} has no edge to or from another node{}; set graph.isolated to \"drop\" or \"keep\"", nor_others(*others))]
+    #[error("node {id}{} no edge to or from another node; set graph.isolated to \"drop\" or \"keep\"", and_others_have(*others))]
     Isolated {
         /// The id of the first isolated node.
         id: String,
@@ -194,7 +196,7 @@ pub enum Error {
         others: u64,
     },
     /// `duplicates = "fail"`, and the edges have duplicates.
-    #[error("{place}: the edge {src} → {dst} stands already in {first}; set graph.duplicates to \"drop\" or \"keep\"")]
+    #[error("{place}: the edge {src} → {dst} is already in {first}; set graph.duplicates to \"drop\" or \"keep\"")]
     DuplicateEdge {
         /// The place of the second occurrence.
         place: Box<Place>,
@@ -206,9 +208,9 @@ pub enum Error {
         dst: String,
     },
     /// An update removes an edge that does not exist.
-    #[error("{place}: there is no edge {src} → {dst} to remove; set --missing ignore to pass over such rows")]
+    #[error("{place}: there is no edge {src} → {dst} to remove; use --missing ignore to skip such rows")]
     MissingEdge {
-        /// Where.
+        /// The place of the value.
         place: Box<Place>,
         /// Source id.
         src: String,
@@ -216,9 +218,9 @@ pub enum Error {
         dst: String,
     },
     /// An update adds a node that exists.
-    #[error("{place}: node {id} is in the dataset already; an update adds nodes, it does not change them")]
+    #[error("{place}: node {id} is already in the dataset; remove this row, because an update cannot change nodes")]
     NodeExists {
-        /// Where.
+        /// The place of the value.
         place: Box<Place>,
         /// The node's id.
         id: String,
@@ -226,13 +228,13 @@ pub enum Error {
     /// `self_loops = "fail"`, and the edges have self-loops.
     #[error("{place}: node {id} has an edge to itself; set graph.self_loops to \"keep\" or \"drop\"")]
     SelfLoop {
-        /// Where.
+        /// The place of the value.
         place: Box<Place>,
         /// The node's id.
         id: String,
     },
     /// A quantity exceeds a limit of the format.
-    #[error("{what}: {found} is more than gnnflow can hold ({limit})")]
+    #[error("{what} is {found}, but gnnflow supports at most {limit}")]
     TooLarge {
         /// The quantity.
         what: String,
@@ -266,7 +268,7 @@ pub enum Error {
         path: PathBuf,
         /// The line, from 1.
         line: u64,
-        /// What is wrong with it, and what to do.
+        /// The problem and the remedy.
         reason: String,
     },
     /// A file cannot be imported.
@@ -274,7 +276,7 @@ pub enum Error {
     File {
         /// The file, or a folder that lacks one.
         path: PathBuf,
-        /// What is wrong with it, and what to do.
+        /// The problem and the remedy.
         reason: String,
     },
     /// The folder is not a prepared dataset.
@@ -303,18 +305,18 @@ pub enum Error {
     Damaged {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The problem.
         reason: String,
     },
     /// The output folder exists and is not a prepared dataset. It stays unchanged.
-    #[error("{}: exists and is not a prepared dataset; it is left alone: name another folder or move it away", path.display())]
+    #[error("{}: exists and is not a prepared dataset; choose another folder, or move this one away", path.display())]
     Occupied {
         /// The folder.
         path: PathBuf,
     },
     /// The memory budget is smaller than the per-node state of a preparation.
     #[error(
-        "partition.memory is {memory} bytes, but the {nodes} nodes of this graph take {needed} while it is prepared: set it to at least that"
+        "partition.memory is {memory} bytes, but preparing the {nodes} nodes of this graph needs {needed} bytes; set it to at least that"
     )]
     Budget {
         /// Number of nodes.
@@ -365,9 +367,9 @@ impl Error {
     }
 }
 
-/// Returns the end of a message about a node and `others` further ones; empty for 0.
-fn nor_others(others: u64) -> String {
-    if others == 0 { String::new() } else { format!(", nor have {others} others") }
+/// Returns `" has"` for 0 further nodes, else `" and <others> others have"`.
+fn and_others_have(others: u64) -> String {
+    if others == 0 { " has".into() } else { format!(" and {} have", counted(others, "other")) }
 }
 
 /// Returns a remedy for an error of the operating system.

@@ -1,8 +1,8 @@
 //! Process groups: the processes that prepare one dataset together, and their collective operations.
 //!
-//! Every pass over a dump has the same shape: units of reading (row groups) are dealt out to the processes. The owner of a unit
-//! reads it and makes *messages*; a message goes to one process or to all. Receivers consume messages in the order of the units,
-//! independent of their senders and of timing. So the results are those of one process with one thread.
+//! Every pass over a dump has the same shape. Units of reading (row groups) are divided among the processes. The owner of a unit reads it
+//! and produces *messages*, each for one process or for all. Receivers consume messages in the order of the units, independent of senders
+//! and timing. Therefore the results equal those of one process with one thread.
 //!
 //! [`SingleProcess`] is one process with several threads. The group of several processes is a timely dataflow, in the crate
 //! gnnflow-dataflow.
@@ -15,7 +15,7 @@ use serde::de::DeserializeOwned;
 use crate::dump::ordered;
 use crate::error::{Error, Result};
 
-/// Bytes of a message that is a piece of a longer value.
+/// Largest length of a message that is a piece of a longer value, in bytes.
 const PIECE: usize = 128 << 10;
 
 /// The receivers of a message.
@@ -27,7 +27,7 @@ pub enum Destination {
     All,
 }
 
-/// A value that processes send each other.
+/// A value that processes send to each other.
 pub trait Message: Send + Sized + 'static {
     /// Returns the bytes that are sent.
     fn encode(&self) -> Vec<u8>;
@@ -35,14 +35,14 @@ pub trait Message: Send + Sized + 'static {
     /// Reads a value from the bytes of [`Message::encode`].
     ///
     /// # Errors
-    /// [`Error::Bug`] if the bytes are those of no value.
+    /// [`Error::Bug`] if the bytes are not those of a value.
     fn decode(bytes: &[u8]) -> Result<Self>;
 }
 
-/// Makes the messages of a unit. The second argument sends one, and returns false when no more are needed.
+/// Produces the messages of a unit. The second argument sends one message and returns false when no more are needed.
 pub type Produce<'a, T> = dyn Fn(usize, &mut dyn FnMut(Destination, T) -> bool) -> Result<()> + Sync + 'a;
 
-/// Consumes the messages of a unit, one after the other.
+/// Consumes the messages of a unit, one after another.
 pub type Consume<'a, T> = dyn FnMut(usize, T) -> Result<()> + 'a;
 
 /// Processes that prepare one dataset together. Every method but [`rank`](ProcessGroup::rank) and [`size`](ProcessGroup::size)
@@ -55,14 +55,14 @@ pub trait ProcessGroup {
     fn size(&self) -> usize;
 
     /// Runs one pass over `units` units; unit `u` belongs to process `u % size`. All processes give the same number of units.
-    /// `produce` runs for the units of this process, on several threads; `consume` runs on this thread, by ascending units. The
-    /// pass ends when it is over in all processes. Few messages are in flight at once.
+    /// `produce` runs for the units of this process, on several threads. `consume` runs on this thread, in ascending order of units.
+    /// The pass ends when it has ended in all processes. The number of messages in flight is bounded.
     ///
     /// # Errors
-    /// What `produce` or `consume` returned in this process. Their errors in other processes end this process by other means.
+    /// Errors of `produce` or `consume` in this process. An error in another process ends this process by other means.
     fn exchange<T: Message>(&self, units: usize, produce: &Produce<'_, T>, consume: &mut Consume<'_, T>) -> Result<()>;
 
-    /// Whether unit `unit` belongs to this process.
+    /// Returns whether unit `unit` belongs to this process.
     fn owns(&self, unit: usize) -> bool {
         unit % self.size() == self.rank()
     }
@@ -70,7 +70,7 @@ pub trait ProcessGroup {
     /// Returns the values of all processes, by rank.
     ///
     /// # Errors
-    /// As [`ProcessGroup::exchange`].
+    /// Those of [`ProcessGroup::exchange`].
     fn all_gather<M: Message>(&self, own: M) -> Result<Vec<M>> {
         if self.size() == 1 {
             return Ok(vec![own]);
@@ -83,10 +83,10 @@ pub trait ProcessGroup {
         all.iter().map(|bytes| M::decode(bytes)).collect()
     }
 
-    /// Returns the value of the process of rank 0; `root` is `Some` there, and is not read elsewhere.
+    /// Returns the value of the process of rank 0. `root` must be `Some` there and is ignored elsewhere.
     ///
     /// # Errors
-    /// As [`ProcessGroup::exchange`]; [`Error::Bug`] if rank 0 has no value.
+    /// Those of [`ProcessGroup::exchange`]; [`Error::Bug`] if rank 0 has no value.
     fn broadcast<M: Message>(&self, root: Option<M>) -> Result<M> {
         let root = root.filter(|_| self.rank() == 0);
         if self.size() == 1 {
@@ -100,18 +100,18 @@ pub trait ProcessGroup {
         M::decode(&all)
     }
 
-    /// Waits until all processes have come here.
+    /// Waits until all processes have called this method.
     ///
     /// # Errors
-    /// As [`ProcessGroup::exchange`].
+    /// Those of [`ProcessGroup::exchange`].
     fn barrier(&self) -> Result<()> {
         self.broadcast(Some(Vec::<u8>::new())).map(drop)
     }
 
-    /// Lets every process add to `cells`; afterwards `cells` hold the sums over all processes.
+    /// Lets every process add to `cells`. On return, `cells` hold the sums over all processes.
     ///
     /// # Errors
-    /// What `add` returned, or as [`ProcessGroup::exchange`].
+    /// Errors of `add`, or those of [`ProcessGroup::exchange`].
     fn all_reduce_counts(&self, cells: &[AtomicU32], add: &mut dyn FnMut() -> Result<()>) -> Result<()> {
         if self.size() == 1 {
             return add();
@@ -139,7 +139,7 @@ pub trait ProcessGroup {
         })
     }
 
-    /// Sends `own` from each of the first `senders` processes to all, in pieces; `receive` gets the rank of the sender and a piece.
+    /// Sends `own` from each of the first `senders` processes to all, in pieces. `receive` gets the rank of the sender and a piece.
     #[doc(hidden)]
     fn send_all(&self, senders: usize, own: &[u8], receive: &mut dyn FnMut(usize, &[u8]) -> Result<()>) -> Result<()> {
         self.exchange::<Vec<u8>>(
@@ -174,17 +174,17 @@ impl ProcessGroup for SingleProcess {
     }
 }
 
-/// A value that is sent as JSON. Not for floating-point numbers that must keep their bits.
+/// A value that is sent as JSON. It is not suitable for floating-point numbers that must keep their bits.
 #[derive(Debug)]
 pub(crate) struct Json<T>(pub(crate) T);
 
 impl<T: Serialize + DeserializeOwned + Send + 'static> Message for Json<T> {
     fn encode(&self) -> Vec<u8> {
-        serde_json::to_vec(&self.0).expect("values that are sent have no maps with keys that are not strings")
+        serde_json::to_vec(&self.0).expect("all maps in messages have strings as keys")
     }
 
     fn decode(bytes: &[u8]) -> Result<Self> {
-        serde_json::from_slice(bytes).map(Self).map_err(|error| Error::Bug(format!("a message: {error}")))
+        serde_json::from_slice(bytes).map(Self).map_err(|error| Error::Bug(format!("invalid message: {error}")))
     }
 }
 
@@ -228,19 +228,19 @@ impl Message for Vec<u64> {
     }
 }
 
-/// Values from bytes that need not be aligned; an incomplete one at the end is left out.
+/// Copies values from bytes that need not be aligned. Ignores an incomplete value at the end.
 pub(crate) fn collect<T: bytemuck::AnyBitPattern>(bytes: &[u8]) -> Vec<T> {
     bytes.chunks_exact(size_of::<T>()).map(bytemuck::pod_read_unaligned).collect()
 }
 
-/// Appends a slice to a message's bytes, with its length.
+/// Appends the length of a slice and the slice to the bytes of a message.
 pub(crate) fn put<T: bytemuck::NoUninit>(bytes: &mut Vec<u8>, values: &[T]) {
     let raw: &[u8] = bytemuck::cast_slice(values);
     bytes.extend_from_slice(&(raw.len() as u64).to_le_bytes());
     bytes.extend_from_slice(raw);
 }
 
-/// Takes a slice from a message's bytes.
+/// Removes a slice that [`put`] wrote from the front of a message's bytes.
 pub(crate) fn take<T: bytemuck::AnyBitPattern + bytemuck::NoUninit>(bytes: &mut &[u8]) -> Result<Vec<T>> {
     let short = || Error::Bug("a message is too short".into());
     let (length, rest) = bytes.split_first_chunk::<8>().ok_or_else(short)?;
@@ -257,7 +257,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn messages_survive_the_wire() {
+    fn encoded_messages_decode_to_equal_values() {
         let pairs = vec![(1u32, 2u32), (u32::MAX, 0)];
         assert_eq!(Vec::<(u32, u32)>::decode(&pairs.encode()).unwrap(), pairs);
         let counts = vec![(7u64, 8u64), (u64::MAX, 0)];
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn single_process_collectives_return_own_values() {
+    fn collectives_of_one_process_return_its_own_values() {
         assert_eq!(SingleProcess.all_gather(b"x".to_vec()).unwrap(), [b"x".to_vec()]);
         assert_eq!(SingleProcess.broadcast(Some(vec![7u64])).unwrap(), [7]);
         assert!(SingleProcess.broadcast::<Vec<u64>>(None).is_err());

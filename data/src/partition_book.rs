@@ -1,7 +1,7 @@
 //! The partition book: it maps nodes to the partitions that own them.
 //!
-//! Nodes are renumbered so that partition `p` owns one contiguous range of global ids. The book is therefore `parts +
-//! 1` numbers for any size of graph (DistDGL, section III-B).
+//! Nodes are relabeled so that partition `p` owns one contiguous range of global ids. Therefore the book has `parts + 1`
+//! numbers for any size of graph (DistDGL, section III-B).
 
 /// Ranges of global node ids, one per partition.
 ///

@@ -123,7 +123,7 @@ pub trait GraphStream {
     /// filter has dropped do not count.
     fn num_edges(&self) -> u64;
 
-    /// Whether each row stands for both directions of an edge.
+    /// Whether each row is both directions of an edge.
     fn undirected(&self) -> bool;
 
     /// Split of each node: 0 none, 1 train, 2 validation, 3 test.
@@ -141,7 +141,7 @@ pub trait GraphStream {
     /// An error in the dump, or an error of `visit`.
     fn for_each_edges(&self, pass: &str, visit: &mut VisitEdges<'_>) -> Result<()>;
 
-    /// Visits all edges in any order, from several threads at once, to add up sums.
+    /// Visits all edges in any order, concurrently from several threads, to compute sums.
     ///
     /// `visit` may only add to `cells` (with [`Relaxed`](std::sync::atomic::Ordering::Relaxed) `fetch_add`) and read
     /// data that does not change meanwhile. On return, `cells` includes the contributions of all edges, also of those
@@ -152,7 +152,7 @@ pub trait GraphStream {
     fn accumulate(&self, pass: &str, cells: &[AtomicU32], visit: &AddEdges<'_>) -> Result<()>;
 
     /// Counts keys. `key` returns at most one key for each edge. `consume` gets every key with its count, in ascending
-    /// order, some thousands at a time. Keys that do not fit in `memory` bytes are sorted on disk.
+    /// order, several thousand at a time. Keys that do not fit in `memory` bytes are sorted on disk.
     ///
     /// # Errors
     /// An error in the dump, a full disk, or an error of `consume`.
@@ -165,8 +165,8 @@ pub trait GraphStream {
     /// An error of `work`.
     fn once(&self, pass: &str, work: &mut dyn FnMut() -> Result<Vec<u8>>) -> Result<Vec<u8>>;
 
-    /// Returns the bytes that [`keep`](GraphStream::keep) last stored under `name`, also those of a preparation that
-    /// was killed. A partitioner of several passes can resume from them.
+    /// Returns the bytes that [`keep`](GraphStream::keep) last stored under `name`, also in an earlier preparation that
+    /// was killed. A partitioner with several passes can resume from them.
     ///
     /// # Errors
     /// When the bytes cannot be read.

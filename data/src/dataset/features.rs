@@ -1,4 +1,4 @@
-//! `features.arrow`: the features of a partition's core nodes, one contiguous matrix.
+//! `features.arrow`: the features of a partition's core nodes as one contiguous matrix.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -15,14 +15,14 @@ use super::row_layout::RowLayout;
 use crate::error::{Error, Result};
 use crate::source::FeatureDtype;
 
-/// What the system reads at a time, at least.
+/// Size in bytes of a page of memory, the smallest unit that the system reads.
 const PAGE: usize = 4096;
 
 /// Name of the only column.
 const COLUMN: &str = "features";
 
-/// Metadata of the list's item: "f32", "f16" or "bf16". Arrow has no bf16; its bits are stored as `UInt16`. So are rows whose columns
-/// have several types, as so many pairs of bytes: "3 × f32, 128 × bf16".
+/// Metadata key of the list's item. The value is "f32", "f16" or "bf16". Arrow has no bf16; its bits are stored as `UInt16`. Rows with
+/// columns of several types are stored as `UInt16`, too: "3 × f32, 128 × bf16".
 pub const DTYPE_KEY: &str = "gnnflow:dtype";
 
 /// Features of the core nodes of one partition, row by row. Cloning is cheap.
@@ -41,22 +41,22 @@ pub struct Features {
     bytes: Buffer,
     rows: usize,
     layout: RowLayout,
-    /// The file that `bytes` lie in.
+    /// The file that contains `bytes`.
     map: Option<Arc<Mmap>>,
 }
 
 impl Features {
-    /// Features in memory.
+    /// Creates features in memory.
     ///
     /// # Panics
-    /// Unless `values` is whole rows of `dim` values, at least one.
+    /// If `dim` is 0 or the number of values is not a multiple of `dim`.
     pub fn from_f32(dim: usize, values: Vec<f32>) -> Self {
         assert!(values.len().is_multiple_of(dim), "whole rows of {dim} values");
         let layout = RowLayout::new([(dim, FeatureDtype::F32)]);
         Self { rows: values.len() / dim, layout, bytes: Buffer::from_vec(values), map: None }
     }
 
-    /// `rows` rows of no values: what a graph without features has.
+    /// Returns `rows` rows without values, for graphs without features.
     pub fn none(rows: usize) -> Self {
         Self { bytes: Buffer::from_vec(Vec::<f32>::new()), rows, layout: RowLayout::default(), map: None }
     }
@@ -66,7 +66,7 @@ impl Features {
         let (item, length) = item(&layout);
         let values = list.values();
         if list.value_length() as usize != length || values.data_type() != &item || values.null_count() > 0 {
-            let reason = format!("its features are {}, the manifest says {layout}", list.data_type());
+            let reason = format!("its features are {}, but the manifest says {layout}", list.data_type());
             return Err(Error::Damaged { path: path.to_path_buf(), reason });
         }
         let rows = list.len();
@@ -81,17 +81,17 @@ impl Features {
         self.rows
     }
 
-    /// Values per node.
+    /// Number of values per node.
     pub fn dim(&self) -> usize {
         self.layout.dim()
     }
 
-    /// How rows are stored.
+    /// The layout of stored rows.
     pub fn layout(&self) -> &RowLayout {
         &self.layout
     }
 
-    /// Bytes of one row.
+    /// Size of one row in bytes.
     pub fn row_bytes(&self) -> usize {
         self.layout.row_bytes()
     }
@@ -102,26 +102,26 @@ impl Features {
         &self.bytes
     }
 
-    /// The whole matrix, row by row, when it is stored as `f32`.
+    /// The whole matrix, row by row, if it is stored as `f32`; else `None`.
     #[inline]
     pub fn as_f32(&self) -> Option<&[f32]> {
         (self.layout.dtype() == Some(FeatureDtype::F32)).then(|| bytemuck::cast_slice(&self.bytes))
     }
 
-    /// Says that rows will be read at random places: what lies around one is not read with it. Only for features in a file that
-    /// may not fit into memory; [`Features::will_need`] then names those that are.
+    /// Tells the system that rows will be read in random order, so that it does not read ahead. Use it only for features in a file that may
+    /// not fit into memory; [`Features::will_need`] then requests the needed rows.
     pub fn read_at_random(&self) {
         if let Some(map) = &self.map {
-            // Advice: without it all is slower, and nothing else.
+            // This is only advice; a failure costs time, but does not change results.
             let _ = map.advise(Advice::Random);
         }
     }
 
-    /// Starts reading `rows` from the file, those that are not in memory, and does not wait for them. In any order; each page is
-    /// named once.
+    /// Starts reading those of `rows` that are not in memory from the file, and does not wait for them. Rows may be in any order; each page
+    /// is requested once.
     ///
     /// # Panics
-    /// When there is no such row.
+    /// If a row does not exist.
     pub fn will_need(&self, rows: impl IntoIterator<Item = usize>) {
         let Some(map) = &self.map else { return };
         let start = self.bytes.as_ptr().addr() - map.as_ptr().addr();
@@ -136,7 +136,7 @@ impl Features {
         let mut runs = pages.into_iter();
         let Some(mut run) = runs.next() else { return };
         let read = |(begin, end): (usize, usize)| {
-            // Advice, too.
+            // This, too, is only advice.
             let _ = map.advise_range(Advice::WillNeed, begin * PAGE, (end * PAGE).min(map.len()) - begin * PAGE);
         };
         for (begin, end) in runs {
@@ -149,17 +149,17 @@ impl Features {
         read(run);
     }
 
-    /// Row `row`, converted to `f32`.
+    /// Converts row `row` to `f32`.
     ///
     /// # Panics
-    /// Unless there is such a row and `into` holds [`Features::dim`] values.
+    /// If the row does not exist, or `into` does not have [`Features::dim`] values.
     pub fn row_to_f32(&self, row: usize, into: &mut [f32]) {
         let bytes = &self.bytes[row * self.row_bytes()..(row + 1) * self.row_bytes()];
         self.layout.widen(bytes, into);
     }
 }
 
-/// The type and number of the items that a row is in Arrow's eyes.
+/// Returns the Arrow type and the number of the items of a row.
 fn item(layout: &RowLayout) -> (DataType, usize) {
     match layout.dtype() {
         Some(FeatureDtype::F32) => (DataType::Float32, layout.dim()),
@@ -168,7 +168,7 @@ fn item(layout: &RowLayout) -> (DataType, usize) {
     }
 }
 
-/// The column of features, and the number of items in a row of it.
+/// Returns the field of the column of features, and the number of items per row.
 pub(crate) fn feature_field(layout: &RowLayout) -> (Field, u64) {
     let (item, length) = item(layout);
     let name = layout.dtype().map_or_else(|| layout.to_string(), |dtype| dtype.word().into());

@@ -1,4 +1,4 @@
-//! `halo.arrow`: the foreign nodes that a partition's edges come from.
+//! `halo.arrow`: the nodes of other partitions from which a partition's edges come.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -22,10 +22,10 @@ pub struct Halo {
 }
 
 impl Halo {
-    /// A halo in memory: global ids, ascending, and a row for each of them where features go with them.
+    /// Creates a halo in memory from ascending global ids and, optionally, one row of features per id.
     ///
     /// # Panics
-    /// Unless the ids ascend and there are as many rows.
+    /// If the ids do not ascend, or the number of rows differs.
     pub fn new(nodes: Vec<u32>, features: Option<Features>) -> Self {
         assert!(nodes.is_sorted_by(|a, b| a < b), "a halo's nodes ascend");
         assert!(features.as_ref().is_none_or(|features| features.num_rows() == nodes.len()), "one row a node");
@@ -42,12 +42,12 @@ impl Halo {
         Ok(Self { nodes: nodes.values().clone(), features })
     }
 
-    /// Their global ids, ascending.
+    /// The global ids, ascending.
     pub fn nodes(&self) -> &[u32] {
         &self.nodes
     }
 
-    /// Their features, in the same order, where `partition.halo` asked for them.
+    /// The features, in the same order, if `partition.halo` requests them.
     pub fn features(&self) -> Option<&Features> {
         self.features.as_ref()
     }

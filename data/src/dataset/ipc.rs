@@ -1,14 +1,14 @@
-//! Writes an Arrow IPC file whose one record batch never lies in memory.
+//! Writes an Arrow IPC file with one record batch that is never in memory as a whole.
 //!
-//! Arrow's own writer wants whole arrays. Here the body's buffers are filled by positioned writes, in any order and
-//! before their lengths are known; the headers, whose size depends on the schema alone, are written last:
+//! Arrow's writer needs whole arrays. Here, positioned writes fill the buffers of the body in any order and before their lengths are
+//! known. The headers are written last; their size depends only on the schema:
 //!
 //! ```text
 //! "ARROW1" schema message | batch message, padded | body: buffers at multiples of 64 | end mark, footer, "ARROW1"
 //! ```
 //!
-//! Several columns may share one buffer (the lists of `topology.arrow` share their offsets). A file is whole when
-//! [`IpcFile::finish`] has returned: it has been flushed to the disk, and its CRC-32 is known without reading it back.
+//! Several columns may share one buffer (the lists of `topology.arrow` share their offsets). The file is complete when
+//! [`IpcFile::finish`] has returned: it is synced to the disk, and its CRC-32 is known without reading it back.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -27,12 +27,12 @@ const ALIGN: u64 = 64;
 const MAGIC: &[u8] = b"ARROW1";
 const CONTINUATION: [u8; 4] = [0xff; 4];
 
-/// The next multiple of 64.
+/// Returns the next multiple of 64.
 pub(crate) const fn align(offset: u64) -> u64 {
     offset.next_multiple_of(ALIGN)
 }
 
-/// Where a buffer lies in the body.
+/// The position of a buffer in the body.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Span {
     pub(crate) offset: u64,
@@ -40,10 +40,10 @@ pub(crate) struct Span {
 }
 
 impl Span {
-    /// No bytes: the validity of a column without nulls.
+    /// No bytes, for the validity of a column without nulls.
     pub(crate) const NONE: Self = Self { offset: 0, length: 0 };
 
-    /// The first multiple of 64 after this span.
+    /// Returns the first multiple of 64 at or after the end of this span.
     pub(crate) const fn next(self) -> u64 {
         align(self.offset + self.length)
     }
@@ -60,19 +60,19 @@ pub(crate) struct IpcFile {
 }
 
 impl IpcFile {
-    /// Creates the file and makes room for its headers. Replaces what a killed preparation may have left.
+    /// Creates the file and reserves space for its headers. Replaces a file that a killed preparation left.
     pub(crate) fn create(path: &Path, schema: Schema) -> Result<Self> {
         let file = File::options().read(true).write(true).create(true).truncate(true).open(path);
         let file = Arc::new(file.map_err(Error::io(path, "create"))?);
         let schema_message = schema_message(&schema);
         let (nodes, buffers) = schema.fields().iter().fold((0, 0), |sum, field| add(sum, shape(field)));
-        // Flatbuffers leave out zeros, so that a header of ones is as long as any.
+        // Flatbuffers omit zeros. A header of ones has the maximum length.
         let longest = batch_message(1, &vec![1; nodes], &vec![Span { offset: 1, length: 1 }; buffers], 1);
         let body = align(8 + (8 + schema_message.len() + 8 + longest.len() + 16) as u64);
         Ok(Self { path: path.to_path_buf(), file, schema, schema_message, body })
     }
 
-    /// A writer that appends to the body from `offset` on, through a buffer of `capacity` bytes.
+    /// Creates a writer that appends to the body from `offset` on, through a buffer of `capacity` bytes.
     pub(crate) fn region(&self, offset: u64, capacity: usize) -> Region {
         debug_assert!(offset.is_multiple_of(ALIGN));
         let (path, file) = (self.path.clone(), self.file.clone());
@@ -88,8 +88,8 @@ impl IpcFile {
         }
     }
 
-    /// Writes the headers and flushes everything to the disk. `nodes` are the lengths of the schema's arrays, depth
-    /// first; `buffers` their buffers, likewise.
+    /// Writes the headers and syncs the file to the disk. `nodes` are the lengths of the schema's arrays, and `buffers` are their buffers,
+    /// both depth first.
     pub(crate) fn finish(self, nodes: &[u64], buffers: &[Span], regions: Vec<Region>) -> Result<FileInfo> {
         let rows = nodes.first().copied().unwrap_or(0);
         let mut spans = Vec::with_capacity(regions.len());
@@ -143,7 +143,7 @@ impl IpcFile {
     }
 }
 
-/// Appends to a part of the body.
+/// Appends to a region of the body.
 pub(crate) struct Region {
     path: PathBuf,
     file: Arc<File>,
@@ -156,7 +156,6 @@ pub(crate) struct Region {
 }
 
 impl Region {
-    /// Appends bytes.
     pub(crate) fn write(&mut self, bytes: &[u8]) -> Result<()> {
         if self.buffer.len() + bytes.len() > self.capacity {
             self.flush()?;
@@ -168,7 +167,7 @@ impl Region {
         Ok(())
     }
 
-    /// Where the bytes so far lie in the body.
+    /// Returns the position in the body of the bytes written so far.
     pub(crate) fn span(&self) -> Span {
         Span { offset: self.offset, length: self.written + self.buffer.len() as u64 }
     }
@@ -195,7 +194,7 @@ impl Region {
     }
 }
 
-/// Arrays and buffers of a field, children included.
+/// Returns the numbers of arrays and buffers of a field, children included.
 fn shape(field: &Field) -> (usize, usize) {
     match field.data_type() {
         DataType::LargeUtf8 => (1, 3),
@@ -302,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn arrows_own_reader_reads_what_we_write() {
+    fn written_file_is_read_by_arrow_with_equal_values() {
         let dir = tempfile::tempdir().unwrap();
         for (i, degrees) in [vec![], vec![0], vec![3], vec![0, 2, 0, 5, 1], vec![7; 3000]].iter().enumerate() {
             let path = dir.path().join(i.to_string());
@@ -338,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn the_map_is_used_in_place() {
+    fn arrays_point_into_the_map() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("t.arrow");
         let info = write(&path, &[2, 0, 1]);
@@ -350,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn damage_is_an_error_and_never_a_crash() {
+    fn damaged_file_never_panics_and_truncated_one_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("t.arrow");
         let info = write(&path, &[2, 0, 40]);
@@ -358,9 +357,9 @@ mod tests {
         for length in (0..whole.len()).step_by(13) {
             std::fs::write(&path, &whole[..length]).unwrap();
             let error = open(&path, &info, 3).unwrap_err();
-            assert!(error.to_string().contains("bytes, the manifest says"), "{error}");
+            assert!(error.to_string().contains("bytes, but the manifest says"), "{error}");
         }
-        // A byte flipped: an error or some batch, but no panic.
+        // A flipped byte gives an error or a record batch, but never a panic.
         for at in (0..whole.len()).step_by(5) {
             let mut bytes = whole.clone();
             bytes[at] ^= 0x81;

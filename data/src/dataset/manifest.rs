@@ -1,4 +1,4 @@
-//! `manifest.json`: what a prepared dataset holds, from what it was made, and how long each of its files is.
+//! `manifest.json`: the contents of a prepared dataset, the inputs and settings that it was made from, and the lengths of its files.
 
 use std::path::Path;
 
@@ -8,13 +8,13 @@ use super::row_layout::{RowLayout, Stretch};
 use crate::error::{Error, Result};
 use crate::source::{FeatureDtype, Normalize};
 
-/// Version of the layout on disk. A dataset of another version is prepared again, never guessed at.
+/// Version of the layout on disk. A dataset of another version must be prepared again.
 pub const SCHEMA_VERSION: u64 = 1;
 
-/// First key of every manifest: a folder whose `manifest.json` lacks it is not ours.
+/// First key of every manifest. A folder whose `manifest.json` lacks it is not a dataset.
 pub const FORMAT: &str = "gnnflow-dataset";
 
-/// Everything about a prepared dataset but its bulk.
+/// All data about a prepared dataset except its arrays.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Manifest {
     /// Always [`FORMAT`].
@@ -35,10 +35,10 @@ pub struct Manifest {
     pub edge_rows: u64,
     /// Edges that were dropped as duplicates (mirror images included).
     pub duplicates_dropped: u64,
-    /// Rows left out because they name a node that is not among the nodes.
+    /// Rows that were dropped because they name an unknown node.
     #[serde(default)]
     pub unknown_dropped: u64,
-    /// Nodes that were made or left out.
+    /// Nodes that were created or dropped.
     #[serde(default)]
     pub cleaning: Cleaning,
     /// Edges from a node to itself in the dataset.
@@ -65,11 +65,11 @@ pub struct Manifest {
     /// Whether nodes have times.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub node_times: bool,
-    /// What edges carry.
+    /// The columns of edges.
     pub edge_columns: EdgeColumns,
     /// One entry per partition.
     pub partitions: Vec<PartitionInfo>,
-    /// What has changed it since it was prepared, in order.
+    /// Updates since the preparation, in order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub updates: Vec<UpdateInfo>,
 }
@@ -91,8 +91,8 @@ impl Manifest {
     /// Reads the manifest in folder `dir`.
     ///
     /// # Errors
-    /// [`Error::Missing`] without the folder, [`Error::NotADataset`] without a manifest of ours in it,
-    /// [`Error::SchemaVersion`] when another version wrote it, [`Error::Damaged`] when it does not parse or its checksum is wrong.
+    /// [`Error::Missing`] without the folder, [`Error::NotADataset`] without a gnnflow manifest in it, [`Error::SchemaVersion`] for another
+    /// version, [`Error::Damaged`] if it does not parse or its checksum is wrong.
     pub fn read(dir: &Path) -> Result<Self> {
         let path = dir.join(Self::FILE);
         if !dir.exists() {
@@ -100,7 +100,7 @@ impl Manifest {
         }
         let bytes = match std::fs::read(&path) {
             Err(e) if matches!(e.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory) => {
-                let reason = "there is no manifest.json in it".into();
+                let reason = "it has no manifest.json".into();
                 return Err(Error::NotADataset { path: dir.to_path_buf(), reason });
             }
             read => read.map_err(Error::io(&path, "read"))?,
@@ -116,10 +116,10 @@ impl Manifest {
             if checksum == Checksum::Wrong {
                 return Err(wrong());
             }
-            let reason = format!("its manifest.json does not say \"format\": \"{FORMAT}\"");
+            let reason = format!("its manifest.json lacks \"format\": \"{FORMAT}\"");
             return Err(Error::NotADataset { path: dir.to_path_buf(), reason });
         }
-        // Another version's checksum may be of another kind.
+        // Other versions may use another kind of checksum.
         let found = value["schema"].as_u64().unwrap_or(0);
         if found != SCHEMA_VERSION {
             return Err(Error::SchemaVersion { path, found, expected: SCHEMA_VERSION });
@@ -127,14 +127,14 @@ impl Manifest {
         match checksum {
             Checksum::Right => {}
             Checksum::Wrong => return Err(wrong()),
-            // Older versions wrote none, and a list last of all.
+            // Older versions wrote no checksum, and their last value is a list.
             Checksum::None if ends_with_list(&bytes) => {}
             Checksum::None => return Err(damaged("its checksum is missing".into())),
         }
         serde_json::from_value(value).map_err(|e| damaged(e.to_string()))
     }
 
-    /// The manifest as it is written, with a checksum of itself as its last key.
+    /// Returns the text of the manifest, with its checksum as last key.
     pub(crate) fn to_json(&self) -> Result<String> {
         let mut text = serde_json::to_string_pretty(self).map_err(|e| Error::Bug(e.to_string()))?;
         text.truncate(text.len() - END.len());
@@ -143,17 +143,17 @@ impl Manifest {
     }
 }
 
-/// Where the manifest's own checksum begins: the CRC-32 of all bytes before this.
+/// The text before the manifest's own checksum: the CRC-32 of all bytes before this text.
 const CHECKSUM: &str = ",\n  \"crc32\": ";
-/// How every manifest ends.
+/// The end of every manifest.
 const END: &str = "\n}";
 
-/// The end of a manifest that begins with `content`.
+/// Returns the end of a manifest that begins with `content`.
 fn checksum_line(content: &[u8]) -> String {
     format!("{CHECKSUM}{}{END}", crc32fast::hash(content))
 }
 
-/// What a manifest says about itself.
+/// Result of the check of a manifest's own checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Checksum {
     Right,
@@ -172,39 +172,39 @@ impl Checksum {
     }
 }
 
-/// Whether the last value of a JSON object is a list.
+/// Returns whether the last value of a JSON object is a list.
 fn ends_with_list(bytes: &[u8]) -> bool {
     let end = bytes.trim_ascii_end().strip_suffix(b"}").map(<[u8]>::trim_ascii_end);
     end.is_some_and(|end| end.ends_with(b"]"))
 }
 
-/// What became of nodes and edges before the graph was cut.
+/// Nodes and edges that cleaning created or dropped, before the graph was partitioned.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Cleaning {
-    /// Nodes that only edges name, made by `unknown_nodes = "create"`.
+    /// Nodes that only edges name, created by `unknown_nodes = "create"`.
     pub nodes_created: u64,
-    /// Nodes left out because they are not in the k-core.
+    /// Nodes dropped because they are not in the k-core.
     pub outside_core: u64,
-    /// Nodes left out because they are not in the largest component.
+    /// Nodes dropped because they are not in the largest component.
     pub outside_component: u64,
-    /// Nodes left out because no edge joins them with another node.
+    /// Nodes dropped because they have no edge to or from another node.
     pub isolated_dropped: u64,
-    /// Rows of edges left out because they name a node that was left out.
+    /// Rows of edges dropped because they name a dropped node.
     pub edges_dropped: u64,
-    /// Weakly connected components, when they were looked for; of the k-core, when there is one.
+    /// Number of weakly connected components (of the k-core, if there is one); `None` if they were not computed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub components: Option<u64>,
     /// Nodes of the largest component.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub largest_component: Option<u64>,
-    /// Nodes without an edge to or from another node, when they were looked for.
+    /// Nodes without an edge to or from another node; `None` if they were not counted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub isolated: Option<u64>,
 }
 
 impl Cleaning {
-    /// Nodes of the dump that are not in the dataset.
+    /// Returns the number of nodes of the dump that are not in the dataset.
     pub fn nodes_dropped(&self) -> u64 {
         self.outside_core + self.outside_component + self.isolated_dropped
     }
@@ -215,9 +215,9 @@ impl Cleaning {
 pub struct InputFile {
     /// "nodes" or "edges".
     pub role: String,
-    /// Its name, without folders: a dump may move.
+    /// Its name without folders, because a dump may be moved.
     pub name: String,
-    /// Its length.
+    /// Its length in bytes.
     pub bytes: u64,
     /// Digest of its content, see [`fingerprint`](crate::prepare::fingerprint()).
     pub digest: String,
@@ -226,28 +226,28 @@ pub struct InputFile {
 /// One [`update`](crate::update::update()) of a dataset.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UpdateInfo {
-    /// The files of each batch: their roles are "nodes", "edges" and "remove".
+    /// The files of each batch; their roles are "nodes", "edges" and "remove".
     pub batches: Vec<Vec<InputFile>>,
-    /// What it did.
+    /// Its counts.
     pub counts: UpdateCounts,
 }
 
-/// What an update did.
+/// Counts of an update.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UpdateCounts {
-    /// Nodes that are new.
+    /// New nodes.
     pub nodes_added: u64,
-    /// Directed edges that were not there before.
+    /// New directed edges.
     pub edges_added: u64,
-    /// Directed edges that are there no more.
+    /// Removed directed edges.
     pub edges_removed: u64,
-    /// Added edges that were there already and left out (mirror images included).
+    /// Added edges that existed and were dropped (mirror images included).
     pub duplicates_dropped: u64,
-    /// Added rows that were left out because they name a node that is not there.
+    /// Added rows that were dropped because they name an unknown node.
     pub unknown_dropped: u64,
-    /// Added rows that were left out because they lead from a node to itself.
+    /// Added rows that were dropped because they lead from a node to itself.
     pub self_loops_dropped: u64,
-    /// Rows to be removed that were not there.
+    /// Rows to remove without such an edge.
     pub missing_ignored: u64,
 }
 
@@ -264,19 +264,19 @@ pub enum IdKind {
 /// Node features.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FeatureInfo {
-    /// Values per node; 0 = no features, and no `features.arrow`.
+    /// Values per node; 0 = no features and no `features.arrow`.
     pub dim: usize,
-    /// How they are stored, where all columns are stored alike; else the first ones.
+    /// The stored type of all columns or, if types differ, of the first columns.
     pub dtype: FeatureDtype,
-    /// How they are stored, where columns have types of their own; else empty.
+    /// The layout of rows if columns have different types; else empty.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub stretches: Vec<Stretch>,
-    /// How they were scaled.
+    /// The scaling that was applied.
     pub normalize: Normalize,
 }
 
 impl FeatureInfo {
-    /// Rows of this layout, scaled so.
+    /// Describes rows of layout `layout`.
     pub fn new(layout: &RowLayout, normalize: Normalize) -> Self {
         let stretches = layout.stretches();
         Self {
@@ -287,7 +287,7 @@ impl FeatureInfo {
         }
     }
 
-    /// How rows are stored.
+    /// Returns the layout of stored rows.
     pub fn layout(&self) -> RowLayout {
         match &self.stretches[..] {
             [] => RowLayout::new([(self.dim, self.dtype)]),
@@ -296,16 +296,16 @@ impl FeatureInfo {
     }
 }
 
-/// Kind of the labels, which decides the kind of task.
+/// Kind of the labels. It decides the kind of task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LabelKind {
-    /// One class per node. From integers (−1 = unlabelled), booleans, or strings (classes in order of their names).
+    /// One class per node, from integers (−1 = unlabeled), booleans, or strings (classes in order of their names).
     Class,
-    /// Any number of classes per node. From a list column: booleans, or integers of which every row has the same number, at
-    /// least two, all of them 0 or 1, are taken as one flag per class; other integers are taken as a list of classes.
+    /// Any number of classes per node, from a list column. Booleans are one flag per class. So are integers if all rows have the same
+    /// number, at least two, and all are 0 or 1. Other integers are lists of classes.
     Multi,
-    /// A number to be predicted. From a column of floats.
+    /// A number to predict, from a column of floats.
     Value,
 }
 
@@ -316,7 +316,7 @@ pub struct LabelInfo {
     pub kind: LabelKind,
     /// Number of classes; 1 for values.
     pub classes: u32,
-    /// Names of the classes when the labels are strings; else empty.
+    /// Names of the classes if the labels are strings; else empty.
     pub names: Vec<String>,
     /// Number of nodes (or edges) with a label.
     pub labelled: u64,
@@ -324,7 +324,7 @@ pub struct LabelInfo {
     pub counts: Vec<u64>,
 }
 
-/// Names of the types that edges without types have once each is there the other way round too.
+/// Names of the types of untyped edges after reverse edges were added.
 pub const FORWARD_AND_REVERSE: [&str; 2] = ["forward", "reverse"];
 
 /// Types of nodes or edges.
@@ -332,8 +332,8 @@ pub const FORWARD_AND_REVERSE: [&str; 2] = ["forward", "reverse"];
 pub struct TypeInfo {
     /// Types are `0..count`.
     pub count: u32,
-    /// Their names when the column holds strings (in order) or when [`SelfLoops::Add`](crate::source::SelfLoops) added
-    /// a type; else empty.
+    /// Their names if the column holds strings (in order) or if [`SelfLoops::Add`](crate::source::SelfLoops) added a type;
+    /// else empty.
     pub names: Vec<String>,
 }
 
@@ -351,7 +351,7 @@ pub struct SplitCounts {
 }
 
 impl SplitCounts {
-    /// Counts one that is in split `which`, see [`split`](super::split).
+    /// Counts an item of split `which`, see [`split`](super::split).
     pub(crate) fn add(&mut self, which: u8) {
         match which {
             super::split::TRAIN => self.train += 1,
@@ -361,7 +361,7 @@ impl SplitCounts {
         }
     }
 
-    /// Adds what was counted elsewhere.
+    /// Adds the counts of `other`.
     pub(crate) fn add_all(&mut self, other: &Self) {
         self.none += other.none;
         self.train += other.train;
@@ -370,7 +370,7 @@ impl SplitCounts {
     }
 }
 
-/// What edges carry besides their ends.
+/// The columns of edges besides source and destination.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EdgeColumns {
     /// Whether there are weights.
@@ -381,10 +381,10 @@ pub struct EdgeColumns {
     pub time: bool,
     /// Values per edge; 0 = no edge features.
     pub features: usize,
-    /// Edges of the dataset per split, mirror images and reverses included, if edges have splits.
+    /// Edges of the dataset per split, mirror images and reverses included; `None` if edges have no splits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub split: Option<SplitCounts>,
-    /// Labels, if edges have any: classes. Counts are of the dataset's edges, mirror images and reverses included.
+    /// Labels (classes), if edges have any. The counts include mirror images and reverses.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub label: Option<LabelInfo>,
 }
@@ -407,7 +407,7 @@ pub struct PartitionInfo {
     /// `halo.arrow`.
     #[serde(default)]
     pub halo: Option<FileInfo>,
-    /// Foreign nodes that its edges come from.
+    /// Nodes of other partitions from which edges of this partition come.
     #[serde(default)]
     pub halo_nodes: u64,
 }
@@ -415,9 +415,9 @@ pub struct PartitionInfo {
 /// One file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileInfo {
-    /// Its length. Compared whenever the file is opened.
+    /// Its length in bytes. Compared whenever the file is opened.
     pub bytes: u64,
-    /// Where its columns begin and end; before and after are headers.
+    /// Start and end of the columns; headers are before and after them.
     pub body: (u64, u64),
     /// CRC-32 of the headers. Compared whenever the file is opened.
     pub headers_crc32: u32,

@@ -1,4 +1,4 @@
-//! Opens an Arrow IPC file in place: the file is mapped, and the arrays point into the map.
+//! Opens an Arrow IPC file in place: maps the file; the arrays point into the map.
 
 use std::fs::{File, Metadata};
 use std::path::Path;
@@ -14,28 +14,28 @@ use memmap2::Mmap;
 use super::manifest::FileInfo;
 use crate::error::{Error, Result};
 
-/// Opens a file that is as long as the manifest says.
+/// Opens a file and checks its length against the manifest.
 pub(super) fn open_file(path: &Path, expected: &FileInfo) -> Result<(File, Metadata)> {
     let damaged = |reason: String| Error::Damaged { path: path.to_path_buf(), reason };
     let file = match File::open(path) {
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Err(damaged("the file is gone".into())),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Err(damaged("the file is missing".into())),
         file => file.map_err(Error::io(path, "open"))?,
     };
     let metadata = file.metadata().map_err(Error::io(path, "read"))?;
     if metadata.len() != expected.bytes {
-        return Err(damaged(format!("it has {} bytes, the manifest says {}", metadata.len(), expected.bytes)));
+        return Err(damaged(format!("it has {} bytes, but the manifest says {}", metadata.len(), expected.bytes)));
     }
     Ok((file, metadata))
 }
 
-/// Maps an open file and returns its one record batch without copying, and the map that it lies in.
+/// Maps an open file. Returns its only record batch without copying, and the map that contains it.
 ///
-/// Checked: the headers' CRC, that every buffer lies inside the file, and what Arrow checks of offsets and strings. A damaged file is
-/// an error, not a crash: Arrow's decoder panics on some broken headers, so it never sees them.
+/// Checks the CRC of the headers, that every buffer is within the file, and (by Arrow) offsets and strings. Damaged headers
+/// never reach Arrow's decoder, because it panics on some of them.
 pub(super) fn map(file: &File, path: &Path, expected: &FileInfo, rows: u64) -> Result<(RecordBatch, Arc<Mmap>)> {
     let damaged = |reason: String| Error::Damaged { path: path.to_path_buf(), reason };
-    // SAFETY: the map is read-only and private to this process. Datasets are replaced by renaming a whole new folder into
-    // place, never written in place, so the mapped file does not change; who truncates it by hand gets a bus error.
+    // SAFETY: the map is read-only and private to this process. Datasets are replaced by renaming a new folder, and never written in
+    // place. So the mapped file does not change. (Truncating it by hand causes a bus error.)
     let map = unsafe { Mmap::map(file) }.map_err(Error::io(path, "map"))?;
     let (start, end) = expected.body;
     let headers = usize::try_from(start).ok().zip(usize::try_from(end).ok());
@@ -47,12 +47,12 @@ pub(super) fn map(file: &File, path: &Path, expected: &FileInfo, rows: u64) -> R
         crc.finalize() == expected.headers_crc32
     });
     if !intact {
-        return Err(damaged("its headers are not those that were written".into()));
+        return Err(damaged("the checksum of its headers is wrong".into()));
     }
     let map = Arc::new(map);
     let batch = decode(Arc::clone(&map)).map_err(damaged)?;
     if batch.num_rows() as u64 != rows {
-        return Err(damaged(format!("it has {} rows, the manifest says {rows}", batch.num_rows())));
+        return Err(damaged(format!("it has {} rows, but the manifest says {rows}", batch.num_rows())));
     }
     Ok((batch, map))
 }
@@ -62,7 +62,7 @@ fn decode(map: Arc<Mmap>) -> std::result::Result<RecordBatch, String> {
     let length = map.len();
     let trailer: [u8; 10] = map.last_chunk().copied().ok_or("it is shorter than any Arrow file")?;
     let footer_length = read_footer_length(trailer).map_err(text)?;
-    let footer_start = (length - 10).checked_sub(footer_length).ok_or("its footer is cut off")?;
+    let footer_start = (length - 10).checked_sub(footer_length).ok_or("its footer is truncated")?;
     let footer = arrow::ipc::root_as_footer(&map[footer_start..length - 10]).map_err(|e| e.to_string())?;
     let schema = try_fb_to_schema(footer.schema().ok_or("no schema")?).map_err(text)?;
     let blocks =
@@ -73,35 +73,35 @@ fn decode(map: Arc<Mmap>) -> std::result::Result<RecordBatch, String> {
         start.checked_add(length).filter(|&end| end <= footer_start).map(|_| (start, length))
     };
     let metadata = i64::from(block.metaDataLength());
-    let whole = metadata.checked_add(block.bodyLength()).and_then(|whole| span(block.offset(), whole));
-    let (start, whole) = whole.ok_or("its record batch is cut off")?;
+    let size = metadata.checked_add(block.bodyLength()).and_then(|size| span(block.offset(), size));
+    let (start, size) = size.ok_or("its record batch is truncated")?;
     let version = footer.version();
 
     let pointer = NonNull::new(map.as_ptr().cast_mut()).ok_or("an empty map")?;
     // SAFETY: `pointer` is valid for `length` bytes for as long as the map lives, and the buffer keeps the map alive.
     let buffer = unsafe { Buffer::from_custom_allocation(pointer, length, map) };
-    let batch = buffer.slice_with_length(start, whole);
+    let batch = buffer.slice_with_length(start, size);
     check_buffers(&batch, metadata as usize)?;
     let decoder = FileDecoder::new(Arc::new(schema), version).with_require_alignment(true);
     decoder.read_record_batch(&block, &batch).map_err(text)?.ok_or_else(|| "no record batch".to_string())
 }
 
-/// That every buffer of the batch lies inside it: arrow's own decoder would panic.
+/// Checks that every buffer of the batch is within it; Arrow's decoder would panic otherwise.
 fn check_buffers(batch: &[u8], metadata: usize) -> std::result::Result<(), String> {
-    let message = batch.get(8..metadata).ok_or("its batch header is cut off")?;
+    let message = batch.get(8..metadata).ok_or("its batch header is truncated")?;
     let message = arrow::ipc::root_as_message(message).map_err(|e| e.to_string())?;
-    let header = message.header_as_record_batch().ok_or("its message is no record batch")?;
+    let header = message.header_as_record_batch().ok_or("its message is not a record batch")?;
     let body = (batch.len() - metadata) as i64;
     for buffer in header.buffers().into_iter().flatten() {
         let end = buffer.offset().checked_add(buffer.length());
         if buffer.offset() < 0 || buffer.length() < 0 || end.is_none_or(|end| end > body) {
-            return Err("a column reaches past the end".into());
+            return Err("a column extends beyond the end".into());
         }
     }
     Ok(())
 }
 
-/// Column `name` as array type `A`, without nulls.
+/// Returns column `name` as array type `A`, without nulls.
 pub(super) fn column<A: Array + Clone + 'static>(batch: &RecordBatch, path: &Path, name: &str) -> Result<A> {
     let found: Option<&ArrayRef> = batch.column_by_name(name);
     let array = found.and_then(|array| array.as_any().downcast_ref::<A>()).filter(|array| array.null_count() == 0);

@@ -2,11 +2,11 @@
 //!
 //! ```text
 //! manifest.json            counts, offsets, fingerprint, file sizes          Manifest
-//! partition.json           how good the partition is                        prepare::Quality
+//! partition.json           quality of the partitioning                       prepare::Quality
 //! part-00000/topology.arrow   in-edges of the core nodes, by destination    Topology
 //!            nodes.arrow      id, label, split, type, time                  Nodes
 //!            features.arrow   one contiguous matrix                         Features
-//!            halo.arrow       foreign in-neighbours (and their features)    Halo
+//!            halo.arrow       nodes of other partitions (and their features) Halo
 //! part-00001/…
 //! ```
 //!
@@ -54,11 +54,11 @@ pub struct Dataset {
     dir: PathBuf,
     manifest: Arc<Manifest>,
     book: Arc<PartitionBook>,
-    /// What this process knows about each file, by partition and kind.
+    /// The state of verification of each file, by partition and kind.
     states: Arc<[verify::State]>,
 }
 
-/// One partition, mapped.
+/// One memory-mapped partition.
 #[derive(Clone, Debug)]
 pub struct Partition {
     /// Its number.
@@ -74,7 +74,7 @@ pub struct Partition {
 }
 
 impl Dataset {
-    /// Opens the dataset in folder `dir`. Reads the manifest only.
+    /// Opens the dataset in folder `dir`. Reads only the manifest.
     ///
     /// # Errors
     /// See [`Manifest::read`].
@@ -82,21 +82,21 @@ impl Dataset {
         let dir = dir.as_ref().to_path_buf();
         let manifest = Manifest::read(&dir)?;
         let damaged = |reason: &str| Error::Damaged { path: dir.join(Manifest::FILE), reason: reason.into() };
-        let book =
-            PartitionBook::new(manifest.offsets.clone()).ok_or_else(|| damaged("its offsets are no partition book"))?;
+        let book = PartitionBook::new(manifest.offsets.clone())
+            .ok_or_else(|| damaged("its offsets do not start at 0, or decrease"))?;
         let sizes = || manifest.partitions.iter().zip(manifest.offsets.windows(2));
-        let whole = book.parts() == manifest.parts()
+        let valid = book.parts() == manifest.parts()
             && book.nodes() == manifest.nodes
             && manifest.nodes < u64::from(u32::MAX)
             && sizes().all(|(part, ends)| part.nodes == ends[1] - ends[0]);
-        if !whole {
-            return Err(damaged("its offsets contradict its counts"));
+        if !valid {
+            return Err(damaged("its offsets do not match its counts"));
         }
         if manifest.partitions.iter().any(|part| part.features.is_some() != (manifest.features.dim > 0)) {
-            return Err(damaged("its partitions contradict its number of features"));
+            return Err(damaged("its partitions do not match its number of features"));
         }
         if manifest.halo_features && manifest.partitions.iter().any(|part| part.halo.is_none()) {
-            return Err(damaged("it names features of foreign nodes, and a partition has none"));
+            return Err(damaged("it declares halo features, but a partition has none"));
         }
         let states = (0..FileKind::ALL.len() * book.parts()).map(|_| verify::State::default()).collect();
         Ok(Self { dir, manifest: Arc::new(manifest), book: Arc::new(book), states })
@@ -107,20 +107,20 @@ impl Dataset {
         &self.dir
     }
 
-    /// What the dataset holds.
+    /// The contents of the dataset.
     pub fn manifest(&self) -> &Manifest {
         &self.manifest
     }
 
-    /// Who owns which node.
+    /// The map from nodes to the partitions that own them.
     pub fn book(&self) -> &PartitionBook {
         &self.book
     }
 
-    /// Opens everything of partition `part`.
+    /// Opens all files of partition `part` except the halo.
     ///
     /// # Errors
-    /// [`Error::Damaged`] for a file that is not what the manifest says.
+    /// [`Error::Damaged`] for a file that does not match the manifest.
     ///
     /// # Panics
     /// When there is no such partition.
@@ -134,10 +134,10 @@ impl Dataset {
         })
     }
 
-    /// Opens the topology of partition `part`. The first time in a process, its checksum is verified and all its values are checked.
+    /// Opens the topology of partition `part`. The first call in a process verifies its checksum and checks all its values.
     ///
     /// # Errors
-    /// [`Error::Damaged`] for a file that is not what the manifest says.
+    /// [`Error::Damaged`] for a file that does not match the manifest.
     ///
     /// # Panics
     /// When there is no such partition.
@@ -148,18 +148,17 @@ impl Dataset {
         let check = !checked.load(Ordering::Relaxed);
         let topology = Topology::from_batch(&batch, &path, &self.manifest.edge_columns, self.manifest.nodes, check)?;
         if topology.num_edges() != info.edges {
-            let reason = format!("it has {} edges, the manifest says {}", topology.num_edges(), info.edges);
+            let reason = format!("it has {} edges, but the manifest says {}", topology.num_edges(), info.edges);
             return Err(Error::Damaged { path, reason });
         }
         checked.store(true, Ordering::Relaxed);
         Ok(topology)
     }
 
-    /// Opens the small node columns of partition `part`. The first time in a process, their checksum is verified and all their values
-    /// are checked.
+    /// Opens the small node columns of partition `part`. The first call in a process verifies their checksum and checks all their values.
     ///
     /// # Errors
-    /// [`Error::Damaged`] for a file that is not what the manifest says.
+    /// [`Error::Damaged`] for a file that does not match the manifest.
     ///
     /// # Panics
     /// When there is no such partition.
@@ -172,10 +171,10 @@ impl Dataset {
         Ok(nodes)
     }
 
-    /// Opens the features of partition `part`. The first time in a process, their checksum is verified.
+    /// Opens the features of partition `part`. The first call in a process verifies their checksum.
     ///
     /// # Errors
-    /// [`Error::Damaged`] for a file that is not what the manifest says.
+    /// [`Error::Damaged`] for a file that does not match the manifest.
     ///
     /// # Panics
     /// When there is no such partition.
@@ -190,11 +189,11 @@ impl Dataset {
         }
     }
 
-    /// Opens the halo of partition `part`; `None` for a dataset that an older version prepared. The first time in a process, its
-    /// checksum is verified and its nodes are checked.
+    /// Opens the halo of partition `part`; `None` for a dataset of an older version of gnnflow. The first call in a process verifies its
+    /// checksum and checks its nodes.
     ///
     /// # Errors
-    /// [`Error::Damaged`] for a file that is not what the manifest says.
+    /// [`Error::Damaged`] for a file that does not match the manifest.
     ///
     /// # Panics
     /// When there is no such partition.
@@ -209,7 +208,7 @@ impl Dataset {
             let nodes = halo.nodes();
             let in_graph = nodes.last().is_none_or(|&last| u64::from(last) < self.manifest.nodes);
             if !in_graph || !nodes.is_sorted_by(|a, b| a < b) {
-                let reason = "its nodes do not ascend, or are not in the graph".into();
+                let reason = "its nodes are not in ascending order, or not in the graph".into();
                 return Err(Error::Damaged { path, reason });
             }
             checked.store(true, Ordering::Relaxed);
@@ -217,7 +216,7 @@ impl Dataset {
         Ok(Some(halo))
     }
 
-    /// Maps a file whose checksum is right.
+    /// Verifies and maps a file.
     fn map(&self, part: usize, kind: FileKind, info: &FileInfo, rows: u64) -> Result<Mapped> {
         let (path, file) = self.open_verified(part, kind, info)?;
         let (batch, map) = mapped::map(&file, &path, info, rows)?;
@@ -227,11 +226,11 @@ impl Dataset {
     /// Compares the lengths of all files with the manifest.
     ///
     /// # Errors
-    /// [`Error::Damaged`] for the first file that is gone, too short or too long.
+    /// [`Error::Damaged`] for the first file that is missing, too short or too long.
     pub fn check_lengths(&self) -> Result<()> {
         self.files().try_for_each(|(path, info)| {
             let found = std::fs::metadata(&path).map_or(0, |meta| meta.len());
-            let reason = || format!("it has {found} bytes, the manifest says {}", info.bytes);
+            let reason = || format!("it has {found} bytes, but the manifest says {}", info.bytes);
             if found == info.bytes { Ok(()) } else { Err(Error::Damaged { reason: reason(), path }) }
         })
     }
@@ -244,14 +243,14 @@ impl Dataset {
     }
 }
 
-/// A file that is mapped, and its one record batch.
+/// A mapped file and its only record batch.
 struct Mapped {
     path: PathBuf,
     batch: RecordBatch,
     map: Arc<Mmap>,
 }
 
-/// Name of a partition's folder within the dataset's.
+/// Returns the name of a partition's folder in the dataset's folder.
 pub(crate) fn part_folder(part: usize) -> String {
     format!("part-{part:05}")
 }

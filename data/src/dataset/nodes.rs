@@ -1,4 +1,4 @@
-//! `nodes.arrow`: the user's id, label, split, type and time of a partition's core nodes.
+//! `nodes.arrow`: the user's id, label, split, type and time of each core node of a partition.
 
 use std::fmt;
 use std::path::Path;
@@ -23,7 +23,7 @@ pub(crate) mod names {
     pub(crate) const TIME: &str = "time";
 }
 
-/// The schema of `nodes.arrow`.
+/// Returns the schema of `nodes.arrow`.
 pub(crate) fn schema(ids: IdKind, labels: Option<&LabelInfo>, types: bool, times: bool) -> Schema {
     let id = match ids {
         IdKind::Int => DataType::Int64,
@@ -83,9 +83,9 @@ enum Ids {
 pub enum Labels {
     /// There are none.
     None,
-    /// One class per node; −1 = unlabelled.
+    /// One class per node; −1 = unlabeled.
     Class(ScalarBuffer<i32>),
-    /// One 0 or 1 per node and class, row by row, and the number of classes.
+    /// One 0 or 1 per node and class, row by row; and the number of classes.
     Multi(ScalarBuffer<u8>, usize),
     /// One number per node.
     Value(ScalarBuffer<f32>),
@@ -109,12 +109,12 @@ impl IdColumn<'_> {
         }
     }
 
-    /// Whether there are none.
+    /// Whether there are no ids.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Id of local node `local`, for messages.
+    /// Returns the id of local node `local` for messages.
     pub fn display(&self, local: usize) -> impl fmt::Display {
         match self {
             Self::Int(ids) => ids[local].to_string(),
@@ -124,23 +124,23 @@ impl IdColumn<'_> {
 }
 
 impl Nodes {
-    /// Nodes in memory, with ids `0..`, for tests and generated graphs.
+    /// Creates nodes in memory with ids `0..`, for tests and generated graphs.
     ///
     /// # Panics
-    /// Unless `labels` is as long as `split`.
+    /// If the lengths of `labels` and `split` differ.
     pub fn new(split: Vec<u8>, labels: Labels) -> Self {
         let n = split.len();
-        let whole = match &labels {
+        let valid = match &labels {
             Labels::None => true,
             Labels::Class(values) => values.len() == n,
             Labels::Multi(values, classes) => values.len() == n * classes,
             Labels::Value(values) => values.len() == n,
         };
-        assert!(whole, "one label per node");
+        assert!(valid, "one label per node");
         Self { ids: Ids::Int((0..n as i64).collect()), labels, split: split.into(), types: None, times: None }
     }
 
-    /// Takes the columns of `nodes.arrow`; `check` compares every value with what the manifest allows.
+    /// Reads the columns of `nodes.arrow`. If `check`, compares every value with the manifest.
     pub(super) fn from_batch(batch: &RecordBatch, path: &Path, manifest: &Manifest, check: bool) -> Result<Self> {
         let ids = match manifest.ids {
             IdKind::Int => Ids::Int(values::<Int64Type>(batch, path, names::ID)?),
@@ -158,7 +158,7 @@ impl Nodes {
                     let flags = flags.filter(|f| list.value_length() as usize == classes && f.null_count() == 0);
                     let flags = flags.ok_or_else(|| Error::Damaged {
                         path: path.to_path_buf(),
-                        reason: format!("its labels are {}, the manifest says {classes} flags", list.data_type()),
+                        reason: format!("its labels are {}, but the manifest says {classes} flags", list.data_type()),
                     })?;
                     Labels::Multi(flags.values().clone(), classes)
                 }
@@ -174,7 +174,7 @@ impl Nodes {
         Ok(nodes)
     }
 
-    /// That labels, splits and types are among those of the manifest: what they are used as indexes for has that many entries.
+    /// Checks that labels, splits and types are in the ranges of the manifest, because they are used as indexes.
     fn check(&self, manifest: &Manifest) -> std::result::Result<(), String> {
         let classes = manifest.num_classes();
         match &self.labels {
@@ -186,7 +186,7 @@ impl Nodes {
             }
             Labels::Multi(flags, _) => {
                 if let Some(flag) = flags.iter().find(|&&flag| flag > 1) {
-                    return Err(format!("the flag of a label is {flag}, and must be 0 or 1"));
+                    return Err(format!("a label flag is {flag}, but must be 0 or 1"));
                 }
             }
             Labels::None | Labels::Value(_) => {}
@@ -216,7 +216,7 @@ impl Nodes {
         &self.split
     }
 
-    /// Local ids of the nodes in split `which`, ascending.
+    /// Returns the local ids of the nodes in split `which`, ascending.
     pub fn in_split(&self, which: u8) -> Vec<u32> {
         self.split.iter().zip(0..).filter(|&(&split, _)| split == which).map(|(_, local)| local).collect()
     }
@@ -229,12 +229,12 @@ impl Nodes {
         }
     }
 
-    /// The labels, whatever their kind.
+    /// The labels of any kind.
     pub fn labels(&self) -> &Labels {
         &self.labels
     }
 
-    /// Class of each node, −1 = unlabelled, when labels are classes.
+    /// Class of each node, −1 = unlabeled; `None` if labels are not classes.
     pub fn class_labels(&self) -> Option<&[i32]> {
         match &self.labels {
             Labels::Class(labels) => Some(labels),
@@ -242,7 +242,7 @@ impl Nodes {
         }
     }
 
-    /// One 0 or 1 per node and class, row by row, and the number of classes, when nodes have many labels.
+    /// One 0 or 1 per node and class, row by row, and the number of classes; `None` for other kinds of labels.
     pub fn multi_labels(&self) -> Option<(&[u8], usize)> {
         match &self.labels {
             Labels::Multi(flags, classes) => Some((flags, *classes)),
@@ -250,7 +250,7 @@ impl Nodes {
         }
     }
 
-    /// The number to be predicted for each node, when labels are numbers.
+    /// The number to predict for each node; `None` if labels are not numbers.
     pub fn values(&self) -> Option<&[f32]> {
         match &self.labels {
             Labels::Value(values) => Some(values),
@@ -263,7 +263,7 @@ impl Nodes {
         self.types.as_deref()
     }
 
-    /// Time of each node; `i64::MIN` for one that only edges name.
+    /// Time of each node; `i64::MIN` for a node that only edges name.
     pub fn times(&self) -> Option<&[i64]> {
         self.times.as_deref()
     }

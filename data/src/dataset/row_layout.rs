@@ -1,4 +1,4 @@
-//! How a row of features is stored: stretches of columns, each in a type of its own.
+//! The layout of a stored row of features: stretches of columns, each with its own type.
 
 use std::fmt;
 
@@ -9,17 +9,17 @@ use serde::{Deserialize, Serialize};
 
 use crate::source::FeatureDtype;
 
-/// Neighboring columns that are stored in one type.
+/// Adjacent columns that are stored in one type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stretch {
-    /// How many.
+    /// Number of columns.
     pub columns: usize,
     /// Their type.
     pub dtype: FeatureDtype,
 }
 
-/// How the numbers of a row are stored: one stretch after another, without gaps. Every type is a multiple of two bytes, and so
-/// is every row.
+/// The layout of a stored row: one stretch after another, without gaps. The size of every type, and therefore of every row, is a
+/// multiple of two bytes.
 ///
 /// ```
 /// use gnnflow_data::dataset::RowLayout;
@@ -37,7 +37,7 @@ pub struct Stretch {
 pub struct RowLayout(Vec<Stretch>);
 
 impl RowLayout {
-    /// So many columns of each type, in this order.
+    /// Creates a layout from numbers of columns and their types, in order.
     pub fn new(stretches: impl IntoIterator<Item = (usize, FeatureDtype)>) -> Self {
         let mut merged: Vec<Stretch> = Vec::new();
         for (columns, dtype) in stretches.into_iter().filter(|&(columns, _)| columns > 0) {
@@ -49,22 +49,22 @@ impl RowLayout {
         Self(merged)
     }
 
-    /// The stretches: none of no columns, and no two neighbors of one type.
+    /// The stretches. None is empty, and adjacent ones have different types.
     pub fn stretches(&self) -> &[Stretch] {
         &self.0
     }
 
-    /// Numbers in a row.
+    /// Number of values per row.
     pub fn dim(&self) -> usize {
         self.0.iter().map(|stretch| stretch.columns).sum()
     }
 
-    /// Bytes of a row.
+    /// Size of a row in bytes.
     pub fn row_bytes(&self) -> usize {
         self.0.iter().map(|stretch| stretch.columns * stretch.dtype.size()).sum()
     }
 
-    /// The type of all columns; `None` where they have several. Of no columns: `f32`.
+    /// The type of all columns; `None` if they have several types; `f32` for no columns.
     pub fn dtype(&self) -> Option<FeatureDtype> {
         match self.0[..] {
             [] => Some(FeatureDtype::F32),
@@ -73,36 +73,36 @@ impl RowLayout {
         }
     }
 
-    /// The numbers of whole rows as `f32`.
+    /// Converts whole rows to `f32`.
     ///
     /// # Panics
-    /// Unless `rows` is as many whole rows as `into`.
+    /// If the numbers of rows in `rows` and `into` differ.
     pub fn widen(&self, rows: &[u8], into: &mut [f32]) {
         let (dim, bytes) = (self.dim(), self.row_bytes());
-        assert_eq!(rows.len() * dim, into.len() * bytes, "as many rows");
+        assert_eq!(rows.len() * dim, into.len() * bytes, "equal numbers of rows");
         for (row, into) in rows.chunks_exact(bytes.max(1)).zip(into.chunks_exact_mut(dim.max(1))) {
             let (mut row, mut into) = (row, into);
             for Stretch { columns, dtype } in &self.0 {
                 let (numbers, rest) = row.split_at(columns * dtype.size());
                 let (wide, after) = into.split_at_mut(*columns);
                 match dtype {
-                    // Behind an odd number of halves, they lie at no multiple of four.
+                    // After an odd number of 16-bit values, these bytes are not aligned to four.
                     FeatureDtype::F32 => bytemuck::cast_slice_mut(wide).copy_from_slice(numbers),
-                    FeatureDtype::F16 => halves(numbers, wide, <[f16]>::convert_to_f32_slice, f16::to_f32),
-                    FeatureDtype::Bf16 => halves(numbers, wide, <[bf16]>::convert_to_f32_slice, bf16::to_f32),
+                    FeatureDtype::F16 => widen_halves(numbers, wide, <[f16]>::convert_to_f32_slice, f16::to_f32),
+                    FeatureDtype::Bf16 => widen_halves(numbers, wide, <[bf16]>::convert_to_f32_slice, bf16::to_f32),
                 }
                 (row, into) = (rest, after);
             }
         }
     }
 
-    /// The bytes of whole rows.
+    /// Converts whole rows to their stored bytes.
     ///
     /// # Errors
-    /// The position of the first number that is not finite as `f16`, where it is stored as such.
+    /// The position of the first number that is stored as `f16` and not finite as such.
     ///
     /// # Panics
-    /// Unless `rows` is whole rows.
+    /// If `rows` is not a whole number of rows.
     pub fn narrow(&self, rows: &[f32]) -> Result<Vec<u8>, usize> {
         let dim = self.dim();
         assert!(rows.len().is_multiple_of(dim.max(1)), "whole rows");
@@ -138,8 +138,8 @@ impl RowLayout {
     }
 }
 
-/// Widens 16-bit numbers: all at once where they are aligned, as they are but for bytes from the network.
-fn halves<T: Pod>(bytes: &[u8], into: &mut [f32], all: impl Fn(&[T], &mut [f32]), one: impl Fn(T) -> f32) {
+/// Converts 16-bit numbers to `f32`, in one call if they are aligned. Only bytes from the network may be unaligned.
+fn widen_halves<T: Pod>(bytes: &[u8], into: &mut [f32], all: impl Fn(&[T], &mut [f32]), one: impl Fn(T) -> f32) {
     match bytemuck::try_cast_slice(bytes) {
         Ok(numbers) => all(numbers, into),
         Err(_) => {
@@ -163,7 +163,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rows_come_back_as_a_plain_loop_rounds_them() {
+    fn stored_rows_equal_rows_rounded_by_a_plain_loop() {
         for stretches in
             [vec![(3, F32)], vec![(3, Bf16), (2, F32), (1, F16)], vec![(5, F16)], vec![(0, F16), (2, F32), (2, F32)]]
         {
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_named_by_its_place() {
+    fn overflowing_f16_value_is_refused_with_its_position() {
         let layout = RowLayout::new([(2, F32), (1, F16)]);
         assert_eq!(layout.narrow(&[1e9, 1e9, 1.0, 0.0, 0.0, 1e6]), Err(5));
         assert_eq!(RowLayout::new([]).narrow(&[]), Ok(vec![]));

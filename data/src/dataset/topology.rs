@@ -1,4 +1,4 @@
-//! `topology.arrow`: the in-edges of a partition's core nodes, by destination (CSC).
+//! `topology.arrow`: the in-edges of a partition's core nodes, by destination (compressed sparse columns, CSC).
 
 use std::path::Path;
 
@@ -24,14 +24,14 @@ pub(crate) mod names {
 
 /// In-edges of the core nodes of one partition.
 ///
-/// In-neighbors of local node `v` are `indices[indptr[v]..indptr[v + 1]]`: **global** ids, ascending. Everything here was
-/// checked when it was opened or built, once per process: `indptr` starts at 0, never decreases and ends at the number of edges;
-/// every index is below the graph's number of nodes; the optional columns are as long as `indices`. Cloning is cheap.
+/// In-neighbors of local node `v` are `indices[indptr[v]..indptr[v + 1]]`: **global** ids, ascending. All values are checked when they
+/// are opened (once per process) or built. `indptr` starts at 0, never decreases and ends at the number of edges. Every index is below
+/// the graph's number of nodes. The optional columns are as long as `indices`. Cloning is cheap.
 ///
 /// ```
 /// use gnnflow_data::dataset::Topology;
 ///
-/// // Node 0 hears from 1 and 2, node 1 from nobody.
+/// // Node 0 has in-edges from 1 and 2, node 1 has none.
 /// let topology = Topology::new(vec![0, 2, 2], vec![1, 2], 3).unwrap();
 /// assert_eq!(topology.neighbors(0), [1, 2]);
 /// assert!(topology.neighbors(1).is_empty());
@@ -49,13 +49,13 @@ pub struct Topology {
 }
 
 impl Topology {
-    /// A topology in memory, without optional columns, of a graph with `num_nodes` nodes in all.
+    /// Creates a topology in memory without optional columns. `num_nodes` is the number of nodes of the whole graph.
     ///
     /// # Errors
-    /// What is wrong with the arrays.
+    /// A description of an invalid array.
     pub fn new(indptr: Vec<i64>, indices: Vec<u32>, num_nodes: u64) -> std::result::Result<Self, String> {
-        let whole = indptr.first() == Some(&0) && indptr.is_sorted() && indptr.last() == Some(&(indices.len() as i64));
-        if !whole {
+        let valid = indptr.first() == Some(&0) && indptr.is_sorted() && indptr.last() == Some(&(indices.len() as i64));
+        if !valid {
             return Err("indptr must start at 0, never decrease, and end at the number of edges".into());
         }
         check_indices(&indices, num_nodes)?;
@@ -64,7 +64,7 @@ impl Topology {
         Ok(Self { indptr, indices, weights, edge_types, times, splits: None, labels: None, features: None })
     }
 
-    /// The same topology with edge weights.
+    /// Returns the same topology with edge weights.
     ///
     /// # Panics
     /// Unless there is one weight per edge.
@@ -74,7 +74,7 @@ impl Topology {
         self
     }
 
-    /// The same topology with edge types.
+    /// Returns the same topology with edge types.
     ///
     /// # Panics
     /// Unless there is one type per edge.
@@ -84,17 +84,7 @@ impl Topology {
         self
     }
 
-    /// The same topology with edge times.
-    ///
-    /// # Panics
-    /// Unless there is one time per edge.
-    pub fn with_times(mut self, times: Vec<i64>) -> Self {
-        assert_eq!(times.len(), self.indices.len(), "one time per edge");
-        self.times = Some(times.into());
-        self
-    }
-
-    /// The same topology with edge splits, see [`split`](super::split).
+    /// Returns the same topology with edge splits, see [`split`](super::split).
     ///
     /// # Panics
     /// Unless there is one split per edge.
@@ -104,17 +94,7 @@ impl Topology {
         self
     }
 
-    /// The same topology with classes of edges; −1 = unlabelled.
-    ///
-    /// # Panics
-    /// Unless there is one label per edge.
-    pub fn with_labels(mut self, labels: Vec<i32>) -> Self {
-        assert_eq!(labels.len(), self.indices.len(), "one label per edge");
-        self.labels = Some(labels.into());
-        self
-    }
-
-    /// The same topology with edge features, row by row.
+    /// Returns the same topology with edge features, row by row.
     ///
     /// # Panics
     /// Unless there are `width` values per edge.
@@ -124,7 +104,7 @@ impl Topology {
         self
     }
 
-    /// Takes the columns of `topology.arrow`; `check` reads every index.
+    /// Reads the columns of `topology.arrow`. If `check`, compares every value with the manifest.
     pub(super) fn from_batch(
         batch: &RecordBatch,
         path: &Path,
@@ -138,8 +118,8 @@ impl Topology {
         let damaged = |reason: String| Error::Damaged { path: path.to_path_buf(), reason };
         let values = |name: &str| -> Result<_> {
             let list: LargeListArray = column(batch, path, name)?;
-            let whole = list.offsets().inner() == &indptr && list.values().len() as i64 == edges;
-            whole.then(|| list.values().clone()).ok_or_else(|| damaged(format!("column \"{name}\" is cut off")))
+            let valid = list.offsets().inner() == &indptr && list.values().len() as i64 == edges;
+            valid.then(|| list.values().clone()).ok_or_else(|| damaged(format!("column \"{name}\" is truncated")))
         };
         if indptr[0] != 0 {
             return Err(damaged("its first offset is not 0".into()));
@@ -185,7 +165,7 @@ impl Topology {
             let lists = values(names::FEATURES)?;
             let lists = lists.as_any().downcast_ref::<FixedSizeListArray>();
             let rows = lists.filter(|lists| lists.value_length() as usize == columns.features);
-            let rows = rows.ok_or_else(|| damaged(format!("column \"{}\" has another width", names::FEATURES)))?;
+            let rows = rows.ok_or_else(|| damaged(format!("column \"{}\" has the wrong width", names::FEATURES)))?;
             Ok((primitive::<Float32Type>(rows.values(), path, names::FEATURES)?, columns.features))
         });
         Ok(Self {
@@ -210,13 +190,13 @@ impl Topology {
         self.indices.len() as u64
     }
 
-    /// Edges of local node `v` are `indptr[v]..indptr[v + 1]`.
+    /// The edges of local node `v` are `indptr[v]..indptr[v + 1]`.
     #[inline]
     pub fn indptr(&self) -> &[i64] {
         &self.indptr
     }
 
-    /// The global id of each edge's source.
+    /// Global id of each edge's source.
     #[inline]
     pub fn indices(&self) -> &[u32] {
         &self.indices
@@ -228,7 +208,7 @@ impl Topology {
         &self.indices[self.edge_range(local)]
     }
 
-    /// Positions of the in-edges of local node `local` in all edge columns.
+    /// Positions of the in-edges of local node `local` in all columns of edges.
     #[inline]
     pub fn edge_range(&self, local: usize) -> std::ops::Range<usize> {
         self.indptr[local] as usize..self.indptr[local + 1] as usize
@@ -260,12 +240,12 @@ impl Topology {
         self.splits.as_deref()
     }
 
-    /// Class of each edge; −1 = unlabelled.
+    /// Class of each edge; −1 = unlabeled.
     pub fn labels(&self) -> Option<&[i32]> {
         self.labels.as_deref()
     }
 
-    /// Features of the edges, row by row, and their width.
+    /// Features of the edges, row by row, and the number of values per row.
     pub fn edge_features(&self) -> Option<(&[f32], usize)> {
         self.features.as_ref().map(|(values, width)| (&values[..], *width))
     }
@@ -286,7 +266,7 @@ fn primitive<T: ArrowPrimitiveType>(array: &dyn Array, path: &Path, name: &str) 
     let array = array.as_any().downcast_ref::<PrimitiveArray<T>>().filter(|array| array.null_count() == 0);
     array.map(|array| array.values().clone()).ok_or_else(|| Error::Damaged {
         path: path.to_path_buf(),
-        reason: format!("column \"{name}\" holds another type than {}", T::DATA_TYPE),
+        reason: format!("column \"{name}\" is not of type {}", T::DATA_TYPE),
     })
 }
 
@@ -295,7 +275,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn broken_arrays_are_refused() {
+    fn new_refuses_invalid_arrays() {
         for (indptr, indices, nodes) in [
             (vec![], vec![], 1),
             (vec![1, 1], vec![0], 1),

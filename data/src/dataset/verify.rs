@@ -1,7 +1,7 @@
-//! Verification: compares the content of a dataset's files with the checksums in the manifest.
+//! Compares the content of a dataset's files with the checksums in the manifest.
 //!
-//! A process verifies a file once, before anything in it is interpreted. [`Dataset::verify_files`] does that ahead of use, for many
-//! files at once. A file that was not verified ahead is verified when it is opened.
+//! A process verifies a file once, before it interprets anything in it. [`Dataset::verify_files`] verifies many files before their use. A
+//! file that was not verified before is verified when it is opened.
 
 use std::fs::{File, Metadata};
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -18,11 +18,11 @@ use crate::progress::Progress;
 
 /// Bytes that a thread reads at a time.
 const CHUNK: usize = 1 << 20;
-/// Less than this is verified without a progress report.
+/// Verifier of fewer bytes than this reports no progress.
 const REPORTED: u64 = 256 << 20;
 
-/// A kind of file: every partition has at most one of each. In the order in which files are verified: the topology, which training reads
-/// most, is then the most likely to be left in the page cache.
+/// A kind of file: every partition has at most one of each. Files are verified in this order. The topology is last because training
+/// reads it most, and the files verified last are the most likely to stay in the page cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum FileKind {
     /// `features.arrow`.
@@ -49,7 +49,7 @@ impl FileKind {
         }
     }
 
-    /// What the manifest says about the partition's file of this kind; `None` if there is no such file.
+    /// Returns what the manifest says about the partition's file of this kind; `None` if the partition has no such file.
     pub(crate) fn info(self, part: &PartitionInfo) -> Option<FileInfo> {
         match self {
             Self::Features => part.features,
@@ -75,10 +75,10 @@ impl Identity {
     }
 }
 
-/// What this process knows about each file of a dataset.
+/// The state of verification of one file.
 #[derive(Debug, Default)]
 pub(super) struct State {
-    /// The file whose checksum was right.
+    /// The file that was verified.
     verified: Mutex<Option<Identity>>,
     /// Whether its values have been checked against the manifest.
     pub(super) checked: AtomicBool,
@@ -86,12 +86,11 @@ pub(super) struct State {
 
 impl State {
     fn verified(&self) -> std::sync::MutexGuard<'_, Option<Identity>> {
-        // The guarded value is written in one step, so a panic elsewhere leaves it whole.
+        // The guarded value is written in one step, so a panic leaves it valid.
         self.verified.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A file that is to be verified.
 struct Target {
     part: usize,
     kind: FileKind,
@@ -100,15 +99,15 @@ struct Target {
     identity: Identity,
     /// Number of its first chunk, counted over all files.
     first: usize,
-    /// Chunks that are still to be read.
-    left: AtomicUsize,
+    /// Number of chunks that are not read yet.
+    unread: AtomicUsize,
 }
 
 impl Dataset {
     /// Reads all files and compares their checksums with the manifest.
     ///
     /// # Errors
-    /// [`Error::Damaged`] for a file that is not what was written.
+    /// [`Error::Damaged`] for a file with another content.
     pub fn verify(&self, progress: &dyn Progress) -> Result<()> {
         self.check_lengths()?;
         for state in self.states.iter() {
@@ -120,14 +119,14 @@ impl Dataset {
         self.verify_files(&all, progress)
     }
 
-    /// Reads the named files that this process has not verified yet, on all threads, and compares their checksums with the manifest.
-    /// Names of files that the dataset does not have are passed over.
+    /// Reads those of `files` that this process has not verified yet, on all threads, and compares their checksums with the manifest. Ignores
+    /// files that the dataset does not have.
     ///
     /// # Errors
-    /// [`Error::Damaged`] for a file that is not what was written.
+    /// [`Error::Damaged`] for a file with another content.
     ///
     /// # Panics
-    /// When there is no such partition.
+    /// If a partition does not exist.
     pub fn verify_files(&self, files: &[(usize, FileKind)], progress: &dyn Progress) -> Result<()> {
         let mut files = files.to_vec();
         files.sort_unstable_by_key(|&(part, kind)| (kind, part));
@@ -142,14 +141,14 @@ impl Dataset {
                 continue;
             }
             let own = info.bytes.div_ceil(CHUNK as u64) as usize;
-            targets.push(Target { part, kind, path, info, identity, first: chunks, left: AtomicUsize::new(own) });
+            targets.push(Target { part, kind, path, info, identity, first: chunks, unread: AtomicUsize::new(own) });
             (chunks, bytes) = (chunks + own, bytes + info.bytes);
         }
         let reported = bytes >= REPORTED;
         if reported {
             progress.stage("verifying checksums", Some(bytes), "bytes");
         }
-        let work = Work {
+        let verifier = Verifier {
             targets: &targets,
             checksums: (0..chunks).map(|_| AtomicU32::new(0)).collect(),
             next: AtomicUsize::new(0),
@@ -157,12 +156,12 @@ impl Dataset {
             progress,
         };
         let threads = rayon::current_num_threads();
-        let ended: Vec<Result<()>> = (0..threads).into_par_iter().with_max_len(1).map(|_| work.run()).collect();
-        if work.failed.load(Ordering::Relaxed) {
-            // The first file in order with a wrong checksum is named, whichever thread found one first.
-            targets.iter().try_for_each(|target| work.judge(target))?;
+        let results: Vec<Result<()>> = (0..threads).into_par_iter().with_max_len(1).map(|_| verifier.run()).collect();
+        if verifier.failed.load(Ordering::Relaxed) {
+            // Reports the first file in order with a wrong checksum, not the first in time.
+            targets.iter().try_for_each(|target| verifier.compare_target(target))?;
         }
-        ended.into_iter().collect::<Result<()>>()?;
+        results.into_iter().collect::<Result<()>>()?;
         for Target { part, kind, identity, .. } in &targets {
             *self.state(*part, *kind).verified() = Some(*identity);
         }
@@ -172,13 +171,13 @@ impl Dataset {
         Ok(())
     }
 
-    /// Opens a file; verifies it first, on this thread, unless this process has done so already. Others that open the file meanwhile
-    /// wait.
+    /// Opens a file. Verifies it first, on this thread, unless this process has already verified it. Threads that open the same file
+    /// concurrently wait.
     pub(crate) fn open_verified(&self, part: usize, kind: FileKind, info: &FileInfo) -> Result<(PathBuf, File)> {
         let path = self.file(part, kind);
         let (file, identity) = open(&path, info)?;
         let state = self.state(part, kind);
-        // Nothing in here waits for another thread: a thread of a pool must not wait for work of its own pool with the lock held.
+        // With the lock held, nothing waits for another thread: otherwise, a thread of a pool could wait for work of its own pool.
         let mut verified = state.verified();
         if *verified != Some(identity) {
             state.checked.store(false, Ordering::Relaxed);
@@ -199,7 +198,7 @@ impl Dataset {
         Ok((path, file))
     }
 
-    /// Takes over what this process knows about files that are also files of `older`.
+    /// Copies the state of verification of those files that are also files of `older`.
     pub(crate) fn inherit(&self, older: &Self) {
         let both = self.manifest.partitions.iter().zip(&older.manifest.partitions).enumerate();
         for (part, (own, old)) in both {
@@ -218,18 +217,18 @@ impl Dataset {
     }
 }
 
-/// Files that several threads read together, chunk after chunk.
-struct Work<'a> {
+/// Files that several threads read together, chunk by chunk.
+struct Verifier<'a> {
     targets: &'a [Target],
-    /// By chunk, over all files.
+    /// Checksums by chunk, over all files.
     checksums: Vec<AtomicU32>,
     next: AtomicUsize,
     failed: AtomicBool,
     progress: &'a dyn Progress,
 }
 
-impl Work<'_> {
-    /// Reads chunks until all have been read, or a thread has met damage.
+impl Verifier<'_> {
+    /// Reads chunks until all have been read or an error or damage was found.
     fn run(&self) -> Result<()> {
         let mut buffer = vec![0; CHUNK];
         let mut open_file: Option<(usize, File)> = None;
@@ -262,17 +261,17 @@ impl Work<'_> {
                     return Err(error);
                 }
             }
-            // The thread that has read a file's last chunk sees what the others have read of it.
-            if target.left.fetch_sub(1, Ordering::AcqRel) == 1 && self.judge(target).is_err() {
+            // `AcqRel`: the thread that reads the last chunk of a file sees the checksums of all its chunks.
+            if target.unread.fetch_sub(1, Ordering::AcqRel) == 1 && self.compare_target(target).is_err() {
                 self.failed.store(true, Ordering::Relaxed);
             }
         }
         Ok(())
     }
 
-    /// Compares the checksum of a file that was read to its end; says nothing about others.
-    fn judge(&self, target: &Target) -> Result<()> {
-        if target.left.load(Ordering::Acquire) > 0 {
+    /// Compares the checksum of a file that was read completely. Returns `Ok` for an incompletely read file.
+    fn compare_target(&self, target: &Target) -> Result<()> {
+        if target.unread.load(Ordering::Acquire) > 0 {
             return Ok(());
         }
         let mut crc = crc32fast::Hasher::new();
@@ -289,7 +288,7 @@ impl Work<'_> {
     }
 }
 
-/// Opens a file that is as long as the manifest says.
+/// Opens a file and checks its length against the manifest.
 fn open(path: &Path, info: &FileInfo) -> Result<(File, Identity)> {
     let (file, metadata) = mapped::open_file(path, info)?;
     Ok((file, Identity::of(&metadata)))

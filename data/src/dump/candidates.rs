@@ -1,5 +1,4 @@
-//! A user's own candidates for the ends of edges: a table of sources, of the nodes that may be their other ends, and perhaps of the
-//! edges that they are for.
+//! A user's candidates for ranking: a table of sources, of candidate destinations and, optionally, of the edges that they belong to.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -12,26 +11,26 @@ use crate::dataset::{Dataset, IdColumn};
 use crate::error::{Error, Result};
 use crate::source::{RETRY, expand};
 
-/// Rows of a chunk at most.
+/// Maximum number of rows of a chunk.
 const CHUNK: usize = 1 << 16;
-/// Columns: the source, the candidate, and, where candidates are an edge's own, its destination.
+/// Columns: the source, the candidate and, if candidates belong to single edges, the destination of the edge.
 const SRC: &str = "src";
 const CANDIDATE: &str = "candidate";
 const DST: &str = "dst";
 
-/// Where a user's candidates stand.
+/// The files of a user's candidates.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CandidateTable {
     /// Parquet files, folders of them, or URLs, as in [`GraphSource::nodes`](crate::GraphSource::nodes).
     pub files: Vec<PathBuf>,
 }
 
-/// What such a table says, in global ids.
+/// The content of such a table, in global ids.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Candidates {
-    /// For all edges from a source.
+    /// Candidates for all edges from a source.
     OfSources(HashMap<u32, Vec<u32>>),
-    /// For one edge each: from, to.
+    /// Candidates for one edge each: source, destination.
     OfEdges(HashMap<(u32, u32), Vec<u32>>),
 }
 
@@ -39,11 +38,11 @@ impl CandidateTable {
     /// The key of a pipeline that names the files.
     pub const ROLE: &str = "train.link.eval_negative_dstnode";
 
-    /// The candidates, in the order of the rows. The table has the columns `src` and `candidate`, ids as in the node files; with a column
-    /// `dst`, candidates are for the edge between both.
+    /// Returns the candidates, in the order of the rows. The table has the columns `src` and `candidate`, with ids as in the node files. If it
+    /// has a column `dst`, the candidates are for the edge from `src` to `dst`.
     ///
     /// # Errors
-    /// A missing or broken file or column, a null, an id that is no node's; each with its place.
+    /// A missing or broken file or column, a null, or an id that is not the id of a node; each with its place.
     pub fn read(&self, dataset: &Dataset) -> Result<Candidates> {
         let table = Table::open(&expand(&self.files, Self::ROLE, RETRY)?, Self::ROLE)?;
         let kind = dataset.manifest().ids;
@@ -53,7 +52,7 @@ impl CandidateTable {
             columns.push(DST);
         }
         for column in &columns {
-            values::id_kind(&table, column, Self::ROLE, Some(kind)).map_err(own_words)?;
+            values::id_kind(&table, column, Self::ROLE, Some(kind)).map_err(with_own_keys)?;
         }
         let nodes = Nodes::of(dataset)?;
         let read = |chunk: Chunk| columns.iter().map(|name| nodes.column(&chunk, name)).collect::<Result<Vec<_>>>();
@@ -71,8 +70,8 @@ impl CandidateTable {
     }
 }
 
-/// Errors about columns speak of a dump's; these have names of their own.
-fn own_words(error: Error) -> Error {
+/// Replaces the keys of a dump's columns in an error by the key of this table.
+fn with_own_keys(error: Error) -> Error {
     let (path, reason) = match error {
         Error::MissingColumn { path, column, available, .. } => {
             (path, format!("no column \"{column}\" ({}); it has {available:?}", CandidateTable::ROLE))
@@ -85,7 +84,7 @@ fn own_words(error: Error) -> Error {
     Error::File { path, reason }
 }
 
-/// Global ids of nodes by the user's.
+/// Global ids by the user's ids.
 enum Nodes {
     Int(HashMap<i64, u32>),
     Text(HashMap<String, u32>),
@@ -114,7 +113,7 @@ impl Nodes {
         let unknown = |i: usize| Error::Value {
             place: chunk.origin.place(i, name),
             value: ids.show(i),
-            wanted: "a node's id".into(),
+            wanted: "the id of a node".into(),
         };
         (0..ids.len()).map(|i| find(i).ok_or_else(|| unknown(i))).collect()
     }

@@ -1,4 +1,4 @@
-//! Edges of a dump, a chunk at a time.
+//! Reads the edges of a dump in chunks.
 
 use arrow::array::{AsArray, LargeStringArray};
 use arrow::datatypes::{DataType, Int64Type};
@@ -10,7 +10,7 @@ use crate::dataset::IdKind;
 use crate::error::{Error, Result};
 use crate::source::GraphSource;
 
-/// Rows of a chunk at most.
+/// Maximum number of rows of a chunk.
 const CHUNK: usize = 1 << 15;
 
 /// Reads the edge files of a dump.
@@ -41,7 +41,7 @@ pub struct EdgeReader {
     named_types: bool,
 }
 
-/// Some edges.
+/// A chunk of edges.
 pub struct EdgeChunk {
     pub(crate) origin: Origin,
     /// Row of the first edge, counted over all files.
@@ -64,18 +64,18 @@ pub struct EdgeChunk {
     pub labels: Option<EdgeLabels>,
 }
 
-/// Labels of edges as they stand in the dump.
+/// Labels of edges as in the dump.
 #[derive(Clone, Debug)]
 pub enum EdgeLabels {
-    /// Classes; −1 = unlabelled.
+    /// Classes; −1 = unlabeled.
     Class(Vec<i32>),
-    /// Names of classes; null = unlabelled.
+    /// Names of classes; null = unlabeled.
     Name(LargeStringArray),
 }
 
 impl EdgeReader {
-    /// Opens the files and checks that the columns are there and of types that can be used. `ids` is the kind that the
-    /// nodes' ids have, when it is known.
+    /// Opens the files and checks that the columns exist and have usable types. `ids` is the kind of the nodes' ids, if it is
+    /// known.
     ///
     /// # Errors
     /// A missing or broken file, a missing column, a column of the wrong type.
@@ -142,11 +142,11 @@ impl EdgeReader {
         self.features.width()
     }
 
-    /// Reads all columns: `map` runs in parallel, `consume` in the order of the dump. Neither depends on the number of
-    /// threads: chunks end at fixed rows.
+    /// Reads all columns. `map` runs in parallel, `consume` in the order of the dump. The chunks are the same for any number
+    /// of threads.
     ///
     /// # Errors
-    /// What is wrong with the data, and where; or what `map` or `consume` returned.
+    /// An error in the data, with its place; or an error of `map` or `consume`.
     pub fn for_each<T: Send>(
         &self,
         map: impl Fn(EdgeChunk) -> Result<T> + Sync,
@@ -158,7 +158,7 @@ impl EdgeReader {
     /// Reads the endpoints only.
     ///
     /// # Errors
-    /// As [`EdgeReader::for_each`].
+    /// Those of [`EdgeReader::for_each`].
     pub fn for_each_pair<T: Send>(
         &self,
         map: impl Fn(EdgeChunk) -> Result<T> + Sync,
@@ -167,22 +167,21 @@ impl EdgeReader {
         self.table.scan(&[&self.src, &self.dst], CHUNK, |chunk| map(self.ends(&chunk)?), consume)
     }
 
-    /// Bytes that a reading thread holds ahead of what it decodes, at most: none, when all files are on this machine.
+    /// Returns the maximum number of bytes that a reading thread prefetches: 0 if all files are local.
     pub(crate) fn read_ahead(&self) -> u64 {
         self.table.read_ahead()
     }
 
-    /// Number of units of reading: row groups.
+    /// Number of units of reading (row groups).
     pub(crate) fn units(&self) -> usize {
         self.table.units()
     }
 
-    /// Rows of a unit.
     pub(crate) fn unit_rows(&self, unit: usize) -> u64 {
         self.table.unit_rows(unit)
     }
 
-    /// Reads one unit as [`EdgeReader::for_each`] reads all; `send` tells whether to go on.
+    /// Reads one unit like [`EdgeReader::for_each`]. `send` returns whether to continue.
     pub(crate) fn read_all<T>(
         &self,
         unit: usize,
@@ -239,12 +238,12 @@ impl EdgeReader {
         (CHUNK * 16 / (16 + 4 * self.features.width())).max(64)
     }
 
-    /// The place of a row counted over all files.
+    /// Returns the place of a row, which is counted over all files.
     pub(crate) fn place(&self, row: u64) -> Box<crate::error::Place> {
         self.table.place(row, &self.src)
     }
 
-    /// Name of the source column, and of the destination column.
+    /// Names of the source column and of the destination column.
     pub(crate) fn end_names(&self) -> [&str; 2] {
         [&self.src, &self.dst]
     }
@@ -283,7 +282,7 @@ impl EdgeReader {
     }
 }
 
-/// Checks that a label column holds classes, or names of them.
+/// Checks that a label column holds classes or their names.
 fn check_labels(table: &Table, name: &str) -> Result<()> {
     let mut text = None;
     table.column_type(name, "edge_label", |found| {
@@ -298,7 +297,6 @@ fn check_labels(table: &Table, name: &str) -> Result<()> {
     })
 }
 
-/// A column of labels.
 fn labels(chunk: &Chunk, name: &str) -> Result<EdgeLabels> {
     let (origin, array) = (&chunk.origin, chunk.column(name)?);
     if values::is_text(array.data_type()) {
@@ -310,7 +308,7 @@ fn labels(chunk: &Chunk, name: &str) -> Result<EdgeLabels> {
         value => Err(Error::Value {
             place: origin.place(row, name),
             value: value.to_string(),
-            wanted: format!("a class in 0..{MAX_CLASSES} (or -1 for an edge without label)"),
+            wanted: format!("a class in 0..{MAX_CLASSES} (or -1 for an unlabeled edge)"),
         }),
     };
     let classes = integers.as_primitive::<Int64Type>().iter().enumerate().map(class).collect::<Result<_>>()?;

@@ -1,4 +1,4 @@
-//! One Parquet file of a dump, wherever it is.
+//! A Parquet file of a dump, on disk or in an object store.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -12,10 +12,10 @@ use rayon::prelude::*;
 use crate::error::{Error, Result};
 use crate::store::{Object, Tail, tails};
 
-/// Files whose footers are read at a time.
-const AT_ONCE: usize = 64;
+/// Number of files whose footers are read concurrently.
+const CONCURRENT: usize = 64;
 
-/// A Parquet file: on this machine, or an object in a store whose content is pinned.
+/// A Parquet file: a local file, or an object in a store at a fixed version.
 #[derive(Clone)]
 pub struct DumpFile(Place);
 
@@ -40,7 +40,7 @@ impl DumpFile {
         Self(Place::Remote(object))
     }
 
-    /// Its path, or its URL as the user wrote it (with the object's name, when that was a prefix).
+    /// Returns the path, or the URL as the user wrote it. For an object below a prefix, the URL includes the object's name.
     pub fn path(&self) -> &Path {
         match &self.0 {
             Place::Local(path) => path,
@@ -48,7 +48,7 @@ impl DumpFile {
         }
     }
 
-    /// The object, unless the file is on this machine.
+    /// Returns the object, or `None` for a local file.
     pub(crate) fn object(&self) -> Option<&Arc<Object>> {
         match &self.0 {
             Place::Local(_) => None,
@@ -56,12 +56,12 @@ impl DumpFile {
         }
     }
 
-    /// Of an object, what its store tells its content by: length and ETag. `None` for a file on this machine.
+    /// Returns the length and the ETag of an object; `None` for a local file.
     pub fn version(&self) -> Option<String> {
         self.object().map(|object| format!("{} {}", object.bytes(), object.version()))
     }
 
-    /// Its size.
+    /// Returns the size in bytes.
     ///
     /// # Errors
     /// A file that cannot be read.
@@ -72,16 +72,16 @@ impl DumpFile {
         }
     }
 
-    /// The names of its columns.
+    /// Returns the names of the columns.
     ///
     /// # Errors
-    /// A file or object that cannot be read, or is no Parquet file.
+    /// When the file or object cannot be read or is not a Parquet file.
     pub fn column_names(&self, role: &'static str) -> Result<Vec<String>> {
         let metadata = Self::metadata(std::slice::from_ref(self), role)?;
         Ok(metadata.iter().flat_map(|footer| footer.schema().fields()).map(|field| field.name().clone()).collect())
     }
 
-    /// Opens a file of this machine; that of an object is a bug.
+    /// Opens a local file. Returns [`Error::Bug`] for an object.
     pub(super) fn open(&self, role: &'static str) -> Result<File> {
         let Place::Local(path) = &self.0 else {
             return Err(Error::Bug(format!("{} was not fetched", self.path().display())));
@@ -92,16 +92,16 @@ impl DumpFile {
         })
     }
 
-    /// The footers of files, in their order.
+    /// Returns the footers of files, in the same order.
     pub(crate) fn metadata(files: &[Self], role: &'static str) -> Result<Vec<ArrowReaderMetadata>> {
         let mut footers = Vec::with_capacity(files.len());
-        for files in files.chunks(AT_ONCE) {
+        for files in files.chunks(CONCURRENT) {
             let read = |(file, tail): (&Self, Option<Tail>)| match tail {
                 Some(tail) => file.footer(&tail),
                 None => file.footer(&file.open(role)?),
             };
             let some: Vec<Result<ArrowReaderMetadata>> = files.par_iter().zip(Self::tails(files)?).map(read).collect();
-            // The first error in order, not in time.
+            // Returns the first error in the order of the files, not the first in time.
             for footer in some {
                 footers.push(footer?);
             }
@@ -109,7 +109,7 @@ impl DumpFile {
         Ok(footers)
     }
 
-    /// The ends of those files that are objects, read together.
+    /// Reads the ends of those files that are objects, concurrently.
     pub(crate) fn tails(files: &[Self]) -> Result<Vec<Option<Tail>>> {
         let remote: Vec<&Arc<Object>> = files.iter().filter_map(Self::object).collect();
         if remote.is_empty() {
@@ -136,8 +136,8 @@ impl DumpFile {
     }
 }
 
-/// That all columns lie in a file of `bytes` bytes. The `parquet` crate does not check what a footer says of them: it panics where a
-/// place is negative, and asks for as much memory as a length says.
+/// Checks that all columns are within a file of `bytes` bytes. The `parquet` crate does not check the positions and lengths in a footer: it
+/// panics on a negative position, and allocates memory for any length.
 fn check_places(footer: &ParquetMetaData, bytes: u64) -> std::result::Result<(), String> {
     for (number, group) in footer.row_groups().iter().enumerate() {
         if group.num_rows() < 0 {
@@ -150,7 +150,7 @@ fn check_places(footer: &ParquetMetaData, bytes: u64) -> std::result::Result<(),
             if column.data_page_offset() < 0 || end.is_none_or(|end| end > bytes) {
                 let path = column.column_path();
                 return Err(format!(
-                    "row group {number} has {length} bytes of column {path} at {start}, which are not in the file"
+                    "row group {number} has {length} bytes of column {path} at {start}, beyond the end of the file"
                 ));
             }
         }
@@ -158,7 +158,7 @@ fn check_places(footer: &ParquetMetaData, bytes: u64) -> std::result::Result<(),
     Ok(())
 }
 
-/// A message of another library on one line.
+/// Formats an error of another library on one line.
 pub(super) fn one_line(error: &dyn std::error::Error) -> String {
     error.to_string().split_whitespace().collect::<Vec<_>>().join(" ")
 }

@@ -1,16 +1,16 @@
 //! Streaming readers of Parquet dumps.
 //!
-//! Files, on disk or in object stores, are read row group by row group, row groups in parallel, in chunks of some thousand rows,
-//! and only the columns that are wanted. What is in memory is a few chunks a thread, however large the dump. Every value is checked as it is
-//! read; an error names file, row group, row and column.
+//! Files on disk or in object stores are read row group by row group, several row groups in parallel, and only the needed columns. Chunks
+//! have several thousand rows. Memory holds a few chunks per thread, for any size of dump. Every value is checked when it is read. Errors
+//! name file, row group, row and column.
 
 mod candidates;
-mod coming;
 mod edges;
 mod file;
 mod nodes;
 mod ordered;
 mod parts;
+mod prefetch;
 mod table;
 mod values;
 

@@ -1,4 +1,4 @@
-//! Nodes of a dump, a chunk at a time.
+//! Reads the nodes of a dump in chunks.
 
 use arrow::array::{Array, AsArray, LargeStringArray};
 use arrow::datatypes::{DataType, Int64Type};
@@ -9,13 +9,13 @@ use crate::dataset::{IdKind, LabelKind, RowLayout};
 use crate::error::{Error, Result};
 use crate::source::GraphSource;
 
-/// Most classes that a graph can have, unless `num_classes` says more: a label column of ids is a mistake.
+/// Maximum number of classes unless `num_classes` sets another. A label column with more values is probably a column of ids.
 pub(crate) const MAX_CLASSES: u32 = 1 << 20;
 
-/// Rows of a chunk at most.
+/// Maximum number of rows of a chunk.
 const CHUNK: usize = 1 << 16;
 
-/// Bytes of a chunk's features, about.
+/// Approximate number of bytes of a chunk's features.
 const CHUNK_BYTES: usize = 1 << 20;
 
 /// Reads the node files of a dump.
@@ -33,7 +33,7 @@ pub struct NodeReader {
     classes: u32,
 }
 
-/// What a label column holds.
+/// The type of a label column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum LabelType {
     Int,
@@ -45,14 +45,14 @@ enum LabelType {
     Flags,
 }
 
-/// Some nodes.
+/// A chunk of nodes.
 pub struct NodeChunk {
     pub(crate) origin: Origin,
     /// Row of the first node, counted over all files: its index.
     pub first_row: u64,
     /// The ids.
     pub ids: Ids,
-    /// Labels as they stand in the dump.
+    /// Labels as in the dump.
     pub labels: Option<RawLabels>,
     /// Splits.
     pub split: Option<Vec<u8>>,
@@ -60,13 +60,13 @@ pub struct NodeChunk {
     pub types: Option<Types>,
     /// Times.
     pub times: Option<Vec<i64>>,
-    /// Features, row by row; empty when there are none or they were not asked for.
+    /// Features, row by row; empty if there are none or they were not requested.
     pub features: Vec<f32>,
 }
 
-/// Labels as they stand in the dump.
+/// Labels as in the dump.
 pub enum RawLabels {
-    /// Classes; −1 = unlabelled.
+    /// Classes; −1 = unlabeled.
     Int(Vec<i32>),
     /// Names of classes.
     Text(LargeStringArray),
@@ -74,15 +74,15 @@ pub enum RawLabels {
     Float(Vec<f32>),
     /// Lists of flags or classes: list `i` is `items[starts[i]..starts[i + 1]]`.
     List {
-        /// Where each list begins, and where the last ends.
+        /// Starts of the lists, and the end of the last.
         starts: Vec<usize>,
-        /// The lists, one after the other.
+        /// The items of all lists.
         items: Vec<i32>,
     },
 }
 
 impl NodeReader {
-    /// Opens the files and checks that the columns are there and of types that can be used.
+    /// Opens the files and checks that the columns exist and have usable types.
     ///
     /// # Errors
     /// A missing or broken file, a missing column, a column of the wrong type.
@@ -159,11 +159,11 @@ impl NodeReader {
         })
     }
 
-    /// Reads all columns but the features: `map` runs in parallel, `consume` in the order of the dump. Neither depends on
-    /// the number of threads: chunks end at fixed rows.
+    /// Reads all columns except the features. `map` runs in parallel, `consume` in the order of the dump. The chunks are the same for any
+    /// number of threads.
     ///
     /// # Errors
-    /// What is wrong with the data, and where; or what `map` or `consume` returned.
+    /// An error in the data, with its place; or an error of `map` or `consume`.
     pub fn for_each_without_features<T: Send>(
         &self,
         map: impl Fn(NodeChunk) -> Result<T> + Sync,
@@ -175,7 +175,7 @@ impl NodeReader {
     /// Reads all columns.
     ///
     /// # Errors
-    /// As [`NodeReader::for_each_without_features`].
+    /// Those of [`NodeReader::for_each_without_features`].
     pub fn for_each<T: Send>(
         &self,
         map: impl Fn(NodeChunk) -> Result<T> + Sync,
@@ -186,17 +186,17 @@ impl NodeReader {
         self.table.scan(&columns, self.chunk_rows(), |chunk| map(self.read(&chunk, true)?), consume)
     }
 
-    /// Bytes that a reading thread holds ahead of what it decodes, at most: none, when all files are on this machine.
+    /// Returns the maximum number of bytes that a reading thread prefetches: 0 if all files are local.
     pub(crate) fn read_ahead(&self) -> u64 {
         self.table.read_ahead()
     }
 
-    /// Number of units of reading: row groups.
+    /// Number of units of reading (row groups).
     pub(crate) fn units(&self) -> usize {
         self.table.units()
     }
 
-    /// Reads one unit as [`NodeReader::for_each`] reads all; `send` tells whether to go on.
+    /// Reads one unit like [`NodeReader::for_each`]. `send` returns whether to continue.
     pub(crate) fn read_all<T>(
         &self,
         unit: usize,
@@ -208,7 +208,7 @@ impl NodeReader {
         self.table.read_unit(unit, &columns, self.chunk_rows(), |chunk| map(self.read(&chunk, true)?), send)
     }
 
-    /// Reads the features of one unit; `map` gets the first row of each chunk with them.
+    /// Reads the features of one unit. `map` gets the first row and the features of each chunk.
     pub(crate) fn read_features<T>(
         &self,
         unit: usize,
@@ -234,7 +234,7 @@ impl NodeReader {
         &self.id
     }
 
-    /// The place of a row counted over all files.
+    /// Returns the place of a row, which is counted over all files.
     pub(crate) fn place(&self, row: u64, column: &str) -> Box<crate::error::Place> {
         self.table.place(row, column)
     }
@@ -295,7 +295,7 @@ impl NodeReader {
                 value: value.to_string(),
                 wanted: match lowest {
                     0 => format!("a class in 0..{}", self.classes),
-                    _ => format!("a class in 0..{} (or -1 for a node without label)", self.classes),
+                    _ => format!("a class in 0..{} (or -1 for an unlabeled node)", self.classes),
                 },
             })
         };
@@ -313,7 +313,7 @@ impl NodeReader {
             LabelType::Float => Ok(RawLabels::Float(values::floats(origin, array, name)?.to_vec())),
             LabelType::List | LabelType::Flags => {
                 let (items, starts) = values::items(origin, array, name)?
-                    .ok_or_else(|| Error::Bug(format!("label column {name} is no list")))?;
+                    .ok_or_else(|| Error::Bug(format!("label column {name} is not a list")))?;
                 let integers = values::ints(origin, &items, name)?;
                 let all = integers.as_primitive::<Int64Type>().values();
                 let mut items = Vec::with_capacity(all.len());

@@ -1,16 +1,16 @@
-//! Produces in parallel, consumes in order.
+//! Parallel production and sequential consumption, in order.
 
 use std::sync::mpsc::sync_channel;
 
 use crate::error::{Error, Result};
 
-/// Items that one producer may be ahead of the consumer.
+/// Number of items that one producer may be ahead of the consumer.
 const AHEAD: usize = 2;
 
-/// Runs `produce(unit, send)` for units `0..units` on `threads` threads, and `consume` on this one with what they send,
-/// unit after unit. The order is that of one thread whatever their number, and the first error in that order wins.
+/// Runs `produce(unit, send)` for units `0..units` on `threads` threads, and `consume` on this thread for the items that they send, unit by
+/// unit. The order is the same for any number of threads. Returns the first error in that order.
 ///
-/// `send` returns `false` when the consumer has given up; `produce` should then return early.
+/// `send` returns `false` after `consume` has failed; `produce` should then return early.
 pub(crate) fn ordered<T: Send>(
     units: usize,
     threads: usize,
@@ -50,10 +50,10 @@ pub(crate) fn ordered<T: Send>(
                 }
             };
             let thread = std::thread::Builder::new().name(format!("read-{worker}")).spawn_scoped(scope, read);
-            thread.map_err(|source| Error::Threads { what: "the threads that read", source })?;
+            thread.map_err(|source| Error::Threads { what: "the reading threads", source })?;
             Ok(receiver)
         };
-        // Threads whose receiver is dropped end.
+        // Dropping a receiver ends its thread.
         let receivers: Vec<_> = (0..workers).map(start).collect::<Result<_>>()?;
         for unit in 0..units {
             // `None` marks the end of a unit.
@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     fn run(units: usize, threads: usize, stop_at: Option<usize>) -> (Vec<(usize, usize)>, Option<String>) {
-        let mut seen = Vec::new();
+        let mut items = Vec::new();
         let produce = |unit: usize, send: &mut dyn FnMut((usize, usize)) -> bool| {
             for item in 0..unit % 5 {
                 if !send((unit, item)) {
@@ -85,26 +85,26 @@ mod tests {
             if stop_at == Some(unit) { Err(Error::Bug(format!("unit {unit}"))) } else { Ok(()) }
         };
         let end = ordered(units, threads, produce, |item| {
-            seen.push(item);
+            items.push(item);
             Ok(())
         });
-        (seen, end.err().map(|e| e.to_string()))
+        (items, end.err().map(|e| e.to_string()))
     }
 
     #[test]
-    fn the_order_is_that_of_one_thread() {
+    fn order_and_first_error_are_equal_for_any_number_of_threads() {
         for units in [0, 1, 2, 7, 100] {
             for stop_at in [None, Some(0), Some(6)] {
-                let alone = run(units, 1, stop_at);
+                let expected = run(units, 1, stop_at);
                 for threads in [2, 3, 8] {
-                    assert_eq!(run(units, threads, stop_at), alone, "{units} units, {threads} threads, {stop_at:?}");
+                    assert_eq!(run(units, threads, stop_at), expected, "{units} units, {threads} threads, {stop_at:?}");
                 }
             }
         }
     }
 
     #[test]
-    fn a_consumer_that_gives_up_stops_the_producers() {
+    fn failing_consumer_stops_the_producers() {
         for threads in [1, 2, 4] {
             let mut count = 0;
             let produce = |_, send: &mut dyn FnMut(u32) -> bool| {

@@ -6,20 +6,21 @@ use super::file::DumpFile;
 use super::table::{Chunk, Origin, Table};
 use super::values::{self, Ids};
 use crate::error::{Error, Fault, Result, closest};
+use crate::format::counted;
 use crate::ids::{Finder, NodeIds, UNKNOWN};
 use crate::source::{RETRY, expand};
 
-/// Rows of a chunk at most.
+/// Maximum number of rows of a chunk.
 const CHUNK: usize = 1 << 16;
 
-/// Where a user's own assignment stands.
+/// The files and columns of a user's own assignment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PartTable {
     /// Parquet files, folders of them, or URLs, as in [`GraphSource::nodes`](crate::GraphSource::nodes).
     pub files: Vec<PathBuf>,
-    /// Name of the column with the nodes' ids.
+    /// Name of the column of node ids.
     pub id: String,
-    /// Name of the column with their parts: integers from 0.
+    /// Name of the column of parts: integers from 0.
     pub part: String,
 }
 
@@ -34,10 +35,10 @@ impl PartTable {
     /// The key of a pipeline that names the files.
     pub const ROLE: &str = "partition.file";
 
-    /// The files, folders replaced by the Parquet files in them.
+    /// Returns the files. Replaces folders by the Parquet files in them.
     ///
     /// # Errors
-    /// A path that is not there, or no file at all.
+    /// If a path does not exist, or there is no file.
     pub fn files(&self) -> Result<Vec<DumpFile>> {
         if self.files.is_empty() {
             return Err(Error::NoFiles { path: PathBuf::new(), role: Self::ROLE });
@@ -45,35 +46,35 @@ impl PartTable {
         expand(&self.files, Self::ROLE, RETRY)
     }
 
-    /// The part of every node of `ids`, by index; all below `parts`. Rows may come in any order.
+    /// Returns the part of every node of `ids`, by index. All parts are below `parts`. Rows may be in any order.
     ///
     /// # Errors
-    /// A missing or broken file or column; a null, an id that is no node's or that came before, a part out of range, each with its
-    /// place; nodes without a row.
+    /// A missing or broken file or column; a null, an unknown or repeated id, or a part out of range, each with its place; nodes without
+    /// a row.
     pub fn read(&self, ids: &NodeIds, parts: u32) -> Result<Vec<u16>> {
         let table = Table::open(&self.files()?, Self::ROLE)?;
-        values::id_kind(&table, &self.id, "id", None).map_err(|error| own_words(error, "id"))?;
+        values::id_kind(&table, &self.id, "id", None).map_err(|error| with_own_keys(error, "id"))?;
         let int = |found: &_| if values::is_int(found) { Ok(()) } else { Err("integers".to_string()) };
-        table.column_type(&self.part, "part", int).map_err(|error| own_words(error, "part"))?;
+        table.column_type(&self.part, "part", int).map_err(|error| with_own_keys(error, "part"))?;
 
         let mut part_of = vec![0; ids.len()];
-        let mut seen = vec![0u64; ids.len().div_ceil(64)];
-        let finder = ids.finder(&mut |ask| {
+        let mut has_part = vec![0u64; ids.len().div_ceil(64)];
+        let finder = ids.finder(&mut |add| {
             let names = |chunk: Chunk| Ok((chunk.origin.first_row(), values::ids(&chunk, &self.id)?));
-            table.scan(&[&self.id], CHUNK, names, |(first, names)| ask(first, &names))
+            table.scan(&[&self.id], CHUNK, names, |(first, names)| add(first, &names))
         })?;
         let read = |chunk: Chunk| self.rows(&chunk, &finder, parts);
         table.scan(&[&self.id, &self.part], CHUNK, read, |rows: Rows| {
             for (row, (&known, &part)) in rows.known.iter().zip(&rows.parts).enumerate() {
-                // The row of a node that a filter of the preparation has dropped does not count.
+                // Ignores the rows of nodes that a filter of the preparation has dropped.
                 let Some(node) = ids.index_of_row(known) else { continue };
-                let (word, bit) = (&mut seen[node as usize / 64], 1 << (node % 64));
+                let (word, bit) = (&mut has_part[node as usize / 64], 1 << (node % 64));
                 if *word & bit != 0 {
                     let place = rows.origin.place(row, &self.id);
                     return Err(Error::Value {
                         place,
                         value: rows.names.show(row),
-                        wanted: "named for the first time".into(),
+                        wanted: "unique; keep one row per node".into(),
                     });
                 }
                 *word |= bit;
@@ -81,26 +82,27 @@ impl PartTable {
             }
             Ok(())
         })?;
-        let missing = |&node: &u32| seen[node as usize / 64] >> (node % 64) & 1 == 0;
+        let missing = |&node: &u32| has_part[node as usize / 64] >> (node % 64) & 1 == 0;
         match (0..ids.len() as u32).find(missing) {
             None => Ok(part_of),
             Some(first) => {
                 let count = (0..ids.len() as u32).filter(missing).count();
-                let others = if count > 1 { format!(", nor have {} others", count - 1) } else { String::new() };
+                let others =
+                    if count > 1 { format!(" and {} have", counted(count as u64 - 1, "other")) } else { " has".into() };
                 let files = self.files.iter().map(|file| file.display().to_string()).collect::<Vec<_>>().join(", ");
-                Err(failed(format!("{files}: node {} has no row{others}; every node needs one", ids.show(first)?)))
+                Err(failed(format!("{files}: node {}{others} no row; add one row per node", ids.show(first)?)))
             }
         }
     }
 
-    /// Nodes and parts of a chunk.
+    /// Returns the nodes and parts of a chunk.
     fn rows(&self, chunk: &Chunk, finder: &Finder<'_>, parts: u32) -> Result<Rows> {
         let origin = chunk.origin.clone();
         let names: Ids = values::ids(chunk, &self.id)?;
         let known = finder.rows(origin.first_row(), &names)?;
         if let Some(row) = known.iter().position(|&known| known == UNKNOWN) {
             let (place, value) = (origin.place(row, &self.id), names.show(row));
-            return Err(Error::Value { place, value, wanted: "a node's id".into() });
+            return Err(Error::Value { place, value, wanted: "the id of a node".into() });
         }
         let codes = values::all_ints(&origin, chunk.column(&self.part)?, &self.part)?;
         if let Some(row) = codes.iter().position(|part| !(0..i64::from(parts)).contains(part)) {
@@ -111,7 +113,6 @@ impl PartTable {
     }
 }
 
-/// Some rows.
 struct Rows {
     origin: Origin,
     names: Ids,
@@ -124,8 +125,8 @@ fn failed(reason: String) -> Error {
     Error::Partitioner { method: "file".into(), reason, fault: Fault::Input }
 }
 
-/// Errors about columns speak of a dump's; these are in `partition.file_columns`.
-fn own_words(error: Error, role: &str) -> Error {
+/// Replaces the keys of a dump's columns in an error by those of `partition.file_columns`.
+fn with_own_keys(error: Error, role: &str) -> Error {
     match error {
         Error::MissingColumn { path, column, available, .. } => {
             let meant = closest(&column, available.iter().map(String::as_str))
@@ -173,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_find_their_nodes_whatever_the_ids_and_the_order() {
+    fn parts_are_read_for_any_kind_of_ids_and_order() {
         for style in [IdStyle::Dense, IdStyle::Sparse, IdStyle::Text] {
             let columns: Vec<(&str, ArrayRef)> = vec![
                 ("node_id", style.ids((0..10).rev())),
@@ -188,10 +189,10 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_told_with_its_place() {
+    fn invalid_rows_are_refused_with_their_place() {
         let dir = tempfile::tempdir().unwrap();
         let ids = map(IdStyle::Dense, 6, u64::MAX, dir.path());
-        // Not in order: a dictionary that may take nothing is on disk.
+        // Ids out of order and a limit of 0 bytes put the dictionary on disk.
         let mut on_disk = NodeIds::new(6, 0, dir.path());
         assert_eq!(on_disk.push(&Ids::Int(vec![0, 1, 2, 3, 5, 4].into())).unwrap(), None);
         assert_eq!(on_disk.check().unwrap(), None);
@@ -202,12 +203,12 @@ mod tests {
             (
                 ("node_id", ints(&[0, 1, 2, 3, 4, 7])),
                 ("part", parts.clone()),
-                "DIR/own.parquet, column \"node_id\", row 5 (row group 1): 7 is not a node's id",
+                "DIR/own.parquet, column \"node_id\", row 5 (row group 1): 7 is not the id of a node",
             ),
             (
                 ("node_id", ints(&[0, 1, 2, 3, 2, 5])),
                 ("part", parts.clone()),
-                "DIR/own.parquet, column \"node_id\", row 4 (row group 1): 2 is not named for the first time",
+                "DIR/own.parquet, column \"node_id\", row 4 (row group 1): 2 is not unique; keep one row per node",
             ),
             (
                 ("node_id", all.clone()),
@@ -227,7 +228,7 @@ mod tests {
             (
                 ("node_id", ints(&[0, 4])),
                 ("part", ints(&[0, 0])),
-                "partition method \"file\": DIR/own.parquet: node 1 has no row, nor have 3 others; every node needs one",
+                "partition method \"file\": DIR/own.parquet: node 1 and 3 others have no row; add one row per node",
             ),
             (
                 ("node_id", all.clone()),
@@ -243,7 +244,7 @@ mod tests {
             (
                 ("node_id", Arc::new(StringArray::from(vec!["0"; 6]))),
                 ("part", parts),
-                "DIR/own.parquet, column \"node_id\", row 0 (row group 0): \"0\" is not a node's id",
+                "DIR/own.parquet, column \"node_id\", row 0 (row group 0): \"0\" is not the id of a node",
             ),
         ];
         for (id, part, message) in cases {
@@ -254,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn files_are_named_by_their_key() {
+    fn missing_file_error_names_the_key() {
         let error = PartTable::default().files().unwrap_err().to_string();
         assert!(error.contains("partition.file"), "{error}");
         let none = PartTable { files: vec!["/no/such.parquet".into()], ..PartTable::default() };

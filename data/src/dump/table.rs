@@ -1,4 +1,4 @@
-//! The Parquet files of one role (nodes or edges), read as one long table: a chunk at a time, row groups in parallel.
+//! The Parquet files of one role (nodes or edges) as one long table, read in chunks, several row groups in parallel.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,18 +9,18 @@ use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ParquetRecordBatchReaderBuilder};
 use parquet::file::reader::ChunkReader;
 
-use super::coming;
 use super::file::{DumpFile, one_line};
 use super::ordered::ordered;
+use super::prefetch;
 use crate::error::{Error, Place, Result};
 use crate::store::{READ_AHEAD, RowGroup, SHARE};
 
-/// What is fetched of a row group at first, when only its first rows are wanted.
-const GLANCE: u64 = 64 << 10;
+/// Bytes that are fetched first of a row group when only its first rows are needed.
+const FIRST_FETCH: u64 = 64 << 10;
 
 /// All files of one role.
 pub(crate) struct Table {
-    /// Tells it from all others.
+    /// A number that is unique in this process.
     identity: u64,
     role: &'static str,
     files: Vec<Arc<TableFile>>,
@@ -28,15 +28,13 @@ pub(crate) struct Table {
     rows: u64,
 }
 
-/// One file.
 pub(crate) struct TableFile {
     file: DumpFile,
     metadata: ArrowReaderMetadata,
-    /// Rows in the files before.
+    /// Number of rows in the files before this one.
     first_row: u64,
 }
 
-/// One row group.
 struct Unit {
     file: usize,
     row_group: usize,
@@ -44,7 +42,7 @@ struct Unit {
     first_row: u64,
 }
 
-/// Where a chunk comes from.
+/// The place of a chunk.
 #[derive(Clone)]
 pub(crate) struct Origin {
     file: Arc<TableFile>,
@@ -54,7 +52,7 @@ pub(crate) struct Origin {
 }
 
 impl Origin {
-    /// The place of row `i` of the chunk.
+    /// Returns the place of row `i` of the chunk.
     pub(crate) fn place(&self, i: usize, column: &str) -> Box<Place> {
         let row = self.row + i as u64;
         Box::new(Place { path: self.file.file.path().into(), row_group: self.row_group, row, column: column.into() })
@@ -66,7 +64,7 @@ impl Origin {
     }
 }
 
-/// One chunk of the wanted columns.
+/// A chunk of the requested columns.
 pub(crate) struct Chunk {
     pub(crate) origin: Origin,
     batch: RecordBatch,
@@ -77,12 +75,12 @@ impl Chunk {
         self.batch.num_rows()
     }
 
-    /// All columns that the scan was asked for.
+    /// Returns all requested columns.
     pub(crate) fn into_batch(self) -> RecordBatch {
         self.batch
     }
 
-    /// Column `name`, which the scan was asked for.
+    /// Returns the requested column `name`.
     pub(crate) fn column(&self, name: &str) -> Result<&ArrayRef> {
         self.batch.column_by_name(name).ok_or_else(|| Error::Bug(format!("column {name} was not read")))
     }
@@ -111,10 +109,10 @@ impl Table {
         self.rows
     }
 
-    /// Calls `check` with the path and type of column `name` in every file.
+    /// Calls `check` with the type of column `name` in every file.
     ///
     /// # Errors
-    /// [`Error::MissingColumn`], or what `check` returned.
+    /// [`Error::MissingColumn`], or [`Error::ColumnType`] with the text that `check` returned.
     pub(crate) fn column_type(
         &self,
         name: &str,
@@ -140,8 +138,8 @@ impl Table {
         Ok(())
     }
 
-    /// Reads `columns` of all rows in chunks of at most `rows` (which end with the row groups), maps the chunks in parallel, and
-    /// consumes the results in order.
+    /// Reads `columns` of all rows in chunks of at most `rows` rows. A chunk never spans two row groups. `map` runs in parallel, `consume` in
+    /// order.
     pub(crate) fn scan<T: Send>(
         &self,
         columns: &[&str],
@@ -153,24 +151,23 @@ impl Table {
         ordered(self.units.len(), rayon::current_num_threads(), produce, consume)
     }
 
-    /// Bytes that a reading thread holds ahead of what it decodes, at most.
+    /// Returns the maximum number of bytes that a reading thread prefetches.
     pub(crate) fn read_ahead(&self) -> u64 {
         let remote = self.files.iter().any(|file| file.file.object().is_some());
         if remote { READ_AHEAD } else { 0 }
     }
 
-    /// Number of units of reading: row groups.
+    /// Number of units of reading (row groups).
     pub(crate) fn units(&self) -> usize {
         self.units.len()
     }
 
-    /// Rows of a unit.
     pub(crate) fn unit_rows(&self, unit: usize) -> u64 {
         let Unit { file, row_group, .. } = self.units[unit];
         self.files[file].metadata.metadata().row_group(row_group).num_rows().max(0) as u64
     }
 
-    /// Reads `columns` of one unit as [`Table::scan`] reads all; `send` tells whether to go on.
+    /// Reads `columns` of one unit like [`Table::scan`]. `send` returns whether to continue.
     pub(crate) fn read_unit<T>(
         &self,
         unit: usize,
@@ -179,15 +176,15 @@ impl Table {
         map: impl Fn(Chunk) -> Result<T>,
         send: &mut dyn FnMut(T) -> bool,
     ) -> Result<()> {
-        let fetched = coming::take(self.identity, columns, unit, |unit| self.fetch(unit, columns, SHARE, true))?;
+        let fetched = prefetch::take(self.identity, columns, unit, |unit| self.fetch(unit, columns, SHARE, true))?;
         self.read(unit, fetched, columns, rows, &map, send)
     }
 
-    /// The first row of `columns`, if there is any.
+    /// Returns the first row of `columns`; `None` if the table is empty.
     pub(crate) fn first(&self, columns: &[&str]) -> Result<Option<Chunk>> {
         let mut first = None;
         for unit in 0..self.units.len() {
-            let row_group = self.fetch(unit, columns, GLANCE, false)?;
+            let row_group = self.fetch(unit, columns, FIRST_FETCH, false)?;
             self.read(unit, row_group, columns, 1, &Ok, &mut |chunk| {
                 first = Some(chunk);
                 false
@@ -199,7 +196,7 @@ impl Table {
         Ok(first)
     }
 
-    /// The place of a row counted over all files.
+    /// Returns the place of a row, which is counted over all files.
     pub(crate) fn place(&self, row: u64, column: &str) -> Box<Place> {
         let unit = self.units.partition_point(|unit| self.files[unit.file].first_row + unit.first_row <= row) - 1;
         let Unit { file, row_group, .. } = self.units[unit];
@@ -213,7 +210,7 @@ impl Table {
         ProjectionMask::roots(file.metadata.parquet_schema(), roots)
     }
 
-    /// Starts to fetch the columns of a row group, unless there is none or its file is on this machine.
+    /// Starts fetching the columns of a row group. Returns `None` for a local file and beyond the last unit.
     fn fetch(&self, unit: usize, columns: &[&str], share: u64, ahead: bool) -> Result<Option<RowGroup>> {
         let Some(unit) = self.units.get(unit) else { return Ok(None) };
         let file = &self.files[unit.file];
@@ -228,7 +225,7 @@ impl Table {
         RowGroup::begin(object, ranges.collect(), share, ahead).map(Some)
     }
 
-    /// Reads a row group, from what is fetched of it or from the disk.
+    /// Reads a row group from `fetched`, or from the disk.
     fn read<T>(
         &self,
         unit: usize,

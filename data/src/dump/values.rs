@@ -1,4 +1,4 @@
-//! Arrow columns → plain values, each refused where it stands when it means nothing.
+//! Converts Arrow columns to plain values. Every invalid value is an error with its place.
 
 use arrow::array::{Array, ArrayRef, AsArray, LargeStringArray};
 use arrow::buffer::ScalarBuffer;
@@ -28,12 +28,12 @@ impl Ids {
         }
     }
 
-    /// Whether there are none.
+    /// Whether there are no ids.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Id `i`, for messages.
+    /// Returns id `i` as text for messages.
     pub fn show(&self, i: usize) -> String {
         match self {
             Self::Int(ids) => ids[i].to_string(),
@@ -51,7 +51,7 @@ pub enum Types {
     Name(LargeStringArray),
 }
 
-/// The type of a column's values, dictionaries looked through.
+/// Returns the type of a column's values; of a dictionary, that of its values.
 pub(super) fn plain(data_type: &DataType) -> &DataType {
     match data_type {
         DataType::Dictionary(_, values) => values,
@@ -67,7 +67,7 @@ pub(super) fn is_int(data_type: &DataType) -> bool {
     plain(data_type).is_integer()
 }
 
-/// Whether values count time from some moment.
+/// Returns whether the values are dates, times or durations.
 pub(super) fn is_time(data_type: &DataType) -> bool {
     use DataType::{Date32, Date64, Duration, Time32, Time64, Timestamp};
     matches!(data_type, Date32 | Date64 | Time32(_) | Time64(_) | Timestamp(..) | Duration(_))
@@ -77,7 +77,7 @@ pub(super) fn is_number(data_type: &DataType) -> bool {
     is_int(data_type) || data_type.is_floating() || *data_type == DataType::Boolean
 }
 
-/// Kind of an id column that is the same in all files.
+/// Returns the kind of an id column, which must be the same in all files.
 pub(super) fn id_kind(table: &Table, name: &str, role: &'static str, wanted: Option<IdKind>) -> Result<IdKind> {
     let mut kind = wanted;
     table.column_type(name, role, |found| {
@@ -88,14 +88,14 @@ pub(super) fn id_kind(table: &Table, name: &str, role: &'static str, wanted: Opt
         };
         match *kind.get_or_insert(this) {
             kind if kind == this => Ok(()),
-            IdKind::Int => Err("integers, as the node ids of the first file are".into()),
-            IdKind::Text => Err("strings, as the node ids of the first file are".into()),
+            IdKind::Int => Err("integers, like the node ids of the first file".into()),
+            IdKind::Text => Err("strings, like the node ids of the first file".into()),
         }
     })?;
     Ok(kind.unwrap_or(IdKind::Int))
 }
 
-/// Checks that a type column holds integers or strings.
+/// Checks that a type column holds integers or strings. Returns whether it holds strings.
 pub(super) fn check_types(table: &Table, name: &str, role: &'static str) -> Result<bool> {
     let mut text = None;
     table.column_type(name, role, |found| match (is_text(found), is_int(found)) {
@@ -106,7 +106,7 @@ pub(super) fn check_types(table: &Table, name: &str, role: &'static str) -> Resu
     Ok(text.unwrap_or(false))
 }
 
-/// The error for the first null, if there is one.
+/// Returns [`Error::Null`] for the first null, if there is one.
 pub(super) fn no_nulls(origin: &Origin, array: &dyn Array, name: &str) -> Result<()> {
     match array.logical_nulls().filter(|nulls| nulls.null_count() > 0) {
         Some(nulls) => {
@@ -117,7 +117,7 @@ pub(super) fn no_nulls(origin: &Origin, array: &dyn Array, name: &str) -> Result
     }
 }
 
-/// A column of integers (dates and timestamps too) as 64-bit ones; nulls stay.
+/// Converts a column of integers, dates or timestamps to 64-bit integers. Keeps nulls.
 pub(super) fn ints(origin: &Origin, array: &ArrayRef, name: &str) -> Result<ArrayRef> {
     if *array.data_type() == DataType::Int64 {
         return Ok(array.clone());
@@ -139,19 +139,18 @@ pub(super) fn ints(origin: &Origin, array: &ArrayRef, name: &str) -> Result<Arra
     Ok(cast)
 }
 
-/// A column of integers without nulls.
+/// Converts a column of integers and checks that it has no nulls.
 pub(super) fn all_ints(origin: &Origin, array: &ArrayRef, name: &str) -> Result<ScalarBuffer<i64>> {
     no_nulls(origin, array, name)?;
     Ok(ints(origin, array, name)?.as_primitive::<Int64Type>().values().clone())
 }
 
-/// A column of strings; nulls stay.
+/// Converts a column of strings. Keeps nulls.
 pub(super) fn texts(array: &ArrayRef) -> Result<LargeStringArray> {
     let text = cast(array, &DataType::LargeUtf8).map_err(|e| Error::Bug(e.to_string()))?;
     Ok(text.as_string::<i64>().clone())
 }
 
-/// A column of ids.
 pub(super) fn ids(chunk: &Chunk, name: &str) -> Result<Ids> {
     let array = chunk.column(name)?;
     if is_text(array.data_type()) {
@@ -161,7 +160,6 @@ pub(super) fn ids(chunk: &Chunk, name: &str) -> Result<Ids> {
     Ok(Ids::Int(all_ints(&chunk.origin, array, name)?))
 }
 
-/// A column of types.
 pub(super) fn types(chunk: &Chunk, name: &str) -> Result<Types> {
     let array = chunk.column(name)?;
     if is_text(array.data_type()) {
@@ -186,7 +184,7 @@ pub(super) fn check_splits(table: &Table, name: &str, role: &'static str) -> Res
     })
 }
 
-/// A column of splits, see [`split`].
+/// Reads a column of splits, see [`split`].
 pub(super) fn splits(chunk: &Chunk, name: &str) -> Result<Vec<u8>> {
     let (origin, array) = (&chunk.origin, chunk.column(name)?);
     let wrong = |row: usize, value: String, wanted: &str| Error::Value {
@@ -201,7 +199,7 @@ pub(super) fn splits(chunk: &Chunk, name: &str) -> Result<Vec<u8>> {
             Some("train") => Ok(split::TRAIN),
             Some("val" | "valid" | "validation") => Ok(split::VAL),
             Some("test") => Ok(split::TEST),
-            Some(other) => Err(wrong(row, format!("{other:?}"), "a split: use train, val, test or none")),
+            Some(other) => Err(wrong(row, format!("{other:?}"), "a split; use train, val, test or none")),
         };
         return names.iter().enumerate().map(read).collect();
     }
@@ -209,18 +207,18 @@ pub(super) fn splits(chunk: &Chunk, name: &str) -> Result<Vec<u8>> {
     let numbers = numbers.as_primitive::<Int64Type>();
     let read = |(row, value): (usize, Option<i64>)| match value.unwrap_or(0) {
         value @ 0..=3 => Ok(value as u8),
-        other => Err(wrong(row, other.to_string(), "a split: use 0 none, 1 train, 2 validation, 3 test")),
+        other => Err(wrong(row, other.to_string(), "a split; use 0 (none), 1 (train), 2 (validation) or 3 (test)")),
     };
     numbers.iter().enumerate().map(read).collect()
 }
 
-/// A column of numbers without nulls as 32-bit floats, all finite.
+/// Converts a column of numbers to 32-bit floats and checks that all are present and finite.
 pub(super) fn floats(origin: &Origin, array: &ArrayRef, name: &str) -> Result<ScalarBuffer<f32>> {
     no_nulls(origin, array, name)?;
     finite(array, |i| origin.place(i, name))
 }
 
-/// Converts numbers without nulls; `place` tells where number `i` stands.
+/// Converts numbers without nulls. `place` returns the place of number `i`.
 fn finite(array: &ArrayRef, place: impl Fn(usize) -> Box<crate::error::Place>) -> Result<ScalarBuffer<f32>> {
     let values: ScalarBuffer<f32> = match array.data_type() {
         DataType::Float32 => array.as_primitive::<Float32Type>().values().clone(),
@@ -242,21 +240,21 @@ fn finite(array: &ArrayRef, place: impl Fn(usize) -> Box<crate::error::Place>) -
     Err(Error::NotFinite { place: place(i), value, hint })
 }
 
-/// Several columns of numbers or lists of numbers, side by side: one row-major matrix.
+/// Columns of numbers or lists of numbers, side by side: one row-major matrix.
 pub(crate) struct Matrix {
     names: Vec<String>,
     widths: Vec<usize>,
 }
 
 impl Matrix {
-    /// Checks the columns' types, and takes the widths from the first row.
+    /// Checks the types of the columns, and reads the widths from the first row.
     pub(super) fn open(table: &Table, names: &[String], role: &'static str) -> Result<Self> {
         let mut widths = Vec::with_capacity(names.len());
         for name in names {
-            // What a type tells, it tells of no rows at all, too.
-            let mut told = 0;
+            // The width by the column's type: used if the table has no rows.
+            let mut type_width = 0;
             table.column_type(name, role, |found| {
-                told = match found {
+                type_width = match found {
                     DataType::FixedSizeList(_, width) => *width as usize,
                     found => usize::from(is_number(found)),
                 };
@@ -273,7 +271,7 @@ impl Matrix {
             let first = table.first(&[name])?;
             widths.push(match &first {
                 Some(chunk) => first_width(chunk.column(name)?),
-                None => told,
+                None => type_width,
             });
         }
         Ok(Self { names: names.to_vec(), widths })
@@ -283,12 +281,12 @@ impl Matrix {
         self.names.iter().map(String::as_str)
     }
 
-    /// Values per row.
+    /// Number of values per row.
     pub(crate) fn width(&self) -> usize {
         self.widths.iter().sum()
     }
 
-    /// How rows are stored: all columns in one type, or each in its own.
+    /// Returns the layout of stored rows: all columns in one type, or each in its own.
     pub(super) fn layout(&self, dtypes: &[FeatureDtype]) -> Result<RowLayout> {
         match dtypes {
             [dtype] => Ok(RowLayout::new([(self.width(), *dtype)])),
@@ -297,7 +295,7 @@ impl Matrix {
             }
             dtypes => {
                 let reason = format!(
-                    "{} types for {} feature columns: one for all, or one each",
+                    "{} types for {} feature columns; give one type for all, or one per column",
                     dtypes.len(),
                     self.names.len()
                 );
@@ -306,7 +304,7 @@ impl Matrix {
         }
     }
 
-    /// The matrix of one chunk.
+    /// Returns the matrix of one chunk.
     pub(super) fn read(&self, chunk: &Chunk) -> Result<Vec<f32>> {
         let (rows, width) = (chunk.len(), self.width());
         let mut matrix = Vec::new();
@@ -335,7 +333,7 @@ fn first_width(array: &ArrayRef) -> usize {
     }
 }
 
-/// The items of a list column with the row that each list begins at, or `None` when it is no list.
+/// Returns the items of a list column and the start of each list; `None` if it is not a column of lists.
 pub(super) fn items(origin: &Origin, array: &ArrayRef, name: &str) -> Result<Option<(ArrayRef, Vec<usize>)>> {
     let (values, starts): (_, Vec<usize>) = match array.data_type() {
         DataType::List(_) => {
@@ -363,7 +361,7 @@ pub(super) fn items(origin: &Origin, array: &ArrayRef, name: &str) -> Result<Opt
     Ok(Some((values, starts)))
 }
 
-/// The values of column `name`, `width` a row.
+/// Returns the values of column `name`, `width` per row.
 fn flat(chunk: &Chunk, name: &str, width: usize) -> Result<ScalarBuffer<f32>> {
     let (origin, array) = (&chunk.origin, chunk.column(name)?);
     let place = |row| origin.place(row, name);

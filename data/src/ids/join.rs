@@ -1,11 +1,11 @@
-//! Looks ids up in a dictionary that is on disk: a grace hash join.
+//! Looks up ids in a dictionary that is on disk: a grace hash join.
 //!
 //! ```text
-//! ids, a chunk at a time ──► by group of the dictionary, on disk ──► rows, group by group ──► the chunks put together, in order
+//! ids, in chunks ──► by group of the dictionary, on disk ──► rows, group by group ──► rows by chunk, in order of positions
 //! ```
 //!
-//! Every id has a *position*, and the result is a file with the row of the id at position `p` at byte `4 p`. Everything is
-//! read and written in long stretches; in memory are one group of the dictionary, and buffers for every group.
+//! Every id has a *position*. The result is a file with the row of the id at position `p` at byte `4 p`. Reads and writes are long.
+//! Memory holds one group of the dictionary, and buffers for every group.
 
 use std::fs::File;
 use std::ops::Range;
@@ -15,17 +15,17 @@ use std::path::Path;
 use rayon::prelude::*;
 
 use super::map::{Id, UNKNOWN, id};
-use super::spilled::{Part, Spilled, partition};
+use super::spilled::{LoadedPartition, Spilled, partition};
 use super::streams::{Block, Streams};
 use crate::dump::Ids;
 use crate::error::{Error, Result};
 
-/// Most ids of a chunk: their places in it take two bytes each.
+/// Maximum number of ids of a chunk. Their offsets in it take two bytes each.
 const CHUNK: usize = 1 << 16;
-/// Bytes of a record before its places: first position, number of ids, bytes of the ids.
+/// Bytes of a record before the offsets: first position, number of ids, bytes of the ids.
 const HEAD: usize = 16;
 
-/// The groups of a dictionary, for those who sort ids by them.
+/// The groups of a dictionary. Sorts ids by them.
 #[derive(Debug)]
 pub(crate) struct Groups {
     ranges: Vec<Range<usize>>,
@@ -46,7 +46,7 @@ impl Groups {
         self.text
     }
 
-    /// Sorts the ids of some columns of a chunk: id `i` of column `c` has position `first + i * columns + c`.
+    /// Sorts the ids of several columns of a chunk by group. Id `i` of column `c` has position `first + i * columns + c`.
     pub(crate) fn sort(&self, first: u64, columns: &[&Ids]) -> Vec<u8> {
         let width = columns.len();
         let rows = columns.first().map_or(0, |ids| ids.len());
@@ -64,7 +64,7 @@ impl Groups {
         let at = |position: usize| id(columns[position % width], rows.start + position / width);
         let length = |id: Id<'_>| if let Id::Text(id) = id { id.len() } else { 8 };
         let mut groups = Vec::with_capacity(count);
-        // Of each group: number of ids, their bytes.
+        // Of each group: number of ids, and their bytes.
         let mut sizes = vec![(0usize, 0usize); self.ranges.len()];
         for position in 0..count {
             let id = at(position);
@@ -73,25 +73,25 @@ impl Groups {
             let size = &mut sizes[group as usize];
             *size = (size.0 + 1, size.1 + length(id));
         }
-        // Where the next place, length and id of each group go.
+        // Where the next offset, length and id of each group are written.
         let mut next = vec![[0; 3]; sizes.len()];
         for (group, &(count, bytes)) in sizes.iter().enumerate().filter(|(_, size)| size.0 > 0) {
             let record = HEAD + 2 * count + if self.text { 4 * count } else { 0 } + bytes;
             message.extend_from_slice(bytemuck::bytes_of(&[group as u32, record as u32]));
             message.extend_from_slice(&first.to_le_bytes());
             message.extend_from_slice(bytemuck::bytes_of(&[count as u32, bytes as u32]));
-            let places = message.len();
-            let lengths = places + 2 * count;
-            next[group] = [places, lengths, if self.text { lengths + 4 * count } else { lengths }];
-            message.resize(places + record - HEAD, 0);
+            let offsets = message.len();
+            let lengths = offsets + 2 * count;
+            next[group] = [offsets, lengths, if self.text { lengths + 4 * count } else { lengths }];
+            message.resize(offsets + record - HEAD, 0);
         }
         let mut put = |at: &mut usize, bytes: &[u8]| {
             message[*at..*at + bytes.len()].copy_from_slice(bytes);
             *at += bytes.len();
         };
         for (position, &group) in groups.iter().enumerate() {
-            let [places, lengths, ids] = &mut next[group as usize];
-            put(places, &(position as u16).to_le_bytes());
+            let [offsets, lengths, ids] = &mut next[group as usize];
+            put(offsets, &(position as u16).to_le_bytes());
             match at(position) {
                 Id::Int(id) => put(ids, &id.to_le_bytes()),
                 Id::Text(id) => {
@@ -103,57 +103,59 @@ impl Groups {
     }
 }
 
-/// Ids that wait to be looked up.
+/// Ids to look up.
 pub(crate) struct Join<'a> {
     ids: &'a Spilled,
     groups: &'a Groups,
-    asked: Streams,
+    lookups: Streams,
 }
 
 impl<'a> Join<'a> {
     pub(super) fn new(ids: &'a Spilled, groups: &'a Groups) -> Result<Self> {
-        let asked = Streams::new(groups.ranges.len(), ids.limit() / 2, ids.dir())?;
-        Ok(Self { ids, groups, asked })
+        let lookups = Streams::new(groups.ranges.len(), ids.limit() / 2, ids.dir())?;
+        Ok(Self { ids, groups, lookups })
     }
 
-    /// Takes what [`Groups::sort`] made of a chunk. Chunks come in the order of their positions.
-    pub(crate) fn ask(&mut self, mut message: &[u8]) -> Result<()> {
+    /// Adds the ids of a chunk, in the form that [`Groups::sort`] returns. Chunks must be added in the order of their positions.
+    pub(crate) fn add(&mut self, mut message: &[u8]) -> Result<()> {
         while !message.is_empty() {
             let (head, rest) = message.split_first_chunk::<8>().ok_or_else(short)?;
             let [group, length] = bytemuck::pod_read_unaligned::<[u32; 2]>(head);
             let (record, rest) = rest.split_at_checked(length as usize).ok_or_else(short)?;
-            self.asked.append(group as usize, record)?;
+            self.lookups.append(group as usize, record)?;
             message = rest;
         }
         Ok(())
     }
 
-    /// Writes the row of every id into `file`, and calls `see` with the first position of every chunk and its rows, in order;
-    /// [`UNKNOWN`] stands for ids that are not in the dictionary.
-    pub(crate) fn answer(
+    /// Writes the row of every id into `file`, [`UNKNOWN`] for ids that are not in the dictionary. Calls `visit` with the first position and
+    /// the rows of every chunk, in order.
+    pub(crate) fn write_rows(
         mut self,
         (file, path): (&File, &Path),
-        mut see: impl FnMut(u64, &[u32]) -> Result<()>,
+        mut visit: impl FnMut(u64, &[u32]) -> Result<()>,
     ) -> Result<()> {
-        self.asked.flush()?;
-        let mut answers = Streams::new(self.groups.ranges.len(), self.ids.limit() / 4, self.ids.dir())?;
+        self.lookups.flush()?;
+        let mut results = Streams::new(self.groups.ranges.len(), self.ids.limit() / 4, self.ids.dir())?;
         self.each_group(
-            |asked, parts| {
-                let mut answer = Vec::new();
-                asked.head(&mut answer);
-                answer.extend_from_slice(asked.places);
-                asked.each(|id, hash| {
-                    answer.extend_from_slice(&parts[id_part(hash, asked.first_part)].row_of(id, hash).to_le_bytes());
+            |lookups, partitions| {
+                let mut result = Vec::new();
+                lookups.head(&mut result);
+                result.extend_from_slice(lookups.offsets);
+                lookups.each(|id, hash| {
+                    result.extend_from_slice(
+                        &partitions[partition_in_group(hash, lookups.first_partition)].row_of(id, hash).to_le_bytes(),
+                    );
                 })?;
-                Ok(answer)
+                Ok(result)
             },
-            &mut |group, answer| answers.append(group, &answer),
+            &mut |group, result| results.append(group, &result),
         )?;
-        answers.flush()?;
-        // The ids are needed no more.
+        results.flush()?;
+        // The ids are no longer needed.
         let groups = self.groups.ranges.len();
         drop(self);
-        let mut readers: Vec<Reader<'_>> = (0..groups).map(|group| Reader::new(&answers, group)).collect();
+        let mut readers: Vec<Reader<'_>> = (0..groups).map(|group| Reader::new(&results, group)).collect();
         let mut rows = Vec::new();
         loop {
             let mut next = None;
@@ -166,19 +168,19 @@ impl<'a> Join<'a> {
                 reader.take(first, &mut rows)?;
             }
             file.write_all_at(bytemuck::cast_slice(&rows), 4 * first).map_err(Error::io(path, "write"))?;
-            see(first, &rows)?;
+            visit(first, &rows)?;
         }
     }
 
-    /// Calls `consume` with every id that is not in the dictionary: once for each of a number of chunks that name it.
-    pub(crate) fn unknown(mut self, consume: &mut dyn FnMut(Id<'_>) -> Result<()>) -> Result<()> {
-        self.asked.flush()?;
+    /// Calls `consume` with every id that is not in the dictionary, once per chunk that contains it.
+    pub(crate) fn for_each_unknown(mut self, consume: &mut dyn FnMut(Id<'_>) -> Result<()>) -> Result<()> {
+        self.lookups.flush()?;
         let text = self.groups.text;
         self.each_group(
-            |asked, parts| {
+            |lookups, partitions| {
                 let (mut ints, mut texts) = (Vec::new(), Vec::new());
-                asked.each(|id, hash| {
-                    if parts[id_part(hash, asked.first_part)].row_of(id, hash) == UNKNOWN {
+                lookups.each(|id, hash| {
+                    if partitions[partition_in_group(hash, lookups.first_partition)].row_of(id, hash) == UNKNOWN {
                         match id {
                             Id::Int(id) => ints.push(id),
                             Id::Text(id) => texts.push(id),
@@ -216,30 +218,29 @@ impl<'a> Join<'a> {
         )
     }
 
-    /// Loads one group after the other, and calls `work` for all that was asked of it, on several threads, `consume` with what
-    /// comes of that, in order.
+    /// Loads one group after another. Calls `work` for all lookups in it, on several threads, and `consume` with the results, in order.
     fn each_group(
         &self,
-        work: impl Fn(&Asked<'_>, &[Part]) -> Result<Vec<u8>> + Sync,
+        work: impl Fn(&Lookups<'_>, &[LoadedPartition]) -> Result<Vec<u8>> + Sync,
         consume: &mut dyn FnMut(usize, Vec<u8>) -> Result<()>,
     ) -> Result<()> {
         for (group, range) in self.groups.ranges.iter().enumerate() {
-            let blocks = self.asked.blocks(group);
+            let blocks = self.lookups.blocks(group);
             if blocks.is_empty() {
                 continue;
             }
-            let parts = self.ids.load_all(range.clone())?;
-            let some = |&block: &Block| -> Result<Vec<Vec<u8>>> {
-                let bytes = self.asked.read(block)?;
+            let partitions = self.ids.load_all(range.clone())?;
+            let read_block = |&block: &Block| -> Result<Vec<Vec<u8>>> {
+                let bytes = self.lookups.read(block)?;
                 let mut rest = &bytes[..];
                 let mut all = Vec::new();
                 while !rest.is_empty() {
-                    all.push(work(&Asked::take(&mut rest, self.groups.text, range.start)?, &parts)?);
+                    all.push(work(&Lookups::take(&mut rest, self.groups.text, range.start)?, &partitions)?);
                 }
                 Ok(all)
             };
             for blocks in blocks.chunks(2 * rayon::current_num_threads()) {
-                let all: Vec<Vec<Vec<u8>>> = blocks.par_iter().map(some).collect::<Result<_>>()?;
+                let all: Vec<Vec<Vec<u8>>> = blocks.par_iter().map(read_block).collect::<Result<_>>()?;
                 all.into_iter().flatten().try_for_each(|one| consume(group, one))?;
             }
         }
@@ -247,37 +248,37 @@ impl<'a> Join<'a> {
     }
 }
 
-/// The place of a hash's partition among those of its group.
+/// Returns the number of a hash's partition within its group.
 #[inline]
-fn id_part(hash: u64, first_part: usize) -> usize {
-    partition(hash) - first_part
+fn partition_in_group(hash: u64, first_partition: usize) -> usize {
+    partition(hash) - first_partition
 }
 
-/// What a chunk asks of one group.
-struct Asked<'a> {
+/// The lookups of one chunk in one group.
+struct Lookups<'a> {
     first: u64,
     count: usize,
-    places: &'a [u8],
+    offsets: &'a [u8],
     lengths: &'a [u8],
     ids: &'a [u8],
     text: bool,
     /// First partition of the group.
-    first_part: usize,
+    first_partition: usize,
 }
 
-impl<'a> Asked<'a> {
-    fn take(rest: &mut &'a [u8], text: bool, first_part: usize) -> Result<Self> {
+impl<'a> Lookups<'a> {
+    fn take(rest: &mut &'a [u8], text: bool, first_partition: usize) -> Result<Self> {
         let (head, after) = rest.split_first_chunk::<HEAD>().ok_or_else(short)?;
         let [first, sizes] = bytemuck::pod_read_unaligned::<[u64; 2]>(head);
         let (count, bytes) = (sizes as u32 as usize, (sizes >> 32) as usize);
-        let (places, after) = after.split_at_checked(2 * count).ok_or_else(short)?;
+        let (offsets, after) = after.split_at_checked(2 * count).ok_or_else(short)?;
         let (lengths, after) = after.split_at_checked(if text { 4 * count } else { 0 }).ok_or_else(short)?;
         let (ids, after) = after.split_at_checked(bytes).ok_or_else(short)?;
         *rest = after;
-        Ok(Self { first, count, places, lengths, ids, text, first_part })
+        Ok(Self { first, count, offsets, lengths, ids, text, first_partition })
     }
 
-    /// Writes first position and number of ids.
+    /// Writes the first position and the number of ids.
     fn head(&self, to: &mut Vec<u8>) {
         to.reserve_exact(HEAD + 6 * self.count);
         to.extend_from_slice(&self.first.to_le_bytes());
@@ -305,45 +306,45 @@ impl<'a> Asked<'a> {
     }
 }
 
-/// Reads the answers of one group.
+/// Reads the results of one group.
 struct Reader<'a> {
-    answers: &'a Streams,
+    results: &'a Streams,
     blocks: std::slice::Iter<'a, Block>,
     block: Vec<u8>,
     at: usize,
 }
 
 impl<'a> Reader<'a> {
-    fn new(answers: &'a Streams, group: usize) -> Self {
-        Self { answers, blocks: answers.blocks(group).iter(), block: Vec::new(), at: 0 }
+    fn new(results: &'a Streams, group: usize) -> Self {
+        Self { results, blocks: results.blocks(group).iter(), block: Vec::new(), at: 0 }
     }
 
-    /// First position of the next chunk of which this group has something.
+    /// Returns the first position of the next chunk with ids in this group.
     fn next(&mut self) -> Result<Option<u64>> {
         if self.at == self.block.len() {
             let Some(&block) = self.blocks.next() else { return Ok(None) };
             (self.block, self.at) = (Vec::new(), 0);
-            self.block = self.answers.read(block)?;
+            self.block = self.results.read(block)?;
         }
         let head = self.block[self.at..].first_chunk::<8>().ok_or_else(short)?;
         Ok(Some(u64::from_le_bytes(*head)))
     }
 
-    /// Puts what it has of the chunk of position `first` into `rows`.
+    /// Copies the rows of the chunk with first position `first` into `rows`.
     fn take(&mut self, first: u64, rows: &mut Vec<u32>) -> Result<()> {
         if self.at == self.block.len() || self.next()? != Some(first) {
             return Ok(());
         }
         let (head, rest) = self.block[self.at..].split_first_chunk::<HEAD>().ok_or_else(short)?;
         let [_, count] = bytemuck::pod_read_unaligned::<[u64; 2]>(head);
-        let (places, rest) = rest.split_at_checked(2 * count as usize).ok_or_else(short)?;
+        let (offsets, rest) = rest.split_at_checked(2 * count as usize).ok_or_else(short)?;
         let found = rest.get(..4 * count as usize).ok_or_else(short)?;
-        for (place, row) in places.chunks_exact(2).zip(found.chunks_exact(4)) {
-            let place = usize::from(bytemuck::pod_read_unaligned::<u16>(place));
-            if place >= rows.len() {
-                rows.resize(place + 1, UNKNOWN);
+        for (offset, row) in offsets.chunks_exact(2).zip(found.chunks_exact(4)) {
+            let offset = usize::from(bytemuck::pod_read_unaligned::<u16>(offset));
+            if offset >= rows.len() {
+                rows.resize(offset + 1, UNKNOWN);
             }
-            rows[place] = bytemuck::pod_read_unaligned(row);
+            rows[offset] = bytemuck::pod_read_unaligned(row);
         }
         self.at += HEAD + 6 * count as usize;
         Ok(())

@@ -1,17 +1,16 @@
-//! The user's ids → rows, in memory.
+//! The dictionary in memory: maps the user's ids to rows.
 //!
-//! Bytes per node: none when ids are `0, 1, 2, …`; 14.4 for other integers (the id, and 1.6 slots of a hash table); for strings
-//! 14.4 and the string itself. A lookup costs two cache misses, three for strings.
+//! Bytes per node: 0 if ids are `0, 1, 2, …`; 14.4 for other integers (the id, and 1.6 slots of a hash table); for strings 14.4 and the
+//! length. A lookup costs two cache misses, three for strings.
 
 use arrow::array::{Array, LargeStringArray};
 
 use crate::dump::Ids;
 use crate::error::{Error, Result};
 
-/// Marks a free slot, and stands for an id that is no node's: no row has this number.
+/// Marks a free slot or an id that is not the id of a node. No row has this number.
 pub const UNKNOWN: u32 = u32::MAX;
 
-/// One id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Id<'a> {
     Int(i64),
@@ -27,7 +26,7 @@ impl Id<'_> {
         }
     }
 
-    /// For messages.
+    /// Formats the id for messages.
     pub(super) fn show(self) -> Result<String> {
         match self {
             Self::Int(id) => Ok(id.to_string()),
@@ -38,7 +37,7 @@ impl Id<'_> {
     }
 }
 
-/// Id `i` of some.
+/// Returns id `i` of `ids`.
 #[inline]
 pub(super) fn id(ids: &Ids, i: usize) -> Id<'_> {
     match ids {
@@ -47,7 +46,7 @@ pub(super) fn id(ids: &Ids, i: usize) -> Id<'_> {
     }
 }
 
-/// A map that only grows.
+/// A map from ids to rows. Ids can be added, but not removed.
 #[derive(Clone, Debug)]
 pub(crate) struct IdMap {
     ids: Store,
@@ -56,7 +55,7 @@ pub(crate) struct IdMap {
 
 #[derive(Clone, Debug)]
 enum Store {
-    /// Id `i` is row `i`, below this.
+    /// Id `i` is in row `i`; the number of ids.
     Dense(u32),
     Int(Vec<i64>),
     /// String `i` is `bytes[ends[i]..ends[i + 1]]`.
@@ -66,22 +65,22 @@ enum Store {
     },
 }
 
-/// Two nodes with one id: the rows of both.
+/// Two nodes with the same id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Twice {
-    /// The earlier.
+pub(crate) struct Duplicate {
+    /// The row of the first.
     pub(crate) first: u32,
-    /// The later.
+    /// The row of the second.
     pub(crate) second: u32,
 }
 
 impl IdMap {
-    /// An empty map that will take at most `nodes` ids.
+    /// Creates an empty map for at most `nodes` ids.
     pub(crate) fn with_capacity(nodes: usize) -> Self {
         Self { ids: Store::Dense(0), table: Slots { slots: Vec::new(), nodes } }
     }
 
-    /// The map of ids `0, 1, 2, …`.
+    /// Creates the map of ids `0, 1, 2, …`.
     pub(crate) fn dense(nodes: u32) -> Self {
         Self { ids: Store::Dense(nodes), table: Slots { slots: Vec::new(), nodes: nodes as usize } }
     }
@@ -95,12 +94,12 @@ impl IdMap {
         }
     }
 
-    /// Number of ids that it was made for.
+    /// The number of ids that the map was created for.
     pub(super) fn capacity(&self) -> usize {
         self.table.nodes
     }
 
-    /// Whether ids are `0, 1, 2, …` so far.
+    /// Whether all ids so far are `0, 1, 2, …`.
     pub(super) fn is_dense(&self) -> bool {
         matches!(self.ids, Store::Dense(_))
     }
@@ -110,7 +109,7 @@ impl IdMap {
         matches!(self.ids, Store::Text { .. })
     }
 
-    /// Bytes of memory that it would take with room for `nodes` ids that are like those so far.
+    /// Returns the bytes of memory for `nodes` ids like those in the map.
     pub(super) fn bytes_for(&self, nodes: usize) -> u64 {
         match &self.ids {
             Store::Dense(_) => 0,
@@ -119,7 +118,7 @@ impl IdMap {
         }
     }
 
-    /// Bytes of memory that it takes.
+    /// Returns the bytes of memory that the map takes.
     pub(crate) fn bytes(&self) -> u64 {
         let ids = match &self.ids {
             Store::Dense(_) => 0,
@@ -129,7 +128,7 @@ impl IdMap {
         (ids + 4 * self.table.slots.capacity()) as u64
     }
 
-    /// Bytes of memory that it would take with `more` ids, when it is full: strings are taken to be as long as those so far.
+    /// Returns the bytes of memory after adding `more` ids and filling the map. Assumes strings with the mean length so far.
     pub(super) fn bytes_with(&self, more: &Ids) -> u64 {
         let full = 14.4 * self.table.nodes as f64;
         match (&self.ids, more) {
@@ -143,22 +142,22 @@ impl IdMap {
         }
     }
 
-    /// Bytes to have for strings, with these.
+    /// Returns the bytes to reserve for strings, those of `more` included.
     fn text_bytes(&self, more: &LargeStringArray) -> usize {
-        let (have, room) = match &self.ids {
+        let (have, capacity) = match &self.ids {
             Store::Text { bytes, .. } => (bytes.len(), bytes.capacity()),
             _ => (0, 0),
         };
         let offsets = more.value_offsets();
         let length = offsets.first().zip(offsets.last()).map_or(0, |(first, last)| (last - first) as usize);
-        if have + length <= room {
-            return room;
+        if have + length <= capacity {
+            return capacity;
         }
         let mean = (have + length) as f64 / (self.len() + more.len()).max(1) as f64;
         ((mean * self.table.nodes as f64 * 1.02) as usize).max(have + length)
     }
 
-    /// Makes room for `more` ids than the map was made for.
+    /// Increases the capacity by `more` ids.
     pub(super) fn reserve(&mut self, more: usize) {
         self.table.nodes += more;
         if self.table.slots.is_empty() {
@@ -182,23 +181,23 @@ impl IdMap {
         }
     }
 
-    /// Adds ids, all of one kind.
+    /// Adds ids of one kind.
     ///
     /// # Errors
-    /// The first id that is there already.
+    /// The first id that is already in the map.
     ///
     /// # Panics
-    /// When there are more than the map was made for.
-    pub(crate) fn push(&mut self, more: &Ids) -> std::result::Result<(), Twice> {
+    /// If the map's capacity is exceeded.
+    pub(crate) fn push(&mut self, more: &Ids) -> std::result::Result<(), Duplicate> {
         if let Ids::Text(more) = more {
-            let room = self.text_bytes(more);
-            self.reserve_text(room);
+            let capacity = self.text_bytes(more);
+            self.reserve_text(capacity);
         }
         (0..more.len()).try_for_each(|i| self.push_one(id(more, i)))
     }
 
-    /// Makes room for so many bytes of strings.
-    pub(super) fn reserve_text(&mut self, room: usize) {
+    /// Reserves `capacity` bytes for strings.
+    pub(super) fn reserve_text(&mut self, capacity: usize) {
         if matches!(self.ids, Store::Dense(0)) {
             self.table.allocate();
             let mut ends = Vec::with_capacity(self.table.nodes + 1);
@@ -206,25 +205,24 @@ impl IdMap {
             self.ids = Store::Text { bytes: Vec::new(), ends };
         }
         if let Store::Text { bytes, .. } = &mut self.ids {
-            bytes.reserve_exact(room.saturating_sub(bytes.len()));
+            bytes.reserve_exact(capacity.saturating_sub(bytes.len()));
         }
     }
 
-    /// Adds one id.
-    pub(super) fn push_one(&mut self, id: Id<'_>) -> std::result::Result<(), Twice> {
+    pub(super) fn push_one(&mut self, id: Id<'_>) -> std::result::Result<(), Duplicate> {
         match id {
             Id::Int(id) => self.push_int(id),
             Id::Text(id) => self.push_text(id),
         }
     }
 
-    fn push_int(&mut self, id: i64) -> std::result::Result<(), Twice> {
+    fn push_int(&mut self, id: i64) -> std::result::Result<(), Duplicate> {
         if let Store::Dense(n) = &mut self.ids {
             if id == i64::from(*n) {
                 *n += 1;
                 return Ok(());
             }
-            // Dense no more: spell out what was implied.
+            // No longer dense: store the ids and their slots.
             let mut ids = Vec::with_capacity(self.table.nodes);
             ids.extend(0..i64::from(*n));
             self.table.allocate();
@@ -236,7 +234,7 @@ impl IdMap {
         let Store::Int(ids) = &mut self.ids else { unreachable!("ids of one kind") };
         let second = ids.len() as u32;
         match self.table.insert(hash_int(id), second, |row| ids[row as usize] == id) {
-            Some(first) => Err(Twice { first, second }),
+            Some(first) => Err(Duplicate { first, second }),
             None => {
                 ids.push(id);
                 Ok(())
@@ -244,7 +242,7 @@ impl IdMap {
         }
     }
 
-    fn push_text(&mut self, id: &[u8]) -> std::result::Result<(), Twice> {
+    fn push_text(&mut self, id: &[u8]) -> std::result::Result<(), Duplicate> {
         if self.is_dense() {
             self.reserve_text(id.len());
         }
@@ -252,7 +250,7 @@ impl IdMap {
         let second = (ends.len() - 1) as u32;
         let same = |row: u32| bytes[ends[row as usize] as usize..ends[row as usize + 1] as usize] == *id;
         match self.table.insert(hash_text(id), second, same) {
-            Some(first) => Err(Twice { first, second }),
+            Some(first) => Err(Duplicate { first, second }),
             None => {
                 bytes.extend_from_slice(id);
                 ends.push(bytes.len() as u64);
@@ -261,7 +259,7 @@ impl IdMap {
         }
     }
 
-    /// The id of a row.
+    /// Returns the id of a row.
     pub(super) fn id_of(&self, row: u32) -> Id<'_> {
         match &self.ids {
             Store::Dense(_) => Id::Int(i64::from(row)),
@@ -272,7 +270,7 @@ impl IdMap {
         }
     }
 
-    /// The row of an id; [`UNKNOWN`] when there is none.
+    /// Returns the row of an id; [`UNKNOWN`] if the id is not in the map.
     #[inline]
     pub(super) fn row_of(&self, id: Id<'_>, hash: u64) -> u32 {
         match (&self.ids, id) {
@@ -285,7 +283,7 @@ impl IdMap {
         }
     }
 
-    /// The rows of many ids; [`UNKNOWN`] for those that are no node's.
+    /// Returns the rows of many ids; [`UNKNOWN`] for those that are not in the map.
     pub(crate) fn rows_of(&self, ids: &Ids) -> Vec<u32> {
         match ids {
             Ids::Int(ids) => ids.iter().map(|&id| self.row_of(Id::Int(id), hash_int(id))).collect(),
@@ -297,7 +295,7 @@ impl IdMap {
     }
 }
 
-/// Open addressing with linear probing; a slot holds a row.
+/// A hash table with open addressing and linear probing. A slot holds a row.
 #[derive(Clone, Debug)]
 struct Slots {
     slots: Vec<u32>,
@@ -306,12 +304,12 @@ struct Slots {
 
 impl Slots {
     fn allocate(&mut self) {
-        // The old ones first: together they could be too many.
+        // Frees the old slots first: both together may take too much memory.
         self.slots = Vec::new();
         self.slots = vec![UNKNOWN; self.nodes + self.nodes * 3 / 5 + 2];
     }
 
-    /// The slot to look at first.
+    /// Returns the first slot to examine.
     #[inline]
     fn start(&self, hash: u64) -> usize {
         ((u128::from(hash) * self.slots.len() as u128) >> 64) as usize
@@ -329,7 +327,7 @@ impl Slots {
         }
     }
 
-    /// Puts `row` in, or returns the one that is there already.
+    /// Inserts `row`, or returns the row that already has this id.
     #[inline]
     fn insert(&mut self, hash: u64, row: u32, same: impl Fn(u32) -> bool) -> Option<u32> {
         assert!((row as usize) < self.nodes, "more ids than the map was made for");
@@ -382,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn every_id_finds_its_row_and_no_other() {
+    fn lookup_finds_rows_of_known_ids_only() {
         let key = Key::new(3, Purpose::GenerateNodes);
         let cases: Vec<Vec<i64>> = vec![
             vec![],
@@ -402,22 +400,22 @@ mod tests {
                 for (map, more) in
                     [(&mut map, ints(chunk)), (&mut text, texts(chunk.iter().map(|id| format!("node/{id}"))))]
                 {
-                    let room = map.bytes_with(&more);
+                    let capacity = map.bytes_with(&more);
                     map.push(&more).unwrap();
-                    assert!(map.bytes() <= room + 64, "{} bytes instead of {room}", map.bytes());
+                    assert!(map.bytes() <= capacity + 64, "{} bytes instead of {capacity}", map.bytes());
                 }
             }
             assert_eq!((map.len(), text.len()), (ids.len(), ids.len()));
-            let asked: Vec<i64> =
+            let lookups: Vec<i64> =
                 ids.iter().flat_map(|&id| [id, id.wrapping_add(1), id.wrapping_sub(1), -id.wrapping_mul(3)]).collect();
-            let expected: Vec<u32> = asked.iter().map(|id| expected.get(id).copied().unwrap_or(UNKNOWN)).collect();
-            assert_eq!(map.rows_of(&ints(&asked)), expected);
-            assert_eq!(text.rows_of(&texts(asked.iter().map(|id| format!("node/{id}")))), expected);
+            let expected: Vec<u32> = lookups.iter().map(|id| expected.get(id).copied().unwrap_or(UNKNOWN)).collect();
+            assert_eq!(map.rows_of(&ints(&lookups)), expected);
+            assert_eq!(text.rows_of(&texts(lookups.iter().map(|id| format!("node/{id}")))), expected);
         }
     }
 
     #[test]
-    fn a_map_grows() {
+    fn reserve_increases_the_capacity() {
         for first in [vec![0, 1, 2], vec![5, -3, 9], vec![]] {
             let more = [100, 200, 77, -1];
             let all: Vec<i64> = first.iter().copied().chain(more).collect();
@@ -435,14 +433,14 @@ mod tests {
     }
 
     #[test]
-    fn the_second_of_two_is_refused() {
+    fn duplicate_id_is_refused_with_both_rows() {
         for ids in [&[0, 1, 2, 1][..], &[5, 9, 9], &[0, 0], &[3, 4, 5, 6, 3]] {
             let second = (1..ids.len()).find(|&i| ids[..i].contains(&ids[i])).unwrap();
             let first = ids.iter().position(|&id| id == ids[second]).unwrap();
-            let twice = Twice { first: first as u32, second: second as u32 };
-            assert_eq!(IdMap::with_capacity(ids.len()).push(&ints(ids)), Err(twice));
+            let duplicate = Duplicate { first: first as u32, second: second as u32 };
+            assert_eq!(IdMap::with_capacity(ids.len()).push(&ints(ids)), Err(duplicate));
             let texts = texts(ids.iter().map(|id| id.to_string()));
-            assert_eq!(IdMap::with_capacity(ids.len()).push(&texts), Err(twice));
+            assert_eq!(IdMap::with_capacity(ids.len()).push(&texts), Err(duplicate));
         }
     }
 

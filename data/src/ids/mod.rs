@@ -1,11 +1,11 @@
-//! The nodes of a graph: the user's ids, the rows of the dump that they stand in, and the indexes of those rows.
+//! The nodes of a graph: the user's ids, their rows in the dump, and the indexes of the rows that remain after filters.
 //!
 //! ```text
-//! id ──► row of the dump, 0..rows ──► index, 0..len: the rows that are left, closed up
+//! id ──► row of the dump, 0..rows ──► index, 0..len: the remaining rows, numbered consecutively
 //! ```
 //!
-//! The dictionary, which makes rows of ids, lies in memory while it takes no more than it may: nothing at all when ids are
-//! `0, 1, 2, …`. When it would take more, it goes to disk, and ids are looked up many at a time, by a join.
+//! The dictionary maps ids to rows. It is in memory while it needs at most a given number of bytes; ids `0, 1, 2, …` need none. A larger
+//! dictionary is on disk, and a join looks up many ids in one pass.
 
 mod join;
 mod map;
@@ -19,21 +19,21 @@ use std::path::{Path, PathBuf};
 pub(crate) use join::{Groups, Join};
 use map::IdMap;
 pub use map::UNKNOWN;
-pub(crate) use map::{Id, Twice};
+pub(crate) use map::{Duplicate, Id};
 use spilled::Spilled;
 
 use crate::dump::Ids;
 use crate::error::{Error, Result};
 
-/// Which nodes there are.
+/// The nodes of a graph and their ids.
 #[derive(Debug)]
 pub struct NodeIds {
     dictionary: Dictionary,
-    /// Bytes that the dictionary may take in memory,
+    /// Bytes that the dictionary may take in memory.
     limit: u64,
-    /// and where it may lie on disk.
+    /// Folder of the dictionary on disk.
     dir: PathBuf,
-    kept: Option<Kept>,
+    remaining: Option<Remaining>,
 }
 
 #[derive(Debug)]
@@ -42,39 +42,39 @@ enum Dictionary {
     Disk(Spilled),
 }
 
-/// What is left after some rows were dropped: four bytes a row.
+/// The rows that remain after some were dropped. Takes four bytes per row.
 #[derive(Clone, Debug)]
-struct Kept {
-    /// The index of every row; [`UNKNOWN`] for those that were dropped.
+struct Remaining {
+    /// The index of every row; [`UNKNOWN`] for dropped rows.
     index: Vec<u32>,
     count: usize,
 }
 
 impl NodeIds {
-    /// No nodes yet, but room for `nodes`. The dictionary takes at most about `limit` bytes of memory, else it goes to nameless
-    /// files in `dir`.
+    /// Creates an empty set of nodes with capacity `nodes`. The dictionary takes at most about `limit` bytes of memory; a larger one is
+    /// stored in unnamed files in `dir`.
     pub(crate) fn new(nodes: usize, limit: u64, dir: &Path) -> Self {
         let dictionary = Dictionary::Memory(IdMap::with_capacity(nodes));
-        Self { dictionary, limit, dir: dir.to_path_buf(), kept: None }
+        Self { dictionary, limit, dir: dir.to_path_buf(), remaining: None }
     }
 
-    /// Nodes of ids `0, 1, 2, …`.
+    /// Creates nodes with ids `0, 1, 2, …`.
     pub fn dense(nodes: u32) -> Self {
         let dictionary = Dictionary::Memory(IdMap::dense(nodes));
-        Self { dictionary, limit: u64::MAX, dir: PathBuf::new(), kept: None }
+        Self { dictionary, limit: u64::MAX, dir: PathBuf::new(), remaining: None }
     }
 
-    /// Number of nodes, without those that were dropped.
+    /// Number of nodes, without dropped ones.
     pub fn len(&self) -> usize {
-        self.kept.as_ref().map_or_else(|| self.rows(), |kept| kept.count)
+        self.remaining.as_ref().map_or_else(|| self.rows(), |remaining| remaining.count)
     }
 
-    /// Whether there are none.
+    /// Whether there are no nodes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Number of rows, dropped ones too.
+    /// Number of rows, with dropped ones.
     pub fn rows(&self) -> usize {
         match &self.dictionary {
             Dictionary::Memory(map) => map.len(),
@@ -82,7 +82,7 @@ impl NodeIds {
         }
     }
 
-    /// Bytes of memory that the dictionary takes.
+    /// Returns the bytes of memory of the dictionary.
     pub(crate) fn dictionary_bytes(&self) -> u64 {
         match &self.dictionary {
             Dictionary::Memory(map) => map.bytes(),
@@ -90,21 +90,21 @@ impl NodeIds {
         }
     }
 
-    /// Bytes of memory that the rows' indexes take.
+    /// Returns the bytes of memory of the rows' indexes.
     pub(crate) fn index_bytes(&self) -> u64 {
-        self.kept.as_ref().map_or(0, |kept| 4 * kept.index.capacity() as u64)
+        self.remaining.as_ref().map_or(0, |remaining| 4 * remaining.index.capacity() as u64)
     }
 
-    /// Drops all rows but those that `keep` wants. The others' indexes close up, in their order.
+    /// Drops all rows for which `keep` is false. The remaining rows get consecutive indexes in the same order.
     ///
     /// ```
     /// use gnnflow_data::ids::NodeIds;
     /// let mut ids = NodeIds::dense(4);
-    /// ids.keep(|row| row != 1);
+    /// ids.retain(|row| row != 1);
     /// assert_eq!((ids.len(), ids.rows()), (3, 4));
     /// assert_eq!([0, 1, 2, 3].map(|row| ids.index_of_row(row)), [Some(0), None, Some(1), Some(2)]);
     /// ```
-    pub fn keep(&mut self, keep: impl Fn(u32) -> bool) {
+    pub fn retain(&mut self, keep: impl Fn(u32) -> bool) {
         let mut count = 0;
         let mut next = |row: u32| {
             if !self.index_of_row(row).is_some_and(|_| keep(row)) {
@@ -114,26 +114,26 @@ impl NodeIds {
             count - 1
         };
         let index = (0..self.rows() as u32).map(&mut next).collect();
-        self.kept = Some(Kept { index, count: count as usize });
+        self.remaining = Some(Remaining { index, count: count as usize });
     }
 
-    /// The index of a row; `None` when it was dropped, or is [`UNKNOWN`].
+    /// Returns the index of a row; `None` if the row was dropped or is [`UNKNOWN`].
     #[inline]
     pub fn index_of_row(&self, row: u32) -> Option<u32> {
-        match &self.kept {
+        match &self.remaining {
             None => Some(row),
-            Some(kept) => kept.index.get(row as usize).copied(),
+            Some(remaining) => remaining.index.get(row as usize).copied(),
         }
         .filter(|&index| index != UNKNOWN)
     }
 
-    /// Whether rows were dropped.
+    /// Returns whether rows were dropped.
     pub fn has_dropped(&self) -> bool {
         self.len() < self.rows()
     }
 
-    /// Adds ids, all of one kind. An id that stands twice is found at once, or by [`NodeIds::check`] when they are on disk.
-    pub(crate) fn push(&mut self, more: &Ids) -> Result<Option<Twice>> {
+    /// Adds ids of one kind. Returns a duplicate if the dictionary is in memory; [`NodeIds::check`] finds duplicates on disk.
+    pub(crate) fn push(&mut self, more: &Ids) -> Result<Option<Duplicate>> {
         if let Dictionary::Memory(map) = &mut self.dictionary {
             if map.bytes_with(more) <= self.limit {
                 return Ok(map.push(more).err());
@@ -146,7 +146,7 @@ impl NodeIds {
         }
     }
 
-    /// Puts the dictionary on disk.
+    /// Moves the dictionary to disk.
     fn spill(&mut self, text: bool) -> Result<()> {
         if let Dictionary::Memory(map) = &self.dictionary {
             self.dictionary = Dictionary::Disk(Spilled::from_map(map, text, self.limit, &self.dir)?);
@@ -154,18 +154,18 @@ impl NodeIds {
         Ok(())
     }
 
-    /// Ends a series of [`NodeIds::push`]: an id that stands twice, if there is one.
-    pub(crate) fn check(&mut self) -> Result<Option<Twice>> {
+    /// Ends a series of [`NodeIds::push`]. Returns a duplicate id, if there is one.
+    pub(crate) fn check(&mut self) -> Result<Option<Duplicate>> {
         match &mut self.dictionary {
             Dictionary::Memory(_) => Ok(None),
             Dictionary::Disk(spilled) => {
                 spilled.flush()?;
-                spilled.twice()
+                spilled.first_duplicate()
             }
         }
     }
 
-    /// Makes room for `more` ids; from now on the dictionary may take `limit` bytes of memory.
+    /// Increases the capacity by `more` ids, and lets the dictionary take `limit` bytes of memory.
     pub(crate) fn reserve(&mut self, more: usize, limit: u64) -> Result<()> {
         self.limit = limit;
         match &mut self.dictionary {
@@ -186,7 +186,7 @@ impl NodeIds {
         }
     }
 
-    /// The groups of a dictionary on disk; `None` when it is in memory.
+    /// Returns the groups of a dictionary on disk; `None` if it is in memory.
     pub(crate) fn groups(&self) -> Option<Groups> {
         match &self.dictionary {
             Dictionary::Memory(_) => None,
@@ -194,7 +194,7 @@ impl NodeIds {
         }
     }
 
-    /// Looks ids up that are sorted by `groups`, which are [`NodeIds::groups`].
+    /// Starts a lookup of ids that `groups`, the result of [`NodeIds::groups`], sorts.
     pub(crate) fn join<'a>(&'a self, groups: &'a Groups) -> Result<Join<'a>> {
         match &self.dictionary {
             Dictionary::Memory(_) => Err(Error::Bug("a join with a dictionary in memory".into())),
@@ -202,7 +202,7 @@ impl NodeIds {
         }
     }
 
-    /// The rows of some ids, by a dictionary in memory; [`UNKNOWN`] for those that are no node's.
+    /// Returns the rows of ids, with a dictionary in memory; [`UNKNOWN`] for ids that are not in it.
     pub(crate) fn rows_of(&self, ids: &Ids) -> Result<Vec<u32>> {
         match &self.dictionary {
             Dictionary::Memory(map) => Ok(map.rows_of(ids)),
@@ -210,8 +210,8 @@ impl NodeIds {
         }
     }
 
-    /// What looks up the ids of a table. `read` is called when the dictionary is on disk: it gives its argument all ids of the
-    /// table, some (65,536 at most) at a time, and before them how many came before.
+    /// Returns a [`Finder`] for the ids of a table. If the dictionary is on disk, this method calls `read`. It must pass all ids of the table
+    /// to its argument, at most 65,536 per call, together with the number of ids before them.
     ///
     /// ```
     /// use gnnflow_data::dump::Ids;
@@ -219,14 +219,14 @@ impl NodeIds {
     /// # fn main() -> gnnflow_data::Result<()> {
     /// let ids = NodeIds::dense(10);
     /// let table = Ids::Int(vec![7, 12, 3].into());
-    /// let finder = ids.finder(&mut |ask| ask(0, &table))?;
+    /// let finder = ids.finder(&mut |add| add(0, &table))?;
     /// assert_eq!(finder.rows(0, &table)?, [7, UNKNOWN, 3]);
     /// # Ok(())
     /// # }
     /// ```
     ///
     /// # Errors
-    /// What `read` returned; a temporary file that cannot be written or read.
+    /// An error of `read`, or a temporary file that cannot be written or read.
     pub fn finder(&self, read: &mut ReadIds<'_>) -> Result<Finder<'_>> {
         let Some(groups) = self.groups() else { return Ok(Finder(Find::Map(self))) };
         let dir = self.dir.as_path();
@@ -234,25 +234,25 @@ impl NodeIds {
         let mut join = self.join(&groups)?;
         let text = groups.is_text();
         read(&mut |first, ids| match matches!(ids, Ids::Text(_)) == text {
-            true => join.ask(&groups.sort(first, &[ids])),
+            true => join.add(&groups.sort(first, &[ids])),
             false => Ok(()),
         })?;
-        join.answer((&file, dir), |_, _| Ok(()))?;
+        join.write_rows((&file, dir), |_, _| Ok(()))?;
         Ok(Finder(Find::File { file, dir, text }))
     }
 
-    /// The id of a node, for messages. O(rows).
+    /// Returns the id of a node for messages. Time: O(rows).
     ///
     /// # Errors
-    /// The dictionary is on disk and cannot be read.
+    /// If the dictionary is on disk and cannot be read.
     ///
     /// # Panics
-    /// When there is no such node.
+    /// If the node does not exist.
     pub fn show(&self, index: u32) -> Result<String> {
-        let row = match &self.kept {
+        let row = match &self.remaining {
             None => index,
-            Some(kept) => {
-                let row = kept.index.iter().position(|&other| other == index);
+            Some(remaining) => {
+                let row = remaining.index.iter().position(|&other| other == index);
                 row.ok_or_else(|| Error::Bug(format!("no row has index {index}")))? as u32
             }
         };
@@ -263,7 +263,7 @@ impl NodeIds {
     }
 }
 
-/// Gives ids to its argument: how many came before them, and some of them.
+/// A function that passes ids to its argument: the number of ids before them, and the ids.
 pub type ReadIds<'a> = dyn FnMut(&mut dyn FnMut(u64, &Ids) -> Result<()>) -> Result<()> + 'a;
 
 /// Looks up the ids of a table.
@@ -277,21 +277,21 @@ enum Find<'a> {
 }
 
 impl Finder<'_> {
-    /// The rows of `ids`, before which `first` ids came; [`UNKNOWN`] for those that are no node's.
+    /// Returns the rows of `ids`, which come after `first` other ids of the table; [`UNKNOWN`] for ids that are not in the dictionary.
     ///
     /// # Errors
-    /// A temporary file that cannot be read.
+    /// If a temporary file cannot be read.
     pub fn rows(&self, first: u64, ids: &Ids) -> Result<Vec<u32>> {
         match &self.0 {
             Find::Map(nodes) => nodes.rows_of(ids),
-            // Numbers are no strings' ids, nor the other way round.
+            // The id of a node is never equal to an id of the other kind.
             Find::File { text, .. } if matches!(ids, Ids::Text(_)) != *text => Ok(vec![UNKNOWN; ids.len()]),
             Find::File { file, dir, .. } => read_rows((file, dir), first, ids.len()),
         }
     }
 }
 
-/// Reads the rows at some positions of a file that a [`Join`] has written.
+/// Reads the rows at `count` positions from `first` on, from a file that [`Join::write_rows`] wrote.
 pub(crate) fn read_rows((file, path): (&File, &Path), first: u64, count: usize) -> Result<Vec<u32>> {
     let mut rows = vec![0; count];
     file.read_exact_at(bytemuck::cast_slice_mut(&mut rows), 4 * first).map_err(Error::io(path, "read"))?;
@@ -305,7 +305,7 @@ mod tests {
     use super::*;
     use crate::rng::{Key, Purpose};
 
-    /// Ids of three kinds: far apart, negative, long strings.
+    /// Ids of three kinds: sparse integers, negative integers, long strings.
     fn ids(style: usize, numbers: &[i64]) -> Ids {
         match style {
             0 => Ids::Int(numbers.iter().map(|id| id << 33).collect()),
@@ -314,20 +314,20 @@ mod tests {
         }
     }
 
-    /// Nodes of these ids, in chunks.
-    fn nodes(style: usize, numbers: &[i64], limit: u64, dir: &Path) -> (NodeIds, Option<Twice>) {
+    /// Adds ids in chunks of 100.
+    fn nodes(style: usize, numbers: &[i64], limit: u64, dir: &Path) -> (NodeIds, Option<Duplicate>) {
         let mut nodes = NodeIds::new(numbers.len(), limit, dir);
         for some in numbers.chunks(100) {
-            if let Some(twice) = nodes.push(&ids(style, some)).unwrap() {
-                return (nodes, Some(twice));
+            if let Some(duplicate) = nodes.push(&ids(style, some)).unwrap() {
+                return (nodes, Some(duplicate));
             }
         }
-        let twice = nodes.check().unwrap();
-        (nodes, twice)
+        let duplicate = nodes.check().unwrap();
+        (nodes, duplicate)
     }
 
     #[test]
-    fn a_dictionary_on_disk_finds_what_one_in_memory_finds() {
+    fn dictionary_on_disk_equals_dictionary_in_memory() {
         let dir = tempfile::tempdir().unwrap();
         let random = Key::new(7, Purpose::GenerateNodes);
         for (count, limit) in [(1i64, 0), (300, 0), (5000, 20_000), (70_000, 200_000)] {
@@ -337,25 +337,25 @@ mod tests {
                 let (mut in_memory, _) = nodes(style, &known, u64::MAX, dir.path());
                 let groups = on_disk.groups().unwrap();
                 assert!(in_memory.groups().is_none());
-                let asked: Vec<i64> =
+                let lookups: Vec<i64> =
                     (0..2 * count as u64).map(|i| random.below(i, 3 * count as u64 + 9) as i64).collect();
                 let tables: Vec<(u64, Ids)> =
-                    (0..).step_by(70).zip(asked.chunks(70)).map(|(first, some)| (first, ids(style, some))).collect();
+                    (0..).step_by(70).zip(lookups.chunks(70)).map(|(first, some)| (first, ids(style, some))).collect();
                 let check = |on_disk: &NodeIds, in_memory: &NodeIds| {
                     let finder =
-                        on_disk.finder(&mut |ask| tables.iter().try_for_each(|(first, ids)| ask(*first, ids))).unwrap();
+                        on_disk.finder(&mut |add| tables.iter().try_for_each(|(first, ids)| add(*first, ids))).unwrap();
                     let other = in_memory.finder(&mut |_| panic!("in memory")).unwrap();
                     for (first, ids) in &tables {
                         assert_eq!(finder.rows(*first, ids).unwrap(), other.rows(*first, ids).unwrap());
                     }
                 };
                 check(&on_disk, &in_memory);
-                // Two columns side by side, and what is unknown.
+                // Two columns side by side, and the unknown ids.
                 let (mut join, mut unknown) = (on_disk.join(&groups).unwrap(), Vec::new());
                 for (first, ids) in &tables {
-                    join.ask(&groups.sort(2 * first, &[ids, ids])).unwrap();
+                    join.add(&groups.sort(2 * first, &[ids, ids])).unwrap();
                 }
-                join.unknown(&mut |id| {
+                join.for_each_unknown(&mut |id| {
                     unknown.push(id.show()?);
                     Ok(())
                 })
@@ -370,13 +370,13 @@ mod tests {
                 expected.sort();
                 expected.dedup();
                 assert_eq!(unknown, expected);
-                // More ids, of which some had been asked for; then fewer rows.
+                // Adds ids, of which some were looked up before; then drops rows.
                 let more: Vec<i64> = (0..count).map(|i| 3 * i + 1).collect();
                 for nodes in [&mut on_disk, &mut in_memory] {
                     nodes.reserve(more.len(), nodes.limit).unwrap();
                     more.chunks(100).for_each(|some| assert_eq!(nodes.push(&ids(style, some)).unwrap(), None));
                     assert_eq!(nodes.check().unwrap(), None);
-                    nodes.keep(|row| row % 3 != 1);
+                    nodes.retain(|row| row % 3 != 1);
                 }
                 check(&on_disk, &in_memory);
                 assert_eq!((on_disk.len(), on_disk.rows()), (in_memory.len(), in_memory.rows()));
@@ -385,11 +385,11 @@ mod tests {
                 }
             }
         }
-        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "files without names");
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "no named files");
     }
 
     #[test]
-    fn the_first_id_that_stands_twice_is_the_same_on_disk() {
+    fn first_duplicate_on_disk_equals_the_one_in_memory() {
         let dir = tempfile::tempdir().unwrap();
         let random = Key::new(8, Purpose::GenerateNodes);
         for case in 0..20 {
@@ -397,7 +397,7 @@ mod tests {
             let mut seen = HashMap::new();
             let expected = (0..)
                 .zip(&numbers)
-                .find_map(|(second, id)| seen.insert(id, second).map(|first| Twice { first, second }));
+                .find_map(|(second, id)| seen.insert(id, second).map(|first| Duplicate { first, second }));
             for style in 0..3 {
                 for limit in [0, 5000, u64::MAX] {
                     assert_eq!(nodes(style, &numbers, limit, dir.path()).1, expected, "case {case}, limit {limit}");
@@ -407,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn long_strings_stay_within_their_share() {
+    fn dictionary_of_long_strings_stays_within_the_limit() {
         let dir = tempfile::tempdir().unwrap();
         let limit = 4 << 20;
         let mut nodes = NodeIds::new(100_000, limit, dir.path());
@@ -417,7 +417,7 @@ mod tests {
             assert!(nodes.dictionary_bytes() <= limit, "{} bytes", nodes.dictionary_bytes());
         }
         nodes.check().unwrap();
-        // Blocks are all that is left in memory.
+        // Only the positions of blocks remain in memory.
         assert!(nodes.dictionary_bytes() < 64 << 10, "{} bytes", nodes.dictionary_bytes());
         let Dictionary::Disk(spilled) = &nodes.dictionary else { panic!("in memory") };
         for group in spilled.groups() {

@@ -1,32 +1,31 @@
-//! The dictionary of a graph whose ids would take too much memory: rows and ids on disk, dealt out by the ids' hashes.
+//! The dictionary on disk, for graphs whose ids would take too much memory: rows and ids, partitioned by the ids' hashes.
 //!
-//! There are enough partitions that some of them together, a *group*, fit into memory. What needs the dictionary goes through
-//! it group by group: the search for ids that stand twice, and the [join](super::join).
+//! A *group* of partitions fits into memory. The search for duplicate ids and the [join](super::join) process one group after another.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use rayon::prelude::*;
 
-use super::map::{Id, IdMap, Twice, UNKNOWN, id};
+use super::map::{Duplicate, Id, IdMap, UNKNOWN, id};
 use super::streams::Streams;
 use crate::dump::Ids;
 use crate::error::{Error, Result};
 
 /// Number of partitions.
 const PARTITIONS: usize = 512;
-/// Least bytes of a group.
-const SMALLEST: u64 = 1 << 10;
-/// Bytes that an id takes when it is looked up, beside a string's own: row, id or end of the string, 1.6 slots.
-const LOADED: f64 = 18.4;
+/// Minimum size of a group in bytes.
+const MIN_GROUP: u64 = 1 << 10;
+/// Bytes per loaded id, in addition to those of a string: row, id or end of the string, 1.6 slots.
+const BYTES_PER_ID: f64 = 18.4;
 
 /// Ids on disk.
 #[derive(Debug)]
 pub(crate) struct Spilled {
     dir: PathBuf,
-    /// Records: the row, of strings the length, the id.
+    /// Records: the row, the length (of strings only), the id.
     streams: Streams,
-    /// Ids of each partition, and bytes of strings.
+    /// Number of ids of each partition, and bytes of strings.
     counts: Vec<u32>,
     lengths: Vec<u64>,
     text: bool,
@@ -34,15 +33,15 @@ pub(crate) struct Spilled {
     limit: u64,
 }
 
-/// One partition in memory.
-pub(super) struct Part {
+/// A partition in memory.
+pub(super) struct LoadedPartition {
     map: IdMap,
-    /// The row of the map's every id.
+    /// The row of each id of the map.
     rows: Vec<u32>,
 }
 
-impl Part {
-    /// The row of an id; [`UNKNOWN`] when it is not here.
+impl LoadedPartition {
+    /// Returns the row of an id; [`UNKNOWN`] if the id is not in this partition.
     #[inline]
     pub(super) fn row_of(&self, id: Id<'_>, hash: u64) -> u32 {
         match self.map.row_of(id, hash) {
@@ -51,35 +50,34 @@ impl Part {
         }
     }
 
-    /// Bytes of memory that it takes.
+    /// Returns the bytes of memory that the partition takes.
     #[cfg(test)]
     pub(super) fn bytes(&self) -> u64 {
         self.map.bytes() + 4 * self.rows.capacity() as u64
     }
 }
 
-/// The partition of a hash. The map within it looks at the upper bits.
+/// Returns the partition of a hash. The map within a partition uses the upper bits.
 #[inline]
 pub(super) fn partition(hash: u64) -> usize {
     hash as usize % PARTITIONS
 }
 
 impl Spilled {
-    /// No ids yet, in a nameless file in `dir`. A group takes about `limit` bytes of memory.
+    /// Creates an empty dictionary in an unnamed file in `dir`. A group takes about `limit` bytes of memory.
     pub(super) fn new(text: bool, limit: u64, dir: &Path) -> Result<Self> {
         let streams = Streams::new(PARTITIONS, limit / 2, dir)?;
         let (counts, lengths) = (vec![0; PARTITIONS], vec![0; PARTITIONS]);
         Ok(Self { dir: dir.to_path_buf(), streams, counts, lengths, text, rows: 0, limit })
     }
 
-    /// The ids of `map`, row by row.
+    /// Copies the ids of `map`, row by row.
     pub(super) fn from_map(map: &IdMap, text: bool, limit: u64, dir: &Path) -> Result<Self> {
         let mut this = Self::new(text, limit, dir)?;
         (0..map.len() as u32).try_for_each(|row| this.push_one(map.id_of(row)))?;
         Ok(this)
     }
 
-    /// Number of ids.
     pub(super) fn rows(&self) -> u32 {
         self.rows
     }
@@ -89,27 +87,27 @@ impl Spilled {
         self.text
     }
 
-    /// Where temporary files may lie.
+    /// Folder of temporary files.
     pub(super) fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// Bytes of memory that a group may take.
+    /// Maximum bytes of memory of a group.
     pub(super) fn limit(&self) -> u64 {
         self.limit
     }
 
-    /// From here on a group takes so many bytes.
+    /// Sets the maximum bytes of memory of a group.
     pub(super) fn set_limit(&mut self, limit: u64) {
         self.limit = limit;
     }
 
-    /// Bytes of memory that it takes.
+    /// Returns the bytes of memory that the dictionary takes.
     pub(super) fn bytes(&self) -> u64 {
         self.streams.bytes() + 12 * PARTITIONS as u64
     }
 
-    /// Adds ids. Whether one stands twice is found later.
+    /// Adds ids. [`Spilled::first_duplicate`] finds duplicates later.
     pub(super) fn push(&mut self, more: &Ids) -> Result<()> {
         (0..more.len()).try_for_each(|i| self.push_one(id(more, i)))
     }
@@ -134,12 +132,12 @@ impl Spilled {
         }
     }
 
-    /// Makes what has been added readable.
+    /// Makes added ids readable.
     pub(super) fn flush(&mut self) -> Result<()> {
         self.streams.flush()
     }
 
-    /// Calls `visit` with the rows and ids of a partition, rows ascending, until it returns something.
+    /// Calls `visit` with the rows and ids of a partition, in ascending order of rows, until it returns a value.
     fn find_in<T>(&self, partition: usize, mut visit: impl FnMut(u32, Id<'_>) -> Option<T>) -> Result<Option<T>> {
         let short = || Error::Bug("a record of the dictionary is too short".into());
         for &block in self.streams.blocks(partition) {
@@ -163,29 +161,29 @@ impl Spilled {
         Ok(None)
     }
 
-    /// A partition for lookups, or the first id of it that stands twice.
-    fn load(&self, partition: usize) -> Result<std::result::Result<Part, Twice>> {
+    /// Loads a partition for lookups, or returns its first duplicate id.
+    fn load(&self, partition: usize) -> Result<std::result::Result<LoadedPartition, Duplicate>> {
         let count = self.counts[partition] as usize;
-        let mut part = Part { map: IdMap::with_capacity(count), rows: Vec::with_capacity(count) };
+        let mut loaded = LoadedPartition { map: IdMap::with_capacity(count), rows: Vec::with_capacity(count) };
         if self.text {
-            part.map.reserve_text(self.lengths[partition] as usize);
+            loaded.map.reserve_text(self.lengths[partition] as usize);
         }
-        let twice = self.find_in(partition, |row, id| match part.map.push_one(id) {
+        let duplicate = self.find_in(partition, |row, id| match loaded.map.push_one(id) {
             Ok(()) => {
-                part.rows.push(row);
+                loaded.rows.push(row);
                 None
             }
-            Err(twice) => Some(Twice { first: part.rows[twice.first as usize], second: row }),
+            Err(duplicate) => Some(Duplicate { first: loaded.rows[duplicate.first as usize], second: row }),
         })?;
-        Ok(twice.map_or(Ok(part), Err))
+        Ok(duplicate.map_or(Ok(loaded), Err))
     }
 
-    /// The partitions in groups that fit into memory.
+    /// Returns groups of partitions that fit into memory.
     pub(super) fn groups(&self) -> Vec<Range<usize>> {
-        let limit = self.limit.max(SMALLEST);
+        let limit = self.limit.max(MIN_GROUP);
         let (mut groups, mut start, mut held) = (Vec::new(), 0, 0);
         for partition in 0..PARTITIONS {
-            let bytes = (LOADED * f64::from(self.counts[partition])) as u64 + self.lengths[partition];
+            let bytes = (BYTES_PER_ID * f64::from(self.counts[partition])) as u64 + self.lengths[partition];
             if held + bytes > limit && start < partition {
                 groups.push(start..partition);
                 (start, held) = (partition, 0);
@@ -196,25 +194,25 @@ impl Spilled {
         groups
     }
 
-    /// Some partitions for lookups.
-    pub(super) fn load_all(&self, partitions: Range<usize>) -> Result<Vec<Part>> {
-        let twice = |_| Error::Bug("an id stands twice in the dictionary".into());
-        partitions.into_par_iter().map(|partition| self.load(partition)?.map_err(twice)).collect()
+    /// Loads several partitions for lookups.
+    pub(super) fn load_all(&self, partitions: Range<usize>) -> Result<Vec<LoadedPartition>> {
+        let duplicate = |_| Error::Bug("an id occurs twice in the dictionary".into());
+        partitions.into_par_iter().map(|partition| self.load(partition)?.map_err(duplicate)).collect()
     }
 
-    /// The first row in the order of the dump whose id stands in another before it.
-    pub(super) fn twice(&self) -> Result<Option<Twice>> {
-        let mut first: Option<Twice> = None;
+    /// Returns the first row of the dump with the id of an earlier row.
+    pub(super) fn first_duplicate(&self) -> Result<Option<Duplicate>> {
+        let mut first: Option<Duplicate> = None;
         for group in self.groups() {
             let found = group.into_par_iter().map(|partition| Ok(self.load(partition)?.err()));
-            for twice in found.collect::<Result<Vec<_>>>()?.into_iter().flatten() {
-                first = Some(first.filter(|first| first.second < twice.second).unwrap_or(twice));
+            for duplicate in found.collect::<Result<Vec<_>>>()?.into_iter().flatten() {
+                first = Some(first.filter(|first| first.second < duplicate.second).unwrap_or(duplicate));
             }
         }
         Ok(first)
     }
 
-    /// The id of a row, for messages. Reads everything.
+    /// Returns the id of a row for messages. Reads the whole dictionary.
     pub(super) fn show(&self, row: u32) -> Result<String> {
         for partition in 0..PARTITIONS {
             if let Some(shown) = self.find_in(partition, |other, id| (other == row).then(|| id.show()))? {

@@ -1,4 +1,4 @@
-//! One bucket → its part of the topology: by destination, neighbors ascending, policies applied.
+//! Arranges the edges of one bucket as in the topology: by destination, with ascending neighbors, after applying policies.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -6,22 +6,22 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::record::Record;
 use crate::source::Duplicates;
 
-/// What to do with the edges of a bucket.
+/// The policies for the edges of a bucket, and the layout of their records.
 pub(super) struct Rules<'a> {
     pub(super) record: Record,
     pub(super) duplicates: Duplicates,
-    /// Give every node without an edge to itself one.
+    /// Whether to add a self-loop to every node without one.
     pub(super) add_loops: bool,
-    /// Edge type of the edges that are added.
+    /// Edge type of added self-loops.
     pub(super) loop_type: u16,
     /// Core nodes of the partition.
     pub(super) core: Range<u64>,
-    /// One bit a node: sources outside the core.
+    /// One bit per node: sources outside the core.
     pub(super) halo: &'a [AtomicU64],
 }
 
 impl Rules<'_> {
-    /// Type of the edge at `position`; 0 when edges have none.
+    /// Returns the type of the edge at `position`; 0 if edges have no types.
     #[inline]
     fn kind(&self, records: &[u8], position: usize) -> u16 {
         if self.record.is_plain() {
@@ -35,7 +35,7 @@ impl Rules<'_> {
 /// In-edges of a range of destinations.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Arranged {
-    /// One a destination.
+    /// One per destination.
     pub(super) degrees: Vec<u32>,
     pub(super) indices: Vec<u32>,
     pub(super) weights: Vec<f32>,
@@ -45,20 +45,20 @@ pub(super) struct Arranged {
     pub(super) labels: Vec<i32>,
     /// Bytes of the edge features.
     pub(super) features: Vec<u8>,
-    /// Duplicates left out.
+    /// Number of dropped duplicates.
     pub(super) dropped: u64,
-    /// Edges from a node to itself.
+    /// Number of edges from a node to itself.
     pub(super) loops: u64,
-    /// Edges from outside the core.
+    /// Number of edges from outside the core.
     pub(super) cross: u64,
     /// The first duplicate in the order of the dump.
-    pub(super) twice: Option<Twice>,
+    pub(super) first_duplicate: Option<Duplicate>,
 }
 
-/// An edge that stands twice: `(second row, first row, destination, source)`.
-pub(super) type Twice = (u64, u64, u32, u32);
+/// A duplicate edge: `(second row, first row, destination, source)`.
+pub(super) type Duplicate = (u64, u64, u32, u32);
 
-/// What is sorted: the source, and the position of the record when that matters.
+/// A sort key: the source and, if it matters, the position of the record.
 trait Entry: Copy + Ord {
     fn new(src: u32, position: usize) -> Self;
     fn src(self) -> u32;
@@ -89,7 +89,7 @@ impl Entry for u64 {
     }
 }
 
-/// Arranges `records`, whose destinations lie in `range` and whose order is that of the dump.
+/// Arranges `records`, which are in the order of the dump. Their destinations are in `range`.
 pub(super) fn arrange(records: &[u8], range: Range<u32>, rules: &Rules<'_>) -> Arranged {
     if rules.record.is_plain() {
         arrange_as::<u32>(records, range, rules)
@@ -101,7 +101,7 @@ pub(super) fn arrange(records: &[u8], range: Range<u32>, rules: &Rules<'_>) -> A
 fn arrange_as<E: Entry>(records: &[u8], range: Range<u32>, rules: &Rules<'_>) -> Arranged {
     let stride = rules.record.stride;
     let (count, nodes) = (records.len() / stride, (range.end - range.start) as usize);
-    // Counting sort by destination: `ends[d]` is where the list of `d` begins, then, when all are in place, where it ends.
+    // Counting sort by destination. `ends[d]` is first the start and finally the end of the list of `d`.
     let mut ends = vec![0usize; nodes + 1];
     for record in records.chunks_exact(stride) {
         ends[(Record::ends(record).0 - range.start) as usize + 1] += 1;
@@ -117,10 +117,10 @@ fn arrange_as<E: Entry>(records: &[u8], range: Range<u32>, rules: &Rules<'_>) ->
         *end += 1;
     }
 
-    let room = count + if rules.add_loops { nodes } else { 0 };
+    let capacity = count + if rules.add_loops { nodes } else { 0 };
     let mut out =
-        Arranged { degrees: Vec::with_capacity(nodes), indices: Vec::with_capacity(room), ..Arranged::default() };
-    // The edges so far from the source at hand, one of each type.
+        Arranged { degrees: Vec::with_capacity(nodes), indices: Vec::with_capacity(capacity), ..Arranged::default() };
+    // The edges so far from the current source, one of each type.
     let mut same: Vec<(E, u16)> = Vec::new();
     let mut start = 0;
     for (dst, &end) in range.clone().zip(&ends) {
@@ -128,7 +128,7 @@ fn arrange_as<E: Entry>(records: &[u8], range: Range<u32>, rules: &Rules<'_>) ->
         start = end;
         list.sort_unstable();
         let before = out.indices.len();
-        let mut wants_loop = rules.add_loops;
+        let mut needs_loop = rules.add_loops;
         same.clear();
         for &entry in &*list {
             let src = entry.src();
@@ -143,26 +143,26 @@ fn arrange_as<E: Entry>(records: &[u8], range: Range<u32>, rules: &Rules<'_>) ->
                 out.dropped += 1;
                 if rules.duplicates == Duplicates::Fail {
                     let row = |entry: E| rules.record.row(&records[entry.position() * stride..][..stride]);
-                    let twice = (row(entry), row(first), dst, src);
-                    out.twice = Some(out.twice.map_or(twice, |known| known.min(twice)));
+                    let duplicate = (row(entry), row(first), dst, src);
+                    out.first_duplicate = Some(out.first_duplicate.map_or(duplicate, |known| known.min(duplicate)));
                 }
                 continue;
             }
             if first.is_none() {
                 same.push((entry, kind));
             }
-            if wants_loop && src >= dst {
+            if needs_loop && src >= dst {
                 if src > dst {
                     out.push_loop(dst, rules);
                 }
-                wants_loop = false;
+                needs_loop = false;
             }
             out.push(src, dst, rules);
             if !rules.record.is_plain() {
-                out.carry(&records[entry.position() * stride..][..stride], kind, rules);
+                out.push_columns(&records[entry.position() * stride..][..stride], kind, rules);
             }
         }
-        if wants_loop {
+        if needs_loop {
             out.push_loop(dst, rules);
         }
         out.degrees.push((out.indices.len() - before) as u32);
@@ -184,7 +184,7 @@ impl Arranged {
         }
     }
 
-    fn carry(&mut self, record: &[u8], kind: u16, rules: &Rules<'_>) {
+    fn push_columns(&mut self, record: &[u8], kind: u16, rules: &Rules<'_>) {
         self.weights.extend(rules.record.weight(record));
         self.types.extend(rules.record.edge_type(record).map(|_| kind));
         self.times.extend(rules.record.time(record));
@@ -193,7 +193,7 @@ impl Arranged {
         self.features.extend_from_slice(rules.record.features(record).unwrap_or_default());
     }
 
-    /// Adds an edge from `node` to itself, with what such an edge carries.
+    /// Adds an edge from `node` to itself, with the default values of all columns.
     fn push_loop(&mut self, node: u32, rules: &Rules<'_>) {
         self.push(node, node, rules);
         let blank = vec![0; rules.record.stride];

@@ -1,7 +1,7 @@
-//! Edges by destination, on disk when memory runs short.
+//! Edges by destination, on disk if memory is short.
 //!
-//! A bucket holds the edges of a range of destinations within one partition, in the order of the dump. Buckets lie in memory
-//! until they fill their share of the budget; then all of them are appended to their files, some megabytes at a time.
+//! A bucket holds the edges to a range of destinations within one partition, in the order of the dump. Buckets are in memory until they
+//! fill their share of the budget. Then all of them are appended to their files, several megabytes at a time.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -12,21 +12,21 @@ use super::record::Record;
 use crate::error::{Error, Result};
 use crate::partition_book::PartitionBook;
 
-/// Most buckets, beyond one per partition.
+/// Maximum number of buckets, in addition to one per partition.
 const MAX_BUCKETS: u64 = 4096;
 
-/// Which destinations share a bucket.
+/// Maps destinations to buckets.
 #[derive(Clone, Debug)]
 pub(super) struct Cuts {
     /// Bucket `b` holds the destinations `starts[b]..starts[b + 1]`.
     starts: Vec<u32>,
-    /// `cells[dst >> shift]` is the first bucket of the cell: the search begins there.
+    /// `cells[dst >> shift]` is the first bucket of the cell, where the search starts.
     cells: Vec<u32>,
     shift: u32,
 }
 
 impl Cuts {
-    /// About `wanted` buckets, none across partitions, of about as many nodes each.
+    /// Creates about `wanted` buckets with similar numbers of nodes. No bucket spans two partitions.
     pub(super) fn new(book: &PartitionBook, wanted: u64) -> Self {
         let nodes = book.nodes();
         let mut starts = Vec::new();
@@ -53,17 +53,16 @@ impl Cuts {
         Self { starts, cells, shift }
     }
 
-    /// Number of buckets.
     pub(super) fn len(&self) -> usize {
         self.starts.len() - 1
     }
 
-    /// The destinations of a bucket.
+    /// Returns the destinations of a bucket.
     pub(super) fn range(&self, bucket: usize) -> Range<u32> {
         self.starts[bucket]..self.starts[bucket + 1]
     }
 
-    /// The bucket of a destination.
+    /// Returns the bucket of a destination.
     #[inline]
     pub(super) fn bucket(&self, dst: u32) -> usize {
         let mut bucket = self.cells[((dst - self.starts[0]) >> self.shift) as usize] as usize;
@@ -74,42 +73,42 @@ impl Cuts {
     }
 }
 
-/// Edges of a range of destinations, in the order of the dump: first those in the file, then the rest.
+/// Edges to a range of destinations, in the order of the dump: first those in the file, then those in memory.
 pub(super) struct Bucket {
     pub(super) range: Range<u32>,
     file: Option<PathBuf>,
     spilled: u64,
-    rest: Vec<u8>,
+    in_memory: Vec<u8>,
 }
 
 impl Bucket {
     pub(super) fn bytes(&self) -> u64 {
-        self.spilled + self.rest.len() as u64
+        self.spilled + self.in_memory.len() as u64
     }
 
-    /// A bucket that an earlier preparation left in `dir`.
-    pub(super) fn left((start, end, bytes): (u32, u32, u64), dir: &Path) -> Self {
+    /// Opens a bucket that an earlier preparation wrote to `dir`.
+    pub(super) fn from_disk((start, end, bytes): (u32, u32, u64), dir: &Path) -> Self {
         let file = (bytes > 0).then(|| dir.join(name(&(start..end))));
-        Self { range: start..end, file, spilled: bytes, rest: Vec::new() }
+        Self { range: start..end, file, spilled: bytes, in_memory: Vec::new() }
     }
 
-    /// What [`Bucket::left`] needs to know; `None` while some of it is in memory only.
+    /// Returns the argument for [`Bucket::from_disk`]; `None` while some records are only in memory.
     pub(super) fn on_disk(&self) -> Option<(u32, u32, u64)> {
-        self.rest.is_empty().then_some((self.range.start, self.range.end, self.spilled))
+        self.in_memory.is_empty().then_some((self.range.start, self.range.end, self.spilled))
     }
 
-    /// Its file, to be removed when nobody needs it any more.
+    /// Returns its file, which must be removed after use.
     pub(super) fn file(&self) -> Option<&Path> {
         self.file.as_deref()
     }
 
-    /// All records.
+    /// Reads all records.
     pub(super) fn load(self) -> Result<Vec<u8>> {
-        let Some(path) = &self.file else { return Ok(self.rest) };
+        let Some(path) = &self.file else { return Ok(self.in_memory) };
         let mut records = Vec::with_capacity(self.bytes() as usize);
         let mut file = File::open(path).map_err(Error::io(path, "open"))?;
         file.read_to_end(&mut records).map_err(Error::io(path, "read"))?;
-        records.extend_from_slice(&self.rest);
+        records.extend_from_slice(&self.in_memory);
         if records.len() as u64 != self.bytes() {
             let reason = format!("has {} bytes of edges instead of {}", records.len(), self.bytes());
             return Err(Error::Damaged { path: path.clone(), reason });
@@ -117,7 +116,7 @@ impl Bucket {
         Ok(records)
     }
 
-    /// The same edges in buckets of at most about `target` bytes, as far as single destinations allow.
+    /// Splits the bucket into buckets of at most about `target` bytes. The edges to one destination are never split.
     pub(super) fn split(self, record: &Record, target: u64, dir: &Path) -> Result<Vec<Self>> {
         let nodes = u64::from(self.range.end - self.range.start);
         let pieces = (2 * self.bytes()).div_ceil(target.max(1)).clamp(2, 256).min(nodes);
@@ -134,31 +133,31 @@ impl Bucket {
         if let Some(path) = &self.file {
             let mut file = File::open(path).map_err(Error::io(path, "open"))?;
             let mut block = vec![0; record.stride * 8192];
-            let mut left = self.spilled;
-            while left > 0 {
-                let length = left.min(block.len() as u64) as usize;
+            let mut unread = self.spilled;
+            while unread > 0 {
+                let length = unread.min(block.len() as u64) as usize;
                 file.read_exact(&mut block[..length]).map_err(Error::io(path, "read"))?;
                 append(&block[..length])?;
-                left -= length as u64;
+                unread -= length as u64;
             }
         }
-        append(&self.rest)?;
+        append(&self.in_memory)?;
         spool.finish()
     }
 }
 
-/// The name of a bucket's file: its destinations, which no two buckets share at a time.
+/// Returns the name of a bucket's file. It contains the range of destinations, which is unique.
 fn name(Range { start, end }: &Range<u32>) -> String {
     format!("edges-{start}-{end}")
 }
 
-/// Takes records into buckets.
+/// Distributes records to buckets.
 pub(super) struct Spool {
     cuts: Cuts,
     dir: PathBuf,
     buffers: Vec<Vec<u8>>,
     spilled: Vec<u64>,
-    /// Bytes in the buffers, and how many there may be.
+    /// Bytes in the buffers, and their maximum.
     held: u64,
     limit: u64,
 }
@@ -170,12 +169,12 @@ impl Spool {
         Self { cuts, dir: dir.to_path_buf(), buffers, spilled, held: 0, limit }
     }
 
-    /// Which bucket takes what.
+    /// Returns the map from destinations to buckets.
     pub(super) fn cuts(&self) -> &Cuts {
         &self.cuts
     }
 
-    /// Takes records of one bucket, behind those that are there.
+    /// Appends records to one bucket.
     pub(super) fn append(&mut self, bucket: usize, records: &[u8]) -> Result<()> {
         self.buffers[bucket].extend_from_slice(records);
         self.held += records.len() as u64;
@@ -185,7 +184,7 @@ impl Spool {
         Ok(())
     }
 
-    /// The file of a bucket.
+    /// Returns the path of a bucket's file.
     fn path(&self, bucket: usize) -> PathBuf {
         self.dir.join(name(&self.cuts.range(bucket)))
     }
@@ -196,9 +195,9 @@ impl Spool {
                 continue;
             }
             let path = self.path(bucket);
-            // A buffer that is given back: every bucket's would otherwise keep its largest size.
+            // Frees the buffer. Otherwise, every buffer would keep its largest capacity.
             let records = std::mem::take(&mut self.buffers[bucket]);
-            // The first stretch replaces what a killed preparation may have left.
+            // The first write replaces a file that a killed preparation may have left.
             let fresh = self.spilled[bucket] == 0;
             let file = File::options().create(true).write(true).truncate(fresh).append(!fresh).open(&path);
             file.and_then(|mut file| file.write_all(&records)).map_err(Error::io(&path, "write"))?;
@@ -208,17 +207,17 @@ impl Spool {
         Ok(())
     }
 
-    /// The buckets: all of them in memory, or none.
+    /// Returns the buckets: all of them are in memory, or none.
     pub(super) fn finish(mut self) -> Result<Vec<Bucket>> {
         if self.spilled.iter().any(|&bytes| bytes > 0) {
             self.spill()?;
         }
         let buffers = std::mem::take(&mut self.buffers);
-        let bucket = |(bucket, rest): (usize, Vec<u8>)| Bucket {
+        let bucket = |(bucket, in_memory): (usize, Vec<u8>)| Bucket {
             range: self.cuts.range(bucket),
             file: (self.spilled[bucket] > 0).then(|| self.path(bucket)),
             spilled: self.spilled[bucket],
-            rest,
+            in_memory,
         };
         Ok(buffers.into_iter().enumerate().map(bucket).collect())
     }
@@ -231,7 +230,7 @@ mod tests {
     use crate::source::GraphSource;
 
     #[test]
-    fn cuts_never_cross_partitions_and_every_node_finds_its_bucket() {
+    fn buckets_contain_their_nodes_and_never_span_partitions() {
         for offsets in [vec![0, 1], vec![0, 0, 5], vec![0, 7, 7, 100], vec![0, 1000, 1001, 5000], vec![0, 0]] {
             let book = PartitionBook::new(offsets.clone()).unwrap();
             for wanted in [1, 2, 3, 10, 1000] {
@@ -248,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn buckets_keep_the_order_of_the_dump_in_memory_on_disk_and_when_split() {
+    fn buckets_keep_the_order_of_the_dump_for_any_memory_limit() {
         let record = Record::new(&GraphSource::new("n", "e"), 0);
         let key = Key::new(1, Purpose::GenerateEdges);
         let edges: Vec<u64> = (0..5000).map(|i| key.below(i, 100) << 32 | i).collect();
@@ -259,7 +258,7 @@ mod tests {
             for edge in &edges {
                 spool.append(spool.cuts.bucket((edge >> 32) as u32), &edge.to_le_bytes()).unwrap();
             }
-            let mut seen = 0;
+            let mut total = 0;
             for bucket in spool.finish().unwrap() {
                 for bucket in bucket.split(&record, 2000, dir.path()).unwrap() {
                     let range = bucket.range.clone();
@@ -267,10 +266,10 @@ mod tests {
                     let inside = |edge: &&u64| range.contains(&((**edge >> 32) as u32));
                     let expected: Vec<u8> = edges.iter().filter(inside).flat_map(|edge| edge.to_le_bytes()).collect();
                     assert_eq!(found, expected, "limit {limit}, range {range:?}");
-                    seen += found.len() / 8;
+                    total += found.len() / 8;
                 }
             }
-            assert_eq!(seen, edges.len());
+            assert_eq!(total, edges.len());
         }
     }
 }

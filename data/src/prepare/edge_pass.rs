@@ -1,6 +1,6 @@
-//! The pass over the edges: every edge into the bucket of its destination.
+//! The pass over the edges: puts every edge into the bucket of its destination.
 //!
-//! Reading threads sort each chunk by bucket, so that the thread in the middle only appends slices.
+//! Reading threads sort each chunk by bucket, so that the consuming thread only appends slices.
 
 use super::buckets::{Bucket, Cuts, Spool};
 use super::ends::FindEnds;
@@ -15,7 +15,7 @@ use crate::group::{Destination, Message, ProcessGroup, put, take};
 use crate::ids::UNKNOWN;
 use crate::source::{GraphSource, SelfLoops};
 
-/// What the pass needs to know.
+/// The inputs of the pass.
 pub(super) struct EdgePass<'a> {
     pub(super) source: &'a GraphSource,
     pub(super) find: FindEnds<'a>,
@@ -25,25 +25,25 @@ pub(super) struct EdgePass<'a> {
     pub(super) types: Option<&'a TypeInfo>,
     /// Edge labels, if there are any.
     pub(super) labels: Option<&'a LabelInfo>,
-    /// What the type of an edge's reverse has more than the edge's, when reverses have types of their own.
+    /// The offset of the types of reverse edges, if reverse edges have their own types.
     pub(super) reverse: Option<u16>,
-    /// The ends of all edges, where they have been written: edges that are nothing else need not be read from the dump again.
+    /// The pairs of all edges, if they are on disk. Edges without other columns need not be read from the dump again.
     pub(super) pairs: Option<&'a Pairs>,
 }
 
-/// Slices of pairs that one process reads at a time.
+/// Number of slices of pairs per unit with one process.
 const SLICES: usize = 4;
-/// Pairs that several processes send each other at a time: 128 KB when they count both ways.
+/// Number of pairs per message between processes: 128 KB if both directions count.
 const MESSAGE: usize = 8 << 10;
 
-/// Marks the reverse of an edge of a chunk, of which there are fewer.
+/// Marks the reverse of an edge of a chunk. Chunks have fewer edges than this.
 const REVERSE: u32 = 1 << 31;
 
-/// Some edges of a chunk, sorted by bucket.
+/// Edges of a chunk, sorted by bucket.
 struct Sorted {
     rows: u64,
     dropped: u64,
-    /// Bucket and end of its records in `records`.
+    /// Bucket, and end of its records in `records`.
     ends: Vec<(u32, u32)>,
     records: Vec<u8>,
 }
@@ -66,15 +66,15 @@ impl Message for Sorted {
     }
 }
 
-/// What the pass over the edges came to in this process.
+/// The result of the pass in this process.
 pub(super) struct Bucketed {
     pub(super) buckets: Vec<Bucket>,
-    /// Rows that name an unknown node, or one that was dropped, among those that this process has heard of.
+    /// Rows that name an unknown or dropped node, among those that were reported to this process.
     pub(super) unknown: u64,
 }
 
 impl EdgePass<'_> {
-    /// Reads all edges into the buckets of their owners: process `part % size` has the buckets of partition `part`.
+    /// Reads all edges into the buckets of their owners. Process `part % size` owns the buckets of partition `part`.
     pub(super) fn run<C: ProcessGroup>(
         &self,
         processes: &C,
@@ -82,18 +82,18 @@ impl EdgePass<'_> {
         mut advance: impl FnMut(u64),
     ) -> Result<Bucketed> {
         let size = processes.size() as u32;
-        // The reading threads need the cuts while the spool is written to.
+        // The reading threads need the cuts while this thread writes to the spool.
         let cuts = spool.cuts().clone();
         let owner = |bucket: usize| {
             let start = u64::from(cuts.range(bucket).start);
             self.relabel.book.owner(start).map_or(0, |part| part as u32 % size)
         };
         let owners: Vec<u32> = (0..cuts.len()).map(owner).collect();
-        // An error for a self-loop names its place in the dump.
+        // The error for a self-loop contains its place in the dump.
         let bare = self.record.is_plain() && self.source.self_loops != SelfLoops::Fail;
         let pairs = self.pairs.filter(|_| bare);
         let slices = |unit: usize| pairs.map_or_else(Vec::new, |pairs| pairs.slices(unit).collect());
-        // One process deals its threads small units; several deal each other row groups.
+        // With one process, threads get small units; with several, units are row groups.
         let work: Vec<Vec<(u64, usize)>> = match pairs {
             Some(pairs) if size == 1 => {
                 let all: Vec<_> = (0..pairs.units()).flat_map(slices).collect();
@@ -104,23 +104,23 @@ impl EdgePass<'_> {
         };
         let message = if size == 1 { SLICE } else { MESSAGE };
         let produce = |unit: usize, send: &mut dyn FnMut(Destination, Sorted) -> bool| {
-            let mut deal = |sorted: Sorted| match size {
+            let mut send_each = |sorted: Sorted| match size {
                 1 => send(Destination::Rank(0), sorted),
-                _ => (0..).zip(self.deal(&sorted, &owners, size)).all(|(to, part)| send(Destination::Rank(to), part)),
+                _ => (0..).zip(self.split(&sorted, &owners, size)).all(|(to, part)| send(Destination::Rank(to), part)),
             };
             let Some(pairs) = pairs else {
-                return self.find.edges.read_all(unit, |chunk| self.sort(&chunk, &cuts), &mut deal);
+                return self.find.edges.read_all(unit, |chunk| self.sort(&chunk, &cuts), &mut send_each);
             };
             let mut some = Vec::new();
             for &slice in &work[unit] {
                 pairs.read(slice, &mut some)?;
-                if !some.chunks(message).all(|some| deal(self.sort_pairs(some, &cuts))) {
+                if !some.chunks(message).all(|some| send_each(self.sort_pairs(some, &cuts))) {
                     break;
                 }
             }
             Ok(())
         };
-        // Rows without a pair name an unknown node: the first process has heard of them all.
+        // Rows without a pair name an unknown node. The first process reports them.
         let mut unknown = match pairs {
             Some(pairs) if processes.rank() == 0 => self.find.edges.rows() - pairs.len(),
             _ => 0,
@@ -138,9 +138,9 @@ impl EdgePass<'_> {
         Ok(Bucketed { buckets: spool.finish()?, unknown })
     }
 
-    /// Splits a chunk by the processes that own its buckets. The first hears how many rows there were.
-    fn deal(&self, sorted: &Sorted, owners: &[u32], size: u32) -> Vec<Sorted> {
-        let mut dealt: Vec<Sorted> = (0..size)
+    /// Splits a chunk by the processes that own its buckets. The first gets the counts of rows.
+    fn split(&self, sorted: &Sorted, owners: &[u32], size: u32) -> Vec<Sorted> {
+        let mut by_process: Vec<Sorted> = (0..size)
             .map(|to| Sorted {
                 rows: if to == 0 { sorted.rows } else { 0 },
                 dropped: if to == 0 { sorted.dropped } else { 0 },
@@ -150,12 +150,12 @@ impl EdgePass<'_> {
             .collect();
         let mut start = 0;
         for &(bucket, end) in &sorted.ends {
-            let part = &mut dealt[owners[bucket as usize] as usize];
+            let part = &mut by_process[owners[bucket as usize] as usize];
             part.records.extend_from_slice(&sorted.records[start..end as usize]);
             part.ends.push((bucket, part.records.len() as u32));
             start = end as usize;
         }
-        dealt
+        by_process
     }
 
     fn sort(&self, chunk: &EdgeChunk, cuts: &Cuts) -> Result<Sorted> {
@@ -189,7 +189,7 @@ impl EdgePass<'_> {
                 all.push((from, to, i as u32 | REVERSE));
             }
         }
-        let (ends, records) = self.place(&all, cuts, |record, i| {
+        let (ends, records) = self.group(&all, cuts, |record, i| {
             let (edge, reversed) = ((i & !REVERSE) as usize, i & REVERSE != 0);
             let more = self.reverse.filter(|_| reversed).unwrap_or(0);
             let kind = types.get(edge).copied().unwrap_or(0) + more;
@@ -199,7 +199,7 @@ impl EdgePass<'_> {
         Ok(Sorted { rows: src.len() as u64, dropped, ends, records })
     }
 
-    /// As [`EdgePass::sort`], of edges that are nothing but their ends.
+    /// Like [`EdgePass::sort`], for edges without other columns.
     fn sort_pairs(&self, pairs: &[(u32, u32)], cuts: &Cuts) -> Sorted {
         let mut all: Vec<(u32, u32, u32)> = Vec::with_capacity(pairs.len() << u8::from(self.source.undirected));
         for &(src, dst) in pairs {
@@ -212,12 +212,12 @@ impl EdgePass<'_> {
                 all.push((from, to, 0));
             }
         }
-        let (ends, records) = self.place(&all, cuts, |_, _| {});
+        let (ends, records) = self.group(&all, cuts, |_, _| {});
         Sorted { rows: pairs.len() as u64, dropped: 0, ends, records }
     }
 
-    /// Records of edges `(destination, source, edge of the chunk)` by bucket, in order; `fill` writes what else they carry.
-    fn place(&self, all: &[(u32, u32, u32)], cuts: &Cuts, fill: impl Fn(&mut [u8], u32)) -> (Vec<(u32, u32)>, Vec<u8>) {
+    /// Returns the records of edges `(destination, source, edge of the chunk)`, stably sorted by bucket. `fill` writes the other columns.
+    fn group(&self, all: &[(u32, u32, u32)], cuts: &Cuts, fill: impl Fn(&mut [u8], u32)) -> (Vec<(u32, u32)>, Vec<u8>) {
         let mut counts = vec![0usize; cuts.len()];
         let buckets: Vec<u32> = all.iter().map(|&(dst, ..)| cuts.bucket(dst) as u32).collect();
         buckets.iter().for_each(|&bucket| counts[bucket as usize] += 1);

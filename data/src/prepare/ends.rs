@@ -1,7 +1,7 @@
-//! The nodes that edges join: ids looked up in the dictionary, at once or, when it is on disk, by a pass of its own.
+//! Finds the sources and destinations (ends) of edges. With a dictionary on disk, one additional pass looks up all ids.
 //!
-//! That pass is a [join](crate::ids): each process spools the ends of its own units, looks them up, and leaves a file with the
-//! rows of both ends of row `r` of the edges at byte `8 r`. Whatever needs them afterwards reads them there.
+//! That pass is a [join](crate::ids). Each process stores the ids of its own units and looks them up. The result is a file with the node
+//! rows of both ends of edge row `r` at byte `8 r`, which later passes read.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -14,22 +14,22 @@ use crate::ids::{Groups, Join, NodeIds, UNKNOWN, read_rows};
 use crate::progress::Progress;
 use crate::source::UnknownNodes;
 
-/// Name of the pass in the journal, and of the file.
+/// Name of the pass in the journal, and of its file.
 const ENDS: &str = "ends";
 
 /// The ends of all edges, on disk.
 pub(super) struct Ends {
     path: PathBuf,
     file: File,
-    /// Rows of the dump that name an unknown node.
+    /// Number of rows of the dump that name an unknown node.
     unknown: u64,
 }
 
 impl Ends {
-    /// Looks all ends up; `None` when the dictionary is in memory, where that is done at the edge.
+    /// Looks up the ends of all edges. Returns `None` if the dictionary is in memory, because other passes then look ids up.
     ///
     /// # Errors
-    /// Besides what can go wrong with files: the first edge of this process that names an unknown node, if the policy is to fail.
+    /// Errors of files, or the first edge of this process with an unknown node unless `policy` is [`UnknownNodes::Drop`].
     pub(super) fn look_up<C: ProcessGroup>(
         processes: &C,
         edges: &EdgeReader,
@@ -40,7 +40,7 @@ impl Ends {
     ) -> Result<Option<Self>> {
         let Some(groups) = ids.groups() else { return Ok(None) };
         let path = scratch.join(format!("{ENDS}-{}", processes.rank()));
-        if let Some(unknown) = journal.agreed::<u64>(ENDS)? {
+        if let Some(unknown) = journal.completed::<u64>(ENDS)? {
             let file = File::open(&path).map_err(Error::io(&path, "open"))?;
             return Ok(Some(Self { path, file, unknown }));
         }
@@ -48,11 +48,11 @@ impl Ends {
         let file = open.map_err(Error::io(&path, "create"))?;
         progress.stage("sorting ids of edges", Some(edges.rows()), "edges");
         let mut join = ids.join(&groups)?;
-        ask_ends(processes, edges, &groups, &mut join, progress)?;
+        add_ends(processes, edges, &groups, &mut join, progress)?;
         progress.done();
-        progress.stage("looking ids up", None, "");
+        progress.stage("looking up ids", None, "");
         let mut unknown = 0;
-        join.answer((&file, &path), |first, rows| {
+        join.write_rows((&file, &path), |first, rows| {
             if let Some(end) = rows.iter().position(|&row| row == UNKNOWN).filter(|_| policy != UnknownNodes::Drop) {
                 return Err(error_at(edges, first + end as u64)?);
             }
@@ -65,24 +65,24 @@ impl Ends {
         Ok(Some(Self { path, file, unknown }))
     }
 
-    /// Rows of the dump that name an unknown node, in all processes.
+    /// Number of rows of the dump that name an unknown node, in all processes.
     pub(super) fn unknown_rows(&self) -> u64 {
         self.unknown
     }
 
-    /// Another handle on the file: as long as no row names an unknown node, it is that of all pairs.
+    /// Opens the file once more. If no row names an unknown node, it equals the file of all pairs.
     pub(super) fn open_file(&self) -> Result<(PathBuf, File)> {
         Ok((self.path.clone(), File::open(&self.path).map_err(Error::io(&self.path, "open"))?))
     }
 
-    /// The rows of both ends, one after the other, of `count` edges from `first` on.
+    /// Returns the rows of both ends, one after another, of `count` edges from `first` on.
     pub(super) fn rows(&self, first: u64, count: usize) -> Result<Vec<u32>> {
         read_rows((&self.file, &self.path), 2 * first, 2 * count)
     }
 }
 
-/// Asks `join` for both ends of every edge of this process: those of row `r` are at positions `2 r` and `2 r + 1`.
-pub(super) fn ask_ends<C: ProcessGroup>(
+/// Adds both ends of every edge of this process to `join`. Those of row `r` have positions `2 r` and `2 r + 1`.
+pub(super) fn add_ends<C: ProcessGroup>(
     processes: &C,
     edges: &EdgeReader,
     groups: &Groups,
@@ -100,10 +100,10 @@ pub(super) fn ask_ends<C: ProcessGroup>(
             send(Destination::Rank(rank), message)
         })
     };
-    processes.exchange(edges.units(), &produce, &mut |_, message: Vec<u8>| join.ask(&message))
+    processes.exchange(edges.units(), &produce, &mut |_, message: Vec<u8>| join.add(&message))
 }
 
-/// The error for the unknown end at a position.
+/// Returns the error for the unknown end at `position`.
 fn error_at(edges: &EdgeReader, position: u64) -> Result<Error> {
     let (row, side) = (position / 2, position as usize % 2);
     let (mut unit, mut before) = (0, 0);
@@ -128,19 +128,19 @@ fn unknown_node(chunk: &EdgeChunk, edges: &EdgeReader, row: usize, side: usize) 
     Error::UnknownNode { place, id: [&chunk.src, &chunk.dst][side].show(row) }
 }
 
-/// What finds the nodes of edges.
+/// Finds the nodes of edges.
 #[derive(Clone, Copy)]
 pub(super) struct FindEnds<'a> {
     pub(super) edges: &'a EdgeReader,
     pub(super) ids: &'a NodeIds,
-    /// Where they are, when the dictionary is on disk.
+    /// The ends of all edges, if the dictionary is on disk.
     pub(super) ends: Option<&'a Ends>,
     pub(super) policy: UnknownNodes,
 }
 
 impl FindEnds<'_> {
-    /// The node indexes of both ends of the edges of a chunk; [`UNKNOWN`] where the policy is to drop such edges, or nodes were
-    /// dropped.
+    /// Returns the node indexes of both ends of the edges of a chunk; [`UNKNOWN`] for unknown nodes, if the policy is to drop their edges,
+    /// and for dropped nodes.
     pub(super) fn indexes(&self, chunk: &EdgeChunk) -> Result<[Vec<u32>; 2]> {
         let mut found = match self.ends {
             None => [self.ids.rows_of(&chunk.src)?, self.ids.rows_of(&chunk.dst)?],
@@ -150,7 +150,7 @@ impl FindEnds<'_> {
             }
         };
         if self.ids.has_dropped() {
-            // Edges were read before nodes were dropped, too: what is unknown besides was found then.
+            // The pass before nodes were dropped has already found unknown ids.
             for row in found.iter_mut().flatten() {
                 *row = self.ids.index_of_row(*row).unwrap_or(UNKNOWN);
             }
@@ -164,7 +164,7 @@ impl FindEnds<'_> {
         Ok(found)
     }
 
-    /// The pairs of a chunk whose ends are known; what happens to the others is the policy's.
+    /// Returns those pairs of a chunk whose ends are known. The policy decides whether other edges are errors.
     pub(super) fn pairs(&self, chunk: &EdgeChunk) -> Result<Vec<(u32, u32)>> {
         let [src, dst] = self.indexes(chunk)?;
         Ok(src.into_iter().zip(dst).filter(|&(src, dst)| src != UNKNOWN && dst != UNKNOWN).collect())

@@ -1,11 +1,10 @@
-//! Whether a prepared dataset still is what its inputs and settings would give.
+//! Fingerprints: whether a prepared dataset is current for its inputs and settings.
 //!
-//! The fingerprint is a SHA-256 over the layout's version, every setting that decides the dataset's bytes, and a digest of each
-//! input file. The digest covers the file's length and its content: all of it up to 64 MiB; of larger files the first and
-//! last MiB (the last holds the Parquet footer with all offsets, counts and statistics) and 64 samples of 64 KiB, evenly
-//! spread. Names of folders and times of modification do not count: a dump may move. Objects in stores are known by URL, length,
-//! ETag (or time of modification, where there is none) and their last 64 KiB, where the footer is. The number of threads and
-//! processes does not count: it does not change the dataset. The memory budget counts where the partitioner says so.
+//! The fingerprint is a SHA-256 of the layout's version, of every setting that affects the dataset's bytes, and of a digest of each
+//! input file. The digest covers the length and the content. Of files larger than 64 MiB, it covers the first and last MiB (the last
+//! holds the Parquet footer with all offsets, counts and statistics) and 64 evenly spaced samples of 64 KiB. The digest of an object
+//! covers URL, length, ETag (or time of modification) and the last 64 KiB with the footer. Folders, modification times, and the numbers
+//! of threads and processes do not affect the fingerprint. The memory budget does if the partitioner says so.
 
 use std::fs::File;
 use std::io::Read;
@@ -26,32 +25,32 @@ use crate::partitioner::Partitioner;
 use crate::source::GraphSource;
 use crate::store::{Object, Tail};
 
-/// Files up to this length are hashed whole.
-const WHOLE: u64 = 64 << 20;
-/// Of longer ones, this much of both ends,
+/// Files up to this length are hashed completely.
+const MAX_WHOLE: u64 = 64 << 20;
+/// Of larger files, this many bytes of both ends,
 const END: u64 = 1 << 20;
 /// and this many samples
 const SAMPLES: u64 = 64;
 /// of this length.
 const SAMPLE: u64 = 64 << 10;
-/// Objects whose ends are in memory at a time.
-const TOGETHER: usize = 64;
+/// Number of objects whose ends are read concurrently.
+const CONCURRENT: usize = 64;
 
-/// What a dataset is made from.
+/// Inputs and settings of a dataset.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Fingerprint {
     /// SHA-256 in hexadecimal.
     pub digest: String,
-    /// The settings that count.
+    /// The settings that affect the dataset.
     pub settings: Value,
     /// The input files.
     pub inputs: Vec<InputFile>,
 }
 
-/// Fingerprint of the dataset that `source`, cut by `partitioner`, would give.
+/// Computes the fingerprint of the dataset of `source` with `partitioner` and `settings`.
 ///
 /// # Errors
-/// An input that cannot be read.
+/// If an input cannot be read.
 pub fn fingerprint(
     source: &GraphSource,
     partitioner: &dyn Partitioner,
@@ -80,10 +79,10 @@ pub fn fingerprint(
     Ok(Fingerprint { digest: hex(&Sha256::digest(text.as_bytes())), settings, inputs })
 }
 
-/// Lengths and digests of input files, here or in an object store.
+/// Returns lengths and digests of input files, local ones and objects.
 pub(crate) fn input_files(role: &str, files: &[DumpFile]) -> Result<Vec<InputFile>> {
     let mut inputs = Vec::with_capacity(files.len());
-    for files in files.chunks(TOGETHER) {
+    for files in files.chunks(CONCURRENT) {
         let tails = DumpFile::tails(files)?;
         let some = files.par_iter().zip(tails).map(|(file, tail)| match (file.object(), tail) {
             (Some(object), Some(tail)) => Ok(remote_input(role, object, &tail)),
@@ -94,14 +93,14 @@ pub(crate) fn input_files(role: &str, files: &[DumpFile]) -> Result<Vec<InputFil
     Ok(inputs)
 }
 
-/// Length and digest of one input file.
+/// Returns length and digest of a local input file.
 fn input(role: &str, path: &Path) -> Result<InputFile> {
     let mut file = File::open(path).map_err(Error::io(path, "open"))?;
     let bytes = file.metadata().map_err(Error::io(path, "read"))?.len();
     let mut hash = Sha256::new();
     hash.update(bytes.to_le_bytes());
     let mut buffer = vec![0; END as usize];
-    if bytes <= WHOLE {
+    if bytes <= MAX_WHOLE {
         loop {
             let length = file.read(&mut buffer).map_err(Error::io(path, "read"))?;
             if length == 0 {
@@ -127,28 +126,28 @@ fn remote_input(role: &str, object: &Object, tail: &Tail) -> InputFile {
     hash.update(object.version());
     hash.update(tail.bytes());
     let url = object.url().to_string_lossy();
-    // A query may be a signature that is another each day, and a secret.
+    // A query may contain a temporary signature, which is a secret.
     let name = url.split_once('?').map_or(&*url, |(name, _)| name).to_owned();
     InputFile { role: role.into(), name, bytes: object.bytes(), digest: hex(&hash.finalize()) }
 }
 
-/// What is in the folder where a dataset should be.
+/// State of the folder of a dataset.
 #[derive(Clone, Debug, PartialEq)]
 pub enum State {
-    /// The very dataset that would be prepared.
+    /// The current dataset.
     Current(Box<Manifest>),
-    /// Nothing, or an empty folder.
+    /// No folder, or an empty one.
     Missing,
-    /// A dataset of another layout, of other inputs or settings, or a damaged one: why it has to be prepared again.
+    /// A damaged dataset, or one with another layout, inputs or settings: the reason for another preparation.
     Stale(String),
-    /// Something else, which nobody should overwrite.
+    /// Other content, which must not be overwritten.
     Foreign,
 }
 
-/// Looks at folder `out`.
+/// Returns the state of folder `out`.
 ///
 /// # Errors
-/// The folder cannot be read.
+/// If the folder cannot be read.
 pub fn state(out: &Path, wanted: &Fingerprint) -> Result<State> {
     let manifest = match Manifest::read(out) {
         Ok(manifest) => manifest,
@@ -158,7 +157,7 @@ pub fn state(out: &Path, wanted: &Fingerprint) -> Result<State> {
             return Ok(if empty { State::Missing } else { State::Foreign });
         }
         Err(Error::SchemaVersion { found, expected, .. }) => {
-            return Ok(State::Stale(format!("it has schema version {found}, this gnnflow writes {expected}")));
+            return Ok(State::Stale(format!("it has schema version {found}, but this gnnflow writes {expected}")));
         }
         Err(Error::Damaged { reason, .. }) => return Ok(State::Stale(format!("its manifest is damaged: {reason}"))),
         Err(error) => return Err(error),
@@ -173,13 +172,13 @@ pub fn state(out: &Path, wanted: &Fingerprint) -> Result<State> {
     }
 }
 
-/// The first difference, in words.
+/// Describes the first difference.
 fn difference(manifest: &Manifest, wanted: &Fingerprint) -> String {
     if let Some(words) = first_difference("", &manifest.settings, &wanted.settings) {
         return words;
     }
     if manifest.inputs.len() != wanted.inputs.len() {
-        return format!("it was made from {} files, now there are {}", manifest.inputs.len(), wanted.inputs.len());
+        return format!("it was made from {} files, but now there are {}", manifest.inputs.len(), wanted.inputs.len());
     }
     let changed = manifest.inputs.iter().zip(&wanted.inputs).find(|(then, now)| then != now);
     match changed {
@@ -222,15 +221,15 @@ mod tests {
     }
 
     #[test]
-    fn large_files_are_told_apart_by_ends_and_length() {
+    fn changed_end_or_length_of_a_large_file_changes_its_digest() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("x.parquet");
         let file = File::create(&path).unwrap();
-        file.set_len(WHOLE + 5).unwrap();
+        file.set_len(MAX_WHOLE + 5).unwrap();
         let before = input("edges", &path).unwrap();
-        file.write_all_at(&[1], WHOLE + 4).unwrap();
+        file.write_all_at(&[1], MAX_WHOLE + 4).unwrap();
         let after = input("edges", &path).unwrap();
-        file.set_len(WHOLE + 6).unwrap();
+        file.set_len(MAX_WHOLE + 6).unwrap();
         let longer = input("edges", &path).unwrap();
         assert!(before.digest != after.digest && after.digest != longer.digest);
     }

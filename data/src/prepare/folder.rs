@@ -1,8 +1,8 @@
-//! The folder of a dataset appears whole or not at all.
+//! The folder of a dataset, which appears atomically.
 //!
-//! Work is done in a hidden folder beside it, which is renamed into place when everything in it, and the folder itself, have
-//! reached the disk. A lock file beside it lets one process work while others on the same machine wait; the system drops
-//! the lock of a process that dies, and whoever comes next removes what it left.
+//! The dataset is written to a hidden sibling folder. That folder is renamed after it and its files have been synced to the disk. A lock
+//! file next to it lets one process work while others on the same machine wait. The system releases the lock of a process that dies;
+//! the next process removes its files.
 
 use std::ffi::OsString;
 use std::fs::{File, TryLockError};
@@ -13,10 +13,10 @@ use crate::error::{Error, Result};
 use crate::fs;
 use crate::progress::Progress;
 
-/// Name of the folder within it for what is needed only while it grows.
+/// Name of the subfolder for temporary files.
 pub(crate) const SCRATCH: &str = "scratch";
 
-/// How often a waiting process looks again.
+/// Interval at which a waiting process tries to get the lock.
 const POLL: Duration = Duration::from_millis(100);
 
 /// Holds the lock `<out>.lock` until it is dropped.
@@ -25,52 +25,52 @@ pub(crate) struct Lock {
 }
 
 impl Lock {
-    /// Waits until no other process prepares `out`.
+    /// Waits until no other process prepares `out`, then locks it.
     pub(crate) fn take(out: &Path, progress: &dyn Progress) -> Result<Self> {
         let parent = fs::folder_of(out).to_path_buf();
         std::fs::create_dir_all(&parent).map_err(Error::io(&parent, "create"))?;
         Self::wait(&sibling(out, "", ".lock")?, "waiting for another process that prepares this dataset", progress)
     }
 
-    /// Waits until no other process holds the lock file `path`; shows `stage` while it waits.
+    /// Waits until no other process holds the lock file `path`, then locks it. Shows `stage` while it waits.
     pub(crate) fn wait(path: &Path, stage: &str, progress: &dyn Progress) -> Result<Self> {
         let file =
             File::options().create(true).truncate(false).write(true).open(path).map_err(Error::io(path, "open"))?;
-        let mut told = false;
+        let mut shown = false;
         loop {
             match file.try_lock() {
                 Ok(()) => break,
                 Err(TryLockError::WouldBlock) => {
-                    if !told {
+                    if !shown {
                         progress.stage(stage, None, "");
-                        told = true;
+                        shown = true;
                     }
                     std::thread::sleep(POLL);
                 }
                 Err(TryLockError::Error(error)) => return Err(Error::io(path, "lock")(error)),
             }
         }
-        if told {
+        if shown {
             progress.done();
         }
         Ok(Self { _file: file })
     }
 }
 
-/// The hidden folder where a dataset grows. Removed when dropped, unless published: only what kills the process leaves it, for
-/// the next preparation of the same to go on with.
-pub(crate) struct Growing {
+/// The hidden folder of an unfinished dataset. It is removed when dropped, unless published. A killed process leaves it; the next
+/// preparation of the same dataset resumes from it.
+pub(crate) struct StagingFolder {
     path: PathBuf,
     out: PathBuf,
     published: bool,
 }
 
-/// Name of the file that says what grows in a folder.
+/// Name of the file that identifies the unfinished dataset.
 const KEY: &str = "key";
 
-impl Growing {
-    /// Takes up the folder that a killed preparation of the same `key` left, or creates one, and removes whatever else was
-    /// left. The lock must be held.
+impl StagingFolder {
+    /// Reuses the folder that a killed preparation with the same `key` left, or creates one. Removes folders of other preparations. The lock
+    /// must be held.
     pub(crate) fn create(out: &Path, key: &str) -> Result<Self> {
         let path = sibling(out, ".", ".tmp")?;
         let old = sibling(out, ".", ".old")?;
@@ -91,7 +91,7 @@ impl Growing {
         Ok(this)
     }
 
-    /// The folder of other processes' work on the same dataset: removed by the first of them.
+    /// Returns the path of the hidden folder of `out`, for processes other than the first. The first process removes the folder.
     pub(super) fn path_for(out: &Path) -> Result<PathBuf> {
         sibling(out, ".", ".tmp")
     }
@@ -100,7 +100,7 @@ impl Growing {
         &self.path
     }
 
-    /// Moves the folder into place. Whatever dataset was there is removed; processes that have it open keep what they see.
+    /// Moves the folder into place and removes the old dataset. Processes that have its files open can still read them.
     pub(crate) fn publish(mut self) -> Result<()> {
         for entry in std::fs::read_dir(&self.path).map_err(Error::io(&self.path, "list"))? {
             let path = entry.map_err(Error::io(&self.path, "list"))?.path();
@@ -124,16 +124,16 @@ impl Growing {
     }
 }
 
-impl Drop for Growing {
+impl Drop for StagingFolder {
     fn drop(&mut self) {
         if !self.published {
-            // Nothing better can be done about a failure here: the next run tries again.
+            // A failure is ignored, because the next preparation tries to remove the folder again.
             let _ = std::fs::remove_dir_all(&self.path);
         }
     }
 }
 
-/// Writes a small file and flushes it to the disk.
+/// Writes a small file and syncs it to the disk.
 pub(crate) fn write_file(path: &Path, bytes: &[u8]) -> Result<()> {
     use std::io::Write;
     let mut file = File::create(path).map_err(Error::io(path, "create"))?;
@@ -147,7 +147,7 @@ fn sync(dir: &Path) -> Result<()> {
 fn sibling(out: &Path, before: &str, after: &str) -> Result<PathBuf> {
     let name = out.file_name().ok_or_else(|| Error::Setting {
         key: "partition.out",
-        reason: format!("{:?} has no name that a folder could have", out.display()),
+        reason: format!("{:?} does not end with a folder name; choose another folder", out.display()),
     })?;
     let mut sibling = OsString::from(before);
     sibling.push(name);

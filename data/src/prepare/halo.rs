@@ -1,4 +1,4 @@
-//! The halo of a partition → `halo.arrow`: the foreign nodes that its edges come from, and, on request, their features.
+//! Writes `halo.arrow` of a partition: the nodes of other partitions from which its edges come and, on request, their features.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -13,20 +13,20 @@ use crate::dataset::{Dataset, FEATURES, FileInfo, FileKind, HALO, HALO_NODE, Row
 use crate::error::{Error, Result};
 use crate::partition_book::PartitionBook;
 
-/// Bytes of a write buffer, and of features that are read at a time.
+/// Size of a write buffer, and of a read of features, in bytes.
 const BUFFER: usize = 1 << 20;
 
-/// Whose features a halo's are.
+/// The source of the features of halo nodes.
 pub(crate) struct HaloFeatures<'a> {
     /// The files of all partitions, in order.
     pub(crate) files: &'a [NodeFiles],
-    /// How rows are stored.
+    /// The layout of stored rows.
     pub(crate) layout: RowLayout,
-    /// The dataset that is updated: features that are not new are still its, and are verified before they are copied.
+    /// The dataset that is updated. Its unchanged features are verified before they are copied.
     pub(crate) of: Option<&'a Dataset>,
 }
 
-/// Writes the halo of partition `part`: the nodes whose bits are set.
+/// Writes the halo of partition `part`: the nodes whose bits are set in `bits`.
 pub(crate) fn write_halo(
     dir: &Path,
     part: usize,
@@ -49,7 +49,7 @@ pub(crate) fn write_halo(
         let row = features.layout.row_bytes();
         let mut open: Option<(usize, FeatureFile)> = None;
         for_each_node(bits, |node| {
-            let owner = book.owner(u64::from(node)).ok_or_else(|| Error::Bug("a node of no partition".into()))?;
+            let owner = book.owner(u64::from(node)).ok_or_else(|| Error::Bug("a node is in no partition".into()))?;
             if open.as_ref().is_none_or(|(part, _)| *part != owner) {
                 open = Some((owner, FeatureFile::open(dir, owner, features, row)?));
             }
@@ -77,14 +77,14 @@ fn for_each_node(bits: &[AtomicU64], mut each: impl FnMut(u32) -> Result<()>) ->
     Ok(())
 }
 
-/// The features of one partition, read by ascending rows.
+/// The features of one partition, read in ascending order of rows.
 struct FeatureFile {
     path: std::path::PathBuf,
     file: File,
     body: u64,
     rows: u64,
     row: usize,
-    /// Rows `first..` that have been read.
+    /// The first row in `window`.
     first: u64,
     window: Vec<u8>,
 }

@@ -1,4 +1,4 @@
-//! Counts keys of which there are more than memory holds: sorted runs on disk, merged.
+//! Counts more keys than fit into memory: sorts runs on disk and merges them.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -9,14 +9,14 @@ use rayon::prelude::*;
 
 use crate::error::{Error, Result};
 
-/// Bytes of the buffer for each run that is read back.
+/// Buffer size for reading a run, in bytes.
 const RUN_BUFFER: usize = 64 << 10;
-/// Keys and counts that are handed over at a time.
+/// Number of keys and counts per call of a consumer.
 const BATCH: usize = 4096;
-/// Fewest keys of a run.
-const SMALLEST: usize = 1 << 12;
+/// Minimum number of keys of a run.
+const MIN_KEYS: usize = 1 << 12;
 
-/// Takes keys in any order, gives each with its count in ascending order.
+/// Counts keys that are added in any order. Returns them with their counts in ascending order.
 pub(super) struct KeyCounts {
     dir: PathBuf,
     keys: Vec<u64>,
@@ -25,19 +25,19 @@ pub(super) struct KeyCounts {
 }
 
 impl KeyCounts {
-    /// Holds at most about `memory` bytes; more goes to nameless files in `dir`.
+    /// Creates an empty counter that uses about `memory` bytes, and unnamed files in `dir` for more keys.
     pub(super) fn new(memory: u64, dir: &Path) -> Self {
-        let limit = ((memory / 8) as usize).max(SMALLEST);
+        let limit = ((memory / 8) as usize).max(MIN_KEYS);
         Self { dir: dir.to_path_buf(), keys: Vec::new(), limit, runs: Vec::new() }
     }
 
-    /// Takes some keys.
+    /// Adds keys.
     pub(super) fn add(&mut self, keys: &[u64]) -> Result<()> {
         for piece in keys.chunks(self.limit) {
             if self.keys.len() + piece.len() > self.limit {
                 self.spill()?;
             }
-            // The vector doubles as it grows: with its capacity said beforehand it ends at the limit.
+            // Reserves explicitly, because the doubling of a vector would exceed the limit.
             if self.keys.capacity() < self.keys.len() + piece.len() {
                 let wanted = (2 * self.keys.capacity()).clamp(piece.len(), self.limit);
                 self.keys.reserve_exact(wanted.max(self.keys.len() + piece.len()) - self.keys.len());
@@ -47,8 +47,8 @@ impl KeyCounts {
         Ok(())
     }
 
-    /// The keys of all. Needs room for the largest once more.
-    pub(super) fn together(all: Vec<Self>) -> Result<Option<Self>> {
+    /// Merges counters. Needs additional memory for the largest.
+    pub(super) fn merge(all: Vec<Self>) -> Result<Option<Self>> {
         let spilled = all.iter().any(|counts| !counts.runs.is_empty());
         let mut all = all.into_iter();
         let Some(mut first) = all.next() else { return Ok(None) };
@@ -64,7 +64,7 @@ impl KeyCounts {
         Ok(Some(first))
     }
 
-    /// The keys in memory, sorted, to a run.
+    /// Sorts the keys in memory and writes them to a run.
     fn spill(&mut self) -> Result<()> {
         if self.keys.is_empty() {
             return Ok(());
@@ -83,7 +83,7 @@ impl KeyCounts {
         Ok(())
     }
 
-    /// Gives every key with its count, ascending.
+    /// Passes every key and its count to `consume`, in ascending order.
     pub(super) fn finish(mut self, mut consume: impl FnMut(&[(u64, u64)]) -> Result<()>) -> Result<()> {
         if self.runs.is_empty() {
             self.keys.par_sort_unstable();
@@ -124,7 +124,7 @@ impl KeyCounts {
     }
 }
 
-/// Sorted keys as keys and counts.
+/// Counts equal keys in a sorted slice.
 fn counted(keys: &[u64]) -> impl Iterator<Item = (u64, u64)> {
     keys.chunk_by(|a, b| a == b).map(|same| (same[0], same.len() as u64))
 }
@@ -146,7 +146,7 @@ mod tests {
     use crate::rng::{Key, Purpose};
 
     #[test]
-    fn counts_are_those_of_a_map_however_little_memory() {
+    fn counts_equal_those_of_a_map_for_any_memory_limit() {
         let random = Key::new(3, Purpose::Partition);
         for (keys, distinct, memory) in
             [(0u64, 1, 0), (1, 1, 0), (50_000, 700, 0), (50_000, 40_000, 100_000), (50_000, 9, 1 << 20)]
@@ -160,7 +160,7 @@ mod tests {
             for (i, some) in all.chunks(999).enumerate() {
                 if i % 3 == 0 { &mut other } else { &mut counts }.add(some).unwrap();
             }
-            let counts = KeyCounts::together(vec![other, counts]).unwrap().unwrap();
+            let counts = KeyCounts::merge(vec![other, counts]).unwrap().unwrap();
             let mut found = Vec::new();
             counts
                 .finish(|some| {

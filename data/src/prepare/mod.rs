@@ -1,24 +1,24 @@
-//! Dump → prepared dataset.
+//! Prepares a dataset from a dump.
 //!
 //! ```text
-//! nodes ──► ids, splits, label kinds ──► created and dropped nodes (see `clean`)
-//! edges ──► ends looked up, where the dictionary is on disk
-//! edges ──► pairs of indexes on disk ──► partitioner, as many passes as it likes ──► global ids
+//! nodes ──► ids, splits, kinds of labels ──► nodes created and dropped (see `clean`)
+//! edges ──► lookup of source and destination ids, if the dictionary is on disk
+//! edges ──► pairs of indexes on disk ──► partitioner, in any number of passes ──► global ids
 //! nodes ──► nodes.arrow, features.arrow of every partition
-//! edges ──► buckets by destination, on disk when memory runs short ──► topology.arrow, one partition after the other
+//! edges ──► buckets by destination, on disk if memory is short ──► topology.arrow, one partition after another
 //! ```
 //!
-//! **Memory**: all of it is bounded by [`PrepareSettings::memory`]: 5 bytes per node, and what the partitioner needs; the dictionary
-//! of ids while it takes no more than a quarter, else it is on disk (see [`crate::ids`]); buckets and buffers in the rest. Beyond
-//! the budget goes only a single node whose in-edges do not fit. Never anything per edge.
+//! **Memory** is bounded by [`PrepareSettings::memory`]: 5 bytes per node, and the state of the partitioner; the dictionary of ids if it
+//! needs at most a quarter, else it is on disk (see [`crate::ids`]); buckets and buffers in the rest. Only a single node whose in-edges
+//! do not fit exceeds the budget. No array in memory has an entry per edge.
 //!
-//! **Determinism**: the bytes depend on dump, settings and seed alone, not on threads or processes; on memory only where a
-//! partitioner says so.
+//! **Determinism**: the bytes of a dataset depend only on dump, settings and seed, not on the number of threads or processes. They depend
+//! on the memory budget only if the partitioner says so.
 //!
-//! **Several processes** make one dataset together ([`prepare_with`] and a [`ProcessGroup`]): each reads its share of the row groups, the
-//! edges' order being kept, and writes its share of the partitions.
+//! **Several processes** prepare one dataset together ([`prepare_with`] and a [`ProcessGroup`]). Each reads its share of the row groups
+//! and writes its share of the partitions. The order of the edges is that of the dump.
 //!
-//! **Killed** preparations go on at their last whole pass (see `journal`).
+//! **Killed** preparations resume after their last completed pass (see `journal`).
 
 mod arrange;
 mod buckets;
@@ -52,9 +52,9 @@ pub use fingerprint::{Fingerprint, State, fingerprint, state};
 pub use quality::{Balance, InDegrees, Quality};
 pub use recorder::PassRecord;
 
-// What an update of a dataset has in common with its preparation.
+// Shared with updates of a dataset.
 pub(crate) use fingerprint::input_files;
-pub(crate) use folder::{Growing, Lock, SCRATCH, write_file};
+pub(crate) use folder::{Lock, SCRATCH, StagingFolder, write_file};
 pub(crate) use halo::{HaloFeatures, write_halo};
 pub(crate) use quality::PAIRS;
 pub(crate) use recorder::Recorder;
@@ -71,51 +71,51 @@ use crate::progress::Progress;
 use crate::source::{GraphSource, SelfLoops};
 use record::Record;
 
-/// How to prepare.
+/// Settings of a preparation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PrepareSettings {
     /// Number of partitions, at least one.
     pub parts: u32,
     /// Folder of the dataset.
     pub out: PathBuf,
-    /// Bytes of memory for the whole preparation, of every process.
+    /// Memory budget of every process, in bytes.
     pub memory: u64,
     /// Seed of the partitioner.
     pub seed: u64,
-    /// How even the partitions have to be.
+    /// Balance constraints of the partitions.
     pub balance: Targets,
-    /// Store the features of every partition's halo nodes with it, and not only their ids.
+    /// Whether to store the features of halo nodes, and not only their ids, with every partition.
     pub halo_features: bool,
 }
 
 impl PrepareSettings {
-    /// So many partitions in folder `out`, with everything else at its default.
+    /// Creates settings for `parts` partitions in folder `out`, with defaults otherwise.
     pub fn new(out: impl Into<PathBuf>, parts: u32) -> Self {
         let Goal { seed, memory, balance, .. } = Goal::new(parts);
         Self { parts, out: out.into(), memory, seed, balance, halo_features: false }
     }
 }
 
-/// What a dump needs, from its footers alone.
+/// Sizes of a dataset and of its preparation, estimated from the footers of the dump.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Estimate {
     /// Number of nodes.
     pub nodes: u64,
     /// Number of edge rows.
     pub edge_rows: u64,
-    /// Number of edges in the dataset at most.
+    /// Upper bound of the number of edges in the dataset.
     pub edges: u64,
     /// Values per node.
     pub feature_dim: usize,
-    /// Bytes of memory while preparing, at most.
+    /// Upper bound of the memory of the preparation, in bytes.
     pub memory: u64,
-    /// Bytes of the dataset on disk, about.
+    /// Approximate size of the dataset on disk, in bytes.
     pub disk: u64,
-    /// Bytes on disk while preparing, besides.
+    /// Additional bytes on disk during the preparation.
     pub scratch: u64,
 }
 
-/// What preparing `source` needs. Reads footers only.
+/// Estimates the sizes of the dataset from `source`. Reads only footers.
 ///
 /// # Errors
 /// Missing or broken files, missing columns, columns of the wrong type.
@@ -138,13 +138,13 @@ pub fn estimate(source: &GraphSource, settings: &PrepareSettings) -> Result<Esti
     })
 }
 
-/// Prepares the dataset in `settings.out`, unless the very same is there already.
+/// Prepares the dataset in `settings.out` unless it is current.
 ///
-/// One process at a time: others wait, and find it done. A stale dataset is replaced; a folder that holds something else is
-/// left alone. Until everything has reached the disk, `settings.out` stays as it was.
+/// Only one process prepares at a time; others wait, and then find the dataset current. A stale dataset is replaced. A folder with other
+/// content is not changed. `settings.out` stays unchanged until all new files are on the disk.
 ///
 /// # Errors
-/// Bad input, with its place; a full disk; a budget that is too small; [`Error::Occupied`].
+/// Invalid input, with its place; a full disk; a budget that is too small; [`Error::Occupied`].
 pub fn prepare(
     source: &GraphSource,
     partitioner: &dyn Partitioner,
@@ -154,11 +154,11 @@ pub fn prepare(
     prepare_with(&SingleProcess, source, partitioner, settings, progress)
 }
 
-/// [`prepare`] by several processes together, all of which call this with the same arguments, see the same input files, and
-/// write into the same folder.
+/// Like [`prepare`], by several processes together. All must call this function with the same arguments, have access to the same input
+/// files, and write into the same folder.
 ///
 /// # Errors
-/// As [`prepare`].
+/// Those of [`prepare`].
 pub fn prepare_with<C: ProcessGroup>(
     processes: &C,
     source: &GraphSource,

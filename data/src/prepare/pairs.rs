@@ -1,7 +1,7 @@
-//! The edges as pairs of node indexes on disk, so that a dump is decoded once however many passes a partitioner makes.
+//! The edges as pairs of node indexes on disk, so that the dump is decoded once for any number of passes of a partitioner.
 //!
-//! Every process keeps the pairs of its own units (row groups), each at the place that its row number gives: eight bytes an
-//! edge, written and read by position, never mapped, so that they count as the system's cache and not as this process's memory.
+//! Every process stores the pairs of its own units (row groups). The row number of an edge gives its position; a pair takes eight bytes.
+//! The file is read and written by position, and never mapped, so that its pages do not count as this process's memory.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -15,32 +15,32 @@ use crate::group::{Destination, ProcessGroup};
 use crate::ids::NodeIds;
 use crate::progress::Progress;
 
-/// Pairs that are read at a time.
+/// Maximum number of pairs that are read in one call.
 pub(super) const SLICE: usize = 1 << 15;
 
-/// The pairs of one unit: where they begin, and how many there are.
+/// The position of the first pair of a unit, and the number of pairs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Stretch {
+pub(super) struct PairRange {
     start: u64,
     count: u64,
 }
 
-/// All pairs.
+/// The pairs of all edges.
 pub(super) struct Pairs {
     path: PathBuf,
     file: File,
-    units: Vec<Stretch>,
-    /// The file is that of the edges' ends, all of which are nodes.
+    units: Vec<PairRange>,
+    /// Whether the file is that of [`Ends`], all of which are known nodes.
     shared: bool,
 }
 
 impl Pairs {
-    /// Where those called `name` lie in the scratch folder.
+    /// Returns the path of the pairs named `name` in the scratch folder.
     fn path(scratch: &Path, name: &str, rank: usize) -> PathBuf {
         scratch.join(format!("{name}-{rank}"))
     }
 
-    /// Reads the dump, or the ends of its edges where those have been looked up, and writes the pairs.
+    /// Reads the dump, or the known ends of its edges, and writes the pairs.
     pub(super) fn write<C: ProcessGroup>(
         processes: &C,
         find: &FindEnds<'_>,
@@ -51,12 +51,12 @@ impl Pairs {
         let mut units = Vec::with_capacity(edges.units());
         let mut start = 0;
         for unit in 0..edges.units() {
-            units.push(Stretch { start, count: 0 });
+            units.push(PairRange { start, count: 0 });
             start += edges.unit_rows(unit);
         }
         if let Some(ends) = find.ends.filter(|ends| ends.unknown_rows() == 0 && !find.ids.has_dropped()) {
             let (path, file) = ends.open_file()?;
-            units.iter_mut().zip(0..).for_each(|(stretch, unit)| stretch.count = edges.unit_rows(unit));
+            units.iter_mut().zip(0..).for_each(|(range, unit)| range.count = edges.unit_rows(unit));
             return Ok(Self { path, file, units, shared: true });
         }
         progress.stage("reading edges", Some(edges.rows()), "edges");
@@ -72,41 +72,41 @@ impl Pairs {
                 failed.map_or(Ok(()), Err)
             }
         };
-        Self::fill(processes, Self::path(scratch, name, processes.rank()), units, &read, &|unit| {
+        Self::write_units(processes, Self::path(scratch, name, processes.rank()), units, &read, &|unit| {
             progress.advance(edges.unit_rows(unit));
         })
         .inspect(|_| progress.done())
     }
 
-    /// Those of the pairs whose ends are both among the rows of `ids` that were kept, by their new indexes.
-    pub(super) fn keep<C: ProcessGroup>(
+    /// Writes those pairs whose source and destination both remain in `ids`, with their new indexes.
+    pub(super) fn filter<C: ProcessGroup>(
         &self,
         processes: &C,
         ids: &NodeIds,
         (scratch, name): (&Path, &str),
         progress: &dyn Progress,
     ) -> Result<Self> {
-        progress.stage("leaving out edges", Some(self.len()), "edges");
+        progress.stage("dropping edges", Some(self.len()), "edges");
         let read = |unit: usize, write: &mut dyn FnMut(Vec<(u32, u32)>) -> Result<()>| {
             let mut pairs = Vec::new();
             self.slices(unit).try_for_each(|slice| {
                 self.read(slice, &mut pairs)?;
-                let kept = |&(src, dst): &(u32, u32)| ids.index_of_row(src).zip(ids.index_of_row(dst));
-                write(pairs.iter().filter_map(kept).collect())
+                let remaining = |&(src, dst): &(u32, u32)| ids.index_of_row(src).zip(ids.index_of_row(dst));
+                write(pairs.iter().filter_map(remaining).collect())
             })
         };
-        let units = self.units.iter().map(|unit| Stretch { start: unit.start, count: 0 }).collect();
-        Self::fill(processes, Self::path(scratch, name, processes.rank()), units, &read, &|unit| {
+        let units = self.units.iter().map(|unit| PairRange { start: unit.start, count: 0 }).collect();
+        Self::write_units(processes, Self::path(scratch, name, processes.rank()), units, &read, &|unit| {
             progress.advance(self.units[unit].count);
         })
         .inspect(|_| progress.done())
     }
 
-    /// Writes what `read` gives for the units of this process, and tells everybody how much that was.
-    fn fill<C: ProcessGroup>(
+    /// Writes the pairs that `read` returns for the units of this process. Sends their numbers to all processes.
+    fn write_units<C: ProcessGroup>(
         processes: &C,
         path: PathBuf,
-        mut units: Vec<Stretch>,
+        mut units: Vec<PairRange>,
         read: &ReadUnit<'_>,
         done: &dyn Fn(usize),
     ) -> Result<Self> {
@@ -115,7 +115,7 @@ impl Pairs {
         let produce = |unit: usize, send: &mut dyn FnMut(Destination, Vec<u64>) -> bool| {
             let mut count = 0;
             read(unit, &mut |pairs: Vec<(u32, u32)>| {
-                let words: Vec<u64> = pairs.iter().map(|&(src, dst)| word(src, dst)).collect();
+                let words: Vec<u64> = pairs.iter().map(|&(src, dst)| pack(src, dst)).collect();
                 let at = 8 * (units[unit].start + count);
                 count += words.len() as u64;
                 file.write_all_at(bytemuck::cast_slice(&words), at).map_err(Error::io(&path, "write"))
@@ -133,7 +133,7 @@ impl Pairs {
         Ok(Self { path, file, units, shared: false })
     }
 
-    /// Removes the file, unless others need it.
+    /// Removes the file unless it is shared.
     pub(super) fn remove(self) -> Result<()> {
         if self.shared {
             return Ok(());
@@ -141,35 +141,34 @@ impl Pairs {
         std::fs::remove_file(&self.path).map_err(Error::io(&self.path, "remove"))
     }
 
-    /// Opens what an earlier preparation wrote.
-    pub(super) fn open((scratch, name): (&Path, &str), rank: usize, units: Vec<Stretch>) -> Result<Self> {
+    /// Opens the pairs that an earlier preparation wrote.
+    pub(super) fn open((scratch, name): (&Path, &str), rank: usize, units: Vec<PairRange>) -> Result<Self> {
         let path = Self::path(scratch, name, rank);
         let file = File::open(&path).map_err(Error::io(&path, "open"))?;
         Ok(Self { path, file, units, shared: false })
     }
 
-    /// What [`Pairs::open`] needs to know; `None` when they have no file of their own.
-    pub(super) fn stretches(&self) -> Option<&[Stretch]> {
+    /// Returns the argument for [`Pairs::open`]; `None` if the file is shared.
+    pub(super) fn ranges(&self) -> Option<&[PairRange]> {
         (!self.shared).then_some(&self.units)
     }
 
-    /// Number of units.
     pub(super) fn units(&self) -> usize {
         self.units.len()
     }
 
-    /// Number of pairs, of all processes.
+    /// Number of pairs in all processes.
     pub(super) fn len(&self) -> u64 {
         self.units.iter().map(|unit| unit.count).sum()
     }
 
-    /// The slices of a unit: first pair and number of pairs of each.
+    /// Returns the slices of a unit: the first pair and the number of pairs of each.
     pub(super) fn slices(&self, unit: usize) -> impl Iterator<Item = (u64, usize)> + use<> {
-        let Stretch { start, count } = self.units[unit];
+        let PairRange { start, count } = self.units[unit];
         (0..count).step_by(SLICE).map(move |at| (start + at, (count - at).min(SLICE as u64) as usize))
     }
 
-    /// Reads a slice of an own unit, `(source, destination)` after the other.
+    /// Reads a slice of a unit of this process as pairs `(source, destination)`.
     pub(super) fn read(&self, (start, count): (u64, usize), into: &mut Vec<(u32, u32)>) -> Result<()> {
         let mut words = vec![0u64; count];
         let bytes = bytemuck::cast_slice_mut(&mut words);
@@ -180,7 +179,7 @@ impl Pairs {
     }
 }
 
-/// Gives the pairs among `count` edges from row `first` on whose ends are known to `write`.
+/// Passes those pairs of `count` edges from row `first` on to `write` whose source and destination are known.
 fn known_ends(
     ends: &Ends,
     ids: &NodeIds,
@@ -195,9 +194,9 @@ fn known_ends(
     })
 }
 
-/// Gives the pairs of a unit to its second argument, some at a time.
+/// Passes the pairs of a unit in several calls to its second argument.
 type ReadUnit<'a> = dyn Fn(usize, &mut dyn FnMut(Vec<(u32, u32)>) -> Result<()>) -> Result<()> + Sync + 'a;
 
-fn word(src: u32, dst: u32) -> u64 {
+fn pack(src: u32, dst: u32) -> u64 {
     u64::from(dst) << 32 | u64::from(src)
 }

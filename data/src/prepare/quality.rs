@@ -1,4 +1,4 @@
-//! `partition.json`: how good a partition is.
+//! `partition.json`: the quality of a partitioning.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -10,29 +10,29 @@ use super::write_topology::TopologyFile;
 use crate::dataset::{Cleaning, Manifest};
 use crate::error::{Error, Result};
 
-/// Quality of a partition, and what it cost.
+/// Quality and cost of a partitioning.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Quality {
     /// Partition method.
     pub method: String,
     /// Number of partitions.
     pub parts: u32,
-    /// Share of the edges whose ends lie in different partitions.
+    /// Fraction of the edges between different partitions.
     pub edge_cut: f64,
-    /// In how many partitions a node is on average, as core node or as in-neighbor of one (full neighbors).
+    /// Mean number of partitions that a node is in, as core node or as in-neighbor of one (full neighbors).
     pub replication_factor: f64,
-    /// Largest partition over the mean partition.
+    /// Largest partition divided by the mean partition.
     pub balance: Balance,
-    /// Share of the train nodes that would have to be trained away from home, were every partition to train equally many.
+    /// Fraction of the train nodes that other partitions would have to train if all partitions trained equally many.
     #[serde(default)]
     pub remote_seed_share: f64,
-    /// `halo[p][q]`: nodes of partition `q` that edges into partition `p` come from. Empty beyond 1,024 partitions.
+    /// `halo[p][q]`: number of nodes of partition `q` from which edges into partition `p` come. Empty for more than 1,024 partitions.
     #[serde(default)]
     pub halo: Vec<Vec<u64>>,
-    /// In-edges of the nodes, when all policies are applied.
+    /// In-edges of the nodes after all policies.
     #[serde(default)]
     pub in_degrees: InDegrees,
-    /// Nodes that were made or left out, as the manifest has it.
+    /// Nodes that were created or dropped, as in the manifest.
     #[serde(default)]
     pub cleaning: Cleaning,
     /// Edges that were dropped as duplicates.
@@ -44,17 +44,17 @@ pub struct Quality {
     /// Edges from a node to itself.
     #[serde(default)]
     pub self_loops: u64,
-    /// Number of processes that prepared it together.
+    /// Number of processes that prepared the dataset.
     #[serde(default)]
     pub processes: usize,
-    /// Wall time of the whole preparation; of the last try, when earlier ones were killed.
+    /// Wall time of the preparation in seconds, without earlier preparations that were killed.
     pub seconds: f64,
-    /// Of which the partition method took.
+    /// Wall time of the partition method in seconds.
     pub partition_seconds: f64,
-    /// By how much the process's memory grew at most while the partition method ran; 0 where the system does not tell.
+    /// Maximum growth of this process's memory during the partition method, in bytes; 0 if the system does not report it.
     #[serde(default)]
     pub partition_bytes: u64,
-    /// Most memory that any of the processes has ever had in use; 0 where the system does not tell.
+    /// Maximum memory of any of the processes, in bytes; 0 if the system does not report it.
     pub peak_rss_bytes: u64,
     /// The passes of the first process, in order.
     #[serde(default)]
@@ -66,21 +66,21 @@ pub struct Quality {
 pub struct InDegrees {
     /// Smallest.
     pub min: u64,
-    /// Half of the nodes have at most so many.
+    /// The median: at least half of the nodes have at most this number.
     pub median: u64,
-    /// Of a hundred nodes 99 have at most so many.
+    /// The 99th percentile.
     pub p99: u64,
     /// Largest.
     pub max: u64,
-    /// Nodes without any.
+    /// Number of nodes without in-edges.
     pub none: u64,
 }
 
 impl InDegrees {
-    /// From the number of nodes with each degree.
+    /// Computes the distribution from the number of nodes with each degree.
     fn of(counts: &BTreeMap<u32, u64>) -> Self {
         let nodes: u64 = counts.values().sum();
-        // The smallest degree that at least so many nodes do not exceed.
+        // Returns the smallest degree that at least `wanted` nodes do not exceed.
         let at = |wanted: u64| {
             let mut below = 0;
             let found = counts.iter().find(|(_, count)| {
@@ -99,7 +99,7 @@ impl InDegrees {
     }
 }
 
-/// Largest partition over the mean partition; 1 is perfect.
+/// Largest partition divided by the mean partition; 1 is perfect.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Balance {
     /// Core nodes.
@@ -108,19 +108,19 @@ pub struct Balance {
     pub edges: f64,
     /// Core nodes in the train split.
     pub train: f64,
-    /// Core and halo nodes: the features that a partition works with.
+    /// Core and halo nodes: the rows of features that a partition needs.
     #[serde(default)]
     pub features: f64,
 }
 
-/// Most partitions of which every pair is reported.
+/// Maximum number of partitions for a report of every pair.
 pub(crate) const PAIRS: usize = 1024;
 
 impl Quality {
     /// Name of the file in the dataset's folder.
     pub const FILE: &'static str = "partition.json";
 
-    /// What the files tell; what it cost is not known here.
+    /// Computes the quality from the manifest and the results of the last pass. The cost is left at 0.
     pub(super) fn of(manifest: &Manifest, topologies: &[TopologyFile]) -> Self {
         let cross = topologies.iter().map(|part| part.cross).sum();
         let mut degrees = BTreeMap::new();
@@ -130,7 +130,7 @@ impl Quality {
         Self::from_counts(manifest, cross, topologies.iter().map(|part| part.halo.clone()).collect(), &degrees)
     }
 
-    /// The same from the number of edges between partitions, the halo of each partition by its owners (or in one number), and the
+    /// Computes the quality from the number of edges between partitions, the halo nodes of each partition (by owner, or one sum), and the
     /// number of nodes with each number of in-edges.
     pub(crate) fn from_counts(
         manifest: &Manifest,
@@ -174,7 +174,7 @@ impl Quality {
     /// Reads the report in the dataset's folder `dir`.
     ///
     /// # Errors
-    /// It cannot be read, or does not parse.
+    /// If the report cannot be read or parsed.
     pub fn read(dir: &Path) -> Result<Self> {
         let path = dir.join(Self::FILE);
         let text = std::fs::read_to_string(&path).map_err(Error::io(&path, "read"))?;
@@ -182,7 +182,7 @@ impl Quality {
     }
 }
 
-/// Largest over mean; 1 when all are 0.
+/// Returns the largest size divided by the mean; 1 if all are 0.
 pub(super) fn imbalance(sizes: impl Iterator<Item = u64> + Clone) -> f64 {
     let (sum, count) = sizes.clone().fold((0, 0), |(sum, count), size| (sum + size, count + 1));
     match sum {
@@ -196,7 +196,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn degrees_are_told_by_nearest_rank() {
+    fn percentiles_of_degrees_are_nearest_ranks() {
         let degrees = |all: &[u32]| {
             let mut counts = BTreeMap::new();
             all.iter().for_each(|&degree| *counts.entry(degree).or_default() += 1);

@@ -1,4 +1,4 @@
-//! One edge in a bucket: destination and source, and whatever it carries, packed.
+//! The record of an edge in a bucket: destination, source and other columns, packed.
 
 use crate::dump::EdgeChunk;
 use crate::source::{Duplicates, GraphSource};
@@ -9,7 +9,7 @@ use crate::source::{Duplicates, GraphSource};
 pub(super) struct Record {
     /// Bytes of a record.
     pub(super) stride: usize,
-    /// Where the row number lies; kept only to name duplicates.
+    /// Offset of the row number, which is present only for error messages about duplicates.
     row: Option<usize>,
     weight: Option<usize>,
     edge_type: Option<usize>,
@@ -21,17 +21,17 @@ pub(super) struct Record {
     pub(super) width: usize,
 }
 
-/// What of an edge is numbered in the dataset otherwise than in the dump.
+/// Values of an edge whose codes in the dataset may differ from those in the dump.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Codes {
     /// Its type.
     pub(super) kind: u16,
-    /// Its class; −1 = unlabelled.
+    /// Its class; −1 = unlabeled.
     pub(super) label: i32,
 }
 
 impl Record {
-    /// The records of `source`'s edges, which have so many features.
+    /// Creates the layout of records of `source`'s edges with `width` features.
     pub(super) fn new(source: &GraphSource, width: usize) -> Self {
         let columns = &source.columns;
         let mut stride = 8;
@@ -51,12 +51,12 @@ impl Record {
         Self { row, weight, edge_type, time, split, label, features, width, stride }
     }
 
-    /// Whether a record is its two ends and nothing else.
+    /// Whether a record consists of destination and source only.
     pub(super) fn is_plain(&self) -> bool {
         self.stride == 8
     }
 
-    /// Writes what edge `i` of the chunk carries into `record`.
+    /// Writes the other columns of edge `i` of the chunk into `record`.
     pub(super) fn fill(&self, record: &mut [u8], chunk: &EdgeChunk, codes: Codes, i: usize) {
         if let Some(at) = self.row {
             record[at..at + 8].copy_from_slice(&(chunk.first_row + i as u64).to_le_bytes());
@@ -82,7 +82,7 @@ impl Record {
         }
     }
 
-    /// Destination and source of a record.
+    /// Returns destination and source of a record.
     #[inline]
     pub(super) fn ends(record: &[u8]) -> (u32, u32) {
         let key = u64::from_le_bytes(array(record, 0));
@@ -110,12 +110,12 @@ impl Record {
         self.split.map(|at| record[at])
     }
 
-    /// The class; −1 = unlabelled.
+    /// The class; −1 = unlabeled.
     pub(super) fn label(&self, record: &[u8]) -> Option<i32> {
         self.label.map(|at| i32::from_le_bytes(array(record, at)))
     }
 
-    /// The features' bytes.
+    /// The bytes of the features.
     pub(super) fn features<'a>(&self, record: &'a [u8]) -> Option<&'a [u8]> {
         self.features.map(|at| &record[at..at + 4 * self.width])
     }

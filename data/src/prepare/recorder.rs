@@ -1,4 +1,4 @@
-//! Measures the passes while it passes their progress on.
+//! Measures the passes of a preparation, and forwards their progress.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,22 +13,22 @@ use crate::progress::Progress;
 pub struct PassRecord {
     /// Its name.
     pub name: String,
-    /// Wall time.
+    /// Wall time in seconds.
     pub seconds: f64,
-    /// What it went through in this process: so many `unit`s.
+    /// Number of items that this process handled, in `unit`s.
     pub items: u64,
-    /// "nodes", "edges", or nothing.
+    /// "nodes", "edges", or empty.
     pub unit: String,
 }
 
 impl PassRecord {
-    /// Items a second; 0 when it was too short to tell.
+    /// Items per second; 0 if the time is too short to measure.
     pub fn rate(&self) -> f64 {
         if self.seconds > 0.0 { self.items as f64 / self.seconds } else { 0.0 }
     }
 }
 
-/// Passes progress on, and keeps a record of every stage.
+/// Forwards progress and records every stage.
 pub(crate) struct Recorder<'a> {
     inner: &'a dyn Progress,
     current: Mutex<Option<(String, String, Instant)>>,
@@ -41,7 +41,7 @@ impl<'a> Recorder<'a> {
         Self { inner, current: Mutex::new(None), items: AtomicU64::new(0), records: Mutex::new(Vec::new()) }
     }
 
-    /// The stages so far.
+    /// Returns the completed stages.
     pub(crate) fn records(&self) -> Vec<PassRecord> {
         self.records.lock().map(|records| records.clone()).unwrap_or_default()
     }

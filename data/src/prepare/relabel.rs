@@ -1,4 +1,4 @@
-//! From an assignment to global ids: every partition a range, nodes in the order of their indexes within it.
+//! Maps node indexes to global ids: a range per partition, with nodes in the order of their indexes.
 
 use crate::error::{Error, Fault, Result};
 use crate::partition_book::PartitionBook;
@@ -7,7 +7,7 @@ use crate::partitioner::{Assignment, Partitioner};
 /// The global id of every node index.
 pub(super) struct Relabel {
     pub(super) book: PartitionBook,
-    /// `None` when global ids are the indexes themselves. Four bytes a node.
+    /// `None` if global ids equal indexes. Four bytes per node.
     global: Option<Vec<u32>>,
 }
 
@@ -18,7 +18,7 @@ impl Relabel {
         if let Assignment::Ranges(book) = assignment {
             if book.parts() != parts as usize || book.nodes() != nodes {
                 return Err(refuse(format!(
-                    "{} ranges of {} nodes instead of {parts} of {nodes}",
+                    "it returned {} ranges of {} nodes instead of {parts} of {nodes}",
                     book.parts(),
                     book.nodes()
                 )));
@@ -28,15 +28,15 @@ impl Relabel {
         if let Assignment::Stored(stored) = assignment
             && stored.len() as u64 != nodes
         {
-            return Err(refuse(format!("gave parts to {} nodes instead of {nodes}", stored.len())));
+            return Err(refuse(format!("it assigned {} nodes instead of {nodes}", stored.len())));
         }
         let mut offsets = vec![0u64; parts as usize + 1];
         let mut global = vec![0u32; nodes as usize];
-        // First the part, then the id.
+        // First, `global` holds the part of each node, and then the global id.
         for (node, slot) in global.iter_mut().enumerate() {
             let part = assignment.part(node as u64);
             if part >= parts {
-                return Err(refuse(format!("put node {node} into part {part} of {parts}")));
+                return Err(refuse(format!("it assigned node {node} to part {part} of {parts}")));
             }
             *slot = part;
             offsets[part as usize + 1] += 1;
@@ -54,7 +54,7 @@ impl Relabel {
         Ok(Self { book, global: Some(global) })
     }
 
-    /// The global id of node index `index`.
+    /// Returns the global id of node index `index`.
     #[inline]
     pub(super) fn global(&self, index: u32) -> u32 {
         match &self.global {
@@ -63,7 +63,7 @@ impl Relabel {
         }
     }
 
-    /// The node index of global id `global`. O(nodes): for messages.
+    /// Returns the node index of global id `global`, for messages. Time: O(nodes).
     pub(super) fn index(&self, global: u32) -> Option<u32> {
         match &self.global {
             Some(all) => all.iter().position(|&id| id == global).map(|index| index as u32),
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_of_a_partitioner_is_refused() {
+    fn invalid_assignment_is_refused() {
         for (assignment, word) in [
             (Assignment::Stored(vec![0; 4]), "4 nodes instead of 5"),
             (Assignment::computed(|_| 9), "part 9 of 2"),

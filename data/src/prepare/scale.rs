@@ -7,17 +7,17 @@ use crate::ids::NodeIds;
 use crate::progress::Progress;
 use crate::source::Normalize;
 
-/// How rows are scaled.
+/// The scaling of rows.
 pub(crate) enum Scale {
     None,
-    /// By the sum of absolute values of each row of this width.
+    /// Division by the sum of absolute values of each row; the number of columns.
     Row(usize),
-    /// Mean, and one over standard deviation, of each column.
+    /// Mean and inverse standard deviation of each column.
     Standard(Vec<(f64, f64)>),
 }
 
 impl Scale {
-    /// Reads the features once when their moments are wanted: those of the dump's nodes that are left.
+    /// Creates the scaling. For [`Normalize::Standard`], reads the features of the remaining nodes of the dump once.
     pub(super) fn new<C: ProcessGroup>(
         processes: &C,
         normalize: Normalize,
@@ -39,8 +39,8 @@ impl Scale {
                     let moments = |first: u64, mut features: Vec<f32>| {
                         if ids.has_dropped() {
                             let rows = (0..).zip(features.chunks_exact(width));
-                            let kept = rows.filter(|(row, _)| ids.index_of_row((first + row) as u32).is_some());
-                            features = kept.flat_map(|(_, row)| row).copied().collect();
+                            let remaining = rows.filter(|(row, _)| ids.index_of_row((first + row) as u32).is_some());
+                            features = remaining.flat_map(|(_, row)| row).copied().collect();
                         }
                         Ok(Moments::of(&features, width))
                     };
@@ -79,8 +79,8 @@ impl Scale {
     }
 }
 
-/// Count, and per column mean and sum of squared deviations. Merged in the order of the dump, so that the result does not depend
-/// on threads (Chan, Golub and LeVeque's update).
+/// The count and, per column, the mean and the sum of squared deviations. They are merged in the order of the dump, so that the result
+/// does not depend on threads (update formula of Chan, Golub and LeVeque).
 struct Moments {
     count: f64,
     columns: Vec<(f64, f64)>,
@@ -95,7 +95,9 @@ impl Message for Moments {
     }
 
     fn decode(mut bytes: &[u8]) -> Result<Self> {
-        let [count] = take::<f64>(&mut bytes)?[..] else { return Err(Error::Bug("broken moments".into())) };
+        let [count] = take::<f64>(&mut bytes)?[..] else {
+            return Err(Error::Bug("invalid moments".into()));
+        };
         let columns: Vec<f64> = take(&mut bytes)?;
         Ok(Self { count, columns: columns.chunks_exact(2).map(|pair| (pair[0], pair[1])).collect() })
     }
@@ -147,14 +149,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rows_are_divided_by_their_sum_unless_it_is_below_one() {
+    fn row_scaling_divides_by_sums_of_at_least_one() {
         let mut features = vec![1.0, -3.0, 0.25, 0.25, 0.0, 0.0];
         Scale::Row(2).apply(&mut features);
         assert_eq!(features, [0.25, -0.75, 0.25, 0.25, 0.0, 0.0]);
     }
 
     #[test]
-    fn moments_merge_to_those_of_the_whole() {
+    fn merged_moments_equal_those_of_all_rows() {
         let features: Vec<f32> = (0..600).map(|i| ((i * 37) % 101) as f32 - 20.0).collect();
         let (whole, mut merged) = (Moments::of(&features, 3), Moments::new(3));
         features.chunks(33).for_each(|chunk| merged.merge(&Moments::of(chunk, 3)));

@@ -1,37 +1,37 @@
-//! The first pass over the nodes: ids, splits, and what the labels and types are.
+//! The first pass over the nodes: reads ids, splits, labels and types.
 
 use std::collections::BTreeMap;
 
 use arrow::array::LargeStringArray;
 
-use super::clean::{Alive, Created, recount};
+use super::clean::{Created, NodeSet, recount};
 use crate::dataset::{LabelInfo, LabelKind, SplitCounts, TypeInfo, split};
 use crate::dump::{NodeChunk, NodeReader, RawLabels, Types};
 use crate::error::{Error, Result};
-use crate::ids::{NodeIds, Twice};
+use crate::ids::{Duplicate, NodeIds};
 use crate::progress::Progress;
 use crate::rng::{Key, Permutation, Purpose};
 use crate::source::GraphSource;
 
-/// What the first pass finds.
+/// The results of the first pass.
 pub(super) struct Scan {
     pub(super) ids: NodeIds,
-    /// The ids that only edges name, where they became nodes.
+    /// The created nodes, which only edges name.
     pub(super) created: Option<Created>,
-    /// One a node.
+    /// One per node.
     pub(super) splits: Vec<u8>,
-    /// While splits are to be drawn: the shares, and their seed. [`split::TRAIN`] then marks those that take part.
+    /// Fractions and seed of random splits. Until they are drawn, [`split::TRAIN`] marks the nodes to be split.
     draw: Option<([f64; 3], u64)>,
     pub(super) labels: Option<(LabelInfo, LabelForm)>,
     pub(super) types: Option<TypeInfo>,
 }
 
-/// How the labels in the dump become those in the dataset.
+/// The form of labels in the dump.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LabelForm {
-    /// As they are.
+    /// The same as in the dataset.
     Plain,
-    /// Rank among the sorted names.
+    /// Names; the dataset stores their ranks.
     Names,
     /// Lists of one flag per class.
     Flags,
@@ -40,7 +40,7 @@ pub(super) enum LabelForm {
 }
 
 impl Scan {
-    /// Takes note of nodes that were added to the ids: of type 0, in no split.
+    /// Adds created nodes, which are in no split and have type 0.
     pub(super) fn add(&mut self, created: Created) {
         self.splits.resize(self.ids.rows(), split::NONE);
         if let Some(types) = self.types.as_mut().filter(|_| created.count() > 0) {
@@ -49,25 +49,25 @@ impl Scan {
         self.created = Some(created);
     }
 
-    /// Leaves out all nodes that are not in `alive`.
-    pub(super) fn keep(&mut self, alive: &Alive, nodes: &NodeReader) -> Result<()> {
-        self.ids.keep(|row| alive.contains(row));
+    /// Drops all nodes that are not in `remaining`.
+    pub(super) fn retain(&mut self, remaining: &NodeSet, nodes: &NodeReader) -> Result<()> {
+        self.ids.retain(|row| remaining.contains(row));
         let mut rows = 0..;
-        self.splits.retain(|_| rows.next().is_some_and(|row| alive.contains(row)));
+        self.splits.retain(|_| rows.next().is_some_and(|row| remaining.contains(row)));
         match &mut self.labels {
             Some((info, form)) => recount(nodes, &self.ids, info, *form),
             None => Ok(()),
         }
     }
 
-    /// Draws the splits, when all nodes are known that there will be.
+    /// Draws the splits. All nodes must be known.
     pub(super) fn draw(&mut self) {
         if let Some((fractions, seed)) = self.draw.take() {
             draw_splits(&mut self.splits, fractions, seed);
         }
     }
 
-    pub(super) fn splits_counted(&self) -> SplitCounts {
+    pub(super) fn split_counts(&self) -> SplitCounts {
         let count = |which| self.splits.iter().filter(|&&split| split == which).count() as u64;
         SplitCounts {
             none: count(split::NONE),
@@ -78,7 +78,7 @@ impl Scan {
     }
 }
 
-/// Reads everything about the nodes but their features. `ids` is empty, with room for all of them.
+/// Reads all columns of the nodes except the features. `ids` is empty and has sufficient capacity.
 pub(super) fn scan(
     nodes: &NodeReader,
     mut ids: NodeIds,
@@ -93,9 +93,9 @@ pub(super) fn scan(
     progress.stage("reading node ids", Some(nodes.rows()), "nodes");
     nodes.for_each_without_features(Ok, |chunk| {
         let length = chunk.ids.len();
-        if let Some(twice) = ids.push(&chunk.ids)? {
-            let i = (u64::from(twice.second) - chunk.first_row) as usize;
-            return Err(duplicate(nodes, twice, chunk.ids.show(i)));
+        if let Some(pair) = ids.push(&chunk.ids)? {
+            let i = (u64::from(pair.second) - chunk.first_row) as usize;
+            return Err(duplicate(nodes, pair, chunk.ids.show(i)));
         }
         labels.add(&chunk, nodes)?;
         if let Some(more) = &chunk.types {
@@ -103,7 +103,7 @@ pub(super) fn scan(
         }
         match (&chunk.split, &chunk.labels) {
             (Some(split), _) => splits.extend_from_slice(split),
-            // While splits are to be drawn, 1 marks those that take part: the labelled.
+            // If splits are drawn later, 1 marks labeled nodes.
             (None, Some(RawLabels::Int(labels))) if draw => {
                 splits.extend(labels.iter().map(|&label| u8::from(label >= 0)))
             }
@@ -112,8 +112,8 @@ pub(super) fn scan(
         progress.advance(length as u64);
         Ok(())
     })?;
-    if let Some(twice) = ids.check()? {
-        return Err(duplicate(nodes, twice, ids.show(twice.second)?));
+    if let Some(pair) = ids.check()? {
+        return Err(duplicate(nodes, pair, ids.show(pair.second)?));
     }
     progress.done();
     let labels = nodes.label_kind().map(|kind| labels.finish(kind, source.num_classes)).transpose()?;
@@ -122,13 +122,13 @@ pub(super) fn scan(
     Ok(Scan { ids, created: None, splits, draw, labels, types })
 }
 
-/// The error for two nodes of one id.
-fn duplicate(nodes: &NodeReader, twice: Twice, id: String) -> Error {
-    let second = nodes.place(u64::from(twice.second), nodes.id_name());
-    Error::DuplicateNode { id, first: u64::from(twice.first), second }
+/// Returns the error for two nodes with the same id.
+fn duplicate(nodes: &NodeReader, pair: Duplicate, id: String) -> Error {
+    let second = nodes.place(u64::from(pair.second), nodes.id_name());
+    Error::DuplicateNode { id, first: u64::from(pair.first), second }
 }
 
-/// Deals the nodes marked 1 out to the splits, exactly in the fractions asked for: by their places in a random permutation.
+/// Assigns the nodes marked 1 to splits in exactly the given fractions, by their positions in a random permutation.
 fn draw_splits(splits: &mut [u8], fractions: [f64; 3], seed: u64) {
     let labelled = splits.iter().filter(|&&mark| mark == 1).count() as u64;
     let order = Permutation::new(Key::new(seed, Purpose::Split), labelled);
@@ -155,14 +155,14 @@ struct LabelScan {
     lists: ListScan,
 }
 
-/// Finds out whether lists are flags or classes.
+/// Determines whether lists are flags or classes.
 #[derive(Default)]
 struct ListScan {
     /// Length of the first list.
     width: Option<usize>,
-    /// Some list has another length, or some value is neither 0 nor 1.
+    /// Whether lists have different lengths, or a value is neither 0 nor 1.
     not_flags: bool,
-    /// How often each position holds 1.
+    /// Number of ones at each position.
     flags: Vec<u64>,
 }
 
@@ -173,7 +173,7 @@ impl LabelScan {
             Some(RawLabels::Int(labels)) => {
                 for &label in labels.iter().filter(|&&label| label >= 0) {
                     self.labelled += 1;
-                    bump(&mut self.counts, label as usize);
+                    increment(&mut self.counts, label as usize);
                 }
             }
             Some(RawLabels::Float(labels)) => self.labelled += labels.len() as u64,
@@ -198,9 +198,9 @@ impl LabelScan {
                     }
                     self.lists.not_flags |= !same || list.iter().any(|&value| value > 1);
                     for (position, &value) in list.iter().enumerate() {
-                        bump(&mut self.counts, value as usize);
+                        increment(&mut self.counts, value as usize);
                         if value == 1 && !self.lists.not_flags {
-                            bump(&mut self.lists.flags, position);
+                            increment(&mut self.lists.flags, position);
                         }
                     }
                 }
@@ -233,7 +233,7 @@ impl LabelScan {
         let classes = match (kind, wanted) {
             (LabelKind::Value, _) => 1,
             (_, Some(wanted)) if found > u64::from(wanted) => {
-                let reason = format!("is {wanted}, but the labels have {found} classes");
+                let reason = format!("is {wanted}, but the labels have {found} classes; set it to at least {found}");
                 return Err(Error::Setting { key: "graph.num_classes", reason });
             }
             (_, Some(wanted)) => wanted,
@@ -246,7 +246,7 @@ impl LabelScan {
     }
 }
 
-fn bump(counts: &mut Vec<u64>, at: usize) {
+fn increment(counts: &mut Vec<u64>, at: usize) {
     if counts.len() <= at {
         counts.resize(at + 1, 0);
     }
@@ -282,11 +282,11 @@ impl TypeScan {
     }
 }
 
-/// Ranks of `values` among the sorted `names`, which hold them all.
+/// Returns the ranks of `values` among the sorted `names`, which contain all of them.
 pub(super) fn ranks(values: &LargeStringArray, names: &[String]) -> Result<Vec<u32>> {
     let rank = |value: Option<&str>| {
         let found = value.and_then(|value| names.binary_search_by(|name| name.as_str().cmp(value)).ok());
-        found.map(|rank| rank as u32).ok_or_else(|| Error::Bug("a name that was not there in the first pass".into()))
+        found.map(|rank| rank as u32).ok_or_else(|| Error::Bug("a name is missing from the first pass".into()))
     };
     values.iter().map(rank).collect()
 }
@@ -296,14 +296,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fractions_are_met_exactly_among_the_labelled() {
+    fn drawn_splits_have_exact_fractions_of_labeled_nodes() {
         let mut splits: Vec<u8> = (0..1000).map(|i| u8::from(i % 10 != 0)).collect();
         draw_splits(&mut splits, [0.6, 0.2, 0.1], 7);
         let count = |which| splits.iter().filter(|&&s| s == which).count();
         assert_eq!([split::TRAIN, split::VAL, split::TEST].map(count), [540, 180, 90]);
-        assert!(splits.iter().step_by(10).all(|&s| s == split::NONE), "unlabelled nodes are in no split");
+        assert!(splits.iter().step_by(10).all(|&s| s == split::NONE), "unlabeled nodes are in no split");
         let mut other: Vec<u8> = (0..1000).map(|i| u8::from(i % 10 != 0)).collect();
         draw_splits(&mut other, [0.6, 0.2, 0.1], 8);
-        assert_ne!(splits, other, "the seed decides");
+        assert_ne!(splits, other, "another seed gives other splits");
     }
 }

@@ -1,4 +1,4 @@
-//! The dump as partitioners see it: pairs of indexes that are on disk after the first pass.
+//! The dump as a stream for partitioners: pairs of indexes, which are on disk after the first pass.
 
 use std::cell::{Cell, OnceCell};
 use std::path::Path;
@@ -9,21 +9,21 @@ use rayon::prelude::*;
 use super::ends::FindEnds;
 use super::journal::Journal;
 use super::key_counts::KeyCounts;
-use super::pairs::{Pairs, SLICE, Stretch};
+use super::pairs::{PairRange, Pairs, SLICE};
 use crate::error::{Error, Result};
 use crate::group::{Destination, ProcessGroup};
 use crate::ids::NodeIds;
 use crate::partitioner::{AddEdges, ConsumeKeys, EdgeKey, GraphStream, VisitEdges};
 use crate::progress::Progress;
 
-/// Name of the pass that writes the pairs, in the journal, and of their file;
+/// Name of the pass that writes all pairs, in the journal and of the file.
 const PAIRS: &str = "pairs";
-/// and of the one that leaves out those of nodes that were dropped.
-const KEPT: &str = "kept-pairs";
-/// Keys that each process draws to find out how they are spread.
+/// Name of the pass that writes the pairs of nodes that were not dropped.
+const FILTERED_PAIRS: &str = "kept-pairs";
+/// Approximate number of keys that each process samples to estimate their distribution.
 const SAMPLES: usize = 1024;
 
-/// Edges in index space.
+/// The edges as pairs of node indexes.
 pub(super) struct DumpStream<'a, C> {
     pub(super) processes: &'a C,
     pub(super) find: FindEnds<'a>,
@@ -34,33 +34,33 @@ pub(super) struct DumpStream<'a, C> {
     pub(super) journal: &'a Journal,
     pub(super) progress: &'a dyn Progress,
     pub(super) pairs: OnceCell<Pairs>,
-    /// Pairs of all nodes, from before some were dropped.
+    /// Pairs of all nodes, written before some nodes were dropped.
     pub(super) written: Cell<Option<Pairs>>,
 }
 
 impl<C: ProcessGroup> DumpStream<'_, C> {
-    /// The pairs; written when they are wanted for the first time.
+    /// Returns the pairs. The first call writes them.
     pub(super) fn pairs(&self) -> Result<&Pairs> {
         if let Some(pairs) = self.pairs.get() {
             return Ok(pairs);
         }
         let rank = self.processes.rank();
         let open = |name| -> Result<Option<Pairs>> {
-            let stretches = self.journal.agreed::<Vec<Stretch>>(name)?;
-            stretches.map(|stretches| Pairs::open((self.scratch, name), rank, stretches)).transpose()
+            let ranges = self.journal.completed::<Vec<PairRange>>(name)?;
+            ranges.map(|ranges| Pairs::open((self.scratch, name), rank, ranges)).transpose()
         };
-        let kept = if self.find.ids.has_dropped() { open(KEPT)? } else { None };
-        let pairs = match (kept, self.written.take()) {
-            (Some(kept), _) => kept,
-            (None, Some(all)) => self.leave_out(all)?,
+        let filtered = if self.find.ids.has_dropped() { open(FILTERED_PAIRS)? } else { None };
+        let pairs = match (filtered, self.written.take()) {
+            (Some(filtered), _) => filtered,
+            (None, Some(all)) => self.drop_pairs(all)?,
             (None, None) => match open(PAIRS)? {
-                Some(all) => self.leave_out(all)?,
+                Some(all) => self.drop_pairs(all)?,
                 None => {
-                    let name = if self.find.ids.has_dropped() { KEPT } else { PAIRS };
+                    let name = if self.find.ids.has_dropped() { FILTERED_PAIRS } else { PAIRS };
                     let to = (self.scratch, name);
                     let all = Pairs::write(self.processes, &self.find, to, self.progress)?;
-                    if let Some(stretches) = all.stretches() {
-                        self.journal.finish(name, &stretches)?;
+                    if let Some(ranges) = all.ranges() {
+                        self.journal.finish(name, &ranges)?;
                     }
                     all
                 }
@@ -69,25 +69,25 @@ impl<C: ProcessGroup> DumpStream<'_, C> {
         Ok(self.pairs.get_or_init(|| pairs))
     }
 
-    /// The pairs of the nodes that were not dropped.
-    fn leave_out(&self, all: Pairs) -> Result<Pairs> {
+    /// Returns the pairs of the nodes that were not dropped.
+    fn drop_pairs(&self, all: Pairs) -> Result<Pairs> {
         if !self.find.ids.has_dropped() {
             return Ok(all);
         }
-        let kept = all.keep(self.processes, self.find.ids, (self.scratch, KEPT), self.progress)?;
-        self.journal.finish(KEPT, &kept.stretches())?;
-        // Should anybody be killed before all have noted theirs, all begin with the others again.
+        let filtered = all.filter(self.processes, self.find.ids, (self.scratch, FILTERED_PAIRS), self.progress)?;
+        self.journal.finish(FILTERED_PAIRS, &filtered.ranges())?;
+        // Removes the input only after all processes have recorded the pass, so that a killed preparation can repeat it.
         self.processes.barrier()?;
         all.remove()?;
-        Ok(kept)
+        Ok(filtered)
     }
 
-    /// Rows of the dump that have no pair, when all nodes are there: they name an unknown node.
+    /// Returns the number of rows of the dump without a pair, because they name an unknown node. Nodes must not have been dropped yet.
     pub(super) fn unknown_rows(&self) -> Result<u64> {
         Ok(self.find.edges.rows() - self.pairs()?.len())
     }
 
-    /// Visits the edges of this process in any order, from several threads at once.
+    /// Visits the edges of this process in any order, concurrently from several threads.
     pub(super) fn for_each_own(&self, pass: &str, visit: &AddEdges<'_>) -> Result<()> {
         let pairs = self.pairs()?;
         let slices = self.own_slices(pairs);
@@ -107,11 +107,11 @@ impl<C: ProcessGroup> DumpStream<'_, C> {
         (0..pairs.units()).filter(|&unit| self.processes.owns(unit)).flat_map(|unit| pairs.slices(unit)).collect()
     }
 
-    /// Counts keys by the threads of one process.
-    fn count_alone(&self, pairs: &Pairs, memory: u64, keys_of: &EdgeKeys<'_>) -> Result<Option<KeyCounts>> {
+    /// Counts the keys of this process's edges, on several threads.
+    fn count_own_keys(&self, pairs: &Pairs, memory: u64, keys_of: &EdgeKeys<'_>) -> Result<Option<KeyCounts>> {
         let (slices, next) = (self.own_slices(pairs), AtomicUsize::new(0));
         let threads = rayon::current_num_threads();
-        // When they come together there has to be room for the largest share once more.
+        // The merge needs additional memory for the largest share.
         let share = memory / (threads as u64 + 1);
         let count = |_| {
             let (mut counts, mut buffer, mut keys) = (KeyCounts::new(share, self.scratch), Vec::new(), Vec::new());
@@ -124,11 +124,11 @@ impl<C: ProcessGroup> DumpStream<'_, C> {
             }
             Ok(counts)
         };
-        KeyCounts::together((0..threads).into_par_iter().map(count).collect::<Result<_>>()?)
+        KeyCounts::merge((0..threads).into_par_iter().map(count).collect::<Result<_>>()?)
     }
 
-    /// Splits the keys into as many ranges as there are processes, about as full as each other: the first key of each but the
-    /// first. How well they fit decides the time, not the result.
+    /// Returns the first key of each range but the first. There are as many ranges as processes, with similar numbers of keys. The
+    /// quality of the estimate affects the running time, but not the result.
     fn splitters(&self, pairs: &Pairs, keys: &EdgeKeys<'_>) -> Result<Vec<u64>> {
         let slices = self.own_slices(pairs);
         let mut own = Vec::new();
@@ -144,7 +144,7 @@ impl<C: ProcessGroup> DumpStream<'_, C> {
         Ok((1..size).map(|range| all.get(range * all.len() / size).copied().unwrap_or(u64::MAX)).collect())
     }
 
-    /// [`GraphStream::count_keys`] where an edge may have several keys.
+    /// Like [`GraphStream::count_keys`], with several keys per edge.
     pub(super) fn sorted_keys(
         &self,
         pass: &str,
@@ -155,7 +155,7 @@ impl<C: ProcessGroup> DumpStream<'_, C> {
         let pairs = self.pairs()?;
         self.progress.stage(pass, Some(pairs.len()), "edges");
         if self.processes.size() == 1 {
-            if let Some(counts) = self.count_alone(pairs, memory, keys)? {
+            if let Some(counts) = self.count_own_keys(pairs, memory, keys)? {
                 counts.finish(consume)?;
             }
             self.progress.done();
@@ -180,19 +180,19 @@ impl<C: ProcessGroup> DumpStream<'_, C> {
         };
         let mut counts = KeyCounts::new(memory, self.scratch);
         self.processes.exchange(pairs.units(), &produce, &mut |_, keys: Vec<u64>| counts.add(&keys))?;
-        // Each process has a range of the keys: told to all by rank, they come in ascending order. They are merged on this
-        // thread and sent from another, so they go by way of a file.
+        // Each process has a range of the keys. All send their ranges in order of ranks, so keys arrive in ascending order. Keys are merged
+        // on this thread and sent from another, through a file.
         let mut own = tempfile::tempfile_in(self.scratch).map_err(Error::io(self.scratch, "create a file in"))?;
-        spool(counts, &mut own, self.scratch)?;
+        write_counts(counts, &mut own, self.scratch)?;
         let produce =
-            |_: usize, send: &mut dyn FnMut(Destination, Vec<(u64, u64)>) -> bool| unspool(&own, self.scratch, send);
+            |_: usize, send: &mut dyn FnMut(Destination, Vec<(u64, u64)>) -> bool| forward(&own, self.scratch, send);
         self.processes.exchange(self.processes.size(), &produce, &mut |_, some: Vec<(u64, u64)>| consume(&some))?;
         self.progress.done();
         Ok(())
     }
 }
 
-/// Gives the keys of an edge `(source, destination)` to its third argument.
+/// Passes the keys of an edge `(source, destination)` to its third argument.
 pub(super) type EdgeKeys<'a> = dyn Fn(u32, u32, &mut dyn FnMut(u64)) + Sync + 'a;
 
 impl<C: ProcessGroup> GraphStream for DumpStream<'_, C> {
@@ -201,9 +201,9 @@ impl<C: ProcessGroup> GraphStream for DumpStream<'_, C> {
     }
 
     fn num_edges(&self) -> u64 {
-        // Where nodes were dropped, the pairs are there before a partitioner is asked.
-        let left = self.pairs.get().filter(|_| self.find.ids.has_dropped());
-        left.map_or_else(|| self.find.edges.rows(), Pairs::len)
+        // If nodes were dropped, the pairs exist before a partitioner runs.
+        let pairs = self.pairs.get().filter(|_| self.find.ids.has_dropped());
+        pairs.map_or_else(|| self.find.edges.rows(), Pairs::len)
     }
 
     fn undirected(&self) -> bool {
@@ -245,7 +245,7 @@ impl<C: ProcessGroup> GraphStream for DumpStream<'_, C> {
     }
 
     fn accumulate(&self, pass: &str, cells: &[AtomicU32], visit: &AddEdges<'_>) -> Result<()> {
-        // Before the sum begins, so that what the cells hold beforehand is no edge's.
+        // Writes the pairs first, because that pass may not be part of the reduction.
         self.pairs()?;
         self.processes.all_reduce_counts(cells, &mut || self.for_each_own(pass, visit))
     }
@@ -268,22 +268,22 @@ impl<C: ProcessGroup> GraphStream for DumpStream<'_, C> {
     }
 
     fn kept(&self, name: &str) -> Result<Option<Vec<u8>>> {
-        // The first byte says whether there is anything.
+        // The first byte is 1 if bytes are stored under `name`.
         let own = match self.processes.rank() {
-            0 => Some(self.journal.kept(name)?.map_or(vec![0], |bytes| [&[1], &bytes[..]].concat())),
+            0 => Some(self.journal.stored(name)?.map_or(vec![0], |bytes| [&[1], &bytes[..]].concat())),
             _ => None,
         };
-        let mut told = self.processes.broadcast(own)?;
-        Ok((told.first() == Some(&1)).then(|| told.split_off(1)))
+        let mut message = self.processes.broadcast(own)?;
+        Ok((message.first() == Some(&1)).then(|| message.split_off(1)))
     }
 
     fn keep(&self, name: &str, bytes: &[u8]) -> Result<()> {
-        if self.processes.rank() == 0 { self.journal.keep(name, bytes) } else { Ok(()) }
+        if self.processes.rank() == 0 { self.journal.store(name, bytes) } else { Ok(()) }
     }
 }
 
-/// Writes sorted counts to `file`.
-fn spool(counts: KeyCounts, file: &mut std::fs::File, dir: &Path) -> Result<()> {
+/// Writes sorted keys and counts to `file`.
+fn write_counts(counts: KeyCounts, file: &mut std::fs::File, dir: &Path) -> Result<()> {
     use std::io::Write;
     let mut writer = std::io::BufWriter::with_capacity(1 << 20, file);
     let fail = |error| Error::io(dir, "write a temporary file in")(error);
@@ -293,8 +293,8 @@ fn spool(counts: KeyCounts, file: &mut std::fs::File, dir: &Path) -> Result<()> 
     writer.flush().map_err(fail)
 }
 
-/// Sends what [`spool`] wrote.
-fn unspool(file: &std::fs::File, dir: &Path, send: &mut dyn FnMut(Destination, Vec<(u64, u64)>) -> bool) -> Result<()> {
+/// Sends the keys and counts that [`write_counts`] wrote.
+fn forward(file: &std::fs::File, dir: &Path, send: &mut dyn FnMut(Destination, Vec<(u64, u64)>) -> bool) -> Result<()> {
     use std::os::unix::fs::FileExt;
     let fail = |error| Error::io(dir, "read a temporary file in")(error);
     let length = file.metadata().map_err(fail)?.len();

@@ -1,4 +1,4 @@
-//! The passes over the edges' types and labels, where there are any: which there are.
+//! Passes over the types and labels of edges, to find their distinct values.
 
 use std::collections::BTreeSet;
 
@@ -11,80 +11,80 @@ use crate::error::{Error, Result};
 use crate::group::{Destination, ProcessGroup};
 use crate::progress::Progress;
 
-/// Types of edges are below this.
+/// Maximum number of edge types.
 const LIMIT: usize = u16::MAX as usize;
 
-/// Finds the types of all edges: names in their order, or as many as the largest number needs.
+/// Finds the types of all edges: sorted names, or the number of codes.
 pub(super) fn edge_types<C: ProcessGroup>(
     processes: &C,
     edges: &EdgeReader,
     progress: &dyn Progress,
 ) -> Result<TypeInfo> {
-    let read = |unit: usize, see: &mut dyn FnMut(Numbers<'_>) -> bool| {
+    let read = |unit: usize, add: &mut dyn FnMut(Values<'_>) -> bool| {
         edges.read_types(unit, Ok, &mut |types| match &types {
-            Types::Code(codes) => see(Numbers::Most(codes.iter().map(|&code| u32::from(code) + 1).max().unwrap_or(0))),
-            Types::Name(names) => see(Numbers::Names(names)),
+            Types::Code(codes) => add(Values::Count(codes.iter().map(|&code| u32::from(code) + 1).max().unwrap_or(0))),
+            Types::Name(names) => add(Values::Names(names)),
         })
     };
-    let what = What { stage: "reading edge types", count: "number of edge types", limit: LIMIT };
-    let (count, names) = numbers(processes, edges, &what, &read, progress)?;
+    let column = Column { stage: "reading edge types", count: "number of edge types", limit: LIMIT };
+    let (count, names) = distinct_values(processes, edges, &column, &read, progress)?;
     Ok(TypeInfo { count, names })
 }
 
-/// Finds the classes of all edges likewise. Nothing is counted yet: edges may be left out, or mirrored.
+/// Finds the classes of all edges. Does not count them, because edges may be dropped or mirrored later.
 pub(super) fn edge_labels<C: ProcessGroup>(
     processes: &C,
     edges: &EdgeReader,
     progress: &dyn Progress,
 ) -> Result<LabelInfo> {
-    let read = |unit: usize, see: &mut dyn FnMut(Numbers<'_>) -> bool| {
+    let read = |unit: usize, add: &mut dyn FnMut(Values<'_>) -> bool| {
         edges.read_labels(unit, Ok, &mut |labels| match &labels {
             EdgeLabels::Class(classes) => {
-                see(Numbers::Most(classes.iter().map(|&class| (class + 1) as u32).max().unwrap_or(0)))
+                add(Values::Count(classes.iter().map(|&class| (class + 1) as u32).max().unwrap_or(0)))
             }
-            EdgeLabels::Name(names) => see(Numbers::Names(names)),
+            EdgeLabels::Name(names) => add(Values::Names(names)),
         })
     };
     let limit = MAX_CLASSES as usize;
-    let what = What { stage: "reading edge labels", count: "number of classes of edges", limit };
-    let (classes, names) = numbers(processes, edges, &what, &read, progress)?;
+    let column = Column { stage: "reading edge labels", count: "number of edge classes", limit };
+    let (classes, names) = distinct_values(processes, edges, &column, &read, progress)?;
     Ok(LabelInfo { kind: LabelKind::Class, classes, names, labelled: 0, counts: vec![0; classes as usize] })
 }
 
-/// What a chunk of a column has: a number below this one, or names.
-enum Numbers<'a> {
-    Most(u32),
+/// The values of a chunk: the largest code plus one, or names.
+enum Values<'a> {
+    Count(u32),
     Names(&'a LargeStringArray),
 }
 
-/// A column, in words.
-struct What {
+/// A column, for progress and messages.
+struct Column {
     stage: &'static str,
     count: &'static str,
-    /// Most names.
+    /// Maximum number of names.
     limit: usize,
 }
 
-/// Reads a chunk after the other of a unit; what it is given says whether to go on.
-type Read<'a> = dyn Fn(usize, &mut dyn FnMut(Numbers<'_>) -> bool) -> Result<()> + Sync + 'a;
+/// Reads a unit in chunks. The second argument adds the values of a chunk and returns whether to continue.
+type Read<'a> = dyn Fn(usize, &mut dyn FnMut(Values<'_>) -> bool) -> Result<()> + Sync + 'a;
 
-/// How many different values there are, and their names in order, if they have names.
-fn numbers<C: ProcessGroup>(
+/// Returns the number of distinct values, and their sorted names if they have names.
+fn distinct_values<C: ProcessGroup>(
     processes: &C,
     edges: &EdgeReader,
-    what: &What,
+    column: &Column,
     read: &Read<'_>,
     progress: &dyn Progress,
 ) -> Result<(u32, Vec<String>)> {
     let (mut names, mut count) = (BTreeSet::new(), 0);
-    progress.stage(what.stage, Some(edges.rows()), "edges");
-    // A message is the largest number plus one (four bytes), and the names, each after its length.
+    progress.stage(column.stage, Some(edges.rows()), "edges");
+    // A message contains the largest code plus one (four bytes), and the names, each after its length.
     let produce = |unit: usize, send: &mut dyn FnMut(Destination, Vec<u8>) -> bool| {
         let (mut own, mut most) = (BTreeSet::new(), 0u32);
-        read(unit, &mut |numbers| {
-            match numbers {
-                Numbers::Most(more) => most = most.max(more),
-                Numbers::Names(texts) => {
+        read(unit, &mut |values| {
+            match values {
+                Values::Count(more) => most = most.max(more),
+                Values::Names(texts) => {
                     for text in texts.iter().flatten() {
                         if !own.contains(text) {
                             own.insert(text.to_string());
@@ -92,7 +92,7 @@ fn numbers<C: ProcessGroup>(
                     }
                 }
             }
-            own.len() <= what.limit
+            own.len() <= column.limit
         })?;
         let mut message = most.to_le_bytes().to_vec();
         for name in &own {
@@ -111,9 +111,9 @@ fn numbers<C: ProcessGroup>(
             names.insert(String::from_utf8_lossy(name).into_owned());
             rest = after;
         }
-        if names.len() > what.limit {
-            let (found, limit) = (names.len() as u64, what.limit as u64);
-            return Err(Error::TooLarge { what: what.count.into(), found, limit });
+        if names.len() > column.limit {
+            let (found, limit) = (names.len() as u64, column.limit as u64);
+            return Err(Error::TooLarge { what: column.count.into(), found, limit });
         }
         progress.advance(edges.unit_rows(unit));
         Ok(())
@@ -130,10 +130,10 @@ fn number(bytes: &mut &[u8]) -> Result<u32> {
 }
 
 fn broken() -> Error {
-    Error::Bug("a message of names is broken".into())
+    Error::Bug("a message of names is invalid".into())
 }
 
-/// Codes of the types of some edges.
+/// Returns the type codes of edges.
 pub(super) fn codes(types: Option<&Types>, info: Option<&TypeInfo>) -> Result<Vec<u16>> {
     match (types, info) {
         (Some(Types::Code(codes)), _) => Ok(codes.clone()),
@@ -144,7 +144,7 @@ pub(super) fn codes(types: Option<&Types>, info: Option<&TypeInfo>) -> Result<Ve
     }
 }
 
-/// Classes of some edges; −1 = unlabelled.
+/// Returns the classes of edges; −1 = unlabeled.
 pub(super) fn label_codes(labels: Option<&EdgeLabels>, info: Option<&LabelInfo>) -> Result<Vec<i32>> {
     match (labels, info) {
         (Some(EdgeLabels::Class(classes)), _) => Ok(classes.clone()),

@@ -1,7 +1,7 @@
-//! The second pass over the nodes: `nodes.arrow` and `features.arrow` of every partition, all at once.
+//! The second pass over the nodes: writes `nodes.arrow` and `features.arrow` of every partition.
 //!
-//! Nodes keep their order within a partition, so every column of every partition is one stream that is only ever appended
-//! to. Reading, scaling and converting run in parallel; appending is done in the order of the dump.
+//! Nodes keep their order within a partition, so every column of every partition is appended to sequentially. Reading, scaling and
+//! converting run in parallel; appending is in the order of the dump.
 
 use arrow::array::LargeStringArray;
 use arrow::datatypes::Schema;
@@ -17,7 +17,7 @@ use crate::dump::{Ids, NodeChunk, NodeReader, RawLabels, Types};
 use crate::error::{Error, Result};
 use crate::group::{Destination, Message, ProcessGroup, put, take};
 
-/// What the pass needs to know.
+/// The inputs of the pass.
 pub(super) struct NodePass<'a> {
     pub(super) nodes: &'a NodeReader,
     pub(super) scan: &'a Scan,
@@ -37,12 +37,12 @@ pub(crate) struct NodeFiles {
 }
 
 /// The open files of one partition.
-struct Part {
+struct OpenFiles {
     nodes: IpcFile,
-    /// And the number of items in a row, to Arrow.
+    /// File, region, and number of Arrow items per row.
     features: Option<(IpcFile, Region, u64)>,
     ids: Region,
-    /// The strings' bytes, when ids are strings; `ids` then are their ends.
+    /// The bytes of ids that are strings; `ids` then holds the ends of the strings.
     texts: Option<Region>,
     text_bytes: u64,
     labels: Option<Region>,
@@ -53,12 +53,12 @@ struct Part {
     train: u64,
 }
 
-/// Some nodes of a chunk, ready to be appended.
-struct Ready {
-    /// Their indexes, ascending; until those that were dropped are left out, their rows.
+/// Converted nodes of a chunk.
+struct Batch {
+    /// Their rows in the dump; after [`NodePass::without_dropped`], their indexes. Ascending.
     nodes: Vec<u32>,
     ids: Ids,
-    /// Bytes of the labels, `label_size` a node.
+    /// Bytes of the labels, `label_size` per node.
     labels: Vec<u8>,
     types: Vec<u16>,
     times: Vec<i64>,
@@ -66,7 +66,7 @@ struct Ready {
     features: Vec<u8>,
 }
 
-impl Message for Ready {
+impl Message for Batch {
     fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(self.features.len() + self.labels.len() + 32 * self.nodes.len() + 64);
         put(&mut bytes, &self.nodes);
@@ -89,7 +89,7 @@ impl Message for Ready {
     }
 
     fn decode(mut bytes: &[u8]) -> Result<Self> {
-        let broken = || Error::Bug("a message of nodes is broken".into());
+        let broken = || Error::Bug("a message of nodes is invalid".into());
         let nodes = take(&mut bytes)?;
         let ids = match take::<u8>(&mut bytes)?[..] {
             [0] => Ids::Int(take::<i64>(&mut bytes)?.into()),
@@ -119,7 +119,7 @@ impl Message for Ready {
 }
 
 impl NodePass<'_> {
-    /// Writes both files of every partition of this process, `part % size`.
+    /// Writes both files of every partition of this process (those with `part % size == rank`).
     pub(super) fn run<C: ProcessGroup>(
         &self,
         processes: &C,
@@ -130,63 +130,63 @@ impl NodePass<'_> {
         let (label_size, row_size) = (self.label_size(), self.row_size());
         let owner = |node: u32| {
             let global = u64::from(self.relabel.global(node));
-            self.relabel.book.owner(global).ok_or_else(|| Error::Bug("a node of no partition".into()))
+            self.relabel.book.owner(global).ok_or_else(|| Error::Bug("a node is in no partition".into()))
         };
         let size = processes.size();
-        let produce = |unit: usize, send: &mut dyn FnMut(Destination, Ready) -> bool| {
+        let produce = |unit: usize, send: &mut dyn FnMut(Destination, Batch) -> bool| {
             let mut failed = None;
-            let mut deal = |ready: Ready| match self.deal(self.kept(ready), size, &owner) {
-                Ok(dealt) => (0..).zip(dealt).all(|(to, ready)| send(Destination::Rank(to), ready)),
+            let mut send_split = |batch: Batch| match self.split_by_owner(self.without_dropped(batch), size, &owner) {
+                Ok(by_process) => (0..).zip(by_process).all(|(to, batch)| send(Destination::Rank(to), batch)),
                 Err(error) => {
                     failed = Some(error);
                     false
                 }
             };
-            self.nodes.read_all(unit, |chunk| self.ready(chunk), &mut deal)?;
+            self.nodes.read_all(unit, |chunk| self.convert(chunk), &mut send_split)?;
             failed.map_or(Ok(()), Err)
         };
-        processes.exchange(self.nodes.units(), &produce, &mut |_, ready: Ready| {
-            for (i, &node) in ready.nodes.iter().enumerate() {
+        processes.exchange(self.nodes.units(), &produce, &mut |_, batch: Batch| {
+            for (i, &node) in batch.nodes.iter().enumerate() {
                 let part =
                     parts[owner(node)?].as_mut().ok_or_else(|| Error::Bug("a node of another process".into()))?;
-                part.append(&ready, i, self.scan.splits[node as usize], label_size, row_size)?;
+                part.append(&batch, i, self.scan.splits[node as usize], label_size, row_size)?;
             }
-            advance(ready.nodes.len() as u64);
+            advance(batch.nodes.len() as u64);
             Ok(())
         })?;
         self.write_created(processes, &owner, &mut parts)?;
-        let close = |(part, files): (usize, Option<Part>)| files.map(|files| Ok((part, self.close(files)?)));
-        parts.into_iter().enumerate().filter_map(close).collect()
+        let finish = |(part, files): (usize, Option<OpenFiles>)| files.map(|files| Ok((part, self.finish(files)?)));
+        parts.into_iter().enumerate().filter_map(finish).collect()
     }
 
-    /// Writes the nodes that only edges name, after all others.
+    /// Writes the nodes that only edges name, after all other nodes.
     fn write_created<C: ProcessGroup>(
         &self,
         processes: &C,
         owner: &(impl Fn(u32) -> Result<usize> + Sync),
-        parts: &mut [Option<Part>],
+        parts: &mut [Option<OpenFiles>],
     ) -> Result<()> {
         let Some(created) = &self.scan.created else { return Ok(()) };
         let (units, size) = ((created.count() as usize).div_ceil(BATCH), processes.size());
-        let produce = |unit: usize, send: &mut dyn FnMut(Destination, Ready) -> bool| {
-            let ready = self.blank(self.nodes.rows() as u32 + (unit * BATCH) as u32, created.batch(unit)?);
-            let dealt = self.deal(self.kept(ready), size, owner)?;
-            (0..).zip(dealt).all(|(to, ready)| send(Destination::Rank(to), ready));
+        let produce = |unit: usize, send: &mut dyn FnMut(Destination, Batch) -> bool| {
+            let batch = self.created_nodes(self.nodes.rows() as u32 + (unit * BATCH) as u32, created.batch(unit)?);
+            let by_process = self.split_by_owner(self.without_dropped(batch), size, owner)?;
+            (0..).zip(by_process).all(|(to, batch)| send(Destination::Rank(to), batch));
             Ok(())
         };
         let (label_size, row_size) = (self.label_size(), self.row_size());
-        processes.exchange(units, &produce, &mut |_, ready: Ready| {
-            for (i, &node) in ready.nodes.iter().enumerate() {
+        processes.exchange(units, &produce, &mut |_, batch: Batch| {
+            for (i, &node) in batch.nodes.iter().enumerate() {
                 let part =
                     parts[owner(node)?].as_mut().ok_or_else(|| Error::Bug("a node of another process".into()))?;
-                part.append(&ready, i, self.scan.splits[node as usize], label_size, row_size)?;
+                part.append(&batch, i, self.scan.splits[node as usize], label_size, row_size)?;
             }
             Ok(())
         })
     }
 
-    /// Nodes of which nothing is known but their ids.
-    fn blank(&self, first_row: u32, ids: Ids) -> Ready {
+    /// Returns created nodes, which have default values in all columns but the id.
+    fn created_nodes(&self, first_row: u32, ids: Ids) -> Batch {
         let count = ids.len();
         let label: Vec<u8> = match &self.scan.labels {
             Some((info, _)) => match info.kind {
@@ -196,7 +196,7 @@ impl NodePass<'_> {
             },
             None => Vec::new(),
         };
-        Ready {
+        Batch {
             ids,
             nodes: (first_row..first_row + count as u32).collect(),
             labels: label.repeat(count),
@@ -206,54 +206,54 @@ impl NodePass<'_> {
         }
     }
 
-    /// Those of the rows that were not dropped, by their indexes.
-    fn kept(&self, mut ready: Ready) -> Ready {
+    /// Removes dropped rows, and replaces rows by indexes.
+    fn without_dropped(&self, mut batch: Batch) -> Batch {
         let ids = &self.scan.ids;
         if ids.has_dropped() {
-            let kept = |&i: &usize| ids.index_of_row(ready.nodes[i]).is_some();
-            ready = self.pick(&ready, (0..ready.nodes.len()).filter(kept).collect());
+            let remains = |&i: &usize| ids.index_of_row(batch.nodes[i]).is_some();
+            batch = self.select(&batch, (0..batch.nodes.len()).filter(remains).collect());
             let index = |row: &u32| ids.index_of_row(*row);
-            ready.nodes = ready.nodes.iter().filter_map(index).collect();
+            batch.nodes = batch.nodes.iter().filter_map(index).collect();
         }
-        ready
+        batch
     }
 
     /// Splits nodes by the processes that own their partitions.
-    fn deal(&self, ready: Ready, size: usize, owner: &impl Fn(u32) -> Result<usize>) -> Result<Vec<Ready>> {
+    fn split_by_owner(&self, batch: Batch, size: usize, owner: &impl Fn(u32) -> Result<usize>) -> Result<Vec<Batch>> {
         if size == 1 {
-            return Ok(vec![ready]);
+            return Ok(vec![batch]);
         }
         let mut rows = vec![Vec::new(); size];
-        for (i, &node) in ready.nodes.iter().enumerate() {
+        for (i, &node) in batch.nodes.iter().enumerate() {
             rows[owner(node)? % size].push(i);
         }
-        Ok(rows.into_iter().map(|rows| self.pick(&ready, rows)).collect())
+        Ok(rows.into_iter().map(|rows| self.select(&batch, rows)).collect())
     }
 
-    /// Some of the nodes.
-    fn pick(&self, ready: &Ready, rows: Vec<usize>) -> Ready {
+    /// Returns the nodes at positions `rows`.
+    fn select(&self, batch: &Batch, rows: Vec<usize>) -> Batch {
         let bytes = |bytes: &[u8], size: usize| -> Vec<u8> {
             rows.iter().flat_map(|&i| &bytes[i * size..(i + 1) * size]).copied().collect()
         };
-        Ready {
-            nodes: rows.iter().map(|&i| ready.nodes[i]).collect(),
-            ids: match &ready.ids {
+        Batch {
+            nodes: rows.iter().map(|&i| batch.nodes[i]).collect(),
+            ids: match &batch.ids {
                 Ids::Int(ids) => Ids::Int(rows.iter().map(|&i| ids[i]).collect()),
                 Ids::Text(ids) => Ids::Text(rows.iter().map(|&i| Some(ids.value(i))).collect()),
             },
-            labels: bytes(&ready.labels, self.label_size()),
-            types: if ready.types.is_empty() { Vec::new() } else { rows.iter().map(|&i| ready.types[i]).collect() },
-            times: if ready.times.is_empty() { Vec::new() } else { rows.iter().map(|&i| ready.times[i]).collect() },
-            features: bytes(&ready.features, self.row_size()),
+            labels: bytes(&batch.labels, self.label_size()),
+            types: if batch.types.is_empty() { Vec::new() } else { rows.iter().map(|&i| batch.types[i]).collect() },
+            times: if batch.times.is_empty() { Vec::new() } else { rows.iter().map(|&i| batch.times[i]).collect() },
+            features: bytes(&batch.features, self.row_size()),
         }
     }
 
-    /// Bytes of a node's features.
+    /// Size of a node's features in bytes.
     fn row_size(&self) -> usize {
         self.nodes.feature_layout().row_bytes()
     }
 
-    /// Bytes of a node's label.
+    /// Size of a node's label in bytes.
     fn label_size(&self) -> usize {
         match &self.scan.labels {
             None => 0,
@@ -262,9 +262,9 @@ impl NodePass<'_> {
         }
     }
 
-    fn open(&self, part: usize) -> Result<Part> {
+    fn open(&self, part: usize) -> Result<OpenFiles> {
         let dir = self.dir.join(part_folder(part));
-        // A killed preparation may have left it.
+        // A killed preparation may have created it.
         std::fs::create_dir_all(&dir).map_err(Error::io(&dir, "create"))?;
         let range = self.relabel.book.range(part);
         let n = range.end - range.start;
@@ -302,10 +302,10 @@ impl NodePass<'_> {
                 Some((file, region, items))
             }
         };
-        Ok(Part { nodes, features, ids, texts, text_bytes: 0, labels, split, types, times, rows: 0, train: 0 })
+        Ok(OpenFiles { nodes, features, ids, texts, text_bytes: 0, labels, split, types, times, rows: 0, train: 0 })
     }
 
-    fn ready(&self, chunk: NodeChunk) -> Result<Ready> {
+    fn convert(&self, chunk: NodeChunk) -> Result<Batch> {
         let mut features = chunk.features;
         self.scale.apply(&mut features);
         let features = self.nodes.feature_layout().narrow(&features).map_err(|i| Error::NotFinite {
@@ -326,10 +326,10 @@ impl NodePass<'_> {
         };
         let first = chunk.first_row as u32;
         let nodes = (first..first + chunk.ids.len() as u32).collect();
-        Ok(Ready { nodes, ids: chunk.ids, labels, types, times: chunk.times.unwrap_or_default(), features })
+        Ok(Batch { nodes, ids: chunk.ids, labels, types, times: chunk.times.unwrap_or_default(), features })
     }
 
-    fn close(&self, part: Part) -> Result<NodeFiles> {
+    fn finish(&self, part: OpenFiles) -> Result<NodeFiles> {
         let n = part.rows;
         let (mut nodes, mut buffers, mut regions) = (vec![n], vec![Span::NONE, part.ids.span()], vec![part.ids]);
         if let Some(texts) = part.texts {
@@ -345,7 +345,7 @@ impl NodePass<'_> {
             buffers.extend([Span::NONE, labels.span()]);
             regions.push(labels);
         } else if let Some((info, _)) = &self.scan.labels {
-            // No class at all: lists of no flags.
+            // No classes: the lists are empty.
             nodes.extend([n, n * u64::from(info.classes)]);
             buffers.extend([Span::NONE; 3]);
         }
@@ -371,10 +371,10 @@ impl NodePass<'_> {
     }
 }
 
-impl Part {
-    /// Appends node `i` of the chunk.
-    fn append(&mut self, ready: &Ready, i: usize, split: u8, label_size: usize, row_size: usize) -> Result<()> {
-        match (&ready.ids, &mut self.texts) {
+impl OpenFiles {
+    /// Appends node `i` of `batch`.
+    fn append(&mut self, batch: &Batch, i: usize, split: u8, label_size: usize, row_size: usize) -> Result<()> {
+        match (&batch.ids, &mut self.texts) {
             (Ids::Int(ids), _) => self.ids.write(&ids[i].to_le_bytes())?,
             (Ids::Text(ids), Some(texts)) => {
                 let id = ids.value(i).as_bytes();
@@ -382,20 +382,20 @@ impl Part {
                 self.text_bytes += id.len() as u64;
                 self.ids.write(&(self.text_bytes as i64).to_le_bytes())?;
             }
-            (Ids::Text(_), None) => return Err(Error::Bug("ids of two kinds".into())),
+            (Ids::Text(_), None) => return Err(Error::Bug("there are ids of two kinds".into())),
         }
         if let Some(labels) = &mut self.labels {
-            labels.write(&ready.labels[i * label_size..(i + 1) * label_size])?;
+            labels.write(&batch.labels[i * label_size..(i + 1) * label_size])?;
         }
         self.split.write(&[split])?;
         if let Some(types) = &mut self.types {
-            types.write(&ready.types[i].to_le_bytes())?;
+            types.write(&batch.types[i].to_le_bytes())?;
         }
         if let Some(times) = &mut self.times {
-            times.write(&ready.times[i].to_le_bytes())?;
+            times.write(&batch.times[i].to_le_bytes())?;
         }
         if let Some((_, features, _)) = &mut self.features {
-            features.write(&ready.features[i * row_size..(i + 1) * row_size])?;
+            features.write(&batch.features[i * row_size..(i + 1) * row_size])?;
         }
         self.rows += 1;
         self.train += u64::from(split == split::TRAIN);
@@ -403,7 +403,7 @@ impl Part {
     }
 }
 
-/// The labels' bytes as they stand in `nodes.arrow`.
+/// Returns the bytes of labels as in `nodes.arrow`.
 fn label_bytes(labels: &RawLabels, form: LabelForm, classes: usize, names: &[String]) -> Result<Vec<u8>> {
     Ok(match labels {
         RawLabels::Int(labels) => bytemuck::cast_slice(labels).to_vec(),

@@ -1,4 +1,4 @@
-//! Buckets → `topology.arrow`, one partition after the other, and what they tell about the partition's quality.
+//! Writes `topology.arrow` of one partition after another from buckets, and counts for the quality report.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{Read, Seek, Write};
@@ -12,7 +12,7 @@ use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 use tempfile::SpooledTempFile;
 
-use super::arrange::{Arranged, Rules, Twice, arrange};
+use super::arrange::{Arranged, Duplicate, Rules, arrange};
 use super::buckets::Bucket;
 use super::halo::{HaloFeatures, write_halo};
 use super::quality::PAIRS;
@@ -26,7 +26,7 @@ use crate::source::Duplicates;
 /// Bytes of a write buffer.
 const BUFFER: usize = 1 << 20;
 
-/// What all partitions have in common.
+/// The inputs of the pass, for all partitions.
 pub(super) struct TopologyPass<'a> {
     pub(super) dir: &'a Path,
     pub(super) scratch: &'a Path,
@@ -35,16 +35,16 @@ pub(super) struct TopologyPass<'a> {
     pub(super) add_loops: bool,
     pub(super) loop_type: u16,
     pub(super) columns: &'a EdgeColumns,
-    /// Bytes of a bucket that is sorted in one piece.
+    /// Maximum size in bytes of a bucket that is sorted in memory.
     pub(super) target: u64,
     pub(super) book: &'a PartitionBook,
-    /// Whose features go with the halo's nodes, if any.
+    /// The features of halo nodes, if requested.
     pub(super) halo_features: Option<HaloFeatures<'a>>,
-    /// One bit a node.
+    /// One bit per node.
     pub(super) halo: Vec<AtomicU64>,
 }
 
-/// What came of a partition.
+/// The results for one partition.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct TopologyFile {
     pub(super) file: FileInfo,
@@ -53,27 +53,28 @@ pub(super) struct TopologyFile {
     pub(super) halo_file: FileInfo,
     /// Edges from other partitions.
     pub(super) cross: u64,
-    /// Nodes of each partition that edges come from, none of the own; or, of many partitions, their sum.
+    /// Number of halo nodes by owning partition; one sum if there are many partitions.
     pub(super) halo: Vec<u64>,
     pub(super) dropped: u64,
     pub(super) loops: u64,
-    /// How many nodes have how many in-edges.
+    /// Number of nodes with each number of in-edges.
     pub(super) degrees: BTreeMap<u32, u64>,
-    /// Edges of each split, and of each class.
+    /// Number of edges of each split and of each class.
     #[serde(default)]
     pub(super) splits: SplitCounts,
     #[serde(default)]
     pub(super) classes: Vec<u64>,
-    pub(super) twice: Option<Twice>,
+    #[serde(rename = "twice")]
+    pub(super) first_duplicate: Option<Duplicate>,
 }
 
-/// A column that waits for the indices to end.
-struct Waiting {
+/// A column that is written to a temporary file until all indices are written.
+struct SpooledColumn {
     path: PathBuf,
     file: SpooledTempFile,
 }
 
-impl Waiting {
+impl SpooledColumn {
     fn new(scratch: &Path) -> Self {
         Self { path: scratch.to_path_buf(), file: SpooledTempFile::new_in(4 * BUFFER, scratch) }
     }
@@ -96,7 +97,7 @@ impl Waiting {
 }
 
 impl TopologyPass<'_> {
-    /// Writes the topology of partition `part`, whose core is `core` and whose edges are in `buckets`.
+    /// Writes the topology of partition `part` with core nodes `core` and edges `buckets`.
     pub(super) fn run(
         &mut self,
         part: usize,
@@ -110,12 +111,12 @@ impl TopologyPass<'_> {
         let file = IpcFile::create(&path, topology_schema(self.columns))?;
         let mut offsets = file.region(0, BUFFER);
         let mut indices = file.region(align(8 * (n + 1)), BUFFER);
-        let mut weights = self.columns.weight.then(|| Waiting::new(self.scratch));
-        let mut types = self.columns.edge_type.is_some().then(|| Waiting::new(self.scratch));
-        let mut times = self.columns.time.then(|| Waiting::new(self.scratch));
-        let mut splits = self.columns.split.is_some().then(|| Waiting::new(self.scratch));
-        let mut labels = self.columns.label.is_some().then(|| Waiting::new(self.scratch));
-        let mut features = (self.columns.features > 0).then(|| Waiting::new(self.scratch));
+        let mut weights = self.columns.weight.then(|| SpooledColumn::new(self.scratch));
+        let mut types = self.columns.edge_type.is_some().then(|| SpooledColumn::new(self.scratch));
+        let mut times = self.columns.time.then(|| SpooledColumn::new(self.scratch));
+        let mut splits = self.columns.split.is_some().then(|| SpooledColumn::new(self.scratch));
+        let mut labels = self.columns.label.is_some().then(|| SpooledColumn::new(self.scratch));
+        let mut features = (self.columns.features > 0).then(|| SpooledColumn::new(self.scratch));
         let info = FileInfo { bytes: 0, body: (0, 0), headers_crc32: 0, crc32: 0 };
         let mut all = TopologyFile {
             file: info,
@@ -128,7 +129,7 @@ impl TopologyPass<'_> {
             degrees: BTreeMap::new(),
             splits: SplitCounts::default(),
             classes: vec![0; self.columns.label.as_ref().map_or(0, |labels| labels.classes as usize)],
-            twice: None,
+            first_duplicate: None,
         };
         offsets.write(&0i64.to_le_bytes())?;
 
@@ -140,11 +141,11 @@ impl TopologyPass<'_> {
             core,
             halo: &self.halo,
         };
-        let mut waiting = VecDeque::from(buckets);
-        while let Some(window) = self.window(&mut waiting)? {
+        let mut queue = VecDeque::from(buckets);
+        while let Some(window) = self.window(&mut queue)? {
             let rows: u64 = window.iter().map(|bucket| bucket.bytes() / self.record.stride as u64).sum();
             let arranged: Vec<Arranged> =
-                window.into_par_iter().map(|bucket| one(bucket, &rules)).collect::<Result<_>>()?;
+                window.into_par_iter().map(|bucket| arrange_bucket(bucket, &rules)).collect::<Result<_>>()?;
             for arranged in arranged {
                 for degree in &arranged.degrees {
                     all.edges += u64::from(*degree);
@@ -152,20 +153,20 @@ impl TopologyPass<'_> {
                     offsets.write(&(all.edges as i64).to_le_bytes())?;
                 }
                 indices.write(bytemuck::cast_slice(&arranged.indices))?;
-                put(&mut weights, bytemuck::cast_slice(&arranged.weights))?;
-                put(&mut types, bytemuck::cast_slice(&arranged.types))?;
-                put(&mut times, bytemuck::cast_slice(&arranged.times))?;
-                put(&mut splits, &arranged.splits)?;
-                put(&mut labels, bytemuck::cast_slice(&arranged.labels))?;
+                write_column(&mut weights, bytemuck::cast_slice(&arranged.weights))?;
+                write_column(&mut types, bytemuck::cast_slice(&arranged.types))?;
+                write_column(&mut times, bytemuck::cast_slice(&arranged.times))?;
+                write_column(&mut splits, &arranged.splits)?;
+                write_column(&mut labels, bytemuck::cast_slice(&arranged.labels))?;
                 arranged.splits.iter().for_each(|&split| all.splits.add(split));
                 for &label in arranged.labels.iter().filter(|&&label| label >= 0) {
                     all.classes[label as usize] += 1;
                 }
-                put(&mut features, &arranged.features)?;
+                write_column(&mut features, &arranged.features)?;
                 all.cross += arranged.cross;
                 all.dropped += arranged.dropped;
                 all.loops += arranged.loops;
-                all.twice = [all.twice, arranged.twice].into_iter().flatten().min();
+                all.first_duplicate = [all.first_duplicate, arranged.first_duplicate].into_iter().flatten().min();
             }
             advance(rows);
         }
@@ -198,7 +199,7 @@ impl TopologyPass<'_> {
         Ok(all)
     }
 
-    /// Number of halo nodes in a range.
+    /// Returns the number of halo nodes in a range.
     fn halo_in(&self, range: Range<u64>) -> u64 {
         let bit = |node: u64| node % 64;
         let count =
@@ -212,15 +213,15 @@ impl TopologyPass<'_> {
         count(first, above(range.start)) + whole + count(last, below(range.end))
     }
 
-    /// The next buckets to be sorted side by side, one a thread; too large ones are split first.
-    fn window(&self, waiting: &mut VecDeque<Bucket>) -> Result<Option<Vec<Bucket>>> {
+    /// Returns the next buckets to sort in parallel, one per thread. Splits too large buckets first.
+    fn window(&self, queue: &mut VecDeque<Bucket>) -> Result<Option<Vec<Bucket>>> {
         let mut window = Vec::new();
         while window.len() < rayon::current_num_threads()
-            && let Some(bucket) = waiting.pop_front()
+            && let Some(bucket) = queue.pop_front()
         {
             if bucket.bytes() > self.target && bucket.range.end - bucket.range.start > 1 {
                 for piece in bucket.split(&self.record, self.target, self.scratch)?.into_iter().rev() {
-                    waiting.push_front(piece);
+                    queue.push_front(piece);
                 }
             } else {
                 window.push(bucket);
@@ -230,7 +231,7 @@ impl TopologyPass<'_> {
     }
 }
 
-/// The schema of `topology.arrow`.
+/// Returns the schema of `topology.arrow`.
 pub(crate) fn topology_schema(columns: &EdgeColumns) -> Schema {
     let list = |name: &str, item: DataType| {
         Field::new(name, DataType::LargeList(Arc::new(Field::new("item", item, false))), false)
@@ -258,15 +259,15 @@ pub(crate) fn topology_schema(columns: &EdgeColumns) -> Schema {
     Schema::new(fields)
 }
 
-fn put(column: &mut Option<Waiting>, bytes: &[u8]) -> Result<()> {
+fn write_column(column: &mut Option<SpooledColumn>, bytes: &[u8]) -> Result<()> {
     column.as_mut().map_or(Ok(()), |column| column.write(bytes))
 }
 
-fn one(bucket: Bucket, rules: &Rules<'_>) -> Result<Arranged> {
+fn arrange_bucket(bucket: Bucket, rules: &Rules<'_>) -> Result<Arranged> {
     let (range, limit) = (bucket.range.clone(), u64::from(u32::MAX));
     let count = bucket.bytes() / rules.record.stride as u64;
     if count > limit {
-        let what = format!("edges into the {} nodes from {} on", range.end - range.start, range.start);
+        let what = format!("number of edges into the {} nodes from {} on", range.end - range.start, range.start);
         return Err(Error::TooLarge { what, found: count, limit });
     }
     Ok(arrange(&bucket.load()?, range, rules))

@@ -11,7 +11,7 @@ use sha2::{Digest, Sha256};
 use crate::dataset::{Dataset, FEATURES, HALO, Manifest, NODES, SCHEMA_VERSION, TOPOLOGY, UpdateInfo, part_folder};
 use crate::error::{Error, Result};
 use crate::format::hex;
-use crate::prepare::{Growing, HaloFeatures, Lock, NodeFiles, PAIRS, Quality, Recorder, SCRATCH, write_file};
+use crate::prepare::{HaloFeatures, Lock, NodeFiles, PAIRS, Quality, Recorder, SCRATCH, StagingFolder, write_file};
 use crate::process_memory;
 use crate::progress::Progress;
 
@@ -59,7 +59,7 @@ pub(super) fn run(
     // The key is unique, because a folder of a killed update has links to dataset files and must not be continued.
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |now| now.as_nanos());
     let key = format!("update of {} at {now} by {}", dataset.manifest().fingerprint, std::process::id());
-    let growing = Growing::create(out, &key)?;
+    let growing = StagingFolder::create(out, &key)?;
     let work = Work { dataset: &dataset, input: &input, delta: &delta, placement: &placement, dir: growing.path() };
     let Written { manifest, rewritten, cross, halo } = work.write(&quality, &progress)?;
     let manifest = work.record_update(manifest, settings)?;

@@ -1,34 +1,34 @@
-//! `largest_component`: the weakly connected components, by a forest in which all threads hang trees together.
+//! `largest_component`: finds the weakly connected components with a concurrent union-find forest.
 //!
-//! A tree's root is the smallest node in it, because a root is only ever hung below a smaller node (as in Jayanti and Tarjan,
-//! "A randomized concurrent algorithm for disjoint set union", 2016, with the node's index for the random order). So what comes
-//! of it depends on neither the edges' order nor the threads'. Each process reads its own edges; then the processes tell each other
-//! every node's root, four bytes a node, and hang those together too.
+//! The root of a tree is its smallest node, because a root is only ever linked to a smaller node (as in Jayanti and Tarjan, "A randomized
+//! concurrent algorithm for disjoint set union", 2016, with node indexes as the random order). So the result does not depend on the order
+//! of edges or on threads. Each process reads its own edges. Then all processes exchange the root of every node, four bytes per node, and
+//! unite them.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use super::alive::Alive;
+use super::node_set::NodeSet;
 use crate::error::{Error, Result};
 use crate::group::{Destination, ProcessGroup, collect};
 use crate::partitioner::GraphStream;
 use crate::prepare::stream::DumpStream;
 
-/// Nodes of a message.
+/// Number of nodes per message.
 const PIECE: usize = 32 << 10;
 
-/// What the components are like.
+/// Counts of components.
 pub(super) struct Components {
     pub(super) count: u64,
-    /// Nodes of the largest.
+    /// Number of nodes of the largest.
     pub(super) largest: u64,
-    /// Components of one node.
+    /// Number of components with one node.
     pub(super) single: u64,
 }
 
-/// Removes all nodes from `alive` but those of the largest component of the graph that they form.
-pub(super) fn keep_largest<C: ProcessGroup>(stream: &DumpStream<'_, C>, alive: &mut Alive) -> Result<Components> {
+/// Removes all nodes from `remaining` except the largest component of their subgraph.
+pub(super) fn keep_largest<C: ProcessGroup>(stream: &DumpStream<'_, C>, remaining: &mut NodeSet) -> Result<Components> {
     let forest = Forest::new(stream.num_nodes() as usize);
-    let all = &*alive;
+    let all = &*remaining;
     stream.for_each_own("joining components", &|some| {
         for &(src, dst) in some {
             if all.contains(src) && all.contains(dst) {
@@ -36,24 +36,24 @@ pub(super) fn keep_largest<C: ProcessGroup>(stream: &DumpStream<'_, C>, alive: &
             }
         }
     })?;
-    forest.unite_with_others(stream.processes)?;
+    forest.unite_all_processes(stream.processes)?;
     let mut sizes = vec![0u32; forest.0.len()];
-    alive.iter().for_each(|node| sizes[forest.root(node) as usize] += 1);
+    remaining.iter().for_each(|node| sizes[forest.root(node) as usize] += 1);
     let mut found = Components { count: 0, largest: 0, single: 0 };
     let mut largest = 0;
     for (root, &size) in sizes.iter().enumerate().filter(|(_, size)| **size > 0) {
         found.count += 1;
         found.single += u64::from(size == 1);
-        // Of several, the one of the first node.
+        // Of several largest components, the one with the smallest node remains.
         if u64::from(size) > found.largest {
             (largest, found.largest) = (root as u32, u64::from(size));
         }
     }
-    alive.retain(|node| forest.root(node) == largest);
+    remaining.retain(|node| forest.root(node) == largest);
     Ok(found)
 }
 
-/// Every node's parent, a smaller node or, for a root, itself.
+/// The parent of every node: a smaller node or, for a root, the node itself.
 struct Forest(Vec<AtomicU32>);
 
 impl Forest {
@@ -65,7 +65,7 @@ impl Forest {
         self.0[node as usize].load(Ordering::Relaxed)
     }
 
-    /// The root of a node. Halves the way for those who come after.
+    /// Returns the root of a node. Halves the path to it.
     fn root(&self, mut node: u32) -> u32 {
         loop {
             let parent = self.parent(node);
@@ -73,7 +73,7 @@ impl Forest {
             if parent == above {
                 return parent;
             }
-            // Another thread may have been faster: then its way is as good.
+            // If the exchange fails, another thread has shortened the path.
             let _ = self.0[node as usize].compare_exchange(parent, above, Ordering::Relaxed, Ordering::Relaxed);
             node = above;
         }
@@ -87,19 +87,19 @@ impl Forest {
                 return;
             }
             let (low, high) = (a.min(b), a.max(b));
-            // Fails when another thread has hung it up meanwhile.
+            // Fails if another thread has linked `high` concurrently.
             if self.0[high as usize].compare_exchange(high, low, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
                 return;
             }
         }
     }
 
-    /// Hangs together what any process has.
-    fn unite_with_others<C: ProcessGroup>(&self, processes: &C) -> Result<()> {
+    /// Unites the forests of all processes.
+    fn unite_all_processes<C: ProcessGroup>(&self, processes: &C) -> Result<()> {
         if processes.size() == 1 {
             return Ok(());
         }
-        // Snapshots: what is sent must not depend on how far the others' roots have come in here.
+        // A snapshot: sent values must not depend on roots received from other processes.
         let own: Vec<u32> = (0..self.0.len() as u32).map(|node| self.root(node)).collect();
         let (mut at, mut last) = (0u32, 0);
         let produce = |_: usize, send: &mut dyn FnMut(Destination, Vec<u8>) -> bool| {
@@ -112,7 +112,7 @@ impl Forest {
             }
             for root in collect::<u32>(&piece) {
                 if at as usize >= self.0.len() || root > at {
-                    return Err(Error::Bug("a forest of another graph".into()));
+                    return Err(Error::Bug("a forest has another number of nodes".into()));
                 }
                 self.unite(at, root);
                 at += 1;
@@ -130,7 +130,7 @@ mod tests {
     use crate::testing::graphs;
 
     #[test]
-    fn roots_are_the_smallest_nodes_of_their_components_whatever_the_order() {
+    fn roots_are_the_smallest_nodes_of_their_components() {
         for graph in graphs() {
             let mut label: Vec<u32> = (0..graph.nodes).collect();
             // Plain label propagation, until nothing changes.

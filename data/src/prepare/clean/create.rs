@@ -1,8 +1,8 @@
-//! `unknown_nodes = "create"`: ids that only edges name become nodes, after those of the dump, by ascending id.
+//! `unknown_nodes = "create"`: creates nodes for unknown ids of edges, after those of the dump, in ascending order of ids.
 //!
-//! One pass over the edges' ends: each reading thread finds the unknown ids of its chunk (where the dictionary is on disk: a
-//! join finds those of a process), every process gets all of them and sorts them, on disk when they are many. They end in a file,
-//! which a preparation that was killed finds again, and from which they are written into the dataset.
+//! One pass over source and destination ids. Each reading thread finds the unknown ids of its chunk; with a dictionary on disk, a join
+//! finds those of a process. Every process gets all of them, sorts them (on disk if necessary), and writes them to a file. A resumed
+//! preparation reuses that file, and a later pass copies it into the dataset.
 
 use std::fs::File;
 use std::io::{BufReader, BufWriter, Read, Seek, SeekFrom, Write};
@@ -14,45 +14,45 @@ use crate::dump::{EdgeChunk, EdgeReader, Ids};
 use crate::error::{Error, Result};
 use crate::group::{Destination, ProcessGroup};
 use crate::ids::{Groups, Id, NodeIds, UNKNOWN};
-use crate::prepare::ends::ask_ends;
+use crate::prepare::ends::add_ends;
 use crate::prepare::journal::Journal;
 use crate::progress::Progress;
 
 /// Name of the pass in the journal.
 const CREATED: &str = "created";
-/// Created ids that are read at a time.
+/// Number of created ids per read.
 pub(in crate::prepare) const BATCH: usize = 8192;
-/// Bytes of a message of ids.
+/// Approximate size of a message of ids in bytes.
 const PIECE: usize = 128 << 10;
 
-/// What finding them needs.
+/// The inputs of the search for unknown ids.
 pub(in crate::prepare) struct Search<'a, C> {
     pub(in crate::prepare) processes: &'a C,
     pub(in crate::prepare) edges: &'a EdgeReader,
     pub(in crate::prepare) scratch: &'a Path,
     pub(in crate::prepare) journal: &'a Journal,
-    /// Bytes of memory to sort in, about.
+    /// Approximate memory for sorting, in bytes.
     pub(in crate::prepare) memory: u64,
     pub(in crate::prepare) progress: &'a dyn Progress,
 }
 
-/// The ids that only edges named, on disk.
+/// The ids of created nodes, on disk.
 pub(in crate::prepare) struct Created {
     path: PathBuf,
     kind: IdKind,
     count: u64,
-    /// Where every [`BATCH`] of them begins in the file.
+    /// Positions in the file of every [`BATCH`]-th id.
     starts: Vec<u64>,
 }
 
-/// Adds the ids that only edges name to `ids`, whose dictionary may take `limit(nodes)` bytes of memory then.
+/// Adds the ids that only edges name to `ids`. Its dictionary may then take `limit(nodes)` bytes of memory.
 pub(in crate::prepare) fn create<C: ProcessGroup>(
     search: &Search<'_, C>,
     ids: &mut NodeIds,
     limit: impl Fn(u64) -> u64,
 ) -> Result<Created> {
     let path = search.scratch.join(format!("created-{}", search.processes.rank()));
-    let count = match search.journal.agreed::<u64>(CREATED)? {
+    let count = match search.journal.completed::<u64>(CREATED)? {
         Some(count) => count,
         None => {
             let count = search.run(ids, &path)?;
@@ -62,11 +62,7 @@ pub(in crate::prepare) fn create<C: ProcessGroup>(
     };
     let (nodes, most) = (ids.rows() as u64 + count, u64::from(u32::MAX) - 1);
     if nodes > most {
-        return Err(Error::TooLarge {
-            what: "number of nodes, created ones included".into(),
-            found: nodes,
-            limit: most,
-        });
+        return Err(Error::TooLarge { what: "number of nodes with created ones".into(), found: nodes, limit: most });
     }
     let mut created = Created { path, kind: search.edges.id_kind(), count, starts: Vec::new() };
     if count > 0 {
@@ -74,18 +70,18 @@ pub(in crate::prepare) fn create<C: ProcessGroup>(
         created.find_batches()?;
         for batch in 0..created.starts.len() {
             if ids.push(&created.batch(batch)?)?.is_some() {
-                return Err(created.broken());
+                return Err(created.invalid());
             }
         }
         if ids.check()?.is_some() {
-            return Err(created.broken());
+            return Err(created.invalid());
         }
     }
     Ok(created)
 }
 
 impl<C: ProcessGroup> Search<'_, C> {
-    /// Writes the unknown ids to `path`, ascending; returns their number.
+    /// Writes the unknown ids to `path` in ascending order. Returns their number.
     fn run(&self, ids: &NodeIds, path: &Path) -> Result<u64> {
         let Self { processes, edges, scratch, progress, .. } = *self;
         progress.stage("looking for unknown ids", Some(edges.rows()), "edges");
@@ -112,13 +108,13 @@ impl<C: ProcessGroup> Search<'_, C> {
         write_keys(all, File::create(path).map_err(Error::io(path, "create"))?, path)
     }
 
-    /// The unknown ids of this process's units, in a nameless file: by a join with the dictionary on disk.
+    /// Finds the unknown ids of this process's units by a join with the dictionary on disk. Returns an unnamed file.
     fn own_unknown(&self, ids: &NodeIds, groups: &Groups) -> Result<File> {
         let Self { processes, edges, scratch, progress, .. } = *self;
         let mut join = ids.join(groups)?;
-        ask_ends(processes, edges, groups, &mut join, progress)?;
+        add_ends(processes, edges, groups, &mut join, progress)?;
         let mut own = Distinct::new(self.memory, scratch);
-        join.unknown(&mut |id| match id {
+        join.for_each_unknown(&mut |id| match id {
             Id::Int(id) => own.add(&sortable(id)),
             Id::Text(id) => own.add(id),
         })?;
@@ -129,7 +125,7 @@ impl<C: ProcessGroup> Search<'_, C> {
     }
 }
 
-/// Sends the keys in a file to all.
+/// Sends the keys in a file to all processes.
 fn send_keys(mut file: &File, scratch: &Path, send: &mut dyn FnMut(Destination, Vec<u8>) -> bool) -> Result<()> {
     let fail = || Error::io(scratch, "read a temporary file in");
     file.seek(SeekFrom::Start(0)).map_err(fail())?;
@@ -155,7 +151,7 @@ fn add_keys(all: &mut Distinct, keys: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// Writes keys to a file, ascending; returns their number.
+/// Writes keys to a file in ascending order. Returns their number.
 fn write_keys(keys: Distinct, file: File, path: &Path) -> Result<u64> {
     let mut writer = BufWriter::with_capacity(1 << 20, file);
     let mut count = 0;
@@ -167,7 +163,7 @@ fn write_keys(keys: Distinct, file: File, path: &Path) -> Result<u64> {
     Ok(count)
 }
 
-/// The unknown ids of a chunk, each once and after its length.
+/// Returns the distinct unknown ids of a chunk, each after its length.
 fn unknown(chunk: &EdgeChunk, ids: &NodeIds) -> Result<Vec<u8>> {
     let mut keys = Vec::new();
     let write = |key: &[u8], keys: &mut Vec<u8>| {
@@ -175,28 +171,29 @@ fn unknown(chunk: &EdgeChunk, ids: &NodeIds) -> Result<Vec<u8>> {
         keys.extend_from_slice(key);
     };
     let (src_rows, dst_rows) = (ids.rows_of(&chunk.src)?, ids.rows_of(&chunk.dst)?);
-    let places = |rows: Vec<u32>| rows.into_iter().enumerate().filter(|(_, row)| *row == UNKNOWN).map(|(i, _)| i);
+    let positions = |rows: Vec<u32>| rows.into_iter().enumerate().filter(|(_, row)| *row == UNKNOWN).map(|(i, _)| i);
     match (&chunk.src, &chunk.dst) {
         (Ids::Int(src), Ids::Int(dst)) => {
-            let mut some: Vec<i64> = places(src_rows).map(|i| src[i]).chain(places(dst_rows).map(|i| dst[i])).collect();
+            let mut some: Vec<i64> =
+                positions(src_rows).map(|i| src[i]).chain(positions(dst_rows).map(|i| dst[i])).collect();
             some.sort_unstable();
             some.dedup();
             some.into_iter().for_each(|id| write(&sortable(id), &mut keys));
         }
         (Ids::Text(src), Ids::Text(dst)) => {
             let mut some: Vec<&str> =
-                places(src_rows).map(|i| src.value(i)).chain(places(dst_rows).map(|i| dst.value(i))).collect();
+                positions(src_rows).map(|i| src.value(i)).chain(positions(dst_rows).map(|i| dst.value(i))).collect();
             some.sort_unstable();
             some.dedup();
             some.into_iter().for_each(|id| write(id.as_bytes(), &mut keys));
         }
-        // Both columns were checked to be of one kind.
+        // Both columns have been checked to be of one kind.
         _ => {}
     }
     Ok(keys)
 }
 
-/// Bytes whose order is that of the numbers.
+/// Returns bytes that sort like the numbers.
 fn sortable(id: i64) -> [u8; 8] {
     (id as u64 ^ 1 << 63).to_be_bytes()
 }
@@ -207,8 +204,8 @@ impl Created {
         self.count
     }
 
-    fn broken(&self) -> Error {
-        Error::Damaged { path: self.path.clone(), reason: "not a list of ids".into() }
+    fn invalid(&self) -> Error {
+        Error::Damaged { path: self.path.clone(), reason: "it is not a list of ids".into() }
     }
 
     fn open(&self, at: u64) -> Result<BufReader<File>> {
@@ -217,7 +214,7 @@ impl Created {
         Ok(BufReader::with_capacity(1 << 20, file))
     }
 
-    /// Finds where the batches begin.
+    /// Finds the starts of the batches.
     fn find_batches(&mut self) -> Result<()> {
         let mut reader = self.open(0)?;
         let mut at = 0;
@@ -234,7 +231,7 @@ impl Created {
         Ok(())
     }
 
-    /// The ids `batch * BATCH..`, as many as a batch has.
+    /// Returns at most [`BATCH`] ids, from id `batch * BATCH` on.
     pub(in crate::prepare) fn batch(&self, batch: usize) -> Result<Ids> {
         let start = *self.starts.get(batch).ok_or_else(|| Error::Bug(format!("no batch {batch} of created ids")))?;
         let mut reader = self.open(start)?;
@@ -256,7 +253,7 @@ impl Created {
                 ids.map(|ids| Ids::Text(ids.into_iter().map(Some).collect()))
             }
         };
-        ids.ok_or_else(|| self.broken())
+        ids.ok_or_else(|| self.invalid())
     }
 }
 
@@ -265,7 +262,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_sort_as_numbers_do() {
+    fn sortable_bytes_keep_the_order_of_numbers() {
         let ids = [i64::MIN, -300, -1, 0, 1, 255, 256, i64::MAX];
         assert!(ids.map(sortable).is_sorted());
     }

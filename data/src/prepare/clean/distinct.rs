@@ -1,4 +1,4 @@
-//! Distinct byte strings in ascending order, of which there may be more than memory holds: sorted runs on disk, merged.
+//! Sorts and deduplicates more byte strings than fit into memory: sorted runs on disk, which are merged.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -10,36 +10,36 @@ use rayon::prelude::*;
 
 use crate::error::{Error, Result};
 
-/// Bytes of the buffer for each run that is read back.
+/// Buffer size for reading a run, in bytes.
 const RUN_BUFFER: usize = 64 << 10;
-/// Least bytes of a run.
-const SMALLEST: usize = 64 << 10;
-/// Bytes that a key takes beside its own.
-const SPAN: usize = 16;
+/// Minimum size of a run in bytes.
+const MIN_RUN: usize = 64 << 10;
+/// Additional bytes of memory per key.
+const KEY_OVERHEAD: usize = 16;
 
-/// Takes keys in any order, any number of times.
+/// A set of keys that are added in any order, possibly several times.
 pub(super) struct Distinct {
     dir: PathBuf,
     bytes: Vec<u8>,
-    /// Where the keys begin, and their lengths.
+    /// Starts and lengths of the keys.
     spans: Vec<(u64, u32)>,
     limit: usize,
     runs: Vec<File>,
 }
 
 impl Distinct {
-    /// Holds at most about `memory` bytes; more goes to nameless files in `dir`.
+    /// Creates an empty set that uses about `memory` bytes, and unnamed files in `dir` for more keys.
     pub(super) fn new(memory: u64, dir: &Path) -> Self {
-        // Squeezing them takes as much again.
-        let limit = ((memory / 2) as usize).max(SMALLEST);
+        // Deduplication needs the same memory once more.
+        let limit = ((memory / 2) as usize).max(MIN_RUN);
         Self { dir: dir.to_path_buf(), bytes: Vec::new(), spans: Vec::new(), limit, runs: Vec::new() }
     }
 
-    /// Takes one key.
+    /// Adds one key.
     pub(super) fn add(&mut self, key: &[u8]) -> Result<()> {
-        if self.held() + key.len() + SPAN > self.limit {
-            self.squeeze();
-            if self.held() + key.len() + SPAN > self.limit / 2 {
+        if self.held() + key.len() + KEY_OVERHEAD > self.limit {
+            self.deduplicate();
+            if self.held() + key.len() + KEY_OVERHEAD > self.limit / 2 {
                 self.spill()?;
             }
         }
@@ -49,11 +49,11 @@ impl Distinct {
     }
 
     fn held(&self) -> usize {
-        self.bytes.len() + SPAN * self.spans.len()
+        self.bytes.len() + KEY_OVERHEAD * self.spans.len()
     }
 
-    /// Sorts what is in memory, and holds every key once.
-    fn squeeze(&mut self) {
+    /// Sorts and deduplicates the keys in memory.
+    fn deduplicate(&mut self) {
         let key = |&(start, length): &(u64, u32)| &self.bytes[start as usize..][..length as usize];
         self.spans.par_sort_unstable_by(|a, b| key(a).cmp(key(b)));
         self.spans.dedup_by(|a, b| key(a) == key(b));
@@ -67,7 +67,7 @@ impl Distinct {
         self.bytes = bytes;
     }
 
-    /// What is in memory, which is squeezed, to a run.
+    /// Writes the keys in memory, which must be sorted, to a run.
     fn spill(&mut self) -> Result<()> {
         let fail = || Error::io(&self.dir, "write a temporary file in");
         let file = tempfile::tempfile_in(&self.dir).map_err(fail())?;
@@ -83,9 +83,9 @@ impl Distinct {
         Ok(())
     }
 
-    /// Gives every key once, ascending.
+    /// Passes every key once to `consume`, in ascending order.
     pub(super) fn finish(mut self, mut consume: impl FnMut(&[u8]) -> Result<()>) -> Result<()> {
-        self.squeeze();
+        self.deduplicate();
         if self.runs.is_empty() {
             return self
                 .spans
@@ -112,13 +112,13 @@ impl Distinct {
     }
 }
 
-/// Writes a key after its length.
+/// Writes the length of a key and the key.
 pub(super) fn write_key(writer: &mut impl Write, key: &[u8]) -> std::io::Result<()> {
     writer.write_all(&(key.len() as u32).to_le_bytes())?;
     writer.write_all(key)
 }
 
-/// Reads what [`write_key`] wrote; `None` at the end.
+/// Reads a key that [`write_key`] wrote; `None` at the end.
 pub(super) fn read_key(reader: &mut impl Read) -> std::io::Result<Option<Vec<u8>>> {
     let mut length = [0; 4];
     match reader.read_exact(&mut length) {
@@ -139,7 +139,7 @@ mod tests {
     use crate::rng::{Key, Purpose};
 
     #[test]
-    fn keys_are_those_of_a_set_however_little_memory() {
+    fn keys_equal_those_of_a_set_for_any_memory_limit() {
         let random = Key::new(3, Purpose::Partition);
         for (keys, distinct, memory) in
             [(0u64, 1, 0), (1, 1, 0), (30_000, 700, 0), (30_000, 20_000, 0), (9, 3, 1 << 20)]

@@ -1,21 +1,21 @@
-//! `isolated`: nodes that no edge joins with another node. One pass in which every edge marks its ends; four bytes a node.
+//! `isolated`: drops nodes without an edge to or from another node. One pass counts edges by node, in four bytes per node.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use super::alive::Alive;
+use super::node_set::NodeSet;
 use crate::error::Result;
 use crate::group::ProcessGroup;
 use crate::partitioner::GraphStream;
 use crate::prepare::stream::DumpStream;
 
-/// Removes the isolated nodes from `alive`, as far as edges between its nodes go; returns how many, and the first.
+/// Removes isolated nodes of the subgraph of `remaining` from it. Returns their number, and the first.
 pub(super) fn remove_isolated<C: ProcessGroup>(
     stream: &DumpStream<'_, C>,
-    alive: &mut Alive,
+    remaining: &mut NodeSet,
 ) -> Result<(u64, Option<u32>)> {
-    // A count for every node: of more than 2^32 edges only a multiple of that many would be taken for none.
+    // The counts wrap, so a node with an exact multiple of 2^32 edges would seem isolated.
     let cells: Vec<AtomicU32> = (0..stream.num_nodes()).map(|_| AtomicU32::new(0)).collect();
-    let all = &*alive;
+    let all = &*remaining;
     stream.accumulate("looking for isolated nodes", &cells, &|some| {
         for &(src, dst) in some {
             if src != dst && all.contains(src) && all.contains(dst) {
@@ -25,8 +25,8 @@ pub(super) fn remove_isolated<C: ProcessGroup>(
         }
     })?;
     let isolated = |node: u32| cells[node as usize].load(Ordering::Relaxed) == 0;
-    let first = alive.iter().find(|&node| isolated(node));
-    let before = alive.count();
-    alive.retain(|node| !isolated(node));
-    Ok((before - alive.count(), first))
+    let first = remaining.iter().find(|&node| isolated(node));
+    let before = remaining.count();
+    remaining.retain(|node| !isolated(node));
+    Ok((before - remaining.count(), first))
 }

@@ -1,4 +1,4 @@
-//! How many nodes have which label, once more, when some nodes were left out.
+//! Counts labels again after nodes were dropped.
 
 use crate::dataset::LabelInfo;
 use crate::dump::{NodeChunk, NodeReader, RawLabels};
@@ -6,7 +6,7 @@ use crate::error::Result;
 use crate::ids::NodeIds;
 use crate::prepare::scan::{LabelForm, ranks};
 
-/// Counts the labels of the nodes that are left. Classes stay as they are, also those that no node has any more.
+/// Counts the labels of the remaining nodes. The classes do not change, even if some have no nodes left.
 pub(in crate::prepare) fn recount(
     nodes: &NodeReader,
     ids: &NodeIds,
@@ -20,24 +20,24 @@ pub(in crate::prepare) fn recount(
 
 fn add(chunk: &NodeChunk, ids: &NodeIds, info: &mut LabelInfo, form: LabelForm) -> Result<()> {
     let LabelInfo { labelled, counts, names, .. } = info;
-    let kept = |row: usize| ids.index_of_row((chunk.first_row + row as u64) as u32).is_some();
+    let remains = |row: usize| ids.index_of_row((chunk.first_row + row as u64) as u32).is_some();
     match &chunk.labels {
         None => {}
         Some(RawLabels::Int(labels)) => {
-            for (_, &label) in labels.iter().enumerate().filter(|(row, label)| **label >= 0 && kept(*row)) {
+            for (_, &label) in labels.iter().enumerate().filter(|(row, label)| **label >= 0 && remains(*row)) {
                 *labelled += 1;
                 counts[label as usize] += 1;
             }
         }
-        Some(RawLabels::Float(labels)) => *labelled += (0..labels.len()).filter(|&row| kept(row)).count() as u64,
+        Some(RawLabels::Float(labels)) => *labelled += (0..labels.len()).filter(|&row| remains(row)).count() as u64,
         Some(RawLabels::Text(labels)) => {
-            for (_, rank) in ranks(labels, names)?.into_iter().enumerate().filter(|(row, _)| kept(*row)) {
+            for (_, rank) in ranks(labels, names)?.into_iter().enumerate().filter(|(row, _)| remains(*row)) {
                 *labelled += 1;
                 counts[rank as usize] += 1;
             }
         }
         Some(RawLabels::List { starts, items }) => {
-            for (_, ends) in starts.windows(2).enumerate().filter(|(row, _)| kept(*row)) {
+            for (_, ends) in starts.windows(2).enumerate().filter(|(row, _)| remains(*row)) {
                 *labelled += 1;
                 for (position, &value) in items[ends[0]..ends[1]].iter().enumerate() {
                     match form {

@@ -1,13 +1,13 @@
-//! `reverse_edges`: the types of edges and of their reverses.
+//! `reverse_edges`: the types of reverse edges.
 
 use crate::dataset::{FORWARD_AND_REVERSE, TypeInfo};
 use crate::error::{Error, Result};
 
-/// Types are below this.
+/// Maximum number of types.
 const LIMIT: u64 = u16::MAX as u64;
 
-/// The types of a graph whose edges have `types`, with those of the reverse edges after them, in the same order; and what has to be
-/// added to a type for that of the reverse edge.
+/// Appends the types of the reverse edges to `types`, in the same order. Returns all types, and the offset from the type of an edge to
+/// that of its reverse.
 pub(in crate::prepare) fn with_reverse(types: Option<TypeInfo>) -> Result<(TypeInfo, u16)> {
     let Some(types) = types else {
         return Ok((TypeInfo { count: 2, names: FORWARD_AND_REVERSE.map(String::from).into() }, 1));
@@ -21,12 +21,12 @@ pub(in crate::prepare) fn with_reverse(types: Option<TypeInfo>) -> Result<(TypeI
         });
     }
     let reverse: Vec<String> = types.names.iter().map(|name| format!("rev_{name}")).collect();
-    if let Some(twice) = reverse.iter().find(|name| types.names.contains(name)) {
-        let reason = format!("the reverse edges' type {twice:?} is already a type of the edges");
+    if let Some(name) = reverse.iter().find(|name| types.names.contains(name)) {
+        let reason = format!("the type of reverse edges {name:?} is already an edge type; rename that type");
         return Err(Error::Setting { key: "graph.reverse_edges", reason });
     }
-    let by = types.count as u16;
-    Ok((TypeInfo { count: 2 * types.count, names: types.names.into_iter().chain(reverse).collect() }, by))
+    let offset = types.count as u16;
+    Ok((TypeInfo { count: 2 * types.count, names: types.names.into_iter().chain(reverse).collect() }, offset))
 }
 
 #[cfg(test)]
@@ -34,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reverse_types_follow_the_others() {
+    fn reverse_types_follow_forward_types() {
         let types = |count, names: &[&str]| TypeInfo { count, names: names.iter().map(ToString::to_string).collect() };
         assert_eq!(with_reverse(None).unwrap(), (types(2, &["forward", "reverse"]), 1));
         assert_eq!(with_reverse(Some(types(3, &[]))).unwrap(), (types(6, &[]), 3));

@@ -1,4 +1,4 @@
-//! Whatever is wrong with a dump is said in one line that names the place, and leaves nothing behind.
+//! Every error in a dump gives a message of one line with its place, and leaves no files.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -41,7 +41,7 @@ fn int_lists(rows: &[&[i64]]) -> ArrayRef {
 }
 
 impl Bad {
-    /// A good dump, to be spoilt.
+    /// Writes a valid dump.
     fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let source = GraphSource {
@@ -75,7 +75,7 @@ impl Bad {
         self.dir.path().join(name)
     }
 
-    /// Writes nodes 5 and 6 with some columns replaced, one row a group.
+    /// Writes nodes 5 and 6 with some columns replaced, one row per row group.
     fn nodes(&self, file: &str, replaced: &[(&'static str, ArrayRef)]) {
         let good = vec![
             ("node_id", ints(&[5, 6])),
@@ -86,14 +86,14 @@ impl Bad {
         write_parquet(&self.path(&format!("nodes/{file}.parquet")), replace(good, replaced), 1);
     }
 
-    /// Writes three edges with some columns replaced, one row a group.
+    /// Writes three edges with some columns replaced, one row per row group.
     fn edges(&self, replaced: &[(&'static str, ArrayRef)]) {
         let good = vec![("src", ints(&[5, 6, 7])), ("dst", ints(&[6, 7, 5])), ("weight", doubles(&[1.0, 2.0, 3.0]))];
         write_parquet(&self.path("edges.parquet"), replace(good, replaced), 1);
     }
 
-    /// What preparing says; `{}` in `expected` stands for the folder.
-    fn says(&self, fault: Fault, expected: &str) {
+    /// Checks that preparing fails with message `expected`, in which `{}` is the folder, and leaves no files.
+    fn refuses(&self, fault: Fault, expected: &str) {
         let error =
             prepared(&self.source, &self.path("out"), 2).err().unwrap_or_else(|| panic!("not refused: {expected}"));
         let folder = self.dir.path().display().to_string();
@@ -119,25 +119,25 @@ fn replace(
 }
 
 #[test]
-fn the_good_dump_is_good() {
+fn valid_dump_is_prepared() {
     let bad = Bad::new();
     let dataset = prepared(&bad.source, &bad.path("out"), 2).unwrap();
     assert_eq!((dataset.manifest().nodes, dataset.manifest().edges), (3, 3));
 }
 
 #[test]
-fn files() {
+fn missing_and_truncated_files_are_refused() {
     let mut bad = Bad::new();
     bad.source.nodes = vec![bad.path("nope.parquet")];
-    bad.says(Fault::Input, "{}/nope.parquet: there is no such file or folder (graph.nodes)");
+    bad.refuses(Fault::Input, "{}/nope.parquet: there is no such file or folder (graph.nodes)");
 
     bad.source.nodes = vec![bad.path("empty")];
     let empty = bad.path("nodes/empty");
     std::fs::create_dir(&empty).unwrap();
     bad.source.nodes = vec![empty];
-    bad.says(Fault::Input, "{}/nodes/empty: no *.parquet file in it (graph.nodes)");
+    bad.refuses(Fault::Input, "{}/nodes/empty: no *.parquet file in it (graph.nodes)");
 
-    // Cut off anywhere: while reading the footer, or while reading what it speaks of.
+    // Truncated at any position, in the footer or before it.
     let bad = Bad::new();
     let path = bad.path("nodes/b.parquet");
     let whole = std::fs::read(&path).unwrap();
@@ -145,14 +145,14 @@ fn files() {
         std::fs::write(&path, &whole[..length]).unwrap();
         let error = prepared(&bad.source, &bad.path("out"), 1).unwrap_err();
         assert!(matches!(error, Error::NotParquet { .. }), "{length}: {error}");
-        assert!(error.to_string().contains("nodes/b.parquet: not a whole Parquet file"), "{error}");
+        assert!(error.to_string().contains("nodes/b.parquet: not a complete Parquet file"), "{error}");
     }
     std::fs::write(&path, "node_id,x\n5,1\n").unwrap();
     assert!(matches!(prepared(&bad.source, &bad.path("out"), 1), Err(Error::NotParquet { .. })));
 }
 
 #[test]
-fn damaged_pages_are_told_or_harmless() {
+fn damaged_pages_are_no_bug() {
     let bad = Bad::new();
     let path = bad.path("edges.parquet");
     let whole = std::fs::read(&path).unwrap();
@@ -169,48 +169,48 @@ fn damaged_pages_are_told_or_harmless() {
 }
 
 #[test]
-fn columns() {
+fn missing_and_mistyped_columns_are_refused() {
     let mut bad = Bad::new();
     bad.source.columns.label = Some("lable".into());
-    bad.says(
+    bad.refuses(
         Fault::Input,
         "{}/nodes/a.parquet: no column \"lable\" (graph.columns.label); did you mean \"label\"? it has \"node_id\", \"x\", \"label\", \"split\"",
     );
     let mut bad = Bad::new();
     bad.source.columns.src = "from".into();
-    bad.says(
+    bad.refuses(
         Fault::Input,
         "{}/edges.parquet: no column \"from\" (graph.columns.src); it has \"src\", \"dst\", \"weight\"",
     );
 
     let bad = Bad::new();
     bad.nodes("a", &[("x", texts(&["a", "b"]))]);
-    bad.says(
+    bad.refuses(
         Fault::Input,
         "{}/nodes/a.parquet: column \"x\" is Utf8, but graph.columns.features needs numbers or lists of numbers",
     );
     let bad = Bad::new();
     bad.nodes("a", &[("label", Arc::new(TimestampMillisecondArray::from(vec![1, 2])) as ArrayRef)]);
-    bad.says(
+    bad.refuses(
         Fault::Input,
         "{}/nodes/a.parquet: column \"label\" is Timestamp(ms), but graph.columns.label needs integers, strings, floats, or lists of integers or booleans",
     );
     let bad = Bad::new();
     bad.edges(&[("dst", texts(&["6", "7", "5"]))]);
-    bad.says(
+    bad.refuses(
         Fault::Input,
-        "{}/edges.parquet: column \"dst\" is Utf8, but graph.columns.dst needs integers, as the node ids of the first file are",
+        "{}/edges.parquet: column \"dst\" is Utf8, but graph.columns.dst needs integers, like the node ids of the first file",
     );
     let bad = Bad::new();
     bad.nodes("a", &[("node_id", doubles(&[5.0, 6.0]))]);
-    bad.says(
+    bad.refuses(
         Fault::Input,
         "{}/nodes/a.parquet: column \"node_id\" is Float64, but graph.columns.id needs integers or strings",
     );
 }
 
 #[test]
-fn nulls_and_numbers_that_are_none() {
+fn nulls_and_infinite_numbers_are_refused() {
     let null = "null; every row needs a value here";
     let cases: [(&str, ArrayRef, &str); 3] = [
         ("node_id", maybe(&[Some(5), None]), null),
@@ -220,27 +220,27 @@ fn nulls_and_numbers_that_are_none() {
     for (column, array, reason) in cases {
         let bad = Bad::new();
         bad.nodes("a", &[(column, array)]);
-        bad.says(Fault::Input, &format!("{{}}/nodes/a.parquet, column \"{column}\", row 1 (row group 1): {reason}"));
+        bad.refuses(Fault::Input, &format!("{{}}/nodes/a.parquet, column \"{column}\", row 1 (row group 1): {reason}"));
     }
     let bad = Bad::new();
     bad.edges(&[("src", maybe(&[Some(5), Some(6), None]))]);
-    bad.says(Fault::Input, &format!("{{}}/edges.parquet, column \"src\", row 2 (row group 2): {null}"));
+    bad.refuses(Fault::Input, &format!("{{}}/edges.parquet, column \"src\", row 2 (row group 2): {null}"));
     let bad = Bad::new();
     bad.edges(&[("weight", doubles(&[1.0, f64::INFINITY, 2.0]))]);
-    bad.says(Fault::Input, "{}/edges.parquet, column \"weight\", row 1 (row group 1): inf is not a finite number");
+    bad.refuses(Fault::Input, "{}/edges.parquet, column \"weight\", row 1 (row group 1): inf is not a finite number");
 
-    // Inside lists, and where the value is finite until it is stored.
+    // Inside lists, and values that are finite only before conversion.
     let bad = Bad::new();
     let rows = vec![Some(vec![Some(1.0), Some(2.0)]), Some(vec![None, Some(1.0)])];
     bad.nodes(
         "a",
         &[("x", Arc::new(ListArray::from_iter_primitive::<arrow::datatypes::Float32Type, _, _>(rows)) as ArrayRef)],
     );
-    bad.says(Fault::Input, &format!("{{}}/nodes/a.parquet, column \"x\", row 1 (row group 1): {null}"));
+    bad.refuses(Fault::Input, &format!("{{}}/nodes/a.parquet, column \"x\", row 1 (row group 1): {null}"));
     let mut bad = Bad::new();
     bad.nodes("a", &[("x", float_lists(&[vec![1.0, 2.0], vec![3.0, 70_000.0]]))]);
     bad.source.feature_dtype = vec![FeatureDtype::F16];
-    bad.says(
+    bad.refuses(
         Fault::Input,
         "{}/nodes/a.parquet, column \"x\", row 1 (row group 1): 70000 is not a finite number when stored as f16; set graph.feature_dtype to \"f32\" or \"bf16\"",
     );
@@ -251,58 +251,58 @@ fn nulls_and_numbers_that_are_none() {
 }
 
 #[test]
-fn widths_that_change() {
+fn different_widths_are_refused() {
     let bad = Bad::new();
     bad.nodes("a", &[("x", float_lists(&[vec![1.0, 2.0], vec![3.0]]))]);
-    bad.says(
+    bad.refuses(
         Fault::Input,
         "{}/nodes/a.parquet, column \"x\", row 1 (row group 1): 1 values, but the rows before have 2",
     );
-    // Between files, as seen from the first.
+    // Different widths of two files: the error is in the second.
     let bad = Bad::new();
     bad.nodes("a", &[("x", float_lists(&[vec![1.0; 3], vec![2.0; 3]]))]);
-    bad.says(
+    bad.refuses(
         Fault::Input,
         "{}/nodes/b.parquet, column \"x\", row 0 (row group 0): 2 values, but the rows before have 3",
     );
     let bad = Bad::new();
     bad.nodes("a", &[("x", doubles(&[1.0, 2.0]))]);
-    bad.says(
+    bad.refuses(
         Fault::Input,
         "{}/nodes/b.parquet, column \"x\", row 0 (row group 0): 2 values, but the rows before have 1",
     );
 }
 
 #[test]
-fn ids_and_ends() {
+fn duplicate_unknown_and_large_ids_are_refused() {
     let bad = Bad::new();
     bad.nodes("a", &[("node_id", ints(&[5, 7]))]);
-    bad.says(
+    bad.refuses(
         Fault::Input,
-        "{}/nodes/b.parquet, column \"node_id\", row 0 (row group 0): node id 7 was already used in row 1; every node needs an id of its own",
+        "{}/nodes/b.parquet, column \"node_id\", row 0 (row group 0): node id 7 was already used in row 1; every node needs a different id",
     );
     let bad = Bad::new();
     bad.edges(&[("dst", ints(&[6, 99, 98]))]);
-    bad.says(
+    bad.refuses(
         Fault::Input,
-        "{}/edges.parquet, column \"dst\", row 1 (row group 1): 99 is no node's id; add the node to the node files, or set graph.unknown_nodes to \"drop\" or \"create\"",
+        "{}/edges.parquet, column \"dst\", row 1 (row group 1): 99 is not the id of a node; add the node to the node files, or set graph.unknown_nodes to \"drop\" or \"create\"",
     );
     let bad = Bad::new();
     bad.nodes("a", &[("node_id", Arc::new(UInt64Array::from(vec![5, u64::MAX])) as ArrayRef)]);
-    bad.says(
+    bad.refuses(
         Fault::Input,
         "{}/nodes/a.parquet, column \"node_id\", row 1 (row group 1): 18446744073709551615 is not a 64-bit signed integer",
     );
 }
 
 #[test]
-fn labels_splits_and_types() {
+fn invalid_labels_splits_and_types_are_refused() {
     let mut bad = Bad::new();
     bad.source.num_classes = Some(2);
     bad.nodes("a", &[("label", ints(&[0, 2]))]);
-    bad.says(
+    bad.refuses(
         Fault::Input,
-        "{}/nodes/a.parquet, column \"label\", row 1 (row group 1): 2 is not a class in 0..2 (or -1 for a node without label)",
+        "{}/nodes/a.parquet, column \"label\", row 1 (row group 1): 2 is not a class in 0..2 (or -1 for an unlabeled node)",
     );
     let bad = Bad::new();
     bad.nodes("a", &[("label", ints(&[-2, 1]))]);
@@ -310,15 +310,18 @@ fn labels_splits_and_types() {
     assert!(error.contains("-2 is not a class in 0.."), "{error}");
     let bad = Bad::new();
     bad.nodes("a", &[("split", texts(&["train", "trian"]))]);
-    bad.says(
+    bad.refuses(
         Fault::Input,
-        "{}/nodes/a.parquet, column \"split\", row 1 (row group 1): \"trian\" is not a split: use train, val, test or none",
+        "{}/nodes/a.parquet, column \"split\", row 1 (row group 1): \"trian\" is not a split; use train, val, test or none",
     );
     let mut bad = Bad::new();
     bad.source.columns.edge_type = Some("weight".into());
     bad.edges(&[("weight", ints(&[0, 1, 70_000]))]);
-    bad.says(Fault::Input, "{}/edges.parquet, column \"weight\", row 2 (row group 2): 70000 is not a type in 0..65535");
-    // Flags of different number.
+    bad.refuses(
+        Fault::Input,
+        "{}/edges.parquet, column \"weight\", row 2 (row group 2): 70000 is not a type in 0..65535",
+    );
+    // Rows with different numbers of flags.
     let bad = Bad::new();
     let flags = |rows: Vec<Vec<bool>>| -> ArrayRef {
         let mut builder = arrow::array::ListBuilder::new(arrow::array::BooleanBuilder::new());
@@ -327,7 +330,7 @@ fn labels_splits_and_types() {
     };
     bad.nodes("a", &[("label", flags(vec![vec![true, false], vec![true]]))]);
     std::fs::remove_file(bad.path("nodes/b.parquet")).unwrap();
-    bad.says(
+    bad.refuses(
         Fault::Input,
         "{}/nodes/a.parquet, column \"label\", row 1 (row group 1): 1 values, but the rows before have 2",
     );
@@ -335,10 +338,10 @@ fn labels_splits_and_types() {
 }
 
 #[test]
-fn settings_that_cannot_work() {
+fn invalid_settings_are_refused() {
     let mut bad = Bad::new();
     bad.source.split_fractions = Some([0.5, 0.2, 0.2]);
-    bad.says(Fault::Usage, "graph.split_fractions: cannot be combined with graph.columns.split; remove one");
+    bad.refuses(Fault::Usage, "graph.split_fractions: cannot be combined with graph.columns.split; remove one");
     let bad = Bad::new();
     let error = prepared(&bad.source, &bad.path("out"), 0).unwrap_err();
     assert_eq!(
@@ -348,7 +351,7 @@ fn settings_that_cannot_work() {
 }
 
 #[test]
-fn policies_that_say_fail_name_the_first_edge() {
+fn fail_policies_report_the_first_edge() {
     let graph = &graphs()[3];
     for ids in [IdStyle::Sparse, IdStyle::Text] {
         for memory in [1 << 10, 1 << 30] {
@@ -364,7 +367,7 @@ fn policies_that_say_fail_name_the_first_edge() {
             let error = run(&GraphSource { duplicates: Duplicates::Fail, ..plain.clone() });
             let (zero, one) = (show(0), show(1));
             let expected = format!(
-                "{edges}/part-0.parquet, column \"src\", row 1 (row group 0): the edge {zero} → {one} stands already in {edges}/part-0.parquet row 0; set graph.duplicates to \"drop\" or \"keep\""
+                "{edges}/part-0.parquet, column \"src\", row 1 (row group 0): the edge {zero} → {one} is already in {edges}/part-0.parquet row 0; set graph.duplicates to \"drop\" or \"keep\""
             );
             assert_eq!(error, expected);
             let error = run(&GraphSource { self_loops: SelfLoops::Fail, ..plain.clone() });
@@ -411,7 +414,7 @@ fn names_become_classes_and_numbers_become_values() {
     let labels = dataset.manifest().labels.clone().unwrap();
     assert_eq!((labels.names, labels.counts), (vec!["ant".to_string(), "zebra".into()], vec![1, 1]));
     assert_eq!(dataset.nodes(0).unwrap().class_labels().unwrap(), [1, 0]);
-    // A changed input is prepared anew.
+    // A changed input is prepared again.
     bad.nodes("a", &[("label", doubles(&[0.5, -3.0]))]);
     let dataset = prepared(&bad.source, &bad.path("out"), 1).unwrap();
     assert_eq!(dataset.nodes(0).unwrap().values().unwrap(), [0.5, -3.0]);
@@ -419,7 +422,7 @@ fn names_become_classes_and_numbers_become_values() {
 }
 
 #[test]
-fn splits_and_classes_of_edges_are_known_ones() {
+fn invalid_splits_and_classes_of_edges_are_refused() {
     let with = |split: &str, label: &str| {
         let mut bad = Bad::new();
         let named = |name: &str| Some(name.to_string()).filter(|name| !name.is_empty());
@@ -434,36 +437,36 @@ fn splits_and_classes_of_edges_are_known_ones() {
     };
     let bad = with("fold", "");
     edges(&bad, vec![("fold", texts(&["train", "dev", "test"]))]);
-    bad.says(
+    bad.refuses(
         Fault::Input,
-        "{}/edges.parquet, column \"fold\", row 1 (row group 1): \"dev\" is not a split: use train, val, test or none",
+        "{}/edges.parquet, column \"fold\", row 1 (row group 1): \"dev\" is not a split; use train, val, test or none",
     );
     let bad = with("fold", "");
     edges(&bad, vec![("fold", ints(&[1, 2, 4]))]);
-    bad.says(
+    bad.refuses(
         Fault::Input,
-        "{}/edges.parquet, column \"fold\", row 2 (row group 2): 4 is not a split: use 0 none, 1 train, 2 validation, 3 test",
+        "{}/edges.parquet, column \"fold\", row 2 (row group 2): 4 is not a split; use 0 (none), 1 (train), 2 (validation) or 3 (test)",
     );
     let bad = with("", "class");
     edges(&bad, vec![("class", ints(&[0, -2, 1]))]);
-    bad.says(
+    bad.refuses(
         Fault::Input,
-        "{}/edges.parquet, column \"class\", row 1 (row group 1): -2 is not a class in 0..1048576 (or -1 for an edge without label)",
+        "{}/edges.parquet, column \"class\", row 1 (row group 1): -2 is not a class in 0..1048576 (or -1 for an unlabeled edge)",
     );
     let bad = with("", "class");
     edges(&bad, vec![("class", doubles(&[0.0, 1.0, 1.0]))]);
-    bad.says(
+    bad.refuses(
         Fault::Input,
         "{}/edges.parquet: column \"class\" is Float64, but graph.columns.edge_label needs integers, booleans or strings",
     );
     let bad = with("folds", "");
     edges(&bad, vec![("fold", ints(&[1, 2, 3]))]);
-    bad.says(
+    bad.refuses(
         Fault::Input,
         "{}/edges.parquet: no column \"folds\" (graph.columns.edge_split); did you mean \"fold\"? it has \"src\", \"dst\", \"weight\", \"fold\"",
     );
 
-    // Every way to say it that is a split or a class.
+    // All valid spellings of splits and classes.
     let bad = with("fold", "class");
     let all = [maybe(&[None, Some(2), Some(3)]), texts(&["none", "valid", "test"]), texts(&["", "validation", "test"])];
     for fold in all {
@@ -478,7 +481,7 @@ fn splits_and_classes_of_edges_are_known_ones() {
 }
 
 #[test]
-fn what_a_type_tells_is_known_without_rows() {
+fn width_of_fixed_size_lists_is_known_without_rows() {
     let mut bad = Bad::new();
     bad.source.columns.edge_features = vec!["pair".into(), "weight".into()];
     let item = Arc::new(arrow::datatypes::Field::new("item", arrow::datatypes::DataType::Float32, true));

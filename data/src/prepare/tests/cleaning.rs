@@ -1,4 +1,4 @@
-//! Created and dropped nodes and reverse edges, against a program that is too simple to be wrong.
+//! Compares created and dropped nodes and reverse edges with those of a naive program.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
@@ -26,15 +26,15 @@ impl Filters {
     }
 }
 
-/// What is left of a graph: which node every index was, and the edges by indexes.
+/// The remaining graph: the node of every index, and the edges by indexes.
 struct Left {
     nodes: Vec<u32>,
     edges: Vec<(u32, u32)>,
     unknown: u64,
 }
 
-/// The graph of which only the first `known` nodes have a row in the node files, one filter after the other. `None` when nothing
-/// is left, or a node is isolated that must not be.
+/// Applies the filters to a graph of which only the first `known` nodes are in the node files. `None` if no node remains, or a node is
+/// isolated and the policy is to fail.
 fn naive(graph: &TestGraph, known: u32, ids: IdStyle, filters: Filters) -> Option<Left> {
     let mut nodes: Vec<u32> = (0..known).collect();
     if filters.unknown == UnknownNodes::Create {
@@ -156,7 +156,7 @@ fn check(graph: &TestGraph, known: u32, source: &GraphSource, ids: IdStyle, filt
             assert_eq!(part.nodes.ids().display(local).to_string(), ids.text(v), "{case}");
             assert_eq!(matches!(part.nodes.ids(), IdColumn::Text(_)), ids == IdStyle::Text);
             let mut row = [0.0; FEATURES];
-            // A list column without rows has no width.
+            // The width of a list column without rows is unknown.
             if manifest.features.dim > 0 {
                 part.features.row_to_f32(local, &mut row);
             }
@@ -175,7 +175,7 @@ fn check(graph: &TestGraph, known: u32, source: &GraphSource, ids: IdStyle, filt
 }
 
 #[test]
-fn filters_leave_what_a_naive_program_leaves() {
+fn filtered_datasets_equal_those_of_a_naive_program() {
     let on = [
         Filters { unknown: UnknownNodes::Create, ..Filters::OFF },
         Filters { isolated: Isolated::Drop, ..Filters::OFF },
@@ -192,7 +192,7 @@ fn filters_leave_what_a_naive_program_leaves() {
                 let dumps = tempfile::tempdir().unwrap();
                 let source = dump(&graph, known, ids, dumps.path());
                 for (case, filters) in on.into_iter().enumerate() {
-                    // Not everything with everything: how ids look matters where they are created.
+                    // Not all combinations: the kind of ids matters for created nodes.
                     if ids != IdStyle::Dense && filters.unknown != UnknownNodes::Create {
                         continue;
                     }
@@ -206,7 +206,7 @@ fn filters_leave_what_a_naive_program_leaves() {
 }
 
 #[test]
-fn reverse_edges_have_types_of_their_own() {
+fn reverse_edges_have_their_own_types() {
     for graph in [&graphs()[3], &power_law(60, 900, 2)] {
         let dumps = tempfile::tempdir().unwrap();
         let plain = graph.dump(dumps.path(), IdStyle::Dense).unwrap();
@@ -225,7 +225,7 @@ fn reverse_edges_have_types_of_their_own() {
             let source = GraphSource { columns, duplicates, self_loops, reverse_edges: true, ..plain.clone() };
             let dir = tempfile::tempdir().unwrap();
             let dataset = prepared(&source, &dir.path().join("out"), 1).unwrap();
-            // (destination, source, type, row), the types of the reverse edges after the others'.
+            // (destination, source, type, row). The types of reverse edges follow the others.
             let types = if typed { 3 } else { 1 };
             let kinds = types;
             let mut expected = Vec::new();
@@ -251,7 +251,7 @@ fn reverse_edges_have_types_of_their_own() {
             for node in 0..graph.nodes {
                 for edge in topology.edge_range(node as usize) {
                     let (types, weights) = (topology.edge_types().unwrap(), topology.weights().unwrap());
-                    // A reverse edge has the split and the class of its row, which the weight tells; an added loop has none.
+                    // A reverse edge has the split and class of its row, which the weight identifies; an added loop has none.
                     let row = (4.0 * weights[edge]) as usize;
                     let loops = types[edge] == 2 * kinds;
                     let (splits, labels) = (topology.splits().unwrap(), topology.labels().unwrap());
@@ -275,8 +275,8 @@ fn reverse_edges_have_types_of_their_own() {
     }
 }
 
-/// A dump in which every filter finds something, and all filters.
-fn everything(dir: &Path) -> GraphSource {
+/// Returns a dump in which every filter drops nodes, with all filters.
+fn with_all_filters(dir: &Path) -> GraphSource {
     let graph = power_law(3000, 9000, 11);
     let filters = Filters { unknown: UnknownNodes::Create, isolated: Isolated::Drop, k_core: Some(2), largest: true };
     let source = filters.apply(&dump(&graph, 2500, IdStyle::Text, dir));
@@ -290,7 +290,7 @@ fn everything(dir: &Path) -> GraphSource {
     }
 }
 
-/// All bytes of all Arrow files.
+/// Returns all bytes of all Arrow files.
 fn bytes(out: &Path, parts: usize) -> Vec<Vec<u8>> {
     let dirs = (0..parts).map(|part| out.join(crate::dataset::part_folder(part)));
     let files = dirs.flat_map(|dir| ["topology.arrow", "nodes.arrow", "features.arrow"].map(|name| dir.join(name)));
@@ -298,9 +298,9 @@ fn bytes(out: &Path, parts: usize) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn bytes_depend_on_neither_threads_nor_memory() {
+fn bytes_are_equal_for_any_threads_and_memory() {
     let dumps = tempfile::tempdir().unwrap();
-    let source = everything(dumps.path());
+    let source = with_all_filters(dumps.path());
     let mut expected = None;
     for threads in [1, 2, 3] {
         for memory in [200 << 10, 1 << 30] {
@@ -311,7 +311,7 @@ fn bytes_depend_on_neither_threads_nor_memory() {
             let found = bytes(&settings.out, 3);
             let cleaning = manifest.cleaning;
             assert!(cleaning.nodes_created > 0 && cleaning.outside_core > 0 && cleaning.edges_dropped > 0);
-            // Drawn among those that are left.
+            // Splits are drawn from the remaining nodes.
             let labelled = manifest.labels.as_ref().unwrap().labelled;
             assert_eq!(manifest.splits.train, labelled.div_ceil(2), "{labelled}");
             let quality = Quality::read(&settings.out).unwrap();
@@ -325,20 +325,20 @@ fn bytes_depend_on_neither_threads_nor_memory() {
 }
 
 #[test]
-fn a_killed_preparation_goes_on_to_the_same_bytes() {
+fn resumed_preparation_gives_equal_bytes() {
     const KEY: &str = "GNNFLOW_TEST_KILLED_CLEANING";
     let settings = |dir: &Path| PrepareSettings { memory: 200 << 10, ..settings(&dir.join("out"), 3) };
     if let Some(dir) = std::env::var_os(KEY) {
         let dir = Path::new(&dir);
-        let source = everything(dir);
+        let source = with_all_filters(dir);
         std::fs::write(dir.join("ready"), "").unwrap();
         prepare(&source, &Modulo, &settings(dir), &Silent).unwrap();
         return;
     }
     let whole = tempfile::tempdir().unwrap();
-    prepare(&everything(whole.path()), &Modulo, &settings(whole.path()), &Silent).unwrap();
+    prepare(&with_all_filters(whole.path()), &Modulo, &settings(whole.path()), &Silent).unwrap();
     let expected = bytes(&whole.path().join("out"), 3);
-    let name = "prepare::tests::cleaning::a_killed_preparation_goes_on_to_the_same_bytes";
+    let name = "prepare::tests::cleaning::resumed_preparation_gives_equal_bytes";
     for milliseconds in [5, 15, 30, 45, 60, 80, 110] {
         let dir = tempfile::tempdir().unwrap();
         let mut command = std::process::Command::new(std::env::current_exe().unwrap());
@@ -350,34 +350,34 @@ fn a_killed_preparation_goes_on_to_the_same_bytes() {
         std::thread::sleep(std::time::Duration::from_millis(milliseconds));
         child.kill().unwrap();
         child.wait().unwrap();
-        prepare(&everything(dir.path()), &Modulo, &settings(dir.path()), &Silent).unwrap();
+        prepare(&with_all_filters(dir.path()), &Modulo, &settings(dir.path()), &Silent).unwrap();
         assert!(bytes(&dir.path().join("out"), 3) == expected, "killed after {milliseconds} ms");
     }
 }
 
 #[test]
-fn what_cannot_be_is_said() {
+fn filters_that_drop_all_nodes_are_refused() {
     let dumps = tempfile::tempdir().unwrap();
     let source = graphs()[4].dump(dumps.path(), IdStyle::Text).unwrap();
     let out = dumps.path().join("out");
     let say = |source: GraphSource| prepared(&source, &out, 1).unwrap_err().to_string();
     assert_eq!(
         say(GraphSource { isolated: Isolated::Fail, ..source.clone() }),
-        "node \"node-0\" has no edge to or from another node, nor have 3 others; set graph.isolated to \"drop\" or \"keep\""
+        "node \"node-0\" and 3 others have no edge to or from another node; set graph.isolated to \"drop\" or \"keep\""
     );
     assert_eq!(
         say(GraphSource { k_core: Some(2), ..source.clone() }),
-        "graph.k_core: is 2, but the graph has no 2-core: no node would be left"
+        "graph.k_core: is 2, but the graph has no 2-core; choose a smaller number"
     );
     assert!(say(GraphSource { reverse_edges: true, undirected: true, ..source }).contains("graph.undirected"));
     let loops = graphs()[2].dump(dumps.path(), IdStyle::Dense).unwrap();
     assert_eq!(
         say(GraphSource { isolated: Isolated::Drop, ..loops }),
-        "graph.isolated: is \"drop\", but every node is isolated: no node would be left"
+        "graph.isolated: is \"drop\", but every node is isolated; use \"keep\""
     );
 }
 
-/// Puts every node where its id's parity says; asks for what a filter changes.
+/// Assigns nodes by type (the parity of their numbers), and checks the stream's counts.
 struct Parity;
 
 impl Partitioner for Parity {
@@ -403,7 +403,7 @@ impl Partitioner for Parity {
 }
 
 #[test]
-fn partitioners_see_the_nodes_that_are_left() {
+fn partitioners_get_the_remaining_nodes() {
     let dumps = tempfile::tempdir().unwrap();
     let graph = power_law(300, 500, 12);
     let plain = dump(&graph, 280, IdStyle::Sparse, dumps.path());

@@ -1,12 +1,12 @@
-//! Prepared datasets against a naive program, bad input, real graphs.
+//! Compares prepared datasets with a naive program, and tests bad input, crashes and real graphs.
 
 mod bad_input;
 mod cleaning;
+mod crash_safety;
 mod oracle;
 mod policies;
 mod real;
 mod spilled;
-mod whole_or_not;
 
 use std::path::Path;
 
@@ -16,7 +16,7 @@ use crate::progress::Silent;
 use crate::source::Duplicates;
 use crate::testing::Modulo;
 
-/// What the tests' partitioners and dumps have in common.
+/// Returns settings for tests.
 fn settings(out: &Path, parts: u32) -> PrepareSettings {
     PrepareSettings { memory: 64 << 20, ..PrepareSettings::new(out, parts) }
 }

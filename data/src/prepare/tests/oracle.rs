@@ -1,14 +1,14 @@
-//! The same dataset by a program that is too simple to be wrong: everything in memory, one edge at a time.
+//! A naive reference implementation: everything in memory, one edge at a time.
 
 use std::collections::HashSet;
 
 use crate::source::{Duplicates, GraphSource, SelfLoops};
 use crate::testing::TestGraph;
 
-/// In-edges of a node: `(global source, row)`; no row = added.
+/// In-edges of a node: `(global source, row)`; added edges have no row.
 pub(super) type InEdges = Vec<(u32, Option<usize>)>;
 
-/// Node `v` goes to part `v % parts`, and within its part after the smaller ones.
+/// Assigns node `v` to part `v % parts`, after the smaller nodes of that part.
 pub(super) fn globals(nodes: u32, parts: u32) -> Vec<u32> {
     let mut order: Vec<u32> = (0..nodes).collect();
     order.sort_by_key(|v| (v % parts, *v));
@@ -17,7 +17,7 @@ pub(super) fn globals(nodes: u32, parts: u32) -> Vec<u32> {
     global
 }
 
-/// In-edges by global id, sources ascending, and in the order of the dump among equal sources. `None` when a policy says fail.
+/// Returns in-edges by global id, with ascending sources, and in the order of the dump among equal sources. `None` if a policy fails.
 pub(super) fn in_edges(graph: &TestGraph, source: &GraphSource, parts: u32) -> Option<Vec<InEdges>> {
     let global = globals(graph.nodes, parts);
     let mut directed = Vec::new();

@@ -1,4 +1,4 @@
-//! Every policy, on every graph, in one and three partitions, with ids of every kind.
+//! Tests every policy, on every graph, in one and three partitions, with every kind of ids.
 
 use super::oracle::{globals, in_edges};
 use super::*;
@@ -6,7 +6,7 @@ use crate::dataset::{Features, IdColumn, SplitCounts, split};
 use crate::source::{Columns, FeatureDtype, Normalize};
 use crate::testing::{FEATURES, IdStyle, TestGraph, graphs, power_law};
 
-/// Compares the dataset with the naive program's, edge by edge and node by node.
+/// Compares the dataset with that of the naive program, edge by edge and node by node.
 fn check(graph: &TestGraph, source: &GraphSource, ids: IdStyle, parts: u32, dir: &Path) {
     let case = format!("{}, {ids:?}, {parts} parts, {source:?}", graph.name);
     let expected = in_edges(graph, source, parts);
@@ -85,14 +85,14 @@ fn check(graph: &TestGraph, source: &GraphSource, ids: IdStyle, parts: u32, dir:
 const SPLITS: [u8; 5] = [split::TRAIN, split::TRAIN, split::VAL, split::TEST, split::NONE];
 
 #[test]
-fn datasets_equal_the_naive_programs_under_every_policy() {
+fn datasets_equal_those_of_the_naive_program_for_every_policy() {
     for graph in graphs() {
         for ids in [IdStyle::Dense, IdStyle::Sparse, IdStyle::Text] {
             let dumps = tempfile::tempdir().unwrap();
             let plain = graph.dump(dumps.path(), ids).unwrap();
             for duplicates in [Duplicates::Drop, Duplicates::Keep, Duplicates::Fail] {
                 for self_loops in [SelfLoops::Keep, SelfLoops::Drop, SelfLoops::Add, SelfLoops::Fail] {
-                    // How ids look changes how ends are found, not what becomes of edges.
+                    // The kind of ids affects only the lookup of nodes, so not every combination is tested.
                     if ids != IdStyle::Dense && (duplicates, self_loops) != (Duplicates::Drop, SelfLoops::Keep) {
                         continue;
                     }
@@ -108,7 +108,7 @@ fn datasets_equal_the_naive_programs_under_every_policy() {
 }
 
 #[test]
-fn what_edges_carry_stays_with_them() {
+fn edge_columns_stay_with_their_edges() {
     for graph in [&graphs()[3], &power_law(60, 900, 2)] {
         let dumps = tempfile::tempdir().unwrap();
         let plain = graph.dump(dumps.path(), IdStyle::Dense).unwrap();
@@ -134,7 +134,7 @@ fn what_edges_carry_stays_with_them() {
     }
 }
 
-/// All bytes of all Arrow files.
+/// Returns all bytes of all Arrow files.
 fn bytes(out: &Path, parts: usize) -> Vec<Vec<u8>> {
     let dirs = (0..parts).map(|part| out.join(crate::dataset::part_folder(part)));
     let files = dirs.flat_map(|dir| ["topology.arrow", "nodes.arrow", "features.arrow"].map(|name| dir.join(name)));
@@ -142,7 +142,7 @@ fn bytes(out: &Path, parts: usize) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn bytes_depend_on_neither_threads_nor_memory() {
+fn bytes_are_equal_for_any_threads_and_memory() {
     let graph = power_law(500, 20_000, 3);
     let dumps = tempfile::tempdir().unwrap();
     let plain = graph.dump(dumps.path(), IdStyle::Text).unwrap();
@@ -175,7 +175,7 @@ fn bytes_depend_on_neither_threads_nor_memory() {
 }
 
 #[test]
-fn columns_are_stored_each_in_its_own_type() {
+fn feature_columns_are_stored_in_their_types() {
     let graph = &graphs()[6];
     let dir = tempfile::tempdir().unwrap();
     let plain = graph.dump(dir.path(), IdStyle::Dense).unwrap();
@@ -195,7 +195,7 @@ fn columns_are_stored_each_in_its_own_type() {
         };
         let expected = |v: u32| [(v % 2) as f32, v as f32, v as f32 / 2.0, -1.0];
         assert_eq!((features.row_bytes(), features.as_f32()), (14, None));
-        // What is said beforehand changes nothing.
+        // Advice to the system does not change values.
         features.read_at_random();
         features.will_need([]);
         features.will_need((0..features.num_rows()).rev().chain([0, 0]));
@@ -209,11 +209,11 @@ fn columns_are_stored_each_in_its_own_type() {
     }
     let bad = GraphSource { feature_dtype: vec![FeatureDtype::F32; 3], ..source };
     let error = prepare(&bad, &Modulo, &settings("bad"), &Silent).unwrap_err().to_string();
-    assert_eq!(error, "graph.feature_dtype: 3 types for 2 feature columns: one for all, or one each");
+    assert_eq!(error, "graph.feature_dtype: 3 types for 2 feature columns; give one type for all, or one per column");
 }
 
 #[test]
-fn features_are_stored_as_asked() {
+fn features_are_stored_in_the_requested_type() {
     let graph = &graphs()[6];
     for (dtype, limit) in [(FeatureDtype::F32, 0.0), (FeatureDtype::F16, 1e-3), (FeatureDtype::Bf16, 1e-2)] {
         let dir = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Real graphs against the counts that their sources publish.
+//! Compares real graphs with the counts that their sources publish.
 
 use std::path::PathBuf;
 
@@ -6,7 +6,7 @@ use super::*;
 use crate::dataset::split;
 use crate::source::Columns;
 
-/// The folder of real graphs, when this machine has it.
+/// Returns a real graph, if this machine has the folder of real graphs.
 fn real(name: &str) -> Option<GraphSource> {
     let default = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../shared/data"));
     let dir = std::env::var_os("GNNFLOW_TEST_DATA").map_or(default, PathBuf::from).join(name);
@@ -19,7 +19,7 @@ fn real(name: &str) -> Option<GraphSource> {
 }
 
 #[test]
-fn cora() {
+fn cora_has_published_counts() {
     let Some(mut source) = real("cora") else { return };
     source.columns.features = vec!["features".into()];
     let dir = tempfile::tempdir().unwrap();
@@ -29,7 +29,7 @@ fn cora() {
     assert_eq!((manifest.features.dim, manifest.num_classes()), (1433, 7));
     let splits = manifest.splits;
     assert_eq!((splits.train, splits.val, splits.test, splits.none), (140, 500, 1000, 1068));
-    // It is stored both ways: mirroring adds nothing.
+    // Both directions are stored, so mirroring adds no edges.
     source.undirected = true;
     let mirrored = prepared(&source, &dir.path().join("out"), 2).unwrap();
     assert_eq!(mirrored.manifest().edges, 10556);
@@ -40,7 +40,7 @@ fn cora() {
 }
 
 #[test]
-fn twitch_es() {
+fn twitch_es_has_published_counts() {
     let Some(mut source) = real("twitch-es") else { return };
     source.columns.features = vec!["features".into()];
     (source.undirected, source.columns.split, source.split_fractions) = (true, None, Some([0.5, 0.25, 0.25]));
@@ -53,7 +53,7 @@ fn twitch_es() {
 }
 
 #[test]
-fn debian() {
+fn debian_has_published_counts() {
     let Some(mut source) = real("debian-bookworm") else { return };
     source.columns.features = vec!["features".into()];
     source.columns.edge_type = Some("etype".into());
@@ -63,7 +63,7 @@ fn debian() {
     assert_eq!((manifest.nodes, manifest.edge_rows), (63498, 312_503));
     assert_eq!((manifest.self_loops, manifest.features.dim, manifest.num_classes()), (108, 128, 58));
     assert_eq!(manifest.edge_columns.edge_type.as_ref().unwrap().count, 8);
-    assert_eq!(manifest.edges, 312_503, "no relation is declared twice");
+    assert_eq!(manifest.edges, 312_503, "there are no duplicate relations");
     let homogeneous = GraphSource { columns: Columns { edge_type: None, ..source.columns.clone() }, ..source.clone() };
     assert_eq!(prepared(&homogeneous, &dir.path().join("out"), 4).unwrap().manifest().edges, 306_904);
     source.duplicates = Duplicates::Keep;

@@ -1,4 +1,4 @@
-//! The dictionary of ids on disk: the same datasets and the same errors as with all of it in memory.
+//! Datasets and errors are equal with the dictionary of ids on disk and in memory.
 
 use std::path::PathBuf;
 
@@ -9,7 +9,7 @@ use crate::partitioner::{Assignment, GraphStream};
 use crate::source::{Columns, Isolated, UnknownNodes};
 use crate::testing::{IdStyle, TestGraph, graphs, power_law, write_parquet};
 
-/// All bytes of a dataset but the report, which holds times.
+/// Returns all bytes of a dataset except the report, which contains times.
 fn bytes(out: &Path, parts: usize) -> Vec<Vec<u8>> {
     let names = ["topology.arrow", "nodes.arrow", "features.arrow", "halo.arrow"];
     let dirs = (0..parts).map(|part| out.join(part_folder(part)));
@@ -17,7 +17,7 @@ fn bytes(out: &Path, parts: usize) -> Vec<Vec<u8>> {
     files.filter(|file| file.exists()).map(|file| std::fs::read(file).unwrap()).collect()
 }
 
-/// Prepares with the least memory that is taken: nothing of it is left for a dictionary. Returns that memory, too.
+/// Prepares with the least accepted memory, which leaves none for a dictionary. Returns that memory, too.
 fn tight(source: &GraphSource, method: &dyn Partitioner, out: PathBuf) -> (u64, Result<Manifest>) {
     let mut memory = 0;
     loop {
@@ -32,7 +32,7 @@ fn tight(source: &GraphSource, method: &dyn Partitioner, out: PathBuf) -> (u64, 
     }
 }
 
-/// Prepares with much memory and with as little as possible.
+/// Prepares with much memory and with the least accepted memory, and compares the results.
 fn check(case: &str, source: &GraphSource, method: &dyn Partitioner) {
     let dir = tempfile::tempdir().unwrap();
     let plenty = PrepareSettings { memory: 1 << 30, ..settings(&dir.path().join("plenty"), 3) };
@@ -42,7 +42,7 @@ fn check(case: &str, source: &GraphSource, method: &dyn Partitioner) {
         (Ok(expected), Ok(found)) => {
             assert_eq!(found, expected, "{case}, {memory} bytes");
             let passes = Quality::read(&dir.path().join("tight")).unwrap().passes;
-            let joined = passes.iter().any(|pass| pass.name == "looking ids up");
+            let joined = passes.iter().any(|pass| pass.name == "looking up ids");
             assert_eq!(joined, found.nodes + found.cleaning.nodes_dropped() > 0, "{case}: where was the dictionary?");
             assert!(bytes(&dir.path().join("tight"), 3) == bytes(&plenty.out, 3), "{case}, {memory} bytes");
         }
@@ -63,7 +63,7 @@ fn dump(graph: &TestGraph, known: u32, ids: IdStyle, dir: &Path) -> GraphSource 
 }
 
 #[test]
-fn datasets_and_errors_are_those_of_a_dictionary_in_memory() {
+fn datasets_and_errors_are_equal_on_disk_and_in_memory() {
     for graph in graphs() {
         for ids in [IdStyle::Sparse, IdStyle::Text] {
             for known in [graph.nodes, graph.nodes / 2] {
@@ -82,7 +82,7 @@ fn datasets_and_errors_are_those_of_a_dictionary_in_memory() {
     }
 }
 
-/// Asks for the edges, and puts nodes where the first of their edges says.
+/// Assigns nodes by their first edges.
 struct Reading;
 
 impl Partitioner for Reading {
@@ -104,7 +104,7 @@ impl Partitioner for Reading {
 }
 
 #[test]
-fn partitioners_that_read_the_edges_see_the_same() {
+fn partitioners_read_equal_edges_on_disk_and_in_memory() {
     let graph = power_law(900, 6000, 31);
     for ids in [IdStyle::Sparse, IdStyle::Text] {
         for known in [900, 700] {
@@ -134,7 +134,7 @@ impl Partitioner for Table {
 }
 
 #[test]
-fn tables_of_parts_name_nodes_by_ids_on_disk() {
+fn tables_of_parts_find_ids_on_disk() {
     let graph = power_law(500, 800, 32);
     for ids in [IdStyle::Sparse, IdStyle::Text] {
         let dumps = tempfile::tempdir().unwrap();
@@ -145,7 +145,7 @@ fn tables_of_parts_name_nodes_by_ids_on_disk() {
             write_parquet(&path, vec![("node_id", ids.ids((0..nodes).rev())), ("part", parts)], 70);
             let table = Table(PartTable { files: vec![path.clone()], ..PartTable::default() });
             for isolated in [Isolated::Keep, Isolated::Drop] {
-                // Of the nodes that only edges name, the table may name some that there are not.
+                // The table may name created nodes that a filter has dropped.
                 let known = GraphSource { isolated, unknown_nodes: UnknownNodes::Create, ..plain.clone() };
                 check(&format!("{ids:?}, {nodes} rows, {isolated:?}"), &known, &table);
             }
@@ -154,7 +154,7 @@ fn tables_of_parts_name_nodes_by_ids_on_disk() {
 }
 
 #[test]
-fn nodes_that_stand_twice_and_ids_that_are_unknown_are_told_in_the_same_words() {
+fn duplicate_and_unknown_ids_give_equal_errors() {
     let graph = power_law(200, 900, 33);
     for ids in [IdStyle::Sparse, IdStyle::Text] {
         let dumps = tempfile::tempdir().unwrap();
@@ -165,10 +165,10 @@ fn nodes_that_stand_twice_and_ids_that_are_unknown_are_told_in_the_same_words() 
         assert!(matches!(error, Error::UnknownNode { .. }), "{error}");
         check("unknown", &source, &Modulo);
 
-        let twice = dumps.path().join("twice.parquet");
+        let duplicate = dumps.path().join("twice.parquet");
         let nodes = (0..200).chain([150, 20]).chain(200..300).chain([20]);
-        write_parquet(&twice, vec![("node_id", ids.ids(nodes))], 64);
-        let source = GraphSource { nodes: vec![twice], columns: Columns::default(), ..source };
+        write_parquet(&duplicate, vec![("node_id", ids.ids(nodes))], 64);
+        let source = GraphSource { nodes: vec![duplicate], columns: Columns::default(), ..source };
         let (_, result) = tight(&source, &Modulo, dir.path().join("out"));
         let error = result.unwrap_err();
         assert!(matches!(&error, Error::DuplicateNode { first: 150, second, .. } if second.row == 200), "{error}");
@@ -177,7 +177,7 @@ fn nodes_that_stand_twice_and_ids_that_are_unknown_are_told_in_the_same_words() 
 }
 
 #[test]
-fn duplicates_and_loops_are_named_by_ids_on_disk() {
+fn duplicate_edges_and_self_loops_give_equal_errors() {
     let graph = power_law(100, 2000, 34);
     for ids in [IdStyle::Sparse, IdStyle::Text] {
         let dumps = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! The passes of a preparation, in their order, and what each of them leaves for a next try.
+//! The passes of a preparation, in order, and the results that each records for a resumed preparation.
 
 mod budget;
 mod passes;
@@ -10,14 +10,14 @@ use std::time::Instant;
 use serde::{Deserialize, Serialize};
 
 pub(super) use budget::held;
-use publish::Unknown;
+use publish::DropCounts;
 
 use super::PrepareSettings;
-use super::clean::{self, Alive, Search, with_reverse};
+use super::clean::{self, NodeSet, Search, with_reverse};
 use super::edge_pass::Bucketed;
 use super::ends::Ends;
 use super::fingerprint::{Fingerprint, State, fingerprint, state};
-use super::folder::{Growing, Lock, SCRATCH};
+use super::folder::{Lock, SCRATCH, StagingFolder};
 use super::journal::Journal;
 use super::pairs::Pairs;
 use super::recorder::Recorder;
@@ -36,19 +36,19 @@ use crate::source::{GraphSource, SelfLoops, UnknownNodes};
 
 /// Names of passes in the journal.
 const CLEANING: &str = "cleaning";
-const ALIVE: &str = "nodes that are left";
+const REMAINING: &str = "nodes that are left";
 
-/// What the first process tells the others before anything begins.
+/// Decision of the first process, sent to the others at the start.
 #[derive(Serialize, Deserialize)]
 enum Plan {
-    /// The dataset is there.
+    /// The dataset is current.
     Current,
-    /// It has to be made, within so many bytes in each process: the budget may decide a partitioner's result, so all have the
-    /// first one's.
+    /// The dataset must be prepared, with this memory budget in each process. All use the budget of the first process, because it may affect
+    /// a partitioner's result.
     Make(Fingerprint, u64),
 }
 
-/// Prepares what is not there already.
+/// Prepares the dataset unless it is current.
 pub(super) fn run<C: ProcessGroup>(
     processes: &C,
     source: &GraphSource,
@@ -57,7 +57,7 @@ pub(super) fn run<C: ProcessGroup>(
     progress: &dyn Progress,
 ) -> Result<Manifest> {
     let began = Instant::now();
-    // What can be found wrong without reading much is said before a folder is made or waited for.
+    // Opens the inputs first, so that most errors appear before a folder is created or waited for.
     let nodes = NodeReader::open(source)?;
     let edges = EdgeReader::open(source, Some(nodes.id_kind()))?;
     let first = processes.rank() == 0;
@@ -77,15 +77,15 @@ pub(super) fn run<C: ProcessGroup>(
         Plan::Make(wanted, memory) => (wanted, memory),
     };
     let settings = &PrepareSettings { memory, ..settings.clone() };
-    more_files(settings.parts);
-    let key = format!("{} {} processes {}", wanted.digest, processes.size(), boot());
-    let growing = first.then(|| Growing::create(&settings.out, &key)).transpose()?;
+    raise_file_limit(settings.parts);
+    let key = format!("{} {} processes {}", wanted.digest, processes.size(), boot_id());
+    let staging = first.then(|| StagingFolder::create(&settings.out, &key)).transpose()?;
     processes.barrier()?;
-    let dir = Growing::path_for(&settings.out)?;
+    let dir = StagingFolder::path_for(&settings.out)?;
     let scratch = dir.join(SCRATCH);
     let journal = Journal::open(processes, &scratch)?;
     let progress = Recorder::new(progress);
-    let work = Work {
+    let preparation = Preparation {
         processes,
         source,
         partitioner,
@@ -97,20 +97,20 @@ pub(super) fn run<C: ProcessGroup>(
         scratch: &scratch,
         journal,
     };
-    let made = work.run(wanted)?;
-    if let Some(growing) = growing {
-        work.publish(growing, &made, began)?;
+    let prepared = preparation.run(wanted)?;
+    if let Some(staging) = staging {
+        preparation.publish(staging, &prepared, began)?;
     }
     processes.barrier()?;
-    Ok(made.manifest)
+    Ok(prepared.manifest)
 }
 
-/// Names the run of this machine: files that no flush has seen are lost with it.
-fn boot() -> String {
+/// Returns an id of this boot_id of the machine. Files that were not synced may be lost at a reboot.
+fn boot_id() -> String {
     std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_string()
 }
 
-struct Work<'a, C> {
+struct Preparation<'a, C> {
     processes: &'a C,
     source: &'a GraphSource,
     partitioner: &'a dyn Partitioner,
@@ -123,38 +123,38 @@ struct Work<'a, C> {
     journal: Journal,
 }
 
-/// What has been made, but for the report.
-struct Made {
+/// The prepared dataset without the report.
+struct Prepared {
     manifest: Manifest,
     partitioning: Partitioning,
     topologies: Vec<TopologyFile>,
     peak_rss: u64,
 }
 
-/// What partitioning took.
+/// Cost of partitioning.
 #[derive(Clone, Copy, Serialize, Deserialize)]
 struct Partitioning {
     seconds: f64,
     bytes: u64,
 }
 
-/// What cleaning came to.
+/// Result of cleaning.
 #[derive(Clone, Copy, Default, Serialize, Deserialize)]
 struct Cleaned {
     counts: Cleaning,
-    /// Rows that name an unknown node, where nodes may have been dropped: later passes cannot tell.
+    /// Number of rows with unknown nodes, if nodes may have been dropped; later passes cannot determine it.
     unknown: Option<u64>,
 }
 
-impl<C: ProcessGroup> Work<'_, C> {
-    fn run(&self, wanted: Fingerprint) -> Result<Made> {
+impl<C: ProcessGroup> Preparation<'_, C> {
+    fn run(&self, wanted: Fingerprint) -> Result<Prepared> {
         let nodes = self.nodes.rows();
         let ids = NodeIds::new(nodes as usize, self.dictionary_limit(nodes), self.scratch);
         let mut scan = scan::scan(&self.nodes, ids, self.source, self.progress)?;
         let created = self.create(&mut scan)?;
         let unknown = self.source.unknown_nodes;
-        let beside = (self.scratch, &self.journal);
-        let ends = Ends::look_up(self.processes, &self.edges, &scan.ids, unknown, beside, self.progress)?;
+        let scratch_and_journal = (self.scratch, &self.journal);
+        let ends = Ends::look_up(self.processes, &self.edges, &scan.ids, unknown, scratch_and_journal, self.progress)?;
         let ends = ends.as_ref();
         let (mut cleaning, pairs) = self.clean(&mut scan, ends)?;
         cleaning.counts.nodes_created = created;
@@ -189,7 +189,7 @@ impl<C: ProcessGroup> Work<'_, C> {
         let all_files: Vec<NodeFiles> = all_files.into_iter().map(|(_, files)| files).collect();
         let topologies = self.write_edges(&relabel, buckets, &columns, &all_files, &budget)?;
 
-        // From here on every process knows everything.
+        // From here on, every process has all results.
         let own = node_files.into_iter().zip(topologies).map(|((part, nodes), topology)| (part, nodes, topology));
         let own: Vec<(usize, NodeFiles, TopologyFile)> = own.collect();
         let all = self.processes.all_gather(Json(own))?;
@@ -200,16 +200,16 @@ impl<C: ProcessGroup> Work<'_, C> {
         cleaning.counts.edges_dropped = left_out - unknown;
         let peak_rss =
             self.processes.all_gather(vec![process_memory::peak()])?.into_iter().flatten().max().unwrap_or(0);
-        if let Some(twice) = all.iter().filter_map(|(.., topology)| topology.twice).min() {
-            return Err(self.duplicate(twice, &scan, &relabel)?);
+        if let Some(first_duplicate) = all.iter().filter_map(|(.., topology)| topology.first_duplicate).min() {
+            return Err(self.duplicate(first_duplicate, &scan, &relabel)?);
         }
-        let unknown = Unknown { dropped: unknown, cleaning: cleaning.counts };
+        let unknown = DropCounts { dropped: unknown, cleaning: cleaning.counts };
         let manifest = self.manifest(wanted, &scan, &relabel, columns, &all, unknown);
         let topologies = all.into_iter().map(|(.., topology)| topology).collect();
-        Ok(Made { manifest, partitioning, topologies, peak_rss })
+        Ok(Prepared { manifest, partitioning, topologies, peak_rss })
     }
 
-    /// Makes nodes of ids that only edges name, if the settings say so; returns how many.
+    /// Creates nodes for ids that only edges name, if the settings request it. Returns their number.
     fn create(&self, scan: &mut Scan) -> Result<u64> {
         let Self { processes, source, edges, scratch, journal, progress, settings, .. } = self;
         if source.unknown_nodes != UnknownNodes::Create {
@@ -223,8 +223,8 @@ impl<C: ProcessGroup> Work<'_, C> {
         Ok(count)
     }
 
-    /// Drops nodes as the settings say. Besides what became of them: the pairs of all nodes, where they have been written and some
-    /// nodes dropped.
+    /// Drops nodes according to the settings. Returns the counts and, if some nodes were dropped, the pairs of all nodes if they were
+    /// written.
     fn clean(&self, scan: &mut Scan, ends: Option<&Ends>) -> Result<(Cleaned, Option<Pairs>)> {
         let Self { processes, source, journal, .. } = self;
         let mut cleaned = Cleaned::default();
@@ -233,26 +233,26 @@ impl<C: ProcessGroup> Work<'_, C> {
             let nodes = scan.ids.len();
             let budget = self.budget(scan, clean::state_bytes(nodes as u64, source))?;
             let stream = self.stream(scan, ends, &[], None);
-            let before: Option<Cleaned> = journal.agreed(CLEANING)?;
-            let kept = if before.is_some() { stream.kept(ALIVE)? } else { None };
-            let alive = match (before, kept.and_then(|bytes| Alive::from_bytes(&bytes, nodes))) {
-                (Some(before), Some(alive)) => {
+            let before: Option<Cleaned> = journal.completed(CLEANING)?;
+            let stored = if before.is_some() { stream.kept(REMAINING)? } else { None };
+            let remaining = match (before, stored.and_then(|bytes| NodeSet::from_bytes(&bytes, nodes))) {
+                (Some(before), Some(remaining)) => {
                     cleaned = before;
-                    alive
+                    remaining
                 }
                 _ => {
-                    let (alive, counts) = clean::filter(&stream, source, budget.partitioner / 4)?;
+                    let (remaining, counts) = clean::filter(&stream, source, budget.partitioner / 4)?;
                     cleaned = Cleaned { counts, unknown: Some(stream.unknown_rows()?) };
-                    stream.keep(ALIVE, alive.bytes())?;
-                    // Told to all before anybody notes it: a journal without the bytes would be of no use.
+                    stream.keep(REMAINING, remaining.bytes())?;
+                    // All processes wait until the bytes are stored. Only then may a journal record the pass.
                     processes.barrier()?;
                     journal.finish(CLEANING, &cleaned)?;
-                    alive
+                    remaining
                 }
             };
             pairs = stream.pairs.into_inner();
-            if alive.count() < nodes as u64 {
-                scan.keep(&alive, &self.nodes)?;
+            if remaining.count() < nodes as u64 {
+                scan.retain(&remaining, &self.nodes)?;
             }
         }
         scan.draw();
@@ -260,7 +260,7 @@ impl<C: ProcessGroup> Work<'_, C> {
     }
 }
 
-/// One more type, for the self-loops that are added.
+/// Adds a type for added self-loops.
 fn with_loop_type(types: TypeInfo) -> TypeInfo {
     let mut names = types.names;
     if names.is_empty() {
@@ -270,14 +270,14 @@ fn with_loop_type(types: TypeInfo) -> TypeInfo {
     TypeInfo { count: types.count + 1, names }
 }
 
-/// All partitions' node files are open at once: raises the limit as far as the system lets.
-fn more_files(parts: u32) {
+/// Raises the limit on open files as far as possible, because the node files of all partitions are open concurrently.
+fn raise_file_limit(parts: u32) {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let wanted = 2 * u64::from(parts) + 256;
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     if current.is_some_and(|current| current < wanted) {
         let limit = maximum.map_or(wanted, |maximum| maximum.min(wanted));
-        // Where that is refused, opening a file will say so.
+        // After a failure, opening a file returns an error.
         let _ = setrlimit(Resource::Nofile, Rlimit { current: Some(limit), maximum });
     }
 }

@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicU64;
 use std::time::Instant;
 
 use super::budget::Budget;
-use super::{Partitioning, Work};
+use super::{Partitioning, Preparation};
 use crate::dataset::{EdgeColumns, LabelInfo, TypeInfo};
 use crate::dump::Types;
 use crate::error::{Error, Result};
@@ -36,13 +36,13 @@ const TYPES: &str = "types";
 const LABELS: &str = "edge labels";
 const EDGES: &str = "edges";
 
-impl<C: ProcessGroup> Work<'_, C> {
-    /// What finds the nodes of edges.
+impl<C: ProcessGroup> Preparation<'_, C> {
+    /// Returns the lookup of the nodes of edges.
     fn find<'b>(&'b self, scan: &'b Scan, ends: Option<&'b Ends>) -> FindEnds<'b> {
         FindEnds { edges: &self.edges, ids: &scan.ids, ends, policy: self.source.unknown_nodes }
     }
 
-    /// The edges as partitioners and filters see them; `pairs` when they have been written, before nodes were dropped or none.
+    /// Returns the stream of edges for partitioners and filters. `pairs` are those of all nodes, if they have been written.
     pub(super) fn stream<'b>(
         &'b self,
         scan: &'b Scan,
@@ -50,7 +50,7 @@ impl<C: ProcessGroup> Work<'_, C> {
         types: &'b [u16],
         pairs: Option<Pairs>,
     ) -> DumpStream<'b, C> {
-        let (there, written) = if scan.ids.has_dropped() { (None, pairs) } else { (pairs, None) };
+        let (pairs_of_all, written) = if scan.ids.has_dropped() { (None, pairs) } else { (pairs, None) };
         DumpStream {
             processes: self.processes,
             find: self.find(scan, ends),
@@ -60,7 +60,7 @@ impl<C: ProcessGroup> Work<'_, C> {
             scratch: self.scratch,
             journal: &self.journal,
             progress: self.progress,
-            pairs: there.map(OnceCell::from).unwrap_or_default(),
+            pairs: pairs_of_all.map(OnceCell::from).unwrap_or_default(),
             written: Cell::new(written),
         }
     }
@@ -76,9 +76,9 @@ impl<C: ProcessGroup> Work<'_, C> {
         let n = scan.ids.len() as u64;
         let types = self.node_types(scan)?;
         let stream = self.stream(scan, ends, &types, pairs);
-        let before: Option<Partitioning> = self.journal.agreed(ASSIGNMENT)?;
-        let kept = if before.is_some() { stream.kept(ASSIGNMENT)? } else { None };
-        if let (Some(partitioning), Some(bytes)) = (before, kept) {
+        let before: Option<Partitioning> = self.journal.completed(ASSIGNMENT)?;
+        let stored = if before.is_some() { stream.kept(ASSIGNMENT)? } else { None };
+        if let (Some(partitioning), Some(bytes)) = (before, stored) {
             let stored = Assignment::Stored(collect(&bytes));
             return Ok((Relabel::new(&stored, n, settings.parts, *partitioner)?, partitioning, None));
         }
@@ -93,14 +93,14 @@ impl<C: ProcessGroup> Work<'_, C> {
         let relabel = Relabel::new(&assignment, n, settings.parts, *partitioner)?;
         if let Assignment::Stored(parts) = &assignment {
             stream.keep(ASSIGNMENT, bytemuck::cast_slice(parts))?;
-            // Told to all before anybody notes it: a journal without the bytes would be of no use.
+            // All processes wait until the bytes are stored. Only then may a journal record the pass.
             self.processes.barrier()?;
             self.journal.finish(ASSIGNMENT, &partitioning)?;
         }
         Ok((relabel, partitioning, stream.pairs.into_inner()))
     }
 
-    /// The nodes' types, where parts are to be balanced by them.
+    /// Returns the types of the nodes if parts are balanced by them, else an empty list.
     fn node_types(&self, scan: &Scan) -> Result<Vec<u16>> {
         let (Some(info), Some(_)) = (&scan.types, self.settings.balance.types) else { return Ok(Vec::new()) };
         let mut all = Vec::with_capacity(scan.ids.len());
@@ -116,7 +116,7 @@ impl<C: ProcessGroup> Work<'_, C> {
             all.extend(rows.filter(|(row, _)| scan.ids.index_of_row(*row).is_some()).map(|(_, code)| code));
             Ok(())
         })?;
-        // Created nodes come last, and are of the first type.
+        // Created nodes are last and have type 0.
         all.resize(scan.ids.len(), 0);
         Ok(all)
     }
@@ -128,7 +128,7 @@ impl<C: ProcessGroup> Work<'_, C> {
         budget: &Budget,
     ) -> Result<Vec<(usize, NodeFiles)>> {
         let Self { source, progress, nodes, .. } = self;
-        if let Some(files) = self.journal.agreed(NODES)? {
+        if let Some(files) = self.journal.completed(NODES)? {
             return Ok(files);
         }
         let scale = Scale::new(self.processes, source.normalize_features, nodes, &scan.ids, *progress)?;
@@ -140,12 +140,12 @@ impl<C: ProcessGroup> Work<'_, C> {
         Ok(files)
     }
 
-    /// The edges' types as the dump has them.
+    /// Returns the types of edges in the dump.
     pub(super) fn edge_types(&self) -> Result<Option<TypeInfo>> {
         if self.source.columns.edge_type.is_none() {
             return Ok(None);
         }
-        let types = match self.journal.agreed(TYPES)? {
+        let types = match self.journal.completed(TYPES)? {
             Some(types) => types,
             None => {
                 let types = edge_types(self.processes, &self.edges, self.progress)?;
@@ -156,12 +156,12 @@ impl<C: ProcessGroup> Work<'_, C> {
         Ok(Some(types))
     }
 
-    /// The edges' classes, of which none is counted yet.
+    /// Returns the classes of edges, with counts of 0.
     pub(super) fn edge_labels(&self) -> Result<Option<LabelInfo>> {
         if self.source.columns.edge_label.is_none() {
             return Ok(None);
         }
-        let labels = match self.journal.agreed(LABELS)? {
+        let labels = match self.journal.completed(LABELS)? {
             Some(labels) => labels,
             None => {
                 let labels = edge_labels(self.processes, &self.edges, self.progress)?;
@@ -180,13 +180,13 @@ impl<C: ProcessGroup> Work<'_, C> {
         budget: &Budget,
     ) -> Result<Bucketed> {
         let Self { source, edges, progress, .. } = self;
-        if let Some((left, unknown)) = self.journal.agreed::<(Vec<(u32, u32, u64)>, u64)>(EDGES)? {
-            let buckets = left.into_iter().map(|bucket| Bucket::left(bucket, self.scratch)).collect();
+        if let Some((on_disk, unknown)) = self.journal.completed::<(Vec<(u32, u32, u64)>, u64)>(EDGES)? {
+            let buckets = on_disk.into_iter().map(|bucket| Bucket::from_disk(bucket, self.scratch)).collect();
             return Ok(Bucketed { buckets, unknown });
         }
         let record = Record::new(source, edges.feature_width());
         let bytes = edges.rows() * (1 + u64::from(source.both_ways())) * record.stride as u64;
-        // Enough that none is too large, and that every thread has some.
+        // The number of buckets bounds their size, and is sufficient for all threads.
         let for_threads = (bytes >> 20).min(8 * rayon::current_num_threads() as u64);
         let wanted = (2 * bytes).div_ceil(budget.bucket()).max(for_threads).max(1);
         let spool = Spool::new(Cuts::new(&relabel.book, wanted), budget.buffers / 4, self.scratch);
@@ -194,14 +194,14 @@ impl<C: ProcessGroup> Work<'_, C> {
         let pass = EdgePass { source, find: self.find(scan, ends), relabel, record, types, labels, reverse, pairs };
         let bucketed = pass.run(self.processes, spool, |rows| progress.advance(rows))?;
         progress.done();
-        let left: Option<Vec<_>> = bucketed.buckets.iter().map(Bucket::on_disk).collect();
-        if let Some(left) = left {
-            self.journal.finish(EDGES, &(left, bucketed.unknown))?;
+        let on_disk: Option<Vec<_>> = bucketed.buckets.iter().map(Bucket::on_disk).collect();
+        if let Some(on_disk) = on_disk {
+            self.journal.finish(EDGES, &(on_disk, bucketed.unknown))?;
         }
         Ok(bucketed)
     }
 
-    /// The topologies of this process's partitions, one after the other.
+    /// Writes the topologies of this process's partitions, one after another.
     pub(super) fn write_edges(
         &self,
         relabel: &Relabel,
@@ -245,7 +245,7 @@ impl<C: ProcessGroup> Work<'_, C> {
             let name = format!("topology-{part}");
             let spilled = own.iter().any(|bucket| bucket.file().is_some());
             let rows = own.iter().map(Bucket::bytes).sum::<u64>() / record.stride as u64;
-            let file = match self.journal.own(&name)? {
+            let file = match self.journal.completed_here(&name)? {
                 Some(file) => {
                     progress.advance(rows);
                     file
@@ -266,7 +266,7 @@ impl<C: ProcessGroup> Work<'_, C> {
     }
 }
 
-/// Removes the buckets of the destinations `core`, and the pieces that they were split into.
+/// Removes the bucket files of the destinations `core`, and those that they were split into.
 fn remove_buckets(scratch: &Path, core: &std::ops::Range<u64>) -> Result<()> {
     for entry in std::fs::read_dir(scratch).map_err(Error::io(scratch, "list"))? {
         let entry = entry.map_err(Error::io(scratch, "list"))?;

@@ -1,14 +1,14 @@
-//! What the passes have made → the dataset in its place.
+//! Writes report and manifest, and moves the dataset into place.
 
 use std::time::Instant;
 
-use super::{Made, Work};
+use super::{Preparation, Prepared};
 use crate::dataset::{Cleaning, EdgeColumns, FORMAT, FeatureInfo, Manifest, PartitionInfo, SCHEMA_VERSION};
 use crate::error::{Error, Result};
 use crate::group::ProcessGroup;
-use crate::prepare::arrange::Twice;
+use crate::prepare::arrange::Duplicate;
 use crate::prepare::fingerprint::Fingerprint;
-use crate::prepare::folder::{self, Growing};
+use crate::prepare::folder::{self, StagingFolder};
 use crate::prepare::quality::Quality;
 use crate::prepare::relabel::Relabel;
 use crate::prepare::scan::Scan;
@@ -16,16 +16,16 @@ use crate::prepare::write_nodes::NodeFiles;
 use crate::prepare::write_topology::TopologyFile;
 use crate::source::Duplicates;
 
-/// Edges and nodes that are in the dataset against the dump, or the other way round.
-pub(super) struct Unknown {
+/// Counts of dropped edges, and of created and dropped nodes.
+pub(super) struct DropCounts {
     pub(super) dropped: u64,
     pub(super) cleaning: Cleaning,
 }
 
-impl<C: ProcessGroup> Work<'_, C> {
-    /// The error for the first duplicate.
-    pub(super) fn duplicate(&self, twice: Twice, scan: &Scan, relabel: &Relabel) -> Result<Error> {
-        let (second, first, dst, src) = twice;
+impl<C: ProcessGroup> Preparation<'_, C> {
+    /// Returns the error for the first duplicate edge.
+    pub(super) fn duplicate(&self, first_duplicate: Duplicate, scan: &Scan, relabel: &Relabel) -> Result<Error> {
+        let (second, first, dst, src) = first_duplicate;
         let id = |global| relabel.index(global).map_or(Ok("?".into()), |index| scan.ids.show(index));
         let first = self.edges.place(first);
         Ok(Error::DuplicateEdge {
@@ -43,7 +43,7 @@ impl<C: ProcessGroup> Work<'_, C> {
         relabel: &Relabel,
         mut edge_columns: EdgeColumns,
         all: &[(usize, NodeFiles, TopologyFile)],
-        unknown: Unknown,
+        unknown: DropCounts,
     ) -> Manifest {
         let book = &relabel.book;
         let partition = |(part, nodes, topology): &(usize, NodeFiles, TopologyFile)| {
@@ -87,7 +87,7 @@ impl<C: ProcessGroup> Work<'_, C> {
             halo_features: self.settings.halo_features && self.nodes.feature_width() > 0,
             features: FeatureInfo::new(self.nodes.feature_layout(), self.source.normalize_features),
             labels: scan.labels.as_ref().map(|(info, _)| info.clone()),
-            splits: scan.splits_counted(),
+            splits: scan.split_counts(),
             node_types: scan.types.clone(),
             node_times: self.nodes.has_times(),
             edge_columns,
@@ -97,21 +97,21 @@ impl<C: ProcessGroup> Work<'_, C> {
     }
 
     /// Writes report and manifest, and moves the dataset into place.
-    pub(super) fn publish(&self, growing: Growing, made: &Made, began: Instant) -> Result<()> {
+    pub(super) fn publish(&self, staging: StagingFolder, prepared: &Prepared, began: Instant) -> Result<()> {
         std::fs::remove_dir_all(self.scratch).map_err(Error::io(self.scratch, "remove"))?;
         let quality = Quality {
             seconds: began.elapsed().as_secs_f64(),
-            partition_seconds: made.partitioning.seconds,
-            partition_bytes: made.partitioning.bytes,
-            peak_rss_bytes: made.peak_rss,
+            partition_seconds: prepared.partitioning.seconds,
+            partition_bytes: prepared.partitioning.bytes,
+            peak_rss_bytes: prepared.peak_rss,
             processes: self.processes.size(),
             passes: self.progress.records(),
-            ..Quality::of(&made.manifest, &made.topologies)
+            ..Quality::of(&prepared.manifest, &prepared.topologies)
         };
         let report = serde_json::to_string_pretty(&quality).map_err(|e| Error::Bug(e.to_string()))?;
-        folder::write_file(&growing.path().join(Quality::FILE), report.as_bytes())?;
-        // The manifest last: a folder without it is no dataset.
-        folder::write_file(&growing.path().join(Manifest::FILE), made.manifest.to_json()?.as_bytes())?;
-        growing.publish()
+        folder::write_file(&staging.path().join(Quality::FILE), report.as_bytes())?;
+        // The manifest is last, because a folder without it is not a dataset.
+        folder::write_file(&staging.path().join(Manifest::FILE), prepared.manifest.to_json()?.as_bytes())?;
+        staging.publish()
     }
 }

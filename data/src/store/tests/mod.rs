@@ -360,7 +360,7 @@ fn invalid_or_changed_parquet_object_is_refused() {
         server.put("n.parquet", bytes);
         let url = server.url("n.parquet");
         let (text, code) = failure_of(&server, NodeReader::open(&GraphSource::new(&url, &url)));
-        assert!(text.starts_with("/n.parquet: not a whole Parquet file"), "{text}");
+        assert!(text.starts_with("/n.parquet: not a complete Parquet file"), "{text}");
         assert_eq!(code, 3);
     }
     let file = wide(5000, 2, 4096);

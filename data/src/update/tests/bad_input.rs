@@ -46,7 +46,7 @@ fn removal_of_a_missing_edge_fails_or_is_counted() {
     assert_eq!(
         error.to_string(),
         format!(
-            "{}, column \"src\", row 0 (row group 0): there is no edge 39 → 38 to remove; set --missing ignore to pass over such rows",
+            "{}, column \"src\", row 0 (row group 0): there is no edge 39 → 38 to remove; use --missing ignore to skip such rows",
             remove[0].display()
         )
     );
@@ -63,7 +63,7 @@ fn removal_of_a_missing_edge_fails_or_is_counted() {
 fn row_refused_by_a_policy_is_named() {
     let (dir, out) = place(|source| source.self_loops = SelfLoops::Fail);
     let error = refused(&out, Batch { edges: rows(dir.path(), &[(3, 4), (1, 77)]), ..Batch::default() });
-    assert!(error.to_string().contains("column \"dst\", row 1 (row group 0): 77 is no node's id"), "{error}");
+    assert!(error.to_string().contains("column \"dst\", row 1 (row group 0): 77 is not the id of a node"), "{error}");
     let error = refused(&out, Batch { edges: rows(dir.path(), &[(5, 5)]), ..Batch::default() });
     assert!(error.to_string().contains("row 0 (row group 0): node 5 has an edge to itself"), "{error}");
 
@@ -85,7 +85,7 @@ fn duplicate_is_refused_by_the_policy_fail() {
     let out = dir.path().join("out");
     prepared(&source, vec![0, 1, 0, 1], &out, 2);
     let error = refused(&out, Batch { edges: rows(dir.path(), &[(2, 3), (1, 0)]), ..Batch::default() });
-    assert!(error.to_string().contains("row 1 (row group 0): the edge 1 → 0 stands already"), "{error}");
+    assert!(error.to_string().contains("row 1 (row group 0): the edge 1 → 0 is already in"), "{error}");
     let updated = in_place(&out, &[Batch { edges: rows(dir.path(), &[(2, 3)]), ..Batch::default() }]).unwrap();
     assert_eq!((updated.counts.edges_added, updated.edges), (2, 4));
 }
@@ -94,7 +94,7 @@ fn duplicate_is_refused_by_the_policy_fail() {
 fn invalid_new_node_is_named() {
     let (dir, out) = place(|_| {});
     let error = refused(&out, Batch { nodes: nodes(dir.path(), 38..42), ..Batch::default() });
-    assert!(error.to_string().contains("row 0 (row group 0): node 38 is in the dataset already"), "{error}");
+    assert!(error.to_string().contains("row 0 (row group 0): node 38 is already in the dataset"), "{error}");
     let new = nodes(dir.path(), 40..42);
     let error = refused(&out, Batch { nodes: [&new[..], &new].concat(), ..Batch::default() });
     assert!(error.to_string().contains("node id 40 was already used"), "{error}");
@@ -104,7 +104,7 @@ fn invalid_new_node_is_named() {
         Batch { nodes: new.clone(), ..Batch::default() },
     ];
     let error = in_place(&out, &batches).unwrap_err();
-    assert!(error.to_string().contains("40 is no node's id"), "{error}");
+    assert!(error.to_string().contains("40 is not the id of a node"), "{error}");
 
     let (_dir, out) = place(|source| source.normalize_features = Normalize::Standard);
     let error = refused(&out, Batch { nodes: new, ..Batch::default() });

@@ -1,4 +1,4 @@
-//! A dataset is there whole or not at all, whatever happens on the way.
+//! A dataset appears completely or not at all, also after crashes and a full disk.
 
 use std::process::Command;
 use std::sync::Mutex;
@@ -10,7 +10,7 @@ use crate::error::Fault;
 use crate::partitioner::{Assignment, Goal, GraphStream};
 use crate::testing::{IdStyle, power_law, reseal};
 
-/// Counts how often it is asked.
+/// Counts the calls of `assign`.
 #[derive(Default)]
 struct Counting(AtomicUsize);
 
@@ -34,7 +34,7 @@ impl Partitioner for Counting {
     }
 }
 
-/// The name of every file and folder below `dir`, sorted.
+/// Returns the sorted names of all files and folders in `dir`.
 fn listing(dir: &Path) -> Vec<String> {
     let mut names: Vec<_> =
         std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
@@ -43,7 +43,7 @@ fn listing(dir: &Path) -> Vec<String> {
 }
 
 #[test]
-fn what_is_current_is_not_prepared_again_and_what_is_stale_is() {
+fn only_stale_datasets_are_prepared_again() {
     let dir = tempfile::tempdir().unwrap();
     let mut source = power_law(50, 300, 4).dump(dir.path(), IdStyle::Dense).unwrap();
     let (partitioner, out) = (Counting::default(), dir.path().join("out"));
@@ -85,7 +85,7 @@ fn what_is_current_is_not_prepared_again_and_what_is_stale_is() {
 }
 
 #[test]
-fn a_flipped_bit_is_found() {
+fn flipped_bit_is_detected() {
     let dir = tempfile::tempdir().unwrap();
     let source = power_law(50, 300, 4).dump(dir.path(), IdStyle::Dense).unwrap();
     let dataset = prepared(&source, &dir.path().join("out"), 1).unwrap();
@@ -112,7 +112,7 @@ impl Progress for Bytes {
 }
 
 #[test]
-fn large_file_is_verified_once_and_damage_anywhere_in_it_is_found() {
+fn large_file_is_verified_once_and_damage_at_any_position_is_detected() {
     let dir = tempfile::tempdir().unwrap();
     // Features of more than two megabytes: several threads read them.
     let source = power_law(200_000, 200_000, 4).dump(dir.path(), IdStyle::Dense).unwrap();
@@ -135,9 +135,9 @@ fn large_file_is_verified_once_and_damage_anywhere_in_it_is_found() {
         std::fs::write(&file, bytes).unwrap();
         for error in [
             Dataset::open(dataset.dir()).unwrap().verify_files(&files, &Silent).unwrap_err(),
-            // Opened without having been verified ahead.
+            // Not verified before it is opened.
             Dataset::open(dataset.dir()).unwrap().features(0).unwrap_err(),
-            // Verified before the file was changed.
+            // Verified before the change.
             dataset.features(0).unwrap_err(),
         ] {
             assert!(error.to_string().contains("features.arrow: damaged: its checksum differs"), "byte {at}: {error}");
@@ -146,7 +146,7 @@ fn large_file_is_verified_once_and_damage_anywhere_in_it_is_found() {
 }
 
 #[test]
-fn manifest_of_older_version_opens_and_any_flipped_bit_of_this_one_is_found() {
+fn manifest_without_checksum_opens_and_any_flipped_bit_is_detected() {
     let dir = tempfile::tempdir().unwrap();
     let source = power_law(20, 30, 4).dump(dir.path(), IdStyle::Dense).unwrap();
     let out = prepared(&source, &dir.path().join("out"), 1).unwrap().dir().to_path_buf();
@@ -168,7 +168,7 @@ fn manifest_of_older_version_opens_and_any_flipped_bit_of_this_one_is_found() {
 }
 
 #[test]
-fn an_index_past_the_last_node_is_refused_when_opened() {
+fn index_beyond_the_last_node_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let source = power_law(50, 300, 4).dump(dir.path(), IdStyle::Dense).unwrap();
     let dataset = prepared(&source, &dir.path().join("out"), 1).unwrap();
@@ -180,14 +180,14 @@ fn an_index_past_the_last_node_is_refused_when_opened() {
     std::fs::write(&file, bytes).unwrap();
     let error = dataset.topology(0).unwrap_err().to_string();
     assert!(error.contains("topology.arrow: damaged: its checksum differs"), "{error}");
-    // As if it had been written so.
+    // With a valid checksum, the check of values finds it.
     reseal(dataset.dir()).unwrap();
     let error = Dataset::open(dataset.dir()).unwrap().topology(0).unwrap_err().to_string();
     assert!(error.contains("an edge comes from node 50, but there are 50 nodes"), "{error}");
 }
 
 #[test]
-fn folders_of_others_are_left_alone() {
+fn folders_with_other_content_are_not_changed() {
     let dir = tempfile::tempdir().unwrap();
     let source = power_law(20, 30, 4).dump(dir.path(), IdStyle::Dense).unwrap();
     let out = dir.path().join("out");
@@ -195,12 +195,12 @@ fn folders_of_others_are_left_alone() {
         std::fs::create_dir(&out).unwrap();
         std::fs::write(out.join(content), "{\"mine\": true}").unwrap();
         let error = prepared(&source, &out, 1).unwrap_err();
-        assert!(error.to_string().contains("exists and is not a prepared dataset; it is left alone"), "{error}");
+        assert!(error.to_string().contains("exists and is not a prepared dataset; choose another folder"), "{error}");
         assert_eq!(listing(&out), [content]);
         assert!(matches!(Dataset::open(&out), Err(Error::NotADataset { .. })));
         std::fs::remove_dir_all(&out).unwrap();
     }
-    // An empty one is taken; one of another version is prepared again.
+    // An empty folder is used; a dataset of another version is prepared again.
     std::fs::create_dir(&out).unwrap();
     prepared(&source, &out, 1).unwrap();
     let manifest = out.join(Manifest::FILE);
@@ -213,7 +213,7 @@ fn folders_of_others_are_left_alone() {
 }
 
 #[test]
-fn estimates_hold() {
+fn estimates_bound_the_dataset() {
     let dir = tempfile::tempdir().unwrap();
     let plain = power_law(500, 9000, 6).dump(dir.path(), IdStyle::Dense).unwrap();
     for (undirected, self_loops) in [(false, SelfLoops::Keep), (true, SelfLoops::Add)] {
@@ -227,13 +227,13 @@ fn estimates_hold() {
             part.topology.bytes + part.node_columns.bytes + part.features.map_or(0, |file| file.bytes)
         };
         let disk: u64 = manifest.partitions.iter().map(bytes).sum();
-        // Headers, at most two kibibytes a file, are not counted.
+        // Headers, at most two kibibytes per file, are not counted.
         assert!(disk <= estimate.disk + 9 * 2048, "{disk} bytes, {} expected", estimate.disk);
     }
 }
 
 #[test]
-fn dates_are_times() {
+fn dates_and_timestamps_are_times() {
     use arrow::array::{ArrayRef, Date32Array, TimestampMillisecondArray};
     let dir = tempfile::tempdir().unwrap();
     let mut source = power_law(3, 0, 6).dump(dir.path(), IdStyle::Dense).unwrap();
@@ -252,7 +252,7 @@ fn dates_are_times() {
 }
 
 #[test]
-fn one_prepares_and_the_others_find_it_done() {
+fn concurrent_preparations_run_once() {
     let dir = tempfile::tempdir().unwrap();
     let source = power_law(300, 5000, 6).dump(dir.path(), IdStyle::Dense).unwrap();
     let (partitioner, settings) = (Counting::default(), settings(&dir.path().join("out"), 2));
@@ -269,15 +269,15 @@ fn one_prepares_and_the_others_find_it_done() {
     assert!(manifests.into_inner().unwrap().windows(2).all(|pair| pair[0] == pair[1]));
 }
 
-/// Runs test `name` of this binary in a process of its own, with `key` set to `value`.
-fn again(name: &str, key: &str, value: &Path) -> Command {
+/// Returns a command that runs test `name` of this binary in another process, with `key` set to `value`.
+fn in_child(name: &str, key: &str, value: &Path) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", name, "--nocapture", "--test-threads=1"]).env(key, value);
     command
 }
 
 #[test]
-fn a_killed_process_leaves_nothing_that_passes_for_a_dataset() {
+fn killed_preparation_leaves_no_dataset() {
     const KEY: &str = "GNNFLOW_TEST_KILLED";
     let dump = |dir: &Path| power_law(2000, 60_000, 7).dump(dir, IdStyle::Text).unwrap();
     if let Some(dir) = std::env::var_os(KEY) {
@@ -288,11 +288,11 @@ fn a_killed_process_leaves_nothing_that_passes_for_a_dataset() {
         prepare(&source, &Modulo, &settings, &Silent).unwrap();
         return;
     }
-    let name = "prepare::tests::whole_or_not::a_killed_process_leaves_nothing_that_passes_for_a_dataset";
+    let name = "prepare::tests::crash_safety::killed_preparation_leaves_no_dataset";
     let mut half = 0;
     for milliseconds in [0, 2, 5, 10, 20, 40, 80] {
         let dir = tempfile::tempdir().unwrap();
-        let mut child = again(name, KEY, dir.path()).stdout(std::process::Stdio::null()).spawn().unwrap();
+        let mut child = in_child(name, KEY, dir.path()).stdout(std::process::Stdio::null()).spawn().unwrap();
         while !dir.path().join("ready").exists() && child.try_wait().unwrap().is_none() {
             std::thread::sleep(std::time::Duration::from_millis(1));
         }
@@ -305,7 +305,7 @@ fn a_killed_process_leaves_nothing_that_passes_for_a_dataset() {
             Ok(dataset) => dataset.verify(&Silent).unwrap(),
             Err(error) => assert!(matches!(error, Error::Missing { .. }), "{error}"),
         }
-        // The next one cleans up and does it.
+        // The next preparation removes its files and succeeds.
         let source = dump(dir.path());
         prepared(&source, &out, 3).unwrap().verify(&Silent).unwrap();
         assert_eq!(listing(dir.path()), ["edges", "nodes", "out", "out.lock", "ready"]);
@@ -314,11 +314,11 @@ fn a_killed_process_leaves_nothing_that_passes_for_a_dataset() {
 }
 
 #[test]
-fn a_full_disk_is_said_and_leaves_nothing() {
+fn full_disk_is_reported_and_leaves_no_files() {
     const KEY: &str = "GNNFLOW_TEST_FULL_DISK";
     if let Some(dir) = std::env::var_os(KEY) {
         let (disk, dump) = (Path::new(&dir).join("disk"), tempfile::tempdir().unwrap());
-        // The datasets take some 150 KB, their buckets 500 KB; the disk has 200.
+        // The datasets take about 150 KB and their buckets 500 KB; the disk has 200 KB.
         let source = power_law(1000, 60_000, 8).dump(dump.path(), IdStyle::Dense).unwrap();
         for memory in [6 << 10, 1 << 30] {
             let settings = PrepareSettings { memory, ..settings(&disk.join("out"), 2) };
@@ -332,9 +332,9 @@ fn a_full_disk_is_said_and_leaves_nothing() {
     }
     let dir = tempfile::tempdir().unwrap();
     std::fs::create_dir(dir.path().join("disk")).unwrap();
-    let name = "prepare::tests::whole_or_not::a_full_disk_is_said_and_leaves_nothing";
+    let name = "prepare::tests::crash_safety::full_disk_is_reported_and_leaves_no_files";
     let script = "mount -t tmpfs -o size=200k tmpfs \"$DISK/disk\" || exit 77; exec \"$0\" \"$@\"";
-    let plain = again(name, KEY, dir.path());
+    let plain = in_child(name, KEY, dir.path());
     let mut command = Command::new("unshare");
     command.args(["-r", "-m", "sh", "-c", script]).arg(plain.get_program()).args(plain.get_args());
     let output = command.env(KEY, dir.path()).env("DISK", dir.path()).output();

@@ -1,14 +1,14 @@
-//! Which nodes are left: one bit a node.
+//! A set of nodes: one bit per node.
 
-/// A set of node indexes, full at first.
+/// A set of node indexes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::prepare) struct Alive {
+pub(in crate::prepare) struct NodeSet {
     words: Vec<u64>,
     nodes: u32,
 }
 
-impl Alive {
-    /// All of so many nodes.
+impl NodeSet {
+    /// Creates the set of nodes `0..nodes`.
     pub(in crate::prepare) fn all(nodes: usize) -> Self {
         let mut words = vec![u64::MAX; nodes.div_ceil(64)];
         if let Some(last) = words.last_mut().filter(|_| !nodes.is_multiple_of(64)) {
@@ -17,7 +17,7 @@ impl Alive {
         Self { words, nodes: nodes as u32 }
     }
 
-    /// From the bytes that [`Alive::bytes`] gave.
+    /// Creates a set from the bytes of [`NodeSet::bytes`]; `None` if their number is wrong.
     pub(in crate::prepare) fn from_bytes(bytes: &[u8], nodes: usize) -> Option<Self> {
         let words: Vec<u64> = crate::group::collect(bytes);
         (words.len() == nodes.div_ceil(64)).then_some(Self { words, nodes: nodes as u32 })
@@ -32,15 +32,15 @@ impl Alive {
         self.words[node as usize / 64] >> (node % 64) & 1 == 1
     }
 
-    /// Removes a node; whether it was there.
+    /// Removes a node. Returns whether it was in the set.
     #[inline]
     pub(in crate::prepare) fn remove(&mut self, node: u32) -> bool {
-        let there = self.contains(node);
+        let present = self.contains(node);
         self.words[node as usize / 64] &= !(1 << (node % 64));
-        there
+        present
     }
 
-    /// Keeps those of its nodes that `keep` wants.
+    /// Removes the nodes for which `keep` is false.
     pub(in crate::prepare) fn retain(&mut self, keep: impl Fn(u32) -> bool) {
         for node in 0..self.nodes {
             if self.contains(node) && !keep(node) {
@@ -49,12 +49,12 @@ impl Alive {
         }
     }
 
-    /// Number of nodes that are left.
+    /// Number of nodes in the set.
     pub(in crate::prepare) fn count(&self) -> u64 {
         self.words.iter().map(|word| u64::from(word.count_ones())).sum()
     }
 
-    /// Those that are left, ascending.
+    /// Returns the nodes in the set, ascending.
     pub(in crate::prepare) fn iter(&self) -> impl Iterator<Item = u32> + '_ {
         (0..self.nodes).filter(|&node| self.contains(node))
     }
@@ -65,18 +65,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_a_set() {
+    fn set_equals_filtered_range() {
         for nodes in [0, 1, 63, 64, 65, 200] {
-            let mut alive = Alive::all(nodes);
-            assert_eq!(alive.count(), nodes as u64);
-            alive.retain(|node| node % 3 != 0);
+            let mut set = NodeSet::all(nodes);
+            assert_eq!(set.count(), nodes as u64);
+            set.retain(|node| node % 3 != 0);
             let expected: Vec<u32> = (0..nodes as u32).filter(|node| node % 3 != 0).collect();
-            assert_eq!(alive.iter().collect::<Vec<_>>(), expected);
+            assert_eq!(set.iter().collect::<Vec<_>>(), expected);
             if nodes > 1 {
-                assert!(alive.remove(1) && !alive.remove(1));
+                assert!(set.remove(1) && !set.remove(1));
             }
-            assert_eq!(Alive::from_bytes(alive.bytes(), nodes), Some(alive.clone()));
-            assert_eq!(Alive::from_bytes(&[0; 8], nodes).is_some(), (1..=64).contains(&nodes));
+            assert_eq!(NodeSet::from_bytes(set.bytes(), nodes), Some(set.clone()));
+            assert_eq!(NodeSet::from_bytes(&[0; 8], nodes).is_some(), (1..=64).contains(&nodes));
         }
     }
 }
