@@ -183,7 +183,7 @@ pub(crate) fn check(schema: &Json, node: &Node, path: &str, problems: &mut Vec<P
             let (least, most) = (schema["minItems"].as_u64(), schema["maxItems"].as_u64());
             let found = items.len() as u64;
             if least == most && least.is_some_and(|n| n != found) {
-                report(format!("expected a list of {}, found one of {found}", least.unwrap_or(0)));
+                report(format!("expected a list of {} values, found {found}", least.unwrap_or(0)));
             } else if least.is_some_and(|n| found < n) {
                 report("expected a list that is not empty".into());
             }

@@ -305,7 +305,7 @@ impl Config {
             return Ok(());
         }
         let message =
-            format!("more processes ({processes}) than partitions ({parts}); give every process at least one");
+            format!("more processes ({processes}) than partitions ({parts}); use at most one process per partition");
         Err(self.problem("partition.parts", message))
     }
 }
@@ -333,7 +333,11 @@ fn apply_sets(root: &mut Node, sets: &[String]) -> Vec<Problem> {
         let put = root.set(&path, node);
         check::expand(reference::schema(), root);
         if let Err(part) = put {
-            problems.push(Problem::new(Place::Set(key.into()), key, format!("`{part}` is no table")));
+            problems.push(Problem::new(
+                Place::Set(key.into()),
+                key,
+                format!("`{part}` is not a table; set it as a whole"),
+            ));
         }
     }
     problems

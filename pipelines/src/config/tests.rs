@@ -106,7 +106,7 @@ fn messages_name_line_key_and_what_is_wrong() {
         (
             "parts = 2",
             "parts = 2\nworkers = 3",
-            "/graphs/p.toml:12: partition.workers: only `parts = \"auto\"` has it; remove this key",
+            "/graphs/p.toml:12: partition.workers: has no effect without `parts = \"auto\"`; remove this key",
         ),
         (
             "parts = 2",
@@ -146,7 +146,7 @@ fn messages_name_line_key_and_what_is_wrong() {
         (
             "kind = \"gcn\"",
             "kind = \"gat\"\nheads = 7",
-            "/graphs/p.toml:14: model.heads: 7 heads do not divide hidden = 64",
+            "/graphs/p.toml:14: model.heads: 7 heads do not divide `hidden` = 64; change one of them",
         ),
         (
             "evaluate_every = 1",
@@ -156,7 +156,7 @@ fn messages_name_line_key_and_what_is_wrong() {
         (
             "schedule = \"mini-batch\"",
             "schedule = { kind = \"auto\", candidates = [\"full-graph\", { kind = \"tensor-parallel\", pipelined = false }] }",
-            "/graphs/p.toml:19: train.schedule: no schedule can do this: not \"full-graph\": train.batch: `full-graph` has no batches: each step is over the whole graph; remove this key; not \"tensor-parallel\": train.batch: `tensor-parallel` has no batches: each step is over the whole graph; remove this key",
+            "/graphs/p.toml:19: train.schedule: no candidate supports this pipeline: not \"full-graph\": train.batch: `full-graph` has no batches: each step is over the whole graph; remove this key; not \"tensor-parallel\": train.batch: `tensor-parallel` has no batches: each step is over the whole graph; remove this key",
         ),
         (
             "schedule = \"mini-batch\"",
@@ -211,7 +211,7 @@ fn messages_name_line_key_and_what_is_wrong() {
         (
             "method = \"random\"",
             "method = \"file\"",
-            "/graphs/p.toml:10: partition.method: `file` is missing; give the table of parts",
+            "/graphs/p.toml:10: partition.method: `partition.file` is missing; name the table of parts there",
         ),
         (
             "method = \"random\"",
@@ -231,7 +231,7 @@ fn messages_name_line_key_and_what_is_wrong() {
         (
             "[graph]",
             "[graph]\nfeature_dtype = [\"f32\", \"f16\"]",
-            "/graphs/p.toml:3: graph.feature_dtype: 2 types for 1 feature columns (`columns.features`): use one for all, or a list of one for each",
+            "/graphs/p.toml:3: graph.feature_dtype: 2 types for 1 feature columns (`columns.features`); use one type, or one for each column",
         ),
         ("lr = 0.01", "lr = nan", "/graphs/p.toml:23: train.optimizer.lr: expected a finite number, found NaN"),
         ("seed = 1", "seed = -1", "/graphs/p.toml:25: train.seed: must be at least 0, but is -1"),
@@ -240,11 +240,11 @@ fn messages_name_line_key_and_what_is_wrong() {
             "momentum = 0.9",
             "/graphs/p.toml:23: train.optimizer.momentum: unknown key of `adam`; only `sgd` has it",
         ),
-        ("nodes = \"data/nodes.parquet\"", "", "/graphs/p.toml:4: graph.edges: `nodes` is missing beside it"),
+        ("nodes = \"data/nodes.parquet\"", "", "/graphs/p.toml:4: graph.edges: `nodes` is missing; give both"),
         (
             "[graph]",
             "[graph]\ndataset = \"d\"",
-            "/graphs/p.toml:3: graph.dataset: another source beside it: give either `nodes` and `edges`, or `generate`, or `dataset`",
+            "/graphs/p.toml:3: graph.dataset: the graph has two sources; give either `nodes` and `edges`, or `generate`, or `dataset`",
         ),
     ] {
         let found = lines(&with(line, instead), &[]);
@@ -279,7 +279,7 @@ fn sets_come_before_checks_and_name_themselves() {
     assert_eq!((train.epochs, train.fanouts), (3, Some(vec![Fanout::Each(10), Fanout::Each(5)])));
     assert_eq!(lines(WHOLE, &["train.epoch=3"]), ["--set train.epoch: unknown key; did you mean \"epochs\"?"]);
     assert_eq!(lines(WHOLE, &["epochs"]), ["--set epochs: expected KEY=VALUE, as in train.epochs=5"]);
-    assert_eq!(lines(WHOLE, &["name.x=1"]), ["--set name.x: `name` is no table"]);
+    assert_eq!(lines(WHOLE, &["name.x=1"]), ["--set name.x: `name` is not a table; set it as a whole"]);
     assert_eq!(
         lines(WHOLE, &["train.fanouts=[1]"]),
         ["--set train.fanouts: 1 fanouts for 2 layers; give one per layer"]
@@ -450,7 +450,7 @@ fn samplers_of_subgraphs_have_keys_of_their_own() {
     one(
         sage,
         "sampler = { kind = 'cluster', clusters = 4, clusters_per_batch = 5 }",
-        &["train.sampler.clusters_per_batch: 5 of 4 clusters"],
+        &["train.sampler.clusters_per_batch: a batch cannot have 5 of 4 clusters"],
     );
     one(sage, "sampler.clusters = 4", &["train.sampler.clusters: unknown key of `uniform`; only `cluster` has it"]);
     one(
@@ -550,7 +550,7 @@ fn options_of_a_schedule_that_need_each_other_say_so() {
     let text = "[graph]\nnodes = 'n'\nedges = 'e'\n[model]\n[train]\nschedule = ";
     for (schedule, expected) in [
         ("{ kind = 'full-graph', staleness = 1 }", "train.schedule.staleness: only `mode = \"async\"` has stale rows"),
-        ("{ cache_policy = 'degree' }", "train.schedule.cache_policy: nothing is cached; give `cache` its size"),
+        ("{ cache_policy = 'degree' }", "train.schedule.cache_policy: has no effect without `cache`; give its size"),
         (
             "{ kind = 'full-graph', edges_per_epoch = 9 }",
             "train.schedule.edges_per_epoch: `node-classification` learns from all training nodes",

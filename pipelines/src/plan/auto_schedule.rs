@@ -67,7 +67,8 @@ impl AutoSchedule {
         let able = candidates.iter().filter(|candidate| candidate.refused.is_none());
         let Some(best) = able.min_by(|a, b| a.seconds().total_cmp(&b.seconds())).cloned() else {
             let reasons: Vec<String> = candidates.iter().map(why_not).collect();
-            return Err(config.problem("train.schedule", format!("no schedule can do this: {}", reasons.join("; "))));
+            let message = format!("no candidate supports this pipeline: {}", reasons.join("; "));
+            return Err(config.problem("train.schedule", message));
         };
         let nodes = graph.nodes.max(1) as f64;
         let parts = graph.parts.len().max(1) as f64;
@@ -343,7 +344,7 @@ mod tests {
         assert!(error.contains("train.fanouts") && error.contains("samples nothing"), "{error}");
         let error =
             config(SAGE, "schedule.candidates = ['full-graph', { kind = 'full-graph', intervals = 2 }]").unwrap_err();
-        assert!(error.to_string().contains("train.schedule.candidates[1]: `full-graph` is there twice"), "{error}");
+        assert!(error.to_string().contains("train.schedule.candidates[1]: `full-graph` is listed twice"), "{error}");
         let error = config(SAGE, "sampler = 'nope'").unwrap_err().to_string();
         assert!(error.contains("train.sampler: expected one of"), "{error}");
     }
