@@ -67,7 +67,7 @@ pub(crate) fn of_schedules(
         let config = config.with_schedule(candidate.clone().into());
         let mut found = problems(&config, root, &format!("train.schedule.candidates[{i}]"), registered);
         let edges = |train: &&super::Train| train.is_whole_graph() && train.learns_edges();
-        if config.train.as_ref().filter(edges).is_some_and(|train| train.asks_to_exclude_targets().is_none()) {
+        if config.train.as_ref().filter(edges).is_some_and(|train| train.exclude_training_targets().is_none()) {
             // The default differs between mini-batch and full-graph training, so the choice would change the results.
             let message = "by default, mini-batch training hides the target edges and full-graph training does not; set \
                            `exclude_training_targets = false` to allow both";
