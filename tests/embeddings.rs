@@ -121,7 +121,7 @@ fn a_run_goes_on_with_another_number_of_processes() {
     let fix = "set model.embedding.dim = 8";
     refused(
         &["--set", "model.embedding.dim=9"],
-        &["last.safetensors: has learnt rows of 8 numbers", "of 9 numbers", fix],
+        &["last.safetensors: has learned rows of 8 numbers", "of 9 numbers", fix],
     );
     refused(&["--set", "model.embedding.optimizer.kind=sgd"], &["another pipeline"]);
     let mut shards = std::fs::read_dir(place.path("run/checkpoints")).unwrap().map(|entry| entry.unwrap().path());
@@ -130,7 +130,7 @@ fn a_run_goes_on_with_another_number_of_processes() {
     std::fs::write(&shard, &bytes[..bytes.len() / 2]).unwrap();
     refused(&[], &["e6-p00003.safetensors: is damaged"]);
     std::fs::remove_file(&shard).unwrap();
-    refused(&["--processes", "2"], &["e6-p00003.safetensors: is not there"]);
+    refused(&["--processes", "2"], &["e6-p00003.safetensors: is missing"]);
 }
 
 #[test]
