@@ -163,9 +163,9 @@ fn asynchronous_rows_are_never_staler_than_the_bound() {
     }
     // Without a window of its own, a run has as many steps under way as the bound allows to matter.
     let plan = place.succeed(&["run", "p.toml", "--dry-run", "--set", NONE]);
-    assert!(plan.contains("4 steps under way"), "{plan}");
+    assert!(plan.contains("4 steps in flight"), "{plan}");
     assert!(
-        plan.contains("learnt by adam, async, rows up to 3 steps behind: results differ from run to run"),
+        plan.contains("learned by adam, async, rows up to 3 steps behind: results differ from run to run"),
         "{plan}"
     );
 }
