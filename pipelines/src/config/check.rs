@@ -22,7 +22,6 @@ impl<'a> Choice<'a> {
         Some(Self { kinds, open: schema["x-open"] == true })
     }
 
-    /// Returns the schema of a kind's table.
     pub(crate) fn table(&self, word: &str) -> Option<&'a Json> {
         self.kinds.iter().find(|(kind, _)| *kind == word).map(|(_, table)| *table)
     }
@@ -42,7 +41,6 @@ impl<'a> Choice<'a> {
         format!("one of {}{}", quoted.join(", "), if self.open { ", or a registered name" } else { "" })
     }
 
-    /// Appends the problems of the table `entries`.
     fn check(&self, entries: &[Entry], node: &Node, path: &str, problems: &mut Vec<Problem>) {
         let kind = entries.iter().find(|entry| entry.key == "kind");
         let word = match kind.map(|entry| &entry.node.value) {

@@ -94,7 +94,6 @@ section! {
 /// The file that a [`Config`] was read from.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Source {
-    /// The path as given by the user.
     file: PathBuf,
     /// The position of each key in the file or in a `--set`.
     places: BTreeMap<String, Place>,

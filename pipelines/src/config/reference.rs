@@ -104,7 +104,6 @@ pub(crate) fn short(schema: &Json, value: &Json) -> Json {
     if entries.iter().all(is_default) { word.into() } else { value.clone() }
 }
 
-/// Prints a value of a schema as TOML.
 fn toml(value: &Json) -> String {
     match value {
         Json::Object(entries) => {

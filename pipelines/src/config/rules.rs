@@ -39,7 +39,6 @@ impl Report<'_> {
         }
     }
 
-    /// Returns the path of an option of the schedule.
     fn option(&self, key: &str) -> String {
         format!("{}.{key}", self.schedule)
     }

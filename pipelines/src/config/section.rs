@@ -110,7 +110,7 @@ macro_rules! choice {
     };
 }
 
-/// Returns the schema of one kind of a choice: the keys of its section, and its word.
+/// Returns the schema of one kind of a choice: its word, and the keys of its section.
 pub(crate) fn kind(word: &str, doc: &str, mut keys: Json) -> Json {
     let doc: Vec<&str> = doc.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
     keys["description"] = doc.join(" ").into();

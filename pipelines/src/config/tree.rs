@@ -74,7 +74,6 @@ impl Node {
         entry.node.set(rest, node).map_err(|inner| if inner == rest[0] { key.into() } else { inner })
     }
 
-    /// Removes the entry at a dotted path from the document.
     pub(crate) fn remove(&mut self, path: &str) -> Option<Entry> {
         let (key, rest) = path.split_once('.').map_or((path, None), |(key, rest)| (key, Some(rest)));
         let Value::Table(entries) = &mut self.value else { return None };

@@ -183,7 +183,6 @@ impl FeatureStore {
         Ok(Arc::new(Self { offsets: job.dataset.book().offsets().to_vec(), parts, reads_ahead }))
     }
 
-    /// Returns the number of the partition that owns `node`.
     fn owner(&self, node: u32) -> usize {
         match self.offsets.len() {
             2 => 0,
@@ -209,7 +208,6 @@ impl FeatureStore {
     }
 }
 
-/// Returns whether every worker has the topology of all partitions.
 fn replicates_topology(config: &Config) -> bool {
     let by_columns = config.train.as_ref().is_some_and(|train| train.schedule.is_tensor_parallel());
     by_columns || config.partition.topology == config::Topology::Replicated

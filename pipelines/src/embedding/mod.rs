@@ -58,12 +58,10 @@ impl NodeEmbeddings {
         Ok(Self { config: config.clone(), table, best, rate, moved: AtomicU64::new(0) })
     }
 
-    /// Returns `[model.embedding]`.
     pub(crate) fn config(&self) -> &config::Embedding {
         &self.config
     }
 
-    /// Returns the width of a row.
     pub(crate) fn dim(&self) -> usize {
         self.table.width()
     }
@@ -87,7 +85,6 @@ impl NodeEmbeddings {
         self.table.reserved() + self.best.reserved()
     }
 
-    /// Sets the learning rate of later updates.
     pub(crate) fn set_learning_rate(&self, rate: f64) {
         self.rate.store(rate.to_bits(), Ordering::Relaxed);
     }

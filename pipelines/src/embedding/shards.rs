@@ -6,6 +6,7 @@
 //! afterwards. A shard's checksum is verified before its rows are read. Shards do not depend on the number of processes. A
 //! process that resumes needs the shards of its partitions.
 
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use memmap2::Mmap;
@@ -47,7 +48,7 @@ impl NodeEmbeddings {
     pub(crate) fn save(
         &self,
         folder: &Path,
-        parts: std::ops::Range<usize>,
+        parts: Range<usize>,
         generation: Generation,
         with_best: bool,
         model: &str,
@@ -82,7 +83,7 @@ impl NodeEmbeddings {
     pub(crate) fn load(
         &self,
         folder: &Path,
-        parts: std::ops::Range<usize>,
+        parts: Range<usize>,
         generation: Generation,
         model: &str,
     ) -> Result<(), Error> {
@@ -109,11 +110,7 @@ impl NodeEmbeddings {
 }
 
 /// Removes the shards of the partitions `parts` (`None`: of all) in `folder`, except those of `keep`.
-pub(crate) fn remove_shards(
-    folder: &Path,
-    keep: Option<Generation>,
-    parts: Option<std::ops::Range<usize>>,
-) -> Result<(), Error> {
+pub(crate) fn remove_shards(folder: &Path, keep: Option<Generation>, parts: Option<Range<usize>>) -> Result<(), Error> {
     let entries = match std::fs::read_dir(folder) {
         Ok(entries) => entries,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),

@@ -169,7 +169,6 @@ fn failed(path: &Path, error: parquet::errors::ParquetError) -> Error {
     Error::Io { action: "write", path: path.to_owned(), source }
 }
 
-/// Returns the column of the user's ids.
 fn ids(context: &WorkerContext, part: usize, nodes: std::ops::Range<usize>) -> ArrayRef {
     match context.parts.get(part).nodes.ids() {
         IdColumn::Int(ids) => Arc::new(Int64Array::from(ids[nodes].to_vec())),

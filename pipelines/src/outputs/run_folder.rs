@@ -52,7 +52,6 @@ impl RunFolder {
         Ok(Self { dir: dir.to_owned(), metrics })
     }
 
-    /// Returns the path of a file in the folder.
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.dir.join(name)
     }
@@ -73,7 +72,6 @@ fn line(record: &EpochRecord) -> String {
     serde_json::to_string(record).expect("all keys of a record are strings") + "\n"
 }
 
-/// Returns the folder of a run's checkpoints.
 pub(crate) fn checkpoints(dir: &Path) -> PathBuf {
     dir.join("checkpoints")
 }

@@ -44,7 +44,6 @@ const MAX_STEPS: u64 = 4;
 /// The schedule whose epochs have several steps.
 const BATCHES: &str = "mini-batch";
 
-/// Returns the schedules that `auto` may choose.
 fn allowed(config: &Config) -> Vec<AutoCandidate> {
     match config.train.as_ref().map(|train| &train.schedule) {
         Some(Schedule::Auto(auto)) => auto.candidates.clone(),
@@ -129,7 +128,6 @@ fn refusal(candidate: &Candidate) -> String {
     format!("not \"{}\": {}", candidate.schedule, candidate.refused.as_deref().unwrap_or_default())
 }
 
-/// Formats a time with its unit.
 pub(super) fn seconds(seconds: f64) -> String {
     match seconds {
         s if s >= 100.0 => format!("{s:.0} s"),

@@ -47,7 +47,6 @@ pub(super) struct Batch {
 }
 
 impl Batch {
-    /// Returns the largest batch that `train` draws for `model`.
     pub(super) fn of(train: &Train, model: &Model, graph: &Sizes) -> Self {
         if train.draws_subgraphs() && model.uses_edges() {
             Self::subgraph(train, graph)

@@ -35,7 +35,6 @@ impl LearnedRows {
     }
 }
 
-/// Returns `[model.embedding]`.
 pub(super) fn of(config: &Config) -> Option<&Embedding> {
     config.model.as_ref()?.embedding.as_ref()
 }

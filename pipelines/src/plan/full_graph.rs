@@ -186,7 +186,6 @@ impl FullGraphPlan {
         cut.min().filter(|&width| self.by_columns && width < processes)
     }
 
-    /// Returns the rounds of messages of an epoch.
     pub(super) fn rounds(&self, processes: usize) -> u64 {
         if processes == 1 { 0 } else { self.program.rounds() }
     }
@@ -269,7 +268,6 @@ impl FullGraphPlan {
         }
     }
 
-    /// Returns the bytes of a process's tables.
     pub(super) fn tables(&self, graph: &Sizes, parts: &std::ops::Range<usize>, processes: usize) -> u64 {
         let of = |of: fn(&super::PartSize) -> u64| graph.parts[parts.clone()].iter().map(of).sum::<u64>();
         let (own, train) = (of(|part| part.nodes), of(|part| part.train));

@@ -1,4 +1,4 @@
-//! The layers of a model and their numbers of parameters.
+//! The layers of a model, with their numbers of parameters.
 
 use crate::config::{Aggregator, JumpingKnowledge, Model, Norm};
 use serde::Serialize;
@@ -26,9 +26,7 @@ pub struct Layer {
 /// - `sgc`: i·o + o in the last layer. `appnp`: those of its perceptron, in the first layer.
 /// - A residual between unequal widths: i·o more; a layer norm: 2·o; a batch norm with running statistics: 4·o + 1.
 /// - A decoupled `gat`: those of its perceptron without the last bias, and 2·h·o for the attention of h heads, in the first
-///   layer; o in the last.
-///
-/// Jumping knowledge adds a layer.
+///   layer; o in the last. Jumping knowledge adds a layer.
 pub fn layers(
     model: &Model,
     features: usize,

@@ -38,7 +38,6 @@ pub(super) struct Pairs {
     maps: u64,
 }
 
-/// Returns the decoder of the model.
 pub(super) fn decoder(train: &Train, graph: &Sizes) -> Decoder {
     match train.task {
         Task::EdgeClassification => Decoder::Pairs {
@@ -99,7 +98,6 @@ impl Pairs {
         graph.parts.iter().map(|part| self.edges(part.edges)).sum()
     }
 
-    /// Returns the chunks of an epoch.
     pub(super) fn chunks(&self, graph: &Sizes) -> u32 {
         let chunks = graph.parts.iter().map(|part| self.edges(part.edges).div_ceil(self.batch)).max();
         chunks.unwrap_or(0).try_into().unwrap_or(u32::MAX)
@@ -156,7 +154,6 @@ impl Pairs {
         4 * own * self.width
     }
 
-    /// Returns the edges of the largest chunk of these partitions.
     fn largest(&self, graph: &Sizes, parts: &Range<usize>) -> u64 {
         let most = graph.parts[parts.clone()].iter().map(|part| self.edges(part.edges)).max();
         most.unwrap_or(0).min(self.batch)

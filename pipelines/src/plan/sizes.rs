@@ -6,7 +6,7 @@ use gnnflow_data::Manifest;
 use gnnflow_data::prepare::{PrepareSettings, estimate};
 use serde::Serialize;
 
-/// The size of the graph, as far as it is known.
+/// The size of the graph.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Sizes {
     /// Whether the dataset is prepared. All numbers are exact then.
@@ -76,7 +76,7 @@ impl Sizes {
                 let (nodes, rows) = generator.size();
                 let train = (nodes as f64 * generate.split.first().copied().unwrap_or(0.0)).ceil() as u64;
                 let edges = if config.graph.undirected || config.graph.reverse_edges { 2 * rows } else { rows };
-                Ok(Self::estimated(config, nodes, edges, generator.features(), Some(generator.classes()), Some(train)))
+                Ok(Self::bound(config, nodes, edges, generator.features(), Some(generator.classes()), Some(train)))
             }
             None => Self::from_footers(config),
         }
@@ -120,20 +120,14 @@ impl Sizes {
             (config.dataset_folder().to_owned(), config.partition.memory.0, config.partition.seed);
         let found = estimate(&source, &PrepareSettings { memory, seed, ..PrepareSettings::new(out, parts) })?;
         let train = source.split_fractions.map(|fractions| (found.nodes as f64 * fractions[0]).ceil() as u64);
-        let mut sizes = Self::estimated(
-            config,
-            found.nodes,
-            found.edges,
-            found.feature_dim,
-            source.num_classes.map(u64::from),
-            train,
-        );
+        let mut sizes =
+            Self::bound(config, found.nodes, found.edges, found.feature_dim, source.num_classes.map(u64::from), train);
         (sizes.prepare_bytes, sizes.disk_bytes) = (found.memory, found.disk + found.scratch);
         Ok(sizes)
     }
 
-    /// Returns the size before preparation, with partitions of equal size, as by `random` and `range`.
-    fn estimated(
+    /// Returns an upper bound of the size before preparation, with partitions of equal size, as by `random` and `range`.
+    fn bound(
         config: &Config,
         nodes: u64,
         edges: u64,

@@ -1,4 +1,4 @@
-//! The plan as text.
+//! The text of the plan.
 
 use super::auto_schedule::seconds;
 use super::{LearnedRows, Plan};

@@ -45,22 +45,22 @@ pub struct Training {
 
 impl Training {
     /// Returns the work of an epoch of full-graph training, which is one step.
-    pub(super) fn of_full_graph(
+    pub(super) fn full_graph(
         config: &Config,
         graph: &Sizes,
-        whole: &FullGraphPlan,
+        plan: &FullGraphPlan,
         placement: Placement,
     ) -> Option<Self> {
         let (train, w) = (config.train.as_ref()?, placement.workers() as u64);
         let hosted: Vec<Range<usize>> = (0..placement.workers()).map(|worker| placement.parts_of(worker)).collect();
-        let rows = whole.bytes(graph, &hosted);
-        let gradients = 4 * whole.parameters * (graph.parts.len() as u64 * (w - 1) / w + w - 1);
-        let (rounds, bytes) = (whole.rounds(placement.workers()), rows + gradients);
+        let rows = plan.bytes(graph, &hosted);
+        let gradients = 4 * plan.parameters * (graph.parts.len() as u64 * (w - 1) / w + w - 1);
+        let (rounds, bytes) = (plan.rounds(placement.workers()), rows + gradients);
         Some(Self {
             epochs: train.epochs,
             steps_per_epoch: 1,
             exact: graph.train.is_some(),
-            seeds: whole.pairs.as_ref().map_or(graph.train.unwrap_or(graph.nodes), |pairs| pairs.all(graph)),
+            seeds: plan.pairs.as_ref().map_or(graph.train.unwrap_or(graph.nodes), |pairs| pairs.all(graph)),
             batch_nodes: Vec::new(),
             batch_edges: Vec::new(),
             subgraph: false,

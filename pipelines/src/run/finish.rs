@@ -16,7 +16,7 @@ use crate::outputs;
 use crate::outputs::summary::{CacheUse, EmbeddingUse, SCHEMA, Seconds, Summary, Value, WorkerUse};
 use crate::runtime::records::TensorUse;
 
-/// The counts of a worker's run.
+/// The counts of a worker.
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
 struct WorkerReport {
@@ -40,7 +40,6 @@ struct WorkerReport {
 impl collectives::Value for WorkerReport {}
 
 impl Run<'_> {
-    /// Returns the counts of this worker.
     fn report(&self) -> WorkerReport {
         let WorkerContext { meter, other_meter, embeddings, .. } = &self.context;
         let cache = self.training.cached().map_or([0; 2], |counts| [counts.hits, counts.misses]);

@@ -72,7 +72,6 @@ pub fn work(worker: &mut Worker, job: &Job) -> Result<Option<Summary>, Error> {
     run.finish(&mut driver)
 }
 
-/// A worker's run.
 struct Run<'a> {
     job: &'a Job,
     train: &'a config::Train,
@@ -339,7 +338,6 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// Returns the learning rate of `epoch`, from 0.
     fn lr(&self, epoch: usize) -> f64 {
         self.train.lr_schedule.at(epoch, self.train.epochs, self.train.optimizer.lr())
     }

@@ -31,8 +31,8 @@ pub fn prepare(
     prepare_with(&SingleProcess, config, registry, out, progress)
 }
 
-/// [`prepare`] by all processes of a timely cluster. They read the same input files and write into the same folder. `worker` is
-/// the worker of this process, which reads with `threads` threads. `sign` is called with the state of the worker's loop.
+/// [`prepare`] by all processes of a timely cluster, which share the input files and the folder. Each reads with `threads`
+/// threads. `sign` is called with the state of the worker's loop.
 ///
 /// # Errors
 /// Those of [`prepare`].

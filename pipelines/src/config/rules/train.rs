@@ -61,7 +61,6 @@ pub(super) fn train(config: &Config, registered: &Registered, report: &mut Repor
     }
 }
 
-/// Checks the fanouts of the hops.
 fn hops(fanouts: &[Fanout], train: &Train, layers: usize, report: &mut Report<'_>) {
     let sampler = &train.sampler;
     if fanouts.len() != layers {

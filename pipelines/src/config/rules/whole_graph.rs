@@ -8,7 +8,6 @@ use super::super::train::{Device, Train};
 use super::super::{Config, Tensor, Topology, WhenGone};
 use super::Report;
 
-/// Checks `[train.tensor_workers]`.
 fn tensor(train: &Train, report: &mut Report<'_>) {
     let Some(tensor) = train.tensor_workers.as_ref().filter(|_| train.is_whole_graph()) else { return };
     match (tensor.workers, &tensor.hosts) {
