@@ -38,7 +38,7 @@ impl Embedding {
     }
 
     /// Whether gradients are applied when they arrive.
-    pub fn is_async(&self) -> bool {
+    pub(crate) fn is_async(&self) -> bool {
         self.mode == EmbeddingMode::Async
     }
 
@@ -63,7 +63,7 @@ choice! {
 section! {
     /// Options of `adam` for learned rows.
     pub struct SparseAdam {
-        /// Learning rate; `train.lr_schedule` applies to it too.
+        /// Learning rate; `train.lr_schedule` applies, too.
         #[schemars(extend("exclusiveMinimum" = 0.0))]
         pub lr: f64 = LR,
         /// Decay of a row's running mean and running square.
@@ -78,7 +78,7 @@ section! {
 section! {
     /// Options of `adagrad` for learned rows.
     pub struct SparseAdagrad {
-        /// Learning rate; `train.lr_schedule` applies to it too.
+        /// Learning rate; `train.lr_schedule` applies, too.
         #[schemars(extend("exclusiveMinimum" = 0.0))]
         pub lr: f64 = LR,
         /// Added to the root of the sum of squares.
@@ -90,7 +90,7 @@ section! {
 section! {
     /// Options of `sgd` for learned rows.
     pub struct SparseSgd {
-        /// Learning rate; `train.lr_schedule` applies to it too.
+        /// Learning rate; `train.lr_schedule` applies, too.
         #[schemars(extend("exclusiveMinimum" = 0.0))]
         pub lr: f64 = LR,
     }

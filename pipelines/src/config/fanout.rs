@@ -43,7 +43,7 @@ impl Fanout {
     }
 
     /// Whether all neighbors, or all of one type, are taken.
-    pub fn takes_all(&self) -> bool {
+    pub(crate) fn takes_all(&self) -> bool {
         match self {
             Self::Each(fanout) => *fanout < 0,
             Self::ByType(fanouts) => fanouts.values().any(|&fanout| fanout < 0),

@@ -136,7 +136,7 @@ impl Generate {
     ///
     /// # Errors
     /// A setting out of range; errors of the file system.
-    pub fn ensure(&self, progress: &dyn Progress) -> gnnflow_data::Result<()> {
+    pub(crate) fn ensure(&self, progress: &dyn Progress) -> gnnflow_data::Result<()> {
         let (generator, folder) = (self.generator(), self.folder());
         write_once(folder, progress, || generator.is_written(folder), || generator.write(folder, progress))
     }

@@ -1,9 +1,9 @@
 //! `[graph]`: where the graph comes from and how it is read.
 
+use super::Error;
 use super::generate::Generate;
 use super::section::{section, words};
 use super::values::{OneOrMany, Span};
-use super::{Config, Error};
 use gnnflow_data::source;
 use std::path::PathBuf;
 
@@ -190,7 +190,7 @@ impl Graph {
     ///
     /// # Errors
     /// [`Error::Data`] if the first node file is missing or is not Parquet.
-    pub fn source(&self) -> Result<Option<source::GraphSource>, Error> {
+    pub(crate) fn source(&self) -> Result<Option<source::GraphSource>, Error> {
         let (nodes, edges) = match (&self.generate, &self.nodes, &self.edges) {
             (Some(generate), ..) => {
                 let (nodes, edges) = generate.tables();
@@ -275,16 +275,6 @@ same_in_data! {
     Isolated { Keep, Drop, Fail }
     Normalize { None, Row, Standard }
     FeatureDtype { F32, F16, Bf16 }
-}
-
-impl Config {
-    /// Calls [`Graph::source`].
-    ///
-    /// # Errors
-    /// Those of [`Graph::source`].
-    pub fn graph_source(&self) -> Result<Option<source::GraphSource>, Error> {
-        self.graph.source()
-    }
 }
 
 #[cfg(test)]

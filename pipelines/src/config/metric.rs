@@ -58,17 +58,17 @@ impl Metric {
     }
 
     /// Whether it measures lists of recommendations.
-    pub const fn is_of_lists(self) -> bool {
+    pub(crate) const fn is_of_lists(self) -> bool {
         matches!(self, Self::Recall | Self::Ndcg)
     }
 
     /// Whether it measures ranked edges.
-    pub const fn is_of_links(self) -> bool {
+    pub(crate) const fn is_of_links(self) -> bool {
         matches!(self, Self::Mrr | Self::HitsAt1 | Self::HitsAt3 | Self::HitsAt10 | Self::Recall | Self::Ndcg)
     }
 
     /// Whether `value` is better than `best`; false for NaN.
-    pub fn is_better(self, value: f64, best: f64) -> bool {
+    pub(crate) fn is_better(self, value: f64, best: f64) -> bool {
         if [Self::Loss, Self::Rmse, Self::Mae].contains(&self) { value < best } else { value > best }
     }
 }

@@ -230,7 +230,7 @@ impl Config {
     }
 
     /// Returns whether partitions contain the features of their halo nodes.
-    pub fn stores_halo_features(&self) -> bool {
+    pub(crate) fn stores_halo_features(&self) -> bool {
         let local = self.train.as_ref().is_some_and(|train| train.schedule.is_partition_parallel());
         self.partition.halo.unwrap_or(if local { Halo::Features } else { Halo::Ids }) == Halo::Features
     }
@@ -258,7 +258,7 @@ impl Config {
 
     /// Returns [`Config::fingerprint`] without `train.epochs`, `train.early_stop` and `[infer]`. A checkpoint can be resumed
     /// with an equal value.
-    pub fn model_fingerprint(&self) -> String {
+    pub(crate) fn model_fingerprint(&self) -> String {
         self.digest_without(&["infer", "train.epochs", "train.early_stop"])
     }
 

@@ -120,7 +120,7 @@ impl Model {
     }
 
     /// Whether it is a decoupled `gat`: the predictions of its perceptron determine the attention of all propagations.
-    pub fn decouples_attention(&self) -> bool {
+    pub(crate) fn decouples_attention(&self) -> bool {
         self.kind == "gat" && self.decoupled == Some(true)
     }
 
@@ -183,17 +183,17 @@ impl Model {
     }
 
     /// Whether layers read neighbors at all.
-    pub fn uses_edges(&self) -> bool {
+    pub(crate) fn uses_edges(&self) -> bool {
         self.kind != "mlp"
     }
 
     /// Whether layers read the features of edges.
-    pub fn reads_edge_features(&self) -> bool {
+    pub(crate) fn reads_edge_features(&self) -> bool {
         self.kind == "gine" || self.edge_features == Some(true)
     }
 
     /// Whether layers read the types of edges.
-    pub fn reads_edge_types(&self) -> bool {
+    pub(crate) fn reads_edge_types(&self) -> bool {
         self.kind == "rgcn"
     }
 }

@@ -108,12 +108,12 @@ impl Default for Sampler {
 
 impl Sampler {
     /// Whether batches are subgraphs. All layers then read all edges of a batch.
-    pub fn draws_subgraphs(&self) -> bool {
+    pub(crate) fn draws_subgraphs(&self) -> bool {
         matches!(self, Self::Cluster(_) | Self::SaintNode(_) | Self::SaintEdge(_) | Self::SaintWalk(_))
     }
 
     /// Whether a fanout is the number of nodes of a hop, not of neighbors per node.
-    pub fn draws_layers(&self) -> bool {
+    pub(crate) fn draws_layers(&self) -> bool {
         matches!(self, Self::Ladies | Self::FastGcn)
     }
 
@@ -123,7 +123,7 @@ impl Sampler {
     }
 
     /// Whether batches have edge weights that layers must read.
-    pub fn weighs_edges(&self) -> bool {
+    pub(crate) fn weighs_edges(&self) -> bool {
         matches!(self, Self::Ladies | Self::FastGcn | Self::SaintNode(_) | Self::SaintEdge(_) | Self::SaintWalk(_))
     }
 }

@@ -159,12 +159,12 @@ impl Schedule {
     }
 
     /// Whether it is `partition-parallel`.
-    pub fn is_partition_parallel(&self) -> bool {
+    pub(crate) fn is_partition_parallel(&self) -> bool {
         matches!(self, Self::PartitionParallel(_))
     }
 
     /// Whether it is `tensor-parallel`.
-    pub fn is_tensor_parallel(&self) -> bool {
+    pub(crate) fn is_tensor_parallel(&self) -> bool {
         matches!(self, Self::TensorParallel(_))
     }
 }

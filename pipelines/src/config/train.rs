@@ -30,11 +30,11 @@ section! {
         #[schemars(range(min = 1, max = 1000000))]
         pub epochs: usize = 10,
         /// Seeds per partition and step; GraphSAINT samplers draw as many nodes, edges or roots. Not for `cluster`.
-        /// With schedules over the whole graph, only for tasks on edges: edges of a partition that are scored at once.
+        /// With schedules over the whole graph, only for tasks on edges: edges of a partition that are scored together.
         #[schemars(range(min = 1, max = 16777216))]
         pub batch: usize = 1000,
         /// Neighbors per node and hop, the seeds' hop first; -1 takes all. As many as `model.layers`. Unset: 15, 10, then 5.
-        /// A table gives numbers by edge type (name or number): `{ cites = 10, writes = 5 }`, and 0 to the others.
+        /// A table has numbers by edge type (name or number), as in `{ cites = 10, writes = 5 }`; other types have 0.
         #[schemars(length(min = 1), extend("examples" = [[15, 10]]))]
         pub fanouts: Option<Vec<Fanout>> = None,
         /// How batches are drawn, or the name of a registered sampler.
@@ -95,7 +95,7 @@ impl Train {
     }
 
     /// Whether partitions take equal numbers of training nodes as seeds, of any owner. `train` has the number that each owns.
-    pub fn splits_evenly(&self, train: &[u64]) -> bool {
+    pub(crate) fn splits_evenly(&self, train: &[u64]) -> bool {
         let most = train.iter().copied().max().unwrap_or(0) as f64;
         let uneven = most * train.len() as f64 > UNEVEN * train.iter().sum::<u64>() as f64;
         match &self.schedule {
@@ -111,7 +111,7 @@ impl Train {
     }
 
     /// Whether the task is link prediction.
-    pub fn predicts_links(&self) -> bool {
+    pub(crate) fn predicts_links(&self) -> bool {
         self.task == Task::LinkPrediction
     }
 
@@ -121,12 +121,12 @@ impl Train {
     }
 
     /// Whether the examples are edges. A decoder then reads the model's results.
-    pub fn learns_edges(&self) -> bool {
+    pub(crate) fn learns_edges(&self) -> bool {
         [Task::LinkPrediction, Task::EdgeClassification].contains(&self.task)
     }
 
     /// The key `exclude_training_targets` of the task; `None` if unset.
-    pub fn exclude_training_targets(&self) -> Option<bool> {
+    pub(crate) fn exclude_training_targets(&self) -> Option<bool> {
         match self.predicts_links() {
             true => self.link().exclude_training_targets,
             false => self.edge().exclude_training_targets,
@@ -134,7 +134,7 @@ impl Train {
     }
 
     /// Whether the target edges of a batch are hidden from it.
-    pub fn excludes_targets(&self) -> bool {
+    pub(crate) fn excludes_targets(&self) -> bool {
         self.exclude_training_targets().unwrap_or(!self.is_whole_graph())
     }
 
@@ -144,12 +144,12 @@ impl Train {
     }
 
     /// Whether the decoder learns a vector for each edge type.
-    pub fn decodes_relations(&self) -> bool {
+    pub(crate) fn decodes_relations(&self) -> bool {
         self.predicts_links() && self.link().decoder == Decoder::Distmult
     }
 
     /// Whether batches are subgraphs. All layers then read all edges of a batch.
-    pub fn draws_subgraphs(&self) -> bool {
+    pub(crate) fn draws_subgraphs(&self) -> bool {
         self.sampler.draws_subgraphs()
     }
 
@@ -182,7 +182,7 @@ impl Train {
     }
 
     /// Whether every step is over the whole graph.
-    pub fn is_whole_graph(&self) -> bool {
+    pub(crate) fn is_whole_graph(&self) -> bool {
         self.schedule.whole_graph().is_some()
     }
 

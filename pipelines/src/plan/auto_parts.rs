@@ -36,7 +36,7 @@ impl Config {
     }
 
     /// Returns how `parts = "auto"` was resolved.
-    pub fn auto_parts(&self) -> Option<AutoParts> {
+    pub(crate) fn auto_parts(&self) -> Option<AutoParts> {
         self.source.auto
     }
 }

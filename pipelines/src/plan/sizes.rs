@@ -114,7 +114,7 @@ impl Sizes {
     }
 
     fn from_footers(config: &Config) -> Result<Self, Error> {
-        let source = config.graph_source()?.ok_or_else(|| Error::Bug("a pipeline has no graph".into()))?;
+        let source = config.graph.source()?.ok_or_else(|| Error::Bug("a pipeline has no graph".into()))?;
         let parts = u32::try_from(config.parts()).unwrap_or(u32::MAX);
         let (out, memory, seed) =
             (config.dataset_folder().to_owned(), config.partition.memory.0, config.partition.seed);

@@ -61,7 +61,7 @@ fn prepare_with<C: ProcessGroup>(
     if let Some(generate) = &config.graph.generate {
         generate.ensure(progress)?;
     }
-    let source = config.graph_source()?.ok_or_else(|| Error::Bug("a pipeline has no graph".into()))?;
+    let source = config.graph.source()?.ok_or_else(|| Error::Bug("a pipeline has no graph".into()))?;
     let out = out.unwrap_or_else(|| config.dataset_folder()).to_owned();
     let settings = PrepareSettings {
         parts: config.parts() as u32,
