@@ -55,24 +55,24 @@ impl SeedSplit {
             counts: ranges.iter().map(|range| range.end - range.start).collect(),
         };
         for source in 0..counts.len() {
-            let takers =
+            let recipients =
                 || hosted.clone().filter(|&part| overlap(&ranges[part], &(starts[source]..starts[source + 1])) > 0);
-            if takers().next().is_none() {
+            if recipients().next().is_none() {
                 continue;
             }
             let is_here = hosted.contains(&source);
             let nodes = if is_here { parts.get(source).nodes.clone() } else { job.dataset.nodes(source)? };
             let (local, first) = (nodes.in_split(TRAIN), job.dataset.book().range(source).start as u32);
-            for part in takers() {
+            for part in recipients() {
                 let range = ranges[part].start.max(starts[source])..ranges[part].end.min(starts[source + 1]);
-                let taken = &local[(range.start - starts[source]) as usize..(range.end - starts[source]) as usize];
-                split.train[part].extend(taken.iter().map(|&local| first + local));
+                let seeds = &local[(range.start - starts[source]) as usize..(range.end - starts[source]) as usize];
+                split.train[part].extend(seeds.iter().map(|&local| first + local));
                 if let Some(times) = nodes.times() {
-                    split.times[part].extend(taken.iter().map(|&local| times[local as usize]));
+                    split.times[part].extend(seeds.iter().map(|&local| times[local as usize]));
                 }
                 if !is_here {
                     let labels =
-                        taken.iter().filter_map(|&local| Some((first + local, label(&nodes, local as usize)?)));
+                        seeds.iter().filter_map(|&local| Some((first + local, label(&nodes, local as usize)?)));
                     split.foreign.extend(labels);
                 }
             }

@@ -170,17 +170,17 @@ fn candidate(config: &Config, graph: &Sizes, schedule: Schedule) -> Result<Candi
         }
         None => batches(&plan),
     };
-    let moved = training.bytes_per_step * training.steps_per_epoch;
+    let sent = training.bytes_per_step * training.steps_per_epoch;
     let rounds = training.rounds_per_step * training.steps_per_epoch;
     let files = if plan.tables_mapped { plan.processes.iter().map(|p| p.memory.scratch).max().unwrap_or(0) } else { 0 };
     Ok(Candidate {
         schedule: word,
         refused: None,
         memory: plan.processes.iter().map(|process| process.memory.heap()).max().unwrap_or(0),
-        bytes: moved,
+        bytes: sent,
         rounds,
         compute: multiplied / MULTIPLIED + added / ADDED + sampled / SAMPLED,
-        moving: moved as f64 / parts.max(1) as f64 / LINK + rounds as f64 * ROUND + 2.0 * files as f64 / DISK,
+        moving: sent as f64 / parts.max(1) as f64 / LINK + rounds as f64 * ROUND + 2.0 * files as f64 / DISK,
         counts: training.steps_per_epoch,
     })
 }

@@ -39,7 +39,7 @@ pub(super) struct Batch {
     pub(super) rounds: [u64; 2],
     /// Bytes of requests and replies if all nodes except the seeds are in other processes: with partitioned and with replicated
     /// topology.
-    pub(super) moved: [u64; 2],
+    pub(super) bytes: [u64; 2],
     /// Bytes of the adjacency lists from which a hop is drawn.
     pub(super) rows: u64,
     /// Whether the batch may have nodes of other partitions.
@@ -61,8 +61,8 @@ impl Batch {
         let cut = |i: u64| (u128::from(i) * u128::from(all) / u128::from(parts)) as u64;
         let own: Vec<u64> = graph.parts.iter().map(|part| part.train).collect();
         let even = train.splits_evenly(&own);
-        let taken = |part: u64| if even { cut(part + 1) - cut(part) } else { own[part as usize] };
-        let most = (0..parts).map(taken).max().unwrap_or(0);
+        let seeds_of = |part: u64| if even { cut(part + 1) - cut(part) } else { own[part as usize] };
+        let most = (0..parts).map(seeds_of).max().unwrap_or(0);
         // An edge has two endpoints, and the nodes of its negatives.
         let link = train.link();
         let ends = |edges: u64| match link.negative_sampler {
@@ -80,7 +80,7 @@ impl Batch {
         let fanouts = if model.uses_edges() { train.fanouts(model.layers) } else { Vec::new() };
         let mut this =
             Self { nodes: vec![seeds], steps: most.div_ceil(batch), leaves: !fanouts.is_empty(), ..Self::default() };
-        this.seeds = (0..parts).map(|part| taken(part).min(batch)).sum();
+        this.seeds = (0..parts).map(|part| seeds_of(part).min(batch)).sum();
         for fanout in fanouts.iter().map(Fanout::most) {
             let nodes = this.nodes.last().copied().unwrap_or(0);
             let all = (nodes as f64 * mean_degree).ceil() as u64;
@@ -100,7 +100,7 @@ impl Batch {
                     Sampler::FastGcn => 8 * edges,
                     _ => 4 * edges,
                 };
-                this.moved[0] += nodes * if temporal { 24 } else { 8 } + reply;
+                this.bytes[0] += nodes * if temporal { 24 } else { 8 } + reply;
             }
             if train.sampler == Sampler::Ladies && fanout >= 0 {
                 this.rows = this.rows.max(4 * all);
@@ -155,7 +155,7 @@ impl Batch {
             },
             seeds: graph.parts.iter().map(seeds).sum(),
             rounds: if leaves { [2 * steps + 2, 2] } else { [0, 0] },
-            moved: [steps * draws * row + induced, induced],
+            bytes: [steps * draws * row + induced, induced],
             rows: 0,
             leaves,
         }
@@ -227,14 +227,14 @@ mod tests {
     fn batch_sizes_equal_the_bounds_of_the_table() {
         let uniform = batch("uniform", fanouts([10, 5]));
         assert_eq!((uniform.nodes, uniform.edges, uniform.steps), (vec![100, 1100, 6600], vec![1000, 5500], 25));
-        assert_eq!((uniform.rounds, uniform.moved[1], uniform.seeds), ([2, 0], 0, 200));
+        assert_eq!((uniform.rounds, uniform.bytes[1], uniform.seeds), ([2, 0], 0, 200));
         // The trees of 100 seeds may have each node a hundred times.
         let temporal = batch("temporal", fanouts([50, 50]));
         assert_eq!((temporal.nodes, temporal.edges), (vec![100, 5100, 260_100], vec![5000, 255_000]));
         assert_eq!(batch("uniform", fanouts([50, 50])).nodes, [100, 5100, 10_000]);
         let ladies = batch("ladies", fanouts([300, 400]));
         assert_eq!((ladies.nodes, ladies.edges), (vec![100, 400, 800], vec![30_000, 100_000]));
-        assert_eq!((ladies.rows, ladies.moved), (4 * 4000, [400 * 8 + 4 * 4000, 0]));
+        assert_eq!((ladies.rows, ladies.bytes), (4 * 4000, [400 * 8 + 4 * 4000, 0]));
         let fastgcn = batch("fastgcn", fanouts([300, 400]));
         assert_eq!((fastgcn.nodes, fastgcn.rows), (vec![100, 400, 800], 0));
         let cluster = batch("cluster", |train| {

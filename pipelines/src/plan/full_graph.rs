@@ -31,8 +31,8 @@ use crate::engine::stages::program::{Program, Propagated, Stage};
 use crate::engine::tensor_parallel::head_shards::HeadShards;
 use crate::runtime::task_sizes::{CALL_BYTES, CALLS_PER_WORKER, task_bytes, tasks_in_flight};
 
-/// Versions of the parameters that a tensor worker keeps.
-const WORKER_KEEPS: u64 = 8;
+/// Versions of the parameters that a tensor worker stores.
+const WORKER_VERSIONS: u64 = 8;
 
 /// The model's hops and the stages of its epochs.
 pub(super) struct FullGraphPlan {
@@ -89,7 +89,8 @@ impl FullGraphPlan {
             false => Program::by_nodes(hops.len(), first_learns, &element_wise),
         };
         let on_shards = (0..=hops.len()).filter_map(|index| built.task_by_column(index));
-        let keeps_initial = by_columns && program.goes_back(0) && on_shards.into_iter().any(|[_, kept]| kept != 0.0);
+        let keeps_initial =
+            by_columns && program.goes_back(0) && on_shards.into_iter().any(|[_, initial]| initial != 0.0);
         let pairs = Pairs::of(config, graph);
         let program = match &pairs {
             Some(pairs) => program.with_pairs(hops.len(), pairs.chunks(graph)),
@@ -279,25 +280,25 @@ impl FullGraphPlan {
             let ([sent, gradient], width) = (Self::sent_columns(hop), Self::width(hop) as u64);
             // Column-parallel training has whole rows only before and after node tasks that are not element-wise.
             let whole = |task: usize| !self.by_columns || !self.element_wise[task];
-            let keeps = hop.keeps_held && (whole(index + 1) || index == 0 && self.reads_initial.contains(&true));
-            let held = if keeps { hop.held as u64 * own * (1 + back) } else { 0 };
+            let has_held = hop.keeps_held && (whole(index + 1) || index == 0 && self.reads_initial.contains(&true));
+            let held = if has_held { hop.held as u64 * own * (1 + back) } else { 0 };
             // The argmax, by receiver and column.
             let argmax = u64::from(hop.takes_largest());
             if self.by_columns {
                 let [splits, gathers] = [whole(index), whole(index + 1)].map(u64::from);
                 let shard = Self::share(hop, graph, processes) as u64;
                 let [touched, entries] = self.terms(graph, index, processes).map(|terms| terms as u64);
-                // Attention keeps its activations, and a state and a gradient for each term, or two if several hops add to it.
+                // Attention stores its activations, and a state and a gradient for each term, or two if several hops add to it.
                 let slots = hop.slots() as u64;
                 let apart = u64::from(hop.attends() || slots > 1);
-                let [shared, cut, kept] = match hop.attends_by_column() {
+                let [shared, cut, softmax] = match hop.attends_by_column() {
                     true => [shard, shard, shard * hop.heads() as u64 / width.max(1)],
                     false => {
                         let [touched, cut] = [touched, entries].map(|both| (both / 2).div_ceil(processes as u64));
                         [2 * touched, cut, cut]
                     }
                 };
-                let terms = splits * (shared + SOFTMAX_STATE as u64 * kept + cut * (2 + (1 - gathers)));
+                let terms = splits * (shared + SOFTMAX_STATE as u64 * softmax + cut * (2 + (1 - gathers)));
                 let shards = shard * (1 + apart * back * gathers * slots);
                 let others = shard * argmax + terms;
                 let sent = splits * (width + (hop.sent_terms() + hop.terms()) as u64);
@@ -404,7 +405,7 @@ impl FullGraphPlan {
         let calls = (CALLS_PER_WORKER * if shared { processes } else { 1 }) as u64;
         let call =
             2 * self.task(graph, &all).max(CALL_BYTES as u64) + self.task_activations(self.interval(graph, &all));
-        Some(PROGRAM_BYTES + calls * call + (WORKER_KEEPS + calls) * 4 * self.parameters)
+        Some(PROGRAM_BYTES + calls * call + (WORKER_VERSIONS + calls) * 4 * self.parameters)
     }
 
     /// Returns the bytes of activations: the computation of an interval (values, inputs and gradients of its widest task), rows

@@ -101,7 +101,7 @@ impl Training {
             // Parameters and optimizer state are sent once per average.
             gradients * (1 + state(train)) / (steps * train.average_every() as u64).max(1)
         } else {
-            remote(batch.moved[place] + fetch) + gradients
+            remote(batch.bytes[place] + fetch) + gradients
         };
         let pairs = w * (w - 1);
         Some(Self {
