@@ -1,8 +1,8 @@
 //! Bad input data, from outside: one line that names what is wrong, exit code 3, and nothing that looks like a dataset.
 
+use crate::common::Place;
 use arrow::array::{ArrayRef, Float32Array, Int64Array, ListArray, StringArray};
 use arrow::datatypes::Float32Type;
-use crate::common::Place;
 use std::sync::Arc;
 
 fn ints(values: &[i64]) -> ArrayRef {

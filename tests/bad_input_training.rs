@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
+use crate::common::{Place, planted, summary};
 use arrow::array::{ArrayRef, Float32Array, Int64Array, ListArray, StringArray};
 use arrow::datatypes::Float32Type;
-use crate::common::{Place, planted, summary};
 
 /// One error line with all the words, and nothing that looks like a result.
 fn refused(place: &Place, args: &[&str], code: i32, words: &[&str]) {
@@ -160,7 +160,7 @@ fn a_checkpoint_whose_embeddings_have_another_size() {
     planted(&place, "p.toml", settings);
     place.succeed(&["run", "p.toml", "--quiet", "--run-dir", "trained", "--set", NO_FEATURES]);
     let args = ["run", "p.toml", "--quiet", "--run-dir", "trained", "--resume", "--set", NO_FEATURES];
-    let words = ["last.safetensors", "learnt rows of 8 numbers", "of 9 numbers", "model.embedding.dim = 8"];
+    let words = ["last.safetensors", "learned rows of 8 numbers", "of 9 numbers", "model.embedding.dim = 8"];
     let errors = place.fail(&[&args[..], &["--set", "model.embedding.dim=9"]].concat(), 3, &words);
     assert_eq!(errors.len(), 1, "{errors:?}");
 }

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::sync::Arc;
 
+use crate::common::{Place, Rows, Weights, hashes, losses, succeed, weights};
 use arrow::array::{AsArray, Int64Array, ListArray, StringArray};
 use arrow::datatypes::{DataType, Float32Type};
-use crate::common::{Place, Rows, Weights, hashes, losses, succeed, weights};
 use gnnflow_data::rng::{Key, Purpose};
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use serde_json::Value;

@@ -3,9 +3,9 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
+use crate::common::{Place, summary, weights};
 use arrow::array::{Array, ArrayRef, Int64Array, ListArray, RecordBatch, StringArray};
 use arrow::datatypes::Float32Type;
-use crate::common::{Place, summary, weights};
 use gnnflow_data::rng::{Key, Purpose};
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 

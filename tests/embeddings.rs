@@ -3,9 +3,9 @@
 
 use std::collections::BTreeMap;
 
+use crate::common::{Place, killed, planted, summary};
 use arrow::array::AsArray;
 use arrow::datatypes::{Float32Type, Int64Type};
-use crate::common::{Place, killed, planted, summary};
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 
 /// A planted graph without features.
@@ -119,7 +119,7 @@ fn a_run_goes_on_with_another_number_of_processes() {
     let fix = "set model.embedding.dim = 8";
     refused(
         &["--set", "model.embedding.dim=9"],
-        &["last.safetensors: has learnt rows of 8 numbers", "of 9 numbers", fix],
+        &["last.safetensors: has learned rows of 8 numbers", "of 9 numbers", fix],
     );
     refused(&["--set", "model.embedding.optimizer.kind=sgd"], &["another pipeline"]);
     let mut shards = std::fs::read_dir(place.path("run/checkpoints")).unwrap().map(|entry| entry.unwrap().path());
@@ -128,7 +128,7 @@ fn a_run_goes_on_with_another_number_of_processes() {
     std::fs::write(&shard, &bytes[..bytes.len() / 2]).unwrap();
     refused(&[], &["e6-p00003.safetensors: is damaged"]);
     std::fs::remove_file(&shard).unwrap();
-    refused(&["--processes", "2"], &["e6-p00003.safetensors: is not there"]);
+    refused(&["--processes", "2"], &["e6-p00003.safetensors: is missing"]);
 }
 
 #[test]
@@ -161,9 +161,9 @@ fn asynchronous_rows_are_never_staler_than_the_bound() {
     }
     // Without a window of its own, a run has as many steps under way as the bound allows to matter.
     let plan = place.succeed(&["run", "p.toml", "--dry-run", "--set", NONE]);
-    assert!(plan.contains("4 steps under way"), "{plan}");
+    assert!(plan.contains("4 steps in flight"), "{plan}");
     assert!(
-        plan.contains("learnt by adam, async, rows up to 3 steps behind: results differ from run to run"),
+        plan.contains("learned by adam, async, rows up to 3 steps behind: results differ from run to run"),
         "{plan}"
     );
 }

@@ -3,10 +3,10 @@
 
 use std::collections::BTreeMap;
 
-use arrow::array::AsArray;
-use arrow::datatypes::{Float32Type, Int64Type};
 use crate::common::linked::{TYPED, dump};
 use crate::common::{Place, data, killed, losses, planted, succeed, summary};
+use arrow::array::AsArray;
+use arrow::datatypes::{Float32Type, Int64Type};
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use serde_json::Value;
 

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
+use crate::common::{Place, summary};
 use arrow::array::{Float32Array, Int64Array, ListArray, StringArray};
 use arrow::datatypes::Float32Type;
-use crate::common::{Place, summary};
 use gnnflow_data::rng::{Key, Purpose};
 
 const NODES: u64 = 600;

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
+use crate::common::{Place, hashes, losses, planted, succeed, weights};
 use arrow::array::{ArrayRef, Int64Array, ListArray, StringArray};
 use arrow::datatypes::Float32Type;
-use crate::common::{Place, hashes, losses, planted, succeed, weights};
 use gnnflow_data::rng::{Key, Purpose};
 use serde_json::Value;
 

@@ -4,11 +4,11 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
+use crate::common::linked::{NODES, Row, dump};
+use crate::common::{Place, summary, weights};
 use arrow::array::{
     Array, ArrayRef, FixedSizeListArray, Float32Array, Float64Array, Int64Array, RecordBatch, StringArray,
 };
-use crate::common::linked::{NODES, Row, dump};
-use crate::common::{Place, summary, weights};
 use gnnflow_data::rng::{Key, Purpose};
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 

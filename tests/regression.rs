@@ -3,9 +3,9 @@
 use std::fs::File;
 use std::sync::Arc;
 
+use crate::common::{Place, summary};
 use arrow::array::{Array, ArrayRef, AsArray, Float32Array, Int64Array, ListArray, StringArray};
 use arrow::datatypes::{Float32Type, Int64Type};
-use crate::common::{Place, summary};
 use gnnflow_data::rng::{Key, Purpose};
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::Path;
 
+use crate::common::{Place, planted, summary};
 use arrow::array::AsArray;
 use arrow::datatypes::{Float32Type, Int64Type};
-use crate::common::{Place, planted, summary};
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 
 /// All rows of a Parquet file, as batches.

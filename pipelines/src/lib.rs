@@ -1,4 +1,4 @@
-//! `pipeline.toml`, checked, planned and run.
+//! Checks, plans and runs the pipelines that `pipeline.toml` files define.
 
 mod checkpoint;
 mod collectives;

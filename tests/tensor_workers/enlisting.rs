@@ -1,9 +1,9 @@
 //! Workers that come by themselves.
 
-use crate::common::{Place, planted, summary};
 use super::fake::{self, Lie};
 use super::started::{Worker, ended, free, kill, launched, under_way};
 use super::{SECRET, hashes, sets, settings, succeed};
+use crate::common::{Place, planted, summary};
 
 #[test]
 fn those_that_enlist_may_come_late_and_go() {

@@ -4,8 +4,8 @@ use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::common::Place;
 use super::sets;
+use crate::common::Place;
 
 /// A tensor worker of the real binary, which ends with the test.
 pub(crate) struct Worker {

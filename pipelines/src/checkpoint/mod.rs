@@ -1,10 +1,9 @@
-//! Checkpoints: all that a run needs to go on, in one safetensors file.
+//! Checkpoints: the state from which a run resumes, in one safetensors file.
 //!
-//! `checkpoints/last.safetensors` has parameters, the optimizer's state and the best parameters so far; what is no
-//! tensor (epoch, best epoch, fingerprint) is JSON in the file's metadata. A file is written beside, synced and renamed:
-//! what has the name is whole. Its checksum is verified before anything in it is used. Nothing in it depends on the number of
-//! processes. Learnt rows of nodes are in files of their own, one a partition (`embedding::shards`), which are there when this
-//! one is.
+//! `checkpoints/last.safetensors` has parameters, optimizer state and the best parameters. Epoch, best epoch and fingerprint
+//! are JSON in its metadata. The file is written under a temporary name, synced and renamed. Its checksum is verified before
+//! it is used. It does not depend on the number of processes. Learned rows are in one file per partition
+//! (`embedding::shards`), written before this file.
 
 pub(crate) mod tensor_file;
 
@@ -24,26 +23,26 @@ const SCHEMA: u32 = 1;
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Checkpoint {
     pub(crate) progress: Progress,
-    /// Parameters, one after another.
+    /// All parameters in one vector.
     pub(crate) params: Vec<f32>,
-    /// The parameters of the best epoch, if one is the best.
+    /// The parameters of the best epoch, if there is one.
     pub(crate) best: Option<Vec<f32>>,
-    /// The optimizer's.
+    /// The optimizer's state.
     pub(crate) optimizer: State,
-    /// Numbers in a node's learned row, where there are such rows.
+    /// Width of learned rows, if the model has them.
     pub(crate) embedding: Option<usize>,
 }
 
-/// How far a run has come.
+/// The progress of a run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Progress {
     /// Epochs trained.
     pub(crate) epochs: u32,
-    /// The best epoch (from 1) by the validation metric, and what it was worth.
+    /// The best epoch (from 1) by the validation metric, and its value there.
     pub(crate) best: Option<(u32, (f64, f64))>,
     /// Seconds of each epoch.
     pub(crate) seconds: Vec<f64>,
-    /// The running hash over sampled blocks.
+    /// The hash of the sampled blocks so far.
     pub(crate) blocks: [u8; 32],
 }
 
@@ -58,12 +57,12 @@ struct Metadata {
     embedding: Option<usize>,
 }
 
-/// What to do about a damaged checkpoint.
+/// The advice in errors about damaged checkpoints.
 pub(crate) const REMEDY: &str =
     "restore the checkpoints folder from an older copy, or leave --resume out to start anew";
 
 impl Checkpoint {
-    /// Writes the checkpoint, whole or not at all. `model` names the model and the road to it.
+    /// Writes the checkpoint atomically. `model` is the fingerprint of pipeline and dataset.
     pub(crate) fn write(&self, path: &Path, model: &str) -> Result<(), Error> {
         let names = self.optimizer.vectors.iter().map(|(name, _)| name.clone());
         let metadata = Metadata {
@@ -85,11 +84,11 @@ impl Checkpoint {
         tensor_file::write(path, Some(&text), tensors)
     }
 
-    /// Reads a checkpoint of the model called `model`, with `params` parameters, of which the first `trained` are trained, and learned
-    /// rows of `embedding` numbers.
+    /// Reads a checkpoint with the fingerprint `model`, `params` parameters, of which the optimizer updates the first `trained`,
+    /// and learned rows of width `embedding`.
     ///
     /// # Errors
-    /// [`Error::Checkpoint`] when it is damaged or of another model, [`Error::Io`] when it cannot be read.
+    /// [`Error::Checkpoint`] if it is damaged or of another model; [`Error::Io`] if it cannot be read.
     pub(crate) fn read(
         path: &Path,
         model: &str,
@@ -107,21 +106,21 @@ impl Checkpoint {
         }
         if metadata.embedding != embedding {
             let has = |rows: Option<usize>| {
-                rows.map_or("no learnt rows".into(), |dim| format!("learnt rows of {dim} numbers"))
+                rows.map_or("no learned rows".into(), |dim| format!("learned rows of {dim} numbers"))
             };
             let fix = metadata
                 .embedding
                 .map_or("leave model.embedding out".into(), |dim| format!("set model.embedding.dim = {dim}"));
             let message = format!(
-                "has {}, and this pipeline {}: {fix}, choose another --run-dir, or leave --resume out to start anew",
+                "has {}, and this pipeline has {}; {fix}, choose another --run-dir, or leave --resume out to start anew",
                 has(metadata.embedding),
                 has(embedding)
             );
             return Err(refuse(message));
         }
         if metadata.model != model {
-            let message = "is of another pipeline: graph, partitioning, model or training differ from this one's; \
-                           choose another --run-dir, or leave --resume out to start anew";
+            let message = "belongs to another pipeline, with a different graph, partitioning, model or training; choose \
+                           another --run-dir, or leave --resume out to start anew";
             return Err(refuse(message.into()));
         }
         let vector = |name: &str, len: usize| -> Result<Vec<f32>, Error> {
@@ -158,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn running_statistics_are_no_business_of_the_optimizer() {
+    fn optimizer_state_may_be_shorter_than_the_parameters() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("last.safetensors");
         let optimizer = State { steps: 7, vectors: vec![("m".into(), vec![1.0; 2])] };
@@ -169,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn checkpoints_come_back_bit_for_bit() {
+    fn read_checkpoint_equals_the_written_one() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("last.safetensors");
         for saved in [checkpoint(), Checkpoint { params: vec![1.0; 3], ..Checkpoint::default() }] {
@@ -182,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_off_or_anothers_is_refused() {
+    fn damaged_and_foreign_checkpoints_are_refused() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("last.safetensors");
         checkpoint().write(&path, "abc").unwrap();
@@ -192,11 +191,11 @@ mod tests {
         assert!(message(read("abc", 4, Some(16))).contains("4 parameters"));
         let other = message(read("xyz", 3, Some(32)));
         assert!(
-            other.contains("has learnt rows of 16 numbers, and this pipeline learnt rows of 32 numbers"),
+            other.contains("has learned rows of 16 numbers, and this pipeline has learned rows of 32 numbers"),
             "{other}"
         );
         assert!(other.contains("set model.embedding.dim = 16"), "{other}");
-        assert!(message(read("abc", 3, None)).contains("and this pipeline no learnt rows"));
+        assert!(message(read("abc", 3, None)).contains("and this pipeline has no learned rows"));
         let bytes = std::fs::read(&path).unwrap();
         for len in [0, 5, 100, bytes.len() - 1] {
             std::fs::write(&path, &bytes[..len]).unwrap();

@@ -1,7 +1,7 @@
 //! Safetensors files with a checksum: checkpoints, shards of learned rows, and `model.safetensors`.
 //!
-//! The checksum is the entry `gnnflow.crc32` of the header's `__metadata__`: the CRC-32 of the whole file, in eight hexadecimal digits
-//! that are taken as zeros when it is computed. Other readers of safetensors files pass over it.
+//! The checksum is the entry `gnnflow.crc32` of the header's `__metadata__`: the CRC-32 of the whole file, with zeros as the
+//! eight hexadecimal digits of the checksum. Other readers of safetensors files ignore it.
 
 use std::collections::HashMap;
 use std::io::Write;
@@ -14,16 +14,16 @@ use serde_json::{Map, Value, json};
 
 use crate::error::Error;
 
-/// The entry of the metadata that says what is no tensor.
+/// The entry of the metadata with data that are not tensors.
 const CONTENT: &str = "gnnflow";
 /// The entry of the metadata with the checksum.
 const CHECKSUM: &str = "gnnflow.crc32";
-/// The digits of a checksum that is not known yet.
+/// The digits in place of the checksum while it is computed.
 const UNKNOWN: &str = "00000000";
-/// Bytes that are hashed and written at a time.
+/// Bytes that are hashed and written in one call.
 const CHUNK: usize = 1 << 20;
 
-/// A tensor that is to be written.
+/// A tensor to write.
 pub(crate) struct Tensor<'a> {
     pub(crate) name: String,
     pub(crate) dtype: Dtype,
@@ -31,13 +31,13 @@ pub(crate) struct Tensor<'a> {
     pub(crate) bytes: &'a [u8],
 }
 
-/// Writes a file of `tensors`, whole or not at all; `content` says what is no tensor. Nothing is copied: the tensors may be
-/// larger than memory.
+/// Writes a file of `tensors` atomically; `content` has other data. Tensors are not copied, so mapped ones may be larger than
+/// memory.
 ///
 /// # Errors
-/// When the disk refuses it.
+/// If the file cannot be written.
 pub(crate) fn write(path: &Path, content: Option<&str>, mut tensors: Vec<Tensor<'_>>) -> Result<(), Error> {
-    // The order of the `safetensors` crate.
+    // The `safetensors` crate uses this order.
     tensors.sort_by(|a, b| b.dtype.cmp(&a.dtype).then_with(|| a.name.cmp(&b.name)));
     let mut metadata = Map::new();
     metadata.insert(CHECKSUM.into(), UNKNOWN.into());
@@ -73,10 +73,10 @@ pub(crate) fn write(path: &Path, content: Option<&str>, mut tensors: Vec<Tensor<
     write().map_err(Error::io("write", path))
 }
 
-/// The tensors of a file that [`write`] wrote, and what it says besides.
+/// Returns the tensors and the other content of a file that [`write`] has written.
 ///
 /// # Errors
-/// What is wrong with the file, to be put behind its name.
+/// The problem of the file, without its name.
 pub(crate) fn parse(bytes: &[u8]) -> Result<(SafeTensors<'_>, String), String> {
     let checksum = Checksum::of(bytes);
     if checksum == Checksum::Wrong {
@@ -88,17 +88,17 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<(SafeTensors<'_>, String), String> {
     let metadata: Option<&HashMap<String, String>> = header.metadata().as_ref();
     let content = metadata.and_then(|metadata| metadata.get(CONTENT)).ok_or("was not written by gnnflow")?;
     match checksum {
-        // Nothing could be said about its content, and training would go on with it.
-        Checksum::None => Err("has no checksum: it is of an older version of gnnflow, or damaged".into()),
+        // Training must not resume from unverified content.
+        Checksum::None => Err("has no checksum, and is from an older version of gnnflow or damaged".into()),
         _ => Ok((tensors, content.clone())),
     }
 }
 
-/// Compares the checksum of a safetensors file with its content. A file without one, as older versions and other programs write it,
-/// must have a header that fits.
+/// Verifies the checksum of a safetensors file. Of a file without checksum (from older versions or other programs), only the
+/// header is verified.
 ///
 /// # Errors
-/// [`Error::Input`] when the file is damaged; [`Error::Io`] when it cannot be read.
+/// [`Error::Input`] if the file is damaged; [`Error::Io`] if it cannot be read.
 pub fn verify_tensors(path: &Path) -> Result<(), Error> {
     let bytes = std::fs::read(path).map_err(Error::io("read", path))?;
     let wrong = match Checksum::of(&bytes) {
@@ -134,7 +134,7 @@ impl Checksum {
     }
 }
 
-/// Where the digits of the checksum begin in a header. Quotes within other texts are escaped, so that nothing else looks like it.
+/// Returns the offset of the checksum's digits in a header. Quotes within other texts are escaped, so the match is unique.
 fn digits(header: &[u8]) -> Option<usize> {
     let key = format!("\"{CHECKSUM}\":\"");
     let at = header.windows(key.len()).position(|window| window == key.as_bytes())?;
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn written_file_is_what_the_safetensors_crate_reads() {
+    fn written_file_is_read_by_the_safetensors_crate() {
         let folder = tempfile::tempdir().unwrap();
         let bytes = written(folder.path(), Some("{\"epoch\": \"\\\"gnnflow.crc32\\\":\\\"00000000\"}"));
         let (tensors, content) = parse(&bytes).unwrap();
@@ -171,12 +171,12 @@ mod tests {
         );
         assert_eq!(tensors.tensor("steps").unwrap().data(), bytemuck::cast_slice::<u32, u8>(&[7, 8]));
         assert_eq!(tensors.tensor("a").unwrap().shape(), [0]);
-        assert_eq!(bytes, written(folder.path(), Some(&content)), "the same bytes every time");
+        assert_eq!(bytes, written(folder.path(), Some(&content)), "equal bytes in each call");
         assert!(parse(&written(folder.path(), None)).unwrap_err().contains("not written by gnnflow"));
     }
 
     #[test]
-    fn every_flipped_bit_is_found() {
+    fn flipped_bits_and_truncation_are_detected() {
         let folder = tempfile::tempdir().unwrap();
         let bytes = written(folder.path(), Some("{}"));
         for bit in 0..8 * bytes.len() {
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn file_without_checksum_is_refused_as_a_checkpoint_and_passed_over_as_a_model() {
+    fn file_without_checksum_is_refused_as_a_checkpoint_and_accepted_as_a_model() {
         let folder = tempfile::tempdir().unwrap();
         let metadata = HashMap::from([("gnnflow".to_owned(), "{}".to_owned())]);
         let none: Vec<(&str, safetensors::tensor::TensorView<'_>)> = Vec::new();

@@ -15,29 +15,29 @@ use crate::runtime::job::Runtime;
 pub(crate) struct FirstError(Rc<RefCell<Option<Error>>>);
 
 impl FirstError {
-    /// Returns the value, or keeps the error.
+    /// Returns the value, or stores the error if it is the first.
     pub(crate) fn capture<T>(&self, result: Result<T, Error>) -> Option<T> {
         result.map_err(|error| self.0.borrow_mut().get_or_insert(error).to_string()).ok()
     }
 
-    /// Returns the error that was kept, if any.
+    /// Returns the stored error, if any.
     pub(crate) fn check(&self) -> Result<(), Error> {
         self.0.borrow_mut().take().map_or(Ok(()), Err)
     }
 }
 
-/// A worker, and the program that watches over it.
+/// A worker, and the program around it.
 pub(crate) struct Driver<'a> {
     pub(crate) worker: &'a mut Worker,
     pub(crate) runtime: &'a dyn Runtime,
 }
 
 impl Driver<'_> {
-    /// Runs the worker's dataflows until `probe` has passed all times before `time`. The runtime sees every turn of the loop, and
-    /// every change of the frontier as progress: its stall detector is the deadline.
+    /// Runs the worker's dataflows until `probe` has passed all times before `time`. Reports turns of the loop and changes of
+    /// the frontier to the runtime, whose stall detector ends the wait.
     ///
     /// # Errors
-    /// The first error that an operator kept in `errors`.
+    /// The first error in `errors`.
     pub(crate) fn run_until(
         &mut self,
         probe: &probe::Handle<u64>,
@@ -79,7 +79,7 @@ impl Driver<'_> {
 
     fn turn(&mut self) {
         self.runtime.turned();
-        // A bound on the wait: the loop must show that it lives, and looks for errors.
+        // The wait is bounded, because the loop must report turns and check for errors.
         self.worker.step_or_park(Some(Duration::from_millis(10)));
     }
 }

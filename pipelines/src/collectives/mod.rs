@@ -58,7 +58,7 @@ impl Collectives {
     /// Returns the values of all workers, by rank.
     ///
     /// # Errors
-    /// When the program ends the run; [`Error::Bug`] where values do not have the same type everywhere.
+    /// If the program ends the run; [`Error::Bug`] if the values of the workers have different types.
     pub(crate) fn all_gather<T: Payload>(&mut self, driver: &mut Driver<'_>, own: &T) -> Result<Vec<T>, Error> {
         let (placement, own) = (self.placement, own.to_words());
         let words = self.gather(driver, T::WORDS, self.of_worker(Some(own)), None)?.1;
@@ -78,7 +78,7 @@ impl Collectives {
         self.gather(driver, T::WORDS, own, None)?.1.iter().map(|words| T::from_words(words)).collect()
     }
 
-    /// Returns the sums of the workers' counts, place by place. All workers have equally many.
+    /// Returns the element-wise sums of the workers' counts. All workers must have equally many.
     ///
     /// # Errors
     /// As [`Collectives::all_gather`].
@@ -91,7 +91,7 @@ impl Collectives {
         Ok(sums)
     }
 
-    /// Returns the sum of the partitions' vectors of `len` numbers, added in partition order; zeros where no partition has one.
+    /// Returns the sum of the partitions' vectors of `len` numbers, added in partition order; zeros if no partition has one.
     ///
     /// # Errors
     /// As [`Collectives::all_gather`].
@@ -133,7 +133,7 @@ impl Collectives {
         T::from_words(&self.gather(driver, T::WORDS, own, None)?.1[0])
     }
 
-    /// Waits until all workers have come here.
+    /// Waits until all workers have called it.
     ///
     /// # Errors
     /// As [`Collectives::all_gather`].
@@ -141,8 +141,8 @@ impl Collectives {
         self.all_gather(driver, &0u64).map(drop)
     }
 
-    /// Sends lists of values to other workers, in messages of bounded size of which few are in flight. `send` sends them;
-    /// `receive` gets the rank of a sender and some of its values. Messages of one sender may come in any order.
+    /// Sends lists of values to other workers, in messages of bounded size, with few messages in flight. `send` sends values.
+    /// `receive` gets the rank of a sender and some of its values. Messages of one sender may arrive in any order.
     ///
     /// # Errors
     /// Those of `send` and `receive` in this worker; as [`Collectives::all_gather`].
@@ -184,9 +184,9 @@ impl Collectives {
         all
     }
 
-    /// Returns the sum of the partitions' vectors, where there are any, and all partitions' words. The words of this worker's
-    /// partitions are `own`; `len` is their number, where all know it. Otherwise the last round is the one in which no partition
-    /// has [`ROUND_WORDS`] words.
+    /// Returns the sum of the partitions' vectors, if there are any, and all partitions' words. `own` has the words of this
+    /// worker's partitions; `len` is their number, if it is equal everywhere. Otherwise the last round is the first in which
+    /// no partition has [`ROUND_WORDS`] words.
     fn gather(
         &mut self,
         driver: &mut Driver<'_>,
@@ -226,7 +226,7 @@ impl Collectives {
     }
 }
 
-/// A dataflow of rounds, in each of which every partition contributes once.
+/// A dataflow of rounds. Each partition contributes once per round.
 struct Reduction {
     input: InputHandle<u64, CapacityContainerBuilder<Vec<Contribution>>>,
     probe: probe::Handle<u64>,
@@ -298,7 +298,7 @@ impl<T: Pod> Sender<'_, '_, T> {
         self.input.flush();
         self.driver.worker.step();
         (self.receive)()?;
-        // Times of other workers hold the frontier too, until these close their input: the slowest worker bounds all.
+        // Other workers' times hold the frontier, too, until these close their input. So the slowest worker bounds all.
         self.driver.run_with(&self.probe, self.sent.saturating_sub(WINDOW), self.receive)
     }
 

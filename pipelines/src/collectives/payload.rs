@@ -64,7 +64,7 @@ impl Payload for () {
 impl<T: Value> Payload for Vec<T> {
     fn to_words(&self) -> Vec<u64> {
         let words = packed(bytemuck::cast_slice(self));
-        // Where values do not fill words, the words do not tell the number of values.
+        // If values do not fill words, the number of words does not determine the number of values.
         if size_of::<T>().is_multiple_of(8) { words } else { [&[self.len() as u64], &words[..]].concat() }
     }
 
@@ -165,7 +165,7 @@ mod tests {
     impl Value for Pair {}
 
     #[test]
-    fn payloads_arrive_as_they_were_sent() {
+    fn payloads_equal_the_sent_values() {
         let pair = Pair { small: 7, large: f32::MIN_POSITIVE, bits: 0.1 + 0.2 };
         assert_eq!(sent(&pair), pair);
         assert_eq!((sent(&u64::MAX), sent(&3u8)), (u64::MAX, 3));
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn words_that_are_cut_off_are_refused() {
+    fn truncated_words_are_refused() {
         let text = "some text".to_owned().to_words();
         assert!(String::from_words(&text[..1]).is_err() && String::from_words(&[]).is_err());
         assert!(Pair::from_words(&[1]).is_err() && Vec::<u8>::from_words(&[u64::MAX]).is_err());

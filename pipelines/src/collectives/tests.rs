@@ -27,7 +27,7 @@ pub(crate) fn at<R: Send + 'static>(
     timely::execute(timely::Config::process(workers), run).unwrap().join().into_iter().map(Result::unwrap).collect()
 }
 
-/// The value of a worker or partition: numbers whose bits JSON would not keep.
+/// The value of a worker or partition: numbers that do not keep their bits in JSON.
 fn values(owner: usize, len: usize) -> Vec<f64> {
     let key = Key::new(owner as u64, Purpose::Init);
     (0..len as u64).map(|i| key.normal(i)).collect()
@@ -67,7 +67,7 @@ fn all_gather_parts_returns_the_values_of_all_partitions() {
 }
 
 #[test]
-fn all_reduce_counts_returns_sums_place_by_place() {
+fn all_reduce_counts_returns_element_wise_sums() {
     let own = |rank: usize, len: usize| (0..len).map(|i| (i * (rank + 1)) as u64).collect::<Vec<_>>();
     for workers in [1, 2, 4] {
         for len in LENGTHS {
@@ -96,7 +96,7 @@ fn all_reduce_rows_adds_in_partition_order() {
         for workers in [1, 2, 4] {
             for (first, again, none, lists) in at(workers, move |all, driver| {
                 let first = all.all_reduce_rows(driver, len, |part| rows(part, len)).unwrap();
-                // More metadata than one round carries.
+                // More words than fit into one round.
                 let list = |part: usize| values(part, 20_000 * (part % 2));
                 let with = all.all_reduce_rows_with(driver, len, |part| (rows(part, len), list(part))).unwrap();
                 let none = all.all_reduce_rows(driver, len, |_| None).unwrap();
@@ -114,11 +114,11 @@ fn all_reduce_rows_adds_in_partition_order() {
 fn broadcast_returns_the_value_of_the_first_worker() {
     for workers in [1, 2, 4] {
         for len in LENGTHS {
-            for told in at(workers, move |all, driver| {
+            for received in at(workers, move |all, driver| {
                 let rank = driver.worker.index();
                 all.broadcast(driver, (rank == 0).then(|| Some(Json("x".repeat(8 * len))))).unwrap()
             }) {
-                assert_eq!(told.unwrap().0.len(), 8 * len, "{workers} workers");
+                assert_eq!(received.unwrap().0.len(), 8 * len, "{workers} workers");
             }
         }
         let none = at(workers, |all, driver| all.broadcast(driver, Some(None::<u64>)).unwrap());
@@ -128,26 +128,26 @@ fn broadcast_returns_the_value_of_the_first_worker() {
 }
 
 #[test]
-fn barrier_holds_all_workers_until_the_last_one_comes() {
+fn barrier_returns_after_all_workers_have_called_it() {
     for workers in [1, 2, 4] {
-        let come = Arc::new(AtomicUsize::new(0));
-        let seen = at(workers, move |all, driver| {
+        let calls = Arc::new(AtomicUsize::new(0));
+        let counts = at(workers, move |all, driver| {
             std::thread::sleep(Duration::from_millis(20 * driver.worker.index() as u64));
-            come.fetch_add(1, Ordering::SeqCst);
+            calls.fetch_add(1, Ordering::SeqCst);
             all.barrier(driver).unwrap();
-            come.load(Ordering::SeqCst)
+            calls.load(Ordering::SeqCst)
         });
-        assert_eq!(seen, vec![workers; workers]);
+        assert_eq!(counts, vec![workers; workers]);
     }
 }
 
 #[test]
-fn all_to_all_brings_every_value_to_its_receiver() {
-    // In messages of 32 Ki pairs: none, one, one message, and more messages to one worker than may be in flight.
+fn all_to_all_delivers_all_values() {
+    // With messages of 32 Ki pairs: no pair, one pair, one message, and more messages to one worker than fit in flight.
     let message = MESSAGE_BYTES / 8;
     for workers in [1, 2, 4] {
         for len in [0, 1, message, (WINDOW as usize + 3) * message + 5] {
-            // Most values go to worker 0.
+            // Worker 0 receives most values.
             let to = move |rank: usize, i: usize| if i.is_multiple_of(10) { (rank + i / 10) % workers } else { 0 };
             let found = at(workers, move |all, driver| {
                 let rank = driver.worker.index();
@@ -174,12 +174,12 @@ fn all_to_all_brings_every_value_to_its_receiver() {
     }
 }
 
-/// Ends workers that wait while another one has failed, as the program around a worker does: every turn of a wait passes it.
-struct Watched<'a> {
+/// Ends waiting workers after another one has failed, as the program around a worker does.
+struct FailureWatch<'a> {
     failed: &'a AtomicBool,
 }
 
-impl Runtime for Watched<'_> {
+impl Runtime for FailureWatch<'_> {
     fn turned(&self) {
         assert!(!self.failed.load(Ordering::SeqCst), "another worker has failed");
     }
@@ -190,7 +190,7 @@ fn an_error_of_one_worker_ends_all_workers() {
     for workers in [2, 4] {
         let (failed, begin) = (Arc::new(AtomicBool::new(false)), Instant::now());
         let ends = timely::execute(timely::Config::process(workers), move |worker| {
-            let runtime = Watched { failed: &failed };
+            let runtime = FailureWatch { failed: &failed };
             let rank = worker.index();
             let placement = Placement::new(PARTS, workers);
             let mut all = Collectives::new(placement, rank, Rc::default());
@@ -202,7 +202,7 @@ fn an_error_of_one_worker_ends_all_workers() {
                 _ => Ok(()),
             });
             failed.store(true, Ordering::SeqCst);
-            // They never complete; the program ends the process then.
+            // The dataflows cannot complete. In the program, the process ends.
             worker.installed_dataflows().into_iter().for_each(|dataflow| worker.drop_dataflow(dataflow));
             end.unwrap_err().to_string()
         });

@@ -1,20 +1,20 @@
-//! Holds a document to the schema that the sections' declarations yield. Finds everything that is wrong, not only the first.
+//! Checks a document against the schema of the declared sections. Reports all problems, not only the first.
 
 use super::tree::{Entry, Node, Value};
 use super::values::{Bytes, Span};
 use crate::error::{Problem, did_you_mean};
 use serde_json::Value as Json;
 
-/// The kinds of a choice: a word each, and the schema of its table.
+/// The kinds of a choice.
 pub(crate) struct Choice<'a> {
-    /// The word of each kind, and its table.
+    /// The word of each kind, and the schema of its table.
     pub(crate) kinds: Vec<(&'a str, &'a Json)>,
     /// Whether other names are allowed.
     pub(crate) open: bool,
 }
 
 impl<'a> Choice<'a> {
-    /// The choice that a schema is, if it is one.
+    /// Reads a schema; `None` if it is not a choice.
     pub(crate) fn of(schema: &'a Json) -> Option<Self> {
         schema["x-choice"].as_array()?;
         let tables = schema["anyOf"].as_array().into_iter().flatten();
@@ -22,12 +22,11 @@ impl<'a> Choice<'a> {
         Some(Self { kinds, open: schema["x-open"] == true })
     }
 
-    /// The table of a kind.
     pub(crate) fn table(&self, word: &str) -> Option<&'a Json> {
         self.kinds.iter().find(|(kind, _)| *kind == word).map(|(_, table)| *table)
     }
 
-    /// The kind of a table that names none.
+    /// Returns the kind of a table without `kind`.
     fn default(&self) -> &'a str {
         self.kinds.first().map_or("", |(kind, _)| kind)
     }
@@ -36,13 +35,12 @@ impl<'a> Choice<'a> {
         self.kinds.iter().map(|(kind, _)| *kind).collect()
     }
 
-    /// What a value may be, in words.
+    /// Describes the allowed values for error messages.
     fn expected(&self) -> String {
         let quoted: Vec<String> = self.kinds.iter().map(|(kind, _)| format!("\"{kind}\"")).collect();
         format!("one of {}{}", quoted.join(", "), if self.open { ", or a registered name" } else { "" })
     }
 
-    /// Appends what is wrong with the table `entries`.
     fn check(&self, entries: &[Entry], node: &Node, path: &str, problems: &mut Vec<Problem>) {
         let kind = entries.iter().find(|entry| entry.key == "kind");
         let word = match kind.map(|entry| &entry.node.value) {
@@ -83,7 +81,7 @@ impl<'a> Choice<'a> {
     }
 }
 
-/// The message about a key that the kind `word` does not have, and other kinds have.
+/// Returns the error text for a key that the kind `word` does not have, and the kinds `having` have.
 pub(crate) fn of_other_kinds(word: &str, having: &[&str]) -> String {
     let having: Vec<String> = having.iter().map(|kind| format!("`{kind}`")).collect();
     match having.split_last() {
@@ -94,7 +92,7 @@ pub(crate) fn of_other_kinds(word: &str, having: &[&str]) -> String {
     }
 }
 
-/// Turns the word of each choice in `node` into its table, and names the kind of tables that name none.
+/// Replaces the word of each choice in `node` by its table, and adds `kind` to tables without it.
 pub(crate) fn expand(schema: &Json, node: &mut Node) {
     if let Some(choice) = Choice::of(schema) {
         let place = node.place.clone();
@@ -130,7 +128,7 @@ pub(crate) fn expand(schema: &Json, node: &mut Node) {
     }
 }
 
-/// Appends to `problems` whatever in `node` (at the dotted `path`) does not fit `schema`.
+/// Appends the differences of `node` (at the dotted `path`) from `schema` to `problems`.
 pub(crate) fn check(schema: &Json, node: &Node, path: &str, problems: &mut Vec<Problem>) {
     let mut report = |message: String| problems.push(Problem::new(node.place.clone(), path, message));
     if let Some(choice) = Choice::of(schema) {
@@ -183,7 +181,7 @@ pub(crate) fn check(schema: &Json, node: &Node, path: &str, problems: &mut Vec<P
             let (least, most) = (schema["minItems"].as_u64(), schema["maxItems"].as_u64());
             let found = items.len() as u64;
             if least == most && least.is_some_and(|n| n != found) {
-                report(format!("expected a list of {}, found one of {found}", least.unwrap_or(0)));
+                report(format!("expected a list of {} values, found {found}", least.unwrap_or(0)));
             } else if least.is_some_and(|n| found < n) {
                 report("expected a list that is not empty".into());
             }
@@ -224,7 +222,7 @@ fn bounds(schema: &Json, number: f64, report: &mut dyn FnMut(String)) {
     }
 }
 
-/// What a value may be: the branches of `anyOf` or `oneOf` without null, or the schema itself.
+/// Returns the branches of `anyOf` or `oneOf` without null, or the schema itself.
 fn alternatives(schema: &Json) -> Vec<&Json> {
     let branches = schema["anyOf"].as_array().or(schema["oneOf"].as_array());
     let real = |branches: &'_ Vec<Json>| branches.iter().filter(|branch| branch["type"] != "null").count();
@@ -237,7 +235,7 @@ fn alternatives(schema: &Json) -> Vec<&Json> {
     }
 }
 
-/// The types that a schema without alternatives allows, null aside.
+/// Returns the types that a schema without alternatives allows, except null.
 fn types(schema: &Json) -> Vec<&str> {
     match &schema["type"] {
         Json::String(one) => vec![one],
@@ -267,7 +265,7 @@ fn fits_type(schema: &Json, node: &Node) -> bool {
     })
 }
 
-/// Whether a value at a key of this schema can only be a string.
+/// Returns whether a schema allows strings only.
 pub(crate) fn only_string(schema: &Json) -> bool {
     if Choice::of(schema).is_some() {
         return false;
@@ -275,7 +273,7 @@ pub(crate) fn only_string(schema: &Json) -> bool {
     alternatives(schema).iter().all(|choice| types(choice) == ["string"])
 }
 
-/// The closed set of words that a schema allows; empty when it is open, or not about words.
+/// Returns the words that a schema allows; empty if it allows other values.
 pub(crate) fn words(schema: &Json) -> Vec<&str> {
     alternatives(schema)
         .into_iter()
@@ -284,7 +282,7 @@ pub(crate) fn words(schema: &Json) -> Vec<&str> {
         .collect()
 }
 
-/// What a schema wants, in words: `an integer`, `one of "keep", "drop"`, `a string or a list of strings`.
+/// Describes the values of a schema: `an integer`, `one of "keep", "drop"`, `a string or a list of strings`.
 pub(crate) fn expected(schema: &Json) -> String {
     if let Some(choice) = Choice::of(schema) {
         return format!("{}, or a table", choice.expected());

@@ -6,7 +6,7 @@ section! {
     /// Keys for measurements of gnnflow itself.
     #[schemars(extend("x-hidden" = true))]
     pub struct Debug {
-        /// Whether sampling and compaction are one loop where all edges are in this process (FastSample).
+        /// Whether sampling and compaction are one loop if all edges are in this process (FastSample).
         #[schemars(extend("x-results" = false))]
         pub fused_sampling: bool = true,
     }

@@ -6,28 +6,28 @@ use gnnflow_dataflow::embed::table::Draw;
 use gnnflow_kernels::sparse;
 
 section! {
-    /// Learned rows for nodes without features (`model.embedding = {}` asks for them; see docs/book/src/embeddings.md).
+    /// Learned rows for nodes without features. `model.embedding = {}` enables them with all defaults.
     pub struct Embedding {
         /// Width of a row: the input width of the first layer.
         #[schemars(range(min = 1, max = 65536))]
         pub dim: usize = 128,
-        /// How rows are initialized, by `train.seed` and the node.
+        /// How rows are initialized, depending on `train.seed` and the node.
         pub init: EmbeddingInit = EmbeddingInit::Uniform,
         /// The bound of `uniform`, the standard deviation of `normal`. Unset: 1 / √dim.
         #[schemars(extend("exclusiveMinimum" = 0.0), extend("examples" = [0.1]))]
         pub init_scale: Option<f64> = None,
         /// The optimizer of learned rows.
         pub optimizer: SparseOptimizer = SparseOptimizer::default(),
-        /// When rows are read and updated. With schedules over the whole graph only `sync`: a row is updated once per epoch by its owner.
+        /// When rows are read and updated. Schedules over the whole graph allow `sync` only: the owner updates a row once per epoch.
         pub mode: EmbeddingMode = EmbeddingMode::Sync,
-        /// Steps that a row may be behind when it is read (`async`). `train.window` bounds it too; unset, that is one more. Unset: 1.
+        /// Maximum staleness of a row in steps, when it is read (`async`). `train.window`, one more by default, bounds it, too. Unset: 1.
         #[schemars(range(min = 1, max = 63), extend("examples" = [2]))]
         pub staleness: Option<usize> = None,
     }
 }
 
 impl Embedding {
-    /// What rows are drawn from.
+    /// Returns the distribution of the initial rows.
     pub fn draw(&self) -> Draw {
         let scale = self.init_scale.unwrap_or_else(|| 1.0 / (self.dim as f64).sqrt());
         match self.init {
@@ -37,25 +37,25 @@ impl Embedding {
         }
     }
 
-    /// Whether gradients are applied as they come.
-    pub fn is_async(&self) -> bool {
+    /// Whether gradients are applied when they arrive.
+    pub(crate) fn is_async(&self) -> bool {
         self.mode == EmbeddingMode::Async
     }
 
-    /// Steps that a row may be behind when it is read.
+    /// Maximum staleness of a row in steps, when it is read.
     pub fn staleness(&self) -> usize {
         if self.is_async() { self.staleness.unwrap_or(1) } else { 0 }
     }
 }
 
 choice! {
-    /// The optimizer of learned rows. Each row that a step has read is updated once; a step over the whole graph reads all.
+    /// The optimizer of learned rows. A step updates each row that it has read once; a step over the whole graph reads all rows.
     pub enum SparseOptimizer {
         /// Adam, with a count of steps for each row.
         Adam(SparseAdam) = "adam",
-        /// Adagrad: a running sum of squares for each number.
+        /// Adagrad: a running sum of squares for each value.
         Adagrad(SparseAdagrad) = "adagrad",
-        /// Plain descent.
+        /// Stochastic gradient descent.
         Sgd(SparseSgd) = "sgd",
     }
 }
@@ -63,7 +63,7 @@ choice! {
 section! {
     /// Options of `adam` for learned rows.
     pub struct SparseAdam {
-        /// Learning rate; `train.lr_schedule` applies to it too.
+        /// Learning rate; `train.lr_schedule` applies, too.
         #[schemars(extend("exclusiveMinimum" = 0.0))]
         pub lr: f64 = LR,
         /// Decay of a row's running mean and running square.
@@ -78,7 +78,7 @@ section! {
 section! {
     /// Options of `adagrad` for learned rows.
     pub struct SparseAdagrad {
-        /// Learning rate; `train.lr_schedule` applies to it too.
+        /// Learning rate; `train.lr_schedule` applies, too.
         #[schemars(extend("exclusiveMinimum" = 0.0))]
         pub lr: f64 = LR,
         /// Added to the root of the sum of squares.
@@ -90,7 +90,7 @@ section! {
 section! {
     /// Options of `sgd` for learned rows.
     pub struct SparseSgd {
-        /// Learning rate; `train.lr_schedule` applies to it too.
+        /// Learning rate; `train.lr_schedule` applies, too.
         #[schemars(extend("exclusiveMinimum" = 0.0))]
         pub lr: f64 = LR,
     }
@@ -112,7 +112,7 @@ impl SparseOptimizer {
         }
     }
 
-    /// The kernel's rule.
+    /// Returns the update rule of `gnnflow-kernels`.
     pub fn rule(&self) -> sparse::SparseOptimizer {
         match *self {
             Self::Sgd(_) => sparse::SparseOptimizer::Sgd,
@@ -131,7 +131,7 @@ words! {
         Uniform = "uniform",
         /// Normal with mean 0.
         Normal = "normal",
-        /// 0.
+        /// Zeros.
         Zeros = "zeros",
     }
 }
@@ -139,9 +139,9 @@ words! {
 words! {
     /// When learned rows are read and updated.
     pub enum EmbeddingMode {
-        /// A step reads rows that all earlier steps have updated: the same bits on any number of processes.
+        /// A step reads rows after the updates of all earlier steps. Results are equal for any number of processes.
         Sync = "sync",
-        /// Rows are read early and updated when gradients arrive (DistDGL): results differ from run to run.
+        /// Rows are read early and updated when gradients arrive (DistDGL). Results differ from run to run.
         Async = "async",
     }
 }

@@ -1,4 +1,4 @@
-//! How many neighbors a hop takes: one number, or one for each edge type.
+//! Numbers of neighbors that a hop takes: one number, or one for each edge type.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -6,10 +6,10 @@ use std::collections::BTreeMap;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 
-/// Neighbours by the name or number of the edge type.
+/// Numbers of neighbors by the name or number of the edge type.
 pub type FanoutsByType = BTreeMap<String, i64>;
 
-/// Neighbours that a hop takes of each node; -1 is all of them.
+/// The number of neighbors that a hop takes per node; -1 takes all.
 ///
 /// ```
 /// use gnnflow_pipelines::config::Fanout;
@@ -21,14 +21,14 @@ pub type FanoutsByType = BTreeMap<String, i64>;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Fanout {
-    /// So many.
+    /// A number of any type.
     Each(i64),
-    /// So many of each type; none of types that are not named.
+    /// A number for each type; 0 for types without an entry.
     ByType(FanoutsByType),
 }
 
 impl Fanout {
-    /// Neighbours that a node gets at most; -1 when there is no bound.
+    /// Maximum number of neighbors per node; -1 without a bound.
     pub fn most(&self) -> i64 {
         match self {
             Self::Each(fanout) => *fanout,
@@ -37,13 +37,13 @@ impl Fanout {
         }
     }
 
-    /// Whether no neighbour is ever taken.
+    /// Whether no neighbor is taken.
     pub fn is_nothing(&self) -> bool {
         self.most() == 0
     }
 
-    /// Whether all neighbors, or all of some type, are taken.
-    pub fn takes_all(&self) -> bool {
+    /// Whether all neighbors, or all of one type, are taken.
+    pub(crate) fn takes_all(&self) -> bool {
         match self {
             Self::Each(fanout) => *fanout < 0,
             Self::ByType(fanouts) => fanouts.values().any(|&fanout| fanout < 0),

@@ -6,15 +6,14 @@ use gnnflow_data::progress::Progress;
 use std::path::{Path, PathBuf};
 
 section! {
-    /// A synthetic graph; the same numbers always give the same graph. Every edge is one row, to be read with
-    /// `undirected = true`, the default for it.
+    /// A synthetic graph. Equal keys give equal graphs. Each edge is one row, read with `undirected = true` by default.
     pub struct Generate {
-        /// Which generator.
+        /// The generator.
         pub kind: GenerateKind = GenerateKind::Planted,
         /// Number of nodes; `rmat` takes the next power of two. Unset: 10000 (`planted`), 65536 (`rmat`).
         #[schemars(range(min = 1, max = 4294967294u64), extend("examples" = [10000]))]
         pub nodes: Option<u64> = None,
-        /// The number of nodes is two to this power; in place of `nodes`.
+        /// Logarithm to base 2 of the number of nodes; instead of `nodes`.
         #[schemars(range(min = 1, max = 31), extend("examples" = [14]))]
         pub scale: Option<u32> = None,
         /// Number of edges. Unset: `edge_factor` times the nodes.
@@ -47,7 +46,7 @@ section! {
         /// Probability of the quadrant "high to low" (`rmat`). Unset: 0.19.
         #[schemars(range(min = 0.0, max = 1.0), extend("examples" = [0.19]))]
         pub c: Option<f64> = None,
-        /// Shares of train, validation and test nodes; the rest is in no split.
+        /// Fractions of train, validation and test nodes; the rest is in no split.
         #[schemars(length(equal = 3), inner(range(min = 0.0, max = 1.0)))]
         pub split: Vec<f64> = vec![0.1, 0.1, 0.8],
         /// Seed of the graph.
@@ -56,7 +55,7 @@ section! {
         /// Files per table.
         #[schemars(range(min = 1, max = 100000))]
         pub files: usize = 1,
-        /// The folder for its Parquet files. Unset: `.gnnflow/KIND-HASH` beside the pipeline file, the hash being that of these numbers.
+        /// The folder for the Parquet files. Unset: `.gnnflow/KIND-HASH` beside the pipeline file, with the hash of these keys.
         #[schemars(extend("x-results" = false, "examples" = ["generated/planted"]))]
         pub out: Option<PathBuf> = None,
     }
@@ -72,7 +71,7 @@ words! {
     }
 }
 
-/// A generator with all its numbers.
+/// A generator with all its settings.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Generator {
     /// See [`Planted`].
@@ -123,7 +122,7 @@ impl Generate {
         }
     }
 
-    /// The folder that holds, or will hold, the Parquet files.
+    /// The folder for the Parquet files.
     pub fn folder(&self) -> &Path {
         self.out.as_deref().unwrap_or(Path::new("."))
     }
@@ -133,18 +132,18 @@ impl Generate {
         (self.folder().join("nodes.parquet"), self.folder().join("edges.parquet"))
     }
 
-    /// Writes the Parquet files, unless the same generator with the same numbers has written them before.
+    /// Writes the Parquet files, unless an equal generator has written them before.
     ///
     /// # Errors
-    /// A number out of range; anything that the file system refuses.
-    pub fn ensure(&self, progress: &dyn Progress) -> gnnflow_data::Result<()> {
+    /// A setting out of range; errors of the file system.
+    pub(crate) fn ensure(&self, progress: &dyn Progress) -> gnnflow_data::Result<()> {
         let (generator, folder) = (self.generator(), self.folder());
         write_once(folder, progress, || generator.is_written(folder), || generator.write(folder, progress))
     }
 }
 
 impl Generator {
-    /// Ok, or the setting that is out of range.
+    /// Checks the ranges of all settings.
     ///
     /// # Errors
     /// [`gnnflow_data::Error::Setting`].
@@ -155,7 +154,7 @@ impl Generator {
         }
     }
 
-    /// Number of nodes and of edge rows.
+    /// Returns the number of nodes and of edge rows.
     pub fn size(&self) -> (u64, u64) {
         match self {
             Self::Planted(planted) => (planted.nodes, planted.edges),
@@ -179,7 +178,7 @@ impl Generator {
         }
     }
 
-    /// Whether `out` holds the files that this makes.
+    /// Returns whether `out` contains the files of this generator.
     pub fn is_written(&self, out: &Path) -> bool {
         match self {
             Self::Planted(planted) => planted.is_written(out),
@@ -190,7 +189,7 @@ impl Generator {
     /// Writes the files below the folder `out`.
     ///
     /// # Errors
-    /// A setting out of range; anything that the file system refuses.
+    /// A setting out of range; errors of the file system.
     pub fn write(&self, out: &Path, progress: &dyn Progress) -> gnnflow_data::Result<Generated> {
         match self {
             Self::Planted(planted) => planted.write(out, progress),

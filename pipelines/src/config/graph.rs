@@ -1,15 +1,15 @@
 //! `[graph]`: where the graph comes from and how it is read.
 
+use super::Error;
 use super::generate::Generate;
 use super::section::{section, words};
 use super::values::{OneOrMany, Span};
-use super::{Config, Error};
 use gnnflow_data::source;
 use std::path::PathBuf;
 
 section! {
-    /// Where the graph comes from: Parquet files (`nodes` and `edges`), a generator (`generate`), or a dataset that was
-    /// prepared before (`dataset`). Exactly one of the three.
+    /// Where the graph comes from: either Parquet files (`nodes` and `edges`), or a generator (`generate`), or a prepared
+    /// dataset (`dataset`).
     pub struct Graph {
         /// Parquet files of nodes: a file, a folder (every `*.parquet` file in it, by name), or a list of them. Each may be a URL:
         /// `s3://`, `gs://` and `az://` of an object or a prefix, `http://` and `https://` of a file.
@@ -20,64 +20,63 @@ section! {
         pub edges: Option<OneOrMany<PathBuf>> = None,
         /// A synthetic graph, written as Parquet beside the pipeline file (in `.gnnflow/`) the first time.
         pub generate: Option<Generate> = None,
-        /// A folder that `gnnflow prepare` wrote, used as it is. The keys that say how to read Parquet do not apply.
+        /// A dataset that `gnnflow prepare` has written. The keys for reading Parquet files do not apply.
         #[schemars(extend("x-results" = false), extend("examples" = ["prepared/cora"]))]
         pub dataset: Option<PathBuf> = None,
         /// The columns' names in the Parquet files.
         pub columns: Columns = Columns::default(),
-        /// Add the reverse of every edge; after duplicates are dropped, when `duplicates = "drop"`. For `generate`, the default is true.
+        /// Add the reverse of every edge, after duplicates are dropped. The default is true for `generate`.
         pub undirected: bool = false,
         /// What to do with an edge that occurs more than once.
         pub duplicates: Duplicates = Duplicates::Drop,
         /// What to do with an edge from a node to itself.
         pub self_loops: SelfLoops = SelfLoops::Keep,
-        /// What to do with an edge that names a node that is not among the nodes.
+        /// What to do with an edge whose source or destination is not in the node files.
         pub unknown_nodes: UnknownNodes = UnknownNodes::Fail,
-        /// What to do with a node that no edge joins with another node; after all other filters.
+        /// What to do with a node without edges to other nodes, after all other filters.
         pub isolated: Isolated = Isolated::Keep,
-        /// Add the reverse of every edge as an edge of a type of its own: `rev_<name>`, or the number of types plus the type. Edges
-        /// without types get two: 0 forward, 1 reverse. For directed message passing; not with `undirected`.
+        /// Add the reverse of every edge with a separate type: `rev_<name>`, or the number of types plus the type.
+        /// Edges without types get types 0 (forward) and 1 (reverse). For directed message passing; not with `undirected`.
         pub reverse_edges: bool = false,
-        /// Keep the largest part of the graph in which every node has at least this many neighbors, in either direction. Unset: all of it.
+        /// Keep the largest subgraph in which every node has at least this many neighbors, in either direction. Unset: the whole graph.
         #[schemars(range(min = 1), extend("examples" = [2]))]
         pub k_core: Option<u32> = None,
-        /// Keep the largest weakly connected component, of the `k_core` if there is one; of several, that of the first node.
+        /// Keep the largest weakly connected component (of the `k_core`, if set); of equally large ones, that of the first node.
         pub largest_component: bool = false,
         /// How to scale the features while the dataset is prepared.
         pub normalize_features: Normalize = Normalize::None,
-        /// The type in which the prepared dataset stores features; or a list, one for each of `columns.features`. Arithmetic is always f32.
+        /// The type in which the dataset stores features; or a list, one type for each of `columns.features`. Computation is always in f32.
         #[schemars(extend("examples" = [["f32", "bf16"]]))]
         pub feature_dtype: OneOrMany<FeatureDtype> = OneOrMany::one(FeatureDtype::F32),
-        /// Shares of train, validation and test nodes, drawn by `seed`, for data without a split column. They sum to at
-        /// most 1; the rest is in no split.
+        /// Fractions of train, validation and test nodes, drawn by `seed`, for data without a split column.
+        /// They sum to at most 1; the rest is in no split.
         #[schemars(length(equal = 3), inner(range(min = 0.0, max = 1.0)), extend("examples" = [[0.6, 0.2, 0.2]]))]
         pub split_fractions: Option<Vec<f64>> = None,
-        /// Number of classes, when the labels of this dump do not show all of them. Unset: the largest label plus one.
+        /// Number of classes, for labels that do not contain all of them. Unset: the largest label plus one.
         #[schemars(range(min = 1), extend("examples" = [7]))]
         pub num_classes: Option<u32> = None,
         /// Seed of the split.
         #[schemars(range(max = i64::MAX))]
         pub seed: u64 = 1,
-        /// How long failed requests to an object store or web server are repeated, counted from its last reply.
+        /// How long failed requests to an object store or web server are retried, counted from its last reply.
         #[schemars(extend("x-results" = false))]
         pub retry: Span = Span(source::RETRY),
     }
 }
 
 section! {
-    /// The columns' names in the Parquet files. A column that is named here must exist; `features`, `label` and `split`
-    /// are also looked for under
-    /// these names when they are not named, and used when present; an empty name leaves them out.
+    /// The columns' names in the Parquet files. A named column must exist. `features`, `label` and `split` are optional:
+    /// unset, the column of that name is used if present; an empty name leaves it out.
     pub struct Columns {
         /// Node files: the node's id, an integer or a string.
         pub id: String = "node_id".into(),
-        /// Node files: the features; one list column, or several numeric ones in this order. Unset: `features` if there is such a column.
+        /// Node files: the features, as one list column or several numeric columns. Unset: `features`, if there is such a column.
         #[schemars(extend("examples" = ["features"]))]
         pub features: Option<OneOrMany<String>> = None,
-        /// Node files: the label; an integer class, or a list of 0 and 1 for several labels. Unset: `label` if there is such a column.
+        /// Node files: the label, an integer class or a list of 0 and 1 for several labels. Unset: `label`, if there is such a column.
         #[schemars(extend("examples" = ["label"]))]
         pub label: Option<String> = None,
-        /// Node files: `train`, `val` (or `valid`, `validation`), `test`, or null. Unset: `split` if there is such a column and no `split_fractions`.
+        /// Node files: `train`, `val` (or `valid`, `validation`), `test`, or null. Unset: `split`, if there is such a column and no `split_fractions`.
         #[schemars(extend("examples" = ["split"]))]
         pub split: Option<String> = None,
         /// Node files: the node's type.
@@ -102,10 +101,10 @@ section! {
         /// Edge files: feature columns of edges.
         #[schemars(extend("examples" = ["edge_features"]))]
         pub edge_features: Option<OneOrMany<String>> = None,
-        /// Edge files: the edge's split, for tasks on edges: `train`, `val`, `test`, or null, as of nodes.
+        /// Edge files: the edge's split, for tasks on edges: `train`, `val`, `test`, or null, as for nodes.
         #[schemars(extend("examples" = ["split"]))]
         pub edge_split: Option<String> = None,
-        /// Edge files: the edge's class, for tasks on edges: an integer or a string; -1 and null are none.
+        /// Edge files: the edge's class, for tasks on edges: an integer or a string; -1 and null mean no label.
         #[schemars(extend("examples" = ["label"]))]
         pub edge_label: Option<String> = None,
     }
@@ -114,9 +113,9 @@ section! {
 words! {
     /// What to do with an edge that occurs more than once.
     pub enum Duplicates {
-        /// Keep each of them.
+        /// Keep all.
         Keep = "keep",
-        /// Keep one of them.
+        /// Keep one.
         Drop = "drop",
         /// Refuse the input.
         Fail = "fail",
@@ -126,7 +125,7 @@ words! {
 words! {
     /// What to do with an edge from a node to itself.
     pub enum SelfLoops {
-        /// Keep what there is.
+        /// Keep them.
         Keep = "keep",
         /// Drop them.
         Drop = "drop",
@@ -144,13 +143,13 @@ words! {
         Fail = "fail",
         /// Drop the edge, and count it.
         Drop = "drop",
-        /// Make a node of the id: after all others, with features of zeros, without label, in no split, of type 0.
+        /// Add a node with this id after all others: zero features, no label, no split, type 0.
         Create = "create",
     }
 }
 
 words! {
-    /// What to do with a node that no edge joins with another node.
+    /// What to do with a node without edges to other nodes.
     pub enum Isolated {
         /// Keep it.
         Keep = "keep",
@@ -186,12 +185,12 @@ words! {
 }
 
 impl Graph {
-    /// What the prepared dataset is made from; `None` when it is given as such (`dataset`). Reads the schema of the first
-    /// node file, to see which of the columns that were not named are there.
+    /// Returns the input of `prepare`; `None` for a prepared dataset (`dataset`). Reads the schema of the first node file to
+    /// find optional columns.
     ///
     /// # Errors
-    /// [`Error::Data`] when the first node file is missing or no Parquet file.
-    pub fn source(&self) -> Result<Option<source::GraphSource>, Error> {
+    /// [`Error::Data`] if the first node file is missing or is not Parquet.
+    pub(crate) fn source(&self) -> Result<Option<source::GraphSource>, Error> {
         let (nodes, edges) = match (&self.generate, &self.nodes, &self.edges) {
             (Some(generate), ..) => {
                 let (nodes, edges) = generate.tables();
@@ -227,7 +226,7 @@ impl Graph {
 }
 
 impl Columns {
-    /// These columns with those filled in that were not named but are `present`.
+    /// Fills in optional columns that are not named, but are `present`.
     fn resolve(&self, present: &[String], own_split: bool) -> source::Columns {
         let named = |name: &String| Some(name.clone()).filter(|name| !name.is_empty());
         let or_default = |column: &Option<String>, default: &str| match column {
@@ -258,7 +257,7 @@ impl Columns {
     }
 }
 
-/// The same words in the language of `gnnflow-data`.
+/// Converts to the enums of `gnnflow-data`.
 macro_rules! same_in_data {
     ($($name:ident { $($variant:ident),* })*) => {$(
         impl From<$name> for source::$name {
@@ -278,16 +277,6 @@ same_in_data! {
     FeatureDtype { F32, F16, Bf16 }
 }
 
-impl Config {
-    /// What the prepared dataset is made from; `None` when it is given as such. See [`Graph::source`].
-    ///
-    /// # Errors
-    /// As [`Graph::source`].
-    pub fn graph_source(&self) -> Result<Option<source::GraphSource>, Error> {
-        self.graph.source()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -297,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn columns_that_are_not_named_are_used_when_present() {
+    fn unnamed_columns_are_used_if_present() {
         let found = Columns::default().resolve(&present(&["node_id", "features", "split"]), false);
         assert_eq!((found.features, found.label, found.split), (vec!["features".into()], None, Some("split".into())));
         let found = Columns::default().resolve(&present(&["node_id", "features", "split"]), true);
@@ -305,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn named_columns_are_asked_for_and_empty_names_leave_out() {
+    fn named_columns_are_required_and_empty_names_leave_columns_out() {
         let columns = Columns {
             features: Some(OneOrMany(vec!["x".into(), "y".into()])),
             label: Some("lable".into()),

@@ -1,17 +1,17 @@
-//! `[infer]`: what is written for every node when training is done.
+//! `[infer]`: results that are written for every node after training.
 
 use super::section::section;
 
 section! {
-    /// Outputs for every node, computed with all neighbors and the best model, as Parquet files in the run folder.
+    /// Results for every node, computed with all neighbors and the best model, as Parquet files in the run folder.
     pub struct Infer {
         /// `predictions.parquet`: node id, prediction, label, split.
         pub predictions: bool = true,
         /// `embeddings.parquet`: node id, and the last hidden layer's output.
         pub embeddings: bool = false,
-        /// Add every class's score to `predictions.parquet`.
+        /// Add the scores of all classes to `predictions.parquet`.
         pub scores: bool = false,
-        /// Nodes that are computed at once.
+        /// Nodes that are computed together.
         #[schemars(range(min = 1, max = 16777216), extend("x-results" = false))]
         pub batch: usize = 4096,
     }

@@ -6,43 +6,43 @@ use super::section::{section, words};
 use super::values::OneOrMany;
 
 section! {
-    /// Link prediction: which edges are predicted, against what, and how they are scored.
+    /// Link prediction: which edges are predicted, their negatives, and how they are scored.
     pub struct Link {
         /// Types of the edges that are predicted, by name or number; other edges are only aggregated. Unset: all but reverse types (`rev_…`).
         #[schemars(length(min = 1), extend("examples" = [["buys"]]))]
         pub target_etype: Option<Vec<String>> = None,
-        /// Shares of the edges for training, validation and test, without `graph.columns.edge_split`; the rest is only aggregated.
+        /// Fractions of the edges for training, validation and test, without `graph.columns.edge_split`; the rest is only aggregated.
         /// Drawn per pair of nodes, so that both directions and parallel edges stay together. Unset: [0.8, 0.1, 0.1].
         #[schemars(length(equal = 3), inner(range(min = 0.0, max = 1.0)), extend("examples" = [[0.85, 0.05, 0.1]]))]
         pub split_fractions: Option<Vec<f64>> = None,
-        /// Hide the target edges of a batch from it. Validation and test edges are always hidden.
+        /// Hide the target edges of a batch from sampling. Validation and test edges are always hidden.
         /// Unset: `true`; `false` with schedules over the whole graph, which cannot hide them.
         #[schemars(extend("examples" = [false]))]
         pub exclude_training_targets: Option<bool> = None,
-        /// How the rows of two nodes give the score of an edge between them.
+        /// The score of an edge, computed from the rows of its two nodes.
         pub decoder: Decoder = Decoder::Dot,
         /// The loss that is minimized.
         pub loss: LinkLoss = LinkLoss::BinaryCrossEntropy,
-        /// Where negative pairs come from.
+        /// How negative pairs are drawn.
         pub negative_sampler: NegativeSampler = NegativeSampler::Uniform,
         /// Negative pairs for each edge in training.
         #[schemars(range(min = 1, max = 65536))]
         pub num_negative_edges: usize = 16,
-        /// Nodes that each end of an edge is ranked against in validation and test, drawn once per edge. Unset: all nodes of the same type.
+        /// Candidates per endpoint of an edge for ranking in validation and test, drawn once per edge. Unset: all nodes of the same type.
         #[schemars(range(min = 1, max = 16777216), extend("examples" = [1000]))]
         pub num_negative_edges_eval: Option<usize> = None,
-        /// Parquet with your own candidates for destinations in validation and test: columns `src`, `candidate` and optionally `dst`
-        /// (then only for that edge); one row each. Candidates are used as given, without the destination. Sources are then not ranked.
+        /// Parquet with candidate destinations for validation and test: columns `src`, `candidate` and optionally `dst` (then only for
+        /// that edge), one row per candidate. Candidates are used as given, without the destination. Sources are then not ranked.
         #[schemars(extend("examples" = ["candidates.parquet"]))]
         pub eval_negative_dstnode: Option<OneOrMany<PathBuf>> = None,
-        /// Also report `recall_at_K` and `ndcg_at_K` for lists of K recommendations per source. Unset: no.
+        /// Also report `recall_at_K` and `ndcg_at_K` for lists of K recommendations per source. Unset: no lists.
         #[schemars(range(min = 1, max = 10000), extend("examples" = [20]))]
         pub top_k: Option<usize> = None,
     }
 }
 
 words! {
-    /// How the rows of two nodes become a score.
+    /// The score of an edge, computed from the rows of its two nodes.
     pub enum Decoder {
         /// Their dot product.
         Dot = "dot",
@@ -54,23 +54,23 @@ words! {
 words! {
     /// The loss of link prediction.
     pub enum LinkLoss {
-        /// Each pair by itself: is it an edge?
+        /// Binary classification of each pair.
         BinaryCrossEntropy = "binary-cross-entropy",
-        /// An edge against all pairs that it is compared with: which one is it?
+        /// Classification of an edge among its negative pairs.
         SoftmaxCrossEntropy = "softmax-cross-entropy",
     }
 }
 
 words! {
-    /// Where negative pairs come from.
+    /// How negative pairs are drawn.
     pub enum NegativeSampler {
-        /// For each edge its own, each node as likely as any other.
+        /// For each edge, with equal probabilities of all nodes.
         Uniform = "uniform",
-        /// The same for all edges of a batch.
+        /// Once for all edges of a batch.
         Joint = "joint",
-        /// The ends of the batch's other edges.
+        /// From the endpoints of the batch's other edges.
         InBatch = "in-batch",
-        /// For each edge its own, each node in proportion to its in-degree.
+        /// For each edge, with probabilities in proportion to in-degrees.
         Degree = "degree",
     }
 }

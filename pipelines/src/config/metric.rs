@@ -1,11 +1,11 @@
-//! What is measured on validation and test nodes or edges.
+//! Metrics of validation and test nodes or edges.
 
 use super::section::words;
 
 words! {
-    /// A validation metric. Higher is better, but for `loss`, `rmse` and `mae`.
+    /// A validation metric. Higher is better, except for `loss`, `rmse` and `mae`.
     pub enum Metric {
-        /// Share of nodes whose class is right, or all of whose labels are.
+        /// Fraction of nodes whose class, or whose labels, are all correct.
         Accuracy = "accuracy",
         /// The loss (lower is better).
         Loss = "loss",
@@ -17,27 +17,27 @@ words! {
         RocAuc = "roc-auc",
         /// Mean reciprocal rank of edges.
         Mrr = "mrr",
-        /// Share of edges that are ranked first.
+        /// Fraction of edges ranked first.
         HitsAt1 = "hits-at-1",
-        /// Share of edges among the first three.
+        /// Fraction of edges ranked among the first three.
         HitsAt3 = "hits-at-3",
-        /// Share of edges among the first ten.
+        /// Fraction of edges ranked among the first ten.
         HitsAt10 = "hits-at-10",
-        /// Share of a source's held-out edges among `train.link.top_k` recommendations, mean over sources.
+        /// Fraction of a source's held-out edges among `train.link.top_k` recommendations, mean over sources.
         Recall = "recall",
-        /// Normalised discounted cumulative gain of those recommendations, mean over sources.
+        /// Normalized discounted cumulative gain of these recommendations, mean over sources.
         Ndcg = "ndcg",
         /// Root of the mean squared error (lower is better).
         Rmse = "rmse",
         /// Mean absolute error (lower is better).
         Mae = "mae",
-        /// Share of the labels' variance that is explained.
+        /// Coefficient of determination.
         R2 = "r2",
     }
 }
 
 impl Metric {
-    /// Its name in metrics and summaries, where `_at_K` follows that of `recall` and `ndcg`; the loss stands beside them.
+    /// Name in metrics and summaries. `_at_K` is appended to `recall` and `ndcg`.
     pub const fn key(self) -> &'static str {
         match self {
             Self::Accuracy => "accuracy",
@@ -57,18 +57,18 @@ impl Metric {
         }
     }
 
-    /// Whether it is one of lists of recommendations.
-    pub const fn is_of_lists(self) -> bool {
+    /// Whether it measures lists of recommendations.
+    pub(crate) const fn is_of_lists(self) -> bool {
         matches!(self, Self::Recall | Self::Ndcg)
     }
 
-    /// Whether it is one of ranked edges.
-    pub const fn is_of_links(self) -> bool {
+    /// Whether it measures ranked edges.
+    pub(crate) const fn is_of_links(self) -> bool {
         matches!(self, Self::Mrr | Self::HitsAt1 | Self::HitsAt3 | Self::HitsAt10 | Self::Recall | Self::Ndcg)
     }
 
-    /// Whether `value` is better than `best`. A number that is none never is.
-    pub fn is_better(self, value: f64, best: f64) -> bool {
+    /// Whether `value` is better than `best`; false for NaN.
+    pub(crate) fn is_better(self, value: f64, best: f64) -> bool {
         if [Self::Loss, Self::Rmse, Self::Mae].contains(&self) { value < best } else { value > best }
     }
 }

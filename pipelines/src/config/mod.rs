@@ -1,7 +1,7 @@
-//! `pipeline.toml`, read and checked.
+//! Reads and checks `pipeline.toml`.
 //!
-//! Each section is a file with one struct, and each key one field of it: its type, default and documentation are that
-//! declaration. [`Config::load`] finds *everything* that is wrong with a file, each with line, key and "did you mean".
+//! Each section is a file with one struct, and each key is a field with type, default and documentation. [`Config::load`]
+//! reports all problems of a file, each with line, key and "did you mean".
 
 mod check;
 mod cluster;
@@ -63,28 +63,28 @@ use std::path::{Path, PathBuf, absolute};
 use tree::Node;
 
 section! {
-    /// A whole pipeline, checked. The sections that are there are the stages that run.
+    /// A checked pipeline. The sections that are present are the stages that run.
     pub struct Config {
-        /// What the run is called: letters, digits, "-", "_" and ".". Unset: the pipeline file's name without `.toml`.
+        /// Name of the run: letters, digits, "-", "_" and ".". Unset: the pipeline file's name without `.toml`.
         #[schemars(extend("x-results" = false), extend("examples" = ["cora-gcn"]))]
         pub name: String = String::new(),
         /// Where the graph comes from.
         pub graph: Graph = Graph::default(),
-        /// How the graph is cut.
+        /// How the graph is partitioned.
         pub partition: Partition = Partition::default(),
-        /// The network.
+        /// The model.
         pub model: Option<Model> = None,
         /// How the model is trained.
         pub train: Option<Train> = None,
-        /// What is written for every node when training is done.
+        /// Results that are written for every node after training.
         pub infer: Option<Infer> = None,
         /// Several processes.
         pub cluster: Cluster = Cluster::default(),
-        /// What machines cost.
+        /// Prices of machines.
         pub price: Option<Price> = None,
         /// Keys for measurements of gnnflow itself.
         pub debug: Debug = Debug::default(),
-        /// Where each key was written, for messages about it later on.
+        /// The position of each key, for later messages.
         #[serde(skip)]
         #[schemars(skip)]
         pub source: Source = Source::default(),
@@ -94,19 +94,18 @@ section! {
 /// The file that a [`Config`] was read from.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Source {
-    /// As the user named it, for messages.
     file: PathBuf,
-    /// Where every key that was given stands.
+    /// The position of each key in the file or in a `--set`.
     places: BTreeMap<String, Place>,
-    /// How the number of partitions was found, when it was asked to be.
+    /// How `partition.parts = "auto"` was resolved.
     pub(crate) auto: Option<AutoParts>,
-    /// How the schedule was chosen, when it was asked to be.
+    /// How `train.schedule = "auto"` was resolved.
     pub(crate) auto_schedule: Option<AutoSchedule>,
-    /// With `auto`: the kinds of schedules that cannot do what the file asks for, and why.
+    /// With `train.schedule = "auto"`: the candidates that do not support the pipeline, and why.
     pub(crate) refusals: Vec<(String, String)>,
 }
 
-/// Names that a user's own program registered, and that a pipeline file may therefore use.
+/// Registered names, which a pipeline file may use.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Registered {
     /// For `partition.method`.
@@ -123,14 +122,14 @@ impl Config {
     /// Reads and checks a pipeline file. `sets` are `KEY=VALUE` overrides, applied in order before anything is checked.
     ///
     /// # Errors
-    /// [`Error::Config`] with everything that is wrong; [`Error::Usage`] when the file cannot be read.
+    /// [`Error::Config`] with all problems; [`Error::Usage`] if the file cannot be read.
     pub fn load(file: &Path, sets: &[String], registered: &Registered) -> Result<Self, Error> {
         let text = std::fs::read_to_string(file)
             .map_err(|error| Error::Usage(format!("cannot read pipeline file {}: {error}", file.display())))?;
         Self::parse(&text, file, sets, registered)
     }
 
-    /// The same from a text that is, or could be, the content of `file`. Relative paths are relative to the file.
+    /// Reads and checks `text` as the content of `file`, which need not exist. Relative paths are relative to the file.
     ///
     /// ```
     /// use gnnflow_pipelines::config::{Registered, Config};
@@ -148,7 +147,7 @@ impl Config {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Config`] with everything that is wrong.
+    /// [`Error::Config`] with all problems.
     pub fn parse(text: &str, file: &Path, sets: &[String], registered: &Registered) -> Result<Self, Error> {
         let fail = |problems| Err(Error::Config(Problems::new(file, problems)));
         let mut root = match Node::parse(text) {
@@ -157,7 +156,7 @@ impl Config {
         };
         check::expand(reference::schema(), &mut root);
         let mut problems = apply_sets(&mut root, sets);
-        moved::take(&mut root, &mut problems);
+        moved::report(&mut root, &mut problems);
         check::check(reference::schema(), &root, "", &mut problems);
         if !problems.is_empty() {
             return fail(problems);
@@ -182,12 +181,12 @@ impl Config {
             train.fanouts = uses::is_used("fanouts", train).then(|| train.fanouts(model.layers));
         }
         let mut places = BTreeMap::new();
-        remember(&root, "", &mut places);
+        collect_places(&root, "", &mut places);
         config.source = Source { file: file.into(), places, refusals, ..Source::default() };
         Ok(config)
     }
 
-    /// Makes every path absolute, and names the dataset folder where none was given.
+    /// Makes all paths absolute, and sets the default of the dataset folder.
     fn resolve_paths(&mut self, folder: &Path) {
         let join = |path: &mut PathBuf| *path = folder.join(&*path);
         let graph = &mut self.graph;
@@ -207,7 +206,7 @@ impl Config {
             Some(out) => join(out),
             None if self.graph.dataset.is_some() => {}
             None => {
-                // Every key that decides the dataset's bytes; hands aside.
+                // The hash is over all keys that change the dataset, without performance keys.
                 let default = Partition::default();
                 let cut = Partition { topology: default.topology, memory: default.memory, ..self.partition.clone() };
                 let graph = Graph { retry: Graph::default().retry, ..self.graph.clone() };
@@ -218,13 +217,13 @@ impl Config {
         }
     }
 
-    /// The folder of the prepared dataset: the one given as such, or the one that will be written.
+    /// Returns the folder of the prepared dataset: `graph.dataset` or `partition.out`.
     pub fn dataset_folder(&self) -> &Path {
         let folder = self.graph.dataset.as_ref().or(self.partition.out.as_ref());
         folder.map_or(Path::new("dataset"), PathBuf::as_path)
     }
 
-    /// The number of partitions that the file asks for; a `dataset` that is given knows its own.
+    /// Returns the number of partitions in the file; 1 for an unresolved `auto`. With `graph.dataset` the manifest has it.
     pub fn parts(&self) -> usize {
         match self.partition.parts {
             Parts::Count(count) => count,
@@ -232,13 +231,13 @@ impl Config {
         }
     }
 
-    /// Whether partitions are to have the features of the foreign nodes that their edges come from.
-    pub fn stores_halo_features(&self) -> bool {
-        let alone = self.train.as_ref().is_some_and(|train| train.schedule.is_partition_parallel());
-        self.partition.halo.unwrap_or(if alone { Halo::Features } else { Halo::Ids }) == Halo::Features
+    /// Returns whether partitions contain the features of their halo nodes.
+    pub(crate) fn stores_halo_features(&self) -> bool {
+        let local = self.train.as_ref().is_some_and(|train| train.schedule.is_partition_parallel());
+        self.partition.halo.unwrap_or(if local { Halo::Features } else { Halo::Ids }) == Halo::Features
     }
 
-    /// The whole effective configuration as TOML, paths absolute: itself a pipeline file that does the same anywhere on this machine.
+    /// Returns the effective configuration as a pipeline file with absolute paths. It defines the same run.
     pub fn resolved_toml(&self) -> String {
         let mut config = self.clone();
         if config.graph.dataset.is_some() {
@@ -248,31 +247,30 @@ impl Config {
                 ..Partition::default()
             };
         }
-        let mut value = toml::Value::try_from(&config).expect("TOML has a form for every key");
-        strip_defaults_that_exclude(&mut value, &config);
-        toml::to_string(&value).expect("TOML prints what it holds")
+        let mut value = toml::Value::try_from(&config).expect("all keys are TOML values");
+        remove_conflicting_defaults(&mut value, &config);
+        toml::to_string(&value).expect("a TOML value can be printed")
     }
 
-    /// Names what the run computes: SHA-256, in hexadecimal, of every key that can change its results. Not part of it are
-    /// the keys that the reference marks ⚙: paths (the prepared dataset has its own fingerprint of what they hold),
-    /// threads, saving, time-outs. Processes of one run must agree on it.
+    /// Returns the SHA-256, in hexadecimal, of all keys that can change results, without performance keys (⚙ in the
+    /// reference). The content of input files is in the fingerprint of the dataset. Equal on all processes of a run.
     pub fn fingerprint(&self) -> String {
         self.digest_without(&[])
     }
 
-    /// Names the model and the road to it: as [`Config::fingerprint`], but for the keys that only say how far to go and what
-    /// to do on arrival (`train.epochs`, `train.early_stop`, `[infer]`). A checkpoint is resumed under an equal one.
-    pub fn model_fingerprint(&self) -> String {
+    /// Returns [`Config::fingerprint`] without `train.epochs`, `train.early_stop` and `[infer]`. A checkpoint can be resumed
+    /// with an equal value.
+    pub(crate) fn model_fingerprint(&self) -> String {
         self.digest_without(&["infer", "train.epochs", "train.early_stop"])
     }
 
     fn digest_without(&self, more: &[&str]) -> String {
-        let mut value = serde_json::to_value(self).expect("JSON has a form for every key");
-        let hands = reference::sections().into_iter().flat_map(|section| section.keys);
-        let hands: Vec<String> = hands.filter(|key| !key.results).map(|key| key.path).collect();
-        // Tables that have nothing but such keys.
+        let mut value = serde_json::to_value(self).expect("all keys are JSON values");
+        let keys = reference::sections().into_iter().flat_map(|section| section.keys);
+        let performance: Vec<String> = keys.filter(|key| !key.results).map(|key| key.path).collect();
+        // Tables of performance keys only.
         let tables = ["price", "debug", "train.tensor_workers"];
-        for path in hands.iter().map(String::as_str).chain(more.iter().copied()).chain(tables) {
+        for path in performance.iter().map(String::as_str).chain(more.iter().copied()).chain(tables) {
             let (parent, key) = path.rsplit_once('.').unwrap_or(("", path));
             let pointer = if parent.is_empty() { String::new() } else { format!("/{}", parent.replace('.', "/")) };
             if let Some(table) = value.pointer_mut(&pointer).and_then(|table| table.as_object_mut()) {
@@ -282,7 +280,7 @@ impl Config {
         digest(&value)
     }
 
-    /// An error about a key of this pipeline, with its file and line.
+    /// Returns an error about a key of this pipeline, with file and line.
     pub fn problem(&self, key: &str, message: impl Into<String>) -> Error {
         let mut path = Some(key);
         let mut place = Place::File;
@@ -291,7 +289,7 @@ impl Config {
                 place = found.clone();
                 break;
             }
-            // Items of lists have their list's place.
+            // Items of lists have the position of the list.
             let list = here.strip_suffix(']').and_then(|here| here.rsplit_once('['));
             path = list.or_else(|| here.rsplit_once('.')).map(|(parent, _)| parent);
         }
@@ -307,12 +305,12 @@ impl Config {
             return Ok(());
         }
         let message =
-            format!("more processes ({processes}) than partitions ({parts}); give every process at least one");
+            format!("more processes ({processes}) than partitions ({parts}); use at most one process per partition");
         Err(self.problem("partition.parts", message))
     }
 }
 
-/// Puts every `KEY=VALUE` into the document.
+/// Applies all `KEY=VALUE` overrides to the document.
 fn apply_sets(root: &mut Node, sets: &[String]) -> Vec<Problem> {
     let mut problems = Vec::new();
     for set in sets {
@@ -327,7 +325,7 @@ fn apply_sets(root: &mut Node, sets: &[String]) -> Vec<Problem> {
             continue;
         }
         let mut node = Node::from_set(key, raw);
-        // Where only a string can stand, `--set name=2024` means the string.
+        // If the key is a string, `--set name=2024` sets the string "2024".
         let wants_string = reference::at(reference::schema(), key).is_some_and(check::only_string);
         if wants_string && !matches!(node.value, tree::Value::String(_)) {
             node.value = tree::Value::String(raw.into());
@@ -335,23 +333,27 @@ fn apply_sets(root: &mut Node, sets: &[String]) -> Vec<Problem> {
         let put = root.set(&path, node);
         check::expand(reference::schema(), root);
         if let Err(part) = put {
-            problems.push(Problem::new(Place::Set(key.into()), key, format!("`{part}` is no table")));
+            problems.push(Problem::new(
+                Place::Set(key.into()),
+                key,
+                format!("`{part}` is not a table; set it as a whole"),
+            ));
         }
     }
     problems
 }
 
-fn remember(node: &Node, path: &str, places: &mut BTreeMap<String, Place>) {
+fn collect_places(node: &Node, path: &str, places: &mut BTreeMap<String, Place>) {
     let tree::Value::Table(entries) = &node.value else { return };
     for entry in entries {
         let inner = if path.is_empty() { entry.key.clone() } else { format!("{path}.{}", entry.key) };
         places.insert(inner.clone(), entry.place.clone());
-        remember(&entry.node, &inner, places);
+        collect_places(&entry.node, &inner, places);
     }
 }
 
-/// Takes out of a resolved pipeline the defaults that may not be written down beside what was chosen.
-fn strip_defaults_that_exclude(value: &mut toml::Value, config: &Config) {
+/// Removes defaults that the checks would refuse beside the other keys of a resolved pipeline.
+fn remove_conflicting_defaults(value: &mut toml::Value, config: &Config) {
     let mut remove = |section: &[&str], keys: &[&str]| {
         let table = section.iter().try_fold(&mut *value, |value, key| value.get_mut(key));
         if let Some(table) = table.and_then(toml::Value::as_table_mut) {
@@ -388,7 +390,7 @@ fn strip_defaults_that_exclude(value: &mut toml::Value, config: &Config) {
     }
 }
 
-/// Takes out of the table of a choice the defaults that need another key. A table that holds only defaults becomes a word.
+/// Removes defaults that need another key from the table of a choice. A table with only defaults becomes a word.
 fn shorten(schema: &serde_json::Value, value: &mut toml::Value) {
     if let Some(items) = value.get_mut("candidates").and_then(toml::Value::as_array_mut) {
         let schema = reference::at(schema, "candidates");
@@ -408,7 +410,7 @@ fn shorten(schema: &serde_json::Value, value: &mut toml::Value) {
     }
 }
 
-/// SHA-256, in hexadecimal, of a value's canonical text: keys sorted, nothing unset.
+/// Returns the SHA-256, in hexadecimal, of a value's canonical text: sorted keys, without null.
 fn digest(value: &serde_json::Value) -> String {
     fn canonical(value: &serde_json::Value, out: &mut String) {
         use serde_json::Value as Json;

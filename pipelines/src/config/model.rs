@@ -1,4 +1,4 @@
-//! `[model]`: the network.
+//! `[model]`: the model.
 
 use super::embedding::Embedding;
 use super::schedule::Schedule;
@@ -10,7 +10,7 @@ use gnnflow_nn::{KindOptions, ModelSpec};
 /// Layer kinds of this version.
 pub(super) const KINDS: &[&str] = &["sage", "gcn", "gat", "gatv2", "gin", "gine", "sgc", "rgcn", "appnp", "mlp"];
 
-/// Keys of `[model]` that only some of the built-in kinds have, and those kinds.
+/// Keys of `[model]` of some built-in kinds only, with these kinds.
 pub(super) const KEYS: &[(&str, &[&str])] = &[
     ("hidden", &["sage", "gcn", "gat", "gatv2", "gin", "gine", "rgcn", "appnp", "mlp"]),
     ("heads", &["gat", "gatv2"]),
@@ -30,25 +30,25 @@ pub(super) const KEYS: &[(&str, &[&str])] = &[
     ("jumping_knowledge", LAYERED),
 ];
 
-/// The kinds that learn something in every layer.
+/// The kinds with parameters in every layer.
 const LAYERED: &[&str] = &["sage", "gcn", "gat", "gatv2", "gin", "gine", "rgcn", "mlp"];
 
-/// Whether layers of this name come with gnnflow.
+/// Returns whether layers of this name are built in.
 pub(crate) fn is_builtin(kind: &str) -> bool {
     KINDS.contains(&kind)
 }
 
 section! {
-    /// The network.
+    /// The model.
     pub struct Model {
-        /// The kind of layer: GraphSAGE, GCN, GAT, GATv2, GIN, GINE (GIN that reads the edges' features), SGC, R-GCN over typed edges, APPNP, `mlp` (no edges: the
-        /// baseline), or the name of a registered one.
+        /// The kind of layer: GraphSAGE, GCN, GAT, GATv2, GIN, GINE (GIN with edge features), SGC, R-GCN (edge types), APPNP,
+        /// `mlp` (a baseline without edges), or the name of a registered one.
         #[schemars(extend("x-known" = KINDS))]
         pub kind: String = "sage".into(),
-        /// Number of layers, the output layer included: the hops that a batch reaches. Of `sgc` and `appnp`: propagations.
+        /// Number of layers, including the output layer; also the number of hops of a batch. For `sgc` and `appnp`: propagations.
         #[schemars(range(min = 1, max = 64))]
         pub layers: usize = 2,
-        /// Width of the hidden layers; of all heads together for `gat` and `gatv2`.
+        /// Width of the hidden layers; for `gat` and `gatv2`, of all heads together.
         #[schemars(range(min = 1, max = 65536))]
         pub hidden: usize = 128,
         /// Attention heads of the hidden layers (`gat`, `gatv2`); divides `hidden`. A decoupled `gat` has none there. Unset: 8.
@@ -60,16 +60,16 @@ section! {
         /// How a `sage` layer aggregates its neighbors. Unset: `mean`.
         #[schemars(extend("examples" = ["mean"]))]
         pub aggregator: Option<Aggregator> = None,
-        /// ε in `gin` and `gine`: a node's own row counts 1 + ε times; the initial value with `train_eps`. Unset: 0.
+        /// ε in `gin` and `gine`: a node's own row has weight 1 + ε; the initial value with `train_eps`. Unset: 0.
         #[schemars(extend("examples" = [0.0]))]
         pub eps: Option<f64> = None,
-        /// Whether `gin` and `gine` layers learn `eps`, each its own. Unset: false.
+        /// Whether each `gin` and `gine` layer learns `eps`. Unset: false.
         #[schemars(extend("examples" = [false]))]
         pub train_eps: Option<bool> = None,
         /// Linear maps in the perceptron of each `gin` or `gine` layer, and in that of an `appnp` model. Unset: 2.
         #[schemars(range(min = 1, max = 16), extend("examples" = [2]))]
         pub mlp_layers: Option<usize> = None,
-        /// The share of its own prediction that a node keeps in each propagation (`appnp`; the paper's α). Unset: 0.1.
+        /// Weight of a node's own prediction in each propagation (`appnp`; the paper's α). Unset: 0.1.
         #[schemars(range(min = 0.0, max = 1.0), extend("examples" = [0.1]))]
         pub teleport: Option<f64> = None,
         /// Number of basis matrices that relations share (`rgcn`). Unset: each relation learns its own matrix.
@@ -79,7 +79,7 @@ section! {
         /// Unset: false.
         #[schemars(extend("examples" = [true]))]
         pub edge_features: Option<bool> = None,
-        /// Run a perceptron of `layers` maps first, then as many propagations (NeutronTP, section 4.1): another model, with fewer exchanges.
+        /// Run a perceptron of `layers` linear maps, then as many propagations (NeutronTP, section 4.1): another model, with fewer exchanges.
         /// Unset: true for a plain `gcn` with `tensor-parallel`, else false ([details](tensor-parallel.md#decoupled-models)).
         #[schemars(extend("examples" = [true]))]
         pub decoupled: Option<bool> = None,
@@ -87,14 +87,14 @@ section! {
         /// Unset: `elu` for `gat` and `gatv2`, else `relu`.
         #[schemars(extend("examples" = ["relu"]))]
         pub activation: Option<Activation> = None,
-        /// Add the input of each layer to its output, by a learned map where widths differ.
+        /// Add the input of each layer to its output, through a learned linear map where widths differ.
         pub residual: bool = false,
         /// How the outputs of all layers but the last are normalized, before the activation.
         pub norm: Norm = Norm::None,
-        /// How the outputs of all layers are joined. A linear map of the result is then the output; all layers have the width `hidden`.
+        /// How the outputs of all layers are combined. The output is then a linear map of the result, and all layers have the width `hidden`.
         pub jumping_knowledge: JumpingKnowledge = JumpingKnowledge::None,
-        /// Probability with which an input of a layer is dropped in training (`sgc`: of the features; `appnp`: of a layer of
-        /// its perceptron).
+        /// Probability with which an input of a layer is dropped in training.
+        /// It applies to the features of `sgc`, and to the perceptron of `appnp`.
         #[schemars(range(min = 0.0), extend("exclusiveMaximum" = 1.0))]
         pub dropout: f64 = 0.5,
         /// Probability with which an attention coefficient is dropped in training (`gat`, `gatv2`). Unset: as `dropout`.
@@ -106,8 +106,8 @@ section! {
 }
 
 impl Model {
-    /// The network that is built: where the layers of a `gcn` are decoupled, the perceptron and the propagations that they become, which
-    /// are those of an `appnp` that keeps nothing of its prediction. A `gat` has propagations of its own.
+    /// Returns the model that is built. A decoupled `gcn` becomes an `appnp` with teleport 0. All other models stay the same;
+    /// the layers of a decoupled `gat` are built by `gnnflow-nn`.
     pub fn network(&self, schedule: &Schedule) -> Self {
         let jumps = self.jumping_knowledge != JumpingKnowledge::None;
         let may = !self.residual && self.norm == Norm::None && !jumps;
@@ -119,8 +119,8 @@ impl Model {
         Self { kind: "appnp".into(), teleport, mlp_layers, decoupled: None, ..self.clone() }
     }
 
-    /// Whether it is a `gat` whose propagations all attend by what its maps have come to before.
-    pub fn decouples_attention(&self) -> bool {
+    /// Whether it is a decoupled `gat`: the predictions of its perceptron determine the attention of all propagations.
+    pub(crate) fn decouples_attention(&self) -> bool {
         self.kind == "gat" && self.decoupled == Some(true)
     }
 
@@ -154,8 +154,8 @@ impl Model {
         self.mlp_layers.unwrap_or(2)
     }
 
-    /// The model for nodes with `features` features and `classes` classes, in a graph of `relations` edge types (0: of none) whose
-    /// edges have `edge_dim` features.
+    /// Returns the specification for `features` features per node, `classes` classes, `relations` edge types (0: edges without
+    /// types) and `edge_dim` features per edge.
     pub fn describe(&self, features: usize, classes: usize, relations: usize, edge_dim: usize) -> ModelSpec {
         ModelSpec {
             heads: self.heads(),
@@ -175,7 +175,7 @@ impl Model {
                 relations,
                 bases: self.num_bases,
                 decoupled: self.decouples_attention(),
-                // A registered layer may look at them.
+                // A registered layer may read them.
                 edge_dim: if self.reads_edge_features() || !is_builtin(&self.kind) { edge_dim } else { 0 },
             },
             ..ModelSpec::new(&self.kind, self.layers, features, self.hidden, classes)
@@ -183,17 +183,17 @@ impl Model {
     }
 
     /// Whether layers read neighbors at all.
-    pub fn uses_edges(&self) -> bool {
+    pub(crate) fn uses_edges(&self) -> bool {
         self.kind != "mlp"
     }
 
     /// Whether layers read the features of edges.
-    pub fn reads_edge_features(&self) -> bool {
+    pub(crate) fn reads_edge_features(&self) -> bool {
         self.kind == "gine" || self.edge_features == Some(true)
     }
 
     /// Whether layers read the types of edges.
-    pub fn reads_edge_types(&self) -> bool {
+    pub(crate) fn reads_edge_types(&self) -> bool {
         self.kind == "rgcn"
     }
 }
@@ -201,9 +201,9 @@ impl Model {
 words! {
     /// How a GraphSAGE layer aggregates its neighbors.
     pub enum Aggregator {
-        /// Their mean, beside the node itself.
+        /// The mean of the neighbors; the node itself has a second weight matrix.
         Mean = "mean",
-        /// The mean over the neighbors and the node itself, by one weight matrix.
+        /// The mean over the neighbors and the node itself, with one weight matrix.
         Gcn = "gcn",
         /// The maximum of their transformed features.
         Pool = "pool",
@@ -211,7 +211,7 @@ words! {
 }
 
 words! {
-    /// What stands between layers.
+    /// The function between layers.
     pub enum Activation {
         /// `max(x, 0)`
         Relu = "relu",
@@ -223,7 +223,7 @@ words! {
         Tanh = "tanh",
         /// GELU, by its tanh approximation.
         Gelu = "gelu",
-        /// Nothing.
+        /// The identity.
         None = "none",
     }
 }
@@ -242,12 +242,11 @@ impl Activation {
 }
 
 words! {
-    /// How the result of a layer is normalised.
+    /// How the result of a layer is normalized.
     pub enum Norm {
         /// Not at all.
         None = "none",
-        /// Each column over the batch of a partition; in evaluation and inference by running statistics, which are trained with
-        /// the model.
+        /// Each column over the batch of a partition; in evaluation and inference by running statistics.
         Batch = "batch",
         /// Each row over its columns.
         Layer = "layer",
@@ -265,13 +264,13 @@ impl Norm {
 }
 
 words! {
-    /// How the results of all layers are joined.
+    /// How the results of all layers are combined.
     pub enum JumpingKnowledge {
-        /// They are not: the last layer's is the output.
+        /// Not at all: the last layer gives the output.
         None = "none",
-        /// Side by side.
+        /// Concatenated.
         Cat = "cat",
-        /// The largest of each column.
+        /// The maximum of each column.
         Max = "max",
         /// The mean of each column.
         Mean = "mean",

@@ -1,17 +1,17 @@
-//! Keys of older versions, and where they are now.
+//! Keys of older versions, and their replacements.
 
 use super::tree::{Node, Value};
 use crate::error::{Place, Problem};
 
-/// Where a key is now.
+/// The replacement of a key.
 enum Now {
-    /// An option of these kinds of `train.schedule` or `train.sampler`, under these names.
+    /// An option of `train.schedule` or `train.sampler`: the choice, and the name of the option for each kind.
     Kinds(&'static str, &'static [(&'static str, &'static str)]),
-    /// A key of this table.
+    /// A table and its key; `""` for the whole table.
     Table(&'static str, &'static str),
 }
 
-/// Old keys, each before the table that holds it.
+/// Old keys, each before the table that contains it.
 const MOVED: &[(&str, Now)] = &[
     ("train.cache", Now::Kinds("schedule", &[("mini-batch", "cache")])),
     ("train.cache_policy", Now::Kinds("schedule", &[("mini-batch", "cache_policy")])),
@@ -44,8 +44,8 @@ const MOVED: &[(&str, Now)] = &[
     ("train.tensor", Now::Table("train.tensor_workers", "")),
 ];
 
-/// Takes the keys of older versions out of `root`, and reports each with its new place.
-pub(crate) fn take(root: &mut Node, problems: &mut Vec<Problem>) {
+/// Removes the keys of older versions from `root`, and reports each with its replacement.
+pub(crate) fn report(root: &mut Node, problems: &mut Vec<Problem>) {
     for (old, now) in MOVED {
         let Some(entry) = root.remove(old) else { continue };
         let message = match now {
@@ -70,7 +70,6 @@ pub(crate) fn take(root: &mut Node, problems: &mut Vec<Problem>) {
             },
         };
         problems.push(Problem::new(entry.place, *old, format!("`{old}` has moved: {message}")));
-        // The rest of the old table is covered by its own message.
     }
 }
 
@@ -88,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn each_old_key_names_its_new_place_in_files_and_sets() {
+    fn messages_about_old_keys_name_their_replacements() {
         for (old, now) in MOVED {
             let key = old.strip_prefix("train.").unwrap();
             let [in_file, in_set] = match now {
@@ -112,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn each_new_place_is_a_key() {
+    fn all_replacements_are_keys() {
         for (old, now) in MOVED {
             match now {
                 Now::Kinds(choice, kinds) => {
@@ -134,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn the_message_is_about_the_kind_that_is_given() {
+    fn messages_name_the_option_of_the_given_kind() {
         let found = problems("schedule = 'tensor-parallel'\nmode = 'sync'", &[]);
         assert_eq!(
             found,

@@ -48,14 +48,14 @@ section! {
     }
 }
 
-/// The learning rate of an optimizer that names none.
+/// The default learning rate.
 pub(super) const LR: f64 = 0.01;
-/// Decay rates of Adam.
+/// The default decay rates of Adam.
 pub(super) const BETAS: [f64; 2] = [0.9, 0.999];
-/// Keeps Adam from dividing by 0.
+/// The default ε of Adam.
 pub(super) const EPS: f64 = 1e-8;
 
-/// Two numbers from 0 to below 1.
+/// The schema of two numbers in [0, 1).
 pub(super) fn betas(_: &mut SchemaGenerator) -> Schema {
     let share = serde_json::json!({ "type": "number", "minimum": 0, "exclusiveMaximum": 1 });
     json_schema!({ "type": "array", "items": share, "minItems": 2, "maxItems": 2 })
@@ -88,7 +88,7 @@ choice! {
         Exponential(Exponential) = "exponential",
         /// Falls along half a cosine (Loshchilov and Hutter 2017, without restarts).
         Cosine(Falling) = "cosine",
-        /// Falls along a line.
+        /// Falls linearly.
         Linear(Falling) = "linear",
     }
 }
@@ -108,7 +108,7 @@ section! {
         /// Epochs in which it rises to `optimizer.lr` in equal steps, before it falls.
         #[schemars(range(max = 1000000))]
         pub warmup: usize = 0,
-        /// Epochs from one fall to the next.
+        /// Epochs between falls.
         #[schemars(range(min = 1, max = 1000000))]
         pub every: usize = 30,
         /// The factor of a fall.
@@ -135,7 +135,7 @@ section! {
         /// Epochs in which it rises to `optimizer.lr` in equal steps, before it falls.
         #[schemars(range(max = 1000000))]
         pub warmup: usize = 0,
-        /// Where it ends, as a share of `optimizer.lr`.
+        /// The final value, as a fraction of `optimizer.lr`.
         #[schemars(range(min = 0.0, max = 1.0))]
         pub end: f64 = 0.0,
     }
@@ -148,7 +148,7 @@ impl Default for LrSchedule {
 }
 
 impl LrSchedule {
-    /// Epochs in which the learning rate rises.
+    /// Number of epochs in which the learning rate rises.
     pub fn warmup(&self) -> usize {
         match self {
             Self::Constant(options) => options.warmup,
@@ -158,9 +158,9 @@ impl LrSchedule {
         }
     }
 
-    /// The learning rate of epoch `epoch` (from 0) of `epochs`, when it begins at `lr`.
+    /// Returns the learning rate of `epoch` (from 0) of `epochs`, starting from `lr`.
     ///
-    /// The same number on every machine: the processor's own cosine is not asked.
+    /// The value is equal on all machines: powers and cosines are computed by `libm`.
     ///
     /// ```
     /// use gnnflow_pipelines::config::{LrSchedule, optimizer::Falling};
@@ -191,14 +191,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn learning_rates_are_those_of_pytorch() {
+    fn learning_rates_equal_those_of_pytorch() {
         let at = |schedule: &LrSchedule, epochs: [usize; 4]| epochs.map(|epoch| schedule.at(epoch, 100, 0.2));
         let near = |found: [f64; 4], wanted: [f64; 4]| {
             assert!(found.iter().zip(wanted).all(|(f, w)| (f - w).abs() < 1e-12), "{found:?}, not {wanted:?}");
         };
         let constant = LrSchedule::default();
         near(at(&constant, [0, 1, 50, 99]), [0.2; 4]);
-        // StepLR(30, 0.1), ExponentialLR(0.95), CosineAnnealingLR(100, 0.002), by torch 2.
+        // StepLR(30, 0.1), ExponentialLR(0.95), CosineAnnealingLR(100, 0.002) of torch 2.
         let step = LrSchedule::Step(Step::default());
         near(at(&step, [0, 29, 30, 90]), [0.2, 0.2, 0.02, 0.0002]);
         let exponential = LrSchedule::Exponential(Exponential::default());

@@ -1,4 +1,4 @@
-//! `[partition]`: how the graph is cut.
+//! `[partition]`: how the graph is partitioned.
 
 use super::section::{section, words};
 use super::values::{Bytes, OneOrMany, Parts};
@@ -11,35 +11,35 @@ pub(super) const METHODS: &[&str] =
     &["random", "range", "spring", "dbh", "greedy", "hdrf", "2ps-l", "ldg", "fennel", "metis", "multilevel", "file"];
 
 section! {
-    /// How the graph is cut into partitions. A run's results depend on the number of partitions, never on how many processes share them.
+    /// How the graph is partitioned. Results depend on the number of partitions, but not on the number of processes.
     pub struct Partition {
         /// The partitioner, or the name of a registered one ([methods](partitioners.md)). `file` reads the parts from a table.
         #[schemars(extend("x-known" = METHODS))]
         pub method: String = "multilevel".into(),
-        /// Number of partitions; or "auto": one for each of `workers` when the graph fits them, else as many as it takes (SDT-GNN's rule).
+        /// Number of partitions; or "auto": one per worker if the graph fits, else as many as needed (SDT-GNN's rule).
         pub parts: Parts = Parts::Count(1),
-        /// For `parts = "auto"`: workers that will train.
+        /// For `parts = "auto"`: number of workers.
         #[schemars(range(min = 1))]
         pub workers: u32 = 1,
         /// For `parts = "auto"`: memory of a worker. Unset: this machine's.
         #[schemars(extend("examples" = ["16GiB"]))]
         pub worker_memory: Option<Bytes> = None,
-        /// For `parts = "auto"`: how much of it training keeps for itself. Unset: two thirds.
+        /// For `parts = "auto"`: part of `worker_memory` that training needs. Unset: two thirds.
         #[schemars(extend("examples" = ["8GiB"]))]
         pub reserve: Option<Bytes> = None,
-        /// How even the partitions have to be.
+        /// Bounds on the imbalance of the partitions.
         pub balance: Balance = Balance::default(),
-        /// Where `spring` and the vertex cuts have degrees from. Unset: `exact`.
+        /// Source of the degrees that `spring` and the vertex cuts use. Unset: `exact`.
         #[schemars(extend("examples" = ["online"]))]
         pub degrees: Option<Degrees> = None,
         /// Bound on the volume (sum of degrees) of a cluster, as a share of a partition's mean volume (`spring`, `2ps-l`). Unset: 1.
         #[schemars(extend("exclusiveMinimum" = 0.0), extend("examples" = [0.5]))]
         pub volume: Option<f64> = None,
-        /// Hold core nodes to `balance.nodes`, which vertex cuts do not by themselves. Unset: false.
+        /// Whether vertex cuts keep the bound `balance.nodes`, too. Unset: false.
         #[schemars(extend("examples" = [true]))]
         pub hold_balance: Option<bool> = None,
-        /// Refinement passes over the edges after any method: nodes move to the part of most of their neighbors, within `balance`.
-        /// Stops early when the gain fades.
+        /// Refinement passes over the edges, after any method: nodes move to the partition of most of their neighbors, within `balance`.
+        /// Refinement stops early when the gain is small.
         #[schemars(range(max = 1000), extend("examples" = [5]))]
         pub refine: u32 = 0,
         /// Parquet with the part of every node (`file`): a file, a folder, or a list of them.
@@ -51,48 +51,48 @@ section! {
         /// Unset: `ids`; `features` with `partition-parallel`.
         #[schemars(extend("examples" = ["features"]))]
         pub halo: Option<Halo> = None,
-        /// Where the graph's structure is kept while training.
+        /// Where training keeps the graph's structure.
         #[schemars(extend("x-results" = false))]
         pub topology: Topology = Topology::Partitioned,
-        /// What `prepare` may keep in memory, everything counted, in each process; more spills to disk.
+        /// Total memory of each process of `prepare`; more data spills to disk.
         #[schemars(extend("x-results" = false))]
         pub memory: Bytes = Bytes(2 << 30),
-        /// Seed of random choices: the order of `random`, the hash of `dbh` and `2ps-l`, METIS, and the nodes that refinement moves.
+        /// Seed of random choices: of the order of `random`, the hash of `dbh` and `2ps-l`, METIS, and refinement.
         #[schemars(range(max = i64::MAX))]
         pub seed: u64 = 1,
-        /// The folder for the prepared dataset. Unset: `.gnnflow/NAME-HASH` beside the pipeline file, the hash being that of `[graph]` and `[partition]`.
+        /// The folder for the prepared dataset. Unset: `.gnnflow/NAME-HASH` beside the pipeline file, with the hash of `[graph]` and `[partition]`.
         #[schemars(extend("x-results" = false), extend("examples" = ["prepared/cora"]))]
         pub out: Option<PathBuf> = None,
     }
 }
 
 section! {
-    /// Bounds on the largest partition over the mean, at least 1. Methods keep those that they can, and the report shows all: the node bound
-    /// is kept by all but the vertex cuts, which keep it on request (`hold_balance`).
+    /// Bounds on the largest partition over the mean, at least 1. Methods keep the bounds that they support, and the report shows
+    /// all. All methods keep the node bound, vertex cuts only with `hold_balance`.
     pub struct Balance {
         /// Nodes.
         #[schemars(range(min = 1.0))]
         pub nodes: f64 = 1.05,
-        /// In-edges of the nodes. Unset: any.
+        /// In-edges of the nodes. Unset: no bound.
         #[schemars(range(min = 1.0), extend("examples" = [1.1]))]
         pub edges: Option<f64> = None,
-        /// Nodes of the train split. Unset: any.
+        /// Nodes of the train split. Unset: no bound.
         #[schemars(range(min = 1.0), extend("examples" = [1.05]))]
         pub train: Option<f64> = None,
-        /// Nodes of the validation split. Unset: any.
+        /// Nodes of the validation split. Unset: no bound.
         #[schemars(range(min = 1.0), extend("examples" = [1.05]))]
         pub val: Option<f64> = None,
-        /// Nodes of the test split. Unset: any.
+        /// Nodes of the test split. Unset: no bound.
         #[schemars(range(min = 1.0), extend("examples" = [1.05]))]
         pub test: Option<f64> = None,
-        /// Nodes of every type, each type by itself. Unset: any.
+        /// Nodes of each type, separately. Unset: no bound.
         #[schemars(range(min = 1.0), extend("examples" = [1.1]))]
         pub types: Option<f64> = None,
     }
 }
 
 section! {
-    /// The columns' names in `partition.file`. Every node stands there once, in any order.
+    /// The columns' names in `partition.file`, which has each node once, in any order.
     pub struct FileColumns {
         /// The node's id, as in the node files.
         pub id: String = "node_id".into(),
@@ -102,7 +102,7 @@ section! {
 }
 
 impl Balance {
-    /// The bounds as partitioners take them.
+    /// Returns the bounds for a partitioner.
     pub fn targets(&self) -> Targets {
         let &Self { nodes, edges, train, val, test, types } = self;
         Targets { nodes, edges, train, val, test, types }
@@ -110,7 +110,7 @@ impl Balance {
 }
 
 impl Partition {
-    /// The built-in partitioner that the method names, if it is none that was registered.
+    /// Returns the built-in partitioner; `None` for a registered method.
     pub fn builtin(&self) -> Option<Box<dyn Partitioner>> {
         let degrees = self.degrees.map(|degrees| match degrees {
             Degrees::Exact => gnnflow_partition::Degrees::Exact,
@@ -124,7 +124,7 @@ impl Partition {
     }
 }
 
-/// Keys that only some built-in methods have, and which.
+/// Keys of some built-in methods only, with these methods.
 pub(super) const KEYS: &[(&str, &[&str])] = &[
     ("degrees", &["spring", "dbh", "greedy", "hdrf", "2ps-l"]),
     ("volume", &["spring", "2ps-l"]),
@@ -134,31 +134,31 @@ pub(super) const KEYS: &[(&str, &[&str])] = &[
 ];
 
 words! {
-    /// Where degrees come from.
+    /// The source of degrees.
     pub enum Degrees {
-        /// A pass of its own over the edges counts them.
+        /// An extra pass over the edges counts them.
         Exact = "exact",
-        /// The degree seen so far: a pass less.
+        /// The degrees so far, without an extra pass.
         Online = "online",
     }
 }
 
 words! {
-    /// What is stored about foreign nodes.
+    /// Data stored with a partition about its halo nodes.
     pub enum Halo {
         /// Their ids.
         Ids = "ids",
-        /// Their ids and features, so that a partition can be trained by itself.
+        /// Their ids and features; `partition-parallel` needs both.
         Features = "features",
     }
 }
 
 words! {
-    /// Where the graph's structure is kept while training.
+    /// Where training keeps the graph's structure.
     pub enum Topology {
-        /// Every process maps its own partitions; neighbors are requested over the wire.
+        /// Each process maps its own partitions and requests other neighbors from their owners.
         Partitioned = "partitioned",
-        /// Every process maps the structure of all partitions; only features cross the wire.
+        /// Each process maps the structure of all partitions and requests features only.
         Replicated = "replicated",
     }
 }

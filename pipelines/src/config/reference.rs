@@ -1,4 +1,4 @@
-//! Every key with its type, default and documentation, from the sections' own declarations; and the page that lists them.
+//! All keys with type, default and documentation, from the declared sections; and the reference page.
 
 use super::Config;
 use super::check::{self, Choice};
@@ -6,9 +6,9 @@ use schemars::generate::SchemaSettings;
 use serde_json::Value as Json;
 use std::{fmt::Write, sync::LazyLock};
 
-/// What `pipeline.toml` may hold, as a JSON Schema with nothing behind references.
+/// Returns the JSON Schema of `pipeline.toml`, without references.
 ///
-/// Editors that know JSON Schema complete and check pipeline files by it.
+/// Editors with support for JSON Schema complete and check pipeline files with it.
 pub fn schema() -> &'static Json {
     static SCHEMA: LazyLock<Json> = LazyLock::new(|| {
         let settings = SchemaSettings::draft2020_12().with(|settings| settings.inline_subschemas = true);
@@ -22,15 +22,15 @@ pub fn schema() -> &'static Json {
 pub struct Key {
     /// The dotted path, as `--set` takes it.
     pub path: String,
-    /// What the value may be, in words.
+    /// The allowed values, in words.
     pub kind: String,
-    /// The value when the key is not there, as TOML; `None` when there is none.
+    /// The default as TOML, if there is one.
     pub default: Option<String>,
-    /// A value that makes sense, as TOML, for a key without default.
+    /// A useful value as TOML, for a key without default.
     pub example: Option<String>,
-    /// What it is for.
+    /// The documentation.
     pub doc: String,
-    /// Whether it can change what a run computes, rather than how fast or where to.
+    /// Whether it can change results; false for performance keys.
     pub results: bool,
 }
 
@@ -39,17 +39,17 @@ pub struct Key {
 pub struct Section {
     /// The dotted path; empty for the top of the file.
     pub path: String,
-    /// The kind of the choice that has these keys; `None` for a table that is no choice.
+    /// The kind of a choice with these keys; `None` for a table that is not a choice.
     pub kind: Option<String>,
-    /// What it is for.
+    /// The documentation.
     pub doc: String,
-    /// Its keys, in order of declaration, tables aside.
+    /// Its keys, in order of declaration, without tables.
     pub keys: Vec<Key>,
-    /// Whether the page leaves it out.
+    /// Whether the reference page omits it.
     pub hidden: bool,
 }
 
-/// All tables with all keys, in order of declaration.
+/// Returns all tables with all keys, in order of declaration.
 pub fn sections() -> Vec<Section> {
     let mut all = Vec::new();
     collect(schema(), "", None, "The top of the file.".into(), &mut all);
@@ -65,7 +65,7 @@ fn collect(schema: &Json, path: &str, kind: Option<&str>, doc: String, all: &mut
         let doc = property["description"].as_str().unwrap_or_default().replace('\n', " ");
         let choice = Choice::of(property);
         if let Some(table) = table_of(property).filter(|_| choice.is_none()) {
-            // A section's own documentation says more than the key that holds it.
+            // The documentation of the section, or else that of the key.
             let own = table["description"].as_str().map_or(doc, |own| own.replace('\n', " "));
             collect(table, &inner, None, own, all);
             continue;
@@ -87,7 +87,7 @@ fn collect(schema: &Json, path: &str, kind: Option<&str>, doc: String, all: &mut
     }
 }
 
-/// A value of a schema in its shortest form: tables of choices that hold only defaults become words.
+/// Returns a value of a schema in its shortest form: tables of choices with only defaults become words.
 pub(crate) fn short(schema: &Json, value: &Json) -> Json {
     let Some(choice) = Choice::of(schema) else {
         return match value.as_array() {
@@ -104,7 +104,6 @@ pub(crate) fn short(schema: &Json, value: &Json) -> Json {
     if entries.iter().all(is_default) { word.into() } else { value.clone() }
 }
 
-/// A value of a schema as TOML.
 fn toml(value: &Json) -> String {
     match value {
         Json::Object(entries) => {
@@ -116,19 +115,19 @@ fn toml(value: &Json) -> String {
     }
 }
 
-/// The properties of a table's schema, in order of declaration.
+/// Returns the properties of a table's schema, in order of declaration.
 pub(crate) fn ordered_properties(schema: &Json) -> Vec<(&str, &Json)> {
     let names = schema["x-order"].as_array().into_iter().flatten().filter_map(Json::as_str);
     names.map(|name| (name, &schema["properties"][name])).filter(|(_, property)| !property.is_null()).collect()
 }
 
-/// The schema of the table that a property holds, if it holds one.
+/// Returns the schema of a property's table, if it is a table.
 pub(crate) fn table_of(property: &Json) -> Option<&Json> {
     let mut branches = property["anyOf"].as_array().into_iter().flatten().chain(std::iter::once(property));
     branches.find(|branch| branch["properties"].is_object())
 }
 
-/// The schema at a dotted path.
+/// Returns the schema at a dotted path.
 pub(crate) fn at<'a>(schema: &'a Json, path: &str) -> Option<&'a Json> {
     path.split('.').try_fold(schema, |schema, key| match Choice::of(schema) {
         Some(choice) => choice.kinds.iter().find_map(|(_, table)| table["properties"].get(key)),
@@ -147,7 +146,7 @@ fn kind_of(property: &Json) -> String {
         kind = kind.strip_prefix(article).map(String::from).unwrap_or(kind);
     }
     let bound = |key: &str, sign: &str| {
-        // The largest number of a TOML integer is no news.
+        // The maximum of TOML integers is left out.
         let value = Some(&property[key]).filter(|value| value.is_number() && value.as_i64() != Some(i64::MAX));
         value.map(|value| format!("{sign} {value}"))
     };
@@ -161,15 +160,15 @@ fn kind_of(property: &Json) -> String {
     if bounds.is_empty() { kind } else { format!("{kind} {}", bounds.join(", ")) }
 }
 
-/// The reference page, as Markdown: `docs/book/src/reference.md`, and what `gnnflow reference` prints.
+/// Returns the reference page as Markdown: `docs/book/src/reference.md` and the output of `gnnflow reference`.
 pub fn markdown() -> String {
     let mut page = String::from(
         "# pipeline.toml\n\n\
          Generated from the declarations in `pipelines/src/config/`; `gnnflow reference` prints it.\n\n\
          The sections that are present are the stages that run; a file with only `[graph]` and `[partition]` is batch\n\
          preprocessing. Relative paths are relative to the file. Every key can be given on the command line:\n\
-         `--set train.epochs=5`; the value is TOML, and a word that is no TOML is a string. Keys marked ⚙ never change what a\n\
-         run computes, only how fast, how often it is saved, or where to.\n\n\
+         `--set train.epochs=5`; a value that is not TOML is a string. Keys marked ⚙ are performance keys: they never\n\
+         change results.\n\n\
          A choice of kinds is a word, or a table with `kind` and the keys of that kind: `schedule = \"full-graph\"` or\n\
          `schedule = { kind = \"full-graph\", mode = \"async\" }`. `--set train.schedule.mode=async` adds a key to the table,\n\
          `--set train.schedule=mini-batch` replaces it.\n",
@@ -202,7 +201,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_key_is_documented_and_has_a_default_or_an_example() {
+    fn all_keys_have_documentation_and_a_default_or_an_example() {
         for section in sections() {
             assert!(!section.doc.is_empty(), "[{}]", section.path);
             for key in section.keys {
@@ -212,9 +211,9 @@ mod tests {
         }
     }
 
-    /// `GNNFLOW_UPDATE=1 cargo test` writes the page anew.
+    /// `GNNFLOW_UPDATE=1 cargo test` rewrites the page.
     #[test]
-    fn the_page_in_docs_is_this_one() {
+    fn reference_page_in_docs_is_up_to_date() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/book/src/reference.md");
         if std::env::var_os("GNNFLOW_UPDATE").is_some() {
             std::fs::write(path, markdown()).unwrap();

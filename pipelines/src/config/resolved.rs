@@ -1,18 +1,18 @@
-//! What `auto` stands for, once it is decided. [`Plan`](crate::Plan) decides it.
+//! Choices that [`Plan`](crate::Plan) makes for `auto`.
 
 use serde::{Deserialize, Serialize};
 
-/// The numbers behind an automatic number of partitions. All of them in bytes, but `workers` and `parts`.
+/// The automatic number of partitions, and the sizes that determine it, in bytes.
 ///
-/// With q workers of M bytes each, of which training needs T, a graph of S bytes is cut into q partitions when S ≤ q (M − T), and
-/// into ⌈S / (M − T)⌉ otherwise. By default T is two thirds of M, as in the paper.
+/// q workers have M bytes each, of which training needs T. A graph of S bytes has q partitions if S ≤ q (M − T), and
+/// ⌈S / (M − T)⌉ otherwise. By default T is two thirds of M, as in SDT-GNN's paper.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct AutoParts {
     /// S: structure and features of the whole graph.
     pub graph_bytes: u64,
     /// M: memory of a worker.
     pub worker_memory: u64,
-    /// T: what a worker keeps for training.
+    /// T: memory of a worker that training needs.
     pub reserve: u64,
     /// q: workers.
     pub workers: u64,
@@ -21,42 +21,42 @@ pub struct AutoParts {
 }
 
 impl AutoParts {
-    /// The rule.
+    /// Computes the number of partitions.
     ///
     /// ```
     /// use gnnflow_pipelines::config::AutoParts;
     /// let gib = 1 << 30;
-    /// // 100 GiB on 4 workers of 24 GiB that keep 16 for training: 8 GiB each, so 13 partitions.
+    /// // 100 GiB on 4 workers of 24 GiB, of which training needs 16: 8 GiB each, so 13 partitions.
     /// assert_eq!(AutoParts::new(100 * gib, 24 * gib, 16 * gib, 4).parts, 13);
-    /// // A graph that fits is cut into one for each worker.
+    /// // A graph that fits has one partition per worker.
     /// assert_eq!(AutoParts::new(20 * gib, 24 * gib, 16 * gib, 4).parts, 4);
     /// ```
     pub fn new(graph_bytes: u64, worker_memory: u64, reserve: u64, workers: u64) -> Self {
-        let room = worker_memory.saturating_sub(reserve).max(1);
-        let parts = if graph_bytes <= workers.saturating_mul(room) { workers } else { graph_bytes.div_ceil(room) };
+        let free = worker_memory.saturating_sub(reserve).max(1);
+        let parts = if graph_bytes <= workers.saturating_mul(free) { workers } else { graph_bytes.div_ceil(free) };
         Self { graph_bytes, worker_memory, reserve, workers, parts: parts.max(1) }
     }
 }
 
-/// What a schedule would take, were every partition a process.
+/// Estimated cost of a schedule, with one process per partition.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Candidate {
     /// The schedule.
     pub schedule: String,
-    /// Why it cannot be; nothing else is known then.
+    /// Why the schedule does not support the pipeline; the other fields are then empty.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refused: Option<String>,
-    /// Memory of the process that needs most, in bytes, mapped files aside.
+    /// Maximum memory of a process in bytes, without mapped files.
     pub memory: u64,
     /// Bytes between processes in an epoch.
     pub bytes: u64,
     /// Rounds of messages in an epoch.
     pub rounds: u64,
-    /// Seconds of arithmetic in an epoch, of the partition with most to do.
+    /// Seconds of computation in an epoch, maximum over partitions.
     pub compute: f64,
-    /// Seconds of waiting for messages and files.
+    /// Seconds of waiting for messages and files in an epoch.
     pub moving: f64,
-    /// How often it counts: the steps that batches would take meanwhile, where it takes one.
+    /// Factor of the comparison: a step over the whole graph counts as several steps of batches.
     pub counts: u64,
 }
 
@@ -70,19 +70,19 @@ impl Candidate {
 /// The schedule that was chosen, and why.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct AutoSchedule {
-    /// The one that was chosen.
+    /// The chosen schedule.
     pub chosen: String,
-    /// Why, in a line.
+    /// The reason, in one line.
     pub because: String,
-    /// Share of the nodes that are trained on.
+    /// Fraction of training nodes.
     pub train_share: f64,
-    /// In how many partitions a node is on average, itself or as a neighbour.
+    /// Mean number of partitions that a node is in, as core or halo node.
     pub replication_factor: f64,
-    /// Share of the edges between partitions, where the dataset is prepared.
+    /// Fraction of edges between partitions; `None` before the dataset is prepared.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub edge_cut: Option<f64>,
     /// Edges of the partition with most, over the mean.
     pub edge_balance: f64,
-    /// What each would take.
+    /// The estimated cost of each schedule.
     pub candidates: Vec<Candidate>,
 }

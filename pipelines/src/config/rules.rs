@@ -1,4 +1,4 @@
-//! Rules that tie several keys together, and words that this version knows but cannot do yet.
+//! Checks that involve several keys, and names of registered kinds.
 
 mod link;
 mod subgraphs;
@@ -13,7 +13,7 @@ use super::tree::Node;
 use super::{Config, Parts, Registered, model, partition};
 use crate::error::{Problem, did_you_mean};
 
-/// Collects problems, each at the place where its key was written.
+/// Collects problems, each with the position at which its key is written.
 struct Report<'a> {
     root: &'a Node,
     /// The path of the schedule: `train.schedule`, or one of its candidates.
@@ -30,8 +30,8 @@ impl Report<'_> {
         self.root.entry(key).is_some()
     }
 
-    /// Refuses the keys among `keys` that were given.
-    fn only(&mut self, keys: &[&str], message: &str) {
+    /// Reports `message` for each of `keys` that the file contains.
+    fn refuse(&mut self, keys: &[&str], message: &str) {
         for key in keys {
             if self.given(key) {
                 self.add(key, message);
@@ -39,14 +39,13 @@ impl Report<'_> {
         }
     }
 
-    /// The path of an option of the schedule.
     fn option(&self, key: &str) -> String {
         format!("{}.{key}", self.schedule)
     }
 }
 
-/// Finds everything in `config`, read from `root`, that is not possible. With `auto`, also returns the candidates that cannot
-/// do what the file asks for, and why.
+/// Returns all problems of `config`, which is read from `root`. With `auto`, also returns the candidates that do not support
+/// the pipeline, each with the reason.
 pub(crate) fn of_schedules(
     config: &Config,
     root: &Node,
@@ -54,29 +53,29 @@ pub(crate) fn of_schedules(
 ) -> (Vec<Problem>, Vec<(String, String)>) {
     let schedule = config.train.as_ref().map(|train| &train.schedule);
     let Some(Schedule::Auto(Auto { candidates })) = schedule else {
-        return (broken(config, root, "train.schedule", registered), Vec::new());
+        return (problems(config, root, "train.schedule", registered), Vec::new());
     };
     for (i, candidate) in candidates.iter().enumerate() {
         if candidates[..i].iter().any(|other| other.word() == candidate.word()) {
             let key = format!("train.schedule.candidates[{i}]");
-            let message = format!("`{candidate}` is there twice; give each schedule once");
+            let message = format!("`{candidate}` is listed twice; list each schedule once");
             return (vec![Problem::new(root.place(&key), key, message)], Vec::new());
         }
     }
     let tried = candidates.iter().enumerate().map(|(i, candidate)| {
         let config = config.with_schedule(candidate.clone().into());
-        let mut found = broken(&config, root, &format!("train.schedule.candidates[{i}]"), registered);
+        let mut found = problems(&config, root, &format!("train.schedule.candidates[{i}]"), registered);
         let edges = |train: &&super::Train| train.is_whole_graph() && train.learns_edges();
-        if config.train.as_ref().filter(edges).is_some_and(|train| train.asks_to_exclude_targets().is_none()) {
-            // The default differs between batches and the whole graph, so that the choice would change the results.
-            let message = "batches hide their target edges and the whole graph does not; give \
+        if config.train.as_ref().filter(edges).is_some_and(|train| train.exclude_training_targets().is_none()) {
+            // The default differs between mini-batch and full-graph training, so the choice would change the results.
+            let message = "by default, mini-batch training hides the target edges and full-graph training does not; set \
                            `exclude_training_targets = false` to allow both";
             found.push(Problem::new(root.place("train.task"), "train.task", message.to_owned()));
         }
         (candidate.word(), found)
     });
     let tried: Vec<(&str, Vec<Problem>)> = tried.collect();
-    // A problem that all candidates share has nothing to do with schedules.
+    // A problem of all candidates does not depend on the schedule.
     let same = |problem: &&Problem| {
         tried.iter().all(|(_, found)| {
             found.iter().any(|other| (&other.key, &other.message) == (&problem.key, &problem.message))
@@ -86,21 +85,22 @@ pub(crate) fn of_schedules(
     if !wrong.is_empty() {
         return (wrong, Vec::new());
     }
-    let told = |(schedule, problems): &(&str, Vec<Problem>)| {
+    let refusal = |(schedule, problems): &(&str, Vec<Problem>)| {
         let first = problems.first().map(|problem| format!("{}: {}", problem.key, problem.message))?;
         Some(((*schedule).to_owned(), first))
     };
-    let refusals: Vec<(String, String)> = tried.iter().filter_map(told).collect();
+    let refusals: Vec<(String, String)> = tried.iter().filter_map(refusal).collect();
     if refusals.len() < tried.len() {
         return (Vec::new(), refusals);
     }
     let each: Vec<String> = refusals.iter().map(|(schedule, why)| format!("not \"{schedule}\": {why}")).collect();
     let key = "train.schedule";
-    (vec![Problem::new(root.place(key), key, format!("no schedule can do this: {}", each.join("; ")))], Vec::new())
+    let message = format!("no candidate supports this pipeline: {}", each.join("; "));
+    (vec![Problem::new(root.place(key), key, message)], Vec::new())
 }
 
-/// Finds everything in `config`, read from `root`, that is not possible. The schedule stands at the path `schedule`.
-fn broken(config: &Config, root: &Node, schedule: &str, registered: &Registered) -> Vec<Problem> {
+/// Returns all problems of `config`, which is read from `root`. `schedule` is the path of the schedule.
+fn problems(config: &Config, root: &Node, schedule: &str, registered: &Registered) -> Vec<Problem> {
     let mut report = Report { root, schedule, problems: Vec::new() };
     name(config, &mut report);
     graph(config, &mut report);
@@ -122,19 +122,18 @@ fn name(config: &Config, report: &mut Report<'_>) {
 
 fn graph(config: &Config, report: &mut Report<'_>) {
     const SOURCES: &str = "give either `nodes` and `edges`, or `generate`, or `dataset`";
+    let two = || format!("the graph has two sources; {SOURCES}");
     let graph = &config.graph;
     match (graph.nodes.is_some() || graph.edges.is_some(), &graph.generate, graph.dataset.is_some()) {
-        (false, None, false) => report.add("graph", format!("no graph: {SOURCES}")),
-        (true, None, false) if graph.edges.is_none() => report.add("graph.nodes", "`edges` is missing beside it"),
-        (true, None, false) if graph.nodes.is_none() => report.add("graph.edges", "`nodes` is missing beside it"),
-        (true, Some(_), _) => report.add("graph.generate", format!("another source beside it: {SOURCES}")),
-        (true, _, true) | (_, Some(_), true) => {
-            report.add("graph.dataset", format!("another source beside it: {SOURCES}"))
-        }
+        (false, None, false) => report.add("graph", format!("the graph has no source; {SOURCES}")),
+        (true, None, false) if graph.edges.is_none() => report.add("graph.nodes", "`edges` is missing; give both"),
+        (true, None, false) if graph.nodes.is_none() => report.add("graph.edges", "`nodes` is missing; give both"),
+        (true, Some(_), _) => report.add("graph.generate", two()),
+        (true, _, true) | (_, Some(_), true) => report.add("graph.dataset", two()),
         _ => {}
     }
     if graph.dataset.is_some() && graph.nodes.is_none() && graph.edges.is_none() && graph.generate.is_none() {
-        let settled = "has no effect on a `dataset` that is already prepared; remove this key";
+        let unused = "has no effect on a `dataset` that is already prepared; remove this key";
         let keys = ["undirected", "duplicates", "self_loops", "columns", "normalize_features", "feature_dtype"];
         let more = [
             "split_fractions",
@@ -146,41 +145,41 @@ fn graph(config: &Config, report: &mut Report<'_>) {
             "largest_component",
         ];
         let keys: Vec<String> = keys.iter().chain(&more).map(|key| format!("graph.{key}")).collect();
-        report.only(&keys.iter().map(String::as_str).collect::<Vec<_>>(), settled);
+        report.refuse(&keys.iter().map(String::as_str).collect::<Vec<_>>(), unused);
         let keys = ["method", "parts", "seed", "out", "balance"].into_iter();
         let keys = keys.chain(partition::KEYS.iter().map(|(key, _)| *key)).map(|key| format!("partition.{key}"));
-        report.only(&keys.collect::<Vec<_>>().iter().map(String::as_str).collect::<Vec<_>>(), settled);
+        report.refuse(&keys.collect::<Vec<_>>().iter().map(String::as_str).collect::<Vec<_>>(), unused);
     }
     let (types, columns) =
         (graph.feature_dtype.0.len(), graph.columns.features.as_ref().map_or(1, |names| names.0.len()));
     if types != 1 && types != columns {
         let message = format!(
-            "{types} types for {columns} feature columns (`columns.features`): use one for all, or a list of one for each"
+            "{types} types for {columns} feature columns (`columns.features`); use one type, or one for each column"
         );
         report.add("graph.feature_dtype", message);
     }
     if graph.reverse_edges && graph.undirected {
-        let message = "`undirected` adds the same edges without a type of their own; remove one of them";
+        let message = "`undirected` adds the same edges, with the type of the forward edges; remove one of them";
         report.add("graph.reverse_edges", message);
     }
     if let Some(fractions) = &graph.split_fractions {
         let sum: f64 = fractions.iter().sum();
         if sum > 1.0 + 1e-9 {
-            report.add("graph.split_fractions", format!("the shares sum to {sum}, more than 1"));
+            report.add("graph.split_fractions", format!("the fractions sum to {sum}, more than 1; lower them"));
         } else if fractions.first() == Some(&0.0) {
-            report.add("graph.split_fractions", "no train nodes: the first share is 0");
+            report.add("graph.split_fractions", "no nodes to train with; raise the first fraction above 0");
         }
-        report.only(&["graph.columns.split"], "`split_fractions` is given too; remove one of them");
+        report.refuse(&["graph.columns.split"], "`split_fractions` is given too; remove one of them");
     }
     if graph.generate.is_some() {
-        report.only(&["graph.columns"], "has no effect on a generated graph; remove this key");
+        report.refuse(&["graph.columns"], "has no effect on a generated graph; remove this key");
     }
     if let Some(generate) = &graph.generate {
         if generate.scale.is_some() {
-            report.only(&["graph.generate.nodes"], "`scale` is given too; remove one of them");
+            report.refuse(&["graph.generate.nodes"], "`scale` is given too; remove one of them");
         }
         if generate.edges.is_some() {
-            report.only(&["graph.generate.edge_factor"], "`edges` is given too; remove one of them");
+            report.refuse(&["graph.generate.edge_factor"], "`edges` is given too; remove one of them");
         }
         let (foreign, other): (&[&str], _) = match generate.kind {
             GenerateKind::Planted => (&["a", "b", "c"], GenerateKind::Rmat),
@@ -188,57 +187,57 @@ fn graph(config: &Config, report: &mut Report<'_>) {
         };
         for key in foreign {
             let message = of_other_kinds(generate.kind.word(), &[other.word()]);
-            report.only(&[&format!("graph.generate.{key}")], &message);
+            report.refuse(&[&format!("graph.generate.{key}")], &message);
         }
         if let Err(gnnflow_data::Error::Setting { key, reason }) = generate.generator().check() {
-            // The generator's own words for what no single key's bounds can say.
+            // Checks of the generator that the bounds of a single key cannot express.
             report.add(&format!("graph.generate.{key}"), reason);
         }
     }
 }
 
 fn partition(config: &Config, registered: &Registered, report: &mut Report<'_>) {
-    known("partition.method", &config.partition.method, partition::METHODS, &[], &registered.partitioners, report);
+    known("partition.method", &config.partition.method, partition::METHODS, &registered.partitioners, report);
     let method = config.partition.method.as_str();
     for (key, methods) in partition::KEYS {
-        // A registered method may be configured by whatever its program likes, but not by these.
+        // These keys have no effect on a registered method either.
         if !methods.contains(&method) {
-            report.only(&[&format!("partition.{key}")], &of_other_kinds(method, methods));
+            report.refuse(&[&format!("partition.{key}")], &of_other_kinds(method, methods));
         }
     }
     if method == "file" && config.partition.file.is_none() {
-        report.add("partition.method", "`file` is missing; give the table of parts");
+        report.add("partition.method", "`partition.file` is missing; name the table of parts there");
     }
     if config.partition.parts != Parts::Auto {
         for key in ["worker_memory", "reserve", "workers"] {
-            report.only(&[&format!("partition.{key}")], "only `parts = \"auto\"` has it; remove this key");
+            report.refuse(&[&format!("partition.{key}")], "has no effect without `parts = \"auto\"`; remove this key");
         }
     }
 }
 
 fn stages(config: &Config, report: &mut Report<'_>) {
     match (&config.model, &config.train, &config.infer) {
-        (None, Some(_), _) => report.add("train", "there is no [model] to train; add one"),
-        (Some(_), None, _) => report.add("model", "there is no [train] for it; add one"),
-        (None, None, Some(_)) => report.add("infer", "there is no [model] and no [train] for it; add both"),
+        (None, Some(_), _) => report.add("train", "there is no model to train; add [model]"),
+        (Some(_), None, _) => report.add("model", "the model is not trained; add [train]"),
+        (None, None, Some(_)) => report.add("infer", "there is no trained model; add [model] and [train]"),
         _ => {}
     }
 }
 
 fn model(config: &Config, registered: &Registered, report: &mut Report<'_>) {
     let Some(model) = &config.model else { return };
-    known("model.kind", &model.kind, model::KINDS, &[], &registered.layers, report);
+    known("model.kind", &model.kind, model::KINDS, &registered.layers, report);
     if model::is_builtin(&model.kind) {
         for (key, kinds) in model::KEYS.iter().filter(|(_, kinds)| !kinds.contains(&model.kind.as_str())) {
             let message = match *key {
                 "decoupled" => format!(
-                    "`{}` learns between its propagations and cannot be decoupled; use `gcn` or `gat`, or `sgc` or `appnp`, \
-                     which are always decoupled",
+                    "`{}` has parameters between its propagations and cannot be decoupled; use `gcn` or `gat`, or `sgc` or \
+                     `appnp`, which are always decoupled",
                     model.kind
                 ),
                 _ => of_other_kinds(&model.kind, kinds),
             };
-            report.only(&[&format!("model.{key}")], &message);
+            report.refuse(&[&format!("model.{key}")], &message);
         }
     }
     if model.eps.is_some_and(|eps| !eps.is_finite()) {
@@ -251,30 +250,33 @@ fn model(config: &Config, registered: &Registered, report: &mut Report<'_>) {
     let split = model.attends() && !model.decouples_attention() && (model.layers > 1 || jumps);
     if split && !model.hidden.is_multiple_of(model.heads()) {
         let key = if report.given("model.heads") { "model.heads" } else { "model.hidden" };
-        report.add(key, format!("{} heads do not divide hidden = {}", model.heads(), model.hidden));
+        let message = format!("{} heads do not divide `hidden` = {}; change one of them", model.heads(), model.hidden);
+        report.add(key, message);
     }
     if jumps && model.attends() {
-        report
-            .only(&["model.output_heads"], "with jumping knowledge the output layer has no attention; remove this key");
+        report.refuse(
+            &["model.output_heads"],
+            "with jumping knowledge the output layer has no attention; remove this key",
+        );
     }
     if model.norm != model::Norm::None && model.layers == 1 && !jumps {
         report.add("model.norm", "the only layer is the output layer, which is not normalized; use `none`");
     }
     if model.kind == "appnp" && model.mlp_layers() == 1 {
-        // Rows that something behind the model reads are as wide as `hidden`.
-        let read = config.train.as_ref().is_some_and(|train| train.learns_edges());
-        let keys: &[&str] = if read { &["model.activation"] } else { &["model.hidden", "model.activation"] };
-        report.only(keys, "a perceptron of one layer has no hidden layer; remove this key");
+        // In tasks on edges, the decoder reads rows of width `hidden`.
+        let decoded = config.train.as_ref().is_some_and(|train| train.learns_edges());
+        let keys: &[&str] = if decoded { &["model.activation"] } else { &["model.hidden", "model.activation"] };
+        report.refuse(keys, "a perceptron of one layer has no hidden layer; remove this key");
     }
 }
 
 fn embedding(embedding: &Embedding, config: &Config, report: &mut Report<'_>) {
     if !embedding.is_async() {
-        let message = "only `mode = \"async\"` has it; remove this key";
-        report.only(&["model.embedding.staleness"], message);
+        let message = "has no effect without `mode = \"async\"`; remove this key";
+        report.refuse(&["model.embedding.staleness"], message);
     }
     if embedding.init == EmbeddingInit::Zeros {
-        report.only(&["model.embedding.init_scale"], "`zeros` has no scale; remove this key");
+        report.refuse(&["model.embedding.init_scale"], "`zeros` has no scale; remove this key");
     }
     if let Some(train) = &config.train {
         if train.cache().is_some() {
@@ -282,11 +284,11 @@ fn embedding(embedding: &Embedding, config: &Config, report: &mut Report<'_>) {
             report.add(&key, "learned rows change in every step and cannot be cached; remove this key");
         }
         if train.schedule.is_partition_parallel() {
-            report.add("model.embedding", format!("`{}` cannot learn rows of nodes; use `mini-batch`", train.schedule));
+            report.add("model.embedding", format!("`{}` has no learned rows; use `mini-batch`", train.schedule));
         }
         if train.is_whole_graph() && embedding.is_async() {
             let message = format!(
-                "`{}` updates each row once an epoch at its owner, so that no row is stale; remove this key, or use `mini-batch`",
+                "`{}` updates each row once an epoch and has no stale rows; remove this key, or use `mini-batch`",
                 train.schedule
             );
             report.add("model.embedding.mode", message);
@@ -295,14 +297,11 @@ fn embedding(embedding: &Embedding, config: &Config, report: &mut Report<'_>) {
 }
 
 /// Refuses a name that is neither built in nor registered.
-fn known(key: &str, name: &str, built_in: &[&str], to_come: &[&str], registered: &[String], report: &mut Report<'_>) {
+fn known(key: &str, name: &str, built_in: &[&str], registered: &[String], report: &mut Report<'_>) {
     let all = || built_in.iter().copied().chain(registered.iter().map(String::as_str));
     let listed = || all().map(|name| format!("\"{name}\"")).collect::<Vec<_>>().join(", ");
     if all().any(|known| known == name) {
         return;
-    }
-    if to_come.contains(&name) {
-        return report.add(key, format!("\"{name}\" is not in this version yet; there is {}", listed()));
     }
     let meant = did_you_mean(name, all()).map_or_else(String::new, |meant| format!("; did you mean \"{meant}\"?"));
     report.add(key, format!("expected one of {}, or a registered name, found \"{name}\"{meant}", listed()));

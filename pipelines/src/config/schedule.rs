@@ -1,12 +1,12 @@
-//! `train.schedule`: how training is arranged, with the options of each schedule.
+//! `train.schedule`: how the work of training is divided, with the options of each schedule.
 
 use super::section::{choice, section, words};
 use super::values::Bytes;
 
 choice! {
-    /// How training is arranged.
+    /// How the work of training is divided.
     pub enum Schedule {
-        /// Sampled batches of every partition; gradients are summed over all partitions in each step (DistDGL).
+        /// Sampled batches of all partitions; each step sums their gradients (DistDGL).
         MiniBatch(MiniBatch) = "mini-batch",
         /// Each partition trains on its own sampled batches; parameters are averaged between epochs (SDT-GNN).
         PartitionParallel(PartitionParallel) = "partition-parallel",
@@ -14,7 +14,7 @@ choice! {
         FullGraph(FullGraph) = "full-graph",
         /// Each step is over the whole graph. Neighbor sums are divided by columns (NeutronTP).
         TensorParallel(TensorParallel) = "tensor-parallel",
-        /// The fastest of several schedules, by the plan's formulas ([how](choosing-a-schedule.md#let-the-program-choose)).
+        /// The fastest of several schedules, according to the plan's formulas ([details](choosing-a-schedule.md#let-the-program-choose)).
         Auto(Auto) = "auto",
     }
 }
@@ -34,13 +34,13 @@ choice! {
 section! {
     /// Options of `mini-batch`.
     pub struct MiniBatch {
-        /// Memory of each process for features of other processes' nodes, which are then fetched once. Unset: none.
+        /// Memory of each process for a cache of other processes' features. Unset: no cache.
         #[schemars(extend("x-results" = false), extend("examples" = ["512MiB"]))]
         pub cache: Option<Bytes> = None,
         /// Which features `cache` keeps.
         #[schemars(extend("x-results" = false))]
         pub cache_policy: CachePolicy = CachePolicy::Degree,
-        /// Which training nodes a partition takes as seeds. Unset: `even` where a partition has more than 1.1 times the mean.
+        /// Which training nodes a partition takes as seeds. Unset: `even` if a partition has more than 1.1 times the mean.
         /// Subgraph samplers and tasks on edges always use `partition`.
         #[schemars(extend("examples" = ["partition"]))]
         pub seed_split: Option<SeedSplit> = None,
@@ -50,10 +50,10 @@ section! {
 section! {
     /// Options of `partition-parallel`.
     pub struct PartitionParallel {
-        /// Epochs from one average of the parameters to the next. Evaluation, checkpoints and early stopping follow an average.
+        /// Epochs between averages of the parameters. Evaluation, checkpoints and early stopping follow an average.
         #[schemars(range(min = 1, max = 1000))]
         pub average_every: usize = 1,
-        /// Momentum of the averages; 0 is plain averaging. 0.5 to 0.8 helps where partitions differ much.
+        /// Momentum of the averages; 0 is plain averaging. 0.5 to 0.8 helps when partitions differ much.
         #[schemars(range(min = 0.0), extend("exclusiveMaximum" = 1.0))]
         pub average_momentum: f64 = 0.0,
     }
@@ -62,18 +62,18 @@ section! {
 section! {
     /// Options of `full-graph`.
     pub struct FullGraph {
-        /// How the intervals of an epoch follow one another.
+        /// How the intervals of an epoch are synchronized.
         pub mode: Mode = Mode::Pipe,
-        /// How many epochs old a neighbor's rows may be, with `mode = "async"`. With 0, intervals overlap only within an epoch.
+        /// Maximum age of a neighbor's rows in epochs, with `mode = "async"`. With 0, intervals overlap only within an epoch.
         #[schemars(range(max = 1000))]
         pub staleness: usize = 0,
-        /// Intervals of each partition: the nodes that are computed and sent at once. Unset: at most 32,768 nodes in each.
+        /// Number of intervals of each partition, each computed and sent as a unit. Unset: at most 32,768 nodes in each.
         #[schemars(range(min = 1, max = 1000000), extend("examples" = [8]))]
         pub intervals: Option<usize> = None,
-        /// Type of the rows that neighbors add up, in memory and in messages. `bf16` takes half of both.
+        /// Type of the rows that are summed over neighbors, in memory and in messages. `bf16` halves both.
         /// Not for `gat`, `gatv2` and `sage` with `pool`. Sums and parameters are always `f32`.
         pub row_dtype: RowDtype = RowDtype::F32,
-        /// Training edges of an epoch, over all partitions, drawn anew each time (tasks on edges). Unset: all.
+        /// Training edges of an epoch, over all partitions, drawn anew in each epoch (tasks on edges). Unset: all.
         #[schemars(range(min = 1), extend("examples" = [100_000]))]
         pub edges_per_epoch: Option<u64> = None,
     }
@@ -82,18 +82,18 @@ section! {
 section! {
     /// Options of `tensor-parallel`.
     pub struct TensorParallel {
-        /// Whether one interval is sent while the next one is computed; `false` is for measurements.
+        /// Whether an interval is sent while the next one is computed; `false` is for measurements.
         pub pipelined: bool = true,
-        /// Memory for a chunk of nodes while it is aggregated, with its in-edges and its neighbors' columns.
+        /// Memory for the aggregation of a chunk of nodes, with its in-edges and its neighbors' columns.
         #[schemars(extend("x-results" = false))]
         pub chunk_memory: Bytes = Bytes(256 << 20),
-        /// Intervals of each partition: the nodes that are computed and sent at once. Unset: at most 32,768 nodes in each.
+        /// Number of intervals of each partition, each computed and sent as a unit. Unset: at most 32,768 nodes in each.
         #[schemars(range(min = 1, max = 1000000), extend("examples" = [8]))]
         pub intervals: Option<usize> = None,
-        /// Type of the rows that neighbors add up, in memory and in messages that split rows. `bf16` takes half of both.
+        /// Type of the rows that are summed over neighbors, in memory and in messages that split rows. `bf16` halves both.
         /// Not for `gat`, `gatv2` and `sage` with `pool`. Sums and parameters are always `f32`.
         pub row_dtype: RowDtype = RowDtype::F32,
-        /// Training edges of an epoch, over all partitions, drawn anew each time (tasks on edges). Unset: all.
+        /// Training edges of an epoch, over all partitions, drawn anew in each epoch (tasks on edges). Unset: all.
         #[schemars(range(min = 1), extend("examples" = [100_000]))]
         pub edges_per_epoch: Option<u64> = None,
     }
@@ -128,23 +128,23 @@ impl From<AutoCandidate> for Schedule {
     }
 }
 
-/// The options that both schedules over the whole graph have.
+/// The common options of `full-graph` and `tensor-parallel`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct WholeGraph {
     /// Intervals of each partition.
     pub intervals: Option<usize>,
-    /// Type of the rows that neighbors add up.
+    /// Type of the rows that are summed over neighbors.
     pub row_dtype: RowDtype,
     /// Training edges of an epoch.
     pub edges_per_epoch: Option<u64>,
-    /// How intervals follow one another; never `async` with `tensor-parallel`.
+    /// How intervals are synchronized; never `async` with `tensor-parallel`.
     pub mode: Mode,
-    /// How many epochs old a neighbor's rows may be; 0 where `mode` is not `async`.
+    /// Maximum age of a neighbor's rows in epochs; 0 if `mode` is not `async`.
     pub staleness: usize,
 }
 
 impl Schedule {
-    /// The common options of the schedules over the whole graph; `None` for all others.
+    /// The common options of `full-graph` and `tensor-parallel`; `None` for other schedules.
     pub fn whole_graph(&self) -> Option<WholeGraph> {
         match *self {
             Self::FullGraph(FullGraph { mode, staleness, intervals, row_dtype, edges_per_epoch }) => {
@@ -159,22 +159,22 @@ impl Schedule {
     }
 
     /// Whether it is `partition-parallel`.
-    pub fn is_partition_parallel(&self) -> bool {
+    pub(crate) fn is_partition_parallel(&self) -> bool {
         matches!(self, Self::PartitionParallel(_))
     }
 
     /// Whether it is `tensor-parallel`.
-    pub fn is_tensor_parallel(&self) -> bool {
+    pub(crate) fn is_tensor_parallel(&self) -> bool {
         matches!(self, Self::TensorParallel(_))
     }
 }
 
 words! {
-    /// How the intervals of an epoch follow one another (Dorylus, section 7.3).
+    /// How the intervals of an epoch are synchronized (Dorylus, section 7.3).
     pub enum Mode {
-        /// A layer begins when the layer before is complete; one interval is sent while the next one is computed.
+        /// A layer begins when the previous layer is complete; an interval is sent while the next one is computed.
         Pipe = "pipe",
-        /// As `pipe`, but a layer's rows are sent when all of them are computed; for measurements.
+        /// As `pipe`, but a layer's rows are sent after all of them are computed; for measurements.
         Sync = "sync",
         /// An interval uses the last rows received, at most `staleness` epochs old. Results depend on timing.
         Async = "async",
@@ -182,9 +182,9 @@ words! {
 }
 
 words! {
-    /// Type of the rows that neighbors add up.
+    /// Type of the rows that are summed over neighbors.
     pub enum RowDtype {
-        /// As they were computed.
+        /// Not rounded.
         F32 = "f32",
         /// Rounded to 7 bits of mantissa instead of 23.
         Bf16 = "bf16",
@@ -192,7 +192,7 @@ words! {
 }
 
 impl RowDtype {
-    /// Bytes of a number.
+    /// Bytes of a value.
     pub(crate) const fn bytes(self) -> u64 {
         match self {
             Self::F32 => 4,
@@ -204,9 +204,9 @@ impl RowDtype {
 words! {
     /// Which training nodes a partition takes as seeds.
     pub enum SeedSplit {
-        /// As many as every other partition, by ranges of ids (DistDGL). Costs two more rounds of messages per step.
+        /// Equal numbers by ranges of ids (DistDGL). Costs two more rounds of messages per step.
         Even = "even",
-        /// Its own. Partitions with few of them finish an epoch early.
+        /// Its own training nodes. Partitions with few of them finish an epoch early.
         Partition = "partition",
     }
 }
@@ -214,11 +214,11 @@ words! {
 words! {
     /// Which rows a cache keeps.
     pub enum CachePolicy {
-        /// Those of the nodes with most edges into the process's partitions.
+        /// Rows of the nodes with most edges into the process's partitions.
         Degree = "degree",
-        /// Those that the first epoch requested most often.
+        /// Rows that the first epoch requested most often.
         Frequency = "frequency",
-        /// The most recently used.
+        /// The most recently used rows.
         Dynamic = "dynamic",
     }
 }

@@ -1,17 +1,15 @@
-//! The one declaration of a key: name, type, default and doc together.
+//! Macros that declare keys: name, type, default and documentation in one place.
 //!
-//! A choice of kinds is an enum: TOML spells it as a word, or as a table whose `kind` is that word and which holds the
-//! keys of its kind and no others.
+//! A choice of kinds is an enum. In TOML it is a word, or a table with that word as `kind` and the keys of this kind.
 
 use serde_json::{Value as Json, json};
 
 /// Declares a section of `pipeline.toml` as a struct whose fields are its keys.
 ///
-/// Everything else follows from it: what TOML may hold, the default, what `--set` accepts, the spelling that "did you
-/// mean" offers, and the reference page. A field's doc comment is the key's documentation;
-/// `#[schemars(range(…))]` its bounds; `extend("x-results" = false)` says that the key never changes what a run
-/// computes (only how fast, how often saved, where kept), so that it stays out of the fingerprint;
-/// `extend("x-known" = …)` lists the built-in names of a key that may also hold a registered one.
+/// The schema of TOML files, the checks, `--set`, "did you mean" and the reference page are derived from it. A field's doc
+/// comment is the key's documentation, and `#[schemars(range(…))]` its bounds. `extend("x-results" = false)` marks a
+/// performance key: it never changes results and is not part of the fingerprint. `extend("x-known" = …)` lists the
+/// built-in names of a key that also accepts registered names.
 macro_rules! section {
     ($(#[$meta:meta])* pub struct $name:ident {
         $($(#[$field_meta:meta])* pub $field:ident: $type:ty = $default:expr,)*
@@ -42,7 +40,7 @@ macro_rules! words {
         }
 
         impl $name {
-            /// The word that stands for it in `pipeline.toml`.
+            /// Its word in `pipeline.toml`.
             pub const fn word(self) -> &'static str {
                 match self { $(Self::$variant => $word,)* }
             }
@@ -56,9 +54,9 @@ macro_rules! words {
     };
 }
 
-/// Declares a choice of kinds, each with a section of its own keys, or without keys. The first word is the default kind.
+/// Declares a choice of kinds, each with a section of keys or without keys. The first kind is the default.
 ///
-/// `| $other($table)` adds a kind for names that a user's own program has registered.
+/// `| $other($table)` adds a kind for registered names.
 macro_rules! choice {
     ($(#[$meta:meta])* pub enum $name:ident {
         $($(#[doc = $doc:literal])* $variant:ident $(($table:ty))? = $word:literal,)*
@@ -73,10 +71,10 @@ macro_rules! choice {
         }
 
         impl $name {
-            /// The words of the kinds that come with gnnflow, in order of declaration.
+            /// The words of the built-in kinds, in order of declaration.
             pub const KINDS: &'static [&'static str] = &[$($word),*];
 
-            /// The word that stands for its kind in `pipeline.toml`.
+            /// The word of its kind in `pipeline.toml`.
             pub fn word(&self) -> &str {
                 match self {
                     $(Self::$variant { .. } => $word,)*
@@ -112,7 +110,7 @@ macro_rules! choice {
     };
 }
 
-/// The schema of one kind of a choice: the keys of its section, and its word.
+/// Returns the schema of one kind of a choice: its word, and the keys of its section.
 pub(crate) fn kind(word: &str, doc: &str, mut keys: Json) -> Json {
     let doc: Vec<&str> = doc.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
     keys["description"] = doc.join(" ").into();
@@ -121,7 +119,7 @@ pub(crate) fn kind(word: &str, doc: &str, mut keys: Json) -> Json {
     keys
 }
 
-/// The schema of a choice: a word, or the table of a kind. An `open` one takes other names too.
+/// Returns the schema of a choice: a word, or the table of a kind. An `open` choice accepts other names, too.
 pub(crate) fn choice_of(words: &[&str], kinds: Vec<Json>, open: bool) -> schemars::Schema {
     let word = if open { json!({ "type": "string" }) } else { json!({ "type": "string", "enum": words }) };
     let mut all = vec![word];

@@ -1,68 +1,68 @@
-//! `[train.tensor_workers]`: processes that do the arithmetic on nodes.
+//! `[train.tensor_workers]`: processes that compute node tasks.
 
 use super::section::{section, words};
 use super::values::Span;
 
-/// Workers that memory is planned for where any number may come.
-pub(crate) const ENLISTED: usize = 4;
+/// Number of workers that memory is planned for with `accept`.
+const ACCEPTED: usize = 4;
 
 section! {
-    /// Tensor workers: stateless processes that do the arithmetic on nodes for `full-graph` and `tensor-parallel`.
+    /// Tensor workers: stateless processes that compute node tasks for `full-graph` and `tensor-parallel`.
     pub struct Tensor {
-        /// How many to launch beside each process, on the same machine. Give this, `hosts` or `accept`.
+        /// Workers to launch for each process, on the same machine. Give this, `hosts` or `accept`.
         #[schemars(range(min = 1, max = 1000), extend("x-results" = false), extend("examples" = [4]))]
         pub workers: Option<usize> = None,
-        /// Addresses of workers that run elsewhere (`gnnflow tensor-worker --listen HOST:PORT`).
-        /// They need the secret of `cluster.secret_file` or `GNNFLOW_SECRET`; without one, only this machine's are used.
+        /// Addresses of running workers (`gnnflow tensor-worker --listen HOST:PORT`).
+        /// They need the secret of `cluster.secret_file` or `GNNFLOW_SECRET`; without one, only workers of this machine are used.
         #[schemars(length(min = 1), extend("x-results" = false), extend("examples" = [["10.0.0.7:7000"]]))]
         pub hosts: Option<Vec<String>> = None,
-        /// Address at which the first process accepts workers, at any time (`gnnflow tensor-worker --connect HOST:PORT`).
+        /// Address at which workers register with the first process, at any time (`gnnflow tensor-worker --connect HOST:PORT`).
         /// They need the same secret as with `hosts`.
         #[schemars(extend("x-results" = false), extend("examples" = ["10.0.0.1:7100"]))]
         pub accept: Option<String> = None,
         /// Threads of each launched worker.
         #[schemars(range(min = 1, max = 4096), extend("x-results" = false))]
         pub threads: usize = 1,
-        /// Choose how many workers to use by the lengths of their queues; at first one per interval, at most 100.
+        /// Adapt the number of workers to the lengths of their queues; at first one per interval, at most 100.
         #[schemars(extend("x-results" = false))]
         pub autotune: bool = true,
-        /// A call that takes this many times the median is sent to a second worker; the first reply counts.
+        /// A call that takes this many times the median is sent to a second worker, too; the first reply counts.
         #[schemars(range(min = 1.0), extend("x-results" = false))]
         pub late: f64 = 4.0,
         /// A worker that has not replied for this long is lost.
         #[schemars(extend("x-results" = false))]
         pub timeout: Span = Span::seconds(30),
-        /// How often each launched worker is started again when it is lost. Unset: 3.
+        /// How often each launched worker is restarted when it is lost. Unset: 3.
         #[schemars(range(max = 1000), extend("x-results" = false), extend("examples" = [5]))]
         pub relaunch: Option<u32> = None,
-        /// What to do when all workers are gone.
+        /// What to do when all workers are lost.
         #[schemars(extend("x-results" = false))]
         pub when_gone: WhenGone = WhenGone::Local,
     }
 }
 
-/// How often a launched worker is started again by default.
+/// How often a launched worker is restarted by default.
 const RELAUNCH: u32 = 3;
 
 impl Tensor {
-    /// How often a launched worker is started again.
+    /// How often a launched worker is restarted.
     pub fn relaunch(&self) -> u32 {
         self.relaunch.unwrap_or(RELAUNCH)
     }
 
-    /// How many workers memory is planned for.
+    /// Number of workers that memory is planned for.
     pub(crate) fn expected(&self) -> usize {
-        let enlisted = if self.accept.is_some() { ENLISTED } else { 0 };
-        self.workers.unwrap_or(0) + self.hosts.as_ref().map_or(0, Vec::len) + enlisted
+        let accepted = if self.accept.is_some() { ACCEPTED } else { 0 };
+        self.workers.unwrap_or(0) + self.hosts.as_ref().map_or(0, Vec::len) + accepted
     }
 }
 
 words! {
-    /// What to do when all tensor workers are gone.
+    /// What to do when all tensor workers are lost.
     pub enum WhenGone {
-        /// Each process does its own arithmetic, with a warning.
+        /// Each process computes its own tasks, with a warning.
         Local = "local",
-        /// The run ends with an error of the machine.
+        /// The run ends with an error.
         Fail = "fail",
     }
 }

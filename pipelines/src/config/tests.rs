@@ -47,20 +47,20 @@ fn with(line: &str, instead: &str) -> String {
 }
 
 #[test]
-fn a_url_is_relative_to_nothing() {
+fn urls_are_kept_and_relative_paths_become_absolute() {
     let text =
         with("edges = ", "edges = ['s3://graphs/edges/', 'https://example.org/e.parquet?sig=a', 'x.parquet']\n# ");
     let edges = parse(&text, &[]).unwrap().graph.edges.unwrap().0;
     assert_eq!(edges[..2], ["s3://graphs/edges/", "https://example.org/e.parquet?sig=a"].map(PathBuf::from));
     assert_eq!(edges[2], PathBuf::from("/graphs/x.parquet"));
-    // How long to try changes nothing else, not even where the dataset goes.
-    let patient = parse(&text, &["graph.retry=1h"]).unwrap();
-    assert_eq!(patient.partition.out, parse(&text, &[]).unwrap().partition.out);
-    assert_eq!(patient.graph.retry, Span::seconds(3600));
+    // `retry` does not change the folder of the dataset.
+    let config = parse(&text, &["graph.retry=1h"]).unwrap();
+    assert_eq!(config.partition.out, parse(&text, &[]).unwrap().partition.out);
+    assert_eq!(config.graph.retry, Span::seconds(3600));
 }
 
 #[test]
-fn a_whole_file_is_read() {
+fn file_with_all_sections_is_read() {
     let config = parse(WHOLE, &[]).unwrap();
     assert_eq!(config.name, "bar");
     assert_eq!(config.graph.nodes, Some(OneOrMany::one("/graphs/data/nodes.parquet".into())));
@@ -75,13 +75,13 @@ fn a_whole_file_is_read() {
 }
 
 #[test]
-fn sections_that_are_absent_are_stages_that_do_not_run() {
+fn absent_sections_are_none() {
     let config = parse("[graph]\nnodes = 'n'\nedges = 'e'", &[]).unwrap();
     assert_eq!((config.name.as_str(), config.model, config.train, config.infer), ("p", None, None, None));
 }
 
 #[test]
-fn messages_name_line_key_and_what_is_wrong() {
+fn messages_have_line_key_and_problem() {
     for (line, instead, expected) in [
         ("hidden = 64", "hiden = 64", "/graphs/p.toml:15: model.hiden: unknown key; did you mean \"hidden\"?"),
         (
@@ -106,7 +106,7 @@ fn messages_name_line_key_and_what_is_wrong() {
         (
             "parts = 2",
             "parts = 2\nworkers = 3",
-            "/graphs/p.toml:12: partition.workers: only `parts = \"auto\"` has it; remove this key",
+            "/graphs/p.toml:12: partition.workers: has no effect without `parts = \"auto\"`; remove this key",
         ),
         (
             "parts = 2",
@@ -146,7 +146,7 @@ fn messages_name_line_key_and_what_is_wrong() {
         (
             "kind = \"gcn\"",
             "kind = \"gat\"\nheads = 7",
-            "/graphs/p.toml:14: model.heads: 7 heads do not divide hidden = 64",
+            "/graphs/p.toml:14: model.heads: 7 heads do not divide `hidden` = 64; change one of them",
         ),
         (
             "evaluate_every = 1",
@@ -156,7 +156,7 @@ fn messages_name_line_key_and_what_is_wrong() {
         (
             "schedule = \"mini-batch\"",
             "schedule = { kind = \"auto\", candidates = [\"full-graph\", { kind = \"tensor-parallel\", pipelined = false }] }",
-            "/graphs/p.toml:19: train.schedule: no schedule can do this: not \"full-graph\": train.batch: `full-graph` has no batches: each step is over the whole graph; remove this key; not \"tensor-parallel\": train.batch: `tensor-parallel` has no batches: each step is over the whole graph; remove this key",
+            "/graphs/p.toml:19: train.schedule: no candidate supports this pipeline: not \"full-graph\": train.batch: `full-graph` has no batches: each step is over the whole graph; remove this key; not \"tensor-parallel\": train.batch: `tensor-parallel` has no batches: each step is over the whole graph; remove this key",
         ),
         (
             "schedule = \"mini-batch\"",
@@ -211,7 +211,7 @@ fn messages_name_line_key_and_what_is_wrong() {
         (
             "method = \"random\"",
             "method = \"file\"",
-            "/graphs/p.toml:10: partition.method: `file` is missing; give the table of parts",
+            "/graphs/p.toml:10: partition.method: `partition.file` is missing; name the table of parts there",
         ),
         (
             "method = \"random\"",
@@ -231,7 +231,7 @@ fn messages_name_line_key_and_what_is_wrong() {
         (
             "[graph]",
             "[graph]\nfeature_dtype = [\"f32\", \"f16\"]",
-            "/graphs/p.toml:3: graph.feature_dtype: 2 types for 1 feature columns (`columns.features`): use one for all, or a list of one for each",
+            "/graphs/p.toml:3: graph.feature_dtype: 2 types for 1 feature columns (`columns.features`); use one type, or one for each column",
         ),
         ("lr = 0.01", "lr = nan", "/graphs/p.toml:23: train.optimizer.lr: expected a finite number, found NaN"),
         ("seed = 1", "seed = -1", "/graphs/p.toml:25: train.seed: must be at least 0, but is -1"),
@@ -240,11 +240,11 @@ fn messages_name_line_key_and_what_is_wrong() {
             "momentum = 0.9",
             "/graphs/p.toml:23: train.optimizer.momentum: unknown key of `adam`; only `sgd` has it",
         ),
-        ("nodes = \"data/nodes.parquet\"", "", "/graphs/p.toml:4: graph.edges: `nodes` is missing beside it"),
+        ("nodes = \"data/nodes.parquet\"", "", "/graphs/p.toml:4: graph.edges: `nodes` is missing; give both"),
         (
             "[graph]",
             "[graph]\ndataset = \"d\"",
-            "/graphs/p.toml:3: graph.dataset: another source beside it: give either `nodes` and `edges`, or `generate`, or `dataset`",
+            "/graphs/p.toml:3: graph.dataset: the graph has two sources; give either `nodes` and `edges`, or `generate`, or `dataset`",
         ),
     ] {
         let found = lines(&with(line, instead), &[]);
@@ -253,7 +253,7 @@ fn messages_name_line_key_and_what_is_wrong() {
 }
 
 #[test]
-fn all_problems_come_at_once_in_the_order_of_the_file() {
+fn all_problems_are_reported_in_the_order_of_the_file() {
     let text = with("hidden = 64", "hiden = 64").replace("epochs = 100", "epochs = 0").replace("parts = 2", "part = 2");
     let found = lines(&text, &["model.layers=none"]);
     let keys: Vec<&str> =
@@ -264,7 +264,7 @@ fn all_problems_come_at_once_in_the_order_of_the_file() {
 }
 
 #[test]
-fn what_is_no_toml_says_so_with_its_line() {
+fn invalid_toml_is_reported_with_its_line() {
     let found = lines("name = \"a\"\n[graph\nnodes = 3", &[]);
     assert!(found[0].starts_with("/graphs/p.toml:2: "), "{found:?}");
     let found = lines("a = 1\na = 2", &[]);
@@ -272,19 +272,19 @@ fn what_is_no_toml_says_so_with_its_line() {
 }
 
 #[test]
-fn sets_come_before_checks_and_name_themselves() {
+fn sets_are_applied_before_checks_and_named_in_messages() {
     let config = parse(WHOLE, &["train.epochs=3", "model.kind=sage", "train.fanouts=[10, 5]", "name=2024"]).unwrap();
     assert_eq!((config.name.as_str(), config.model.unwrap().kind.as_str()), ("2024", "sage"));
     let train = config.train.unwrap();
     assert_eq!((train.epochs, train.fanouts), (3, Some(vec![Fanout::Each(10), Fanout::Each(5)])));
     assert_eq!(lines(WHOLE, &["train.epoch=3"]), ["--set train.epoch: unknown key; did you mean \"epochs\"?"]);
     assert_eq!(lines(WHOLE, &["epochs"]), ["--set epochs: expected KEY=VALUE, as in train.epochs=5"]);
-    assert_eq!(lines(WHOLE, &["name.x=1"]), ["--set name.x: `name` is no table"]);
+    assert_eq!(lines(WHOLE, &["name.x=1"]), ["--set name.x: `name` is not a table; set it as a whole"]);
     assert_eq!(
         lines(WHOLE, &["train.fanouts=[1]"]),
         ["--set train.fanouts: 1 fanouts for 2 layers; give one per layer"]
     );
-    // Blame falls on what was written, even if the other key is what the user will change.
+    // The message is about the key in the file, even if the other key should be changed.
     assert_eq!(
         lines(WHOLE, &["model.layers=3"]),
         ["/graphs/p.toml:22: train.fanouts: 2 fanouts for 3 layers; give one per layer"]
@@ -292,7 +292,7 @@ fn sets_come_before_checks_and_name_themselves() {
 }
 
 #[test]
-fn every_key_of_the_reference_can_be_set() {
+fn all_keys_of_the_reference_can_be_set() {
     let sections = reference::sections();
     for (section, key) in sections.iter().flat_map(|section| section.keys.iter().map(move |key| (section, key))) {
         let value = key.example.as_ref().or(key.default.as_ref()).unwrap();
@@ -303,7 +303,7 @@ fn every_key_of_the_reference_can_be_set() {
         if let Err(Error::Config(problems)) = parse(text, &sets) {
             for problem in problems.list() {
                 let words = problem.message();
-                // A key of another kind, method or model is known.
+                // Keys of other kinds, methods and models are known.
                 if words.contains("; only `") {
                     continue;
                 }
@@ -317,7 +317,7 @@ fn every_key_of_the_reference_can_be_set() {
 }
 
 #[test]
-fn a_resolved_pipeline_is_the_same_pipeline() {
+fn resolved_pipeline_equals_the_pipeline() {
     let generated = "[graph]\ngenerate = { nodes = 100, edges = 500 }\n[model]\nkind = 'gat'\nhidden = 64\n[train]\noptimizer = { kind = 'sgd' }";
     for text in [
         WHOLE,
@@ -336,7 +336,7 @@ fn a_resolved_pipeline_is_the_same_pipeline() {
 }
 
 #[test]
-fn fingerprints_follow_results_and_nothing_else() {
+fn fingerprints_depend_on_keys_that_change_results_only() {
     let config = parse(WHOLE, &[]).unwrap();
     for set in [
         "train.threads=7",
@@ -361,7 +361,7 @@ fn fingerprints_follow_results_and_nothing_else() {
 }
 
 #[test]
-fn more_processes_than_partitions_are_refused_where_the_file_says_parts() {
+fn more_processes_than_partitions_are_refused_at_the_key_parts() {
     let config = parse(WHOLE, &[]).unwrap();
     assert!(config.check_processes(2, 2).is_ok());
     let error = config.check_processes(3, 2).unwrap_err().to_string();
@@ -369,15 +369,15 @@ fn more_processes_than_partitions_are_refused_where_the_file_says_parts() {
 }
 
 #[test]
-fn registered_names_are_welcome() {
+fn registered_names_are_accepted() {
     let registered = Registered { layers: vec!["mine".into()], ..Registered::default() };
     let text = with("kind = \"gcn\"", "kind = \"mine\"");
     assert!(Config::parse(&text, Path::new("p.toml"), &[], &registered).is_ok());
 }
 
-/// Whatever a file holds, the answer is a pipeline or a list of problems.
+/// Any text gives a pipeline or a list of problems.
 #[test]
-fn no_text_makes_it_panic() {
+fn parsing_random_text_does_not_panic() {
     use gnnflow_data::rng::{Key, Purpose};
     let words: Vec<&str> = WHOLE.split_inclusive(|c: char| !c.is_alphanumeric()).collect();
     let odd = [
@@ -420,10 +420,10 @@ fn no_text_makes_it_panic() {
 }
 
 #[test]
-fn every_method_of_this_version_can_be_made() {
+fn all_partition_methods_can_be_built() {
     for method in partition::METHODS {
         let cut = Partition { method: (*method).into(), ..Partition::default() };
-        assert_eq!(cut.builtin().map(|made| made.name().to_string()).as_deref(), Some(*method));
+        assert_eq!(cut.builtin().map(|built| built.name().to_string()).as_deref(), Some(*method));
     }
     let known =
         |(_, methods): &(&str, &[&'static str])| methods.iter().all(|method| partition::METHODS.contains(method));
@@ -431,7 +431,7 @@ fn every_method_of_this_version_can_be_made() {
 }
 
 #[test]
-fn samplers_of_subgraphs_have_keys_of_their_own() {
+fn samplers_of_subgraphs_refuse_keys_of_other_samplers() {
     let text =
         |model: &str, train: &str| format!("[graph]\nnodes = 'n'\nedges = 'e'\n[model]\n{model}\n[train]\n{train}");
     let one = |model: &str, train: &str, words: &[&str]| {
@@ -450,7 +450,7 @@ fn samplers_of_subgraphs_have_keys_of_their_own() {
     one(
         sage,
         "sampler = { kind = 'cluster', clusters = 4, clusters_per_batch = 5 }",
-        &["train.sampler.clusters_per_batch: 5 of 4 clusters"],
+        &["train.sampler.clusters_per_batch: a batch cannot have 5 of 4 clusters"],
     );
     one(sage, "sampler.clusters = 4", &["train.sampler.clusters: unknown key of `uniform`; only `cluster` has it"]);
     one(
@@ -494,7 +494,7 @@ fn samplers_of_subgraphs_have_keys_of_their_own() {
 }
 
 #[test]
-fn regression_has_metrics_of_its_own() {
+fn regression_refuses_metrics_of_classification() {
     let text = |train: &str| format!("[graph]\nnodes = 'n'\nedges = 'e'\n[model]\n[train]\n{train}");
     let found = lines(&text("task = 'node-regression'\nmetric = 'accuracy'"), &[]);
     let expected = "p.toml:7: train.metric: `node-regression` has no `accuracy`; use `rmse`, `mae`, `r2` or `loss`";
@@ -510,7 +510,7 @@ fn regression_has_metrics_of_its_own() {
 }
 
 #[test]
-fn choices_are_words_or_tables_and_sets_change_both() {
+fn choices_are_words_or_tables_and_can_be_set() {
     let full = |mode| Schedule::FullGraph(schedule::FullGraph { mode, ..schedule::FullGraph::default() });
     let text = "[graph]\nnodes = 'n'\nedges = 'e'\n[model]\n[train]\n";
     for (train, sets, wanted) in [
@@ -519,7 +519,7 @@ fn choices_are_words_or_tables_and_sets_change_both() {
         ("schedule = { kind = 'full-graph' }", &[], full(Mode::Pipe)),
         ("[train.schedule]\nkind = 'full-graph'\nmode = 'async'", &[], full(Mode::Async)),
         ("schedule.kind = 'full-graph'\nschedule.mode = 'async'", &[], full(Mode::Async)),
-        // A set turns a word into its table.
+        // A `--set` of an option turns a word into its table.
         ("schedule = 'full-graph'", &["train.schedule.mode=async"], full(Mode::Async)),
         ("", &["train.schedule=full-graph", "train.schedule.mode=async"], full(Mode::Async)),
         ("", &["train.schedule.mode=async", "train.schedule.kind=full-graph"], full(Mode::Async)),
@@ -546,11 +546,11 @@ fn choices_are_words_or_tables_and_sets_change_both() {
 }
 
 #[test]
-fn options_of_a_schedule_that_need_each_other_say_so() {
+fn options_of_a_schedule_without_required_options_are_refused() {
     let text = "[graph]\nnodes = 'n'\nedges = 'e'\n[model]\n[train]\nschedule = ";
     for (schedule, expected) in [
         ("{ kind = 'full-graph', staleness = 1 }", "train.schedule.staleness: only `mode = \"async\"` has stale rows"),
-        ("{ cache_policy = 'degree' }", "train.schedule.cache_policy: nothing is cached; give `cache` its size"),
+        ("{ cache_policy = 'degree' }", "train.schedule.cache_policy: has no effect without `cache`; give its size"),
         (
             "{ kind = 'full-graph', edges_per_epoch = 9 }",
             "train.schedule.edges_per_epoch: `node-classification` learns from all training nodes",
@@ -570,14 +570,14 @@ fn options_of_a_schedule_that_need_each_other_say_so() {
     }
 }
 
-/// A key with a value that it may have, beside what it needs.
+/// A key with a valid value, and the kind of the choice that has it.
 struct Given {
     /// The dotted path.
     path: String,
     sets: Vec<String>,
 }
 
-/// Each key of the reference, with a valid value that is not its default where there is one.
+/// All keys of the reference, each with its example, or else its default.
 fn each_key() -> Vec<Given> {
     let mut all = Vec::new();
     for section in reference::sections() {
@@ -593,14 +593,14 @@ fn each_key() -> Vec<Given> {
 
 const TASKS: [&str; 4] = ["node-classification", "node-regression", "link-prediction", "edge-classification"];
 
-/// Each key of `[train]` × each schedule, sampler and task: training reads it, or a message refuses it.
+/// For all keys of `[train]`, schedules, samplers and tasks: training reads the key, or it is refused.
 #[test]
-fn no_key_is_accepted_and_ignored() {
+fn unused_keys_are_refused() {
     let declared: Vec<&str> = reference::table_of(reference::at(reference::schema(), "train").unwrap())
         .map(|table| reference::ordered_properties(table).into_iter().map(|(key, _)| key).collect())
         .unwrap();
     let known: Vec<&str> = uses::TRAIN.iter().map(|(key, _)| *key).collect();
-    assert_eq!(known, declared, "the table of uses has all keys, in order of declaration");
+    assert_eq!(known, declared, "`uses::TRAIN` has all keys, in order of declaration");
     let text = "[graph]\nnodes = 'n'\nedges = 'e'\ncolumns.edge_label = 'l'\n[model]\nkind = 'sage'\n[train]\n";
     let (mut read, mut refused) = (0, 0);
     for schedule in Schedule::KINDS.iter().filter(|kind| **kind != "auto") {
@@ -625,7 +625,7 @@ fn no_key_is_accepted_and_ignored() {
                     }
                     let all: Vec<&str> = sets.iter().chain(&key.sets).map(String::as_str).collect();
                     let found = parse(text, &all);
-                    // The message of the table, at this key or at its own table.
+                    // The refusal in `uses::TRAIN`, of this key or of its table.
                     let (_, when) = uses::TRAIN.iter().find(|(known, _)| *known == name).unwrap();
                     match when.refusal(&plain) {
                         Some(why) => {
@@ -635,14 +635,13 @@ fn no_key_is_accepted_and_ignored() {
                         }
                         None => {
                             if let Ok(config) = found {
-                                // It is there, and a resolved pipeline keeps it.
+                                // The resolved pipeline contains the key, or the word of a choice with only defaults.
                                 let resolved: toml::Value = toml::from_str(&config.resolved_toml()).unwrap();
-                                // A choice that holds only defaults is its word there.
-                                let kept = key.path.split('.').try_fold(&resolved, |value, key| match value {
+                                let value = key.path.split('.').try_fold(&resolved, |value, key| match value {
                                     toml::Value::String(_) => Some(value),
                                     table => table.get(key),
                                 });
-                                assert!(kept.is_some(), "{all:?}: {}", config.resolved_toml());
+                                assert!(value.is_some(), "{all:?}: {}", config.resolved_toml());
                                 read += 1;
                             }
                         }
@@ -654,9 +653,9 @@ fn no_key_is_accepted_and_ignored() {
     assert!(read > 1000 && refused > 1000, "{read} read, {refused} refused");
 }
 
-/// Each option of each schedule and sampler × each schedule and sampler: its own kind takes it, others refuse it.
+/// For all options of all choices: kinds with the option accept it, other kinds refuse it.
 #[test]
-fn options_belong_to_their_kinds() {
+fn options_are_refused_by_other_kinds() {
     let text = "[graph]\nnodes = 'n'\nedges = 'e'\n[model]\nkind = 'sage'\n[train]\n";
     for section in reference::sections() {
         let Some(own) = &section.kind else { continue };
@@ -686,9 +685,9 @@ fn options_belong_to_their_kinds() {
     }
 }
 
-/// What `gnnflow run` writes into the run folder is a pipeline file, and does the same.
+/// The file that `gnnflow run` writes into the run folder is an equal pipeline.
 #[test]
-fn resolved_pipelines_of_all_kinds_are_read_again() {
+fn resolved_pipelines_of_all_kinds_parse_to_equal_pipelines() {
     let text = "[graph]\nnodes = 'n'\nedges = 'e'\ncolumns.edge_label = 'l'\n[model]\nkind = 'sage'\n[train]\n";
     let mut accepted = 0;
     for schedule in Schedule::KINDS {

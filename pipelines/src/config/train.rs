@@ -5,36 +5,36 @@ use super::fanout::Fanout;
 use super::link::{Decoder, Link};
 use super::metric::Metric;
 use super::optimizer::{LrSchedule, Optimizer};
-use super::sampler::{Sampler, Take};
+use super::sampler::Sampler;
 use super::schedule::{Mode, RowDtype, Schedule, SeedSplit};
 use super::section::{section, words};
 use super::tensor_workers::Tensor;
 use super::values::Bytes;
 use gnnflow_dataflow::sample::edge_share::EdgeShare;
 
-/// Training nodes of the largest partition over the mean beyond which seeds are split evenly unless the pipeline says.
+/// The largest partition's training nodes over the mean, above which seeds are split evenly by default.
 const UNEVEN: f64 = 1.1;
 
 section! {
     /// How the model is trained.
     pub struct Train {
-        /// What is learned. Whether nodes have one class or several labels is seen from the data.
+        /// What is learned. The labels decide whether nodes have one class or several labels.
         pub task: Task = Task::NodeClassification,
         /// Link prediction: which edges are predicted, and how.
         pub link: Option<Link> = None,
         /// Edge classification: which edges are classified, and how.
         pub edge: Option<EdgeTask> = None,
-        /// How training is arranged.
+        /// How the work of training is divided.
         pub schedule: Schedule = Schedule::default(),
         /// Passes over the training nodes or edges.
         #[schemars(range(min = 1, max = 1000000))]
         pub epochs: usize = 10,
         /// Seeds per partition and step; GraphSAINT samplers draw as many nodes, edges or roots. Not for `cluster`.
-        /// With schedules over the whole graph, only for tasks on edges: edges of a partition that are scored at once.
+        /// With schedules over the whole graph, only for tasks on edges: edges of a partition that are scored together.
         #[schemars(range(min = 1, max = 16777216))]
         pub batch: usize = 1000,
         /// Neighbors per node and hop, the seeds' hop first; -1 takes all. As many as `model.layers`. Unset: 15, 10, then 5.
-        /// A table gives numbers by edge type (name or number): `{ cites = 10, writes = 5 }`, and 0 to the others.
+        /// A table has numbers by edge type (name or number), as in `{ cites = 10, writes = 5 }`; other types have 0.
         #[schemars(length(min = 1), extend("examples" = [[15, 10]]))]
         pub fanouts: Option<Vec<Fanout>> = None,
         /// How batches are drawn, or the name of a registered sampler.
@@ -44,44 +44,44 @@ section! {
         pub operators: Vec<String> = Vec::new(),
         /// The optimizer.
         pub optimizer: Optimizer = Optimizer::default(),
-        /// How the learning rate continues from `optimizer.lr`.
+        /// The learning rate by epochs, starting from `optimizer.lr`.
         pub lr_schedule: LrSchedule = LrSchedule::default(),
-        /// Largest Euclidean norm of a step's gradient; longer ones are scaled down to it. Unset: no bound.
+        /// Maximum Euclidean norm of a step's gradient; a longer gradient is scaled down to it. Unset: no bound.
         #[schemars(extend("exclusiveMinimum" = 0.0), extend("examples" = [1.0]))]
         pub clip_norm: Option<f64> = None,
-        /// Epochs from one evaluation on validation and test data to the next. 0: only at the end.
+        /// Epochs between evaluations on validation and test data. 0: only at the end.
         #[schemars(range(max = 1000000))]
         pub evaluate_every: usize = 1,
         /// Stop after this many epochs without a better validation metric. Unset: never.
         #[schemars(range(min = 1, max = 1000000), extend("examples" = [50]))]
         pub early_stop: Option<usize> = None,
-        /// The validation metric that chooses the best epoch. Unset: `accuracy`, `micro-f1` where nodes have several labels,
-        /// `rmse` in regression, `mrr` for links.
+        /// The validation metric that selects the best epoch. Unset: `accuracy`; `micro-f1` for several labels per node,
+        /// `rmse` for regression, `mrr` for link prediction.
         #[schemars(extend("examples" = ["accuracy"]))]
         pub metric: Option<Metric> = None,
         /// Seed of the initial parameters, the batches, the sampled neighbors and dropout.
         #[schemars(range(max = i64::MAX))]
         pub seed: u64 = 1,
-        /// Threads of each process, divided between sampling and arithmetic by the plan and by what the first epoch measures.
+        /// Threads of each process, divided between sampling and computation by the plan, and again after the first epoch.
         /// Unset: the machine's cores, divided among its processes.
         #[schemars(range(min = 1, max = 4096), extend("x-results" = false), extend("examples" = [2]))]
         pub threads: Option<usize> = None,
-        /// Where the arithmetic is done.
+        /// The device that computes.
         pub device: Device = Device::Cpu,
-        /// Steps in flight at once, and batches of a process that may have their features (at least 2).
-        /// Unset: 2, or as many up to 8 as fit `train.memory`.
+        /// Steps in flight, and (at least 2) batches of a process with fetched features.
+        /// Unset: 2; with `train.memory`, as many as fit, up to 8.
         #[schemars(range(min = 1, max = 64), extend("x-results" = false), extend("examples" = [4]))]
         pub window: Option<usize> = None,
-        /// Memory of each process for training, mapped files not counted. A run that needs more is refused. Unset: no bound.
+        /// Memory of each process for training, without mapped files. A run that needs more is refused. Unset: no bound.
         #[schemars(extend("x-results" = false), extend("examples" = ["8GiB"]))]
         pub memory: Option<Bytes> = None,
-        /// Read a waiting batch's features from disk ahead of time, for features larger than memory.
-        /// Unset: where a process's features are more than half of the machine's memory.
+        /// Read the features of the next batches from disk ahead of time, for features larger than memory.
+        /// Unset: true if a process's features are more than half of the machine's memory.
         #[schemars(extend("x-results" = false), extend("examples" = [true]))]
         pub read_ahead: Option<bool> = None,
-        /// Tensor workers, which do the arithmetic on nodes for schedules over the whole graph.
+        /// Tensor workers: stateless processes that compute node tasks for `full-graph` and `tensor-parallel`.
         pub tensor_workers: Option<Tensor> = None,
-        /// Epochs from one checkpoint to the next; the last epoch always writes one. 0: only the last.
+        /// Epochs between checkpoints; the last epoch always writes one. 0: only the last.
         #[schemars(range(max = 1000000), extend("x-results" = false))]
         pub checkpoint_every: usize = 10,
         /// Compute a hash over all sampled blocks, for `blocks_sha256` in the summary.
@@ -91,7 +91,7 @@ section! {
 }
 
 impl Train {
-    /// The neighbors per node of each of `layers` hops, the seeds' own first; -1 is all of them.
+    /// The fanouts of `layers` hops, the seeds' hop first; -1 takes all neighbors.
     pub fn fanouts(&self, layers: usize) -> Vec<Fanout> {
         let default = || (0..layers).map(|hop| Fanout::Each([15, 10].get(hop).copied().unwrap_or(5))).collect();
         self.fanouts.clone().unwrap_or_else(default)
@@ -108,8 +108,8 @@ impl Train {
         }
     }
 
-    /// Whether every partition takes as many training nodes as any other, whoever owns them, when they own `train` each.
-    pub fn splits_evenly(&self, train: &[u64]) -> bool {
+    /// Whether partitions take equal numbers of training nodes as seeds, of any owner. `train` has the number that each owns.
+    pub(crate) fn splits_evenly(&self, train: &[u64]) -> bool {
         let most = train.iter().copied().max().unwrap_or(0) as f64;
         let uneven = most * train.len() as f64 > UNEVEN * train.iter().sum::<u64>() as f64;
         match &self.schedule {
@@ -119,70 +119,65 @@ impl Train {
         }
     }
 
-    /// How links are predicted.
+    /// Returns the options of link prediction.
     pub fn link(&self) -> Link {
         self.link.clone().unwrap_or_default()
     }
 
-    /// Whether it is links that are predicted.
-    pub fn predicts_links(&self) -> bool {
+    /// Whether the task is link prediction.
+    pub(crate) fn predicts_links(&self) -> bool {
         self.task == Task::LinkPrediction
     }
 
-    /// How edges are classified.
+    /// Returns the options of edge classification.
     pub fn edge(&self) -> EdgeTask {
         self.edge.clone().unwrap_or_default()
     }
 
-    /// Whether batches are of edges: examples are edges, and the model's results are rows that something behind it reads.
-    pub fn learns_edges(&self) -> bool {
+    /// Whether the examples are edges. A decoder then reads the model's results.
+    pub(crate) fn learns_edges(&self) -> bool {
         [Task::LinkPrediction, Task::EdgeClassification].contains(&self.task)
     }
 
-    /// Whether the pipeline says whether batches of edges see them, and what.
-    pub fn asks_to_exclude_targets(&self) -> Option<bool> {
+    /// The key `exclude_training_targets` of the task; `None` if unset.
+    pub(crate) fn exclude_training_targets(&self) -> Option<bool> {
         match self.predicts_links() {
             true => self.link().exclude_training_targets,
             false => self.edge().exclude_training_targets,
         }
     }
 
-    /// Whether a batch of edges must not see them.
-    pub fn excludes_targets(&self) -> bool {
-        self.asks_to_exclude_targets().unwrap_or(!self.is_whole_graph())
+    /// Whether the target edges of a batch are hidden from it.
+    pub(crate) fn excludes_targets(&self) -> bool {
+        self.exclude_training_targets().unwrap_or(!self.is_whole_graph())
     }
 
-    /// How many of these training edges, by partition, an epoch takes, where not all.
+    /// Returns the share of the training edges (`counts`, by partition) that an epoch takes; `None` for all.
     pub(crate) fn edge_share(&self, counts: &[u64]) -> Option<EdgeShare> {
         self.edges_per_epoch().map(|edges| EdgeShare::new(counts, edges))
     }
 
-    /// Whether a vector is learned for each edge type behind the model.
-    pub fn decodes_relations(&self) -> bool {
+    /// Whether the decoder learns a vector for each edge type.
+    pub(crate) fn decodes_relations(&self) -> bool {
         self.predicts_links() && self.link().decoder == Decoder::Distmult
     }
 
-    /// Whether `temporal` takes the latest of the older edges.
-    pub fn takes_latest(&self) -> bool {
-        matches!(&self.sampler, Sampler::Temporal(options) if options.take == Take::Last)
-    }
-
-    /// Whether batches are subgraphs, whose edges all layers read.
-    pub fn draws_subgraphs(&self) -> bool {
+    /// Whether batches are subgraphs. All layers then read all edges of a batch.
+    pub(crate) fn draws_subgraphs(&self) -> bool {
         self.sampler.draws_subgraphs()
     }
 
-    /// How the intervals of an epoch over the whole graph follow one another.
+    /// How the intervals of an epoch over the whole graph are synchronized.
     pub fn mode(&self) -> Mode {
         self.schedule.whole_graph().map_or(Mode::Pipe, |options| options.mode)
     }
 
-    /// How many epochs old a neighbor's rows may be.
+    /// Maximum age of a neighbor's rows in epochs.
     pub fn staleness(&self) -> usize {
         self.schedule.whole_graph().map_or(0, |options| options.staleness)
     }
 
-    /// Type of the rows that neighbors add up.
+    /// Type of the rows that are summed over neighbors.
     pub fn row_dtype(&self) -> RowDtype {
         self.schedule.whole_graph().map_or(RowDtype::F32, |options| options.row_dtype)
     }
@@ -192,7 +187,7 @@ impl Train {
         self.schedule.whole_graph().and_then(|options| options.edges_per_epoch)
     }
 
-    /// Bytes for other processes' features.
+    /// Bytes of the cache of other processes' features.
     pub fn cache(&self) -> Option<u64> {
         match &self.schedule {
             Schedule::MiniBatch(options) => options.cache.map(|bytes| bytes.0),
@@ -201,11 +196,11 @@ impl Train {
     }
 
     /// Whether every step is over the whole graph.
-    pub fn is_whole_graph(&self) -> bool {
+    pub(crate) fn is_whole_graph(&self) -> bool {
         self.schedule.whole_graph().is_some()
     }
 
-    /// Epochs from one average of the parameters to the next.
+    /// Epochs between averages of the parameters.
     pub fn average_every(&self) -> usize {
         match &self.schedule {
             Schedule::PartitionParallel(options) => options.average_every,
@@ -221,7 +216,7 @@ impl Train {
         }
     }
 
-    /// Threads of one of `processes` processes on this machine.
+    /// Threads of each of `processes` processes on this machine.
     pub fn threads(&self, processes: usize) -> usize {
         let cores = || std::thread::available_parallelism().map_or(1, usize::from);
         self.threads.unwrap_or_else(|| (cores() / processes.max(1)).max(1))
@@ -233,9 +228,9 @@ words! {
     pub enum Task {
         /// Classes or labels of nodes.
         NodeClassification = "node-classification",
-        /// A number for each node.
+        /// Numbers of nodes.
         NodeRegression = "node-regression",
-        /// Which pairs of nodes have an edge.
+        /// Edges between nodes.
         LinkPrediction = "link-prediction",
         /// Classes of edges.
         EdgeClassification = "edge-classification",
@@ -243,9 +238,9 @@ words! {
 }
 
 words! {
-    /// Where the arithmetic is done.
+    /// The device that computes.
     pub enum Device {
-        /// The processor.
+        /// The CPU.
         Cpu = "cpu",
         /// The first CUDA device; needs a build with `--features cuda`.
         Cuda = "cuda",

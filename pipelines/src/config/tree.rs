@@ -1,17 +1,17 @@
-//! A TOML document as values that remember where they were written: on a line of the file, or in a `--set`.
+//! A TOML document as values with their positions: a line of the file, or a `--set`.
 
 use crate::error::{Place, Problem};
 use serde_json::{Map, Number};
 use toml::de::{DeTable, DeValue};
 
-/// A value and where it was written.
+/// A value and its position.
 #[derive(Clone, Debug)]
 pub(crate) struct Node {
     pub(crate) place: Place,
     pub(crate) value: Value,
 }
 
-/// What TOML can say.
+/// A TOML value.
 #[derive(Clone, Debug)]
 pub(crate) enum Value {
     String(String),
@@ -23,7 +23,7 @@ pub(crate) enum Value {
     Table(Vec<Entry>),
 }
 
-/// A key of a table; `place` is the key's, which for a table header differs from the value's.
+/// A key of a table. `place` is the position of the key; in a table header it differs from that of the value.
 #[derive(Clone, Debug)]
 pub(crate) struct Entry {
     pub(crate) key: String,
@@ -32,7 +32,7 @@ pub(crate) struct Entry {
 }
 
 impl Node {
-    /// Reads a whole document. Goes on after errors, to find all of them.
+    /// Reads a document. Continues after errors, to report all of them.
     pub(crate) fn parse(text: &str) -> Result<Self, Vec<Problem>> {
         let (root, errors) = DeTable::parse_recoverable(text);
         let line = |offset: usize| Place::Line(1 + text[..offset.min(text.len())].matches('\n').count());
@@ -46,7 +46,7 @@ impl Node {
         Ok(Self { place: Place::File, value: table(root.get_ref(), &line) })
     }
 
-    /// The value that `raw` stands for on a command line: TOML, or else the words themselves as a string.
+    /// Parses the value of a `--set` as TOML; if that fails, `raw` is a string.
     pub(crate) fn from_set(key: &str, raw: &str) -> Self {
         let place = Place::Set(key.into());
         let value = match DeValue::parse(raw) {
@@ -56,7 +56,7 @@ impl Node {
         Self { place, value }
     }
 
-    /// Puts `node` at the dotted `path`, making tables on the way. `Err` holds the part of the path that is no table.
+    /// Puts `node` at the dotted `path`, and adds missing tables. `Err` has the part of the path that is not a table.
     pub(crate) fn set(&mut self, path: &[&str], node: Node) -> Result<(), String> {
         let (key, rest) = (path[0], &path[1..]);
         let Value::Table(entries) = &mut self.value else { return Err(key.into()) };
@@ -74,7 +74,6 @@ impl Node {
         entry.node.set(rest, node).map_err(|inner| if inner == rest[0] { key.into() } else { inner })
     }
 
-    /// Takes the entry at a dotted path out of the document.
     pub(crate) fn remove(&mut self, path: &str) -> Option<Entry> {
         let (key, rest) = path.split_once('.').map_or((path, None), |(key, rest)| (key, Some(rest)));
         let Value::Table(entries) = &mut self.value else { return None };
@@ -85,7 +84,7 @@ impl Node {
         }
     }
 
-    /// The entry at a dotted path. `list[1].key` is a key of a list's item.
+    /// Returns the entry at a dotted path. `list[1].key` is a key of a list's item.
     pub(crate) fn entry(&self, path: &str) -> Option<&Entry> {
         let (key, rest) = path.split_once('.').map_or((path, None), |(key, rest)| (key, Some(rest)));
         let (key, item) = item_of(key);
@@ -99,7 +98,7 @@ impl Node {
         }
     }
 
-    /// The place to blame for the dotted `path`: its own, or its nearest ancestor's that was written.
+    /// Returns the position of the dotted `path`, or of its nearest ancestor in the document.
     pub(crate) fn place(&self, path: &str) -> Place {
         let mut path = path;
         loop {
@@ -111,7 +110,7 @@ impl Node {
         }
     }
 
-    /// The same as JSON, for serde. Dates become strings; a schema that has none refuses them before.
+    /// Converts to JSON for serde. Dates become strings, but the schema has refused them before.
     pub(crate) fn json(&self) -> serde_json::Value {
         match &self.value {
             Value::String(text) | Value::Datetime(text) => text.as_str().into(),
@@ -128,7 +127,7 @@ impl Node {
         }
     }
 
-    /// How an error message names the value: `the string "two"`.
+    /// Describes the value for error messages: `the string "two"`.
     pub(crate) fn describe(&self) -> String {
         match &self.value {
             Value::String(text) => format!("the string {text:?}"),
@@ -142,7 +141,7 @@ impl Node {
     }
 }
 
-/// `key[1]` as `key` and 1.
+/// Splits `key[1]` into `key` and 1.
 fn item_of(key: &str) -> (&str, Option<usize>) {
     let item = key.strip_suffix(']').and_then(|key| key.rsplit_once('['));
     match item.and_then(|(key, index)| Some((key, index.parse().ok()?))) {
@@ -165,7 +164,7 @@ fn value(from: &DeValue<'_>, line: &dyn Fn(usize) -> Place) -> Value {
         DeValue::String(text) => Value::String(text.to_string()),
         DeValue::Integer(number) => match i64::from_str_radix(number.as_str(), number.radix()) {
             Ok(number) => Value::Integer(number),
-            // Too large for TOML: as a float it fails every bound with a message that shows it.
+            // An integer that is too large for TOML. As a float it fails all bounds, and the message shows it.
             Err(_) => Value::Float(number.as_str().parse().unwrap_or(f64::INFINITY)),
         },
         DeValue::Float(number) => Value::Float(number.as_str().parse().unwrap_or(f64::NAN)),

@@ -1,26 +1,26 @@
-//! Which keys of `[train]` training reads, by schedule, sampler and task. All others are refused where they are given.
+//! Keys of `[train]` that training reads, by schedule, sampler and task. All others are refused.
 
 use super::Sampler;
 use super::train::{Task, Train};
 
-/// When training reads a key.
+/// The condition under which training reads a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Use {
     /// With every schedule, sampler and task.
     Always,
     /// With schedules that sample batches.
     Sampled,
-    /// Where batches sample neighbors hop by hop.
+    /// With samplers that draw neighbors hop by hop.
     Hops,
-    /// Where batches have a number of seeds, and where edges are scored in chunks.
+    /// With batches of a given number of seeds, and with edges that are scored in chunks.
     Batch,
-    /// With schedules over the whole graph.
+    /// With `full-graph` and `tensor-parallel`.
     WholeGraph,
     /// With one task.
     Task(Task),
 }
 
-/// All keys of `[train]`, its tables included, and when they are read.
+/// All keys of `[train]`, including its tables, each with the condition under which it is read.
 pub(super) const TRAIN: &[(&str, Use)] = &[
     ("task", Use::Always),
     ("link", Use::Task(Task::LinkPrediction)),
@@ -46,12 +46,12 @@ pub(super) const TRAIN: &[(&str, Use)] = &[
     ("read_ahead", Use::Always),
     ("tensor_workers", Use::WholeGraph),
     ("checkpoint_every", Use::Always),
-    // Without sampled blocks, it is the hash of none.
+    // Without sampled blocks, the hash of no blocks.
     ("hash_blocks", Use::Always),
 ];
 
 impl Use {
-    /// Why `train` does not read such a key, and what to do; `None` when it does.
+    /// Returns the error text for a key that `train` does not read; `None` if `train` reads it.
     pub(super) fn refusal(self, train: &Train) -> Option<String> {
         let (schedule, sampler) = (&train.schedule, &train.sampler);
         let whole = train.is_whole_graph();
@@ -77,7 +77,7 @@ impl Use {
                 Some("`cluster` makes batches of clusters; use `clusters_per_batch`".into())
             }
             Self::WholeGraph if !whole => Some(format!(
-                "`{schedule}` has no tasks for it; remove this key, or use `full-graph` or `tensor-parallel`"
+                "`{schedule}` has no tasks for tensor workers; remove this key, or use `full-graph` or `tensor-parallel`"
             )),
             Self::Task(task) if train.task != task => {
                 Some(format!("only the task `{task}` has it, not `{}`; remove this key", train.task))
@@ -87,12 +87,12 @@ impl Use {
     }
 }
 
-/// Whether `train` reads the key `train.KEY`.
+/// Returns whether `train` reads the key `train.KEY`.
 pub(super) fn is_used(key: &str, train: &Train) -> bool {
     TRAIN.iter().any(|(known, when)| *known == key && when.refusal(train).is_none())
 }
 
-/// The keys of `[train]` that `train` does not read.
+/// Returns the keys of `[train]` that `train` does not read.
 pub(super) fn unused(train: &Train) -> Vec<&'static str> {
     TRAIN.iter().filter(|(_, when)| when.refusal(train).is_some()).map(|(key, _)| *key).collect()
 }

@@ -1,4 +1,4 @@
-//! Values of keys that TOML has no type for: sizes, durations, one-or-many, "auto".
+//! Types of values that TOML lacks: sizes, durations, one or many values, "auto".
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
@@ -45,7 +45,7 @@ impl FromStr for Bytes {
 }
 
 impl Bytes {
-    /// At most as large, in a whole number of the largest unit of which there are ten.
+    /// Rounds down to a multiple of the largest binary unit of which the size has at least ten.
     ///
     /// ```
     /// use gnnflow_pipelines::config::Bytes;
@@ -60,7 +60,7 @@ impl Bytes {
 }
 
 impl fmt::Display for Bytes {
-    /// The largest unit that divides it: nothing is lost.
+    /// Prints a whole number of the largest unit that divides the size, without rounding.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let &(unit, scale) =
             UNITS.iter().find(|(_, scale)| self.0 != 0 && self.0.is_multiple_of(*scale)).unwrap_or(&("B", 1));
@@ -68,7 +68,7 @@ impl fmt::Display for Bytes {
     }
 }
 
-/// A length of time: `"30s"`, `"500ms"`, `"5min"`, `"2h"`, or a number of seconds.
+/// A duration: `"30s"`, `"500ms"`, `"5min"`, `"2h"`, or a number of seconds.
 ///
 /// ```
 /// use gnnflow_pipelines::config::Span;
@@ -83,7 +83,7 @@ pub struct Span(pub Duration);
 const SPANS: [(&str, u64); 4] = [("h", 3_600_000), ("min", 60_000), ("s", 1000), ("ms", 1)];
 
 impl Span {
-    /// So many seconds.
+    /// A duration of `seconds` seconds.
     pub const fn seconds(seconds: u64) -> Self {
         Self(Duration::from_secs(seconds))
     }
@@ -102,7 +102,7 @@ impl FromStr for Span {
         };
         let millis = SPANS.iter().find(|(name, _)| *name == unit).map(|&(_, millis)| millis).ok_or_else(wrong)?;
         let millis = number.parse::<f64>().map_err(|_| wrong())? * millis as f64;
-        // A year is for ever here, and keeps every sum of deadlines far from overflow.
+        // The bound of a year keeps sums of deadlines far from overflow.
         if !(1.0..=365.0 * 24.0 * 3_600_000.0).contains(&millis) {
             return Err(format!("expected a duration between 1ms and a year, found \"{text}\""));
         }
@@ -129,9 +129,9 @@ fn number_and_unit(text: &str) -> (&str, &str) {
 /// A number of partitions, or `"auto"`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Parts {
-    /// So many.
+    /// This number.
     Count(usize),
-    /// As many as the plan finds best.
+    /// The number that the plan chooses.
     Auto,
 }
 
@@ -144,18 +144,18 @@ impl fmt::Display for Parts {
     }
 }
 
-/// One value or a list of them; TOML may say `"a"` for `["a"]`.
+/// One value or a list of values; TOML accepts `"a"` for `["a"]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OneOrMany<T>(pub Vec<T>);
 
 impl<T> OneOrMany<T> {
-    /// Just this one.
+    /// A single value.
     pub fn one(value: T) -> Self {
         Self(vec![value])
     }
 }
 
-/// A string or a number, as TOML may have it.
+/// A string or a number in TOML.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Loose {
@@ -174,7 +174,7 @@ impl Loose {
     }
 }
 
-/// Serialises by `Display`, deserialises by `FromStr` from a string or a number.
+/// Serializes by `Display`, deserializes by `FromStr` from a string or a number.
 macro_rules! by_text {
     ($type:ty, $name:literal, $schema:tt) => {
         impl Serialize for $type {
@@ -273,7 +273,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_and_spans_read_back_what_they_print() {
+    fn sizes_and_spans_parse_their_display() {
         for bytes in [0, 1, 999, 1000, 1024, 1500, 3 << 30, (1 << 40) + 1] {
             assert_eq!(Bytes(bytes).to_string().parse(), Ok(Bytes(bytes)));
         }
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_refused() {
+    fn malformed_sizes_and_spans_are_refused() {
         for text in ["", "GiB", "2 gigs", "-1GiB", "1e400", "nan", "1.2.3MB"] {
             assert!(text.parse::<Bytes>().is_err(), "{text}");
         }

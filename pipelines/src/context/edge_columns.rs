@@ -1,4 +1,4 @@
-//! Columns that tables of edges begin with.
+//! The first columns of tables of edges.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use gnnflow_kernels::pairs::Edge;
 use crate::error::Error;
 use crate::runtime::job::Job;
 
-/// `src`, `dst` and, where edges have types, `type`, as the user calls them.
+/// `src`, `dst` with the user's ids, and, if edges have types, `type` with their names or numbers.
 pub(crate) struct EdgeColumns<'a> {
     ids: Ids<'a>,
     kind: IdKind,
@@ -18,10 +18,10 @@ pub(crate) struct EdgeColumns<'a> {
 }
 
 impl<'a> EdgeColumns<'a> {
-    /// Ends may be of any partition; files of ids are mapped.
+    /// Maps the ids of all partitions, because endpoints may be in any partition.
     ///
     /// # Errors
-    /// When those cannot be read.
+    /// If they cannot be read.
     pub(crate) fn open(job: &'a Job) -> Result<Self, Error> {
         let (dataset, manifest) = (&job.dataset, job.dataset.manifest());
         let nodes = (0..manifest.parts()).map(|part| dataset.nodes(part)).collect::<Result<Vec<_>, _>>()?;
@@ -83,7 +83,7 @@ impl Ids<'_> {
     }
 }
 
-/// The user's id of a node.
+/// Returns the user's id of a node.
 pub(crate) fn show(job: &Job, node: u32) -> Result<String, Error> {
     let book = job.dataset.book();
     let part = book.offsets().partition_point(|&start| start <= u64::from(node)) - 1;

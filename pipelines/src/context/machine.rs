@@ -1,8 +1,8 @@
-//! What this machine has.
+//! The memory of this machine.
 
 use std::path::Path;
 
-/// Memory of this machine in bytes, or of the control groups that this process is in (version 1 or 2), whichever is least.
+/// Returns the bytes of memory of this machine, or the limit of this process's control groups (version 1 or 2) if lower.
 pub(crate) fn memory() -> u64 {
     let info = rustix::system::sysinfo();
     let machine = info.totalram.saturating_mul(u64::from(info.mem_unit.max(1)));
@@ -10,7 +10,7 @@ pub(crate) fn memory() -> u64 {
     limits(&groups, |path| std::fs::read_to_string(path).ok()).fold(machine, u64::min)
 }
 
-/// The limits of the groups that `/proc/self/cgroup` names, and of all above them.
+/// Returns the limits of the groups in `/proc/self/cgroup` and of all their ancestors.
 fn limits(groups: &str, read: impl Fn(&Path) -> Option<String>) -> impl Iterator<Item = u64> {
     groups.lines().flat_map(move |line| {
         let mut fields = line.splitn(3, ':').skip(1);
@@ -33,7 +33,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn limits_of_both_versions_and_of_groups_above() {
+    fn limits_are_those_of_both_versions_and_of_ancestors() {
         let read = |path: &Path| {
             let text = match path.to_str()? {
                 "/sys/fs/cgroup/memory/a/memory.limit_in_bytes" => "500\n",

@@ -1,4 +1,4 @@
-//! What one worker holds and knows before the first step.
+//! The data of one worker: graph, features, task, threads and meters.
 
 pub(crate) mod edge_columns;
 pub(crate) mod machine;
@@ -35,53 +35,53 @@ use crate::runtime::job::Job;
 use crate::task::Task;
 use gnnflow_dataflow::storage::{Busy, RowReader, RowSource};
 
-/// Split codes of a prepared dataset.
+/// The split code of training nodes in a prepared dataset.
 pub(crate) const TRAIN: u8 = 1;
-/// Names of the split codes, in their order.
+/// Names of the split codes, by code.
 pub(crate) const SPLITS: [&str; 4] = ["none", "train", "val", "test"];
 
-/// One worker's share of a run.
+/// The data of one worker in a run.
 pub(crate) struct WorkerContext {
     pub(crate) worker: usize,
     pub(crate) placement: Placement,
     pub(crate) graph: Arc<LocalGraph>,
     pub(crate) parts: Arc<FeatureStore>,
-    /// What the first layer reads of each node: features, or the learned rows.
+    /// Input rows of the first layer: features or learned rows.
     pub(crate) features: FeatureView,
-    /// Features of edges, where the model reads them.
+    /// Features of edges, if the model reads them.
     pub(crate) edges: Option<Arc<dyn EdgeSource>>,
-    /// The learned rows, where nodes have them.
+    /// The learned rows, if nodes have them.
     pub(crate) embeddings: Option<Arc<NodeEmbeddings>>,
-    /// What blocks have of each edge besides its source.
+    /// Columns of sampled edges in blocks, besides sources.
     pub(crate) columns: Columns,
     pub(crate) task: Task,
-    /// Train nodes of every partition.
-    /// That a partition takes as seeds.
+    /// Number of training nodes that each partition takes as seeds.
     pub(crate) train_nodes: Vec<u64>,
     pub(crate) scratch: PathBuf,
-    /// What training epochs send.
+    /// Counts messages of training epochs.
     pub(crate) meter: Rc<Meter>,
-    /// What is sent apart from that: a process may ask for such things, or for those, while others are elsewhere already or still.
+    /// Counts other messages. Separate, because processes may be in different phases at the same time.
     pub(crate) other_meter: Rc<Meter>,
     pub(crate) sampling: Arc<SamplingThreads>,
-    /// Whether sampling and compaction are one loop where all edges are in this process.
+    /// Whether sampling and compaction are one loop if all edges are in this process.
     pub(crate) fused_sampling: bool,
 }
 
-/// The model that the pipeline describes, for this graph and what is to be learned.
+/// Builds the model of the pipeline for this graph. `width` is the width of its results.
 pub(crate) fn model(job: &Job, model: &config::Model, train: &config::Train, width: usize) -> Result<Model, Error> {
     let manifest = job.dataset.manifest();
     let input = input_width(job, model)?;
     let relations = manifest.edge_columns.edge_type.as_ref().map_or(0, |types| types.count as usize);
     if model.reads_edge_types() && relations == 0 {
-        let message = "model.kind = \"rgcn\" learns a map for each type of edges, and the graph's have none; \
-                       name them in graph.columns.edge_type";
+        let message = "model.kind = \"rgcn\" needs edge types, and edges have none; name their column in \
+                       graph.columns.edge_type";
         return Err(Error::Input(message.into()));
     }
     if model.reads_edge_features() && manifest.edge_columns.features == 0 {
         let key = if model.kind == "gine" { "model.kind = \"gine\"" } else { "model.edge_features" };
-        let message =
-            format!("{key} reads the edges' features, and edges have none; name them in graph.columns.edge_features");
+        let message = format!(
+            "{key} needs edge features, and edges have none; name their columns in graph.columns.edge_features"
+        );
         return Err(Error::Input(message));
     }
     let config = ModelSpec {
@@ -99,27 +99,27 @@ pub(crate) fn model(job: &Job, model: &config::Model, train: &config::Train, wid
     Ok(Model::build(&config, job.registry.layers(), &device, train.seed)?)
 }
 
-/// Numbers of a node that the first layer reads: its features, or the row that is learned for it.
+/// Returns the input width of the first layer: that of features or learned rows.
 fn input_width(job: &Job, model: &config::Model) -> Result<usize, Error> {
     match (job.dataset.manifest().features.dim, &model.embedding) {
         (0, None) => {
-            let message = "the graph has no features to learn from: name them in graph.columns.features, or learn a row for \
-                           each node with model.embedding = { dim = 128 }";
+            let message = "the graph has no features; name their columns in graph.columns.features, or learn a row for each \
+                           node with model.embedding = { dim = 128 }";
             Err(Error::Input(message.into()))
         }
         (features, None) => Ok(features),
         (0, Some(embedding)) => Ok(embedding.dim),
         (features, Some(_)) => {
             let message = format!(
-                "rows are learnt for nodes without features, and these have {features}: leave model.embedding out to learn \
-                 from the features, or prepare the graph without their column"
+                "learned rows are for nodes without features, and these have {features}; leave model.embedding out to use \
+                 the features, or prepare the graph without their column"
             );
             Err(job.config.problem("model.embedding", message))
         }
     }
 }
 
-/// What a model asks for beside the rows of nodes.
+/// Inputs of a model besides the rows of nodes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ModelInputs {
     pub(crate) degrees: bool,
@@ -132,7 +132,7 @@ impl ModelInputs {
     }
 }
 
-/// Features of the edges of all partitions whose topology is here: they are mapped with it.
+/// Features of edges, mapped with the topology of the partitions that are in this process.
 struct EdgeParts {
     dim: usize,
     parts: Vec<Option<Topology>>,
@@ -153,20 +153,20 @@ impl EdgeSource for EdgeParts {
     }
 }
 
-/// The partitions that a worker hosts: labels and features.
+/// The partitions of a worker: labels and features.
 pub(crate) struct FeatureStore {
     offsets: Vec<u64>,
     parts: Vec<Option<Arc<Partition>>>,
-    /// Whether features are named before they are read.
+    /// Whether features are read ahead of their use (`train.read_ahead`).
     reads_ahead: bool,
 }
 
 impl FeatureStore {
-    /// Opens the partitions that `worker` of `workers` hosts. Before that it verifies the checksums of all files that the worker is known
-    /// to read; any other file is verified when it is opened.
+    /// Opens the partitions of `worker`, one of `workers`. Verifies the checksums of all files that the worker always reads;
+    /// other files are verified when they are opened.
     ///
     /// # Errors
-    /// When a file is damaged or cannot be read.
+    /// If a file is damaged or cannot be read.
     pub(crate) fn open(job: &Job, worker: usize, workers: usize) -> Result<Arc<Self>, Error> {
         let placement = Placement::new(job.dataset.manifest().parts(), workers);
         job.dataset.verify_files(&files_read(job, placement, worker), job.runtime.progress())?;
@@ -175,15 +175,14 @@ impl FeatureStore {
             parts[part] = Some(Arc::new(job.dataset.partition(part)?));
         }
         let bytes: usize = parts.iter().flatten().map(|part| part.features.bytes().len()).sum();
-        let asked = job.config.train.as_ref().and_then(|train| train.read_ahead);
-        let reads_ahead = asked.unwrap_or_else(|| bytes as u64 > machine::memory() / 2);
+        let setting = job.config.train.as_ref().and_then(|train| train.read_ahead);
+        let reads_ahead = setting.unwrap_or_else(|| bytes as u64 > machine::memory() / 2);
         if reads_ahead {
             parts.iter().flatten().for_each(|part| part.features.read_at_random());
         }
         Ok(Arc::new(Self { offsets: job.dataset.book().offsets().to_vec(), parts, reads_ahead }))
     }
 
-    /// The number of the partition that owns `node`.
     fn owner(&self, node: u32) -> usize {
         match self.offsets.len() {
             2 => 0,
@@ -191,32 +190,31 @@ impl FeatureStore {
         }
     }
 
-    /// The partition that owns `node`, and the node's local id.
+    /// Returns the partition that owns `node`, and the node's local id.
     ///
     /// # Panics
-    /// When another worker hosts it.
+    /// If another worker hosts it.
     pub(crate) fn find(&self, node: u32) -> (&Partition, usize) {
         let part = self.get(self.owner(node));
         (part, (u64::from(node) - part.range.start) as usize)
     }
 
-    /// Partition `part`.
+    /// Returns partition `part`.
     ///
     /// # Panics
-    /// When another worker hosts it.
+    /// If another worker hosts it.
     pub(crate) fn get(&self, part: usize) -> &Partition {
-        self.parts[part].as_ref().expect("a worker works on the partitions that it hosts")
+        self.parts[part].as_ref().expect("this worker hosts the partition")
     }
 }
 
-/// Whether every worker has the topology of all partitions.
 fn replicates_topology(config: &Config) -> bool {
     let by_columns = config.train.as_ref().is_some_and(|train| train.schedule.is_tensor_parallel());
     by_columns || config.partition.topology == config::Topology::Replicated
 }
 
-/// The files that `worker` is known to read: those of its partitions, and the topology of all partitions where it is replicated. Halos
-/// are read for the features in them.
+/// Returns the files that `worker` always reads: those of its partitions, and the topology of all partitions if replicated.
+/// Halos are included only if their features are read.
 fn files_read(job: &Job, placement: Placement, worker: usize) -> Vec<(usize, FileKind)> {
     let partition_local = job.config.train.as_ref().is_some_and(|train| train.schedule.is_partition_parallel());
     let reads_halo = job.dataset.manifest().halo_features && (partition_local || placement.workers() > 1);
@@ -231,10 +229,10 @@ fn files_read(job: &Job, placement: Placement, worker: usize) -> Vec<(usize, Fil
     files
 }
 
-/// The features of foreign nodes that are stored with the partitions of `worker`; `None` where the dataset has none.
+/// Returns the features of halo nodes that are stored with the partitions of `worker`; `None` if the dataset has none.
 ///
 /// # Errors
-/// When they cannot be read.
+/// If they cannot be read.
 pub(crate) fn halo_rows(job: &Job, graph: &LocalGraph, worker: usize) -> Result<Option<Arc<HaloRows>>, Error> {
     if !job.dataset.manifest().halo_features {
         return Ok(None);
@@ -280,7 +278,7 @@ impl RowReader for FeatureStore {
 }
 
 impl WorkerContext {
-    /// Opens what `worker` of `workers` holds beside `parts`; `needs` says what the model asks for.
+    /// Opens the data of `worker`, one of `workers`, with the partitions `parts`.
     pub(crate) fn open(
         job: &Job,
         worker: usize,
@@ -353,7 +351,7 @@ impl WorkerContext {
         })
     }
 
-    /// The hops of a batch, the seeds' own first.
+    /// Returns the hops of a batch, the seeds' hop first.
     pub(crate) fn hops(&self, graph: &Arc<LocalGraph>, train: &config::Train, strategies: Vec<Strategy>) -> Vec<Hop> {
         let (count, seed, pool) = (strategies.len(), train.seed, CompactorPool::on(Arc::clone(&self.sampling)));
         let pool = if self.fused_sampling { pool } else { pool.in_two_steps() };
@@ -370,13 +368,13 @@ impl WorkerContext {
         strategies.into_iter().enumerate().map(hop).collect()
     }
 
-    /// Where edges' rows are fetched from, where the model reads them; batches see `graph`, and `meter` counts.
+    /// Returns the source of edge features for batches on `graph`, if the model reads them. `meter` counts messages.
     pub(crate) fn fetch_edges(&self, graph: &Arc<LocalGraph>, meter: &Rc<Meter>) -> Option<FetchEdges> {
         let rows = Arc::clone(self.edges.as_ref()?);
         Some(FetchEdges { graph: Arc::clone(graph), rows, meter: Rc::clone(meter) })
     }
 
-    /// The cache of other workers' features that the pipeline asks for.
+    /// Returns a cache of other workers' features, if the pipeline has one and the graph is not entirely local.
     pub(crate) fn cache(&self, options: &config::schedule::MiniBatch) -> Option<RowCache> {
         let bytes = options.cache?.0;
         if self.graph.is_whole() {
@@ -391,10 +389,10 @@ impl WorkerContext {
         Some(RowCache::new(policy, usize::try_from(bytes).unwrap_or(usize::MAX), row_bytes, &self.graph))
     }
 
-    /// Global ids of the training nodes of the partitions hosted here.
+    /// Returns the batches of training nodes for the partitions of this worker.
     ///
     /// # Errors
-    /// When one of them has no label, or there is none in the whole graph.
+    /// If a training node has no label, or the graph has no training nodes.
     pub(crate) fn node_batches(&self, train: &config::Train, split: SeedSplit) -> Result<NodeBatches, Error> {
         if self.train_nodes.iter().sum::<u64>() == 0 {
             let message = "no node is in the train split; name the split column, or give graph.split_fractions";
@@ -403,17 +401,19 @@ impl WorkerContext {
         let task = self.task.nodes()?;
         for part in self.placement.parts_of(self.worker) {
             let partition = self.parts.get(part);
-            let unlabelled = |&node: &u32| !task.is_labelled(partition.range.start as u32 + node);
-            if let Some(node) = partition.nodes.in_split(TRAIN).into_iter().find(unlabelled) {
+            let unlabeled = |&node: &u32| !task.is_labelled(partition.range.start as u32 + node);
+            if let Some(node) = partition.nodes.in_split(TRAIN).into_iter().find(unlabeled) {
                 let id = partition.nodes.ids().display(node as usize).to_string();
-                return Err(Error::Input(format!("node {id} is in the train split but has no label")));
+                let message =
+                    format!("node {id} is in the train split but has no label; add a label, or change its split");
+                return Err(Error::Input(message));
             }
         }
         let times = if train.sampler.is_temporal() { split.times } else { Vec::new() };
         Ok(NodeBatches { batch: train.batch, seed: train.seed, train: split.train, times })
     }
 
-    /// Steps of an epoch: as many as the partition with most training nodes needs.
+    /// Returns the steps of an epoch: those of the partition with most training nodes.
     pub(crate) fn steps(&self, batch: usize) -> u32 {
         let most = self.train_nodes.iter().copied().max().unwrap_or(0);
         most.div_ceil(batch as u64) as u32

@@ -1,9 +1,9 @@
-//! Which training nodes each partition takes as seeds.
+//! Assigns training nodes to partitions as seeds.
 //!
-//! DistDGL (section III-D) splits training nodes in two levels: into contiguous ranges of ids, as many as machines, each given to
-//! the machine whose partition it overlaps most; then evenly among a machine's trainers. Here every partition is one trainer,
-//! and the ranges are as long as one another (but for one node), so that every step has the same work. A seed in another
-//! partition than the one whose batch it is in costs what a foreign neighbor costs.
+//! DistDGL (section III-D) splits training nodes in two levels: into contiguous ranges of ids, one per machine, each assigned
+//! to the machine whose partition overlaps it most; then evenly among a machine's trainers. Here every partition is one
+//! trainer, and the lengths of the ranges differ by at most one node, so all batches of a step have equal work. A seed of
+//! another partition costs as much as a neighbor of another partition.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -16,23 +16,23 @@ use crate::context::{FeatureStore, TRAIN};
 use crate::error::Error;
 use crate::runtime::job::Job;
 
-/// The training nodes of partitions hosted here.
+/// The seeds of this worker's partitions.
 pub(crate) struct SeedSplit {
-    /// Global ids by partition; nothing for those of other workers.
+    /// Global ids by partition; empty for partitions of other workers.
     pub(crate) train: Vec<Vec<u32>>,
-    /// A time for each of them, where nodes have times.
+    /// Their times, if nodes have times.
     pub(crate) times: Vec<Vec<i64>>,
-    /// What the training nodes among them that are hosted elsewhere are labelled, as bytes of the dataset's column.
+    /// Labels of the seeds that other workers host, as bytes of the dataset's column.
     pub(crate) foreign: HashMap<u32, Box<[u8]>>,
-    /// Training nodes by partition, of all workers.
+    /// Number of seeds by partition, of all workers.
     pub(crate) counts: Vec<u64>,
 }
 
 impl SeedSplit {
-    /// Finds the seeds of the partitions `hosted` here.
+    /// Finds the seeds of this worker's partitions `hosted`.
     ///
     /// # Errors
-    /// When a partition's nodes cannot be read.
+    /// If a partition's nodes cannot be read.
     pub(crate) fn open(
         job: &Job,
         train: &config::Train,
@@ -55,24 +55,24 @@ impl SeedSplit {
             counts: ranges.iter().map(|range| range.end - range.start).collect(),
         };
         for source in 0..counts.len() {
-            let takers =
+            let recipients =
                 || hosted.clone().filter(|&part| overlap(&ranges[part], &(starts[source]..starts[source + 1])) > 0);
-            if takers().next().is_none() {
+            if recipients().next().is_none() {
                 continue;
             }
             let is_here = hosted.contains(&source);
             let nodes = if is_here { parts.get(source).nodes.clone() } else { job.dataset.nodes(source)? };
             let (local, first) = (nodes.in_split(TRAIN), job.dataset.book().range(source).start as u32);
-            for part in takers() {
+            for part in recipients() {
                 let range = ranges[part].start.max(starts[source])..ranges[part].end.min(starts[source + 1]);
-                let taken = &local[(range.start - starts[source]) as usize..(range.end - starts[source]) as usize];
-                split.train[part].extend(taken.iter().map(|&local| first + local));
+                let seeds = &local[(range.start - starts[source]) as usize..(range.end - starts[source]) as usize];
+                split.train[part].extend(seeds.iter().map(|&local| first + local));
                 if let Some(times) = nodes.times() {
-                    split.times[part].extend(taken.iter().map(|&local| times[local as usize]));
+                    split.times[part].extend(seeds.iter().map(|&local| times[local as usize]));
                 }
                 if !is_here {
                     let labels =
-                        taken.iter().filter_map(|&local| Some((first + local, label(&nodes, local as usize)?)));
+                        seeds.iter().filter_map(|&local| Some((first + local, label(&nodes, local as usize)?)));
                     split.foreign.extend(labels);
                 }
             }
@@ -81,7 +81,7 @@ impl SeedSplit {
     }
 }
 
-/// A node's label as bytes of its column.
+/// Returns a node's label as bytes of its column.
 fn label(nodes: &Nodes, local: usize) -> Option<Box<[u8]>> {
     match nodes.labels() {
         Labels::None => None,
@@ -95,12 +95,12 @@ fn overlap(a: &Range<u64>, b: &Range<u64>) -> u64 {
     a.end.min(b.end).saturating_sub(a.start.max(b.start))
 }
 
-/// Every partition's own training nodes, which are those at `starts[p]..starts[p + 1]` of all of them.
+/// Returns each partition's own training nodes: `starts[p]..starts[p + 1]` of all training nodes.
 fn own(starts: &[u64]) -> Vec<Range<u64>> {
     starts.windows(2).map(|ends| ends[0]..ends[1]).collect()
 }
 
-/// Equal ranges of all training nodes, by the partition that takes each: pairs that overlap most are matched first.
+/// Returns equal ranges of all training nodes, by partition. Pairs of partition and range are matched by decreasing overlap.
 fn matched(starts: &[u64]) -> Vec<Range<u64>> {
     let (own, parts) = (own(starts), starts.len() as u64 - 1);
     let all = starts[parts as usize];
@@ -113,13 +113,13 @@ fn matched(starts: &[u64]) -> Vec<Range<u64>> {
         }
     }
     pairs.sort_unstable();
-    let mut taken = vec![None; own.len()];
+    let mut assigned = vec![None; own.len()];
     for (_, part, i) in pairs {
-        if taken[part].is_none() {
-            taken[part] = ranges[i].take();
+        if assigned[part].is_none() {
+            assigned[part] = ranges[i].take();
         }
     }
-    taken.into_iter().flatten().collect()
+    assigned.into_iter().flatten().collect()
 }
 
 #[cfg(test)]
@@ -127,15 +127,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn equal_ranges_go_where_they_overlap_most() {
+    fn equal_ranges_are_matched_by_overlap() {
         assert_eq!(matched(&[0, 4, 8]), [0..4, 4..8]);
         assert_eq!(matched(&[0, 6, 8]), [0..4, 4..8]);
-        // The second partition has no training nodes, and takes what the others leave.
+        // The second partition has no training nodes, and gets the remaining range.
         assert_eq!(matched(&[0, 5, 5, 10]), [0..3, 3..6, 6..10]);
         assert_eq!(matched(&[0, 0, 0, 3]), [1..2, 2..3, 0..1]);
         assert_eq!(matched(&[0, 10, 10]), [0..5, 5..10]);
         assert_eq!(matched(&[0, 0]), vec![0..0; 1]);
-        // Every node is taken once, whatever the sizes.
+        // Each node is assigned once, for any sizes.
         for starts in [vec![0, 1, 2, 50, 51], vec![0, 90, 91, 92, 93, 94], vec![0, 7]] {
             let mut ranges = matched(&starts);
             ranges.sort_unstable_by_key(|range| range.start);

@@ -1,4 +1,4 @@
-//! Learnt rows of nodes in a run: the table, the rows of the best epoch, and how stale rows were when they were read.
+//! Learned rows of nodes in a run: the table, and the rows of the best epoch.
 
 mod shards;
 
@@ -17,24 +17,25 @@ use gnnflow_kernels::matrix::Number;
 use crate::config;
 use crate::error::Error;
 
-pub(crate) use shards::{Generation, forget};
+pub(crate) use shards::{Generation, remove_shards};
 
-/// The rows that a worker hosts, and what is known of them.
+/// The learned rows that a worker hosts.
 pub(crate) struct NodeEmbeddings {
     config: config::Embedding,
     table: Arc<EmbeddingTable>,
     /// Rows of the best epoch.
     best: RowStore,
-    /// The learning rate, as bits.
+    /// The bits of the learning rate.
     rate: AtomicU64,
+    /// Updates of rows so far.
     moved: AtomicU64,
 }
 
 impl NodeEmbeddings {
-    /// Draws the rows of the nodes that `worker` hosts; they live in files without names in `scratch`.
+    /// Draws the initial rows of the nodes that `worker` hosts. They are stored in unnamed files in `scratch`.
     ///
     /// # Errors
-    /// When there is no room for them.
+    /// If `scratch` has not enough space.
     pub(crate) fn create(
         config: &config::Embedding,
         scratch: &Path,
@@ -43,58 +44,55 @@ impl NodeEmbeddings {
         seed: u64,
         threads: usize,
     ) -> Result<Self, Error> {
-        let no_room = || Error::io("reserve room for embeddings in", scratch);
+        let no_space = || Error::io("reserve space for embeddings in", scratch);
         let place = Place::Folder(scratch.to_owned());
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
         let pool =
             pool.map_err(|error| Error::Machine(format!("cannot start {threads} threads: {error}; {FEWER_THREADS}")))?;
         let table = EmbeddingTable::create(&place, graph, worker, config.dim, config.optimizer.rule());
-        let table = table.map_err(no_room())?;
+        let table = table.map_err(no_space())?;
         let table = pool.install(|| table.drawn(config.draw(), seed));
         let table = Arc::new(if config.is_async() { table.changing() } else { table });
-        let best = RowStore::create(&place, graph, worker, config.dim).map_err(no_room())?;
+        let best = RowStore::create(&place, graph, worker, config.dim).map_err(no_space())?;
         let rate = AtomicU64::new(config.optimizer.lr().to_bits());
         Ok(Self { config: config.clone(), table, best, rate, moved: AtomicU64::new(0) })
     }
 
-    /// What the pipeline says of them.
     pub(crate) fn config(&self) -> &config::Embedding {
         &self.config
     }
 
-    /// Numbers in a row.
     pub(crate) fn dim(&self) -> usize {
         self.table.width()
     }
 
-    /// Opens the rows of the nodes that are hosted here.
+    /// Opens the rows for reading.
     ///
     /// # Errors
-    /// [`Error::Bug`] when they are being written.
+    /// [`Error::Bug`] if they are open for writing.
     pub(crate) fn read(&self) -> Result<Rows<'_>, Error> {
         Ok(self.table.rows().read()?)
     }
 
-    /// The rows, to be fetched.
+    /// Returns a view for fetching the rows.
     pub(crate) fn rows(&self) -> FeatureView {
         let source = Arc::clone(&self.table) as _;
         FeatureView { source, number: Number::F32, dim: self.dim(), packed: None, halo: None }
     }
 
-    /// Bytes of scratch files that the rows, their state and the rows of the best epoch have.
+    /// Returns the bytes of scratch files for the rows, the optimizer's state and the rows of the best epoch.
     pub(crate) fn reserved(&self) -> u64 {
         self.table.reserved() + self.best.reserved()
     }
 
-    /// Changes the learning rate from the next push on.
     pub(crate) fn set_learning_rate(&self, rate: f64) {
         self.rate.store(rate.to_bits(), Ordering::Relaxed);
     }
 
-    /// Takes one optimizer step on the rows that `pushed` has gradients for.
+    /// Updates the rows with gradients in `pushed` by one optimizer step.
     ///
     /// # Errors
-    /// [`Error::Bug`] when the rows are being read or written.
+    /// [`Error::Bug`] if the rows are open.
     pub(crate) fn apply(&self, pushed: &PushedRows) -> Result<(), Error> {
         let rate = f64::from_bits(self.rate.load(Ordering::Relaxed));
         let moved = self.table.apply(pushed, rate)?;
@@ -102,16 +100,16 @@ impl NodeEmbeddings {
         Ok(())
     }
 
-    /// Rows that were moved so far, each time counted.
+    /// Returns the number of updates of rows so far.
     pub(crate) fn moved(&self) -> u64 {
         self.moved.load(Ordering::Relaxed)
     }
 
-    /// Copies the rows, which become those of the best epoch.
+    /// Copies the rows to those of the best epoch.
     ///
     /// # Errors
-    /// [`Error::Bug`] when the rows are being written: an epoch is under way.
-    pub(crate) fn keep_best(&self) -> Result<(), Error> {
+    /// [`Error::Bug`] if the rows are open for writing, as within an epoch.
+    pub(crate) fn save_best(&self) -> Result<(), Error> {
         self.best.write()?.copy_from(&self.table.rows().read()?);
         Ok(())
     }
@@ -119,8 +117,8 @@ impl NodeEmbeddings {
     /// Restores the rows of the best epoch.
     ///
     /// # Errors
-    /// [`Error::Bug`] when the rows are being read or written: an epoch or inference is under way.
-    pub(crate) fn take_best(&self) -> Result<(), Error> {
+    /// [`Error::Bug`] if the rows are open, as within an epoch or inference.
+    pub(crate) fn restore_best(&self) -> Result<(), Error> {
         self.table.rows().write()?.copy_from(&self.best.read()?);
         Ok(())
     }

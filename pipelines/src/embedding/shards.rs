@@ -1,11 +1,12 @@
-//! The rows' share of a checkpoint: a file for each partition, written by the process that hosts it.
+//! Learned rows in checkpoints: one file (a shard) per partition, written by its process.
 //!
-//! `checkpoints/embeddings-e7-p00002.safetensors` has partition 2's rows, state and counts after epoch 7, and
-//! `checkpoints/embeddings-best-e5-p00002.safetensors` its rows of the best epoch, which was 5. `last.safetensors` says which epochs
-//! belong together, and is written when all shards are there: a kill in between leaves the checkpoint before. Files of other
-//! epochs are removed afterwards. A shard's checksum is verified before its rows are taken up. Nothing in them knows the number of
-//! processes; one that goes on must see the shards of the partitions that it hosts.
+//! `checkpoints/embeddings-e7-p00002.safetensors` has partition 2's rows, optimizer state and counts after epoch 7.
+//! `checkpoints/embeddings-best-e5-p00002.safetensors` has its rows of the best epoch, 5. `last.safetensors` names both epochs
+//! and is written after all shards, so a crash in between leaves the previous checkpoint. Shards of other epochs are removed
+//! afterwards. A shard's checksum is verified before its rows are read. Shards do not depend on the number of processes. A
+//! process that resumes needs the shards of its partitions.
 
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use memmap2::Mmap;
@@ -17,15 +18,15 @@ use crate::checkpoint::REMEDY;
 use crate::checkpoint::tensor_file::{self, Tensor};
 use crate::error::Error;
 
-/// Beginning of the files' names.
+/// Prefix of the file names.
 const PREFIX: &str = "embeddings-";
 
-/// Which epochs' rows a checkpoint has.
+/// The epochs of a checkpoint's rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Generation {
     /// Epochs trained.
     pub(crate) epochs: u32,
-    /// The best one, if one is.
+    /// The best epoch, if there is one.
     pub(crate) best: Option<u32>,
 }
 
@@ -43,11 +44,11 @@ fn file(folder: &Path, best: bool, epoch: u32, part: usize) -> PathBuf {
 }
 
 impl NodeEmbeddings {
-    /// Writes the shards of `parts`; those of the best epoch only if `with_best`. Each is there whole, or not at all.
+    /// Writes the shards of `parts`; those of the best epoch only if `with_best`. Each file is written atomically.
     pub(crate) fn save(
         &self,
         folder: &Path,
-        parts: std::ops::Range<usize>,
+        parts: Range<usize>,
         generation: Generation,
         with_best: bool,
         model: &str,
@@ -75,14 +76,14 @@ impl NodeEmbeddings {
         Ok(())
     }
 
-    /// Takes up the shards of `parts`.
+    /// Reads the shards of `parts`.
     ///
     /// # Errors
-    /// [`Error::Checkpoint`] when one is not there, damaged, or of other rows. [`Error::Bug`] when the rows are being read or written.
+    /// [`Error::Checkpoint`] if a shard is missing, damaged or of another checkpoint; [`Error::Bug`] if the rows are open.
     pub(crate) fn load(
         &self,
         folder: &Path,
-        parts: std::ops::Range<usize>,
+        parts: Range<usize>,
         generation: Generation,
         model: &str,
     ) -> Result<(), Error> {
@@ -108,9 +109,8 @@ impl NodeEmbeddings {
     }
 }
 
-/// Removes the shards in `folder` that belong to other checkpoints than `keep`; all, if there is none to keep. `of` names the
-/// partitions whose shards are meant; all, where it is none.
-pub(crate) fn forget(folder: &Path, keep: Option<Generation>, of: Option<std::ops::Range<usize>>) -> Result<(), Error> {
+/// Removes the shards of the partitions `parts` (`None`: of all) in `folder`, except those of `keep`.
+pub(crate) fn remove_shards(folder: &Path, keep: Option<Generation>, parts: Option<Range<usize>>) -> Result<(), Error> {
     let entries = match std::fs::read_dir(folder) {
         Ok(entries) => entries,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
@@ -119,8 +119,8 @@ pub(crate) fn forget(folder: &Path, keep: Option<Generation>, of: Option<std::op
     for entry in entries {
         let path = entry.map_err(Error::io("read", folder))?.path();
         let Some((best, epoch, part)) = path.file_name().and_then(|name| parse(name.to_str()?)) else { continue };
-        let kept = keep.is_some_and(|keep| if best { keep.best == Some(epoch) } else { keep.epochs == epoch });
-        if !kept && of.as_ref().is_none_or(|of| of.contains(&part)) {
+        let is_current = keep.is_some_and(|keep| if best { keep.best == Some(epoch) } else { keep.epochs == epoch });
+        if !is_current && parts.as_ref().is_none_or(|parts| parts.contains(&part)) {
             match std::fs::remove_file(&path) {
                 Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
                     return Err(Error::io("remove", &path)(error));
@@ -132,7 +132,7 @@ pub(crate) fn forget(folder: &Path, keep: Option<Generation>, of: Option<std::op
     Ok(())
 }
 
-/// Kind, epoch and partition of a shard, by its name.
+/// Reads kind, epoch and partition of a shard from its file name.
 fn parse(name: &str) -> Option<(bool, u32, usize)> {
     let name = name.strip_prefix(PREFIX)?.strip_suffix(".safetensors")?;
     let (best, name) = name.strip_prefix("best-").map_or((false, name), |name| (true, name));
@@ -151,7 +151,7 @@ fn write(path: &Path, metadata: &Metadata, tensors: Vec<(&str, Dtype, &[u8])>) -
         bytes,
     };
     let text = serde_json::to_string(metadata).map_err(|error| Error::Bug(error.to_string()))?;
-    // From the maps: a shard may be larger than memory.
+    // The bytes are mapped: a shard may be larger than memory.
     tensor_file::write(path, Some(&text), tensors.into_iter().map(tensor).collect())
 }
 
@@ -159,8 +159,8 @@ fn read(path: &Path, metadata: &Metadata, into: Vec<(&str, &mut [u8])>) -> Resul
     let refuse = |message: String| Error::Checkpoint { path: path.to_owned(), message };
     let file = match std::fs::File::open(path) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            let message = "is not there: each process reads the rows of its own partitions from the run folder, which all \
-                           that go on must see";
+            let message = "is missing; share the run folder between all processes, which read the rows of their partitions \
+                           from it";
             return Err(refuse(message.into()));
         }
         file => file.map_err(Error::io("read", path))?,
@@ -171,13 +171,14 @@ fn read(path: &Path, metadata: &Metadata, into: Vec<(&str, &mut [u8])>) -> Resul
     let damaged = |error: SafeTensorError| refuse(format!("is damaged: {error}"));
     let found: Metadata = serde_json::from_str(&text).map_err(|error| refuse(format!("is damaged: {error}")))?;
     if found != *metadata {
-        return Err(refuse("is of another model, epoch or partition than its name and last.safetensors say".into()));
+        let message = "belongs to another model, epoch or partition than its name and last.safetensors";
+        return Err(refuse(format!("{message}; {REMEDY}")));
     }
     for (name, into) in into {
         let tensor = tensors.tensor(name).map_err(damaged)?;
         if tensor.data().len() != into.len() {
             let (found, wanted) = (tensor.data().len() / 4, into.len() / 4);
-            return Err(refuse(format!("{name:?} has {found} numbers, where {wanted} belong")));
+            return Err(refuse(format!("{name:?} has {found} values instead of {wanted}; {REMEDY}")));
         }
         into.copy_from_slice(tensor.data());
     }
@@ -195,7 +196,7 @@ mod tests {
     use super::*;
     use crate::config::{Embedding, SparseOptimizer};
 
-    /// Rows of three partitions, the second without nodes, at one worker.
+    /// Rows of three partitions of one worker; the second has no nodes.
     fn rows(folder: &Path, kind: &str, seed: u64) -> NodeEmbeddings {
         let book = PartitionBook::new(vec![0, 3, 3, 7]).unwrap();
         let load = |part: usize| {
@@ -213,12 +214,12 @@ mod tests {
                 shard.steps.iter_mut().zip(0u32..).for_each(|(x, i)| *x = i + seed as u32);
             }
         }
-        rows.keep_best().unwrap();
+        rows.save_best().unwrap();
         rows
     }
 
     #[test]
-    fn shards_come_back_bit_for_bit_and_old_ones_go() {
+    fn loaded_shards_equal_saved_shards_and_old_shards_are_removed() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path();
         for kind in ["sgd", "adagrad", "adam"] {
@@ -227,7 +228,7 @@ mod tests {
                 saved.save(path, 0..3, Generation { epochs, best: Some(2) }, epochs == 3, "abc").unwrap();
             }
             let keep = Generation { epochs: 4, best: Some(2) };
-            forget(path, Some(keep), Some(0..3)).unwrap();
+            remove_shards(path, Some(keep), Some(0..3)).unwrap();
             let mut names: Vec<String> =
                 std::fs::read_dir(path).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
             names.sort();
@@ -246,12 +247,12 @@ mod tests {
                 assert_eq!(found.1.shard(part), saved.1.shard(part));
             }
         }
-        forget(path, None, None).unwrap();
+        remove_shards(path, None, None).unwrap();
         assert_eq!(std::fs::read_dir(path).unwrap().count(), 0);
     }
 
     #[test]
-    fn what_is_missing_cut_off_or_anothers_is_refused() {
+    fn missing_damaged_and_foreign_shards_are_refused() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path();
         let saved = rows(path, "adam", 1);
@@ -259,7 +260,8 @@ mod tests {
         saved.save(path, 0..3, generation, false, "abc").unwrap();
         let message = |generation, model: &str| saved.load(path, 0..3, generation, model).unwrap_err().to_string();
         assert!(
-            message(Generation { epochs: 5, best: None }, "abc").contains("embeddings-e5-p00000.safetensors: is not")
+            message(Generation { epochs: 5, best: None }, "abc")
+                .contains("embeddings-e5-p00000.safetensors: is missing")
         );
         assert!(message(generation, "xyz").contains("another model"));
         let shard = file(path, false, 4, 2);

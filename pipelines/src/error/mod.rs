@@ -1,4 +1,4 @@
-//! What can go wrong between a pipeline file and a trained model, and whose fault it is.
+//! The error type of this crate, and the classification of errors.
 
 mod problem;
 
@@ -8,26 +8,26 @@ pub(crate) use problem::{Place, did_you_mean};
 pub use problem::{Problem, Problems};
 use std::path::{Path, PathBuf};
 
-/// Everything that can go wrong from the pipeline file on. Each prints as one line; [`Error::Config`] as one a problem.
+/// Any error of this crate. Each prints as one line, [`Error::Config`] as one line per problem.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// The pipeline file, or a `--set`, is wrong.
     #[error("{0}")]
     Config(#[from] Problems),
-    /// The dump or the prepared dataset.
+    /// The dump or the prepared dataset is wrong.
     #[error(transparent)]
     Data(#[from] gnnflow_data::Error),
-    /// Layers, models, devices.
+    /// A layer, a model or a device fails.
     #[error(transparent)]
     Compute(#[from] gnnflow_nn::Error),
-    /// The command line is wrong, or asks for what cannot be.
+    /// The command line is wrong, or the settings are not possible.
     #[error("{0}")]
     Usage(String),
     /// The user's data does not fit the pipeline.
     #[error("{0}")]
     Input(String),
-    /// A checkpoint is damaged, or of another model.
+    /// A checkpoint is damaged, or belongs to another model.
     #[error("checkpoint {}: {message}", path.display())]
     Checkpoint {
         /// Its file.
@@ -35,26 +35,26 @@ pub enum Error {
         /// What is wrong with it.
         message: String,
     },
-    /// The operating system said no.
+    /// A call of the operating system fails.
     #[error("cannot {action} {}: {source}", path.display())]
     Io {
-        /// What was tried, as in "write".
+        /// The failed action, as in "write".
         action: &'static str,
         /// The file or folder.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         source: std::io::Error,
     },
     /// This machine lacks something: a device, memory, a port.
     #[error("{0}")]
     Machine(String),
-    /// Another process was lost, or refused us.
+    /// Another process is lost, or refuses this one.
     #[error("{0}")]
     Cluster(String),
-    /// The user pressed Ctrl-C, or the system asked us to end.
+    /// The process received SIGINT or SIGTERM.
     #[error("interrupted")]
     Interrupted,
-    /// It is our fault.
+    /// A bug in gnnflow.
     #[error("bug in gnnflow: {0}; please report it")]
     Bug(String),
 }
@@ -66,12 +66,12 @@ impl From<Busy> for Error {
 }
 
 impl Error {
-    /// For `map_err` on what an operating system's call returns.
+    /// Returns a function for `map_err` on results of the operating system.
     pub fn io(action: &'static str, path: impl AsRef<Path>) -> impl FnOnce(std::io::Error) -> Self {
         move |source| Self::Io { action, path: path.as_ref().to_owned(), source }
     }
 
-    /// Whose fault it is; `None` when the user interrupted.
+    /// Returns the class of the error; `None` if the user interrupted.
     pub fn fault(&self) -> Option<Fault> {
         Some(match self {
             Self::Data(error) => error.fault(),
@@ -85,7 +85,7 @@ impl Error {
         })
     }
 
-    /// The program's exit code: 2 usage, 3 input, 4 machine, 5 cluster, 70 bug, 130 interrupted.
+    /// Returns the program's exit code: 2 usage, 3 input, 4 machine, 5 cluster, 70 bug, 130 interrupted.
     pub fn exit_code(&self) -> u8 {
         self.fault().map_or(130, Fault::exit_code)
     }

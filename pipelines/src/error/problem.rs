@@ -1,19 +1,19 @@
-//! What is wrong with a pipeline file, and where.
+//! Problems of a pipeline file, with their positions.
 
 use std::{fmt, path::PathBuf};
 
-/// Where something was written.
+/// A position in the configuration.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Place {
-    /// Somewhere in the file, or nowhere: a default.
+    /// The file without a line, or a default.
     File,
-    /// On this line (1-based).
+    /// A line of the file (1-based).
     Line(usize),
-    /// In `--set KEY=…`.
+    /// `--set KEY=…`, with the key.
     Set(String),
 }
 
-/// One thing that is wrong with a pipeline file.
+/// One problem of a pipeline file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
     pub(crate) place: Place,
@@ -26,7 +26,7 @@ impl Problem {
         Self { place, key: key.into(), message: message.into() }
     }
 
-    /// The line (1-based) that is to blame; `None` for a default or a `--set`.
+    /// Returns the line (1-based); `None` for a default or a `--set`.
     pub fn line(&self) -> Option<usize> {
         match self.place {
             Place::Line(line) => Some(line),
@@ -34,18 +34,18 @@ impl Problem {
         }
     }
 
-    /// The dotted key that is to blame; empty when the file is no TOML.
+    /// Returns the dotted key; empty if the file is not TOML.
     pub fn key(&self) -> &str {
         &self.key
     }
 
-    /// What is wrong with it, in one line.
+    /// Returns the message, in one line.
     pub fn message(&self) -> &str {
         &self.message
     }
 }
 
-/// Everything that is wrong with a pipeline file, in the file's order; one line each.
+/// All problems of a pipeline file, in the order of the file; prints one line per problem.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problems {
     file: PathBuf,
@@ -58,7 +58,7 @@ impl Problems {
         Self { file: file.into(), list }
     }
 
-    /// Each of them. Never empty.
+    /// Returns the problems; at least one.
     pub fn list(&self) -> &[Problem] {
         &self.list
     }
@@ -87,9 +87,9 @@ impl fmt::Display for Problems {
 
 impl std::error::Error for Problems {}
 
-/// The candidate that `word` was most likely meant to be.
+/// Returns the candidate that is most similar to `word`, if one is similar enough.
 pub(crate) fn did_you_mean<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    let likeness = |candidate: &str| strsim::jaro_winkler(&word.to_lowercase(), &candidate.to_lowercase());
-    let scored = candidates.into_iter().map(|candidate| (likeness(candidate), candidate));
+    let similarity = |candidate: &str| strsim::jaro_winkler(&word.to_lowercase(), &candidate.to_lowercase());
+    let scored = candidates.into_iter().map(|candidate| (similarity(candidate), candidate));
     scored.filter(|(score, _)| *score > 0.75).max_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, candidate)| candidate)
 }

@@ -1,7 +1,7 @@
-//! What a run leaves for others: predictions and embeddings as Parquet, weights as safetensors.
+//! Outputs of a run: predictions and embeddings as Parquet, weights as safetensors.
 //!
-//! Rows travel to the first worker in the order of global ids, in messages of bounded size, and come with the user's
-//! own ids; no other process needs to see the run folder.
+//! All workers send their rows to the first worker, in the order of global ids, in messages of bounded size and with the
+//! user's ids. The first worker writes the files.
 
 pub(crate) mod run_folder;
 pub mod summary;
@@ -42,23 +42,23 @@ use gnnflow_dataflow::storage::RowStore;
 
 /// Bytes of a Parquet row group, before compression.
 const ROW_GROUP_BYTES: usize = 64 << 20;
-/// Messages of one worker under way.
+/// Messages of one worker in flight.
 const WINDOW: u32 = 8;
 
-/// Makes the rows of a stretch of one partition's nodes, given by local ids.
+/// Returns the rows of a range of one partition's nodes, given by local ids.
 type MakeRows<'a> = &'a dyn Fn(usize, std::ops::Range<usize>) -> Result<RecordBatch, Error>;
 
-/// A Parquet file that all workers write together.
+/// A Parquet file with rows of all workers.
 pub(crate) struct Table<'a> {
     pub(crate) path: PathBuf,
     pub(crate) schema: Arc<Schema>,
-    /// About how many bytes a row has.
+    /// Approximate bytes of a row.
     pub(crate) row_bytes: usize,
     pub(crate) rows: MakeRows<'a>,
 }
 
-/// Writes `table`: the first worker the file, all workers their partitions' rows, in the order of global ids. Returns, at
-/// the first worker, SHA-256 over all rows.
+/// Writes the rows of all workers to one file, in the order of global ids. Returns the SHA-256 of all rows at the first
+/// worker, and an empty string at the others.
 pub(crate) fn write_table(
     driver: &mut Driver<'_>,
     context: &WorkerContext,
@@ -74,15 +74,15 @@ pub(crate) fn write_table(
     let file = Rc::new(RefCell::new(file));
     let mut input = InputHandle::<u64, NoopBuilder<WireBlock>>::new_with_builder();
     let probe = probe::Handle::new();
-    let (kept, target, meter) = (errors.clone(), Rc::clone(&file), Rc::clone(&context.other_meter));
+    let (first_error, target, meter) = (errors.clone(), Rc::clone(&file), Rc::clone(&context.other_meter));
     driver.worker.dataflow::<u64, _, _>(|scope| {
         scope
             .input_from(&mut input)
             .in_order()
             .inspect(move |(_, bytes)| {
                 let mut file = target.borrow_mut();
-                let file = file.as_mut().expect("rows go to the first worker, which has the file");
-                kept.capture(file.write(bytes));
+                let file = file.as_mut().expect("the first worker receives all rows and has the file");
+                first_error.capture(file.write(bytes));
             })
             .probe_with(&probe);
     });
@@ -119,7 +119,7 @@ fn encode(rows: &RecordBatch) -> Result<Vec<u8>, Error> {
     writer.into_inner().map_err(arrow_bug)
 }
 
-/// A Parquet file under another name until it is whole.
+/// A Parquet file with a temporary name until it is complete.
 struct ParquetFile {
     path: PathBuf,
     writer: ArrowWriter<File>,
@@ -157,7 +157,7 @@ impl ParquetFile {
     }
 }
 
-/// A Parquet writer fails when the system does.
+/// Converts an error of the Parquet writer, which is an error of the system.
 fn failed(path: &Path, error: parquet::errors::ParquetError) -> Error {
     let source = match error {
         parquet::errors::ParquetError::External(inner) => match inner.downcast::<std::io::Error>() {
@@ -169,7 +169,6 @@ fn failed(path: &Path, error: parquet::errors::ParquetError) -> Error {
     Error::Io { action: "write", path: path.to_owned(), source }
 }
 
-/// The column of the user's own ids.
 fn ids(context: &WorkerContext, part: usize, nodes: std::ops::Range<usize>) -> ArrayRef {
     match context.parts.get(part).nodes.ids() {
         IdColumn::Int(ids) => Arc::new(Int64Array::from(ids[nodes].to_vec())),
@@ -195,7 +194,7 @@ pub(crate) fn list_of(width: usize, values: ArrayRef) -> Result<ArrayRef, Error>
     Ok(Arc::new(array))
 }
 
-/// `predictions.parquet`: `node_id`, `prediction`, `label`, `split` and, on request, `scores`, as the task has them.
+/// Writes `predictions.parquet`: `node_id`, `prediction`, `label`, `split` and optionally `scores`.
 pub(crate) fn predictions(
     driver: &mut Driver<'_>,
     context: &WorkerContext,
@@ -239,7 +238,8 @@ pub(crate) fn predictions(
     write_table(driver, context, &nodes, &Table { path, schema: Arc::clone(&schema), row_bytes, rows: &rows })
 }
 
-/// `embeddings.parquet` and `node_embeddings.parquet`: `node_id`, `embedding`. `row` has that of a node hosted here, `dim` numbers.
+/// Writes `embeddings.parquet` or `node_embeddings.parquet`: `node_id`, `embedding`. `row` returns the `dim` values of a node
+/// of this worker.
 pub(crate) fn embeddings<'a>(
     driver: &mut Driver<'_>,
     context: &WorkerContext,
@@ -260,7 +260,7 @@ pub(crate) fn embeddings<'a>(
     write_table(driver, context, &nodes, &table)
 }
 
-/// `model.safetensors`: every parameter by name. Returns SHA-256 over names, shapes and values.
+/// Writes `model.safetensors`: all parameters by name. Returns the SHA-256 of names, shapes and values.
 pub(crate) fn weights(params: &[Param], path: &Path) -> Result<String, Error> {
     let mut hash = Sha256::new();
     let mut tensors = Vec::new();

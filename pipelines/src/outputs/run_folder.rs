@@ -1,4 +1,4 @@
-//! The run folder: `pipeline.toml`, `metrics.jsonl`, `checkpoints/` and what a run leaves when it is done.
+//! The run folder: `pipeline.toml`, `metrics.jsonl`, `checkpoints/` and the outputs of a finished run.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -7,20 +7,19 @@ use std::path::{Path, PathBuf};
 use gnnflow_data::fs::write_atomic;
 
 use crate::config::Config;
-use crate::embedding::forget;
+use crate::embedding::remove_shards;
 use crate::error::Error;
 use crate::outputs::summary::Summary;
 use crate::runtime::records::EpochRecord;
 
-/// The folder as the first worker writes it.
+/// The run folder of the first worker.
 pub(crate) struct RunFolder {
     dir: PathBuf,
     metrics: File,
 }
 
 impl RunFolder {
-    /// Opens the folder for a run that goes on after `epochs` epochs (0: starts anew). Results of an earlier run go away,
-    /// so that nothing of it is taken for this one's.
+    /// Opens the folder for a run that resumes after `epochs` epochs (0: a new run), and removes the results of earlier runs.
     pub(crate) fn open(dir: &Path, config: &Config, epochs: u32) -> Result<Self, Error> {
         let checkpoints = dir.join("checkpoints");
         std::fs::create_dir_all(&checkpoints).map_err(Error::io("create", &checkpoints))?;
@@ -28,7 +27,7 @@ impl RunFolder {
             vec![Summary::FILE, "model.safetensors", "predictions.parquet", "embeddings.parquet", "report.html"];
         old.push("node_embeddings.parquet");
         if epochs == 0 {
-            forget(&checkpoints, None, None)?;
+            remove_shards(&checkpoints, None, None)?;
             old.extend(["checkpoints/last.safetensors", EpochRecord::FILE]);
         }
         for name in old {
@@ -44,42 +43,40 @@ impl RunFolder {
         write_atomic(&file, config.resolved_toml().as_bytes()).map_err(Error::io("write", &file))?;
         let path = dir.join(EpochRecord::FILE);
         if epochs > 0 && path.exists() {
-            // Epochs past the checkpoint will be trained again.
-            let kept = EpochRecord::read_all(dir)?.into_iter().filter(|record| record.epoch <= epochs as usize);
-            let lines: String = kept.map(|record| line(&record)).collect();
+            // The run repeats the epochs after the checkpoint.
+            let records = EpochRecord::read_all(dir)?.into_iter().filter(|record| record.epoch <= epochs as usize);
+            let lines: String = records.map(|record| line(&record)).collect();
             write_atomic(&path, lines.as_bytes()).map_err(Error::io("write", &path))?;
         }
         let metrics = OpenOptions::new().create(true).append(true).open(&path).map_err(Error::io("write", &path))?;
         Ok(Self { dir: dir.to_owned(), metrics })
     }
 
-    /// The path of a file in the folder.
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.dir.join(name)
     }
 
-    /// Adds an epoch to `metrics.jsonl`.
+    /// Appends an epoch to `metrics.jsonl`.
     pub(crate) fn epoch(&mut self, record: &EpochRecord) -> Result<(), Error> {
         let path = self.path(EpochRecord::FILE);
         self.metrics.write_all(line(record).as_bytes()).map_err(Error::io("write", path))
     }
 
-    /// Writes `summary.json`, the last file of a run that is done.
+    /// Writes `summary.json`, the last file of a finished run.
     pub(crate) fn summary(&self, summary: &Summary) -> Result<(), Error> {
         summary.write(&self.dir)
     }
 }
 
 fn line(record: &EpochRecord) -> String {
-    serde_json::to_string(record).expect("a record has no maps with other keys than strings") + "\n"
+    serde_json::to_string(record).expect("all keys of a record are strings") + "\n"
 }
 
-/// Where a run's checkpoints are.
 pub(crate) fn checkpoints(dir: &Path) -> PathBuf {
     dir.join("checkpoints")
 }
 
-/// The last checkpoint of the run in the folder `dir`; whether it is there is another question.
+/// Returns the path of the last checkpoint of the run in `dir`. The file may not exist.
 pub fn last_checkpoint(dir: &Path) -> PathBuf {
     checkpoints(dir).join("last.safetensors")
 }

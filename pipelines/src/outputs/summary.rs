@@ -1,4 +1,4 @@
-//! `summary.json`: what a run did, in numbers that scripts read.
+//! `summary.json`: the results and measurements of a run, for scripts.
 
 use crate::config::{AutoSchedule, Price};
 use crate::error::Error;
@@ -7,10 +7,10 @@ use gnnflow_data::fs::write_atomic;
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, path::Path};
 
-/// Version of the layout of `summary.json`; rises when a field changes its meaning or goes away.
+/// Version of the layout of `summary.json`. It increases when a field changes its meaning or is removed.
 pub const SCHEMA: u32 = 1;
 
-/// What a run did. Fields that a stage did not run for are absent.
+/// The results and measurements of a run. Fields of stages that did not run are absent.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Summary {
     /// [`SCHEMA`].
@@ -19,10 +19,10 @@ pub struct Summary {
     pub name: String,
     /// `train.seed`.
     pub seed: u64,
-    /// `train.schedule`, as it was trained by.
+    /// The schedule of training, after `auto` is resolved.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub schedule: String,
-    /// Why that one, where it was "auto".
+    /// How `train.schedule = "auto"` was resolved.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub auto_schedule: Option<AutoSchedule>,
     /// Number of partitions.
@@ -31,63 +31,63 @@ pub struct Summary {
     pub processes: usize,
     /// Threads of each process.
     pub threads: usize,
-    /// How many of them sampled at the end, at the first process.
+    /// Sampling threads of the first process, at the end.
     pub sampling_threads: usize,
-    /// How many computed.
+    /// Compute threads of the first process, at the end.
     pub compute_threads: usize,
-    /// Epochs that were trained, those before a resume included.
+    /// Trained epochs, including those before a resume.
     pub epochs: usize,
-    /// The epoch (from 1) whose model was kept: the best by the validation metric.
+    /// The epoch (from 1) of the best model by the validation metric.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub best_epoch: Option<usize>,
-    /// The kept model on the train nodes.
+    /// Metrics of the best model on the training nodes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub train: Option<Scores>,
-    /// The kept model on the validation nodes.
+    /// Metrics of the best model on the validation nodes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub val: Option<Scores>,
-    /// The kept model on the test nodes.
+    /// Metrics of the best model on the test nodes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub test: Option<Scores>,
-    /// What a reader of the scores and predictions must know of how they were made.
+    /// Remarks on how scores and predictions are computed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
-    /// Where the time went.
+    /// Seconds by stage.
     pub seconds: Seconds,
-    /// Bytes that crossed between processes, all of them together.
+    /// Bytes sent between processes.
     pub bytes_sent: u64,
-    /// Messages that crossed between processes.
+    /// Messages sent between processes.
     pub messages_sent: u64,
-    /// Rounds of messages between partitions in a training step.
+    /// Rounds of messages between partitions per training step.
     pub rounds_per_step: f64,
-    /// Bytes that processes sent in a step of training, all together; on average.
+    /// Mean bytes sent by all processes per training step.
     pub bytes_per_step: f64,
-    /// Messages that they sent in one.
+    /// Mean messages sent by all processes per training step.
     pub messages_per_step: f64,
-    /// What `train.schedule.cache` did in training, when there was one.
+    /// Counts of `train.schedule.cache` in training.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache: Option<CacheUse>,
-    /// How many epochs behind a neighbor's rows were at most, where `train.schedule.mode` is `async`.
+    /// Maximum age of a neighbor's rows in epochs, if `train.schedule.mode` is `async`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub staleness_max: Option<u64>,
-    /// The same, on average over all intervals and stages.
+    /// Mean age of neighbors' rows in epochs, over all intervals and stages.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub staleness_mean: Option<f64>,
-    /// What tensor workers did, all processes' together, where there are any.
+    /// Counts of tensor workers, over all processes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tensor: Option<TensorUse>,
-    /// What the run cost, where prices were given.
+    /// Cost of the run, if prices are given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub value: Option<Value>,
-    /// Learnt rows of nodes, when there are any.
+    /// Measurements of learned rows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node_embeddings: Option<EmbeddingUse>,
-    /// What each process had to do, in training.
+    /// Measurements of each process, in training.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub workers: Vec<WorkerUse>,
     /// Peak resident memory of each process.
     pub peak_rss_bytes: Vec<u64>,
-    /// SHA-256 of the kept model's parameters.
+    /// SHA-256 of the best model's parameters.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub model_sha256: Option<String>,
     /// SHA-256 of the predictions in the order of global ids.
@@ -96,31 +96,31 @@ pub struct Summary {
     /// SHA-256 of all sampled blocks in key order, with `train.hash_blocks`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub blocks_sha256: Option<String>,
-    /// Where the arithmetic was done.
+    /// The device that computed.
     pub device: String,
-    /// Versions of what made the result: `gnnflow`, `commit`, `rustc` and so on.
+    /// Versions: `gnnflow`, `commit`, `rustc` and so on.
     pub versions: BTreeMap<String, String>,
 }
 
-/// What a run cost and was worth (Dorylus, section 7.1), by the prices of its pipeline file.
+/// Cost and value of a run (Dorylus, section 7.1), by the prices of its pipeline file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Value {
-    /// Seconds of training that are counted, of each process.
+    /// Seconds of training of each process.
     pub seconds: f64,
-    /// Of the processes.
+    /// Cost of the processes.
     pub graph_workers: f64,
-    /// Of tensor workers' calls.
+    /// Cost of tensor workers' calls.
     pub tensor_calls: f64,
-    /// Of tensor workers' seconds.
+    /// Cost of tensor workers' seconds.
     pub tensor_seconds: f64,
-    /// All of it.
+    /// Total cost.
     pub cost: f64,
-    /// 1 / (seconds × cost); 0 where nothing costs anything.
+    /// 1 / (seconds × cost); 0 without costs.
     pub value: f64,
 }
 
 impl Value {
-    /// The value of `seconds` of training with so many processes and tensor workers.
+    /// Computes the value of `seconds` of training with `processes` processes and tensor workers.
     ///
     /// ```
     /// use gnnflow_pipelines::config::Price;
@@ -143,60 +143,59 @@ impl Value {
     }
 }
 
-/// What caches of features did, all processes together.
+/// Counts of feature caches, over all processes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct CacheUse {
-    /// Foreign rows that were there.
+    /// Rows of other processes found in the cache.
     pub hits: u64,
-    /// Foreign rows that were fetched.
+    /// Rows of other processes fetched.
     pub misses: u64,
-    /// Hits over both.
+    /// Hits over hits and misses.
     pub hit_rate: f64,
 }
 
 impl CacheUse {
-    /// From the counts.
+    /// Computes the hit rate.
     pub fn new(hits: u64, misses: u64) -> Self {
         Self { hits, misses, hit_rate: hits as f64 / (hits + misses).max(1) as f64 }
     }
 }
 
-/// What one process had to do, in training.
+/// Measurements of one process, in training.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct WorkerUse {
-    /// Bytes that it sent in a step; on average.
+    /// Mean bytes sent per step.
     pub bytes_per_step: f64,
-    /// Bytes of its rows of the whole graph, in memory or in files, where every step is over that.
+    /// Bytes of its tables in full-graph training, in memory or in files.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub table_bytes: Option<u64>,
-    /// Edges whose rows it adds up in an epoch, forwards and backwards, times the rows' columns, where every step is over the
-    /// whole graph.
+    /// Values that it sums per epoch of full-graph training: edges, forward and backward, times columns.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub edge_numbers: Option<u64>,
-    /// Bytes of its learned rows, their optimizer's state and the rows of the best epoch, where rows are learned.
+    /// Bytes of its learned rows, their optimizer state and the rows of the best epoch.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub embedding_bytes: Option<u64>,
 }
 
-/// What became of learned rows.
+/// Measurements of learned rows.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct EmbeddingUse {
-    /// Numbers in a row.
+    /// Width of a row.
     pub dim: usize,
-    /// How often a row was moved, all rows together.
+    /// Updates of rows.
     pub rows_moved: u64,
-    /// How many steps had not been applied everywhere when a batch asked for its rows: the most. 0 in synchronous training.
+    /// Maximum number of incomplete earlier steps when a batch requests its rows. 0 in synchronous training.
     pub staleness_max: u64,
-    /// The same, the mean over batches.
+    /// Mean of this number over batches.
     pub staleness_mean: f64,
-    /// SHA-256 of the kept rows in the order of global ids.
+    /// SHA-256 of the rows of the best model in the order of global ids.
     pub sha256: String,
 }
 
-/// Wall-clock seconds. Stages within an epoch overlap, so that their sum may exceed the epochs'.
+/// Wall-clock seconds. Stages within an epoch overlap, so their sum may exceed the seconds of the epochs.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Seconds {
-    /// Reading the dump, partitioning, writing the dataset; near 0 when it was there.
+    /// Reading the dump, partitioning, writing the dataset; near 0 for an existing dataset.
     pub prepare: f64,
     /// All epochs, with evaluation and checkpoints.
     pub train: f64,
@@ -204,7 +203,7 @@ pub struct Seconds {
     pub infer: f64,
     /// Training part of each epoch.
     pub per_epoch: Vec<f64>,
-    /// Sampling, all epochs; the slowest process, as for the stages that follow.
+    /// Sampling in all epochs. Of this and the following stages, the slowest process counts.
     pub sample: f64,
     /// Fetching features.
     pub fetch: f64,
@@ -214,7 +213,7 @@ pub struct Seconds {
     pub backward: f64,
     /// Summing gradients over partitions.
     pub reduce: f64,
-    /// The optimizer's steps.
+    /// Optimizer steps.
     pub step: f64,
 }
 
@@ -225,7 +224,7 @@ impl Summary {
     /// Reads a run folder's summary.
     ///
     /// # Errors
-    /// [`Error::Io`] when there is none, [`Error::Input`] when it is no summary of this schema.
+    /// [`Error::Io`] if there is none; [`Error::Input`] if it has another format or schema.
     pub fn read(run_dir: &Path) -> Result<Self, Error> {
         let path = run_dir.join(Self::FILE);
         let text = std::fs::read_to_string(&path).map_err(Error::io("read", &path))?;
@@ -238,18 +237,18 @@ impl Summary {
         Ok(summary)
     }
 
-    /// Writes the run folder's summary, whole or not at all.
+    /// Writes the run folder's summary atomically.
     ///
     /// # Errors
-    /// [`Error::Io`] when the folder cannot be written.
+    /// [`Error::Io`] if the folder cannot be written.
     pub fn write(&self, run_dir: &Path) -> Result<(), Error> {
         std::fs::create_dir_all(run_dir).map_err(Error::io("create", run_dir))?;
         let path = run_dir.join(Self::FILE);
         write_atomic(&path, self.to_json().as_bytes()).map_err(Error::io("write", &path))
     }
 
-    /// The JSON text that goes into the file and, with `--json`, to stdout.
+    /// Returns the JSON text of the file and of `--json`.
     pub fn to_json(&self) -> String {
-        serde_json::to_string_pretty(self).expect("a summary has no maps with other keys than strings") + "\n"
+        serde_json::to_string_pretty(self).expect("all keys of a summary are strings") + "\n"
     }
 }

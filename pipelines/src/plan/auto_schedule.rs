@@ -1,48 +1,49 @@
-//! `train.schedule = "auto"`: what each schedule would take for this graph, and which takes the least time.
+//! `train.schedule = "auto"`: estimates the time of each schedule, and chooses the fastest.
 //!
-//! What is asked is the pipeline file, the dataset and the number of partitions, never how many processes there happen to be: a run's
-//! results depend on nothing else. So every partition is counted as a process of its own. First of all, a schedule must be able to do
-//! what the file asks for ([`rules`](crate::config)), and fit into `train.memory` where that is given. Then
+//! The choice depends on the pipeline file, the dataset and the number of partitions, as results do, and not on the number of
+//! processes: each partition counts as a process. A schedule must support the pipeline ([`rules`](crate::config)) and fit into
+//! `train.memory`. Then
 //!
 //! ```text
-//! seconds of an epoch = multiplications / 5 · 10¹⁰ + numbers added up / 5 · 10⁹ + edges sampled / 2 · 10⁷   (the slowest partition)
-//!                     + bytes / partitions / 1.25 · 10⁹ + rounds / 10⁴                              (10 Gbit/s, 0.1 ms)
-//!                     + bytes of rows that lie in files / 10⁹, twice
+//! seconds of an epoch = multiplications / 5 · 10¹⁰ + values summed / 5 · 10⁹ + edges sampled / 2 · 10⁷   (the slowest partition)
+//!                     + bytes / partitions / 1.25 · 10⁹ + rounds / 10⁴                                (10 Gbit/s, 0.1 ms)
+//!                     + 2 · bytes of rows in files / 10⁹
 //! ```
 //!
-//! The rates are those of one core of an EPYC (Zen 5): an epoch of SAGE by batches does 5 · 10¹² multiplications in 41 s on two of them
-//! (`benches/peers/epoch.py`), one of GCN over the whole graph adds up 2.8 · 10¹⁰ numbers in 2.3 s beside its products
-//! (`benches/peers/full_graph.py`). Bytes and rounds are the plan's. With batches, a layer of i → o columns multiplies 3 · rows · parameters (forwards, and both
-//! gradients) and adds up twice edges · i, for the batch that the plan bounds, in every step. Over the whole graph it is 4 · nodes ·
-//! parameters (forwards is computed again on the way back), and by nodes edges · columns of the partition with most edges, by columns all
-//! edges · columns / partitions. An epoch over the whole graph moves the parameters once; where batches take several steps an
-//! epoch, it counts as many times, but no more than [`MOST_STEPS`].
+//! The rates are those of one core of an EPYC (Zen 5). On two cores, an epoch of mini-batch SAGE does 5 · 10¹² multiplications
+//! in 41 s (`benches/peers/epoch.py`), and one of full-graph GCN sums 2.8 · 10¹⁰ values in 2.3 s, besides its products
+//! (`benches/peers/full_graph.py`). Bytes and rounds are those of the plan.
+//!
+//! With batches, a layer of i → o columns multiplies 3 · rows · parameters (forward, and both gradients) and sums 2 · edges · i
+//! values per step, for the largest batch. Full-graph training multiplies 4 · nodes · parameters (the backward pass repeats the
+//! forward pass). It sums edges · columns of the partition with most edges (node-parallel), or all edges · columns / partitions
+//! (column-parallel). An epoch of full-graph training updates the parameters once. If batches take several steps per epoch, it
+//! counts as many times, but at most [`MAX_STEPS`].
 
-use super::whole_graph::Whole;
-use super::{Plan, Sizes, learnt};
+use super::full_graph::FullGraphPlan;
+use super::{Plan, Sizes, training_sizes};
 use crate::config::schedule::AutoCandidate;
 use crate::config::{AutoSchedule, Candidate, Config, Schedule, is_builtin_layer};
 use crate::error::Error;
 use gnnflow_data::format::bytes;
 
-/// Multiplications and additions of one core in a second.
+/// Multiplications (with additions) of one core per second.
 const MULTIPLIED: f64 = 5e10;
-/// Numbers of rows that lie anywhere, in a second.
+/// Values per second that are summed, of rows at random positions.
 const ADDED: f64 = 5e9;
-/// Sampled edges in a second, with the rows of what they lead to.
+/// Edges per second that are sampled, including the rows of their sources.
 const SAMPLED: f64 = 2e7;
-/// Bytes that a process sends in a second.
+/// Bytes per second that a process sends.
 const LINK: f64 = 1.25e9;
 /// Seconds of a round of messages.
 const ROUND: f64 = 1e-4;
-/// Bytes of scratch files that are read or written in a second.
+/// Bytes per second of scratch files that are read or written.
 const DISK: f64 = 1e9;
-/// How many steps of batches an epoch over the whole graph is held to be worth less than, at most.
-const MOST_STEPS: u64 = 4;
+/// Maximum factor by which an epoch of full-graph training is compared with one of batches.
+const MAX_STEPS: u64 = 4;
 /// The schedule whose epochs have several steps.
 const BATCHES: &str = "mini-batch";
 
-/// The schedules that `auto` may choose.
 fn allowed(config: &Config) -> Vec<AutoCandidate> {
     match config.train.as_ref().map(|train| &train.schedule) {
         Some(Schedule::Auto(auto)) => auto.candidates.clone(),
@@ -51,23 +52,24 @@ fn allowed(config: &Config) -> Vec<AutoCandidate> {
 }
 
 impl AutoSchedule {
-    /// Chooses for `config`, whose graph has these sizes.
+    /// Chooses the schedule of `config` for a graph of these sizes.
     ///
     /// # Errors
-    /// When no schedule can do what the pipeline asks for; what a plan fails with otherwise.
+    /// If no schedule supports the pipeline; other errors of [`Plan::new`].
     pub fn new(config: &Config, graph: &Sizes) -> Result<Self, Error> {
         let all = allowed(config).into_iter().map(|schedule| candidate(config, graph, schedule.into()));
         let mut candidates = all.collect::<Result<Vec<_>, _>>()?;
-        // An epoch of batches takes several steps; one over the whole graph takes one, and counts as many times.
+        // An epoch of batches has several steps. A full-graph epoch has one, and counts as many times.
         let batches = |candidate: &&Candidate| candidate.schedule == BATCHES && candidate.refused.is_none();
-        let steps = candidates.iter().find(batches).map_or(1, |candidate| candidate.counts.clamp(1, MOST_STEPS));
+        let steps = candidates.iter().find(batches).map_or(1, |candidate| candidate.counts.clamp(1, MAX_STEPS));
         for candidate in &mut candidates {
             candidate.counts = if candidate.schedule == BATCHES { 1 } else { steps };
         }
-        let able = candidates.iter().filter(|candidate| candidate.refused.is_none());
-        let Some(best) = able.min_by(|a, b| a.seconds().total_cmp(&b.seconds())).cloned() else {
-            let reasons: Vec<String> = candidates.iter().map(why_not).collect();
-            return Err(config.problem("train.schedule", format!("no schedule can do this: {}", reasons.join("; "))));
+        let possible = candidates.iter().filter(|candidate| candidate.refused.is_none());
+        let Some(best) = possible.min_by(|a, b| a.seconds().total_cmp(&b.seconds())).cloned() else {
+            let reasons: Vec<String> = candidates.iter().map(refusal).collect();
+            let message = format!("no candidate supports this pipeline: {}", reasons.join("; "));
+            return Err(config.problem("train.schedule", message));
         };
         let nodes = graph.nodes.max(1) as f64;
         let parts = graph.parts.len().max(1) as f64;
@@ -87,28 +89,28 @@ impl AutoSchedule {
 
     fn reason(&self, best: &Candidate) -> String {
         let others = self.candidates.iter().filter(|other| other.schedule != best.schedule);
-        let mut text = vec![format!("about {} an epoch", seconds(best.compute + best.moving))];
+        let mut text = vec![format!("about {} per epoch", seconds(best.compute + best.moving))];
         for other in others {
             text.push(match &other.refused {
-                Some(_) => why_not(other),
-                None => self.worse(best, other),
+                Some(_) => refusal(other),
+                None => self.disadvantage(best, other),
             });
         }
         text.join("; ")
     }
 
-    /// In what `other` loses most.
-    fn worse(&self, best: &Candidate, other: &Candidate) -> String {
+    /// Returns the main reason why `other` is slower than `best`.
+    fn disadvantage(&self, best: &Candidate, other: &Candidate) -> String {
         let [compute, moving] = [|c: &Candidate| c.compute, |c: &Candidate| c.moving]
             .map(|of| of(other) * other.counts as f64 - of(best) * best.counts as f64);
         let what = match (other.schedule.as_str(), moving > compute) {
             (_, true) => {
                 let quality = format!("a replication factor of {:.2}", self.replication_factor);
-                format!("it moves {} in {} rounds, with {quality}", bytes(other.bytes), other.rounds)
+                format!("it sends {} in {} rounds, with {quality}", bytes(other.bytes), other.rounds)
             }
             ("mini-batch", false) => {
                 format!(
-                    "batches compute neighbourhoods over and over, with {:.0} % train nodes",
+                    "batches recompute overlapping neighborhoods, with {:.0} % train nodes",
                     100.0 * self.train_share
                 )
             }
@@ -122,11 +124,10 @@ impl AutoSchedule {
     }
 }
 
-fn why_not(candidate: &Candidate) -> String {
+fn refusal(candidate: &Candidate) -> String {
     format!("not \"{}\": {}", candidate.schedule, candidate.refused.as_deref().unwrap_or_default())
 }
 
-/// A time for people.
 pub(super) fn seconds(seconds: f64) -> String {
     match seconds {
         s if s >= 100.0 => format!("{s:.0} s"),
@@ -135,7 +136,7 @@ pub(super) fn seconds(seconds: f64) -> String {
     }
 }
 
-/// One schedule for `config`. Batches' `counts` are their steps.
+/// Estimates one schedule for `config`. `counts` has the steps of an epoch.
 fn candidate(config: &Config, graph: &Sizes, schedule: Schedule) -> Result<Candidate, Error> {
     let word = schedule.to_string();
     let refused = |why: String| Ok(Candidate { schedule: word.clone(), refused: Some(why), ..Candidate::default() });
@@ -146,14 +147,14 @@ fn candidate(config: &Config, graph: &Sizes, schedule: Schedule) -> Result<Candi
     let parts = graph.parts.len();
     let plan = match Plan::of(&config, graph.clone(), parts, parts) {
         Ok(plan) => plan,
-        // It does not fit into the memory that there is.
+        // The schedule does not fit into `train.memory`.
         Err(Error::Usage(why)) => return refused(why),
         Err(other) => return Err(other),
     };
     let (Some(training), Some(model)) = (&plan.training, &config.model) else {
         return refused("there is nothing to train".into());
     };
-    let whole = Whole::of(&config, &learnt(&config, graph));
+    let whole = FullGraphPlan::of(&config, &training_sizes(&config, graph));
     let [multiplied, added, sampled] = match &whole {
         Some(whole) => {
             let nodes = graph.parts.iter().map(|part| part.nodes).max().unwrap_or(0);
@@ -163,35 +164,35 @@ fn candidate(config: &Config, graph: &Sizes, schedule: Schedule) -> Result<Candi
             let kind = &model.kind;
             let why = match is_builtin_layer(kind) {
                 true => format!("\"{kind}\" cannot be computed over the whole graph"),
-                false => format!("\"{kind}\", a layer of your own, is known to read blocks only"),
+                false => format!("the registered layer \"{kind}\" supports sampled batches only"),
             };
             return refused(why);
         }
         None => batches(&plan),
     };
-    let moved = training.bytes_per_step * training.steps_per_epoch;
+    let sent = training.bytes_per_step * training.steps_per_epoch;
     let rounds = training.rounds_per_step * training.steps_per_epoch;
     let files = if plan.tables_mapped { plan.processes.iter().map(|p| p.memory.scratch).max().unwrap_or(0) } else { 0 };
     Ok(Candidate {
         schedule: word,
         refused: None,
         memory: plan.processes.iter().map(|process| process.memory.heap()).max().unwrap_or(0),
-        bytes: moved,
+        bytes: sent,
         rounds,
         compute: multiplied / MULTIPLIED + added / ADDED + sampled / SAMPLED,
-        moving: moved as f64 / parts.max(1) as f64 / LINK + rounds as f64 * ROUND + 2.0 * files as f64 / DISK,
+        moving: sent as f64 / parts.max(1) as f64 / LINK + rounds as f64 * ROUND + 2.0 * files as f64 / DISK,
         counts: training.steps_per_epoch,
     })
 }
 
-/// Multiplications, numbers added up, and edges sampled by one partition in an epoch of batches.
+/// Returns multiplications, values summed, and edges sampled by one partition in an epoch of batches.
 fn batches(plan: &Plan) -> [f64; 3] {
     let Some(training) = &plan.training else { return [0.0; 3] };
     let (nodes, edges) = (&training.batch_nodes, &training.batch_edges);
     let all = nodes.last().copied().unwrap_or(0);
     let (mut multiplied, mut added) = (0.0, 0.0);
     for (l, layer) in plan.layers.iter().enumerate() {
-        // Layer l writes the list before the last l hops.
+        // Layer l writes the list before the last l + 1 hops.
         let rows = if training.subgraph { Some(&all) } else { nodes.iter().rev().nth(l + 1).or(nodes.first()) };
         let edges = if training.subgraph { edges.first() } else { edges.iter().rev().nth(l) };
         let [rows, edges] = [rows, edges].map(|number| number.copied().unwrap_or(0) as f64);
@@ -203,12 +204,12 @@ fn batches(plan: &Plan) -> [f64; 3] {
 }
 
 impl Config {
-    /// Puts a schedule in place of `train.schedule = "auto"`; nothing happens where there is one.
+    /// Replaces `train.schedule = "auto"` by a schedule.
     ///
-    /// It is the same on every process as long as the dataset is: one that is prepared says more than its sources do.
+    /// Processes choose equally if they have the same prepared dataset. Before preparation the choice may differ.
     ///
     /// # Errors
-    /// When no schedule can do what the pipeline asks for; input whose size cannot be read.
+    /// If no schedule supports the pipeline, or the size of the input cannot be read.
     pub fn resolve_schedule(&mut self) -> Result<(), Error> {
         if self.train.as_ref().is_none_or(|train| !matches!(train.schedule, Schedule::Auto(_))) {
             return Ok(());
@@ -226,12 +227,12 @@ impl Config {
         Ok(())
     }
 
-    /// The choice behind `train.schedule = "auto"`, once it is made.
+    /// Returns how `train.schedule = "auto"` was resolved.
     pub fn auto_schedule(&self) -> Option<&AutoSchedule> {
         self.source.auto_schedule.as_ref()
     }
 
-    /// The same pipeline with another schedule. The model stays as it is: `tensor-parallel` does not decouple a `gcn` here.
+    /// Returns the pipeline with another schedule and the same model: `tensor-parallel` does not decouple a `gcn` here.
     pub(crate) fn with_schedule(&self, schedule: Schedule) -> Self {
         let mut config = self.clone();
         if let (Some(train), Some(model)) = (&mut config.train, &mut config.model) {
@@ -246,7 +247,7 @@ impl Config {
         config
     }
 
-    /// Why a schedule cannot do what the file asks for.
+    /// Returns why a schedule does not support the pipeline, if so.
     fn refusal(&self, schedule: &str) -> Option<&str> {
         self.source.refusals.iter().find(|(refused, _)| refused == schedule).map(|(_, why)| why.as_str())
     }
@@ -296,17 +297,17 @@ mod tests {
     const SAGE: &str = "kind = 'sage'\nlayers = 3\nhidden = 128";
 
     #[test]
-    fn graphs_lead_to_each_of_the_three() {
+    fn each_schedule_is_chosen_for_some_graph() {
         let even = [5_000_000; 4];
-        // Few train nodes: batches see a little of the graph.
+        // Few train nodes: batches read a small part of the graph.
         let few = chosen(SAGE, "", &graph(4_000, 20_000, even));
         assert_eq!(few.chosen, "mini-batch", "{few:#?}");
         assert!(few.because.contains("0 % train nodes"), "{}", few.because);
-        // Many, and partitions that hardly touch.
+        // Many train nodes, and few edges between partitions.
         let local = chosen(SAGE, "", &graph(700_000, 20_000, even));
         assert_eq!(local.chosen, "full-graph", "{local:#?}");
         assert!((local.replication_factor, local.edge_balance) == (1.08, 1.0));
-        // Many, and partitions that all touch, one of which has most edges.
+        // Many train nodes, many edges between partitions, and one partition with most edges.
         let skewed = chosen(SAGE, "", &graph(700_000, 700_000, [2_000_000, 2_000_000, 2_000_000, 14_000_000]));
         assert_eq!(skewed.chosen, "tensor-parallel", "{skewed:#?}");
         assert!(skewed.because.contains("\"full-graph\""), "{}", skewed.because);
@@ -317,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_one_can_do_decides_first() {
+    fn the_only_possible_schedule_is_chosen() {
         let graph = graph(700_000, 20_000, [5_000_000; 4]);
         for (model, train, only) in [
             (SAGE, "fanouts = [5, 5, 5]", "mini-batch"),
@@ -338,19 +339,19 @@ mod tests {
             let auto = chosen(SAGE, &format!("schedule.candidates = [{options}]"), &graph);
             assert_eq!((auto.chosen.as_str(), auto.candidates.len()), (only, 1), "{auto:#?}");
         }
-        let alone = "schedule.candidates = ['tensor-parallel', { kind = 'full-graph', mode = 'async' }]\n";
-        let error = config(SAGE, &format!("{alone}fanouts = [5, 5, 5]")).unwrap_err().to_string();
+        let candidates = "schedule.candidates = ['tensor-parallel', { kind = 'full-graph', mode = 'async' }]\n";
+        let error = config(SAGE, &format!("{candidates}fanouts = [5, 5, 5]")).unwrap_err().to_string();
         assert!(error.contains("train.fanouts") && error.contains("samples nothing"), "{error}");
         let error =
             config(SAGE, "schedule.candidates = ['full-graph', { kind = 'full-graph', intervals = 2 }]").unwrap_err();
-        assert!(error.to_string().contains("train.schedule.candidates[1]: `full-graph` is there twice"), "{error}");
+        assert!(error.to_string().contains("train.schedule.candidates[1]: `full-graph` is listed twice"), "{error}");
         let error = config(SAGE, "sampler = 'nope'").unwrap_err().to_string();
         assert!(error.contains("train.sampler: expected one of"), "{error}");
     }
 
     #[test]
-    fn what_does_not_fit_is_not_chosen() {
-        // Rows of the whole graph may lie in files; batches have to be in memory.
+    fn schedules_that_do_not_fit_into_memory_are_not_chosen() {
+        // Full-graph tables may be in files; batches must be in memory.
         let sizes = graph(4_000, 20_000, [5_000_000; 4]);
         let free = chosen(SAGE, "", &sizes);
         let needs = free.candidates[0].memory;
@@ -362,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn the_model_stays_what_it_is_and_the_choice_is_a_pipeline() {
+    fn with_schedule_keeps_the_model_and_resolves_to_a_valid_pipeline() {
         let config = config("kind = 'gcn'", "").unwrap();
         let by_columns = config.with_schedule(Schedule::TensorParallel(TensorParallel::default()));
         assert_eq!(by_columns.model.as_ref().and_then(|model| model.decoupled), Some(false));

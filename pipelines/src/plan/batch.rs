@@ -1,20 +1,20 @@
-//! How large a batch is, by sampler.
+//! Bounds on the size of a batch, by sampler.
 //!
-//! With s seeds, a graph of N nodes and E edges, mean in-degree d, and fanouts k, the list has at most, after each hop that finds it
-//! with n nodes:
+//! The graph has N nodes, E edges and mean in-degree d; the batch has s seeds. A hop with fanout k starts with a list of n
+//! nodes. Afterwards the list has at most the minimum of:
 //!
 //! | sampler | nodes | edges of the hop |
 //! |---|---|---|
 //! | `uniform`, `weighted` | n + n k, N | n k, E (about n d where k is -1) |
 //! | `labor` | the same in expectation | |
-//! | `temporal` | n + n k, s N: a node is listed in every seed's tree | n k, s E |
-//! | `ladies`, `fastgcn` | n + k, N | n k, E (k nodes for the whole hop; parallel edges apart) |
+//! | `temporal` | n + n k, s N: a node may be in the tree of each seed | n k, s E |
+//! | `ladies`, `fastgcn` | n + k, N | n k, E (k nodes for the whole hop; parallel edges count separately) |
 //!
-//! and all at once, with p the largest partition, about d edges a node:
+//! Subgraphs have about d edges per node, and at most the minimum of these nodes, with p the largest partition:
 //!
 //! | sampler | nodes |
 //! |---|---|
-//! | `cluster` | `clusters_per_batch` × the largest cluster: 1.05 times the mean, or the mean rounded up |
+//! | `cluster` | `clusters_per_batch` × the largest cluster, which has 1.05 times the mean, or the mean rounded up |
 //! | `saint-node` | `batch`, nodes of p |
 //! | `saint-edge` | 2 × `batch`, N |
 //! | `saint-walk` | `batch` × (`walk_length` + 1), N |
@@ -25,28 +25,28 @@ use crate::config::{Fanout, Model, NegativeSampler, Sampler, Train};
 /// The largest batch of any partition.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Batch {
-    /// Its seeds, then its nodes after each hop; or its seeds and its nodes, where it is a subgraph.
+    /// Seeds, then nodes after each hop; of a subgraph, seeds and all nodes.
     pub(super) nodes: Vec<u64>,
-    /// Its edges, by hop.
+    /// Edges by hop.
     pub(super) edges: Vec<u64>,
     /// Whether all layers read all nodes.
     pub(super) subgraph: bool,
     /// Steps in an epoch.
     pub(super) steps: u64,
-    /// Seeds in a step, all partitions together.
+    /// Seeds in a step, over all partitions.
     pub(super) seeds: u64,
-    /// Rounds of messages to sample: with partitioned topology, and with replicated.
+    /// Rounds of messages for sampling: with partitioned and with replicated topology.
     pub(super) rounds: [u64; 2],
-    /// Bytes of questions and answers, were every node of the batch but its seeds elsewhere: with partitioned topology, and with replicated.
-    pub(super) moved: [u64; 2],
-    /// Bytes of whole rows that a hop is chosen from.
+    /// Bytes of requests and replies if all nodes except the seeds are in other processes: with partitioned and with replicated
+    /// topology.
+    pub(super) bytes: [u64; 2],
+    /// Bytes of the adjacency lists from which a hop is drawn.
     pub(super) rows: u64,
     /// Whether the batch may have nodes of other partitions.
     pub(super) leaves: bool,
 }
 
 impl Batch {
-    /// The largest batch that `train` draws for `model`.
     pub(super) fn of(train: &Train, model: &Model, graph: &Sizes) -> Self {
         if train.draws_subgraphs() && model.uses_edges() {
             Self::subgraph(train, graph)
@@ -61,9 +61,9 @@ impl Batch {
         let cut = |i: u64| (u128::from(i) * u128::from(all) / u128::from(parts)) as u64;
         let own: Vec<u64> = graph.parts.iter().map(|part| part.train).collect();
         let even = train.splits_evenly(&own);
-        let taken = |part: u64| if even { cut(part + 1) - cut(part) } else { own[part as usize] };
-        let most = (0..parts).map(taken).max().unwrap_or(0);
-        // Of each edge both ends, and the nodes that take the place of one.
+        let seeds_of = |part: u64| if even { cut(part + 1) - cut(part) } else { own[part as usize] };
+        let most = (0..parts).map(seeds_of).max().unwrap_or(0);
+        // An edge has two endpoints, and the nodes of its negatives.
         let link = train.link();
         let ends = |edges: u64| match link.negative_sampler {
             _ if !train.learns_edges() => edges,
@@ -80,7 +80,7 @@ impl Batch {
         let fanouts = if model.uses_edges() { train.fanouts(model.layers) } else { Vec::new() };
         let mut this =
             Self { nodes: vec![seeds], steps: most.div_ceil(batch), leaves: !fanouts.is_empty(), ..Self::default() };
-        this.seeds = (0..parts).map(|part| taken(part).min(batch)).sum();
+        this.seeds = (0..parts).map(|part| seeds_of(part).min(batch)).sum();
         for fanout in fanouts.iter().map(Fanout::most) {
             let nodes = this.nodes.last().copied().unwrap_or(0);
             let all = (nodes as f64 * mean_degree).ceil() as u64;
@@ -94,13 +94,13 @@ impl Batch {
                 _ => edges,
             };
             if this.nodes.len() > 1 {
-                // Ids and answers; the seeds of the first hop are at home. LADIES chooses among whole rows.
-                let answer = match train.sampler {
+                // Ids and replies; the seeds of the first hop are local. LADIES draws from adjacency lists.
+                let reply = match train.sampler {
                     Sampler::Ladies if fanout >= 0 => 4 * all,
                     Sampler::FastGcn => 8 * edges,
                     _ => 4 * edges,
                 };
-                this.moved[0] += nodes * if temporal { 24 } else { 8 } + answer;
+                this.bytes[0] += nodes * if temporal { 24 } else { 8 } + reply;
             }
             if train.sampler == Sampler::Ladies && fanout >= 0 {
                 this.rows = this.rows.max(4 * all);
@@ -139,11 +139,11 @@ impl Batch {
         let edges = ((largest as f64 * mean_degree(graph)).ceil() as u64).min(graph.edges);
         let most = graph.parts.iter().map(|part| part.train).max().unwrap_or(0);
         let leaves = matches!(train.sampler, Sampler::SaintEdge(_) | Sampler::SaintWalk(_));
-        // The first step of a walk is at home; then the whole list asks for its edges, and their weights, wherever topology is.
+        // The first step of a walk is local. Afterwards the list requests its edges and their weights, with any topology.
         let steps = walk.map_or(0, |walk| u64::from(walk.length()) - 1);
-        // A walk that looks back is sent the row of where it stands, in place of a node.
-        let looks_back = walk.is_some_and(|walk| walk.bias().is_some());
-        let row = if looks_back { 12 + (4.0 * mean_degree(graph)).ceil() as u64 } else { 12 };
+        // The reply to a biased walk has the adjacency list of its position, not one node.
+        let biased = walk.is_some_and(|walk| walk.bias().is_some());
+        let row = if biased { 12 + (4.0 * mean_degree(graph)).ceil() as u64 } else { 12 };
         let induced = if leaves { 4 * (largest + 1) + 8 * edges } else { 0 };
         Self {
             nodes: vec![graph.parts.iter().map(seeds).max().unwrap_or(0), largest],
@@ -155,7 +155,7 @@ impl Batch {
             },
             seeds: graph.parts.iter().map(seeds).sum(),
             rounds: if leaves { [2 * steps + 2, 2] } else { [0, 0] },
-            moved: [steps * draws * row + induced, induced],
+            bytes: [steps * draws * row + induced, induced],
             rows: 0,
             leaves,
         }
@@ -166,12 +166,12 @@ fn mean_degree(graph: &Sizes) -> f64 {
     graph.edges as f64 / graph.nodes.max(1) as f64
 }
 
-/// Bytes that a sampler keeps from batch to batch, where a process hosts `own` partitions.
+/// Returns the bytes of a sampler's state in a process with the partitions `own`.
 ///
-/// `fastgcn`: 8 for each node of the graph (16 while they are added up). `cluster`: 4 for each own node; cutting takes what
-/// `partition.memory` allows, before training. GraphSAINT: 4 for each own node, train node and edge, and `saint-edge` 8 for each source of
-/// a partition's edges.
-pub(super) fn kept(train: &Train, graph: &Sizes, own: &[PartSize]) -> u64 {
+/// `fastgcn`: 8 per node of the graph (16 while they are summed). `cluster`: 4 per own node; clustering before training needs
+/// up to `partition.memory`. GraphSAINT: 4 per own node, training node and edge. `saint-edge` also 8 per source of a
+/// partition's edges.
+pub(super) fn sampler_bytes(train: &Train, graph: &Sizes, own: &[PartSize]) -> u64 {
     let sum = |of: &dyn Fn(&PartSize) -> u64| own.iter().map(of).sum::<u64>();
     match train.sampler {
         Sampler::FastGcn => 16 * graph.nodes,
@@ -224,17 +224,17 @@ mod tests {
     }
 
     #[test]
-    fn formulas_are_those_of_the_table() {
+    fn batch_sizes_equal_the_bounds_of_the_table() {
         let uniform = batch("uniform", fanouts([10, 5]));
         assert_eq!((uniform.nodes, uniform.edges, uniform.steps), (vec![100, 1100, 6600], vec![1000, 5500], 25));
-        assert_eq!((uniform.rounds, uniform.moved[1], uniform.seeds), ([2, 0], 0, 200));
-        // Trees of 100 seeds may list every node a hundred times.
+        assert_eq!((uniform.rounds, uniform.bytes[1], uniform.seeds), ([2, 0], 0, 200));
+        // The trees of 100 seeds may have each node a hundred times.
         let temporal = batch("temporal", fanouts([50, 50]));
         assert_eq!((temporal.nodes, temporal.edges), (vec![100, 5100, 260_100], vec![5000, 255_000]));
         assert_eq!(batch("uniform", fanouts([50, 50])).nodes, [100, 5100, 10_000]);
         let ladies = batch("ladies", fanouts([300, 400]));
         assert_eq!((ladies.nodes, ladies.edges), (vec![100, 400, 800], vec![30_000, 100_000]));
-        assert_eq!((ladies.rows, ladies.moved), (4 * 4000, [400 * 8 + 4 * 4000, 0]));
+        assert_eq!((ladies.rows, ladies.bytes), (4 * 4000, [400 * 8 + 4 * 4000, 0]));
         let fastgcn = batch("fastgcn", fanouts([300, 400]));
         assert_eq!((fastgcn.nodes, fastgcn.rows), (vec![100, 400, 800], 0));
         let cluster = batch("cluster", |train| {
@@ -251,9 +251,10 @@ mod tests {
     }
 
     #[test]
-    fn samplers_keep_what_they_say() {
-        let of =
-            |word: &str, own: &[PartSize]| kept(&Train { sampler: sampler(word), ..Train::default() }, &sizes(), own);
+    fn sampler_bytes_equal_the_documented_numbers() {
+        let of = |word: &str, own: &[PartSize]| {
+            sampler_bytes(&Train { sampler: sampler(word), ..Train::default() }, &sizes(), own)
+        };
         let parts = sizes().parts;
         assert_eq!(of("uniform", &parts), 0);
         assert_eq!(of("fastgcn", &parts[..1]), 160_000);

@@ -1,4 +1,4 @@
-//! What learned rows of nodes take.
+//! The memory and messages of learned rows.
 
 use crate::config::{Config, Embedding};
 use crate::plan::Sizes;
@@ -6,23 +6,23 @@ use gnnflow_dataflow::embed::table::EmbeddingTable;
 use gnnflow_kernels::sparse::SparseOptimizer;
 use serde::Serialize;
 
-/// Learnt rows of nodes.
+/// Learned rows of nodes.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct LearntRows {
-    /// Numbers in a row.
+pub struct LearnedRows {
+    /// Width of a row.
     pub dim: usize,
-    /// How they move.
+    /// Their optimizer.
     pub optimizer: String,
     /// `sync` or `async`.
     pub mode: String,
-    /// Steps that a row may be behind when it is read.
+    /// Maximum staleness of a row in steps, when it is read.
     pub staleness: usize,
-    /// All processes together: rows × 4 × (numbers + the optimizer's), 4 more a row where it counts steps, and the rows of the best
-    /// epoch.
+    /// Bytes in all processes: rows × 4 × (width + optimizer state), 4 more per row if the optimizer counts steps, and the
+    /// rows of the best epoch.
     pub bytes: u64,
 }
 
-impl LearntRows {
+impl LearnedRows {
     pub(super) fn new(config: &Config, graph: &Sizes) -> Option<Self> {
         let embedding = of(config)?;
         Some(Self {
@@ -35,17 +35,16 @@ impl LearntRows {
     }
 }
 
-/// The rows that `config` asks for.
 pub(super) fn of(config: &Config) -> Option<&Embedding> {
     config.model.as_ref()?.embedding.as_ref()
 }
 
-/// Numbers of a node that the first layer reads, and the bytes of one.
+/// Returns the input width of the first layer, and the bytes of a value.
 pub(super) fn input(config: &Config, graph: &Sizes) -> (usize, usize) {
     of(config).map_or((graph.features, graph.feature_bytes), |embedding| (embedding.dim, 4))
 }
 
-/// Bytes of mapped files for `nodes` rows: table, state, and the rows of the best epoch.
+/// Returns the bytes of mapped files for `nodes` rows: rows, optimizer state, and the rows of the best epoch.
 pub(super) fn bytes(config: &Config, nodes: u64) -> u64 {
     of(config).map_or(0, |embedding| {
         let table = EmbeddingTable::bytes(nodes, embedding.dim, embedding.optimizer.rule());
@@ -53,7 +52,7 @@ pub(super) fn bytes(config: &Config, nodes: u64) -> u64 {
     })
 }
 
-/// Bytes that a batch's gradients take on their way to the rows, as ids and numbers.
+/// Returns the bytes of the gradients that a batch sends to the owners of the rows, with ids.
 pub(super) fn push(config: &Config, batch_nodes: u64) -> u64 {
     of(config).map_or(0, |embedding| batch_nodes * (4 + 4 * embedding.dim as u64))
 }

@@ -1,4 +1,4 @@
-//! What each process needs.
+//! The memory of each process.
 
 use std::ops::Range;
 
@@ -14,72 +14,69 @@ pub(super) const PROGRAM_BYTES: u64 = 64 << 20;
 /// One process of the run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Process {
-    /// Its number.
+    /// Its rank.
     pub rank: usize,
-    /// The partitions that it hosts.
+    /// Its partitions.
     pub parts: Range<usize>,
-    /// Nodes of those.
+    /// Nodes of its partitions.
     pub nodes: u64,
-    /// Edges of those.
+    /// Edges of its partitions.
     pub edges: u64,
     /// Compute threads.
     pub threads: usize,
-    /// What it needs to train and to infer.
+    /// Memory for training and inference.
     pub memory: Memory,
 }
 
-/// What a process needs, in bytes.
+/// The memory of a process, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Memory {
-    /// Structure, mapped: of its partitions, or of all when replicated. The system may drop and re-read it.
+    /// Mapped structure of its partitions, or of all if replicated.
     pub topology: u64,
-    /// Features of its partitions, mapped.
+    /// Mapped features of its partitions.
     pub features: u64,
-    /// Learnt rows of its partitions' nodes with the optimizer's state, and those of the best epoch, in mapped scratch files.
+    /// Learned rows of its nodes with optimizer state, and those of the best epoch, in mapped scratch files.
     pub embeddings: u64,
-    /// Layers of exact inference (and rows of the whole graph that do not fit into memory), in mapped scratch files: own nodes × 4 × (the hidden width, twice when three layers or more,
-    /// and the classes).
+    /// Mapped scratch files. Layers of exact inference: own nodes × 4 × (the hidden width, twice for three layers or more, and
+    /// the classes). Also the full-graph tables that do not fit into memory.
     pub scratch: u64,
-    /// What a sampler keeps from batch to batch: distributions, clusters, counts.
+    /// State of a sampler: distributions, clusters, counts.
     pub sampler: u64,
-    /// `train.schedule.cache`, with several processes: features of other processes' nodes.
+    /// `train.schedule.cache`, with several processes.
     pub cache: u64,
-    /// Features of `train.window` batches (at least 2; of each partition with `train.operators`), one batch being nodes × (width × 4 + 8) + edges × 8, and where
-    /// the model reads edges' features edges × (their width × 4 + 4); and lists and
-    /// blocks of partitions × `train.window` batches, nodes × 4 + edges × 8 each. Where rows of nodes are learned, twice partitions × nodes ×
-    /// (width × 4 + 4) more, for gradients on their way. Where edges are learned from by passes over the whole graph: 3 chunks of each
-    /// partition, nodes × (width × 8 + 12) each.
+    /// Features of `train.window` batches (at least 2; of each partition with `train.operators`): nodes × (width × 4 + 8) + edges × 8 each, and edges × (edge width × 4
+    /// + 4) if the model reads edge features. Lists and blocks of partitions × `train.window` batches: nodes × 4 + edges × 8
+    /// each. Gradients of learned rows in flight: 2 × partitions × nodes × (width × 4 + 4). In full-graph training on edges: 3
+    /// chunks per partition, nodes × (width × 8 + 12) each.
     pub batches: u64,
-    /// Forward and backward of one batch: three times (values, kept inputs, gradients) the sum over layers of
-    /// nodes × width × 4; of `rgcn` with `num_bases` also nodes × bases × the input's width × 4. Over whole graphs: an interval's nodes × 4 ×
-    /// six times the widest rows of a task (or eight times the sums of all relations side by side, if that is more); the rows on their
-    /// way, those of one stage, and at most 16 MiB of each process; and in `tensor-parallel` a chunk's sums, no more than
-    /// `train.schedule.chunk_memory`, and of each process as much on its way.
+    /// Forward and backward of a batch: three times (values, inputs, gradients) the sum over layers of nodes × width × 4; for
+    /// `rgcn` with `num_bases` also nodes × bases × input width × 4. In full-graph training: an interval's nodes × 4 × six
+    /// times the widest rows of a task, or eight times the sums of all relations, if more; the rows of one stage in flight, at
+    /// most 16 MiB per process; in `tensor-parallel` also a chunk's sums, at most `train.schedule.chunk_memory`, and as much
+    /// in flight per process.
     pub activations: u64,
-    /// Rows of the whole graph (`full-graph`, `tensor-parallel`), by hop: what is sent, what arrives, and their gradients. Where they
-    /// do not fit into `train.memory`, they are among the scratch files.
+    /// Tables of full-graph training, by hop: sent and aggregated rows, and their gradients. 0 if they are scratch files.
     pub tables: u64,
-    /// Where there are tensor workers: rows and results of the tasks that are with them, or on the way. A process has
-    /// 4 (`tensor-parallel`: 2) + 4 × workers tasks under way, more of those that are smaller than 256 KiB; and one more, as messages, of each of 2 × workers calls.
+    /// Rows and results of tasks with tensor workers or in flight: 4 (`tensor-parallel`: 2) + 4 × workers tasks, or more if they
+    /// are smaller than 256 KiB; and the messages of 2 × workers calls.
     pub tensor_rows: u64,
-    /// Exact inference, for evaluation and outputs: 3 chunks under way, and twice one more being computed. A chunk
-    /// is `infer.batch` nodes, or as many as have 2¹⁸ edges; its sources × the widest input of a layer × 4. Nothing where whole
-    /// graphs are evaluated as they are trained.
+    /// Exact inference for evaluation and outputs: 3 chunks in flight, and twice one chunk in computation. A chunk has
+    /// `infer.batch` nodes or 2¹⁸ edges: its sources × the widest input of a layer × 4. 0 if full-graph stages evaluate.
     pub inference: u64,
-    /// Parameters, their gradients of each partition, and the optimizer's state. Where partitions train by themselves: two
-    /// times parameters and state, and once more for each partition hosted here and for their average.
+    /// Parameters, their gradients of each partition, and optimizer state. In `partition-parallel`: twice parameters and state,
+    /// and once more for each partition of the process and for the average.
     pub parameters: u64,
-    /// The program, its threads' stacks, buffers of sockets.
+    /// The program, stacks of threads, socket buffers.
     pub program: u64,
 }
 
 impl Memory {
-    /// All of it. Training and inference take turns.
+    /// Returns all memory.
     pub fn total(&self) -> u64 {
         self.heap() + self.mapped()
     }
 
-    /// What is not backed by files.
+    /// Returns the memory without mapped files. Training and inference alternate.
     pub fn heap(&self) -> u64 {
         (self.batches + self.activations).max(self.inference)
             + self.tables
@@ -90,14 +87,14 @@ impl Memory {
             + self.program
     }
 
-    /// What is backed by files, and may be dropped by the system when memory is short.
+    /// Returns the mapped memory, which the system may drop when memory is short.
     pub fn mapped(&self) -> u64 {
         self.topology + self.features + self.embeddings + self.scratch
     }
 }
 
 impl Process {
-    #[expect(clippy::too_many_arguments, reason = "what a process needs depends on all of the plan so far")]
+    #[expect(clippy::too_many_arguments, reason = "the memory of a process depends on all of the plan so far")]
     pub(super) fn new(
         config: &Config,
         graph: &Sizes,
@@ -128,39 +125,39 @@ impl Process {
             let edge_rows = if edge_bytes > 0 { edges * (edge_bytes + 4) } else { 0 };
             let (input, _) = embedding::input(config, graph);
             let one = all * (input as u64 * 4 + 8) + edges * 8 + edge_rows;
-            // Features of as many batches as may have them; the blocks of all steps under way.
+            // Features of the batches that may have them; blocks of all steps in flight.
             let lists = all * 4 + training.batch_edges.iter().sum::<u64>() * 8;
             let fetched = train.fetched_batches(window, own.len()) as u64;
             memory.batches = fetched * one + own.len() as u64 * window as u64 * lists;
-            // Gradients of learned rows: those of own batches, and about as many that come.
+            // Gradients of learned rows: those of own batches, and about as many received.
             memory.batches += 2 * own.len() as u64 * embedding::push(config, all);
             memory.batches += training.rows_bytes;
-            memory.sampler = batch::kept(train, graph, own);
+            memory.sampler = batch::sampler_bytes(train, graph, own);
             memory.cache = train.cache().filter(|_| others).unwrap_or(0);
-            // Layer l reads the list after hop L - l and writes the one before.
+            // Layer l of L reads the list after hop L - l and writes the list before this hop.
             let rows = |layer: usize| match training.subgraph {
                 true => all,
                 false => nodes.iter().rev().nth(layer + 1).or(nodes.first()).copied().unwrap_or(0),
             };
             let outputs = layers.iter().enumerate().map(|(l, layer)| rows(l) * layer.output as u64 * 4);
-            // Edges' features, and what a layer makes of each.
+            // Features of edges, and a layer's activations of each edge.
             let widest = layers.iter().map(|layer| layer.input.max(layer.output) as u64 * 4).max().unwrap_or(0);
             let on_edges = if edge_bytes > 0 { edges * (edge_bytes + widest) } else { 0 };
-            // R-GCN whose relations share bases mixes its neighbors' rows for each of them first.
+            // R-GCN with bases first combines its neighbors' rows for each basis.
             let bases = config.model.as_ref().filter(|model| model.kind == "rgcn").and_then(|model| model.num_bases);
             let mixed = |(l, layer): (usize, &Layer)| rows(l) * (bases.unwrap_or(0) * layer.input) as u64 * 4;
             let mixed = layers.iter().enumerate().map(mixed).sum::<u64>();
             memory.activations = 3 * (outputs.sum::<u64>() + all * input as u64 * 4 + on_edges + mixed);
             let own_nodes = sum(|part| part.nodes, own);
             (memory.inference, memory.scratch) = inference(config, graph, layers, own_nodes);
-            // Whole graphs are evaluated as they are trained; only rows that never lie whole are computed once more, to be written.
+            // Full-graph stages evaluate. Inference runs only to write embeddings with `tensor-parallel`, which has no full rows.
             let embeddings = config.infer.as_ref().is_some_and(|infer| infer.embeddings);
             if train.is_whole_graph() && !(embeddings && train.schedule.is_tensor_parallel()) {
                 memory.inference = 0;
             }
             let (replica, parts) = (1 + state(train), graph.parts.len() as u64);
             let vectors = if train.schedule.is_partition_parallel() {
-                // The one trained and what it began with, a gradient, what own partitions have become, and their average.
+                // The current and the initial replica, a gradient, the replicas of own partitions, and their average.
                 replica * (2 + own.len() as u64 + 1) + 1
             } else {
                 replica + parts
@@ -178,7 +175,7 @@ impl Process {
     }
 }
 
-/// Vectors as long as the parameters that the optimizer keeps.
+/// Returns the number of vectors in the optimizer's state, each as long as the parameters.
 pub(super) fn state(train: &Train) -> u64 {
     match &train.optimizer {
         Optimizer::Sgd(options) => u64::from(options.momentum > 0.0),
@@ -186,7 +183,7 @@ pub(super) fn state(train: &Train) -> u64 {
     }
 }
 
-/// What exact inference keeps in memory, and in scratch files.
+/// Returns the bytes of exact inference in memory and in scratch files.
 fn inference(config: &Config, graph: &Sizes, layers: &[Layer], own_nodes: u64) -> (u64, u64) {
     let mean_degree = graph.edges as f64 / graph.nodes.max(1) as f64;
     let most = config.infer.as_ref().map_or_else(|| Infer::default().batch, |infer| infer.batch) as f64;
@@ -195,10 +192,10 @@ fn inference(config: &Config, graph: &Sizes, layers: &[Layer], own_nodes: u64) -
     let sources = if reads { (nodes * (1.0 + mean_degree)).min(graph.nodes as f64) } else { nodes };
     let widest = layers.iter().map(|layer| layer.input).max().unwrap_or(0);
     let chunk = (sources * widest as f64 * 4.0) as u64;
-    // A layer is overwritten once it has been read, unless the output reads all of them.
+    // A layer is overwritten after it is read, unless the output reads all layers.
     let jumps = config.model.as_ref().is_some_and(|model| model.jumping_knowledge != JumpingKnowledge::None);
-    let kept = if jumps { layers.len() } else { 2 };
-    let hidden = layers.iter().rev().skip(1).map(|layer| layer.output as u64).take(kept).sum::<u64>();
+    let stored = if jumps { layers.len() } else { 2 };
+    let hidden = layers.iter().rev().skip(1).map(|layer| layer.output as u64).take(stored).sum::<u64>();
     let classes = graph.classes.unwrap_or(0);
     let predicted = match &config.model {
         Some(model) if model.kind == "appnp" => classes,

@@ -1,23 +1,23 @@
-//! What a run will do and need, before it does anything: stages, who works on what, memory, disk, messages.
+//! The plan of a run: stages, work of each process, memory, disk, messages.
 //!
-//! Everything is arithmetic over the pipeline file and the graph's sizes. The formulas are upper bounds where a bound can be
-//! had (fanouts bound a batch), and say "about" where only an average can (all neighbors of a skewed graph).
+//! The plan is computed from the pipeline file and the graph's sizes. The formulas are upper bounds where possible (fanouts
+//! bound a batch), and otherwise estimates from averages, marked "about" (all neighbors in a skewed graph).
 
 mod auto_parts;
 mod auto_schedule;
 mod batch;
 mod embedding;
+mod full_graph;
 mod memory;
 mod model;
 mod pairs;
 mod sizes;
 mod text;
 mod training;
-mod whole_graph;
 mod window;
 
 pub use crate::config::{AutoParts, AutoSchedule, Candidate};
-pub use embedding::LearntRows;
+pub use embedding::LearnedRows;
 pub use memory::{Memory, Process};
 pub use model::{Layer, layers};
 pub use sizes::{PartSize, Sizes};
@@ -28,12 +28,12 @@ use std::path::PathBuf;
 use gnnflow_dataflow::graph::placement::Placement;
 use serde::Serialize;
 
-use self::whole_graph::Whole;
+use self::full_graph::FullGraphPlan;
 use self::window::window;
 use crate::config::{Config, Task};
 use crate::error::Error;
 
-/// What a run will do and need. `Display` prints it as text, serde as JSON.
+/// The plan of a run. `Display` prints it as text, serde as JSON.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Plan {
     /// The pipeline's name.
@@ -44,12 +44,12 @@ pub struct Plan {
     pub graph: Sizes,
     /// Partition method.
     pub method: String,
-    /// How the number of partitions was found, when it was asked to be.
+    /// How `partition.parts = "auto"` was resolved.
     pub auto_parts: Option<AutoParts>,
-    /// How the schedule was chosen, when it was asked to be.
+    /// How `train.schedule = "auto"` was resolved.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub auto_schedule: Option<AutoSchedule>,
-    /// Where the structure is kept.
+    /// `partition.topology`.
     pub topology: String,
     /// The folder of the prepared dataset.
     pub dataset: PathBuf,
@@ -57,40 +57,40 @@ pub struct Plan {
     pub processes: Vec<Process>,
     /// The layers of the model.
     pub layers: Vec<Layer>,
-    /// Parameters of all layers; `None` while the number of classes (`rgcn`: of edge types) is unknown, or for a registered layer.
+    /// Parameters of all layers; `None` for a registered layer, and before the number of classes (`rgcn`: edge types) is known.
     pub parameters: Option<u64>,
-    /// Learnt rows of nodes.
+    /// Learned rows of nodes.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub embedding: Option<LearntRows>,
+    pub embedding: Option<LearnedRows>,
     /// Training.
     pub training: Option<Training>,
-    /// Steps that may be under way at once.
+    /// Maximum number of steps in flight.
     pub window: usize,
-    /// Whether rows of the whole graph lie in mapped scratch files, as they do not fit into `train.memory`.
+    /// Whether full-graph tables are mapped scratch files, because they do not fit into `train.memory`.
     pub tables_mapped: bool,
-    /// What each tensor worker needs, where there are any.
+    /// Bytes that each tensor worker needs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tensor_worker_bytes: Option<u64>,
 }
 
 impl Plan {
-    /// Plans `config` on `processes` processes, `local` of which share this machine.
+    /// Plans `config` for `processes` processes, `local` of them on this machine.
     ///
     /// # Errors
-    /// More processes than partitions; input that is missing or unreadable.
+    /// If there are more processes than partitions, or input is missing or unreadable.
     pub fn new(config: &Config, processes: usize, local: usize) -> Result<Self, Error> {
         Self::of(config, Sizes::of(config)?, processes, local)
     }
 
-    /// The same for a graph of these sizes.
+    /// [`Plan::new`] for a graph of these sizes.
     fn of(config: &Config, graph: Sizes, processes: usize, local: usize) -> Result<Self, Error> {
         config.check_processes(processes, graph.parts.len())?;
-        let learnt = learnt(config, &graph);
-        let classes = learnt.classes.unwrap_or(0) as usize;
+        let sizes = training_sizes(config, &graph);
+        let classes = sizes.classes.unwrap_or(0) as usize;
         let (input, _) = embedding::input(config, &graph);
         let of = |model| model::layers(model, input, classes, graph.relations, graph.edge_features);
         let layers = config.model.as_ref().map_or_else(Vec::new, of);
-        let known = learnt.classes.is_some();
+        let known = sizes.classes.is_some();
         let parameters = layers.iter().map(|layer| layer.parameters.filter(|_| known)).sum::<Option<u64>>();
         let decoded = match &config.train {
             Some(train) if train.decodes_relations() => graph.relations.map(|relations| (relations * classes) as u64),
@@ -107,21 +107,21 @@ impl Plan {
         let parameters = parameters.zip(decoded).map(|(layers, decoded)| layers + decoded);
         let parameters = parameters.filter(|_| config.model.is_some());
         let placement = Placement::new(graph.parts.len(), processes);
-        let whole = Whole::of(config, &learnt);
-        // Before labels were read, nobody knows how wide the last layer is.
+        let whole = FullGraphPlan::of(config, &sizes);
+        // The width of the last layer is unknown before labels are read.
         let cut = whole.as_ref().filter(|_| known);
         if let Some(columns) = cut.and_then(|whole| whole.fewer_columns_than(processes)) {
             let message = format!(
-                "train.schedule = \"tensor-parallel\" cuts rows by columns, and a layer adds up rows of {columns} for {processes} \
-                 processes: use at most {columns}, or \"full-graph\""
+                "train.schedule = \"tensor-parallel\" cuts rows by columns, and a layer has {columns} columns for {processes} \
+                 processes; use at most {columns} processes, or \"full-graph\""
             );
             return Err(Error::Usage(message));
         }
         let parameters =
             whole.as_ref().map(|whole| whole.parameters).filter(|_| known && decoded.is_some()).or(parameters);
         let training = match &whole {
-            Some(whole) => Training::of_whole(config, &learnt, whole, placement),
-            None => Training::new(config, &learnt, processes, parameters.unwrap_or(0)),
+            Some(whole) => Training::full_graph(config, &sizes, whole, placement),
+            None => Training::new(config, &sizes, processes, parameters.unwrap_or(0)),
         };
         let memory = config.train.as_ref().and_then(|train| train.memory).map_or(u64::MAX, |memory| memory.0);
         let plan = |window, tables_mapped: bool| -> Vec<Process> {
@@ -129,18 +129,18 @@ impl Plan {
                 let parts = placement.parts_of(rank);
                 let others = processes > 1;
                 let mut process =
-                    Process::new(config, &learnt, rank, parts, &layers, parameters, &training, local, window, others);
+                    Process::new(config, &sizes, rank, parts, &layers, parameters, &training, local, window, others);
                 if let Some(whole) = &whole {
-                    let tables = whole.tables(&learnt, &process.parts, processes);
+                    let tables = whole.tables(&sizes, &process.parts, processes);
                     process.memory.tables = if tables_mapped { 0 } else { tables };
                     process.memory.scratch += if tables_mapped { tables } else { 0 };
                     process.memory.batches = 0;
-                    process.memory.tensor_rows = whole.elsewhere(&learnt, &process.parts);
-                    process.memory.activations = whole.at_once(&learnt, &process.parts, processes);
+                    process.memory.tensor_rows = whole.tensor_rows(&sizes, &process.parts);
+                    process.memory.activations = whole.activations(&sizes, &process.parts, processes);
                     if let Some(pairs) = &whole.pairs {
                         process.memory.scratch += pairs.results(process.nodes);
-                        process.memory.batches = pairs.batches(&learnt, &process.parts);
-                        let scores = pairs.scores(&learnt, &process.parts);
+                        process.memory.batches = pairs.batches(&sizes, &process.parts);
+                        let scores = pairs.scores(&sizes, &process.parts);
                         process.memory.activations = process.memory.activations.max(scores);
                     }
                 }
@@ -151,7 +151,7 @@ impl Plan {
         let most = |processes: Vec<Process>| processes.iter().map(|process| process.memory.heap()).max().unwrap_or(0);
         let tables_mapped = whole.is_some() && most(plan(1, false)) > memory;
         let window = window(config, |window| most(plan(window, tables_mapped)))?;
-        let tensor_worker_bytes = whole.as_ref().and_then(|whole| whole.tensor_worker(&learnt, processes));
+        let tensor_worker_bytes = whole.as_ref().and_then(|whole| whole.tensor_worker(&sizes, processes));
         let processes = plan(window, tables_mapped);
         Ok(Self {
             name: config.name.clone(),
@@ -161,7 +161,7 @@ impl Plan {
             auto_schedule: config.auto_schedule().cloned(),
             topology: config.partition.topology.to_string(),
             dataset: config.dataset_folder().to_owned(),
-            embedding: LearntRows::new(config, &graph),
+            embedding: LearnedRows::new(config, &graph),
             graph,
             processes,
             layers,
@@ -194,17 +194,17 @@ fn stages(config: &Config, graph: &Sizes) -> Vec<String> {
     stages
 }
 
-/// The graph as the task sees it: where something is learned of edges, the model's results are as wide as its layers, and examples are
-/// edges, of which no more than all are trained on.
-fn learnt(config: &Config, graph: &Sizes) -> Sizes {
-    let mut learnt = graph.clone();
+/// Returns the sizes for training. In tasks on edges, the model's results have the width `hidden` instead of one column per
+/// class, and the examples are edges: at most all.
+fn training_sizes(config: &Config, graph: &Sizes) -> Sizes {
+    let mut sizes = graph.clone();
     if let (Some(train), Some(model)) = (&config.train, &config.model)
         && train.learns_edges()
     {
-        (learnt.classes, learnt.train) = (Some(model.hidden as u64), None);
-        learnt.parts.iter_mut().for_each(|part| part.train = part.edges);
+        (sizes.classes, sizes.train) = (Some(model.hidden as u64), None);
+        sizes.parts.iter_mut().for_each(|part| part.train = part.edges);
     }
-    learnt
+    sizes
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! How many numbers a model has.
+//! The layers of a model, with their numbers of parameters.
 
 use crate::config::{Aggregator, JumpingKnowledge, Model, Norm};
 use serde::Serialize;
@@ -10,20 +10,23 @@ pub struct Layer {
     pub input: usize,
     /// Width of its output.
     pub output: usize,
-    /// Number of parameters; `None` for a registered layer, which only it knows, and for what reads edges' types or
-    /// features while those are not known yet.
+    /// Number of parameters; `None` for a registered layer, and for a layer that reads edge types or features whose number is
+    /// not known yet.
     pub parameters: Option<u64>,
 }
 
-/// The layers of `model` from `features` to `classes`, in a graph of `relations` edge types whose edges have `edge_dim` features.
+/// Returns the layers of `model` from `features` to `classes`, for `relations` edge types and `edge_dim` features per edge.
 ///
-/// With input width i and output width o: `gcn`, `mlp` and `sage` with `gcn` aggregation have i·o + o parameters,
-/// `sage` with `mean` 2·i·o + o, with `pool` i·i + i more; `gat` i·o + 3·o, where o counts all heads, and its output layer,
-/// which averages its heads h, i·h·o + 2·h·o + o; `gatv2` i·o + 2·o more than `gat` has; `gin` those of its perceptron, and one
-/// if ε is learned, `gine` d·i + i more, where edges have d features; `gatv2` that reads them d·o more; `rgcn` with R edge types and B bases B·(i·o + R) + i·o + o, without bases R·i·o + i·o + o; `sgc` i·o + o in
-/// the last layer, and `appnp` those of its perceptron, which stand in the first. A residual between unequal widths has i·o
-/// more, a layer norm 2·o, a batch norm 4·o + 1 with its running statistics. A decoupled `gat` has those of a perceptron of as many maps,
-/// without the last bias, in the first layer, with 2·h·o for the attention of its h heads, and o in the last. Jumping knowledge is one layer more.
+/// Parameters with input width i and output width o:
+/// - `gcn`, `mlp`, `sage` with `gcn`: i·o + o. `sage` with `mean`: 2·i·o + o; with `pool`, i·i + i more.
+/// - `gat`: i·o + 3·o, where o counts all heads; its output layer, which averages h heads: i·h·o + 2·h·o + o. `gatv2`: i·o +
+///   2·o more; d·o more with d edge features.
+/// - `gin`: those of its perceptron, and one if ε is learned. `gine`: d·i + i more.
+/// - `rgcn` with R edge types: R·i·o + i·o + o; with B bases: B·(i·o + R) + i·o + o.
+/// - `sgc`: i·o + o in the last layer. `appnp`: those of its perceptron, in the first layer.
+/// - A residual between unequal widths: i·o more; a layer norm: 2·o; a batch norm with running statistics: 4·o + 1.
+/// - A decoupled `gat`: those of its perceptron without the last bias, and 2·h·o for the attention of h heads, in the first
+///   layer; o in the last. Jumping knowledge adds a layer.
 pub fn layers(
     model: &Model,
     features: usize,
@@ -44,7 +47,11 @@ pub fn layers(
         };
         let (input, output) = (if first { features } else { between }, if last { classes } else { between });
         let own = own(model, [first, last], [input, output], relations, edge_dim);
-        Layer { input, output, parameters: own.map(|own| own + beside(model, last, input as u64, output as u64)) }
+        Layer {
+            input,
+            output,
+            parameters: own.map(|own| own + residual_and_norm(model, last, input as u64, output as u64)),
+        }
     };
     let mut all: Vec<Layer> = (0..model.layers).map(one).collect();
     if jumps {
@@ -55,8 +62,7 @@ pub fn layers(
     all
 }
 
-/// The layers of a `gat` whose maps come before all propagations: between two of them a node has a prediction for each head, and the two terms
-/// of its attention.
+/// Returns the layers of a decoupled `gat`. Between two propagations, a node has a prediction and two attention terms per head.
 fn decoupled(model: &Model, features: usize, classes: usize) -> Vec<Layer> {
     let (predicted, between) = (model.output_heads() * classes, model.output_heads() * (classes + 2));
     let maps: usize = match model.layers {
@@ -75,7 +81,7 @@ fn decoupled(model: &Model, features: usize, classes: usize) -> Vec<Layer> {
     (0..model.layers).map(one).collect()
 }
 
-/// What the layer itself has.
+/// Returns the parameters of a layer without residual and norm.
 fn own(
     model: &Model,
     [first, last]: [bool; 2],
@@ -117,15 +123,15 @@ fn own(
             }
         }
         "appnp" => {
-            // The perceptron's result is as wide as the model's, and so is every layer's.
+            // The perceptron and all layers have the output width of the model.
             if first { perceptron() } else { 0 }
         }
         _ => return None,
     })
 }
 
-/// What stands beside a layer: a residual's map, a norm.
-fn beside(model: &Model, last: bool, i: u64, o: u64) -> u64 {
+/// Returns the parameters of a layer's residual and norm.
+fn residual_and_norm(model: &Model, last: bool, i: u64, o: u64) -> u64 {
     let residual = if model.residual && i != o { i * o } else { 0 };
     let norm = match model.norm {
         _ if last => 0,
@@ -149,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_are_those_of_the_models_that_are_built() {
+    fn parameter_counts_equal_those_of_built_models() {
         let registry = Registry::default();
         let base =
             |kind: &str| Model { kind: kind.into(), hidden: 16, layers: 3, output_heads: Some(2), ..Model::default() };
@@ -180,9 +186,8 @@ mod tests {
         }
     }
 
-    /// The counts that PyG's layers of the same shape have.
     #[test]
-    fn parameters_of_known_models() {
+    fn parameter_counts_equal_those_of_pyg() {
         let model = |kind: &str, hidden| Model { kind: kind.into(), hidden, ..Model::default() };
         assert_eq!(count(&model("gcn", 16)), 23_063);
         assert_eq!(count(&Model { heads: Some(8), ..model("gat", 64) }), 92_373);

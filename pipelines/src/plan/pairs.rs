@@ -1,9 +1,9 @@
-//! What it takes to learn from edges by passes over the whole graph: chunks of pairs, scored by rows of their nodes.
+//! The cost of tasks on edges in full-graph training: chunks of pairs, scored by the rows of their nodes.
 //!
-//! A chunk of E edges with k negatives each reads the rows of at most E (2 + k) nodes, of which a process has some itself. Of F nodes
-//! elsewhere, d draws name F (1 − e^(−d / F)) different ones: d is (1 + k) E F / N, of N nodes in all, for negatives of each edge's own.
-//! Each of those is asked for by its number (4 bytes), its row of w numbers comes (4 w) and a gradient goes back (4 + 4 w). HeadShards
-//! count as drawn anywhere: partitions that are cut well bring fewer.
+//! A chunk of E edges with k negatives each reads the rows of at most E (2 + k) nodes, some of them in the same process. Of N
+//! nodes, F are in other processes, and d draws have F (1 − e^(−d / F)) different nodes of these. For negatives that are drawn
+//! for each edge, d is (1 + k) E F / N. Each node needs a request (4 bytes), a reply with a row of w values (4 w) and a gradient
+//! (4 + 4 w). Sources count as uniformly drawn, so a partitioning with a small cut needs fewer bytes.
 
 use std::ops::Range;
 
@@ -13,31 +13,31 @@ use super::Sizes;
 use crate::config::{Config, NegativeSampler, Task, Train};
 use crate::engine::stages::score_pairs::WINDOW;
 
-/// Bytes of a message beside ids and rows, as far as each of a chunk's three ways needs one: a question, an answer, gradients.
+/// Bytes of the headers of a chunk's three messages: request, reply, gradients.
 const HEADERS: f64 = 64.0 + 64.0 + 72.0;
-/// Training edges where nobody says how many they are.
+/// Default fraction of training edges.
 const SHARE: f64 = 0.8;
 
-/// Pairs that are learned from.
+/// Pairs of nodes in training.
 pub(super) struct Pairs {
-    /// Numbers in a row.
+    /// Width of a row.
     width: u64,
-    /// Edges of a chunk, at most.
+    /// Maximum number of edges of a chunk.
     batch: u64,
-    /// Nodes that an edge's negatives add: of its own, or of the whole chunk.
-    each: u64,
-    together: u64,
-    /// Pairs that an edge is compared with.
+    /// Nodes that negatives add per edge.
+    per_edge: u64,
+    /// Nodes that negatives add per chunk.
+    per_chunk: u64,
+    /// Negative pairs of an edge.
     negatives: u64,
-    /// Of all edges, those that are trained on; at most.
+    /// Upper bound of the fraction of training edges.
     share: f64,
-    /// Of those, the share that an epoch takes.
-    taken: f64,
-    /// Maps of a perceptron over both rows.
+    /// The fraction of training edges that an epoch takes.
+    epoch_share: f64,
+    /// Linear maps of the decoder over both rows.
     maps: u64,
 }
 
-/// What the model has behind its layers.
 pub(super) fn decoder(train: &Train, graph: &Sizes) -> Decoder {
     match train.task {
         Task::EdgeClassification => Decoder::Pairs {
@@ -50,7 +50,7 @@ pub(super) fn decoder(train: &Train, graph: &Sizes) -> Decoder {
 }
 
 impl Pairs {
-    /// Of a pipeline that learns of edges.
+    /// Returns the pairs of a task on edges; `None` for other tasks.
     pub(super) fn of(config: &Config, graph: &Sizes) -> Option<Self> {
         let (train, model) = (config.train.as_ref()?, config.model.as_ref()?);
         if !train.learns_edges() {
@@ -58,7 +58,7 @@ impl Pairs {
         }
         let (link, edge) = (train.link(), train.edge());
         let negatives = if train.predicts_links() { link.num_negative_edges as u64 } else { 0 };
-        let (each, together) = match link.negative_sampler {
+        let (per_edge, per_chunk) = match link.negative_sampler {
             NegativeSampler::InBatch => (0, 0),
             NegativeSampler::Joint => (0, negatives),
             NegativeSampler::Uniform | NegativeSampler::Degree => (negatives, 0),
@@ -71,45 +71,44 @@ impl Pairs {
             None if drawn => SHARE,
             None => 1.0,
         };
-        // Reverses are not predicted.
+        // Reverse edges are not predicted.
         let of_types = if config.graph.dataset.is_none() && config.graph.reverse_edges { 0.5 } else { 1.0 };
         let share = of_splits * of_types;
         let trained = share * graph.parts.iter().map(|part| part.edges as f64).sum::<f64>();
-        let taken = train.edges_per_epoch().map_or(1.0, |edges| (edges as f64 / trained.max(1.0)).min(1.0));
+        let epoch_share = train.edges_per_epoch().map_or(1.0, |edges| (edges as f64 / trained.max(1.0)).min(1.0));
         Some(Self {
             width: model.hidden as u64,
             batch: train.batch as u64,
-            each,
-            together,
+            per_edge,
+            per_chunk,
             negatives,
             share,
-            taken,
+            epoch_share,
             maps: if train.predicts_links() { 0 } else { edge.num_decoder_layers as u64 },
         })
     }
 
-    /// Edges that a partition with so many trains on, in an epoch.
+    /// Returns the training edges of an epoch in a partition of `all` edges.
     fn edges(&self, all: u64) -> u64 {
-        (all as f64 * self.share * self.taken).round() as u64
+        (all as f64 * self.share * self.epoch_share).round() as u64
     }
 
-    /// Edges that are trained on.
+    /// Returns the training edges of an epoch.
     pub(super) fn all(&self, graph: &Sizes) -> u64 {
         graph.parts.iter().map(|part| self.edges(part.edges)).sum()
     }
 
-    /// Chunks of an epoch.
     pub(super) fn chunks(&self, graph: &Sizes) -> u32 {
         let chunks = graph.parts.iter().map(|part| self.edges(part.edges).div_ceil(self.batch)).max();
         chunks.unwrap_or(0).try_into().unwrap_or(u32::MAX)
     }
 
-    /// Nodes of a chunk of so many edges, at most.
+    /// Returns the maximum number of nodes in a chunk of `edges` edges.
     fn nodes(&self, edges: u64, graph: &Sizes) -> u64 {
-        ((2 + self.each) * edges + self.together).min(graph.nodes)
+        ((2 + self.per_edge) * edges + self.per_chunk).min(graph.nodes)
     }
 
-    /// Bytes between processes that host these partitions, in an epoch.
+    /// Returns the bytes between processes in an epoch. `hosted` has the partitions of each process.
     pub(super) fn bytes(&self, graph: &Sizes, hosted: &[Range<usize>]) -> u64 {
         let others = hosted.len() as f64 - 1.0;
         let row = (4 + 4 * self.width + 4 + 4 * self.width) as f64;
@@ -121,7 +120,7 @@ impl Pairs {
                 continue;
             }
             let of_chunk = |edges: u64| {
-                let draws = ((1 + self.each) * edges + self.together) as f64 * foreign / graph.nodes as f64;
+                let draws = ((1 + self.per_edge) * edges + self.per_chunk) as f64 * foreign / graph.nodes as f64;
                 let distinct = foreign * (1.0 - (-draws / foreign).exp());
                 distinct * row + others * HEADERS
             };
@@ -137,20 +136,20 @@ impl Pairs {
         bytes as u64
     }
 
-    /// Bytes of a process's chunks that are under way: rows as they come, and gradients as they go.
+    /// Returns the bytes of a process's chunks in flight: rows and gradients.
     pub(super) fn batches(&self, graph: &Sizes, parts: &Range<usize>) -> u64 {
         let nodes = self.nodes(self.largest(graph, parts), graph);
         u64::from(WINDOW) * parts.len() as u64 * nodes * (2 * 4 * self.width + 12)
     }
 
-    /// Bytes of one chunk's arithmetic: three times its nodes' rows, its scores, and what a perceptron makes of each pair.
+    /// Returns the bytes of a chunk's computation: three times its rows, scores, and the decoder's activations of each pair.
     pub(super) fn scores(&self, graph: &Sizes, parts: &Range<usize>) -> u64 {
         let edges = self.largest(graph, parts);
         let of_edges = edges * (1 + self.negatives) + edges * 2 * self.width * self.maps;
         3 * 4 * (self.nodes(edges, graph) * self.width + of_edges)
     }
 
-    /// Rows of own nodes that are scored by.
+    /// Returns the bytes of the results of `own` nodes.
     pub(super) fn results(&self, own: u64) -> u64 {
         4 * own * self.width
     }

@@ -1,4 +1,4 @@
-//! How large the graph is: from the prepared dataset's manifest, or, before there is one, from footers or the generator.
+//! The size of the graph: from the manifest of the prepared dataset, or else from Parquet footers or the generator.
 
 use crate::config::{Config, FeatureDtype};
 use crate::error::Error;
@@ -6,14 +6,14 @@ use gnnflow_data::Manifest;
 use gnnflow_data::prepare::{PrepareSettings, estimate};
 use serde::Serialize;
 
-/// What is known about the graph's size.
+/// The size of the graph.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Sizes {
-    /// Whether the prepared dataset is there, so that everything is exact.
+    /// Whether the dataset is prepared. All numbers are exact then.
     pub prepared: bool,
     /// Number of nodes.
     pub nodes: u64,
-    /// Number of directed edges; the most there can be, when not prepared.
+    /// Number of directed edges; an upper bound before preparation.
     pub edges: u64,
     /// Width of the features.
     pub features: usize,
@@ -21,20 +21,20 @@ pub struct Sizes {
     pub feature_bytes: usize,
     /// Number of classes, when known.
     pub classes: Option<u64>,
-    /// Number of edge types (0: edges have none), when known.
+    /// Number of edge types (0: edges without types), when known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub relations: Option<usize>,
     /// Number of classes of edges, when known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub edge_classes: Option<u64>,
-    /// Width of the edges' features (0: edges have none), when known.
+    /// Width of the edges' features (0: edges without features), when known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub edge_features: Option<usize>,
-    /// Number of train nodes; unknown before labels and splits were read.
+    /// Number of training nodes; `None` before labels and splits are read.
     pub train: Option<u64>,
-    /// Bytes of memory that preparing takes, at most; 0 when prepared.
+    /// Upper bound of the memory of preparation in bytes; 0 if prepared.
     pub prepare_bytes: u64,
-    /// Bytes of the dataset, and, when not prepared, of what preparing keeps beside it for a while; at most.
+    /// Upper bound of the bytes of the dataset; before preparation, including its temporary files.
     pub disk_bytes: u64,
     /// Each partition.
     pub parts: Vec<PartSize>,
@@ -47,9 +47,9 @@ pub struct PartSize {
     pub nodes: u64,
     /// In-edges of the core nodes.
     pub edges: u64,
-    /// Core nodes to train on; all of them when unknown.
+    /// Training nodes among the core nodes; all core nodes if unknown.
     pub train: u64,
-    /// Nodes of other partitions that its edges come from; at most.
+    /// Halo nodes; an upper bound before preparation.
     pub halo: u64,
     /// Bytes of the structure.
     pub topology_bytes: u64,
@@ -58,10 +58,10 @@ pub struct PartSize {
 }
 
 impl Sizes {
-    /// The sizes of the graph that `config` names: exact if its dataset is there and readable, else from what is there.
+    /// Returns the size of the graph of `config`: exact if its dataset is prepared, else estimated from its input.
     ///
     /// # Errors
-    /// Input that is missing or unreadable; a `graph.dataset` that is none.
+    /// If the input is missing or unreadable, or `graph.dataset` is not a dataset.
     pub fn of(config: &Config) -> Result<Self, Error> {
         match Manifest::read(config.dataset_folder()) {
             Ok(manifest) if config.graph.dataset.is_some() || manifest.parts() == config.parts() => {
@@ -76,13 +76,13 @@ impl Sizes {
                 let (nodes, rows) = generator.size();
                 let train = (nodes as f64 * generate.split.first().copied().unwrap_or(0.0)).ceil() as u64;
                 let edges = if config.graph.undirected || config.graph.reverse_edges { 2 * rows } else { rows };
-                Ok(Self::ahead(config, nodes, edges, generator.features(), Some(generator.classes()), Some(train)))
+                Ok(Self::bound(config, nodes, edges, generator.features(), Some(generator.classes()), Some(train)))
             }
             None => Self::from_footers(config),
         }
     }
 
-    /// From a prepared dataset's manifest.
+    /// Returns the size in the manifest of a prepared dataset.
     pub fn prepared(manifest: &Manifest) -> Self {
         let part = |part: &gnnflow_data::dataset::PartitionInfo| PartSize {
             nodes: part.nodes,
@@ -100,7 +100,7 @@ impl Sizes {
             nodes: manifest.nodes,
             edges: manifest.edges,
             features: manifest.features.dim,
-            // Packed rows are f32 in a batch.
+            // Rows of mixed types are f32 in a batch.
             feature_bytes: manifest.features.layout().dtype().unwrap_or_default().size(),
             classes: manifest.labels.as_ref().map(|labels| u64::from(labels.classes)),
             relations: Some(manifest.edge_columns.edge_type.as_ref().map_or(0, |types| types.count as usize)),
@@ -114,20 +114,20 @@ impl Sizes {
     }
 
     fn from_footers(config: &Config) -> Result<Self, Error> {
-        let source = config.graph_source()?.ok_or_else(|| Error::Bug("a pipeline without graph".into()))?;
+        let source = config.graph.source()?.ok_or_else(|| Error::Bug("a pipeline has no graph".into()))?;
         let parts = u32::try_from(config.parts()).unwrap_or(u32::MAX);
         let (out, memory, seed) =
             (config.dataset_folder().to_owned(), config.partition.memory.0, config.partition.seed);
         let found = estimate(&source, &PrepareSettings { memory, seed, ..PrepareSettings::new(out, parts) })?;
-        let train = source.split_fractions.map(|shares| (found.nodes as f64 * shares[0]).ceil() as u64);
+        let train = source.split_fractions.map(|fractions| (found.nodes as f64 * fractions[0]).ceil() as u64);
         let mut sizes =
-            Self::ahead(config, found.nodes, found.edges, found.feature_dim, source.num_classes.map(u64::from), train);
+            Self::bound(config, found.nodes, found.edges, found.feature_dim, source.num_classes.map(u64::from), train);
         (sizes.prepare_bytes, sizes.disk_bytes) = (found.memory, found.disk + found.scratch);
         Ok(sizes)
     }
 
-    /// Before there is a dataset: partitions of equal size, as `random` and `range` make them.
-    fn ahead(
+    /// Returns an upper bound of the size before preparation, with partitions of equal size, as by `random` and `range`.
+    fn bound(
         config: &Config,
         nodes: u64,
         edges: u64,
@@ -135,7 +135,7 @@ impl Sizes {
         classes: Option<u64>,
         train: Option<u64>,
     ) -> Self {
-        // Where columns have types of their own: at most.
+        // An upper bound if columns have different types.
         let feature_bytes = if config.graph.feature_dtype.0.contains(&FeatureDtype::F32) { 4 } else { 2 };
         let parts = config.parts() as u64;
         let share = |whole: u64, part: u64| (whole * (part + 1) / parts) - (whole * part / parts);

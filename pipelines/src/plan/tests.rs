@@ -11,7 +11,7 @@ const PLANTED: &str = "[graph]\ngenerate = { nodes = 2000000, edges = 30000000, 
     [partition]\nparts = 4\n[model]\nlayers = 3\nhidden = 256\n[train]\nfanouts = [15, 10, 5]\nthreads = 1";
 
 #[test]
-fn sizes_come_from_the_generator_before_anything_is_written() {
+fn sizes_before_preparation_are_those_of_the_generator() {
     let plan = plan(PLANTED, 2).unwrap();
     assert_eq!((plan.graph.nodes, plan.graph.edges, plan.graph.features), (2_000_000, 60_000_000, 100));
     assert_eq!(plan.stages, ["generate (planted)", "prepare", "train (mini-batch)"]);
@@ -27,7 +27,7 @@ fn sizes_come_from_the_generator_before_anything_is_written() {
 }
 
 #[test]
-fn one_process_sends_nothing_and_replicas_only_fetch() {
+fn one_process_sends_nothing_and_replicated_topology_needs_fetches_only() {
     let alone = plan(PLANTED, 1).unwrap().training.unwrap();
     assert_eq!((alone.rounds_per_step, alone.messages_per_step, alone.bytes_per_step), (0, 0, 0));
     let text = PLANTED.replace("parts = 4", "parts = 4\ntopology = \"replicated\"");
@@ -38,7 +38,7 @@ fn one_process_sends_nothing_and_replicas_only_fetch() {
 }
 
 #[test]
-fn a_budget_decides_the_window_and_refuses_what_does_not_fit() {
+fn memory_limits_the_window_and_plans_that_do_not_fit_are_refused() {
     let with = |keys: &str| plan(&format!("{PLANTED}\n{keys}"), 2);
     let needs = |window: usize| {
         let processes = with(&format!("window = {window}")).unwrap().processes;
@@ -55,7 +55,7 @@ fn a_budget_decides_the_window_and_refuses_what_does_not_fit() {
     assert!(error.to_string().ends_with("; train.schedule.cache = \"1MiB\" fits with a window of 1"), "{error}");
     let error = with("memory = '1MiB'").unwrap_err();
     assert!(error.to_string().contains("smaller batches"), "{error}");
-    // A size that no power divides is said in whole units.
+    // The size in the message is rounded down to a whole unit.
     let error = with(&format!("memory = '{}B'\nschedule.cache = '1GiB'", needs(1) + 36_616_884)).unwrap_err();
     assert!(error.to_string().ends_with("; train.schedule.cache = \"34MiB\" fits with a window of 1"), "{error}");
     for (schedule, key) in
@@ -63,7 +63,7 @@ fn a_budget_decides_the_window_and_refuses_what_does_not_fit() {
     {
         let text = PLANTED.replace("fanouts = [15, 10, 5]", &format!("schedule = '{schedule}'\nmemory = '100MiB'"));
         let error = plan(&text, 2).unwrap_err().to_string();
-        assert!(error.contains(key) && !error.contains("batches") && !error.contains("steps under way"), "{error}");
+        assert!(error.contains(key) && !error.contains("batches") && !error.contains("steps in flight"), "{error}");
     }
     let cached = with("schedule.cache = '1GiB'").unwrap();
     assert_eq!(cached.processes[1].memory.cache, 1 << 30);
@@ -71,13 +71,13 @@ fn a_budget_decides_the_window_and_refuses_what_does_not_fit() {
 }
 
 #[test]
-fn learnt_rows_are_counted() {
+fn plan_counts_learned_rows() {
     let with = |embedding: &str| {
         let text = PLANTED.replace("features = 100", "features = 0");
         plan(&text.replace("hidden = 256", &format!("hidden = 256\nembedding = {{ {embedding} }}")), 2).unwrap()
     };
     let adam = with("dim = 64");
-    // Rows, two of Adam's, those of the best epoch; and a count.
+    // Rows, two vectors of Adam, rows of the best epoch; and a count.
     assert_eq!(adam.processes[1].memory.embeddings, 1_000_000 * (4 * 64 * 4 + 4));
     assert_eq!(adam.embedding.as_ref().unwrap().bytes, 2_000_000 * (4 * 64 * 4 + 4));
     assert_eq!(adam.parameters, Some(2 * 64 * 256 + 256 + 2 * 256 * 256 + 256 + 2 * 256 * 10 + 10));
@@ -87,18 +87,18 @@ fn learnt_rows_are_counted() {
     );
     let text = adam.to_string();
     for line in
-        ["embeddings  64 numbers for each node, learnt by adam, sync; 1.9 GiB", "model       64 → 256", "learnt rows"]
+        ["embeddings  64 numbers for each node, learned by adam, sync; 1.9 GiB", "model       64 → 256", "learned rows"]
     {
         assert!(text.contains(line), "{line}\n{text}");
     }
-    // What is pulled is pushed too.
+    // Each fetched row has a gradient.
     let plain = plan(PLANTED, 2).unwrap().training.unwrap().bytes_per_step;
     assert!(with("dim = 100").training.unwrap().bytes_per_step > plain * 3 / 2);
     assert_eq!((with("dim = 8, mode = 'async', staleness = 5").window, adam.window), (6, 2));
 }
 
 #[test]
-fn mixtures_of_bases_are_counted() {
+fn plan_counts_rows_of_bases() {
     let with = |model: &str| {
         let text =
             PLANTED.replace("layers = 3\nhidden = 256", &format!("kind = 'rgcn'\nlayers = 2\nhidden = 64{model}"));
@@ -125,7 +125,7 @@ fn missing_input_is_an_input_error() {
 }
 
 #[test]
-fn text_and_json_say_the_same() {
+fn text_and_json_have_equal_numbers() {
     let plan = plan(PLANTED, 2).unwrap();
     let text = plan.to_string();
     for line in
@@ -139,7 +139,7 @@ fn text_and_json_say_the_same() {
 }
 
 #[test]
-fn footers_tell_sizes_of_a_real_graph() {
+fn sizes_of_parquet_files_are_read_from_footers() {
     let data =
         std::env::var("GNNFLOW_TEST_DATA").unwrap_or(concat!(env!("CARGO_MANIFEST_DIR"), "/../../shared/data").into());
     if !Path::new(&data).join("cora").exists() {
@@ -155,7 +155,7 @@ fn footers_tell_sizes_of_a_real_graph() {
 }
 
 #[test]
-fn rows_of_classes_that_nobody_has_counted_yet_are_not_too_narrow() {
+fn tensor_parallel_with_unknown_classes_is_not_refused() {
     let text = "[graph]\ngenerate = { nodes = 2000, edges = 3000, classes = 3 }\nundirected = true\n[partition]\nparts = 4\n\
         [model]\nkind = 'gcn'\n[train]\nschedule = 'tensor-parallel'";
     let config = Config::parse(text, Path::new("/nowhere/p.toml"), &[], &Registered::default()).unwrap();

@@ -1,7 +1,7 @@
-//! The plan as text, for people.
+//! The text of the plan.
 
 use super::auto_schedule::seconds;
-use super::{LearntRows, Plan};
+use super::{LearnedRows, Plan};
 use crate::config::{AutoParts, AutoSchedule};
 use gnnflow_data::format::{bytes, count};
 use std::fmt;
@@ -25,7 +25,7 @@ impl fmt::Display for Plan {
             let workers = count(workers);
             writeln!(
                 f,
-                "            chosen for {graph} of graph, {workers} workers of {memory} of which training keeps {reserve}"
+                "            chosen for a graph of {graph} and {workers} workers of {memory}; training needs {reserve} of each"
             )?;
         }
         if let Some(auto) = &self.auto_schedule {
@@ -46,7 +46,7 @@ impl fmt::Display for Plan {
             let input = self.embedding.as_ref().map_or(graph.features, |rows| rows.dim);
             writeln!(f, "model       {input} → {output}, {parameters}")?;
         }
-        if let Some(LearntRows { dim, optimizer, mode, staleness, bytes: size }) = &self.embedding {
+        if let Some(LearnedRows { dim, optimizer, mode, staleness, bytes: size }) = &self.embedding {
             let size = bytes(*size);
             let how = match staleness {
                 0 => mode.clone(),
@@ -54,7 +54,7 @@ impl fmt::Display for Plan {
             };
             writeln!(
                 f,
-                "embeddings  {dim} numbers for each node, learnt by {optimizer}, {how}; {size} of scratch files"
+                "embeddings  {dim} numbers for each node, learned by {optimizer}, {how}; {size} of scratch files"
             )?;
         }
         if let Some(training) = &self.training {
@@ -95,32 +95,29 @@ impl fmt::Display for Plan {
             )?;
             if self.training.is_some() {
                 let [topology, features, scratch] = [memory.topology, memory.features, memory.scratch].map(bytes);
-                let learnt = match memory.embeddings {
+                let learned = match memory.embeddings {
                     0 => String::new(),
-                    size => format!(", {} learnt rows", bytes(size)),
+                    size => format!(", {} learned rows", bytes(size)),
                 };
                 writeln!(
                     f,
-                    "  mapped    {topology} structure, {features} features{learnt}, {scratch} layers of inference"
+                    "  mapped    {topology} structure, {features} features{learned}, {scratch} layers of inference"
                 )?;
                 let [batches, activations, inference] =
                     [memory.batches, memory.activations, memory.inference].map(bytes);
                 let [parameters, program] = [memory.parameters, memory.program].map(bytes);
                 let (window, cache) = (self.window, memory.cache);
                 let cache = if cache > 0 { format!(", {} cached features", bytes(cache)) } else { String::new() };
-                let sampler = if memory.sampler > 0 {
-                    format!(", {} the sampler's", bytes(memory.sampler))
-                } else {
-                    String::new()
-                };
+                let sampler =
+                    if memory.sampler > 0 { format!(", {} sampler", bytes(memory.sampler)) } else { String::new() };
                 writeln!(
                     f,
-                    "  train     {batches} batches ({window} steps under way), {activations} activations, {parameters} parameters{cache}{sampler}"
+                    "  train     {batches} batches ({window} steps in flight), {activations} activations, {parameters} parameters{cache}{sampler}"
                 )?;
                 if self.tables_mapped {
                     writeln!(
                         f,
-                        "  tables    rows of the whole graph do not fit into train.memory, and lie in scratch files"
+                        "  tables    rows of the whole graph in scratch files, because they do not fit into train.memory"
                     )?;
                 }
                 if memory.tables > 0 {
@@ -128,9 +125,9 @@ impl fmt::Display for Plan {
                 }
                 if memory.tensor_rows > 0 {
                     let rows = bytes(memory.tensor_rows);
-                    writeln!(f, "  tensor    {rows} rows of tasks with tensor workers, or on the way")?;
+                    writeln!(f, "  tensor    {rows} rows of tasks with tensor workers or in flight")?;
                 }
-                writeln!(f, "  infer     {inference} chunks; the program itself {program}")?;
+                writeln!(f, "  infer     {inference} chunks; program {program}")?;
                 writeln!(f, "  together  about {}, {} of it mapped", bytes(memory.total()), bytes(memory.mapped()))?;
             }
         }
@@ -148,17 +145,17 @@ impl fmt::Display for AutoSchedule {
         let (share, copies, balance) = (100.0 * self.train_share, self.replication_factor, self.edge_balance);
         writeln!(
             f,
-            "            {share:.0} % train nodes, replication factor {copies:.2}{cut}, edges {balance:.2} of the mean at most"
+            "            {share:.0} % train nodes, replication factor {copies:.2}{cut}, edges of a partition at most {balance:.2} times the mean"
         )?;
         writeln!(
             f,
             "            {:<17}{:>11}{:>15}{:>8}{:>12}{:>12}{:>9}",
-            "every partition", "memory", "moved an epoch", "rounds", "arithmetic", "waiting", "counts"
+            "schedule", "memory", "sent per epoch", "rounds", "computing", "waiting", "factor"
         )?;
         for candidate in &self.candidates {
             let name = &candidate.schedule;
             if let Some(why) = &candidate.refused {
-                writeln!(f, "            {name:<17}no: {why}")?;
+                writeln!(f, "            {name:<17}not possible: {why}")?;
                 continue;
             }
             let [memory, moved] = [candidate.memory, candidate.bytes].map(bytes);
@@ -178,7 +175,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_for_people() {
+    fn counts_and_bytes_are_formatted_with_units() {
         assert_eq!([0, 999, 1000, 1_234_567].map(count), ["0", "999", "1,000", "1,234,567"]);
         assert_eq!([0, 1023, 1536, 300 << 20, 5 << 40].map(bytes), ["0 B", "1023 B", "1.5 KiB", "300 MiB", "5.0 TiB"]);
     }

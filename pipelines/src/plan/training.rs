@@ -1,4 +1,4 @@
-//! The work of an epoch: steps, batches, and what moves between processes.
+//! The work of an epoch: steps, batches, and messages between processes.
 
 use std::ops::Range;
 
@@ -6,56 +6,61 @@ use gnnflow_dataflow::graph::placement::Placement;
 use serde::Serialize;
 
 use super::batch::Batch;
+use super::full_graph::FullGraphPlan;
 use super::memory::state;
-use super::whole_graph::Whole;
 use super::{Sizes, embedding};
 use crate::config::{Config, Model, Topology};
 
-/// Messages are at most this large.
+/// Maximum size of a message.
 const MESSAGE_BYTES: u64 = 256 << 10;
 
 /// The work of an epoch.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Training {
-    /// Epochs, unless stopped early.
+    /// Maximum number of epochs.
     pub epochs: usize,
-    /// Steps in an epoch: the most seeds of any partition over `train.batch`; its clusters over those of a batch.
+    /// Steps in an epoch: the largest number of seeds of a partition over `train.batch`, or its clusters over those of a batch.
     pub steps_per_epoch: u64,
-    /// Whether the number of train nodes is known; if not, all nodes are assumed, and steps are at most these.
+    /// Whether the number of training nodes is known. Otherwise all nodes count, and steps are an upper bound.
     pub exact: bool,
-    /// Seeds in a step, all partitions together; at most.
+    /// Upper bound of the seeds in a step, over all partitions.
     pub seeds: u64,
-    /// Nodes of the largest batch (none where steps are over the whole graph): first its seeds, then the list after each hop.
+    /// Nodes of the largest batch: its seeds, then the list after each hop. Empty in full-graph training.
     pub batch_nodes: Vec<u64>,
     /// Edges of the largest batch in each hop.
     pub batch_edges: Vec<u64>,
-    /// Whether a batch is a subgraph, of so many seeds and so many nodes, and all layers read its edges.
+    /// Whether a batch is a subgraph: `batch_nodes` are its seeds and all nodes, and all layers read its edges.
     pub subgraph: bool,
-    /// Bytes of whole rows that a hop is chosen from (`ladies`).
+    /// Bytes of the adjacency lists from which a hop is drawn (`ladies`).
     pub rows_bytes: u64,
-    /// Rounds of messages in a step: 2 (L − 1) to sample and 2 to fetch with several processes, none with one or where batches stay
-    /// in their partition; 2 for each step of a walk but the first, and 2 for the edges of a subgraph that may leave it. A replicated
-    /// topology leaves the 2; partitions that train by themselves ask nothing.
+    /// Rounds of messages in a step, for L layers. Several processes need 2 (L − 1) to sample and 2 to fetch. Walks need 2 for
+    /// each step after the first, and 2 for the edges of the subgraph. A replicated topology needs the 2 to fetch only. One
+    /// process, and batches within a partition, need none.
     pub rounds_per_step: u64,
-    /// Bytes between processes in a step: requests, replies, features, gradients; at most.
+    /// Upper bound of the bytes between processes in a step: requests, replies, features, gradients.
     pub bytes_per_step: u64,
-    /// Messages between processes in a step; about.
+    /// Approximate number of messages between processes in a step.
     pub messages_per_step: u64,
 }
 
 impl Training {
-    /// Of epochs that are one step over the whole graph.
-    pub(super) fn of_whole(config: &Config, graph: &Sizes, whole: &Whole, placement: Placement) -> Option<Self> {
+    /// Returns the work of an epoch of full-graph training, which is one step.
+    pub(super) fn full_graph(
+        config: &Config,
+        graph: &Sizes,
+        plan: &FullGraphPlan,
+        placement: Placement,
+    ) -> Option<Self> {
         let (train, w) = (config.train.as_ref()?, placement.workers() as u64);
         let hosted: Vec<Range<usize>> = (0..placement.workers()).map(|worker| placement.parts_of(worker)).collect();
-        let rows = whole.bytes(graph, &hosted);
-        let gradients = 4 * whole.parameters * (graph.parts.len() as u64 * (w - 1) / w + w - 1);
-        let (rounds, bytes) = (whole.rounds(placement.workers()), rows + gradients);
+        let rows = plan.bytes(graph, &hosted);
+        let gradients = 4 * plan.parameters * (graph.parts.len() as u64 * (w - 1) / w + w - 1);
+        let (rounds, bytes) = (plan.rounds(placement.workers()), rows + gradients);
         Some(Self {
             epochs: train.epochs,
             steps_per_epoch: 1,
             exact: graph.train.is_some(),
-            seeds: whole.pairs.as_ref().map_or(graph.train.unwrap_or(graph.nodes), |pairs| pairs.all(graph)),
+            seeds: plan.pairs.as_ref().map_or(graph.train.unwrap_or(graph.nodes), |pairs| pairs.all(graph)),
             batch_nodes: Vec::new(),
             batch_edges: Vec::new(),
             subgraph: false,
@@ -70,33 +75,33 @@ impl Training {
         let (train, model) = (config.train.as_ref()?, config.model.as_ref()?);
         let batch = Batch::of(train, model, graph);
         let partitioned = config.partition.topology == Topology::Partitioned;
-        let alone = train.schedule.is_partition_parallel();
+        let local = train.schedule.is_partition_parallel();
         let edge_bytes = edge_bytes(model, graph);
-        // Edges of other partitions' nodes are asked for apart, where their rows are not here.
+        // Features of other partitions' edges are fetched separately.
         let far_edges = batch.edges.iter().skip(usize::from(!batch.subgraph)).sum::<u64>();
-        let asks_edges = edge_bytes > 0 && partitioned && batch.leaves && far_edges > 0;
+        let fetches_edges = edge_bytes > 0 && partitioned && batch.leaves && far_edges > 0;
         let place = usize::from(!partitioned);
         let rounds_per_step = match processes {
             1 => 0,
-            _ if !batch.leaves || alone => 0,
-            _ => batch.rounds[place] + 2 + if asks_edges { 2 } else { 0 },
+            _ if !batch.leaves || local => 0,
+            _ => batch.rounds[place] + 2 + if fetches_edges { 2 } else { 0 },
         };
         let w = processes as u64;
-        // With w processes, (w - 1) / w of what a batch touches lives elsewhere.
+        // With w processes, (w - 1) / w of a batch's nodes are in other processes.
         let remote = |bytes: u64| bytes * (w - 1) / w * graph.parts.len() as u64;
         let all_nodes = batch.nodes.last().copied().unwrap_or(0);
         let (input, input_bytes) = embedding::input(config, graph);
         let fetch = all_nodes * (8 + (input * input_bytes) as u64) + embedding::push(config, all_nodes);
         let fetch = if batch.leaves { fetch } else { 0 };
-        let fetch = fetch + if asks_edges { far_edges * (4 + edge_bytes) } else { 0 };
-        // Every partition's piece goes to whoever sums it, the sums to everybody.
+        let fetch = fetch + if fetches_edges { far_edges * (4 + edge_bytes) } else { 0 };
+        // Each worker sums a slice of the gradient of all partitions, and sends the sums to all workers.
         let gradients = remote(parameters * 4) + parameters * 4 * (w - 1);
         let steps = batch.steps;
-        let bytes_per_step = if alone {
-            // Parameters and the optimizer's state, once in all the steps from one average to the next.
+        let bytes_per_step = if local {
+            // Parameters and optimizer state are sent once per average.
             gradients * (1 + state(train)) / (steps * train.average_every() as u64).max(1)
         } else {
-            remote(batch.moved[place] + fetch) + gradients
+            remote(batch.bytes[place] + fetch) + gradients
         };
         let pairs = w * (w - 1);
         Some(Self {
@@ -115,7 +120,7 @@ impl Training {
     }
 }
 
-/// Bytes of an edge's features as computed on; 0 where the model reads none, or nothing is known of them.
+/// Returns the bytes of an edge's features in f32; 0 if the model reads none, or their width is unknown.
 pub(super) fn edge_bytes(model: &Model, graph: &Sizes) -> u64 {
     if model.reads_edge_features() { graph.edge_features.unwrap_or(0) as u64 * 4 } else { 0 }
 }

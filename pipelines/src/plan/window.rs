@@ -1,19 +1,19 @@
-//! How many steps may be under way in the memory that there is.
+//! The number of steps in flight that fit into `train.memory`.
 
 use super::embedding;
 use crate::config::{Bytes, Config, Schedule, Train};
 use crate::error::Error;
 use gnnflow_data::format::bytes;
 
-/// Most steps that are under way when nobody has said how many: more than hide a round trip and a slow step.
+/// Default maximum of steps in flight. It suffices to hide a round trip and a slow step.
 const MOST_WINDOW: usize = 8;
 
-/// How many steps may be under way, by what each number of them needs.
+/// Returns the number of steps in flight. `needs` returns the bytes that a process needs for a number of steps.
 pub(super) fn window(config: &Config, needs: impl Fn(usize) -> u64) -> Result<usize, Error> {
     let Some(train) = &config.train else { return Ok(2) };
-    // Rows may be so far behind only if so many steps are under way.
-    let usual = embedding::of(config).map_or(2, |embedding| (embedding.staleness() + 1).max(2));
-    let Some(memory) = train.memory else { return Ok(train.window.unwrap_or(usual)) };
+    // A staleness of s steps needs s + 1 steps in flight.
+    let default = embedding::of(config).map_or(2, |embedding| (embedding.staleness() + 1).max(2));
+    let Some(memory) = train.memory else { return Ok(train.window.unwrap_or(default)) };
     let fits = |window: &usize| needs(*window) <= memory.0;
     let most = (1..=train.window.unwrap_or(MOST_WINDOW)).rev().find(fits);
     match (most, train.window) {
@@ -29,14 +29,14 @@ pub(super) fn window(config: &Config, needs: impl Fn(usize) -> u64) -> Result<us
                     format!("train.schedule.cache = \"{}\" fits with a window of 1", spare(needs(1) - cache))
                 }
                 None if train.is_whole_graph() => whole_graph(train).into(),
-                None => "smaller batches or fanouts, or more processes, take less".into(),
+                None => "use smaller batches or fanouts, or more processes".into(),
             };
-            let under_way = match train.is_whole_graph() {
-                true => ", though rows of the whole graph may lie in files".to_owned(),
-                false => format!(" with {window} steps under way"),
+            let with = match train.is_whole_graph() {
+                true => ", even with rows of the whole graph in scratch files".to_owned(),
+                false => format!(" with {window} steps in flight"),
             };
             let message = format!(
-                "train.memory is {memory}, but a process would need about {}{under_way}{}; {hint}",
+                "train.memory is {memory}, but a process needs about {}{with}{}; {hint}",
                 bytes(needed),
                 if cache > 0 { format!(" and a cache of {}", bytes(cache)) } else { String::new() },
             );
@@ -45,16 +45,15 @@ pub(super) fn window(config: &Config, needs: impl Fn(usize) -> u64) -> Result<us
     }
 }
 
-/// What takes less where every step is over the whole graph: its rows are in files already.
+/// Returns advice on how to save memory in full-graph training. Its rows are in files already.
 fn whole_graph(train: &Train) -> &'static str {
     match train.schedule {
         Schedule::TensorParallel(_) => {
-            "more train.schedule.intervals, a smaller train.schedule.chunk_memory or infer.batch, a narrower model (model.hidden), or more \
-             partitions and processes take less"
+            "use more train.schedule.intervals, a smaller train.schedule.chunk_memory, infer.batch or model.hidden, or more \
+             partitions and processes"
         }
         _ => {
-            "more train.schedule.intervals, a smaller infer.batch, a narrower model (model.hidden), or more partitions and processes \
-             take less"
+            "use more train.schedule.intervals, a smaller infer.batch or model.hidden, or more partitions and processes"
         }
     }
 }

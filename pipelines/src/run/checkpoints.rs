@@ -8,12 +8,12 @@ use gnnflow_nn::optimizer::State;
 use super::Run;
 use crate::checkpoint::{Checkpoint, Progress};
 use crate::collectives::{Collectives, Driver, Json, Payload};
-use crate::embedding::{Generation, forget};
+use crate::embedding::{Generation, remove_shards};
 use crate::engine::BlocksHash;
 use crate::error::Error;
 use crate::outputs::run_folder::{checkpoints, last_checkpoint};
 
-/// What the first worker reads of a checkpoint besides vectors: progress, the optimizer's steps and the names of its vectors.
+/// The content of a checkpoint without its vectors: progress, the optimizer's steps and the names of its vectors.
 type Header = (Progress, (u64, Json<Vec<String>>));
 
 impl Payload for Progress {
@@ -49,7 +49,7 @@ impl Run<'_> {
         let Some((progress, (steps, Json(names)))): Option<Header> = header else {
             return Ok(()); // no checkpoint yet
         };
-        // All vectors behind one another: parameters, the optimizer's, the best parameters.
+        // All vectors, concatenated: parameters, those of the optimizer, the best parameters.
         let len = params * (1 + usize::from(progress.best.is_some())) + trained * names.len();
         let flat = checkpoint.map(|checkpoint| {
             let mut flat = checkpoint.params;
@@ -57,7 +57,7 @@ impl Run<'_> {
             flat.extend(checkpoint.best.iter().flatten());
             Arc::new(flat)
         });
-        // Of one use: its dataflow ends with it.
+        // Separate collectives: their dataflow is used once and dropped.
         let context = &self.context;
         let mut vectors = Collectives::new(context.placement, context.worker, Rc::clone(&context.other_meter));
         let mut rest = vectors.all_reduce_rows(driver, len, |part| flat.clone().filter(|_| part == 0))?;
@@ -76,7 +76,7 @@ impl Run<'_> {
             let busy = driver.runtime.busy("reading the learned rows of the checkpoint");
             rows.load(&folder, parts, generation, &model)?;
             drop(busy);
-            // Nobody asks for rows that are not there yet.
+            // No worker requests rows before all have loaded theirs.
             self.collectives.barrier(driver)?;
             self.best_rows_saved = generation.best;
         }
@@ -90,14 +90,14 @@ impl Run<'_> {
         format!("{} {}", self.job.config.model_fingerprint(), self.job.dataset.manifest().fingerprint)
     }
 
-    /// The epochs whose learned rows belong to a checkpoint.
+    /// Returns the epochs of the learned rows of a checkpoint.
     fn generation(&self) -> Generation {
         Generation { epochs: self.progress.epochs, best: self.progress.best.map(|(epoch, _)| epoch) }
     }
 
-    /// Writes a checkpoint; the frontier has passed the epoch everywhere, and the parameters are the same at all workers.
+    /// Writes a checkpoint. The frontier must have passed the epoch at all workers, so that their parameters are equal.
     ///
-    /// Learnt rows first, by whoever has them: the checkpoint before stands until all of them are there.
+    /// All workers write their learned rows first. The previous checkpoint stays valid until all shards are written.
     pub(super) fn checkpoint(&mut self, driver: &mut Driver<'_>) -> Result<(), Error> {
         let Some(rows) = self.context.embeddings.clone() else { return self.checkpoint_shared() };
         let generation = self.generation();
@@ -110,10 +110,10 @@ impl Run<'_> {
         self.checkpoint_shared()?;
         self.collectives.barrier(driver)?;
         self.best_rows_saved = generation.best;
-        forget(&folder, Some(generation), Some(parts))
+        remove_shards(&folder, Some(generation), Some(parts))
     }
 
-    /// Writes what is the same at all workers, at the first one.
+    /// Writes the part of the checkpoint that is equal at all workers; the first worker does this.
     fn checkpoint_shared(&self) -> Result<(), Error> {
         if self.folder.is_none() {
             return Ok(());
@@ -136,7 +136,7 @@ mod tests {
 
     #[test]
     fn header_of_many_epochs_is_broadcast_with_equal_bits() {
-        // More words than one round carries.
+        // More words than fit into one round.
         let seconds: Vec<f64> = (0..20_000).map(|epoch| 0.1 + f64::from(epoch) / 3.0).collect();
         for best in [None, Some((3, (0.1 + 0.2, f64::NEG_INFINITY)))] {
             let progress = Progress { epochs: 20_000, best, seconds: seconds.clone(), blocks: [7; 32] };
@@ -146,11 +146,11 @@ mod tests {
                 let found = at(workers, move |all, driver| {
                     let (progress, (steps, names)) = header.clone();
                     let own = (driver.worker.index() == 0).then_some(Some((progress, (steps, Json(names)))));
-                    let told: Option<Header> = all.broadcast(driver, own).unwrap();
-                    told.unwrap()
+                    let received: Option<Header> = all.broadcast(driver, own).unwrap();
+                    received.unwrap()
                 });
-                for (told, (steps, Json(names))) in found {
-                    assert!(told == progress && steps == 5 && names == ["velocity"], "{workers} workers");
+                for (received, (steps, Json(names))) in found {
+                    assert!(received == progress && steps == 5 && names == ["velocity"], "{workers} workers");
                 }
             }
         }

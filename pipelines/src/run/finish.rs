@@ -1,4 +1,4 @@
-//! The end of a run: exact inference by the best model, and all results.
+//! The end of a run: exact inference with the best model, and all outputs.
 
 use std::time::Instant;
 
@@ -16,7 +16,7 @@ use crate::outputs;
 use crate::outputs::summary::{CacheUse, EmbeddingUse, SCHEMA, Seconds, Summary, Value, WorkerUse};
 use crate::runtime::records::TensorUse;
 
-/// The counts of a worker's run.
+/// The counts of a worker.
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
 struct WorkerReport {
@@ -26,7 +26,7 @@ struct WorkerReport {
     spent: StageTimes,
     cache_hits: u64,
     cache_misses: u64,
-    /// Bytes and messages of training steps alone.
+    /// Bytes of training steps.
     step_bytes: u64,
     step_messages: u64,
     stale: Staleness,
@@ -40,7 +40,6 @@ struct WorkerReport {
 impl collectives::Value for WorkerReport {}
 
 impl Run<'_> {
-    /// The counts of this worker.
     fn report(&self) -> WorkerReport {
         let WorkerContext { meter, other_meter, embeddings, .. } = &self.context;
         let cache = self.training.cached().map_or([0; 2], |counts| [counts.hits, counts.misses]);
@@ -63,16 +62,16 @@ impl Run<'_> {
         }
     }
 
-    /// Computes every node with the best model and writes all results.
+    /// Computes all nodes with the best model and writes all outputs.
     pub(super) fn finish(mut self, driver: &mut Driver<'_>) -> Result<Option<Summary>, Error> {
         let begin = Instant::now();
         if let Some(best) = self.best.clone() {
             self.compute_thread.call(move |trainer| trainer.set_params(best))?;
             if let Some(rows) = &self.context.embeddings {
-                let busy = driver.runtime.busy("taking up the best learned rows");
-                rows.take_best()?;
+                let busy = driver.runtime.busy("copying the best learned rows");
+                rows.restore_best()?;
                 drop(busy);
-                // Nobody asks for rows that are not those yet.
+                // No worker requests rows before all have restored theirs.
                 self.collectives.barrier(driver)?;
             }
         }
@@ -91,7 +90,7 @@ impl Run<'_> {
             if infer.embeddings {
                 let carried = self.compute_thread.call(|trainer| trainer.model().carried_dim());
                 let (rows, carried) = match self.edges {
-                    Some(_) => (self.inference.results().clone(), 0), // they are what is said of edges by
+                    Some(_) => (self.inference.results().clone(), 0), // the decoder reads the results
                     None => (self.inference.embeddings().clone(), carried),
                 };
                 let path = self.job.run_dir.join("embeddings.parquet");
@@ -113,7 +112,7 @@ impl Run<'_> {
         }
         let infer_seconds = begin.elapsed().as_secs_f64();
         let reports = self.collectives.all_gather(driver, &self.report())?;
-        // The files of the layers are unlinked; only the folder is left.
+        // The scratch files are unlinked already.
         let _ = std::fs::remove_dir(&self.context.scratch);
         let Some(folder) = &self.folder else { return Ok(None) };
         let sum = |of: fn(&WorkerReport) -> u64| reports.iter().map(of).sum::<u64>();
@@ -122,7 +121,7 @@ impl Run<'_> {
         let slowest = |of: fn(&WorkerReport) -> u64| most(of) as f64 / 1e9;
         let stale_most = most(|worker| worker.stale.most);
         let stale_mean = sum(|worker| worker.stale.sum) as f64 / sum(|worker| worker.stale.batches).max(1) as f64;
-        // The staleness of rows that batches ask for is counted in steps, and reported with the rows.
+        // The staleness of learned rows in batches is counted in steps, and is part of `node_embeddings`.
         let rows_are_stale = self.context.embeddings.is_some() && !self.train.is_whole_graph();
         let stale = self.training.staleness().filter(|_| !rows_are_stale);
         let has_rows = self.training.rows().is_some();
@@ -207,9 +206,9 @@ impl Run<'_> {
     }
 }
 
-/// What the results do not do that a reader would expect of the pipeline.
+/// Returns remarks on results that may be unexpected.
 fn notes(train: &config::Train) -> Vec<String> {
-    let later_edges = "evaluation, predictions and embeddings read all edges, also edges that are later than a node's time; \
-                       with sampler = \"temporal\" only training leaves later edges out";
+    let later_edges = "evaluation, predictions and embeddings read all edges, including edges later than a node's time; \
+                       sampler = \"temporal\" leaves later edges out in training only";
     train.sampler.is_temporal().then(|| later_edges.to_owned()).into_iter().collect()
 }

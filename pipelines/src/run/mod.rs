@@ -1,9 +1,9 @@
-//! What one worker does: trains, evaluates, keeps the best model, computes every node with it, and writes the results.
+//! The run of one worker: trains, evaluates, computes all nodes with the best model, and writes the results.
 
 mod checkpoints;
-mod elsewhere;
 mod finish;
 pub(crate) mod prepare;
+mod tensor_workers;
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -58,10 +58,10 @@ use crate::runtime::records::EpochRecord;
 use crate::task;
 use gnnflow_nn::parameter_versions::ParameterVersions;
 
-/// Does the part of `worker` in `job`, whose pipeline has `[model]` and `[train]`. The first worker returns the summary.
+/// Runs `job` on `worker`. The pipeline must have `[model]` and `[train]`. The first worker returns the summary.
 ///
 /// # Errors
-/// What the data, this machine or the pipeline does not allow; the first one met.
+/// The first error of the data, this machine or the pipeline.
 pub fn work(worker: &mut Worker, job: &Job) -> Result<Option<Summary>, Error> {
     let (Some(model), Some(train)) = (&job.config.model, &job.config.train) else {
         return Err(Error::Bug("a worker needs [model] and [train]".into()));
@@ -73,7 +73,6 @@ pub fn work(worker: &mut Worker, job: &Job) -> Result<Option<Summary>, Error> {
     run.finish(&mut driver)
 }
 
-/// A worker's run.
 struct Run<'a> {
     job: &'a Job,
     train: &'a config::Train,
@@ -81,10 +80,10 @@ struct Run<'a> {
     compute_thread: ComputeThread<ComputeState>,
     training: Box<dyn Engine>,
     inference: Inference,
-    /// Where something is learned of edges.
+    /// Evaluation of tasks on edges.
     edges: Option<EdgePass>,
     collectives: Collectives,
-    /// At the first worker.
+    /// `Some` at the first worker.
     folder: Option<RunFolder>,
     progress: Progress,
     /// Parameters of the best epoch.
@@ -92,8 +91,9 @@ struct Run<'a> {
     /// The best epoch whose learned rows are on disk.
     best_rows_saved: Option<u32>,
     metric: Metric,
-    /// Of training epochs alone.
+    /// Times of training epochs, without evaluation.
     spent: StageTimes,
+    /// Rounds of messages and steps so far.
     rounds: (u64, u64),
     trained: Duration,
     split: Split,
@@ -211,7 +211,7 @@ impl<'a> Run<'a> {
                 let published = Arc::clone(&parameters);
                 compute_thread.call(move |trainer| trainer.serve(published));
                 let of_model = (&spec_of_model, &config.profile, &intervals[..]);
-                let executor = elsewhere::executor(driver, job, train, &mut collectives, &parameters, of_model)?;
+                let executor = tensor_workers::executor(driver, job, train, &mut collectives, &parameters, of_model)?;
                 let examples = context.train_nodes.iter().sum();
                 let learned = context.embeddings.as_ref().map(|rows| LearnedRows::new(rows, train, examples));
                 let pairs = source.as_ref().map(|source| source.scored.clone());
@@ -237,7 +237,7 @@ impl<'a> Run<'a> {
                 let batches = Batches { book, strategies, subgraphs, operators, degrees, params, window, cache };
                 Box::new(MiniBatchTraining::build(driver.worker, &context, train, batches, &compute_thread))
             }
-            (None, schedule) => return Err(Error::Bug(format!("the schedule is still {schedule}"))),
+            (None, schedule) => return Err(Error::Bug(format!("the schedule `{schedule}` is not resolved"))),
         };
         let nodes = job.config.infer.as_ref().map_or_else(|| config::Infer::default().batch, |infer| infer.batch);
         let inference =
@@ -273,12 +273,12 @@ impl<'a> Run<'a> {
         Ok(run)
     }
 
-    /// Trains to the last epoch, or until validation has not become better for long enough.
+    /// Trains to the last epoch, or until early stopping.
     fn train(&mut self, driver: &mut Driver<'_>) -> Result<(), Error> {
         let begin = Instant::now();
         let epochs = self.train.epochs as u32;
         let (first, mut last_written) = (self.progress.epochs, None);
-        while self.progress.epochs < epochs && !self.is_stale() {
+        while self.progress.epochs < epochs && !self.stops_early() {
             let epoch = self.progress.epochs;
             let before = StageTimes::now(&self.context.meter, self.compute_thread.call(ComputeState::report)?);
             let (train, seed_lr) = (self.train, self.train.optimizer.lr());
@@ -296,7 +296,8 @@ impl<'a> Run<'a> {
             if epoch == first && !train.is_whole_graph() {
                 self.split_threads(self.spent)?;
             }
-            // Parameters can be looked at behind the last epoch of a round: whatever was due within it is done there.
+            // Parameters are available only after the last epoch of a round. Evaluation and checkpoints that are due within
+            // the round take place there.
             let end = epoch + done.len() as u32;
             let due = |every: usize| every > 0 && (epoch + 1..=end).any(|epoch| epoch.is_multiple_of(every as u32));
             self.progress.blocks = self.training.blocks().0;
@@ -310,7 +311,7 @@ impl<'a> Run<'a> {
                 if last && evaluated {
                     let begin = Instant::now();
                     let evaluation = self.evaluate(driver, false)?;
-                    record.best = self.consider(&evaluation)?;
+                    record.best = self.save_if_best(&evaluation)?;
                     record.evaluate_seconds = Some(begin.elapsed().as_secs_f64());
                     (record.train, record.val, record.test) = (evaluation.train, evaluation.val, evaluation.test);
                 }
@@ -339,12 +340,11 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// The learning rate of epoch `epoch`, from 0.
     fn lr(&self, epoch: usize) -> f64 {
         self.train.lr_schedule.at(epoch, self.train.epochs, self.train.optimizer.lr())
     }
 
-    /// Splits the threads anew by what an epoch spent where.
+    /// Splits the threads by the measured times of an epoch.
     fn split_threads(&mut self, spent: StageTimes) -> Result<(), Error> {
         let compute = (spent.forward + spent.backward + spent.step) as f64 / 1e9;
         self.split = Split::measured(self.job.threads, self.split, spent.sample as f64 / 1e9, compute);
@@ -355,8 +355,8 @@ impl<'a> Run<'a> {
         self.compute_thread.call(move |trainer| trainer.set_threads(compute))
     }
 
-    /// Whether validation has not become better for `early_stop` epochs.
-    fn is_stale(&self) -> bool {
+    /// Returns whether the validation metric has not improved for `early_stop` epochs.
+    fn stops_early(&self) -> bool {
         let best = self.progress.best.map_or(0, |(epoch, _)| epoch);
         self.train.early_stop.is_some_and(|patience| (self.progress.epochs - best) as usize >= patience)
     }
@@ -372,7 +372,8 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Metrics of the parameters as they are; and every node's results, with what the last layer reads where that is wanted.
+    /// Computes the results of all nodes with the current parameters, and returns their metrics. With `embeddings`, the input
+    /// rows of the last layer are computed, too.
     fn evaluate(&mut self, driver: &mut Driver<'_>, embeddings: bool) -> Result<Evaluation, Error> {
         if !self.training.compute_all(driver, &self.inference, embeddings)? {
             self.inference.pass(driver)?;
@@ -384,16 +385,17 @@ impl<'a> Run<'a> {
         evaluate(driver, &self.context, &mut self.collectives, &self.compute_thread, &logits)
     }
 
-    /// Keeps the parameters if no earlier epoch was as good. All workers decide alike: they have the same numbers.
-    fn consider(&mut self, evaluation: &Evaluation) -> Result<bool, Error> {
+    /// Saves the parameters if this epoch is better than all earlier ones, and returns whether it is. All workers have equal
+    /// metrics and decide equally.
+    fn save_if_best(&mut self, evaluation: &Evaluation) -> Result<bool, Error> {
         let Some(worth) = evaluation.worth(self.metric) else { return Ok(false) };
         let better = self.progress.best.is_none_or(|(_, best)| worth > best);
         if better {
             self.progress.best = Some((self.progress.epochs, worth));
             self.best = Some(self.compute_thread.call(|trainer| trainer.params().to_vec()));
             if let Some(rows) = &self.context.embeddings {
-                let _busy = self.job.runtime.busy("keeping the best learned rows");
-                rows.keep_best()?;
+                let _busy = self.job.runtime.busy("copying the best learned rows");
+                rows.save_best()?;
             }
         }
         Ok(better)

@@ -1,4 +1,4 @@
-//! The stages `[graph]` and `[partition]`: from whatever the pipeline names to a prepared dataset.
+//! The stages `[graph]` and `[partition]`: from the pipeline's input to a prepared dataset.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -15,13 +15,13 @@ use crate::config::Config;
 use crate::error::Error;
 use crate::runtime::registry::Registry;
 
-/// Makes sure that the prepared dataset of `config` is there and current, and opens it.
+/// Opens the prepared dataset of `config`, and writes it first if necessary.
 ///
-/// A dataset that the pipeline names as such is opened as it is. Otherwise it is written, in `out` or where the pipeline
-/// says, when it is missing or was made of other inputs or settings; a graph to be generated is generated first.
+/// With `graph.dataset`, this dataset is opened. Otherwise the dataset in `out` (default: the pipeline's folder) is written if
+/// it is missing or has other inputs or settings. A synthetic graph is generated first.
 ///
 /// # Errors
-/// What is wrong with the dump, the dataset or the disk.
+/// Errors of the dump, the dataset or the disk.
 pub fn prepare(
     config: &Config,
     registry: &Registry,
@@ -31,12 +31,11 @@ pub fn prepare(
     prepare_with(&SingleProcess, config, registry, out, progress)
 }
 
-/// [`prepare`] by all processes of a timely cluster together: `worker` is this one's. They see the same input files, and write
-/// into the same folder. Each reads with `threads` threads; `sign` says whether the worker's
-/// loop turns.
+/// [`prepare`] by all processes of a timely cluster, which share the input files and the folder. Each reads with `threads`
+/// threads. `sign` is called with the state of the worker's loop.
 ///
 /// # Errors
-/// As [`prepare`].
+/// Those of [`prepare`].
 pub fn prepare_on(
     worker: &mut Worker,
     threads: usize,
@@ -62,7 +61,7 @@ fn prepare_with<C: ProcessGroup>(
     if let Some(generate) = &config.graph.generate {
         generate.ensure(progress)?;
     }
-    let source = config.graph_source()?.ok_or_else(|| Error::Bug("a pipeline without graph".into()))?;
+    let source = config.graph.source()?.ok_or_else(|| Error::Bug("a pipeline has no graph".into()))?;
     let out = out.unwrap_or_else(|| config.dataset_folder()).to_owned();
     let settings = PrepareSettings {
         parts: config.parts() as u32,
@@ -73,10 +72,15 @@ fn prepare_with<C: ProcessGroup>(
         halo_features: config.stores_halo_features(),
     };
     let mut partitioner = match registry.partitioner(&config.partition.method) {
-        Some(own) => own,
+        Some(registered) => registered,
         None => {
             let method = &config.partition.method;
-            let unknown = || config.problem("partition.method", format!("{method:?} is not in this version"));
+            let unknown = || {
+                config.problem(
+                    "partition.method",
+                    format!("{method:?} is neither built in nor registered; use another method"),
+                )
+            };
             Arc::from(config.partition.builtin().ok_or_else(unknown)?)
         }
     };

@@ -24,31 +24,31 @@ pub enum Completion {
 /// Receives the end of a task, on any thread.
 pub type OnCompletion = Box<dyn FnOnce(Result<Completion, Error>) + Send>;
 
-/// Runs node tasks elsewhere. Without an executor, the compute thread runs them. Dropping it ends its threads.
+/// Runs node tasks outside the compute thread, which runs all tasks without an executor. Dropping it ends its threads.
 pub trait TaskExecutor: Send + Sync {
     /// Returns the number of tasks that may be in flight besides those of the compute thread.
     fn capacity(&self) -> usize;
 
-    /// Returns the counter of jobs that wait for the compute thread. The caller keeps it up to date.
+    /// Returns the counter of jobs that wait for the compute thread. The caller updates it.
     fn backlog(&self) -> Arc<AtomicUsize>;
 
     /// Runs a task with one version of the parameters, and calls `done` with its end.
     fn submit(&self, task: NodeTask, version: ParameterVersion, done: OnCompletion);
 
-    /// Returns what has been done so far.
+    /// Returns the counts so far.
     fn stats(&self) -> TensorUse;
 }
 
-/// The facts of a run that an executor needs.
+/// The properties of a run that an executor needs.
 #[derive(Clone)]
 pub struct ExecutorSetup {
-    /// The versions of the parameters, as this process serves them.
+    /// The versions of the parameters that this process serves.
     pub parameters: Arc<ParameterVersions>,
     /// The model.
     pub model: ModelSpec,
     /// The model's hops: they give the shapes of results.
     pub hops: Vec<Hop>,
-    /// By node task: whether it may be split into two halves, in evaluation and in training.
+    /// By node task: whether it may be split, in evaluation and in training.
     pub splittable: Vec<[bool; 2]>,
     /// Length of the flat vector of parameters and buffers.
     pub flat_len: usize,
@@ -65,7 +65,7 @@ pub trait ExecutorFactory: Send + Sync {
     /// Serves this process's parameters to tensor workers. Returns the address.
     ///
     /// # Errors
-    /// If this machine has no port for it, or not the port that the pipeline names.
+    /// If no port is free, or not the port that the pipeline names.
     fn serve(&self, parameters: Arc<ParameterVersions>) -> Result<String, Error>;
 
     /// Starts the executor. Call it once, after [`ExecutorFactory::serve`].

@@ -1,4 +1,4 @@
-//! What every worker of a run is given.
+//! The job of a run's workers, and the interface of the program around them.
 
 use std::any::Any;
 use std::path::PathBuf;
@@ -13,63 +13,64 @@ use crate::runtime::executor::ExecutorFactory;
 use crate::runtime::records::EpochRecord;
 use crate::runtime::registry::Registry;
 
-/// A run, ready to be worked on: the same on every process, but for `runtime`.
+/// A prepared run. Equal on all processes, except for `runtime`.
 pub struct Job {
     /// The pipeline.
     pub config: Config,
     /// The prepared dataset.
     pub dataset: Dataset,
-    /// What the pipeline calls by name.
+    /// Registered layers, samplers and partitioners.
     pub registry: Registry,
     /// The run folder; the first worker writes it, and all workers keep scratch files in it.
     pub run_dir: PathBuf,
-    /// Whether to go on after the last whole checkpoint in the run folder.
+    /// Whether to resume from the last checkpoint in the run folder.
     pub resume: bool,
     /// Threads of this process, for sampling and arithmetic.
     pub threads: usize,
-    /// Seconds that preparing took.
+    /// Seconds of preparation.
     pub prepare_seconds: f64,
     /// The program around the worker.
     pub runtime: Arc<dyn Runtime>,
 }
 
-/// The program around a worker: watches over it and shows what it does.
+/// The program around a worker: detects stalls and prints progress.
 pub trait Runtime: Send + Sync {
-    /// The worker's loop has turned. Called at least every few milliseconds, also while the worker waits.
+    /// Called after each turn of the worker's loop: every few milliseconds, also while the worker waits.
     fn turned(&self) {}
-    /// Something is completed: a timestamp of a dataflow, or a job of the compute thread. Called from any thread.
+    /// Called when a timestamp of a dataflow or a job of the compute thread is complete. Called from any thread.
     fn progressed(&self) {}
-    /// Says that the worker's thread does long work of its own, until the value is dropped. `label` names the work.
+    /// Called before the worker's thread does long work outside the loop. The work ends when the value is dropped. `label`
+    /// names the work.
     fn busy(&self, label: &str) -> Box<dyn Any> {
         let _ = label;
         Box::new(())
     }
-    /// An epoch has ended; called on every worker.
+    /// Called on every worker at the end of an epoch.
     fn epoch(&self, record: &EpochRecord) {
         let _ = record;
     }
-    /// Something goes on otherwise than was asked for.
+    /// Prints a warning: the run differs from the configuration.
     fn warn(&self, line: &str) {
         let _ = line;
     }
-    /// Something worth a line goes on as was asked for.
+    /// Prints a line of information.
     fn say(&self, line: &str) {
         let _ = line;
     }
-    /// Returns the tensor workers that `train.tensor_workers` asks for.
+    /// Returns the factory for the workers of `train.tensor_workers`; `None` without this section.
     ///
     /// # Errors
-    /// If the setting or this machine does not allow them.
+    /// If the settings or this machine do not allow them.
     fn tensor_workers(&self) -> Result<Option<Arc<dyn ExecutorFactory>>, Error> {
         Ok(None)
     }
-    /// Where long stages report.
+    /// Returns the progress display of long stages.
     fn progress(&self) -> &dyn Progress {
         &gnnflow_data::progress::Silent
     }
 }
 
-/// A program that neither watches nor shows.
+/// A runtime that does nothing.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoRuntime;
 

@@ -1,4 +1,4 @@
-//! The program around a run: what it gives to every worker, and what it is told.
+//! The interface between a run and the program around it.
 
 pub mod executor;
 pub(crate) mod job;

@@ -1,4 +1,4 @@
-//! What a run reports while it goes: epochs and their scores.
+//! Records of a run: epochs, their scores, and the use of tensor workers.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -8,12 +8,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::Error;
 
-/// One line of `metrics.jsonl`: an epoch.
+/// An epoch: one line of `metrics.jsonl`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct EpochRecord {
     /// From 1.
     pub epoch: usize,
-    /// Mean training loss over the epoch's seeds, as the steps saw them (with dropout).
+    /// Mean training loss over the epoch's seeds, with dropout.
     pub loss: f64,
     /// The learning rate.
     pub lr: f64,
@@ -21,16 +21,16 @@ pub struct EpochRecord {
     pub steps: usize,
     /// Seconds of training.
     pub seconds: f64,
-    /// Seconds of evaluation, if there was one.
+    /// Seconds of evaluation, if evaluated.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub evaluate_seconds: Option<f64>,
-    /// On the train nodes, if evaluated.
+    /// Metrics of the training nodes, if evaluated.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub train: Option<Scores>,
-    /// On the validation nodes, if evaluated.
+    /// Metrics of the validation nodes, if evaluated.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub val: Option<Scores>,
-    /// On the test nodes, if evaluated.
+    /// Metrics of the test nodes, if evaluated.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub test: Option<Scores>,
     /// Whether this epoch's model is the best so far.
@@ -42,11 +42,11 @@ impl EpochRecord {
     /// Name of the file in a run folder.
     pub const FILE: &'static str = "metrics.jsonl";
 
-    /// Reads all epochs of a run folder, the last one for each number when a resume repeated some.
+    /// Reads all epochs of a run folder. If a resumed run has repeated an epoch, the last record counts.
     ///
     /// # Errors
-    /// [`Error::Io`] when there is no such file, [`Error::Input`] when a whole line is no epoch. A last line that was cut
-    /// off, as by a crash, is left out.
+    /// [`Error::Io`] if the file does not exist; [`Error::Input`] if a complete line is not an epoch. An incomplete last
+    /// line, as after a crash, is ignored.
     pub fn read_all(run_dir: &Path) -> Result<Vec<Self>, Error> {
         let path = run_dir.join(Self::FILE);
         let text = std::fs::read_to_string(&path).map_err(Error::io("read", &path))?;
@@ -62,46 +62,47 @@ impl EpochRecord {
     }
 }
 
-/// A model's metrics over the nodes of one split.
+/// The metrics of a model on one split.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Scores {
-    /// Number of nodes, or of edges where links are predicted.
+    /// Number of nodes, or of edges in link prediction.
     pub nodes: u64,
     /// Mean loss.
     pub loss: f64,
-    /// Every other metric by its name: `accuracy`, and what the task has (`micro_f1`, `macro_f1`, `roc_auc`; of links `mrr`, `hits_at_1`, `hits_at_3`, `hits_at_10`, `mean_rank`).
+    /// All other metrics of the task by name: `accuracy`, `micro_f1`, `macro_f1`, `roc_auc`; in link prediction `mrr`,
+    /// `hits_at_1`, `hits_at_3`, `hits_at_10`, `mean_rank`.
     #[serde(flatten)]
     pub metrics: BTreeMap<String, f64>,
 }
 
 impl Scores {
-    /// The share of right answers, if the task has one.
+    /// Returns the accuracy, if the task has it.
     pub fn accuracy(&self) -> Option<f64> {
         self.metrics.get("accuracy").copied()
     }
 }
 
-/// What tensor workers did.
+/// Counts of tensor workers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, Pod, Zeroable)]
 #[repr(C)]
 pub struct TensorUse {
-    /// How many were in use at the end.
+    /// Workers in use at the end.
     pub workers: u64,
-    /// Tasks that were answered, those among them that another had answered before.
+    /// Completed tasks, including repeated ones.
     #[serde(default)]
     pub tasks: u64,
-    /// Calls, of one task or several, those that failed among them.
+    /// Calls of one or more tasks, including failed calls.
     pub calls: u64,
-    /// Seconds of all calls together, as who called counted them.
+    /// Seconds of all calls, measured by the callers.
     pub seconds: f64,
-    /// Tasks that were given out once more: their call was late, or its worker lost.
+    /// Tasks that were sent again, because their call was late or its worker was lost.
     pub again: u64,
     /// How often a worker was lost.
     pub lost: u64,
-    /// How often one that had been launched was started again.
+    /// How often a launched worker was restarted.
     #[serde(default)]
     pub relaunched: u64,
-    /// The most bytes that rows of tasks under way had at once, in the process that had most.
+    /// Maximum bytes of rows of tasks in flight in one process.
     #[serde(default)]
     pub row_bytes_max: u64,
 }
@@ -111,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn metrics_lie_flat_beside_the_loss() {
+    fn scores_serialize_metrics_at_the_level_of_the_loss() {
         let scores = Scores { nodes: 3, loss: 0.5, metrics: [("accuracy".into(), 0.75)].into() };
         let json = serde_json::to_value(&scores).unwrap();
         assert_eq!(json, serde_json::json!({ "nodes": 3, "loss": 0.5, "accuracy": 0.75 }));
@@ -119,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cut_off_line_is_no_epoch_and_a_repeated_epoch_counts_once() {
+    fn read_all_ignores_an_incomplete_line_and_keeps_the_last_record_of_an_epoch() {
         let folder = tempfile::tempdir().unwrap();
         let line = |epoch, loss| serde_json::to_string(&EpochRecord { epoch, loss, ..EpochRecord::default() }).unwrap();
         let text = format!("{}\n{}\n{}\n{}", line(1, 1.0), line(2, 0.9), line(2, 0.8), &line(3, 0.7)[..12]);

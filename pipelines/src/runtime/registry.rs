@@ -1,4 +1,4 @@
-//! What pipeline files call by name: layers, samplers, partitioners; built-in and a user's own.
+//! Layers, samplers and partitioners that pipeline files refer to by name.
 
 use crate::config::{Registered, is_builtin_layer};
 use gnnflow_data::Partitioner;
@@ -6,7 +6,7 @@ use gnnflow_dataflow::batch::apply_operator::BatchOperator;
 use gnnflow_kernels::sample::Sampler;
 use std::{collections::BTreeMap, fmt, sync::Arc};
 
-/// A user's own partitioners and samplers, and all layers.
+/// Registered partitioners and samplers, and all layers.
 #[derive(Clone, Default)]
 pub struct Registry {
     layers: gnnflow_nn::Registry,
@@ -16,22 +16,22 @@ pub struct Registry {
 }
 
 impl Registry {
-    /// All layers, built-in ones too.
+    /// Returns all layers, including built-in ones.
     pub fn layers(&self) -> &gnnflow_nn::Registry {
         &self.layers
     }
 
-    /// All layers, to add to.
+    /// Returns all layers, to register more.
     pub fn layers_mut(&mut self) -> &mut gnnflow_nn::Registry {
         &mut self.layers
     }
 
-    /// Adds a sampler under the name that it says.
+    /// Registers a sampler under its name.
     pub fn add_sampler(&mut self, sampler: impl Sampler + 'static) {
         self.samplers.insert(sampler.name().into(), Arc::new(sampler));
     }
 
-    /// Adds a partitioner under the name that it says.
+    /// Registers a partitioner under its name.
     pub fn add_partitioner(&mut self, partitioner: impl Partitioner + 'static) {
         self.partitioners.insert(partitioner.name().into(), Arc::new(partitioner));
     }
@@ -46,17 +46,17 @@ impl Registry {
         self.operators.get(name).cloned()
     }
 
-    /// The user's own sampler of this name.
+    /// Returns the registered sampler of this name.
     pub fn sampler(&self, name: &str) -> Option<Arc<dyn Sampler>> {
         self.samplers.get(name).cloned()
     }
 
-    /// The user's own partitioner of this name.
+    /// Returns the registered partitioner of this name.
     pub fn partitioner(&self, name: &str) -> Option<Arc<dyn Partitioner>> {
         self.partitioners.get(name).cloned()
     }
 
-    /// The names that were added, for checking a pipeline file.
+    /// Returns the registered names, for checking a pipeline file.
     pub fn names(&self) -> Registered {
         Registered {
             partitioners: self.partitioners.keys().cloned().collect(),

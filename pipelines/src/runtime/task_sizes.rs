@@ -1,12 +1,12 @@
-//! Sizes of node tasks, and how many may be in flight: the memory that tensor workers cost, in this process and in theirs.
+//! Sizes of node tasks and limits on tasks in flight, which bound the memory of processes and tensor workers.
 
 use gnnflow_nn::model::Hop;
 
-/// Bytes of rows in a call of more than one task. Beyond that, a call costs little compared with its rows.
+/// Maximum bytes of rows in a call of several tasks. With more rows, the overhead of a call is small.
 pub const CALL_BYTES: usize = 256 << 10;
 /// Maximum number of tasks in a call.
 pub const CALL_TASKS: usize = 64;
-/// Calls that a tensor worker has at once: one is in transit while another is computed.
+/// Calls in flight per tensor worker: one is in transit while another is computed.
 pub const CALLS_PER_WORKER: usize = 2;
 
 /// Returns the maximum bytes of a task of `nodes` nodes: the rows sent, and the result.
@@ -39,8 +39,8 @@ pub(crate) fn task_bytes(
 
 /// Returns the number of tasks that may be in flight for `workers` workers: those in their calls, and as many waiting.
 ///
-/// `bytes` is the maximum of one task ([`task_bytes`]). Tasks far smaller than a call may be more. All rows together have at
-/// most 2 × [`CALLS_PER_WORKER`] × workers × max(`bytes`, [`CALL_BYTES`]) bytes.
+/// `bytes` is the maximum of one task ([`task_bytes`]). More tasks may be in flight if they are smaller than a call. All rows
+/// together have at most 2 × [`CALLS_PER_WORKER`] × workers × max(`bytes`, [`CALL_BYTES`]) bytes.
 pub(crate) fn tasks_in_flight(workers: usize, bytes: u64) -> usize {
     let per_call = (CALL_BYTES as u64 / bytes.max(1)).clamp(1, CALL_TASKS as u64);
     2 * CALLS_PER_WORKER * workers * per_call as usize
@@ -63,11 +63,11 @@ mod tests {
     #[test]
     fn task_bytes_are_those_of_the_widest_task() {
         let hop = |width, held, keeps_held| Hop { aggregation: Aggregation::Sum, width, held, keeps_held };
-        // Tasks of 100 → 100 + 16; 16 + 100 → 16 + 4; 4 + 100 (kept from the beginning) → 4.
+        // Tasks of 100 → 100 + 16; 16 + 100 → 16 + 4; 4 + 100 (the initial rows) → 4.
         let hops = [hop(16, 100, true), hop(4, 16, false)];
         let plain = task_bytes(10, (&hops, &[false; 3]), 100, 4, 7);
         assert_eq!(plain, 4 * (10 * (2 * 100 + 100 + 16) + 7));
-        let kept = task_bytes(10, (&hops, &[false, true, true]), 100, 4, 7);
-        assert_eq!(kept, 4 * (10 * (2 * (16 + 100 + 100) + 20) + 7));
+        let with_initial = task_bytes(10, (&hops, &[false, true, true]), 100, 4, 7);
+        assert_eq!(with_initial, 4 * (10 * (2 * (16 + 100 + 100) + 20) + 7));
     }
 }

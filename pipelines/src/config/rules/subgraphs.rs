@@ -1,4 +1,4 @@
-//! Rules of samplers whose batches are subgraphs.
+//! Rules of samplers that draw subgraphs.
 
 use super::super::model::Model;
 use super::super::sampler::Sampler;
@@ -6,7 +6,7 @@ use super::super::schedule::{Schedule, SeedSplit};
 use super::super::train::Train;
 use super::Report;
 
-/// Rules between a sampler of subgraphs and other keys.
+/// Checks a sampler of subgraphs against the other keys.
 pub(super) fn subgraphs(train: &Train, model: &Model, report: &mut Report<'_>) {
     let sampler = &train.sampler;
     if !sampler.draws_subgraphs() || train.is_whole_graph() {
@@ -16,24 +16,21 @@ pub(super) fn subgraphs(train: &Train, model: &Model, report: &mut Report<'_>) {
         && let (Some(clusters), Some(batch)) = (options.clusters, options.clusters_per_batch)
         && batch > clusters
     {
-        let message = format!("{batch} of {clusters} clusters; use at most `clusters`");
+        let message = format!("a batch cannot have {batch} of {clusters} clusters; use at most `clusters`");
         report.add("train.sampler.clusters_per_batch", message);
     }
     if !model.uses_edges() {
-        let message = format!(
-            "`{sampler}` draws nodes for the edges between them, and `{}` reads no edges; use `uniform`",
-            model.kind
-        );
+        let message =
+            format!("`{sampler}` draws subgraphs for their edges, and `{}` reads no edges; use `uniform`", model.kind);
         report.add("train.sampler", message);
     }
     match &train.schedule {
         Schedule::MiniBatch(options) if options.seed_split == Some(SeedSplit::Even) => {
-            let message = format!("`{sampler}` trains a partition on its own nodes; remove this key");
+            let message = format!("with `{sampler}` a partition always trains on its own nodes; remove this key");
             report.add(&report.option("seed_split"), message);
         }
         Schedule::PartitionParallel(_) => {
-            let message =
-                format!("`partition-parallel` samples by hops, not `{sampler}`; use `uniform`, or `mini-batch`");
+            let message = format!("`partition-parallel` does not support `{sampler}`; use `uniform`, or `mini-batch`");
             report.add("train.sampler", message);
         }
         _ => {}

@@ -11,7 +11,7 @@ use crate::error::did_you_mean;
 
 pub(super) fn train(config: &Config, registered: &Registered, report: &mut Report<'_>) {
     let (Some(train), Some(model)) = (&config.train, &config.model) else { return };
-    known("train.sampler", train.sampler.word(), Sampler::KINDS, &[], &registered.samplers, report);
+    known("train.sampler", train.sampler.word(), Sampler::KINDS, &registered.samplers, report);
     for name in &train.operators {
         if !registered.operators.contains(name) {
             let meant = did_you_mean(name, registered.operators.iter().map(String::as_str));
@@ -21,21 +21,21 @@ pub(super) fn train(config: &Config, registered: &Registered, report: &mut Repor
     }
     for (key, when) in uses::TRAIN {
         if let Some(why) = when.refusal(train) {
-            report.only(&[&format!("train.{key}")], &why);
+            report.refuse(&[&format!("train.{key}")], &why);
         }
     }
     if let Some(why) = uses::Use::Sampled.refusal(train) {
-        report.only(&["debug.fused_sampling"], &why);
+        report.refuse(&["debug.fused_sampling"], &why);
     }
     match &train.schedule {
         Schedule::MiniBatch(options) => {
             if options.cache.is_none() {
                 let key = report.option("cache_policy");
-                report.only(&[&key], "nothing is cached; give `cache` its size, or remove this key");
+                report.refuse(&[&key], "has no effect without `cache`; give its size, or remove this key");
             }
         }
         Schedule::PartitionParallel(_) => partition_parallel(config, report),
-        // `auto` obeys the rules of its candidates.
+        // The candidates of `auto` are checked one by one.
         Schedule::FullGraph(_) | Schedule::TensorParallel(_) | Schedule::Auto(_) => {}
     }
     whole_graph::whole_graph(config, train, model, report);
@@ -56,7 +56,7 @@ pub(super) fn train(config: &Config, registered: &Registered, report: &mut Repor
     subgraphs::subgraphs(train, model, report);
     task(config, train, report);
     if train.evaluate_every == 0 {
-        report.only(&["train.early_stop"], "`evaluate_every` is 0; set it to 1 or more, or remove this key");
+        report.refuse(&["train.early_stop"], "`evaluate_every` is 0; set it to 1 or more, or remove this key");
     }
     if let Some(epochs) = train.early_stop.filter(|&epochs| epochs < train.evaluate_every) {
         let message =
@@ -69,7 +69,6 @@ pub(super) fn train(config: &Config, registered: &Registered, report: &mut Repor
     }
 }
 
-/// The numbers of neighbors per hop.
 fn hops(fanouts: &[Fanout], train: &Train, layers: usize, report: &mut Report<'_>) {
     let sampler = &train.sampler;
     if fanouts.len() != layers {
@@ -86,7 +85,7 @@ fn hops(fanouts: &[Fanout], train: &Train, layers: usize, report: &mut Report<'_
     }
     let by_type = fanouts.iter().any(|fanout| matches!(fanout, Fanout::ByType(_)));
     if by_type && (sampler.draws_layers() || matches!(sampler, Sampler::Registered(_))) {
-        let message = format!("`{sampler}` takes one number per hop; remove the numbers by edge type");
+        let message = format!("`{sampler}` takes one number per hop; replace the numbers by edge type");
         report.add("train.fanouts", message);
     }
     if all && *sampler == Sampler::FastGcn {
@@ -95,7 +94,7 @@ fn hops(fanouts: &[Fanout], train: &Train, layers: usize, report: &mut Report<'_
     }
 }
 
-/// Rules between the task and other keys.
+/// Checks the task against the other keys.
 fn task(config: &Config, train: &Train, report: &mut Report<'_>) {
     let of_numbers = [Metric::Rmse, Metric::Mae, Metric::R2];
     let regression = train.task == Task::NodeRegression;
@@ -113,7 +112,7 @@ fn task(config: &Config, train: &Train, report: &mut Report<'_>) {
     }
 }
 
-/// Rules between `partition-parallel` and `[partition]`.
+/// Checks `[partition]` for `partition-parallel`.
 fn partition_parallel(config: &Config, report: &mut Report<'_>) {
     if config.partition.halo == Some(Halo::Ids) {
         let message = "`partition-parallel` needs the features of halo nodes; use `features`, or remove this key";

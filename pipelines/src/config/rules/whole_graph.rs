@@ -1,4 +1,4 @@
-//! Rules of training over the whole graph.
+//! Rules of full-graph training.
 
 use std::net::SocketAddr;
 
@@ -8,17 +8,16 @@ use super::super::train::{Device, Train};
 use super::super::{Config, Tensor, Topology, WhenGone};
 use super::Report;
 
-/// Refuses tensor workers that cannot be had.
 fn tensor(train: &Train, report: &mut Report<'_>) {
     let Some(tensor) = train.tensor_workers.as_ref().filter(|_| train.is_whole_graph()) else { return };
     match (tensor.workers, &tensor.hosts) {
         (None, None) if tensor.accept.is_none() => report.add(
             "train.tensor_workers",
-            "no workers; give `workers` (how many to launch), `hosts` (their addresses) or `accept` (where they come to)",
+            "no workers; give `workers` (their number), `hosts` (their addresses) or `accept` (where they register)",
         ),
         (None, None) if tensor.when_gone == WhenGone::Fail => report.add(
             "train.tensor_workers.when_gone",
-            "no worker has come when a run begins; use `local`, or give `workers` or `hosts` too",
+            "a run with `accept` begins without workers and would fail; use `local`, or give `workers` or `hosts` too",
         ),
         (Some(_), Some(_)) => report.add("train.tensor_workers.hosts", "`workers` is given too; remove one of them"),
         _ => {}
@@ -39,18 +38,18 @@ fn tensor(train: &Train, report: &mut Report<'_>) {
         report.add("train.tensor_workers.accept", message);
     }
     if tensor.workers.is_none() {
-        // Defaults are written into every resolved file.
+        // A resolved pipeline contains this key, so its value counts, not its presence.
         if tensor.threads != Tensor::default().threads {
-            let message = "only launched workers (`workers`) have it; use `--threads` of `gnnflow tensor-worker`";
+            let message = "applies to launched workers (`workers`) only; use `--threads` of `gnnflow tensor-worker`";
             report.add("train.tensor_workers.threads", message);
         }
         let message = "only launched workers (`workers`) are started again; remove this key";
-        report.only(&["train.tensor_workers.relaunch"], message);
+        report.refuse(&["train.tensor_workers.relaunch"], message);
     }
     if train.device != Device::Cpu {
         report.add(
             "train.device",
-            "tensor workers compute on the processor, with other bits; use `cpu`, or remove `train.tensor_workers`",
+            "tensor workers compute on the CPU, with other rounding errors; use `cpu`, or remove `train.tensor_workers`",
         );
     }
 }
@@ -70,21 +69,21 @@ pub(super) fn whole_graph(config: &Config, train: &Train, model: &Model, report:
     }
     if options.mode != Mode::Async {
         let message = format!("only `mode = \"async\"` has stale rows, not `{}`; remove this key", options.mode);
-        report.only(&[&report.option("staleness")], &message);
+        report.refuse(&[&report.option("staleness")], &message);
     }
     if train.learns_edges() {
         edges(train, options, report);
     } else {
         let message = format!("`{}` learns from all training nodes in every epoch; remove this key", train.task);
-        report.only(&[&report.option("edges_per_epoch")], &message);
+        report.refuse(&[&report.option("edges_per_epoch")], &message);
     }
-    cannot(train, model, report);
+    edge_features(train, model, report);
     if options.row_dtype == RowDtype::Bf16 {
         rounded(model, report);
     }
 }
 
-/// Refuses to round rows that are not only added up, or not aggregated at all.
+/// Refuses `bf16` rows for layers that do more than sum their neighbors, or that have no neighbors.
 fn rounded(model: &Model, report: &mut Report<'_>) {
     let why = match model.kind.as_str() {
         "gat" | "gatv2" => "computes weights from its neighbors' rows",
@@ -100,18 +99,18 @@ fn rounded(model: &Model, report: &mut Report<'_>) {
     report.add(&report.option("row_dtype"), message);
 }
 
-/// Rules of tasks on edges: a pass is over all edges, and edges are scored when all results of the epoch are there.
+/// Checks tasks on edges. An epoch is over all edges, and scores them when the results of all nodes are complete.
 fn edges(train: &Train, options: WholeGraph, report: &mut Report<'_>) {
     if options.mode == Mode::Async {
-        let message = "edges are scored when all nodes have their results; use `pipe`";
+        let message = "tasks on edges need the results of all nodes of the same epoch; use `pipe`";
         report.add(&report.option("mode"), message);
     }
     let [link, edge] = [
         train.link.as_ref().and_then(|link| link.exclude_training_targets),
         train.edge.as_ref().and_then(|edge| edge.exclude_training_targets),
     ];
-    for (section, asked) in [("link", link), ("edge", edge)] {
-        if asked == Some(true) {
+    for (section, exclude) in [("link", link), ("edge", edge)] {
+        if exclude == Some(true) {
             let message =
                 format!("`{}` cannot hide the target edges; remove this key, or use `mini-batch`", train.schedule);
             report.add(&format!("train.{section}.exclude_training_targets"), message);
@@ -119,25 +118,25 @@ fn edges(train: &Train, options: WholeGraph, report: &mut Report<'_>) {
     }
 }
 
-/// Refuses what a model whose maps come before all propagations has no place for.
+/// Refuses keys that apply between propagations: a decoupled model has nothing there.
 fn decoupled(model: &Model, report: &mut Report<'_>) {
     let jumps = model.jumping_knowledge != JumpingKnowledge::None;
     let between = [("residual", model.residual), ("norm", model.norm != Norm::None), ("jumping_knowledge", jumps)];
-    for (key, _) in between.into_iter().filter(|(_, asked)| *asked) {
+    for (key, _) in between.into_iter().filter(|(_, set)| *set) {
         report.add(
             &format!("model.{key}"),
-            "a decoupled model learns nothing between its propagations; remove this key, or set `decoupled` to false",
+            "a decoupled model has no layers between its propagations; remove this key, or set `decoupled` to false",
         );
     }
     if model.decouples_attention() {
         let message = "the hidden layers of a decoupled `gat` have no attention; use `output_heads`, the heads of its \
                        propagations, or set `decoupled` to false";
-        report.only(&["model.heads"], message);
+        report.refuse(&["model.heads"], message);
     }
 }
 
-/// Refuses layers that read features of edges, which only blocks have.
-fn cannot(train: &Train, model: &Model, report: &mut Report<'_>) {
+/// Refuses layers that read features of edges: only sampled blocks have them.
+fn edge_features(train: &Train, model: &Model, report: &mut Report<'_>) {
     let instead = match model.kind.as_str() {
         "gatv2" if model.edge_features == Some(true) => Some("`gatv2` without `edge_features`"),
         "gine" => Some("`gin`"),
@@ -145,7 +144,7 @@ fn cannot(train: &Train, model: &Model, report: &mut Report<'_>) {
     };
     if let Some(instead) = instead {
         let message = format!(
-            "`{}` reads features of edges, which `{}` does not have; use {instead}, or `mini-batch`",
+            "`{}` reads features of edges, and `{}` does not support them; use {instead}, or `mini-batch`",
             model.kind, train.schedule
         );
         report.add("model.kind", message);

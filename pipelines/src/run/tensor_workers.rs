@@ -1,4 +1,4 @@
-//! Tensor workers of a run, and the addresses at which processes serve parameters to them.
+//! Starts the tensor workers of a run, and exchanges the addresses at which processes serve parameters to them.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::runtime::job::Job;
 use crate::runtime::task_sizes::{task_bytes, tasks_in_flight};
 use gnnflow_nn::parameter_versions::ParameterVersions;
 
-/// Starts the executor of this worker's node tasks, if the pipeline asks for tensor workers. A collective operation.
+/// Starts the executor of this worker's node tasks, if the pipeline has tensor workers. A collective operation.
 pub(super) fn executor(
     driver: &mut Driver<'_>,
     job: &Job,
