@@ -100,7 +100,7 @@ mod tests {
         }
 
         fn loss(&self, _: &Examples<'_>, _: &Tensor) -> Result<Loss, Error> {
-            Err(Error::Bug("nothing is learnt here".into()))
+            Err(Error::Bug("this process trains no parameters".into()))
         }
     }
 

@@ -109,7 +109,7 @@ impl Classifying {
 /// What the rows of both ends say.
 fn take(logits: &mut Vec<f32>, trainer: &ComputeState, brought: &Brought<'_>) -> Result<(), Error> {
     let (Some(pairs), Some(head)) = (brought.pairs, trainer.model().pair_head()) else {
-        return Err(Error::Bug("edges were brought without pairs, or to a model without head".into()));
+        return Err(Error::Bug("a batch of edges has no pairs, or the model no head".into()));
     };
     let tensor = gnnflow_nn::Error::from;
     let (nodes, device) = (brought.nodes.len(), trainer.model().device());

@@ -49,7 +49,7 @@ pub(crate) trait Objective: Send + Sync {
     /// What the results for these nodes are compared with, where each is compared with something of its own.
     fn targets(&self, nodes: &[u32]) -> Result<NodeTargets, Error> {
         let _ = nodes;
-        Err(Error::Bug("a loss of edges was asked what nodes are compared with".into()))
+        Err(Error::Bug("a task on edges has no targets of nodes".into()))
     }
 }
 
@@ -78,7 +78,7 @@ impl Task {
     pub(crate) fn nodes(&self) -> Result<&Arc<dyn NodeTask>, Error> {
         match self {
             Self::Nodes(task) => Ok(task),
-            Self::Edges(..) => Err(Error::Bug("a task of edges was asked for nodes' answers".into())),
+            Self::Edges(..) => Err(Error::Bug("a task on edges has no predictions of nodes".into())),
         }
     }
 }
@@ -181,23 +181,25 @@ pub(crate) fn open(
     let mut split = SeedSplit::open(job, train, parts, hosted)?;
     let labels = Labels::new(Arc::clone(parts), std::mem::take(&mut split.foreign));
     let Some(info) = job.dataset.manifest().labels.as_ref() else {
-        return Err(Error::Input("the graph has no labels to learn from; name them in graph.columns.label".into()));
+        return Err(Error::Input(
+            "the graph has no labels to learn from; name their column in graph.columns.label".into(),
+        ));
     };
     let wrong = |message: &str| Err(job.config.problem("train.task", message));
     let regression = train.task == config::Task::NodeRegression;
     let task: Arc<dyn NodeTask> = match (regression, info.kind) {
         (false, LabelKind::Value) => {
             return wrong(
-                "the labels are numbers with fractions, and \"node-classification\" learns classes: use \"node-regression\", \
-                 or give integers or strings",
+                "the labels are numbers with fractions, and \"node-classification\" needs classes; use \"node-regression\", \
+                 or integers or strings as labels",
             );
         }
         (false, _) => Arc::new(NodeClassification::new(info, labels)),
         (true, LabelKind::Value) => Arc::new(NodeRegression::new(labels)),
         (true, _) => {
             return wrong(
-                "the labels are classes, and \"node-regression\" learns numbers: use \"node-classification\", or give a \
-                 column of floats",
+                "the labels are classes, and \"node-regression\" needs numbers; use \"node-classification\", or a column of \
+                 floats",
             );
         }
     };
@@ -212,7 +214,7 @@ fn width(job: &Job) -> usize {
 fn links(job: &Job, train: &Train, hosted: &Range<usize>) -> Result<(Task, Source), Error> {
     let link = train.link();
     if link.decoder == config::Decoder::Distmult && job.dataset.manifest().edge_columns.edge_type.is_none() {
-        let message = "\"distmult\" learns a vector for each type of edges, and the graph's have none; name them in \
+        let message = "\"distmult\" learns a vector per edge type, and edges have no types; name their column in \
                        graph.columns.edge_type, or use \"dot\"";
         return Err(job.config.problem("train.link.decoder", message));
     }

@@ -44,7 +44,7 @@ impl TargetRules {
         let columns = &job.dataset.manifest().edge_columns;
         let types = columns.edge_type.as_ref();
         if columns.split.is_some() && split_fractions.is_some() {
-            let message = "edges have splits of their own (graph.columns.edge_split): leave it out";
+            let message = "edges have a split column (graph.columns.edge_split); remove this key";
             return Err(job.config.problem(&format!("{section}.split_fractions"), message));
         }
         let graph = &job.config.graph;
@@ -156,20 +156,20 @@ fn find_type(types: Option<&TypeInfo>, name: &str) -> Result<usize, String> {
     let types = types.ok_or("edges have no types; name their column in graph.columns.edge_type")?;
     let by_name = types.names.iter().position(|known| known == name);
     by_name.or_else(|| name.parse().ok().filter(|&index: &usize| index < types.count as usize)).ok_or_else(|| {
-        let there = match types.names.as_slice() {
+        let known = match types.names.as_slice() {
             [] => format!("0 to {}", types.count.saturating_sub(1)),
             names => names.iter().map(|name| format!("\"{name}\"")).collect::<Vec<_>>().join(", "),
         };
         let meant = did_you_mean(name, types.names.iter().map(String::as_str));
         let meant = meant.map_or_else(String::new, |meant| format!("; did you mean \"{meant}\"?"));
-        format!("no edge is of type \"{name}\"; there is {there}{meant}")
+        format!("no edge has type \"{name}\"; the types are {known}{meant}")
     })
 }
 
 /// That no edge is left in a split.
 pub(crate) fn none_left(section: &str, split: &str) -> Error {
     let message = format!(
-        "no edge is left in the {split} split: look at graph.columns.edge_split, {section}.split_fractions and \
+        "no edge is left in the {split} split; check graph.columns.edge_split, {section}.split_fractions and \
          {section}.target_etype"
     );
     Error::Input(message)

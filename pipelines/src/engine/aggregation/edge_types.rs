@@ -18,9 +18,12 @@ pub(crate) fn types(edges: &dyn InEdges, slots: u32) -> Result<Option<&[u16]>, E
         return Ok(None);
     }
     let found = edges.columns().types;
-    let types = found.ok_or_else(|| Error::Input("the model reads the types of edges, and these have none".into()))?;
+    let types = found.ok_or_else(|| {
+        let message = "the model reads edge types, but edges have none; name their column in graph.columns.edge_type";
+        Error::Input(message.into())
+    })?;
     match types.iter().find(|&&found| u32::from(found) >= slots) {
-        Some(found) => Err(Error::Input(format!("an edge of type {found}; the model knows {slots} types"))),
+        Some(found) => Err(Error::Input(format!("an edge has type {found}, but the model has {slots} edge types"))),
         None => Ok(Some(types)),
     }
 }
@@ -31,10 +34,10 @@ pub(crate) fn types(edges: &dyn InEdges, slots: u32) -> Result<Option<&[u16]>, E
 /// When an edge has no type that the model knows, or there is no room at `place`.
 pub(crate) fn by_relation(edges: &Arc<dyn InEdges>, slots: u32, place: &Place) -> Result<Arc<dyn InEdges>, Error> {
     let Some(types) = types(&**edges, slots)? else { return Ok(Arc::clone(edges)) };
-    let room = |error: std::io::Error| Error::Machine(format!("no room for the edges by relation: {error}"));
+    let failed = |error: std::io::Error| Error::Machine(format!("cannot reserve space for the edges by type: {error}"));
     let (indptr, indices, slots) = (edges.indptr(), edges.indices(), slots as usize);
     let mut bounds = vec![0i64; (indptr.len() - 1) * slots + 1];
-    let mut sorted = Array::<u32>::zeros(indices.len(), place).map_err(room)?;
+    let mut sorted = Array::<u32>::zeros(indices.len(), place).map_err(failed)?;
     let mut next = vec![0; slots];
     for (node, window) in indptr.windows(2).enumerate() {
         let all = window[0] as usize..window[1] as usize;

@@ -43,8 +43,7 @@ pub(crate) fn reverse(
     slots: u32,
     place: &Place,
 ) -> Result<Vec<Arc<dyn InEdges>>, Error> {
-    let failed =
-        |error: std::io::Error| Error::io("write the out-edges of the whole graph in", &context.scratch)(error);
+    let failed = |error: std::io::Error| Error::io("write the out-edges of own nodes in", &context.scratch)(error);
     let graph = &context.graph;
     let mut file = BufWriter::new(tempfile::tempfile_in(&context.scratch).map_err(failed)?);
     let mut degrees = vec![0i64; own.len()];
@@ -65,7 +64,7 @@ pub(crate) fn reverse(
     let receive = |_: usize, pairs: &[[u32; 2]]| {
         pairs.iter().for_each(|&[node, _]| degrees[(node - own.start) as usize] += 1);
         let written = file.write_all(bytemuck::cast_slice(pairs));
-        written.map_err(|error| Error::Machine(format!("cannot write the out-edges of the whole graph: {error}")))
+        written.map_err(|error| Error::Machine(format!("cannot write the out-edges of own nodes: {error}")))
     };
     collectives.all_to_all(driver, send, receive)?;
     let _busy = driver.runtime.busy("sorting the reversed edges");

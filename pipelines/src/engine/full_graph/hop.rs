@@ -172,7 +172,7 @@ pub(crate) trait GhostHop: Send {
     }
 }
 
-/// The error of a gradient that is asked for and not computed.
+/// The error of a gradient that is requested and not computed.
 pub(super) fn no_gradient() -> Error {
-    Error::Bug("gradients that are not wanted".into())
+    Error::Bug("a gradient is requested that this hop does not compute".into())
 }

@@ -81,8 +81,8 @@ impl Topology {
         let is_train = |node: u32| trains[node as usize / 64] >> (node % 64) & 1 == 1;
         let intervals = cut(graph, &own, count, &|node| !of_edges && is_train(node));
         let place = Place::Folder(context.scratch.clone());
-        let room = |error: std::io::Error| {
-            Error::Machine(format!("no room for the edges' numbers in {}: {error}", context.scratch.display()))
+        let failed = |error: std::io::Error| {
+            Error::Machine(format!("cannot reserve space for the edges in {}: {error}", context.scratch.display()))
         };
         let nodes = graph.num_nodes();
         check_slots(nodes, slots)?;
@@ -96,7 +96,7 @@ impl Topology {
         let mut build = |edges: &[Arc<dyn InEdges>], [rows, table]: [u32; 2], filter: Filter<'_>| {
             let ends = Ends { rows: slots_of(&own, rows), table: slots_of(&own, table), all: nodes * u64::from(table) };
             let busy = runtime.busy(PREPARING_EDGES);
-            let mut links = Links::new(ends, edges, filter, &place).map_err(room)?;
+            let mut links = Links::new(ends, edges, filter, &place).map_err(failed)?;
             drop(busy);
             let starts: Vec<u32> = starts.iter().map(|&start| start * table).collect();
             let wanted = ask(driver, collectives, &starts, links.ghosts())?;

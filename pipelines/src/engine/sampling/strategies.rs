@@ -69,8 +69,8 @@ pub(crate) fn strategies(
     if let Some(sampler) = job.registry.sampler(train.sampler.word()) {
         if !context.columns.is_empty() {
             let message = format!(
-                "a registered sampler says which sources it takes, not which edges: it cannot serve {:?} layers, which read \
-                 the edges' {}; use a built-in one",
+                "a registered sampler returns sources, not edges, and {:?} layers read the {} of edges; use a built-in \
+                 sampler",
                 model.kind,
                 if context.columns.ids { "features" } else { "types" }
             );
@@ -126,13 +126,13 @@ fn by_type(fanouts: &config::FanoutsByType, types: Option<&TypeInfo>) -> Result<
         let by_name = types.names.iter().position(|known| known == name);
         let index = by_name.or_else(|| name.parse().ok().filter(|&index: &usize| index < all.len()));
         let Some(index) = index else {
-            let there = match types.names.as_slice() {
+            let known = match types.names.as_slice() {
                 [] => format!("0 to {}", types.count.saturating_sub(1)),
                 names => names.iter().map(|name| format!("\"{name}\"")).collect::<Vec<_>>().join(", "),
             };
             let meant = did_you_mean(name, types.names.iter().map(String::as_str));
             let meant = meant.map_or_else(String::new, |meant| format!("; did you mean \"{meant}\"?"));
-            return Err(format!("no edge is of type \"{name}\"; there is {there}{meant}"));
+            return Err(format!("no edge has type \"{name}\"; the types are {known}{meant}"));
         };
         all[index] = fanout;
     }
@@ -146,9 +146,9 @@ fn check_times(job: &Job) -> Result<(), Error> {
         (true, true) => return Ok(()),
         (false, true) => "edges have none; name their column in graph.columns.time",
         (true, false) => "nodes have none; name their column in graph.columns.node_time",
-        (false, false) => "there are none; name the columns graph.columns.time and graph.columns.node_time",
+        (false, false) => "both have none; name their columns in graph.columns.time and graph.columns.node_time",
     };
-    let message = format!("\"temporal\" compares the times of edges with those of training nodes, and {missing}");
+    let message = format!("\"temporal\" compares times of edges and training nodes, and {missing}");
     Err(job.config.problem("train.sampler", message))
 }
 
@@ -157,7 +157,7 @@ fn check_weights(job: &Job, context: &WorkerContext) -> Result<(), Error> {
     for part in context.placement.parts_of(context.worker) {
         let partition = context.parts.get(part);
         let Some(weights) = partition.topology.weights() else {
-            let message = "\"weighted\" draws by edge weights, and edges have none; name their column in \
+            let message = "\"weighted\" needs edge weights, and edges have none; name their column in \
                            graph.columns.weight, or use \"uniform\"";
             return Err(job.config.problem("train.sampler", message));
         };
@@ -165,7 +165,7 @@ fn check_weights(job: &Job, context: &WorkerContext) -> Result<(), Error> {
         let Some(edge) = weights.iter().position(|weight| !is_weight(weight)) else { continue };
         let node = partition.topology.indptr().partition_point(|&start| start <= edge as i64) - 1;
         let message = format!(
-            "partition {part}: an edge to node {} has weight {}; to sample by weights they must be finite and not negative: \
+            "partition {part}: an edge to node {} has weight {}, and \"weighted\" needs finite weights of at least 0; \
              correct the column graph.columns.weight and prepare again, or use train.sampler = \"uniform\"",
             partition.nodes.ids().display(node),
             weights[edge]
@@ -190,10 +190,10 @@ mod tests {
         assert_eq!(by_type(&fanouts(&[("2", 5)]), Some(&named)), Ok(vec![0, 0, 5]));
         assert_eq!(
             by_type(&fanouts(&[("wrotes", 5)]), Some(&named)).unwrap_err(),
-            "no edge is of type \"wrotes\"; there is \"cites\", \"writes\", \"rev_cites\"; did you mean \"writes\"?"
+            "no edge has type \"wrotes\"; the types are \"cites\", \"writes\", \"rev_cites\"; did you mean \"writes\"?"
         );
         let past = by_type(&fanouts(&[("3", 5)]), Some(&numbered)).unwrap_err();
-        assert_eq!(past, "no edge is of type \"3\"; there is 0 to 2");
+        assert_eq!(past, "no edge has type \"3\"; the types are 0 to 2");
         assert!(by_type(&writes, None).unwrap_err().contains("graph.columns.edge_type"));
     }
 }

@@ -77,8 +77,9 @@ impl Subgraphs {
                 let small = parts.iter().position(|part| (1..count as u64).contains(&part.nodes));
                 if let Some(part) = small {
                     let message = format!(
-                        "{count} clusters, but partition {part} has {} nodes: use at most so many, or fewer partitions",
-                        parts[part].nodes
+                        "{count} clusters, but partition {part} has {nodes} nodes; use at most {nodes} clusters, or fewer \
+                         partitions",
+                        nodes = parts[part].nodes
                     );
                     return Err(job.config.problem("train.sampler.clusters", message));
                 }

@@ -70,7 +70,7 @@ impl EpochState {
                 self.end_backward(compute, token, index, interval, back)?
             }
             (Stage::Forward(_) | Stage::Loss | Stage::Embed, None) => Vec::new(),
-            _ => return Err(Error::Bug("a task came to what was not asked of it".into())),
+            _ => return Err(Error::Bug("the result of a node task does not fit its stage".into())),
         };
         let done = Finished { rows, gradient: None };
         if evaluates {

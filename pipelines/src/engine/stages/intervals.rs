@@ -16,7 +16,7 @@ use crate::runtime::job::Job;
 pub(crate) const INTERVAL_NODES: usize = 1 << 15;
 
 /// Names long local work for [`Runtime::busy`](crate::Runtime::busy).
-pub(crate) const PREPARING_EDGES: &str = "preparing the edges for training over the whole graph";
+pub(crate) const PREPARING_EDGES: &str = "preparing the edges for full-graph training";
 
 /// An interval of a partition's nodes: own rows, counted from the worker's first node.
 #[derive(Clone, Debug)]
@@ -59,8 +59,8 @@ pub(crate) fn check_slots(nodes: u64, slots: u32) -> Result<(), Error> {
         return Ok(());
     }
     let message = format!(
-        "{nodes} nodes receive by {slots} types of edges each, more than the {} sums that training over the whole graph can \
-         number: use train.schedule = \"mini-batch\"",
+        "{nodes} nodes with {slots} edge types each need more sums than full-graph training supports ({}); use \
+         train.schedule = \"mini-batch\"",
         u32::MAX
     );
     Err(Error::Usage(message))

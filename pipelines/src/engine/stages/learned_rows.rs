@@ -49,7 +49,8 @@ impl EpochState {
         gradient: Option<Vec<f32>>,
     ) -> Result<(), Error> {
         let Some(learned) = &self.learned else { return Ok(()) };
-        let gradient = gradient.ok_or_else(|| Error::Bug("learned rows without a gradient".into()))?;
+        let gradient =
+            gradient.ok_or_else(|| Error::Bug("the node task returned no gradient for the learned rows".into()))?;
         let epoch = token.epoch();
         let examples = self.pairs.as_ref().map_or(learned.examples, |pairs| pairs.examples(epoch));
         let nodes = self.nodes.nodes(&interval.rows).collect();

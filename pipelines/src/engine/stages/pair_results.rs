@@ -137,5 +137,5 @@ impl EpochState {
 }
 
 fn no_pairs() -> Error {
-    Error::Bug("no pairs are learnt from".into())
+    Error::Bug("this run has no pairs of nodes to train on".into())
 }

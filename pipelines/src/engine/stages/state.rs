@@ -52,12 +52,13 @@ impl StageConfig {
         let sums_only = |hop: &gnnflow_nn::model::Hop| !hop.attends() && !hop.takes_largest();
         match self.profile.hops.iter().position(|hop| !sums_only(hop)) {
             Some(hop) if self.row_dtype != RowDtype::F32 => {
-                let message = "does more with its neighbours' rows than to add them up, for which they must be";
-                Err(Error::Usage(format!(
-                    "train.schedule.row_dtype: layer {} {message} \"{}\"",
+                let message = format!(
+                    "train.schedule.row_dtype: `bf16` rows work only with layers that sum their neighbors, and layer {} does \
+                     not; use \"{}\"",
                     hop + 1,
                     RowDtype::F32
-                )))
+                );
+                Err(Error::Usage(message))
             }
             _ => Ok(()),
         }
@@ -66,7 +67,7 @@ impl StageConfig {
 
 /// Turns a failure to reserve tables into an error of the machine.
 pub(crate) fn no_room(error: std::io::Error) -> Error {
-    Error::Machine(format!("no room for the rows of the whole graph: {error}"))
+    Error::Machine(format!("cannot reserve space for the rows of all nodes: {error}"))
 }
 
 /// How far an interval has come with what is the same in every epoch.

@@ -69,7 +69,7 @@ fn chunks(parts: &[Arc<dyn InEdges>], slots: usize, width: usize, memory: u64) -
                 let most = parts.iter().map(each).max().unwrap_or(0);
                 let least = most * (4 + 4 * width as u64) + 4 * (slots * width) as u64;
                 let message = format!(
-                    "train.schedule.chunk_memory is {}, and a node with {} in-edges alone takes {}: give it at least {}",
+                    "train.schedule.chunk_memory is {}, but one node with {} in-edges takes {}; set it to at least {}",
                     Bytes(memory),
                     indptr[start + 1] - indptr[start],
                     Bytes(bytes(start, start + 1)),

@@ -80,7 +80,8 @@ impl Shards {
         goes_back: &dyn Fn(usize) -> bool,
         place: &Place,
     ) -> Result<Self, Error> {
-        let room = |error: std::io::Error| Error::Machine(format!("no room for slices of the whole graph: {error}"));
+        let failed =
+            |error: std::io::Error| Error::Machine(format!("cannot reserve space for the column shards: {error}"));
         let (nodes, workers) = (graph.starts[graph.starts.len() - 1] as usize, graph.starts.len() - 1);
         let (mut made, mut attentions, mut largest): (Vec<ShardHop>, Vec<_>, Vec<_>) = Default::default();
         let chained = |task: usize| by_column[task].is_some();
@@ -88,8 +89,8 @@ impl Shards {
             let width = if hop.aggregation == Aggregation::Nothing { 0 } else { hop.width };
             if width > 0 && width < workers {
                 let message = format!(
-                    "train.schedule = \"tensor-parallel\" cuts rows by columns, and layer {} adds up rows of {width} for \
-                     {workers} processes: use at most {width}, or \"full-graph\"",
+                    "train.schedule = \"tensor-parallel\" cuts rows by columns, and layer {} has rows of {width} columns for \
+                     {workers} processes; use at most {width} processes, or \"full-graph\"",
                     index + 1
                 );
                 return Err(Error::Usage(message));
@@ -106,7 +107,7 @@ impl Shards {
                     more = ranges[1..].iter().map(Range::len).sum();
                     let room_for = (nodes, chained(index + 1));
                     let state = ChainAttention::new(heads, graph.worker, [slope, dropout], room_for, place);
-                    attention = Some(state.map_err(room)?);
+                    attention = Some(state.map_err(failed)?);
                 }
             }
             let own = columns[graph.worker].len();
@@ -118,11 +119,11 @@ impl Shards {
             // In a chain, they lie where the slices were that this hop's had been propagated to.
             let apart = (hop.attends() || graph.slots > 1) && !chained(index + 1);
             let back = match apart && goes_back(index) {
-                true => Some(RowTable::zeros(dtype, nodes * graph.slots, own, place).map_err(room)?),
+                true => Some(RowTable::zeros(dtype, nodes * graph.slots, own, place).map_err(failed)?),
                 false => None,
             };
             largest.push(match hop.takes_largest() {
-                true => Some(Argmax::new(nodes, own, place).map_err(room)?),
+                true => Some(Argmax::new(nodes, own, place).map_err(failed)?),
                 false => None,
             });
             made.push(ShardHop {
@@ -130,7 +131,7 @@ impl Shards {
                 scales,
                 columns,
                 width,
-                rows: RowTable::zeros(dtype, nodes, own + more, place).map_err(room)?,
+                rows: RowTable::zeros(dtype, nodes, own + more, place).map_err(failed)?,
                 attends: hop.attends(),
                 first,
                 by_column: by_column[index].unwrap_or([1.0, 0.0]),
@@ -139,7 +140,7 @@ impl Shards {
         }
         let initial = by_column.iter().flatten().any(|[_, kept]| *kept != 0.0) && goes_back(0);
         let initial_back = match initial {
-            true => Some(Table::zeros(nodes, made[0].columns[graph.worker].len(), place).map_err(room)?),
+            true => Some(Table::zeros(nodes, made[0].columns[graph.worker].len(), place).map_err(failed)?),
             false => None,
         };
         let order = |back: bool| match pipelined && chunks.len() > 1 {

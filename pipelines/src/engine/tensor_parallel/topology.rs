@@ -61,8 +61,8 @@ impl AllEdges {
         let trains = training_nodes(job)?;
         let is_train = |node: u32| trains[node as usize / 64] >> (node % 64) & 1 == 1;
         let place = Place::Folder(context.scratch.clone());
-        let room = |error: std::io::Error| {
-            Error::Machine(format!("no room for the out-edges in {}: {error}", context.scratch.display()))
+        let failed = |error: std::io::Error| {
+            Error::Machine(format!("cannot reserve space for the out-edges in {}: {error}", context.scratch.display()))
         };
         check_slots(u64::from(all), slots)?;
         let parts = (0..placement.parts()).map(|part| by_relation(&graph.shared_in_edges(part), slots, &place));
@@ -70,7 +70,7 @@ impl AllEdges {
         let links = |parts: &[Arc<dyn InEdges>], [rows, table]: [u32; 2]| {
             let (rows, table) = (all * rows, all * table);
             let ends = Ends { rows: 0..rows, table: 0..table, all: u64::from(table) };
-            Links::new(ends, parts, Filter { self_loops, ..Filter::default() }, &place).map(Arc::new).map_err(room)
+            Links::new(ends, parts, Filter { self_loops, ..Filter::default() }, &place).map(Arc::new).map_err(failed)
         };
         let arriving = links(&parts, [slots, 1])?;
         drop(busy);
@@ -78,7 +78,7 @@ impl AllEdges {
         let _busy = runtime.busy(PREPARING_EDGES);
         let leaving = match symmetric {
             true => Arc::clone(&arriving),
-            false => links(&transposed(&parts, slots as usize, &place).map_err(room)?, [1, slots])?,
+            false => links(&transposed(&parts, slots as usize, &place).map_err(failed)?, [1, slots])?,
         };
         let intervals = cut(graph, &own, count, &|node| !learns_edges(job) && is_train(node));
         let (worker, slots) = (context.worker, slots as usize);

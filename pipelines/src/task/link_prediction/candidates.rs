@@ -44,7 +44,7 @@ impl Candidates {
             let (role, file) =
                 (CandidateTable::ROLE, files.0.first().map_or("".into(), |file| file.display().to_string()));
             return Err(Error::Input(format!(
-                "{file}: no row is for the held-out edge from node {head} to node {tail} ({role})"
+                "{file}: no row for the held-out edge from node {head} to node {tail} ({role}); add one"
             )));
         }
         Ok(Self::Given(Arc::new(given)))

@@ -80,8 +80,8 @@ impl LinkEdges {
             return Err(none_left("train.link", "train"));
         }
         if validated == 0 && train.early_stop.is_some() {
-            let message = "no edge is left in the validation split, and nothing tells when to stop: leave it out, and the last \
-                           epoch's model is kept";
+            let message = "no edge is left in the validation split, which early stopping needs; remove this key to keep the \
+                           last epoch's model";
             return Err(job.config.problem("train.early_stop", message));
         }
         let mut nodes = groups(dataset)?;
