@@ -78,9 +78,9 @@ impl Whole {
         let program = match by_columns {
             true => {
                 let attends: Vec<bool> = hops.iter().map(Hop::attends).collect();
-                Program::by_columns(hops.len(), first_learns, &chained, &attends, 1)
+                Program::column_parallel(hops.len(), first_learns, &chained, &attends, 1)
             }
-            false => Program::by_nodes(hops.len(), first_learns, &chained),
+            false => Program::node_parallel(hops.len(), first_learns, &chained),
         };
         let on_slices = (0..=hops.len()).filter_map(|index| built.task_by_column(index));
         let keeps_initial = by_columns && program.goes_back(0) && on_slices.into_iter().any(|[_, kept]| kept != 0.0);
@@ -207,7 +207,7 @@ impl Whole {
                         (arrives(hop - 1), self.number)
                     }
                     // Sums are not rounded.
-                    Stage::Propagate(Propagated { hop, back, gather: true, .. }) => {
+                    Stage::Propagate(Propagated { hop, backward: back, gather: true, .. }) => {
                         let terms = if back { self.terms(graph, hop, hosted.len())[1] } else { 0 };
                         (terms + if back { Self::width(&self.hops[hop]) } else { arrives(hop) }, 4)
                     }

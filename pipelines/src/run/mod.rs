@@ -32,13 +32,13 @@ use crate::engine::full_graph::topology::Topology;
 use crate::engine::inference::Inference;
 use crate::engine::mini_batch::{Batches, MiniBatchTraining};
 use crate::engine::partition_local::partition_view::PartitionViews;
-use crate::engine::partition_local::{PartitionParallel, Visits};
+use crate::engine::partition_local::{LocalTraining, PartitionParallel};
 use crate::engine::sampling::strategies;
 use crate::engine::sampling::subgraphs::Subgraphs;
 use crate::engine::stages::dataflow::StagedTraining;
 use crate::engine::stages::intervals::EdgeNeeds;
 use crate::engine::stages::learned_rows::LearnedRows;
-use crate::engine::stages::pair_results::Scored;
+use crate::engine::stages::pair_results::PairTargets;
 use crate::engine::stages::runner::StageRunner;
 use crate::engine::stages::score_pairs::PairSource;
 use crate::engine::stages::state::{EpochState, StageConfig};
@@ -172,16 +172,16 @@ impl<'a> Run<'a> {
         let (book, edges): (Arc<dyn BatchSource>, _) = match examples {
             task::Source::Nodes(split) => (Arc::new(context.node_batches(train, split)?), None),
             task::Source::Links(mut edges) => {
-                (Arc::new(edges.book(train, &train.link())), Some(task::Source::Links(edges)))
+                (Arc::new(edges.batches(train, &train.link())), Some(task::Source::Links(edges)))
             }
             task::Source::Edges(edges, classes) => {
-                (Arc::new(edges.book(train)), Some(task::Source::Edges(edges, classes)))
+                (Arc::new(edges.batches(train)), Some(task::Source::Edges(edges, classes)))
             }
         };
         let training: Box<dyn Engine> = match (train.schedule.whole_graph(), &train.schedule) {
             (Some(options), schedule) => {
                 let source = match train.learns_edges() {
-                    true => Some(PairSource { book, scored: Scored::open(&context, train)? }),
+                    true => Some(PairSource { batches: book, targets: PairTargets::open(&context, train)? }),
                     false => None,
                 };
                 let (profile, seed) = compute_thread
@@ -212,7 +212,7 @@ impl<'a> Run<'a> {
                 let executor = elsewhere::executor(driver, job, train, &mut collectives, &parameters, of_model)?;
                 let examples = context.train_nodes.iter().sum();
                 let learned = context.embeddings.as_ref().map(|rows| LearnedRows::new(rows, train, examples));
-                let pairs = source.as_ref().map(|source| source.scored.clone());
+                let pairs = source.as_ref().map(|source| source.targets.clone());
                 let features = context.features.clone();
                 let state = EpochState::new(&config, (own, intervals), program, features, parameters, pairs)?;
                 let state = StageRunner::new(state.learning(learned), compute_thread.clone(), executor);
@@ -227,8 +227,8 @@ impl<'a> Run<'a> {
             }
             (None, config::Schedule::PartitionParallel(_)) => {
                 let views = PartitionViews::open(driver, job, &context, degrees)?;
-                let visits = Visits { views, book, strategies, degrees, window, train: train.clone() };
-                Box::new(PartitionParallel::build(driver.worker, &context, visits, &compute_thread))
+                let options = LocalTraining { views, batches: book, strategies, degrees, window, train: train.clone() };
+                Box::new(PartitionParallel::build(driver.worker, &context, options, &compute_thread))
             }
             (None, config::Schedule::MiniBatch(options)) => {
                 let cache = context.cache(options).map(|cache| Rc::new(RefCell::new(cache)));

@@ -1,4 +1,4 @@
-//! All edges of the graph, which every worker has when rows are cut by columns.
+//! All edges of the graph. In column-parallel training, every worker has them.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::engine::stages::intervals::{
 use crate::error::Error;
 use crate::runtime::job::Job;
 
-/// What a worker knows of the graph when it has some columns of all rows.
+/// The edges and intervals of a worker in column-parallel training.
 pub(crate) struct AllEdges {
     pub(crate) worker: usize,
     pub(crate) own: Range<u32>,
@@ -29,11 +29,11 @@ pub(crate) struct AllEdges {
     pub(crate) leaving: Arc<Links>,
     /// By partition, its in-edges, by slot.
     pub(crate) parts: Vec<Arc<dyn InEdges>>,
-    /// In how many sums a node receives.
+    /// Number of sums per node.
     pub(crate) slots: usize,
-    /// By worker, its first node; and the number of nodes behind the last.
+    /// By worker, its first node; and the number of nodes.
     pub(crate) starts: Vec<u32>,
-    /// Bytes that the shards of a chunk may take.
+    /// Maximum bytes of the shards of a chunk.
     pub(crate) chunk_memory: u64,
 }
 
@@ -41,7 +41,7 @@ impl AllEdges {
     /// Reads all edges. All workers call it together. `count` is the number of intervals of a partition.
     ///
     /// # Errors
-    /// When there is no room, or a file of the dataset cannot be read.
+    /// When there is no space, or a file of the dataset cannot be read.
     pub(crate) fn open(
         driver: &mut Driver<'_>,
         job: &Job,
@@ -85,8 +85,8 @@ impl AllEdges {
         Ok(Self { worker, own, intervals, arriving, leaving, parts, slots, starts, chunk_memory })
     }
 
-    /// Returns the edges that rows are aggregated along: forward, or on the way `back`.
-    pub(crate) fn links(&self, back: bool) -> &Links {
-        if back { &self.leaving } else { &self.arriving }
+    /// Returns the links of the forward or the backward pass.
+    pub(crate) fn links(&self, backward: bool) -> &Links {
+        if backward { &self.leaving } else { &self.arriving }
     }
 }

@@ -88,7 +88,7 @@ impl ClassedEdges {
     }
 
     /// The batches of an epoch.
-    pub(crate) fn book(&self, train: &Train) -> EdgeBatches {
+    pub(crate) fn batches(&self, train: &Train) -> EdgeBatches {
         let to_train = |part: usize| (0..self.edges[part].len()).filter(move |&i| self.splits[part][i] == split::TRAIN);
         let parts = 0..self.edges.len();
         EdgeBatches {

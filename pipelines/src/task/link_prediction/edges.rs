@@ -100,7 +100,7 @@ impl LinkEdges {
     }
 
     /// The batches of an epoch.
-    pub(crate) fn book(&mut self, train: &Train, link: &Link) -> EdgeBatches {
+    pub(crate) fn batches(&mut self, train: &Train, link: &Link) -> EdgeBatches {
         let way = match link.negative_sampler {
             NegativeSampler::Uniform => NegativeWay::Uniform,
             NegativeSampler::Joint => NegativeWay::Joint,
