@@ -39,7 +39,12 @@ pub(crate) trait Engine {
     ///
     /// # Errors
     /// See [`Engine::train_round`].
-    fn compute_all(&mut self, driver: &mut Driver<'_>, inference: &Inference, embeddings: bool) -> Result<bool, Error> {
+    fn evaluate_into(
+        &mut self,
+        driver: &mut Driver<'_>,
+        inference: &Inference,
+        embeddings: bool,
+    ) -> Result<bool, Error> {
         let _ = (driver, inference, embeddings);
         Ok(false)
     }

@@ -207,7 +207,7 @@ impl<'a> Run<'a> {
                 let stale = synchrony.staleness() as usize;
                 let parameters = Arc::new(ParameterVersions::new(rank, workers, stale));
                 let published = Arc::clone(&parameters);
-                compute_thread.call(move |trainer| trainer.serve(published));
+                compute_thread.call(move |trainer| trainer.publish_to(published));
                 let of_model = (&spec_of_model, &config.profile, &intervals[..]);
                 let executor = elsewhere::executor(driver, job, train, &mut collectives, &parameters, of_model)?;
                 let examples = context.train_nodes.iter().sum();
@@ -232,7 +232,7 @@ impl<'a> Run<'a> {
             }
             (None, config::Schedule::MiniBatch(options)) => {
                 let cache = context.cache(options).map(|cache| Rc::new(RefCell::new(cache)));
-                let batches = Batches { book, strategies, subgraphs, degrees, params, window, cache };
+                let batches = Batches { source: book, strategies, subgraphs, degrees, params, window, cache };
                 Box::new(MiniBatchTraining::build(driver.worker, &context, train, batches, &compute_thread))
             }
             (None, schedule) => return Err(Error::Bug(format!("the schedule is still {schedule}"))),
@@ -372,7 +372,7 @@ impl<'a> Run<'a> {
 
     /// Metrics of the parameters as they are; and every node's results, with what the last layer reads where that is wanted.
     fn evaluate(&mut self, driver: &mut Driver<'_>, embeddings: bool) -> Result<Evaluation, Error> {
-        if !self.training.compute_all(driver, &self.inference, embeddings)? {
+        if !self.training.evaluate_into(driver, &self.inference, embeddings)? {
             self.inference.pass(driver)?;
         }
         if let Some(edges) = &mut self.edges {

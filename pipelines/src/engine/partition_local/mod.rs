@@ -38,7 +38,7 @@ use timely::worker::Worker;
 
 use super::{BlocksHash, Engine, EpochSums};
 use crate::collectives::{Collectives, Driver, FirstError, Value};
-use crate::compute::{ComputeState, StepReport, Visited};
+use crate::compute::{ComputeState, StepReport, TrainedPartition};
 use crate::config::Train;
 use crate::context::WorkerContext;
 use crate::engine::partition_local::partition_view::PartitionViews;
@@ -139,7 +139,7 @@ impl PartitionParallel {
         driver: &mut Driver<'_>,
         part: usize,
         epochs: Range<u32>,
-    ) -> Result<(Visited, Vec<LocalEpoch>), Error> {
+    ) -> Result<(TrainedPartition, Vec<LocalEpoch>), Error> {
         self.compute_thread.call(ComputeState::begin_partition)?;
         let steps = self.train_nodes[part].div_ceil(self.train.batch as u64) as u32;
         let mut sent = 0;
@@ -205,14 +205,14 @@ impl Engine for PartitionParallel {
         }
         let first = self.parts.start;
         let (average, reports) = self.collectives.all_reduce_rows_with(driver, self.replica_len, |part| {
-            let (Visited { flat, steps }, epochs) = &mut visited[part - first];
+            let (TrainedPartition { flat, steps }, epochs) = &mut visited[part - first];
             let rows = (self.train_nodes[part] > 0).then(|| Arc::new(std::mem::take(flat)));
             (rows, (*steps, std::mem::take(epochs)))
         })?;
         // All batches of a round have one time, so workers do not wait for one another.
         self.input.advance_to(u64::from(end));
         let steps = reports.iter().map(|&(steps, _)| steps).max().unwrap_or(0);
-        self.compute_thread.call(move |compute| compute.take_average(average, steps))?;
+        self.compute_thread.call(move |compute| compute.set_average(average, steps))?;
         let seconds = start.elapsed().as_secs_f64() / f64::from(end - epoch);
         let epochs = (0..(end - epoch) as usize).map(|index| {
             let (mut sums, mut hash) = (EpochSums { seconds, ..EpochSums::default() }, Sha256::new());

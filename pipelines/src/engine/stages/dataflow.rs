@@ -310,7 +310,12 @@ impl Engine for StagedTraining {
         Ok(done)
     }
 
-    fn compute_all(&mut self, driver: &mut Driver<'_>, inference: &Inference, embeddings: bool) -> Result<bool, Error> {
+    fn evaluate_into(
+        &mut self,
+        driver: &mut Driver<'_>,
+        inference: &Inference,
+        embeddings: bool,
+    ) -> Result<bool, Error> {
         {
             if embeddings && !self.state.state().has_embeddings() {
                 return Ok(false);

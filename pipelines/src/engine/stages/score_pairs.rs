@@ -70,7 +70,7 @@ pub(crate) fn score_pairs<'scope>(
         .barrier()
         .on_thread("score", compute_thread.clone(), move |compute: &mut ComputeState, batch: MiniBatch| {
             let epoch = batch.key.epoch;
-            let gradients = compute.pairs(batch)?;
+            let gradients = compute.pair_gradients(batch)?;
             Ok(score_state.state().add_pair_gradients(epoch, gradients))
         })
         .flat_map(move |rows| score_errors.capture(rows))
