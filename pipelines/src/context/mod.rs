@@ -403,7 +403,7 @@ impl WorkerContext {
         let task = self.task.nodes()?;
         for part in self.placement.parts_of(self.worker) {
             let partition = self.parts.get(part);
-            let unlabelled = |&node: &u32| !task.is_labelled(partition.range.start as u32 + node);
+            let unlabelled = |&node: &u32| !task.is_labeled(partition.range.start as u32 + node);
             if let Some(node) = partition.nodes.in_split(TRAIN).into_iter().find(unlabelled) {
                 let id = partition.nodes.ids().display(node as usize).to_string();
                 return Err(Error::Input(format!("node {id} is in the train split but has no label")));

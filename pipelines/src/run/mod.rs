@@ -47,7 +47,7 @@ use crate::engine::tensor_parallel;
 use crate::engine::tensor_parallel::topology::AllEdges;
 use crate::engine::{Engine, EpochSums};
 use crate::error::Error;
-use crate::evaluate::edge_pass::EdgePass;
+use crate::evaluate::edge_evaluation::EdgeEvaluation;
 use crate::evaluate::{Evaluation, evaluate};
 use crate::outputs::run_folder::RunFolder;
 use crate::outputs::summary::Summary;
@@ -81,7 +81,7 @@ struct Run<'a> {
     training: Box<dyn Engine>,
     inference: Inference,
     /// Where something is learned of edges.
-    edges: Option<EdgePass>,
+    edges: Option<EdgeEvaluation>,
     collectives: Collectives,
     /// At the first worker.
     folder: Option<RunFolder>,
@@ -241,7 +241,8 @@ impl<'a> Run<'a> {
         let inference =
             Inference::build(driver.worker, &context, &stages, model.uses_edges(), degrees, nodes, &compute_thread)?;
         let results = inference.results();
-        let edges = edges.and_then(|edges| EdgePass::build(driver.worker, &context, results, edges, &compute_thread));
+        let edges =
+            edges.and_then(|edges| EdgeEvaluation::build(driver.worker, &context, results, edges, &compute_thread));
         let metric = train.metric.unwrap_or(context.task.objective().metric());
         let mut run = Self {
             job,

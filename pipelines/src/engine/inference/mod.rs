@@ -223,16 +223,16 @@ mod tests {
     #[test]
     fn reused_stores_are_no_longer_read() {
         let stage = |width: usize, own: &[usize]| Stage { width, edges: true, own: own.to_vec() };
-        assert_eq!(written_over(&[stage(7, &[])]), [None]);
+        assert_eq!(reused_stores(&[stage(7, &[])]), [None]);
         let plain = [stage(16, &[]), stage(16, &[]), stage(16, &[]), stage(16, &[]), stage(16, &[])];
-        assert_eq!(written_over(&plain), [None, None, Some(0), Some(1), None]);
+        assert_eq!(reused_stores(&plain), [None, None, Some(0), Some(1), None]);
         let other = [stage(8, &[]), stage(16, &[]), stage(16, &[]), stage(7, &[])];
-        assert_eq!(written_over(&other), [None; 4]);
+        assert_eq!(reused_stores(&other), [None; 4]);
         // APPNP: every propagation reads the prediction. Jumping knowledge: the readout reads every layer.
         let appnp = [stage(7, &[]), stage(7, &[0]), stage(7, &[0]), stage(7, &[0]), stage(7, &[0])];
-        assert_eq!(written_over(&appnp), [None, None, None, Some(1), None]);
+        assert_eq!(reused_stores(&appnp), [None, None, None, Some(1), None]);
         let jumping = [stage(7, &[]), stage(7, &[]), stage(7, &[]), stage(7, &[0, 1])];
-        assert_eq!(written_over(&jumping), [None; 4]);
+        assert_eq!(reused_stores(&jumping), [None; 4]);
     }
 
     #[test]

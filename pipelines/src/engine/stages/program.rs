@@ -273,13 +273,13 @@ mod tests {
         let stages = [Forward(0), forward(0), Forward(1), forward(1), Loss, back(1), Backward(1), back(0), Backward(0)];
         assert_eq!(all(&naive), stages);
         assert_eq!(naive.rounds(), 8);
-        let attending = Program::by_columns(1, true, &[false], &[true], 1);
+        let attending = Program::column_parallel(1, true, &[false], &[true], 1);
         let attended = |chunk| Stage::Attend(Attended { hop: 0, chunk, split: true });
         assert_eq!(all(&attending), [Forward(0), forward(0), Loss, attended(0), back(0), Backward(0)]);
         assert_eq!(attending.rounds(), 4);
-        let chunks = Program::by_columns(1, true, &[false], &[true], 3);
+        let chunks = Program::column_parallel(1, true, &[false], &[true], 3);
         assert_eq!((chunks.stages(), chunks.rounds(), chunks.stage(6)), (12, 4, attended(1)));
-        let decoupled = Program::by_columns(3, true, &[false, true, true], &[false; 3], 1);
+        let decoupled = Program::column_parallel(3, true, &[false, true, true], &[false; 3], 1);
         let chain = [
             Forward(0),
             hop(0, false, true, false),
@@ -293,7 +293,7 @@ mod tests {
         ];
         assert_eq!(all(&decoupled), chain);
         assert_eq!(decoupled.rounds(), 4);
-        let attending = Program::by_columns(2, true, &[false, true], &[true; 2], 1);
+        let attending = Program::column_parallel(2, true, &[false, true], &[true; 2], 1);
         let attended = |hop, split| Stage::Attend(Attended { hop, chunk: 0, split });
         let back = [attended(1, true), hop(1, true, true, false), attended(0, false), hop(0, true, false, true)];
         assert_eq!(all(&attending)[4..8], back);
@@ -303,7 +303,7 @@ mod tests {
             assert_eq!(program.rounds(), 4, "{layers} layers");
         }
         // No task before the loss learns.
-        let sgc = Program::by_columns(2, false, &[false, true], &[false; 2], 1);
+        let sgc = Program::column_parallel(2, false, &[false, true], &[false; 2], 1);
         assert_eq!(all(&sgc), [Forward(0), hop(0, false, true, false), hop(1, false, false, true), Loss]);
         assert!(!sgc.goes_back(1));
     }
