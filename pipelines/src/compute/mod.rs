@@ -166,7 +166,6 @@ impl ComputeState {
         &self.params
     }
 
-    /// Returns the model.
     pub(crate) fn model(&self) -> &Model {
         &self.model
     }

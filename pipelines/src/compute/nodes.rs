@@ -31,7 +31,6 @@ impl ComputeState {
         Ok(profile)
     }
 
-    /// Returns the seed of the run.
     pub(crate) fn seed(&mut self) -> u64 {
         self.seed
     }

@@ -54,7 +54,7 @@ pub(crate) trait Engine {
         None
     }
 
-    /// Full-graph schedules: returns the bytes of this worker's tables of rows, and the edges times columns that it aggregates per epoch.
+    /// Returns the bytes of this worker's tables of rows, and the edges times columns that it aggregates per epoch; `None` for schedules with batches.
     fn rows(&self) -> Option<[u64; 2]> {
         None
     }

@@ -90,7 +90,6 @@ impl EdgeClassifier {
         })
     }
 
-    /// Returns the edges.
     pub(crate) fn edges(&self) -> &ClassedEdges {
         &self.edges
     }

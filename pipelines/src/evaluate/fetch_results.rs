@@ -96,7 +96,6 @@ impl<S: Default + Send + 'static> ResultFetcher<S> {
         Self { input, probe, errors, state, passes: 0, step: 0, partition }
     }
 
-    /// Returns the state.
     pub(crate) fn state(&self) -> MutexGuard<'_, S> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

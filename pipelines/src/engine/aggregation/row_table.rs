@@ -18,9 +18,7 @@ use crate::config::RowDtype;
 
 /// A table of rows with copies at other workers.
 pub(crate) trait WireRows {
-    /// Returns the number of rows.
     fn rows(&self) -> usize;
-    /// Returns the bytes of a row.
     fn row_bytes(&self) -> usize;
     /// Returns the message of a header of `row_headers` with the rows `wanted`.
     fn message(&self, header: Header, wanted: &[u32]) -> WireBlock;
@@ -90,7 +88,6 @@ pub(crate) enum RowTable {
 }
 
 impl RowTable {
-    /// Creates rows of zeros.
     pub(crate) fn zeros(dtype: RowDtype, rows: usize, width: usize, place: &Place) -> std::io::Result<Self> {
         Ok(match dtype {
             RowDtype::F32 => Self::F32(Table::zeros(rows, width, place)?),
@@ -112,7 +109,6 @@ impl RowTable {
         }
     }
 
-    /// Returns the bytes of a row.
     pub(crate) fn row_bytes(&self) -> usize {
         self.width()
             * match self {

@@ -22,9 +22,6 @@ impl InEdges for HeldEdges {
 }
 
 /// Returns the out-edges of all nodes by partition, from the in-edges of all slots.
-///
-/// # Errors
-/// When `place` has no space.
 pub(crate) fn transposed(
     parts: &[Arc<dyn InEdges>],
     slots: usize,
@@ -60,9 +57,6 @@ pub(crate) fn transposed(
 }
 
 /// Returns the edges of `links` by row of their table, own rows and ghosts. Destinations are rows of edges, ascending.
-///
-/// # Errors
-/// When `place` has no space.
 pub(crate) fn reversed(links: &Links, place: &Place) -> std::io::Result<HeldEdges> {
     let mut indptr = vec![0i64; links.table_rows() + 1];
     for_each_edge(links, |source, _| indptr[source + 1] += 1);

@@ -40,9 +40,6 @@ pub(crate) struct AttentionHop {
 
 impl AttentionHop {
     /// Reserves the tables, with gradients if the hop needs them. With overlapping epochs, `mirrors` is the place of arrays of edges.
-    ///
-    /// # Errors
-    /// When there is no space.
     pub(super) fn new(
         hop: &Hop,
         links: &HopLinks,

@@ -33,9 +33,6 @@ pub(crate) struct EvaluationHop<T, S> {
 
 impl<T: WireRows, S> EvaluationHop<T, S> {
     /// Reserves the table of activations with `zeros(rows)`, if there are ghosts.
-    ///
-    /// # Errors
-    /// When there is no space.
     pub(super) fn new(
         links: EvaluationLinks,
         state: S,

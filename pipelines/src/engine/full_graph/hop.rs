@@ -172,7 +172,7 @@ pub(crate) trait GhostHop: Send {
     }
 }
 
-/// The error of a gradient that is requested and not computed.
+/// Returns the error of a gradient that is requested and not computed.
 pub(super) fn no_gradient() -> Error {
     Error::Bug("a gradient is requested that this hop does not compute".into())
 }

@@ -33,9 +33,6 @@ pub(crate) struct MaxHop {
 
 impl MaxHop {
     /// Reserves the tables, with gradients if the hop needs them.
-    ///
-    /// # Errors
-    /// When there is no space.
     pub(super) fn new(
         links: &HopLinks,
         has_gradient: bool,

@@ -80,7 +80,7 @@ impl Mirrors {
         self.latest.some_mut(rows.start - self.own..rows.end - self.own).copy_from_slice(values);
     }
 
-    /// At the begin of the stage of time `time`, copies the latest ghosts to `sent`. Returns whether the stage begins.
+    /// Copies the latest ghosts to `sent` when the stage of time `time` begins. Returns whether it begins with this call.
     pub(crate) fn begin_stage(&mut self, time: u64, sent: &mut Table) -> bool {
         let begins = self.stage.replace(time) != Some(time);
         if begins {

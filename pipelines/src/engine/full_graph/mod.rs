@@ -39,7 +39,7 @@ use crate::engine::stages::exchange::{Evaluated, RowExchange, SentGradient, Stag
 use crate::engine::stages::intervals::{Interval, slots_of};
 use crate::engine::stages::message::{Channel, Outgoing, window};
 use crate::engine::stages::program::Program;
-use crate::engine::stages::state::{StageConfig, no_room};
+use crate::engine::stages::state::{StageConfig, reserve_failed};
 use crate::error::Error;
 use crate::runtime::tensor_task::matrix;
 
@@ -71,7 +71,7 @@ pub(crate) fn open(graph: &Topology, config: &StageConfig) -> Result<(Program, B
     let program = Program::node_parallel(hops.len(), config.profile.tasks[0].learns, &config.element_wise());
     let Topology { worker, own, slots, .. } = graph;
     let hops = (0..hops.len()).map(|index| hop(graph, config, &program, index));
-    let hops = hops.collect::<std::io::Result<Vec<Hop>>>().map_err(no_room)?;
+    let hops = hops.collect::<std::io::Result<Vec<Hop>>>().map_err(reserve_failed)?;
     let exchange =
         FullGraph { worker: *worker, own: own.clone(), slots: *slots, intervals: graph.intervals.len(), hops };
     Ok((program, Box::new(exchange)))

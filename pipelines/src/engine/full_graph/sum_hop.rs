@@ -35,9 +35,6 @@ pub(crate) struct SumHop {
 
 impl SumHop {
     /// Reserves the tables. `(has_gradient, in_place)`: whether the hop needs gradients, and whether they overwrite activations.
-    ///
-    /// # Errors
-    /// When there is no space.
     pub(super) fn new(
         aggregation: Aggregation,
         graph: &Topology,

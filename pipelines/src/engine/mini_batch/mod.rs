@@ -128,7 +128,6 @@ pub(crate) struct Batches {
 }
 
 impl MiniBatchTraining {
-    /// Builds the dataflow on `worker`.
     pub(crate) fn build(
         worker: &mut Worker,
         context: &WorkerContext,

@@ -76,7 +76,6 @@ pub(crate) struct PartitionParallel {
 }
 
 impl PartitionParallel {
-    /// Builds the dataflow on `worker`.
     pub(crate) fn build(
         worker: &mut Worker,
         context: &WorkerContext,

@@ -117,7 +117,6 @@ impl Subgraphs {
         Ok(Some(Self { source, train: Arc::new(seeds.to_vec()), steps, seed: train.seed }))
     }
 
-    /// Returns the steps of an epoch.
     pub(crate) fn steps(&self) -> u32 {
         self.steps
     }

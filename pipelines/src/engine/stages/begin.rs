@@ -1,4 +1,4 @@
-//! The begin of a stage of an interval: reads its rows and makes a node task of them. [`finish`](super::finish) writes the result of the task.
+//! The start of a stage of an interval: reads its rows and makes a node task of them. [`finish`](super::finish) writes the result of the task.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use crate::error::Error;
 use crate::runtime::tensor_task::{NodeGradient, TensorTask, Work};
 use gnnflow_nn::parameter_versions::ParameterVersion;
 
-/// The state of a stage after its begin.
+/// The state of a stage after its start.
 pub(crate) enum Begun {
     /// The stage is over without a node task.
     Ended(Ended),

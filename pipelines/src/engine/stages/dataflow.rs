@@ -9,11 +9,11 @@
 //! Chunks of pairs take another path after the gate ([`score_pairs`]).
 //!
 //! A token is an interval at a stage of an epoch ([`Program`](crate::engine::stages::program::Program)); its time is `(epoch, stage)`. In `pipe`
-//! and `sync`, the gate opens a stage when the frontier of all workers has passed the stage before, so all rows that it reads have been
-//! scattered. In `async`, the gate opens all stages of an epoch when the frontier has reached the epoch minus the staleness. An interval then
-//! continues with the latest rows received (section 5.2); the frontier alone bounds the staleness. With attention, ghosts stay constant for
-//! an epoch and are mirrors of their owners' rows ([`mirrors`](crate::engine::full_graph::mirrors)). With attention and staleness 0, rows are stale
-//! in the forward pass only, because both ends of an edge recompute its weight from the same rows.
+//! and `sync`, the gate opens a stage when the frontier of all workers has passed the stage before: all rows that it reads have arrived. In
+//! `async`, the gate opens all stages of an epoch when the frontier has reached the epoch minus the staleness. An interval then continues with
+//! the latest rows received (section 5.2); the frontier alone bounds the staleness. With attention, ghosts stay constant for an epoch and are
+//! mirrors of their owners' rows ([`mirrors`](crate::engine::full_graph::mirrors)). With attention and staleness 0, rows are stale in the
+//! forward pass only, because both ends of an edge recompute its weight from the same rows.
 //!
 //! With tensor workers, the node task of a stage leaves the compute thread ([`StageRunner`]). The token keeps its time meanwhile.
 //!
@@ -174,13 +174,8 @@ impl StagedTraining {
         let (stages, rounds) = state.state().work();
         let (evaluation, synchrony, pairs, column_parallel, window) = {
             let state = state.state();
-            (
-                state.evaluation_stages(),
-                state.synchrony,
-                state.pair_stages(),
-                state.is_column_parallel(),
-                state.window(),
-            )
+            let column_parallel = state.is_column_parallel();
+            (state.evaluation_stages(), state.synchrony, state.pair_stages(), column_parallel, state.window())
         };
         let shared = Rc::new(Shared {
             gate: Rc::default(),

@@ -57,7 +57,6 @@ impl AttentionVectors {
         Self { places, parameters }
     }
 
-    /// Returns the versions of the parameters.
     pub(crate) fn parameters(&self) -> &ParameterVersions {
         &self.parameters
     }

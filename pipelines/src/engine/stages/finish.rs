@@ -31,9 +31,6 @@ pub(crate) type Ended = Vec<(Token, Finished)>;
 
 impl EpochState {
     /// Ends a stage of an interval with the result of its task, if it had one.
-    ///
-    /// # Errors
-    /// When the device fails.
     pub(crate) fn end(
         &mut self,
         compute: &mut ComputeState,

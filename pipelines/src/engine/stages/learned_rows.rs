@@ -25,7 +25,7 @@ pub(crate) struct LearnedRows {
 }
 
 impl LearnedRows {
-    /// `examples` is the number of examples of an epoch, if these are nodes.
+    /// Takes the number of examples of an epoch, if these are nodes.
     pub(crate) fn new(rows: &Arc<NodeEmbeddings>, train: &Train, examples: u64) -> Self {
         Self { rows: Arc::clone(rows), train: train.clone(), examples }
     }

@@ -8,7 +8,7 @@
 //! | [`synchrony`] | how far intervals and epochs may run ahead |
 //! | [`dataflow`] | the operators: gate, stage, scatter, all-reduce |
 //! | [`runner`] | tokens on the compute thread, and tasks at tensor workers |
-//! | [`state`], [`begin`], [`finish`] | the tables of a worker; the begin and the end of a stage |
+//! | [`state`], [`begin`], [`finish`] | the tables of a worker; the start and the end of a stage |
 //! | [`exchange`], [`message`] | how rows move: the trait that the two schedules implement |
 //! | [`node_tables`], [`learned_rows`], [`gradient_sums`] | rows of own nodes, learned rows, the epoch's gradient |
 //! | [`pair_results`], [`score_pairs`] | training on pairs of nodes |

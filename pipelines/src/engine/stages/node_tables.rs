@@ -31,9 +31,6 @@ pub(crate) struct NodeTables {
 
 impl NodeTables {
     /// Reserves the tables. `is_whole` tells whether a node task reads whole rows, `goes_back` whether a hop needs gradients.
-    ///
-    /// # Errors
-    /// When `place` has no space.
     pub(crate) fn new(
         own: Range<u32>,
         features: FeatureView,
@@ -87,9 +84,6 @@ impl NodeTables {
     }
 
     /// Stores the rows that an interval's nodes keep at hop `hop`, if a later task reads them.
-    ///
-    /// # Errors
-    /// When the device fails.
     pub(crate) fn hold(&mut self, hop: usize, rows: &Range<usize>, held: &candle_core::Tensor) -> Result<(), Error> {
         if let Some(table) = &mut self.held[hop] {
             read(held, |found| table.rows.some_mut(rows.clone()).copy_from_slice(found))?;

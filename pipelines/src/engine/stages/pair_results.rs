@@ -33,9 +33,6 @@ pub(crate) struct PairTargets {
 
 impl PairTargets {
     /// Reserves the results of own nodes on disk, and counts the chunks of an epoch.
-    ///
-    /// # Errors
-    /// When there is no space.
     pub(crate) fn open(context: &WorkerContext, train: &config::Train) -> Result<Self, Error> {
         let (width, place) = (context.task.objective().width(), Place::Folder(context.scratch.clone()));
         let rows = RowStore::create(&place, &context.graph, context.worker, width)
@@ -59,9 +56,6 @@ pub(crate) struct PairResults {
 
 impl PairResults {
     /// Reserves the gradients of `own` rows.
-    ///
-    /// # Errors
-    /// When there is no space.
     pub(crate) fn new(rows: Arc<RowStore>, own: usize, place: &Place) -> std::io::Result<Self> {
         let gradient = Table::zeros(own, rows.width(), place)?;
         Ok(Self { rows, gradient, examples: (0, 0) })

@@ -166,12 +166,10 @@ impl Program {
         first..first + self.stages.iter().filter(|stage| is_chunk(stage)).count() as u32
     }
 
-    /// Returns the number of stages.
     pub(crate) fn stages(&self) -> u32 {
         self.stages.len() as u32
     }
 
-    /// Returns stage `step`.
     pub(crate) fn stage(&self, step: u32) -> Stage {
         self.stages[step as usize]
     }
@@ -232,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn node_parallel_program_goes_back_to_the_first_task_with_parameters() {
+    fn node_parallel_program_ends_at_the_first_task_with_parameters() {
         let of_layers = |layers: usize, learns| Program::node_parallel(layers, learns, &vec![false; layers + 1]);
         assert_eq!(all(&of_layers(2, true)), [Forward(0), Forward(1), Loss, Backward(1), Backward(0)]);
         assert_eq!(all(&of_layers(2, false)), [Forward(0), Forward(1), Loss, Backward(1)]);

@@ -66,7 +66,7 @@ impl StageConfig {
 }
 
 /// Converts a failed reservation of tables.
-pub(crate) fn no_room(error: std::io::Error) -> Error {
+pub(crate) fn reserve_failed(error: std::io::Error) -> Error {
     Error::Machine(format!("cannot reserve space for the rows of all nodes: {error}"))
 }
 
@@ -114,9 +114,6 @@ pub(crate) struct EpochState {
 
 impl EpochState {
     /// Reserves the tables. `program` and `exchange` are of one schedule; `own` are the worker's nodes, cut into `intervals`.
-    ///
-    /// # Errors
-    /// When there is no space.
     pub(crate) fn new(
         config: &StageConfig,
         (own, intervals): (Range<u32>, Vec<Interval>),
@@ -133,9 +130,10 @@ impl EpochState {
         };
         let is_whole = |task: usize| !program.is_column_parallel() || !element_wise[task];
         let goes_back = |hop: usize| program.goes_back(hop);
-        let nodes = NodeTables::new(own.clone(), features, profile, &is_whole, &goes_back, place).map_err(no_room)?;
+        let nodes =
+            NodeTables::new(own.clone(), features, profile, &is_whole, &goes_back, place).map_err(reserve_failed)?;
         let pairs = match pairs {
-            Some(PairTargets { rows, .. }) => Some(PairResults::new(rows, own.len(), place).map_err(no_room)?),
+            Some(PairTargets { rows, .. }) => Some(PairResults::new(rows, own.len(), place).map_err(reserve_failed)?),
             None => None,
         };
         Ok(Self {

@@ -20,7 +20,6 @@ pub(crate) enum Pass {
 }
 
 impl Token {
-    /// Returns the stage of the program.
     pub(crate) fn stage(self) -> u32 {
         match self.pass {
             Pass::Train => time::step(self.time),
@@ -28,7 +27,6 @@ impl Token {
         }
     }
 
-    /// Returns the epoch.
     pub(crate) fn epoch(self) -> u32 {
         time::epoch(self.time)
     }

@@ -133,7 +133,7 @@ impl ChainAttention {
         }
     }
 
-    /// The kernel of attention with `vectors` (GATv2).
+    /// Returns the kernel of attention with `vectors` (GATv2).
     fn dynamic<'a>(
         &'a self,
         links: &'a Links,

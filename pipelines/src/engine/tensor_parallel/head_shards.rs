@@ -79,7 +79,6 @@ impl HeadShards {
         Self { heads, terms: if by_column { width } else { heads }, by_column, parts, of_worker }
     }
 
-    /// Returns the number of heads.
     pub(crate) fn heads(&self) -> usize {
         self.heads
     }

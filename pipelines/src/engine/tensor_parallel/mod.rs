@@ -26,7 +26,7 @@ use crate::engine::stages::exchange::{Evaluated, RowExchange, SentGradient, Stag
 use crate::engine::stages::intervals::Interval;
 use crate::engine::stages::message::{Channel, Outgoing, window};
 use crate::engine::stages::program::{Attended, Program, Propagated};
-use crate::engine::stages::state::{StageConfig, no_room};
+use crate::engine::stages::state::{StageConfig, reserve_failed};
 use crate::engine::stages::synchrony::Synchrony;
 use crate::error::Error;
 
@@ -54,7 +54,7 @@ pub(crate) fn open(edges: AllEdges, config: &StageConfig) -> Result<(Program, Bo
     config.check_row_dtype()?;
     let (worker, own) = (edges.worker, edges.own.clone());
     let rows = (0..hops.len()).map(|hop| WholeRows::new(&edges, profile, &program, hop, place));
-    let rows = rows.collect::<std::io::Result<Vec<_>>>().map_err(no_room)?;
+    let rows = rows.collect::<std::io::Result<Vec<_>>>().map_err(reserve_failed)?;
     let goes_back = |hop| program.goes_back(hop);
     let cut = Cut { chunks, pipelined: config.synchrony != Synchrony::Barrier };
     let by_task: Vec<_> = profile.tasks.iter().map(|task| task.element_wise).collect();

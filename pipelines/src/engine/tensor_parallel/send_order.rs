@@ -26,7 +26,7 @@ impl SendOrder {
         Self { nodes: None, bounds, workers }
     }
 
-    /// Before each chunk, sends the rows of its nodes.
+    /// Sends the rows of a chunk's nodes before the chunk.
     pub(crate) fn by_chunk(chunks: &[Range<usize>], starts: &[u32]) -> Self {
         let nodes = starts[starts.len() - 1] as usize;
         let first = |chunk: &Range<usize>| {

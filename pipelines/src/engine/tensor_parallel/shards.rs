@@ -165,7 +165,6 @@ impl Shards {
         self.hops.iter().enumerate().map(hop).sum::<usize>() as u64
     }
 
-    /// Returns the number of chunks.
     pub(crate) fn chunks(&self) -> usize {
         self.chunks.len()
     }

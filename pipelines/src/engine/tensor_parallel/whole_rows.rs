@@ -45,9 +45,6 @@ pub(crate) struct WholeRows {
 
 impl WholeRows {
     /// Reserves the tables of hop `index`.
-    ///
-    /// # Errors
-    /// When `place` has no space.
     pub(super) fn new(
         edges: &AllEdges,
         profile: &ModelProfile,
@@ -121,9 +118,6 @@ impl WholeRows {
     }
 
     /// Stores the rows that own nodes send. The source and destination scores travel with the shards.
-    ///
-    /// # Errors
-    /// When the device fails.
     pub(super) fn write_sent(&mut self, rows: &Range<usize>, outputs: &NodeOutputs) -> Result<(), Error> {
         let Some(found) = outputs.sent.as_ref().filter(|_| self.width > 0) else { return Ok(()) };
         let (width, stride, sent_terms) = (self.width, self.sent.width(), self.sent_terms);

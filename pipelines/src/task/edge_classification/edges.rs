@@ -85,7 +85,6 @@ impl ClassedEdges {
         Ok(this)
     }
 
-    /// Returns the batches of training edges.
     pub(crate) fn batches(&self, train: &Train) -> EdgeBatches {
         let to_train = |part: usize| (0..self.edges[part].len()).filter(move |&i| self.splits[part][i] == split::TRAIN);
         let parts = 0..self.edges.len();
