@@ -73,7 +73,8 @@ impl ClassedEdges {
         if let Some(edge) = unlabeled {
             let (head, tail) = (show(job, edge.head)?, show(job, edge.tail)?);
             let message = format!(
-                "the edge from node {head} to node {tail} is in the train split but has no label (graph.columns.edge_label)"
+                "the edge from node {head} to node {tail} is in the train split but has no label \
+                 (graph.columns.edge_label); label it, or take it out of the split"
             );
             return Err(Error::Input(message));
         }
