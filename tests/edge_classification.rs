@@ -200,7 +200,7 @@ fn what_cannot_be_is_refused() {
     let (label, split) = ("edge_label = 'class'", "edge_label = 'class', edge_split = 'part'");
     refused("", "", "", 2, &["train.task", "graph.columns.edge_label"]);
     refused("edge_label = 'clas'", "", "", 3, &["edges.parquet", "no column \"clas\"", "did you mean \"class\"?"]);
-    refused(split, "", "split_fractions = [0.8, 0.1, 0.1]", 2, &["train.edge.split_fractions", "leave it out"]);
+    refused(split, "", "split_fractions = [0.8, 0.1, 0.1]", 2, &["train.edge.split_fractions", "remove this key"]);
     refused(label, "", "split_fractions = [0.0, 0.5, 0.5]", 2, &["train.edge.split_fractions", "no edges to train"]);
     refused(label, "", "target_etype = ['rates']", 2, &["train.edge.target_etype[0]", "edges have no types"]);
     refused(label, "metric = 'mrr'", "", 2, &["train.metric", "ranked edges"]);

@@ -288,7 +288,7 @@ fn what_cannot_be_is_refused() {
         2,
         &["train.early_stop", "no edge is left in the validation split"],
     );
-    refused(split, sage, "split_fractions = [0.8, 0.1, 0.1]", 2, &["train.link.split_fractions", "leave it out"]);
+    refused(split, sage, "split_fractions = [0.8, 0.1, 0.1]", 2, &["train.link.split_fractions", "remove this key"]);
     refused("", sage, "split_fractions = [0.8, 0.3, 0.1]", 2, &["train.link.split_fractions", "more than 1"]);
     refused("", sage, "split_fractions = [0.0, 0.5, 0.5]", 2, &["train.link.split_fractions", "no edges to train"]);
     refused("", "kind = 'sage'|metric = 'recall'", "", 2, &["train.metric", "train.link.top_k"]);
@@ -304,7 +304,7 @@ fn what_cannot_be_is_refused() {
     place.parquet("c.parquet", vec![("src", ids(&[1000, 1001])), ("candidate", ids(&[1001, 7]))]);
     refused("", sage, own, 3, &["c.parquet", "row 1", "\"candidate\"", "7", "the id of a node"]);
     place.parquet("c.parquet", vec![("src", ids(&[1000])), ("candidate", ids(&[1001]))]);
-    refused("", sage, own, 3, &["c.parquet: no row is for the held-out edge from node 1"]);
+    refused("", sage, own, 3, &["c.parquet: no row for the held-out edge from node 1"]);
     refused("", sage, "decoder = 'distmult'", 2, &["train.link.decoder", "graph.columns.edge_type", "\"dot\""]);
     refused("", sage, "decoder = 'transe'", 2, &["train.link.decoder", "transe", "distmult"]);
     refused("", sage, "target_etype = ['buys']", 2, &["train.link.target_etype[0]", "edges have no types"]);

@@ -183,7 +183,7 @@ fn what_cannot_be_sampled_is_refused() {
     place.fail(
         &["run", "p.toml", "--quiet", "--run-dir", "run"],
         2,
-        &["p.toml:16: train.sampler.clusters: 400 clusters, but partition", "nodes: use at most so many"],
+        &["p.toml:16: train.sampler.clusters: 400 clusters, but partition", "nodes; use at most"],
     );
 
     dump(&place, Some((70, f32::NAN)));

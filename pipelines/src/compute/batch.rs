@@ -1,4 +1,4 @@
-//! One batch, forwards and backwards: what it adds to a step.
+//! The forward and backward pass of one batch.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -21,19 +21,19 @@ use crate::error::Error;
 use crate::task::{Examples, Loss};
 use gnnflow_nn::tensors::{input, row_gradients};
 
-/// What a batch adds to a step.
+/// The gradients of a batch.
 pub(crate) struct Gradients {
-    /// To the parameters that all share.
+    /// Gradients of the parameters.
     pub(crate) dense: Contribution,
-    /// To the rows of its nodes, where those are learned.
+    /// Gradients of the learned rows of its nodes, if there are any.
     pub(crate) rows: Option<RowGradients>,
 }
 
-/// A batch's gradient.
+/// The gradients of a batch, before they are put into messages.
 pub(super) struct BatchGradient {
-    /// By the parameters; behind it what the batch adds to the buffers.
+    /// The gradient of the parameters, followed by the sums that update the buffers.
     pub(super) flat: Vec<f32>,
-    /// By the rows of its nodes, where they are learned.
+    /// Gradients of the learned rows of its nodes.
     pub(super) rows: Option<Vec<f32>>,
     pub(super) loss: f64,
     pub(super) examples: u64,
@@ -43,24 +43,24 @@ pub(super) struct BatchGradient {
 #[derive(Clone, Copy, Debug, Default, Pod, Zeroable)]
 #[repr(C)]
 pub(crate) struct StepReport {
-    /// Examples of the loss: the step's gradient is divided by their number.
+    /// Number of examples. The step's gradient is divided by the sum over batches.
     pub(crate) examples: u64,
     pub(crate) loss: f64,
     /// Rounds of messages.
     pub(crate) rounds: u64,
-    /// SHA-256 of nodes and blocks; zeros where blocks are not hashed.
+    /// SHA-256 of nodes and blocks; zeros if blocks are not hashed.
     pub(crate) digest: [u8; 32],
 }
 
 impl StepReport {
-    /// The digest, where blocks are hashed.
+    /// Returns the digest, if blocks are hashed.
     pub(crate) fn digest(&self) -> Option<&[u8; 32]> {
         Some(&self.digest).filter(|digest| **digest != [0; 32])
     }
 }
 
 impl Payload for StepReport {
-    /// The digest is sent only where blocks are hashed.
+    /// Omits the digest if blocks are not hashed.
     fn to_words(&self) -> Vec<u64> {
         let words: &[u64] = bytemuck::cast_slice(bytemuck::bytes_of(self));
         words[..if self.digest().is_some() { words.len() } else { 3 }].to_vec()
@@ -76,8 +76,8 @@ impl Payload for StepReport {
 }
 
 impl ComputeState {
-    /// Forward and backward over one batch: the gradient of the loss summed over its examples.
-    pub(crate) fn batch(&mut self, mut batch: MiniBatch) -> Result<Gradients, Error> {
+    /// Returns the gradients of the loss of a batch, summed over its examples.
+    pub(crate) fn batch_gradients(&mut self, mut batch: MiniBatch) -> Result<Gradients, Error> {
         let partition = batch.key.partition;
         if batch.num_seeds == 0 {
             let (examples, rounds) = (batch.represented_examples.unwrap_or(0), u64::from(batch.rounds));
@@ -95,7 +95,7 @@ impl ComputeState {
         Ok(Gradients { dense, rows })
     }
 
-    /// The digest of a batch where blocks are hashed, otherwise zeros.
+    /// Returns the digest of a batch; zeros if blocks are not hashed.
     pub(super) fn digest(&self, batch: &MiniBatch) -> [u8; 32] {
         if self.hash_blocks { digest(batch) } else { [0; 32] }
     }
@@ -112,9 +112,9 @@ impl ComputeState {
             let blocks = blocks(sampled, &batch.edges, batch.num_seeds, model.num_layers(), *uses_edges);
             let degrees = (!batch.degrees.is_empty()).then_some(&batch.degrees[..]);
             let features = std::mem::take(&mut batch.features);
-            let (x, learnt) = input(features, batch.nodes.len(), model, *learns_rows)?;
+            let (x, learned) = input(features, batch.nodes.len(), model, *learns_rows)?;
             let (outputs, sums) = model.forward_with_sums(&blocks, &x, degrees, Some(key))?;
-            // Where all layers read one block, other nodes of the list have outputs too.
+            // If all layers read one block, nodes other than seeds also have outputs.
             let narrow = |outputs: Tensor| match batch.num_seeds < outputs.dim(0)? {
                 true => outputs.narrow(0, 0, batch.num_seeds),
                 false => Ok(outputs),
@@ -141,14 +141,14 @@ impl ComputeState {
             let mut flat = vec![0.0; params.len()];
             model.params().gradients(&gradients, &mut flat)?;
             flat[model.params().trained_len()..].copy_from_slice(&sums);
-            let rows = learnt.map(|learnt| row_gradients(&gradients, &learnt)).transpose()?;
+            let rows = learned.map(|learned| row_gradients(&gradients, &learned)).transpose()?;
             spent.backward += start.elapsed();
             Ok(BatchGradient { flat, rows, loss: value, examples })
         })
     }
 }
 
-/// The blocks of `layers` layers, input side first, or one for all of them; without edges where the model reads none.
+/// Returns the blocks of `layers` layers, from the input on. Layers may share one block. Blocks have no edges if the model reads none.
 pub(super) fn blocks(
     sampled: Vec<Block>,
     edges: &EdgeRows,
@@ -169,7 +169,7 @@ pub(super) fn blocks(
     vec![alone; layers]
 }
 
-/// SHA-256 over a batch's name, node list and blocks.
+/// Returns the SHA-256 of a batch's key, nodes and blocks.
 fn digest(batch: &MiniBatch) -> [u8; 32] {
     let mut hash = Sha256::new();
     let mut words = |words: &[u32]| {

@@ -1,15 +1,15 @@
-//! The state of the compute thread: model, optimizer, and the arithmetic on them.
+//! The state of the compute thread: model, optimizer, and their operations.
 
 mod batch;
 mod nodes;
 mod pairs;
+mod partition;
 mod step;
-mod visit;
 
 pub(crate) use batch::{Gradients, StepReport};
 use nodes::Versions;
 pub(crate) use pairs::PairGradients;
-pub(crate) use visit::Visited;
+pub(crate) use partition::TrainedPartition;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -35,28 +35,28 @@ pub(crate) struct ComputeTime {
     pub(crate) step: Duration,
 }
 
-/// Model, optimizer, and what they work on.
+/// Model, optimizer and task of a process.
 pub(crate) struct ComputeState {
     pool: rayon::ThreadPool,
     model: Model,
     optimizer: Box<dyn Optimizer>,
-    /// All parameters, one after another; the buffers, which the optimizer leaves alone, at the end.
+    /// All parameters, one after another, followed by the buffers, which the optimizer does not change.
     params: Vec<f32>,
     objective: Arc<dyn Objective>,
     uses_edges: bool,
     seed: u64,
     hash_blocks: bool,
     clip_norm: Option<f64>,
-    /// Whether what a batch reads of its nodes is learned too.
+    /// Whether the input rows of nodes are learned.
     learns_rows: bool,
     spent: ComputeTime,
-    fault: Option<Error>,
-    /// Where partitions are trained in turn: what each of them begins with, while one is.
+    error: Option<Error>,
+    /// In a round of partition-local training: the replica with which every partition begins.
     common: Option<Replica>,
-    /// Of averages, where they have momentum; as long as what is trained.
+    /// The velocity of averages with momentum, as long as the trained parameters.
     velocity: Option<Vec<f32>>,
     average_momentum: f64,
-    /// Where others ask for parameters by their version.
+    /// In full-graph training: the published versions of the parameters.
     versions: Option<Versions>,
 }
 
@@ -92,7 +92,7 @@ impl ComputeState {
             clip_norm: train.clip_norm,
             learns_rows: model_spec.embedding.is_some(),
             spent: ComputeTime::default(),
-            fault: None,
+            error: None,
             common: None,
             velocity: (average_momentum > 0.0).then(|| vec![0.0; trained]),
             average_momentum,
@@ -100,13 +100,13 @@ impl ComputeState {
         })
     }
 
-    /// Times so far, or the first thing that failed.
+    /// Returns the times so far, or the first error of a step.
     pub(crate) fn report(&mut self) -> Result<ComputeTime, Error> {
-        self.fault.take().map_or(Ok(self.spent), Err)
+        self.error.take().map_or(Ok(self.spent), Err)
     }
 
-    /// Runs stage `stage` of the model on a batch without seeds' labels and writes its rows; `own` has those of earlier stages
-    /// that it asks for.
+    /// Runs stage `stage` of the model on a batch and writes the results to `into`. `own` are the results of the earlier stages that it
+    /// reads for its own nodes.
     pub(crate) fn infer(
         &mut self,
         stage: usize,
@@ -134,7 +134,7 @@ impl ComputeState {
         })
     }
 
-    /// Goes on with another number of compute threads.
+    /// Changes the number of compute threads.
     pub(crate) fn set_threads(&mut self, threads: usize) -> Result<(), Error> {
         if threads != self.pool.current_num_threads() {
             self.pool = compute_pool(threads)?;
@@ -147,26 +147,25 @@ impl ComputeState {
         self.pool.install(work)
     }
 
-    /// As [`ComputeState::on_threads`], as a part of going forwards.
+    /// Runs `work` on the compute threads and adds its time to the forward pass.
     pub(crate) fn timed_forward(&mut self, work: impl FnOnce() + Send) {
         let start = Instant::now();
         self.pool.install(work);
         self.spent.forward += start.elapsed();
     }
 
-    /// As [`ComputeState::on_threads`], as a part of going back.
+    /// Runs `work` on the compute threads and adds its time to the backward pass.
     pub(crate) fn timed_backward(&mut self, work: impl FnOnce() + Send) {
         let start = Instant::now();
         self.pool.install(work);
         self.spent.backward += start.elapsed();
     }
 
-    /// The parameters, one after another.
+    /// Returns the parameters, one after another.
     pub(crate) fn params(&self) -> &[f32] {
         &self.params
     }
 
-    /// The model.
     pub(crate) fn model(&self) -> &Model {
         &self.model
     }
@@ -179,7 +178,7 @@ impl ComputeState {
         Ok(())
     }
 
-    /// Changes the learning rate from the next step on.
+    /// Sets the learning rate of later steps.
     pub(crate) fn set_learning_rate(&mut self, lr: f64) {
         self.optimizer.set_learning_rate(lr);
     }

@@ -1,4 +1,4 @@
-//! Tensor tasks on the compute thread, and the versions of the parameters that they are done by.
+//! Node tasks on the compute thread, with versions of the parameters.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -11,17 +11,18 @@ use crate::runtime::tensor_task::{TensorResult, TensorTask};
 use gnnflow_nn::node_targets::NodeTargets;
 use gnnflow_nn::parameter_versions::ParameterVersions;
 
-/// The parameters' versions, and which of them the model has.
+/// The versions of the parameters.
 pub(super) struct Versions {
-    service: Arc<ParameterVersions>,
+    parameters: Arc<ParameterVersions>,
+    /// The version in the model.
     loaded: u64,
 }
 
 impl ComputeState {
-    /// Returns what full-graph training must know of the model. Learned rows make the first task learn.
+    /// Returns the profile of the model for full-graph training. With learned rows, the first task learns.
     ///
     /// # Errors
-    /// When the model cannot be run in pieces of nodes.
+    /// When the model does not support full-graph training.
     pub(crate) fn profile(&mut self) -> Result<ModelProfile, Error> {
         let mut profile = self.model.profile()?;
         if self.learns_rows {
@@ -30,42 +31,42 @@ impl ComputeState {
         Ok(profile)
     }
 
-    /// Returns the seed of the run.
     pub(crate) fn seed(&mut self) -> u64 {
         self.seed
     }
 
-    /// Publishes the parameters from now on, as often as they change.
-    pub(crate) fn serve(&mut self, service: Arc<ParameterVersions>) {
-        let loaded = service.publish(&self.params);
-        self.versions = Some(Versions { service, loaded });
+    /// Publishes the parameters to `parameters`, now and after each change.
+    pub(crate) fn publish_to(&mut self, parameters: Arc<ParameterVersions>) {
+        let loaded = parameters.publish(&self.params);
+        self.versions = Some(Versions { parameters, loaded });
     }
 
-    /// The model has new parameters, the latest.
+    /// Publishes the parameters of the model as the latest version.
     pub(super) fn publish(&mut self) {
         if let Some(versions) = &mut self.versions {
-            versions.loaded = versions.service.publish(&self.params);
+            versions.loaded = versions.parameters.publish(&self.params);
         }
     }
 
-    /// What the results for nodes are compared with, by their global ids.
+    /// Returns the targets of nodes, given by global ids.
     ///
     /// # Errors
-    /// When one of them has nothing to be compared with.
+    /// When a node has no target.
     pub(crate) fn targets(&self, nodes: &[u32]) -> Result<NodeTargets, Error> {
         self.objective.targets(nodes)
     }
 
-    /// Does a task here, by a version of the parameters; which is copied into the model where another one is there.
+    /// Computes a node task with a version of the parameters, which it copies into the model if needed.
     ///
     /// # Errors
-    /// As [`TensorTask::run`].
+    /// See [`TensorTask::run`].
     pub(crate) fn tensor_task(&mut self, task: TensorTask, version: u64) -> Result<TensorResult, Error> {
         let (start, forward) = (Instant::now(), task.is_forward());
         let Self { pool, model, versions, .. } = self;
         if let Some(versions) = versions.as_mut().filter(|versions| versions.loaded != version) {
-            let flat = versions.service.get(version, Duration::ZERO);
-            let flat = flat.ok_or_else(|| Error::Bug(format!("parameters of version {version} are gone")))?;
+            let flat = versions.parameters.get(version, Duration::ZERO);
+            let flat =
+                flat.ok_or_else(|| Error::Bug(format!("version {version} of the parameters has been released")))?;
             model.params_mut().set_from(&flat)?;
             versions.loaded = version;
         }
@@ -100,19 +101,19 @@ mod tests {
         }
 
         fn loss(&self, _: &Examples<'_>, _: &Tensor) -> Result<Loss, Error> {
-            Err(Error::Bug("nothing is learnt here".into()))
+            Err(Error::Bug("this process trains no parameters".into()))
         }
     }
 
     #[test]
-    fn an_interval_goes_back_by_the_parameters_that_it_went_forwards_by() {
+    fn backward_task_uses_the_parameter_version_of_its_epoch() {
         let registry = crate::Registry::default();
         let model = Model::build(&ModelSpec::new("gcn", 1, 3, 4, 2), registry.layers(), &Device::Cpu, 1).unwrap();
         let (width, len) = (model.hops().unwrap()[0].width, model.params().flat_len());
         let settings = (&config::Model::default(), &config::Train::default());
-        let mut trainer = ComputeState::new(model, Arc::new(Nothing), settings, 1).unwrap();
-        let service = Arc::new(ParameterVersions::new(0, 1, 1));
-        trainer.serve(Arc::clone(&service));
+        let mut compute = ComputeState::new(model, Arc::new(Nothing), settings, 1).unwrap();
+        let versions = Arc::new(ParameterVersions::new(0, 1, 1));
+        compute.publish_to(Arc::clone(&versions));
         let rows: Vec<f32> = (0..2 * width).map(|i| i as f32 * 0.5 - 1.0).collect();
         let task = TensorTask {
             index: 1,
@@ -121,23 +122,23 @@ mod tests {
             key: None,
             work: Work::Loss(NodeTargets::Classes(vec![0, 1])),
         };
-        let back = |trainer: &mut ComputeState, version| match trainer.tensor_task(task.clone(), version).unwrap() {
+        let gradient = |compute: &mut ComputeState, version| match compute.tensor_task(task.clone(), version).unwrap() {
             TensorResult::Back(back) => back,
-            TensorResult::Outputs(_) => panic!("a loss goes back"),
+            TensorResult::Outputs(_) => panic!("a loss has gradients"),
         };
-        let choice = service.choose(0, 0, 1);
-        let before = back(&mut trainer, choice.version);
-        // Two epochs are applied while the interval is on its way.
+        let first = versions.choose(0, 0, 1);
+        let before = gradient(&mut compute, first.version);
+        // Two steps are applied while the interval is in flight.
         for step in 1..3 {
-            trainer.set_params((0..len).map(|i| (i * step) as f32 * 0.01).collect()).unwrap();
+            compute.set_params((0..len).map(|i| (i * step) as f32 * 0.01).collect()).unwrap();
         }
-        let latest = service.latest().version;
-        assert_eq!(latest, choice.version + 2);
-        let other = back(&mut trainer, latest);
+        let latest = versions.latest().version;
+        assert_eq!(latest, first.version + 2);
+        let other = gradient(&mut compute, latest);
         assert_ne!(other, before);
-        assert_eq!(back(&mut trainer, service.choose(0, 0, 1).version), before, "its own epoch's");
-        assert_eq!(back(&mut trainer, service.choose(0, 1, 1).version), other, "the next epoch's");
-        service.release(0, 0);
-        assert!(trainer.tensor_task(task, choice.version).is_err(), "nobody refers to it any more");
+        assert_eq!(gradient(&mut compute, versions.choose(0, 0, 1).version), before, "the version of its epoch");
+        assert_eq!(gradient(&mut compute, versions.choose(0, 1, 1).version), other, "the version of the next epoch");
+        versions.release(0, 0);
+        assert!(compute.tensor_task(task, first.version).is_err(), "the version has been released");
     }
 }

@@ -1,4 +1,4 @@
-//! The loss of pairs of nodes, by rows that a model over the whole graph has made of them.
+//! The loss of pairs of nodes in full-graph training, from the rows of their nodes.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -13,22 +13,22 @@ use crate::error::Error;
 use crate::task::{Examples, Loss};
 use gnnflow_nn::tensors::row_gradients;
 
-/// What a chunk of a partition's pairs says.
+/// The gradients of a chunk of a partition's pairs.
 pub(crate) struct PairGradients {
-    /// Of the rows of its nodes.
+    /// Gradients of the rows of its nodes.
     pub(crate) rows: RowGradients,
-    /// By the parameters, where the decoder has any.
+    /// The gradient of the parameters, if the decoder has any.
     pub(crate) flat: Option<Vec<f32>>,
-    /// Summed over the examples.
+    /// The loss, summed over the examples.
     pub(crate) loss: f64,
 }
 
 impl ComputeState {
-    /// The loss of a batch's pairs by the rows of their ends, and its gradients; nothing of a batch without pairs.
+    /// Returns the loss of a batch's pairs and its gradients; zeros for a batch without pairs.
     ///
     /// # Errors
-    /// When the device fails, or rows are not numbers.
-    pub(crate) fn pairs(&mut self, batch: MiniBatch) -> Result<PairGradients, Error> {
+    /// When the device fails, or rows are not `f32`.
+    pub(crate) fn pair_gradients(&mut self, batch: MiniBatch) -> Result<PairGradients, Error> {
         let tensor = gnnflow_nn::Error::from;
         let partition = batch.key.partition;
         if batch.nodes.is_empty() {

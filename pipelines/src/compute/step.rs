@@ -13,10 +13,10 @@ use crate::embedding::NodeEmbeddings;
 use crate::error::Error;
 
 impl ComputeState {
-    /// One step of the optimizer along the sum of a step's gradients, divided by its examples; and one of the running statistics
-    /// towards those of its batches, whose sums lie behind the gradients.
+    /// Takes an optimizer step along the sum of a step's gradients, divided by its examples. Updates the running statistics from the sums of its
+    /// batches, which follow the gradients.
     ///
-    /// What fails is kept, and told by [`ComputeState::report`].
+    /// [`ComputeState::report`] returns the first error.
     pub(crate) fn apply(&mut self, reduced: Reduced) {
         let reports = reduced.words.iter().filter_map(|words| StepReport::from_words(words).ok());
         let examples: u64 = reports.map(|report| report.examples).sum();
@@ -24,11 +24,11 @@ impl ComputeState {
             return;
         }
         if let Err(error) = self.step(reduced.sum, examples) {
-            self.fault.get_or_insert(error);
+            self.error.get_or_insert(error);
         }
     }
 
-    /// One step along `sum`, the gradients of `examples` examples together.
+    /// Takes one step along `sum`, the gradient summed over `examples` examples.
     pub(super) fn step(&mut self, mut sum: Vec<f32>, examples: u64) -> Result<(), Error> {
         let start = Instant::now();
         let Self { pool, model, optimizer, params, clip_norm, .. } = self;
@@ -56,13 +56,13 @@ impl ComputeState {
     /// [`Error::Bug`] when the rows are being read or written.
     pub(crate) fn update_rows(&mut self, rows: &NodeEmbeddings, pushed: &PushedRows) -> Result<(), Error> {
         let start = Instant::now();
-        let moved = self.pool.install(|| rows.apply(pushed));
+        let result = self.pool.install(|| rows.apply(pushed));
         self.spent.step += start.elapsed();
-        moved
+        result
     }
 }
 
-/// Scales a gradient to length `most` if it is longer. The length is summed in 64 bits, in order: all workers do the same.
+/// Scales a gradient to length `most` if it is longer. The length is summed in 64 bits and in order, so it is equal at all workers.
 fn shorten(gradient: &mut [f32], most: f64) {
     let length = gradient.iter().map(|&g| f64::from(g) * f64::from(g)).sum::<f64>().sqrt();
     if length > most {
@@ -71,7 +71,7 @@ fn shorten(gradient: &mut [f32], most: f64) {
     }
 }
 
-/// The optimizer that the pipeline asks for.
+/// Returns the configured optimizer.
 pub(super) fn optimizer(config: &config::Optimizer, len: usize) -> Box<dyn Optimizer> {
     let adam = |options: &config::optimizer::Adam, decoupled| {
         let [beta1, beta2] = options.betas;
@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn long_gradients_are_shortened_and_short_ones_are_not() {
+    fn shorten_scales_long_gradients_only() {
         let mut gradient = [3.0, 0.0, -4.0];
         shorten(&mut gradient, 10.0);
         assert_eq!(gradient, [3.0, 0.0, -4.0]);

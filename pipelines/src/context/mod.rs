@@ -401,7 +401,7 @@ impl WorkerContext {
         let task = self.task.nodes()?;
         for part in self.placement.parts_of(self.worker) {
             let partition = self.parts.get(part);
-            let unlabeled = |&node: &u32| !task.is_labelled(partition.range.start as u32 + node);
+            let unlabeled = |&node: &u32| !task.is_labeled(partition.range.start as u32 + node);
             if let Some(node) = partition.nodes.in_split(TRAIN).into_iter().find(unlabeled) {
                 let id = partition.nodes.ids().display(node as usize).to_string();
                 let message =

@@ -1,4 +1,4 @@
-//! Dataflows, one a file; and what all ways of training have in common.
+//! The dataflows of training and inference, and the trait that all schedules implement.
 
 pub(crate) mod aggregation;
 pub(crate) mod full_graph;
@@ -20,13 +20,13 @@ use crate::compute::StepReport;
 use crate::error::Error;
 use crate::runtime::records::TensorUse;
 
-/// A way to train.
+/// The training engine of one schedule.
 pub(crate) trait Engine {
-    /// Trains some epochs from `epoch` (from 0) on, until all workers have the same parameters again, and returns what each of
-    /// them came to. `lr` is the learning rate of an epoch.
+    /// Trains one or more epochs from `epoch` (from 0), until all workers have equal parameters again. Returns the sums of each epoch.
+    /// `lr` returns the learning rate of an epoch.
     ///
     /// # Errors
-    /// What an operator, or the compute thread, fails with.
+    /// The first error of an operator or of the compute thread.
     fn train_round(
         &mut self,
         driver: &mut Driver<'_>,
@@ -34,63 +34,67 @@ pub(crate) trait Engine {
         lr: &dyn Fn(u32) -> f64,
     ) -> Result<Vec<EpochSums>, Error>;
 
-    /// Computes every node by the parameters as they are, into `inference`'s results and what the last layer reads, and says so; or
-    /// nothing, and that.
+    /// Computes every node with the current parameters and writes the results to `inference`, with the inputs of the last layer if
+    /// `embeddings` is set. Returns false, without computing anything, if the schedule cannot do so.
     ///
     /// # Errors
-    /// As [`Engine::train_round`].
-    fn compute_all(&mut self, driver: &mut Driver<'_>, inference: &Inference, embeddings: bool) -> Result<bool, Error> {
+    /// See [`Engine::train_round`].
+    fn evaluate_into(
+        &mut self,
+        driver: &mut Driver<'_>,
+        inference: &Inference,
+        embeddings: bool,
+    ) -> Result<bool, Error> {
         let _ = (driver, inference, embeddings);
         Ok(false)
     }
 
-    /// What the cache of other workers' features did so far, if there is one.
+    /// Returns the counters of the cache of other workers' features, if there is one.
     fn cached(&self) -> Option<CacheCounts> {
         None
     }
 
-    /// Bytes of this worker's rows of the whole graph, and what it adds up of them in an epoch, edges times columns; where every
-    /// step is over the whole graph.
+    /// Returns the bytes of this worker's tables of rows, and the edges times columns that it aggregates per epoch; `None` for schedules with batches.
     fn rows(&self) -> Option<[u64; 2]> {
         None
     }
 
-    /// How stale learned rows were so far, if there are any.
+    /// Returns how stale the rows were that have been read so far, if stale rows are allowed.
     fn staleness(&self) -> Option<Staleness> {
         None
     }
 
-    /// What tensor workers did so far, if there are any.
+    /// Returns the counters of tensor workers, if there are any.
     fn tensor(&self) -> Option<TensorUse> {
         None
     }
 
-    /// The running hash over the digests of all blocks so far.
+    /// Returns the running hash over the digests of all blocks so far.
     fn blocks(&mut self) -> &mut BlocksHash;
 }
 
-/// How many steps had not been applied everywhere when the rows of a batch were asked for.
+/// By how many steps (or epochs, in full-graph training) rows were older than in synchronous training when they were read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
 pub(crate) struct Staleness {
-    /// The most of any batch.
+    /// The maximum over all batches.
     pub(crate) most: u64,
-    /// Of all batches together.
+    /// The sum over all batches.
     pub(crate) sum: u64,
-    /// Batches.
+    /// Number of batches.
     pub(crate) batches: u64,
 }
 
-/// What an epoch's steps came to.
+/// Sums over the steps of an epoch.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct EpochSums {
     /// Examples of all partitions.
     pub(crate) examples: u64,
-    /// Sum of the losses of all examples; in partition order within a step.
+    /// Sum of the losses of all examples, added in partition order within a step.
     pub(crate) loss: f64,
-    /// Rounds of messages: the most of any batch of each step, summed over steps.
+    /// Rounds of messages: the maximum over the batches of each step, summed over steps.
     pub(crate) rounds: u64,
-    /// Steps: the most of any partition.
+    /// Steps: the maximum over partitions.
     pub(crate) steps: u64,
     /// Wall-clock seconds.
     pub(crate) seconds: f64,
@@ -111,12 +115,12 @@ impl EpochSums {
     }
 }
 
-/// The running hash over the digests of all blocks: epochs in order, and in each the batches in an order of the schedule.
+/// The running hash over the digests of all blocks: by epoch, then by batch in an order that the schedule defines.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct BlocksHash(pub(crate) [u8; 32]);
 
 impl BlocksHash {
-    /// Goes on with the digests of an epoch, which `hash` has seen.
+    /// Adds the digests of an epoch, which `hash` has consumed.
     fn end_of_epoch(&mut self, hash: Sha256) {
         self.0 = Sha256::new().chain_update(self.0).chain_update(hash.finalize()).finalize().into();
     }

@@ -1,4 +1,4 @@
-//! `predictions.parquet` of edge classification: all edges of the types that are classified.
+//! `predictions.parquet` of edge classification: all edges of the classified types.
 
 use std::ops::Range;
 use std::path::PathBuf;
@@ -11,29 +11,29 @@ use crate::collectives::Driver;
 use crate::context::edge_columns::EdgeColumns;
 use crate::context::{SPLITS, WorkerContext};
 use crate::error::Error;
-use crate::evaluate::classification::Classifying;
+use crate::evaluate::classification::EdgeClassifier;
 use crate::outputs::{Table, arrow_bug, write_table};
 use crate::runtime::job::Job;
 
-/// Writes `src`, `dst`, `type` (where edges have types), `prediction`, `label` and `split` of every edge that may be classified.
+/// Writes a row per edge: `src`, `dst`, `type` (if edges have types), `prediction`, `label` and `split`.
 pub(crate) fn predictions(
     driver: &mut Driver<'_>,
     job: &Job,
     context: &WorkerContext,
-    classifying: &Classifying,
+    classifier: &EdgeClassifier,
     path: PathBuf,
 ) -> Result<String, Error> {
-    let (ends, classes) = (EdgeColumns::open(job)?, classifying.classes());
+    let (ends, classes) = (EdgeColumns::open(job)?, classifier.classes());
     let mut fields = ends.fields();
     fields.push(Field::new("prediction", classes.data_type(), false));
     fields.push(Field::new("label", classes.data_type(), true));
     fields.push(Field::new("split", DataType::Utf8, false));
     let schema = Arc::new(Schema::new(fields));
-    let all = classifying.edges();
+    let all = classifier.edges();
     let rows = |part: usize, range: Range<usize>| {
         let mut columns = ends.columns(all.edges[part][range.clone()].iter().copied());
-        let found = classifying.found(part)[range.clone()].iter();
-        columns.push(classes.column(found.map(|&class| Some(class as usize))));
+        let predicted = classifier.predicted(part)[range.clone()].iter();
+        columns.push(classes.column(predicted.map(|&class| Some(class as usize))));
         let labels = all.labels[part][range.clone()].iter();
         columns.push(classes.column(labels.map(|&label| usize::try_from(label).ok())));
         let splits = all.splits[part][range].iter().map(|&split| SPLITS[usize::from(split).min(3)]);

@@ -17,8 +17,8 @@ use crate::evaluate::ranking::Ranking;
 use crate::outputs::{Table, arrow_bug, write_table};
 use crate::runtime::job::Job;
 
-/// Writes `src`, `dst`, `type` (where edges have types), `split`, `score`, `rank` (of `dst`, given `src`) and, where sources are ranked
-/// too, `src_rank` of every edge that was held out.
+/// Writes a row per held-out edge: `src`, `dst`, `type` (if edges have types), `split`, `score`, `rank` (of `dst`, given `src`) and `src_rank` (if
+/// sources are ranked).
 pub(crate) fn predictions(
     driver: &mut Driver<'_>,
     job: &Job,

@@ -1,12 +1,12 @@
-//! Metrics of the whole graph, from the rows that exact inference left.
+//! Metrics over all nodes or edges, from the results of exact inference.
 
 pub(crate) mod class_predictions;
 pub(crate) mod classification;
-pub(crate) mod edge_pass;
+pub(crate) mod edge_evaluation;
+pub(crate) mod fetch_results;
 pub(crate) mod link_predictions;
 pub(crate) mod ranking;
 pub(crate) mod recommend;
-pub(crate) mod rows_of;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -31,21 +31,21 @@ pub(crate) struct Evaluation {
 }
 
 impl Evaluation {
-    /// What the validation nodes say of a model, the higher the better: the metric, then less loss.
+    /// Returns the order of models by validation, the higher the better: by the metric, then by the loss.
     pub(crate) fn worth(&self, metric: Metric) -> Option<(f64, f64)> {
         let val = self.val.as_ref()?;
         if metric == Metric::Loss {
             return Some((-val.loss, 0.0));
         }
         let at = format!("{}_at_", metric.key());
-        let of_lists = || val.metrics.iter().find(|(name, _)| metric.is_of_lists() && name.starts_with(&at));
-        let value = val.metrics.get(metric.key()).or_else(|| Some(of_lists()?.1)).copied()?;
+        let list_metric = || val.metrics.iter().find(|(name, _)| metric.is_of_lists() && name.starts_with(&at));
+        let value = val.metrics.get(metric.key()).or_else(|| Some(list_metric()?.1)).copied()?;
         let sign = if metric.is_better(0.0, 1.0) { -1.0 } else { 1.0 };
         Some((sign * value, -val.loss))
     }
 }
 
-/// Counts every worker's nodes, and adds up what all workers counted.
+/// Returns the metrics of the nodes of all workers.
 pub(crate) fn evaluate(
     driver: &mut Driver<'_>,
     context: &WorkerContext,
@@ -55,40 +55,40 @@ pub(crate) fn evaluate(
 ) -> Result<Evaluation, Error> {
     let hosted = context.placement.parts_of(context.worker);
     let (rows, task) = (Arc::clone(rows), Arc::clone(context.task.nodes()?));
-    let counting = Arc::clone(&task);
+    let node_task = Arc::clone(&task);
     // By partition hosted here, then by split.
-    let counted = compute_thread.call(move |trainer| -> Result<Vec<Vec<Tally>>, Error> {
+    let tallies = compute_thread.call(move |compute| -> Result<Vec<Vec<Tally>>, Error> {
         let rows = rows.read()?;
-        Ok(trainer.on_threads(|| {
+        Ok(compute.on_threads(|| {
             hosted
-                .map(|part| (1..SPLITS.len()).map(|split| counting.count(part, split as u8, &rows)).collect())
+                .map(|part| (1..SPLITS.len()).map(|split| node_task.count(part, split as u8, &rows)).collect())
                 .collect()
         }))
     });
-    reduce_metrics(driver, context, collectives, &counted?, &|words, sums| task.finish(words, sums))
+    reduce_metrics(driver, context, collectives, &tallies?, &|words, sums| task.finish(words, sums))
 }
 
-/// From sums of what is counted: the number of examples, and metrics by name.
+/// Returns the number of examples and the metrics by name, from sums of tallies.
 type Finish<'a> = &'a dyn Fn(&[u64], &[f64]) -> (u64, BTreeMap<String, f64>);
 
-/// Adds up the counts of all workers: of the training, validation and test examples of the partitions that each hosts.
+/// Sums the tallies of all workers, by partition hosted there and then by split, and returns the metrics of each split.
 pub(crate) fn reduce_metrics(
     driver: &mut Driver<'_>,
     context: &WorkerContext,
     collectives: &mut Collectives,
-    counted: &[Vec<Tally>],
+    tallies: &[Vec<Tally>],
     finish: Finish<'_>,
 ) -> Result<Evaluation, Error> {
     let first = context.placement.parts_of(context.worker).start;
     let mut scores = [None, None, None];
     for (split, score) in scores.iter_mut().enumerate() {
-        let own = counted.iter().map(|splits| splits[split].words.clone()).reduce(|sum, words| added(sum, &words));
+        let own = tallies.iter().map(|splits| splits[split].words.clone()).reduce(|sum, words| added(sum, &words));
         let counts = collectives.all_reduce_counts(driver, &own.unwrap_or_default())?;
         let floats = collectives.all_gather_parts(driver, |part| {
-            let Tally { loss, sums, .. } = &counted[part - first][split];
+            let Tally { loss, sums, .. } = &tallies[part - first][split];
             [&[*loss], &sums[..]].concat()
         })?;
-        // In partition order, so that the bits do not depend on the number of workers.
+        // Sums in partition order, so the bits do not depend on the number of workers.
         let sum = |place: usize| floats.iter().map(|floats| floats[place]).sum::<f64>();
         let sums: Vec<f64> = (1..floats.first().map_or(1, Vec::len)).map(sum).collect();
         let (examples, metrics) = finish(&counts, &sums);
@@ -100,7 +100,7 @@ pub(crate) fn reduce_metrics(
     Ok(Evaluation { train, val, test })
 }
 
-/// The sums of words at equal places.
+/// Returns the element-wise sum.
 fn added(mut sum: Vec<u64>, words: &[u64]) -> Vec<u64> {
     sum.iter_mut().zip(words).for_each(|(sum, word)| *sum += word);
     sum

@@ -1,8 +1,9 @@
 //! Recall and NDCG, as papers on recommendation define them.
 //!
-//! What is recommended to a source is the list of the K tails that score highest among all but those that it is known to have from
-//! other splits: to validate, those of the training edges (and of edges in no split); to test, those of the validation edges too.
-//! Recall is the share of its held-out tails that are on the list; NDCG weighs each by 1 / log2(1 + rank), and is divided by what a list of held-out tails alone would have. Both are means over the sources that have held-out edges.
+//! The recommendations of a source are the K tails with the highest scores, without its tails known from other splits: for validation, those of
+//! training edges (and of edges in no split); for test, also those of validation edges. Recall is the share of the source's held-out tails on
+//! the list. NDCG weighs each by 1 / log2(1 + rank), divided by the value of a list of held-out tails only. Both are means over the sources
+//! with held-out edges.
 
 use bytemuck::{Pod, Zeroable};
 use gnnflow_kernels::pairs::Edge;
@@ -11,7 +12,7 @@ use super::ranking::Ranked;
 use crate::collectives::Value;
 use crate::task::link_prediction::recommended::Recommended;
 
-/// An edge that is on its source's list.
+/// A held-out edge on the list of its source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Pod, Zeroable)]
 #[repr(C)]
 pub(crate) struct Listed {
@@ -23,7 +24,7 @@ pub(crate) struct Listed {
 
 impl Value for Listed {}
 
-/// The edges of a partition that are on their source's list.
+/// Returns the edges of a partition that are on the lists of their sources.
 pub(crate) fn found(edges: &[Edge], ranked: &[Ranked], length: usize) -> Vec<Listed> {
     let listed = edges.iter().zip(ranked).map(|(edge, ranked)| (edge, ranked.fresh_doubled()));
     let listed = listed.filter(|&(_, doubled)| doubled <= 2 * length as u64);
@@ -32,9 +33,9 @@ pub(crate) fn found(edges: &[Edge], ranked: &[Ranked], length: usize) -> Vec<Lis
     listed.collect()
 }
 
-/// `recall_at_K` and `ndcg_at_K` of a split, from the listed edges of all partitions.
+/// Returns `recall_at_K` and `ndcg_at_K` of a split, from the listed edges of all partitions.
 pub(crate) fn metrics(mut found: Vec<Listed>, wanted: &Recommended, split: usize) -> Vec<(String, f64)> {
-    // By source, then by rank: sums do not depend on how the graph is cut.
+    // Sorted by source, then by rank, so sums do not depend on the partitions.
     found.sort_unstable();
     let gain = |rank: f64| 1.0 / libm::log2(1.0 + rank);
     let ideal: Vec<f64> = (0..=wanted.length).map(|most| (1..=most).map(|rank| gain(rank as f64)).sum()).collect();
@@ -63,10 +64,10 @@ mod tests {
     use std::collections::BTreeMap;
 
     #[test]
-    fn recall_and_gain_are_means_over_sources() {
+    fn recall_and_ndcg_are_means_over_sources() {
         let mut wanted = Recommended::new(3);
         let edge = |head, tail| Edge { head, tail, relation: 0 };
-        // Source 1 has four, of which two are found, ranked 1 and 3; source 2 one, not found; source 9 one to validate with.
+        // Source 1 has four test edges, two of them at ranks 1 and 3; source 2 has one, not on the list; source 9 has a validation edge.
         (0..4).for_each(|tail| wanted.add(edge(1, tail), 1));
         wanted.add(edge(2, 5), 1);
         wanted.add(edge(9, 5), 0);

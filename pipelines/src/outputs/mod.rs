@@ -204,12 +204,12 @@ pub(crate) fn predictions(
     path: PathBuf,
 ) -> Result<String, Error> {
     let (task, results) = (context.task.nodes()?, results.read()?);
-    let answer = task.answer();
+    let data_type = task.prediction_type();
     let width = if scores { task.score_width() } else { 0 };
     let mut fields = vec![
         id_field(manifest),
-        Field::new("prediction", answer.clone(), false),
-        Field::new("label", answer.clone(), true),
+        Field::new("prediction", data_type.clone(), false),
+        Field::new("label", data_type.clone(), true),
         Field::new("split", DataType::Utf8, false),
     ];
     if width > 0 {
@@ -218,7 +218,7 @@ pub(crate) fn predictions(
     let schema = Arc::new(Schema::new(fields));
     let rows = |part: usize, nodes: std::ops::Range<usize>| {
         let partition = context.parts.get(part);
-        let [prediction, label] = task.answers(part, nodes.clone(), &results)?;
+        let [prediction, label] = task.predictions(part, nodes.clone(), &results)?;
         let split = partition.nodes.split()[nodes.clone()].iter().map(|&split| SPLITS[usize::from(split).min(3)]);
         let split: ArrayRef = Arc::new(StringArray::from_iter_values(split));
         let mut columns = vec![ids(context, part, nodes.clone()), prediction, label, split];
@@ -229,7 +229,7 @@ pub(crate) fn predictions(
         }
         RecordBatch::try_new(Arc::clone(&schema), columns).map_err(arrow_bug)
     };
-    let listed = match answer {
+    let listed = match data_type {
         DataType::FixedSizeList(_, width) => 2 * width as usize,
         _ => 0,
     };

@@ -84,9 +84,9 @@ impl FullGraphPlan {
         let program = match by_columns {
             true => {
                 let attends: Vec<bool> = hops.iter().map(Hop::attends).collect();
-                Program::by_columns(hops.len(), first_learns, &element_wise, &attends, 1)
+                Program::column_parallel(hops.len(), first_learns, &element_wise, &attends, 1)
             }
-            false => Program::by_nodes(hops.len(), first_learns, &element_wise),
+            false => Program::node_parallel(hops.len(), first_learns, &element_wise),
         };
         let on_shards = (0..=hops.len()).filter_map(|index| built.task_by_column(index));
         let keeps_initial =
@@ -213,7 +213,7 @@ impl FullGraphPlan {
                         (aggregated(hop - 1), self.value_bytes)
                     }
                     // Sums are not rounded.
-                    Stage::Propagate(Propagated { hop, back, gather: true, .. }) => {
+                    Stage::Propagate(Propagated { hop, backward: back, gather: true, .. }) => {
                         let terms = if back { self.terms(graph, hop, hosted.len())[1] } else { 0 };
                         (terms + if back { Self::width(&self.hops[hop]) } else { aggregated(hop) }, 4)
                     }

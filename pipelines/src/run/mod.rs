@@ -32,14 +32,14 @@ use crate::engine::full_graph::topology::Topology;
 use crate::engine::inference::Inference;
 use crate::engine::mini_batch::{Batches, MiniBatchTraining};
 use crate::engine::partition_local::partition_view::PartitionViews;
-use crate::engine::partition_local::{PartitionParallel, Visits};
+use crate::engine::partition_local::{LocalTraining, PartitionParallel};
 use crate::engine::sampling::operators::Operators;
 use crate::engine::sampling::strategies;
 use crate::engine::sampling::subgraphs::Subgraphs;
 use crate::engine::stages::dataflow::StagedTraining;
 use crate::engine::stages::intervals::EdgeNeeds;
 use crate::engine::stages::learned_rows::LearnedRows;
-use crate::engine::stages::pair_results::Scored;
+use crate::engine::stages::pair_results::PairTargets;
 use crate::engine::stages::runner::StageRunner;
 use crate::engine::stages::score_pairs::PairSource;
 use crate::engine::stages::state::{EpochState, StageConfig};
@@ -48,7 +48,7 @@ use crate::engine::tensor_parallel;
 use crate::engine::tensor_parallel::topology::AllEdges;
 use crate::engine::{Engine, EpochSums};
 use crate::error::Error;
-use crate::evaluate::edge_pass::EdgePass;
+use crate::evaluate::edge_evaluation::EdgeEvaluation;
 use crate::evaluate::{Evaluation, evaluate};
 use crate::outputs::run_folder::RunFolder;
 use crate::outputs::summary::Summary;
@@ -81,7 +81,7 @@ struct Run<'a> {
     training: Box<dyn Engine>,
     inference: Inference,
     /// Evaluation of tasks on edges.
-    edges: Option<EdgePass>,
+    edges: Option<EdgeEvaluation>,
     collectives: Collectives,
     /// `Some` at the first worker.
     folder: Option<RunFolder>,
@@ -174,16 +174,16 @@ impl<'a> Run<'a> {
         let (book, edges): (Arc<dyn BatchSource>, _) = match examples {
             task::Source::Nodes(split) => (Arc::new(context.node_batches(train, split)?), None),
             task::Source::Links(mut edges) => {
-                (Arc::new(edges.book(train, &train.link())), Some(task::Source::Links(edges)))
+                (Arc::new(edges.batches(train, &train.link())), Some(task::Source::Links(edges)))
             }
             task::Source::Edges(edges, classes) => {
-                (Arc::new(edges.book(train)), Some(task::Source::Edges(edges, classes)))
+                (Arc::new(edges.batches(train)), Some(task::Source::Edges(edges, classes)))
             }
         };
         let training: Box<dyn Engine> = match (train.schedule.whole_graph(), &train.schedule) {
             (Some(options), schedule) => {
                 let source = match train.learns_edges() {
-                    true => Some(PairSource { book, scored: Scored::open(&context, train)? }),
+                    true => Some(PairSource { batches: book, targets: PairTargets::open(&context, train)? }),
                     false => None,
                 };
                 let (profile, seed) = compute_thread
@@ -209,12 +209,12 @@ impl<'a> Run<'a> {
                 let stale = synchrony.staleness() as usize;
                 let parameters = Arc::new(ParameterVersions::new(rank, workers, stale));
                 let published = Arc::clone(&parameters);
-                compute_thread.call(move |trainer| trainer.serve(published));
+                compute_thread.call(move |trainer| trainer.publish_to(published));
                 let of_model = (&spec_of_model, &config.profile, &intervals[..]);
                 let executor = tensor_workers::executor(driver, job, train, &mut collectives, &parameters, of_model)?;
                 let examples = context.train_nodes.iter().sum();
                 let learned = context.embeddings.as_ref().map(|rows| LearnedRows::new(rows, train, examples));
-                let pairs = source.as_ref().map(|source| source.scored.clone());
+                let pairs = source.as_ref().map(|source| source.targets.clone());
                 let features = context.features.clone();
                 let state = EpochState::new(&config, (own, intervals), program, features, parameters, pairs)?;
                 let state = StageRunner::new(state.learning(learned), compute_thread.clone(), executor);
@@ -229,12 +229,21 @@ impl<'a> Run<'a> {
             }
             (None, config::Schedule::PartitionParallel(_)) => {
                 let views = PartitionViews::open(driver, job, &context, degrees)?;
-                let visits = Visits { views, book, strategies, operators, degrees, window, train: train.clone() };
-                Box::new(PartitionParallel::build(driver.worker, &context, visits, &compute_thread))
+                let options = LocalTraining {
+                    views,
+                    batches: book,
+                    strategies,
+                    operators,
+                    degrees,
+                    window,
+                    train: train.clone(),
+                };
+                Box::new(PartitionParallel::build(driver.worker, &context, options, &compute_thread))
             }
             (None, config::Schedule::MiniBatch(options)) => {
                 let cache = context.cache(options).map(|cache| Rc::new(RefCell::new(cache)));
-                let batches = Batches { book, strategies, subgraphs, operators, degrees, params, window, cache };
+                let batches =
+                    Batches { source: book, strategies, subgraphs, operators, degrees, params, window, cache };
                 Box::new(MiniBatchTraining::build(driver.worker, &context, train, batches, &compute_thread))
             }
             (None, schedule) => return Err(Error::Bug(format!("the schedule `{schedule}` is not resolved"))),
@@ -243,7 +252,8 @@ impl<'a> Run<'a> {
         let inference =
             Inference::build(driver.worker, &context, &stages, model.uses_edges(), degrees, nodes, &compute_thread)?;
         let results = inference.results();
-        let edges = edges.and_then(|edges| EdgePass::build(driver.worker, &context, results, edges, &compute_thread));
+        let edges =
+            edges.and_then(|edges| EdgeEvaluation::build(driver.worker, &context, results, edges, &compute_thread));
         let metric = train.metric.unwrap_or(context.task.objective().metric());
         let mut run = Self {
             job,
@@ -375,7 +385,7 @@ impl<'a> Run<'a> {
     /// Computes the results of all nodes with the current parameters, and returns their metrics. With `embeddings`, the input
     /// rows of the last layer are computed, too.
     fn evaluate(&mut self, driver: &mut Driver<'_>, embeddings: bool) -> Result<Evaluation, Error> {
-        if !self.training.compute_all(driver, &self.inference, embeddings)? {
+        if !self.training.evaluate_into(driver, &self.inference, embeddings)? {
             self.inference.pass(driver)?;
         }
         if let Some(edges) = &mut self.edges {

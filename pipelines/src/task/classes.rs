@@ -1,4 +1,4 @@
-//! Classes: their names, and what logits say of them.
+//! Classes and logits.
 
 use std::sync::Arc;
 
@@ -6,12 +6,12 @@ use arrow::array::{ArrayRef, Int64Array, StringArray};
 use arrow::datatypes::DataType;
 use gnnflow_data::dataset::LabelInfo;
 
-/// The classes that labels have.
+/// The classes of labels.
 #[derive(Clone, Debug)]
 pub(crate) struct Classes {
-    /// How many there are.
+    /// Number of classes.
     pub(crate) count: usize,
-    /// Their names, where the dump's labels are strings.
+    /// Names, if the dump's labels are strings.
     names: Vec<String>,
 }
 
@@ -20,12 +20,12 @@ impl Classes {
         Self { count: info.classes as usize, names: info.names.clone() }
     }
 
-    /// The type of [`Classes::column`].
+    /// Returns the type of [`Classes::column`].
     pub(crate) fn data_type(&self) -> DataType {
         if self.names.is_empty() { DataType::Int64 } else { DataType::Utf8 }
     }
 
-    /// Numbers, or names.
+    /// Returns a column of class numbers or names.
     pub(crate) fn column(&self, classes: impl Iterator<Item = Option<usize>>) -> ArrayRef {
         if self.names.is_empty() {
             Arc::new(Int64Array::from_iter(classes.map(|class| class.map(|class| class as i64))))
@@ -35,12 +35,12 @@ impl Classes {
     }
 }
 
-/// Index of the largest number; the first of equals.
+/// Returns the index of the maximum; the first of equal ones.
 pub(crate) fn largest(row: &[f32]) -> usize {
     (1..row.len()).fold(0, |best, i| if row[i] > row[best] { i } else { best })
 }
 
-/// −log softmax(row)[label]
+/// Returns `−log softmax(row)[label]`.
 pub(crate) fn cross_entropy(row: &[f32], label: usize) -> f64 {
     let max = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let sum: f64 = row.iter().map(|&x| f64::from(x - max).exp()).sum();
@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cross_entropy_is_that_of_the_formula() {
+    fn cross_entropy_equals_its_formula() {
         let row = [1.0f32, 2.0, -1.0];
         let total: f64 = row.iter().map(|&x| f64::from(x).exp()).sum();
         assert!((cross_entropy(&row, 1) + (f64::from(row[1]).exp() / total).ln()).abs() < 1e-12);

@@ -1,4 +1,4 @@
-//! What is known of nodes, by global id, wherever they belong.
+//! Labels of nodes by global id.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -7,10 +7,10 @@ use gnnflow_data::dataset::{Labels as Column, Partition};
 
 use crate::context::FeatureStore;
 
-/// Labels of the nodes of the partitions hosted here, and of those foreign nodes whose labels were brought.
+/// Labels of the nodes of the partitions hosted here, and of some nodes of other workers.
 pub(crate) struct Labels {
     parts: Arc<FeatureStore>,
-    /// As bytes, in the layout of the dataset's column: an `i32`, an `f32`, or one byte a class.
+    /// Fetched labels as bytes, in the layout of the dataset's column: an `i32`, an `f32`, or one byte per class.
     foreign: HashMap<u32, Box<[u8]>>,
 }
 
@@ -19,32 +19,32 @@ impl Labels {
         Self { parts, foreign }
     }
 
-    /// Partition `part`, hosted here.
+    /// Returns partition `part`, hosted here.
     pub(crate) fn partition(&self, part: usize) -> &Partition {
         self.parts.get(part)
     }
 
-    /// The class of `node`; `None` where it has none.
+    /// Returns the class of `node`, if it has one.
     pub(crate) fn class(&self, node: u32) -> Option<u32> {
         let bytes = self.bytes(node).and_then(|bytes| bytes.try_into().ok());
         bytes.and_then(|bytes| u32::try_from(i32::from_ne_bytes(bytes)).ok())
     }
 
-    /// The number of `node`; `None` where it has none that is finite.
+    /// Returns the numeric label of `node`, if it has a finite one.
     pub(crate) fn value(&self, node: u32) -> Option<f32> {
         let bytes = self.bytes(node).and_then(|bytes| bytes.try_into().ok());
         bytes.map(f32::from_ne_bytes).filter(|value| value.is_finite())
     }
 
-    /// A 0 or 1 for each class of `node`, where nodes have many; nothing where it has no labels.
+    /// Returns a 0 or 1 per class of `node`, for nodes with several labels; empty if it has no labels.
     pub(crate) fn flags(&self, node: u32) -> &[u8] {
         self.bytes(node).unwrap_or_default()
     }
 
-    /// The label of `node` as bytes.
+    /// Returns the label of `node` as bytes.
     ///
     /// # Panics
-    /// When the node is foreign and nobody brought its label.
+    /// When the node is of another worker and its label was not fetched.
     fn bytes(&self, node: u32) -> Option<&[u8]> {
         if let Some(bytes) = self.foreign.get(&node) {
             return Some(bytes);

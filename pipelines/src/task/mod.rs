@@ -1,4 +1,4 @@
-//! What is learned: how a batch's outputs become a loss, and the rows of exact inference metrics and answers. One task a file.
+//! Tasks: the loss of a batch, and metrics and predictions from the results of exact inference. One task per file.
 
 pub(crate) mod classes;
 pub(crate) mod edge_classification;
@@ -35,35 +35,35 @@ use crate::error::Error;
 use crate::runtime::job::Job;
 use gnnflow_dataflow::storage::Rows;
 
-/// What is learned from batches; the compute thread asks it for losses.
+/// The loss of a task, for the compute thread.
 pub(crate) trait Objective: Send + Sync {
-    /// Columns of the model's result.
+    /// Returns the columns of the model's result.
     fn width(&self) -> usize;
 
-    /// The validation metric that chooses the best epoch when the pipeline names none.
+    /// Returns the default validation metric, which selects the best epoch.
     fn metric(&self) -> Metric;
 
-    /// The loss of a batch: `outputs`, `[seeds, width]`, are the model's results for its seeds.
+    /// Returns the loss of a batch. `outputs`, `[seeds, width]`, are the model's results for its seeds.
     fn loss(&self, batch: &Examples<'_>, outputs: &Tensor) -> Result<Loss, Error>;
 
-    /// What the results for these nodes are compared with, where each is compared with something of its own.
+    /// Returns the targets of nodes, for tasks on nodes.
     fn targets(&self, nodes: &[u32]) -> Result<NodeTargets, Error> {
         let _ = nodes;
-        Err(Error::Bug("a loss of edges was asked what nodes are compared with".into()))
+        Err(Error::Bug("a task on edges has no targets of nodes".into()))
     }
 }
 
-/// What a run learns.
+/// The task of a run.
 #[derive(Clone)]
 pub(crate) enum Task {
-    /// Something of nodes.
+    /// A task on nodes.
     Nodes(Arc<dyn NodeTask>),
-    /// Something of edges; and which edges nobody may look at, where there are such.
+    /// A task on edges; and the rules of hidden edges, if edges are hidden.
     Edges(Arc<dyn Objective>, Option<TargetRules>),
 }
 
 impl Task {
-    /// What batches learn from.
+    /// Returns the loss of the task.
     pub(crate) fn objective(&self) -> Arc<dyn Objective> {
         match self {
             Self::Nodes(task) => Arc::clone(task) as _,
@@ -71,41 +71,41 @@ impl Task {
         }
     }
 
-    /// The task, where it is one of nodes.
+    /// Returns the task on nodes.
     ///
     /// # Errors
-    /// Our bug, when it is none.
+    /// [`Error::Bug`] for a task on edges.
     pub(crate) fn nodes(&self) -> Result<&Arc<dyn NodeTask>, Error> {
         match self {
             Self::Nodes(task) => Ok(task),
-            Self::Edges(..) => Err(Error::Bug("a task of edges was asked for nodes' answers".into())),
+            Self::Edges(..) => Err(Error::Bug("a task on edges has no predictions of nodes".into())),
         }
     }
 }
 
-/// What is learned of nodes: every node of exact inference has an answer, those of the splits are counted.
+/// A task on nodes: a prediction for every node, and metrics of the nodes of each split.
 pub(crate) trait NodeTask: Objective {
-    /// Whether a training node can be one: it has what it is to be compared with.
-    fn is_labelled(&self, node: u32) -> bool;
+    /// Tells whether a node has a label.
+    fn is_labeled(&self, node: u32) -> bool;
 
-    /// Counts the nodes of a split of one partition hosted here, those without label left out. `rows` are the model's results.
+    /// Returns the tally of the labeled nodes of a split, for a partition hosted here. `rows` are the model's results.
     fn count(&self, part: usize, split: u8, rows: &Rows<'_>) -> Tally;
 
-    /// From sums of what [`NodeTask::count`] counts: the number of nodes, and metrics by name.
+    /// Returns the number of nodes and the metrics by name, from sums of tallies.
     fn finish(&self, words: &[u64], sums: &[f64]) -> (u64, BTreeMap<String, f64>);
 
-    /// The type of an answer in `predictions.parquet`.
-    fn answer(&self) -> DataType;
+    /// Returns the type of a prediction in `predictions.parquet`.
+    fn prediction_type(&self) -> DataType;
 
-    /// Answers and labels of nodes of one partition, by local ids.
-    fn answers(&self, part: usize, nodes: Range<usize>, rows: &Rows<'_>) -> Result<[ArrayRef; 2], Error>;
+    /// Returns the predictions and labels of nodes of one partition, given by local ids.
+    fn predictions(&self, part: usize, nodes: Range<usize>, rows: &Rows<'_>) -> Result<[ArrayRef; 2], Error>;
 
-    /// Numbers beside an answer with `infer.scores`; 0 where there are none.
+    /// Returns the number of scores per node with `infer.scores`; 0 if the task has no scores.
     fn score_width(&self) -> usize {
         0
     }
 
-    /// Those numbers, from a row of the model's results.
+    /// Returns the scores of a row of the model's results.
     fn scores(&self, row: &[f32]) -> Vec<f32> {
         let _ = row;
         Vec::new()
@@ -116,44 +116,44 @@ pub(crate) trait NodeTask: Objective {
 pub(crate) struct Examples<'a> {
     /// Global ids of the seeds, in the order of the outputs' rows.
     pub(crate) seeds: &'a [u32],
-    /// What is scored, where that is pairs of seeds.
+    /// Pairs of seeds, for tasks on edges.
     pub(crate) pairs: Option<&'a Arc<Pairs>>,
-    /// The decoder's vectors of relations, where it has any.
+    /// The decoder's vectors of relations, if it has any.
     pub(crate) relations: Option<&'a Tensor>,
-    /// What says something of pairs, where that is to be learned.
+    /// The classifier of pairs, for edge classification.
     pub(crate) head: Option<&'a PairHead>,
 }
 
 /// A batch's loss.
 pub(crate) struct Loss {
-    /// Summed over the examples: a scalar.
+    /// The sum over the examples, a scalar.
     pub(crate) sum: Tensor,
-    /// How many examples: what the step's gradient is divided by, summed over the step's batches.
+    /// Number of examples. The step's gradient is divided by the sum over its batches.
     pub(crate) examples: u64,
 }
 
-/// What one partition adds to a split's metrics.
+/// The contribution of a partition to the metrics of a split.
 pub(crate) struct Tally {
-    /// Counts, which add up in any order.
+    /// Counts, summed in any order.
     pub(crate) words: Vec<u64>,
-    /// The loss, to be added in partition order.
+    /// The loss, summed in partition order.
     pub(crate) loss: f64,
-    /// Other numbers to be added in partition order: as many of every partition.
+    /// Other numbers, summed in partition order. Every partition has as many.
     pub(crate) sums: Vec<f64>,
 }
 
-/// What batches are made of.
+/// The examples of a run.
 pub(crate) enum Source {
     /// Training nodes.
     Nodes(SeedSplit),
-    /// Training edges, against pairs that are none.
+    /// Edges of link prediction.
     Links(LinkEdges),
-    /// Training edges, and their classes.
+    /// Edges of edge classification and their classes.
     Edges(ClassedEdges, Arc<Classes>),
 }
 
 impl Source {
-    /// Examples of every partition.
+    /// Returns the number of examples of every partition.
     pub(crate) fn counts(&self) -> &[u64] {
         match self {
             Self::Nodes(split) => &split.counts,
@@ -163,10 +163,10 @@ impl Source {
     }
 }
 
-/// The task that the pipeline and the dataset's labels ask for, and its examples; `parts` are those `hosted` here.
+/// Opens the configured task and its examples. `parts` are the partitions `hosted` here.
 ///
 /// # Errors
-/// When the dataset has nothing to learn, or something else.
+/// When the dataset has no labels, or labels of another kind than the task needs.
 pub(crate) fn open(
     job: &Job,
     train: &Train,
@@ -181,30 +181,32 @@ pub(crate) fn open(
     let mut split = SeedSplit::open(job, train, parts, hosted)?;
     let labels = Labels::new(Arc::clone(parts), std::mem::take(&mut split.foreign));
     let Some(info) = job.dataset.manifest().labels.as_ref() else {
-        return Err(Error::Input("the graph has no labels to learn from; name them in graph.columns.label".into()));
+        return Err(Error::Input(
+            "the graph has no labels to learn from; name their column in graph.columns.label".into(),
+        ));
     };
     let wrong = |message: &str| Err(job.config.problem("train.task", message));
     let regression = train.task == config::Task::NodeRegression;
     let task: Arc<dyn NodeTask> = match (regression, info.kind) {
         (false, LabelKind::Value) => {
             return wrong(
-                "the labels are numbers with fractions, and \"node-classification\" learns classes: use \"node-regression\", \
-                 or give integers or strings",
+                "the labels are numbers with fractions, and \"node-classification\" needs classes; use \"node-regression\", \
+                 or integers or strings as labels",
             );
         }
         (false, _) => Arc::new(NodeClassification::new(info, labels)),
         (true, LabelKind::Value) => Arc::new(NodeRegression::new(labels)),
         (true, _) => {
             return wrong(
-                "the labels are classes, and \"node-regression\" learns numbers: use \"node-classification\", or give a \
-                 column of floats",
+                "the labels are classes, and \"node-regression\" needs numbers; use \"node-classification\", or a column of \
+                 floats",
             );
         }
     };
     Ok((Task::Nodes(task), Source::Nodes(split)))
 }
 
-/// Columns of the model's result, where something reads it.
+/// Returns the columns of the model's result, for tasks on edges.
 fn width(job: &Job) -> usize {
     job.config.model.as_ref().map_or(0, |model| model.hidden)
 }
@@ -212,7 +214,7 @@ fn width(job: &Job) -> usize {
 fn links(job: &Job, train: &Train, hosted: &Range<usize>) -> Result<(Task, Source), Error> {
     let link = train.link();
     if link.decoder == config::Decoder::Distmult && job.dataset.manifest().edge_columns.edge_type.is_none() {
-        let message = "\"distmult\" learns a vector for each type of edges, and the graph's have none; name them in \
+        let message = "\"distmult\" learns a vector per edge type, and edges have no types; name their column in \
                        graph.columns.edge_type, or use \"dot\"";
         return Err(job.config.problem("train.link.decoder", message));
     }

@@ -1,4 +1,4 @@
-//! Classes of nodes: one each, or several labels.
+//! Node classification: one class per node, or several labels.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -19,7 +19,7 @@ use crate::outputs::{list, list_of};
 use gnnflow_dataflow::storage::Rows;
 use gnnflow_nn::node_targets::NodeTargets;
 
-/// Classification of nodes: softmax and cross-entropy over classes, or a sigmoid and binary cross-entropy for each label.
+/// Classification of nodes: softmax and cross-entropy over classes, or a sigmoid and binary cross-entropy per label.
 pub(crate) struct NodeClassification {
     task: Task,
     classes: Classes,
@@ -64,7 +64,7 @@ impl Objective for NodeClassification {
 }
 
 impl NodeTask for NodeClassification {
-    fn is_labelled(&self, node: u32) -> bool {
+    fn is_labeled(&self, node: u32) -> bool {
         self.task == Task::MultiLabel || self.labels.class(node).is_some()
     }
 
@@ -98,15 +98,15 @@ impl NodeTask for NodeClassification {
         (counts.rows(), counts.finish())
     }
 
-    fn answer(&self) -> DataType {
+    fn prediction_type(&self) -> DataType {
         match self.task {
             Task::SingleLabel => self.classes.data_type(),
             Task::MultiLabel => list(self.classes.count, DataType::UInt8),
         }
     }
 
-    /// Classes are numbers, or names where the labels of the dump are strings; several labels are a list of 0 and 1.
-    fn answers(&self, part: usize, nodes: Range<usize>, rows: &Rows<'_>) -> Result<[ArrayRef; 2], Error> {
+    /// Classes are numbers, or names if the labels of the dump are strings. Several labels are a list of 0 and 1.
+    fn predictions(&self, part: usize, nodes: Range<usize>, rows: &Rows<'_>) -> Result<[ArrayRef; 2], Error> {
         let first = self.labels.partition(part).range.start as u32;
         let nodes = nodes.map(|local| first + local as u32);
         match self.task {
@@ -128,7 +128,7 @@ impl NodeTask for NodeClassification {
         self.classes.count
     }
 
-    /// Probabilities: a softmax over classes, or one sigmoid a label.
+    /// Returns probabilities: a softmax over classes, or a sigmoid per label.
     fn scores(&self, row: &[f32]) -> Vec<f32> {
         match self.task {
             Task::SingleLabel => {
@@ -152,7 +152,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn losses_are_those_of_the_formulas() {
+    fn binary_cross_entropy_equals_its_formula() {
         for (x, y) in [(0.3f32, 1.0f32), (-4.0, 0.0), (-500.0, 1.0)] {
             let p = 1.0 / (1.0 + (-f64::from(x)).exp());
             let naive = -(f64::from(y) * p.ln() + (1.0 - f64::from(y)) * (1.0 - p).ln());

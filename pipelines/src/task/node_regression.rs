@@ -1,4 +1,4 @@
-//! Numbers of nodes.
+//! Node regression: one number per node.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -14,7 +14,7 @@ use crate::error::Error;
 use gnnflow_dataflow::storage::Rows;
 use gnnflow_nn::node_targets::NodeTargets;
 
-/// Regression: a number for each node, by the square of what it is off.
+/// Regression of nodes with squared errors.
 pub(crate) struct NodeRegression {
     labels: Labels,
 }
@@ -45,7 +45,7 @@ impl Objective for NodeRegression {
 }
 
 impl NodeTask for NodeRegression {
-    fn is_labelled(&self, node: u32) -> bool {
+    fn is_labeled(&self, node: u32) -> bool {
         self.labels.value(node).is_some()
     }
 
@@ -59,20 +59,24 @@ impl NodeTask for NodeRegression {
                 sums.add(f64::from(rows.row(node)[0]), f64::from(value));
             }
         }
-        Tally { words: vec![nodes], loss: sums.squares, sums: vec![sums.squares, sums.off, sums.values, sums.spread] }
+        Tally {
+            words: vec![nodes],
+            loss: sums.squares,
+            sums: vec![sums.squares, sums.errors, sums.labels, sums.label_squares],
+        }
     }
 
     fn finish(&self, words: &[u64], sums: &[f64]) -> (u64, BTreeMap<String, f64>) {
         let nodes = words.first().copied().unwrap_or(0);
-        let &[squares, off, values, spread] = sums else { return (nodes, BTreeMap::new()) };
-        (nodes, Sums { squares, off, values, spread }.metrics(nodes))
+        let &[squares, errors, labels, label_squares] = sums else { return (nodes, BTreeMap::new()) };
+        (nodes, Sums { squares, errors, labels, label_squares }.metrics(nodes))
     }
 
-    fn answer(&self) -> DataType {
+    fn prediction_type(&self) -> DataType {
         DataType::Float32
     }
 
-    fn answers(&self, part: usize, nodes: Range<usize>, rows: &Rows<'_>) -> Result<[ArrayRef; 2], Error> {
+    fn predictions(&self, part: usize, nodes: Range<usize>, rows: &Rows<'_>) -> Result<[ArrayRef; 2], Error> {
         let first = self.labels.partition(part).range.start as u32;
         let nodes = nodes.map(|local| first + local as u32);
         let predicted = Float32Array::from_iter_values(nodes.clone().map(|node| rows.row(node)[0]));
@@ -84,33 +88,32 @@ impl NodeTask for NodeRegression {
 /// Sums over nodes, in their order.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Sums {
-    /// Squares of what answers are off.
+    /// Squared errors.
     squares: f64,
-    /// What they are off.
-    off: f64,
-    /// The labels.
-    values: f64,
-    /// Their squares.
-    spread: f64,
+    /// Absolute errors.
+    errors: f64,
+    labels: f64,
+    /// Squared labels.
+    label_squares: f64,
 }
 
 impl Sums {
-    fn add(&mut self, answer: f64, value: f64) {
-        let off = answer - value;
-        self.squares += off * off;
-        self.off += off.abs();
-        self.values += value;
-        self.spread += value * value;
+    fn add(&mut self, predicted: f64, label: f64) {
+        let error = predicted - label;
+        self.squares += error * error;
+        self.errors += error.abs();
+        self.labels += label;
+        self.label_squares += label * label;
     }
 
-    /// `r2` is left out where all labels are equal: there is nothing to explain.
+    /// Returns the metrics; without `r2` if all labels are equal.
     fn metrics(&self, nodes: u64) -> BTreeMap<String, f64> {
         let n = nodes.max(1) as f64;
         let mut metrics = BTreeMap::from([
             (Metric::Rmse.key().to_owned(), (self.squares / n).sqrt()),
-            (Metric::Mae.key().to_owned(), self.off / n),
+            (Metric::Mae.key().to_owned(), self.errors / n),
         ]);
-        let spread = self.spread - self.values * self.values / n;
+        let spread = self.label_squares - self.labels * self.labels / n;
         if spread > 0.0 {
             metrics.insert(Metric::R2.key().to_owned(), 1.0 - self.squares / spread);
         }
@@ -123,11 +126,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn metrics_are_those_of_their_formulas() {
+    fn metrics_equal_those_of_sklearn() {
         // sklearn: mean_squared_error(…) ** 0.5, mean_absolute_error, r2_score of ([3, -0.5, 2, 7], [2.5, 0, 2, 8]).
         let mut sums = Sums::default();
-        for (answer, value) in [(2.5, 3.0), (0.0, -0.5), (2.0, 2.0), (8.0, 7.0)] {
-            sums.add(answer, value);
+        for (predicted, label) in [(2.5, 3.0), (0.0, -0.5), (2.0, 2.0), (8.0, 7.0)] {
+            sums.add(predicted, label);
         }
         let metrics = sums.metrics(4);
         assert!((metrics["rmse"] - 0.375f64.sqrt()).abs() < 1e-12 && (metrics["mae"] - 0.5).abs() < 1e-12);

@@ -1,4 +1,4 @@
-//! Which edges are predicted, in which split they are, and which may be looked at.
+//! The target edges of tasks on edges, their splits, and the visible edges.
 
 use std::sync::Arc;
 
@@ -11,22 +11,23 @@ use crate::error::Error;
 use crate::error::did_you_mean;
 use crate::runtime::job::Job;
 
-/// What decides of each edge whether it is predicted, and whether it may be looked at.
+/// The rules that decide whether an edge is a target, its split, and whether it is visible.
 #[derive(Clone, Debug)]
 pub(crate) struct TargetRules {
-    /// By type: whether edges of it are predicted, and whether they are reverses of such.
+    /// By type, whether its edges are targets.
     targets: Vec<bool>,
+    /// By type, whether its edges are reverses of targets.
     mirrors: Vec<bool>,
-    /// By type: the type of its reverses.
+    /// By type, the type of its reverses.
     reverses: Vec<Option<u16>>,
-    /// Where edges have no split column: shares, and what the draws are made under.
+    /// Without a split column: the shares of the splits, and the key of the draws.
     drawn: Option<([f64; 3], Key)>,
 }
 
-/// Shares of train, validation and test edges where nobody says.
+/// Default shares of train, validation and test edges.
 const SHARES: [f64; 3] = [0.8, 0.1, 0.1];
 
-/// What a section of the pipeline says of the edges that are predicted.
+/// The options of target edges in a section of the configuration.
 pub(crate) struct Targets<'a> {
     /// `train.link` or `train.edge`.
     pub(crate) section: &'static str,
@@ -35,16 +36,16 @@ pub(crate) struct Targets<'a> {
 }
 
 impl TargetRules {
-    /// The rules that the pipeline gives.
+    /// Returns the configured rules.
     ///
     /// # Errors
-    /// When it names a type that there is not.
+    /// When the configuration names an unknown edge type, or fractions although edges have a split column.
     pub(crate) fn new(job: &Job, targets: &Targets<'_>, seed: u64) -> Result<Self, Error> {
         let Targets { section, target_etype, split_fractions } = *targets;
         let columns = &job.dataset.manifest().edge_columns;
         let types = columns.edge_type.as_ref();
         if columns.split.is_some() && split_fractions.is_some() {
-            let message = "edges have splits of their own (graph.columns.edge_split): leave it out";
+            let message = "edges have a split column (graph.columns.edge_split); remove this key";
             return Err(job.config.problem(&format!("{section}.split_fractions"), message));
         }
         let graph = &job.config.graph;
@@ -76,17 +77,17 @@ impl TargetRules {
         Ok(Self { targets, mirrors, reverses, drawn })
     }
 
-    /// The type that says the same the other way round, by type.
+    /// Returns, by type, the type of its reverses.
     pub(crate) fn reverses(&self) -> &[Option<u16>] {
         &self.reverses
     }
 
-    /// Whether splits are drawn, not a column of the edges.
+    /// Tells whether splits are drawn. Else the edges have a split column.
     pub(crate) fn draws_splits(&self) -> bool {
         self.drawn.is_some()
     }
 
-    /// The relation of edge `at`, and its split, of an edge between `head` and `tail`.
+    /// Returns the relation and the split of edge `at`, between `head` and `tail`.
     pub(crate) fn of(&self, topology: &Topology, at: usize, head: u32, tail: u32) -> (u16, u8) {
         let relation = topology.edge_types().map_or(0, |types| types[at]);
         let index = usize::from(relation);
@@ -108,8 +109,7 @@ impl TargetRules {
         (relation, split)
     }
 
-    /// The structure of a partition, whose nodes begin at `first`, without the edges that nobody may look at: those to validate
-    /// and to test with.
+    /// Returns the structure of a partition, whose nodes begin at `first`, without validation and test edges.
     pub(crate) fn visible(&self, topology: Topology, first: u32) -> Arc<dyn InEdges> {
         let hidden = |node: usize, at: usize| {
             let (_, split) = self.of(&topology, at, topology.indices()[at], first + node as u32);
@@ -122,7 +122,7 @@ impl TargetRules {
         Arc::new(OwnedInEdges::some_of(&topology, |node, at| !hidden(node, at)))
     }
 
-    /// Calls `each` with every edge that may be predicted, its split, and its place, of the partition whose nodes begin at `first`.
+    /// Calls `each` with every target edge, its split and its position, of the partition whose nodes begin at `first`.
     pub(crate) fn for_each(&self, topology: &Topology, first: u32, mut each: impl FnMut(Edge, u8, usize)) {
         for node in 0..topology.num_nodes() {
             for at in topology.edge_range(node) {
@@ -136,8 +136,8 @@ impl TargetRules {
     }
 }
 
-/// By type, the type of its reverses: `rev_…` of its name; or, where types are numbers and the pipeline has `added` reverses, so many
-/// further on. Edges without types have got two by that: of a dataset that was `ready`, names alone say so.
+/// Returns, by type, the type of its reverses: the one named `rev_…`; or, if types are numbers and the configuration has `added` reverses, the type
+/// plus half the number of types. Reverses of edges without types create two types; of a `ready` dataset, only names tell.
 fn reverses(types: Option<&TypeInfo>, added: bool, ready: bool) -> Vec<Option<u16>> {
     let Some(types) = types else { return vec![None] };
     let count = types.count as usize;
@@ -151,25 +151,25 @@ fn reverses(types: Option<&TypeInfo>, added: bool, ready: bool) -> Vec<Option<u1
     (0..count).map(|index| of(index).map(|reverse| reverse as u16)).collect()
 }
 
-/// The number of the type called `name`; an error says what there is.
+/// Returns the number of the type called `name`. The error of an unknown type lists the types.
 fn find_type(types: Option<&TypeInfo>, name: &str) -> Result<usize, String> {
     let types = types.ok_or("edges have no types; name their column in graph.columns.edge_type")?;
     let by_name = types.names.iter().position(|known| known == name);
     by_name.or_else(|| name.parse().ok().filter(|&index: &usize| index < types.count as usize)).ok_or_else(|| {
-        let there = match types.names.as_slice() {
+        let known = match types.names.as_slice() {
             [] => format!("0 to {}", types.count.saturating_sub(1)),
             names => names.iter().map(|name| format!("\"{name}\"")).collect::<Vec<_>>().join(", "),
         };
         let meant = did_you_mean(name, types.names.iter().map(String::as_str));
         let meant = meant.map_or_else(String::new, |meant| format!("; did you mean \"{meant}\"?"));
-        format!("no edge is of type \"{name}\"; there is {there}{meant}")
+        format!("no edge has type \"{name}\"; the types are {known}{meant}")
     })
 }
 
-/// That no edge is left in a split.
+/// Returns the error of a split without edges.
 pub(crate) fn none_left(section: &str, split: &str) -> Error {
     let message = format!(
-        "no edge is left in the {split} split: look at graph.columns.edge_split, {section}.split_fractions and \
+        "no edge is left in the {split} split; check graph.columns.edge_split, {section}.split_fractions and \
          {section}.target_etype"
     );
     Error::Input(message)
@@ -182,12 +182,12 @@ mod tests {
 
     fn rules(shares: [f64; 3]) -> TargetRules {
         let drawn = Some((shares, Key::new(1, Purpose::Split)));
-        // Type 1 says the same as type 0 the other way round; type 2 is not predicted.
+        // Type 1 holds the reverses of type 0; type 2 is no target.
         let (targets, mirrors) = (vec![true, false, false], vec![false, true, false]);
         TargetRules { targets, mirrors, reverses: vec![Some(1), None, None], drawn }
     }
 
-    /// Every node hears from every other, by two edges: one of type 2, and of type 0 from below, 1 from above.
+    /// Every node has two in-edges from every other node: one of type 2, and one of type 0 (from lower ids) or 1 (from higher ids).
     fn complete(nodes: u32) -> Topology {
         let (mut indptr, mut indices, mut types) = (vec![0], Vec::new(), Vec::new());
         for tail in 0..nodes {
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn both_directions_fall_into_one_split_and_held_out_edges_are_not_to_be_seen() {
+    fn both_directions_share_a_split_and_held_out_edges_are_hidden() {
         let (rules, topology) = (rules([0.6, 0.1, 0.2]), complete(40));
         let mut splits = HashMap::new();
         let mut counts = [0; 4];
@@ -231,7 +231,7 @@ mod tests {
         }
         assert_eq!(seen, 2 * (counts[usize::from(split::TRAIN)] + counts[usize::from(split::NONE)]));
         assert_eq!(types.iter().filter(|&&t| t == 2).count(), 40 * 39);
-        // A graph of which nothing is held out is left as it is.
+        // A graph without held-out edges is unchanged.
         assert!(rules_of_all().visible(topology, 0).columns().ids.is_none());
     }
 
@@ -240,14 +240,14 @@ mod tests {
     }
 
     #[test]
-    fn a_column_of_splits_decides_alone() {
+    fn split_column_decides_the_split() {
         let rules = TargetRules { drawn: None, ..rules_of_all() };
         let topology = Topology::new(vec![0, 0, 3], vec![0, 0, 0], 2).unwrap();
         let topology = topology.with_edge_types(vec![0, 0, 2]).with_splits(vec![split::TRAIN, split::TEST, split::VAL]);
         let mut seen = Vec::new();
         rules.for_each(&topology, 0, |edge, split, _| seen.push((edge.relation, split)));
         assert_eq!(seen, [(0, split::TRAIN), (0, split::TEST)]);
-        assert_eq!(rules.visible(topology, 0).indices().len(), 1, "a held-out edge of another type is not seen either");
+        assert_eq!(rules.visible(topology, 0).indices().len(), 1, "held-out edges of other types are hidden, too");
     }
 
     #[test]
@@ -261,7 +261,7 @@ mod tests {
         let of_none = TypeInfo { count: 2, names: FORWARD_AND_REVERSE.map(String::from).into() };
         assert_eq!(reverses(Some(&of_none), true, false), [Some(1), None]);
         assert_eq!(reverses(Some(&of_none), false, true), [Some(1), None]);
-        assert_eq!(reverses(Some(&of_none), false, false), [None; 2], "types that somebody has called so");
+        assert_eq!(reverses(Some(&of_none), false, false), [None; 2], "types with these names by the user");
         assert_eq!(find_type(Some(&named), "likes"), Ok(1));
         assert_eq!(find_type(Some(&numbered), "3"), Ok(3));
         let message = find_type(Some(&named), "bys").unwrap_err();

@@ -1,8 +1,8 @@
-//! Adding rows up by attention, forwards and backwards.
+//! Attention over neighbor rows, forward and backward.
 //!
-//! A sender's row in the table of activations has, behind what it sends, its terms of the attention, unless they are made of what it sends
-//! (GATv2's); a receiver's in that of gradients has its *state* behind them (its own terms and [`SOFTMAX_STATE`] numbers a head), from which whoever
-//! has the sender computes again what the edge weighs. So nothing is held for an edge, here or elsewhere.
+//! In the table of activations, a sender's row is followed by its source scores, unless these follow from the row (GATv2). In the table of
+//! gradients, a receiver's row is followed by its *state*: its destination scores and [`SOFTMAX_STATE`] numbers per head. The sender's owner
+//! recomputes edge weights from these, so no value is stored per edge.
 
 use std::ops::Range;
 
@@ -17,28 +17,29 @@ use gnnflow_kernels::aggregate::dynamic_attention_backward::DynamicAttentionBack
 use gnnflow_kernels::dense::elementwise::Dropout;
 use gnnflow_nn::model::Hop;
 
-/// What a hop that attends keeps besides its rows.
+/// The state of a hop with attention.
 pub(crate) struct AttentionState {
     heads: usize,
-    /// Columns of what is sent, and of each of a node's terms.
+    /// Columns of a sent row.
     columns: usize,
+    /// Columns of the source scores, and of the destination scores, of a node.
     pub(crate) terms: usize,
-    /// Where terms are as wide as what is sent, the vectors that they are made with.
+    /// The attention vectors (GATv2).
     vectors: Option<Vec<f32>>,
     slope: f64,
     /// Share of the weights that are dropped.
     share: f64,
-    /// Of receivers, `[_, terms + SOFTMAX_STATE · heads]`.
+    /// States of receivers, `[_, terms + SOFTMAX_STATE · heads]`.
     pub(crate) states: Table,
-    /// Gradients of receivers' terms, `[_, terms]`.
+    /// Gradients of destination scores, `[_, terms]`.
     pub(crate) d_right: Table,
-    /// The node of each row of the tables of activations and of gradients, where weights are dropped.
+    /// The node of each row of the tables of activations and of gradients, if weights are dropped.
     nodes: [Vec<u32>; 2],
 }
 
-/// The out-edges of some of the senders, and whose they are.
+/// The out-edges of some senders.
 pub(crate) struct OutEdges<'a> {
-    /// As of [`AttentionBackward`]; destinations are rows of the table of gradients.
+    /// See [`AttentionBackward`]; destinations are rows of the table of gradients.
     pub(crate) indptr: &'a [i64],
     pub(crate) indices: &'a [u32],
     /// Global ids of the senders.
@@ -46,7 +47,7 @@ pub(crate) struct OutEdges<'a> {
 }
 
 impl<'a> OutEdges<'a> {
-    /// Those of some rows of `links`.
+    /// Returns the edges of some rows of `links`.
     pub(crate) fn of(links: &'a Links, rows: Range<usize>) -> Self {
         let ids = ids(links, rows.clone());
         let (indptr, indices) = links.edges(rows);
@@ -54,18 +55,18 @@ impl<'a> OutEdges<'a> {
     }
 }
 
-/// Which weights an epoch drops at a hop, and of which rows.
+/// The key that decides which attention weights an epoch drops at a hop.
 #[derive(Clone, Copy)]
 pub(crate) struct DropoutKey {
     pub(crate) seed: u64,
     pub(crate) epoch: u32,
     pub(crate) hop: usize,
-    /// None: this is no training.
+    /// Whether no weight is dropped, in evaluation.
     pub(crate) nothing: bool,
 }
 
 impl AttentionState {
-    /// Of a hop that attends and drops `share` of the weights, with room for `receivers`.
+    /// Reserves the state of a hop with `receivers` receivers. `share` of the weights are dropped.
     pub(crate) fn new(
         hop: &Hop,
         [slope, share]: [f64; 2],
@@ -91,7 +92,7 @@ impl AttentionState {
         })
     }
 
-    /// Sets the vectors that receivers attend by from now on.
+    /// Sets the attention vectors of later calls.
     pub(crate) fn set_vectors(&mut self, vectors: Vec<f32>) {
         self.vectors = Some(vectors);
     }
@@ -109,7 +110,7 @@ impl AttentionState {
         })
     }
 
-    /// What arrives at `rows` of `links`, into `out`, and their states.
+    /// Aggregates `rows` of `links` into `out`, and writes their states.
     pub(crate) fn forward(
         &mut self,
         links: &Links,
@@ -128,7 +129,7 @@ impl AttentionState {
         self.states.some_mut(rows).copy_from_slice(&states);
     }
 
-    /// From the gradient of what has arrived at `rows`, that of their terms, which is kept, and what is missing of their states.
+    /// Computes the gradients of the destination scores of `rows` from the gradients of their aggregated rows, and completes their states.
     pub(crate) fn backward_right(
         &mut self,
         links: &Links,
@@ -154,18 +155,18 @@ impl AttentionState {
         self.d_right.some_mut(rows).copy_from_slice(&d_right);
     }
 
-    /// The gradients of what senders send and of their terms: `sent` has their own rows, `back` what receivers have.
+    /// Returns the gradients of senders' rows and of their source scores. `sent` holds the senders' rows, `gradients` the rows of receivers.
     pub(crate) fn backward_left(
         &self,
         OutEdges { indptr, indices, ids }: OutEdges<'_>,
         sent: &[f32],
-        back: &Table,
+        gradients: &Table,
         drop: DropoutKey,
     ) -> [Vec<f32>; 2] {
-        let (heads, columns, stride, rows) = (self.heads, self.columns, back.width(), ids.len());
+        let (heads, columns, stride, rows) = (self.heads, self.columns, gradients.width(), ids.len());
         let (gradient, states) = (
-            Sources::new(back.values(), stride),
-            Sources::new(back.values().get(columns..).unwrap_or_default(), stride),
+            Sources::new(gradients.values(), stride),
+            Sources::new(gradients.values().get(columns..).unwrap_or_default(), stride),
         );
         let (slope, dropout) = (self.slope, self.dropout(drop, &ids, 1));
         if let Some(vectors) = &self.vectors {
@@ -234,7 +235,7 @@ impl AttentionState {
     }
 }
 
-/// Global ids of rows.
+/// Returns the global ids of rows.
 fn ids(links: &Links, rows: Range<usize>) -> Vec<u32> {
     rows.map(|row| links.rows().node(row)).collect()
 }

@@ -1,7 +1,7 @@
-//! The largest of each column, forwards and backwards.
+//! The maximum of each column over neighbor rows, forward and backward.
 //!
-//! A receiver remembers whose number it has taken, column by column. In the table of gradients that stands behind the gradients
-//! ([`Argmax::append`]), so that senders, who have all their receivers' rows there, find themselves in it.
+//! A receiver stores the node of each maximum, by column. In the table of gradients, these nodes follow the gradients ([`Argmax::append`]), so a
+//! sender finds the gradients that belong to it.
 
 use std::ops::Range;
 
@@ -12,7 +12,7 @@ use gnnflow_kernels::aggregate::maximum::{Maximum, MaximumBackward, NO_SOURCE};
 
 use super::rows::put_columns;
 
-/// Who was the largest, by receiver and column: ids, as the bits of numbers.
+/// The node of each maximum, by receiver and column: ids, stored as the bits of `f32`.
 pub(crate) struct Argmax(Table);
 
 impl Argmax {
@@ -20,43 +20,44 @@ impl Argmax {
         Ok(Self(Table::zeros(receivers, width, place)?))
     }
 
-    /// What arrives at `rows` of `links`, into `out`, and who is remembered for it.
+    /// Writes the maxima of `rows` of `links` to `out`, and stores their nodes.
     pub(crate) fn forward(&mut self, links: &Links, rows: Range<usize>, sent: &Table, out: &mut [f32]) {
         let width = sent.width();
         if rows.is_empty() || width == 0 {
             return;
         }
         let (indptr, indices) = links.edges(rows.clone());
-        let mut largest = vec![0; out.len()];
-        Maximum { indptr, indices, x: Sources::new(sent.values(), width), width }.run(out, &mut largest);
+        let mut sources = vec![0; out.len()];
+        Maximum { indptr, indices, x: Sources::new(sent.values(), width), width }.run(out, &mut sources);
         let id = |row: u32| match (row as usize).checked_sub(links.table().len()) {
             _ if row == NO_SOURCE => NO_SOURCE,
             None => links.table().node(row as usize),
             Some(ghost) => links.ghosts()[ghost],
         };
-        self.0.some_mut(rows).iter_mut().zip(largest).for_each(|(known, row)| *known = f32::from_bits(id(row)));
+        self.0.some_mut(rows).iter_mut().zip(sources).for_each(|(out, row)| *out = f32::from_bits(id(row)));
     }
 
-    /// Writes who was the largest at `rows` behind their gradients, of `width` columns.
-    pub(crate) fn append(&self, rows: Range<usize>, width: usize, back: &mut Table) {
-        let stride = back.width();
-        put_columns(back.some_mut(rows.clone()), stride, width, self.0.some(rows), stride - width);
+    /// Writes the nodes of the maxima of `rows` after their gradients, of `width` columns.
+    pub(crate) fn append(&self, rows: Range<usize>, width: usize, gradients: &mut Table) {
+        let stride = gradients.width();
+        put_columns(gradients.some_mut(rows.clone()), stride, width, self.0.some(rows), stride - width);
     }
 
-    /// The gradients of what the senders `rows` send, where receivers' rows in `back` are as [`Argmax::append`] leaves them.
-    pub(crate) fn backward(links: &Links, rows: Range<usize>, back: &Table, out: &mut [f32]) {
-        let width = back.width() / 2;
-        let ids = back.values().get(width..).unwrap_or_default();
-        go_back(links, rows, [back.values(), ids], back.width(), width, out);
+    /// Writes the gradients of the senders `rows` to `out`. [`Argmax::append`] has completed the rows of `gradients`.
+    pub(crate) fn backward(links: &Links, rows: Range<usize>, gradients: &Table, out: &mut [f32]) {
+        let width = gradients.width() / 2;
+        let ids = gradients.values().get(width..).unwrap_or_default();
+        backward(links, rows, [gradients.values(), ids], gradients.width(), width, out);
     }
 
-    /// The same where receivers' gradients are rows by themselves, of all nodes.
-    pub(crate) fn backward_apart(&self, links: &Links, rows: Range<usize>, back: &Table, out: &mut [f32]) {
-        go_back(links, rows, [back.values(), self.0.values()], back.width(), back.width(), out);
+    /// Writes the gradients of the senders `rows` to `out`, if `gradients` holds gradients only, of all nodes.
+    pub(crate) fn backward_separate(&self, links: &Links, rows: Range<usize>, gradients: &Table, out: &mut [f32]) {
+        let width = gradients.width();
+        backward(links, rows, [gradients.values(), self.0.values()], width, width, out);
     }
 }
 
-fn go_back(
+fn backward(
     links: &Links,
     rows: Range<usize>,
     [gradient, largest]: [&[f32]; 2],

@@ -1,4 +1,4 @@
-//! Sums, maxima and attention over neighbor rows: the arithmetic that full-graph and tensor-parallel training share.
+//! Sums, maxima and attention over neighbor rows, shared by full-graph and tensor-parallel training.
 
 pub(crate) mod attention;
 pub(crate) mod edge_types;

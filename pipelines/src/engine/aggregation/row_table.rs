@@ -1,8 +1,7 @@
-//! Rows that neighbors add up, as they are stored and as they travel: as they were computed, or rounded to half as many bits.
+//! Rows that neighbors sum, stored and sent as `f32` or rounded to `bf16`.
 //!
-//! What is read most in an epoch is rows of neighbors: each of them once for every edge, and written once. So it is these that may be rounded
-//! (`row_dtype`); sums are in `f32` all the same, and so is everything that a node task reads, and every parameter. An owner rounds, once,
-//! and everybody reads the same bits.
+//! In an epoch, a row is written once and read once per edge. So `row_dtype` may round these rows only; sums, inputs of node tasks and parameters
+//! are `f32`. The owner of a row rounds it once, so all workers read equal bits.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -17,18 +16,16 @@ use rayon::prelude::*;
 use super::scales::scale_rows;
 use crate::config::RowDtype;
 
-/// A table of rows that other workers have copies of.
+/// A table of rows with copies at other workers.
 pub(crate) trait WireRows {
-    /// Returns the number of rows.
     fn rows(&self) -> usize;
-    /// Returns the bytes of a row.
     fn row_bytes(&self) -> usize;
     /// Returns the message of a header of `row_headers` with the rows `wanted`.
     fn message(&self, header: Header, wanted: &[u32]) -> WireBlock;
     /// Stores the rows of such a message.
     ///
     /// # Panics
-    /// When there are not as many.
+    /// When the message does not have `rows` rows.
     fn put(&mut self, rows: Range<usize>, block: &WireBlock);
 }
 
@@ -54,7 +51,7 @@ impl WireRows for Table {
             bytemuck::cast_slice_mut(here).copy_from_slice(bytes);
             out = rest;
         });
-        assert!(out.is_empty(), "as many rows as the header says");
+        assert!(out.is_empty(), "the message has fewer rows than its header names");
     }
 }
 
@@ -91,7 +88,6 @@ pub(crate) enum RowTable {
 }
 
 impl RowTable {
-    /// Rows of zeros.
     pub(crate) fn zeros(dtype: RowDtype, rows: usize, width: usize, place: &Place) -> std::io::Result<Self> {
         Ok(match dtype {
             RowDtype::F32 => Self::F32(Table::zeros(rows, width, place)?),
@@ -113,7 +109,6 @@ impl RowTable {
         }
     }
 
-    /// Bytes of a row.
     pub(crate) fn row_bytes(&self) -> usize {
         self.width()
             * match self {
@@ -122,18 +117,18 @@ impl RowTable {
             }
     }
 
-    /// The table of those who do more with rows than to add them up, for whom none are rounded.
+    /// Returns the table of `f32`, for aggregations that do not support rounded rows.
     ///
     /// # Panics
-    /// When they are.
+    /// When rows are rounded.
     pub(crate) fn exact(&self) -> &Table {
         match self {
             Self::F32(table) => table,
-            Self::Bf16(_) => unreachable!("rows that are only added up are rounded"),
+            Self::Bf16(_) => unreachable!("only rows of sums are rounded"),
         }
     }
 
-    /// Makes zeros of some rows.
+    /// Sets some rows to zero.
     pub(crate) fn clear(&mut self, rows: Range<usize>) {
         match self {
             Self::F32(table) => table.some_mut(rows).fill(0.0),
@@ -141,10 +136,10 @@ impl RowTable {
         }
     }
 
-    /// Writes some rows, each times its number of `scale`.
+    /// Writes some rows, each times its factor of `scale`.
     ///
     /// # Panics
-    /// When there are not as many.
+    /// When the lengths differ.
     pub(crate) fn write(&mut self, rows: Range<usize>, values: &[f32], scale: Option<&[f32]>) {
         match self {
             Self::F32(table) => {
@@ -153,7 +148,7 @@ impl RowTable {
                 scale_rows(place, width, scale);
             }
             Self::Bf16(table) => {
-                assert!(scale.is_none_or(|scale| scale.len() == rows.len()), "a number for each row");
+                assert!(scale.is_none_or(|scale| scale.len() == rows.len()), "one factor per row");
                 let (width, place) = (table.width().max(1), table.some_mut(rows));
                 assert_eq!(place.len(), values.len(), "as many rows");
                 place
@@ -165,10 +160,10 @@ impl RowTable {
         }
     }
 
-    /// Writes some rows, all of them times `scale`.
+    /// Writes some rows times `scale`.
     ///
     /// # Panics
-    /// When there are not as many.
+    /// When the lengths differ.
     pub(crate) fn write_times(&mut self, rows: Range<usize>, values: &[f32], scale: f32) {
         match self {
             Self::F32(table) => {
@@ -180,7 +175,7 @@ impl RowTable {
         }
     }
 
-    /// Some rows, as they are added up.
+    /// Returns some rows as `f32`.
     pub(crate) fn read(&self, rows: Range<usize>) -> Cow<'_, [f32]> {
         match self {
             Self::F32(table) => Cow::Borrowed(table.some(rows)),
@@ -202,10 +197,10 @@ impl RowTable {
         }
     }
 
-    /// Stores the rows of a message that need not lie together: `each` of them begin at every one of `places`.
+    /// Stores the rows of a message: `each` consecutive rows from each of `places`.
     ///
     /// # Panics
-    /// When there are not as many.
+    /// When the numbers of rows differ.
     pub(crate) fn put_at(&mut self, each: usize, places: impl Iterator<Item = usize>, block: &WireBlock) {
         let row_bytes = each * self.row_bytes();
         let all: &mut [u8] = match self {
@@ -218,25 +213,25 @@ impl RowTable {
         let mut places = places.map(|place| place * row_bytes / each);
         block.for_each_row_bytes(|bytes| {
             for row in bytes.chunks_exact(row_bytes) {
-                let first = places.next().expect("a place for each row");
+                let first = places.next().expect("one place per row");
                 all[first..first + row_bytes].copy_from_slice(row);
             }
         });
-        assert!(places.next().is_none(), "as many rows as the header says");
+        assert!(places.next().is_none(), "the message has fewer rows than its header names");
     }
 }
 
-/// The message of a header of `row_headers` for [`RowTable::put_at`], with rows of `width` numbers that `fill` adds.
+/// Returns the message of a header of `row_headers` for [`RowTable::put_at`]. `fill` appends its rows, of `width` numbers.
 ///
 /// # Panics
-/// When these are not as many as the header says.
+/// When the number of rows differs from the header's.
 pub(crate) fn message_of(dtype: RowDtype, header: Header, width: usize, fill: impl FnOnce(&mut Vec<f32>)) -> WireBlock {
     if dtype == RowDtype::F32 {
         return row_block(header, width, fill);
     }
     let mut values = Vec::with_capacity(header.aux as usize * width);
     fill(&mut values);
-    assert_eq!(values.len(), header.aux as usize * width, "as many numbers as rows have");
+    assert_eq!(values.len(), header.aux as usize * width, "the header names another number of rows");
     let mut bytes = vec![0; size_of::<bf16>() * values.len()];
     to_bf16(&values, 1.0, bytemuck::cast_slice_mut(&mut bytes));
     WireBlock::new(header, Vec::new(), Vec::new(), Rows::Bytes(bytes))
@@ -247,7 +242,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rows_are_rounded_once_and_travel_as_they_are() {
+    fn row_table_rounds_rows_once_and_sends_them_unchanged() {
         let (values, scale) = ((0..12).map(|i| 1.0 + i as f32 / 700.0).collect::<Vec<f32>>(), [0.5, 3.0, 1.0, -1.0]);
         for (dtype, bytes) in [(RowDtype::F32, 4), (RowDtype::Bf16, 2)] {
             let as_stored = |x: f32| if bytes == 4 { x } else { bf16::from_f32(x).to_f32() };

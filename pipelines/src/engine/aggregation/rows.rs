@@ -1,4 +1,4 @@
-//! Copying rows and columns in and out of tables.
+//! Copies of rows and columns of tables.
 
 use std::ops::Range;
 
@@ -9,13 +9,13 @@ use crate::runtime::tensor_task::matrix;
 
 /// Copies rows of `width` numbers to columns `first..` of rows of `stride`.
 pub(crate) fn put_columns(out: &mut [f32], stride: usize, first: usize, rows: &[f32], width: usize) {
-    assert_eq!(out.len() * width, rows.len() * stride, "as many rows");
+    assert_eq!(out.len() * width, rows.len() * stride, "the numbers of rows differ");
     for (out, row) in out.chunks_exact_mut(stride).zip(rows.chunks_exact(width)) {
         out[first..first + width].copy_from_slice(row);
     }
 }
 
-/// Own rows.
+/// A selection of own rows.
 #[derive(Clone)]
 pub(crate) enum Selection<'a> {
     Range(Range<usize>),
@@ -30,7 +30,7 @@ impl Selection<'_> {
         }
     }
 
-    /// The rows of `table`, where `place` says that they are; those of a range lie together.
+    /// Copies the selected rows of `table`. `place` maps an own row to its row in `table`; a range is contiguous there.
     pub(crate) fn copy(&self, table: &Table, place: impl Fn(usize) -> usize) -> Matrix {
         let values = match self {
             Self::Range(range) if range.is_empty() => Vec::new(),

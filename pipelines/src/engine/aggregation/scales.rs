@@ -1,8 +1,7 @@
-//! What rows are multiplied by before and after they are added up, and how much of a node's own row belongs to its sum.
+//! The factors of rows before and after a sum, and of a node's own row in its sum.
 //!
-//! `arrived[v] = after[v] · (Σ_u before[u] · sent[u] + own[v] · before[v] · sent[v])`. The owner multiplies by `before` when it
-//! sends, so that nobody needs to know anything of a foreign node but its row; and the gradient is the same formula over the
-//! out-edges, `before` and `after` exchanged.
+//! `aggregated[v] = after[v] · (Σ_u before[u] · sent[u] + own[v] · before[v] · sent[v])`. The owner multiplies by `before` when it sends, so
+//! receivers need the row only. The gradient is the same formula over the out-edges, with `before` and `after` exchanged.
 
 use std::sync::Arc;
 
@@ -10,17 +9,17 @@ use gnnflow_dataflow::graph::local_graph::InEdges;
 use gnnflow_nn::layers::Aggregation;
 use rayon::prelude::*;
 
-/// By own node, or by slot of one, in the order of ids; ones where there is nothing.
+/// Factors by own node, or by slot, in the order of ids; `None` for ones.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Scales {
     pub(crate) before: Option<Vec<f32>>,
     pub(crate) after: Option<Vec<f32>>,
-    /// The node's own row; zeros where there is nothing.
+    /// The factor of the node's own row; `None` for zeros.
     pub(crate) own: Option<Vec<f32>>,
 }
 
 impl Scales {
-    /// The scales of the nodes, or slots, of these partitions, the first of which is node `first`.
+    /// Returns the scales of the nodes, or slots, of these partitions. `first` is the first node.
     pub(crate) fn of_parts(aggregation: Aggregation, mut first: u32, parts: &[Arc<dyn InEdges>]) -> Self {
         let parts = parts.iter().map(|part| {
             let begin = first;
@@ -30,9 +29,9 @@ impl Scales {
         Self::of(aggregation, &parts.collect::<Vec<_>>())
     }
 
-    /// The scales of these partitions' nodes; the first node of each stands with it.
+    /// Returns the scales of these partitions, each given with its first node.
     fn of(aggregation: Aggregation, parts: &[(u32, Arc<dyn InEdges>)]) -> Self {
-        // In-edges with and without self-loops.
+        // Calls `of(in-edges, self-loops)` for each node.
         let degrees = |of: &(dyn Fn(usize, usize) -> f32 + Sync)| -> Vec<f32> {
             let mut all = Vec::new();
             for (first, edges) in parts {
@@ -46,7 +45,7 @@ impl Scales {
             }
             all
         };
-        // A self-loop that is in the graph is not counted twice.
+        // A self-loop of the graph counts once.
         let own = || Some(degrees(&|_, loops| 1.0 - loops as f32));
         match aggregation {
             Aggregation::Nothing | Aggregation::Sum | Aggregation::Max => Self::default(),
@@ -66,7 +65,7 @@ impl Scales {
         }
     }
 
-    /// For gradients: what comes before, comes after.
+    /// Returns the scales of gradients: `before` and `after` exchanged.
     pub(crate) fn reversed(&self) -> Self {
         Self { before: self.after.clone(), after: self.before.clone(), own: self.own.clone() }
     }

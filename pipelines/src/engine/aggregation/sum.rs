@@ -1,4 +1,4 @@
-//! Adding rows up, forwards and backwards.
+//! Sums of neighbor rows, forward and backward.
 
 use std::ops::Range;
 
@@ -12,8 +12,7 @@ use rayon::prelude::*;
 use super::row_table::RowTable;
 use super::scales::Scales;
 
-/// `out[v] = after[v] · (Σ table[u] + own[v] · table[v])` for the rows `rows` of `links`; scales are by own node, of which `first`
-/// is the first.
+/// Computes `out[v] = after[v] · (Σ table[u] + own[v] · table[v])` for the rows `rows` of `links`. Scales are by own node, from node `first`.
 pub(crate) fn gather(
     links: &Links,
     rows: Range<usize>,
@@ -23,12 +22,12 @@ pub(crate) fn gather(
     out: &mut [f32],
 ) {
     match table {
-        RowTable::F32(table) => add_up(links, rows, table, scales, first, out),
-        RowTable::Bf16(table) => add_up(links, rows, table, scales, first, out),
+        RowTable::F32(table) => sum_rows(links, rows, table, scales, first, out),
+        RowTable::Bf16(table) => sum_rows(links, rows, table, scales, first, out),
     }
 }
 
-fn add_up<T: Element<Acc = f32> + Pod>(
+fn sum_rows<T: Element<Acc = f32> + Pod>(
     links: &Links,
     rows: Range<usize>,
     table: &Table<T>,
@@ -52,9 +51,9 @@ fn add_up<T: Element<Acc = f32> + Pod>(
         Some(after) => own.iter().zip(after).map(|(own, after)| own * after).collect(),
         None => own,
     });
-    // Where all own nodes have rows, an interval's lie together.
-    let together = (links.table().len() == links.rows().len()).then(|| place(rows.start)).flatten();
-    let own = match (&shares, together) {
+    // If all own nodes have rows of edges, the rows of an interval are contiguous in the table.
+    let contiguous = (links.table().len() == links.rows().len()).then(|| place(rows.start)).flatten();
+    let own = match (&shares, contiguous) {
         (Some(shares), Some(start)) => Some(Own {
             rows: table.some(start..start + rows.len()),
             stride: width,
@@ -63,7 +62,7 @@ fn add_up<T: Element<Acc = f32> + Pod>(
         _ => None,
     };
     Propagate { scale, own, ..Propagate::sum(indptr, indices, Sources::new(table.values(), width), width) }.run(out);
-    if let (Some(shares), None) = (&shares, together) {
+    if let (Some(shares), None) = (&shares, contiguous) {
         out.par_chunks_exact_mut(width).zip(rows).zip(shares).for_each(|((out, row), share)| {
             if let Some(place) = place(row) {
                 out.iter_mut().zip(table.some(place..place + 1)).for_each(|(out, x)| *out += share * x.widen());
@@ -84,10 +83,9 @@ mod tests {
     use super::*;
     use crate::config::RowDtype;
 
-    /// By lists of numbers, one edge after another.
     #[test]
-    fn rounded_rows_are_added_up_as_plain_loops_do() {
-        // Nodes 1 to 3 are own, of 5.
+    fn gather_of_rounded_rows_equals_plain_loops() {
+        // Nodes 1 to 3 of 5 are own.
         let edges = OwnedInEdges { indptr: vec![0, 3, 3, 5], indices: vec![0, 2, 4, 2, 3], ..Default::default() };
         let parts: [Arc<dyn InEdges>; 1] = [Arc::new(edges)];
         let links = Links::new(Ends::nodes(1..4, 5), &parts, Default::default(), &Place::Memory).unwrap();

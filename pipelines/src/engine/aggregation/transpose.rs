@@ -1,4 +1,4 @@
-//! Edges turned round: out-edges of all nodes where a worker has all in-edges, else of those whose rows it reads, to its own nodes.
+//! Reversed edges: out-edges of all nodes from all in-edges, or of the rows that a worker reads to its own nodes.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use gnnflow_dataflow::ghost::Links;
 use gnnflow_dataflow::graph::local_graph::InEdges;
 use gnnflow_dataflow::storage::{Array, Place};
 
-/// Edges by one end: what a partition's nodes have at the other.
+/// Edges in compressed form.
 pub(crate) struct HeldEdges {
     pub(crate) indptr: Vec<i64>,
     pub(crate) indices: Array<u32>,
@@ -21,10 +21,7 @@ impl InEdges for HeldEdges {
     }
 }
 
-/// All nodes' out-edges, from all slots' in-edges, by partition.
-///
-/// # Errors
-/// When there is no room for them at `place`.
+/// Returns the out-edges of all nodes by partition, from the in-edges of all slots.
 pub(crate) fn transposed(
     parts: &[Arc<dyn InEdges>],
     slots: usize,
@@ -42,7 +39,7 @@ pub(crate) fn transposed(
         let edges = indptr[indptr.len() - 1] as usize;
         made.push(HeldEdges { indptr, indices: Array::zeros(edges, place)? });
     }
-    // Where each node's next edge goes; destinations come by ascending id.
+    // By node, the position of its next edge. Destinations ascend.
     let mut next: Vec<i64> = made.iter().flat_map(|edges| &edges.indptr[..edges.indptr.len() - 1]).copied().collect();
     let mut slot = 0u32;
     for part in parts {
@@ -59,16 +56,13 @@ pub(crate) fn transposed(
     Ok(made.into_iter().map(|edges| Arc::new(edges) as Arc<dyn InEdges>).collect())
 }
 
-/// The edges of `links` by the rows of their table, own ones and ghosts: each has rows of edges, ascending.
-///
-/// # Errors
-/// When there is no room for them at `place`.
-pub(crate) fn turned_round(links: &Links, place: &Place) -> std::io::Result<HeldEdges> {
+/// Returns the edges of `links` by row of their table, own rows and ghosts. Destinations are rows of edges, ascending.
+pub(crate) fn reversed(links: &Links, place: &Place) -> std::io::Result<HeldEdges> {
     let mut indptr = vec![0i64; links.table_rows() + 1];
     for_each_edge(links, |source, _| indptr[source + 1] += 1);
     (1..indptr.len()).for_each(|row| indptr[row] += indptr[row - 1]);
     let mut indices = Array::zeros(links.num_edges(), place)?;
-    // Where each source's next edge goes.
+    // By source, the position of its next edge.
     let mut next = indptr.clone();
     for_each_edge(links, |source, row| {
         indices[next[source] as usize] = row;
@@ -77,7 +71,7 @@ pub(crate) fn turned_round(links: &Links, place: &Place) -> std::io::Result<Held
     Ok(HeldEdges { indptr, indices })
 }
 
-/// Every edge's row of the table, and its row of edges, which ascends.
+/// Calls `edge` with the table row and the row of edges of every edge; the latter ascends.
 fn for_each_edge(links: &Links, mut edge: impl FnMut(usize, u32)) {
     for row in 0..links.rows().len() {
         let (bounds, sources) = links.edges(row..row + 1);
@@ -93,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn out_edges_are_in_edges_turned_round() {
+    fn transposed_returns_the_out_edges() {
         let first = OwnedInEdges { indptr: vec![0, 2, 3], indices: vec![1, 2, 0], ..Default::default() };
         let second = OwnedInEdges { indptr: vec![0, 3], indices: vec![0, 0, 2], ..Default::default() };
         let parts: Vec<Arc<dyn InEdges>> = vec![Arc::new(first), Arc::new(second)];
@@ -103,13 +97,13 @@ mod tests {
     }
 
     #[test]
-    fn rows_that_are_read_know_who_reads_them() {
+    fn reversed_returns_the_readers_of_each_row() {
         // Nodes 2 to 4 are own; 1 and 5 are ghosts.
         let edges = OwnedInEdges { indptr: vec![0, 3, 4, 6], indices: vec![1, 2, 5, 1, 3, 5], ..Default::default() };
         let parts: [Arc<dyn InEdges>; 1] = [Arc::new(edges)];
         let links = Links::new(Ends::nodes(2..5, 6), &parts, Default::default(), &Place::Memory).unwrap();
-        let turned = turned_round(&links, &Place::Memory).unwrap();
+        let found = reversed(&links, &Place::Memory).unwrap();
         assert_eq!(links.ghosts(), [1, 5]);
-        assert_eq!((turned.indptr(), turned.indices()), (&[0, 1, 2, 2, 4, 6][..], &[0, 2, 0, 1, 0, 2][..]));
+        assert_eq!((found.indptr(), found.indices()), (&[0, 1, 2, 2, 4, 6][..], &[0, 2, 0, 1, 0, 2][..]));
     }
 }

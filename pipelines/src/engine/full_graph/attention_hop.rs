@@ -1,7 +1,7 @@
-//! A hop whose receivers weigh their neighbors' rows by attention (GAT, GATv2).
+//! A hop with attention (GAT, GATv2).
 //!
-//! Behind what it sends, a sender's row has its terms of the attention, unless they are made of what it sends (GATv2). Behind its gradient, a
-//! receiver's row has its *state*, from which a sender computes the weights of its out-edges again. Nothing is held for an edge.
+//! A sent row is followed by the node's source scores, unless these follow from the row (GATv2). A gradient row is followed by the receiver's
+//! *state*, from which a sender recomputes the weights of its out-edges. No value is stored per edge.
 
 use std::ops::Range;
 
@@ -24,29 +24,26 @@ use crate::engine::stages::message::Channel;
 use crate::error::Error;
 use crate::runtime::tensor_task::matrix;
 
-/// The tables of a hop that attends.
+/// The tables of a hop with attention.
 pub(crate) struct AttentionHop {
-    /// Columns of a node's terms that are sent behind its row.
+    /// Columns of a node's scores that are sent after its row.
     sent_terms: usize,
-    /// What own nodes and ghosts send, `[_, width + sent_terms]`.
+    /// Rows that own nodes and ghosts send, `[_, width + sent_terms]`.
     sent: Table,
     state: AttentionState,
-    /// Gradients of what has been aggregated, and behind them the receivers' states.
+    /// Gradients of aggregated rows, followed by the receivers' states.
     gradient: Option<Table>,
-    /// Where epochs overlap.
+    /// With overlapping epochs.
     mirrors: Option<Mirrors>,
     evaluation: Option<EvaluationHop<Table, AttentionState>>,
 }
 
 impl AttentionHop {
-    /// Reserves the tables; those of gradients where they are `wanted`. Where epochs overlap, `mirrors` says where numbers of edges are stored.
-    ///
-    /// # Errors
-    /// When there is no room.
+    /// Reserves the tables, with gradients if the hop needs them. With overlapping epochs, `mirrors` is the place of arrays of edges.
     pub(super) fn new(
         hop: &Hop,
         links: &HopLinks,
-        wanted: bool,
+        has_gradient: bool,
         mirrors: Option<&Place>,
         evaluation: Option<EvaluationLinks>,
         place: &Place,
@@ -60,7 +57,7 @@ impl AttentionHop {
         let zeros = |rows: usize| Table::zeros(rows, stride, place);
         let evaluation = match evaluation {
             Some(all) => {
-                // Nothing is dropped.
+                // Evaluation drops no weights.
                 let state = AttentionState::new(hop, [slope, 0.0], all.links.rows().len(), [&all.links; 2], place)?;
                 Some(EvaluationHop::new(all, state, zeros)?)
             }
@@ -73,22 +70,22 @@ impl AttentionHop {
             }
             None => None,
         };
-        // Mirrors send what own rows of gradients say of ghosts.
+        // With mirrors, own gradient rows are read here only: their ghosts are not needed.
         let rows = if mirrors.is_some() { leaving.table().len() } else { leaving.table_rows() };
         let columns = width + hop.terms() + SOFTMAX_STATE * hop.heads();
         Ok(Self {
             sent_terms: hop.sent_terms(),
             sent: zeros(arriving.table_rows())?,
             state: AttentionState::new(hop, [slope, dropout], arriving.rows().len(), [arriving, leaving], place)?,
-            gradient: wanted.then(|| Table::zeros(rows, columns, place)).transpose()?,
+            gradient: has_gradient.then(|| Table::zeros(rows, columns, place)).transpose()?,
             mirrors,
             evaluation,
         })
     }
 
-    /// Has receivers attend by the vectors of the parameters that the token's interval keeps to. With mirrors, the first interval of a stage sets
-    /// them for the whole epoch.
-    fn attend(&mut self, cx: &StageCx<'_>, hop: usize) {
+    /// Sets the attention vectors of the parameter version of the token's interval. With mirrors, the first interval of a stage has set them for the
+    /// whole epoch.
+    fn update_vectors(&mut self, cx: &StageCx<'_>, hop: usize) {
         if self.mirrors.is_none() {
             self.set_vectors(cx, hop);
         }
@@ -103,7 +100,7 @@ impl AttentionHop {
 
 impl GhostHop for AttentionHop {
     fn forward(&mut self, cx: &mut StageCx<'_>, links: &HopLinks, rows: Range<usize>, out: &mut [f32]) {
-        let begins = self.mirrors.as_mut().is_none_or(|mirrors| mirrors.take(cx.token.time, &mut self.sent));
+        let begins = self.mirrors.as_mut().is_none_or(|mirrors| mirrors.begin_stage(cx.token.time, &mut self.sent));
         if begins {
             self.set_vectors(cx, links.index);
         }
@@ -145,7 +142,7 @@ impl GhostHop for AttentionHop {
         let (width, stride, sent_terms) = (links.width, table.width(), *sent_terms);
         let rows = table.some_mut(to.table().between(nodes));
         read(found, |found| put_columns(rows, stride, 0, found, width))?;
-        // Terms as wide as what is sent are made of it again.
+        // Scores as wide as the row are recomputed from it.
         if sent_terms > 0 {
             read(left, |left| put_columns(rows, stride, width, left, sent_terms))?;
         }
@@ -178,11 +175,11 @@ impl GhostHop for AttentionHop {
         receivers: Range<usize>,
         (intervals, header): (usize, Header),
     ) -> Completed {
-        self.attend(cx, links.index);
+        self.update_vectors(cx, links.index);
         let drop = cx.dropout(links.index);
         let Self { sent, state, gradient: Some(table), mirrors, .. } = self else { return Completed::Rows };
         let (width, stride) = (links.width, table.width());
-        // Receivers are numbered alike among rows of edges and rows of gradients.
+        // Receivers have equal numbers among rows of links and rows of gradients.
         let gradient = table.columns(receivers.clone(), 0..width);
         let arriving = &*links.arriving;
         cx.compute.timed_backward(|| state.backward_right(arriving, receivers.clone(), sent, drop, &gradient));
@@ -194,7 +191,7 @@ impl GhostHop for AttentionHop {
     }
 
     fn backward(&mut self, cx: &mut StageCx<'_>, links: &HopLinks, nodes: &Range<u32>) -> Result<SentGradient, Error> {
-        self.attend(cx, links.index);
+        self.update_vectors(cx, links.index);
         let drop = cx.dropout(links.index);
         let Self { sent, state, gradient, mirrors, .. } = self;
         let gradient = gradient.as_ref().ok_or_else(no_gradient)?;
@@ -217,7 +214,7 @@ impl GhostHop for AttentionHop {
             }
         });
         let [dx, d_left] = made;
-        // A node that receives nothing has no term in any weight.
+        // The destination scores of a node without in-edges are in no weight.
         let (columns, mut d_right) = (state.terms, vec![0.0; nodes.len() * state.terms]);
         for row in arriving.rows().between(nodes) {
             let to = (arriving.rows().node(row) - nodes.start) as usize * columns;
@@ -242,7 +239,7 @@ impl GhostHop for AttentionHop {
             (Channel::MirrorGradients, Some(mirrors), _) => mirrors.receive(header, block),
             (Channel::Activations, Some(mirrors), _) => mirrors.put(links.activation_rows(header), block),
             (Channel::Gradients, _, _) => {
-                let table = self.gradient.as_mut().expect("only wanted gradients are sent");
+                let table = self.gradient.as_mut().expect("gradients are sent only where they are computed");
                 table.put(links.gradient_rows(header), block);
             }
             _ => self.sent.put(links.activation_rows(header), block),
@@ -250,6 +247,6 @@ impl GhostHop for AttentionHop {
     }
 
     fn mirror_message(&self, note: Header) -> WireBlock {
-        self.mirrors.as_ref().expect("the note is one of mirrors").message(note)
+        self.mirrors.as_ref().expect("only hops with mirrors have such notes").message(note)
     }
 }

@@ -1,4 +1,4 @@
-//! The last hop in evaluation, where its receivers are all nodes and training has fewer: links, ghosts and state of its own.
+//! The last hop in evaluation, if training has fewer receivers: separate links, ghosts and state, for all nodes.
 
 use std::sync::Arc;
 
@@ -23,19 +23,16 @@ impl EvaluationLinks {
     }
 }
 
-/// The last hop in evaluation: `T` is the table of its activations, `S` what its aggregation keeps besides.
+/// The last hop in evaluation. `T` is the table of its activations, `S` the state of its aggregation.
 pub(crate) struct EvaluationHop<T, S> {
     pub(crate) links: EvaluationLinks,
-    /// Activations, where those of other workers are among them; else the table of training has the same rows.
+    /// Activations, if there are ghosts; else the table of training has the same rows.
     sent: Option<T>,
     pub(crate) state: S,
 }
 
 impl<T: WireRows, S> EvaluationHop<T, S> {
-    /// Reserves the table of activations with `zeros(rows)` where there are ghosts.
-    ///
-    /// # Errors
-    /// When there is no room.
+    /// Reserves the table of activations with `zeros(rows)`, if there are ghosts.
     pub(super) fn new(
         links: EvaluationLinks,
         state: S,

@@ -1,4 +1,4 @@
-//! What workers ask one another before the first epoch: out-edges, and whose rows are ghosts where.
+//! Exchanges between workers before the first epoch: out-edges, and the lists of ghosts.
 
 use std::io::{BufReader, BufWriter, Read, Seek, Write};
 use std::ops::Range;
@@ -13,8 +13,8 @@ use crate::engine::aggregation::edge_types::types;
 use crate::engine::aggregation::transpose::HeldEdges;
 use crate::error::Error;
 
-/// Sends every worker the list of its rows that are ghosts here, and returns, by worker, the own rows that are ghosts there.
-pub(crate) fn ask(
+/// Sends every worker the list of its rows that are ghosts here. Returns, by worker, the own rows that are ghosts there.
+pub(crate) fn exchange_ghosts(
     driver: &mut Driver<'_>,
     collectives: &mut Collectives,
     starts: &[u32],
@@ -34,7 +34,7 @@ pub(crate) fn ask(
     Ok(wanted)
 }
 
-/// The out-edges of own nodes to the `slots` slots of each node, from the owners of the edges' other ends, by partition hosted here.
+/// Returns the out-edges of own nodes to the `slots` slots of each node, by partition hosted here. The owners of the destinations send them.
 pub(crate) fn reverse(
     driver: &mut Driver<'_>,
     collectives: &mut Collectives,
@@ -43,8 +43,7 @@ pub(crate) fn reverse(
     slots: u32,
     place: &Place,
 ) -> Result<Vec<Arc<dyn InEdges>>, Error> {
-    let failed =
-        |error: std::io::Error| Error::io("write the out-edges of the whole graph in", &context.scratch)(error);
+    let failed = |error: std::io::Error| Error::io("write the out-edges of own nodes in", &context.scratch)(error);
     let graph = &context.graph;
     let mut file = BufWriter::new(tempfile::tempfile_in(&context.scratch).map_err(failed)?);
     let mut degrees = vec![0i64; own.len()];
@@ -61,17 +60,17 @@ pub(crate) fn reverse(
         }
         Ok(())
     };
-    // Pairs of own node and other end go to disk; the number of each own node's pairs stays.
+    // Pairs (own node, destination) are written to disk; memory holds only their number per own node.
     let receive = |_: usize, pairs: &[[u32; 2]]| {
         pairs.iter().for_each(|&[node, _]| degrees[(node - own.start) as usize] += 1);
         let written = file.write_all(bytemuck::cast_slice(pairs));
-        written.map_err(|error| Error::Machine(format!("cannot write the out-edges of the whole graph: {error}")))
+        written.map_err(|error| Error::Machine(format!("cannot write the out-edges of own nodes: {error}")))
     };
     collectives.all_to_all(driver, send, receive)?;
     let _busy = driver.runtime.busy("sorting the reversed edges");
     let mut file = file.into_inner().map_err(|error| failed(error.into_error()))?;
     file.rewind().map_err(failed)?;
-    // Where each node's edges go next, in one array over all own nodes.
+    // By own node, the position of its next edge.
     let mut next: Vec<i64> = Vec::with_capacity(own.len());
     let mut arrays = Vec::new();
     for part in graph.hosted() {
@@ -96,7 +95,7 @@ pub(crate) fn reverse(
         *slot += 1;
     }
     let sorted = arrays.into_iter().map(|(_, mut edges)| {
-        // In the order of ids, in whatever order messages came.
+        // Sorts by id: messages arrive in any order.
         let HeldEdges { indptr, indices } = &mut edges;
         indptr.windows(2).for_each(|bounds| indices[bounds[0] as usize..bounds[1] as usize].sort_unstable());
         Arc::new(edges) as Arc<dyn InEdges>

@@ -1,4 +1,4 @@
-//! What the aggregations of a hop have in common: edges by row, and the operations that an interval asks for.
+//! The links of a hop, and the trait of its aggregation.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -15,23 +15,23 @@ use crate::engine::stages::intervals::slots_of;
 use crate::engine::stages::message::{Channel, Outgoing};
 use crate::error::Error;
 
-/// The edges of a hop, and where ghosts lie in its tables.
+/// The edges of a hop, and the positions of ghosts in its tables.
 pub(crate) struct HopLinks {
     /// The hop, from 0.
     pub(crate) index: usize,
-    /// Columns of what is sent, and of what is aggregated in each slot; 0 where the hop has no edges.
+    /// Columns of a sent row, and of an aggregated row of each slot; 0 if the hop has no edges.
     pub(crate) width: usize,
-    /// In how many sums a node receives.
+    /// Number of sums per node.
     pub(crate) slots: u32,
     /// The worker's first node.
     pub(crate) first: u32,
-    /// Rows are receivers' slots; the table has senders.
+    /// Forward links: rows are receivers' slots, the table holds senders.
     pub(crate) arriving: Arc<Links>,
-    /// Rows are senders; the table has receivers' slots.
+    /// Backward links: rows are senders, the table holds receivers' slots.
     pub(crate) leaving: Arc<Links>,
-    /// By worker, the first row of its ghosts among the activations.
+    /// By worker, the first row of its ghosts in the table of activations.
     pub(crate) activation_ghosts: Vec<usize>,
-    /// By worker, the first row of its ghosts among the gradients.
+    /// By worker, the first row of its ghosts in the table of gradients.
     gradient_ghosts: Vec<usize>,
 }
 
@@ -48,7 +48,7 @@ impl HopLinks {
         Self { index, width, slots, first, arriving, leaving, activation_ghosts, gradient_ghosts }
     }
 
-    /// Returns the rows of edges of these own nodes: of their slots, as far as they receive.
+    /// Returns the rows of the slots of these own nodes that are receivers.
     pub(crate) fn receivers(&self, nodes: &Range<u32>) -> Range<usize> {
         self.arriving.rows().between(&slots_of(nodes, self.slots))
     }
@@ -58,12 +58,12 @@ impl HopLinks {
         self.first * self.slots
     }
 
-    /// Returns where a message of activations belongs in their table.
+    /// Returns the rows of a message of activations in their table.
     pub(crate) fn activation_rows(&self, header: Header) -> Range<usize> {
         rows_at(&self.activation_ghosts, header)
     }
 
-    /// Returns where a message of gradients belongs in their table.
+    /// Returns the rows of a message of gradients in their table.
     pub(crate) fn gradient_rows(&self, header: Header) -> Range<usize> {
         rows_at(&self.gradient_ghosts, header)
     }
@@ -75,13 +75,13 @@ pub(super) fn rows_at(ghosts: &[usize], header: Header) -> Range<usize> {
     first..first + header.aux as usize
 }
 
-/// Where a hop's gradients lie.
+/// The storage of a hop's gradients.
 pub(crate) enum Gradient<T> {
-    /// No gradient is wanted.
+    /// The hop needs no gradient.
     None,
-    /// In the table of activations, which have been aggregated everywhere and are not read again.
+    /// The table of activations, after all workers have aggregated these for the last time.
     InPlace,
-    /// In a table of their own.
+    /// A separate table.
     Own(T),
 }
 
@@ -103,26 +103,26 @@ impl<T> Gradient<T> {
     }
 }
 
-/// What leaves when the gradients of an interval's receivers are there.
+/// The rows to send after the gradients of an interval's receivers are complete.
 pub(crate) enum Completed {
-    /// Their rows.
+    /// The gradients of the receivers.
     Rows,
-    /// Gradients of ghosts, with the last interval.
+    /// The gradients of ghosts, after the last interval.
     Mirrors(Vec<Outgoing>),
 }
 
-/// The tables of one aggregation, and what is done with them: one implementation for sums, maxima and attention each.
+/// The tables and operations of one aggregation: sum, maximum or attention.
 pub(crate) trait GhostHop: Send {
     /// Aggregates the edges of rows `rows` of `links.arriving` into `out`, `[rows, width]`.
     fn forward(&mut self, cx: &mut StageCx<'_>, links: &HopLinks, rows: Range<usize>, out: &mut [f32]);
 
-    /// Returns the links of evaluation, where they differ from those of training.
+    /// Returns the links of evaluation, if they differ from those of training.
     fn evaluation(&self) -> Option<&EvaluationLinks>;
 
-    /// Aggregates these slots along the links of evaluation, `[slots, width]`; `None` where they do not differ from those of training.
+    /// Aggregates these slots over the links of evaluation, `[slots, width]`; `None` if these are the links of training.
     fn forward_all(&mut self, cx: &mut StageCx<'_>, links: &HopLinks, slots: &Range<u32>) -> Option<Vec<f32>>;
 
-    /// Stores what own nodes send: `nodes`, which are the own rows `rows`. `for_all` says that all nodes receive it, in evaluation.
+    /// Stores the rows that own nodes send: `nodes`, which are the own rows `rows`. With `for_all`, in evaluation, all nodes are receivers.
     ///
     /// # Errors
     /// When the device fails.
@@ -141,8 +141,8 @@ pub(crate) trait GhostHop: Send {
     /// Stores the gradient of a receiver's slot in row `row`.
     fn write_gradient(&mut self, row: usize, slot: usize, values: &[f32]);
 
-    /// Adds what senders must know of receivers besides their gradients, which are all there for an interval. `(intervals, header)`: how many
-    /// intervals this worker has, and the header of messages to mirrors.
+    /// Completes the gradients of an interval's receivers with the values that senders also need. `of_mirrors` is the number of intervals of this
+    /// worker, and the header of messages of mirrors.
     fn complete(
         &mut self,
         cx: &mut StageCx<'_>,
@@ -151,19 +151,19 @@ pub(crate) trait GhostHop: Send {
         of_mirrors: (usize, Header),
     ) -> Completed;
 
-    /// Returns the gradient of what own nodes sent.
+    /// Returns the gradient of the rows that own nodes sent.
     ///
     /// # Errors
-    /// When no gradient is wanted: our bug.
+    /// [`Error::Bug`] when the hop computes no gradient.
     fn backward(&mut self, cx: &mut StageCx<'_>, links: &HopLinks, nodes: &Range<u32>) -> Result<SentGradient, Error>;
 
-    /// Returns the table of a channel, and the links that say which of its rows are ghosts where.
+    /// Returns the table of a channel, and the links with its ghosts.
     fn table<'a>(&'a self, links: &'a HopLinks, channel: Channel) -> Option<(&'a Links, &'a dyn WireRows)>;
 
     /// Stores the rows of a message.
     fn receive(&mut self, links: &HopLinks, channel: Channel, block: &WireBlock);
 
-    /// Returns the message of gradients of ghosts that a note names.
+    /// Returns the message of the ghosts' gradients of a note.
     ///
     /// # Panics
     /// When this hop has no mirrors.
@@ -172,7 +172,7 @@ pub(crate) trait GhostHop: Send {
     }
 }
 
-/// The error of a gradient that is asked for and not computed.
+/// Returns the error of a gradient that is requested and not computed.
 pub(super) fn no_gradient() -> Error {
-    Error::Bug("gradients that are not wanted".into())
+    Error::Bug("a gradient is requested that this hop does not compute".into())
 }

@@ -1,7 +1,7 @@
-//! A hop whose receivers take the largest of each column.
+//! A hop with the maximum of each column.
 //!
-//! A receiver remembers whose value it has taken, by column. In the table of gradients that stands behind the gradients, so that a sender finds out
-//! which receivers' gradients are its own.
+//! A receiver stores the node of each maximum, by column. In the table of gradients, these nodes follow the gradients, so a sender finds the
+//! gradients that belong to it.
 
 use std::ops::Range;
 
@@ -20,25 +20,22 @@ use crate::engine::stages::message::Channel;
 use crate::error::Error;
 use crate::runtime::tensor_task::matrix;
 
-/// The tables of a hop that takes maxima.
+/// The tables of a hop with maxima.
 pub(crate) struct MaxHop {
-    /// What own nodes and ghosts send.
+    /// Rows that own nodes and ghosts send.
     sent: Table,
-    /// Whose value each receiver has taken, by column.
+    /// By receiver and column, the node of the maximum.
     argmax: Argmax,
-    /// Gradients of the maxima, and behind them whose values those were.
+    /// Gradients of the maxima, followed by the nodes of the maxima.
     gradient: Option<Table>,
     evaluation: Option<EvaluationHop<Table, Argmax>>,
 }
 
 impl MaxHop {
-    /// Reserves the tables; those of gradients where they are `wanted`.
-    ///
-    /// # Errors
-    /// When there is no room.
+    /// Reserves the tables, with gradients if the hop needs them.
     pub(super) fn new(
         links: &HopLinks,
-        wanted: bool,
+        has_gradient: bool,
         evaluation: Option<EvaluationLinks>,
         place: &Place,
     ) -> std::io::Result<Self> {
@@ -50,7 +47,7 @@ impl MaxHop {
             }
             None => None,
         };
-        let gradient = wanted.then(|| Table::zeros(links.leaving.table_rows(), 2 * links.width, place));
+        let gradient = has_gradient.then(|| Table::zeros(links.leaving.table_rows(), 2 * links.width, place));
         Ok(Self {
             sent: zeros(links.arriving.table_rows())?,
             argmax: Argmax::new(links.arriving.rows().len(), links.width, place)?,
@@ -116,7 +113,7 @@ impl GhostHop for MaxHop {
         receivers: Range<usize>,
         _: (usize, Header),
     ) -> Completed {
-        // Receivers are numbered alike among rows of edges and rows of gradients.
+        // Receivers have equal numbers among rows of links and rows of gradients.
         if let Some(gradient) = &mut self.gradient {
             self.argmax.append(receivers, links.width, gradient);
         }
@@ -144,7 +141,7 @@ impl GhostHop for MaxHop {
         match (channel, &mut self.evaluation) {
             (Channel::EvaluationActivations, Some(evaluation)) => evaluation.receive(block),
             (Channel::Gradients, _) => {
-                let table = self.gradient.as_mut().expect("only wanted gradients are sent");
+                let table = self.gradient.as_mut().expect("gradients are sent only where they are computed");
                 table.put(links.gradient_rows(header), block);
             }
             _ => self.sent.put(links.activation_rows(header), block),

@@ -1,13 +1,12 @@
-//! Ghosts as mirrors, where epochs overlap and rows are weighed by attention: who receives computes what senders are told.
+//! Attention with bounded staleness: each worker computes the gradients of its ghost rows and sends them to the owners.
 //!
-//! Elsewhere an edge's weight is computed again by whoever has its source, from the row that its destination has read. Where the source may
-//! have moved on since, nobody has ever used that weight. So a worker reads the same rows of ghosts for all of an epoch: what comes
-//! meanwhile waits in [`Mirrors::latest`]. And it is that worker which computes, for every ghost, what the own destinations
-//! have to say of its gradient; the ghost's owner adds up what each worker has told last, as a master does with its mirrors' sums in a
-//! vertex-cut (Gonzalez et al. 2012, PowerGraph). Gradients are then those of the attention that was paid, of rows that may be some
-//! epochs old: Dorylus's bounded asynchrony (section 5.2) for edges, too.
+//! Without overlapping epochs, the owner of an edge's source recomputes the edge's weight from the row that the destination has read. With
+//! overlapping epochs, the source may have changed, and that weight was never used. So a worker reads constant rows of ghosts during an
+//! epoch; newer rows wait in [`Mirrors::latest`]. The worker computes the gradient of every ghost from its own destinations. The owner adds the
+//! latest gradients of all workers, as a master adds its mirrors' sums in a vertex-cut (Gonzalez et al. 2012, PowerGraph). Gradients then
+//! belong to the weights of the forward pass, from rows that may be some epochs old: Dorylus's bounded asynchrony (section 5.2) for edges.
 //!
-//! A worker's own rows are of one epoch: its intervals go through stages one after another.
+//! The own rows of a worker are of one epoch: its intervals go through the stages in lockstep.
 
 use std::ops::Range;
 
@@ -18,38 +17,37 @@ use gnnflow_dataflow::wire::{Header, WireBlock};
 
 use crate::engine::aggregation::attention::{AttentionState, DropoutKey, OutEdges};
 use crate::engine::aggregation::transpose::HeldEdges;
-use crate::engine::aggregation::transpose::turned_round;
+use crate::engine::aggregation::transpose::reversed;
 use crate::engine::stages::message::Outgoing;
 
-/// Ghosts whose gradients are computed at once.
-const TOGETHER: usize = 1 << 13;
+/// Number of ghosts whose gradients are computed in one call.
+const BLOCK: usize = 1 << 13;
 
-/// What a hop that attends has of other workers' rows, and they of its own.
+/// The ghosts of a hop with attention, and the gradients that other workers have computed for own rows.
 pub(crate) struct Mirrors {
-    /// Columns of what is sent, and of each of a node's terms.
+    /// Columns of a sent row, and of each of a node's two scores.
     widths: [usize; 2],
-    /// Rows of the table of activations before the ghosts.
+    /// Own rows, which precede the ghosts in the table of activations.
     own: usize,
-    /// Where each worker's ghosts begin among them, and where they end.
+    /// By worker, the first of its ghosts; and the number of ghosts.
     starts: Vec<usize>,
-    /// Ghosts' rows as they have come last.
+    /// The latest rows of ghosts received.
     latest: Table,
-    /// The stage whose ghosts are read now.
-    taken_at: Option<u64>,
-    /// By row of the table of activations, own ones and ghosts, its destinations here.
+    /// The time of the stage whose ghosts are in the table of activations.
+    stage: Option<u64>,
+    /// By row of the table of activations, own rows and ghosts, the destinations among own nodes.
     destinations: HeldEdges,
-    /// What ghosts' owners are told, `[ghosts, width + terms]`.
+    /// Gradients of ghosts, `[ghosts, width + terms]`.
     gradients: Table,
-    /// Intervals that have completed their states for that.
+    /// Number of intervals that have completed their states.
     completed: usize,
-    /// What was told of own rows: by worker, those that it has as ghosts, `[_, width + terms]`.
+    /// By worker, the gradients that it has computed for own rows, `[_, width + terms]`.
     received: Vec<Table>,
 }
 
 impl Mirrors {
-    /// Of a hop whose rows have so many columns (`widths`: of what is sent, and of each of a node's terms), `stride` with those terms that
-    /// are sent; `starts` says where each worker's ghosts begin in the table of activations. Tables lie at `place`, numbers of edges at
-    /// `edges_at`.
+    /// Reserves the tables at `place` and arrays of edges at `edges_at`. `widths` are the columns of a sent row and of each of a node's scores,
+    /// `stride` the columns of a row with the scores that are sent. `starts` are the first rows of each worker's ghosts among the activations.
     pub(crate) fn new(
         widths: [usize; 2],
         stride: usize,
@@ -65,15 +63,15 @@ impl Mirrors {
             own,
             starts: starts.iter().map(|start| start - own).chain([rows - own]).collect(),
             latest: Table::zeros(rows - own, stride, place)?,
-            taken_at: None,
-            destinations: turned_round(arriving, edges_at)?,
+            stage: None,
+            destinations: reversed(arriving, edges_at)?,
             gradients: Table::zeros(rows - own, both, place)?,
             completed: 0,
             received: (0..starts.len()).map(received).collect::<Result<_, _>>()?,
         })
     }
 
-    /// Where ghosts wait, by row of the table of activations.
+    /// Stores received rows of ghosts, given by their rows in the table of activations, for a later stage.
     pub(crate) fn put(&mut self, rows: Range<usize>, block: &WireBlock) {
         self.put_values(rows, block.rows_f32().expect("rows of attention are numbers"));
     }
@@ -82,29 +80,29 @@ impl Mirrors {
         self.latest.some_mut(rows.start - self.own..rows.end - self.own).copy_from_slice(values);
     }
 
-    /// Takes ghosts as they are now, for all of an epoch, when stage `tick` begins; whether it does.
-    pub(crate) fn take(&mut self, tick: u64, sent: &mut Table) -> bool {
-        let begins = self.taken_at.replace(tick) != Some(tick);
+    /// Copies the latest ghosts to `sent` when the stage of time `time` begins. Returns whether it begins with this call.
+    pub(crate) fn begin_stage(&mut self, time: u64, sent: &mut Table) -> bool {
+        let begins = self.stage.replace(time) != Some(time);
         if begins {
             sent.some_mut(self.own..self.own + self.latest.rows()).copy_from_slice(self.latest.values());
         }
         begins
     }
 
-    /// The destinations here of some rows of the table of activations, own ones or ghosts, whose ids are these.
+    /// Returns the edges from some rows of the table of activations, whose node ids are `ids`, to own nodes.
     pub(crate) fn out_edges(&self, rows: Range<usize>, ids: impl Iterator<Item = u32>) -> OutEdges<'_> {
         let HeldEdges { indptr, indices } = &self.destinations;
         OutEdges { indptr: &indptr[rows.start..=rows.end], indices, ids: ids.collect() }
     }
 
-    /// Another of so many intervals has completed its states; behind the last one, what ghosts' owners are told is computed, from `sent` and
-    /// `back`. Whether it is there.
+    /// Counts an interval that has completed its states. After the last of `intervals`, computes the gradients of all ghosts from `sent` and
+    /// `gradient`, and returns true.
     pub(crate) fn complete(
         &mut self,
         intervals: usize,
         attention: &AttentionState,
         arriving: &Links,
-        [sent, back]: [&Table; 2],
+        [sent, gradient]: [&Table; 2],
         drop: DropoutKey,
     ) -> bool {
         self.completed = (self.completed + 1) % intervals;
@@ -112,11 +110,11 @@ impl Mirrors {
             return false;
         }
         let (ghosts, width) = (arriving.ghosts(), self.widths[0]);
-        for first in (0..ghosts.len()).step_by(TOGETHER) {
-            let end = (first + TOGETHER).min(ghosts.len());
+        for first in (0..ghosts.len()).step_by(BLOCK) {
+            let end = (first + BLOCK).min(ghosts.len());
             let rows = self.own + first..self.own + end;
             let edges = self.out_edges(rows.clone(), ghosts[first..end].iter().copied());
-            let [dx, d_left] = attention.backward_left(edges, sent.some(rows), back, drop);
+            let [dx, d_left] = attention.backward_left(edges, sent.some(rows), gradient, drop);
             let places = self.gradients.some_mut(first..end).chunks_exact_mut(width + self.widths[1]);
             for ((out, dx), d_left) in places.zip(dx.chunks_exact(width)).zip(d_left.chunks_exact(self.widths[1])) {
                 out[..width].copy_from_slice(dx);
@@ -126,7 +124,7 @@ impl Mirrors {
         true
     }
 
-    /// What ghosts' owners are told, as notes of messages; `header` has all but who, and which rows.
+    /// Returns notes of the ghosts' gradients for their owners. `header` lacks the receiver and the rows.
     pub(crate) fn outgoing(&self, header: Header) -> Vec<Outgoing> {
         let to_worker = |(worker, bounds): (usize, &[usize])| {
             let header = Header { to: worker as u32, seq: 0, ..header };
@@ -135,30 +133,30 @@ impl Mirrors {
         self.starts.windows(2).enumerate().flat_map(to_worker).map(Outgoing::Note).collect()
     }
 
-    /// The message of a header of [`Mirrors::outgoing`].
+    /// Returns the message of a note of [`Mirrors::outgoing`].
     pub(crate) fn message(&self, header: Header) -> WireBlock {
         let first = self.starts[header.to as usize] + header.seq as usize;
         let rows = self.gradients.some(first..first + header.aux as usize);
         row_block(header, self.gradients.width(), |values| values.extend_from_slice(rows))
     }
 
-    /// Stores the gradients of own rows that another worker has computed.
+    /// Stores gradients of own rows from another worker.
     pub(crate) fn receive(&mut self, header: Header, block: &WireBlock) {
         let values = block.rows_f32().expect("gradients of mirrors are numbers");
         let first = header.seq as usize;
         self.received[header.from as usize].some_mut(first..first + header.aux as usize).copy_from_slice(values);
     }
 
-    /// Adds what others have told of some own rows to the gradients of what they send, and of their terms.
+    /// Adds the gradients that other workers have computed for some own rows: to `dx` those of sent rows, to `d_left` those of scores.
     pub(crate) fn add_received(&self, arriving: &Links, rows: Range<usize>, dx: &mut [f32], d_left: &mut [f32]) {
         let [width, terms] = self.widths;
         for (worker, first, wanted) in arriving.wanted(rows.clone()) {
-            let told = self.received[worker].some(first..first + wanted.len());
-            for (&row, told) in wanted.iter().zip(told.chunks_exact(width + terms)) {
+            let received = self.received[worker].some(first..first + wanted.len());
+            for (&row, values) in wanted.iter().zip(received.chunks_exact(width + terms)) {
                 let row = row as usize - rows.start;
-                let add = |sum: &mut [f32], told: &[f32]| sum.iter_mut().zip(told).for_each(|(sum, x)| *sum += x);
-                add(&mut dx[row * width..][..width], &told[..width]);
-                add(&mut d_left[row * terms..][..terms], &told[width..]);
+                let add = |sum: &mut [f32], values: &[f32]| sum.iter_mut().zip(values).for_each(|(sum, x)| *sum += x);
+                add(&mut dx[row * width..][..width], &values[..width]);
+                add(&mut d_left[row * terms..][..terms], &values[width..]);
             }
         }
     }
@@ -174,18 +172,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ghosts_stay_as_they_are_until_another_stage_begins() {
+    fn ghosts_are_constant_within_a_stage() {
         let edges = OwnedInEdges { indptr: vec![0, 2], indices: vec![0, 1], ..Default::default() };
         let parts: [Arc<dyn InEdges>; 1] = [Arc::new(edges)];
         let links = Links::new(Ends::nodes(0..1, 2), &parts, Default::default(), &Place::Memory).unwrap();
         let mut sent = Table::zeros(2, 3, &Place::Memory).unwrap();
         let mut mirrors = Mirrors::new([2, 1], 3, &links, &[1, 1], [&Place::Memory; 2]).unwrap();
         mirrors.put_values(1..2, &[1.0; 3]);
-        assert!(mirrors.take(7, &mut sent));
+        assert!(mirrors.begin_stage(7, &mut sent));
         mirrors.put_values(1..2, &[2.0; 3]);
-        assert!(!mirrors.take(7, &mut sent));
+        assert!(!mirrors.begin_stage(7, &mut sent));
         assert_eq!(sent.values(), [0.0, 0.0, 0.0, 1.0, 1.0, 1.0]);
-        assert!(mirrors.take(9, &mut sent));
+        assert!(mirrors.begin_stage(9, &mut sent));
         assert_eq!(sent.some(1..2), [2.0; 3]);
     }
 }

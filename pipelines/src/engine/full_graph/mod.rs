@@ -1,12 +1,12 @@
-//! Full-graph training by nodes (Dorylus, sections 4 and 5): each worker keeps whole rows of its own nodes, and copies of the rows of their
-//! neighbors at other workers, the ghosts.
+//! Node-parallel full-graph training (Dorylus, sections 4 and 5). Each worker stores whole rows of its own nodes, and ghosts: copies of the rows of
+//! their neighbors at other workers.
 //!
 //! | file | content |
 //! |---|---|
-//! | [`topology`], [`ghost_edges`] | whose rows are ghosts where: asked once, before the first epoch |
-//! | [`sum_hop`], [`max_hop`], [`attention_hop`] | one aggregation each: its tables, forward and backward |
-//! | [`evaluation_hop`] | the last hop where all nodes receive |
-//! | [`mirrors`] | attention where epochs overlap |
+//! | [`topology`], [`ghost_edges`] | edges and ghosts, prepared before the first epoch |
+//! | [`sum_hop`], [`max_hop`], [`attention_hop`] | the tables, forward and backward pass of one aggregation each |
+//! | [`evaluation_hop`] | the last hop of an evaluation, in which all nodes are receivers |
+//! | [`mirrors`] | attention with overlapping epochs |
 
 pub(crate) mod attention_hop;
 pub(crate) mod evaluation_hop;
@@ -39,39 +39,39 @@ use crate::engine::stages::exchange::{Evaluated, RowExchange, SentGradient, Stag
 use crate::engine::stages::intervals::{Interval, slots_of};
 use crate::engine::stages::message::{Channel, Outgoing, window};
 use crate::engine::stages::program::Program;
-use crate::engine::stages::state::{StageConfig, no_room};
+use crate::engine::stages::state::{StageConfig, reserve_failed};
 use crate::error::Error;
 use crate::runtime::tensor_task::matrix;
 
-/// One hop: its edges, its sums, and the tables of its aggregation.
+/// One hop: its edges, its results, and the tables of its aggregation.
 struct Hop {
     links: HopLinks,
-    /// Aggregated rows of receivers, their slots side by side.
+    /// Aggregated rows, `[receivers, slots · width]`.
     aggregated: Table,
     rows: Box<dyn GhostHop>,
 }
 
-/// The tables of rows of one worker, and the edges that they are read along.
+/// The edges and the tables of rows of one worker.
 pub(crate) struct FullGraph {
     worker: usize,
     own: Range<u32>,
     slots: u32,
-    /// How many intervals this worker has.
+    /// Number of intervals of this worker.
     intervals: usize,
     hops: Vec<Hop>,
 }
 
-/// Builds the program of an epoch, and reserves the tables that it works on.
+/// Builds the program of an epoch and reserves the tables.
 ///
 /// # Errors
-/// When there is no room, or rows are to be rounded that are more than summed.
+/// When there is no space, or `config` rounds rows of a model that does not only sum them.
 pub(crate) fn open(graph: &Topology, config: &StageConfig) -> Result<(Program, Box<dyn RowExchange>), Error> {
     config.check_row_dtype()?;
     let hops = &config.profile.hops;
-    let program = Program::by_nodes(hops.len(), config.profile.tasks[0].learns, &config.element_wise());
+    let program = Program::node_parallel(hops.len(), config.profile.tasks[0].learns, &config.element_wise());
     let Topology { worker, own, slots, .. } = graph;
     let hops = (0..hops.len()).map(|index| hop(graph, config, &program, index));
-    let hops = hops.collect::<std::io::Result<Vec<Hop>>>().map_err(no_room)?;
+    let hops = hops.collect::<std::io::Result<Vec<Hop>>>().map_err(reserve_failed)?;
     let exchange =
         FullGraph { worker: *worker, own: own.clone(), slots: *slots, intervals: graph.intervals.len(), hops };
     Ok((program, Box::new(exchange)))
@@ -84,25 +84,25 @@ fn hop(graph: &Topology, config: &StageConfig, program: &Program, index: usize) 
     let is_last = index + 1 == hops.len();
     let width = if hop.aggregation == Aggregation::Nothing { 0 } else { hop.width };
     let links = HopLinks::new(index, width, graph, pair);
-    // In evaluation all nodes receive. Where training has fewer receivers, the last hop has links of its own for that.
+    // In evaluation, all nodes are receivers. If training has fewer, the last hop needs separate links.
     let differs = is_last && !std::sync::Arc::ptr_eq(&graph.all.arriving, &graph.last.arriving);
     let evaluation = (differs && width > 0).then(|| EvaluationLinks::new(&graph.all.arriving, &graph.starts));
-    let (wanted, place, mirrors) = (program.goes_back(index), &config.place, config.synchrony.mirrors());
+    let (has_gradient, place, mirrors) = (program.goes_back(index), &config.place, config.synchrony.mirrors());
     let rows: Box<dyn GhostHop> = match hop.aggregation {
         Aggregation::Attention { .. } => {
             let mirrors = mirrors.then_some(&graph.edges_at);
-            Box::new(AttentionHop::new(hop, &links, wanted, mirrors, evaluation, place)?)
+            Box::new(AttentionHop::new(hop, &links, has_gradient, mirrors, evaluation, place)?)
         }
-        Aggregation::Max => Box::new(MaxHop::new(&links, wanted, evaluation, place)?),
+        Aggregation::Max => Box::new(MaxHop::new(&links, has_gradient, evaluation, place)?),
         aggregation => {
-            // Where activations are read no more, gradients may take their place: not where others may still read them, be it that epochs
-            // overlap, or in the last hop, whose gradients come while others still aggregate.
+            // Gradients overwrite activations that no interval reads again. With overlapping epochs, and in the last hop, other intervals may
+            // still aggregate activations when gradients arrive.
             let in_place = pair.is_symmetric() && !config.synchrony.is_stale() && !is_last;
             Box::new(SumHop::new(
                 aggregation,
                 graph,
                 &links,
-                (wanted, in_place),
+                (has_gradient, in_place),
                 evaluation,
                 (config.row_dtype, place),
             )?)
@@ -122,7 +122,7 @@ impl FullGraph {
         Header { from: self.worker as u32, tag: channel.tag(hop), key: cx.token.time, ..Header::default() }
     }
 
-    /// Returns notes of rows of a table, one for each worker that has some of them as ghosts.
+    /// Returns notes of rows of a table for the workers that have some of them as ghosts.
     fn outgoing(&self, cx: &StageCx<'_>, hop: usize, channel: Channel, rows: Range<usize>) -> Vec<Outgoing> {
         let Some((links, table)) = self.table(hop, channel) else { return Vec::new() };
         let header = self.header(cx, hop, channel);
@@ -132,7 +132,7 @@ impl FullGraph {
         links.wanted(rows).flat_map(to_worker).map(Outgoing::Note).collect()
     }
 
-    /// Returns the table of a channel that has rows, and the links that say which of them are ghosts where.
+    /// Returns the table of a channel, unless it is empty, and the links with its ghosts.
     fn table(&self, hop: usize, channel: Channel) -> Option<(&Links, &dyn WireRows)> {
         let Hop { links, rows, .. } = &self.hops[hop];
         rows.table(links, channel).filter(|(_, table)| table.row_bytes() > 0 && table.rows() > 0)
@@ -235,7 +235,7 @@ impl RowExchange for FullGraph {
         if channel == Channel::MirrorGradients {
             return self.hops[hop].rows.mirror_message(note);
         }
-        let (links, table) = self.table(hop, channel).expect("a note names rows that are here");
+        let (links, table) = self.table(hop, channel).expect("a note names rows of this worker");
         let wanted = &links.wanted_by(note.to as usize)[note.seq as usize..(note.seq + note.aux) as usize];
         table.message(note, wanted)
     }

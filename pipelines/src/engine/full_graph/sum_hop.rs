@@ -1,4 +1,4 @@
-//! A hop whose receivers sum their neighbors' rows: scaled sums, means, and sums by relation. The only one whose rows may be rounded.
+//! A hop with scaled sums, means, or sums by relation. Only this aggregation supports rounded rows.
 
 use std::ops::Range;
 
@@ -23,26 +23,23 @@ use crate::runtime::tensor_task::matrix;
 
 /// The tables of a hop that sums.
 pub(crate) struct SumHop {
-    /// What own nodes and ghosts send, times `scales.before`.
+    /// Rows that own nodes and ghosts send, times `scales.before`.
     sent: RowTable,
     /// Gradients of the sums, times `scales.after`.
     gradient: Gradient<RowTable>,
     scales: Scales,
-    /// The scales of the way back.
+    /// The scales of the backward pass.
     reversed: Scales,
     evaluation: Option<EvaluationHop<RowTable, ()>>,
 }
 
 impl SumHop {
-    /// Reserves the tables. `(wanted, in_place)`: whether gradients are wanted, and may lie where activations are.
-    ///
-    /// # Errors
-    /// When there is no room.
+    /// Reserves the tables. `(has_gradient, in_place)`: whether the hop needs gradients, and whether they overwrite activations.
     pub(super) fn new(
         aggregation: Aggregation,
         graph: &Topology,
         links: &HopLinks,
-        (wanted, in_place): (bool, bool),
+        (has_gradient, in_place): (bool, bool),
         evaluation: Option<EvaluationLinks>,
         (dtype, place): (RowDtype, &Place),
     ) -> std::io::Result<Self> {
@@ -50,7 +47,7 @@ impl SumHop {
         let scales = Scales::of_parts(aggregation, graph.own.start, &graph.in_edges);
         Ok(Self {
             sent: zeros(links.arriving.table_rows())?,
-            gradient: match (wanted, in_place) {
+            gradient: match (has_gradient, in_place) {
                 (false, _) => Gradient::None,
                 (true, true) => Gradient::InPlace,
                 (true, false) => Gradient::Own(zeros(links.leaving.table_rows())?),
@@ -145,7 +142,8 @@ impl GhostHop for SumHop {
         match (channel, &mut self.evaluation) {
             (Channel::EvaluationActivations, Some(evaluation)) => evaluation.receive(block),
             (Channel::Gradients, _) => {
-                let table = self.gradient.table_mut(&mut self.sent).expect("only wanted gradients are sent");
+                let table =
+                    self.gradient.table_mut(&mut self.sent).expect("gradients are sent only where they are computed");
                 table.put(links.gradient_rows(header), block);
             }
             _ => self.sent.put(links.activation_rows(header), block),

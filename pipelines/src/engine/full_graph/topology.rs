@@ -1,4 +1,4 @@
-//! The edges of a worker's own nodes, numbered by the rows that they read: found once, before the first epoch.
+//! The edges of a worker's own nodes, by the rows of tables that they read. Built once, before the first epoch.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use gnnflow_dataflow::ghost::{Ends, Links};
 use gnnflow_dataflow::graph::local_graph::InEdges;
 use gnnflow_dataflow::storage::Place;
 
-use super::ghost_edges::{ask, reverse};
+use super::ghost_edges::{exchange_ghosts, reverse};
 use crate::collectives::{Collectives, Driver};
 use crate::context::WorkerContext;
 use crate::engine::aggregation::edge_types::by_relation;
@@ -18,49 +18,49 @@ use crate::engine::stages::intervals::{
 use crate::error::Error;
 use crate::runtime::job::Job;
 
-/// Share of training nodes among all nodes from which on the last hop aggregates for all nodes: leaving others out wins nothing then.
+/// If more than this share of all nodes are training nodes, the last hop aggregates for all nodes: fewer receivers would save little.
 const MANY: f64 = 0.5;
 
-/// What a worker knows of the graph when it has whole rows of its own nodes.
+/// The edges of a worker in node-parallel training.
 pub(crate) struct Topology {
     pub(crate) worker: usize,
     pub(crate) own: Range<u32>,
     pub(crate) intervals: Vec<Interval>,
-    /// Of all hops but the last.
+    /// The links of all hops but the last.
     pub(crate) all: LinkPair,
-    /// Of the last hop, whose receivers are the nodes with a loss.
+    /// The links of the last hop, whose receivers are the nodes with a loss.
     pub(crate) last: LinkPair,
     /// In-edges of the partitions hosted here, by slot.
     pub(crate) in_edges: Vec<Arc<dyn InEdges>>,
-    /// In how many sums a node receives.
+    /// Number of sums per node.
     pub(crate) slots: u32,
     /// By worker, its first node.
     pub(crate) starts: Vec<u32>,
-    /// Where numbers of edges are stored.
+    /// The place of arrays of edges.
     pub(crate) edges_at: Place,
 }
 
-/// The edges of a hop, in both directions. They are one and the same where the graph is symmetric.
+/// The links of a hop in both directions. Both are one object if the graph is symmetric.
 #[derive(Clone)]
 pub(crate) struct LinkPair {
-    /// Rows are receivers' slots; the table has senders.
+    /// Forward links: rows are receivers' slots, the table holds senders.
     pub(crate) arriving: Arc<Links>,
-    /// Rows are senders; the table has receivers' slots.
+    /// Backward links: rows are senders, the table holds receivers' slots.
     pub(crate) leaving: Arc<Links>,
 }
 
 impl LinkPair {
-    /// Tells whether gradients go along the same links as activations.
+    /// Tells whether gradients use the same links as activations.
     pub(crate) fn is_symmetric(&self) -> bool {
         Arc::ptr_eq(&self.arriving, &self.leaving)
     }
 }
 
 impl Topology {
-    /// Finds this worker's edges. All workers call it together. `count` is the number of intervals of a partition.
+    /// Builds the links of this worker. All workers call it together. `count` is the number of intervals of a partition.
     ///
     /// # Errors
-    /// When there is no room, or a file of the dataset cannot be read.
+    /// When there is no space, or a file of the dataset cannot be read.
     pub(crate) fn open(
         driver: &mut Driver<'_>,
         job: &Job,
@@ -81,30 +81,30 @@ impl Topology {
         let is_train = |node: u32| trains[node as usize / 64] >> (node % 64) & 1 == 1;
         let intervals = cut(graph, &own, count, &|node| !of_edges && is_train(node));
         let place = Place::Folder(context.scratch.clone());
-        let room = |error: std::io::Error| {
-            Error::Machine(format!("no room for the edges' numbers in {}: {error}", context.scratch.display()))
+        let failed = |error: std::io::Error| {
+            Error::Machine(format!("cannot reserve space for the edges in {}: {error}", context.scratch.display()))
         };
         let nodes = graph.num_nodes();
         check_slots(nodes, slots)?;
         let in_edges = hosted.clone().map(|part| by_relation(&graph.shared_in_edges(part), slots, &place));
         let in_edges = in_edges.collect::<Result<Vec<_>, _>>()?;
         drop(busy);
-        // Types need not be the same both ways.
+        // The types of an edge and its reverse may differ.
         let symmetric = slots == 1 && is_symmetric(driver, job, graph, collectives)?;
         let out_edges =
             if symmetric { in_edges.clone() } else { reverse(driver, collectives, context, &own, slots, &place)? };
         let mut build = |edges: &[Arc<dyn InEdges>], [rows, table]: [u32; 2], filter: Filter<'_>| {
             let ends = Ends { rows: slots_of(&own, rows), table: slots_of(&own, table), all: nodes * u64::from(table) };
             let busy = runtime.busy(PREPARING_EDGES);
-            let mut links = Links::new(ends, edges, filter, &place).map_err(room)?;
+            let mut links = Links::new(ends, edges, filter, &place).map_err(failed)?;
             drop(busy);
             let starts: Vec<u32> = starts.iter().map(|&start| start * table).collect();
-            let wanted = ask(driver, collectives, &starts, links.ghosts())?;
+            let wanted = exchange_ghosts(driver, collectives, &starts, links.ghosts())?;
             links.set_wanted(wanted);
             Ok::<_, Error>(Arc::new(links))
         };
         let share = trains.iter().map(|word| word.count_ones() as u64).sum::<u64>() as f64 / nodes.max(1) as f64;
-        // Edges may ask for any node's result.
+        // Training edges may read the result of any node.
         let share = if of_edges { 1.0 } else { share };
         let every = Filter { self_loops, ..Filter::default() };
         let all = {

@@ -1,13 +1,12 @@
-//! Exact inference: all neighbors of all nodes, one stage of the model at a time, partition by partition.
+//! Exact inference: all neighbors of all nodes, stage by stage of the model, partition by partition.
 //!
 //! ```text
 //! chunks of nodes → sample_hop (all neighbors) → fetch_rows (the layer below) → layer (compute thread) → probe
 //! ```
 //!
-//! A stage is a layer, or what some models do with a node alone, before the first layer or behind the last; it then passes by
-//! the sampling. It starts when the frontier has passed the one below everywhere. Its cost is that of the layer on every node
-//! once, where sampling would compute a node again for each batch that reaches it. What a stage asks of earlier ones about its
-//! own nodes is here.
+//! A stage is a layer, or work on single nodes before the first or after the last layer, which skips the sampling. It starts when the frontier of
+//! all workers has passed the stage before. A stage computes every node once; sampling would compute a node again for each batch that
+//! reaches it. A stage may also read rows of earlier stages for its own nodes; these are local.
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -35,9 +34,9 @@ use crate::context::WorkerContext;
 use crate::error::Error;
 use gnnflow_dataflow::storage::{Place, RowStore};
 
-/// Edges of a chunk at most, unless one node has more.
+/// Maximum number of edges of a chunk, unless one node has more.
 pub(crate) const CHUNK_EDGES: usize = 1 << 18;
-/// Chunks of a partition under way.
+/// Maximum number of chunks in flight.
 pub(crate) const WINDOW: u32 = 3;
 
 /// A chunk of a partition's nodes, by global ids.
@@ -48,19 +47,19 @@ pub(crate) struct Inference {
     input: InputHandle<u64, CapacityContainerBuilder<Vec<Chunk>>>,
     probe: probe::Handle<u64>,
     errors: FirstError,
-    /// By stage.
+    /// Results by stage.
     stores: Vec<Arc<RowStore>>,
-    /// The nodes hosted here, partition by partition, cut into chunks: partition and global ids.
+    /// The chunks of the partitions hosted here: partition and global ids.
     chunks: Vec<(u32, Range<u32>)>,
-    /// Stages computed so far, all passes counted: the next one's epoch in timestamps.
+    /// Stages computed in all passes so far. Timestamps use it as epoch.
     stages_done: u32,
 }
 
 impl Inference {
-    /// Builds the dataflow for the model's `stages`; `nodes` bounds a chunk.
+    /// Builds the dataflow of the model's `stages`. A chunk has at most `nodes` nodes.
     ///
     /// # Errors
-    /// When there is no room for the stages' rows.
+    /// When there is no space for the rows of the stages.
     pub(crate) fn build(
         worker: &mut Worker,
         context: &WorkerContext,
@@ -72,8 +71,8 @@ impl Inference {
     ) -> Result<Self, Error> {
         let place = Place::Folder(context.scratch.clone());
         let mut stores: Vec<Arc<RowStore>> = Vec::new();
-        for (stage, over) in written_over(stages).into_iter().enumerate() {
-            stores.push(match over {
+        for (stage, earlier) in reused_stores(stages).into_iter().enumerate() {
+            stores.push(match earlier {
                 Some(earlier) => Arc::clone(&stores[earlier]),
                 None => Arc::new(
                     RowStore::create(&place, &context.graph, context.worker, stages[stage].width)
@@ -83,27 +82,27 @@ impl Inference {
         }
         let count = stages.len();
         let (mut input, probe, errors) = (InputHandle::new_with_builder(), probe::Handle::new(), FirstError::default());
-        let stage_of = move |tick: u64| time::epoch(tick) as usize % count;
-        let (features, below) = (context.features.clone(), stores.clone());
-        let rows = move |tick| match stage_of(tick) {
+        let stage_of = move |time: u64| time::epoch(time) as usize % count;
+        let (features, inputs) = (context.features.clone(), stores.clone());
+        let rows = move |time| match stage_of(time) {
             0 => features.clone(),
             stage => FeatureView {
-                source: Arc::clone(&below[stage - 1]) as _,
+                source: Arc::clone(&inputs[stage - 1]) as _,
                 number: Number::F32,
-                dim: below[stage - 1].width(),
+                dim: inputs[stage - 1].width(),
                 packed: None,
                 halo: None,
             },
         };
         let own: Vec<Vec<Arc<RowStore>>> =
             stages.iter().map(|stage| stage.own.iter().map(|&own| Arc::clone(&stores[own])).collect()).collect();
-        let alone: Vec<bool> = stages.iter().map(|stage| !stage.edges).collect();
-        let (kept, into) = (errors.clone(), stores.clone());
+        let without_edges: Vec<bool> = stages.iter().map(|stage| !stage.edges).collect();
+        let (first_error, results) = (errors.clone(), stores.clone());
         worker.dataflow::<u64, _, _>(|scope| {
             let chunks = scope.input_from(&mut input).map(|(key, nodes): Chunk| MiniBatch::new(key, nodes.collect()));
             let stream = if uses_edges {
-                let (reading, alone) = chunks.branch_when(move |&tick| alone[stage_of(tick)]);
-                let reading = reading.sample_hop(Hop {
+                let (with_edges, without_edges) = chunks.branch_when(move |&time| without_edges[stage_of(time)]);
+                let with_edges = with_edges.sample_hop(Hop {
                     graph: Arc::clone(&context.graph),
                     seed: 0, // nothing is drawn
                     hop: 0,
@@ -113,8 +112,8 @@ impl Inference {
                     pool: CompactorPool::default(),
                     meter: Rc::clone(&context.other_meter),
                 });
-                let reading = reading.fetch_edge_rows(context.fetch_edges(&context.graph, &context.other_meter));
-                scope.concatenate([reading, alone])
+                let with_edges = with_edges.fetch_edge_rows(context.fetch_edges(&context.graph, &context.other_meter));
+                scope.concatenate([with_edges, without_edges])
             } else {
                 chunks
             };
@@ -128,11 +127,11 @@ impl Inference {
                     cache: None,
                     meter: Rc::clone(&context.other_meter),
                 })
-                .on_thread("layer", compute_thread.clone(), move |trainer: &mut ComputeState, batch: MiniBatch| {
+                .on_thread("layer", compute_thread.clone(), move |compute: &mut ComputeState, batch: MiniBatch| {
                     let stage = batch.key.epoch as usize % count;
-                    trainer.infer(stage, batch, &own[stage], &into[stage])
+                    compute.infer(stage, batch, &own[stage], &results[stage])
                 })
-                .flat_map(move |done| kept.capture(done))
+                .flat_map(move |done| first_error.capture(done))
                 .probe_with(&probe);
         });
         let chunks = context
@@ -147,10 +146,10 @@ impl Inference {
         Ok(Self { input, probe, errors, stores, chunks, stages_done: 0 })
     }
 
-    /// Computes all stages with the compute thread's parameters and returns when the last one is there, everywhere.
+    /// Computes all stages with the compute thread's parameters. Returns when all workers have finished the last stage.
     ///
     /// # Errors
-    /// What an operator, or the compute thread, fails with.
+    /// The first error of an operator or of the compute thread.
     pub(crate) fn pass(&mut self, driver: &mut Driver<'_>) -> Result<(), Error> {
         for _stage in 0..self.stores.len() {
             let epoch = self.stages_done;
@@ -171,38 +170,39 @@ impl Inference {
         Ok(())
     }
 
-    /// The model's results, as the last pass left them.
+    /// Returns the model's results of the last pass.
     pub(crate) fn results(&self) -> &Arc<RowStore> {
         &self.stores[self.stores.len() - 1]
     }
 
-    /// What the last stage read, as the last pass left it; the results where there is but one stage.
+    /// Returns the inputs of the last stage in the last pass; the results if there is one stage.
     pub(crate) fn embeddings(&self) -> &Arc<RowStore> {
         &self.stores[self.stores.len().saturating_sub(2)]
     }
 }
 
-/// For each stage, the earlier one over whose rows it may write: one as wide that nobody reads any more, the last two kept.
-fn written_over(stages: &[Stage]) -> Vec<Option<usize>> {
+/// Returns, for each stage, the earlier stage whose store it may overwrite: of equal width, and no longer read. The last two stages keep their
+/// stores.
+fn reused_stores(stages: &[Stage]) -> Vec<Option<usize>> {
     let last = stages.len() - 1;
     let read_until = |earlier: usize| {
         let readers = (earlier + 1..stages.len()).filter(|&s| s == earlier + 1 || stages[s].own.contains(&earlier));
         readers.max().unwrap_or(last)
     };
-    let mut over: Vec<Option<usize>> = Vec::with_capacity(stages.len());
+    let mut reused: Vec<Option<usize>> = Vec::with_capacity(stages.len());
     for stage in 0..stages.len() {
         let free = (0..stage).find(|&earlier| {
-            let same = stages[earlier].width == stages[stage].width && !over.contains(&Some(earlier));
+            let same = stages[earlier].width == stages[stage].width && !reused.contains(&Some(earlier));
             same && stage < last && read_until(earlier) < stage
         });
-        over.push(free);
+        reused.push(free);
     }
-    over
+    reused
 }
 
 /// Cuts a partition's nodes, from global id `first`, into chunks of at most `most` nodes and about [`CHUNK_EDGES`] edges.
 ///
-/// The cuts depend on the partition alone, so that a chunk is computed in the same shape whoever does it.
+/// The cuts depend on the partition only, so a chunk has the same shape for any number of workers.
 fn chunks(indptr: &[i64], first: u32, most: usize) -> Vec<Range<u32>> {
     let nodes = indptr.len() - 1;
     let (mut chunks, mut start) = (Vec::new(), 0);
@@ -221,22 +221,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rows_are_written_over_when_nobody_reads_them_any_more() {
+    fn reused_stores_are_no_longer_read() {
         let stage = |width: usize, own: &[usize]| Stage { width, edges: true, own: own.to_vec() };
-        assert_eq!(written_over(&[stage(7, &[])]), [None]);
+        assert_eq!(reused_stores(&[stage(7, &[])]), [None]);
         let plain = [stage(16, &[]), stage(16, &[]), stage(16, &[]), stage(16, &[]), stage(16, &[])];
-        assert_eq!(written_over(&plain), [None, None, Some(0), Some(1), None]);
+        assert_eq!(reused_stores(&plain), [None, None, Some(0), Some(1), None]);
         let other = [stage(8, &[]), stage(16, &[]), stage(16, &[]), stage(7, &[])];
-        assert_eq!(written_over(&other), [None; 4]);
-        // Every propagation reads the prediction; the readout reads every layer.
+        assert_eq!(reused_stores(&other), [None; 4]);
+        // APPNP: every propagation reads the prediction. Jumping knowledge: the readout reads every layer.
         let appnp = [stage(7, &[]), stage(7, &[0]), stage(7, &[0]), stage(7, &[0]), stage(7, &[0])];
-        assert_eq!(written_over(&appnp), [None, None, None, Some(1), None]);
+        assert_eq!(reused_stores(&appnp), [None, None, None, Some(1), None]);
         let jumping = [stage(7, &[]), stage(7, &[]), stage(7, &[]), stage(7, &[0, 1])];
-        assert_eq!(written_over(&jumping), [None; 4]);
+        assert_eq!(reused_stores(&jumping), [None; 4]);
     }
 
     #[test]
-    fn chunks_cover_a_partition_and_keep_their_bounds() {
+    fn chunks_cover_a_partition_within_their_bounds() {
         let degrees = [3, 0, CHUNK_EDGES as i64 * 2, 5, 0, CHUNK_EDGES as i64, 1, 0, 0];
         let indptr: Vec<i64> = std::iter::once(0)
             .chain(degrees.iter().scan(0, |sum, degree| {

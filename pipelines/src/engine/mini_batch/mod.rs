@@ -2,26 +2,26 @@
 //!
 //! ```text
 //! seeds → sample_hop × layers → limit_in_flight → fetch_rows → gate → gradient (compute thread) → all_reduce → apply (compute thread) → probe
-//!                                 ↑_________ left by _________|                                     |
+//!                                 ↑________ released by ______|                                     |
 //!                                                      ↑_______________ opened by apply ____________|
 //! ```
 //!
-//! Where rows of nodes are learned, a second gate, before the rows are fetched, and their gradients' own way:
+//! With learned rows, there is a second gate before rows are fetched, and a second path for their gradients:
 //!
 //! ```text
-//! … → gate → limit_in_flight → fetch_rows → gate → gradient → push_rows → move rows (compute thread) → on_frontier → probe
-//!       ↑________________________________________________ opened by what has been moved everywhere ______|
+//! … → gate → limit_in_flight → fetch_rows → gate → gradient → push_rows → update rows (compute thread) → on_frontier → probe
+//!       ↑________________________________________________ opened by the frontier of all workers ___________|
 //! ```
 //!
-//! A step reads rows that all steps before it have moved, at every worker; asynchronously, all but the last `staleness` ones, and
-//! each batch's gradients are applied when they come. They are then applied by the worker's own thread, which also reads
-//! rows for its batches and for others: no row is ever read while it is written.
+//! A step reads rows with the updates of all earlier steps of all workers. In asynchronous mode, the updates of the last `staleness` steps may be
+//! missing, and gradients are applied per batch on arrival. The worker thread, which also reads rows for replies, then applies them, so no row
+//! is read while it is written.
 //!
-//! Batches that are subgraphs come from `draw_batches → induce` ([`Subgraphs`]) in place of seeds and hops.
+//! Subgraph samplers use `draw_batches → induce` ([`Subgraphs`]) instead of seeds and hops.
 //!
-//! The probe bounds how many steps are under way: a step may be sampled and fetched while an earlier one is computed, and
-//! `gate` lets it be computed only when the earlier one has been applied. Features are what is large: `limit_in_flight` lets only
-//! `train.window` batches of a worker have them at once, however many partitions it hosts.
+//! The probe bounds the number of steps in flight. A step may be sampled and fetched while an earlier one is computed; `gate` holds its
+//! computation until the earlier one has been applied. Features take most memory: `limit_in_flight` limits a worker to `train.window` batches
+//! with features, for any number of its partitions.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -77,12 +77,12 @@ pub(crate) struct MiniBatchTraining {
     cache: Option<Rc<RefCell<RowCache>>>,
 }
 
-/// How far learned rows may be read, and how stale they were.
+/// The gate before reads of learned rows, and their staleness so far.
 struct Pull {
     gate: Rc<Gate>,
-    /// Steps that may be missing.
+    /// Number of steps whose updates may be missing.
     staleness: u32,
-    /// All earlier times have been applied everywhere.
+    /// All workers have applied all earlier times.
     applied: Cell<u64>,
     stale: Cell<Staleness>,
 }
@@ -93,17 +93,17 @@ impl Pull {
         Self { gate, staleness: staleness as u32, applied, stale }
     }
 
-    /// All before `tick` has been applied everywhere.
-    fn applied(&self, tick: u64) {
-        if tick > self.applied.get() {
-            self.applied.set(tick);
-            self.gate.open(tick.saturating_add(u64::from(self.staleness)));
+    /// Opens the gate: all workers have applied all times before `time`.
+    fn advance(&self, time: u64) {
+        if time > self.applied.get() {
+            self.applied.set(time);
+            self.gate.open(time.saturating_add(u64::from(self.staleness)));
         }
     }
 
-    /// The rows of a batch of `step` of `epoch` are asked for.
-    fn asked(&self, epoch: u32, step: u32) {
-        // Epochs end with everything applied.
+    /// Records the staleness of the rows that a batch requests.
+    fn record_staleness(&self, epoch: u32, step: u32) {
+        // All updates of an epoch are applied at its end.
         let applied = self.applied.get().max(time::at(epoch, 0));
         let (behind, stale) = (time::at(epoch, step).saturating_sub(applied), self.stale.get());
         let Staleness { most, sum, batches } = stale;
@@ -111,26 +111,25 @@ impl Pull {
     }
 }
 
-/// How batches are made.
+/// The options of batches.
 pub(crate) struct Batches {
-    pub(crate) book: Arc<dyn BatchSource>,
-    /// How each hop chooses, the seeds' own first.
+    pub(crate) source: Arc<dyn BatchSource>,
+    /// The sampling strategy of each hop, from the seeds on.
     pub(crate) strategies: Vec<Strategy>,
-    /// In place of hops: what batches are drawn from that are subgraphs.
+    /// The subgraph sampler, instead of hops.
     pub(crate) subgraphs: Option<Subgraphs>,
     pub(crate) operators: Operators,
-    /// Whether the model asks for degrees.
+    /// Whether the model reads degrees.
     pub(crate) degrees: bool,
-    /// Parameters of the model.
+    /// Number of parameters of the model.
     pub(crate) params: usize,
-    /// Steps under way at most.
+    /// Maximum number of steps in flight.
     pub(crate) window: usize,
-    /// Features of other workers' nodes.
+    /// The cache of features of other workers' nodes.
     pub(crate) cache: Option<Rc<RefCell<RowCache>>>,
 }
 
 impl MiniBatchTraining {
-    /// Builds the dataflow on `worker`.
     pub(crate) fn build(
         worker: &mut Worker,
         context: &WorkerContext,
@@ -142,33 +141,30 @@ impl MiniBatchTraining {
         let (gate, errors) = (Rc::new(Gate::default()), FirstError::default());
         let sums: Rc<RefCell<(EpochSums, Sha256)>> = Rc::default();
         let steps = batches.subgraphs.as_ref().map_or_else(|| context.steps(train.batch), Subgraphs::steps);
-        let Batches { book, strategies, subgraphs, operators, degrees, params, window, cache } = batches;
+        let Batches { source, strategies, subgraphs, operators, degrees, params, window, cache } = batches;
         let pull = context.embeddings.as_ref().map(|rows| Rc::new(Pull::new(rows.config().staleness())));
         worker.dataflow::<u64, _, _>(|scope| {
             let hops = context.hops(&context.graph, train, strategies);
             let steps = scope.input_from(&mut input);
             let stream = match &subgraphs {
                 Some(subgraphs) => subgraphs.batches(steps, context),
-                None => steps.seeds(book).sample_batch(hops, Arc::clone(&context.sampling)),
+                None => steps.seeds(source).sample_batch(hops, Arc::clone(&context.sampling)),
             };
             let features = context.features.clone();
-            let pulled = pull.clone();
-            let kept = errors.clone();
-            let applied = compute_thread.clone();
-            let (opened, counted) = (Rc::clone(&gate), Rc::clone(&sums));
-            // One batch is computed while the next is fetched, at least.
+            // At least one batch is fetched while another is computed.
             let hosted = context.placement.parts_of(context.worker).len();
             let permits = Rc::new(Permits::new(train.fetched_batches(window, hosted)));
-            let left = Rc::clone(&permits);
+            let held = Rc::clone(&permits);
             let rows: Rc<dyn Fn(u64) -> FeatureView> = Rc::new(move |_| features.clone());
             let stream = stream.read_ahead(Rc::clone(&rows));
-            let stream = match pulled {
+            let stream = match pull.clone() {
                 None => stream.limit_in_flight(permits),
                 Some(pull) => {
                     let stream = stream.gate(Rc::clone(&pull.gate)).limit_in_flight(permits);
-                    stream.inspect(move |batch| pull.asked(batch.key.epoch, batch.key.step))
+                    stream.inspect(move |batch| pull.record_staleness(batch.key.epoch, batch.key.step))
                 }
             };
+            let first_error = errors.clone();
             let batches =
                 stream.fetch_edge_rows(context.fetch_edges(&context.graph, &context.meter)).fetch_rows(FetchFrom {
                     graph: Arc::clone(&context.graph),
@@ -180,10 +176,10 @@ impl MiniBatchTraining {
             let gradients = operators
                 .apply(batches, context, &context.graph, &errors)
                 .gate(Rc::clone(&gate))
-                .on_thread("gradient", compute_thread.clone(), ComputeState::batch)
+                .on_thread("gradient", compute_thread.clone(), ComputeState::batch_gradients)
                 .flat_map(move |gradients| {
-                    left.release();
-                    kept.capture(gradients)
+                    held.release();
+                    first_error.capture(gradients)
                 });
             let dense = match (&context.embeddings, &pull) {
                 (Some(rows), Some(pull)) => {
@@ -198,14 +194,15 @@ impl MiniBatchTraining {
                 }
                 _ => gradients.map(|gradients| gradients.dense),
             };
+            let (gate, sums, compute_thread) = (Rc::clone(&gate), Rc::clone(&sums), compute_thread.clone());
             dense
                 .all_reduce(context.placement.parts(), params, Rc::clone(&context.meter))
                 .inspect(move |reduced: &Reduced| {
-                    count(&mut counted.borrow_mut(), reduced);
+                    count(&mut sums.borrow_mut(), reduced);
                     let reduced = reduced.clone();
-                    let tick = reduced.time;
-                    applied.post(move |trainer| trainer.apply(reduced));
-                    opened.open(tick + 1);
+                    let time = reduced.time;
+                    compute_thread.post(move |compute| compute.apply(reduced));
+                    gate.open(time + 1);
                 })
                 .probe_with(&probe);
         });
@@ -216,7 +213,7 @@ impl MiniBatchTraining {
 }
 
 impl Engine for MiniBatchTraining {
-    /// Trains one epoch: it ends when its last step has been applied everywhere.
+    /// Trains one epoch, until all workers have applied its last step.
     fn train_round(
         &mut self,
         driver: &mut Driver<'_>,
@@ -225,11 +222,11 @@ impl Engine for MiniBatchTraining {
     ) -> Result<Vec<EpochSums>, Error> {
         let start = Instant::now();
         let lr = lr(epoch);
-        self.compute_thread.post(move |trainer| trainer.set_learning_rate(lr));
+        self.compute_thread.post(move |compute| compute.set_learning_rate(lr));
         self.input.advance_to(time::at(epoch, 0));
         self.gate.open(time::at(epoch, 0));
         if let Some(pull) = &self.pull {
-            pull.applied(time::at(epoch, 0));
+            pull.advance(time::at(epoch, 0));
         }
         for step in 0..self.steps {
             for part in self.parts.clone() {
@@ -262,7 +259,7 @@ impl Engine for MiniBatchTraining {
     }
 }
 
-/// Brings gradients to the rows' owners, who move the rows; and opens the gate for those who read them next.
+/// Sends gradients to the rows' owners, which update the rows, and opens the gate for later reads.
 fn push<'scope>(
     pushes: StreamVec<'scope, u64, RowGradients>,
     context: &WorkerContext,
@@ -279,17 +276,17 @@ fn push<'scope>(
         meter: Rc::clone(&context.meter),
     });
     let (rows, pull, errors) = (Arc::clone(rows), Rc::clone(pull), errors.clone());
-    let moved = if asynchronous {
+    let updated = if asynchronous {
         // This thread also reads the rows, and replies hold copies, so the two never overlap.
         pushed.map(move |pushed| rows.apply(&pushed))
     } else {
-        // A step's gradients are complete when every batch of the step has its rows, at every worker. Batches of the next step read
-        // rows after the gradients have been applied everywhere.
-        pushed.on_thread("move rows", compute_thread.clone(), move |trainer: &mut ComputeState, pushed: PushedRows| {
-            trainer.update_rows(&rows, &pushed)
+        // The gradients of a step are complete when every batch of all workers has fetched its rows. Batches of the next step read rows
+        // after all workers have applied these gradients.
+        pushed.on_thread("move rows", compute_thread.clone(), move |compute: &mut ComputeState, pushed: PushedRows| {
+            compute.update_rows(&rows, &pushed)
         })
     };
-    moved.flat_map(move |moved| errors.capture(moved)).on_frontier(move |tick| pull.applied(tick))
+    updated.flat_map(move |done| errors.capture(done)).on_frontier(move |time| pull.advance(time))
 }
 
 fn count((sums, hash): &mut (EpochSums, Sha256), reduced: &Reduced) {

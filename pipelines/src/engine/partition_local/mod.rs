@@ -1,14 +1,14 @@
 //! Partition-parallel training with model averaging (SDT-GNN, section III-C).
 //!
 //! ```text
-//! names of batches → sample_hop × layers → limit_in_flight → fetch_rows → step (compute thread)          of one partition after another
-//! collective: parameters and optimizer's state × share of the training nodes → all_reduce  when all have been visited
+//! batch keys → sample_hop × layers → limit_in_flight → fetch_rows → step (compute thread)    for one partition after another
+//! parameters and optimizer state × share of the training nodes → all_reduce                  after all partitions
 //! ```
 //!
-//! Each partition trains alone: a batch sees the in-edges of the partition's own nodes, whose sources' features are stored with
-//! it, and nothing is asked of anybody. A round trains every partition for `average_every` epochs from what all had in
-//! common, and then averages what they have become, in partition order. A worker visits its partitions in turn, so that it
-//! needs one model however many they are; and what comes out depends on the partitions, not on who visited them.
+//! Each partition trains without communication: a batch reads the in-edges of the partition's core nodes, and the features of its halo are stored
+//! with the partition. A round trains every partition for `average_every` epochs from common parameters, then averages the results in
+//! partition order. A worker trains its partitions one after another, so it needs one model. The result depends on the partitions, not on the
+//! number of workers.
 
 pub(crate) mod partition_view;
 
@@ -39,23 +39,23 @@ use timely::worker::Worker;
 
 use super::{BlocksHash, Engine, EpochSums};
 use crate::collectives::{Collectives, Driver, FirstError, Value};
-use crate::compute::{ComputeState, StepReport, Visited};
+use crate::compute::{ComputeState, StepReport, TrainedPartition};
 use crate::config::Train;
 use crate::context::WorkerContext;
 use crate::engine::partition_local::partition_view::PartitionViews;
 use crate::engine::sampling::operators::Operators;
 use crate::error::Error;
 
-/// How partitions are trained.
-pub(crate) struct Visits {
+/// The options of partition-local training.
+pub(crate) struct LocalTraining {
     pub(crate) views: PartitionViews,
-    pub(crate) book: Arc<dyn BatchSource>,
-    /// How each hop chooses, the seeds' own first.
+    pub(crate) batches: Arc<dyn BatchSource>,
+    /// The sampling strategy of each hop, from the seeds on.
     pub(crate) strategies: Vec<Strategy>,
     pub(crate) operators: Operators,
-    /// Whether the model asks for degrees.
+    /// Whether the model reads degrees.
     pub(crate) degrees: bool,
-    /// Batches under way at most.
+    /// Maximum number of batches in flight.
     pub(crate) window: usize,
     pub(crate) train: Train,
 }
@@ -64,16 +64,16 @@ pub(crate) struct Visits {
 pub(crate) struct PartitionParallel {
     input: InputHandle<u64, CapacityContainerBuilder<Vec<BatchKey>>>,
     errors: FirstError,
-    /// What the batches of the partition under way came to, in order.
+    /// Reports of the current partition's batches, in order.
     done: Rc<RefCell<Vec<StepReport>>>,
     collectives: Collectives,
-    /// The length of the vectors that are averaged.
+    /// Length of the averaged vectors.
     replica_len: usize,
     compute_thread: ComputeThread<ComputeState>,
     blocks: BlocksHash,
     placement: Placement,
     parts: Range<usize>,
-    /// By partition.
+    /// By partition, the number of training nodes.
     train_nodes: Vec<u64>,
     window: usize,
     /// Whether each batch has a time of its own, so that registered operators can be checked batch by batch.
@@ -82,23 +82,22 @@ pub(crate) struct PartitionParallel {
 }
 
 impl PartitionParallel {
-    /// Builds the dataflow on `worker`.
     pub(crate) fn build(
         worker: &mut Worker,
         context: &WorkerContext,
-        visits: Visits,
+        options: LocalTraining,
         compute_thread: &ComputeThread<ComputeState>,
     ) -> Self {
-        let Visits { views, book, strategies, operators, degrees, window, train } = visits;
+        let LocalTraining { views, batches, strategies, operators, degrees, window, train } = options;
         let separate_times = !operators.is_empty();
         let (mut input, errors) = (InputHandle::new_with_builder(), FirstError::default());
         let done: Rc<RefCell<Vec<StepReport>>> = Rc::default();
         worker.dataflow::<u64, _, _>(|scope| {
             let hops = context.hops(&views.graph, &train, strategies);
-            let stream = scope.input_from(&mut input).map(move |key: BatchKey| book.batch(key));
-            // One batch is computed while the next is fetched, at least.
+            let stream = scope.input_from(&mut input).map(move |key: BatchKey| batches.batch(key));
+            // At least one batch is fetched while another is computed.
             let permits = Rc::new(Permits::new(window.max(2)));
-            let (left, kept, told) = (Rc::clone(&permits), errors.clone(), Rc::clone(&done));
+            let (held, errors, done) = (Rc::clone(&permits), errors.clone(), Rc::clone(&done));
             let (features, schedule) = (views.features.clone(), train.lr_schedule.clone());
             let (epochs, first) = (train.epochs, train.optimizer.lr());
             let rows: Rc<dyn Fn(u64) -> FeatureView> = Rc::new(move |_| features.clone());
@@ -116,17 +115,17 @@ impl PartitionParallel {
                 });
             operators
                 .apply(batches, context, &views.graph, &errors)
-                .on_thread("step", compute_thread.clone(), move |trainer: &mut ComputeState, batch| {
+                .on_thread("step", compute_thread.clone(), move |compute: &mut ComputeState, batch| {
                     let epoch = batch.key.epoch as usize;
-                    trainer.local_step(batch, schedule.at(epoch, epochs, first))
+                    compute.local_step(batch, schedule.at(epoch, epochs, first))
                 })
-                .flat_map(move |words| {
-                    left.release();
-                    kept.capture(words)
+                .flat_map(move |report| {
+                    held.release();
+                    errors.capture(report)
                 })
-                .inspect(move |words: &StepReport| told.borrow_mut().push(*words));
+                .inspect(move |report: &StepReport| done.borrow_mut().push(*report));
         });
-        let replica_len = compute_thread.call(|trainer| trainer.replica_len());
+        let replica_len = compute_thread.call(|compute| compute.replica_len());
         Self {
             input,
             errors,
@@ -162,14 +161,14 @@ impl PartitionParallel {
         self.input.time() + most * epochs.len() as u64 + 1
     }
 
-    /// Trains partition `part` through `epochs`, and returns what each of them came to.
-    fn visit(
+    /// Trains partition `part` for `epochs`, and returns its parameters and the report of each epoch.
+    fn train_partition(
         &mut self,
         driver: &mut Driver<'_>,
         part: usize,
         epochs: Range<u32>,
         round_end: u64,
-    ) -> Result<(Visited, Vec<LocalEpoch>), Error> {
+    ) -> Result<(TrainedPartition, Vec<LocalEpoch>), Error> {
         self.compute_thread.call(ComputeState::begin_partition)?;
         let steps = self.steps(part) as u32;
         let mut sent = 0;
@@ -191,11 +190,11 @@ impl PartitionParallel {
         while self.done.borrow().len() < sent {
             driver.step(&self.errors)?;
         }
-        let words = std::mem::take(&mut *self.done.borrow_mut());
-        let batches = words.chunks(steps.max(1) as usize).map(LocalEpoch::of);
+        let reports = std::mem::take(&mut *self.done.borrow_mut());
+        let batches = reports.chunks(steps.max(1) as usize).map(LocalEpoch::of);
         let batches = if steps == 0 { vec![LocalEpoch::default(); epochs.len()] } else { batches.collect() };
         let share = self.train_nodes[part] as f64 / self.train_nodes.iter().sum::<u64>() as f64;
-        Ok((self.compute_thread.call(move |trainer| trainer.end_partition(share)), batches))
+        Ok((self.compute_thread.call(move |compute| compute.end_partition(share)), batches))
     }
 }
 
@@ -206,7 +205,7 @@ struct LocalEpoch {
     steps: u64,
     examples: u64,
     loss: f64,
-    /// Over the digests of its batches, where asked for.
+    /// The hash of the digests of its batches, if these are computed.
     digest: [u8; 32],
 }
 
@@ -226,7 +225,7 @@ impl LocalEpoch {
 }
 
 impl Engine for PartitionParallel {
-    /// Trains `average_every` epochs, or as many as are left, and averages.
+    /// Trains up to `average_every` epochs, and averages.
     fn train_round(
         &mut self,
         driver: &mut Driver<'_>,
@@ -239,17 +238,17 @@ impl Engine for PartitionParallel {
         let round_end = self.round_end(&(epoch..end));
         let mut visited = Vec::with_capacity(self.parts.len());
         for part in self.parts.clone() {
-            visited.push(self.visit(driver, part, epoch..end, round_end)?);
+            visited.push(self.train_partition(driver, part, epoch..end, round_end)?);
         }
         let first = self.parts.start;
         let (average, reports) = self.collectives.all_reduce_rows_with(driver, self.replica_len, |part| {
-            let (Visited { flat, steps }, epochs) = &mut visited[part - first];
+            let (TrainedPartition { flat, steps }, epochs) = &mut visited[part - first];
             let rows = (self.train_nodes[part] > 0).then(|| Arc::new(std::mem::take(flat)));
             (rows, (*steps, std::mem::take(epochs)))
         })?;
         self.input.advance_to(round_end);
         let steps = reports.iter().map(|&(steps, _)| steps).max().unwrap_or(0);
-        self.compute_thread.call(move |trainer| trainer.take_average(average, steps))?;
+        self.compute_thread.call(move |compute| compute.set_average(average, steps))?;
         let seconds = start.elapsed().as_secs_f64() / f64::from(end - epoch);
         let epochs = (0..(end - epoch) as usize).map(|index| {
             let (mut sums, mut hash) = (EpochSums { seconds, ..EpochSums::default() }, Sha256::new());
@@ -276,7 +275,7 @@ mod tests {
     use crate::collectives::Payload;
 
     #[test]
-    fn epoch_reports_arrive_as_they_were_sent() {
+    fn epoch_report_survives_its_encoding() {
         let batch = |n: u8| StepReport { examples: 3, loss: f64::from(n) / 7.0, rounds: 0, digest: [n; 32] };
         let epoch = LocalEpoch::of(&[batch(1), batch(2)]);
         let (steps, read) = <(u64, Vec<LocalEpoch>)>::from_words(&(5u64, vec![epoch; 2]).to_words()).unwrap();

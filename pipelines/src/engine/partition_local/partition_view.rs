@@ -1,4 +1,4 @@
-//! Partitions that train by themselves: their graph, and the features and degrees of the foreign nodes that their edges come from.
+//! Partition views: the graph of a partition, and the features and degrees of its halo.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -19,18 +19,17 @@ use crate::context::{FeatureStore, WorkerContext, halo_rows};
 use crate::error::Error;
 use crate::runtime::job::Job;
 
-/// What a worker's partitions see when each trains by itself.
+/// The graph and the features of a worker's partitions in partition-local training.
 pub(crate) struct PartitionViews {
     pub(crate) graph: Arc<LocalGraph>,
     pub(crate) features: FeatureView,
 }
 
 impl PartitionViews {
-    /// Opens the halos of the partitions hosted here; `degrees` says whether the model asks for degrees, which are then fetched
-    /// once.
+    /// Opens the halos of the partitions hosted here. If the model reads `degrees`, those of halo nodes are fetched once.
     ///
     /// # Errors
-    /// When the dataset was prepared without the features of foreign nodes.
+    /// When the dataset was prepared without the features of halo nodes.
     pub(crate) fn open(
         driver: &mut Driver<'_>,
         job: &Job,
@@ -38,8 +37,8 @@ impl PartitionViews {
         degrees: bool,
     ) -> Result<Self, Error> {
         let Some(halo) = halo_rows(job, &context.graph, context.worker)? else {
-            let message = "the dataset has no features of foreign nodes, which \"partition-parallel\" reads: \
-                           prepare it again with partition.halo = \"features\"";
+            let message = "\"partition-parallel\" needs the features of halo nodes, and the dataset has none; prepare it \
+                           again with partition.halo = \"features\"";
             return Err(job.config.problem("train.schedule", message));
         };
         let mut graph = LocalGraph::clone(&context.graph).into_partition_views();
@@ -82,25 +81,25 @@ impl RowReader for ViewRows {
     fn row(&self, node: u32) -> &[u8] {
         match self.graph.hosts(node) {
             true => self.parts.row(node),
-            false => self.halo.find(node).expect("a batch sees its partition and what that hears from").row,
+            false => self.halo.find(node).expect("a batch reads its partition and the halo only").row,
         }
     }
 }
 
-/// Lists of nodes that are asked for at once.
+/// Nodes per request.
 const LIST: usize = 1 << 18;
 
-/// The in-degree of each of `nodes`, from their owners. All workers must ask, if for nothing.
+/// Fetches the in-degree of each of `nodes` from their owners. All workers must call it, if need be without nodes.
 fn fetch_degrees(driver: &mut Driver<'_>, context: &WorkerContext, nodes: &[u32]) -> Result<Vec<u32>, Error> {
     let (mut input, probe) =
         (InputHandle::<u64, CapacityContainerBuilder<Vec<NodeDegrees>>>::new_with_builder(), probe::Handle::new());
     let found: Rc<RefCell<Vec<NodeDegrees>>> = Rc::default();
-    let told = Rc::clone(&found);
+    let lists = Rc::clone(&found);
     driver.worker.dataflow::<u64, _, _>(|scope| {
         scope
             .input_from(&mut input)
             .fetch_degrees(Arc::clone(&context.graph), Rc::clone(&context.other_meter))
-            .inspect(move |list| told.borrow_mut().push(list.clone()))
+            .inspect(move |list| lists.borrow_mut().push(list.clone()))
             .probe_with(&probe);
     });
     for (list, nodes) in nodes.chunks(LIST).enumerate() {

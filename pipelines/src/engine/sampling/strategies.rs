@@ -1,4 +1,4 @@
-//! How hops choose: from the pipeline's words to the kernels' strategies, held to what the dataset has.
+//! The sampling strategies of hops: from the configuration to those of the kernels, checked against the dataset.
 
 use std::sync::Arc;
 
@@ -14,23 +14,22 @@ use crate::error::Error;
 use crate::error::did_you_mean;
 use crate::runtime::job::Job;
 
-/// What blocks have of each edge besides its source: types, where the graph has them and layers may read them; and ids, where the
-/// model reads the edges' features.
+/// Returns the columns of blocks: edge types if the graph has them and layers may read them, and edge ids if the model reads edge features.
 pub(crate) fn columns(job: &Job, edge_features: bool) -> Columns {
     let (Some(model), Some(train)) = (&job.config.model, &job.config.train) else { return Columns::default() };
     let typed = job.dataset.manifest().edge_columns.edge_type.is_some();
-    // A registered layer may read types; a registered sampler cannot bring them.
+    // A registered layer may read types; a registered sampler does not return them.
     let may_read = || !is_builtin_layer(&model.kind) && job.registry.sampler(train.sampler.word()).is_none();
     Columns { types: typed && (model.reads_edge_types() || may_read()), ids: edge_features, ..Columns::default() }
 }
 
-/// What the blocks of a batch have: weights besides, where owners weigh the edges that they answer with.
+/// Returns the columns of a batch's blocks: also weights, if the sampler weighs edges.
 pub(crate) fn batch_columns(columns: Columns, sampler: &Sampler) -> Columns {
     let weights = sampler.weighs_edges() && *sampler != Sampler::Ladies;
     Columns { weights: columns.weights || weights, ..columns }
 }
 
-/// The distribution that `fastgcn` draws sources from: every worker adds up its rows, and all workers add up the sums.
+/// Returns the distribution of `fastgcn`'s sources: the sums of squares over the rows of all workers.
 pub(crate) fn importance(
     driver: &mut Driver<'_>,
     context: &WorkerContext,
@@ -41,7 +40,7 @@ pub(crate) fn importance(
     let view = graph.view();
     context.placement.parts_of(context.worker).for_each(|part| norms.add(&view, graph.range(part)));
     let nodes = graph.num_nodes() as usize;
-    // Two words of each node.
+    // Two words per node.
     for first in (0..nodes).step_by(ROUND_WORDS / 2) {
         let own = norms.words(first..nodes.min(first + ROUND_WORDS / 2));
         norms.absorb(first, &collectives.all_reduce_counts(driver, &own)?);
@@ -49,11 +48,12 @@ pub(crate) fn importance(
     Ok(Arc::new(Importance::new(&norms)))
 }
 
-/// How each hop chooses, the seeds' own first; none for models that read no edges, or where batches are subgraphs. `importance` is there for `fastgcn`.
+/// Returns the strategy of each hop, from the seeds on. There are none for models that read no edges, and for subgraph samplers. `importance` is
+/// set for `fastgcn`.
 ///
 /// # Errors
-/// When the dataset lacks a column or a type that is asked for, when the weights of a partition hosted here are not
-/// such, or when a registered sampler is asked for what it cannot give.
+/// When the dataset lacks a required column or edge type, a weight is invalid, or the model needs edges that a registered sampler does not
+/// return.
 pub(crate) fn strategies(
     job: &Job,
     context: &WorkerContext,
@@ -69,8 +69,8 @@ pub(crate) fn strategies(
     if let Some(sampler) = job.registry.sampler(train.sampler.word()) {
         if !context.columns.is_empty() {
             let message = format!(
-                "a registered sampler says which sources it takes, not which edges: it cannot serve {:?} layers, which read \
-                 the edges' {}; use a built-in one",
+                "a registered sampler returns sources, not edges, and {:?} layers read the {} of edges; use a built-in \
+                 sampler",
                 model.kind,
                 if context.columns.ids { "features" } else { "types" }
             );
@@ -117,7 +117,7 @@ pub(crate) fn strategies(
     fanouts.iter().enumerate().map(strategy).collect()
 }
 
-/// Fanouts by number of type; an error names what there is.
+/// Returns the fanouts by number of the edge type. The error of an unknown type lists the types.
 fn by_type(fanouts: &config::FanoutsByType, types: Option<&TypeInfo>) -> Result<Vec<i64>, String> {
     let types =
         types.ok_or("fanouts by edge type, but edges have none; name their column in graph.columns.edge_type")?;
@@ -126,38 +126,38 @@ fn by_type(fanouts: &config::FanoutsByType, types: Option<&TypeInfo>) -> Result<
         let by_name = types.names.iter().position(|known| known == name);
         let index = by_name.or_else(|| name.parse().ok().filter(|&index: &usize| index < all.len()));
         let Some(index) = index else {
-            let there = match types.names.as_slice() {
+            let known = match types.names.as_slice() {
                 [] => format!("0 to {}", types.count.saturating_sub(1)),
                 names => names.iter().map(|name| format!("\"{name}\"")).collect::<Vec<_>>().join(", "),
             };
             let meant = did_you_mean(name, types.names.iter().map(String::as_str));
             let meant = meant.map_or_else(String::new, |meant| format!("; did you mean \"{meant}\"?"));
-            return Err(format!("no edge is of type \"{name}\"; there is {there}{meant}"));
+            return Err(format!("no edge has type \"{name}\"; the types are {known}{meant}"));
         };
         all[index] = fanout;
     }
     Ok(all)
 }
 
-/// Refuses graphs without times.
+/// Refuses graphs without times of edges or nodes.
 fn check_times(job: &Job) -> Result<(), Error> {
     let manifest = job.dataset.manifest();
     let missing = match (manifest.edge_columns.time, manifest.node_times) {
         (true, true) => return Ok(()),
         (false, true) => "edges have none; name their column in graph.columns.time",
         (true, false) => "nodes have none; name their column in graph.columns.node_time",
-        (false, false) => "there are none; name the columns graph.columns.time and graph.columns.node_time",
+        (false, false) => "both have none; name their columns in graph.columns.time and graph.columns.node_time",
     };
-    let message = format!("\"temporal\" compares the times of edges with those of training nodes, and {missing}");
+    let message = format!("\"temporal\" compares times of edges and training nodes, and {missing}");
     Err(job.config.problem("train.sampler", message))
 }
 
-/// Refuses weights that are none: one pass over the column of the partitions hosted here.
+/// Refuses negative and infinite weights and NaN, in one pass over the partitions hosted here.
 fn check_weights(job: &Job, context: &WorkerContext) -> Result<(), Error> {
     for part in context.placement.parts_of(context.worker) {
         let partition = context.parts.get(part);
         let Some(weights) = partition.topology.weights() else {
-            let message = "\"weighted\" draws by edge weights, and edges have none; name their column in \
+            let message = "\"weighted\" needs edge weights, and edges have none; name their column in \
                            graph.columns.weight, or use \"uniform\"";
             return Err(job.config.problem("train.sampler", message));
         };
@@ -165,7 +165,7 @@ fn check_weights(job: &Job, context: &WorkerContext) -> Result<(), Error> {
         let Some(edge) = weights.iter().position(|weight| !is_weight(weight)) else { continue };
         let node = partition.topology.indptr().partition_point(|&start| start <= edge as i64) - 1;
         let message = format!(
-            "partition {part}: an edge to node {} has weight {}; to sample by weights they must be finite and not negative: \
+            "partition {part}: an edge to node {} has weight {}, and \"weighted\" needs finite weights of at least 0; \
              correct the column graph.columns.weight and prepare again, or use train.sampler = \"uniform\"",
             partition.nodes.ids().display(node),
             weights[edge]
@@ -180,7 +180,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn types_are_found_by_name_and_by_number() {
+    fn by_type_finds_types_by_name_and_by_number() {
         let named = TypeInfo { count: 3, names: vec!["cites".into(), "writes".into(), "rev_cites".into()] };
         let numbered = TypeInfo { count: 3, names: vec![] };
         let fanouts = |pairs: &[(&str, i64)]| pairs.iter().map(|&(name, k)| (name.to_owned(), k)).collect();
@@ -190,10 +190,10 @@ mod tests {
         assert_eq!(by_type(&fanouts(&[("2", 5)]), Some(&named)), Ok(vec![0, 0, 5]));
         assert_eq!(
             by_type(&fanouts(&[("wrotes", 5)]), Some(&named)).unwrap_err(),
-            "no edge is of type \"wrotes\"; there is \"cites\", \"writes\", \"rev_cites\"; did you mean \"writes\"?"
+            "no edge has type \"wrotes\"; the types are \"cites\", \"writes\", \"rev_cites\"; did you mean \"writes\"?"
         );
         let past = by_type(&fanouts(&[("3", 5)]), Some(&numbered)).unwrap_err();
-        assert_eq!(past, "no edge is of type \"3\"; there is 0 to 2");
+        assert_eq!(past, "no edge has type \"3\"; the types are 0 to 2");
         assert!(by_type(&writes, None).unwrap_err().contains("graph.columns.edge_type"));
     }
 }

@@ -1,4 +1,4 @@
-//! Batches that are subgraphs: what each sampler draws a batch's nodes from, and how its loss and its messages are weighed.
+//! Subgraph samplers: the nodes of a batch, and the weights of its loss and its messages.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -28,12 +28,12 @@ use crate::context::WorkerContext;
 use crate::error::Error;
 use crate::runtime::job::Job;
 
-/// The epoch by which subgraphs before training are named: none that is trained.
+/// The epoch number of subgraphs drawn before training.
 const BEFORE: u32 = u32::MAX;
-/// Steps before training that are under way at once.
+/// Maximum number of steps in flight before training.
 const WINDOW: u32 = 4;
 
-/// What batches are drawn from.
+/// The subgraph sampler of a worker.
 #[derive(Clone)]
 pub(crate) struct Subgraphs {
     source: Source,
@@ -47,22 +47,22 @@ pub(crate) struct Subgraphs {
 enum Source {
     Clusters(Rc<ClusterBatches>),
     Saint {
-        book: Rc<SaintBatches>,
-        /// Steps of walks from what is drawn, and whether they look back.
+        batches: Rc<SaintBatches>,
+        /// Length and bias of the walks from the drawn roots.
         walk: Option<(u32, Option<Bias>)>,
         counts: Rc<RefCell<SubgraphCounts>>,
-        /// By partition and place among its train nodes: in how many of the partition's own subgraphs it was.
+        /// By partition and train node: the number of the partition's own subgraphs that contain it.
         own: Rc<RefCell<Vec<Vec<u32>>>>,
-        /// Subgraphs that each partition draws before training.
+        /// Number of subgraphs that each partition draws before training.
         before: u32,
     },
 }
 
 impl Subgraphs {
-    /// What the pipeline asks for, if its batches are subgraphs. Clusters are cut here.
+    /// Opens the configured sampler, if it draws subgraphs. Cuts partitions into clusters.
     ///
     /// # Errors
-    /// More clusters than a partition has nodes; a partitioner's.
+    /// When there are more clusters than a partition has nodes, or the partitioner fails.
     pub(crate) fn open(
         job: &Job,
         context: &WorkerContext,
@@ -77,21 +77,22 @@ impl Subgraphs {
                 let small = parts.iter().position(|part| (1..count as u64).contains(&part.nodes));
                 if let Some(part) = small {
                     let message = format!(
-                        "{count} clusters, but partition {part} has {} nodes: use at most so many, or fewer partitions",
-                        parts[part].nodes
+                        "{count} clusters, but partition {part} has {nodes} nodes; use at most {nodes} clusters, or fewer \
+                         partitions",
+                        nodes = parts[part].nodes
                     );
                     return Err(job.config.problem("train.sampler.clusters", message));
                 }
-                let mut book = ClusterBatches::new(parts.len(), options.clusters_per_batch(count), train.seed);
+                let mut batches = ClusterBatches::new(parts.len(), options.clusters_per_batch(count), train.seed);
                 for part in graph.hosted().filter(|&part| parts[part].nodes > 0) {
                     let (memory, seed) = (job.config.partition.memory.0, job.config.partition.seed);
                     let goal = Goal { memory, seed, ..Goal::new(count as u32) };
                     let edges = graph.in_edges(part);
                     let cluster_of = clusters_inside((edges.indptr(), edges.indices()), graph.range(part), &goal)?;
-                    book.add(part, graph.range(part).start, &cluster_of, count);
+                    batches.add(part, graph.range(part).start, &cluster_of, count);
                 }
-                let steps = book.steps(count);
-                (Source::Clusters(Rc::new(book)), steps)
+                let steps = batches.steps(count);
+                (Source::Clusters(Rc::new(batches)), steps)
             }
             Sampler::SaintNode(_) | Sampler::SaintEdge(_) | Sampler::SaintWalk(_) => {
                 let (saint, walk, coverage) = match &train.sampler {
@@ -103,25 +104,24 @@ impl Subgraphs {
                     }
                     _ => return Ok(None),
                 };
-                let book = Rc::new(SaintBatches::new(Arc::clone(graph), saint, train.batch, train.seed));
+                let batches = Rc::new(SaintBatches::new(Arc::clone(graph), saint, train.batch, train.seed));
                 let counts = Rc::new(RefCell::new(SubgraphCounts::new(Arc::clone(graph))));
                 let own = Rc::new(RefCell::new(seeds.iter().map(|nodes| vec![0; nodes.len()]).collect()));
                 let most = parts.iter().map(|part| part.nodes).max().unwrap_or(0);
                 let before = (most * coverage as u64).div_ceil(train.batch as u64);
                 let before = u32::try_from(before.max(1)).unwrap_or(u32::MAX);
-                (Source::Saint { book, walk, counts, own, before }, context.steps(train.batch))
+                (Source::Saint { batches, walk, counts, own, before }, context.steps(train.batch))
             }
             _ => return Ok(None),
         };
         Ok(Some(Self { source, train: Arc::new(seeds.to_vec()), steps, seed: train.seed }))
     }
 
-    /// Steps of an epoch.
     pub(crate) fn steps(&self) -> u32 {
         self.steps
     }
 
-    /// The batches of the steps and partitions of `steps`.
+    /// Draws the batches of the steps and partitions of `steps`, with the weights of their losses.
     pub(crate) fn batches<'scope>(
         &self,
         steps: StreamVec<'scope, u64, u32>,
@@ -132,7 +132,8 @@ impl Subgraphs {
         };
         let (own, train, before) = (Rc::clone(own), Arc::clone(&self.train), f64::from(*before));
         self.drawn(steps, context, Norm::Weigh(Rc::clone(counts))).map(move |mut batch| {
-            // 1 / p, where p is estimated by the partition's own subgraphs: a sum over the batch stands for one over all its train nodes.
+            // Weights 1 / p, with p estimated from the partition's own subgraphs: the sum over the batch estimates the sum over all train
+            // nodes.
             let part = batch.key.partition as usize;
             let (train, own) = (&train[part], &own.borrow()[part]);
             let seeds = &batch.nodes[..batch.num_seeds];
@@ -144,7 +145,7 @@ impl Subgraphs {
         })
     }
 
-    /// Batches without weights of the loss.
+    /// Draws batches without weights of the loss.
     fn drawn<'scope>(
         &self,
         steps: StreamVec<'scope, u64, u32>,
@@ -154,16 +155,16 @@ impl Subgraphs {
         let train = Arc::clone(&self.train);
         let meter = if matches!(norm, Norm::Count(_)) { &context.other_meter } else { &context.meter };
         let batches = match &self.source {
-            Source::Clusters(book) => {
-                let book = Rc::clone(book);
-                steps.draw_batches("clusters", move |key| book.batch(key, &train[key.partition as usize]))
+            Source::Clusters(batches) => {
+                let batches = Rc::clone(batches);
+                steps.draw_batches("clusters", move |key| batches.batch(key, &train[key.partition as usize]))
             }
-            Source::Saint { book, walk: None, .. } => {
-                let book = Rc::clone(book);
-                steps.draw_batches("saint", move |key| subgraph(key, book.draw(key), &train[key.partition as usize]))
+            Source::Saint { batches, walk: None, .. } => {
+                let batches = Rc::clone(batches);
+                steps.draw_batches("saint", move |key| subgraph(key, batches.draw(key), &train[key.partition as usize]))
             }
-            Source::Saint { book, walk: Some((length, bias)), .. } => {
-                let book = Rc::clone(book);
+            Source::Saint { batches, walk: Some((length, bias)), .. } => {
+                let batches = Rc::clone(batches);
                 let by = WalkBy {
                     graph: Arc::clone(&context.graph),
                     seed: self.seed,
@@ -171,7 +172,7 @@ impl Subgraphs {
                     walk: Walk { bias: *bias, ..Walk::default() },
                     meter: Rc::clone(meter),
                 };
-                steps.draw_batches("saint", move |key| Walks::new(key, book.draw(key))).random_walk(by).map(
+                steps.draw_batches("saint", move |key| Walks::new(key, batches.draw(key))).random_walk(by).map(
                     move |walks| {
                         let mut batch = subgraph(walks.key, walks.visited, &train[walks.key.partition as usize]);
                         batch.rounds = walks.rounds;
@@ -192,7 +193,7 @@ impl Subgraphs {
         })
     }
 
-    /// Counts subgraphs before training, where messages and losses are weighed by how often what they are about is drawn.
+    /// Draws subgraphs before training and counts their nodes and edges. GraphSAINT weighs losses and messages by these frequencies.
     pub(crate) fn profile(&self, driver: &mut Driver<'_>, context: &WorkerContext) -> Result<(), Error> {
         let Source::Saint { counts, own, before, .. } = &self.source else { return Ok(()) };
         let (mut input, probe) = (InputHandle::new(), probe::Handle::new());

@@ -1,4 +1,4 @@
-//! How a stage of an interval begins: its rows are read, and a node task is made of them. [`finish`](super::finish) writes what the task returns.
+//! The start of a stage of an interval: reads its rows and makes a node task of them. [`finish`](super::finish) writes the result of the task.
 
 use std::sync::Arc;
 
@@ -17,17 +17,17 @@ use crate::error::Error;
 use crate::runtime::tensor_task::{NodeGradient, TensorTask, Work};
 use gnnflow_nn::parameter_versions::ParameterVersion;
 
-/// What has begun of a stage of an interval.
+/// The state of a stage after its start.
 pub(crate) enum Begun {
-    /// The stage is over: there is nothing to compute.
+    /// The stage is over without a node task.
     Ended(Ended),
-    /// The interval's rows have been read. The result of the task, by these parameters, is still to be written.
+    /// The task to compute with this parameter version.
     Task(Box<TensorTask>, ParameterVersion),
 }
 
 impl EpochState {
-    /// Begins a stage of an interval, or runs a stage of a chunk. [`EpochState::end`] takes the result of a task; until then nothing else may be
-    /// done with the interval.
+    /// Begins a stage of an interval, or runs a stage of a chunk. After a task, the caller passes its result to [`EpochState::end`] before it begins
+    /// another stage of the interval.
     ///
     /// # Errors
     /// When rows are missing.
@@ -54,7 +54,7 @@ impl EpochState {
                 self.forward(compute, token, index, interval, (!evaluates).then_some(key))
             }
             (_, true) => self.sink.is_some().then(|| self.result(compute, token, interval)),
-            (Stage::Backward(index), _) if index == self.hops => Some(self.embed_back(interval, key)?),
+            (Stage::Backward(index), _) if index == self.hops => Some(self.embed_backward(interval, key)?),
             (Stage::Embed, _) => Some(self.embed(compute, token, interval, key)),
             (Stage::Backward(index), _) => Some(self.backward(compute, token, index, interval, key)?),
             _ => self.loss(compute, token, interval, key)?,
@@ -78,19 +78,18 @@ impl EpochState {
     }
 
     fn propagate(&mut self, compute: &mut ComputeState, token: Token, stage: Propagated) -> Vec<Outgoing> {
-        // A chain of hops that begins with rows that never change is aggregated once.
+        // A chain of hops from constant rows is aggregated once.
         let from_start = stage.hop == 0 || self.element_wise[1..=stage.hop].iter().all(|&element_wise| element_wise);
-        if self.constant && self.settled && from_start && !stage.back {
+        if self.constant && self.settled && from_start && !stage.backward {
             return Vec::new();
         }
         let (exchange, mut cx) = self.exchange(compute, token);
         exchange.propagate(&mut cx, stage)
     }
 
-    /// Aggregates what arrives at an interval's nodes at hop `hop`, unless that is done already.
+    /// Aggregates hop `hop` for an interval, unless its rows are constant and have been aggregated.
     pub(super) fn aggregate(&mut self, compute: &mut ComputeState, token: Token, hop: usize, interval: &Interval) {
         if hop == 0 && self.constant {
-            // Rows that never change are aggregated once.
             let progress = &mut self.progress[token.item as usize];
             if *progress == Progress::Aggregated {
                 return;
@@ -101,13 +100,13 @@ impl EpochState {
         exchange.aggregate(&mut cx, hop, interval);
     }
 
-    /// Returns a task that reads some own rows.
+    /// Returns node task `index` over some own rows.
     pub(super) fn task(&self, index: usize, rows: Selection<'_>, key: Option<Key>, work: Work) -> TensorTask {
         let aggregated = index.checked_sub(1).and_then(|hop| self.exchange.aggregated(hop, &rows));
         TensorTask { index, count: rows.iter().count(), rows: self.nodes.inputs(index, &rows, aggregated), key, work }
     }
 
-    /// The task of the way forward, unless its results are there.
+    /// Returns the forward task; `None` if its constant results have been sent.
     fn forward(
         &mut self,
         compute: &mut ComputeState,
@@ -117,7 +116,7 @@ impl EpochState {
         key: Option<Key>,
     ) -> Option<TensorTask> {
         if index == 0 && self.constant && self.progress[token.item as usize] >= Progress::Sent {
-            return None; // the rows are there, here and at the other workers
+            return None;
         }
         if index > 0 {
             self.aggregate(compute, token, index - 1, interval);
@@ -125,7 +124,7 @@ impl EpochState {
         Some(self.task(index, Selection::Range(interval.rows.clone()), key, Work::Forward))
     }
 
-    /// The last task of an evaluation, whose results are the model's.
+    /// Returns the last task of an evaluation. Its results are those of the model.
     fn result(&mut self, compute: &mut ComputeState, token: Token, interval: &Interval) -> TensorTask {
         let (last, rows) = (self.hops - 1, Selection::Range(interval.rows.clone()));
         let (exchange, mut cx) = self.exchange(compute, token);
@@ -144,7 +143,7 @@ impl EpochState {
         }
     }
 
-    /// The last task and the loss, where the interval has nodes with a loss.
+    /// Returns the last task with the loss; `None` if the interval has no seeds.
     fn loss(
         &mut self,
         compute: &mut ComputeState,
@@ -162,7 +161,7 @@ impl EpochState {
         Ok(Some(self.task(hop + 1, Selection::Rows(&interval.seeds), Some(key), work)))
     }
 
-    /// The task of the way back.
+    /// Returns the backward task.
     fn backward(
         &mut self,
         compute: &mut ComputeState,
@@ -175,7 +174,7 @@ impl EpochState {
         let of_sent = exchange.sent_gradient(&mut cx, index, interval)?;
         let held = self.nodes.gradient(index, &interval.rows);
         let gradient = NodeGradient { held, sent: of_sent.sent, terms: of_sent.terms };
-        // Features have no gradient; rows that are learned in their place do.
+        // Features have no gradient; learned rows do.
         let of_rows = index > 0 || self.learned.is_some();
         let work = Work::Backward { gradient, of_rows };
         Ok(self.task(index, Selection::Range(interval.rows.clone()), Some(key), work))

@@ -1,28 +1,25 @@
-//! Training over the whole graph (Dorylus, sections 4 and 5).
+//! The dataflow of full-graph and tensor-parallel training (Dorylus, sections 4 and 5).
 //!
 //! ```text
 //! tokens → gate → limit_in_flight → stage (compute thread) → paced scatter (compute thread) ─┬→ probe
 //!           ↑                  └→ all_reduce → apply (compute thread) ────────┤
-//!           └──────────────────────── opened by what has passed ─────────┘
+//!           └────────────── opened by the frontier of all workers ───────┘
 //! ```
 //!
-//! Where pairs of nodes are learned from, chunks of them go another way behind the gate ([`score_pairs`]).
+//! Chunks of pairs take another path after the gate ([`score_pairs`]).
 //!
-//! A token is an interval at a stage of an epoch ([`Program`](crate::engine::stages::Program)); its time is `(epoch, stage)`. What a
-//! stage reads of other intervals has been scattered when the frontier has passed the stage before, everywhere: that is the gate
-//! of `pipe` and `sync`. `async` opens it for all stages of an epoch at once, when the frontier has come to the epoch less the
-//! staleness: an interval then goes on with what its neighbors last told (section 5.2). Nothing else differs; staleness is
-//! bounded by the frontier, and by nothing beside it. Where rows are weighed by attention, ghosts stay the same for an epoch and are
-//! mirrors of their owners' rows ([`mirrors`](crate::engine::stages)); but where no epoch may begin before another has ended, rows are stale
-//! on the way to the loss only: the way back computes weights again at both ends of an edge, which must know the same rows.
+//! A token is an interval at a stage of an epoch ([`Program`](crate::engine::stages::program::Program)); its time is `(epoch, stage)`. In `pipe`
+//! and `sync`, the gate opens a stage when the frontier of all workers has passed the stage before: all rows that it reads have arrived. In
+//! `async`, the gate opens all stages of an epoch when the frontier has reached the epoch minus the staleness. An interval then continues with
+//! the latest rows received (section 5.2); the frontier alone bounds the staleness. With attention, ghosts stay constant for an epoch and are
+//! mirrors of their owners' rows ([`mirrors`](crate::engine::full_graph::mirrors)). With attention and staleness 0, rows are stale in the
+//! forward pass only, because both ends of an edge recompute its weight from the same rows.
 //!
-//! Where there are tensor workers, what a stage computes leaves the compute thread for a while ([`StageRunner`]); the token's time is not over
-//! meanwhile, and nothing else knows of it.
+//! With tensor workers, the node task of a stage leaves the compute thread ([`StageRunner`]). The token keeps its time meanwhile.
 //!
-//! In `sync`, rows leave when all intervals of the stage are computed, everywhere; else each interval's at once, while the next
-//! one is computed. Rows are copied into messages when a permit is free for them
-//! ([`PacedScatter`](gnnflow_dataflow::ghost::paced_scatter)); where they cannot wait in a table, nothing new is begun until they have
-//! left: what is sent is bounded, however slow its receiver.
+//! In `sync`, rows are sent when all workers have computed all intervals of the stage. Else the rows of an interval are sent while the next one
+//! is computed. Rows are copied into messages when a permit is free ([`PacedScatter`](gnnflow_dataflow::ghost::paced_scatter)). Copied rows
+//! hold their interval's permit until they are sent, so a slow receiver bounds the memory of messages.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -67,16 +64,16 @@ use crate::engine::{BlocksHash, Engine, EpochSums, Staleness};
 use crate::error::Error;
 use crate::runtime::records::TensorUse;
 
-/// Intervals of a worker that may be under way at once: one is computed while another's rows are sent; by columns, one chunk is added up
-/// while another's sums are sent. With tensor workers, more.
-pub(crate) fn permits(by_columns: bool) -> usize {
-    if by_columns { 2 } else { 4 }
+/// Returns the maximum number of intervals or chunks of a worker in flight, without tensor workers: some are computed while the rows of others
+/// are sent.
+pub(crate) fn permits(column_parallel: bool) -> usize {
+    if column_parallel { 2 } else { 4 }
 }
 
-/// Epochs of a round at most, where nothing is due earlier.
+/// Maximum number of epochs per round.
 const ROUND: u32 = 16;
 
-/// A permit of an item in flight. Dropping it releases the permit.
+/// The permit of an item in flight. Dropping it releases the permit.
 struct Permit(Rc<Permits>);
 
 impl Drop for Permit {
@@ -85,7 +82,7 @@ impl Drop for Permit {
     }
 }
 
-/// A message, and the permit that it takes while it waits, where it is more than a note of rows in a table.
+/// A message, and the permit of its token if it holds copied rows.
 type Waiting = (Outgoing, Option<Rc<Permit>>);
 
 /// The training dataflow of one worker.
@@ -94,8 +91,9 @@ pub(crate) struct StagedTraining {
     probe: probe::Handle<u64>,
     errors: FirstError,
     shared: Rc<Shared>,
-    /// How many items each stage has here, and how many stages an evaluation has.
+    /// By stage, the number of items of this worker.
     stages: Vec<u32>,
+    /// Number of stages of an evaluation.
     evaluation: u32,
     state: Arc<StageRunner>,
     /// Rounds of messages of an epoch.
@@ -106,32 +104,32 @@ pub(crate) struct StagedTraining {
     other_meter: Rc<Meter>,
 }
 
-/// What the driver and the operators of one worker know together.
+/// State that the driver and the operators of a worker share.
 struct Shared {
     gate: Rc<Gate>,
     synchrony: Synchrony,
-    /// All before has been done everywhere.
+    /// The frontier: all workers have completed all earlier times.
     passed: Cell<u64>,
-    /// The first epoch that this run computes: there is nothing stale to read in it.
+    /// The first epoch of this run, which has no earlier rows to read.
     first: Cell<u32>,
-    /// The stages that are chunks of pairs.
+    /// The stages of chunks of pairs.
     pairs: Range<u32>,
-    /// The stage that the way back begins with.
+    /// The first stage with a backward pass.
     backward: u32,
-    /// Learning rates of the epochs under way.
+    /// Learning rates of the epochs in flight.
     rates: RefCell<HashMap<u32, f64>>,
     sums: RefCell<HashMap<u32, EpochSums>>,
     stale: Cell<Staleness>,
 }
 
 impl Shared {
-    /// All before `now` has been done everywhere.
-    fn passed(&self, now: u64) {
+    /// Sets the frontier to `now`.
+    fn advance(&self, now: u64) {
         self.passed.set(now.max(self.passed.get()));
         self.open();
     }
 
-    /// Lets tokens go on as far as they may.
+    /// Opens the gate as far as the synchrony allows.
     fn open(&self) {
         let now = self.passed.get();
         let epoch = time::epoch(now);
@@ -141,7 +139,7 @@ impl Shared {
                 BackwardRows::Fresh => time::at(epoch, self.backward - 1),
                 BackwardRows::Stale | BackwardRows::Mirrored => time::at(epoch.saturating_add(epochs), u32::MAX),
             },
-            // All results are there: some chunks may be under way at once.
+            // All results are complete, so several chunks may be in flight.
             _ if self.pairs.contains(&time::step(now)) => {
                 time::at(epoch, (time::step(now) + pairs::WINDOW).min(self.pairs.end) - 1)
             }
@@ -150,8 +148,8 @@ impl Shared {
         self.gate.open(open);
     }
 
-    /// A token goes on: how far is what it reads behind?
-    fn goes_on(&self, token: Token) {
+    /// Records the staleness of the rows that a token reads.
+    fn record_staleness(&self, token: Token) {
         if token.evaluates() {
             return;
         }
@@ -163,7 +161,7 @@ impl Shared {
 }
 
 impl StagedTraining {
-    /// Builds the dataflow on `worker`; `source` is where pairs come from, where they are learned from.
+    /// Builds the dataflow on `worker`. `source` provides the pairs of nodes, if the run trains on pairs.
     pub(crate) fn build(
         worker: &mut Worker,
         context: &WorkerContext,
@@ -174,9 +172,10 @@ impl StagedTraining {
     ) -> Self {
         let (mut input, probe, errors) = (InputHandle::new_with_builder(), probe::Handle::new(), FirstError::default());
         let (stages, rounds) = state.state().work();
-        let (evaluation, synchrony, pairs, by_columns, window) = {
+        let (evaluation, synchrony, pairs, column_parallel, window) = {
             let state = state.state();
-            (state.evaluation_stages(), state.synchrony, state.pair_stages(), state.is_by_columns(), state.window())
+            let column_parallel = state.is_column_parallel();
+            (state.evaluation_stages(), state.synchrony, state.pair_stages(), column_parallel, state.window())
         };
         let shared = Rc::new(Shared {
             gate: Rc::default(),
@@ -190,68 +189,71 @@ impl StagedTraining {
             stale: Cell::default(),
         });
         worker.dataflow::<u64, _, _>(|scope| {
-            let permits = Rc::new(Permits::new(state.permits(permits(by_columns))));
-            let (taken, kept, seen, applied) =
-                (Rc::clone(&permits), errors.clone(), Rc::clone(&shared), compute_thread.clone());
-            let run = Arc::clone(&state);
-            let told = Rc::clone(&shared);
+            let permits = Rc::new(Permits::new(state.permits(permits(column_parallel))));
             let tokens = scope.input_from(&mut input).gate(Rc::clone(&shared.gate));
             let (tokens, scored) = match &source {
                 Some(source) => {
                     let first = pairs.start;
                     let (tokens, chunks) = tokens
-                        .branch(move |&tick, token: &Token| !token.evaluates() && pairs.contains(&time::step(tick)));
+                        .branch(move |&time, token: &Token| !token.evaluates() && pairs.contains(&time::step(time)));
                     (tokens, Some(score_pairs(chunks, context, source, first, &state, compute_thread, &errors)))
                 }
                 None => (tokens, None),
             };
-            let done = tokens
-                .limit_in_flight(permits)
-                .inspect(move |&token: &Token| seen.goes_on(token))
-                .map_async("stage", move |token, permit| run.take(token, permit))
-                .flat_map(move |done| {
-                    let permit = Rc::new(Permit(Rc::clone(&taken)));
-                    kept.capture(done).map(|done: Finished| (done, permit))
-                });
-            let parts = done.flat_map(|(done, permit)| {
-                let parcels = done.rows.into_iter().map(move |parcel| {
-                    let permit = matches!(parcel, Outgoing::Block(_)).then(|| Rc::clone(&permit));
-                    Ok((parcel, permit))
-                });
-                parcels.chain(done.gradient.into_iter().map(Err))
-            });
-            let (parcels, contributions): (StreamVec<'_, u64, Waiting>, StreamVec<'_, u64, Contribution>) =
-                parts.ok_err(|part: Result<Waiting, Contribution>| part);
-            let parcels = match synchrony {
-                Synchrony::Barrier => parcels.barrier(),
-                // A chunk's sums need not be at home before the next chunk is added up.
-                _ => parcels.advance_times(|(parcel, _): &Waiting| parcel.time()),
+            let done = {
+                let (shared, runner) = (Rc::clone(&shared), Arc::clone(&state));
+                let (held, errors) = (Rc::clone(&permits), errors.clone());
+                tokens
+                    .limit_in_flight(permits)
+                    .inspect(move |&token: &Token| shared.record_staleness(token))
+                    .map_async("stage", move |token, completer| runner.run(token, completer))
+                    .flat_map(move |done| {
+                        let permit = Rc::new(Permit(Rc::clone(&held)));
+                        errors.capture(done).map(|done: Finished| (done, permit))
+                    })
             };
-            let (tables, ghosts) = (Arc::clone(&state), Arc::clone(&state));
-            let scattered = parcels.paced_scatter(
+            let outputs = done.flat_map(|(done, permit)| {
+                let messages = done.rows.into_iter().map(move |outgoing| {
+                    let permit = matches!(outgoing, Outgoing::Block(_)).then(|| Rc::clone(&permit));
+                    Ok((outgoing, permit))
+                });
+                messages.chain(done.gradient.into_iter().map(Err))
+            });
+            let (messages, contributions): (StreamVec<'_, u64, Waiting>, StreamVec<'_, u64, Contribution>) =
+                outputs.ok_err(|output: Result<Waiting, Contribution>| output);
+            let messages = match synchrony {
+                Synchrony::Barrier => messages.barrier(),
+                // The next chunk is aggregated before the sums of this one have been gathered.
+                _ => messages.advance_times(|(outgoing, _): &Waiting| outgoing.time()),
+            };
+            let (sender, receiver) = (Arc::clone(&state), Arc::clone(&state));
+            let scattered = messages.paced_scatter(
                 window,
                 compute_thread,
                 Rc::clone(&context.meter),
-                move |_: &mut ComputeState, parcel| tables.state().message(parcel),
-                move |_: &mut ComputeState, block| ghosts.state().receive(block),
+                move |_: &mut ComputeState, outgoing| sender.state().message(outgoing),
+                move |_: &mut ComputeState, block| receiver.state().receive(block),
             );
-            let reduced = contributions
-                .all_reduce(context.placement.parts(), params, Rc::clone(&context.meter))
-                .inspect(move |reduced: &Reduced| {
-                    let epoch = time::epoch(reduced.time);
-                    told.sums.borrow_mut().entry(epoch).or_default().add(reduced);
-                    let (reduced, lr) = (reduced.clone(), told.rates.borrow_mut().remove(&epoch));
-                    applied.post(move |trainer| {
-                        lr.into_iter().for_each(|lr| trainer.set_learning_rate(lr));
-                        trainer.apply(reduced);
-                    });
-                })
-                .map(|_| ());
-            let passed = Rc::clone(&shared);
+            let reduced = {
+                let (shared, compute_thread) = (Rc::clone(&shared), compute_thread.clone());
+                contributions
+                    .all_reduce(context.placement.parts(), params, Rc::clone(&context.meter))
+                    .inspect(move |reduced: &Reduced| {
+                        let epoch = time::epoch(reduced.time);
+                        shared.sums.borrow_mut().entry(epoch).or_default().add(reduced);
+                        let (reduced, lr) = (reduced.clone(), shared.rates.borrow_mut().remove(&epoch));
+                        compute_thread.post(move |compute| {
+                            lr.into_iter().for_each(|lr| compute.set_learning_rate(lr));
+                            compute.apply(reduced);
+                        });
+                    })
+                    .map(|_| ())
+            };
+            let shared = Rc::clone(&shared);
             let all = [scattered, reduced].into_iter().chain(scored);
-            scope.concatenate(all).on_frontier(move |now| passed.passed(now)).probe_with(&probe);
+            scope.concatenate(all).on_frontier(move |now| shared.advance(now)).probe_with(&probe);
         });
-        let alone = context.placement.workers() == 1;
+        let single = context.placement.workers() == 1;
         Self {
             input,
             probe,
@@ -260,7 +262,7 @@ impl StagedTraining {
             stages,
             evaluation,
             state,
-            rounds: if alone { 0 } else { rounds },
+            rounds: if single { 0 } else { rounds },
             blocks: BlocksHash::default(),
             train: train.clone(),
             meter: Rc::clone(&context.meter),
@@ -270,7 +272,7 @@ impl StagedTraining {
 }
 
 impl Engine for StagedTraining {
-    /// Trains one epoch, or where epochs may overlap as many as there are before anything else is due.
+    /// Trains one epoch. Where epochs may overlap, it trains all epochs up to the next evaluation or checkpoint.
     fn train_round(
         &mut self,
         driver: &mut Driver<'_>,
@@ -284,9 +286,9 @@ impl Engine for StagedTraining {
         for epoch in epoch..end {
             self.shared.rates.borrow_mut().insert(epoch, lr(epoch));
             for (stage, &items) in (0..).zip(&self.stages) {
-                let tick = time::at(epoch, stage);
-                self.input.advance_to(tick);
-                (0..items).for_each(|item| self.input.send(Token { time: tick, item, pass: Pass::Train }));
+                let time = time::at(epoch, stage);
+                self.input.advance_to(time);
+                (0..items).for_each(|item| self.input.send(Token { time, item, pass: Pass::Train }));
             }
         }
         let stages = self.stages.len() as u32;
@@ -303,25 +305,30 @@ impl Engine for StagedTraining {
         Ok(done)
     }
 
-    fn compute_all(&mut self, driver: &mut Driver<'_>, inference: &Inference, embeddings: bool) -> Result<bool, Error> {
+    fn evaluate_into(
+        &mut self,
+        driver: &mut Driver<'_>,
+        inference: &Inference,
+        embeddings: bool,
+    ) -> Result<bool, Error> {
         {
             if embeddings && !self.state.state().has_embeddings() {
                 return Ok(false);
             }
-            let (results, read) = (Arc::clone(inference.results()), Arc::clone(inference.embeddings()));
-            let embeddings = (embeddings && !Arc::ptr_eq(&results, &read)).then_some(read);
+            let (results, inputs) = (Arc::clone(inference.results()), Arc::clone(inference.embeddings()));
+            let embeddings = (embeddings && !Arc::ptr_eq(&results, &inputs)).then_some(inputs);
             self.state.set_sink(ResultSink { results, embeddings });
         }
-        // Between two rounds a process sends nothing but what it does here.
+        // Between two rounds, a process sends only the messages of this evaluation.
         let before = self.meter.so_far();
         for (stage, &items) in (0..self.evaluation).zip(&self.stages) {
-            // Times of their own, behind those of the last epoch. Nothing is stale: a stage is over before the next one begins.
-            let tick = self.input.time() + 1;
-            self.input.advance_to(tick);
-            (0..items).for_each(|item| self.input.send(Token { time: tick, item, pass: Pass::Evaluate { stage } }));
-            self.input.advance_to(tick + 1);
+            // Times after those of the last epoch. No row is stale: a stage ends before the next one begins.
+            let time = self.input.time() + 1;
+            self.input.advance_to(time);
+            (0..items).for_each(|item| self.input.send(Token { time, item, pass: Pass::Evaluate { stage } }));
+            self.input.advance_to(time + 1);
             self.input.flush();
-            driver.run_until(&self.probe, tick + 1, &self.errors)?;
+            driver.run_until(&self.probe, time + 1, &self.errors)?;
         }
         self.meter.hand_over(before, &self.other_meter);
         Ok(true)
@@ -345,7 +352,7 @@ impl Engine for StagedTraining {
 }
 
 impl StagedTraining {
-    /// Epochs overlap until somebody wants to look at the parameters.
+    /// Returns the end of a round from `epoch`: the next evaluation or checkpoint where epochs may overlap, else the next epoch.
     fn end_of_round(&self, epoch: u32) -> u32 {
         if self.shared.synchrony.staleness() == 0 {
             return epoch + 1;

@@ -1,4 +1,4 @@
-//! How rows move between nodes: the part of an epoch in which node-parallel and column-parallel training differ.
+//! How rows move between nodes. Node-parallel and column-parallel training differ in this part only.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::engine::aggregation::attention::DropoutKey;
 use crate::engine::aggregation::rows::Selection;
 use crate::error::Error;
 
-/// What one stage of an epoch may use.
+/// The context of one stage of an epoch.
 pub(crate) struct StageCx<'a> {
     /// The compute thread's state: its threads and its clock.
     pub(crate) compute: &'a mut ComputeState,
@@ -29,25 +29,25 @@ pub(crate) struct StageCx<'a> {
 }
 
 impl StageCx<'_> {
-    /// Returns the key of the attention weights that are dropped at hop `hop`; none in evaluation.
+    /// Returns the key that decides which attention weights of hop `hop` are dropped; evaluation drops none.
     pub(crate) fn dropout(&self, hop: usize) -> DropoutKey {
         DropoutKey { seed: self.seed, epoch: self.token.epoch(), hop, nothing: self.token.evaluates() }
     }
 
-    /// Returns the attention vectors of hop `hop`, by the parameters that the token's interval keeps to.
+    /// Returns the attention vectors of hop `hop` in the parameter version of the token's interval.
     pub(crate) fn vectors(&self, hop: usize) -> Option<Vec<f32>> {
-        self.vectors.of(hop, self.token)
+        self.vectors.of_token(hop, self.token)
     }
 
-    /// Returns the attention vectors of hop `hop`, by the latest parameters.
+    /// Returns the attention vectors of hop `hop` in the latest parameters.
     pub(crate) fn latest_vectors(&self, hop: usize) -> Option<Vec<f32>> {
         self.vectors.latest(hop)
     }
 }
 
-/// The vectors that hops attend by (GATv2), by version of the parameters.
+/// The attention vectors of all hops (GATv2), by version of the parameters.
 pub(crate) struct AttentionVectors {
-    /// By hop, their place among the parameters.
+    /// By hop, the range among the parameters.
     places: Vec<Option<Range<usize>>>,
     parameters: Arc<ParameterVersions>,
 }
@@ -57,7 +57,6 @@ impl AttentionVectors {
         Self { places, parameters }
     }
 
-    /// Returns the versions of the parameters.
     pub(crate) fn parameters(&self) -> &ParameterVersions {
         &self.parameters
     }
@@ -66,7 +65,7 @@ impl AttentionVectors {
         self.at(hop, self.parameters.latest())
     }
 
-    fn of(&self, hop: usize, token: Token) -> Option<Vec<f32>> {
+    fn of_token(&self, hop: usize, token: Token) -> Option<Vec<f32>> {
         self.places[hop].as_ref()?;
         let version = match token.evaluates() {
             false => self.parameters.choose(token.item, token.epoch(), hop),
@@ -77,44 +76,43 @@ impl AttentionVectors {
 
     fn at(&self, hop: usize, version: ParameterVersion) -> Option<Vec<f32>> {
         let place = self.places[hop].clone()?;
-        let flat = self.parameters.get(version.version, Duration::ZERO).expect("a version that is in use is kept");
+        let flat = self.parameters.get(version.version, Duration::ZERO).expect("a version in use is not released");
         Some(flat[place].to_vec())
     }
 }
 
-/// Gradients of what some nodes sent.
+/// Gradients of the rows that some nodes sent.
 #[derive(Default)]
 pub(crate) struct SentGradient {
-    /// Of their rows, `[nodes, width]`.
+    /// Gradients of the rows, `[nodes, width]`.
     pub(crate) sent: Option<Matrix>,
-    /// Of their attention terms, `[nodes, terms]`: as sources, and as destinations.
+    /// Gradients of the attention scores, `[nodes, terms]`: as sources, and as destinations.
     pub(crate) terms: Option<[Matrix; 2]>,
 }
 
-/// What the last hop aggregates in evaluation.
+/// The aggregation of the last hop in evaluation.
 pub(crate) enum Evaluated {
-    /// The same as in training.
+    /// Equal to that of training.
     AsInTraining,
-    /// Rows of all nodes of the interval; `None` where the hop has no edges.
+    /// Aggregated rows of all nodes of the interval; `None` if the hop has no edges.
     Rows(Option<Matrix>),
 }
 
-/// How rows of a hop get from their senders to their receivers, and gradients back.
+/// Moves the rows of a hop from senders to receivers, and gradients back.
 ///
-/// Implemented by [`FullGraph`](crate::engine::full_graph::FullGraph), where a worker has whole rows of some nodes, and by
-/// [`TensorParallel`](crate::engine::tensor_parallel::TensorParallel), where it has some columns of all nodes. All methods are called on the compute
-/// thread.
+/// With [`FullGraph`](crate::engine::full_graph::FullGraph), a worker has whole rows of some nodes. With
+/// [`TensorParallel`](crate::engine::tensor_parallel::TensorParallel), it has some columns of all nodes. All methods run on the compute thread.
 pub(crate) trait RowExchange: Send {
-    /// Aggregates what arrives at the nodes of an interval. Chunk stages do so in tensor-parallel training.
+    /// Aggregates the neighbors' rows of the nodes of an interval. In tensor-parallel training, chunk stages do so.
     fn aggregate(&mut self, cx: &mut StageCx<'_>, hop: usize, interval: &Interval);
 
-    /// Returns the aggregated rows of some own nodes, `[rows, slots · width]`; `None` where the hop has no edges.
+    /// Returns the aggregated rows of some own nodes, `[rows, slots · width]`; `None` if the hop has no edges.
     fn aggregated(&self, hop: usize, rows: &Selection<'_>) -> Option<Matrix>;
 
-    /// Aggregates the last hop for all nodes of an interval, where training does so for fewer.
+    /// Aggregates the last hop for all nodes of an interval, if training does so for fewer.
     fn evaluate_last_hop(&mut self, cx: &mut StageCx<'_>, interval: &Interval) -> Evaluated;
 
-    /// Stores what an interval's nodes send at a hop, and returns the messages for other workers.
+    /// Stores the rows that the nodes of an interval send at a hop, and returns the messages for other workers.
     ///
     /// # Errors
     /// When the device fails.
@@ -126,14 +124,14 @@ pub(crate) trait RowExchange: Send {
         outputs: &NodeOutputs,
     ) -> Result<Vec<Outgoing>, Error>;
 
-    /// Returns the gradient of what an interval's nodes sent at a hop.
+    /// Returns the gradient of the rows that the nodes of an interval sent at a hop.
     ///
     /// # Errors
-    /// When a gradient is missing: our bug.
+    /// [`Error::Bug`] when a gradient is missing.
     fn sent_gradient(&mut self, cx: &mut StageCx<'_>, hop: usize, interval: &Interval) -> Result<SentGradient, Error>;
 
-    /// Stores the gradient `[rows, slots · width]` of what some nodes of an interval have aggregated, and returns the messages for other workers.
-    /// Gradients of the interval's other nodes are zeros.
+    /// Stores the gradient `[rows, slots · width]` of the aggregated rows `rows` of an interval, and returns the messages for other workers.
+    /// Gradients of the interval's other rows are zeros.
     fn send_gradient(
         &mut self,
         cx: &mut StageCx<'_>,
@@ -143,25 +141,25 @@ pub(crate) trait RowExchange: Send {
         gradient: Option<Vec<f32>>,
     ) -> Vec<Outgoing>;
 
-    /// Sends what the next chunk needs, or aggregates one chunk.
+    /// Sends the rows that the next chunk needs (item 0 of the stage), or aggregates one chunk (item 1).
     fn propagate(&mut self, _cx: &mut StageCx<'_>, _stage: Propagated) -> Vec<Outgoing> {
         Vec::new()
     }
 
-    /// Sends the gradients that attention needs for the next chunk, or reads those of one chunk.
+    /// Sends the gradients that attention needs for the next chunk (item 0), or reads those of one chunk (item 1).
     fn attend(&mut self, _cx: &mut StageCx<'_>, _stage: Attended) -> Vec<Outgoing> {
         Vec::new()
     }
 
-    /// Copies the rows that a note names into a message.
+    /// Copies the rows of a note into a message.
     fn message(&self, note: Header) -> WireBlock;
 
     /// Stores the rows of a message.
     fn receive(&mut self, block: &WireBlock);
 
-    /// Returns how many messages may be in flight at once.
+    /// Returns the maximum number of messages in flight.
     fn window(&self) -> usize;
 
-    /// Returns what this worker aggregates in an epoch, forward and backward: edges times columns.
+    /// Returns the edges times columns that this worker aggregates per epoch, forward and backward.
     fn edge_columns(&self, goes_back: &dyn Fn(usize) -> bool) -> u64;
 }

@@ -1,4 +1,4 @@
-//! How a stage of an interval ends: the result of its node task is written where other stages read it, and rows leave for other workers.
+//! The end of a stage of an interval: writes the result of its node task to the tables, and sends rows to other workers.
 
 use std::sync::Arc;
 
@@ -17,23 +17,20 @@ use crate::engine::aggregation::rows::Selection;
 use crate::error::Error;
 use crate::runtime::tensor_task::{NodeBack, TensorResult};
 
-/// What leaves a stage of an interval.
+/// The output of a stage of an interval.
 #[derive(Default)]
 pub(crate) struct Finished {
     /// Rows for other workers.
     pub(crate) rows: Vec<Outgoing>,
-    /// What a partition adds to the epoch's gradient, with its last interval's last stage.
+    /// The partition's part of the epoch's gradient, with the last stage of its last interval.
     pub(crate) gradient: Option<Contribution>,
 }
 
-/// Tokens that are done: each with its stage, a partition's last one with the partition's gradient.
+/// Completed tokens and their outputs.
 pub(crate) type Ended = Vec<(Token, Finished)>;
 
 impl EpochState {
-    /// Ends a stage of an interval with the result of its task, if there was one.
-    ///
-    /// # Errors
-    /// When the device fails.
+    /// Ends a stage of an interval with the result of its task, if it had one.
     pub(crate) fn end(
         &mut self,
         compute: &mut ComputeState,
@@ -43,7 +40,7 @@ impl EpochState {
         let intervals = Arc::clone(&self.intervals);
         let interval = &intervals[token.item as usize];
         let (stage, evaluates) = (self.program.stage(token.stage()), token.evaluates());
-        let mut share = None;
+        let mut gradient = None;
         let rows = match (stage, result) {
             (Stage::Forward(index), Some(TensorResult::Outputs(outputs))) => {
                 self.end_forward(compute, token, index, interval, &outputs)?
@@ -61,16 +58,16 @@ impl EpochState {
                 Vec::new()
             }
             (Stage::Loss, Some(TensorResult::Back(mut back))) => {
-                share = Some(StageGradient::of(&mut back));
+                gradient = Some(StageGradient::of(&mut back));
                 self.end_loss(compute, token, interval, Some(back))
             }
             (Stage::Loss, None) if !evaluates => self.end_loss(compute, token, interval, None),
             (Stage::Backward(index), Some(TensorResult::Back(mut back))) => {
-                share = Some(StageGradient::of(&mut back));
+                gradient = Some(StageGradient::of(&mut back));
                 self.end_backward(compute, token, index, interval, back)?
             }
             (Stage::Forward(_) | Stage::Loss | Stage::Embed, None) => Vec::new(),
-            _ => return Err(Error::Bug("a task came to what was not asked of it".into())),
+            _ => return Err(Error::Bug("the result of a node task does not fit its stage".into())),
         };
         let done = Finished { rows, gradient: None };
         if evaluates {
@@ -80,7 +77,7 @@ impl EpochState {
             self.settled = true;
             self.vectors.parameters().release(token.item, token.epoch());
         }
-        Ok(self.gradients.account(&self.program, token, interval, share, done))
+        Ok(self.gradients.add(&self.program, token, interval, gradient, done))
     }
 
     fn end_forward(
@@ -119,7 +116,7 @@ impl EpochState {
         interval: &Interval,
         back: Option<NodeBack>,
     ) -> Vec<Outgoing> {
-        // Only nodes with a loss go through the last task; the others' gradients are zeros.
+        // The last task covers nodes with a loss only; the gradients of other nodes are zeros.
         self.nodes.clear_gradients(&interval.rows);
         let seeds = if back.is_some() { &interval.seeds[..] } else { &[] };
         self.send_gradient(compute, token, self.hops - 1, interval, Selection::Rows(seeds), back.unwrap_or_default())
@@ -141,7 +138,7 @@ impl EpochState {
         Ok(self.send_gradient(compute, token, hop, interval, rows, back))
     }
 
-    /// Stores gradients of what the node task behind hop `hop` read, and sends those of aggregated rows to the rows' senders.
+    /// Stores the gradients of the inputs of the node task after hop `hop`, and sends those of aggregated rows to the senders.
     fn send_gradient(
         &mut self,
         compute: &mut ComputeState,

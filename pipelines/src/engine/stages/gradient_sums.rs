@@ -1,4 +1,4 @@
-//! What a partition adds to an epoch's gradient: by stage, then by interval, in whatever order the shares come.
+//! The gradient of a partition in an epoch: summed by stage, then by interval, in any order of arrival.
 
 use std::collections::BTreeMap;
 
@@ -16,37 +16,38 @@ use crate::runtime::tensor_task::NodeBack;
 pub(crate) struct GradientSums {
     /// By epoch and partition.
     sums: BTreeMap<(u32, u32), PartitionGradient>,
-    /// By partition, its number of intervals.
+    /// By partition, the number of its intervals.
     intervals: BTreeMap<u32, usize>,
 }
 
 impl GradientSums {
-    /// Sums for partitions cut into these intervals.
+    /// Creates the sums of the partitions of `intervals`.
     pub(crate) fn new(intervals: &[Interval]) -> Self {
         let mut counts = BTreeMap::new();
         intervals.iter().for_each(|interval| *counts.entry(interval.partition).or_default() += 1);
         Self { sums: BTreeMap::new(), intervals: counts }
     }
 
-    /// Adds what a partition's pairs say of the parameters, before any of its intervals does.
-    pub(crate) fn add_first(&mut self, epoch: u32, partition: u32, share: StageGradient) {
-        self.sums.entry((epoch, partition)).or_default().add_first(share);
+    /// Adds the gradient of a chunk of a partition's pairs. It precedes those of all intervals.
+    pub(crate) fn add_first(&mut self, epoch: u32, partition: u32, gradient: StageGradient) {
+        self.sums.entry((epoch, partition)).or_default().add_now(gradient);
     }
 
-    /// Adds a stage's share of an interval to the epoch's gradient, and returns the tokens that are done then, the stage itself among them.
-    pub(crate) fn account(
+    /// Adds the gradient of an interval's stage and returns the tokens that are complete now. The last token of a partition waits for the
+    /// gradients of all its intervals and returns their sum.
+    pub(crate) fn add(
         &mut self,
         program: &Program,
         token: Token,
         interval: &Interval,
-        share: Option<StageGradient>,
+        gradient: Option<StageGradient>,
         done: Finished,
     ) -> Ended {
         let (step, epoch, partition) = (token.stage(), token.epoch(), interval.partition);
         let intervals = self.intervals.get(&partition).copied().unwrap_or(0);
         let sum = self.sums.entry((epoch, partition)).or_default();
         if let Some(stage) = program.gradient_stage(step) {
-            sum.add(stage * intervals + interval.number as usize, share);
+            sum.add(stage * intervals + interval.number as usize, gradient);
         }
         let mut ended = Vec::new();
         match program.is_last(step) && interval.last {
@@ -61,64 +62,64 @@ impl GradientSums {
     }
 }
 
-/// What one stage of an interval adds.
+/// The gradient of one stage of an interval.
 #[derive(Debug, Default)]
 pub(crate) struct StageGradient {
-    /// By the parameters, where it has any gradient.
+    /// The gradient of the parameters, if there is any.
     pub(crate) flat: Option<Vec<f32>>,
     pub(crate) loss: f64,
     pub(crate) examples: u64,
 }
 
 impl StageGradient {
-    /// Takes what a task says of the parameters.
+    /// Takes the gradient of the parameters out of the result of a task.
     pub(crate) fn of(back: &mut NodeBack) -> Self {
         Self { flat: Some(std::mem::take(&mut back.flat)), loss: back.loss, examples: back.examples }
     }
 }
 
-/// The sum of a partition's shares in an epoch.
+/// The sum of the stage gradients of a partition in an epoch.
 #[derive(Default)]
 struct PartitionGradient {
     flat: Option<Vec<f32>>,
     loss: f64,
     examples: u64,
-    /// How many shares have been added: those of the first places.
+    /// Number of stage gradients that have been added, in order.
     added: usize,
-    /// StageGradients that wait for earlier ones.
+    /// Stage gradients that wait for earlier ones.
     early: BTreeMap<usize, Option<StageGradient>>,
-    /// The token with which the sum leaves, when it is done itself.
+    /// The partition's last token, once it is complete. It returns the sum.
     closing: Option<(Token, Finished)>,
 }
 
 impl PartitionGradient {
-    /// Adds the share at `place`, when those of all places before have been added; an interval may have none.
-    pub(crate) fn add(&mut self, place: usize, share: Option<StageGradient>) {
-        self.early.insert(place, share);
-        while let Some(share) = self.early.remove(&self.added) {
+    /// Adds the gradient at `position` as soon as all earlier ones have been added. `None` adds nothing.
+    fn add(&mut self, position: usize, gradient: Option<StageGradient>) {
+        self.early.insert(position, gradient);
+        while let Some(gradient) = self.early.remove(&self.added) {
             self.added += 1;
-            share.into_iter().for_each(|share| self.add_first(share));
+            gradient.into_iter().for_each(|gradient| self.add_now(gradient));
         }
     }
 
-    /// Adds a share before those that are still to come.
-    pub(crate) fn add_first(&mut self, share: StageGradient) {
-        match (&mut self.flat, share.flat) {
+    /// Adds a gradient to the sum.
+    fn add_now(&mut self, gradient: StageGradient) {
+        match (&mut self.flat, gradient.flat) {
             (Some(sum), Some(flat)) => sum.iter_mut().zip(&flat).for_each(|(sum, x)| *sum += x),
             (sum @ None, flat) => *sum = flat,
             (_, None) => {}
         }
-        (self.loss, self.examples) = (self.loss + share.loss, self.examples + share.examples);
+        (self.loss, self.examples) = (self.loss + gradient.loss, self.examples + gradient.examples);
     }
 
-    /// The partition's last token is done; the sum leaves with it.
-    pub(crate) fn close(&mut self, token: Token, done: Finished) {
+    /// Sets the partition's last token, which is complete.
+    fn close(&mut self, token: Token, done: Finished) {
         self.closing = Some((token, done));
     }
 
-    /// The last token and the sum, when all of `places` shares have been added and that token is done.
-    pub(crate) fn finish(&mut self, partition: u32, places: usize) -> Option<(Token, Finished)> {
-        if self.added < places {
+    /// Returns the last token with the sum, if that token is complete and `count` gradients have been added.
+    fn finish(&mut self, partition: u32, count: usize) -> Option<(Token, Finished)> {
+        if self.added < count {
             return None;
         }
         let (token, done) = self.closing.take()?;
@@ -134,17 +135,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shares_are_added_in_order_whenever_they_come() {
-        // Sums of these depend on the order.
-        let share = |x: f32| Some(StageGradient { flat: Some(vec![x]), loss: f64::from(x), examples: 1 });
-        let shares = [1e8f32, -1e8, 0.25, 3e-8];
+    fn gradients_arriving_out_of_order_are_added_in_order() {
+        // The rounded sum of these depends on the order.
+        let gradient = |x: f32| Some(StageGradient { flat: Some(vec![x]), loss: f64::from(x), examples: 1 });
+        let gradients = [1e8f32, -1e8, 0.25, 3e-8];
         let token = Token { time: 5, item: 3, pass: Pass::Train };
         let sum = |order: [usize; 5]| {
             let mut sum = PartitionGradient::default();
             sum.close(token, Finished::default());
-            for place in order {
+            for position in order {
                 assert!(sum.finish(2, 5).is_none());
-                sum.add(place, shares.get(place).and_then(|&x| share(x)));
+                sum.add(position, gradients.get(position).and_then(|&x| gradient(x)));
             }
             let (_, done) = sum.finish(2, 5).unwrap();
             let contribution = done.gradient.unwrap();
@@ -158,6 +159,6 @@ mod tests {
         }
         let mut early = PartitionGradient::default();
         early.add(0, None);
-        assert!(early.finish(0, 1).is_none(), "its last token is not done");
+        assert!(early.finish(0, 1).is_none(), "the last token is not complete");
     }
 }

@@ -1,4 +1,4 @@
-//! Intervals of nodes (Dorylus, section 4), and what both ways to move rows ask of the graph before the first epoch.
+//! Intervals of nodes (Dorylus, section 4), and the preparation of the graph that both row exchanges share.
 
 use std::ops::Range;
 
@@ -12,62 +12,62 @@ use crate::context::TRAIN;
 use crate::error::Error;
 use crate::runtime::job::Job;
 
-/// Nodes of an interval by default.
+/// Nodes per interval by default.
 pub(crate) const INTERVAL_NODES: usize = 1 << 15;
 
 /// Names long local work for [`Runtime::busy`](crate::Runtime::busy).
-pub(crate) const PREPARING_EDGES: &str = "preparing the edges for training over the whole graph";
+pub(crate) const PREPARING_EDGES: &str = "preparing the edges for full-graph training";
 
-/// An interval of a partition's nodes: own rows, counted from the worker's first node.
+/// An interval of a partition's nodes. Its rows are counted from the worker's first node.
 #[derive(Clone, Debug)]
 pub(crate) struct Interval {
     pub(crate) partition: u32,
-    /// Among those of its partition.
+    /// The number among the intervals of the partition, from 0.
     pub(crate) number: u32,
     pub(crate) rows: Range<usize>,
-    /// Whether it is the last of its partition.
+    /// Whether it is the last interval of its partition.
     pub(crate) last: bool,
     /// Own rows of its training nodes, ascending.
     pub(crate) seeds: Vec<usize>,
 }
 
-/// What a model asks of edges.
+/// How a model reads edges.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct EdgeNeeds {
-    /// Every node has an edge to itself: attention weighs a node's own row as it does its neighbors'.
+    /// Whether every node has an edge to itself: attention also weighs a node's own row.
     pub(crate) self_loops: bool,
-    /// In how many sums a node receives: one for each type of edge, where the model tells them apart.
+    /// Number of sums per node: one per edge type in R-GCN, else 1.
     pub(crate) slots: u32,
 }
 
 impl EdgeNeeds {
-    /// Returns what these hops need together.
+    /// Returns the union of the needs of these hops.
     pub(crate) fn of(hops: &[Hop]) -> Self {
         let slots = hops.iter().map(Hop::slots).max().unwrap_or(1) as u32;
         Self { self_loops: hops.iter().any(Hop::attends), slots }
     }
 }
 
-/// Returns the slots of nodes.
+/// Returns the slots of a range of nodes.
 pub(crate) fn slots_of(nodes: &Range<u32>, slots: u32) -> Range<u32> {
     nodes.start * slots..nodes.end * slots
 }
 
-/// Refuses a graph with more slots than there are numbers for.
+/// Refuses a graph whose slots exceed 32-bit numbers.
 pub(crate) fn check_slots(nodes: u64, slots: u32) -> Result<(), Error> {
     if nodes * u64::from(slots) <= u64::from(u32::MAX) {
         return Ok(());
     }
     let message = format!(
-        "{nodes} nodes receive by {slots} types of edges each, more than the {} sums that training over the whole graph can \
-         number: use train.schedule = \"mini-batch\"",
+        "{nodes} nodes with {slots} edge types each need more sums than full-graph training supports ({}); use \
+         train.schedule = \"mini-batch\"",
         u32::MAX
     );
     Err(Error::Usage(message))
 }
 
-/// Cuts the partitions hosted here into intervals: `count` each, or as many as [`INTERVAL_NODES`] gives. `own` are the worker's nodes; `is_seed` says
-/// which nodes have a loss.
+/// Cuts the partitions hosted here into `count` intervals each, by default of [`INTERVAL_NODES`] nodes. `own` are the worker's nodes; `is_seed` tells
+/// whether a node has a loss.
 pub(crate) fn cut(
     graph: &LocalGraph,
     own: &Range<u32>,
@@ -89,12 +89,12 @@ pub(crate) fn cut(
     cut
 }
 
-/// Tells whether examples are edges, so that no node is a seed.
+/// Tells whether the examples are edges. Then no node is a seed.
 pub(crate) fn learns_edges(job: &Job) -> bool {
     job.config.train.as_ref().is_some_and(Train::learns_edges)
 }
 
-/// Returns a bit for each node of the graph: whether it is a training node.
+/// Returns one bit per node of the graph: whether it is a training node.
 pub(crate) fn training_nodes(job: &Job) -> Result<Vec<u64>, Error> {
     let book = job.dataset.book();
     let mut bits = vec![0u64; (book.nodes() as usize).div_ceil(64)];
@@ -108,15 +108,15 @@ pub(crate) fn training_nodes(job: &Job) -> Result<Vec<u64>, Error> {
     Ok(bits)
 }
 
-/// Tells whether the reverse of every edge is in the graph, as often as the edge: then gradients go where activations came from. Compares sums
-/// of hashes of all edges, one for each direction.
+/// Tells whether the graph has the reverse of every edge, with equal multiplicity. Gradients then follow the same links as activations.
+/// Compares the sums of the hashes of all edges in both directions.
 pub(crate) fn is_symmetric(
     driver: &mut Driver<'_>,
     job: &Job,
     graph: &LocalGraph,
     collectives: &mut Collectives,
 ) -> Result<bool, Error> {
-    // Of an edge that is held out, the reverse may be left.
+    // Of a held-out edge, the reverse may remain in the graph.
     if job.dataset.manifest().undirected && !learns_edges(job) {
         return Ok(true);
     }

@@ -1,19 +1,19 @@
-//! Rows between workers: which table they belong to, and how they wait for their turn.
+//! Messages of rows between workers.
 
 use gnnflow_dataflow::wire::{Header, MESSAGE_BYTES, WireBlock};
 
 /// The table that a message of rows belongs to. A message's tag holds the hop and the channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Channel {
-    /// What a hop's senders send.
+    /// Rows that a hop's senders send.
     Activations,
-    /// Gradients of what has been aggregated.
+    /// Gradients of aggregated rows.
     Gradients,
     /// Column shards of aggregated rows, for the nodes' owners.
     Aggregated,
-    /// Column shards of the gradients of what was sent, for the nodes' owners.
+    /// Column shards of the gradients of sent rows, for the nodes' owners.
     SentGradients,
-    /// Activations of the last hop in evaluation, where all nodes receive.
+    /// Activations of the last hop in an evaluation, in which all nodes are receivers.
     EvaluationActivations,
     /// Gradients of ghost rows, from the workers that read them ([`mirrors`](crate::engine::full_graph::mirrors)).
     MirrorGradients,
@@ -41,25 +41,25 @@ impl Channel {
     }
 }
 
-/// Messages of a worker that may be in flight at once; more in tensor-parallel training, see [`window`].
+/// Minimum window of messages in flight.
 const WINDOW: usize = 64;
 
-/// Returns how many messages of a worker may be in flight at once. In tensor-parallel training, whose chunks take `chunk_memory` bytes, the
-/// window holds a whole chunk: the rows of the next chunk travel while the compute thread is busy with this one.
+/// Returns the maximum number of messages of a worker in flight. In tensor-parallel training, with chunks of `chunk_memory` bytes, the window
+/// holds a whole chunk: the rows of the next chunk travel while the compute thread aggregates this one.
 pub(crate) fn window(chunk_memory: Option<u64>) -> usize {
     chunk_memory.map_or(WINDOW, |memory| WINDOW.max(memory as usize / MESSAGE_BYTES))
 }
 
 /// A message that leaves a stage.
 pub(crate) enum Outgoing {
-    /// Rows that stay in their table and are copied when the window has room. The header names them.
+    /// A header that names rows of a table. They are copied when the window has a free permit.
     Note(Header),
-    /// Rows that have been copied: they lie in no table, or must leave before anything else is computed.
+    /// Copied rows, which are in no table or must be sent before the next computation.
     Block(WireBlock),
 }
 
 impl Outgoing {
-    /// Returns the time that the message travels at.
+    /// Returns the timestamp of the message.
     pub(crate) fn time(&self) -> u64 {
         match self {
             Self::Note(header) => header.key,
@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tag_gives_back_hop_and_channel() {
+    fn tag_encodes_hop_and_channel() {
         for (place, channel) in Channel::ALL.into_iter().enumerate() {
             assert_eq!(channel as usize, place);
             let header = Header { tag: channel.tag(3), ..Header::default() };

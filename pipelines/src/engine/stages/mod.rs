@@ -1,17 +1,17 @@
-//! An epoch as a list of stages, each done for every interval of nodes or every chunk of the graph: what full-graph and tensor-parallel training
-//! share (Dorylus, sections 4 and 5).
+//! Full-graph and tensor-parallel training run an epoch as a list of stages. Each stage covers every interval of nodes, or one chunk of the graph
+//! (Dorylus, sections 4 and 5).
 //!
 //! | file | content |
 //! |---|---|
-//! | [`program`] | which stages an epoch has |
+//! | [`program`] | the stages of an epoch |
 //! | [`token`], [`intervals`] | one item of a stage |
-//! | [`synchrony`] | what may run ahead of what |
+//! | [`synchrony`] | how far intervals and epochs may run ahead |
 //! | [`dataflow`] | the operators: gate, stage, scatter, all-reduce |
 //! | [`runner`] | tokens on the compute thread, and tasks at tensor workers |
-//! | [`state`], [`begin`], [`finish`] | what a stage reads and writes |
-//! | [`exchange`], [`message`] | how rows move: the part that the two schedules implement |
-//! | [`node_tables`], [`learned_rows`], [`gradient_sums`] | what own nodes hold, their embeddings, the epoch's gradient |
-//! | [`pair_results`], [`score_pairs`] | learning from pairs of nodes |
+//! | [`state`], [`begin`], [`finish`] | the tables of a worker; the start and the end of a stage |
+//! | [`exchange`], [`message`] | how rows move: the trait that the two schedules implement |
+//! | [`node_tables`], [`learned_rows`], [`gradient_sums`] | rows of own nodes, learned rows, the epoch's gradient |
+//! | [`pair_results`], [`score_pairs`] | training on pairs of nodes |
 
 pub(crate) mod begin;
 pub(crate) mod dataflow;

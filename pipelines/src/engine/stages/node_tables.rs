@@ -1,4 +1,4 @@
-//! What own nodes hold between node tasks: the same for every way in which rows move.
+//! The rows that own nodes keep between node tasks, for both row exchanges.
 
 use std::ops::Range;
 
@@ -12,10 +12,10 @@ use crate::engine::aggregation::rows::Selection;
 use crate::error::Error;
 use crate::runtime::tensor_task::{NodeRows, matrix};
 
-/// Rows that nodes hold at a hop, and their gradients.
+/// The rows that nodes keep at a hop, and their gradients.
 struct Held {
     rows: Table,
-    /// Without rows where no gradient is wanted.
+    /// Empty if no gradient is needed.
     gradient: Table,
 }
 
@@ -23,17 +23,14 @@ struct Held {
 pub(crate) struct NodeTables {
     own: Range<u32>,
     features: FeatureView,
-    /// By hop; `None` where no later task reads what nodes hold.
+    /// By hop; `None` if no later task reads these rows.
     held: Vec<Option<Held>>,
-    /// By node task, whether it reads what nodes held before the first layer.
+    /// By node task, whether it reads the rows held before the first layer.
     reads_initial: Vec<bool>,
 }
 
 impl NodeTables {
-    /// Reserves the tables. `is_whole` says of a node task whether it reads whole rows, `goes_back` of a hop whether gradients are wanted.
-    ///
-    /// # Errors
-    /// When there is no room at `place`.
+    /// Reserves the tables. `is_whole` tells whether a node task reads whole rows, `goes_back` whether a hop needs gradients.
     pub(crate) fn new(
         own: Range<u32>,
         features: FeatureView,
@@ -72,7 +69,7 @@ impl NodeTables {
         (node - self.own.start) as usize
     }
 
-    /// Returns what node task `index` reads of own rows, `aggregated` among it.
+    /// Returns the inputs of node task `index` for some own rows; `aggregated` is one of them.
     pub(crate) fn inputs(&self, index: usize, rows: &Selection<'_>, aggregated: Option<Matrix>) -> NodeRows {
         if index == 0 {
             let nodes: Vec<u32> = rows.iter().map(|row| self.node(row)).collect();
@@ -86,10 +83,7 @@ impl NodeTables {
         NodeRows { held: self.held[index - 1].as_ref().map(held_rows), initial: initial.map(held_rows), aggregated }
     }
 
-    /// Stores what an interval's nodes hold at hop `hop`, where a later task reads it.
-    ///
-    /// # Errors
-    /// When the device fails.
+    /// Stores the rows that an interval's nodes keep at hop `hop`, if a later task reads them.
     pub(crate) fn hold(&mut self, hop: usize, rows: &Range<usize>, held: &candle_core::Tensor) -> Result<(), Error> {
         if let Some(table) = &mut self.held[hop] {
             read(held, |found| table.rows.some_mut(rows.clone()).copy_from_slice(found))?;
@@ -104,7 +98,7 @@ impl NodeTables {
         }
     }
 
-    /// Adds gradients by what nodes held at hop `hop`, and by what they held before the first layer.
+    /// Adds gradients of the rows held at hop `hop`, and of those held before the first layer.
     pub(crate) fn add_gradients(
         &mut self,
         hop: usize,
@@ -120,7 +114,7 @@ impl NodeTables {
         }
     }
 
-    /// Returns the gradients by what an interval's nodes hold at hop `hop`.
+    /// Returns the gradients of the rows that an interval's nodes keep at hop `hop`.
     pub(crate) fn gradient(&self, hop: usize, rows: &Range<usize>) -> Option<Matrix> {
         let Held { gradient, .. } = self.held[hop].as_ref()?;
         Some(matrix(gradient.some(rows.clone()).to_vec(), gradient.width()))

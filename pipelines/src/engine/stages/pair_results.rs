@@ -1,7 +1,6 @@
-//! Learning from pairs of nodes: every node's result for them, and the way back through the last node task.
+//! Training on pairs of nodes: the results of all nodes, and the backward pass through the last node task.
 //!
-//! Between the two, chunks of pairs are scored ([`score_pairs`](super::score_pairs)): rows of the results go where a pair is, and their
-//! gradients come back here.
+//! Between the two, [`score_pairs`](super::score_pairs) sends rows of the results to the workers with the pairs, and their gradients back.
 
 use std::sync::Arc;
 
@@ -23,20 +22,17 @@ use crate::engine::aggregation::rows::Selection;
 use crate::error::Error;
 use crate::runtime::tensor_task::{NodeGradient, TensorTask, Work, matrix};
 
-/// Pairs that are learned from.
+/// The store of results for the loss of pairs.
 #[derive(Clone)]
-pub(crate) struct Scored {
-    /// Where results of own nodes are written.
+pub(crate) struct PairTargets {
+    /// The results of own nodes.
     pub(crate) rows: Arc<RowStore>,
-    /// How many chunks an epoch has: as many as the partition with most pairs needs.
+    /// Number of chunks of an epoch: the maximum over partitions.
     pub(crate) chunks: u32,
 }
 
-impl Scored {
-    /// Reserves the results of own nodes on disk, and counts an epoch's chunks.
-    ///
-    /// # Errors
-    /// When there is no room.
+impl PairTargets {
+    /// Reserves the results of own nodes on disk, and counts the chunks of an epoch.
     pub(crate) fn open(context: &WorkerContext, train: &config::Train) -> Result<Self, Error> {
         let (width, place) = (context.task.objective().width(), Place::Folder(context.scratch.clone()));
         let rows = RowStore::create(&place, &context.graph, context.worker, width)
@@ -49,33 +45,30 @@ impl Scored {
     }
 }
 
-/// The results that pairs are scored by.
+/// The results of own nodes and their gradients.
 pub(crate) struct PairResults {
     rows: Arc<RowStore>,
-    /// Their gradients so far, by own row.
+    /// The sums of gradients so far, by own row.
     gradient: Table,
-    /// An epoch, and the examples that all partitions' chunks had in it so far.
+    /// An epoch, and the examples of all partitions in its chunks so far.
     examples: (u32, u64),
 }
 
 impl PairResults {
-    /// Reserves gradients of `own` rows.
-    ///
-    /// # Errors
-    /// When there is no room.
+    /// Reserves the gradients of `own` rows.
     pub(crate) fn new(rows: Arc<RowStore>, own: usize, place: &Place) -> std::io::Result<Self> {
         let gradient = Table::zeros(own, rows.width(), place)?;
         Ok(Self { rows, gradient, examples: (0, 0) })
     }
 
-    /// Returns the examples of an epoch's chunks, all of which have been scored.
+    /// Returns the examples of an epoch, after its last chunk.
     pub(crate) fn examples(&self, epoch: u32) -> u64 {
         if self.examples.0 == epoch { self.examples.1 } else { 0 }
     }
 }
 
 impl EpochState {
-    /// The last node task of an interval, whose results pairs are scored by.
+    /// Returns the last node task of an interval.
     pub(super) fn embed(
         &mut self,
         compute: &mut ComputeState,
@@ -87,7 +80,7 @@ impl EpochState {
         self.task(self.hops, Selection::Range(interval.rows.clone()), Some(key), Work::Forward)
     }
 
-    /// Stores the results of an interval. Their gradients begin at zero.
+    /// Stores the results of an interval and sets their gradients to zero.
     pub(super) fn end_embed(&mut self, interval: &Interval, outputs: &NodeOutputs) -> Result<(), Error> {
         self.nodes.clear_gradients(&interval.rows);
         let nodes: Vec<u32> = self.nodes.nodes(&interval.rows).collect();
@@ -97,18 +90,18 @@ impl EpochState {
         Ok(read(&outputs.held, |found| into.set(&nodes, found))?)
     }
 
-    /// Takes what a chunk of a partition's pairs says of the parameters, and returns the gradients of rows.
-    pub(crate) fn scored(&mut self, epoch: u32, gradients: PairGradients) -> RowGradients {
+    /// Adds the parameter gradient of a chunk of a partition's pairs, and returns the gradients of rows.
+    pub(crate) fn add_pair_gradients(&mut self, epoch: u32, gradients: PairGradients) -> RowGradients {
         let PairGradients { rows, flat, loss } = gradients;
-        let share = StageGradient { flat, loss, examples: rows.examples };
-        self.gradients.add_first(epoch, rows.partition, share);
+        let gradient = StageGradient { flat, loss, examples: rows.examples };
+        self.gradients.add_first(epoch, rows.partition, gradient);
         rows
     }
 
-    /// Adds gradients of own nodes' results, in their order.
+    /// Adds gradients of own nodes' results, in the order of `pushed`.
     ///
     /// # Errors
-    /// When no pairs are learned from: our bug.
+    /// [`Error::Bug`] when the run has no pairs.
     pub(crate) fn add_row_gradients(&mut self, pushed: &PushedRows) -> Result<(), Error> {
         let nodes = &self.nodes;
         let results = self.pairs.as_mut().ok_or_else(no_pairs)?;
@@ -125,8 +118,8 @@ impl EpochState {
         Ok(())
     }
 
-    /// The way back through the last node task of an interval.
-    pub(super) fn embed_back(&mut self, interval: &Interval, key: Key) -> Result<TensorTask, Error> {
+    /// Returns the backward task of the last node task of an interval.
+    pub(super) fn embed_backward(&mut self, interval: &Interval, key: Key) -> Result<TensorTask, Error> {
         let rows = interval.rows.clone();
         let results = self.pairs.as_ref().ok_or_else(no_pairs)?;
         let held = matrix(results.gradient.some(rows.clone()).to_vec(), results.gradient.width());
@@ -137,5 +130,5 @@ impl EpochState {
 }
 
 fn no_pairs() -> Error {
-    Error::Bug("no pairs are learnt from".into())
+    Error::Bug("this run has no pairs of nodes to train on".into())
 }

@@ -1,9 +1,8 @@
-//! Tokens on their way through a stage: read, computed, written; where tasks are computed elsewhere, several at once.
+//! Runs the stages of tokens on the compute thread. With tensor workers, the node tasks of several intervals are in flight.
 //!
-//! All of it is done on the compute thread, but for what a tensor worker does. An interval is at one stage at a time: a token
-//! that comes early waits for the one before it. Between intervals nothing here decides who comes first; the dataflow's gate does,
-//! and sums of gradients are put in order ([`super::gradient_sums`]). Only where own rows must all be of one epoch ([`crate::engine::full_graph::mirrors`]), intervals
-//! wait here until all are done with a stage.
+//! An interval is at one stage at a time: a token that arrives early waits for the one before it. The gate of the dataflow decides the order of
+//! intervals, and [`super::gradient_sums`] the order of sums. In lockstep, where own rows must be of one epoch
+//! ([`crate::engine::full_graph::mirrors`]), intervals wait here until all have finished a stage.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -22,36 +21,38 @@ use crate::runtime::executor::{Completion, TaskExecutor};
 use crate::runtime::records::TensorUse;
 use gnnflow_nn::parameter_versions::ParameterVersion;
 
-/// The place for what a token comes to.
-type Place = Completer<Result<Finished, Error>>;
+/// Completes a token with its result.
+type TokenCompleter = Completer<Result<Finished, Error>>;
 
-/// The state of training over the whole graph, and the tokens that are at it.
+/// The state of full-graph training, and the tokens in flight.
 pub(crate) struct StageRunner {
     state: Mutex<EpochState>,
     compute_thread: ComputeThread<ComputeState>,
     tokens: Mutex<Tokens>,
-    /// Where tasks are computed elsewhere.
+    /// Computes node tasks, with tensor workers.
     executor: Option<Box<dyn TaskExecutor>>,
-    /// Jobs that wait for the compute thread.
+    /// Number of jobs that wait for the compute thread.
     queued: Arc<AtomicUsize>,
-    /// Whether no interval begins a stage before all are done with the one before.
+    /// Whether all intervals finish a stage before any begins the next.
     lockstep: bool,
 }
 
 #[derive(Default)]
 struct Tokens {
-    /// Intervals with a task under way.
+    /// Intervals with a task in flight.
     busy: HashSet<u32>,
-    waiting: HashMap<u32, VecDeque<(Token, Place)>>,
-    /// Tokens of later stages than that of the intervals under way, where these go in step; by time.
-    ahead: VecDeque<(Token, Place)>,
-    /// The stage of what is under way.
+    /// By interval, later tokens.
+    waiting: HashMap<u32, VecDeque<(Token, TokenCompleter)>>,
+    /// In lockstep, tokens of stages after that of the busy intervals, by time.
+    ahead: VecDeque<(Token, TokenCompleter)>,
+    /// The time of the last token that began.
     at: u64,
-    places: HashMap<(u64, u32), Place>,
+    /// By time and item, the completers of tokens that have begun.
+    completers: HashMap<(u64, u32), TokenCompleter>,
 }
 
 impl Tokens {
-    /// Whether nothing is under way at another stage.
+    /// Tells whether no task of another stage is in flight.
     fn may_begin(&self, token: Token) -> bool {
         self.busy.is_empty() || token.time == self.at
     }
@@ -79,36 +80,36 @@ impl StageRunner {
         })
     }
 
-    /// The tables. Only the compute thread ever locks them while anything is under way.
+    /// Returns the tables. Only the compute thread locks them while tokens are in flight.
     pub(crate) fn state(&self) -> MutexGuard<'_, EpochState> {
         lock(&self.state)
     }
 
-    /// Says where evaluation writes.
+    /// Sets the stores of the next evaluation.
     pub(crate) fn set_sink(&self, sink: ResultSink) {
         self.state().set_sink(sink);
     }
 
-    /// Returns what tensor workers have done so far; `None` without tensor workers.
+    /// Returns the counters of tensor workers; `None` without tensor workers.
     pub(crate) fn executor_stats(&self) -> Option<TensorUse> {
         self.executor.as_ref().map(|executor| executor.stats())
     }
 
-    /// Intervals that may be under way at once, where `alone` are when nothing is computed elsewhere.
-    pub(crate) fn permits(&self, alone: usize) -> usize {
-        self.executor.as_ref().map_or(alone, |executor| alone + executor.capacity())
+    /// Returns the maximum number of intervals in flight: `local`, plus the capacity of tensor workers.
+    pub(crate) fn permits(&self, local: usize) -> usize {
+        self.executor.as_ref().map_or(local, |executor| local + executor.capacity())
     }
 
-    /// Does what a token asks for; what it comes to is put into `place`.
-    pub(crate) fn take(self: &Arc<Self>, token: Token, place: Place) {
+    /// Runs the stage of a token and completes it.
+    pub(crate) fn run(self: &Arc<Self>, token: Token, completer: TokenCompleter) {
         self.on_compute_thread(move |stages, compute| {
             if stages.lockstep {
                 let mut tokens = lock(&stages.tokens);
                 if !tokens.ahead.is_empty() || !tokens.may_begin(token) {
-                    return tokens.ahead.push_back((token, place));
+                    return tokens.ahead.push_back((token, completer));
                 }
             }
-            stages.begin(compute, token, place);
+            stages.begin(compute, token, completer);
         });
     }
 
@@ -121,87 +122,88 @@ impl StageRunner {
         });
     }
 
-    fn begin(self: &Arc<Self>, compute: &mut ComputeState, token: Token, place: Place) {
+    fn begin(self: &Arc<Self>, compute: &mut ComputeState, token: Token, completer: TokenCompleter) {
         let mut state = self.state();
         {
             let mut tokens = lock(&self.tokens);
             if state.is_interval(token) && tokens.busy.contains(&token.item) {
-                return tokens.waiting.entry(token.item).or_default().push_back((token, place));
+                return tokens.waiting.entry(token.item).or_default().push_back((token, completer));
             }
-            tokens.places.insert((token.time, token.item), place);
+            tokens.completers.insert((token.time, token.item), completer);
             tokens.at = token.time;
         }
         match state.begin(compute, token) {
-            Ok(Begun::Ended(ended)) => self.give(ended),
-            Ok(Begun::Task(task, choice)) => match &self.executor {
+            Ok(Begun::Ended(ended)) => self.complete_all(ended),
+            Ok(Begun::Task(task, version)) => match &self.executor {
                 None => {
-                    let result = compute.tensor_task(*task, choice.version);
+                    let result = compute.tensor_task(*task, version.version);
                     let ended = result.and_then(|result| state.end(compute, token, Some(result)));
-                    self.answer(token, ended);
+                    self.complete(token, ended);
                 }
                 Some(executor) => {
                     lock(&self.tokens).busy.insert(token.item);
                     let stages = Arc::clone(self);
                     let done = move |completion| {
-                        stages.on_compute_thread(move |stages, compute| stages.end(compute, token, completion, choice));
+                        stages
+                            .on_compute_thread(move |stages, compute| stages.end(compute, token, completion, version));
                     };
-                    executor.submit(*task, choice, Box::new(done));
+                    executor.submit(*task, version, Box::new(done));
                 }
             },
-            Err(error) => self.answer(token, Err(error)),
+            Err(error) => self.complete(token, Err(error)),
         }
     }
 
-    /// What a task came to elsewhere is written, or the task is done here; then whatever else the interval is waited for.
+    /// Writes the result of a task of a tensor worker, or computes a returned task here. Then begins the tokens that waited for it.
     fn end(
         self: &Arc<Self>,
         compute: &mut ComputeState,
         token: Token,
         completion: Result<Completion, Error>,
-        choice: ParameterVersion,
+        version: ParameterVersion,
     ) {
         let result = completion.and_then(|completion| match completion {
             Completion::Done(result) => Ok(result),
-            Completion::Returned(task) => compute.tensor_task(*task, choice.version),
+            Completion::Returned(task) => compute.tensor_task(*task, version.version),
         });
         let ended = result.and_then(|result| self.state().end(compute, token, Some(result)));
-        self.answer(token, ended);
+        self.complete(token, ended);
         let next = {
             let mut tokens = lock(&self.tokens);
             tokens.busy.remove(&token.item);
             tokens.waiting.get_mut(&token.item).and_then(VecDeque::pop_front)
         };
-        if let Some((token, place)) = next {
-            self.begin(compute, token, place);
+        if let Some((token, completer)) = next {
+            self.begin(compute, token, completer);
         }
-        while let Some((token, place)) = self.next_ahead() {
-            self.begin(compute, token, place);
+        while let Some((token, completer)) = self.next_ahead() {
+            self.begin(compute, token, completer);
         }
     }
 
-    /// A token that has waited for its stage, which has come.
-    fn next_ahead(&self) -> Option<(Token, Place)> {
+    /// Takes a token of a later stage that may begin now.
+    fn next_ahead(&self) -> Option<(Token, TokenCompleter)> {
         let mut tokens = lock(&self.tokens);
         let (token, _) = tokens.ahead.front()?;
         if tokens.may_begin(*token) { tokens.ahead.pop_front() } else { None }
     }
 
-    fn answer(&self, token: Token, ended: Result<Ended, Error>) {
+    fn complete(&self, token: Token, ended: Result<Ended, Error>) {
         match ended {
-            Ok(ended) => self.give(ended),
+            Ok(ended) => self.complete_all(ended),
             Err(error) => {
-                if let Some(place) = lock(&self.tokens).places.remove(&(token.time, token.item)) {
-                    place.give(Err(error));
+                if let Some(completer) = lock(&self.tokens).completers.remove(&(token.time, token.item)) {
+                    completer.give(Err(error));
                 }
             }
         }
     }
 
-    fn give(&self, ended: Ended) {
+    fn complete_all(&self, ended: Ended) {
         let mut tokens = lock(&self.tokens);
         for (token, done) in ended {
-            if let Some(place) = tokens.places.remove(&(token.time, token.item)) {
-                place.give(Ok(done));
+            if let Some(completer) = tokens.completers.remove(&(token.time, token.item)) {
+                completer.give(Ok(done));
             }
         }
     }

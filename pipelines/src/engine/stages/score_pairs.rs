@@ -1,13 +1,13 @@
-//! Scoring of pairs by rows that a pass over the whole graph has made.
+//! The loss of pairs of nodes from the results that the full-graph forward pass has computed.
 //!
 //! ```text
 //! chunks → batches of own partitions → fetch_rows → barrier → score (compute thread) → push_rows → barrier → add (compute thread)
 //! ```
 //!
-//! A chunk is a stage of its own: a batch of every partition's pairs, as those of mini-batch training are. Rows of a batch's nodes
-//! come from their owners, each once, and the gradients of rows go back to them. Only what a few chunks read is held, never
-//! anything as long as all edges and as wide as a row. Chunks are fetched while others are scored; the barriers keep their
-//! order, so that losses and gradients are added by chunk, then by partition, whoever has which.
+//! A chunk is one stage: one batch of pairs of every partition, as in mini-batch training. The rows of its nodes are fetched from their owners,
+//! each once, and the gradients of rows are sent back. Memory holds the rows of a few chunks only, never a row per edge. Some chunks are
+//! fetched while another is scored. The barriers keep their order, so losses and gradients are added by chunk, then by partition, for any
+//! number of workers.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -23,23 +23,23 @@ use gnnflow_kernels::matrix::Number;
 use timely::dataflow::StreamVec;
 use timely::dataflow::operators::vec::Map;
 
-use super::pair_results::Scored;
+use super::pair_results::PairTargets;
 use super::runner::StageRunner;
 use super::token::Token;
 use crate::collectives::FirstError;
 use crate::compute::ComputeState;
 use crate::context::WorkerContext;
 
-/// Chunks that may be under way at once, at every worker.
+/// Maximum number of chunks in flight at every worker.
 pub(crate) const WINDOW: u32 = 3;
 
-/// Where pairs come from, and the rows of their nodes.
+/// The batches of pairs and the rows of their nodes.
 pub(crate) struct PairSource {
-    pub(crate) book: Arc<dyn BatchSource>,
-    pub(crate) scored: Scored,
+    pub(crate) batches: Arc<dyn BatchSource>,
+    pub(crate) targets: PairTargets,
 }
 
-/// Scores the chunks that `tokens` stand for, of which an epoch's first is at stage `first`.
+/// Computes the loss and the gradients of the chunks of `tokens`. The first chunk of an epoch is at stage `first`.
 pub(crate) fn score_pairs<'scope>(
     tokens: StreamVec<'scope, u64, Token>,
     context: &WorkerContext,
@@ -49,16 +49,16 @@ pub(crate) fn score_pairs<'scope>(
     compute_thread: &ComputeThread<ComputeState>,
     errors: &FirstError,
 ) -> StreamVec<'scope, u64, ()> {
-    let (book, hosted) = (Arc::clone(&source.book), context.graph.hosted());
-    let rows = Arc::clone(&source.scored.rows);
+    let (batches, hosted) = (Arc::clone(&source.batches), context.graph.hosted());
+    let rows = Arc::clone(&source.targets.rows);
     let dim = rows.width();
     let rows = FeatureView { source: rows as _, number: Number::F32, dim, packed: None, halo: None };
-    let (scored, added) = (Arc::clone(state), Arc::clone(state));
-    let (kept, spoilt) = (errors.clone(), errors.clone());
+    let (score_state, add_state) = (Arc::clone(state), Arc::clone(state));
+    let (score_errors, add_errors) = (errors.clone(), errors.clone());
     tokens
-        .flat_map(move |Token { time: tick, .. }| {
-            let (book, epoch, step) = (Arc::clone(&book), time::epoch(tick), time::step(tick) - first);
-            hosted.clone().map(move |part| book.batch(BatchKey { epoch, step, partition: part as u32 }))
+        .flat_map(move |Token { time, .. }| {
+            let (batches, epoch, step) = (Arc::clone(&batches), time::epoch(time), time::step(time) - first);
+            hosted.clone().map(move |part| batches.batch(BatchKey { epoch, step, partition: part as u32 }))
         })
         .fetch_rows(FetchFrom {
             graph: Arc::clone(&context.graph),
@@ -68,12 +68,12 @@ pub(crate) fn score_pairs<'scope>(
             meter: Rc::clone(&context.meter),
         })
         .barrier()
-        .on_thread("score", compute_thread.clone(), move |trainer: &mut ComputeState, batch: MiniBatch| {
+        .on_thread("score", compute_thread.clone(), move |compute: &mut ComputeState, batch: MiniBatch| {
             let epoch = batch.key.epoch;
-            let gradients = trainer.pairs(batch)?;
-            Ok(scored.state().scored(epoch, gradients))
+            let gradients = compute.pair_gradients(batch)?;
+            Ok(score_state.state().add_pair_gradients(epoch, gradients))
         })
-        .flat_map(move |rows| kept.capture(rows))
+        .flat_map(move |rows| score_errors.capture(rows))
         .push_rows(PushTo {
             graph: Arc::clone(&context.graph),
             dim,
@@ -82,7 +82,7 @@ pub(crate) fn score_pairs<'scope>(
         })
         .barrier()
         .on_thread("add", compute_thread.clone(), move |_: &mut ComputeState, pushed: PushedRows| {
-            added.state().add_row_gradients(&pushed)
+            add_state.state().add_row_gradients(&pushed)
         })
-        .flat_map(move |done| spoilt.capture(done))
+        .flat_map(move |done| add_errors.capture(done))
 }

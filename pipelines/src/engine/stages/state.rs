@@ -1,7 +1,7 @@
-//! The state of full-graph training on the compute thread: what a stage of an interval reads and writes.
+//! The tables of full-graph training on the compute thread.
 //!
-//! Everything that reads or writes a table runs on that thread, one job after another. So no row is read while it is written; the worker sends
-//! and receives meanwhile.
+//! Every access to a table runs on that thread, one job after another, so no row is read while it is written. The worker thread sends and
+//! receives meanwhile.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use super::intervals::Interval;
 use super::learned_rows::LearnedRows;
 use super::message::Outgoing;
 use super::node_tables::NodeTables;
-use super::pair_results::{PairResults, Scored};
+use super::pair_results::{PairResults, PairTargets};
 use super::program::{Program, Stage};
 use super::synchrony::Synchrony;
 use super::token::Token;
@@ -26,11 +26,11 @@ use crate::compute::ComputeState;
 use crate::config::RowDtype;
 use crate::error::Error;
 
-/// What the stages of an epoch are made from.
+/// The options from which the stages of an epoch are built.
 pub(crate) struct StageConfig {
     pub(crate) profile: ModelProfile,
     pub(crate) synchrony: Synchrony,
-    /// How rows that neighbors sum are stored.
+    /// The stored type of rows that neighbors sum.
     pub(crate) row_dtype: RowDtype,
     /// Seed of dropout's masks.
     pub(crate) seed: u64,
@@ -39,12 +39,12 @@ pub(crate) struct StageConfig {
 }
 
 impl StageConfig {
-    /// Returns, by node task, whether it does the same with every column.
+    /// Returns, by node task, whether it is element-wise.
     pub(crate) fn element_wise(&self) -> Vec<bool> {
         self.profile.tasks.iter().map(|task| task.element_wise.is_some()).collect()
     }
 
-    /// Refuses rounded rows for a model that does more with its neighbors' rows than to sum them.
+    /// Refuses rounded rows for a model with layers that do not only sum their neighbors' rows.
     ///
     /// # Errors
     /// [`Error::Usage`] for the first such layer.
@@ -52,24 +52,25 @@ impl StageConfig {
         let sums_only = |hop: &gnnflow_nn::model::Hop| !hop.attends() && !hop.takes_largest();
         match self.profile.hops.iter().position(|hop| !sums_only(hop)) {
             Some(hop) if self.row_dtype != RowDtype::F32 => {
-                let message = "does more with its neighbours' rows than to add them up, for which they must be";
-                Err(Error::Usage(format!(
-                    "train.schedule.row_dtype: layer {} {message} \"{}\"",
+                let message = format!(
+                    "train.schedule.row_dtype: `bf16` rows work only with layers that sum their neighbors, and layer {} does \
+                     not; use \"{}\"",
                     hop + 1,
                     RowDtype::F32
-                )))
+                );
+                Err(Error::Usage(message))
             }
             _ => Ok(()),
         }
     }
 }
 
-/// Turns a failure to reserve tables into an error of the machine.
-pub(crate) fn no_room(error: std::io::Error) -> Error {
-    Error::Machine(format!("no room for the rows of the whole graph: {error}"))
+/// Converts a failed reservation of tables.
+pub(crate) fn reserve_failed(error: std::io::Error) -> Error {
+    Error::Machine(format!("cannot reserve space for the rows of all nodes: {error}"))
 }
 
-/// How far an interval has come with what is the same in every epoch.
+/// The progress of an interval with the first hop, if its rows are constant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Progress {
     Nothing,
@@ -77,16 +78,16 @@ pub(super) enum Progress {
     Aggregated,
 }
 
-/// Where evaluation writes rows of all nodes.
+/// The stores to which an evaluation writes rows of all nodes.
 #[derive(Clone)]
 pub(crate) struct ResultSink {
     /// The model's results.
     pub(crate) results: Arc<RowStore>,
-    /// What the last layer reads of a node, unless those are the results.
+    /// The inputs of the last layer, unless these are the results.
     pub(crate) embeddings: Option<Arc<RowStore>>,
 }
 
-/// The tables of one worker, and the program that works on them.
+/// The tables and the program of one worker.
 pub(crate) struct EpochState {
     pub(super) program: Program,
     pub(super) synchrony: Synchrony,
@@ -100,41 +101,39 @@ pub(crate) struct EpochState {
     pub(super) sink: Option<ResultSink>,
     seed: u64,
     pub(super) hops: usize,
-    /// Whether the first node task does the same in every epoch; and by interval, what has been done of it.
+    /// Whether the first node task has equal results in every epoch; and by interval, its progress.
     pub(super) constant: bool,
     pub(super) progress: Vec<Progress>,
-    /// By node task, whether it does the same with every column.
+    /// By node task, whether it is element-wise.
     pub(super) element_wise: Vec<bool>,
     /// Whether a readout joins the results of all layers.
     readout: bool,
-    /// Whether an epoch is over.
+    /// Whether an epoch has ended.
     pub(super) settled: bool,
 }
 
 impl EpochState {
-    /// Reserves what own nodes hold. `program` and `exchange` belong together; `own` are the worker's nodes, cut into `intervals`.
-    ///
-    /// # Errors
-    /// When there is no room.
+    /// Reserves the tables. `program` and `exchange` are of one schedule; `own` are the worker's nodes, cut into `intervals`.
     pub(crate) fn new(
         config: &StageConfig,
         (own, intervals): (Range<u32>, Vec<Interval>),
         (program, exchange): (Program, Box<dyn RowExchange>),
         features: FeatureView,
         parameters: Arc<ParameterVersions>,
-        pairs: Option<Scored>,
+        pairs: Option<PairTargets>,
     ) -> Result<Self, Error> {
         let StageConfig { profile, place, .. } = config;
         let (hops, element_wise) = (profile.hops.len(), config.element_wise());
         let program = match &pairs {
-            Some(Scored { chunks, .. }) => program.with_pairs(hops, *chunks),
+            Some(PairTargets { chunks, .. }) => program.with_pairs(hops, *chunks),
             None => program,
         };
-        let is_whole = |task: usize| !program.is_by_columns() || !element_wise[task];
+        let is_whole = |task: usize| !program.is_column_parallel() || !element_wise[task];
         let goes_back = |hop: usize| program.goes_back(hop);
-        let nodes = NodeTables::new(own.clone(), features, profile, &is_whole, &goes_back, place).map_err(no_room)?;
+        let nodes =
+            NodeTables::new(own.clone(), features, profile, &is_whole, &goes_back, place).map_err(reserve_failed)?;
         let pairs = match pairs {
-            Some(Scored { rows, .. }) => Some(PairResults::new(rows, own.len(), place).map_err(no_room)?),
+            Some(PairTargets { rows, .. }) => Some(PairResults::new(rows, own.len(), place).map_err(reserve_failed)?),
             None => None,
         };
         Ok(Self {
@@ -158,19 +157,19 @@ impl EpochState {
         })
     }
 
-    /// Says that what the first node task reads is learned.
+    /// Sets the learned rows that the first node task reads.
     #[must_use]
     pub(crate) fn learning(mut self, rows: Option<LearnedRows>) -> Self {
         self.learned = rows;
         self
     }
 
-    /// Says where evaluation writes.
+    /// Sets the stores of the next evaluation.
     pub(crate) fn set_sink(&mut self, sink: ResultSink) {
         self.sink = Some(sink);
     }
 
-    /// Returns the exchange and what it may use for a token.
+    /// Returns the exchange and its context for a token.
     pub(super) fn exchange<'a>(
         &'a mut self,
         compute: &'a mut ComputeState,
@@ -184,13 +183,13 @@ impl EpochState {
         self.seed
     }
 
-    /// Tells whether no interval may begin a stage before all intervals here have finished the one before.
+    /// Tells whether all intervals of this worker go through the stages together.
     pub(crate) fn is_lockstep(&self) -> bool {
         self.synchrony.mirrors()
     }
 
-    /// Tells whether embeddings, which are what the last layer reads, are whole rows at some time. They are not where a readout follows, which
-    /// reads the last layer's own results.
+    /// Tells whether the inputs of the last layer (the embeddings) exist as whole rows. They do not if a readout follows, which reads the results
+    /// of the last layer.
     pub(crate) fn has_embeddings(&self) -> bool {
         !self.element_wise[self.hops - 1] && !self.readout
     }
@@ -200,34 +199,34 @@ impl EpochState {
         self.program.pairs()
     }
 
-    /// Returns how many stages an evaluation has: those up to the loss, in whose place every node has its result.
+    /// Returns the number of stages of an evaluation: those up to the loss, which computes the results of all nodes instead.
     pub(crate) fn evaluation_stages(&self) -> u32 {
         let ends = |&step: &u32| matches!(self.program.stage(step), Stage::Loss | Stage::Embed);
         (0..self.program.stages()).find(ends).map_or(0, |end| end + 1)
     }
 
-    /// Returns what this worker aggregates in an epoch, forward and backward: edges times columns.
+    /// Returns the edges times columns that this worker aggregates per epoch, forward and backward.
     pub(crate) fn edge_columns(&self) -> u64 {
         self.exchange.edge_columns(&|hop| self.program.goes_back(hop))
     }
 
-    /// Returns how many items each stage of an epoch has at this worker, and how often rows move in an epoch.
+    /// Returns the number of items of each stage at this worker, and the exchanges of rows per epoch.
     pub(crate) fn work(&self) -> (Vec<u32>, u64) {
         let items = |step| self.program.items(step, self.intervals.len()).end;
         ((0..self.program.stages()).map(items).collect(), self.program.rounds())
     }
 
-    /// Returns how many messages of this worker may be in flight at once.
+    /// Returns the maximum number of messages of this worker in flight.
     pub(crate) fn window(&self) -> usize {
         self.exchange.window()
     }
 
-    /// Tells whether rows are cut by columns.
-    pub(crate) fn is_by_columns(&self) -> bool {
-        self.program.is_by_columns()
+    /// Tells whether training is column-parallel.
+    pub(crate) fn is_column_parallel(&self) -> bool {
+        self.program.is_column_parallel()
     }
 
-    /// Returns the message of what leaves a stage, when the window has room for it.
+    /// Returns the message of an output of a stage; called when the window has a free permit.
     pub(crate) fn message(&self, outgoing: Outgoing) -> WireBlock {
         match outgoing {
             Outgoing::Block(block) => block,

@@ -1,4 +1,4 @@
-//! How far intervals and epochs may run ahead of one another: the one place that the gate, the row exchanges and the plan ask.
+//! How far intervals and epochs may run ahead of one another. The gate, the row exchanges and the plan all use this type.
 
 use gnnflow_nn::model::Hop;
 
@@ -8,33 +8,33 @@ use crate::config::schedule::WholeGraph;
 /// The order between stages and epochs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Synchrony {
-    /// `sync`: rows leave when all intervals of the stage are computed, at all workers.
+    /// `sync`: rows are sent when all workers have computed all intervals of the stage.
     Barrier,
-    /// `pipe`: an interval's rows leave at once, and a stage begins when the one before is over everywhere.
+    /// `pipe`: the rows of an interval are sent immediately. A stage begins when all workers have finished the stage before.
     Pipelined,
-    /// `async`: intervals go on with the rows that came last (Dorylus, section 5.2).
+    /// `async`: intervals continue with the latest rows received (Dorylus, section 5.2).
     Stale {
-        /// How many epochs an interval may be ahead of the slowest.
+        /// By how many epochs an interval may be ahead of the slowest.
         epochs: u32,
         backward: BackwardRows,
     },
 }
 
-/// What the way back reads where rows may be stale.
+/// The rows that the backward pass reads in [`Synchrony::Stale`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BackwardRows {
-    /// The gradients that came last.
+    /// The latest gradients received.
     Stale,
-    /// Attention without overlapping epochs: edge weights are computed again at both ends of an edge, which must know the same rows. So only
-    /// the way to the loss reads stale rows.
+    /// Attention without overlapping epochs: both ends of an edge recompute its weight and must have the same rows. So only the forward
+    /// pass reads stale rows.
     Fresh,
     /// Attention with overlapping epochs: the reader of a ghost row computes its gradient
-    /// ([`mirrors`](crate::engine::full_graph::mirrors)). A worker's own intervals then go through the stages in lockstep.
+    /// ([`mirrors`](crate::engine::full_graph::mirrors)). The intervals of a worker then go through the stages in lockstep.
     Mirrored,
 }
 
 impl Synchrony {
-    /// Returns the order that `train` asks for, with a model with these hops.
+    /// Returns the order that `options` select for a model with these hops.
     pub(crate) fn of(options: &WholeGraph, hops: &[Hop]) -> Self {
         match options.mode {
             Mode::Sync => Self::Barrier,
@@ -64,7 +64,7 @@ impl Synchrony {
         }
     }
 
-    /// Tells whether readers of ghost rows compute their gradients.
+    /// Tells whether the readers of ghost rows compute the gradients of these rows.
     pub(crate) fn mirrors(self) -> bool {
         matches!(self, Self::Stale { backward: BackwardRows::Mirrored, .. })
     }

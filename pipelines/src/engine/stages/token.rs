@@ -2,7 +2,7 @@
 
 use gnnflow_dataflow::time;
 
-/// An item of a stage. Its number counts the intervals of this worker, or the two halves of a chunk's work.
+/// An item of a stage: the number of an interval of this worker; of a chunk, 0 to send rows and 1 to aggregate.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Token {
     pub(crate) time: u64,
@@ -10,17 +10,16 @@ pub(crate) struct Token {
     pub(crate) pass: Pass,
 }
 
-/// What a token belongs to.
+/// Whether a token belongs to training or to an evaluation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pass {
-    /// An epoch of training; the stage is in the token's time.
+    /// Training; the token's time holds epoch and stage.
     Train,
-    /// An evaluation of all nodes, without dropout, at this stage.
+    /// An evaluation of all nodes, without dropout.
     Evaluate { stage: u32 },
 }
 
 impl Token {
-    /// Returns the stage of the program.
     pub(crate) fn stage(self) -> u32 {
         match self.pass {
             Pass::Train => time::step(self.time),
@@ -28,7 +27,6 @@ impl Token {
         }
     }
 
-    /// Returns the epoch.
     pub(crate) fn epoch(self) -> u32 {
         time::epoch(self.time)
     }

@@ -1,16 +1,15 @@
-//! Attention over slices of rows (NeutronTP, section 4.1: coefficients from whole rows, where these are; then shared).
+//! Attention over column shards (NeutronTP, section 4.1: coefficients are computed from whole rows, then shared).
 //!
-//! The terms of a node's attention come from its whole row, at its owner, and travel with the slices: two numbers for each head
-//! that the slice has columns of. So every worker finds by itself what an edge weighs, and nothing is held, or sent, for an edge;
-//! the paper shares a number for each edge. On the way back, what an edge's weight should have been is a product over all
-//! columns of a head, and everything that follows from it is linear in it: each piece of a head's columns gives its part of the
-//! gradients of the terms, and the owner adds the parts up. Where terms are as wide as rows (GATv2), those of in-edges travel with the
-//! slices, which are whole heads then.
+//! The owner computes the scores of a node from its whole row and sends them with the shards: a source and a destination score for each head
+//! with columns in the shard. Every worker computes the edge weights from them, so no value is stored or sent per edge; the paper shares
+//! one number per edge. In the backward pass, the gradient of an edge's weight is a sum over all columns of a head. All later steps are linear
+//! in it, so each head part computes its part of the gradients of the scores, and the owner adds the parts. If scores are as wide as rows
+//! (GATv2), destination scores travel with the shards, which are whole heads.
 //!
-//! Where hops follow one another without whole rows between them (section 4.1, decoupled training), all of them attend by the terms
-//! that came with the first one's slices, and what they say of the terms is added up here, from the last hop to the first. Here we leave
-//! the paper: its coefficients are numbers of each edge that are held, and it keeps no slices from propagation to propagation; ours are
-//! computed again for each chunk, forwards and backwards, and as their gradients ask for what was propagated, each hop's slices are kept.
+//! In a chain of hops without whole rows in between (section 4.1, decoupled training), all hops use the scores of the first one. Their gradients
+//! are added here, from the last hop to the first. This differs from the paper, which stores coefficients per edge and no shards between
+//! propagations: here, weights are recomputed for each chunk, forward and backward, and the shards of each hop are kept, because the gradients of
+//! the weights need them.
 
 use std::ops::Range;
 
@@ -24,49 +23,50 @@ use gnnflow_kernels::aggregate::dynamic_attention::{DynamicAttention, SOFTMAX_ST
 use gnnflow_kernels::aggregate::dynamic_attention_backward::DynamicAttentionBackward;
 use gnnflow_kernels::dense::elementwise::Dropout;
 
-use super::head_shards::{HeadShards, Piece};
+use super::head_shards::{HeadPart, HeadShards};
 use crate::engine::aggregation::attention::DropoutKey;
 use crate::engine::aggregation::rows::put_columns;
 
-/// What hops that attend by the same terms read of nodes: what is propagated, and, behind the columns of the first hop's slices, the terms
-/// of out-edges and of in-edges.
+/// The inputs of a hop with attention: the propagated shards, and the source and destination scores, which follow the columns of the first hop's
+/// shards.
 #[derive(Clone, Copy)]
 pub(crate) struct AttendedRows<'a> {
     pub(crate) rows: &'a Table,
     pub(crate) terms: &'a Table,
-    /// The vectors that the attention is by, where it is by any.
+    /// The attention vectors (GATv2).
     pub(crate) vectors: Option<&'a [f32]>,
 }
 
-/// One worker's pieces of a hop that attends, and of those that follow it with the same attention.
+/// The attention of a chain of hops, for the head parts of one worker.
 pub(crate) struct ChainAttention {
     pub(crate) heads: HeadShards,
     worker: usize,
     slope: f64,
     share: f64,
-    /// By piece, `[nodes, terms + SOFTMAX_STATE · heads]`.
+    /// By head part, `[nodes, terms + SOFTMAX_STATE · heads]`.
     states: Vec<Table>,
-    /// Gradients of the terms of in-edges, `[nodes, entries]`; and of those of out-edges, where several hops add to them.
+    /// Gradients of destination scores, `[nodes, entries]`.
     d_right: Table,
+    /// Gradients of source scores, if the chain has several hops.
     d_left: Option<Table>,
-    /// All nodes, where weights are dropped.
+    /// All nodes, if weights are dropped.
     nodes: Vec<u32>,
 }
 
 impl ChainAttention {
-    /// Room for `nodes` nodes; `again`, where more hops attend by the same terms.
+    /// Reserves the tables of `nodes` nodes. `is_chain` tells whether several hops use the same scores.
     pub(crate) fn new(
         heads: HeadShards,
         worker: usize,
         [slope, share]: [f64; 2],
-        (nodes, again): (usize, bool),
+        (nodes, is_chain): (usize, bool),
         place: &Place,
     ) -> std::io::Result<Self> {
-        let state = |piece: &Piece| Table::zeros(nodes, piece.terms.len() + SOFTMAX_STATE * piece.heads.len(), place);
+        let state = |part: &HeadPart| Table::zeros(nodes, part.terms.len() + SOFTMAX_STATE * part.heads.len(), place);
         Ok(Self {
-            states: heads.pieces(worker).iter().map(state).collect::<Result<_, _>>()?,
+            states: heads.parts(worker).iter().map(state).collect::<Result<_, _>>()?,
             d_right: Table::zeros(nodes, heads.entries(worker).len(), place)?,
-            d_left: match again {
+            d_left: match is_chain {
                 true => Some(Table::zeros(nodes, heads.entries(worker).len(), place)?),
                 false => None,
             },
@@ -78,7 +78,7 @@ impl ChainAttention {
         })
     }
 
-    /// The ranges of a whole row of `width` columns, which the terms follow, that make a row of a worker's slices.
+    /// Returns the ranges of a whole row, of `width` columns and the scores, that make a row of a worker's shards.
     pub(crate) fn ranges(heads: &HeadShards, worker: usize, width: usize) -> Vec<Range<usize>> {
         let [columns, touched] = heads.of(worker);
         let behind = |first: usize| first + touched.start..first + touched.end;
@@ -88,14 +88,14 @@ impl ChainAttention {
         }
     }
 
-    /// In a row of slices, where the terms of in-edges begin that a piece reads.
-    fn right_of(&self, piece: &Piece) -> usize {
+    /// Returns the first column of a part's destination scores in a row of shards.
+    fn right_of(&self, part: &HeadPart) -> usize {
         let [columns, touched] = self.heads.of(self.worker);
         let lefts = if self.heads.by_column() { 0 } else { touched.len() };
-        columns.len() + lefts + piece.terms.start - touched.start
+        columns.len() + lefts + part.terms.start - touched.start
     }
 
-    fn dropout<'a>(&'a self, drop: DropoutKey, rows: Range<usize>, piece: &Piece) -> Option<EdgeDropout<'a>> {
+    fn dropout<'a>(&'a self, drop: DropoutKey, rows: Range<usize>, part: &HeadPart) -> Option<EdgeDropout<'a>> {
         let words = [u64::MAX, u64::from(drop.epoch), drop.hop as u64];
         let key = words.into_iter().fold(Key::new(drop.seed, Purpose::Dropout), Key::fold);
         let dropout = Dropout::new(self.share, key);
@@ -104,7 +104,7 @@ impl ChainAttention {
             rows: &self.nodes[rows],
             neighbors: &self.nodes,
             heads: self.heads.heads(),
-            first_head: piece.heads.start,
+            first_head: part.heads.start,
         })
     }
 
@@ -113,7 +113,7 @@ impl ChainAttention {
         links: &'a Links,
         rows: Range<usize>,
         of: AttendedRows<'a>,
-        piece: &Piece,
+        part: &HeadPart,
         drop: DropoutKey,
     ) -> Attention<'a, i64, f32> {
         let [columns, touched] = self.heads.of(self.worker);
@@ -124,39 +124,39 @@ impl ChainAttention {
         Attention {
             indptr,
             indices,
-            x: from(of.rows, piece.columns.start - columns.start),
-            left: from(of.terms, columns.len() + piece.terms.start - touched.start),
-            heads: piece.heads.len(),
-            width: piece.columns.len() / piece.heads.len(),
+            x: from(of.rows, part.columns.start - columns.start),
+            left: from(of.terms, columns.len() + part.terms.start - touched.start),
+            heads: part.heads.len(),
+            width: part.columns.len() / part.heads.len(),
             slope: self.slope,
-            dropout: self.dropout(drop, rows, piece),
+            dropout: self.dropout(drop, rows, part),
         }
     }
 
-    /// The same where the attention is by `vectors`.
+    /// Returns the kernel of attention with `vectors` (GATv2).
     fn dynamic<'a>(
         &'a self,
         links: &'a Links,
         rows: Range<usize>,
         (of, vectors): (AttendedRows<'a>, &'a [f32]),
-        piece: &Piece,
+        part: &HeadPart,
         drop: DropoutKey,
     ) -> DynamicAttention<'a, i64, f32> {
-        let first = piece.columns.start - self.heads.of(self.worker)[0].start;
+        let first = part.columns.start - self.heads.of(self.worker)[0].start;
         let (indptr, indices) = links.edges(rows.clone());
         DynamicAttention {
             indptr,
             indices,
             x: Sources::new(of.rows.values().get(first..).unwrap_or_default(), of.rows.width()),
-            vectors: &vectors[piece.columns.clone()],
-            heads: piece.heads.len(),
-            width: piece.columns.len() / piece.heads.len(),
+            vectors: &vectors[part.columns.clone()],
+            heads: part.heads.len(),
+            width: part.columns.len() / part.heads.len(),
             slope: self.slope,
-            dropout: self.dropout(drop, rows, piece),
+            dropout: self.dropout(drop, rows, part),
         }
     }
 
-    /// What arrives at the nodes `rows`, `[rows, columns]`, into `out`.
+    /// Aggregates the neighbors of the nodes `rows` into `out`, `[rows, columns]`.
     pub(crate) fn forward(
         &mut self,
         links: &Links,
@@ -166,68 +166,68 @@ impl ChainAttention {
         out: &mut [f32],
     ) {
         let [columns, _] = self.heads.of(self.worker);
-        let pieces = self.heads.pieces(self.worker).to_vec();
-        for (index, piece) in pieces.iter().enumerate() {
-            let first = self.right_of(piece);
-            let right = of.terms.columns(rows.clone(), first..first + piece.terms.len());
+        let parts = self.heads.parts(self.worker).to_vec();
+        for (index, part) in parts.iter().enumerate() {
+            let first = self.right_of(part);
+            let right = of.terms.columns(rows.clone(), first..first + part.terms.len());
             let stride = self.states[index].width();
             let mut states = vec![0.0; rows.len() * stride];
-            put_columns(&mut states, stride, 0, &right, piece.terms.len());
-            let mut made = vec![0.0; rows.len() * piece.columns.len()];
+            put_columns(&mut states, stride, 0, &right, part.terms.len());
+            let mut made = vec![0.0; rows.len() * part.columns.len()];
             match of.vectors {
                 Some(vectors) => {
-                    self.dynamic(links, rows.clone(), (of, vectors), piece, drop).forward(&mut states, &mut made);
+                    self.dynamic(links, rows.clone(), (of, vectors), part, drop).forward(&mut states, &mut made);
                 }
-                None => self.job(links, rows.clone(), of, piece, drop).forward(&mut states, &mut made),
+                None => self.job(links, rows.clone(), of, part, drop).forward(&mut states, &mut made),
             }
             self.states[index].some_mut(rows.clone()).copy_from_slice(&states);
-            put_columns(out, columns.len(), piece.columns.start - columns.start, &made, piece.columns.len());
+            put_columns(out, columns.len(), part.columns.start - columns.start, &made, part.columns.len());
         }
     }
 
-    /// From the gradients of what has arrived at the nodes `rows`, what is missing of their states; `adds`, where a later hop has told of
-    /// the terms already.
+    /// Completes the states of the nodes `rows` and the gradients of their destination scores, from the gradients of aggregated rows. If it
+    /// `adds`, the sums of later hops are included.
     pub(crate) fn complete(
         &mut self,
         links: &Links,
         rows: Range<usize>,
         of: AttendedRows<'_>,
-        (back, adds): (&Table, bool),
+        (gradients, adds): (&Table, bool),
         drop: DropoutKey,
     ) {
         let [columns, _] = self.heads.of(self.worker);
         let entries = self.heads.entries(self.worker);
-        let pieces = self.heads.pieces(self.worker).to_vec();
-        for (index, piece) in pieces.iter().enumerate() {
-            let first = piece.columns.start - columns.start;
-            let gradient = back.columns(rows.clone(), first..first + piece.columns.len());
+        let parts = self.heads.parts(self.worker).to_vec();
+        for (index, part) in parts.iter().enumerate() {
+            let first = part.columns.start - columns.start;
+            let gradient = gradients.columns(rows.clone(), first..first + part.columns.len());
             let mut states = self.states[index].some(rows.clone()).to_vec();
-            let mut d_right = vec![0.0; rows.len() * piece.terms.len()];
+            let mut d_right = vec![0.0; rows.len() * part.terms.len()];
             match of.vectors {
-                Some(vectors) => self.dynamic(links, rows.clone(), (of, vectors), piece, drop).backward_right(
+                Some(vectors) => self.dynamic(links, rows.clone(), (of, vectors), part, drop).backward_right(
                     &gradient,
                     &mut states,
                     &mut d_right,
                 ),
                 None => {
-                    self.job(links, rows.clone(), of, piece, drop).backward_right(&gradient, &mut states, &mut d_right)
+                    self.job(links, rows.clone(), of, part, drop).backward_right(&gradient, &mut states, &mut d_right)
                 }
             }
             self.states[index].some_mut(rows.clone()).copy_from_slice(&states);
-            let (stride, first) = (self.d_right.width(), piece.first - entries.start);
+            let (stride, first) = (self.d_right.width(), part.first - entries.start);
             let d_right = &mut d_right[..];
-            add_columns(self.d_right.some_mut(rows.clone()), stride, first, d_right, piece.terms.len(), adds);
+            add_columns(self.d_right.some_mut(rows.clone()), stride, first, d_right, part.terms.len(), adds);
         }
     }
 
-    /// The gradients of the nodes `rows`: of their columns, and, piece by piece, of the terms of out-edges, by this hop and, where it
-    /// `adds`, the later ones.
+    /// Returns the gradients of the rows of the nodes `rows`, and by head part of their source scores. If it `adds`, the sums of later hops are
+    /// included.
     pub(crate) fn backward(
         &mut self,
         links: &Links,
         rows: Range<usize>,
         of: AttendedRows<'_>,
-        (back, adds): (&Table, bool),
+        (gradients, adds): (&Table, bool),
         drop: DropoutKey,
     ) -> [Vec<f32>; 2] {
         let [columns, touched] = self.heads.of(self.worker);
@@ -235,17 +235,17 @@ impl ChainAttention {
         let mut out = vec![0.0; rows.len() * columns.len()];
         let mut terms = vec![0.0; rows.len() * entries.len()];
         let (indptr, indices) = links.edges(rows.clone());
-        for (piece, states) in self.heads.pieces(self.worker).iter().zip(&self.states) {
-            let (first, count) = (piece.columns.start - columns.start, piece.terms.len());
-            let x = of.rows.columns(rows.clone(), first..first + piece.columns.len());
-            let (heads, width) = (piece.heads.len(), piece.columns.len() / piece.heads.len());
+        for (part, states) in self.heads.parts(self.worker).iter().zip(&self.states) {
+            let (first, count) = (part.columns.start - columns.start, part.terms.len());
+            let x = of.rows.columns(rows.clone(), first..first + part.columns.len());
+            let (heads, width) = (part.heads.len(), part.columns.len() / part.heads.len());
             let (mut dx, mut d_left) = (vec![0.0; x.len()], vec![0.0; rows.len() * count]);
-            let gradient = Sources::new(back.values().get(first..).unwrap_or_default(), back.width());
+            let gradient = Sources::new(gradients.values().get(first..).unwrap_or_default(), gradients.width());
             let states = Sources::new(states.values(), states.width());
-            let (slope, dropout) = (self.slope, self.dropout(drop, rows.clone(), piece));
+            let (slope, dropout) = (self.slope, self.dropout(drop, rows.clone(), part));
             match of.vectors {
                 Some(vectors) => {
-                    let (x, vectors) = (&x[..], &vectors[piece.columns.clone()]);
+                    let (x, vectors) = (&x[..], &vectors[part.columns.clone()]);
                     DynamicAttentionBackward {
                         indptr,
                         indices,
@@ -261,14 +261,14 @@ impl ChainAttention {
                     .run(&mut dx, &mut d_left);
                 }
                 None => {
-                    let term = columns.len() + piece.terms.start - touched.start;
+                    let term = columns.len() + part.terms.start - touched.start;
                     let (x, left) = (&x[..], &of.terms.columns(rows.clone(), term..term + count)[..]);
                     AttentionBackward { indptr, indices, gradient, states, x, left, heads, width, slope, dropout }
                         .run(&mut dx, &mut d_left);
                 }
             }
-            put_columns(&mut out, columns.len(), first, &dx, piece.columns.len());
-            put_columns(&mut terms, entries.len(), piece.first - entries.start, &d_left, count);
+            put_columns(&mut out, columns.len(), first, &dx, part.columns.len());
+            put_columns(&mut terms, entries.len(), part.first - entries.start, &d_left, count);
         }
         if let Some(d_left) = self.d_left.as_mut().filter(|_| !entries.is_empty()) {
             add_columns(d_left.some_mut(rows), entries.len(), 0, &mut terms, entries.len(), adds);
@@ -276,7 +276,7 @@ impl ChainAttention {
         [out, terms]
     }
 
-    /// What [`ChainAttention::backward`] of the first hop has come to, row by row, and behind it the gradients of the terms of in-edges.
+    /// Joins, row by row, the results of [`ChainAttention::backward`] of the first hop and the gradients of destination scores.
     pub(crate) fn join(&self, rows: Range<usize>, dx: &[f32], d_left: &[f32]) -> Vec<f32> {
         let (columns, entries) = (self.heads.of(self.worker)[0].len(), self.heads.entries(self.worker).len());
         let stride = columns + 2 * entries;
@@ -290,8 +290,7 @@ impl ChainAttention {
     }
 }
 
-/// Writes rows of `width` numbers into columns `first..` of rows of `stride`, or, where it `adds`, the sums with what is there; `rows` are
-/// then what has been written.
+/// Writes rows of `width` numbers to columns `first..` of rows of `stride`. If it `adds`, it first adds the present values to `rows`.
 fn add_columns(out: &mut [f32], stride: usize, first: usize, rows: &mut [f32], width: usize, adds: bool) {
     if adds {
         for (out, row) in out.chunks_exact(stride).zip(rows.chunks_exact_mut(width)) {

@@ -1,5 +1,4 @@
-//! Chunks of nodes whose slices are added up at once (NeutronTP, section 4.2.1): ranges of ids, each of one partition, cut alike by every
-//! worker.
+//! Chunks of nodes that are aggregated one after another (NeutronTP, section 4.2.1): ranges of ids within a partition, equal at all workers.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -15,17 +14,17 @@ use super::topology::AllEdges;
 use crate::config::Bytes;
 use crate::error::Error;
 
-/// How slices are added up.
+/// The chunks of column shards.
 pub(crate) struct Cut {
     pub(crate) chunks: Vec<Range<usize>>,
     /// Whether rows are sent chunk by chunk.
     pub(crate) pipelined: bool,
 }
 
-/// Cuts all nodes into chunks for slices of these hops: every worker does it alike, for the widest slice that any of them has.
+/// Cuts all nodes into chunks for these hops. All workers compute equal chunks, from the widest column shard of any worker.
 ///
 /// # Errors
-/// When a chunk has no room for one node.
+/// When one node exceeds the memory of a chunk.
 pub(crate) fn cut(graph: &AllEdges, hops: &[Hop]) -> Result<Vec<Range<usize>>, Error> {
     let workers = graph.starts.len() - 1;
     let width = |hop: &Hop| match hop.aggregation {
@@ -40,12 +39,11 @@ pub(crate) fn cut(graph: &AllEdges, hops: &[Hop]) -> Result<Vec<Range<usize>>, E
     chunks(&graph.parts, graph.slots, hops.iter().map(width).max().unwrap_or(0), graph.chunk_memory)
 }
 
-/// Cuts all nodes into ranges, each of one partition, that take at most `memory` bytes with slices of `width` numbers: the edges'
-/// sources, their slices, and the sums, of which a node has `slots`.
+/// Cuts all nodes into ranges, each of one partition, of at most `memory` bytes: sources of edges, their shards of `width` numbers, and
+/// `slots` sums per node.
 fn chunks(parts: &[Arc<dyn InEdges>], slots: usize, width: usize, memory: u64) -> Result<Vec<Range<usize>>, Error> {
     let (mut chunks, mut first) = (Vec::new(), 0);
     for part in parts {
-        // Bounds of nodes.
         let indptr: Vec<i64> = part.indptr().iter().step_by(slots).copied().collect();
         let nodes = indptr.len() - 1;
         let bytes = |start: usize, end: usize| {
@@ -69,7 +67,7 @@ fn chunks(parts: &[Arc<dyn InEdges>], slots: usize, width: usize, memory: u64) -
                 let most = parts.iter().map(each).max().unwrap_or(0);
                 let least = most * (4 + 4 * width as u64) + 4 * (slots * width) as u64;
                 let message = format!(
-                    "train.schedule.chunk_memory is {}, and a node with {} in-edges alone takes {}: give it at least {}",
+                    "train.schedule.chunk_memory is {}, but one node with {} in-edges takes {}; set it to at least {}",
                     Bytes(memory),
                     indptr[start + 1] - indptr[start],
                     Bytes(bytes(start, start + 1)),
@@ -102,14 +100,14 @@ mod tests {
     }
 
     #[test]
-    fn chunks_cover_all_nodes_and_keep_within_their_memory() {
+    fn chunks_cover_all_nodes_within_their_memory() {
         let graph = parts(&[&[3, 0, 9, 1], &[], &[0, 0], &[5, 5, 5]]);
         for memory in [120, 200, 1000, 1 << 20] {
             let cut = chunks(&graph, 1, 2, memory).unwrap();
             let all: Vec<usize> = cut.iter().cloned().flatten().collect();
             assert_eq!(all, (0..9).collect::<Vec<_>>(), "{memory}");
         }
-        assert_eq!(chunks(&graph, 1, 2, 1 << 20).unwrap().len(), 3, "a chunk is of one partition");
+        assert_eq!(chunks(&graph, 1, 2, 1 << 20).unwrap().len(), 3, "a chunk is within one partition");
         let error = chunks(&graph, 1, 2, 115).unwrap_err().to_string();
         assert!(error.contains("9 in-edges") && error.contains("at least 116"), "{error}");
     }

@@ -1,7 +1,7 @@
-//! Full-graph training by columns (NeutronTP, section 3.1): each worker has some columns of the rows of all nodes, and all edges.
+//! Column-parallel full-graph training (NeutronTP, section 3.1): each worker has all edges, and some columns of the rows of all nodes.
 //!
-//! Node tasks read and make whole rows, at the nodes' owners ([`whole_rows`]). Between them rows are cut into column shards, which all workers
-//! aggregate chunk by chunk ([`shards`]), and gathered into whole rows again.
+//! Node tasks run on whole rows at the nodes' owners ([`whole_rows`]). In between, rows are split into column shards, aggregated chunk by chunk
+//! ([`shards`]), and gathered into whole rows.
 
 pub(crate) mod chain_attention;
 pub(crate) mod chunks;
@@ -26,7 +26,7 @@ use crate::engine::stages::exchange::{Evaluated, RowExchange, SentGradient, Stag
 use crate::engine::stages::intervals::Interval;
 use crate::engine::stages::message::{Channel, Outgoing, window};
 use crate::engine::stages::program::{Attended, Program, Propagated};
-use crate::engine::stages::state::{StageConfig, no_room};
+use crate::engine::stages::state::{StageConfig, reserve_failed};
 use crate::engine::stages::synchrony::Synchrony;
 use crate::error::Error;
 
@@ -40,21 +40,21 @@ pub(crate) struct TensorParallel {
     rows: Vec<WholeRows>,
 }
 
-/// Builds the program of an epoch, and reserves the tables that it works on.
+/// Builds the program of an epoch and reserves the tables.
 ///
 /// # Errors
-/// When there is no room, when a hop has fewer columns than there are workers, or a chunk no room for one node.
+/// When there is no space, a hop has fewer columns than there are workers, or one node exceeds the memory of a chunk.
 pub(crate) fn open(edges: AllEdges, config: &StageConfig) -> Result<(Program, Box<dyn RowExchange>), Error> {
     let StageConfig { profile, place, row_dtype, .. } = config;
     let (hops, element_wise) = (&profile.hops[..], config.element_wise());
     let chunks = cut(&edges, hops)?;
     let attends: Vec<bool> = hops.iter().map(Hop::attends).collect();
     let learns = profile.tasks[0].learns;
-    let program = Program::by_columns(hops.len(), learns, &element_wise, &attends, chunks.len() as u32);
+    let program = Program::column_parallel(hops.len(), learns, &element_wise, &attends, chunks.len() as u32);
     config.check_row_dtype()?;
     let (worker, own) = (edges.worker, edges.own.clone());
     let rows = (0..hops.len()).map(|hop| WholeRows::new(&edges, profile, &program, hop, place));
-    let rows = rows.collect::<std::io::Result<Vec<_>>>().map_err(no_room)?;
+    let rows = rows.collect::<std::io::Result<Vec<_>>>().map_err(reserve_failed)?;
     let goes_back = |hop| program.goes_back(hop);
     let cut = Cut { chunks, pipelined: config.synchrony != Synchrony::Barrier };
     let by_task: Vec<_> = profile.tasks.iter().map(|task| task.element_wise).collect();
@@ -67,7 +67,7 @@ impl TensorParallel {
         Header { from: self.worker as u32, tag: channel.tag(hop), key: cx.token.time, ..Header::default() }
     }
 
-    /// Returns notes of the shards of some own rows that chunk `chunk` is the first to need.
+    /// Returns notes of the shards of those own rows that chunk `chunk` needs first.
     fn shards_of(
         &self,
         cx: &StageCx<'_>,
@@ -83,8 +83,8 @@ impl TensorParallel {
         }
     }
 
-    /// Returns what the chunk behind `chunk` is the first to need of own rows. As much of it as may be in flight at once is copied now: the compute
-    /// thread will be busy with `chunk` while it travels.
+    /// Returns the shards of own rows that the chunk after `chunk` needs first. It copies a full window of them now, because the compute thread
+    /// aggregates `chunk` while they travel.
     fn next_shards(&self, cx: &StageCx<'_>, hop: usize, channel: Channel, chunk: u32) -> Vec<Outgoing> {
         if chunk as usize + 1 == self.shards.chunks() {
             return Vec::new();
@@ -154,23 +154,23 @@ impl RowExchange for TensorParallel {
     }
 
     fn propagate(&mut self, cx: &mut StageCx<'_>, stage: Propagated) -> Vec<Outgoing> {
-        let channel = if stage.back { Channel::Gradients } else { Channel::Activations };
+        let channel = if stage.backward { Channel::Gradients } else { Channel::Activations };
         if cx.token.item == 0 {
-            // Attention has read all gradients before.
-            let read = stage.back && self.shards.heads(stage.hop).is_some();
-            return match stage.split && !read {
+            // With attention, all gradients were sent for the stage before.
+            let sent = stage.backward && self.shards.heads(stage.hop).is_some();
+            return match stage.split && !sent {
                 true => self.next_shards(cx, stage.hop, channel, stage.chunk),
                 false => Vec::new(),
             };
         }
         let (drop, vectors) = (cx.dropout(stage.hop), cx.latest_vectors(stage.hop));
-        let channel = if stage.back { Channel::SentGradients } else { Channel::Aggregated };
-        // What is gathered is not needed before all chunks have been aggregated.
+        let channel = if stage.backward { Channel::SentGradients } else { Channel::Aggregated };
+        // Gathered rows are read after all chunks have been aggregated.
         let last = cx.token.time + (self.shards.chunks() - 1) as u64 - u64::from(stage.chunk);
         let header = Header { tag: channel.tag(stage.hop), key: last, ..Header::default() };
         let (mut blocks, shards) = (Vec::new(), &mut self.shards);
         let work = || blocks = shards.propagate(header, stage, drop, vectors.as_deref());
-        if stage.back {
+        if stage.backward {
             cx.compute.timed_backward(work)
         } else {
             cx.compute.timed_forward(work)
@@ -193,7 +193,7 @@ impl RowExchange for TensorParallel {
     fn message(&self, note: Header) -> WireBlock {
         let (hop, channel) = Channel::of(note);
         let is_gradient = channel == Channel::Gradients;
-        let table = self.rows[hop].table(is_gradient).expect("a note names rows that are here");
+        let table = self.rows[hop].table(is_gradient).expect("a note names rows of this worker");
         self.shards.message(note, hop, is_gradient, table)
     }
 
@@ -219,6 +219,6 @@ impl RowExchange for TensorParallel {
     }
 
     fn edge_columns(&self, goes_back: &dyn Fn(usize) -> bool) -> u64 {
-        self.shards.edge_numbers(goes_back)
+        self.shards.edge_columns(goes_back)
     }
 }

@@ -1,32 +1,32 @@
-//! In which order slices are sent: before a chunk is added up, only what it is the first to need (NeutronTP, section 4.2.2).
+//! The order in which column shards are sent: before each chunk, only the rows that it needs first (NeutronTP, section 4.2.2).
 //!
-//! So the rows of the next chunk travel while this one is added up, and none travels twice. Everybody knows all edges, and with
-//! them the order: nobody needs to be told which rows come.
+//! The rows of the next chunk travel while this one is aggregated, and no row travels twice. Every worker has all edges and computes the same
+//! order, so messages hold no ids.
 
 use std::ops::Range;
 
 use gnnflow_dataflow::ghost::Links;
 
-/// All nodes, by the chunk that needs their rows first, and by id.
+/// All nodes, by the chunk that needs their rows first, then by worker and id.
 #[derive(Debug)]
-pub(crate) struct Order {
-    /// Nothing where that is the order of ids.
+pub(crate) struct SendOrder {
+    /// `None` for the order of ids.
     nodes: Option<Vec<u32>>,
-    /// By chunk and worker, where their places begin; and the number of nodes behind the last.
+    /// By chunk and worker, the first position; and the number of nodes.
     bounds: Vec<usize>,
     workers: usize,
 }
 
-impl Order {
-    /// All rows are sent before the first of so many chunks; worker w has the nodes `starts[w]..starts[w + 1]`.
-    pub(crate) fn at_once(chunks: usize, starts: &[u32]) -> Self {
+impl SendOrder {
+    /// Sends all rows before the first of `chunks` chunks. Worker w has the nodes `starts[w]..starts[w + 1]`.
+    pub(crate) fn all_first(chunks: usize, starts: &[u32]) -> Self {
         let (workers, nodes) = (starts.len() - 1, starts[starts.len() - 1] as usize);
         let mut bounds: Vec<usize> = starts[..workers].iter().map(|&start| start as usize).collect();
         bounds.resize(chunks.max(1) * workers + 1, nodes);
         Self { nodes: None, bounds, workers }
     }
 
-    /// A chunk needs the rows of its own nodes.
+    /// Sends the rows of a chunk's nodes before the chunk.
     pub(crate) fn by_chunk(chunks: &[Range<usize>], starts: &[u32]) -> Self {
         let nodes = starts[starts.len() - 1] as usize;
         let first = |chunk: &Range<usize>| {
@@ -37,24 +37,24 @@ impl Order {
         Self { nodes: None, bounds, workers: starts.len() - 1 }
     }
 
-    /// A chunk needs the rows of its own nodes and of all those that they have edges from; receivers have so many slots, at the
-    /// rows of edges or, on the way back, at the edges' other ends.
+    /// Before each chunk, sends the rows of its nodes and of their neighbors in `links` that have not been sent. Receivers have `slots` slots: at
+    /// the rows of links or, in the backward pass, at their neighbors.
     pub(crate) fn of_sources(
         links: &Links,
-        [slots, one]: [usize; 2],
-        back: bool,
+        slots: usize,
+        backward: bool,
         chunks: &[Range<usize>],
         starts: &[u32],
     ) -> Self {
         let nodes = starts[starts.len() - 1] as usize;
-        let (at_rows, at_ends) = if back { (one, slots) } else { (slots, one) };
+        let (row_slots, neighbor_slots) = if backward { (1, slots) } else { (slots, 1) };
         let mut first = vec![u32::MAX; nodes];
         for (chunk, rows) in (0u32..).zip(chunks) {
             first[rows.clone()].iter_mut().for_each(|first| *first = chunk.min(*first));
-            let (indptr, indices) = links.edges(rows.start * at_rows..rows.end * at_rows);
+            let (indptr, indices) = links.edges(rows.start * row_slots..rows.end * row_slots);
             let edges = indptr[0] as usize..indptr[indptr.len() - 1] as usize;
-            for &end in &indices[edges] {
-                let first = &mut first[end as usize / at_ends];
+            for &neighbor in &indices[edges] {
+                let first = &mut first[neighbor as usize / neighbor_slots];
                 *first = chunk.min(*first);
             }
         }
@@ -82,13 +82,13 @@ impl Order {
         Self { nodes: Some(sorted), bounds, workers }
     }
 
-    /// The node at a place.
-    pub(crate) fn node(&self, place: usize) -> usize {
-        self.nodes.as_ref().map_or(place, |nodes| nodes[place] as usize)
+    /// Returns the node at a position.
+    pub(crate) fn node(&self, position: usize) -> usize {
+        self.nodes.as_ref().map_or(position, |nodes| nodes[position] as usize)
     }
 
-    /// The places of those nodes of `nodes`, all of `worker`, whose rows a chunk is the first to need.
-    pub(crate) fn places(&self, chunk: usize, nodes: Range<usize>, worker: usize) -> Range<usize> {
+    /// Returns the positions of those nodes of `nodes`, all of `worker`, that are sent before `chunk`.
+    pub(crate) fn positions(&self, chunk: usize, nodes: Range<usize>, worker: usize) -> Range<usize> {
         let all = self.bounds[chunk * self.workers + worker]..self.bounds[chunk * self.workers + worker + 1];
         let at = |node: usize| match &self.nodes {
             None => node.clamp(all.start, all.end.max(all.start)),
@@ -110,23 +110,23 @@ mod tests {
 
     use super::*;
 
-    /// What each chunk sends, one worker after another, is what it needs and has not been sent yet.
-    fn check(order: &Order, chunks: usize, starts: &[u32], needs: impl Fn(usize) -> Vec<usize>) {
+    /// Checks that every row is sent once, by its worker, before the first chunk that needs it.
+    fn check(order: &SendOrder, chunks: usize, starts: &[u32], needs: impl Fn(usize) -> Vec<usize>) {
         let nodes = starts[starts.len() - 1] as usize;
         let mut sent = vec![false; nodes];
         for chunk in 0..chunks {
             for worker in 0..starts.len() - 1 {
                 let own = starts[worker] as usize..starts[worker + 1] as usize;
                 let middle = own.start + own.len() / 3;
-                let places = [own.start..middle, middle..own.end].map(|nodes| order.places(chunk, nodes, worker));
-                for node in places.into_iter().flatten().map(|place| order.node(place)) {
+                let positions = [own.start..middle, middle..own.end].map(|nodes| order.positions(chunk, nodes, worker));
+                for node in positions.into_iter().flatten().map(|position| order.node(position)) {
                     assert!(own.contains(&node) && !sent[node], "chunk {chunk}: node {node}");
                     sent[node] = true;
                 }
             }
             assert!(needs(chunk).into_iter().all(|node| sent[node]), "chunk {chunk}");
         }
-        assert!(sent.into_iter().all(|sent| sent), "all are sent");
+        assert!(sent.into_iter().all(|sent| sent), "all rows are sent");
     }
 
     #[test]
@@ -151,10 +151,10 @@ mod tests {
             let edges = indptr[0] as usize..indptr[indptr.len() - 1] as usize;
             rows.chain(indices[edges].iter().map(|&node| node as usize)).collect()
         };
-        let order = Order::of_sources(&links, [1, 1], false, &chunks, &starts);
+        let order = SendOrder::of_sources(&links, 1, false, &chunks, &starts);
         check(&order, 5, &starts, needs);
-        assert!(order.bounds[starts.len() - 1] < 60, "not all are sent before the first chunk");
-        check(&Order::at_once(5, &starts), 5, &starts, needs);
-        check(&Order::by_chunk(&chunks, &starts), 5, &starts, |chunk| chunks[chunk].clone().collect());
+        assert!(order.bounds[starts.len() - 1] < 60, "not all rows are sent before the first chunk");
+        check(&SendOrder::all_first(5, &starts), 5, &starts, needs);
+        check(&SendOrder::by_chunk(&chunks, &starts), 5, &starts, |chunk| chunks[chunk].clone().collect());
     }
 }

@@ -1,4 +1,4 @@
-//! All edges of the graph, which every worker has when rows are cut by columns.
+//! All edges of the graph. In column-parallel training, every worker has them.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::engine::stages::intervals::{
 use crate::error::Error;
 use crate::runtime::job::Job;
 
-/// What a worker knows of the graph when it has some columns of all rows.
+/// The edges and intervals of a worker in column-parallel training.
 pub(crate) struct AllEdges {
     pub(crate) worker: usize,
     pub(crate) own: Range<u32>,
@@ -29,11 +29,11 @@ pub(crate) struct AllEdges {
     pub(crate) leaving: Arc<Links>,
     /// By partition, its in-edges, by slot.
     pub(crate) parts: Vec<Arc<dyn InEdges>>,
-    /// In how many sums a node receives.
+    /// Number of sums per node.
     pub(crate) slots: usize,
-    /// By worker, its first node; and the number of nodes behind the last.
+    /// By worker, its first node; and the number of nodes.
     pub(crate) starts: Vec<u32>,
-    /// Bytes that the shards of a chunk may take.
+    /// Maximum bytes of the shards of a chunk.
     pub(crate) chunk_memory: u64,
 }
 
@@ -41,7 +41,7 @@ impl AllEdges {
     /// Reads all edges. All workers call it together. `count` is the number of intervals of a partition.
     ///
     /// # Errors
-    /// When there is no room, or a file of the dataset cannot be read.
+    /// When there is no space, or a file of the dataset cannot be read.
     pub(crate) fn open(
         driver: &mut Driver<'_>,
         job: &Job,
@@ -61,8 +61,8 @@ impl AllEdges {
         let trains = training_nodes(job)?;
         let is_train = |node: u32| trains[node as usize / 64] >> (node % 64) & 1 == 1;
         let place = Place::Folder(context.scratch.clone());
-        let room = |error: std::io::Error| {
-            Error::Machine(format!("no room for the out-edges in {}: {error}", context.scratch.display()))
+        let failed = |error: std::io::Error| {
+            Error::Machine(format!("cannot reserve space for the out-edges in {}: {error}", context.scratch.display()))
         };
         check_slots(u64::from(all), slots)?;
         let parts = (0..placement.parts()).map(|part| by_relation(&graph.shared_in_edges(part), slots, &place));
@@ -70,7 +70,7 @@ impl AllEdges {
         let links = |parts: &[Arc<dyn InEdges>], [rows, table]: [u32; 2]| {
             let (rows, table) = (all * rows, all * table);
             let ends = Ends { rows: 0..rows, table: 0..table, all: u64::from(table) };
-            Links::new(ends, parts, Filter { self_loops, ..Filter::default() }, &place).map(Arc::new).map_err(room)
+            Links::new(ends, parts, Filter { self_loops, ..Filter::default() }, &place).map(Arc::new).map_err(failed)
         };
         let arriving = links(&parts, [slots, 1])?;
         drop(busy);
@@ -78,15 +78,15 @@ impl AllEdges {
         let _busy = runtime.busy(PREPARING_EDGES);
         let leaving = match symmetric {
             true => Arc::clone(&arriving),
-            false => links(&transposed(&parts, slots as usize, &place).map_err(room)?, [1, slots])?,
+            false => links(&transposed(&parts, slots as usize, &place).map_err(failed)?, [1, slots])?,
         };
         let intervals = cut(graph, &own, count, &|node| !learns_edges(job) && is_train(node));
         let (worker, slots) = (context.worker, slots as usize);
         Ok(Self { worker, own, intervals, arriving, leaving, parts, slots, starts, chunk_memory })
     }
 
-    /// Returns the edges that rows are aggregated along: forward, or on the way `back`.
-    pub(crate) fn links(&self, back: bool) -> &Links {
-        if back { &self.leaving } else { &self.arriving }
+    /// Returns the links of the forward or the backward pass.
+    pub(crate) fn links(&self, backward: bool) -> &Links {
+        if backward { &self.leaving } else { &self.arriving }
     }
 }

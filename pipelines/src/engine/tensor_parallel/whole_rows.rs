@@ -1,4 +1,4 @@
-//! Whole rows of own nodes, where node tasks read or make them.
+//! Whole rows of own nodes: inputs and outputs of node tasks.
 
 use std::ops::Range;
 
@@ -17,37 +17,34 @@ use crate::engine::stages::program::Program;
 use crate::error::Error;
 use crate::runtime::tensor_task::matrix;
 
-/// Where gradients of aggregated rows lie.
+/// The storage of the gradients of aggregated rows.
 enum GradientRows {
-    /// No gradient is wanted.
+    /// The hop needs no gradient.
     None,
-    /// Where what is sent was, which has been split by then.
+    /// The table of sent rows, after these have been split.
     InPlace,
-    /// In a table of their own, by slot.
+    /// A separate table, by slot.
     Own(Table),
 }
 
 /// The whole rows of one hop.
 pub(crate) struct WholeRows {
-    /// Columns of what is sent, and of what is aggregated in each slot.
+    /// Columns of a sent row, and of an aggregated row of each slot.
     width: usize,
-    /// Columns of the terms of out-edges that are sent behind the row.
+    /// Columns of the source scores that follow a sent row.
     sent_terms: usize,
     slots: usize,
-    /// What nodes send, `[own, width + terms]`; without rows where a hop's shards follow from those of the hop before.
+    /// Rows that nodes send, `[own, width + terms]`; empty if the shards follow from those of the hop before.
     sent: Table,
-    /// What nodes have aggregated, `[own, slots · width]`.
+    /// Aggregated rows, `[own, slots · width]`.
     aggregated: Table,
     gradient: GradientRows,
-    /// Gradients of what nodes sent, `[own, width + entries]`.
+    /// Gradients of sent rows, `[own, width + entries]`.
     sent_gradient: Table,
 }
 
 impl WholeRows {
     /// Reserves the tables of hop `index`.
-    ///
-    /// # Errors
-    /// When there is no room at `place`.
     pub(super) fn new(
         edges: &AllEdges,
         profile: &ModelProfile,
@@ -61,11 +58,11 @@ impl WholeRows {
         let (splits, gathers, goes_back) = (is_whole(index), is_whole(index + 1), program.goes_back(index));
         let (width, terms) = match hop.aggregation {
             Aggregation::Nothing => (0, 0),
-            // Terms of in-edges travel too, to where a shard's columns are aggregated.
+            // Destination scores are sent, too: every worker aggregates columns of all nodes.
             Aggregation::Attention { .. } => (hop.width, hop.sent_terms() + hop.terms()),
             _ => (hop.width, 0),
         };
-        // Attention's rows are read again on the way back.
+        // The backward pass of attention reads the rows again.
         let in_place = slots == 1 && !hop.attends() && splits;
         let entries = match hop.attends() && splits {
             true => 2 * HeadShards::of_hop(hop, edges.parts.len(), edges.starts.len() - 1).count(),
@@ -87,7 +84,7 @@ impl WholeRows {
         })
     }
 
-    /// Returns the table that is cut into shards: of activations, or of gradients.
+    /// Returns the table that is split into shards: of activations, or of gradients.
     pub(super) fn table(&self, is_gradient: bool) -> Option<&Table> {
         match &self.gradient {
             _ if !is_gradient => Some(&self.sent),
@@ -105,25 +102,22 @@ impl WholeRows {
         }
     }
 
-    /// Tells whether activations are cut into shards here.
+    /// Tells whether activations are split into shards.
     pub(super) fn sends(&self) -> bool {
         self.sent.width() > 0 && self.sent.rows() > 0
     }
 
-    /// Tells whether gradients are cut into shards here.
+    /// Tells whether gradients are split into shards.
     pub(super) fn sends_gradients(&self) -> bool {
         self.table(true).is_some_and(|table| table.width() > 0 && table.rows() > 0)
     }
 
-    /// Returns the aggregated rows of some own nodes; `None` where the hop has no edges.
+    /// Returns the aggregated rows of some own nodes; `None` if the hop has no edges.
     pub(super) fn aggregated(&self, rows: &Selection<'_>) -> Option<Matrix> {
         (self.aggregated.width() > 0).then(|| rows.copy(&self.aggregated, |row| row))
     }
 
-    /// Stores what own nodes send. The terms of out-edges and of in-edges travel with the shards.
-    ///
-    /// # Errors
-    /// When the device fails.
+    /// Stores the rows that own nodes send. The source and destination scores travel with the shards.
     pub(super) fn write_sent(&mut self, rows: &Range<usize>, outputs: &NodeOutputs) -> Result<(), Error> {
         let Some(found) = outputs.sent.as_ref().filter(|_| self.width > 0) else { return Ok(()) };
         let (width, stride, sent_terms) = (self.width, self.sent.width(), self.sent_terms);
@@ -145,7 +139,7 @@ impl WholeRows {
         }
     }
 
-    /// Stores the gradients of what some own nodes have aggregated.
+    /// Stores the gradients of the aggregated rows of some own nodes.
     pub(super) fn write_gradient(&mut self, rows: &Selection<'_>, values: &[f32]) {
         let (slots, width) = (self.slots, self.width);
         let Some(table) = self.gradient_mut().filter(|_| width > 0) else { return };
@@ -155,7 +149,7 @@ impl WholeRows {
         }
     }
 
-    /// Returns the gradient of what some own nodes sent, and of the terms of their attention, which pieces of heads have parts of.
+    /// Returns the gradients of the rows that some own nodes sent, and of their attention scores, summed over head parts.
     pub(super) fn sent_gradient(&self, rows: &Range<usize>, heads: Option<&HeadShards>) -> SentGradient {
         let width = self.width;
         if width == 0 {
@@ -172,8 +166,8 @@ impl WholeRows {
         SentGradient { sent: Some(sent), terms }
     }
 
-    /// Stores column shards of own rows: of aggregated rows, or of the gradients of what was sent. With attention, `heads` says which entries of
-    /// the terms' gradients follow, of how many.
+    /// Stores column shards of aggregated rows, or of the gradients of sent rows. With attention, `heads` is the range of the gradients of scores
+    /// that follow, and the number of all.
     pub(super) fn gather(
         &mut self,
         is_gradient: bool,

@@ -1,4 +1,4 @@
-//! From ranks to metrics.
+//! Metrics of ranks.
 
 use bytemuck::{Pod, Zeroable};
 
@@ -6,13 +6,13 @@ use super::Ranked;
 use crate::collectives::Value;
 use crate::runtime::records::Scores;
 
-/// Sums over one partition's ranks of a split.
+/// Sums over the ranks of a partition's edges of a split.
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C)]
 pub(crate) struct RankSums {
     edges: u64,
     ranks: u64,
-    /// Ranks of at most 1, 3 and 10.
+    /// Number of ranks of at most 1, 3 and 10.
     hits: [u64; 3],
     /// The sum of the doubled ranks.
     doubled: u64,
@@ -39,7 +39,7 @@ impl RankSums {
     }
 }
 
-/// The metrics of a split, from the sums of all partitions: integers are added in any order, floats in partition order.
+/// Returns the metrics of a split from the sums of all partitions. Floats are added in partition order.
 pub(crate) fn finish(parts: &[RankSums]) -> Option<Scores> {
     let sum = |of: fn(&RankSums) -> u64| parts.iter().map(of).sum::<u64>() as f64;
     let float = |of: fn(&RankSums) -> f64| parts.iter().map(of).sum::<f64>();

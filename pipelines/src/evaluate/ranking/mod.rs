@@ -1,15 +1,14 @@
-//! Ranks of held-out edges: how many nodes would have been a better end.
+//! Ranks of held-out edges among candidate ends.
 //!
 //! ```text
-//! ends of some edges → their rows → what they are compared with, and their own scores (compute thread)
-//! all nodes, block by block → their rows → how many score higher, how many the same (compute thread)
+//! ends of a chunk of edges → their rows → query vectors and scores of the edges (compute thread)
+//! all nodes, block by block → their rows → counts of higher and of equal scores (compute thread)
 //! ```
 //!
-//! An edge is ranked twice: its tail among all tails, its head among all heads; nodes that are known ends of an edge with the
-//! same other end and relation, in any split, are left out (Bordes et al. 2013, filtered). Of equal scores the middle: a rank is
-//! 1 + (how many score higher) + (how many the same) / 2. Counts are integers, so that their sums do not depend on who counts
-//! which block. No process holds the rows of all nodes: blocks of other partitions' nodes are fetched, and gone when they are
-//! counted.
+//! An edge is ranked twice: its tail among all tails, its head among all heads. Known ends, which have an edge with the same other end and
+//! relation in any split, are left out (Bordes et al. 2013, filtered). A rank is 1 + (number of higher scores) + (number of equal scores) / 2.
+//! Counts are integers, so their sums do not depend on the distribution of blocks. No process holds the rows of all nodes: blocks of other
+//! partitions' nodes are fetched, counted and dropped.
 
 mod metrics;
 mod pass;
@@ -24,54 +23,54 @@ use gnnflow_kernels::pairs::Edge;
 use timely::worker::Worker;
 
 use self::metrics::RankSums;
-use self::pass::{Asking, Pass};
+use self::pass::{Pass, PassInputs};
 use super::recommend;
 use crate::collectives::{Collectives, Driver};
 use crate::compute::ComputeState;
 use crate::context::WorkerContext;
 use crate::error::Error;
 use crate::evaluate::Evaluation;
-use crate::evaluate::rows_of::{Brought, RowsOf, distinct};
+use crate::evaluate::fetch_results::{FetchedRows, ResultFetcher, distinct};
 use crate::task::link_prediction::candidates::Candidates;
 use crate::task::link_prediction::edges::LinkEdges;
 use gnnflow_dataflow::storage::RowStore;
 
-/// What edges are compared with takes at most so many bytes at once.
+/// Maximum bytes of the queries of a chunk of edges.
 const QUERY_BYTES: usize = 64 << 20;
-/// Nodes of a block.
+/// Maximum number of nodes of a block.
 const BLOCK: usize = 4096;
-/// Blocks under way.
+/// Maximum number of blocks in flight.
 const WINDOW: u32 = 3;
 
-/// The score of a held-out edge, and how many others score higher, and how many the same.
+/// The score of a held-out edge, and the numbers `[higher, equal]` of candidates with higher and with equal scores.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Ranked {
     pub(crate) score: f32,
-    /// Of tails, those that are known left out.
+    /// Of tails, without known ones.
     tails: [u64; 2],
-    /// Of heads, where those are looked for too.
+    /// Of heads, without known ones, if heads are ranked.
     heads: Option<[u64; 2]>,
-    /// Of tails, only those left out that another split knows.
+    /// Of tails, without those known from another split.
     fresh: [u64; 2],
 }
 
 impl Ranked {
-    /// Twice the rank of its tail, and of its head.
+    /// Returns twice the rank of the tail, and of the head if heads are ranked.
     fn doubled(&self) -> impl Iterator<Item = u64> + use<> {
         std::iter::once(self.tails).chain(self.heads).map(doubled)
     }
 
-    /// The rank of its tail among all tails.
+    /// Returns the rank of the tail.
     pub(crate) fn tail_rank(&self) -> f64 {
         doubled(self.tails) as f64 / 2.0
     }
 
-    /// The rank of its head among all heads, where those are looked for too.
+    /// Returns the rank of the head, if heads are ranked.
     pub(crate) fn head_rank(&self) -> Option<f64> {
         self.heads.map(|heads| doubled(heads) as f64 / 2.0)
     }
 
-    /// Twice the rank of its tail among those that could be recommended.
+    /// Returns twice the rank of the tail among the tails that could be recommended.
     pub(crate) fn fresh_doubled(&self) -> u64 {
         doubled(self.fresh)
     }
@@ -83,13 +82,13 @@ fn doubled([higher, equal]: [u64; 2]) -> u64 {
 
 /// The ranking dataflow of one worker.
 pub(crate) struct Ranking {
-    rows: RowsOf<Pass>,
+    fetcher: ResultFetcher<Pass>,
     first_part: usize,
-    /// Blocks of nodes of one group, those of the partitions hosted here first.
+    /// Blocks of nodes of one group, from the partitions hosted here on.
     blocks: Vec<std::ops::Range<u32>>,
     edges: LinkEdges,
     width: usize,
-    /// As the last pass left them, by partition; validation, then test.
+    /// By partition, the results of the last evaluation: validation, then test.
     ranked: Vec<[Vec<Ranked>; 2]>,
 }
 
@@ -102,18 +101,18 @@ impl Ranking {
         edges: LinkEdges,
         compute_thread: &ComputeThread<ComputeState>,
     ) -> Self {
-        let rows = RowsOf::build(worker, context, results, compute_thread, "rank", take);
+        let fetcher = ResultFetcher::build(worker, context, results, compute_thread, "rank", count);
         let hosted = context.placement.parts_of(context.worker);
         let (parts, first_part) = (context.placement.parts(), hosted.start);
         let order = (0..parts).map(|i| (first_part + i) % parts);
         let blocks = order.flat_map(|part| blocks(&edges.nodes, context.graph.range(part))).collect();
-        Self { rows, first_part, blocks, edges, width: results.width(), ranked: Vec::new() }
+        Self { fetcher, first_part, blocks, edges, width: results.width(), ranked: Vec::new() }
     }
 
-    /// Ranks all held-out edges by the model's results, and returns their metrics.
+    /// Ranks all held-out edges and returns their metrics.
     ///
     /// # Errors
-    /// What an operator, or the compute thread, fails with.
+    /// The first error of an operator or of the compute thread.
     pub(crate) fn evaluate(
         &mut self,
         driver: &mut Driver<'_>,
@@ -134,8 +133,8 @@ impl Ranking {
             }
             ranked.push(splits);
         }
-        // Others may still ask for rows that are here.
-        self.rows.end(driver)?;
+        // Other workers may still request rows of this worker.
+        self.fetcher.end(driver)?;
         self.ranked = ranked;
         let mut scores = [None, None];
         for (split, scores) in scores.iter_mut().enumerate() {
@@ -154,18 +153,18 @@ impl Ranking {
         Ok(Evaluation { train: None, val, test })
     }
 
-    /// The held-out edges of a partition hosted here, with what the last pass found.
+    /// Returns the held-out edges of a partition hosted here, with the results of the last evaluation.
     pub(crate) fn held_out(&self, part: usize) -> [(&[Edge], &[Ranked]); 2] {
         let ranked = &self.ranked[part - self.first_part];
         [0, 1].map(|split| (&self.edges.held_out[part][split][..], &ranked[split][..]))
     }
 
-    /// How many edges every partition holds out.
+    /// Returns the number of held-out edges of every partition.
     pub(crate) fn held_out_counts(&self) -> &[u64] {
         &self.edges.held_out_counts
     }
 
-    /// Whether heads are ranked, not tails alone.
+    /// Tells whether heads are ranked, too.
     pub(crate) fn ranks_heads(&self) -> bool {
         self.edges.candidates.replace_heads()
     }
@@ -173,36 +172,36 @@ impl Ranking {
     /// Ranks some edges of a split.
     fn rank(&mut self, driver: &mut Driver<'_>, split: usize, edges: &[Edge]) -> Result<Vec<Ranked>, Error> {
         let LinkEdges { known, nodes, candidates, .. } = &self.edges;
-        let pass = Pass::begin(&Asking { edges, split, known, nodes, candidates, width: self.width });
-        let among = (!matches!(candidates, Candidates::All)).then(|| pass.among());
-        *self.rows.state() = pass;
-        self.rows.send_ends(edges);
-        self.rows.wait(driver, 0)?;
-        match among {
-            Some(nodes) => self.rows.send(nodes, None),
+        let pass = Pass::begin(&PassInputs { edges, split, known, nodes, candidates, width: self.width });
+        let chosen = (!matches!(candidates, Candidates::All)).then(|| pass.candidates());
+        *self.fetcher.state() = pass;
+        self.fetcher.request_ends(edges);
+        self.fetcher.wait(driver, 0)?;
+        match chosen {
+            Some(nodes) => self.fetcher.request(nodes, None),
             None => {
                 for block in 0..self.blocks.len() {
-                    self.rows.send(self.blocks[block].clone().collect(), None);
-                    self.rows.wait(driver, WINDOW)?;
+                    self.fetcher.request(self.blocks[block].clone().collect(), None);
+                    self.fetcher.wait(driver, WINDOW)?;
                 }
             }
         }
-        self.rows.wait(driver, 0)?;
-        let pass = std::mem::take(&mut *self.rows.state());
+        self.fetcher.wait(driver, 0)?;
+        let pass = std::mem::take(&mut *self.fetcher.state());
         Ok(pass.finish())
     }
 }
 
-/// Takes in rows: of the edges' ends, or of nodes that they are compared with.
-fn take(pass: &mut Pass, trainer: &ComputeState, brought: &Brought<'_>) -> Result<(), Error> {
-    let Some(pairs) = brought.pairs else {
-        trainer.on_threads(|| pass.count(brought.nodes, brought.rows));
+/// Sets the queries from the rows of the edges' ends, or counts the scores of candidates.
+fn count(pass: &mut Pass, compute: &ComputeState, fetched: &FetchedRows<'_>) -> Result<(), Error> {
+    let Some(pairs) = fetched.pairs else {
+        compute.on_threads(|| pass.count(fetched.nodes, fetched.rows));
         return Ok(());
     };
-    let relations = trainer.model().relations();
+    let relations = compute.model().relations();
     let relations = relations.map(|rows| rows.flatten_all()?.to_vec1::<f32>()).transpose();
     let relations = relations.map_err(gnnflow_nn::Error::from)?;
-    pass.ask(pairs, brought.rows, relations.as_deref());
+    pass.set_queries(pairs, fetched.rows, relations.as_deref());
     Ok(())
 }
 

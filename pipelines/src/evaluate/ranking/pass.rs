@@ -1,7 +1,7 @@
-//! What is compared with what, on the compute thread.
+//! Counts of higher and equal scores, on the compute thread.
 //!
-//! Edges that share an end and the relation ask the same: which node, beside this one? A node's score is computed once for all of
-//! them, and then compared with each one's own.
+//! Edges that share an end and the relation share a query. The score of a candidate is computed once per query, and compared with the score of
+//! each edge.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,67 +12,68 @@ use gnnflow_kernels::pairs::{Edge, Pairs};
 use rayon::prelude::*;
 
 use super::Ranked;
-use crate::evaluate::rows_of::distinct;
+use crate::evaluate::fetch_results::distinct;
 use crate::task::link_prediction::candidates::Candidates;
 use crate::task::link_prediction::known::{Known, KnownEnds};
 
-/// Rows that are compared while they are near, and questions that are asked of them by one task.
+/// Rows per tile, which stays in the cache, and queries per task.
 const TILE: usize = 64;
 
-/// What is being ranked.
+/// The ranking of some edges.
 #[derive(Default)]
 pub(crate) struct Pass {
     width: usize,
     nodes: Arc<NodeGroups>,
-    questions: Vec<Question>,
-    /// What nodes are compared with, `width` numbers a question.
-    asked: Vec<f32>,
-    places: Vec<Places>,
+    queries: Vec<Query>,
+    /// Query vectors, `[queries, width]`.
+    vectors: Vec<f32>,
+    /// By edge.
+    edges: Vec<EdgeQueries>,
 }
 
-/// Where an edge asks.
+/// The queries of an edge.
 #[derive(Clone, Copy)]
-struct Places {
-    tail: Place,
-    /// None where only tails are looked for.
-    head: Option<Place>,
-    /// Whether its own tail is among those that no other split has.
+struct EdgeQueries {
+    tail: QuerySlot,
+    /// `None` if only tails are ranked.
+    head: Option<QuerySlot>,
+    /// Whether the tail is known from this split only.
     fresh: bool,
 }
 
-/// A question, and which of those who ask it.
+/// A query, and the position of an edge among its edges.
 #[derive(Clone, Copy)]
-struct Place {
-    question: u32,
+struct QuerySlot {
+    query: u32,
     slot: u32,
 }
 
-/// Which node, beside one end and with a relation?
-struct Question {
-    /// The group whose nodes may be the answer.
+/// The search for the missing end of edges, given the other end and the relation.
+struct Query {
+    /// The group of the candidates.
     group: usize,
-    /// Those that may, where not all of the group; ascending.
-    among: Option<Vec<u32>>,
-    /// Answers that are known: those that another split has (the earlier ones, for test edges), then those of this split alone.
+    /// The candidates, ascending, if these are not the whole group.
+    candidates: Option<Vec<u32>>,
+    /// Known ends: those of another split (of earlier splits, for test edges), then those of this split only.
     known: [Vec<u32>; 2],
-    /// The score of each edge that asks.
+    /// The score of each edge.
     own: Vec<f32>,
     counts: Vec<Counts>,
 }
 
-/// How many score higher than an edge's own end, and how many the same.
+/// The numbers `[higher, equal]` of ends with scores higher than, and equal to, that of an edge.
 #[derive(Clone, Copy, Default)]
 struct Counts {
-    /// Of all that may be the answer.
+    /// Of all candidates.
     all: [u64; 2],
-    /// Of those of them that are known: by [`Question::known`].
+    /// Of known candidates, by [`Query::known`].
     known: [[u64; 2]; 2],
 }
 
-/// A pass over some edges of one split: what it needs to know of them.
-pub(crate) struct Asking<'a> {
+/// The inputs of a pass over some edges of one split.
+pub(crate) struct PassInputs<'a> {
     pub(crate) edges: &'a [Edge],
-    /// Of validation (0) or test (1).
+    /// Validation (0) or test (1).
     pub(crate) split: usize,
     pub(crate) known: &'a Known,
     pub(crate) nodes: &'a Arc<NodeGroups>,
@@ -81,124 +82,124 @@ pub(crate) struct Asking<'a> {
 }
 
 impl Pass {
-    pub(crate) fn begin(asking: &Asking<'_>) -> Self {
-        let Asking { edges, split, known, nodes, candidates, width } = asking;
-        let mut questions: Vec<Question> = Vec::new();
-        let mut asked_before: HashMap<(bool, u32, u16), u32> = HashMap::new();
-        let mut place = |edge: &Edge, tail: bool| {
+    /// Collects the queries of the edges.
+    pub(crate) fn begin(inputs: &PassInputs<'_>) -> Self {
+        let PassInputs { edges, split, known, nodes, candidates, width } = inputs;
+        let mut queries: Vec<Query> = Vec::new();
+        let mut query_of: HashMap<(bool, u32, u16), u32> = HashMap::new();
+        let mut add = |edge: &Edge, tail: bool| {
             let (from, to) = if tail { (edge.head, edge.tail) } else { (edge.tail, edge.head) };
             let (key, group) = ((tail, from, edge.relation), nodes.group_of(to));
             let known: &KnownEnds = if tail { known.tails(edge) } else { known.heads(edge) };
-            let among = candidates.of(edge, tail, nodes);
-            // An edge that has candidates asks alone; and ends of several types are looked for among the nodes of each.
-            let shared = asked_before.get(&key).copied();
-            let shared = shared.filter(|&q| among.is_none() && questions[q as usize].group == group);
-            let question = shared.unwrap_or_else(|| {
-                let (own, counts, mut among) = (Vec::new(), Vec::new(), among);
-                if let Some(among) = &mut among {
-                    among.retain(|&node| if candidates.are_given() { node != to } else { !known.has(node) });
-                    among.sort_unstable();
+            let chosen = candidates.of(edge, tail, nodes);
+            // An edge with chosen candidates has its own query. Ends of several groups have a query each.
+            let shared = query_of.get(&key).copied();
+            let shared = shared.filter(|&q| chosen.is_none() && queries[q as usize].group == group);
+            let query = shared.unwrap_or_else(|| {
+                let (own, counts, mut chosen) = (Vec::new(), Vec::new(), chosen);
+                if let Some(chosen) = &mut chosen {
+                    chosen.retain(|&node| if candidates.are_given() { node != to } else { !known.has(node) });
+                    chosen.sort_unstable();
                 }
-                let known = if among.is_some() { Default::default() } else { known.divided(*split) };
-                asked_before.insert(key, questions.len() as u32);
-                questions.push(Question { group, among, known, own, counts });
-                questions.len() as u32 - 1
+                let known = if chosen.is_some() { Default::default() } else { known.divided(*split) };
+                query_of.insert(key, queries.len() as u32);
+                queries.push(Query { group, candidates: chosen, known, own, counts });
+                queries.len() as u32 - 1
             });
-            let Question { own, counts, known, .. } = &mut questions[question as usize];
+            let Query { own, counts, known, .. } = &mut queries[query as usize];
             own.push(0.0);
             counts.push(Counts::default());
-            (Place { question, slot: own.len() as u32 - 1 }, known[1].binary_search(&to).is_ok())
+            (QuerySlot { query, slot: own.len() as u32 - 1 }, known[1].binary_search(&to).is_ok())
         };
         let both = candidates.replace_heads();
-        let places = edges.iter().map(|edge| {
-            let (tail, fresh) = place(edge, true);
-            Places { tail, head: both.then(|| place(edge, false).0), fresh }
+        let edges = edges.iter().map(|edge| {
+            let (tail, fresh) = add(edge, true);
+            EdgeQueries { tail, head: both.then(|| add(edge, false).0), fresh }
         });
-        let places = places.collect();
-        Self { width: *width, nodes: Arc::clone(nodes), questions, asked: Vec::new(), places }
+        let edges = edges.collect();
+        Self { width: *width, nodes: Arc::clone(nodes), queries, vectors: Vec::new(), edges }
     }
 
-    /// The nodes that are to be compared, where not all are; distinct, ascending.
-    pub(crate) fn among(&self) -> Vec<u32> {
-        distinct(self.questions.iter().flat_map(|q| q.among.iter().flatten().copied()))
+    /// Returns the chosen candidates of all queries, distinct and ascending.
+    pub(crate) fn candidates(&self) -> Vec<u32> {
+        distinct(self.queries.iter().flat_map(|query| query.candidates.iter().flatten().copied()))
     }
 
-    /// Finds what the ends are compared with, and what they score.
-    pub(crate) fn ask(&mut self, pairs: &Pairs, rows: &[f32], relations: Option<&[f32]>) {
+    /// Computes the query vectors and the scores of the edges, from the rows of their ends.
+    pub(crate) fn set_queries(&mut self, pairs: &Pairs, rows: &[f32], relations: Option<&[f32]>) {
         let width = self.width;
         let at = |row: usize| row * width..(row + 1) * width;
-        self.asked = vec![0.0; self.questions.len() * width];
-        for (i, &Places { tail, head, .. }) in self.places.iter().enumerate() {
+        self.vectors = vec![0.0; self.queries.len() * width];
+        for (i, &EdgeQueries { tail, head, .. }) in self.edges.iter().enumerate() {
             let relation = relations.map(|relations| &relations[at(usize::from(pairs.relations[i]))]);
             let [first, last] = [pairs.heads[i], pairs.tails[i]].map(|place| &rows[at(place as usize)]);
             for (place, from, to) in std::iter::once((tail, first, last)).chain(head.map(|head| (head, last, first))) {
-                let asked = &mut self.asked[at(place.question as usize)];
+                let vector = &mut self.vectors[at(place.query as usize)];
                 if place.slot == 0 {
-                    query(from, relation, asked);
+                    query(from, relation, vector);
                 }
-                self.questions[place.question as usize].own[place.slot as usize] = dot(asked, to);
+                self.queries[place.query as usize].own[place.slot as usize] = dot(vector, to);
             }
         }
     }
 
-    /// Counts which of `nodes`, ascending, whose `rows` these are, score no less than the edges' own ends. All of them are of one
-    /// group and follow each other, but where nodes were chosen.
+    /// Counts the scores of `nodes`, ascending, with rows `rows`, that are higher than or equal to those of the edges. The nodes are chosen
+    /// candidates, or consecutive nodes of one group.
     pub(crate) fn count(&mut self, nodes: &[u32], rows: &[f32]) {
         let Some(&start) = nodes.first() else { return };
         let (width, group) = (self.width, self.nodes.group_of(start));
         let row = |at: usize| &rows[at * width..(at + 1) * width];
-        let tasks = self.questions.par_chunks_mut(TILE).zip(self.asked.par_chunks(TILE * width));
-        tasks.for_each(|(questions, asked)| {
+        let tasks = self.queries.par_chunks_mut(TILE).zip(self.vectors.par_chunks(TILE * width));
+        tasks.for_each(|(queries, vectors)| {
             let mut scores = Vec::new();
-            for (question, asked) in questions.iter_mut().zip(asked.chunks_exact(width)) {
-                let Question { among: Some(among), own, counts, .. } = question else { continue };
-                let score = |node: &u32| dot(asked, row(nodes.partition_point(|other| other < node)));
+            for (query, vector) in queries.iter_mut().zip(vectors.chunks_exact(width)) {
+                let Query { candidates: Some(candidates), own, counts, .. } = query else { continue };
+                let score = |node: &u32| dot(vector, row(nodes.partition_point(|other| other < node)));
                 scores.clear();
-                scores.extend(among.iter().map(score));
+                scores.extend(candidates.iter().map(score));
                 tally(&scores, own, counts, |counts| &mut counts.all);
             }
-            let mut of_group: Vec<(&mut Question, &[f32])> =
-                questions.iter_mut().zip(asked.chunks_exact(width)).collect();
-            of_group.retain(|(question, _)| question.among.is_none() && question.group == group);
+            let mut of_group: Vec<(&mut Query, &[f32])> = queries.iter_mut().zip(vectors.chunks_exact(width)).collect();
+            of_group.retain(|(query, _)| query.candidates.is_none() && query.group == group);
             for tile in rows.chunks(TILE * width) {
                 scores.resize(tile.len() / width, 0.0);
-                for (Question { own, counts, .. }, asked) in &mut of_group {
-                    score_rows(asked, tile, &mut scores);
+                for (Query { own, counts, .. }, vector) in &mut of_group {
+                    score_rows(vector, tile, &mut scores);
                     tally(&scores, own, counts, |counts| &mut counts.all);
                 }
             }
             let end = nodes[nodes.len() - 1];
-            for (Question { known, own, counts, .. }, asked) in &mut of_group {
+            for (Query { known, own, counts, .. }, vector) in &mut of_group {
                 for (which, known) in known.iter().enumerate() {
                     let first = known.partition_point(|&node| node < start);
                     let here = known[first..].iter().take_while(|&&node| node <= end);
                     scores.clear();
-                    scores.extend(here.map(|&node| dot(asked, row((node - start) as usize))));
+                    scores.extend(here.map(|&node| dot(vector, row((node - start) as usize))));
                     tally(&scores, own, counts, |counts| &mut counts.known[which]);
                 }
             }
         });
     }
 
-    /// The ranks of the edges, in order.
+    /// Returns the results of the edges, in order.
     pub(crate) fn finish(self) -> Vec<Ranked> {
-        let at = |place: Place| {
-            let question = &self.questions[place.question as usize];
-            (question.own[place.slot as usize], question.counts[place.slot as usize])
+        let at = |place: QuerySlot| {
+            let query = &self.queries[place.query as usize];
+            (query.own[place.slot as usize], query.counts[place.slot as usize])
         };
-        let filtered = |Counts { all, known: [seen, held] }: Counts| minus(minus(all, seen), held);
-        let each = |places: &Places| {
-            let (score, tails) = at(places.tail);
-            // The edge's own tail is not known from another split: it was counted, and is no better than itself.
-            let itself = if places.fresh { higher_and_equal(&[score], score) } else { [0; 2] };
+        let filtered = |Counts { all, known: [other, this] }: Counts| minus(minus(all, other), this);
+        let each = |edge: &EdgeQueries| {
+            let (score, tails) = at(edge.tail);
+            // A tail that is not known from another split was counted itself.
+            let itself = if edge.fresh { higher_and_equal(&[score], score) } else { [0; 2] };
             let fresh = minus(minus(tails.all, tails.known[0]), itself);
-            Ranked { score, tails: filtered(tails), heads: places.head.map(|head| filtered(at(head).1)), fresh }
+            Ranked { score, tails: filtered(tails), heads: edge.head.map(|head| filtered(at(head).1)), fresh }
         };
-        self.places.iter().map(each).collect()
+        self.edges.iter().map(each).collect()
     }
 }
 
-/// Adds to the counts of each of `own` how many of `scores` are higher, and how many the same.
+/// Adds the numbers of `scores` that are higher than, and equal to, each of `own` to its counts.
 fn tally(scores: &[f32], own: &[f32], counts: &mut [Counts], of: impl Fn(&mut Counts) -> &mut [u64; 2]) {
     for (own, counts) in own.iter().zip(counts) {
         let (found, sum) = (higher_and_equal(scores, *own), of(counts));

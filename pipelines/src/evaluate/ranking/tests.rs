@@ -9,14 +9,14 @@ use super::metrics::{RankSums, finish};
 use super::*;
 use crate::task::link_prediction::known::Known;
 
-/// Rows of 30 nodes with many ties; nodes 0 to 9 and 20 to 29 are of one type, the rest of another.
+/// Returns rows of 30 nodes with many ties. Nodes 0 to 9 and 20 to 29 are of one type, the others of another.
 fn rows() -> (Vec<f32>, Arc<NodeGroups>) {
     let key = Key::new(3, Purpose::Init);
     let rows = (0..30 * 4).map(|i| key.below(i, 3) as f32 - 1.0).collect();
     (rows, Arc::new(NodeGroups::new(&[(0, 0), (10, 1), (20, 0)], 30)))
 }
 
-/// Edges and their splits, the first 25 of them to be ranked as those of `which`.
+/// Returns edges and their splits; the first 25 are in split `which`.
 fn edges(loops: bool, which: u8) -> Vec<(Edge, u8)> {
     let key = Key::new(8, Purpose::Init);
     let edge = |i: u64| Edge {
@@ -40,7 +40,7 @@ fn pairs(edges: &[Edge]) -> Pairs {
 }
 
 #[test]
-fn ranks_are_those_of_sorting_all_candidates_that_are_not_known() {
+fn ranks_equal_those_of_comparing_all_unknown_candidates() {
     let (rows, nodes) = rows();
     let relations = [0.5f32, 1.0, -1.0, 2.0, 1.0, 1.0, 0.25, 1.0];
     let row = |node: u32| &rows[node as usize * 4..][..4];
@@ -59,19 +59,19 @@ fn ranks_are_those_of_sorting_all_candidates_that_are_not_known() {
         let by_edge = Given::OfEdges(ranked.iter().map(given).collect());
         for candidates in [Candidates::All, Candidates::Drawn(12, key), Candidates::Given(Arc::new(by_edge))] {
             let split = usize::from(which == split::TEST);
-            let asking =
-                Asking { edges: &ranked, split, known: &known, nodes: &nodes, candidates: &candidates, width: 4 };
-            let mut pass = Pass::begin(&asking);
-            pass.ask(&pairs(&ranked), &rows, Some(&relations));
+            let inputs =
+                PassInputs { edges: &ranked, split, known: &known, nodes: &nodes, candidates: &candidates, width: 4 };
+            let mut pass = Pass::begin(&inputs);
+            pass.set_queries(&pairs(&ranked), &rows, Some(&relations));
             if let Candidates::All = candidates {
                 for range in blocks(&nodes, 0..17).into_iter().chain(blocks(&nodes, 17..30)) {
                     let block: Vec<u32> = range.clone().collect();
                     pass.count(&block, &rows[range.start as usize * 4..range.end as usize * 4]);
                 }
             } else {
-                let among = pass.among();
-                let some: Vec<f32> = among.iter().flat_map(|&node| row(node)).copied().collect();
-                pass.count(&among, &some);
+                let chosen = pass.candidates();
+                let some: Vec<f32> = chosen.iter().flat_map(|&node| row(node)).copied().collect();
+                pass.count(&chosen, &some);
             }
             for (&edge, found) in ranked.iter().zip(pass.finish()) {
                 assert_eq!(found.score, score(edge));
@@ -113,7 +113,7 @@ fn ranks_are_those_of_sorting_all_candidates_that_are_not_known() {
 }
 
 #[test]
-fn metrics_are_those_of_the_ranks() {
+fn metrics_equal_their_formulas() {
     let ranked =
         |score, higher: u64, equal| Ranked { score, tails: [higher, equal], heads: Some([0, 0]), fresh: [0; 2] };
     let parts = [vec![ranked(0.0, 0, 0), ranked(0.0, 2, 1)], vec![], vec![ranked(0.0, 19, 0)]];
@@ -133,7 +133,7 @@ fn metrics_are_those_of_the_ranks() {
         assert!((value - expected[name.as_str()]).abs() < 1e-12, "{name} {value}");
     }
     assert!(finish(&[RankSums::new(&[]), RankSums::new(&[])]).is_none());
-    // Tails alone.
+    // Tails only.
     let tails = parts.map(|part| part.into_iter().map(|ranked| Ranked { heads: None, ..ranked }).collect::<Vec<_>>());
     let scores = finish(&tails.map(|part| RankSums::new(&part))).unwrap();
     assert_eq!(scores.nodes, 3);

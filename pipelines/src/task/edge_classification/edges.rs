@@ -1,7 +1,6 @@
-//! The edges that are classified.
+//! The edges of edge classification.
 //!
-//! Every process reads the structure of all partitions once, from the dataset's mapped files, and keeps what is of its own
-//! partitions' edges.
+//! Every process reads the structure of all partitions once, from the dataset's mapped files, and keeps the edges of its own partitions.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -17,27 +16,26 @@ use crate::error::Error;
 use crate::runtime::job::Job;
 use crate::task::target_edges::{TargetRules, none_left};
 
-/// Edges of the types that are classified, by partition; nothing of partitions hosted elsewhere but their numbers.
+/// Edges of the classified types, by partition. Edges, labels and splits are of partitions hosted here only.
 pub(crate) struct ClassedEdges {
-    /// As they are stored.
+    /// Edges in stored order.
     pub(crate) edges: Vec<Vec<Edge>>,
-    /// Their classes; −1 is none.
+    /// Classes; −1 for none.
     pub(crate) labels: Vec<Vec<i32>>,
-    /// Their splits.
     pub(crate) splits: Vec<Vec<u8>>,
-    /// How many they are.
+    /// Number of edges.
     pub(crate) totals: Vec<u64>,
-    /// How many of them are trained on.
+    /// Number of training edges.
     pub(crate) counts: Vec<u64>,
     reverses: Vec<Option<u16>>,
     nodes: u32,
 }
 
 impl ClassedEdges {
-    /// Reads the edges of all partitions, of which `hosted` are hosted here. Where splits are drawn, edges without class are in none.
+    /// Reads the edges of all partitions; `hosted` are hosted here. If splits are drawn, edges without a class are in none.
     ///
     /// # Errors
-    /// When the dataset cannot be read, no edge is left to train on, one of those has no class, or none is left to stop early by.
+    /// When the dataset cannot be read, there are no training edges, one of them has no class, or early stopping has no validation edges.
     pub(crate) fn read(job: &Job, rules: &TargetRules, hosted: &Range<usize>, train: &Train) -> Result<Self, Error> {
         let (dataset, parts) = (&job.dataset, job.dataset.manifest().parts());
         let mut this = Self {
@@ -49,7 +47,7 @@ impl ClassedEdges {
             reverses: rules.reverses().to_vec(),
             nodes: dataset.book().nodes() as u32,
         };
-        let (drawn, mut unlabelled, mut validated) = (rules.draws_splits(), None, 0u64);
+        let (drawn, mut unlabeled, mut validated) = (rules.draws_splits(), None, 0u64);
         for part in 0..parts {
             let (topology, first) = (dataset.topology(part)?, dataset.book().range(part).start as u32);
             let (here, labels) = (hosted.contains(&part), topology.labels().unwrap_or_default());
@@ -60,7 +58,7 @@ impl ClassedEdges {
                 validated += u64::from(split == split::VAL && label >= 0);
                 if split == split::TRAIN {
                     this.counts[part] += 1;
-                    unlabelled = unlabelled.or((label < 0).then_some(edge));
+                    unlabeled = unlabeled.or((label < 0).then_some(edge));
                 }
                 if here {
                     this.edges[part].push(edge);
@@ -72,23 +70,23 @@ impl ClassedEdges {
         if this.counts.iter().sum::<u64>() == 0 {
             return Err(none_left("train.edge", "train"));
         }
-        if let Some(edge) = unlabelled {
+        if let Some(edge) = unlabeled {
             let (head, tail) = (show(job, edge.head)?, show(job, edge.tail)?);
             let message = format!(
-                "the edge from node {head} to node {tail} is in the train split but has no label (graph.columns.edge_label)"
+                "the edge from node {head} to node {tail} is in the train split but has no label \
+                 (graph.columns.edge_label); label it, or take it out of the split"
             );
             return Err(Error::Input(message));
         }
         if validated == 0 && train.early_stop.is_some() {
-            let message = "no labelled edge is left in the validation split, and nothing tells when to stop: leave it out, and \
-                           the last epoch's model is kept";
+            let message = "no labeled edge is left in the validation split, which early stopping needs; remove this key to \
+                           keep the last epoch's model";
             return Err(job.config.problem("train.early_stop", message));
         }
         Ok(this)
     }
 
-    /// The batches of an epoch.
-    pub(crate) fn book(&self, train: &Train) -> EdgeBatches {
+    pub(crate) fn batches(&self, train: &Train) -> EdgeBatches {
         let to_train = |part: usize| (0..self.edges[part].len()).filter(move |&i| self.splits[part][i] == split::TRAIN);
         let parts = 0..self.edges.len();
         EdgeBatches {

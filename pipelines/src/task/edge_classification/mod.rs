@@ -1,4 +1,4 @@
-//! Classes of edges, from the results of both ends.
+//! Edge classification from the results of both ends.
 
 pub(crate) mod edges;
 
@@ -11,7 +11,7 @@ use crate::error::Error;
 
 pub(crate) use edges::ClassedEdges;
 
-/// What batches of edges learn from: softmax and cross-entropy over classes.
+/// Classification of edges: softmax and cross-entropy over classes.
 pub(crate) struct EdgeClassification {
     /// Columns of the model's result.
     pub(crate) width: usize,

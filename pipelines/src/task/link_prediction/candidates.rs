@@ -1,4 +1,4 @@
-//! What the ends of held-out edges are ranked among.
+//! The candidate ends of held-out edges.
 
 use std::sync::Arc;
 
@@ -12,22 +12,22 @@ use crate::context::edge_columns::show;
 use crate::error::Error;
 use crate::runtime::job::Job;
 
-/// What the ends of held-out edges are ranked among.
+/// The candidates among which the ends of held-out edges are ranked.
 #[derive(Clone, Debug)]
 pub(crate) enum Candidates {
     /// All nodes of the end's type.
     All,
-    /// So many nodes, drawn for each end under the key; those that are known are left out.
+    /// A number of nodes drawn per end with the key, without known ones.
     Drawn(usize, Key),
-    /// The nodes that the user gives, tails alone; all but the tail itself count.
+    /// The user's nodes, for tails only. All count except the tail itself.
     Given(Arc<Given>),
 }
 
 impl Candidates {
-    /// As the pipeline says, for the edges `held_out` here.
+    /// Opens the configured candidates for the edges `held_out` here.
     ///
     /// # Errors
-    /// When the user's table cannot be read, or has none for an edge.
+    /// When the user's table cannot be read, or has no row for an edge.
     pub(crate) fn open<'a>(
         job: &Job,
         link: &Link,
@@ -44,13 +44,13 @@ impl Candidates {
             let (role, file) =
                 (CandidateTable::ROLE, files.0.first().map_or("".into(), |file| file.display().to_string()));
             return Err(Error::Input(format!(
-                "{file}: no row is for the held-out edge from node {head} to node {tail} ({role})"
+                "{file}: no row for the held-out edge from node {head} to node {tail} ({role}); add one"
             )));
         }
         Ok(Self::Given(Arc::new(given)))
     }
 
-    /// The candidates for an end of `edge`; `None` where all nodes of its type are.
+    /// Returns the candidates for an end of `edge`; `None` for all nodes of its type.
     pub(crate) fn of(&self, edge: &Edge, tail: bool, nodes: &NodeGroups) -> Option<Vec<u32>> {
         match self {
             Self::All => None,
@@ -64,17 +64,17 @@ impl Candidates {
         }
     }
 
-    /// Whether they are the user's, and count as they are.
+    /// Tells whether the user gives the candidates. Known ends are then not left out.
     pub(crate) fn are_given(&self) -> bool {
         matches!(self, Self::Given(_))
     }
 
-    /// Whether heads are looked for too.
+    /// Tells whether heads are ranked, too.
     pub(crate) fn replace_heads(&self) -> bool {
         !self.are_given()
     }
 
-    /// How many an end has at most, where not all nodes.
+    /// Returns the maximum number of candidates per end, unless these are all nodes.
     pub(crate) fn each(&self) -> Option<usize> {
         match self {
             Self::All => None,

@@ -1,7 +1,7 @@
-//! The edges that are predicted, and what they are compared with.
+//! The edges of link prediction, their known ends and their candidates.
 //!
-//! Every process reads the structure of all partitions once, from the dataset's mapped files, and keeps what is of its own
-//! partitions' edges. So nothing has to be told, and the number of processes changes nothing.
+//! Every process reads the structure of all partitions once, from the dataset's mapped files, and keeps the edges of its own partitions. So no
+//! messages are needed, and the number of processes does not change the result.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -19,30 +19,30 @@ use crate::error::Error;
 use crate::runtime::job::Job;
 use crate::task::target_edges::{TargetRules, none_left};
 
-/// The edges that are predicted, and what is known of their ends.
+/// The edges of link prediction, by partition. Edges are of partitions hosted here only.
 pub(crate) struct LinkEdges {
-    /// To train on, of the partitions hosted here; by partition.
+    /// Training edges.
     train: Vec<Vec<Edge>>,
-    /// How many those are, in every partition.
+    /// Number of training edges of every partition.
     pub(crate) counts: Vec<u64>,
-    /// To validate and to test with, of the partitions hosted here; by partition.
+    /// Validation and test edges.
     pub(crate) held_out: Vec<[Vec<Edge>; 2]>,
-    /// How many those are, in every partition.
+    /// Number of held-out edges of every partition.
     pub(crate) held_out_counts: Vec<u64>,
     pub(crate) known: Known,
     pub(crate) nodes: Arc<NodeGroups>,
-    /// What held-out edges are ranked among.
+    /// The candidates of held-out edges.
     pub(crate) candidates: Candidates,
-    /// Where lists of recommendations are judged.
+    /// For metrics of recommendations.
     pub(crate) recommended: Option<Recommended>,
     reverses: Vec<Option<u16>>,
 }
 
 impl LinkEdges {
-    /// Reads the edges of all partitions, of which `hosted` are hosted here.
+    /// Reads the edges of all partitions; `hosted` are hosted here.
     ///
     /// # Errors
-    /// When the dataset or the candidates cannot be read, or no edge is left to train on, or none to stop early by.
+    /// When the dataset or the candidates cannot be read, there are no training edges, or early stopping has no validation edges.
     pub(crate) fn read(job: &Job, rules: &TargetRules, hosted: &Range<usize>, train: &Train) -> Result<Self, Error> {
         let (dataset, parts, link) = (&job.dataset, job.dataset.manifest().parts(), train.link());
         let (mut own, mut held_out) = (vec![Vec::new(); parts], vec![[Vec::new(), Vec::new()]; parts]);
@@ -80,8 +80,8 @@ impl LinkEdges {
             return Err(none_left("train.link", "train"));
         }
         if validated == 0 && train.early_stop.is_some() {
-            let message = "no edge is left in the validation split, and nothing tells when to stop: leave it out, and the last \
-                           epoch's model is kept";
+            let message = "no edge is left in the validation split, which early stopping needs; remove this key to keep the \
+                           last epoch's model";
             return Err(job.config.problem("train.early_stop", message));
         }
         let mut nodes = groups(dataset)?;
@@ -99,8 +99,8 @@ impl LinkEdges {
         Ok(Self { train: own, counts, held_out, held_out_counts, known, nodes, candidates, recommended, reverses })
     }
 
-    /// The batches of an epoch.
-    pub(crate) fn book(&mut self, train: &Train, link: &Link) -> EdgeBatches {
+    /// Returns the batches of training edges, which it takes.
+    pub(crate) fn batches(&mut self, train: &Train, link: &Link) -> EdgeBatches {
         let way = match link.negative_sampler {
             NegativeSampler::Uniform => NegativeWay::Uniform,
             NegativeSampler::Joint => NegativeWay::Joint,
@@ -124,7 +124,7 @@ impl LinkEdges {
     }
 }
 
-/// Nodes by their types.
+/// Returns the nodes grouped by type.
 fn groups(dataset: &Dataset) -> Result<NodeGroups, Error> {
     let nodes = dataset.book().nodes() as u32;
     if dataset.manifest().node_types.is_none() {
@@ -142,7 +142,7 @@ fn groups(dataset: &Dataset) -> Result<NodeGroups, Error> {
     Ok(NodeGroups::new(&runs, nodes))
 }
 
-/// In-degrees of all nodes, of edges that may be looked at.
+/// Returns the in-degrees of all nodes, over visible edges.
 fn degrees(dataset: &Dataset, rules: &TargetRules) -> Result<Vec<u32>, Error> {
     let mut degrees = Vec::new();
     for part in 0..dataset.manifest().parts() {

@@ -1,14 +1,14 @@
-//! What is known of the ends of edges that are ranked.
+//! The known ends of ranked edges.
 
 use std::collections::HashMap;
 
 use gnnflow_data::dataset::split;
 use gnnflow_kernels::pairs::Edge;
 
-/// Stands beside the splits for a node that cannot be its own partner.
+/// The bit, besides those of the splits, of a node that cannot have an edge to itself.
 const ITSELF: u8 = 1 << 7;
 
-/// All edges of the graph that share an end and the relation with one that is ranked.
+/// All edges of the graph that share an end and the relation with a ranked edge.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Known {
     /// By head and relation.
@@ -17,12 +17,12 @@ pub(crate) struct Known {
     heads: HashMap<(u32, u16), KnownEnds>,
 }
 
-/// Nodes at the other ends: ascending, with the splits that have such an edge, as bits.
+/// The nodes at the other ends, ascending, each with the splits of its edges as bits.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct KnownEnds(Vec<(u32, u8)>);
 
 impl Known {
-    /// Nothing known yet of the ends of `ranked`, but, unless there are `loops`, that no node is its own partner.
+    /// Prepares the ends of `ranked`, without known ends; unless there are `loops`, each node itself is known.
     pub(crate) fn of<'a>(ranked: impl Iterator<Item = &'a Edge>, loops: bool) -> Self {
         let mut this = Self::default();
         let itself = |node: u32| KnownEnds(if loops { Vec::new() } else { vec![(node, ITSELF)] });
@@ -33,7 +33,7 @@ impl Known {
         this
     }
 
-    /// There is such an edge in this split.
+    /// Adds an edge of a split.
     pub(crate) fn add(&mut self, edge: Edge, split: u8) {
         let Edge { head, tail, relation } = edge;
         if let Some(tails) = self.tails.get_mut(&(head, relation)) {
@@ -44,13 +44,13 @@ impl Known {
         }
     }
 
-    /// To be called when all edges have been added.
+    /// Sorts the ends, after all edges have been added.
     pub(crate) fn sorted(mut self) -> Self {
         for ends in self.tails.values_mut().chain(self.heads.values_mut()) {
             ends.0.sort_unstable();
-            ends.0.dedup_by(|next, kept| {
-                let same = next.0 == kept.0;
-                kept.1 |= if same { next.1 } else { 0 };
+            ends.0.dedup_by(|next, first| {
+                let same = next.0 == first.0;
+                first.1 |= if same { next.1 } else { 0 };
                 same
             });
             ends.0.shrink_to_fit();
@@ -58,29 +58,29 @@ impl Known {
         self
     }
 
-    /// Tails of edges that have the head and relation of `edge`, which is ranked.
+    /// Returns the tails of edges with the head and relation of a ranked edge.
     pub(crate) fn tails(&self, edge: &Edge) -> &KnownEnds {
         &self.tails[&(edge.head, edge.relation)]
     }
 
-    /// Heads of edges that have its tail and relation.
+    /// Returns the heads of edges with the tail and relation of a ranked edge.
     pub(crate) fn heads(&self, edge: &Edge) -> &KnownEnds {
         &self.heads[&(edge.tail, edge.relation)]
     }
 }
 
 impl KnownEnds {
-    /// Whether `node` is one of them.
+    /// Tells whether `node` is a known end.
     pub(crate) fn has(&self, node: u32) -> bool {
         self.0.binary_search_by_key(&node, |end| end.0).is_ok()
     }
 
-    /// Those that are known to who looks for edges to validate (0) or to test with (1), and those that only these edges have. Who
-    /// tests knows the edges to validate with.
+    /// Returns the ends known from other splits, and those known from the split `held_out` only: validation (0) or test (1). Validation edges are
+    /// known in the test; test edges count as held out in the validation.
     pub(crate) fn divided(&self, held_out: usize) -> [Vec<u32>; 2] {
         let hidden: u8 = [1 << split::VAL | 1 << split::TEST, 1 << split::TEST][held_out];
-        let (seen, held): (Vec<_>, Vec<_>) = self.0.iter().partition(|end| end.1 & !hidden != 0);
-        [seen, held].map(|ends: Vec<(u32, u8)>| ends.into_iter().map(|end| end.0).collect())
+        let (known, held_out): (Vec<_>, Vec<_>) = self.0.iter().partition(|end| end.1 & !hidden != 0);
+        [known, held_out].map(|ends: Vec<(u32, u8)>| ends.into_iter().map(|end| end.0).collect())
     }
 }
 
@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ends_are_known_once_and_divided_by_who_may_know_them() {
+    fn known_ends_are_distinct_and_divided_by_split() {
         let edge = |head, tail| Edge { head, tail, relation: 3 };
         let ranked = [edge(5, 1), edge(5, 9)];
         for (loops, first) in [(true, vec![]), (false, vec![5])] {

@@ -1,4 +1,4 @@
-//! Link prediction: which pairs of nodes have an edge.
+//! Link prediction: scores of edges against those of negatives.
 
 pub(crate) mod candidates;
 pub(crate) mod edges;
@@ -15,7 +15,7 @@ use crate::error::Error;
 
 pub(crate) use edges::LinkEdges;
 
-/// What batches of edges learn from: the scores of edges against those of pairs that are none.
+/// The loss of the scores of edges and of their negatives.
 pub(crate) struct LinkPrediction {
     pub(crate) width: usize,
     pub(crate) loss: LinkLoss,
@@ -30,15 +30,14 @@ impl Objective for LinkPrediction {
         Metric::Mrr
     }
 
-    /// Binary cross-entropy is the mean over an edge and the pairs that it is compared with, so that an edge counts for one
-    /// however many these are.
+    /// Binary cross-entropy is the mean over an edge and its negatives, so an edge counts once for any number of negatives.
     fn loss(&self, batch: &Examples<'_>, outputs: &Tensor) -> Result<Loss, Error> {
         let tensor = gnnflow_nn::Error::from;
         let pairs = batch.pairs.ok_or_else(|| Error::Bug("a batch of link prediction has no pairs".into()))?;
         let (positives, negatives) = (pairs.positives, pairs.negatives);
         let scores = pair_scores(outputs, batch.relations, pairs).map_err(tensor)?;
         let own = scores.narrow(0, 0, positives).and_then(|own| own.reshape((positives, 1))).map_err(tensor)?;
-        // Of each edge, those of the pairs that it is compared with.
+        // By edge, the scores of its negatives.
         let others = || match &pairs.shared {
             Some(_) => shared_scores(outputs, batch.relations, pairs),
             None => scores.narrow(0, positives, positives * negatives)?.reshape((positives, negatives)),
@@ -68,9 +67,8 @@ mod tests {
     use candle_core::{Device, Var};
     use gnnflow_kernels::pairs::Pairs;
 
-    /// Scores and losses by the formulas, in 64 bits.
     #[test]
-    fn losses_are_those_of_the_formulas_and_their_gradients_finite_differences() {
+    fn losses_equal_their_formulas_and_gradients_finite_differences() {
         let values: Vec<f32> = (0..12).map(|i| (i as f32 * 1.7).sin()).collect();
         let pairs = Arc::new(Pairs {
             heads: vec![0, 1, 0, 0, 1, 1],

@@ -1,4 +1,4 @@
-//! The held-out edges that lists of recommendations are compared with.
+//! The held-out edges of metrics of recommendations.
 
 use std::collections::BTreeMap;
 
@@ -7,9 +7,9 @@ use gnnflow_kernels::pairs::Edge;
 /// Held-out edges by source, for lists of K recommendations.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Recommended {
-    /// K: how long lists are.
+    /// K, the length of lists.
     pub(crate) length: usize,
-    /// Held-out edges of each source and relation in the whole graph: to validate, and to test.
+    /// By source and relation, the numbers of validation and of test edges in the whole graph.
     pub(crate) sources: BTreeMap<(u32, u16), [u32; 2]>,
 }
 
@@ -18,7 +18,7 @@ impl Recommended {
         Self { length, sources: BTreeMap::new() }
     }
 
-    /// There is such an edge among those to validate (0) or to test with (1).
+    /// Adds a validation (0) or test (1) edge.
     pub(crate) fn add(&mut self, edge: Edge, split: usize) {
         self.sources.entry((edge.head, edge.relation)).or_default()[split] += 1;
     }

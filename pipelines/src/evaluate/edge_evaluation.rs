@@ -1,4 +1,4 @@
-//! What is made of edges when every node has its result.
+//! Evaluation of tasks on edges, after the results of all nodes are computed.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -11,21 +11,21 @@ use crate::compute::ComputeState;
 use crate::context::WorkerContext;
 use crate::error::Error;
 use crate::evaluate::Evaluation;
-use crate::evaluate::classification::Classifying;
+use crate::evaluate::classification::EdgeClassifier;
 use crate::evaluate::ranking::Ranking;
 use crate::evaluate::{class_predictions, link_predictions};
 use crate::runtime::job::Job;
 use crate::task::Source;
 use gnnflow_dataflow::storage::RowStore;
 
-/// Ranks or classes of edges, by the model's results of their ends.
-pub(crate) enum EdgePass {
+/// Ranks or classifies edges by the model's results of their ends.
+pub(crate) enum EdgeEvaluation {
     Ranking(Ranking),
-    Classifying(Classifying),
+    Classification(EdgeClassifier),
 }
 
-impl EdgePass {
-    /// Builds its dataflow over the model's `results`; `None` where it is nodes that something is learned of.
+impl EdgeEvaluation {
+    /// Builds the dataflow over the model's `results`; `None` for tasks on nodes.
     pub(crate) fn build(
         worker: &mut Worker,
         context: &WorkerContext,
@@ -39,15 +39,16 @@ impl EdgePass {
                 Some(Self::Ranking(Ranking::build(worker, context, results, edges, compute_thread)))
             }
             Source::Edges(edges, classes) => {
-                Some(Self::Classifying(Classifying::build(worker, context, results, (edges, classes), compute_thread)))
+                let edges = (edges, classes);
+                Some(Self::Classification(EdgeClassifier::build(worker, context, results, edges, compute_thread)))
             }
         }
     }
 
-    /// Ranks or classifies, and returns the metrics.
+    /// Ranks or classifies edges and returns the metrics.
     ///
     /// # Errors
-    /// What an operator, or the compute thread, fails with.
+    /// The first error of an operator or of the compute thread.
     pub(crate) fn evaluate(
         &mut self,
         driver: &mut Driver<'_>,
@@ -56,11 +57,11 @@ impl EdgePass {
     ) -> Result<Evaluation, Error> {
         match self {
             Self::Ranking(ranking) => ranking.evaluate(driver, context, collectives),
-            Self::Classifying(classifying) => classifying.evaluate(driver, context, collectives),
+            Self::Classification(classifier) => classifier.evaluate(driver, context, collectives),
         }
     }
 
-    /// Writes what the last pass found.
+    /// Writes the predictions of the last evaluation.
     ///
     /// # Errors
     /// When the table cannot be written.
@@ -73,7 +74,7 @@ impl EdgePass {
     ) -> Result<String, Error> {
         match self {
             Self::Ranking(ranking) => link_predictions::predictions(driver, job, context, ranking, path),
-            Self::Classifying(classes) => class_predictions::predictions(driver, job, context, classes, path),
+            Self::Classification(classifier) => class_predictions::predictions(driver, job, context, classifier, path),
         }
     }
 }

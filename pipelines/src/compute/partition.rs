@@ -1,7 +1,7 @@
-//! Training one partition after another, each from what all had in common.
+//! Training of one partition after another, each from a common replica of parameters and optimizer state.
 //!
-//! SDT-GNN (section III-C) does not say what becomes of the optimizer when weights are averaged. Here its state is averaged as
-//! they are: then nothing of a partition is left behind when it has been visited, however many partitions a worker hosts.
+//! SDT-GNN (section III-C) does not define the optimizer state after weights are averaged. Here the state is averaged, too. So no state of a
+//! partition remains after its training, for any number of partitions of a worker.
 
 use gnnflow_dataflow::batch::mini_batch::MiniBatch;
 use gnnflow_nn::optimizer::State;
@@ -10,12 +10,12 @@ use super::batch::BatchGradient;
 use super::{ComputeState, Replica, StepReport};
 use crate::error::Error;
 
-/// The velocity's name in checkpoints.
+/// The name of the velocity in checkpoints.
 const VELOCITY: &str = "average.velocity";
 
-/// Goes on from what partitions had in common, `before`, past their average in the direction of this and earlier averages: Nesterov's
-/// momentum on averages (Wang and others 2020, SlowMo; Douillard and others 2023).
-fn go_on(average: &mut [f32], before: &[f32], velocity: &mut [f32], momentum: f32) {
+/// Moves from the common parameters `before` beyond their average, in the direction of this and earlier averages: Nesterov momentum on averages
+/// (Wang and others 2020, SlowMo; Douillard and others 2023).
+fn apply_momentum(average: &mut [f32], before: &[f32], velocity: &mut [f32], momentum: f32) {
     for ((average, before), velocity) in average.iter_mut().zip(before).zip(velocity) {
         let moved = *average - before;
         *velocity = momentum * *velocity + moved;
@@ -23,20 +23,20 @@ fn go_on(average: &mut [f32], before: &[f32], velocity: &mut [f32], momentum: f3
     }
 }
 
-/// What a partition has become: parameters, then the optimizer's vectors, each times the partition's share.
-pub(crate) struct Visited {
+/// The result of a partition's training: parameters, then the optimizer's vectors, times the partition's share.
+pub(crate) struct TrainedPartition {
     pub(crate) flat: Vec<f32>,
     /// The optimizer's steps.
     pub(crate) steps: u64,
 }
 
 impl ComputeState {
-    /// How many numbers a partition contributes to the average.
+    /// Returns the length of [`TrainedPartition::flat`].
     pub(crate) fn replica_len(&self) -> usize {
         self.params.len() + self.optimizer.state().vectors.iter().map(|(_, vector)| vector.len()).sum::<usize>()
     }
 
-    /// Begins with another partition, from what all partitions have in common.
+    /// Begins the training of a partition from the common replica.
     pub(crate) fn begin_partition(&mut self) -> Result<(), Error> {
         match self.common.clone() {
             None => self.common = Some(Replica { params: self.params.clone(), optimizer: self.optimizer.state() }),
@@ -45,7 +45,7 @@ impl ComputeState {
         Ok(())
     }
 
-    /// Forward, backward and a step with one batch of the partition that is visited.
+    /// Runs the forward and backward pass and an optimizer step on a batch of the current partition.
     pub(crate) fn local_step(&mut self, mut batch: MiniBatch, lr: f64) -> Result<StepReport, Error> {
         let digest = self.digest(&batch);
         let rounds = u64::from(batch.rounds);
@@ -58,17 +58,17 @@ impl ComputeState {
         Ok(StepReport { examples, loss, rounds, digest })
     }
 
-    /// Ends the visit of a partition that has `share` of the training nodes.
-    pub(crate) fn end_partition(&mut self, share: f64) -> Visited {
+    /// Ends the training of a partition with `share` of the training nodes.
+    pub(crate) fn end_partition(&mut self, share: f64) -> TrainedPartition {
         let State { steps, vectors } = self.optimizer.state();
         let all = self.params.iter().chain(vectors.iter().flat_map(|(_, vector)| vector));
-        Visited { flat: all.map(|&value| (f64::from(value) * share) as f32).collect(), steps }
+        TrainedPartition { flat: all.map(|&value| (f64::from(value) * share) as f32).collect(), steps }
     }
 
-    /// Takes up the average of all partitions; `steps` is the most that one of them took.
-    pub(crate) fn take_average(&mut self, mut flat: Vec<f32>, steps: u64) -> Result<(), Error> {
+    /// Sets parameters and optimizer state to the average of all partitions. `steps` is the maximum of their steps.
+    pub(crate) fn set_average(&mut self, mut flat: Vec<f32>, steps: u64) -> Result<(), Error> {
         if let (Some(common), Some(velocity)) = (&self.common, &mut self.velocity) {
-            go_on(&mut flat[..velocity.len()], &common.params, velocity, self.average_momentum as f32);
+            apply_momentum(&mut flat[..velocity.len()], &common.params, velocity, self.average_momentum as f32);
         }
         self.common = None;
         let (params, mut rest) = flat.split_at(self.params.len());
@@ -81,14 +81,14 @@ impl ComputeState {
         self.restore(Replica { params: params.to_vec(), optimizer })
     }
 
-    /// What the optimizer needs to go on later, and what averaging does.
+    /// Returns the state of the optimizer and of averaging, for checkpoints.
     pub(crate) fn optimizer_state(&self) -> State {
         let mut state = self.optimizer.state();
         state.vectors.extend(self.velocity.iter().map(|velocity| (VELOCITY.to_owned(), velocity.clone())));
         state
     }
 
-    /// Takes up optimizer and averaging where they were left.
+    /// Restores the state of [`ComputeState::optimizer_state`].
     pub(crate) fn load_optimizer(&mut self, mut state: State) -> Result<(), Error> {
         if let Some(at) = state.vectors.iter().position(|(name, _)| name == VELOCITY) {
             self.velocity = Some(state.vectors.remove(at).1);
@@ -107,19 +107,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn averages_gain_speed_in_a_lasting_direction() {
+    fn momentum_accelerates_averages_of_constant_direction() {
         let (mut at, mut velocity) = (vec![0.0f32], vec![0.0]);
         let mut positions = Vec::new();
         for _ in 0..3 {
             let mut average = vec![at[0] + 1.0];
-            go_on(&mut average, &at, &mut velocity, 0.5);
+            apply_momentum(&mut average, &at, &mut velocity, 0.5);
             at = average;
             positions.push(at[0]);
         }
         // Velocities 1, 1.5, 1.75; steps 1 + 0.5 v.
         assert_eq!(positions, [1.5, 3.25, 5.125]);
         let mut average = vec![at[0] + 1.0];
-        go_on(&mut average, &at, &mut velocity, 0.0);
+        apply_momentum(&mut average, &at, &mut velocity, 0.0);
         assert_eq!(average[0], at[0] + 1.0);
     }
 }
