@@ -7,7 +7,7 @@ use gnnflow_nn::ModelProfile;
 
 use super::ComputeState;
 use crate::error::Error;
-use crate::runtime::tensor_task::{TensorResult, TensorTask};
+use gnnflow_nn::node_task::{NodeResult, NodeTask};
 use gnnflow_nn::node_targets::NodeTargets;
 use gnnflow_nn::parameter_versions::ParameterVersions;
 
@@ -59,8 +59,8 @@ impl ComputeState {
     /// Computes a node task with a version of the parameters, which it copies into the model if needed.
     ///
     /// # Errors
-    /// See [`TensorTask::run`].
-    pub(crate) fn tensor_task(&mut self, task: TensorTask, version: u64) -> Result<TensorResult, Error> {
+    /// See [`NodeTask::run`].
+    pub(crate) fn node_task(&mut self, task: NodeTask, version: u64) -> Result<NodeResult, Error> {
         let (start, forward) = (Instant::now(), task.is_forward());
         let Self { pool, model, versions, .. } = self;
         if let Some(versions) = versions.as_mut().filter(|versions| versions.loaded != version) {
@@ -86,7 +86,7 @@ mod tests {
     use super::*;
     use crate::config;
     use crate::config::Metric;
-    use crate::runtime::tensor_task::{NodeRows, Work, matrix};
+    use gnnflow_nn::node_task::{NodeRows, Work, matrix};
     use crate::task::{Examples, Loss, Objective};
 
     struct Nothing;
@@ -115,16 +115,16 @@ mod tests {
         let versions = Arc::new(ParameterVersions::new(0, 1, 1));
         compute.publish_to(Arc::clone(&versions));
         let rows: Vec<f32> = (0..2 * width).map(|i| i as f32 * 0.5 - 1.0).collect();
-        let task = TensorTask {
+        let task = NodeTask {
             index: 1,
             count: 2,
             rows: NodeRows { aggregated: Some(matrix(rows, width)), ..NodeRows::default() },
             key: None,
             work: Work::Loss(NodeTargets::Classes(vec![0, 1])),
         };
-        let gradient = |compute: &mut ComputeState, version| match compute.tensor_task(task.clone(), version).unwrap() {
-            TensorResult::Back(back) => back,
-            TensorResult::Outputs(_) => panic!("a loss has gradients"),
+        let gradient = |compute: &mut ComputeState, version| match compute.node_task(task.clone(), version).unwrap() {
+            NodeResult::Back(back) => back,
+            NodeResult::Outputs(_) => panic!("a loss has gradients"),
         };
         let first = versions.choose(0, 0, 1);
         let before = gradient(&mut compute, first.version);
@@ -139,6 +139,6 @@ mod tests {
         assert_eq!(gradient(&mut compute, versions.choose(0, 0, 1).version), before, "the version of its epoch");
         assert_eq!(gradient(&mut compute, versions.choose(0, 1, 1).version), other, "the version of the next epoch");
         versions.release(0, 0);
-        assert!(compute.tensor_task(task, first.version).is_err(), "the version has been released");
+        assert!(compute.node_task(task, first.version).is_err(), "the version has been released");
     }
 }

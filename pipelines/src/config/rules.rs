@@ -3,7 +3,7 @@
 mod link;
 mod subgraphs;
 mod train;
-mod whole_graph;
+mod full_graph;
 
 use super::check::of_other_kinds;
 use super::embedding::{Embedding, EmbeddingInit};
@@ -65,7 +65,7 @@ pub(crate) fn of_schedules(
     let tried = candidates.iter().enumerate().map(|(i, candidate)| {
         let config = config.with_schedule(candidate.clone().into());
         let mut found = problems(&config, root, &format!("train.schedule.candidates[{i}]"), registered);
-        let edges = |train: &&super::Train| train.is_whole_graph() && train.learns_edges();
+        let edges = |train: &&super::Train| train.is_full_graph() && train.learns_edges();
         if config.train.as_ref().filter(edges).is_some_and(|train| train.exclude_training_targets().is_none()) {
             // The default differs between mini-batch and full-graph training, so the choice would change the results.
             let message = "by default, mini-batch training hides the target edges and full-graph training does not; set \
@@ -286,7 +286,7 @@ fn embedding(embedding: &Embedding, config: &Config, report: &mut Report<'_>) {
         if train.schedule.is_partition_parallel() {
             report.add("model.embedding", format!("`{}` has no learned rows; use `mini-batch`", train.schedule));
         }
-        if train.is_whole_graph() && embedding.is_async() {
+        if train.is_full_graph() && embedding.is_async() {
             let message = format!(
                 "`{}` updates each row once an epoch and has no stale rows; remove this key, or use `mini-batch`",
                 train.schedule

@@ -130,7 +130,7 @@ impl From<AutoCandidate> for Schedule {
 
 /// The common options of `full-graph` and `tensor-parallel`.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct WholeGraph {
+pub struct FullGraphOptions {
     /// Intervals of each partition.
     pub intervals: Option<usize>,
     /// Type of the rows that are summed over neighbors.
@@ -145,14 +145,14 @@ pub struct WholeGraph {
 
 impl Schedule {
     /// The common options of `full-graph` and `tensor-parallel`; `None` for other schedules.
-    pub fn whole_graph(&self) -> Option<WholeGraph> {
+    pub fn full_graph_options(&self) -> Option<FullGraphOptions> {
         match *self {
             Self::FullGraph(FullGraph { mode, staleness, intervals, row_dtype, edges_per_epoch }) => {
-                Some(WholeGraph { intervals, row_dtype, edges_per_epoch, mode, staleness })
+                Some(FullGraphOptions { intervals, row_dtype, edges_per_epoch, mode, staleness })
             }
             Self::TensorParallel(TensorParallel { pipelined, intervals, row_dtype, edges_per_epoch, .. }) => {
                 let mode = if pipelined { Mode::Pipe } else { Mode::Sync };
-                Some(WholeGraph { intervals, row_dtype, edges_per_epoch, mode, staleness: 0 })
+                Some(FullGraphOptions { intervals, row_dtype, edges_per_epoch, mode, staleness: 0 })
             }
             Self::MiniBatch(_) | Self::PartitionParallel(_) | Self::Auto(_) => None,
         }

@@ -149,7 +149,7 @@ impl Train {
 
     /// Whether the target edges of a batch are hidden from it.
     pub(crate) fn excludes_targets(&self) -> bool {
-        self.exclude_training_targets().unwrap_or(!self.is_whole_graph())
+        self.exclude_training_targets().unwrap_or(!self.is_full_graph())
     }
 
     /// Returns the share of the training edges (`counts`, by partition) that an epoch takes; `None` for all.
@@ -169,22 +169,22 @@ impl Train {
 
     /// How the intervals of an epoch over the whole graph are synchronized.
     pub fn mode(&self) -> Mode {
-        self.schedule.whole_graph().map_or(Mode::Pipe, |options| options.mode)
+        self.schedule.full_graph_options().map_or(Mode::Pipe, |options| options.mode)
     }
 
     /// Maximum age of a neighbor's rows in epochs.
     pub fn staleness(&self) -> usize {
-        self.schedule.whole_graph().map_or(0, |options| options.staleness)
+        self.schedule.full_graph_options().map_or(0, |options| options.staleness)
     }
 
     /// Type of the rows that are summed over neighbors.
     pub fn row_dtype(&self) -> RowDtype {
-        self.schedule.whole_graph().map_or(RowDtype::F32, |options| options.row_dtype)
+        self.schedule.full_graph_options().map_or(RowDtype::F32, |options| options.row_dtype)
     }
 
     /// Training edges of an epoch over the whole graph; `None` for all.
     pub fn edges_per_epoch(&self) -> Option<u64> {
-        self.schedule.whole_graph().and_then(|options| options.edges_per_epoch)
+        self.schedule.full_graph_options().and_then(|options| options.edges_per_epoch)
     }
 
     /// Bytes of the cache of other processes' features.
@@ -196,8 +196,8 @@ impl Train {
     }
 
     /// Whether every step is over the whole graph.
-    pub(crate) fn is_whole_graph(&self) -> bool {
-        self.schedule.whole_graph().is_some()
+    pub(crate) fn is_full_graph(&self) -> bool {
+        self.schedule.full_graph_options().is_some()
     }
 
     /// Epochs between averages of the parameters.

@@ -15,7 +15,7 @@ pub(super) enum Use {
     /// With batches of a given number of seeds, and with edges that are scored in chunks.
     Batch,
     /// With `full-graph` and `tensor-parallel`.
-    WholeGraph,
+    FullGraph,
     /// With one task.
     Task(Task),
 }
@@ -44,7 +44,7 @@ pub(super) const TRAIN: &[(&str, Use)] = &[
     ("memory", Use::Always),
     // Exact inference reads features with every schedule.
     ("read_ahead", Use::Always),
-    ("tensor_workers", Use::WholeGraph),
+    ("tensor_workers", Use::FullGraph),
     ("checkpoint_every", Use::Always),
     // Without sampled blocks, the hash of no blocks.
     ("hash_blocks", Use::Always),
@@ -54,7 +54,7 @@ impl Use {
     /// Returns the error text for a key that `train` does not read; `None` if `train` reads it.
     pub(super) fn refusal(self, train: &Train) -> Option<String> {
         let (schedule, sampler) = (&train.schedule, &train.sampler);
-        let whole = train.is_whole_graph();
+        let whole = train.is_full_graph();
         match self {
             Self::Always => None,
             Self::Sampled if whole => {
@@ -76,13 +76,13 @@ impl Use {
             Self::Batch if !whole && matches!(sampler, Sampler::Cluster(_)) => {
                 Some("`cluster` makes batches of clusters; use `clusters_per_batch`".into())
             }
-            Self::WholeGraph if !whole => Some(format!(
+            Self::FullGraph if !whole => Some(format!(
                 "`{schedule}` has no tasks for tensor workers; remove this key, or use `full-graph` or `tensor-parallel`"
             )),
             Self::Task(task) if train.task != task => {
                 Some(format!("only the task `{task}` has it, not `{}`; remove this key", train.task))
             }
-            Self::Sampled | Self::Hops | Self::Batch | Self::WholeGraph | Self::Task(_) => None,
+            Self::Sampled | Self::Hops | Self::Batch | Self::FullGraph | Self::Task(_) => None,
         }
     }
 }

@@ -160,7 +160,7 @@ fn candidate(config: &Config, graph: &Sizes, schedule: Schedule) -> Result<Candi
             let nodes = graph.parts.iter().map(|part| part.nodes).max().unwrap_or(0);
             [4.0 * nodes as f64 * whole.parameters as f64, whole.added(graph), 0.0]
         }
-        None if config.train.as_ref().is_some_and(|train| train.is_whole_graph()) => {
+        None if config.train.as_ref().is_some_and(|train| train.is_full_graph()) => {
             let kind = &model.kind;
             let why = match is_builtin_layer(kind) {
                 true => format!("\"{kind}\" cannot be computed over the whole graph"),
@@ -237,7 +237,7 @@ impl Config {
         let mut config = self.clone();
         if let (Some(train), Some(model)) = (&mut config.train, &mut config.model) {
             train.schedule = schedule;
-            if train.is_whole_graph() {
+            if train.is_full_graph() {
                 train.fanouts = None;
             }
             if train.schedule.is_tensor_parallel() && model.kind == "gcn" && model.decoupled.is_none() {

@@ -18,7 +18,7 @@ use gnnflow_dataflow::wire::MESSAGE_BYTES;
 use gnnflow_kernels::aggregate::dynamic_attention::SOFTMAX_STATE;
 use gnnflow_nn::layers::Aggregation;
 use gnnflow_nn::model::{Hop, ModelSpec};
-use gnnflow_nn::{Model, Registry};
+use gnnflow_nn::{ModelProfile, Model, Registry};
 
 use super::memory::PROGRAM_BYTES;
 use super::pairs::{Pairs, decoder};
@@ -71,16 +71,17 @@ impl FullGraphPlan {
     /// Returns the plan of a pipeline with full-graph training and a built-in model; `None` for other pipelines.
     pub(super) fn of(config: &Config, graph: &Sizes) -> Option<Self> {
         let (train, model) = (config.train.as_ref()?, config.model.as_ref()?);
-        let options = train.schedule.whole_graph()?;
+        let options = train.schedule.full_graph_options()?;
         let (classes, relations) = (graph.classes.unwrap_or(1).max(1) as usize, graph.relations.unwrap_or(0));
         let network = model.network(&train.schedule);
         let (input, _) = embedding::input(config, graph);
         let described = network.describe(input.max(1), classes, relations, graph.edge_features.unwrap_or(0));
         let described = ModelSpec { decoder: decoder(train, graph), ..described };
         let built = Model::build(&described, &Registry::default(), &candle_core::Device::Cpu, train.seed).ok()?;
-        let (hops, by_columns) = (built.hops().ok()?, train.schedule.is_tensor_parallel());
-        let element_wise: Vec<bool> = (0..=hops.len()).map(|index| built.task_by_column(index).is_some()).collect();
-        let first_learns = built.first_task_learns() || embedding::of(config).is_some();
+        let ModelProfile { hops, tasks, parameters, .. } = built.profile().ok()?;
+        let by_columns = train.schedule.is_tensor_parallel();
+        let element_wise: Vec<bool> = tasks.iter().map(|task| task.element_wise.is_some()).collect();
+        let first_learns = tasks[0].learns || embedding::of(config).is_some();
         let program = match by_columns {
             true => {
                 let attends: Vec<bool> = hops.iter().map(Hop::attends).collect();
@@ -88,20 +89,18 @@ impl FullGraphPlan {
             }
             false => Program::node_parallel(hops.len(), first_learns, &element_wise),
         };
-        let on_shards = (0..=hops.len()).filter_map(|index| built.task_by_column(index));
-        let keeps_initial =
-            by_columns && program.goes_back(0) && on_shards.into_iter().any(|[_, initial]| initial != 0.0);
+        let adds_initial = tasks.iter().filter_map(|task| task.element_wise).any(|[_, initial]| initial != 0.0);
+        let keeps_initial = by_columns && program.goes_back(0) && adds_initial;
         let pairs = Pairs::of(config, graph);
         let program = match &pairs {
             Some(pairs) => program.with_pairs(hops.len(), pairs.chunks(graph)),
             None => program,
         };
-        let parameters = built.params().flat_len() as u64;
         let tensor = train
             .tensor_workers
             .as_ref()
             .map(|tensor| (tensor.expected(), tensor.workers.is_none() || tensor.accept.is_some()));
-        let reads_initial = (0..=hops.len()).map(|index| built.task_reads_initial(index)).collect();
+        let reads_initial = tasks.iter().map(|task| task.reads_initial).collect();
         let may_share = config.graph.undirected && options.mode != Mode::Async;
         Some(Self {
             hops,
@@ -123,7 +122,7 @@ impl FullGraphPlan {
             element_wise,
             keeps_initial,
             pairs,
-            parameters,
+            parameters: parameters as u64,
             tensor,
             ends: [described.in_dim, described.out_dim],
             reads_initial,

@@ -152,7 +152,7 @@ impl Process {
             (memory.inference, memory.scratch) = inference(config, graph, layers, own_nodes);
             // Full-graph stages evaluate. Inference runs only to write embeddings with `tensor-parallel`, which has no full rows.
             let embeddings = config.infer.as_ref().is_some_and(|infer| infer.embeddings);
-            if train.is_whole_graph() && !(embeddings && train.schedule.is_tensor_parallel()) {
+            if train.is_full_graph() && !(embeddings && train.schedule.is_tensor_parallel()) {
                 memory.inference = 0;
             }
             let (replica, parts) = (1 + state(train), graph.parts.len() as u64);

@@ -28,10 +28,10 @@ pub(super) fn window(config: &Config, needs: impl Fn(usize) -> u64) -> Result<us
                 None if cache > 0 && needs(1) - cache <= memory.0 => {
                     format!("train.schedule.cache = \"{}\" fits with a window of 1", spare(needs(1) - cache))
                 }
-                None if train.is_whole_graph() => whole_graph(train).into(),
+                None if train.is_full_graph() => full_graph(train).into(),
                 None => "use smaller batches or fanouts, or more processes".into(),
             };
-            let with = match train.is_whole_graph() {
+            let with = match train.is_full_graph() {
                 true => ", even with rows of the whole graph in scratch files".to_owned(),
                 false => format!(" with {window} steps in flight"),
             };
@@ -46,7 +46,7 @@ pub(super) fn window(config: &Config, needs: impl Fn(usize) -> u64) -> Result<us
 }
 
 /// Returns advice on how to save memory in full-graph training. Its rows are in files already.
-fn whole_graph(train: &Train) -> &'static str {
+fn full_graph(train: &Train) -> &'static str {
     match train.schedule {
         Schedule::TensorParallel(_) => {
             "use more train.schedule.intervals, a smaller train.schedule.chunk_memory, infer.batch or model.hidden, or more \

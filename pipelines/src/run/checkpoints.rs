@@ -80,9 +80,9 @@ impl Run<'_> {
             self.collectives.barrier(driver)?;
             self.best_rows_saved = generation.best;
         }
-        self.compute_thread.call(move |trainer| {
-            trainer.set_params(values)?;
-            trainer.load_optimizer(State { steps, vectors })
+        self.compute_thread.call(move |compute| {
+            compute.set_params(values)?;
+            compute.load_optimizer(State { steps, vectors })
         })
     }
 
@@ -120,7 +120,7 @@ impl Run<'_> {
         }
         let _busy = self.job.runtime.busy("writing the checkpoint");
         let (params, optimizer) =
-            self.compute_thread.call(|trainer| (trainer.params().to_vec(), trainer.optimizer_state()));
+            self.compute_thread.call(|compute| (compute.params().to_vec(), compute.optimizer_state()));
         let (progress, best) = (self.progress.clone(), self.best.clone());
         let embedding = self.context.embeddings.as_ref().map(|rows| rows.dim());
         let checkpoint = Checkpoint { progress, params, best, optimizer, embedding };

@@ -66,7 +66,7 @@ impl Run<'_> {
     pub(super) fn finish(mut self, driver: &mut Driver<'_>) -> Result<Option<Summary>, Error> {
         let begin = Instant::now();
         if let Some(best) = self.best.clone() {
-            self.compute_thread.call(move |trainer| trainer.set_params(best))?;
+            self.compute_thread.call(move |compute| compute.set_params(best))?;
             if let Some(rows) = &self.context.embeddings {
                 let busy = driver.runtime.busy("copying the best learned rows");
                 rows.restore_best()?;
@@ -88,7 +88,7 @@ impl Run<'_> {
                 });
             }
             if infer.embeddings {
-                let carried = self.compute_thread.call(|trainer| trainer.model().carried_dim());
+                let carried = self.compute_thread.call(|compute| compute.model().carried_dim());
                 let (rows, carried) = match self.edges {
                     Some(_) => (self.inference.results().clone(), 0), // the decoder reads the results
                     None => (self.inference.embeddings().clone(), carried),
@@ -107,7 +107,7 @@ impl Run<'_> {
             rows_sha256 = outputs::embeddings(driver, &self.context, manifest, rows, path)?;
         }
         if let Some(folder) = &self.folder {
-            let params = self.compute_thread.call(|trainer| trainer.model().params().export())?;
+            let params = self.compute_thread.call(|compute| compute.model().params().export())?;
             model_sha256 = Some(outputs::weights(&params, &folder.path("model.safetensors"))?);
         }
         let infer_seconds = begin.elapsed().as_secs_f64();
@@ -122,7 +122,7 @@ impl Run<'_> {
         let stale_most = most(|worker| worker.stale.most);
         let stale_mean = sum(|worker| worker.stale.sum) as f64 / sum(|worker| worker.stale.batches).max(1) as f64;
         // The staleness of learned rows in batches is counted in steps, and is part of `node_embeddings`.
-        let rows_are_stale = self.context.embeddings.is_some() && !self.train.is_whole_graph();
+        let rows_are_stale = self.context.embeddings.is_some() && !self.train.is_full_graph();
         let stale = self.training.staleness().filter(|_| !rows_are_stale);
         let has_rows = self.training.rows().is_some();
         let of_worker = |worker: &WorkerReport| WorkerUse {

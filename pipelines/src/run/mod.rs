@@ -161,14 +161,14 @@ impl<'a> Run<'a> {
         if let Some(subgraphs) = &subgraphs {
             subgraphs.profile(driver, &context)?;
         }
-        let split = match train.is_whole_graph() {
+        let split = match train.is_full_graph() {
             true => Split { sampling: 1, compute: job.threads }, // nothing is sampled
             false => Split::planned(job.threads),
         };
-        let trainer = ComputeState::new(built, context.task.objective(), (model, train), split.compute)?;
+        let compute = ComputeState::new(built, context.task.objective(), (model, train), split.compute)?;
         let runtime = Arc::clone(&job.runtime);
         let compute_thread =
-            ComputeThread::start_watched("compute_thread", move || trainer, move || runtime.progressed()).map_err(
+            ComputeThread::start_watched("compute_thread", move || compute, move || runtime.progressed()).map_err(
                 |error| Error::Machine(format!("cannot start the compute thread: {error}; {FEWER_THREADS}")),
             )?;
         let (book, edges): (Arc<dyn BatchSource>, _) = match examples {
@@ -180,7 +180,7 @@ impl<'a> Run<'a> {
                 (Arc::new(edges.batches(train)), Some(task::Source::Edges(edges, classes)))
             }
         };
-        let training: Box<dyn Engine> = match (train.schedule.whole_graph(), &train.schedule) {
+        let training: Box<dyn Engine> = match (train.schedule.full_graph_options(), &train.schedule) {
             (Some(options), schedule) => {
                 let source = match train.learns_edges() {
                     true => Some(PairSource { batches: book, targets: PairTargets::open(&context, train)? }),
@@ -209,7 +209,7 @@ impl<'a> Run<'a> {
                 let stale = synchrony.staleness() as usize;
                 let parameters = Arc::new(ParameterVersions::new(rank, workers, stale));
                 let published = Arc::clone(&parameters);
-                compute_thread.call(move |trainer| trainer.publish_to(published));
+                compute_thread.call(move |compute| compute.publish_to(published));
                 let of_model = (&spec_of_model, &config.profile, &intervals[..]);
                 let executor = tensor_workers::executor(driver, job, train, &mut collectives, &parameters, of_model)?;
                 let examples = context.train_nodes.iter().sum();
@@ -303,7 +303,7 @@ impl<'a> Run<'a> {
             let done = self.training.train_round(driver, epoch, &lr)?;
             let after = StageTimes::now(&self.context.meter, self.compute_thread.call(ComputeState::report)?);
             self.spent.add_since(before, after);
-            if epoch == first && !train.is_whole_graph() {
+            if epoch == first && !train.is_full_graph() {
                 self.split_threads(self.spent)?;
             }
             // Parameters are available only after the last epoch of a round. Evaluation and checkpoints that are due within
@@ -362,7 +362,7 @@ impl<'a> Run<'a> {
         let start =
             |error| Error::Machine(format!("cannot start {sampling} sampling threads: {error}; {FEWER_THREADS}"));
         self.context.sampling.resize(sampling).map_err(start)?;
-        self.compute_thread.call(move |trainer| trainer.set_threads(compute))
+        self.compute_thread.call(move |state| state.set_threads(compute))
     }
 
     /// Returns whether the validation metric has not improved for `early_stop` epochs.
@@ -402,7 +402,7 @@ impl<'a> Run<'a> {
         let better = self.progress.best.is_none_or(|(_, best)| worth > best);
         if better {
             self.progress.best = Some((self.progress.epochs, worth));
-            self.best = Some(self.compute_thread.call(|trainer| trainer.params().to_vec()));
+            self.best = Some(self.compute_thread.call(|compute| compute.params().to_vec()));
             if let Some(rows) = &self.context.embeddings {
                 let _busy = self.job.runtime.busy("copying the best learned rows");
                 rows.save_best()?;

@@ -57,7 +57,7 @@ pub(crate) trait Objective: Send + Sync {
 #[derive(Clone)]
 pub(crate) enum Task {
     /// A task on nodes.
-    Nodes(Arc<dyn NodeTask>),
+    Nodes(Arc<dyn NodeObjective>),
     /// A task on edges; and the rules of hidden edges, if edges are hidden.
     Edges(Arc<dyn Objective>, Option<TargetRules>),
 }
@@ -75,7 +75,7 @@ impl Task {
     ///
     /// # Errors
     /// [`Error::Bug`] for a task on edges.
-    pub(crate) fn nodes(&self) -> Result<&Arc<dyn NodeTask>, Error> {
+    pub(crate) fn nodes(&self) -> Result<&Arc<dyn NodeObjective>, Error> {
         match self {
             Self::Nodes(task) => Ok(task),
             Self::Edges(..) => Err(Error::Bug("a task on edges has no predictions of nodes".into())),
@@ -84,7 +84,7 @@ impl Task {
 }
 
 /// A task on nodes: a prediction for every node, and metrics of the nodes of each split.
-pub(crate) trait NodeTask: Objective {
+pub(crate) trait NodeObjective: Objective {
     /// Tells whether a node has a label.
     fn is_labeled(&self, node: u32) -> bool;
 
@@ -187,7 +187,7 @@ pub(crate) fn open(
     };
     let wrong = |message: &str| Err(job.config.problem("train.task", message));
     let regression = train.task == config::Task::NodeRegression;
-    let task: Arc<dyn NodeTask> = match (regression, info.kind) {
+    let task: Arc<dyn NodeObjective> = match (regression, info.kind) {
         (false, LabelKind::Value) => {
             return wrong(
                 "the labels are numbers with fractions, and \"node-classification\" needs classes; use \"node-regression\", \

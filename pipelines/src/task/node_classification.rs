@@ -11,7 +11,7 @@ use gnnflow_data::dataset::{LabelInfo, LabelKind};
 use gnnflow_nn::metrics::{Counts, Task};
 
 use super::classes::{Classes, cross_entropy, largest};
-use super::{Examples, Labels, Loss, NodeTask, Objective, Tally};
+use super::{Examples, Labels, Loss, NodeObjective, Objective, Tally};
 use crate::config::Metric;
 use crate::context::SPLITS;
 use crate::error::Error;
@@ -63,7 +63,7 @@ impl Objective for NodeClassification {
     }
 }
 
-impl NodeTask for NodeClassification {
+impl NodeObjective for NodeClassification {
     fn is_labeled(&self, node: u32) -> bool {
         self.task == Task::MultiLabel || self.labels.class(node).is_some()
     }

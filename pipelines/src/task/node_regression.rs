@@ -8,7 +8,7 @@ use arrow::array::{ArrayRef, Float32Array};
 use arrow::datatypes::DataType;
 use candle_core::Tensor;
 
-use super::{Examples, Labels, Loss, NodeTask, Objective, Tally};
+use super::{Examples, Labels, Loss, NodeObjective, Objective, Tally};
 use crate::config::Metric;
 use crate::error::Error;
 use gnnflow_dataflow::storage::Rows;
@@ -44,7 +44,7 @@ impl Objective for NodeRegression {
     }
 }
 
-impl NodeTask for NodeRegression {
+impl NodeObjective for NodeRegression {
     fn is_labeled(&self, node: u32) -> bool {
         self.labels.value(node).is_some()
     }

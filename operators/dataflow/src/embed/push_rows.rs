@@ -63,7 +63,7 @@ pub struct PushTo {
 #[derive(Clone, Default)]
 pub struct PushedRows {
     /// The time of the batches.
-    pub tick: u64,
+    pub timestamp: u64,
     /// The number of examples in all batches of the time. Sums of gradients are divided by it.
     pub examples: u64,
     /// By partition, then in the order of sending.
@@ -81,10 +81,10 @@ impl PushedRows {
     /// assert_eq!(pushed.examples, 7);
     /// assert_eq!(pushed.pieces().next(), Some((&[3, 4][..], &[0.5, 1.0, 1.5, 2.0][..])));
     /// ```
-    pub fn at_home(tick: u64, examples: u64, nodes: Vec<u32>, rows: Arc<Vec<f32>>) -> Self {
+    pub fn at_home(timestamp: u64, examples: u64, nodes: Vec<u32>, rows: Arc<Vec<f32>>) -> Self {
         let values = 0..rows.len();
         Self {
-            tick,
+            timestamp,
             examples,
             blocks: vec![WireBlock::new(Header::default(), vec![], nodes, Rows::Shared(rows, values))],
         }
@@ -160,10 +160,10 @@ impl<'scope> PushRows<'scope> for StreamVec<'scope, u64, RowGradients> {
             let mut open: HashMap<(u64, u32), (Capability<u64>, Collected)> = HashMap::new();
             move |input, output| {
                 input.for_each(|time, block| {
-                    let (tick, partition) = (block.header().key, block.header().partition);
+                    let (timestamp, partition) = (block.header().key, block.header().partition);
                     let (key, batches) = match arrival {
-                        Arrival::Together => ((tick, 0), parts),
-                        Arrival::EachBatch => ((tick, partition), 1),
+                        Arrival::Together => ((timestamp, 0), parts),
+                        Arrival::EachBatch => ((timestamp, partition), 1),
                     };
                     let mut entry = match open.entry(key) {
                         Entry::Occupied(entry) => entry,
@@ -178,7 +178,7 @@ impl<'scope> PushRows<'scope> for StreamVec<'scope, u64, RowGradients> {
                         collected.blocks.sort_unstable_by_key(|block| (block.header().partition, block.header().seq));
                         let batches = if arrival == Arrival::EachBatch { parts as u64 } else { 1 };
                         let (examples, blocks) = (collected.examples * batches, collected.blocks);
-                        output.session(&time).give(PushedRows { tick, examples, blocks });
+                        output.session(&time).give(PushedRows { timestamp, examples, blocks });
                     }
                 });
             }
@@ -187,7 +187,7 @@ impl<'scope> PushRows<'scope> for StreamVec<'scope, u64, RowGradients> {
 }
 
 /// Returns a batch's messages: at least one to every worker. Each holds the number of messages to its worker.
-fn blocks(to: &PushTo, me: usize, tick: u64, push: RowGradients) -> Vec<WireBlock> {
+fn blocks(to: &PushTo, me: usize, timestamp: u64, push: RowGradients) -> Vec<WireBlock> {
     let RowGradients { partition, examples, nodes, rows } = push;
     assert_eq!(rows.len(), nodes.len() * to.dim, "one gradient per node");
     let header = |worker: usize, seq: usize, of: usize| Header {
@@ -195,7 +195,7 @@ fn blocks(to: &PushTo, me: usize, tick: u64, push: RowGradients) -> Vec<WireBloc
         from: me as u32,
         partition,
         tag: 0,
-        key: tick,
+        key: timestamp,
         seq: seq as u32,
         aux: of as u32,
     };
@@ -272,10 +272,10 @@ mod tests {
     const NODES: u32 = 300;
     const PARTS: usize = 4;
 
-    /// The push of partition `part` at `tick`: sometimes empty, and some nodes twice.
-    fn push(part: usize, tick: u64, dim: usize, nodes: u64) -> RowGradients {
-        let key = Key::new(11, Purpose::Dropout).fold(part as u64).fold(tick);
-        let count = if (part as u64 + tick).is_multiple_of(5) { 0 } else { nodes };
+    /// The push of partition `part` at `timestamp`: sometimes empty, and some nodes twice.
+    fn push(part: usize, timestamp: u64, dim: usize, nodes: u64) -> RowGradients {
+        let key = Key::new(11, Purpose::Dropout).fold(part as u64).fold(timestamp);
+        let count = if (part as u64 + timestamp).is_multiple_of(5) { 0 } else { nodes };
         let rows = (0..count * dim as u64).map(|i| key.fold(1).normal(i) as f32).collect();
         RowGradients {
             partition: part as u32,
@@ -290,8 +290,8 @@ mod tests {
         let graph = Arc::new(local(&random_graph(NODES, 2), &book(NODES, PARTS), 1, 0, false));
         let table = EmbeddingTable::create(&Place::Memory, &graph, 0, dim, optimizer).unwrap();
         let table = table.drawn(Draw::Uniform(0.1), 5);
-        for tick in 0..ticks {
-            let pushes: Vec<RowGradients> = (0..PARTS).map(|part| push(part, tick, dim, nodes)).collect();
+        for timestamp in 0..ticks {
+            let pushes: Vec<RowGradients> = (0..PARTS).map(|part| push(part, timestamp, dim, nodes)).collect();
             let examples: u64 = pushes.iter().map(|push| push.examples).sum();
             for node in 0..NODES {
                 let mut sum: Option<Vec<f32>> = None;
@@ -305,7 +305,7 @@ mod tests {
                 }
                 if let Some(rows) = sum {
                     let block = WireBlock::new(Header::default(), vec![], vec![node], Rows::F32(rows));
-                    let pushed = PushedRows { tick, examples, blocks: vec![block] };
+                    let pushed = PushedRows { timestamp, examples, blocks: vec![block] };
                     table.apply(&pushed, 0.1).unwrap();
                 }
             }
@@ -344,15 +344,15 @@ mod tests {
                         let first = pushes.to_stream(scope);
                         // Later times are made from the first, so that all are in flight at once.
                         let all = timely::dataflow::operators::vec::Map::flat_map(first, move |push0| {
-                            (0..ticks).map(move |tick| (tick, push0.partition)).collect::<Vec<_>>()
+                            (0..ticks).map(move |timestamp| (timestamp, push0.partition)).collect::<Vec<_>>()
                         });
-                        let all = timely::dataflow::operators::vec::Delay::delay(all, |&(tick, _), _| tick);
-                        let all = timely::dataflow::operators::vec::Map::map(all, move |(tick, part)| {
-                            push(part as usize, tick, dim, nodes)
+                        let all = timely::dataflow::operators::vec::Delay::delay(all, |&(timestamp, _), _| timestamp);
+                        let all = timely::dataflow::operators::vec::Map::map(all, move |(timestamp, part)| {
+                            push(part as usize, timestamp, dim, nodes)
                         });
                         all.push_rows(to).inspect(move |pushed| {
                             // The test applies times in order.
-                            assert_eq!(pushed.tick, done, "one time after another");
+                            assert_eq!(pushed.timestamp, done, "one time after another");
                             done += 1;
                             applied.apply(pushed, 0.1).unwrap();
                         });

@@ -72,7 +72,7 @@ impl Rpc<NodeDegrees> for DegreesRpc {
         item.list
     }
 
-    fn requests(&mut self, tick: u64, item: &mut NodeDegrees) -> Vec<WireBlock> {
+    fn requests(&mut self, timestamp: u64, item: &mut NodeDegrees) -> Vec<WireBlock> {
         item.degrees = vec![0; item.nodes.len()];
         item.places = vec![Vec::new(); self.graph.placement().workers()];
         for (place, &node) in (0..).zip(&item.nodes) {
@@ -86,7 +86,7 @@ impl Rpc<NodeDegrees> for DegreesRpc {
                     from: self.me as u32,
                     partition: item.list,
                     tag: 0,
-                    key: tick,
+                    key: timestamp,
                     seq: seq as u32,
                     aux: 0,
                 };

@@ -102,7 +102,7 @@ impl Rpc<MiniBatch> for EdgeRpc {
         batch.key.partition
     }
 
-    fn requests(&mut self, tick: u64, batch: &mut MiniBatch) -> Vec<WireBlock> {
+    fn requests(&mut self, timestamp: u64, batch: &mut MiniBatch) -> Vec<WireBlock> {
         let (from, me) = (&self.from, self.me);
         let per_message = (MESSAGE_BYTES / (self.row_bytes() + 4)).max(1);
         let requests = from.meter.time(Stage::Fetch, || {
@@ -123,7 +123,7 @@ impl Rpc<MiniBatch> for EdgeRpc {
                         from: me as u32,
                         partition: batch.key.partition,
                         tag: part,
-                        key: tick,
+                        key: timestamp,
                         seq: (range.start + begin) as u32,
                         aux: (end - begin) as u32,
                     };
@@ -210,7 +210,7 @@ mod tests {
     use crate::sample::sample_hop::{CompactorPool, Hop, SampleHop, Strategy};
     use crate::testing::{Adjacency, book, edge, local, random_graph};
     use gnnflow_kernels::matrix::Values;
-    use gnnflow_kernels::sample::{Columns, Draw, Fanout, Fanouts, PerEdgeStrategy};
+    use gnnflow_kernels::sample::{Columns, Draw, Fanout, EdgeFanout, PerEdgeStrategy};
 
     const DIM: usize = 3;
 
@@ -324,9 +324,9 @@ mod tests {
     fn rows_belong_to_the_sampled_edges_at_1_2_and_4_workers() {
         let graph = random_graph(200, 12);
         let temporal =
-            Strategy::PerEdge(PerEdgeStrategy { draw: Draw::Uniform, fanouts: Fanouts::Each(4), temporal: true });
+            Strategy::PerEdge(PerEdgeStrategy { draw: Draw::Uniform, fanouts: EdgeFanout::Each(4), temporal: true });
         let weighted =
-            Strategy::PerEdge(PerEdgeStrategy { draw: Draw::Weighted, fanouts: Fanouts::Each(5), temporal: false });
+            Strategy::PerEdge(PerEdgeStrategy { draw: Draw::Weighted, fanouts: EdgeFanout::Each(5), temporal: false });
         for strategies in [
             vec![Strategy::Fanout(Fanout::Uniform { k: 3 }), Strategy::Fanout(Fanout::All)],
             vec![Strategy::Fanout(Fanout::UniformWithReplacement { k: 4 })],

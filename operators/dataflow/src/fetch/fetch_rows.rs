@@ -61,14 +61,14 @@ struct FetchRpc {
 }
 
 impl FetchRpc {
-    fn rows_per_message(&self, tick: u64) -> usize {
-        (MESSAGE_BYTES / ((self.from.rows)(tick).row_bytes() + 4)).max(1)
+    fn rows_per_message(&self, timestamp: u64) -> usize {
+        (MESSAGE_BYTES / ((self.from.rows)(timestamp).row_bytes() + 4)).max(1)
     }
 
     /// Reserves memory for the rows of `batch`, once.
-    fn prepare(&self, tick: u64, batch: &mut MiniBatch) {
+    fn prepare(&self, timestamp: u64, batch: &mut MiniBatch) {
         if batch.buffer.is_none() {
-            let rows = (self.from.rows)(tick);
+            let rows = (self.from.rows)(timestamp);
             batch.buffer = Some(GatherBuffer::new(rows.number, batch.nodes.len(), rows.dim));
             if self.from.degrees {
                 batch.degrees = vec![0; batch.nodes.len()];
@@ -82,21 +82,21 @@ impl Rpc<MiniBatch> for FetchRpc {
         batch.key.partition
     }
 
-    fn requests(&mut self, tick: u64, batch: &mut MiniBatch) -> Vec<WireBlock> {
+    fn requests(&mut self, timestamp: u64, batch: &mut MiniBatch) -> Vec<WireBlock> {
         let (graph, me) = (&self.from.graph, self.me);
         batch.features = Matrix::default();
         if graph.is_self_contained() {
             return Vec::new();
         }
-        let per_message = self.rows_per_message(tick);
+        let per_message = self.rows_per_message(timestamp);
         let requests = self.from.meter.time(Stage::Fetch, || {
             batch.places.iter_mut().for_each(Vec::clear);
             batch.places.resize(graph.placement().workers(), Vec::new());
             let mut cache = self.from.cache.as_ref().map(|cache| cache.borrow_mut());
-            let rows = (self.from.rows)(tick);
+            let rows = (self.from.rows)(timestamp);
             let halo = &rows.halo;
             if cache.is_some() || halo.is_some() {
-                self.prepare(tick, batch);
+                self.prepare(timestamp, batch);
             }
             // Positions of halo nodes whose degrees are not known here, by owner.
             let mut unknown: Vec<Vec<u32>> = vec![Vec::new(); graph.placement().workers()];
@@ -136,7 +136,7 @@ impl Rpc<MiniBatch> for FetchRpc {
                         from: me as u32,
                         partition: batch.key.partition,
                         tag,
-                        key: tick,
+                        key: timestamp,
                         seq: first as u32,
                         aux: places.len() as u32,
                     };
@@ -159,9 +159,9 @@ impl Rpc<MiniBatch> for FetchRpc {
         requests
     }
 
-    fn serve(&mut self, tick: u64, request: &WireBlock, reply: &mut dyn FnMut(WireBlock)) {
+    fn serve(&mut self, timestamp: u64, request: &WireBlock, reply: &mut dyn FnMut(WireBlock)) {
         let (header, nodes) = (request.header(), request.ids());
-        let (rows, graph) = ((self.from.rows)(tick), &self.from.graph);
+        let (rows, graph) = ((self.from.rows)(timestamp), &self.from.graph);
         let block = self.from.meter.time(Stage::Fetch, || {
             for &node in nodes {
                 assert!(graph.hosts(node), "worker {} requested node {node}, which is not here", header.from);
@@ -185,9 +185,9 @@ impl Rpc<MiniBatch> for FetchRpc {
         reply(block);
     }
 
-    fn local(&mut self, tick: u64, batch: &mut MiniBatch) {
+    fn local(&mut self, timestamp: u64, batch: &mut MiniBatch) {
         self.from.meter.time(Stage::Fetch, || {
-            let (rows, graph) = ((self.from.rows)(tick), &self.from.graph);
+            let (rows, graph) = ((self.from.rows)(timestamp), &self.from.graph);
             assert_eq!(rows.source.row_bytes(), rows.row_bytes(), "the row source has rows of another size");
             if graph.is_self_contained() {
                 batch.features = rows.gather(&batch.nodes);
@@ -196,7 +196,7 @@ impl Rpc<MiniBatch> for FetchRpc {
                 }
                 return;
             }
-            self.prepare(tick, batch);
+            self.prepare(timestamp, batch);
             let MiniBatch { buffer, degrees, nodes, places, .. } = batch;
             let buffer = buffer.as_mut().expect("`prepare` has just reserved it");
             rows.gather_places(nodes, &places[self.me], buffer);
@@ -207,11 +207,11 @@ impl Rpc<MiniBatch> for FetchRpc {
         });
     }
 
-    fn on_reply(&mut self, tick: u64, batch: &mut MiniBatch, reply: &WireBlock) {
+    fn on_reply(&mut self, timestamp: u64, batch: &mut MiniBatch, reply: &WireBlock) {
         let header = reply.header();
         let first = header.seq as usize;
         self.from.meter.time(Stage::Fetch, || {
-            self.prepare(tick, batch);
+            self.prepare(timestamp, batch);
             let MiniBatch { buffer, degrees, places, nodes, .. } = batch;
             let buffer = buffer.as_mut().expect("`prepare` has just reserved it");
             let places = &places[header.from as usize][first..first + header.aux as usize];
@@ -219,12 +219,12 @@ impl Rpc<MiniBatch> for FetchRpc {
                 places.iter().zip(reply.ids()).for_each(|(&place, &degree)| degrees[place as usize] = degree);
             }
             if header.tag == DEGREES_ONLY {
-                let halo = (self.from.rows)(tick).halo;
+                let halo = (self.from.rows)(timestamp).halo;
                 let degrees = places.iter().map(|&place| nodes[place as usize]).zip(reply.ids());
                 halo.iter().for_each(|halo| degrees.clone().for_each(|(node, &degree)| halo.tell(node, degree)));
                 return;
             }
-            let rows = (self.from.rows)(tick);
+            let rows = (self.from.rows)(timestamp);
             let packed = rows.row_bytes();
             assert_eq!(reply.row_bytes(), places.len() * packed, "worker {} sent another number of rows", header.from);
             // A reply from the network has all rows in one piece. Inside a process, rows come one by one.

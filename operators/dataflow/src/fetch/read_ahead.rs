@@ -23,8 +23,8 @@ pub trait ReadAhead<'scope> {
 
 impl<'scope> ReadAhead<'scope> for StreamVec<'scope, u64, MiniBatch> {
     fn read_ahead(self, rows: Rc<dyn Fn(u64) -> FeatureView>) -> Self {
-        self.inspect_time(move |&tick, batch: &MiniBatch| {
-            let FeatureView { source, halo, .. } = (*rows)(tick);
+        self.inspect_time(move |&timestamp, batch: &MiniBatch| {
+            let FeatureView { source, halo, .. } = (*rows)(timestamp);
             if source.reads_ahead() {
                 source.will_need(&batch.nodes);
                 halo.iter().for_each(|halo| halo.will_need(&batch.nodes));

@@ -37,8 +37,8 @@ impl<'scope> InOrder<'scope> for Stream<'scope, u64, WireBlock> {
                     assert!(before.is_none(), "two blocks of one time have the same destination");
                 });
                 while let Some(first) = held.first_entry().filter(|first| !frontier.less_equal(first.key())) {
-                    let (tick, (time, payload)) = first.remove_entry();
-                    output.session(&time).give((tick, payload));
+                    let (timestamp, (time, payload)) = first.remove_entry();
+                    output.session(&time).give((timestamp, payload));
                 }
             }
         })
@@ -61,10 +61,10 @@ mod tests {
             let outputs = timely::execute(timely::Config::process(workers), move |worker| {
                 let mut input = InputHandle::<u64, NoopBuilder<WireBlock>>::new_with_builder();
                 let captured = worker.dataflow(|scope| scope.input_from(&mut input).in_order().capture());
-                for tick in 0..50u64 {
-                    input.advance_to(tick);
-                    if tick as usize * 7 % worker.peers() == worker.index() {
-                        let rows = Rows::Bytes(vec![tick as u8; 3]);
+                for timestamp in 0..50u64 {
+                    input.advance_to(timestamp);
+                    if timestamp as usize * 7 % worker.peers() == worker.index() {
+                        let rows = Rows::Bytes(vec![timestamp as u8; 3]);
                         input.send_batch(&mut WireBlock::new(Header::default(), vec![], vec![], rows));
                     }
                     worker.step();
@@ -80,7 +80,7 @@ mod tests {
                     }
                 }
             }
-            assert_eq!(seen, (0..50).map(|tick| (tick, vec![tick as u8; 3])).collect::<Vec<_>>(), "{workers} workers");
+            assert_eq!(seen, (0..50).map(|timestamp| (timestamp, vec![timestamp as u8; 3])).collect::<Vec<_>>(), "{workers} workers");
         }
     }
 }

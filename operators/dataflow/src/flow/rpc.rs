@@ -25,18 +25,18 @@ pub trait Rpc<B> {
     /// The partition that identifies `item` among the items of its time. Replies carry it in their header.
     fn partition(&self, item: &B) -> u32;
     /// Returns the requests of `item` to other workers.
-    fn requests(&mut self, tick: u64, item: &mut B) -> Vec<WireBlock>;
+    fn requests(&mut self, timestamp: u64, item: &mut B) -> Vec<WireBlock>;
     /// Serves `request`: replies with one or more blocks to `request.header().from`. The last block must satisfy
     /// [`Rpc::is_last`].
-    fn serve(&mut self, tick: u64, request: &WireBlock, reply: &mut dyn FnMut(WireBlock));
+    fn serve(&mut self, timestamp: u64, request: &WireBlock, reply: &mut dyn FnMut(WireBlock));
     /// Reads the data that the worker of `item` holds itself. Runs while the requests are under way.
-    fn local(&mut self, tick: u64, item: &mut B);
+    fn local(&mut self, timestamp: u64, item: &mut B);
     /// Puts a reply into `item`. The reply may be a view into the network's buffer.
-    fn on_reply(&mut self, tick: u64, item: &mut B, reply: &WireBlock);
+    fn on_reply(&mut self, timestamp: u64, item: &mut B, reply: &WireBlock);
     /// Returns whether `reply` is the last one to its request.
     fn is_last(&self, reply: &WireBlock) -> bool;
     /// Completes `item` after its last reply.
-    fn finish(&mut self, tick: u64, item: &mut B);
+    fn finish(&mut self, timestamp: u64, item: &mut B);
 }
 
 /// Calls other workers for each item of a stream.
@@ -115,14 +115,14 @@ impl<'scope, B: 'static> CallRpc<'scope, B> for StreamVec<'scope, u64, B> {
                     }
                     items.for_each(|time, arrived| {
                         for (mut item, missing) in arrived.drain(..) {
-                            let tick = *time.time();
+                            let timestamp = *time.time();
                             if missing == 0 {
-                                caller.local(tick, &mut item);
-                                caller.finish(tick, &mut item);
+                                caller.local(timestamp, &mut item);
+                                caller.finish(timestamp, &mut item);
                                 output.session(&time).give(item);
                                 continue;
                             }
-                            let key = (tick, caller.partition(&item));
+                            let key = (timestamp, caller.partition(&item));
                             fresh.push(key);
                             let time = time.retain(output.output_index());
                             let twice = open.insert(key, Open { time, item, missing, local_done: false });
@@ -130,9 +130,9 @@ impl<'scope, B: 'static> CallRpc<'scope, B> for StreamVec<'scope, u64, B> {
                         }
                     });
                     replies.for_each(|time, reply| {
-                        let (tick, key) = (*time.time(), (*time.time(), reply.header().partition));
+                        let (timestamp, key) = (*time.time(), (*time.time(), reply.header().partition));
                         let open = open.get_mut(&key).expect("a reply comes after its request");
-                        caller.on_reply(tick, &mut open.item, reply);
+                        caller.on_reply(timestamp, &mut open.item, reply);
                         open.missing -= usize::from(caller.is_last(reply));
                     });
                     let done = |open: &Open<B>| open.missing == 0 && open.local_done;

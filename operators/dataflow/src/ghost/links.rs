@@ -130,13 +130,6 @@ impl Links {
         Ok(Self { rows, table, ghosts, edges: Edges::Numbered { indptr, indices }, wanted: Vec::new() })
     }
 
-    /// Returns links without edges. Each of the own ends has a row.
-    pub fn none(rows: Range<u32>, table: Range<u32>) -> Self {
-        let (rows, table) = (Numbering::All(rows), Numbering::All(table));
-        let edges = Edges::InPlace(Vec::new());
-        Self { rows, table, ghosts: NodeIndex::default(), edges, wanted: Vec::new() }
-    }
-
     /// Sets the own nodes that are ghosts at each worker: their ids, ascending, by worker.
     ///
     /// # Panics
@@ -326,7 +319,5 @@ mod tests {
                 }
             }
         }
-        let none = Links::none(3..8, 3..8);
-        assert_eq!((none.rows().len(), none.table_rows(), none.num_edges()), (5, 5, 0));
     }
 }

@@ -142,7 +142,7 @@ impl Rpc<MiniBatch> for InduceRpc {
         batch.key.partition
     }
 
-    fn requests(&mut self, tick: u64, batch: &mut MiniBatch) -> Vec<WireBlock> {
+    fn requests(&mut self, timestamp: u64, batch: &mut MiniBatch) -> Vec<WireBlock> {
         let mut places_of = vec![Vec::new(); self.by.graph.placement().workers()];
         for (place, &node) in (0..).zip(&batch.nodes) {
             places_of[self.owner_of(node)].push(place);
@@ -156,7 +156,7 @@ impl Rpc<MiniBatch> for InduceRpc {
         let requests: Vec<WireBlock> = others
             .map(|(worker, places)| {
                 let (to, from, aux) = (worker as u32, self.me as u32, places.len() as u32);
-                let header = Header { to, from, partition, tag: 0, key: tick, seq: 0, aux };
+                let header = Header { to, from, partition, tag: 0, key: timestamp, seq: 0, aux };
                 WireBlock::new(header, Vec::new(), [places.as_slice(), &batch.nodes].concat(), Rows::None)
             })
             .collect();

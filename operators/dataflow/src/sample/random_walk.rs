@@ -176,7 +176,7 @@ impl Rpc<Walks> for StepRpc {
         item.key.partition
     }
 
-    fn requests(&mut self, tick: u64, item: &mut Walks) -> Vec<WireBlock> {
+    fn requests(&mut self, timestamp: u64, item: &mut Walks) -> Vec<WireBlock> {
         let (graph, key) = (&self.by.graph, self.key(item.key));
         let requests = self.by.meter.time(Stage::Sample, || {
             let mut by_worker = vec![Vec::new(); graph.placement().workers()];
@@ -195,7 +195,7 @@ impl Rpc<Walks> for StepRpc {
             for (worker, walks) in by_worker.iter().enumerate().filter(|&(worker, _)| worker != self.me) {
                 for (seq, walks) in walks.chunks(PER_MESSAGE).enumerate() {
                     let (to, from, seq) = (worker as u32, self.me as u32, seq as u32);
-                    let header = Header { to, from, partition, tag: 0, key: tick, seq, aux: walks.len() as u32 };
+                    let header = Header { to, from, partition, tag: 0, key: timestamp, seq, aux: walks.len() as u32 };
                     let current = item.current();
                     let ids = walks.iter().map(|&walk| current[walk as usize]).chain(walks.iter().copied()).collect();
                     requests.push(WireBlock::new(header, vec![u64::from(epoch), u64::from(step)], ids, Rows::None));

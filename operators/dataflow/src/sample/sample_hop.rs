@@ -217,7 +217,7 @@ impl Rpc<MiniBatch> for HopRpc {
         batch.key.partition
     }
 
-    fn requests(&mut self, tick: u64, batch: &mut MiniBatch) -> Vec<WireBlock> {
+    fn requests(&mut self, timestamp: u64, batch: &mut MiniBatch) -> Vec<WireBlock> {
         let temporal = self.hop.strategy.is_temporal();
         if temporal && batch.trees.is_empty() {
             assert_eq!(batch.seed_times.len(), batch.nodes.len(), "temporal hops need one time per seed");
@@ -248,7 +248,7 @@ impl Rpc<MiniBatch> for HopRpc {
                         from: self.me as u32,
                         partition,
                         tag: 0,
-                        key: tick,
+                        key: timestamp,
                         seq: seq as u32,
                         aux: 0,
                     };

@@ -116,7 +116,7 @@ pub(crate) struct Scratch<A> {
 }
 
 impl<'a, P: Offset, T: Element> Attention<'a, P, T> {
-    fn rows(&self) -> Rows<'a, P, T, true> {
+    fn rows(&self) -> Rows<'a, P, T> {
         Rows::sum(self.indptr, self.indices, self.x, self.heads, self.width)
     }
 
@@ -234,7 +234,7 @@ impl<'a, P: Offset, T: Element> Attention<'a, P, T> {
     #[inline(always)]
     fn logits_of<const H: usize>(&self, edges: Range<usize>, right: &[T::Acc], out: &mut [T::Acc]) {
         let heads = if H > 0 { H } else { self.heads };
-        let (slope, bases) = (T::Acc::from_f64(self.slope), self.left.bases::<true>());
+        let (slope, bases) = (T::Acc::from_f64(self.slope), self.left.base());
         let right = &right[..heads];
         let until = self.indices.len().saturating_sub(AHEAD);
         for (e, out) in edges.zip(out.chunks_exact_mut(heads)) {
@@ -337,7 +337,7 @@ impl<P: Offset, T: Element> Forward<'_, P, T> {
     unsafe fn body<I: Isa>(self) {
         let (params, heads, job) = (self.params, self.params.heads, self.params.rows());
         job.check_edges(&self.rows);
-        let (bases, columns) = (job.x.bases::<true>(), heads * params.width);
+        let (bases, columns) = (job.x.base(), heads * params.width);
         let places = self.states.chunks_exact_mut(STATE * heads).zip(self.out.chunks_exact_mut(columns));
         for (r, (state, out)) in self.rows.zip(places) {
             let edges = job.edges(r);
@@ -370,7 +370,7 @@ impl<P: Offset, T: Element> BackwardRight<'_, P, T> {
     unsafe fn body<I: Isa>(self) {
         let (params, heads, job) = (self.params, self.params.heads, self.params.rows());
         job.check_edges(&self.rows);
-        let (bases, columns) = (job.x.bases::<true>(), heads * params.width);
+        let (bases, columns) = (job.x.base(), heads * params.width);
         let (ahead, scratch) = (job.ahead(columns), self.scratch);
         let until = params.indices.len().saturating_sub(ahead);
         let places = self.states.chunks_exact_mut(STATE * heads).zip(self.d_right.chunks_exact_mut(heads));

@@ -57,7 +57,7 @@ struct Scratch<A> {
 }
 
 impl<P: Offset, T: Element> AttentionBackward<'_, P, T> {
-    fn rows(&self) -> Rows<'_, P, T::Acc, true> {
+    fn rows(&self) -> Rows<'_, P, T::Acc> {
         Rows::sum(self.indptr, self.indices, self.gradient, self.heads, self.width)
     }
 
@@ -103,7 +103,7 @@ impl<P: Offset, T: Element> AttentionBackward<'_, P, T> {
         let (heads, slope) = (if H > 0 { H } else { self.heads }, T::Acc::from_f64(self.slope));
         let left = &self.left[r * heads..][..heads];
         let until = self.indices.len().saturating_sub(BLOCK);
-        let bases = self.states.bases::<true>();
+        let bases = self.states.base();
         let count = edges.len() * heads;
         for (k, e) in edges.enumerate() {
             if e < until {
@@ -145,7 +145,7 @@ impl<P: Offset, T: Element> BySource<'_, P, T> {
     unsafe fn body<I: Isa>(self) {
         let (params, heads, width, job) = (self.params, self.params.heads, self.params.width, self.params.rows());
         job.check_edges(&self.rows);
-        let (bases, columns) = (job.x.bases::<true>(), heads * width);
+        let (bases, columns) = (job.x.base(), heads * width);
         let ahead = job.ahead(columns);
         let until = params.indices.len().saturating_sub(ahead);
         let places = self.dx.chunks_exact_mut(columns).zip(self.d_left.chunks_exact_mut(heads));

@@ -121,7 +121,7 @@ impl<'a, P: Offset, T: Element> DynamicAttention<'a, P, T> {
         self.columns() + SOFTMAX_STATE * self.heads
     }
 
-    fn rows(&self) -> Rows<'a, P, T, true> {
+    fn rows(&self) -> Rows<'a, P, T> {
         Rows::sum(self.indptr, self.indices, self.x, self.heads, self.width)
     }
 
@@ -207,7 +207,7 @@ impl<'a, P: Offset, T: Element> DynamicAttention<'a, P, T> {
     #[inline(always)]
     unsafe fn logits<I: Isa>(
         &self,
-        job: &Rows<'a, P, T, true>,
+        job: &Rows<'a, P, T>,
         vectors: &Vectors<T::Acc>,
         edges: Range<usize>,
         right: &[T::Acc],
@@ -215,7 +215,7 @@ impl<'a, P: Offset, T: Element> DynamicAttention<'a, P, T> {
         out: &mut [T::Acc],
     ) {
         let columns = self.columns();
-        let (bases, ahead) = (job.x.bases::<true>(), job.ahead(columns));
+        let (bases, ahead) = (job.x.base(), job.ahead(columns));
         let until = self.indices.len().saturating_sub(ahead);
         for (e, out) in edges.zip(out.chunks_exact_mut(self.heads)) {
             if e < until {
@@ -255,7 +255,7 @@ impl<P: Offset, T: Element> Forward<'_, P, T> {
     unsafe fn body<I: Isa>(self) {
         let (params, heads, columns, job) = (self.params, self.params.heads, self.params.columns(), self.params.rows());
         job.check_edges(&self.rows);
-        let bases = job.x.bases::<true>();
+        let bases = job.x.base();
         let Scratch { attention, row, .. } = self.scratch;
         row.resize(columns, T::Acc::ZERO);
         let places = self.states.chunks_exact_mut(params.state_len()).zip(self.out.chunks_exact_mut(columns));

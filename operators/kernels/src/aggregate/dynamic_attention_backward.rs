@@ -58,7 +58,7 @@ struct Scratch<A> {
 }
 
 impl<P: Offset, T: Element> DynamicAttentionBackward<'_, P, T> {
-    fn rows(&self) -> Rows<'_, P, T::Acc, true> {
+    fn rows(&self) -> Rows<'_, P, T::Acc> {
         Rows::sum(self.indptr, self.indices, self.gradient, self.heads, self.width)
     }
 
@@ -141,7 +141,7 @@ impl<P: Offset, T: Element> BySource<'_, P, T> {
         let (params, heads, width, job) = (self.params, self.params.heads, self.params.width, self.params.rows());
         job.check_edges(&self.rows);
         let columns = heads * width;
-        let (bases, states, ahead) = (job.x.bases::<true>(), params.states.bases::<true>(), job.ahead(columns));
+        let (bases, states, ahead) = (job.x.base(), params.states.base(), job.ahead(columns));
         let until = params.indices.len().saturating_sub(ahead);
         let Scratch { activated, attention, totals, gradient: of_logits } = self.scratch;
         let places = self.dx.chunks_exact_mut(columns).zip(self.d_left.chunks_exact_mut(columns));

@@ -102,7 +102,7 @@ impl<'a, P: Offset, T: Element> Propagate<'a, P, T> {
     /// If lengths do not match, an index is past the last source, or `indptr` is empty or decreases.
     pub fn run(&self, out: &mut [T::Acc]) {
         let Self { indptr, indices, sources: x, heads, width, scale, own, onto, out_stride, .. } = *self;
-        let rows = Rows::<_, _, true> { indptr, indices, x, heads, width, scale, own, onto, front: None, out_stride };
+        let rows = Rows { indptr, indices, x, heads, width, scale, own, onto, front: None, out_stride };
         match self.weights {
             Weights::One => rows.run(&Unit, out),
             Weights::BySource(weights) => rows.run(&ByIndex(weights), out),

@@ -8,7 +8,7 @@ use std::ops::Range;
 use rayon::prelude::*;
 
 use super::pieces::{pieces, split};
-use super::sources::{Bases, Sources};
+use super::sources::{Base, Sources};
 use super::weight::Weight;
 use crate::aggregate::offsets::{Offset, SMALL, prefetch as prefetch_bytes};
 use crate::prefetch;
@@ -64,9 +64,9 @@ pub enum Onto {
     Result,
 }
 
-/// One aggregation over `indptr`/`indices`. Unless `TWO`, all rows of `x` must be in one array.
+/// One aggregation over `indptr`/`indices`.
 #[derive(Clone, Copy)]
-pub(crate) struct Rows<'a, P, T: Element, const TWO: bool> {
+pub(crate) struct Rows<'a, P, T: Element> {
     pub indptr: &'a [P],
     pub indices: &'a [u32],
     /// `[sources, heads · width]`
@@ -82,7 +82,7 @@ pub(crate) struct Rows<'a, P, T: Element, const TWO: bool> {
     pub out_stride: usize,
 }
 
-impl<'a, P: Offset, T: Element, const TWO: bool> Rows<'a, P, T, TWO> {
+impl<'a, P: Offset, T: Element> Rows<'a, P, T> {
     /// The plain sum, into contiguous rows.
     pub(crate) fn sum(indptr: &'a [P], indices: &'a [u32], x: Sources<'a, T>, heads: usize, width: usize) -> Self {
         let (scale, onto, out_stride) = (Scale::One, Onto::Nothing, heads * width);
@@ -120,7 +120,6 @@ impl<'a, P: Offset, T: Element, const TWO: bool> Rows<'a, P, T, TWO> {
     pub(crate) fn check(&self) {
         let (rows, columns) = (self.indptr.len() - 1, self.heads * self.width);
         self.x.check(columns);
-        assert!(TWO || self.x.is_one_array(), "all rows are in one array");
         if let Scale::ByRow(scale) = self.scale {
             assert_eq!(scale.len(), rows, "one scale per row");
         }
@@ -162,7 +161,7 @@ impl<'a, P: Offset, T: Element, const TWO: bool> Rows<'a, P, T, TWO> {
     #[inline(always)]
     unsafe fn body<I: Isa, W: Weight<T::Acc>>(&self, rows: Range<usize>, weight: &W, out: &mut [T::Acc]) {
         self.check_edges(&rows);
-        let (bases, columns) = (self.x.bases(), self.heads * self.width);
+        let (bases, columns) = (self.x.base(), self.heads * self.width);
         let first = rows.start;
         for r in rows {
             // SAFETY: `out` holds `rows`, of which `r` is one; `front` has row `r`; the edges were checked.
@@ -197,7 +196,7 @@ impl<'a, P: Offset, T: Element, const TWO: bool> Rows<'a, P, T, TWO> {
     #[allow(clippy::too_many_arguments)]
     pub(crate) unsafe fn row<I: Isa, W: Weight<T::Acc>>(
         &self,
-        bases: &Bases<T, TWO>,
+        bases: &Base<T>,
         r: usize,
         edges: Range<usize>,
         weight: &W,
@@ -261,7 +260,7 @@ impl<'a, P: Offset, T: Element, const TWO: bool> Rows<'a, P, T, TWO> {
     #[inline(always)]
     unsafe fn tile<I: Isa, W: Weight<T::Acc>, const V: usize>(
         &self,
-        bases: &Bases<T, TWO>,
+        bases: &Base<T>,
         t: Tile<T>,
         weight: &W,
         tail: usize,
@@ -371,8 +370,8 @@ struct Tile<T: Element> {
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,f16c")]
-unsafe fn rows_v4<P: Offset, T: Element, W: Weight<T::Acc>, const TWO: bool>(
-    job: &Rows<'_, P, T, TWO>,
+unsafe fn rows_v4<P: Offset, T: Element, W: Weight<T::Acc>>(
+    job: &Rows<'_, P, T>,
     rows: Range<usize>,
     weight: &W,
     out: &mut [T::Acc],
@@ -383,8 +382,8 @@ unsafe fn rows_v4<P: Offset, T: Element, W: Weight<T::Acc>, const TWO: bool>(
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,f16c")]
-unsafe fn rows_v3<P: Offset, T: Element, W: Weight<T::Acc>, const TWO: bool>(
-    job: &Rows<'_, P, T, TWO>,
+unsafe fn rows_v3<P: Offset, T: Element, W: Weight<T::Acc>>(
+    job: &Rows<'_, P, T>,
     rows: Range<usize>,
     weight: &W,
     out: &mut [T::Acc],

@@ -41,7 +41,7 @@ fn rows<'a, P: Offset, T: Element>(
     x: &'a [T],
     stride: usize,
     width: usize,
-) -> Rows<'a, P, T, false> {
+) -> Rows<'a, P, T> {
     assert_eq!(indptr[indptr.len() - 1].at(), indices.len(), "indptr ends at the number of edges");
     Rows::sum(indptr, indices, Sources::new(x, stride.max(1)), 1, width)
 }

@@ -36,7 +36,7 @@ pub fn sum<P: Offset, T: Element>(
     assert_eq!(weights.len(), indices.len() * heads, "one weight per edge and head");
     assert_eq!(indptr[indptr.len() - 1].at(), indices.len(), "indptr ends at the number of edges");
     let x = Sources::new(x, (heads * width).max(1));
-    Rows::<_, _, false>::sum(indptr, indices, x, heads, width)
+    Rows::sum(indptr, indices, x, heads, width)
         .run(&ByEdge { weights, heads, first: 0, edges: None }, out);
 }
 
@@ -56,7 +56,7 @@ pub fn backward_rows<A: Real>(
     assert_eq!(weights.len(), indices.len() * heads, "one weight per edge and head");
     let gradient = Sources::new(gradient, (heads * width).max(1));
     let weight = ByEdge { weights, heads, first: 0, edges: Some(edges) };
-    Rows::<_, _, false>::sum(indptr, indices, gradient, heads, width).run(&weight, out);
+    Rows::sum(indptr, indices, gradient, heads, width).run(&weight, out);
 }
 
 /// Gradient of [`sum`] with respect to the weights: `out[e, h] = gradient[r, h, :] · x[s, h, :]`.

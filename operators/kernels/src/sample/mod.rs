@@ -61,7 +61,7 @@ pub use induced::{assemble_listed, choose_listed};
 pub use layer::assemble_layer;
 pub use pick::{Fanout, Sampler, Uniform, UniformWithReplacement};
 pub use samples::Samples;
-pub use strategy::{Draw, Fanouts, PerEdgeStrategy, Strategy};
+pub use strategy::{Draw, EdgeFanout, PerEdgeStrategy, Strategy};
 pub use topology::{Csc, EdgeColumns, Neighbors, PartitionView, Partitions};
 pub use walk::{Walk, walk_step};
 pub use without::{EdgeName, Excluded, Without};

@@ -4,7 +4,7 @@ use gnnflow_data::rng::Key;
 
 use super::pick::PickedEdges;
 use super::sum_tree::SumTree;
-use super::{Draw, Fanouts, Neighbors, PerEdgeStrategy};
+use super::{Draw, EdgeFanout, Neighbors, PerEdgeStrategy};
 
 /// Draws by a [`PerEdgeStrategy`]; memory is reused between rows.
 pub(super) struct Chooser<'c> {
@@ -36,8 +36,8 @@ struct Row<'t, N> {
 impl<'c> Chooser<'c> {
     pub(super) fn new(strategy: &'c PerEdgeStrategy) -> Self {
         let types = match &strategy.fanouts {
-            Fanouts::Each(_) => 0,
-            Fanouts::ByType(fanouts) => fanouts.len(),
+            EdgeFanout::Each(_) => 0,
+            EdgeFanout::ByType(fanouts) => fanouts.len(),
         };
         Self {
             strategy,
@@ -70,8 +70,8 @@ impl<'c> Chooser<'c> {
             &older[..]
         });
         match &strategy.fanouts {
-            Fanouts::Each(fanout) => scratch.draw(&row, strategy.draw, *fanout, eligible, key, picks),
-            Fanouts::ByType(fanouts) => {
+            EdgeFanout::Each(fanout) => scratch.draw(&row, strategy.draw, *fanout, eligible, key, picks),
+            EdgeFanout::ByType(fanouts) => {
                 let type_of = topology.edge_types(node).expect("the topology has edge types");
                 let mut group = |at: u32| {
                     let edge_type = usize::from(type_of[at as usize]);

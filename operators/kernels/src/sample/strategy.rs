@@ -29,9 +29,9 @@ impl Strategy {
             Strategy::Fanout(Fanout::Uniform { k } | Fanout::UniformWithReplacement { k }) => *k as usize,
             Strategy::Fanout(Fanout::All) | Strategy::Layer(_) => 64,
             Strategy::Importance(..) => 16,
-            Strategy::PerEdge(PerEdgeStrategy { fanouts: Fanouts::Each(fanout), .. })
+            Strategy::PerEdge(PerEdgeStrategy { fanouts: EdgeFanout::Each(fanout), .. })
             | Strategy::Registered(_, fanout) => count(*fanout),
-            Strategy::PerEdge(PerEdgeStrategy { fanouts: Fanouts::ByType(fanouts), .. }) => {
+            Strategy::PerEdge(PerEdgeStrategy { fanouts: EdgeFanout::ByType(fanouts), .. }) => {
                 fanouts.iter().map(|&fanout| count(fanout)).sum()
             }
         }
@@ -59,7 +59,7 @@ pub struct PerEdgeStrategy {
     /// The kind of draw among the eligible edges.
     pub draw: Draw,
     /// The number of edges.
-    pub fanouts: Fanouts,
+    pub fanouts: EdgeFanout,
     /// Whether only edges strictly older than the seed are eligible.
     pub temporal: bool,
 }
@@ -83,7 +83,7 @@ pub enum Draw {
 
 /// The number of in-edges per node; a negative number means all eligible edges.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Fanouts {
+pub enum EdgeFanout {
     /// One number for all types together.
     Each(i64),
     /// One number per type; types beyond the list get 0.

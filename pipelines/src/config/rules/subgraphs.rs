@@ -9,7 +9,7 @@ use super::Report;
 /// Checks a sampler of subgraphs against the other keys.
 pub(super) fn subgraphs(train: &Train, model: &Model, report: &mut Report<'_>) {
     let sampler = &train.sampler;
-    if !sampler.draws_subgraphs() || train.is_whole_graph() {
+    if !sampler.draws_subgraphs() || train.is_full_graph() {
         return;
     }
     if let Sampler::Cluster(options) = sampler

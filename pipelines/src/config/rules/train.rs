@@ -6,7 +6,7 @@ use super::super::sampler::Sampler;
 use super::super::schedule::Schedule;
 use super::super::train::{Task, Train};
 use super::super::{Config, Halo, Registered, Topology, model, uses};
-use super::{Report, known, link, subgraphs, whole_graph};
+use super::{Report, known, link, subgraphs, full_graph};
 use crate::error::did_you_mean;
 
 pub(super) fn train(config: &Config, registered: &Registered, report: &mut Report<'_>) {
@@ -38,7 +38,7 @@ pub(super) fn train(config: &Config, registered: &Registered, report: &mut Repor
         // The candidates of `auto` are checked one by one.
         Schedule::FullGraph(_) | Schedule::TensorParallel(_) | Schedule::Auto(_) => {}
     }
-    whole_graph::whole_graph(config, train, model, report);
+    full_graph::full_graph(config, train, model, report);
     if let Some(fanouts) = train.fanouts.as_ref().filter(|_| uses::is_used("fanouts", train)) {
         hops(fanouts, train, model.layers, report);
     }

@@ -5,7 +5,7 @@ use std::ops::Range;
 use gnnflow_dataflow::storage::Table;
 use gnnflow_kernels::matrix::Matrix;
 
-use crate::runtime::tensor_task::matrix;
+use gnnflow_nn::node_task::matrix;
 
 /// Copies rows of `width` numbers to columns `first..` of rows of `stride`.
 pub(crate) fn put_columns(out: &mut [f32], stride: usize, first: usize, rows: &[f32], width: usize) {

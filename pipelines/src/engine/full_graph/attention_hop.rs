@@ -22,7 +22,7 @@ use crate::engine::aggregation::rows::put_columns;
 use crate::engine::stages::exchange::{SentGradient, StageCx};
 use crate::engine::stages::message::Channel;
 use crate::error::Error;
-use crate::runtime::tensor_task::matrix;
+use gnnflow_nn::node_task::matrix;
 
 /// The tables of a hop with attention.
 pub(crate) struct AttentionHop {

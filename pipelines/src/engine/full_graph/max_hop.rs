@@ -18,7 +18,7 @@ use crate::engine::aggregation::row_table::WireRows;
 use crate::engine::stages::exchange::{SentGradient, StageCx};
 use crate::engine::stages::message::Channel;
 use crate::error::Error;
-use crate::runtime::tensor_task::matrix;
+use gnnflow_nn::node_task::matrix;
 
 /// The tables of a hop with maxima.
 pub(crate) struct MaxHop {

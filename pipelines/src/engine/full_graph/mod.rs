@@ -41,7 +41,7 @@ use crate::engine::stages::message::{Channel, Outgoing, window};
 use crate::engine::stages::program::Program;
 use crate::engine::stages::state::{StageConfig, reserve_failed};
 use crate::error::Error;
-use crate::runtime::tensor_task::matrix;
+use gnnflow_nn::node_task::matrix;
 
 /// One hop: its edges, its results, and the tables of its aggregation.
 struct Hop {

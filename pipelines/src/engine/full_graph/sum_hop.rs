@@ -19,7 +19,7 @@ use crate::engine::aggregation::sum::gather;
 use crate::engine::stages::exchange::{SentGradient, StageCx};
 use crate::engine::stages::message::Channel;
 use crate::error::Error;
-use crate::runtime::tensor_task::matrix;
+use gnnflow_nn::node_task::matrix;
 
 /// The tables of a hop that sums.
 pub(crate) struct SumHop {

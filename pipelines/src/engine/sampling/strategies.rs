@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use gnnflow_data::dataset::TypeInfo;
-use gnnflow_kernels::sample::{Columns, Draw, Fanout, Fanouts, Importance, PerEdgeStrategy, SquaredNorms, Strategy};
+use gnnflow_kernels::sample::{Columns, Draw, Fanout, EdgeFanout, Importance, PerEdgeStrategy, SquaredNorms, Strategy};
 
 use crate::collectives::{Collectives, Driver, ROUND_WORDS};
 use crate::config;
@@ -106,8 +106,8 @@ pub(crate) fn strategies(
             config::Fanout::Each(k) if matches!(draw, Draw::Uniform | Draw::UniformWithReplacement) && !temporal => {
                 return Ok(Strategy::Fanout(Fanout::new(*k, draw == Draw::UniformWithReplacement)));
             }
-            config::Fanout::Each(k) => Fanouts::Each(*k),
-            config::Fanout::ByType(fanouts) => Fanouts::ByType(
+            config::Fanout::Each(k) => EdgeFanout::Each(*k),
+            config::Fanout::ByType(fanouts) => EdgeFanout::ByType(
                 by_type(fanouts, types)
                     .map_err(|message| job.config.problem(&format!("train.fanouts[{hop}]"), message))?,
             ),

@@ -14,7 +14,7 @@ use super::token::Token;
 use crate::compute::ComputeState;
 use crate::engine::aggregation::rows::Selection;
 use crate::error::Error;
-use crate::runtime::tensor_task::{NodeGradient, TensorTask, Work};
+use gnnflow_nn::node_task::{NodeGradient, NodeTask, Work};
 use gnnflow_nn::parameter_versions::ParameterVersion;
 
 /// The state of a stage after its start.
@@ -22,7 +22,7 @@ pub(crate) enum Begun {
     /// The stage is over without a node task.
     Ended(Ended),
     /// The task to compute with this parameter version.
-    Task(Box<TensorTask>, ParameterVersion),
+    Task(Box<NodeTask>, ParameterVersion),
 }
 
 impl EpochState {
@@ -101,9 +101,9 @@ impl EpochState {
     }
 
     /// Returns node task `index` over some own rows.
-    pub(super) fn task(&self, index: usize, rows: Selection<'_>, key: Option<Key>, work: Work) -> TensorTask {
+    pub(super) fn task(&self, index: usize, rows: Selection<'_>, key: Option<Key>, work: Work) -> NodeTask {
         let aggregated = index.checked_sub(1).and_then(|hop| self.exchange.aggregated(hop, &rows));
-        TensorTask { index, count: rows.iter().count(), rows: self.nodes.inputs(index, &rows, aggregated), key, work }
+        NodeTask { index, count: rows.iter().count(), rows: self.nodes.inputs(index, &rows, aggregated), key, work }
     }
 
     /// Returns the forward task; `None` if its constant results have been sent.
@@ -114,7 +114,7 @@ impl EpochState {
         index: usize,
         interval: &Interval,
         key: Option<Key>,
-    ) -> Option<TensorTask> {
+    ) -> Option<NodeTask> {
         if index == 0 && self.constant && self.progress[token.item as usize] >= Progress::Sent {
             return None;
         }
@@ -125,7 +125,7 @@ impl EpochState {
     }
 
     /// Returns the last task of an evaluation. Its results are those of the model.
-    fn result(&mut self, compute: &mut ComputeState, token: Token, interval: &Interval) -> TensorTask {
+    fn result(&mut self, compute: &mut ComputeState, token: Token, interval: &Interval) -> NodeTask {
         let (last, rows) = (self.hops - 1, Selection::Range(interval.rows.clone()));
         let (exchange, mut cx) = self.exchange(compute, token);
         match exchange.evaluate_last_hop(&mut cx, interval) {
@@ -133,7 +133,7 @@ impl EpochState {
                 self.aggregate(compute, token, last, interval);
                 self.task(last + 1, rows, None, Work::Forward)
             }
-            Evaluated::Rows(aggregated) => TensorTask {
+            Evaluated::Rows(aggregated) => NodeTask {
                 index: last + 1,
                 count: interval.rows.len(),
                 rows: self.nodes.inputs(last + 1, &rows, aggregated),
@@ -150,7 +150,7 @@ impl EpochState {
         token: Token,
         interval: &Interval,
         key: Key,
-    ) -> Result<Option<TensorTask>, Error> {
+    ) -> Result<Option<NodeTask>, Error> {
         let hop = self.hops - 1;
         self.aggregate(compute, token, hop, interval);
         if interval.seeds.is_empty() {
@@ -169,7 +169,7 @@ impl EpochState {
         index: usize,
         interval: &Interval,
         key: Key,
-    ) -> Result<TensorTask, Error> {
+    ) -> Result<NodeTask, Error> {
         let (exchange, mut cx) = self.exchange(compute, token);
         let of_sent = exchange.sent_gradient(&mut cx, index, interval)?;
         let held = self.nodes.gradient(index, &interval.rows);

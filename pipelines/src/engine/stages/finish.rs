@@ -15,7 +15,7 @@ use super::token::Token;
 use crate::compute::ComputeState;
 use crate::engine::aggregation::rows::Selection;
 use crate::error::Error;
-use crate::runtime::tensor_task::{NodeBack, TensorResult};
+use gnnflow_nn::node_task::{NodeBack, NodeResult};
 
 /// The output of a stage of an interval.
 #[derive(Default)]
@@ -35,21 +35,21 @@ impl EpochState {
         &mut self,
         compute: &mut ComputeState,
         token: Token,
-        result: Option<TensorResult>,
+        result: Option<NodeResult>,
     ) -> Result<Ended, Error> {
         let intervals = Arc::clone(&self.intervals);
         let interval = &intervals[token.item as usize];
         let (stage, evaluates) = (self.program.stage(token.stage()), token.evaluates());
         let mut gradient = None;
         let rows = match (stage, result) {
-            (Stage::Forward(index), Some(TensorResult::Outputs(outputs))) => {
+            (Stage::Forward(index), Some(NodeResult::Outputs(outputs))) => {
                 self.end_forward(compute, token, index, interval, &outputs)?
             }
-            (Stage::Embed, Some(TensorResult::Outputs(outputs))) if !evaluates => {
+            (Stage::Embed, Some(NodeResult::Outputs(outputs))) if !evaluates => {
                 self.end_embed(interval, &outputs)?;
                 Vec::new()
             }
-            (Stage::Loss | Stage::Embed, Some(TensorResult::Outputs(outputs))) => {
+            (Stage::Loss | Stage::Embed, Some(NodeResult::Outputs(outputs))) => {
                 let nodes: Vec<u32> = self.nodes.nodes(&interval.rows).collect();
                 if let Some(sink) = &self.sink {
                     let mut into = sink.results.write()?;
@@ -57,12 +57,12 @@ impl EpochState {
                 }
                 Vec::new()
             }
-            (Stage::Loss, Some(TensorResult::Back(mut back))) => {
+            (Stage::Loss, Some(NodeResult::Back(mut back))) => {
                 gradient = Some(StageGradient::of(&mut back));
                 self.end_loss(compute, token, interval, Some(back))
             }
             (Stage::Loss, None) if !evaluates => self.end_loss(compute, token, interval, None),
-            (Stage::Backward(index), Some(TensorResult::Back(mut back))) => {
+            (Stage::Backward(index), Some(NodeResult::Back(mut back))) => {
                 gradient = Some(StageGradient::of(&mut back));
                 self.end_backward(compute, token, index, interval, back)?
             }

@@ -10,7 +10,7 @@ use super::program::Program;
 use super::token::Token;
 use crate::collectives::Payload;
 use crate::compute::StepReport;
-use crate::runtime::tensor_task::NodeBack;
+use gnnflow_nn::node_task::NodeBack;
 
 /// The epoch's gradients of the partitions hosted here.
 pub(crate) struct GradientSums {

@@ -10,7 +10,7 @@ use gnnflow_nn::tensors::read;
 
 use crate::engine::aggregation::rows::Selection;
 use crate::error::Error;
-use crate::runtime::tensor_task::{NodeRows, matrix};
+use gnnflow_nn::node_task::{NodeRows, matrix};
 
 /// The rows that nodes keep at a hop, and their gradients.
 struct Held {

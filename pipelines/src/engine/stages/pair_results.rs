@@ -20,7 +20,7 @@ use crate::config;
 use crate::context::WorkerContext;
 use crate::engine::aggregation::rows::Selection;
 use crate::error::Error;
-use crate::runtime::tensor_task::{NodeGradient, TensorTask, Work, matrix};
+use gnnflow_nn::node_task::{NodeGradient, NodeTask, Work, matrix};
 
 /// The store of results for the loss of pairs.
 #[derive(Clone)]
@@ -75,7 +75,7 @@ impl EpochState {
         token: Token,
         interval: &Interval,
         key: Key,
-    ) -> TensorTask {
+    ) -> NodeTask {
         self.aggregate(compute, token, self.hops - 1, interval);
         self.task(self.hops, Selection::Range(interval.rows.clone()), Some(key), Work::Forward)
     }
@@ -105,7 +105,7 @@ impl EpochState {
     pub(crate) fn add_row_gradients(&mut self, pushed: &PushedRows) -> Result<(), Error> {
         let nodes = &self.nodes;
         let results = self.pairs.as_mut().ok_or_else(no_pairs)?;
-        let epoch = time::epoch(pushed.tick);
+        let epoch = time::epoch(pushed.timestamp);
         results.examples = (epoch, results.examples(epoch) + pushed.examples);
         let width = results.gradient.width();
         for (ids, rows) in pushed.pieces() {
@@ -119,7 +119,7 @@ impl EpochState {
     }
 
     /// Returns the backward task of the last node task of an interval.
-    pub(super) fn embed_backward(&mut self, interval: &Interval, key: Key) -> Result<TensorTask, Error> {
+    pub(super) fn embed_backward(&mut self, interval: &Interval, key: Key) -> Result<NodeTask, Error> {
         let rows = interval.rows.clone();
         let results = self.pairs.as_ref().ok_or_else(no_pairs)?;
         let held = matrix(results.gradient.some(rows.clone()).to_vec(), results.gradient.width());

@@ -136,7 +136,7 @@ impl StageRunner {
             Ok(Begun::Ended(ended)) => self.complete_all(ended),
             Ok(Begun::Task(task, version)) => match &self.executor {
                 None => {
-                    let result = compute.tensor_task(*task, version.version);
+                    let result = compute.node_task(*task, version.version);
                     let ended = result.and_then(|result| state.end(compute, token, Some(result)));
                     self.complete(token, ended);
                 }
@@ -164,7 +164,7 @@ impl StageRunner {
     ) {
         let result = completion.and_then(|completion| match completion {
             Completion::Done(result) => Ok(result),
-            Completion::Returned(task) => compute.tensor_task(*task, version.version),
+            Completion::Returned(task) => compute.node_task(*task, version.version),
         });
         let ended = result.and_then(|result| self.state().end(compute, token, Some(result)));
         self.complete(token, ended);

@@ -3,7 +3,7 @@
 use gnnflow_nn::model::Hop;
 
 use crate::config::Mode;
-use crate::config::schedule::WholeGraph;
+use crate::config::schedule::FullGraphOptions;
 
 /// The order between stages and epochs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,7 +35,7 @@ pub(crate) enum BackwardRows {
 
 impl Synchrony {
     /// Returns the order that `options` select for a model with these hops.
-    pub(crate) fn of(options: &WholeGraph, hops: &[Hop]) -> Self {
+    pub(crate) fn of(options: &FullGraphOptions, hops: &[Hop]) -> Self {
         match options.mode {
             Mode::Sync => Self::Barrier,
             Mode::Pipe => Self::Pipelined,

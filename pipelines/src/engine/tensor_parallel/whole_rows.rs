@@ -15,7 +15,7 @@ use crate::engine::aggregation::rows::{Selection, put_columns};
 use crate::engine::stages::exchange::SentGradient;
 use crate::engine::stages::program::Program;
 use crate::error::Error;
-use crate::runtime::tensor_task::matrix;
+use gnnflow_nn::node_task::matrix;
 
 /// The storage of the gradients of aggregated rows.
 enum GradientRows {

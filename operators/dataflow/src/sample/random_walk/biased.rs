@@ -79,7 +79,7 @@ impl Rpc<Walks> for BiasedRpc {
         item.key.partition
     }
 
-    fn requests(&mut self, tick: u64, item: &mut Walks) -> Vec<WireBlock> {
+    fn requests(&mut self, timestamp: u64, item: &mut Walks) -> Vec<WireBlock> {
         let graph = &self.by.graph;
         let requests = self.by.meter.time(Stage::Sample, || {
             item.looked.previous = std::mem::take(&mut item.looked.current);
@@ -98,7 +98,7 @@ impl Rpc<Walks> for BiasedRpc {
                 let nodes: Vec<u32> = nodes.into_iter().collect();
                 for (seq, nodes) in nodes.chunks(MESSAGE_BYTES / 4).enumerate() {
                     let (to, from, seq) = (worker as u32, self.me as u32, seq as u32);
-                    let header = Header { to, from, partition, tag: 0, key: tick, seq, aux: nodes.len() as u32 };
+                    let header = Header { to, from, partition, tag: 0, key: timestamp, seq, aux: nodes.len() as u32 };
                     requests.push(WireBlock::new(header, Vec::new(), nodes.to_vec(), Rows::None));
                 }
             }

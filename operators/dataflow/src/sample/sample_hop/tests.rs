@@ -11,7 +11,7 @@ use gnnflow_data::rng::{Key, Purpose};
 use super::*;
 use crate::testing::{Adjacency, book, edge, local, random_graph};
 use gnnflow_kernels::block::Block;
-use gnnflow_kernels::sample::{Draw, Fanout, Fanouts, Importance, PerEdgeStrategy, SquaredNorms};
+use gnnflow_kernels::sample::{Draw, Fanout, EdgeFanout, Importance, PerEdgeStrategy, SquaredNorms};
 
 const ALL: Columns = Columns { types: true, weights: true, ids: true };
 const STEPS: u32 = 3;
@@ -128,29 +128,29 @@ fn what_a_batch_must_not_see_is_in_none_of_its_blocks() {
     }
 }
 
-fn per_edge(draw: Draw, fanouts: Fanouts, temporal: bool) -> Strategy {
+fn per_edge(draw: Draw, fanouts: EdgeFanout, temporal: bool) -> Strategy {
     Strategy::PerEdge(PerEdgeStrategy { draw, fanouts, temporal })
 }
 
 #[test]
 fn every_choice_has_the_same_bits_at_1_2_and_4_workers_in_both_topologies() {
     let graph = random_graph(200, 12);
-    let by_type = || Fanouts::ByType(vec![2, 0, -1]);
+    let by_type = || EdgeFanout::ByType(vec![2, 0, -1]);
     let mut norms = SquaredNorms::new(200);
     norms.add(&local(&graph, &book(200, 4), 1, 0, false).view(), 0..200);
     let importance = Arc::new(Importance::new(&norms));
     let cases = [
         vec![Strategy::Fanout(Fanout::Uniform { k: 3 }), Strategy::Fanout(Fanout::All)],
         vec![
-            per_edge(Draw::Weighted, Fanouts::Each(3), false),
-            per_edge(Draw::WeightedWithReplacement, Fanouts::Each(4), false),
+            per_edge(Draw::Weighted, EdgeFanout::Each(3), false),
+            per_edge(Draw::WeightedWithReplacement, EdgeFanout::Each(4), false),
         ],
-        vec![per_edge(Draw::Labor, Fanouts::Each(3), false), per_edge(Draw::Labor, Fanouts::Each(2), false)],
+        vec![per_edge(Draw::Labor, EdgeFanout::Each(3), false), per_edge(Draw::Labor, EdgeFanout::Each(2), false)],
         vec![Strategy::Layer(15), Strategy::Layer(40)],
         vec![Strategy::Importance(15, importance.clone()), Strategy::Importance(40, importance)],
         vec![per_edge(Draw::Uniform, by_type(), false), per_edge(Draw::Weighted, by_type(), false)],
-        vec![per_edge(Draw::Uniform, Fanouts::Each(3), true), per_edge(Draw::Last, Fanouts::Each(2), true)],
-        vec![per_edge(Draw::Weighted, by_type(), true), per_edge(Draw::Uniform, Fanouts::Each(-1), true)],
+        vec![per_edge(Draw::Uniform, EdgeFanout::Each(3), true), per_edge(Draw::Last, EdgeFanout::Each(2), true)],
+        vec![per_edge(Draw::Weighted, by_type(), true), per_edge(Draw::Uniform, EdgeFanout::Each(-1), true)],
     ];
     for strategies in cases {
         for columns in [Columns::default(), Columns { types: true, ..Columns::default() }, ALL] {
@@ -167,7 +167,7 @@ fn every_choice_has_the_same_bits_at_1_2_and_4_workers_in_both_topologies() {
 fn columns_belong_to_the_sampled_edges() {
     let graph = random_graph(120, 9);
     let offsets = book(120, 4).offsets().to_vec();
-    let strategies = [Strategy::Fanout(Fanout::Uniform { k: 4 }), per_edge(Draw::Uniform, Fanouts::Each(3), true)];
+    let strategies = [Strategy::Fanout(Fanout::Uniform { k: 4 }), per_edge(Draw::Uniform, EdgeFanout::Each(3), true)];
     for strategies in [&strategies[..1], &strategies[1..]] {
         for (_, batch) in run(&graph, strategies, ALL, 2, false) {
             let block = &batch.blocks[0];

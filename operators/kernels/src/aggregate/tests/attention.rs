@@ -68,15 +68,13 @@ impl<T: Element> Problem<T> {
         })
     }
 
-    fn job(&self, rows: Range<usize>, cut: usize) -> Attention<'_, i64, T> {
+    fn job(&self, rows: Range<usize>) -> Attention<'_, i64, T> {
         let (heads, width) = (self.heads, self.width);
-        let (own, ghosts) = self.x.split_at(cut * heads * width);
-        let (left, left_ghosts) = self.left.split_at(cut * heads);
         Attention {
             indptr: &self.graph.indptr[rows.start..=rows.end],
             indices: &self.graph.indices,
-            x: Sources::with_ghosts(own, ghosts, heads * width),
-            left: Sources::with_ghosts(left, left_ghosts, heads),
+            x: Sources::new(&self.x, heads * width),
+            left: Sources::new(&self.left, heads),
             heads,
             width,
             slope: SLOPE,
@@ -84,8 +82,8 @@ impl<T: Element> Problem<T> {
         }
     }
 
-    /// Runs both passes over `intervals`, with rows of sources and destinations in two arrays split at `cut`.
-    fn run(&self, intervals: &[Range<usize>], cut: usize) -> Results<T::Acc> {
+    /// Runs both passes over `intervals`.
+    fn run(&self, intervals: &[Range<usize>]) -> Results<T::Acc> {
         let (n, heads, columns) = (self.graph.nodes(), self.heads, self.heads * self.width);
         let zeros = |count: usize| vec![T::Acc::ZERO; count];
         let mut results = Results {
@@ -100,22 +98,20 @@ impl<T: Element> Problem<T> {
         }
         let part = |rows: &Range<usize>, each: usize| rows.start * each..rows.end * each;
         for rows in intervals {
-            let job = self.job(rows.clone(), cut);
+            let job = self.job(rows.clone());
             job.forward(&mut states[part(rows, STATE * heads)], &mut results.out[part(rows, columns)]);
         }
         for rows in intervals {
-            let job = self.job(rows.clone(), cut);
+            let job = self.job(rows.clone());
             let states = &mut states[part(rows, STATE * heads)];
             job.backward_right(&self.gradient[part(rows, columns)], states, &mut results.d_right[part(rows, heads)]);
         }
-        let (own, ghosts) = self.gradient.split_at(cut * columns);
-        let (own_states, ghost_states) = states.split_at(cut * STATE * heads);
         for rows in intervals {
             let job = AttentionBackward {
                 indptr: &self.inverse.indptr[rows.start..=rows.end],
                 indices: &self.inverse.indices,
-                gradient: Sources::with_ghosts(own, ghosts, columns),
-                states: Sources::with_ghosts(own_states, ghost_states, STATE * heads),
+                gradient: Sources::new(&self.gradient, columns),
+                states: Sources::new(&states, STATE * heads),
                 x: &self.x[part(rows, columns)],
                 left: &self.left[part(rows, heads)],
                 heads,
@@ -204,18 +200,17 @@ pub(crate) fn finite_differences(
 }
 
 #[test]
-fn attention_equals_its_definition_for_all_threads_intervals_and_arrays() {
+fn attention_equals_its_definition_for_all_threads_and_intervals() {
     for graph in graphs() {
         for (heads, width, share) in [(1, 5, 0.0), (4, 16, 0.4), (3, 7, 0.4), (8, 40, 0.0)] {
             let problem = Problem::new(&graph, heads, width, share, |x| x);
             let n = graph.nodes();
             let wanted = problem.naive(&doubles(&problem.x), &doubles(&problem.left), &doubles(&problem.right));
-            let whole = on_threads(|| problem.run(&intervals(n)[0], n));
+            let whole = on_threads(|| problem.run(&intervals(n)[0]));
             close(graph.name, &doubles(&whole.out), &wanted, 1e-5);
             for intervals in &intervals(n)[1..] {
-                assert!(problem.run(intervals, n) == whole, "{}: intervals change the bits", graph.name);
+                assert!(problem.run(intervals) == whole, "{}: intervals change the bits", graph.name);
             }
-            assert!(problem.run(&intervals(n)[2], n / 3) == whole, "{}: two arrays change the bits", graph.name);
         }
     }
 }
@@ -226,7 +221,7 @@ fn gradients_equal_finite_differences() {
         for share in [0.0, 0.3] {
             let (heads, width) = (2, 3);
             let problem = Problem::<f64>::new(&graph, heads, width, share, f64::from);
-            let results = problem.run(&intervals(graph.nodes())[2], graph.nodes() / 2);
+            let results = problem.run(&intervals(graph.nodes())[2]);
             let inputs = [problem.x.clone(), problem.left.clone(), problem.right.clone()];
             let found = [&results.dx[..], &results.d_left, &results.d_right];
             finite_differences(graph.name, 1e-5, &inputs, found, |inputs| {
@@ -243,5 +238,5 @@ fn attention_of_f16_equals_that_of_widened_rows() {
     let half = Problem::new(graph, 4, 16, 0.2, bf16::from_f32);
     let wide = Problem::new(graph, 4, 16, 0.2, |x| bf16::from_f32(x).widen());
     let intervals = &intervals(graph.nodes())[0];
-    assert!(half.run(intervals, graph.nodes()) == wide.run(intervals, graph.nodes()));
+    assert!(half.run(intervals) == wide.run(intervals));
 }

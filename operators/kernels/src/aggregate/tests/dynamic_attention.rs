@@ -64,8 +64,8 @@ impl<T: Element> Problem<T> {
         self.dropout.map(|dropout| EdgeDropout { dropout, rows: &neighbors[rows], neighbors, heads, first_head: 0 })
     }
 
-    /// Runs both passes over `intervals`, with rows of sources and destinations in two arrays split at `cut`.
-    fn run(&self, intervals: &[Range<usize>], cut: usize) -> Results<T::Acc> {
+    /// Runs both passes over `intervals`.
+    fn run(&self, intervals: &[Range<usize>]) -> Results<T::Acc> {
         let (n, heads, width, vectors) = (self.graph.nodes(), self.heads, self.width, &self.vectors[..]);
         let (columns, state) = (heads * width, heads * width + SOFTMAX_STATE * heads);
         let zeros = |count: usize| vec![T::Acc::ZERO; count];
@@ -80,11 +80,10 @@ impl<T: Element> Problem<T> {
             state[..columns].copy_from_slice(right);
         }
         let part = |rows: &Range<usize>, each: usize| rows.start * each..rows.end * each;
-        let (own, ghosts) = self.x.split_at(cut * columns);
         let job = |rows: &Range<usize>| DynamicAttention {
             indptr: &self.graph.indptr[rows.start..=rows.end],
             indices: &self.graph.indices,
-            x: Sources::with_ghosts(own, ghosts, columns),
+            x: Sources::new(&self.x, columns),
             vectors,
             heads,
             width,
@@ -98,14 +97,12 @@ impl<T: Element> Problem<T> {
             let (gradient, d_right) = (&self.gradient[part(rows, columns)], &mut results.d_right[part(rows, columns)]);
             job(rows).backward_right(gradient, &mut states[part(rows, state)], d_right);
         }
-        let (own, ghosts) = self.gradient.split_at(cut * columns);
-        let (own_states, ghost_states) = states.split_at(cut * state);
         for rows in intervals {
             let job = DynamicAttentionBackward {
                 indptr: &self.inverse.indptr[rows.start..=rows.end],
                 indices: &self.inverse.indices,
-                gradient: Sources::with_ghosts(own, ghosts, columns),
-                states: Sources::with_ghosts(own_states, ghost_states, state),
+                gradient: Sources::new(&self.gradient, columns),
+                states: Sources::new(&states, state),
                 x: &self.x[part(rows, columns)],
                 vectors,
                 heads,
@@ -159,19 +156,18 @@ impl<T: Element> Problem<T> {
 }
 
 #[test]
-fn dynamic_attention_equals_its_definition_for_all_threads_intervals_and_arrays() {
+fn dynamic_attention_equals_its_definition_for_all_threads_and_intervals() {
     for graph in graphs() {
         for (heads, width, share) in [(1, 5, 0.0), (4, 16, 0.4), (3, 7, 0.4), (8, 40, 0.0)] {
             let problem = Problem::new(&graph, heads, width, share, |x| x);
             let n = graph.nodes();
             let [x, left, right] = problem.inputs();
             let wanted = problem.naive(&x, &left, &right);
-            let whole = on_threads(|| problem.run(&intervals(n)[0], n));
+            let whole = on_threads(|| problem.run(&intervals(n)[0]));
             close(graph.name, &doubles(&whole.out), &wanted, 2e-5);
             for intervals in &intervals(n)[1..] {
-                assert!(problem.run(intervals, n) == whole, "{}: intervals change the bits", graph.name);
+                assert!(problem.run(intervals) == whole, "{}: intervals change the bits", graph.name);
             }
-            assert!(problem.run(&intervals(n)[2], n / 3) == whole, "{}: two arrays change the bits", graph.name);
         }
     }
 }
@@ -182,7 +178,7 @@ fn gradients_equal_finite_differences() {
         for share in [0.0, 0.3] {
             let (heads, width) = (2, 3);
             let problem = Problem::<f64>::new(&graph, heads, width, share, f64::from);
-            let results = problem.run(&intervals(graph.nodes())[2], graph.nodes() / 2);
+            let results = problem.run(&intervals(graph.nodes())[2]);
             let inputs = problem.inputs();
             let found = [&results.dx[..], &results.d_left, &results.d_right];
             finite_differences(graph.name, 1e-6, &inputs, found, |inputs| {
@@ -199,5 +195,5 @@ fn dynamic_attention_of_f16_equals_that_of_widened_rows() {
     let half = Problem::new(graph, 4, 16, 0.2, bf16::from_f32);
     let wide = Problem::new(graph, 4, 16, 0.2, |x| bf16::from_f32(x).widen());
     let intervals = &intervals(graph.nodes())[0];
-    assert!(half.run(intervals, graph.nodes()) == wide.run(intervals, graph.nodes()));
+    assert!(half.run(intervals) == wide.run(intervals));
 }

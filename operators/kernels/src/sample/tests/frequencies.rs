@@ -35,7 +35,7 @@ pub(super) fn assert_frequencies(counts: &HashMap<Vec<u32>, u64>, shares: &HashM
     assert!(chi < limit, "{what}: {chi} exceeds {limit}");
 }
 
-fn per_edge(draw: Draw, fanouts: Fanouts) -> Strategy {
+fn per_edge(draw: Draw, fanouts: EdgeFanout) -> Strategy {
     Strategy::PerEdge(PerEdgeStrategy { draw, fanouts, temporal: false })
 }
 
@@ -50,7 +50,7 @@ fn weighted_draws_have_the_probabilities_of_successive_sampling() {
     let weights = [1.0, 0.0, 2.5, 0.5, 4.0, 2.0];
     let total: f64 = weights.iter().sum();
     let counts =
-        count(rich_trials(&weights.map(|w| w as f32), &[0; 6], per_edge(Draw::Weighted, Fanouts::Each(2)), 96_000));
+        count(rich_trials(&weights.map(|w| w as f32), &[0; 6], per_edge(Draw::Weighted, EdgeFanout::Each(2)), 96_000));
     let mut shares = HashMap::new();
     for (i, first) in weights.iter().enumerate() {
         for (j, second) in weights.iter().enumerate().filter(|&(j, second)| j != i && *second > 0.0 && *first > 0.0) {
@@ -65,7 +65,7 @@ fn weighted_draws_with_replacement_are_independent_and_proportional() {
     let weights: Vec<f64> = (0..20).map(|i| f64::from(i % 5)).collect();
     let total: f64 = weights.iter().sum();
     let single: Vec<f32> = weights.iter().map(|&w| w as f32).collect();
-    let strategy = per_edge(Draw::WeightedWithReplacement, Fanouts::Each(2));
+    let strategy = per_edge(Draw::WeightedWithReplacement, EdgeFanout::Each(2));
     let counts = count(rich_trials(&single, &[0; 20], strategy, 192_000));
     let heavy = || weights.iter().enumerate().filter(|(_, weight)| **weight > 0.0);
     let shares = heavy()
@@ -85,7 +85,7 @@ fn weighted_draws_from_a_hub_are_proportional() {
     for trial in 0..600 {
         let mut samples = Samples::default();
         let key = Key::new(trial, Purpose::Sample);
-        choose_neighbors(&rich.csc(), &[0], None, &per_edge(Draw::Weighted, Fanouts::Each(30)), key, &mut samples);
+        choose_neighbors(&rich.csc(), &[0], None, &per_edge(Draw::Weighted, EdgeFanout::Each(30)), key, &mut samples);
         for pick in samples.neighbors {
             *cells.entry(vec![pick / 3333]).or_default() += 1;
         }
@@ -103,7 +103,7 @@ fn weighted_draws_never_take_edges_of_weight_0() {
     for draw in [Draw::Weighted, Draw::WeightedWithReplacement] {
         for fanout in [-1, 0, 1, 2, 3, 50] {
             let samples = |weights: &[f32]| {
-                rich_trials(weights, &vec![0; weights.len()], per_edge(draw, Fanouts::Each(fanout)), 640)
+                rich_trials(weights, &vec![0; weights.len()], per_edge(draw, EdgeFanout::Each(fanout)), 640)
                     .collect::<Vec<_>>()
             };
             assert!(samples(&[0.0; 5]).iter().all(Vec::is_empty));
@@ -124,7 +124,7 @@ fn labor_takes_k_edges_in_expectation_with_one_number_per_source() {
     let samples: Vec<Vec<u32>> = rich_trials(
         &vec![1.0; degree as usize],
         &vec![0; degree as usize],
-        per_edge(Draw::Labor, Fanouts::Each(k)),
+        per_edge(Draw::Labor, EdgeFanout::Each(k)),
         64_000,
     )
     .collect();
@@ -158,7 +158,7 @@ fn labor_takes_k_edges_in_expectation_with_one_number_per_source() {
 fn fanouts_by_type_draw_uniformly_per_type() {
     // Types 0, 1, 2 alternate over nine edges: two of three of type 0, all of type 1, none of type 2.
     let types: Vec<u16> = (0..9).map(|i| i % 3).collect();
-    let strategy = per_edge(Draw::Uniform, Fanouts::ByType(vec![2, -1, 0]));
+    let strategy = per_edge(Draw::Uniform, EdgeFanout::ByType(vec![2, -1, 0]));
     let counts = count(rich_trials(&[1.0; 9], &types, strategy, 32_000).map(|mut sample| {
         sample.sort_unstable();
         sample
@@ -176,13 +176,13 @@ fn fanouts_by_type_draw_uniformly_per_type() {
 fn temporal_draws_are_uniform_over_older_edges() {
     // Edge i has time i, the seeds have time 6: two of six older edges.
     let strategy =
-        Strategy::PerEdge(PerEdgeStrategy { draw: Draw::Uniform, fanouts: Fanouts::Each(2), temporal: true });
+        Strategy::PerEdge(PerEdgeStrategy { draw: Draw::Uniform, fanouts: EdgeFanout::Each(2), temporal: true });
     let counts = count(rich_trials(&[1.0; 10], &[0; 10], strategy, 32_000).map(|mut sample| {
         sample.sort_unstable();
         sample
     }));
     let pairs = (0..6u32).flat_map(|a| (a + 1..6).map(move |b| (vec![a, b], 1.0 / 15.0)));
     assert_frequencies(&counts, &pairs.collect(), "older");
-    let last = Strategy::PerEdge(PerEdgeStrategy { draw: Draw::Last, fanouts: Fanouts::Each(2), temporal: true });
+    let last = Strategy::PerEdge(PerEdgeStrategy { draw: Draw::Last, fanouts: EdgeFanout::Each(2), temporal: true });
     assert!(rich_trials(&[1.0; 10], &[0; 10], last, 640).all(|sample| sample == [4, 5]));
 }

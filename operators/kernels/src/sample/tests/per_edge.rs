@@ -49,12 +49,12 @@ pub(super) fn strategies() -> Vec<Strategy> {
         Draw::Last,
     ];
     let fanouts = [
-        Fanouts::Each(-1),
-        Fanouts::Each(0),
-        Fanouts::Each(3),
-        Fanouts::Each(20),
-        Fanouts::ByType(vec![2, 0, -1, 30]),
-        Fanouts::ByType(vec![0, 4]),
+        EdgeFanout::Each(-1),
+        EdgeFanout::Each(0),
+        EdgeFanout::Each(3),
+        EdgeFanout::Each(20),
+        EdgeFanout::ByType(vec![2, 0, -1, 30]),
+        EdgeFanout::ByType(vec![0, 4]),
     ];
     let all =
         |draw| fanouts.clone().map(|fanouts| Strategy::PerEdge(PerEdgeStrategy { draw, fanouts, temporal: false }));
@@ -89,8 +89,8 @@ fn naive_choice(rich: &RichGraph, node: u32, strategy: &Strategy, hop: Key, tree
     let eligible: Vec<usize> =
         rich.row(node).filter(|&edge| !strategy.temporal || rich.times[edge] < tree.unwrap().1).collect();
     match &strategy.fanouts {
-        Fanouts::Each(fanout) => naive_draw(rich, &eligible, strategy.draw, *fanout, hop, key),
-        Fanouts::ByType(fanouts) => (0..fanouts.len())
+        EdgeFanout::Each(fanout) => naive_draw(rich, &eligible, strategy.draw, *fanout, hop, key),
+        EdgeFanout::ByType(fanouts) => (0..fanouts.len())
             .flat_map(|t| {
                 let eligible: Vec<usize> =
                     eligible.iter().copied().filter(|&edge| usize::from(rich.types[edge]) == t).collect();
@@ -267,8 +267,8 @@ fn temporal_trees_contain_only_older_edges_and_are_separate() {
         let seeds = &seeds[..seeds.len().min(12)];
         let times: Vec<i64> = (0..seeds.len() as u64).map(|i| key.below(i, 14) as i64 - 7).collect();
         for draw in [Draw::Uniform, Draw::UniformWithReplacement, Draw::Weighted, Draw::Labor, Draw::Last] {
-            for fanouts in [Fanouts::Each(2), Fanouts::Each(-1), Fanouts::ByType(vec![1, 2])] {
-                if fanouts == Fanouts::Each(-1) && graph.nodes() > 400 {
+            for fanouts in [EdgeFanout::Each(2), EdgeFanout::Each(-1), EdgeFanout::ByType(vec![1, 2])] {
+                if fanouts == EdgeFanout::Each(-1) && graph.nodes() > 400 {
                     continue;
                 }
                 let strategy = Strategy::PerEdge(PerEdgeStrategy { draw, fanouts, temporal: true });

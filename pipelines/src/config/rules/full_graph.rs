@@ -3,13 +3,13 @@
 use std::net::SocketAddr;
 
 use super::super::model::{Aggregator, JumpingKnowledge, Model, Norm};
-use super::super::schedule::{Mode, RowDtype, Schedule, WholeGraph};
+use super::super::schedule::{Mode, RowDtype, Schedule, FullGraphOptions};
 use super::super::train::{Device, Train};
 use super::super::{Config, Tensor, Topology, WhenGone};
 use super::Report;
 
 fn tensor(train: &Train, report: &mut Report<'_>) {
-    let Some(tensor) = train.tensor_workers.as_ref().filter(|_| train.is_whole_graph()) else { return };
+    let Some(tensor) = train.tensor_workers.as_ref().filter(|_| train.is_full_graph()) else { return };
     match (tensor.workers, &tensor.hosts) {
         (None, None) if tensor.accept.is_none() => report.add(
             "train.tensor_workers",
@@ -54,12 +54,12 @@ fn tensor(train: &Train, report: &mut Report<'_>) {
     }
 }
 
-pub(super) fn whole_graph(config: &Config, train: &Train, model: &Model, report: &mut Report<'_>) {
+pub(super) fn full_graph(config: &Config, train: &Train, model: &Model, report: &mut Report<'_>) {
     tensor(train, report);
     if model.decoupled == Some(true) {
         decoupled(model, report);
     }
-    let Some(options) = train.schedule.whole_graph() else { return };
+    let Some(options) = train.schedule.full_graph_options() else { return };
     if config.partition.topology == Topology::Replicated {
         let message = match train.schedule {
             Schedule::TensorParallel(_) => "`tensor-parallel` always replicates the topology; remove this key",
@@ -100,7 +100,7 @@ fn rounded(model: &Model, report: &mut Report<'_>) {
 }
 
 /// Checks tasks on edges. An epoch is over all edges, and scores them when the results of all nodes are complete.
-fn edges(train: &Train, options: WholeGraph, report: &mut Report<'_>) {
+fn edges(train: &Train, options: FullGraphOptions, report: &mut Report<'_>) {
     if options.mode == Mode::Async {
         let message = "tasks on edges need the results of all nodes of the same epoch; use `pipe`";
         report.add(&report.option("mode"), message);
