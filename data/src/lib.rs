@@ -11,7 +11,7 @@ pub mod group;
 pub mod ids;
 pub mod import;
 pub mod inspect;
-pub mod partition_book;
+pub(crate) mod partition_book;
 pub mod partitioner;
 pub mod prepare;
 pub mod process_memory;

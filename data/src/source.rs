@@ -107,7 +107,7 @@ impl GraphSource {
     ///
     /// # Errors
     /// When a path or URL does not exist or cannot be read, or when a folder has no Parquet files.
-    pub fn edge_files(&self) -> Result<Vec<DumpFile>> {
+    pub(crate) fn edge_files(&self) -> Result<Vec<DumpFile>> {
         expand(&self.edges, "graph.edges", self.retry)
     }
 
@@ -137,17 +137,17 @@ impl GraphSource {
     }
 
     /// Whether a filter may drop nodes of the dump.
-    pub fn drops_nodes(&self) -> bool {
+    pub(crate) fn drops_nodes(&self) -> bool {
         self.isolated != Isolated::Keep || self.k_core.is_some() || self.largest_component
     }
 
     /// Whether edges have types, from a column or from their direction.
-    pub fn typed_edges(&self) -> bool {
+    pub(crate) fn typed_edges(&self) -> bool {
         self.columns.edge_type.is_some() || self.reverse_edges
     }
 
     /// Returns whether each row is an edge in both directions.
-    pub fn both_ways(&self) -> bool {
+    pub(crate) fn both_ways(&self) -> bool {
         self.undirected || self.reverse_edges
     }
 }

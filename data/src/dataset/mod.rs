@@ -227,7 +227,7 @@ impl Dataset {
     ///
     /// # Errors
     /// [`Error::Damaged`] for the first file that is missing, too short or too long.
-    pub fn check_lengths(&self) -> Result<()> {
+    pub(crate) fn check_lengths(&self) -> Result<()> {
         self.files().try_for_each(|(path, info)| {
             let found = std::fs::metadata(&path).map_or(0, |meta| meta.len());
             let reason = || format!("it has {found} bytes, but the manifest says {}", info.bytes);

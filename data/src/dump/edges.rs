@@ -128,7 +128,7 @@ impl EdgeReader {
     }
 
     /// Kind of the endpoints' ids.
-    pub fn id_kind(&self) -> IdKind {
+    pub(crate) fn id_kind(&self) -> IdKind {
         self.ids
     }
 
@@ -138,7 +138,7 @@ impl EdgeReader {
     }
 
     /// Values per edge.
-    pub fn feature_width(&self) -> usize {
+    pub(crate) fn feature_width(&self) -> usize {
         self.features.width()
     }
 
@@ -159,7 +159,7 @@ impl EdgeReader {
     ///
     /// # Errors
     /// Those of [`EdgeReader::for_each`].
-    pub fn for_each_pair<T: Send>(
+    pub(crate) fn for_each_pair<T: Send>(
         &self,
         map: impl Fn(EdgeChunk) -> Result<T> + Sync,
         consume: impl FnMut(T) -> Result<()>,

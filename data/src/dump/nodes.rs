@@ -131,17 +131,17 @@ impl NodeReader {
     }
 
     /// Kind of the ids.
-    pub fn id_kind(&self) -> IdKind {
+    pub(crate) fn id_kind(&self) -> IdKind {
         self.ids
     }
 
     /// Values per node.
-    pub fn feature_width(&self) -> usize {
+    pub(crate) fn feature_width(&self) -> usize {
         self.features.width()
     }
 
     /// How the dataset stores a node's features.
-    pub fn feature_layout(&self) -> &RowLayout {
+    pub(crate) fn feature_layout(&self) -> &RowLayout {
         &self.layout
     }
 
@@ -151,7 +151,7 @@ impl NodeReader {
     }
 
     /// Kind of the labels, by the column's type.
-    pub fn label_kind(&self) -> Option<LabelKind> {
+    pub(crate) fn label_kind(&self) -> Option<LabelKind> {
         self.label.as_ref().map(|(_, label)| match label {
             LabelType::Int | LabelType::Text => LabelKind::Class,
             LabelType::Float => LabelKind::Value,
@@ -245,7 +245,7 @@ impl NodeReader {
     }
 
     /// Whether nodes have times.
-    pub fn has_times(&self) -> bool {
+    pub(crate) fn has_times(&self) -> bool {
         self.time.is_some()
     }
 

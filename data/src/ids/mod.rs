@@ -128,7 +128,7 @@ impl NodeIds {
     }
 
     /// Returns whether rows were dropped.
-    pub fn has_dropped(&self) -> bool {
+    pub(crate) fn has_dropped(&self) -> bool {
         self.len() < self.rows()
     }
 
@@ -264,7 +264,7 @@ impl NodeIds {
 }
 
 /// A function that passes ids to its argument: the number of ids before them, and the ids.
-pub type ReadIds<'a> = dyn FnMut(&mut dyn FnMut(u64, &Ids) -> Result<()>) -> Result<()> + 'a;
+pub(crate) type ReadIds<'a> = dyn FnMut(&mut dyn FnMut(u64, &Ids) -> Result<()>) -> Result<()> + 'a;
 
 /// Looks up the ids of a table.
 #[derive(Debug)]

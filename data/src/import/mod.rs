@@ -95,7 +95,7 @@ impl FromStr for Kind {
 
 impl Kind {
     /// Guesses the format: from the content of a folder or from the name of a file.
-    pub fn guess(path: &Path) -> Option<Self> {
+    pub(crate) fn guess(path: &Path) -> Option<Self> {
         if path.is_dir() {
             return path.join("raw").is_dir().then_some(Self::Ogb);
         }

@@ -171,7 +171,7 @@ impl GraphBlock {
     ///
     /// # Errors
     /// When the device is out of memory.
-    pub fn edge_features_on(&self, device: &Device) -> Result<Option<Tensor>> {
+    pub(crate) fn edge_features_on(&self, device: &Device) -> Result<Option<Tensor>> {
         let Some(EdgeMatrix { values, dim }) = &self.edge_features else { return Ok(None) };
         let mut copies = self.edge_copies.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         if let Some(copy) = copies.get(&device_key(device)) {
@@ -196,7 +196,7 @@ impl GraphBlock {
     ///
     /// # Errors
     /// When the device is out of memory.
-    pub fn on_device(&self, device: &Device) -> Result<Arc<DeviceBlock>> {
+    pub(crate) fn on_device(&self, device: &Device) -> Result<Arc<DeviceBlock>> {
         let key = device_key(device);
         let mut devices = self.devices.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         if let Some(copy) = devices.get(&key) {

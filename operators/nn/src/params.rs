@@ -209,7 +209,7 @@ impl ParamBuilder {
     ///
     /// # Errors
     /// As [`ParamBuilder::add`].
-    pub fn add_buffer(&mut self, name: &str, shape: &[usize], value: f32) -> Result<(Var, usize)> {
+    pub(crate) fn add_buffer(&mut self, name: &str, shape: &[usize], value: f32) -> Result<(Var, usize)> {
         let (name, begin) = (self.name(name)?, elements(&self.buffers));
         let var = Var::from_tensor(&Tensor::full(value, shape, &self.device)?)?;
         self.buffers.push((name, var.clone()));

@@ -42,7 +42,7 @@ pub struct Spring {
 impl Spring {
     /// The best of 0.01 to 4, on seven real graphs in two edge orders with 4, 8 and 16 parts. The mean replication
     /// factor is 3% higher with 0.5, 5% with 0.1, and 6% with 2.
-    pub const VOLUME: f64 = 1.0;
+    pub(crate) const VOLUME: f64 = 1.0;
 }
 
 impl Default for Spring {

@@ -48,7 +48,7 @@ pub struct TwoPsL {
 
 impl TwoPsL {
     /// The bound of the paper.
-    pub const VOLUME: f64 = 1.0;
+    pub(crate) const VOLUME: f64 = 1.0;
 }
 
 impl Default for TwoPsL {

@@ -96,7 +96,7 @@ impl MiniBatch {
     /// # Panics
     /// Unless there is one time per seed.
     #[must_use]
-    pub fn with_seed_times(mut self, times: Vec<i64>) -> Self {
+    pub(crate) fn with_seed_times(mut self, times: Vec<i64>) -> Self {
         assert_eq!(times.len(), self.num_seeds, "one time per seed");
         self.seed_times = times;
         self

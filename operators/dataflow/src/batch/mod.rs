@@ -2,7 +2,7 @@
 
 pub mod apply_operator;
 pub mod edge_rows;
-pub mod feature_view;
+pub(crate) mod feature_view;
 pub(crate) mod gather_buffer;
 pub mod halo;
 pub mod mini_batch;

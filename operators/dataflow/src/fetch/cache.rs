@@ -58,7 +58,7 @@ const USED: u8 = 2;
 
 /// A hash of one word. Ids are dense, so a multiplication is enough.
 #[derive(Debug, Default)]
-pub struct Mix(u64);
+pub(crate) struct Mix(u64);
 
 impl Hasher for Mix {
     fn finish(&self) -> u64 {

@@ -40,7 +40,7 @@ pub trait Rpc<B> {
 }
 
 /// Calls other workers for each item of a stream.
-pub trait CallRpc<'scope, B> {
+pub(crate) trait CallRpc<'scope, B> {
     /// Runs each item through an [`Rpc`]. `make` is called once for each of the three stages.
     ///
     /// `sample_hop`, `fetch_rows` and `fetch_edge_rows` are such calls.

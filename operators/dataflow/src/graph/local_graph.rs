@@ -201,7 +201,7 @@ impl LocalGraph {
 
     /// Returns whether batches are restricted to their own partition.
     #[inline]
-    pub fn is_partition_local(&self) -> bool {
+    pub(crate) fn is_partition_local(&self) -> bool {
         self.partition_local
     }
 
@@ -233,7 +233,7 @@ impl LocalGraph {
 
     /// Returns, for each node of other workers, its number of edges into the partitions hosted here. Nodes without such edges are
     /// left out.
-    pub fn halo_degrees(&self) -> HashMap<u32, u32> {
+    pub(crate) fn halo_degrees(&self) -> HashMap<u32, u32> {
         let mut degrees = HashMap::new();
         for part in self.placement.parts_of(self.worker) {
             let in_edges = self.parts[part].as_ref().expect("a worker holds the partitions that it hosts");
@@ -266,18 +266,18 @@ impl LocalGraph {
 
     /// Returns whether batches of this worker read nothing from other workers.
     #[inline]
-    pub fn is_self_contained(&self) -> bool {
+    pub(crate) fn is_self_contained(&self) -> bool {
         self.partition_local || self.is_whole()
     }
 
     /// Returns whether this worker holds the in-edges of every node that its batches may see.
-    pub fn has_whole_topology(&self) -> bool {
+    pub(crate) fn has_whole_topology(&self) -> bool {
         self.partition_local || self.parts.iter().all(Option::is_some)
     }
 
     /// Returns whether this worker holds the in-edges of partition `part`.
     #[inline]
-    pub fn has_topology(&self, part: usize) -> bool {
+    pub(crate) fn has_topology(&self, part: usize) -> bool {
         self.parts[part].is_some()
     }
 

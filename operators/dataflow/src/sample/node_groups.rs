@@ -127,7 +127,7 @@ impl NodeGroups {
     ///
     /// # Panics
     /// When there is no such node.
-    pub fn draw_other(&self, node: u32, key: Key, i: u64) -> u32 {
+    pub(crate) fn draw_other(&self, node: u32, key: Key, i: u64) -> u32 {
         let group = self.group_of(node);
         let others = self.counts[group] - 1;
         if others == 0 {

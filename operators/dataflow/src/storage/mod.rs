@@ -1,7 +1,7 @@
 //! Arrays, tables and rows of nodes, in memory or in mapped files without names.
 
 pub mod array;
-pub mod row_source;
+pub(crate) mod row_source;
 pub mod row_store;
 pub mod table;
 

@@ -266,7 +266,7 @@ impl WireBlock {
     }
 
     /// Returns the encoded size in bytes.
-    pub fn wire_bytes(&self) -> usize {
+    pub(crate) fn wire_bytes(&self) -> usize {
         self.sections().len()
     }
 

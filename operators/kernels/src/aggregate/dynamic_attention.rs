@@ -117,7 +117,7 @@ impl<'a, P: Offset, T: Element> DynamicAttention<'a, P, T> {
     }
 
     /// Returns the numbers per row of states: the destination's term, `[heads · width]`, and [`SOFTMAX_STATE`] per head.
-    pub fn state_len(&self) -> usize {
+    pub(crate) fn state_len(&self) -> usize {
         self.columns() + SOFTMAX_STATE * self.heads
     }
 

@@ -67,7 +67,7 @@ impl EdgeValues {
     ///
     /// # Panics
     /// If a column does not have one entry per edge of the block.
-    pub fn into_block(self, block: Block) -> Block {
+    pub(crate) fn into_block(self, block: Block) -> Block {
         let block = self.types.into_iter().fold(block, Block::with_edge_types);
         let block = self.weights.into_iter().fold(block, Block::with_edge_weights);
         self.ids.into_iter().fold(block, Block::with_edge_ids)

@@ -62,7 +62,7 @@ impl<'a> Pass<'a> {
     ///
     /// # Errors
     /// [`Error::Input`] when degrees are missing or fewer than the sources.
-    pub fn source_degrees(&self) -> Result<&'a [u32]> {
+    pub(crate) fn source_degrees(&self) -> Result<&'a [u32]> {
         let sources = self.block.num_src();
         let known = self.degrees.and_then(|degrees| degrees.get(..sources));
         known.ok_or_else(|| Error::Input(format!("the layer needs the degrees of the block's {sources} sources")))
@@ -83,7 +83,7 @@ impl<'a> Pass<'a> {
     ///
     /// # Errors
     /// [`Error::Input`] when they are missing.
-    pub fn initial_rows(&self) -> Result<&'a Tensor> {
+    pub(crate) fn initial_rows(&self) -> Result<&'a Tensor> {
         self.initial.ok_or_else(|| Error::Input("the layer needs its destinations' rows before the first layer".into()))
     }
 }

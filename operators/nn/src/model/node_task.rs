@@ -168,13 +168,13 @@ impl Model {
     }
 
     /// Whether task `index` reads the rows before the first layer.
-    pub fn task_reads_initial(&self, index: usize) -> bool {
+    pub(crate) fn task_reads_initial(&self, index: usize) -> bool {
         index > 0 && self.layers[index - 1].info().needs_initial
     }
 
     /// Returns `[a, b]` if task `index` is element-wise linear, `held = a · aggregated + b · initial`, and sends this
     /// row unchanged. The first and the last task never are.
-    pub fn task_by_column(&self, index: usize) -> Option<[f32; 2]> {
+    pub(crate) fn task_by_column(&self, index: usize) -> Option<[f32; 2]> {
         let (before, after) = (self.layers.get(index.checked_sub(1)?)?.info(), self.layers.get(index)?.info());
         let plain = self.order != Order::Interleaved && after.sends_input;
         let attends = |info: LayerInfo| info.aggregation.filter(|kind| matches!(kind, Aggregation::Attention { .. }));
@@ -184,7 +184,7 @@ impl Model {
     }
 
     /// Whether the first task has parameters. If not, no gradient has to reach it.
-    pub fn first_task_learns(&self) -> bool {
+    pub(crate) fn first_task_learns(&self) -> bool {
         self.predictor.is_some() || !self.layers[0].info().sends_input
     }
 

@@ -91,7 +91,7 @@ impl Registry {
     }
 
     /// As [`Registry::register_with`], with the given [`Order`] of linear maps.
-    pub fn register_ordered<F>(&mut self, name: &str, activation: Activation, order: Order, factory: F)
+    pub(crate) fn register_ordered<F>(&mut self, name: &str, activation: Activation, order: Order, factory: F)
     where
         F: Fn(&LayerSpec, &mut ParamBuilder) -> Result<Box<dyn Layer>> + Send + Sync + 'static,
     {
