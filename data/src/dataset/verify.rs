@@ -37,7 +37,7 @@ pub enum FileKind {
 
 impl FileKind {
     /// All kinds.
-    pub const ALL: [Self; 4] = [Self::Features, Self::Halo, Self::Nodes, Self::Topology];
+    pub(crate) const ALL: [Self; 4] = [Self::Features, Self::Halo, Self::Nodes, Self::Topology];
 
     /// The file's name in the partition's folder.
     pub const fn name(self) -> &'static str {

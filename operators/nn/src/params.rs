@@ -189,7 +189,7 @@ impl ParamBuilder {
     }
 
     /// Sets the prefix of the names of the following parameters.
-    pub fn set_prefix(&mut self, prefix: impl Into<String>) {
+    pub(crate) fn set_prefix(&mut self, prefix: impl Into<String>) {
         self.prefix = prefix.into();
     }
 

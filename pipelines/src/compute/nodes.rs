@@ -7,8 +7,8 @@ use gnnflow_nn::ModelProfile;
 
 use super::ComputeState;
 use crate::error::Error;
-use gnnflow_nn::node_task::{NodeResult, NodeTask};
 use gnnflow_nn::node_targets::NodeTargets;
+use gnnflow_nn::node_task::{NodeResult, NodeTask};
 use gnnflow_nn::parameter_versions::ParameterVersions;
 
 /// The versions of the parameters.
@@ -86,8 +86,8 @@ mod tests {
     use super::*;
     use crate::config;
     use crate::config::Metric;
-    use gnnflow_nn::node_task::{NodeRows, Work, matrix};
     use crate::task::{Examples, Loss, Objective};
+    use gnnflow_nn::node_task::{NodeRows, Work, matrix};
 
     struct Nothing;
 

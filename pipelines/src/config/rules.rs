@@ -1,9 +1,9 @@
 //! Checks that involve several keys, and names of registered kinds.
 
+mod full_graph;
 mod link;
 mod subgraphs;
 mod train;
-mod full_graph;
 
 use super::check::of_other_kinds;
 use super::embedding::{Embedding, EmbeddingInit};

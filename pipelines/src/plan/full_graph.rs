@@ -18,7 +18,7 @@ use gnnflow_dataflow::wire::MESSAGE_BYTES;
 use gnnflow_kernels::aggregate::dynamic_attention::SOFTMAX_STATE;
 use gnnflow_nn::layers::Aggregation;
 use gnnflow_nn::model::{Hop, ModelSpec};
-use gnnflow_nn::{ModelProfile, Model, Registry};
+use gnnflow_nn::{Model, ModelProfile, Registry};
 
 use super::memory::PROGRAM_BYTES;
 use super::pairs::{Pairs, decoder};

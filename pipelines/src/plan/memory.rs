@@ -77,7 +77,7 @@ impl Memory {
     }
 
     /// Returns the memory without mapped files. Training and inference alternate.
-    pub fn heap(&self) -> u64 {
+    pub(crate) fn heap(&self) -> u64 {
         (self.batches + self.activations).max(self.inference)
             + self.tables
             + self.tensor_rows

@@ -104,7 +104,7 @@ impl MiniBatch {
 
     /// Sets the pairs of seeds to score.
     #[must_use]
-    pub fn with_pairs(self, pairs: Pairs) -> Self {
+    pub(crate) fn with_pairs(self, pairs: Pairs) -> Self {
         Self { pairs: Some(Arc::new(pairs)), ..self }
     }
 

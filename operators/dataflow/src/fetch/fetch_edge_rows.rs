@@ -210,7 +210,7 @@ mod tests {
     use crate::sample::sample_hop::{CompactorPool, Hop, SampleHop, Strategy};
     use crate::testing::{Adjacency, book, edge, local, random_graph};
     use gnnflow_kernels::matrix::Values;
-    use gnnflow_kernels::sample::{Columns, Draw, Fanout, EdgeFanout, PerEdgeStrategy};
+    use gnnflow_kernels::sample::{Columns, Draw, EdgeFanout, Fanout, PerEdgeStrategy};
 
     const DIM: usize = 3;
 

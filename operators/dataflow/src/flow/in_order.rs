@@ -80,7 +80,11 @@ mod tests {
                     }
                 }
             }
-            assert_eq!(seen, (0..50).map(|timestamp| (timestamp, vec![timestamp as u8; 3])).collect::<Vec<_>>(), "{workers} workers");
+            assert_eq!(
+                seen,
+                (0..50).map(|timestamp| (timestamp, vec![timestamp as u8; 3])).collect::<Vec<_>>(),
+                "{workers} workers"
+            );
         }
     }
 }

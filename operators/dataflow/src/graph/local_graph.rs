@@ -209,7 +209,7 @@ impl LocalGraph {
     ///
     /// # Panics
     /// When this worker does not hold the partition.
-    pub fn partition_view(&self, part: usize) -> PartitionView<'_> {
+    pub(crate) fn partition_view(&self, part: usize) -> PartitionView<'_> {
         let in_edges = self.parts[part].as_ref().expect("a worker trains the partitions that it hosts");
         let csc = Csc::starting_at(self.offsets[part] as u32, in_edges.indptr(), in_edges.indices());
         PartitionView::new(if in_edges.indices().is_empty() { csc } else { csc.with_columns(in_edges.columns()) })

@@ -157,7 +157,7 @@ mod tests {
     use crate::sample::sample_hop::{CompactorPool, SampleHop};
     use crate::testing::{book, local, random_graph};
     use crate::wire::meter::Meter;
-    use gnnflow_kernels::sample::{Columns, Draw, Fanout, EdgeFanout, PerEdgeStrategy, Strategy};
+    use gnnflow_kernels::sample::{Columns, Draw, EdgeFanout, Fanout, PerEdgeStrategy, Strategy};
 
     type Seen = (BatchKey, Vec<u32>, Vec<(Vec<u32>, Vec<u32>)>);
 
@@ -206,8 +206,9 @@ mod tests {
 
     #[test]
     fn batches_equal_those_of_single_hops_for_any_number_of_threads() {
-        let weighted =
-            |k| Strategy::PerEdge(PerEdgeStrategy { draw: Draw::Weighted, fanouts: EdgeFanout::Each(k), temporal: false });
+        let weighted = |k| {
+            Strategy::PerEdge(PerEdgeStrategy { draw: Draw::Weighted, fanouts: EdgeFanout::Each(k), temporal: false })
+        };
         for strategies in [
             vec![Strategy::Fanout(Fanout::Uniform { k: 4 }), Strategy::Fanout(Fanout::Uniform { k: 3 })],
             vec![weighted(5), Strategy::Fanout(Fanout::All)],

@@ -247,7 +247,7 @@ impl WireBlock {
     }
 
     /// Takes the block and leaves an empty one. A view is copied, so that it no longer keeps the network's buffer alive.
-    pub fn detach(&mut self) -> Self {
+    pub(crate) fn detach(&mut self) -> Self {
         match std::mem::take(self) {
             owned @ Self(Repr::Owned { .. }) => owned,
             view => {

@@ -36,8 +36,7 @@ pub fn sum<P: Offset, T: Element>(
     assert_eq!(weights.len(), indices.len() * heads, "one weight per edge and head");
     assert_eq!(indptr[indptr.len() - 1].at(), indices.len(), "indptr ends at the number of edges");
     let x = Sources::new(x, (heads * width).max(1));
-    Rows::sum(indptr, indices, x, heads, width)
-        .run(&ByEdge { weights, heads, first: 0, edges: None }, out);
+    Rows::sum(indptr, indices, x, heads, width).run(&ByEdge { weights, heads, first: 0, edges: None }, out);
 }
 
 /// Gradient of [`sum`] with respect to `x`: each source sums its destinations' gradients by the weights of its edges.

@@ -45,7 +45,7 @@ pub(crate) trait Isa {
 
 /// An array of eight numbers, for any machine.
 #[derive(Clone, Copy)]
-pub struct Plain<A>(pub(crate) [A; 8]);
+pub struct Plain<A>(pub [A; 8]);
 
 impl<A: Real> Lanes for Plain<A> {
     type Scalar = A;

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use super::super::model::{Aggregator, JumpingKnowledge, Model, Norm};
-use super::super::schedule::{Mode, RowDtype, Schedule, FullGraphOptions};
+use super::super::schedule::{FullGraphOptions, Mode, RowDtype, Schedule};
 use super::super::train::{Device, Train};
 use super::super::{Config, Tensor, Topology, WhenGone};
 use super::Report;

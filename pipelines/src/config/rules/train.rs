@@ -6,7 +6,7 @@ use super::super::sampler::Sampler;
 use super::super::schedule::Schedule;
 use super::super::train::{Task, Train};
 use super::super::{Config, Halo, Registered, Topology, model, uses};
-use super::{Report, known, link, subgraphs, full_graph};
+use super::{Report, full_graph, known, link, subgraphs};
 use crate::error::did_you_mean;
 
 pub(super) fn train(config: &Config, registered: &Registered, report: &mut Report<'_>) {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use gnnflow_data::dataset::TypeInfo;
-use gnnflow_kernels::sample::{Columns, Draw, Fanout, EdgeFanout, Importance, PerEdgeStrategy, SquaredNorms, Strategy};
+use gnnflow_kernels::sample::{Columns, Draw, EdgeFanout, Fanout, Importance, PerEdgeStrategy, SquaredNorms, Strategy};
 
 use crate::collectives::{Collectives, Driver, ROUND_WORDS};
 use crate::config;

@@ -11,7 +11,7 @@ use gnnflow_data::rng::{Key, Purpose};
 use super::*;
 use crate::testing::{Adjacency, book, edge, local, random_graph};
 use gnnflow_kernels::block::Block;
-use gnnflow_kernels::sample::{Draw, Fanout, EdgeFanout, Importance, PerEdgeStrategy, SquaredNorms};
+use gnnflow_kernels::sample::{Draw, EdgeFanout, Fanout, Importance, PerEdgeStrategy, SquaredNorms};
 
 const ALL: Columns = Columns { types: true, weights: true, ids: true };
 const STEPS: u32 = 3;
