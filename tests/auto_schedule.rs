@@ -1,4 +1,4 @@
-//! `train.schedule = "auto"`: which schedule comes out, where it is said, and that processes have no say in it.
+//! `train.schedule = "auto"`: the chosen schedule, its report, and its independence of the number of processes.
 
 use crate::common::{Place, hashes, planted, succeed};
 use serde_json::Value;
@@ -10,40 +10,40 @@ fn plan(place: &Place, sets: &[&str]) -> Value {
     serde_json::from_str(&text).unwrap()
 }
 
-/// Keys, and the schedule that they lead to.
+/// Settings, and the schedule that `auto` chooses for them.
 const CASES: [(&[&str], &str); 4] = [
-    // Few are trained on: batches see a part of the graph.
+    // Few training nodes: batches read a part of the graph.
     (
         &["graph.generate.split=[0.01, 0.3, 0.4]", "graph.generate.nodes=20000", "graph.generate.edges=60000"],
         "mini-batch",
     ),
-    // Partitions that hardly touch.
+    // Few edges between partitions.
     (
         &["graph.generate.split=[0.7, 0.1, 0.2]", "partition.method=multilevel", "graph.generate.homophily=1.0"],
         "full-graph",
     ),
-    // Partitions that all touch one another.
+    // Many edges between all partitions.
     (
         &["graph.generate.split=[0.7, 0.1, 0.2]", "graph.generate.nodes=6000", "graph.generate.edges=200000"],
         "tensor-parallel",
     ),
-    // What only batches can do.
+    // Fanouts, which only mini-batches support.
     (&["graph.generate.split=[0.7, 0.1, 0.2]", "train.fanouts=[2, 2, 2]"], "mini-batch"),
 ];
 
 #[test]
-fn graphs_lead_to_each_and_the_run_says_why() {
+fn schedule_for_each_graph_is_chosen_and_reported_with_its_reason() {
     for (keys, wanted) in CASES {
         let place = Place::new();
         planted(&place, "p.toml", MODEL);
         let sets: Vec<&str> = keys.iter().flat_map(|key| ["--set", key]).collect();
         place.succeed(&[&["prepare", "p.toml", "--quiet"], &sets[..]].concat());
-        let told = plan(&place, &sets);
-        let auto = &told["auto_schedule"];
+        let dry_run = plan(&place, &sets);
+        let auto = &dry_run["auto_schedule"];
         eprintln!("{keys:?}: {auto:#}");
         assert_eq!(auto["chosen"], wanted, "{keys:?}");
         assert_eq!(auto["candidates"].as_array().unwrap().len(), 3);
-        assert!(told["stages"].as_array().unwrap().iter().any(|stage| stage == &format!("train ({wanted})")));
+        assert!(dry_run["stages"].as_array().unwrap().iter().any(|stage| stage == &format!("train ({wanted})")));
         for processes in ["2", "4"] {
             let more = plan(&place, &[&sets[..], &["--processes", processes]].concat());
             assert_eq!(&more["auto_schedule"], auto, "{keys:?}: {processes} processes");
@@ -60,7 +60,7 @@ fn graphs_lead_to_each_and_the_run_says_why() {
         assert_eq!((&summary["schedule"], &summary["auto_schedule"]["because"]), (&wanted.into(), &because.into()));
         let resolved = std::fs::read_to_string(place.path("run/pipeline.toml")).unwrap();
         assert!(resolved.contains(&format!("schedule = \"{wanted}\"")), "{resolved}");
-        // It is the schedule that was named, whoever does it, and the resolved file does the same.
+        // Two processes and the resolved pipeline give equal bits.
         let two = succeed(&place, &[&sets[..], &["--processes", "2"]].concat());
         assert_eq!(hashes(&two), hashes(&summary), "{keys:?}");
         place.write("again.toml", resolved);
@@ -69,20 +69,20 @@ fn graphs_lead_to_each_and_the_run_says_why() {
     }
 }
 
-/// What the file decouples is decoupled by every schedule, and only then.
+/// Every schedule decouples the model exactly if the file does.
 #[test]
-fn a_decoupled_gat_is_weighed_as_what_it_is() {
+fn decoupled_gat_is_estimated_as_decoupled() {
     let place = Place::new();
     let model = "kind = 'gat'\nlayers = 4\nhidden = 16\noutput_heads = 4\ndecoupled = true";
     planted(&place, "p.toml", &format!("[model]\n{model}\n[train]\nschedule = 'auto'\nepochs = 1\n"));
     place.succeed(&["prepare", "p.toml", "--quiet"]);
-    let columns = |sets: &[&str]| {
-        let told = plan(&place, sets);
-        let found = told["auto_schedule"]["candidates"].as_array().unwrap();
+    let tensor_parallel_cost = |sets: &[&str]| {
+        let dry_run = plan(&place, sets);
+        let found = dry_run["auto_schedule"]["candidates"].as_array().unwrap();
         let found = found.iter().find(|candidate| candidate["schedule"] == "tensor-parallel").unwrap().clone();
         (found["rounds"].as_u64().unwrap(), found["bytes"].as_u64().unwrap())
     };
-    let (decoupled, plain) = (columns(&[]), columns(&["--set", "model.decoupled=false"]));
+    let (decoupled, plain) = (tensor_parallel_cost(&[]), tensor_parallel_cost(&["--set", "model.decoupled=false"]));
     assert_eq!((decoupled.0, plain.0), (4, 16));
     assert!(decoupled.1 < plain.1, "{decoupled:?} {plain:?}");
     let hashes_by = |sets: &[&str]| hashes(&succeed(&place, sets));
@@ -93,7 +93,7 @@ fn a_decoupled_gat_is_weighed_as_what_it_is() {
 }
 
 #[test]
-fn what_no_schedule_can_do_is_refused() {
+fn settings_that_no_schedule_supports_are_refused() {
     let place = Place::new();
     planted(&place, "p.toml", MODEL);
     let sets = ["--set", "train.sampler=cluster", "--set", "model.kind=mlp"];

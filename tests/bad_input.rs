@@ -1,4 +1,4 @@
-//! Bad input data, from outside: one line that names what is wrong, exit code 3, and nothing that looks like a dataset.
+//! Invalid input data: exit code 3, one error line with the cause, and no dataset.
 
 use crate::common::Place;
 use arrow::array::{ArrayRef, Float32Array, Int64Array, ListArray, StringArray};
@@ -18,7 +18,7 @@ fn rows(values: &[&[f32]]) -> ArrayRef {
     Arc::new(ListArray::from_iter_primitive::<Float32Type, _, _>(rows))
 }
 
-/// The columns of a node file that is as it should be: six nodes, two classes, every split.
+/// The columns of a valid node file: six nodes, two classes, all splits.
 fn good_nodes() -> Vec<(&'static str, ArrayRef)> {
     vec![
         ("node_id", ints(&[10, 11, 12, 13, 14, 15])),
@@ -32,8 +32,8 @@ fn good_edges() -> Vec<(&'static str, ArrayRef)> {
     vec![("src", ints(&[10, 11, 12, 13, 14])), ("dst", ints(&[11, 12, 13, 14, 15]))]
 }
 
-/// The same columns with one replaced, or, without an array, left out.
-fn with(
+/// Replaces the column `name`, or removes it if `array` is `None`.
+fn replace(
     mut columns: Vec<(&'static str, ArrayRef)>,
     name: &str,
     array: Option<ArrayRef>,
@@ -49,7 +49,7 @@ fn with(
 const GRAPH: &str =
     "[graph]\nnodes = 'nodes.parquet'\nedges = 'edges.parquet'\nundirected = true\n[partition]\nparts = 2\n";
 
-/// A folder with a graph of these columns.
+/// Writes a graph with these columns to a new folder.
 fn graph(nodes: Vec<(&str, ArrayRef)>, edges: Vec<(&str, ArrayRef)>) -> Place {
     let place = Place::new();
     place.parquet("nodes.parquet", nodes);
@@ -58,15 +58,15 @@ fn graph(nodes: Vec<(&str, ArrayRef)>, edges: Vec<(&str, ArrayRef)>) -> Place {
     place
 }
 
-/// Preparing fails as the user's fault, names `words`, and leaves no dataset.
+/// Asserts that `prepare` exits with 3 and one error line with `words`, and writes no dataset.
 fn refused(place: &Place, words: &[&str]) {
     let errors = place.fail(&["prepare", "p.toml", "--out", "prepared", "--quiet"], 3, words);
     assert_eq!(errors.len(), 1, "{errors:?}");
-    assert!(!place.path("prepared").exists(), "{words:?}: something was left behind");
+    assert!(!place.path("prepared").exists(), "{words:?}: a dataset was written");
 }
 
 #[test]
-fn a_good_graph_is_prepared() {
+fn valid_graph_is_prepared() {
     let place = graph(good_nodes(), good_edges());
     place.succeed(&["prepare", "p.toml", "--out", "prepared"]);
     assert!(place.path("prepared/manifest.json").is_file());
@@ -80,7 +80,7 @@ fn a_good_graph_is_prepared() {
 }
 
 #[test]
-fn files_that_are_missing_or_cut_off() {
+fn missing_or_truncated_files_are_refused() {
     let place = graph(good_nodes(), good_edges());
     std::fs::remove_file(place.path("edges.parquet")).unwrap();
     refused(&place, &["edges.parquet"]);
@@ -97,75 +97,79 @@ fn files_that_are_missing_or_cut_off() {
 }
 
 #[test]
-fn columns_that_are_missing_or_of_another_type() {
+fn columns_missing_or_of_another_type_are_refused() {
     for (column, key) in [("node_id", "id"), ("features", "features"), ("label", "label"), ("split", "split")] {
         let place = graph(good_nodes(), good_edges());
         place.write("p.toml", GRAPH.replace("undirected", &format!("columns = {{ {key} = '{column}x' }}\nundirected")));
         refused(&place, &["nodes.parquet", &format!("{column}x"), &format!("did you mean \"{column}\"")]);
     }
-    refused(&graph(good_nodes(), with(good_edges(), "dst", None)), &["edges.parquet", "dst"]);
-    refused(&graph(with(good_nodes(), "features", Some(words(&["a"; 6]))), good_edges()), &["features"]);
+    refused(&graph(good_nodes(), replace(good_edges(), "dst", None)), &["edges.parquet", "dst"]);
+    refused(&graph(replace(good_nodes(), "features", Some(words(&["a"; 6]))), good_edges()), &["features"]);
     let halves: ArrayRef = Arc::new(Float32Array::from(vec![0.5; 6]));
-    refused(&graph(with(good_nodes(), "node_id", Some(halves)), good_edges()), &["node_id"]);
-    refused(&graph(good_nodes(), with(good_edges(), "src", Some(words(&["10"; 5])))), &["src"]);
+    refused(&graph(replace(good_nodes(), "node_id", Some(halves)), good_edges()), &["node_id"]);
+    refused(&graph(good_nodes(), replace(good_edges(), "src", Some(words(&["10"; 5])))), &["src"]);
 }
 
 #[test]
-fn nulls_and_numbers_that_are_none() {
+fn nulls_and_nan_are_refused() {
     let null: ArrayRef = Arc::new(Int64Array::from(vec![Some(10), Some(11), None, Some(13), Some(14), Some(15)]));
-    refused(&graph(with(good_nodes(), "node_id", Some(null)), good_edges()), &["node_id", "row 2"]);
+    refused(&graph(replace(good_nodes(), "node_id", Some(null)), good_edges()), &["node_id", "row 2"]);
     let null: ArrayRef = Arc::new(Int64Array::from(vec![Some(10), Some(11), Some(12), None, Some(14)]));
-    refused(&graph(good_nodes(), with(good_edges(), "src", Some(null))), &["edges.parquet", "src", "row 3"]);
+    refused(&graph(good_nodes(), replace(good_edges(), "src", Some(null))), &["edges.parquet", "src", "row 3"]);
     let nan = rows(&[&[1.0, 0.0], &[0.0, f32::NAN], &[1.0, 1.0], &[0.5, 0.5], &[0.0, 0.0], &[2.0, 1.0]]);
-    refused(&graph(with(good_nodes(), "features", Some(nan)), good_edges()), &["features", "row 1"]);
+    refused(&graph(replace(good_nodes(), "features", Some(nan)), good_edges()), &["features", "row 1"]);
     let null = ListArray::from_iter_primitive::<Float32Type, _, _>(
         (0..6).map(|i| (i != 4).then_some(vec![Some(1.0), Some(2.0)])),
     );
-    refused(&graph(with(good_nodes(), "features", Some(Arc::new(null))), good_edges()), &["features", "row 4"]);
+    refused(&graph(replace(good_nodes(), "features", Some(Arc::new(null))), good_edges()), &["features", "row 4"]);
 }
 
 #[test]
-fn nodes_and_edges_that_do_not_fit_together() {
+fn inconsistent_nodes_and_edges_are_refused() {
     refused(
-        &graph(good_nodes(), with(good_edges(), "dst", Some(ints(&[11, 12, 99, 14, 15])))),
+        &graph(good_nodes(), replace(good_edges(), "dst", Some(ints(&[11, 12, 99, 14, 15])))),
         &["edges.parquet", "99", "row 2"],
     );
     refused(
-        &graph(with(good_nodes(), "node_id", Some(ints(&[10, 11, 12, 13, 14, 10]))), good_edges()),
+        &graph(replace(good_nodes(), "node_id", Some(ints(&[10, 11, 12, 13, 14, 10]))), good_edges()),
         &["10", "row 5"],
     );
     let place = graph(good_nodes(), good_edges());
     place.write("p.toml", GRAPH.replace("undirected", "self_loops = 'fail'\nundirected"));
-    place.parquet("edges.parquet", with(good_edges(), "dst", Some(ints(&[11, 12, 13, 13, 15]))));
+    place.parquet("edges.parquet", replace(good_edges(), "dst", Some(ints(&[11, 12, 13, 13, 15]))));
     refused(&place, &["13", "row 3"]);
     place.write("p.toml", GRAPH.replace("undirected", "duplicates = 'fail'\nundirected"));
     place.parquet(
         "edges.parquet",
-        with(with(good_edges(), "src", Some(ints(&[10, 11, 12, 12, 14]))), "dst", Some(ints(&[11, 12, 13, 13, 15]))),
+        replace(
+            replace(good_edges(), "src", Some(ints(&[10, 11, 12, 12, 14]))),
+            "dst",
+            Some(ints(&[11, 12, 13, 13, 15])),
+        ),
     );
     refused(&place, &["12", "13"]);
 }
 
 #[test]
-fn labels_and_splits_out_of_range() {
+fn labels_and_splits_out_of_range_are_refused() {
     let place = graph(good_nodes(), good_edges());
     place.write("p.toml", GRAPH.replace("undirected", "num_classes = 2\nundirected"));
-    place.parquet("nodes.parquet", with(good_nodes(), "label", Some(ints(&[0, 1, 0, 7, 0, 1]))));
+    place.parquet("nodes.parquet", replace(good_nodes(), "label", Some(ints(&[0, 1, 0, 7, 0, 1]))));
     refused(&place, &["label", "7", "row 3"]);
-    refused(&graph(with(good_nodes(), "label", Some(ints(&[0, 1, -5, 1, 0, 1]))), good_edges()), &["label", "-5"]);
+    refused(&graph(replace(good_nodes(), "label", Some(ints(&[0, 1, -5, 1, 0, 1]))), good_edges()), &["label", "-5"]);
     let odd = words(&["train", "train", "val", "val", "test", "tset"]);
-    refused(&graph(with(good_nodes(), "split", Some(odd)), good_edges()), &["split", "tset", "row 5"]);
+    refused(&graph(replace(good_nodes(), "split", Some(odd)), good_edges()), &["split", "tset", "row 5"]);
 }
 
 #[test]
-fn features_whose_width_changes() {
+fn features_of_varying_width_are_refused() {
     let odd = rows(&[&[1.0, 0.0], &[0.0, 1.0], &[1.0, 1.0, 3.0], &[0.5, 0.5], &[0.0, 0.0], &[2.0, 1.0]]);
-    refused(&graph(with(good_nodes(), "features", Some(odd)), good_edges()), &["features", "row 2"]);
-    // The same between the files of a folder.
+    refused(&graph(replace(good_nodes(), "features", Some(odd)), good_edges()), &["features", "row 2"]);
+    // Two files of one folder with different widths.
     let place = graph(good_nodes(), good_edges());
     std::fs::remove_file(place.path("nodes.parquet")).unwrap();
-    let more = with(
-        with(good_nodes(), "features", Some(rows(&[&[1.0, 0.0, 3.0][..]; 6]))),
+    let more = replace(
+        replace(good_nodes(), "features", Some(rows(&[&[1.0, 0.0, 3.0][..]; 6]))),
         "node_id",
         Some(ints(&[20, 21, 22, 23, 24, 25])),
     );
@@ -175,14 +179,14 @@ fn features_whose_width_changes() {
 }
 
 #[test]
-fn datasets_of_other_versions_and_other_inputs() {
+fn dataset_of_another_version_or_input_is_refused_or_prepared_again() {
     let place = graph(good_nodes(), good_edges());
     place.succeed(&["prepare", "p.toml", "--out", "prepared", "--quiet"]);
     let manifest = std::fs::read_to_string(place.path("prepared/manifest.json")).unwrap();
     place.write("q.toml", "[graph]\ndataset = 'prepared'\n");
     place.succeed(&["run", "q.toml", "--dry-run"]);
 
-    // Given as such, a dataset of another version is refused; as the result of preparing, it is made anew.
+    // `run` refuses a dataset of another version; `prepare` replaces it.
     let other = manifest.replacen("\"schema\": 1", "\"schema\": 7", 1);
     assert_ne!(other, manifest);
     place.write("prepared/manifest.json", other);
@@ -190,35 +194,35 @@ fn datasets_of_other_versions_and_other_inputs() {
     place.succeed(&["prepare", "p.toml", "--out", "prepared", "--quiet"]);
     assert_eq!(std::fs::read_to_string(place.path("prepared/manifest.json")).unwrap(), manifest);
 
-    // Other inputs: the graph has changed since.
-    place.parquet("edges.parquet", with(good_edges(), "dst", Some(ints(&[12, 12, 13, 14, 15]))));
+    // The graph has changed since the dataset was prepared.
+    place.parquet("edges.parquet", replace(good_edges(), "dst", Some(ints(&[12, 12, 13, 14, 15]))));
     place.succeed(&["prepare", "p.toml", "--out", "prepared", "--quiet"]);
     assert_ne!(std::fs::read_to_string(place.path("prepared/manifest.json")).unwrap(), manifest);
 
-    // A folder with something else in it is left alone.
+    // `prepare` does not write into a folder with other files.
     place.write("mine/letter.txt", "dear");
     place.fail(&["prepare", "p.toml", "--out", "mine"], 4, &["mine"]);
     assert_eq!(std::fs::read_dir(place.path("mine")).unwrap().count(), 1);
 }
 
-/// Training on this graph fails as the user's fault, names `words`, and leaves nothing that looks like a result.
+/// Asserts that training exits with 3 and one error line with `words`, and writes no results.
 fn untrainable(place: &Place, words: &[&str]) {
     place.write("p.toml", format!("{GRAPH}[model]\nhidden = 4\n[train]\nepochs = 1\n"));
     let errors = place.fail(&["run", "p.toml", "--run-dir", "run", "--quiet"], 3, words);
     assert_eq!(errors.len(), 1, "{errors:?}");
     for name in ["summary.json", "model.safetensors", "predictions.parquet"] {
-        assert!(!place.path("run").join(name).exists(), "{words:?}: {name} was left behind");
+        assert!(!place.path("run").join(name).exists(), "{words:?}: {name} was written");
     }
 }
 
 #[test]
-fn graphs_that_nothing_can_be_learnt_from() {
+fn graphs_without_training_data_are_refused() {
     let empty = words(&["val", "val", "val", "val", "test", "test"]);
-    untrainable(&graph(with(good_nodes(), "split", Some(empty)), good_edges()), &["train split", "split_fractions"]);
-    let unlabelled = ints(&[0, -1, 0, 1, 0, 1]);
-    untrainable(&graph(with(good_nodes(), "label", Some(unlabelled)), good_edges()), &["node 11", "train", "label"]);
-    untrainable(&graph(with(good_nodes(), "features", None), good_edges()), &["features"]);
-    untrainable(&graph(with(good_nodes(), "label", None), good_edges()), &["labels"]);
+    untrainable(&graph(replace(good_nodes(), "split", Some(empty)), good_edges()), &["train split", "split_fractions"]);
+    let unlabeled = ints(&[0, -1, 0, 1, 0, 1]);
+    untrainable(&graph(replace(good_nodes(), "label", Some(unlabeled)), good_edges()), &["node 11", "train", "label"]);
+    untrainable(&graph(replace(good_nodes(), "features", None), good_edges()), &["features"]);
+    untrainable(&graph(replace(good_nodes(), "label", None), good_edges()), &["labels"]);
     let place = graph(good_nodes(), good_edges());
     place.write("p.toml", format!("{GRAPH}[model]\nkind = 'rgcn'\nhidden = 4\n[train]\nepochs = 1\n"));
     place.fail(&["run", "p.toml", "--run-dir", "run", "--quiet"], 3, &["rgcn", "graph.columns.edge_type"]);

@@ -1,4 +1,4 @@
-//! What cannot be trained, from outside: each with its exit code and one line that names the key, column or file.
+//! Graphs and settings that cannot be trained: the exit code, and one error line with the key, column or file.
 
 use std::sync::Arc;
 
@@ -6,27 +6,27 @@ use crate::common::{Place, planted, summary};
 use arrow::array::{ArrayRef, Float32Array, Int64Array, ListArray, StringArray};
 use arrow::datatypes::Float32Type;
 
-/// One error line with all the words, and nothing that looks like a result.
+/// Asserts that the run exits with `code` and one error line with `words`, and writes no results.
 fn refused(place: &Place, args: &[&str], code: i32, words: &[&str]) {
     let args = [&["run", "p.toml", "--quiet", "--run-dir", "run"], args].concat();
     let errors = place.fail(&args, code, words);
     assert_eq!(errors.len(), 1, "{args:?}: {errors:?}");
     assert!(!errors[0].contains("RUST_BACKTRACE"), "{errors:?}");
     for name in ["summary.json", "model.safetensors", "predictions.parquet"] {
-        assert!(!place.path("run").join(name).exists(), "{args:?}: {name} was left behind");
+        assert!(!place.path("run").join(name).exists(), "{args:?}: {name} was written");
     }
 }
 
 const GAT: &str = "model.kind=gat";
 const WALK: &str = "train.sampler=saint-walk";
 const CLUSTER: &str = "train.sampler=cluster";
-const ALONE: &str = "train.schedule=partition-parallel";
+const PARTITION_PARALLEL: &str = "train.schedule=partition-parallel";
 const NO_FEATURES: &str = "graph.generate.features=0";
-const FULL: &str = "train.schedule=full-graph";
-const COLUMNS: &str = "train.schedule=tensor-parallel";
-const LINKS: &str = "train.task=link-prediction";
+const FULL_GRAPH: &str = "train.schedule=full-graph";
+const TENSOR_PARALLEL: &str = "train.schedule=tensor-parallel";
+const LINK_TASK: &str = "train.task=link-prediction";
 
-/// Settings, and what is said about them.
+/// Settings, and words of their error.
 const SETTINGS: &[(&[&str], &[&str])] = &[
     // [graph] and [partition]
     (&["graph.feature_dtype=f8"], &["graph.feature_dtype", "\"bf16\"", "\"f8\""]),
@@ -35,8 +35,8 @@ const SETTINGS: &[(&[&str], &[&str])] = &[
     (&["graph.k_core=0"], &["graph.k_core", "at least 1"]),
     (&["partition.halo=all"], &["partition.halo", "\"features\"", "\"all\""]),
     (&["partition.topology=both"], &["partition.topology", "\"replicated\"", "\"both\""]),
-    (&[ALONE, "partition.halo=ids"], &["partition.halo", "features of halo nodes"]),
-    (&[ALONE, "partition.topology=replicated"], &["partition.topology", "own edges"]),
+    (&[PARTITION_PARALLEL, "partition.halo=ids"], &["partition.halo", "features of halo nodes"]),
+    (&[PARTITION_PARALLEL, "partition.topology=replicated"], &["partition.topology", "own edges"]),
     // [model]
     (&["model.kind=gcnn"], &["model.kind", "did you mean \"gcn\"?"]),
     (&[GAT, "model.heads=3"], &["model.heads", "do not divide"]),
@@ -57,10 +57,10 @@ const SETTINGS: &[(&[&str], &[&str])] = &[
     ),
     (&[NO_FEATURES, "model.embedding.dim=0"], &["model.embedding.dim", "at least 1"]),
     (&[NO_FEATURES, "model.embedding.dim=8", "train.schedule.cache=1MiB"], &["train.schedule.cache", "learned rows"]),
-    (&[NO_FEATURES, ALONE, "model.embedding.dim=8"], &["model.embedding", "use `mini-batch`"]),
-    (&[FULL, "model.embedding.dim=8"], &["model.embedding", "these have 24"]),
-    (&[FULL, NO_FEATURES, "model.embedding.mode=async"], &["model.embedding.mode", "once an epoch"]),
-    (&[COLUMNS, NO_FEATURES, "model.embedding.mode=async"], &["model.embedding.mode", "once an epoch"]),
+    (&[NO_FEATURES, PARTITION_PARALLEL, "model.embedding.dim=8"], &["model.embedding", "use `mini-batch`"]),
+    (&[FULL_GRAPH, "model.embedding.dim=8"], &["model.embedding", "these have 24"]),
+    (&[FULL_GRAPH, NO_FEATURES, "model.embedding.mode=async"], &["model.embedding.mode", "once an epoch"]),
+    (&[TENSOR_PARALLEL, NO_FEATURES, "model.embedding.mode=async"], &["model.embedding.mode", "once an epoch"]),
     // [train]
     (&["train.task=node-classify"], &["train.task", "did you mean \"node-classification\"?"]),
     (&["train.batch=0"], &["train.batch", "at least 1"]),
@@ -101,12 +101,12 @@ const SETTINGS: &[(&[&str], &[&str])] = &[
         &["train.schedule.cache=1MiB", "train.schedule.cache_policy=lru"],
         &["train.schedule.cache_policy", "\"frequency\"", "\"lru\""],
     ),
-    (&[ALONE, "train.schedule.cache=1MiB"], &["train.schedule.cache", "only `mini-batch`"]),
+    (&[PARTITION_PARALLEL, "train.schedule.cache=1MiB"], &["train.schedule.cache", "only `mini-batch`"]),
     (&["train.read_ahead=often"], &["train.read_ahead", "true or false"]),
     (&["debug.fused_sampling=1"], &["debug.fused_sampling", "true or false"]),
     (&["train.schedule.average_every=2"], &["train.schedule.average_every", "partition-parallel"]),
     (&["train.schedule.average_momentum=0.5"], &["train.schedule.average_momentum", "partition-parallel"]),
-    (&[ALONE, "train.schedule.average_momentum=1.0"], &["train.schedule.average_momentum", "less than 1"]),
+    (&[PARTITION_PARALLEL, "train.schedule.average_momentum=1.0"], &["train.schedule.average_momentum", "less than 1"]),
     (&["train.device=tpu"], &["train.device", "\"cuda\"", "\"tpu\""]),
     (&["train.optimizer.lr=0.0"], &["train.optimizer.lr", "more than 0"]),
     (&["train.optimizer.betas=[0.9, 1.0]"], &["train.optimizer.betas", "less than 1"]),
@@ -116,35 +116,35 @@ const SETTINGS: &[(&[&str], &[&str])] = &[
     (&["train.lr_schedule.kind=step", "train.lr_schedule.gamma=2.0"], &["train.lr_schedule.gamma", "at most 1"]),
     // [train.link]
     (&["train.link.decoder=dot"], &["train.link", "link-prediction"]),
-    (&[LINKS, "train.link.decoder=distmult"], &["train.link.decoder", "graph.columns.edge_type"]),
-    (&[LINKS, "train.link.num_negative_edges=0"], &["train.link.num_negative_edges", "at least 1"]),
-    (&[LINKS, "train.link.split_fractions=[0.9, 0.2, 0.1]"], &["train.link.split_fractions", "more than 1"]),
-    (&[LINKS, "train.link.split_fractions=[0.0, 0.5, 0.5]"], &["train.link.split_fractions", "no edges to train"]),
-    (&[LINKS, "train.link.target_etype=[\"buys\"]"], &["train.link.target_etype", "no types"]),
-    (&[LINKS, "train.sampler=cluster"], &["train.sampler", "`uniform`"]),
-    (&[LINKS, "train.metric=accuracy"], &["train.metric", "`mrr`"]),
-    (&[LINKS, "train.schedule.edges_per_epoch=5"], &["train.schedule.edges_per_epoch", "`full-graph`"]),
-    (&[LINKS, FULL, "train.schedule.edges_per_epoch=0"], &["train.schedule.edges_per_epoch", "at least 1"]),
-    (&[COLUMNS, "train.schedule.edges_per_epoch=5"], &["train.schedule.edges_per_epoch", "all training nodes"]),
+    (&[LINK_TASK, "train.link.decoder=distmult"], &["train.link.decoder", "graph.columns.edge_type"]),
+    (&[LINK_TASK, "train.link.num_negative_edges=0"], &["train.link.num_negative_edges", "at least 1"]),
+    (&[LINK_TASK, "train.link.split_fractions=[0.9, 0.2, 0.1]"], &["train.link.split_fractions", "more than 1"]),
+    (&[LINK_TASK, "train.link.split_fractions=[0.0, 0.5, 0.5]"], &["train.link.split_fractions", "no edges to train"]),
+    (&[LINK_TASK, "train.link.target_etype=[\"buys\"]"], &["train.link.target_etype", "no types"]),
+    (&[LINK_TASK, "train.sampler=cluster"], &["train.sampler", "`uniform`"]),
+    (&[LINK_TASK, "train.metric=accuracy"], &["train.metric", "`mrr`"]),
+    (&[LINK_TASK, "train.schedule.edges_per_epoch=5"], &["train.schedule.edges_per_epoch", "`full-graph`"]),
+    (&[LINK_TASK, FULL_GRAPH, "train.schedule.edges_per_epoch=0"], &["train.schedule.edges_per_epoch", "at least 1"]),
+    (&[TENSOR_PARALLEL, "train.schedule.edges_per_epoch=5"], &["train.schedule.edges_per_epoch", "all training nodes"]),
     // [infer]
     (&["infer.batch=0"], &["infer.batch", "at least 1"]),
 ];
 
 #[test]
-fn settings_that_cannot_be() {
+fn invalid_settings_are_refused_with_their_key() {
     let place = Place::new();
     planted(&place, "p.toml", "[model]\nkind = 'sage'\nhidden = 16\n[train]\nepochs = 1\n");
     for (sets, words) in SETTINGS {
         let args: Vec<&str> = sets.iter().flat_map(|set| ["--set", set]).collect();
         refused(&place, &args, 2, words);
     }
-    // A cache is of use between processes only.
+    // Only several processes use a cache.
     let args = ["--processes", "2", "--set", "train.schedule.cache=2GiB", "--set", "train.memory=100MiB"];
     refused(&place, &args, 2, &["train.memory is 100MiB", "a cache of 2.0 GiB", "train.schedule.cache = \"", "fits"]);
 }
 
 #[test]
-fn a_batch_larger_than_the_training_set_is_all_of_it() {
+fn batch_larger_than_the_training_set_is_one_step() {
     let place = Place::new();
     planted(&place, "p.toml", "[model]\nkind = 'mlp'\nhidden = 8\n[train]\nepochs = 1\nbatch = 100000\n");
     place.succeed(&["run", "p.toml", "--quiet", "--run-dir", "run"]);
@@ -154,7 +154,7 @@ fn a_batch_larger_than_the_training_set_is_all_of_it() {
 }
 
 #[test]
-fn a_checkpoint_whose_embeddings_have_another_size() {
+fn checkpoint_with_embeddings_of_another_size_is_refused() {
     let place = Place::new();
     let settings = "[model]\nkind = 'sage'\nhidden = 8\nembedding = { dim = 8 }\n[train]\nepochs = 1\n";
     planted(&place, "p.toml", settings);
@@ -167,9 +167,9 @@ fn a_checkpoint_whose_embeddings_have_another_size() {
 
 const NODES: i64 = 60;
 
-/// A ring of nodes and its edges' columns: every weight 1, every time 0, types a and b, splits by turns.
+/// Edge columns of a ring of nodes: weight 1, time 0, and alternating types and splits.
 fn columns() -> Vec<(&'static str, ArrayRef)> {
-    let by_turns = |words: &[&str]| -> ArrayRef {
+    let alternating = |words: &[&str]| -> ArrayRef {
         Arc::new(StringArray::from_iter_values((0..NODES as usize).map(|e| words[e % words.len()])))
     };
     vec![
@@ -177,8 +177,8 @@ fn columns() -> Vec<(&'static str, ArrayRef)> {
         ("dst", Arc::new(Int64Array::from_iter_values((0..NODES).map(|e| (e + 1) % NODES)))),
         ("weight", weights(|_| 1.0)),
         ("at", Arc::new(Int64Array::from_iter_values((0..NODES).map(|_| 0)))),
-        ("kind", by_turns(&["a", "b"])),
-        ("part", by_turns(&["train", "train", "val", "test"])),
+        ("kind", alternating(&["a", "b"])),
+        ("part", alternating(&["train", "train", "val", "test"])),
     ]
 }
 
@@ -186,8 +186,8 @@ fn weights(weight: impl Fn(i64) -> f32) -> ArrayRef {
     Arc::new(Float32Array::from_iter_values((0..NODES).map(weight)))
 }
 
-/// The ring with another column in place of one, and a pipeline that names `names` and trains by `train`.
-fn ring(place: &Place, instead: Option<(&'static str, ArrayRef)>, names: &str, train: &str) {
+/// Writes the ring with one column replaced, and a pipeline with `graph.columns` and lines of `[train]`.
+fn ring(place: &Place, replaced: Option<(&'static str, ArrayRef)>, names: &str, train: &str) {
     let features = (0..NODES).map(|v| Some([Some(v as f32), Some(1.0)]));
     place.parquet(
         "nodes.parquet",
@@ -202,7 +202,7 @@ fn ring(place: &Place, instead: Option<(&'static str, ArrayRef)>, names: &str, t
         ],
     );
     let mut edges = columns();
-    if let Some((name, column)) = instead {
+    if let Some((name, column)) = replaced {
         edges.retain(|(other, _)| *other != name);
         edges.push((name, column));
     }
@@ -216,11 +216,11 @@ fn ring(place: &Place, instead: Option<(&'static str, ArrayRef)>, names: &str, t
     let _ = std::fs::remove_dir_all(place.path("run"));
 }
 
-/// A column in place of one; the names that are given; lines of `[train]`; the exit code, and what is said.
+/// A replaced column; `graph.columns`; lines of `[train]`; the exit code and words of the error.
 type Case<'a> = (Option<(&'static str, ArrayRef)>, &'a str, &'a str, i32, &'a [&'a str]);
 
 #[test]
-fn columns_that_cannot_be_trained_on() {
+fn columns_unsuitable_for_training_are_refused() {
     let place = Place::new();
     let weighted = "sampler = 'weighted'";
     let negative = weights(|e| if e == 6 { -0.5 } else { 1.0 });
@@ -243,17 +243,17 @@ fn columns_that_cannot_be_trained_on() {
             &["no edge", "train", "graph.columns.edge_split"],
         ),
     ];
-    for (instead, names, train, code, words) in cases {
-        ring(&place, instead, names, train);
+    for (replaced, names, train, code, words) in cases {
+        ring(&place, replaced, names, train);
         refused(&place, &[], code, words);
     }
-    // Types that links are predicted of, and the types that there are.
+    // A target edge type that the graph does not have.
     ring(&place, None, "edge_type = 'kind'", "task = 'link-prediction'\nlink = { target_etype = ['c'] }");
     refused(&place, &[], 2, &["train.link.target_etype[0]", "\"c\""]);
 }
 
 #[test]
-fn a_node_whose_edges_all_weigh_nothing_has_no_neighbours() {
+fn node_with_only_zero_weight_edges_is_trained_without_neighbors() {
     let place = Place::new();
     ring(
         &place,

@@ -1,10 +1,10 @@
-//! `gnnflow check-device`, from outside: what it says where there is no GPU, and that the CPU passes.
+//! `gnnflow check-device`: the CPU passes, and a missing GPU is reported.
 
 use crate::common::Place;
 use serde_json::Value;
 
 #[test]
-fn the_cpu_computes_what_plain_arithmetic_does() {
+fn cpu_matches_plain_arithmetic() {
     let place = Place::new();
     let table = place.succeed(&["check-device", "--device", "cpu", "--out", "result.json"]);
     assert!(table.contains("edge-softmax") && table.trim_end().ends_with("all within tolerance"), "{table}");
@@ -15,9 +15,9 @@ fn the_cpu_computes_what_plain_arithmetic_does() {
     assert!(report["comparisons"].as_array().is_some_and(|all| all.len() > 200));
 }
 
-/// Without a GPU, and in a build without CUDA, there is one line that says so; with one, there is a result.
+/// With a GPU, the command writes a result. Without a GPU or without CUDA in the build, it prints one error line.
 #[test]
-fn a_gpu_passes_or_one_line_says_why_it_cannot_be_used() {
+fn gpu_passes_or_one_line_gives_the_reason() {
     let place = Place::new();
     let ended = place.run(&["check-device", "--out", "result.json", "--quiet"]);
     if ended.code == 0 {
@@ -28,21 +28,21 @@ fn a_gpu_passes_or_one_line_says_why_it_cannot_be_used() {
     assert_eq!(ended.stderr.lines().count(), 1, "{}", ended.stderr);
     let reason = if cfg!(feature = "cuda") { "libcuda.so.1" } else { "build with `--features cuda`" };
     assert!(ended.stderr.starts_with("error: device \"cuda\": ") && ended.stderr.contains(reason), "{}", ended.stderr);
-    assert!(!place.path("result.json").exists(), "nothing was checked");
+    assert!(!place.path("result.json").exists(), "a result was written without a check");
 }
 
 #[test]
-fn what_is_no_device_and_what_cannot_be_written_are_named() {
+fn unknown_device_and_unwritable_output_are_named() {
     let place = Place::new();
     let [line] = &place.fail(&["check-device", "--device", "tpu"], 4, &["tpu"])[..] else { panic!("one line") };
     assert!(line.contains("\"cpu\" and \"cuda\""), "{line}");
     place.fail(&["check-device", "--device", "cpu", "--out", "no/such/folder.json"], 4, &["no/such/folder.json"]);
 }
 
-/// The kernels' own source, run by one CPU thread, launched by the code that launches them on a GPU.
+/// Runs the CUDA kernels on one CPU thread, through the launch code of a GPU.
 #[cfg(feature = "cuda")]
 #[test]
-fn kernels_compute_what_the_cpu_s_do_on_an_emulated_gpu() {
+fn kernels_on_an_emulated_gpu_match_the_cpu() {
     let place = Place::new();
     let libraries = place.path("libraries");
     let build = concat!(env!("CARGO_MANIFEST_DIR"), "/tools/cuda/emulator/build.sh");
@@ -59,7 +59,7 @@ fn kernels_compute_what_the_cpu_s_do_on_an_emulated_gpu() {
     assert!(output.status.success(), "{stderr}");
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert!(report["description"].as_str().is_some_and(|it| it.contains("emulator")), "{}", report["description"]);
-    // Where one thread or half-warp has a whole sum, bits are the CPU's.
+    // Operations in which one thread or half-warp computes a whole sum have the bits of the CPU.
     let same_order =
         ["segment-sum", "segment-mean", "segment-max", "weighted-sum", "edge-add", "edge-sum", "head-dot", "head-mean"];
     for comparison in report["comparisons"].as_array().unwrap() {

@@ -1,4 +1,4 @@
-//! The program from outside: what it prints where, and how it ends.
+//! The command line: output streams, exit codes and errors.
 
 use crate::common::Place;
 use serde_json::Value;
@@ -25,7 +25,7 @@ fn json(text: &str) -> Value {
 }
 
 #[test]
-fn mistakes_in_the_file_are_named_with_line_and_key() {
+fn config_errors_are_reported_with_line_and_key() {
     let place = Place::new();
     for (line, instead, expected) in [
         ("hidden = 16", "hiden = 16", "p.toml:9: model.hiden: unknown key; did you mean \"hidden\"?"),
@@ -54,12 +54,12 @@ fn mistakes_in_the_file_are_named_with_line_and_key() {
         let errors = place.fail(&["run", "p.toml", "--quiet"], 2, &[]);
         assert_eq!(errors.len(), 1, "{errors:?}");
         assert!(errors[0].strip_prefix("error: ").unwrap().starts_with(expected), "{errors:?}");
-        assert!(!place.path("runs").exists() && !place.path(".gnnflow").exists(), "{line}: work began");
+        assert!(!place.path("runs").exists() && !place.path(".gnnflow").exists(), "{line}: work started");
     }
 }
 
 #[test]
-fn every_mistake_is_told_at_once() {
+fn several_config_errors_are_all_reported() {
     let place = Place::new();
     place.write("p.toml", PIPELINE.replace("hidden", "hiden").replace("epochs = 2", "epochs = \"x\""));
     let errors = place.fail(&["run", "p.toml", "--set", "train.batch=0"], 2, &[]);
@@ -79,7 +79,7 @@ fn more_processes_than_partitions_are_refused_before_any_starts() {
 }
 
 #[test]
-fn missing_and_broken_input_names_the_file() {
+fn missing_or_invalid_input_is_reported_with_its_file() {
     let place = Place::new();
     place.fail(&["run", "nope.toml"], 2, &["nope.toml"]);
     place.write("p.toml", "[graph]\nnodes = 'no-nodes.parquet'\nedges = 'e.parquet'\n");
@@ -95,7 +95,7 @@ fn missing_and_broken_input_names_the_file() {
 }
 
 #[test]
-fn bad_arguments_end_with_2() {
+fn invalid_arguments_exit_with_2() {
     let place = Place::new();
     place.write("p.toml", PIPELINE);
     for args in [
@@ -115,7 +115,7 @@ fn bad_arguments_end_with_2() {
 }
 
 #[test]
-fn the_plan_is_printed_and_nothing_is_done() {
+fn dry_run_prints_the_plan_and_writes_nothing() {
     let place = Place::new();
     place.write("p.toml", PIPELINE);
     let text = place.succeed(&["run", "p.toml", "--dry-run", "--processes", "2"]);
@@ -130,7 +130,7 @@ fn the_plan_is_printed_and_nothing_is_done() {
     let plan =
         json(&place.succeed(&["run", "p.toml", "--dry-run", "--json", "--set", "partition.topology=replicated"]));
     assert_eq!((plan["topology"].as_str(), plan["processes"].as_array().unwrap().len()), (Some("replicated"), 1));
-    assert_eq!(std::fs::read_dir(place.path("")).unwrap().count(), 1, "only p.toml");
+    assert_eq!(std::fs::read_dir(place.path("")).unwrap().count(), 1, "only p.toml is there");
 }
 
 #[test]
@@ -145,10 +145,10 @@ fn generated_graphs_can_be_inspected_in_text_and_json() {
     let text = place.succeed(&["inspect", "d"]);
     assert!(text.contains("nodes.parquet") && text.contains("200"), "{text}");
 
-    let twice = place.path("d/edges.parquet");
-    let before = std::fs::read(&twice).unwrap();
+    let edges = place.path("d/edges.parquet");
+    let before = std::fs::read(&edges).unwrap();
     place.succeed(&args);
-    assert!(before == std::fs::read(&twice).unwrap(), "the same numbers give the same bytes");
+    assert!(before == std::fs::read(&edges).unwrap(), "equal arguments give equal bytes");
 
     place.succeed(&["generate", "rmat", "--out", "r", "--scale", "6", "--edge-factor", "4", "--quiet"]);
     assert_eq!(json(&place.succeed(&["inspect", "r/edges.parquet", "--json"]))["tables"][0]["rows"], 256);
@@ -157,7 +157,7 @@ fn generated_graphs_can_be_inspected_in_text_and_json() {
 }
 
 #[test]
-fn stdout_is_data_stderr_is_talk_and_quiet_is_quiet() {
+fn quiet_command_writes_nothing_to_stderr() {
     let place = Place::new();
     let args = ["generate", "planted", "--out", "d", "--nodes", "100", "--edges", "300"];
     let loud = place.run(&args);
@@ -167,7 +167,7 @@ fn stdout_is_data_stderr_is_talk_and_quiet_is_quiet() {
 }
 
 #[test]
-fn the_reference_is_the_page_in_docs_and_a_schema() {
+fn reference_equals_the_page_in_the_book_and_has_a_schema() {
     let place = Place::new();
     let page = include_str!("../docs/book/src/reference.md");
     assert!(place.succeed(&["reference"]) == page);
@@ -176,7 +176,7 @@ fn the_reference_is_the_page_in_docs_and_a_schema() {
 }
 
 #[test]
-fn a_reader_that_goes_away_is_content() {
+fn closed_stdout_is_not_an_error() {
     let place = Place::new();
     let mut child = place.command(&["reference"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     drop(child.stdout.take());
@@ -186,10 +186,10 @@ fn a_reader_that_goes_away_is_content() {
 }
 
 #[test]
-fn an_interrupt_ends_with_130_and_leaves_nothing_that_looks_whole() {
+fn interrupted_command_exits_with_130_and_leaves_no_output() {
     let place = Place::new();
     let args = ["generate", "rmat", "--out", "d", "--scale", "22", "--edge-factor", "64", "--features", "64"];
-    // A program that is started where interrupts are ignored (in a script, behind `&`) keeps to that; this one is not.
+    // A program inherits ignored interrupts, as in a script behind `&`. `env` restores the default.
     let program = place.command(&args);
     let mut command = Command::new("env");
     command.arg("--default-signal=INT").arg(program.get_program()).args(program.get_args());
@@ -205,7 +205,7 @@ fn an_interrupt_ends_with_130_and_leaves_nothing_that_looks_whole() {
 }
 
 #[test]
-fn help_and_version_are_data() {
+fn help_and_version_are_printed_to_stdout() {
     let place = Place::new();
     assert!(place.succeed(&["--version"]).starts_with("gnnflow "));
     assert!(place.succeed(&["run", "--help"]).contains("--dry-run"));

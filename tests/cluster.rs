@@ -1,7 +1,7 @@
-//! Several real processes: how they meet, work, lose one another, and end.
+//! Several real processes: start, work, failures and end.
 //!
-//! The members are this test binary itself, started again with the name of one test and a role in the environment. All
-//! traffic stays on loopback addresses that only this test process uses, or in network namespaces made here.
+//! The members are this test binary, started again with the name of one test and a role in the environment. All traffic
+//! stays on loopback addresses that only this test process uses, or in network namespaces created here.
 
 #[path = "cluster/harness.rs"]
 mod harness;

@@ -1,5 +1,4 @@
-//! Damaged files, through the real binary: whatever bit is flipped, the command ends with exit code 3 and names the file. It never
-//! goes on with other data.
+//! Damaged files: for any flipped bit, the command exits with 3 and names the file.
 
 use std::path::Path;
 
@@ -8,12 +7,12 @@ use gnnflow_data::testing::reseal;
 
 const SETTINGS: &str =
     "halo = 'features'\n[model]\nkind = 'sage'\nhidden = 8\n[train]\nepochs = 2\nbatch = 64\nfanouts = [4, 3]\n";
-/// The settings of mini-batches that other schedules do not have.
+/// Settings that only mini-batches have.
 const BATCHES: &str = "batch = 64\nfanouts = [4, 3]\n";
 const KINDS: [&str; 4] = ["topology", "nodes", "features", "halo"];
 
-/// A prepared dataset in `dataset`, and pipelines that train on it: `p.toml` by mini-batches, `local.toml`, `full.toml` and
-/// `columns.toml` by the other schedules.
+/// Prepares a dataset in `dataset`, and writes pipelines that train on it: `p.toml` in mini-batches, `local.toml` per
+/// partition, `full.toml` as full graph and `columns.toml` tensor-parallel.
 fn dataset() -> Place {
     let place = Place::new();
     planted(&place, "prepare.toml", SETTINGS);
@@ -23,16 +22,16 @@ fn dataset() -> Place {
     let text = format!("[graph]\ndataset = 'dataset'\n[model]{rest}");
     place.write("p.toml", &text);
     place.write("local.toml", text.replace(BATCHES, &format!("{BATCHES}schedule = 'partition-parallel'\n")));
-    let whole = |schedule: &str| {
+    let without_batches = |schedule: &str| {
         text.replace(BATCHES, &format!("schedule = '{schedule}'\n")).replace("hash_blocks = true\n", "")
     };
-    place.write("full.toml", whole("full-graph"));
-    place.write("columns.toml", whole("tensor-parallel"));
+    place.write("full.toml", without_batches("full-graph"));
+    place.write("columns.toml", without_batches("tensor-parallel"));
     place
 }
 
 /// Flips one bit of a file, calls `with`, and flips it back.
-fn flipped(path: &Path, at: usize, with: impl FnOnce()) {
+fn with_flipped_bit(path: &Path, at: usize, with: impl FnOnce()) {
     let whole = std::fs::read(path).unwrap();
     let mut bytes = whole.clone();
     bytes[at] ^= 4;
@@ -41,18 +40,18 @@ fn flipped(path: &Path, at: usize, with: impl FnOnce()) {
     std::fs::write(path, whole).unwrap();
 }
 
-/// The first byte, one in the middle and the last byte.
+/// Returns the offsets of the first, a middle and the last byte.
 fn regions(path: &Path) -> [usize; 3] {
     let bytes = std::fs::metadata(path).unwrap().len() as usize;
     [0, bytes / 2, bytes - 1]
 }
 
-/// Arguments that run a pipeline in the run folder `run`.
+/// Returns arguments that run a pipeline in the run folder `run`.
 fn run_of<'a>(pipeline: &'a str, args: &[&'a str]) -> Vec<&'a str> {
     [&["run", pipeline, "--quiet", "--run-dir", "run"], args].concat()
 }
 
-/// Arguments that run `p.toml` in the run folder `run`.
+/// Returns arguments that run `p.toml` in the run folder `run`.
 fn run<'a>(args: &[&'a str]) -> Vec<&'a str> {
     run_of("p.toml", args)
 }
@@ -64,12 +63,12 @@ fn dataset_file_with_flipped_bit_ends_run_of_1_and_2_processes_with_3() {
     let expected = hashes(&summary(&place, "run"));
     for processes in ["1", "2"] {
         for kind in KINDS {
-            // The last partition is the second process's.
+            // Partition 3 belongs to the second process.
             for part in [0, 3] {
                 let name = format!("part-{part:05}/{kind}.arrow");
                 let path = place.path("dataset").join(&name);
                 for at in regions(&path) {
-                    flipped(&path, at, || {
+                    with_flipped_bit(&path, at, || {
                         if kind == "halo" && processes == "1" {
                             // One process has all features and does not read halos.
                             place.succeed(&run(&[]));
@@ -81,7 +80,7 @@ fn dataset_file_with_flipped_bit_ends_run_of_1_and_2_processes_with_3() {
                         for result in ["checkpoints/last.safetensors", "model.safetensors"] {
                             assert!(!place.path("bad").join(result).exists(), "{name}, byte {at}: {result}");
                         }
-                        // The process without damage may have created it.
+                        // The process without a damaged file may have created it.
                         let epochs = std::fs::read_to_string(place.path("bad/metrics.jsonl")).unwrap_or_default();
                         assert_eq!(epochs, "", "{name}, byte {at}");
                     });
@@ -99,18 +98,18 @@ fn dataset_file_with_flipped_bit_ends_every_schedule_with_3() {
     let all = [("1", "topology"), ("2", "topology"), ("1", "nodes"), ("2", "features"), ("1", "halo")];
     for pipeline in ["local.toml", "full.toml", "columns.toml"] {
         place.succeed(&run_of(pipeline, &[]));
-        // Only partitions that train by themselves read halos in one process.
+        // In one process, only partition-parallel training reads halos.
         for (processes, kind) in all.into_iter().filter(|(_, kind)| *kind != "halo" || pipeline == "local.toml") {
             let name = format!("part-00002/{kind}.arrow");
             let path = place.path("dataset").join(&name);
-            flipped(&path, regions(&path)[1], || {
+            with_flipped_bit(&path, regions(&path)[1], || {
                 place.fail(&run_of(pipeline, &["--processes", processes]), 3, &[&name, "checksum"]);
             });
         }
     }
     // With the topology replicated, both processes read all of it.
     let path = place.path("dataset/part-00001/topology.arrow");
-    flipped(&path, regions(&path)[1], || {
+    with_flipped_bit(&path, regions(&path)[1], || {
         let args = run(&["--processes", "2", "--set", "partition.topology=replicated"]);
         place.fail(&args, 3, &["part-00001/topology.arrow", "checksum"]);
     });
@@ -120,14 +119,14 @@ fn dataset_file_with_flipped_bit_ends_every_schedule_with_3() {
 fn dataset_file_with_flipped_bit_ends_inspect_export_and_update_with_3() {
     let place = dataset();
     let ids = |values: Vec<i64>| std::sync::Arc::new(arrow::array::Int64Array::from(values)) as arrow::array::ArrayRef;
-    // An edge into each partition, most likely: its nodes lie anywhere.
+    // 40 random edges, which very likely change every partition.
     place.parquet("new.parquet", vec![("src", ids((0..40).collect())), ("dst", ids((700..740).collect()))]);
     let before = std::fs::read(place.path("dataset/manifest.json")).unwrap();
     for kind in KINDS {
         let name = format!("part-00001/{kind}.arrow");
         let path = place.path("dataset").join(&name);
         for at in regions(&path) {
-            flipped(&path, at, || {
+            with_flipped_bit(&path, at, || {
                 place.fail(&["inspect", "dataset", "--quiet"], 3, &[&name, "checksum"]);
                 place.fail(&["export", "dataset", "--out", "back", "--quiet"], 3, &[&name, "checksum"]);
                 assert!(!place.path("back").exists());
@@ -150,11 +149,11 @@ fn manifest_with_flipped_bit_ends_every_command_with_3() {
     let path = place.path("dataset/manifest.json");
     let bytes = std::fs::metadata(&path).unwrap().len() as usize;
     for at in (0..bytes).step_by(bytes / 40).chain(bytes - 24..bytes) {
-        flipped(&path, at, || {
+        with_flipped_bit(&path, at, || {
             place.fail(&run(&[]), 3, &["manifest.json"]);
         });
     }
-    flipped(&path, bytes / 2, || {
+    with_flipped_bit(&path, bytes / 2, || {
         place.fail(&run(&["--processes", "2"]), 3, &["manifest.json", "checksum"]);
         place.fail(&["inspect", "dataset"], 3, &["manifest.json", "checksum"]);
         place.fail(&["export", "dataset", "--out", "back"], 3, &["manifest.json", "checksum"]);
@@ -167,11 +166,11 @@ fn manifest_with_flipped_bit_ends_every_command_with_3() {
 }
 
 #[test]
-fn manifest_without_checksum_or_features_is_opened_or_refused() {
+fn manifest_without_checksum_is_opened_and_without_features_is_refused() {
     let place = dataset();
     let path = place.path("dataset/manifest.json");
     let text = std::fs::read_to_string(&path).unwrap();
-    // As an older version wrote it.
+    // The manifest of an older version.
     let (old, _) = text.rsplit_once(",\n  \"crc32\": ").unwrap();
     let old = format!("{old}\n}}");
     place.succeed(&run(&[]));
@@ -179,7 +178,7 @@ fn manifest_without_checksum_or_features_is_opened_or_refused() {
     std::fs::write(&path, &old).unwrap();
     place.succeed(&run(&[]));
     assert_eq!(hashes(&summary(&place, "run")), expected);
-    // One letter of a key: the partition has no features then.
+    // With a letter of the key changed, the partition has no features.
     let other = old.replacen("      \"features\": {", "      \"featurer\": {", 1);
     assert_ne!(other, old);
     std::fs::write(&path, other).unwrap();
@@ -187,7 +186,7 @@ fn manifest_without_checksum_or_features_is_opened_or_refused() {
 }
 
 #[test]
-fn values_out_of_range_are_refused_where_checksums_are_right() {
+fn values_out_of_range_with_valid_checksums_are_refused() {
     use gnnflow_data::Dataset;
     let place = dataset();
     let dataset = Dataset::open(place.path("dataset")).unwrap();
@@ -254,10 +253,10 @@ fn checkpoint_with_flipped_bit_ends_resume_with_3_and_names_the_file() {
         let path = place.path("run/checkpoints/last.safetensors");
         let whole = std::fs::read(&path).unwrap();
         let header = u64::from_le_bytes(whole[..8].try_into().unwrap()) as usize;
-        let places = [0, 8 + header / 3, 8 + header - 1, 8 + header, whole.len() / 2, whole.len() - 1];
+        let offsets = [0, 8 + header / 3, 8 + header - 1, 8 + header, whole.len() / 2, whole.len() - 1];
         for processes in processes {
-            for at in places {
-                flipped(&path, at, || {
+            for at in offsets {
+                with_flipped_bit(&path, at, || {
                     let args = run_of(pipeline, &["--resume", "--processes", processes]);
                     place.fail(&args, 3, &["last.safetensors", "is damaged", "leave --resume out"]);
                 });
@@ -265,7 +264,7 @@ fn checkpoint_with_flipped_bit_ends_resume_with_3_and_names_the_file() {
         }
         train(&["--resume", "--processes", "2"]);
         assert_eq!(hashes(&summary(&place, "run")), expected);
-        // As an older version wrote it: nothing tells whether it is what was written.
+        // Checkpoints of an older version have no checksum.
         let at = whole.windows(13).position(|window| window == b"gnnflow.crc32").unwrap();
         let old = [&whole[..at], b"gnnflow.other", &whole[at + 13..]].concat();
         std::fs::write(&path, old).unwrap();
@@ -274,7 +273,7 @@ fn checkpoint_with_flipped_bit_ends_resume_with_3_and_names_the_file() {
 }
 
 #[test]
-fn shard_of_learnt_rows_with_flipped_bit_ends_resume_with_3_and_names_the_file() {
+fn shard_of_learned_rows_with_flipped_bit_ends_resume_with_3_and_names_the_file() {
     let place = Place::new();
     planted(
         &place,
@@ -289,7 +288,7 @@ fn shard_of_learnt_rows_with_flipped_bit_ends_resume_with_3_and_names_the_file()
         let path = place.path("run/checkpoints").join(format!("{name}.safetensors"));
         for at in regions(&path) {
             for processes in ["1", "2"] {
-                flipped(&path, at, || {
+                with_flipped_bit(&path, at, || {
                     let args = run(&["--set", "graph.generate.features=0", "--resume", "--processes", processes]);
                     place.fail(&args, 3, &[name, "is damaged", "leave --resume out"]);
                 });
@@ -306,7 +305,7 @@ fn model_with_flipped_bit_is_found_by_inspect() {
     place.succeed(&run(&[]));
     let path = place.path("run/model.safetensors");
     for at in regions(&path) {
-        flipped(&path, at, || {
+        with_flipped_bit(&path, at, || {
             place.fail(&["inspect", "run"], 3, &["model.safetensors: damaged"]);
         });
     }

@@ -1,5 +1,5 @@
-//! A decoupled GAT (NeutronTP, section 4.1) beside a program that knows nothing of slices, chunks or processes: dense matrices in double
-//! precision, and gradients by hand. How often its rows move, what it leaves, and what is refused.
+//! Decoupled GAT (NeutronTP, section 4.1) compared with a reference in dense matrices with double precision and manual
+//! gradients. Also the rounds per epoch and refused settings.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -23,7 +23,7 @@ fn key(of: u64) -> Key {
     Key::new(11, Purpose::GenerateNodes).fold(of)
 }
 
-/// Sources of each node's in-edges, each once, none of them itself; some nodes have none.
+/// Returns the distinct sources of each node's in-edges, without self-loops. Some nodes have none.
 fn in_edges() -> Vec<Vec<usize>> {
     let of = |v: usize| {
         let degree = if v % 10 == 3 { 0 } else { key(1).below(v as u64, 9) };
@@ -81,22 +81,22 @@ fn dot(a: &[f64], b: &[f64]) -> f64 {
     a.iter().zip(b).map(|(a, b)| a * b).sum()
 }
 
-/// What a pass over the whole graph comes to: the loss of each split, gradients of the mean over training nodes.
+/// The result of a pass: the mean loss of each split, and gradients of the training loss.
 struct Pass {
     loss: BTreeMap<&'static str, f64>,
     gradients: Weights,
 }
 
-/// The network as it is written down, one node and head after another.
+/// Computes the network from its definition, one node and head after another.
 fn pass(weights: &Weights, layers: usize, heads: usize) -> Pass {
     let map = |k: usize| &weights[&format!("mlp.{k}.weight")];
     let (source, destination) = (&weights["layers.0.source"], &weights["layers.0.destination"]);
     let last_bias = &weights[&format!("layers.{}.bias", layers - 1)][0];
-    // x of every map, before and after its activation.
+    // Inputs of every linear layer, and its outputs before the activation.
     let (mut inputs, mut before): (Vec<Rows>, Vec<Rows>) = (vec![features()], Vec::new());
     for k in 0..layers {
         let bias = weights.get(&format!("mlp.{k}.bias")).map(|bias| bias[0].clone());
-        assert_eq!(bias.is_some(), k + 1 < layers, "the last map has no bias");
+        assert_eq!(bias.is_some(), k + 1 < layers, "the last linear layer has no bias");
         let row = |x: &Vec<f64>| -> Vec<f64> {
             let sums = map(k).iter().map(|weights| dot(weights, x));
             sums.enumerate().map(|(i, sum)| sum + bias.as_ref().map_or(0.0, |bias| bias[i])).collect()
@@ -110,20 +110,20 @@ fn pass(weights: &Weights, layers: usize, heads: usize) -> Pass {
     let head = |rows: &Rows, h: usize| -> Rows {
         rows.iter().map(|row| row[h * CLASSES..(h + 1) * CLASSES].to_vec()).collect()
     };
-    // A node hears of itself, too.
+    // Every node has a self-loop.
     let edges: Vec<Vec<usize>> =
         in_edges().into_iter().enumerate().map(|(v, sources)| sources.into_iter().chain([v]).collect()).collect();
     let mut logits = vec![last_bias.clone(); NODES];
     let (mut alphas, mut slopes, mut steps) = (Vec::new(), Vec::new(), Vec::new());
     for h in 0..heads {
         let z = head(z, h);
-        let [left, right] =
-            [source, destination].map(|vectors| z.iter().map(|z| dot(z, &vectors[h])).collect::<Vec<_>>());
+        // Source and destination scores of every node.
+        let [src, dst] = [source, destination].map(|vectors| z.iter().map(|z| dot(z, &vectors[h])).collect::<Vec<_>>());
         let (mut alpha, mut slope) = (Vec::new(), Vec::new());
         for (v, sources) in edges.iter().enumerate() {
-            let slopes: Vec<f64> = sources.iter().map(|&u| if left[u] + right[v] > 0.0 { 1.0 } else { 0.2 }).collect();
+            let slopes: Vec<f64> = sources.iter().map(|&u| if src[u] + dst[v] > 0.0 { 1.0 } else { 0.2 }).collect();
             let powers: Vec<f64> =
-                sources.iter().zip(&slopes).map(|(&u, slope)| (slope * (left[u] + right[v])).exp()).collect();
+                sources.iter().zip(&slopes).map(|(&u, slope)| (slope * (src[u] + dst[v])).exp()).collect();
             let sum: f64 = powers.iter().sum();
             alpha.push(powers.into_iter().map(|power| power / sum).collect::<Vec<f64>>());
             slope.push(slopes);
@@ -144,22 +144,22 @@ fn pass(weights: &Weights, layers: usize, heads: usize) -> Pass {
         steps.push(propagated);
     }
 
-    // The loss, and back.
+    // Loss and backward pass.
     let softmax = |row: &Vec<f64>| -> Vec<f64> {
         let sum: f64 = row.iter().map(|x| x.exp()).sum();
         row.iter().map(|x| x.exp() / sum).collect()
     };
-    let shares: Rows = logits.iter().map(softmax).collect();
+    let probabilities: Rows = logits.iter().map(softmax).collect();
     let of = |name: &str| -> Vec<usize> { (0..NODES).filter(|&v| split(v) == name).collect() };
     let mean = |name: &'static str| {
         let nodes = of(name);
-        (name, nodes.iter().map(|&v| -shares[v][class(v)].ln()).sum::<f64>() / nodes.len() as f64)
+        (name, nodes.iter().map(|&v| -probabilities[v][class(v)].ln()).sum::<f64>() / nodes.len() as f64)
     };
     let train = of("train");
-    let mut back = vec![vec![0.0; CLASSES]; NODES];
+    let mut grad = vec![vec![0.0; CLASSES]; NODES];
     for &v in &train {
         for c in 0..CLASSES {
-            back[v][c] = (shares[v][c] - f64::from(u8::from(c == class(v)))) / train.len() as f64;
+            grad[v][c] = (probabilities[v][c] - f64::from(u8::from(c == class(v)))) / train.len() as f64;
         }
     }
     let mut gradients: Weights = weights
@@ -167,59 +167,59 @@ fn pass(weights: &Weights, layers: usize, heads: usize) -> Pass {
         .map(|(name, rows)| (name.clone(), rows.iter().map(|row| vec![0.0; row.len()]).collect()))
         .collect();
     let mut add = |name: &str, row: usize, values: &[f64]| {
-        let place = &mut gradients.get_mut(name).unwrap()[row];
-        place.iter_mut().zip(values).for_each(|(sum, x)| *sum += x);
+        let sums = &mut gradients.get_mut(name).unwrap()[row];
+        sums.iter_mut().zip(values).for_each(|(sum, x)| *sum += x);
     };
-    back.iter().for_each(|row| add(&format!("layers.{}.bias", layers - 1), 0, row));
-    let mut back_z = vec![vec![0.0; heads * CLASSES]; NODES];
+    grad.iter().for_each(|row| add(&format!("layers.{}.bias", layers - 1), 0, row));
+    let mut grad_z = vec![vec![0.0; heads * CLASSES]; NODES];
     for h in 0..heads {
         let (alpha, propagated) = (&alphas[h], &steps[h]);
-        let mut rows: Rows = back.iter().map(|row| row.iter().map(|x| x / heads as f64).collect()).collect();
-        let mut back_alpha: Rows = alpha.iter().map(|row: &Vec<f64>| vec![0.0; row.len()]).collect();
+        let mut rows: Rows = grad.iter().map(|row| row.iter().map(|x| x / heads as f64).collect()).collect();
+        let mut grad_alpha: Rows = alpha.iter().map(|row: &Vec<f64>| vec![0.0; row.len()]).collect();
         for k in (0..layers).rev() {
             let mut below = vec![vec![0.0; CLASSES]; NODES];
             for (v, sources) in edges.iter().enumerate() {
                 for (e, &u) in sources.iter().enumerate() {
-                    back_alpha[v][e] += dot(&rows[v], &propagated[k][u]);
+                    grad_alpha[v][e] += dot(&rows[v], &propagated[k][u]);
                     (0..CLASSES).for_each(|c| below[u][c] += alpha[v][e] * rows[v][c]);
                 }
             }
             rows = below;
         }
-        let (mut left, mut right) = (vec![0.0; NODES], vec![0.0; NODES]);
+        let (mut grad_src, mut grad_dst) = (vec![0.0; NODES], vec![0.0; NODES]);
         for (v, sources) in edges.iter().enumerate() {
-            let mean = dot(&alpha[v], &back_alpha[v]);
+            let mean = dot(&alpha[v], &grad_alpha[v]);
             for (e, &u) in sources.iter().enumerate() {
-                let logit = alpha[v][e] * (back_alpha[v][e] - mean) * slopes[h][v][e];
-                left[u] += logit;
-                right[v] += logit;
+                let logit = alpha[v][e] * (grad_alpha[v][e] - mean) * slopes[h][v][e];
+                grad_src[u] += logit;
+                grad_dst[v] += logit;
             }
         }
         for v in 0..NODES {
             for c in 0..CLASSES {
-                back_z[v][h * CLASSES + c] = rows[v][c] + left[v] * source[h][c] + right[v] * destination[h][c];
+                grad_z[v][h * CLASSES + c] = rows[v][c] + grad_src[v] * source[h][c] + grad_dst[v] * destination[h][c];
             }
             let z = &propagated[0][v];
-            add("layers.0.source", h, &z.iter().map(|z| left[v] * z).collect::<Vec<_>>());
-            add("layers.0.destination", h, &z.iter().map(|z| right[v] * z).collect::<Vec<_>>());
+            add("layers.0.source", h, &z.iter().map(|z| grad_src[v] * z).collect::<Vec<_>>());
+            add("layers.0.destination", h, &z.iter().map(|z| grad_dst[v] * z).collect::<Vec<_>>());
         }
     }
-    let mut back = back_z;
+    let mut grad = grad_z;
     for k in (0..layers).rev() {
         if k + 1 < layers {
-            for (back, before) in back.iter_mut().zip(&before[k]) {
-                back.iter_mut().zip(before).for_each(|(back, x)| *back *= if *x > 0.0 { 1.0 } else { x.exp() });
+            for (grad, before) in grad.iter_mut().zip(&before[k]) {
+                grad.iter_mut().zip(before).for_each(|(grad, x)| *grad *= if *x > 0.0 { 1.0 } else { x.exp() });
             }
-            back.iter().for_each(|row| add(&format!("mlp.{k}.bias"), 0, row));
+            grad.iter().for_each(|row| add(&format!("mlp.{k}.bias"), 0, row));
         }
         let mut below = vec![vec![0.0; inputs[k][0].len()]; NODES];
         for v in 0..NODES {
-            for (i, &gradient) in back[v].iter().enumerate() {
+            for (i, &gradient) in grad[v].iter().enumerate() {
                 add(&format!("mlp.{k}.weight"), i, &inputs[k][v].iter().map(|x| gradient * x).collect::<Vec<_>>());
                 below[v].iter_mut().zip(&map(k)[i]).for_each(|(sum, weight)| *sum += gradient * weight);
             }
         }
-        back = below;
+        grad = below;
     }
     Pass { loss: ["train", "val", "test"].into_iter().map(mean).collect(), gradients }
 }
@@ -233,16 +233,16 @@ fn step(weights: &mut Weights, gradients: &Weights) {
 }
 
 #[test]
-fn it_is_the_network_that_is_written_down() {
+fn training_matches_a_dense_reference() {
     let place = Place::new();
     dump(&place);
     for (layers, heads) in [(1, 2), (2, 1), (2, 4), (3, 1), (3, 4)] {
         pipeline(&place, layers, heads);
-        // A step of no length: the weights that training begins with.
+        // A learning rate near 0 leaves the initial weights.
         succeed(&place, &["--set", "train.epochs=1", "--set", "train.optimizer.lr=1e-30"]);
         let mut found = weights(&place, "run");
         assert_eq!(found.len(), 2 * layers - 1 + 3, "{:?}", found.keys());
-        // What is learned in the end, and what every epoch loses until then.
+        // The final weights, and the loss of every epoch.
         let mut expected = Vec::new();
         for _ in 0..EPOCHS {
             let Pass { loss, gradients } = pass(&found, layers, heads);
@@ -253,26 +253,26 @@ fn it_is_the_network_that_is_written_down() {
         assert!(expected[EPOCHS - 1] < expected[0], "{expected:?}");
         let after = pass(&found, layers, heads);
         let mut one = None;
-        let nodes = ["--set", "train.schedule.kind=full-graph"];
+        let full_graph = ["--set", "train.schedule.kind=full-graph"];
         let all = format!("train.fanouts=[{}]", vec!["-1"; layers].join(", "));
         let batches = ["--set", &all, "--set", "train.schedule=mini-batch", "--set", "train.batch=100000"];
         let chunks = ["--processes", "2", "--set", "train.schedule.chunk_memory=2KiB"];
-        let ways: [(&[&str], bool); 6] = [
+        let variants: [(&[&str], bool); 6] = [
             (&[], true),
             (&["--processes", "2"], true),
             (&chunks, true),
             (if heads * CLASSES < 4 { &["--processes", "3"] } else { &["--processes", "4"] }, true),
-            (&nodes, false),
+            (&full_graph, false),
             (&batches, false),
         ];
-        for (way, by_columns) in ways {
-            let summary = succeed(&place, way);
-            let case = format!("{layers} layers, {heads} heads, {way:?}");
-            if by_columns {
+        for (args, tensor_parallel) in variants {
+            let summary = succeed(&place, args);
+            let case = format!("{layers} layers, {heads} heads, {args:?}");
+            if tensor_parallel {
                 assert_eq!(&hashes(&summary), one.get_or_insert_with(|| hashes(&summary)), "{case}");
             }
             for (epoch, (found, wanted)) in losses(&place).into_iter().zip(&expected).enumerate() {
-                assert!((found / wanted - 1.0).abs() < 1e-5, "{case}: epoch {epoch} loses {found}, not {wanted}");
+                assert!((found / wanted - 1.0).abs() < 1e-5, "{case}: epoch {epoch} has loss {found}, not {wanted}");
             }
             for (name, rows) in weights(&place, "run") {
                 let pairs = rows.iter().flatten().zip(found[&name].iter().flatten());
@@ -281,9 +281,9 @@ fn it_is_the_network_that_is_written_down() {
             }
             for split in ["train", "val", "test"] {
                 let (found, wanted) = (summary[split]["loss"].as_f64().unwrap(), after.loss[split]);
-                assert!((found / wanted - 1.0).abs() < 1e-5, "{case}: {split} loses {found}, not {wanted}");
+                assert!((found / wanted - 1.0).abs() < 1e-5, "{case}: {split} has loss {found}, not {wanted}");
             }
-            assert_eq!(embedding_width(&place), heads * CLASSES, "{case}: terms of attention are no embedding");
+            assert_eq!(embedding_width(&place), heads * CLASSES, "{case}: embeddings exclude attention scores");
         }
     }
 }
@@ -298,7 +298,7 @@ fn embedding_width(place: &Place) -> usize {
 }
 
 #[test]
-fn it_takes_four_exchanges_however_many_layers_there_are() {
+fn epoch_has_four_rounds_for_any_number_of_layers() {
     let place = Place::new();
     dump(&place);
     let mut bytes = Vec::new();
@@ -315,17 +315,17 @@ fn it_takes_four_exchanges_however_many_layers_there_are() {
         succeed(&place, &[&sets[..], &["--set", "model.decoupled=false", "--set", "model.heads=2"]].concat());
         assert_eq!(crate::common::summary(&place, "run")["rounds_per_step"], 4.0 * layers as f64, "{layers} layers");
     }
-    assert!(bytes.iter().all(|&found| (found / bytes[0] - 1.0).abs() < 0.01), "rows alone: {bytes:?}");
+    assert!(bytes.iter().all(|&found| (found / bytes[0] - 1.0).abs() < 0.01), "bytes without gradients: {bytes:?}");
 }
 
-/// What two processes send of gradients in an epoch: each sends the other's pieces of its own, and the sums of its pieces.
+/// Returns the bytes of gradients that two processes send in an epoch: shards, and the sums of shards.
 fn gradient_bytes(place: &Place) -> f64 {
     let numbers: usize = weights(place, "run").values().flatten().map(Vec::len).sum();
     2.0 * 4.0 * numbers as f64
 }
 
 #[test]
-fn what_cannot_be_decoupled_is_refused() {
+fn settings_that_cannot_be_decoupled_are_refused() {
     let place = Place::new();
     dump(&place);
     pipeline(&place, 2, 2);
@@ -339,8 +339,8 @@ fn what_cannot_be_decoupled_is_refused() {
     let batches = ["train.schedule=mini-batch", "model.jumping_knowledge=cat"];
     refused(&batches, &["model.jumping_knowledge", "`decoupled` to false"]);
     refused(&["model.kind=gatv2"], &["model.decoupled", "`gatv2`", "use `gcn` or `gat`"]);
-    // Heads are cut where there are fewer of them than processes, but columns are not.
+    // Several processes may share a head, but not a column.
     place.succeed(&["prepare", "p.toml", "--quiet"]);
-    let place_of = ["--processes", "4", "--set", "model.output_heads=1"];
-    place.fail(&[&["run", "p.toml", "--dry-run"], &place_of[..]].concat(), 2, &["cuts rows by columns", "at most 3"]);
+    let one_head = ["--processes", "4", "--set", "model.output_heads=1"];
+    place.fail(&[&["run", "p.toml", "--dry-run"], &one_head[..]].concat(), 2, &["cuts rows by columns", "at most 3"]);
 }

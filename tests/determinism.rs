@@ -1,8 +1,8 @@
-//! The same bits from 1, 2 and 4 processes, and from 1 and 2 compute threads.
+//! Equal bits for 1, 2 and 4 processes, and for 1 and 2 compute threads.
 
 use crate::common::{Place, hashes, planted, summary};
 
-fn same_bits(settings: &str) {
+fn assert_same_bits(settings: &str) {
     let place = Place::new();
     planted(&place, "p.toml", settings);
     let mut expected: Option<Vec<String>> = None;
@@ -17,35 +17,35 @@ fn same_bits(settings: &str) {
 }
 
 #[test]
-fn sampled_sage_has_the_same_bits_however_many_work_on_it() {
-    same_bits("[model]\nkind = 'sage'\nhidden = 32\n[train]\nepochs = 3\nbatch = 64\nfanouts = [5, 3]\n");
+fn sampled_sage_has_equal_bits_for_1_2_4_processes() {
+    assert_same_bits("[model]\nkind = 'sage'\nhidden = 32\n[train]\nepochs = 3\nbatch = 64\nfanouts = [5, 3]\n");
 }
 
 #[test]
-fn pooled_sage_with_replacement_has_the_same_bits_however_many_work_on_it() {
-    same_bits(
+fn pooled_sage_with_replacement_has_equal_bits_for_1_2_4_processes() {
+    assert_same_bits(
         "[model]\nkind = 'sage'\naggregator = 'pool'\nhidden = 16\n[train]\nepochs = 2\nbatch = 64\nfanouts = [4, 4]\n\
          sampler.replace = true\noptimizer = { kind = 'sgd', lr = 0.05, momentum = 0.9 }\n",
     );
 }
 
 #[test]
-fn gcn_over_all_neighbours_has_the_same_bits_however_many_work_on_it() {
-    same_bits("[model]\nkind = 'gcn'\nhidden = 16\n[train]\nepochs = 2\nbatch = 500\nfanouts = [-1, -1]\n");
+fn gcn_over_all_neighbors_has_equal_bits_for_1_2_4_processes() {
+    assert_same_bits("[model]\nkind = 'gcn'\nhidden = 16\n[train]\nepochs = 2\nbatch = 500\nfanouts = [-1, -1]\n");
 }
 
 #[test]
-fn gat_has_the_same_bits_however_many_work_on_it() {
-    same_bits(
+fn gat_has_equal_bits_for_1_2_4_processes() {
+    assert_same_bits(
         "[model]\nkind = 'gat'\nhidden = 16\nheads = 4\nattention_dropout = 0.3\n[train]\nepochs = 2\nbatch = 100\n\
          fanouts = [6, 4]\noptimizer = { kind = 'adamw', lr = 0.01, weight_decay = 0.01 }\n",
     );
 }
 
 #[test]
-fn cached_features_save_bytes_and_change_nothing() {
+fn feature_cache_saves_bytes_and_keeps_equal_bits() {
     let place = Place::new();
-    // GCN brings degrees along with the features.
+    // GCN fetches degrees together with the features.
     planted(
         &place,
         "p.toml",
@@ -73,24 +73,24 @@ fn cached_features_save_bytes_and_change_nothing() {
 }
 
 #[test]
-fn clipped_gradients_and_falling_rates_have_the_same_bits_however_many_work_on_them() {
-    same_bits(
+fn clipped_gradients_and_cosine_rates_have_equal_bits_for_1_2_4_processes() {
+    assert_same_bits(
         "[model]\nkind = 'sage'\nhidden = 16\n[train]\nepochs = 4\nbatch = 100\nfanouts = [4, 4]\nclip_norm = 0.05\n\
          lr_schedule = { kind = 'cosine', warmup = 1, end = 0.1 }\n",
     );
 }
 
 #[test]
-fn running_statistics_residuals_and_jumping_knowledge_have_the_same_bits_however_many_work_on_them() {
-    same_bits(
+fn running_statistics_residuals_and_jumping_knowledge_have_equal_bits_for_1_2_4_processes() {
+    assert_same_bits(
         "[model]\nkind = 'gatv2'\nhidden = 16\nheads = 2\nresidual = true\nnorm = 'batch'\njumping_knowledge = 'cat'\n\
          [train]\nepochs = 2\nbatch = 100\nfanouts = [6, 4]\n",
     );
 }
 
 #[test]
-fn appnp_has_the_same_bits_however_many_work_on_it() {
-    same_bits(
+fn appnp_has_equal_bits_for_1_2_4_processes() {
+    assert_same_bits(
         "[model]\nkind = 'appnp'\nlayers = 3\nhidden = 16\n[train]\nepochs = 2\nbatch = 100\nfanouts = [4, 3, 3]\n",
     );
 }

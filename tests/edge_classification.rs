@@ -1,50 +1,37 @@
-//! Edge classification by the real program: the same bits from 1, 2 and 4 processes, answers that are the summary's, and what is refused.
+//! Edge classification: equal bits for 1, 2 and 4 processes, predictions that match the summary, and refused settings.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use crate::common::{Place, summary, weights};
-use arrow::array::{Array, ArrayRef, Int64Array, ListArray, RecordBatch, StringArray};
+use crate::common::{Place, column, read, summary, weights};
+use arrow::array::{Array, ArrayRef, Int64Array, ListArray, StringArray};
 use arrow::datatypes::Float32Type;
 use gnnflow_data::rng::{Key, Purpose};
-use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 
 const NODES: u64 = 200;
 const EDGES: u64 = 3000;
 
-fn read(place: &Place, name: &str) -> RecordBatch {
-    let file = std::fs::File::open(place.path(name)).unwrap();
-    let reader = ParquetRecordBatchReaderBuilder::try_new(file).unwrap().build().unwrap();
-    let batches: Vec<RecordBatch> = reader.map(Result::unwrap).collect();
-    arrow::compute::concat_batches(&batches[0].schema(), &batches).unwrap()
-}
-
-fn column<'a, T: 'static>(batch: &'a RecordBatch, name: &str) -> &'a T {
-    batch.column_by_name(name).unwrap().as_any().downcast_ref().unwrap()
-}
-
-/// An edge of the dump: ends, kind, class, split.
+/// An edge of the dump: source, destination, type, class, split.
 type Row = (i64, i64, &'static str, Option<i64>, &'static str);
 
-/// The class of an edge is that of its ends' groups: equal, one further on, or neither. One in ten has none.
+/// The class of an edge depends on the groups of its ends: equal, consecutive or neither. One edge in ten has no class.
 fn edges() -> Vec<Row> {
     let key = Key::new(5, Purpose::GenerateEdges);
     let edge = |e: u64| {
         let key = key.fold(e);
         let (head, tail) = (key.below(0, NODES), key.below(1, NODES));
         let class = [0, 1, 2, 2][((tail % 4 + 4 - head % 4) % 4) as usize];
-        let labelled = key.below(2, 10) > 0;
-        let split =
-            if labelled { ["train", "train", "train", "val", "test"][key.below(3, 5) as usize] } else { "none" };
+        let labeled = key.below(2, 10) > 0;
+        let split = if labeled { ["train", "train", "train", "val", "test"][key.below(3, 5) as usize] } else { "none" };
         let kind = ["rates", "sees"][key.below(4, 2) as usize];
-        (head as i64, tail as i64, kind, labelled.then_some(class), split)
+        (head as i64, tail as i64, kind, labeled.then_some(class), split)
     };
     let mut seen = HashSet::new();
     (0..EDGES).map(edge).filter(|edge| edge.0 != edge.1 && seen.insert((edge.0, edge.1))).collect()
 }
 
-/// A dump whose nodes have features that tell their groups, more or less. `spoilt` is an edge to train on without class.
-fn dump(place: &Place, spoilt: bool) -> Vec<Row> {
+/// Writes a dump whose node features show the groups with noise. `unlabeled` adds a training edge without a class.
+fn dump(place: &Place, unlabeled: bool) -> Vec<Row> {
     let key = Key::new(5, Purpose::GenerateNodes);
     let value = |v: u64, i: u64| 0.2 * key.fold(v).normal(i) as f32 + f32::from(u8::from(v % 4 == i));
     let rows = (0..NODES).map(|v| Some((0..8).map(move |i| Some(value(v, i)))));
@@ -57,7 +44,7 @@ fn dump(place: &Place, spoilt: bool) -> Vec<Row> {
         ],
     );
     let mut edges = edges();
-    if spoilt {
+    if unlabeled {
         edges.push((3, 8, "rates", None, "train"));
     }
     let id = |of: &dyn Fn(&Row) -> i64| {
@@ -78,7 +65,7 @@ fn dump(place: &Place, spoilt: bool) -> Vec<Row> {
     edges
 }
 
-/// A pipeline over the dump: columns of edges, lines of `[graph]`, `[train]` and `[train.edge]`.
+/// Writes a pipeline over the dump: columns of edges, lines of `[graph]`, `[train]` and `[train.edge]`.
 fn pipeline(place: &Place, columns: &str, graph: &str, train: &str, edge: &str) {
     let text = format!(
         "[graph]\nnodes = 'nodes.parquet'\nedges = 'edges.parquet'\ncolumns = {{ {columns} }}\n{graph}\n\
@@ -90,7 +77,7 @@ fn pipeline(place: &Place, columns: &str, graph: &str, train: &str, edge: &str) 
 }
 
 #[test]
-fn every_way_has_the_same_bits_however_many_work_on_it() {
+fn all_options_have_equal_bits_for_1_2_4_processes() {
     let place = Place::new();
     dump(&place, false);
     for (columns, graph, edge) in [
@@ -99,7 +86,7 @@ fn every_way_has_the_same_bits_however_many_work_on_it() {
         ("edge_label = 'class', edge_type = 'kind'", "reverse_edges = true", "target_etype = ['rates']"),
     ] {
         pipeline(&place, columns, graph, "", edge);
-        let mut seen = Vec::new();
+        let mut results = Vec::new();
         for (processes, topology) in
             [("1", "partitioned"), ("2", "partitioned"), ("4", "partitioned"), ("2", "replicated")]
         {
@@ -118,11 +105,11 @@ fn every_way_has_the_same_bits_however_many_work_on_it() {
             let summary = summary(&place, "run");
             let bits = ["model_sha256", "predictions_sha256", "blocks_sha256"].map(|name| summary[name].clone());
             assert!(bits.iter().all(|bits| bits.is_string()), "{summary}");
-            seen.push((bits, summary["train"].clone(), summary["val"].clone(), summary["test"].clone()));
+            results.push((bits, summary["train"].clone(), summary["val"].clone(), summary["test"].clone()));
             std::fs::remove_dir_all(place.path("run")).unwrap();
         }
-        assert!(seen.iter().all(|run| *run == seen[0]), "{columns} {edge}: {seen:#?}");
-        for scores in [&seen[0].1, &seen[0].2, &seen[0].3] {
+        assert!(results.iter().all(|run| *run == results[0]), "{columns} {edge}: {results:#?}");
+        for scores in [&results[0].1, &results[0].2, &results[0].3] {
             for metric in ["accuracy", "micro_f1", "macro_f1"] {
                 assert!((0.0..=1.0).contains(&scores[metric].as_f64().unwrap()), "{scores}");
             }
@@ -131,7 +118,7 @@ fn every_way_has_the_same_bits_however_many_work_on_it() {
 }
 
 #[test]
-fn classes_are_learnt_and_every_edge_has_its_answer() {
+fn classes_are_learned_and_every_edge_has_a_prediction() {
     let place = Place::new();
     let edges = dump(&place, false);
     pipeline(&place, "edge_label = 'word', edge_split = 'part'", "", "metric = 'macro-f1'", "");
@@ -165,16 +152,16 @@ fn classes_are_learnt_and_every_edge_has_its_answer() {
         assert_eq!(summary[name]["nodes"].as_u64().unwrap(), all);
         assert!((summary[name]["accuracy"].as_f64().unwrap() - right as f64 / all as f64).abs() < 1e-12);
     }
-    // By chance one in two is right: every second edge is of one class.
+    // Chance gives 0.5, because every second edge is in one class.
     assert!(summary["test"]["accuracy"].as_f64().unwrap() > 0.85, "{summary}");
-    // The head is the model's.
+    // The decoder is saved with the model.
     let weights = weights(&place, "run");
     let shape = |name: &str| [weights[name].len(), weights[name][0].len()];
     assert_eq!([shape("decoder.mlp.0.weight"), shape("decoder.mlp.1.weight")], [[16, 32], [3, 16]]);
 }
 
 #[test]
-fn a_run_goes_on_where_it_was_left() {
+fn resumed_run_equals_an_uninterrupted_one() {
     let place = Place::new();
     dump(&place, false);
     pipeline(&place, "edge_label = 'class'", "", "", "");
@@ -184,13 +171,13 @@ fn a_run_goes_on_where_it_was_left() {
     for hash in ["model_sha256", "predictions_sha256", "blocks_sha256"] {
         assert_eq!(summary(&place, "whole")[hash], summary(&place, "parts")[hash], "{hash}");
     }
-    // What was resolved runs again.
+    // The resolved pipeline gives the same model.
     place.succeed(&["run", "whole/pipeline.toml", "--run-dir", "again", "--quiet"]);
     assert_eq!(summary(&place, "whole")["model_sha256"], summary(&place, "again")["model_sha256"]);
 }
 
 #[test]
-fn what_cannot_be_is_refused() {
+fn invalid_settings_are_refused() {
     let place = Place::new();
     dump(&place, false);
     let refused = |columns: &str, train: &str, edge: &str, code: i32, words: &[&str]| {
@@ -212,11 +199,11 @@ fn what_cannot_be_is_refused() {
     pipeline(&place, label, "", "", "");
     place.fail(&["run", "p.toml", "--set", "infer.scores=true"], 2, &["infer.scores", "remove this key"]);
     place.fail(&["run", "p.toml", "--set", "train.task=link-prediction"], 2, &["train.edge", "edge-classification"]);
-    let spoilt = Place::new();
-    dump(&spoilt, true);
-    pipeline(&spoilt, split, "", "", "");
+    let unlabeled = Place::new();
+    dump(&unlabeled, true);
+    pipeline(&unlabeled, split, "", "", "");
     let words = ["from node node 3 to node node 8", "no label", "graph.columns.edge_label"];
-    spoilt.fail(&["run", "p.toml", "--run-dir", "run", "--quiet"], 3, &words);
+    unlabeled.fail(&["run", "p.toml", "--run-dir", "run", "--quiet"], 3, &words);
     // No edge to train on.
     let batch = read(&place, "edges.parquet");
     let none = ("part", Arc::new(StringArray::from(vec!["test"; batch.num_rows()])) as ArrayRef);

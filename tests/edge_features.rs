@@ -1,4 +1,4 @@
-//! Features of edges in training, and of foreign nodes that are stored with partitions: the same bits from 1, 2 and 4 processes.
+//! Edge features in training, and features of halo nodes stored with partitions: equal bits for 1, 2 and 4 processes.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use gnnflow_data::rng::{Key, Purpose};
 const NODES: u64 = 500;
 const EDGES: u64 = 6000;
 
-/// A dump in which the features of the edges into a node tell its class, and nothing else does.
+/// Writes a dump in which only the features of a node's in-edges show its class.
 fn dump(place: &Place) {
     let key = Key::new(5, Purpose::GenerateNodes);
     let class = |v: u64| key.fold(7).below(v, 2) as i64;
@@ -59,7 +59,7 @@ fn run(place: &Place, more: &[&str]) -> serde_json::Value {
 }
 
 #[test]
-fn layers_learn_from_edges_with_the_same_bits_however_many_work_on_it() {
+fn layers_with_edge_features_have_equal_bits_for_1_2_4_processes() {
     let place = Place::new();
     dump(&place);
     for (model, train) in [
@@ -79,16 +79,16 @@ fn layers_learn_from_edges_with_the_same_bits_however_many_work_on_it() {
         }
         let accuracy = one["test"]["accuracy"].as_f64().unwrap();
         if model == "kind = 'gine'" {
-            assert!(accuracy > 0.8, "{accuracy} of the test nodes, whose edges tell");
+            assert!(accuracy > 0.8, "accuracy {accuracy} with edge features");
         }
     }
     pipeline(&place, EDGE_FEATURES, "kind = 'gin'", "");
     let accuracy = run(&place, &[])["test"]["accuracy"].as_f64().unwrap();
-    assert!(accuracy < 0.7, "{accuracy} without a look at the edges");
+    assert!(accuracy < 0.7, "accuracy {accuracy} without edge features");
 }
 
 #[test]
-fn what_has_no_edge_features_is_refused() {
+fn graphs_or_layers_without_edge_features_are_refused() {
     let place = Place::new();
     dump(&place);
     let refused = |columns: &str, model: &str, code: i32, words: &[&str]| {
@@ -101,12 +101,12 @@ fn what_has_no_edge_features_is_refused() {
 }
 
 #[test]
-fn stored_halos_save_bytes_and_change_nothing() {
+fn stored_halo_features_save_bytes_and_keep_equal_bits() {
     let place = Place::new();
     let sections = |model: &str| {
         format!("[model]\nkind = '{model}'\nhidden = 16\n[train]\nepochs = 2\nbatch = 50\nfanouts = [5, 3]\n")
     };
-    // Degrees come along where the model asks for them.
+    // GCN also fetches degrees.
     for model in ["sage", "gcn"] {
         planted(&place, "p.toml", &sections(model));
         let run = |halo: &str, processes: &str| {

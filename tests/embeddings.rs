@@ -1,17 +1,12 @@
-//! Learnt rows of nodes by the real program: the same bits from 1, 2 and 4 processes, resumed, killed and exported; asynchronous
-//! training within its bound; and what is refused.
+//! Learned rows of nodes in mini-batches: equal bits for 1, 2 and 4 processes, also resumed or killed; staleness of
+//! asynchronous training; refused settings.
 
-use std::collections::BTreeMap;
+use crate::common::{Place, learned_rows, planted, run_with_kill, summary};
 
-use crate::common::{Place, killed, planted, summary};
-use arrow::array::AsArray;
-use arrow::datatypes::{Float32Type, Int64Type};
-use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
-
-/// A planted graph without features.
-const NONE: &str = "graph.generate.features=0";
-/// One whose edges say much of classes, and batches that see enough of them.
-const TELLING: [&str; 6] =
+/// A graph without features.
+const NO_FEATURES: &str = "graph.generate.features=0";
+/// A graph whose edges are mostly within classes, and fanouts that sample enough of them.
+const HOMOPHILOUS: [&str; 6] =
     ["--set", "graph.generate.homophily=0.9", "--set", "model.aggregator=gcn", "--set", "train.fanouts=[10,10]"];
 
 fn settings(model: &str, embedding: &str, train: &str) -> String {
@@ -19,36 +14,20 @@ fn settings(model: &str, embedding: &str, train: &str) -> String {
 }
 
 fn run(place: &Place, args: &[&str]) -> serde_json::Value {
-    let ended = place.run(&[&["run", "p.toml", "--quiet", "--run-dir", "run", "--set", NONE], args].concat());
+    let ended = place.run(&[&["run", "p.toml", "--quiet", "--run-dir", "run", "--set", NO_FEATURES], args].concat());
     assert_eq!(ended.code, 0, "{args:?}: {}", ended.stderr);
     summary(place, "run")
 }
 
-/// Hashes of model, rows, predictions and blocks.
+/// Returns the hashes of model, rows, predictions and blocks.
 fn hashes(summary: &serde_json::Value) -> Vec<String> {
     let mut all = crate::common::hashes(summary);
     all.push(summary["node_embeddings"]["sha256"].as_str().unwrap().to_owned());
     all
 }
 
-/// Rows by the user's ids.
-fn rows(place: &Place, run: &str) -> BTreeMap<i64, Vec<f32>> {
-    let file = std::fs::File::open(place.path(run).join("node_embeddings.parquet")).unwrap();
-    let mut all = BTreeMap::new();
-    for batch in ParquetRecordBatchReaderBuilder::try_new(file).unwrap().build().unwrap() {
-        let batch = batch.unwrap();
-        let ids = batch.column_by_name("node_id").unwrap().as_primitive::<Int64Type>();
-        let rows = batch.column_by_name("embedding").unwrap().as_fixed_size_list();
-        for row in 0..batch.num_rows() {
-            let values = rows.value(row).as_primitive::<Float32Type>().values().to_vec();
-            assert!(all.insert(ids.value(row), values).is_none());
-        }
-    }
-    all
-}
-
 #[test]
-fn learnt_rows_have_the_same_bits_however_many_work_on_them() {
+fn learned_rows_have_equal_bits_for_1_2_4_processes() {
     for (model, embedding, train) in [
         ("kind = 'sage'", "dim = 12", "epochs = 2\nbatch = 64\n"),
         (
@@ -56,7 +35,7 @@ fn learnt_rows_have_the_same_bits_however_many_work_on_them() {
             "dim = 5, init = 'normal', optimizer = { kind = 'adagrad', lr = 0.1 }",
             "epochs = 2\nbatch = 100\nclip_norm = 0.1\nlr_schedule = { kind = 'linear' }\n",
         ),
-        // More than a message to each: rows of 8 KB.
+        // Rows of 8 KB, which need several messages to each process.
         ("kind = 'gat'\nheads = 2", "dim = 2048, optimizer = { kind = 'sgd', lr = 1.0 }", "epochs = 1\nbatch = 150\n"),
     ] {
         let place = Place::new();
@@ -74,28 +53,28 @@ fn learnt_rows_have_the_same_bits_however_many_work_on_them() {
 }
 
 #[test]
-fn rows_learn_what_a_graph_without_features_has_to_say() {
+fn rows_of_a_graph_without_features_learn_its_classes() {
     let place = Place::new();
     planted(&place, "p.toml", &settings("kind = 'sage'", "dim = 32", "epochs = 15\nbatch = 64\n"));
-    let learnt = run(&place, &TELLING);
+    let trained = run(&place, &HOMOPHILOUS);
     let accuracy = |summary: &serde_json::Value| summary["test"]["accuracy"].as_f64().unwrap();
-    // Five classes, by edges alone.
-    assert!(accuracy(&learnt) > 0.9, "{}", accuracy(&learnt));
-    let rows = rows(&place, "run");
+    // Five classes, learned from edges only.
+    assert!(accuracy(&trained) > 0.9, "{}", accuracy(&trained));
+    let rows = learned_rows(&place);
     assert_eq!(rows.len(), 1500);
     assert!(rows.values().all(|row| row.len() == 32 && row.iter().all(|x| x.is_finite())));
-    assert!(learnt["best_epoch"].as_u64().unwrap() > 0);
+    assert!(trained["best_epoch"].as_u64().unwrap() > 0);
 
-    // The rows are those of the best epoch: a run that ends there leaves the same.
-    let best = learnt["best_epoch"].to_string();
+    // The saved rows are those of the best epoch. A run that ends at this epoch saves the same rows.
+    let best = trained["best_epoch"].to_string();
     let epochs = format!("train.epochs={best}");
-    let early = run(&place, &[&TELLING[..], &["--set", &epochs]].concat());
-    assert_eq!(hashes(&early)[3], hashes(&learnt)[3]);
-    assert_eq!(accuracy(&early), accuracy(&learnt));
+    let early = run(&place, &[&HOMOPHILOUS[..], &["--set", &epochs]].concat());
+    assert_eq!(hashes(&early)[3], hashes(&trained)[3]);
+    assert_eq!(accuracy(&early), accuracy(&trained));
 }
 
 #[test]
-fn a_run_goes_on_with_another_number_of_processes() {
+fn run_resumed_with_another_number_of_processes_has_equal_bits() {
     let place = Place::new();
     planted(&place, "p.toml", &settings("kind = 'sage'", "dim = 8", "epochs = 6\nbatch = 64\ncheckpoint_every = 2\n"));
     let whole = run(&place, &[]);
@@ -105,13 +84,13 @@ fn a_run_goes_on_with_another_number_of_processes() {
     let last = run(&place, &["--resume"]);
     assert_eq!(hashes(&last), hashes(&whole));
     assert_eq!((&last["best_epoch"], &last["test"]), (&whole["best_epoch"], &whole["test"]));
-    // Of each partition, rows after the last epoch and rows of the best one.
+    // Each partition has a shard of the last and one of the best epoch.
     let files = std::fs::read_dir(place.path("run/checkpoints")).unwrap().count();
     assert_eq!(files, 1 + 2 * 4);
 
     let refused = |args: &[&str], words: &[&str]| {
         place.fail(
-            &[&["run", "p.toml", "--quiet", "--run-dir", "run", "--resume", "--set", NONE], args].concat(),
+            &[&["run", "p.toml", "--quiet", "--run-dir", "run", "--resume", "--set", NO_FEATURES], args].concat(),
             3,
             words,
         );
@@ -132,26 +111,26 @@ fn a_run_goes_on_with_another_number_of_processes() {
 }
 
 #[test]
-fn a_killed_process_changes_nothing() {
+fn run_with_a_killed_process_has_equal_bits() {
     let place = Place::new();
     let train = "epochs = 12\nbatch = 32\ncheckpoint_every = 1\n";
     planted(&place, "p.toml", &settings("kind = 'sage'", "dim = 8", train));
     let whole = run(&place, &[]);
     for (victim, after) in [(1, 2), (0, 5)] {
         let folder = format!("killed-{victim}");
-        killed(&place, &folder, &["--set", NONE], victim, after);
+        run_with_kill(&place, &folder, &["--set", NO_FEATURES], victim, after);
         assert_eq!(hashes(&summary(&place, &folder)), hashes(&whole), "victim {victim}");
     }
 }
 
 #[test]
-fn asynchronous_rows_are_never_staler_than_the_bound() {
+fn asynchronous_rows_stay_within_the_staleness_bound() {
     let place = Place::new();
     let embedding = "dim = 32, mode = 'async', staleness = 3";
     planted(&place, "p.toml", &settings("kind = 'sage'", embedding, "epochs = 15\nbatch = 32\n"));
     for (processes, window, most) in [("1", "4", 3), ("2", "8", 3), ("4", "2", 2)] {
         let window = format!("train.window={window}");
-        let found = run(&place, &[&TELLING[..], &["--processes", processes, "--set", &window]].concat());
+        let found = run(&place, &[&HOMOPHILOUS[..], &["--processes", processes, "--set", &window]].concat());
         let stale = &found["node_embeddings"];
         let (max, mean) = (stale["staleness_max"].as_u64().unwrap(), stale["staleness_mean"].as_f64().unwrap());
         let accuracy = found["test"]["accuracy"].as_f64().unwrap();
@@ -159,8 +138,8 @@ fn asynchronous_rows_are_never_staler_than_the_bound() {
         assert!(max <= most && mean <= max as f64, "{max}, {mean}");
         assert!(accuracy > 0.9, "{accuracy}");
     }
-    // Without a window of its own, a run has as many steps under way as the bound allows to matter.
-    let plan = place.succeed(&["run", "p.toml", "--dry-run", "--set", NONE]);
+    // Without `train.window`, the staleness bound determines the number of steps in flight.
+    let plan = place.succeed(&["run", "p.toml", "--dry-run", "--set", NO_FEATURES]);
     assert!(plan.contains("4 steps in flight"), "{plan}");
     assert!(
         plan.contains("learned by adam, async, rows up to 3 steps behind: results differ from run to run"),
@@ -169,13 +148,13 @@ fn asynchronous_rows_are_never_staler_than_the_bound() {
 }
 
 #[test]
-fn what_cannot_be_learnt_is_refused() {
+fn invalid_embedding_settings_are_refused() {
     let place = Place::new();
     let refused = |embedding: &str, train: &str, args: &[&str], code: i32, words: &[&str]| {
         planted(&place, "p.toml", &settings("kind = 'sage'", embedding, &format!("epochs = 1\n{train}")));
         place.fail(&[&["run", "p.toml", "--quiet", "--run-dir", "run"], args].concat(), code, words);
     };
-    let none = ["--set", NONE];
+    let none = ["--set", NO_FEATURES];
     refused("dim = 8", "", &[], 2, &["p.toml:10: model.embedding:", "these have 24", "leave model.embedding out"]);
     refused("staleness = 2", "", &none, 2, &["model.embedding.staleness:", "\"async\""]);
     refused("init = 'zeros', init_scale = 0.1", "", &none, 2, &["model.embedding.init_scale:"]);
@@ -187,6 +166,6 @@ fn what_cannot_be_learnt_is_refused() {
     refused("dim = 8", "schedule = 'partition-parallel'\n", &none, 2, &["model.embedding:", "use `mini-batch`"]);
 
     planted(&place, "p.toml", "[model]\nkind = 'sage'\n[train]\nepochs = 1\n");
-    let neither = ["run", "p.toml", "--quiet", "--run-dir", "run", "--set", NONE];
+    let neither = ["run", "p.toml", "--quiet", "--run-dir", "run", "--set", NO_FEATURES];
     place.fail(&neither, 3, &["no features", "graph.columns.features", "model.embedding = { dim = 128 }"]);
 }

@@ -1,18 +1,18 @@
-//! The examples run, and say what they should.
+//! The programs in `examples/` run and print their results.
 
 use std::path::PathBuf;
 use std::process::Command;
 
 use crate::common::{Place, planted, summary};
 
-/// A program of `examples/`, which cargo has built beside the tests.
+/// Returns the path of an example, which cargo builds with the tests.
 fn example(name: &str) -> PathBuf {
     let tests = std::env::current_exe().unwrap();
     tests.parent().unwrap().parent().unwrap().join("examples").join(name)
 }
 
 #[test]
-fn custom_operator_composes_a_dataflow_of_its_own() {
+fn custom_operator_composes_its_own_dataflow() {
     let output = Command::new(example("custom_operator")).output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(output.status.success() && text.contains(" nodes per seed, "), "{text}");
@@ -20,7 +20,7 @@ fn custom_operator_composes_a_dataflow_of_its_own() {
 }
 
 #[test]
-fn own_parts_are_called_by_name_with_the_same_bits_from_2_processes() {
+fn registered_parts_have_equal_bits_for_1_2_processes() {
     let place = Place::new();
     let settings = "[model]\nkind = 'graphconv'\nhidden = 16\nnorm = 'batch'\nresidual = true\n[train]\nepochs = 2\nfanouts = [4, 4]\nsampler = 'nearest'\noperators = ['mask']\n";
     planted(&place, "p.toml", settings);
@@ -42,13 +42,13 @@ fn own_parts_are_called_by_name_with_the_same_bits_from_2_processes() {
     assert!(ended.code == 2 && ended.stderr.contains("graphconv"), "{}", ended.stderr);
 }
 
-/// The documentation's layer is the example's, line for line.
+/// The layer in models.md equals that of the example line by line.
 #[test]
-fn the_layer_in_the_documentation_is_the_one_that_runs() {
+fn layer_in_the_documentation_equals_the_example() {
     let root = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
     let read = |path: &str| std::fs::read_to_string(root.join(path)).unwrap();
     let (page, program) = (read("docs/book/src/models.md"), read("examples/own_parts.rs"));
     let (_, code) = page.split_once("```rust\n").expect("models.md shows a layer");
-    let (code, _) = code.split_once("```").expect("and ends it");
+    let (code, _) = code.split_once("```").expect("models.md ends the listing");
     assert!(program.contains(code), "docs/book/src/models.md and examples/own_parts.rs differ");
 }

@@ -1,4 +1,4 @@
-//! Features whose columns are stored in types of their own: what is learned from them, by the real program.
+//! Feature columns that are stored in different types.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use gnnflow_data::rng::{Key, Purpose};
 const NODES: u64 = 600;
 const EDGES: u64 = 5000;
 
-/// A dump with two columns of features: lists of three, all of them multiples of 1/8 that bf16 has too, and numbers that it has not.
+/// Writes a dump with two feature columns: `coarse` has multiples of 1/8, which bf16 holds exactly, and `fine` others.
 fn dump(place: &Place) {
     let key = Key::new(5, Purpose::GenerateNodes);
     let rows = (0..NODES).map(|v| Some((0..3).map(move |i| Some(key.fold(v).below(i, 64) as f32 / 8.0 - 4.0))));
@@ -36,8 +36,8 @@ fn dump(place: &Place) {
     place.write("p.toml", text);
 }
 
-/// What two runs have alike when they are the same run.
-fn bits(place: &Place, run: &str, more: &[&str]) -> [String; 2] {
+/// Runs `p.toml` and returns the hashes of model and predictions.
+fn run_hashes(place: &Place, run: &str, more: &[&str]) -> [String; 2] {
     let mut args = vec!["run", "p.toml", "--quiet", "--run-dir", run];
     args.extend(more);
     place.succeed(&args);
@@ -46,14 +46,14 @@ fn bits(place: &Place, run: &str, more: &[&str]) -> [String; 2] {
 }
 
 #[test]
-fn columns_of_two_types_are_learnt_from_as_if_they_were_f32() {
+fn columns_of_two_types_give_the_results_of_f32() {
     let place = Place::new();
     dump(&place);
-    let wide = bits(&place, "wide", &[]);
+    let wide = run_hashes(&place, "wide", &[]);
     let mixed = ["--set", "graph.feature_dtype=[\"bf16\", \"f32\"]", "--set", "partition.out=mixed"];
-    assert_eq!(bits(&place, "one", &mixed), wide, "the coarse column loses nothing");
-    let told = place.succeed(&["inspect", "mixed"]);
-    assert!(told.contains("4 (3 × bf16, 1 × f32)"), "{told}");
+    assert_eq!(run_hashes(&place, "one", &mixed), wide, "bf16 holds the coarse column exactly");
+    let text = place.succeed(&["inspect", "mixed"]);
+    assert!(text.contains("4 (3 × bf16, 1 × f32)"), "{text}");
     for (run, more) in [
         ("two", &["--processes", "2"][..]),
         (
@@ -69,15 +69,15 @@ fn columns_of_two_types_are_learnt_from_as_if_they_were_f32() {
         ),
         ("halo", &["--processes", "4", "--set", "partition.halo=features"]),
     ] {
-        assert_eq!(bits(&place, run, &[&mixed[..], more].concat()), wide, "{run}");
+        assert_eq!(run_hashes(&place, run, &[&mixed[..], more].concat()), wide, "{run}");
     }
-    // The other way round, something is lost.
+    // In bf16, the fine column loses precision.
     let lossy = ["--set", "graph.feature_dtype=[\"f32\", \"bf16\"]", "--set", "partition.out=lossy"];
-    assert_ne!(bits(&place, "lossy-run", &lossy), wide);
+    assert_ne!(run_hashes(&place, "lossy-run", &lossy), wide);
 }
 
 #[test]
-fn as_many_types_as_columns() {
+fn wrong_number_of_column_types_is_refused() {
     let place = Place::new();
     dump(&place);
     let args = ["prepare", "p.toml", "--set", "graph.feature_dtype=[\"bf16\", \"f32\", \"f16\"]"];

@@ -1,4 +1,4 @@
-//! Training over the whole graph: the bits that any number of processes comes to, what it agrees with, and what is refused.
+//! Full-graph training: equal bits for any number of processes, equality with mini-batches, staleness and memory.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ fn settings(model: &str, train: &str) -> String {
     format!("[model]\n{model}\nhidden = 16\n[train]\nschedule.kind = 'full-graph'\nepochs = 4\n{train}")
 }
 
-/// Model keys, and keys of the graph that go with them.
+/// Lines of `[model]`.
 const MODELS: [&str; 13] = [
     "kind = 'gcn'",
     "kind = 'gcn'\nlayers = 3\nresidual = true\nnorm = 'layer'",
@@ -29,15 +29,15 @@ const MODELS: [&str; 13] = [
     "kind = 'sage'\nlayers = 3\nresidual = true\njumping_knowledge = 'max'",
 ];
 
-/// So many training nodes that the last hop leaves nobody out.
-const MANY: [&str; 4] = ["--set", "graph.generate.split=[0.7, 0.1, 0.2]", "--set", "graph.undirected=true"];
+/// Enough training nodes that the last hop reaches all nodes.
+const MANY_SEEDS: [&str; 4] = ["--set", "graph.generate.split=[0.7, 0.1, 0.2]", "--set", "graph.undirected=true"];
 
 #[test]
-fn the_bits_do_not_depend_on_who_has_the_partitions() {
+fn model_has_equal_bits_for_1_2_4_processes() {
     let place = Place::new();
     for model in MODELS {
         planted(&place, "p.toml", &settings(&format!("{model}\ndropout = 0.3"), "schedule.intervals = 3\n"));
-        for graph in [&[][..], &["--set", "graph.undirected=true"], &MANY] {
+        for graph in [&[][..], &["--set", "graph.undirected=true"], &MANY_SEEDS] {
             let one = succeed(&place, graph);
             for processes in ["2", "4"] {
                 let some = succeed(&place, &[graph, &["--processes", processes]].concat());
@@ -50,36 +50,36 @@ fn the_bits_do_not_depend_on_who_has_the_partitions() {
     }
 }
 
-/// The obvious other program: one batch of each partition, with all neighbors.
+/// The reference is mini-batch training with one batch per partition and all neighbors.
 #[test]
-fn it_is_mini_batch_training_with_all_neighbours_in_one_step() {
+fn epoch_equals_a_mini_batch_step_over_all_neighbors() {
     let place = Place::new();
     for model in MODELS {
         let layers = if model.contains("layers = 3") { 3 } else { 2 };
-        for graph in [&[][..], &["--set", "graph.undirected=true"], &["--set", "graph.self_loops=add"], &MANY] {
+        for graph in [&[][..], &["--set", "graph.undirected=true"], &["--set", "graph.self_loops=add"], &MANY_SEEDS] {
             planted(&place, "p.toml", &settings(&format!("{model}\ndropout = 0.0"), ""));
-            let by_all = succeed(&place, graph);
+            let full_graph = succeed(&place, graph);
             let whole = losses(&place);
             let all = vec!["-1"; layers].join(", ");
             let (fanouts, batches) = (format!("train.fanouts=[{all}]"), "train.schedule=mini-batch");
             let sets = ["--set", &fanouts, "--set", batches, "--set", "train.batch=100000"];
             let by_batches = succeed(&place, &[graph, &sets].concat());
-            // Every node is computed by another program than sampled batches' inference is.
+            // The two schedules evaluate with different code.
             let loss = |summary: &Value| summary["test"]["loss"].as_f64().unwrap();
-            assert!((loss(&by_all) / loss(&by_batches) - 1.0).abs() < 1e-4, "{model} {graph:?}: evaluation");
+            assert!((loss(&full_graph) / loss(&by_batches) - 1.0).abs() < 1e-4, "{model} {graph:?}: evaluation");
             for (epoch, (whole, batches)) in whole.iter().zip(losses(&place)).enumerate() {
                 let close = (whole - batches).abs() <= 2e-5 * batches.abs();
-                assert!(close, "{model} {graph:?}: epoch {epoch} has a loss of {whole}, and of {batches} by batches");
+                assert!(close, "{model} {graph:?}: epoch {epoch} has loss {whole}, in batches {batches}");
             }
         }
     }
 }
 
-/// Rows that neighbors add up, rounded to half as many bits: by who has made them, so that everybody reads the same.
+/// The process that computes a row rounds it to bf16, so all processes read equal rows.
 #[test]
-fn rounded_rows_take_half_and_are_the_same_everywhere() {
+fn bf16_rows_save_bytes_and_have_equal_bits_for_1_2_4_processes() {
     let place = Place::new();
-    // And how many columns all hops have together, of 24 features and 4 classes.
+    // Models, and the columns of all their hops with 24 features and 4 classes.
     let models = [
         ("kind = 'gcn'\nlayers = 3\nresidual = true\nnorm = 'layer'", 16 + 16 + 4),
         ("kind = 'sage'\naggregator = 'gcn'", 16 + 4),
@@ -89,14 +89,14 @@ fn rounded_rows_take_half_and_are_the_same_everywhere() {
     ];
     for (model, columns) in models {
         planted(&place, "p.toml", &settings(&format!("{model}\ndropout = 0.3"), "schedule.intervals = 3\n"));
-        let by_columns = [&MANY[..], &["--set", "train.schedule.kind=tensor-parallel"]].concat();
-        for graph in [&[][..], &["--set", "graph.undirected=true"], &MANY, &by_columns] {
+        let tensor_parallel = [&MANY_SEEDS[..], &["--set", "train.schedule.kind=tensor-parallel"]].concat();
+        for graph in [&[][..], &["--set", "graph.undirected=true"], &MANY_SEEDS, &tensor_parallel] {
             let exact = succeed(&place, graph);
             let exact_losses = losses(&place);
             let rounded = [graph, &["--set", "train.schedule.row_dtype=bf16"]].concat();
             let one = succeed(&place, &rounded);
             assert_ne!(hashes(&one), hashes(&exact), "{model} {graph:?}");
-            // Of rows of 8 bits, and sums of several.
+            // bf16 has 8 significant bits, and several rows are summed.
             for (rounded, exact) in losses(&place).iter().zip(&exact_losses) {
                 assert!((rounded / exact - 1.0).abs() < 0.02, "{model} {graph:?}: {rounded} instead of {exact}");
             }
@@ -104,19 +104,19 @@ fn rounded_rows_take_half_and_are_the_same_everywhere() {
                 let some = succeed(&place, &[&rounded[..], &["--processes", processes]].concat());
                 assert_eq!(hashes(&some), hashes(&one), "{model} {graph:?}: {processes} processes");
             }
-            let sync = if graph == &by_columns[..] { "pipelined=false" } else { "mode=sync" };
+            let sync = if graph == &tensor_parallel[..] { "pipelined=false" } else { "mode=sync" };
             let sync = ["--set", &format!("train.schedule.{sync}"), "--processes", "2"];
             assert_eq!(hashes(&succeed(&place, &[&rounded[..], &sync].concat())), hashes(&one), "{model} {graph:?}");
         }
         for schedule in ["full-graph", "tensor-parallel"] {
-            let taken = |dtype: &str| -> [f64; 2] {
+            let bytes_and_tables = |dtype: &str| -> [f64; 2] {
                 let (schedule, dtype) =
                     (format!("train.schedule.kind={schedule}"), format!("train.schedule.row_dtype={dtype}"));
-                // Columns are as many for everybody.
+                // All processes have equally many columns.
                 let sets =
                     [&schedule, &dtype, "partition.parts=2", "train.evaluate_every=0", "graph.generate.classes=4"];
                 let sets: Vec<&str> = sets.into_iter().flat_map(|set| ["--set", set]).collect();
-                let sets = [&MANY[..], &sets, &["--processes", "2"]].concat();
+                let sets = [&MANY_SEEDS[..], &sets, &["--processes", "2"]].concat();
                 let summary = succeed(&place, &sets);
                 let plan = place.succeed(&[&["run", "p.toml", "--dry-run", "--json"], &sets[..]].concat());
                 let plan: Value = serde_json::from_str(&plan).unwrap();
@@ -128,56 +128,56 @@ fn rounded_rows_take_half_and_are_the_same_everywhere() {
                 assert!((bytes[0] / bytes[1] - 1.0).abs() < 0.05, "{model}, {sets:?}: {bytes:?} planned and sent");
                 [bytes[1], summary["workers"][0]["table_bytes"].as_f64().unwrap()]
             };
-            let ([bytes, tables], [half_bytes, half_tables]) = (taken("f32"), taken("bf16"));
-            // By columns, sums are brought back as they are.
+            let ([bytes, tables], [half_bytes, half_tables]) = (bytes_and_tables("f32"), bytes_and_tables("bf16"));
+            // Tensor-parallel training gathers sums in f32.
             let share = if schedule == "full-graph" { 0.55 } else { 0.8 };
             assert!(half_bytes < share * bytes, "{model}, {schedule}: {half_bytes} bytes sent instead of {bytes}");
             match schedule {
                 "full-graph" => {
                     assert!(half_tables < 0.9 * tables, "{model}: {half_tables} bytes of tables, not {tables}")
                 }
-                // Two bytes less for each of 1500 nodes, and half of the columns.
-                _ => assert_eq!(tables - half_tables, f64::from(2 * 1500 * columns / 2), "{model}: by columns"),
+                // Two bytes less per number, for 1500 nodes and half of the columns.
+                _ => assert_eq!(tables - half_tables, f64::from(2 * 1500 * columns / 2), "{model}: tensor-parallel"),
             }
         }
     }
 }
 
 #[test]
-fn stale_rows_are_at_most_as_old_as_said_and_are_learnt_from() {
+fn stale_rows_stay_within_the_bound_and_keep_the_accuracy() {
     let place = Place::new();
-    learns_from_stale_rows(&place, "kind = 'gcn'", 60, "", &[0, 1]);
-    // How much a row differs from what it was depends on how far steps go. Where rows are very stale, or attention reads them, and steps have no
-    // end, accuracy is what the last few happened to make of it, and moves by as much from epoch to epoch.
-    let ends = "lr_schedule = { kind = 'cosine' }\n";
-    learns_from_stale_rows(&place, "kind = 'gcn'", 60, ends, &[3]);
+    assert_learns_from_stale_rows(&place, "kind = 'gcn'", 60, "", &[0, 1]);
+    // The error of a stale row grows with the learning rate. With more staleness or with attention, a constant rate
+    // makes the accuracy vary from epoch to epoch, so these runs use a rate that falls to 0.
+    let falling_rate = "lr_schedule = { kind = 'cosine' }\n";
+    assert_learns_from_stale_rows(&place, "kind = 'gcn'", 60, falling_rate, &[3]);
     for model in ["kind = 'gat'\nheads = 4", "kind = 'gatv2'\nheads = 4"] {
-        learns_from_stale_rows(&place, model, 200, "", &[0]);
-        learns_from_stale_rows(&place, &format!("{model}\ndropout = 0.2"), 100, ends, &[1, 3]);
+        assert_learns_from_stale_rows(&place, model, 200, "", &[0]);
+        assert_learns_from_stale_rows(&place, &format!("{model}\ndropout = 0.2"), 100, falling_rate, &[1, 3]);
     }
 }
 
-/// Where epochs overlap, ghosts' own workers are told what mirrors have computed; the same as what they compute by themselves, where nothing
-/// is stale: in the first epoch.
+/// With bounded staleness, workers compute the gradients of their ghost rows and send them to the owners. In the first
+/// epoch no row is stale, so these gradients match those that owners compute without staleness.
 #[test]
-fn mirrors_tell_the_gradients_that_owners_compute() {
+fn gradients_of_mirrors_match_those_of_owners() {
     let place = Place::new();
     let stale = ["--set", "train.schedule.mode=async", "--set", "train.schedule.staleness=1"];
     for model in ["kind = 'gat'\nheads = 4\nlayers = 3", "kind = 'gatv2'\nheads = 2\noutput_heads = 3\nresidual = true"]
     {
         let more = "schedule.intervals = 3\noptimizer = { kind = 'sgd', lr = 1.0 }\n";
         planted(&place, "p.toml", &settings(&format!("{model}\ndropout = 0.3\nattention_dropout = 0.4"), more));
-        for graph in [&[][..], &["--set", "graph.undirected=true"], &MANY] {
+        for graph in [&[][..], &["--set", "graph.undirected=true"], &MANY_SEEDS] {
             let exact = succeed(&place, &[graph, &["--set", "train.epochs=1"]].concat());
             let computed = weights(&place, "run");
             assert!(computed.values().flatten().flatten().any(|&x| x.abs() > 0.01));
             for processes in ["2", "4"] {
                 succeed(&place, &[graph, &stale, &["--set", "train.epochs=1", "--processes", processes]].concat());
-                for (name, told) in weights(&place, "run") {
-                    for (told, computed) in told.iter().flatten().zip(computed[&name].iter().flatten()) {
+                for (name, mirrored) in weights(&place, "run") {
+                    for (mirrored, computed) in mirrored.iter().flatten().zip(computed[&name].iter().flatten()) {
                         assert!(
-                            (told - computed).abs() < 1e-5,
-                            "{model} {graph:?}: {name}, {told} instead of {computed}"
+                            (mirrored - computed).abs() < 1e-5,
+                            "{model} {graph:?}: {name}, {mirrored} instead of {computed}"
                         );
                     }
                 }
@@ -190,7 +190,7 @@ fn mirrors_tell_the_gradients_that_owners_compute() {
     }
 }
 
-fn learns_from_stale_rows(place: &Place, model: &str, epochs: usize, more: &str, staleness: &[u64]) {
+fn assert_learns_from_stale_rows(place: &Place, model: &str, epochs: usize, more: &str, staleness: &[u64]) {
     let more = format!("schedule.intervals = 3\nschedule.mode = 'async'\nevaluate_every = 0\n{more}");
     planted(place, "p.toml", &settings(model, &more));
     let set = format!("train.epochs={epochs}");
@@ -205,41 +205,41 @@ fn learns_from_stale_rows(place: &Place, model: &str, epochs: usize, more: &str,
             "{model}: {most} of {staleness} epochs behind, {} on average; {found} of {wanted}",
             stale["staleness_mean"]
         );
-        assert!(most <= staleness, "{most} epochs behind where {staleness} are allowed");
+        assert!(most <= staleness, "{most} epochs behind, but {staleness} are allowed");
         assert!(found > wanted - 0.05, "{model}, {staleness} epochs: {found} of {wanted}");
         assert_eq!(losses(place).len(), epochs);
     }
     assert!(exact.get("staleness_max").is_none());
-    // One interval, which has no neighbors that could be behind.
+    // One interval has no stale neighbors.
     let alone = ["--set", "partition.parts=1", "--set", "train.schedule.intervals=1"];
     let one = succeed(place, &[&alone[..], &["--set", "train.schedule.mode=pipe"]].concat());
     assert_eq!(hashes(&succeed(place, &alone)), hashes(&one));
 }
 
 #[test]
-fn rows_that_do_not_fit_lie_in_files() {
+fn rows_larger_than_the_memory_are_mapped_to_files() {
     let place = Place::new();
     planted(&place, "p.toml", &settings("kind = 'gcn'", ""));
     for schedule in ["train.schedule.kind=full-graph", "train.schedule.kind=tensor-parallel"] {
         let sets = ["--set", schedule, "--processes", "2"];
-        let inside = hashes(&succeed(&place, &sets));
+        let in_memory = hashes(&succeed(&place, &sets));
         let plan = |more: &[&str]| -> Value {
             let text = place.succeed(&[&["run", "p.toml", "--dry-run", "--json"], &sets[..], more].concat());
             serde_json::from_str(&text).unwrap()
         };
         let memory = &plan(&[])["processes"][0]["memory"];
         let of = |key: &str| memory[key].as_u64().unwrap();
-        // All but the rows.
+        // The memory without tables.
         let bound = of("activations").max(of("inference")) + of("parameters") + of("program");
         let bound = format!("train.memory={bound}B");
         let small = ["--set", &bound];
         assert_eq!(plan(&small)["tables_mapped"], true);
-        assert_eq!(hashes(&succeed(&place, &[&sets[..], &small].concat())), inside, "{schedule}");
+        assert_eq!(hashes(&succeed(&place, &[&sets[..], &small].concat())), in_memory, "{schedule}");
     }
 }
 
 #[test]
-fn it_goes_on_where_it_was_left() {
+fn resumed_run_equals_an_uninterrupted_one() {
     let place = Place::new();
     planted(&place, "p.toml", &settings("kind = 'sage'\ndropout = 0.2\nnorm = 'batch'", "schedule.intervals = 2\n"));
     let whole = succeed(&place, &[]);
@@ -250,7 +250,7 @@ fn it_goes_on_where_it_was_left() {
 }
 
 #[test]
-fn what_has_no_meaning_is_refused() {
+fn invalid_settings_are_refused() {
     let place = Place::new();
     planted(&place, "p.toml", &settings("kind = 'gcn'", ""));
     let refused = |sets: &[&str], words: &[&str]| {
@@ -286,29 +286,30 @@ fn what_has_no_meaning_is_refused() {
     refused(&["train.schedule=mini-batch", "train.schedule.mode=async"], &["train.schedule.mode", "full-graph"]);
 }
 
-/// Below the last map of an `sgc` nothing learns: however often features are propagated, no gradient goes back through that.
+/// SGC has no parameters below its linear layer, so its propagations have no backward pass.
 #[test]
-fn no_gradient_goes_where_nothing_learns() {
+fn propagation_below_all_parameters_has_no_backward_pass() {
     let place = Place::new();
     let run = |kind: &str| {
         let text = format!("[model]\nkind = '{kind}'\nlayers = 3\n[train]\nschedule.kind = 'full-graph'\nepochs = 2\n");
         planted(&place, "p.toml", &text);
-        let summary = succeed(&place, &[&MANY[..], &["--processes", "2"]].concat());
-        let plan = place.succeed(&[&["run", "p.toml", "--dry-run", "--json", "--processes", "2"], &MANY[..]].concat());
+        let summary = succeed(&place, &[&MANY_SEEDS[..], &["--processes", "2"]].concat());
+        let plan =
+            place.succeed(&[&["run", "p.toml", "--dry-run", "--json", "--processes", "2"], &MANY_SEEDS[..]].concat());
         let plan: Value = serde_json::from_str(&plan).unwrap();
         assert_eq!(plan["training"]["rounds_per_step"], summary["rounds_per_step"].as_f64().unwrap(), "{kind}");
         let workers = summary["workers"].as_array().unwrap();
         let added: u64 = workers.iter().map(|worker| worker["edge_numbers"].as_u64().unwrap()).sum();
         (summary["rounds_per_step"].as_f64().unwrap(), added)
     };
-    // 24 features go one way, 5 predictions both.
+    // SGC propagates 24 features forward. APPNP propagates 5 predictions forward and backward.
     let ((features, one_way), (predictions, both)) = (run("sgc"), run("appnp"));
     assert_eq!((features, predictions), (3.0, 6.0));
     assert_eq!(one_way / 24, both / 5 / 2);
 }
 
 #[test]
-fn an_epoch_moves_what_the_plan_says() {
+fn bytes_and_rounds_of_an_epoch_match_the_plan() {
     let place = Place::new();
     for (model, more) in [
         ("kind = 'gcn'", ""),
@@ -320,9 +321,9 @@ fn an_epoch_moves_what_the_plan_says() {
     ] {
         planted(&place, "p.toml", &settings(model, more));
         for schedule in ["full-graph", "tensor-parallel"] {
-            // With one partition in each process, the halo of the partition is the process's ghosts.
+            // With one partition per process, the halo of the partition equals the ghosts of the process.
             let schedule = format!("train.schedule.kind={schedule}");
-            // While one process still trains, another may ask it for rows to evaluate with.
+            // No evaluation: its requests may overlap with the training of another process.
             let sets = ["partition.parts=2", "graph.undirected=true", "train.evaluate_every=0", &schedule];
             let sets = sets.map(|set| ["--set", set]).concat();
             let sets = [&sets[..], &["--processes", "2"]].concat();
@@ -330,17 +331,17 @@ fn an_epoch_moves_what_the_plan_says() {
             let plan = place.succeed(&[&["run", "p.toml", "--dry-run", "--json"], &sets[..]].concat());
             let plan: Value = serde_json::from_str(&plan).unwrap();
             let number = |value: &Value| value.as_f64().unwrap();
-            let (told, found) = (number(&plan["training"]["bytes_per_step"]), number(&summary["bytes_per_step"]));
-            assert!((told / found - 1.0).abs() < 0.05, "{model}, {schedule}: {told} bytes planned, {found} sent");
+            let (planned, found) = (number(&plan["training"]["bytes_per_step"]), number(&summary["bytes_per_step"]));
+            assert!((planned / found - 1.0).abs() < 0.05, "{model}, {schedule}: {planned} bytes planned, {found} sent");
             assert_eq!(plan["training"]["rounds_per_step"], number(&summary["rounds_per_step"]), "{model}, {schedule}");
             assert!(number(&plan["processes"][0]["memory"]["tables"]) > 0.0);
         }
     }
 }
 
-/// Tables are counted as they are made; what a process has in all is bounded.
+/// Compares the bytes of allocated tables with the plan.
 #[test]
-fn tables_take_what_the_plan_says() {
+fn memory_of_tables_matches_the_plan() {
     let place = Place::new();
     let models = [
         "kind = 'gcn'",
@@ -359,7 +360,7 @@ fn tables_take_what_the_plan_says() {
     for model in models {
         planted(&place, "p.toml", &settings(model, ""));
         for schedule in ["train.schedule.kind=full-graph", "train.schedule.kind=tensor-parallel"] {
-            // Nobody is left out, and the halo of a partition is its process's ghosts; columns are as many for everybody.
+            // All nodes are reached, halos of partitions equal ghosts of processes, and all have equally many columns.
             for graph in [
                 &["partition.parts=2", "graph.generate.classes=4"][..],
                 &["partition.parts=2", "graph.generate.classes=4", "graph.undirected=false"],
@@ -374,13 +375,13 @@ fn tables_take_what_the_plan_says() {
                     for (process, worker) in
                         plan["processes"].as_array().unwrap().iter().zip(summary["workers"].as_array().unwrap())
                     {
-                        let [told, found] =
+                        let [planned, found] =
                             [&process["memory"]["tables"], &worker["table_bytes"]].map(|bytes| bytes.as_u64().unwrap());
                         let case = format!("{model}, {schedule}, {graph:?}, {processes} processes");
-                        // Of out-neighbors elsewhere, where edges go one way, the dataset says nothing: as many as of in-neighbors.
+                        // In directed graphs, the plan estimates remote out-neighbors by in-neighbors.
                         let one_way = sets.contains(&"graph.undirected=false") && schedule.ends_with("full-graph");
                         let within = if one_way && processes == "2" { found / 50 } else { 0 };
-                        assert!(told.abs_diff(found) <= within, "{case}: {told} planned, {found} there");
+                        assert!(planned.abs_diff(found) <= within, "{case}: {planned} planned, {found} allocated");
                         assert!(worker["edge_numbers"].as_u64() > Some(0), "{worker}");
                     }
                 }
@@ -390,14 +391,14 @@ fn tables_take_what_the_plan_says() {
 }
 
 #[test]
-fn mirrors_take_and_send_what_the_plan_says() {
+fn memory_and_bytes_of_mirrors_match_the_plan() {
     let place = Place::new();
     for model in ["kind = 'gat'\nheads = 4", "kind = 'gatv2'\nheads = 4\noutput_heads = 2\nlayers = 3"] {
         let stale = "schedule.mode = 'async'\nschedule.staleness = 1\nevaluate_every = 0\n";
         planted(&place, "p.toml", &settings(model, stale));
-        // Nobody is left out, and the halo of a partition is its process's ghosts.
+        // All nodes are reached, and halos of partitions equal ghosts of processes.
         for processes in ["1", "2"] {
-            let sets = [&MANY[..], &["--set", "partition.parts=2", "--processes", processes]].concat();
+            let sets = [&MANY_SEEDS[..], &["--set", "partition.parts=2", "--processes", processes]].concat();
             let summary = succeed(&place, &sets);
             let plan = place.succeed(&[&["run", "p.toml", "--dry-run", "--json"], &sets[..]].concat());
             let plan: Value = serde_json::from_str(&plan).unwrap();
@@ -406,14 +407,14 @@ fn mirrors_take_and_send_what_the_plan_says() {
                 assert_eq!(process["memory"]["tables"], worker["table_bytes"], "{model}, {processes} processes");
             }
             let number = |value: &Value| value.as_f64().unwrap();
-            let (told, found) = (number(&plan["training"]["bytes_per_step"]), number(&summary["bytes_per_step"]));
-            assert!((told - found).abs() <= 0.05 * found, "{model}: {told} bytes planned, {found} sent");
+            let (planned, found) = (number(&plan["training"]["bytes_per_step"]), number(&summary["bytes_per_step"]));
+            assert!((planned - found).abs() <= 0.05 * found, "{model}: {planned} bytes planned, {found} sent");
         }
     }
 }
 
 #[test]
-fn tables_of_four_processes_take_what_the_plan_says() {
+fn memory_of_tables_for_4_processes_equals_the_plan() {
     let place = Place::new();
     let decoupled = "kind = 'gat'\nlayers = 3\noutput_heads = 4\ndecoupled = true";
     let dynamic = "kind = 'gatv2'\nheads = 8\noutput_heads = 4";
@@ -421,7 +422,7 @@ fn tables_of_four_processes_take_what_the_plan_says() {
         planted(&place, "p.toml", &settings(model, ""));
         for schedule in ["train.schedule.kind=full-graph", "train.schedule.kind=tensor-parallel"] {
             let sets = ["--set", schedule, "--set", "graph.generate.classes=4", "--processes", "4"];
-            let sets = [&MANY[..], &sets].concat();
+            let sets = [&MANY_SEEDS[..], &sets].concat();
             let summary = succeed(&place, &sets);
             let plan = place.succeed(&[&["run", "p.toml", "--dry-run", "--json"], &sets[..]].concat());
             let plan: Value = serde_json::from_str(&plan).unwrap();
@@ -429,14 +430,15 @@ fn tables_of_four_processes_take_what_the_plan_says() {
                 let number = |process: &Value| process.pointer(path).unwrap().as_u64().unwrap();
                 of.as_array().unwrap().iter().map(number).collect()
             };
-            let (found, told) = (all(&summary["workers"], "/table_bytes"), all(&plan["processes"], "/memory/tables"));
-            assert_eq!(found, told, "{model}, {schedule}");
+            let (found, planned) =
+                (all(&summary["workers"], "/table_bytes"), all(&plan["processes"], "/memory/tables"));
+            assert_eq!(found, planned, "{model}, {schedule}");
         }
     }
 }
 
-/// Each process' peak beside what the plan says, of a run in `processes`.
-fn takes_about_what_the_plan_says(place: &Place, sets: &[&str], processes: &str) {
+/// Asserts that the peak memory of each process is close to the plan.
+fn assert_peak_memory_is_close_to_the_plan(place: &Place, sets: &[&str], processes: &str) {
     let words: Vec<&str> = sets.iter().flat_map(|set| ["--set", set]).chain(["--processes", processes]).collect();
     let summary = succeed(place, &words);
     let plan = place.succeed(&[&["run", "p.toml", "--dry-run", "--json"], &words[..]].concat());
@@ -450,21 +452,21 @@ fn takes_about_what_the_plan_says(place: &Place, sets: &[&str], processes: &str)
     }
 }
 
-/// On a graph whose rows outweigh the program.
+/// The rows of this graph take more memory than the program.
 #[test]
-fn a_process_takes_about_what_the_plan_says() {
+fn peak_memory_is_close_to_the_plan() {
     let place = Place::new();
     planted(&place, "p.toml", &settings("kind = 'gcn'\nlayers = 2", ""));
     let graph = ["graph.generate.nodes=200000", "graph.generate.edges=1000000", "partition.parts=2", "train.epochs=2"];
     for schedule in ["train.schedule.kind=full-graph", "train.schedule.kind=tensor-parallel"] {
         let sets = [&graph[..], &["model.hidden=256", "infer.embeddings=false", schedule]].concat();
-        takes_about_what_the_plan_says(&place, &sets, "2");
+        assert_peak_memory_is_close_to_the_plan(&place, &sets, "2");
     }
 }
 
-/// On a graph whose edges have three types, so many nodes with five edges each.
+/// The graph has three edge types and five edges per node.
 #[test]
-fn a_process_of_a_typed_graph_takes_about_what_the_plan_says() {
+fn peak_memory_of_a_typed_graph_is_close_to_the_plan() {
     let (place, nodes) = (Place::new(), 100_000u64);
     let key = Key::new(12, Purpose::GenerateNodes);
     let row = |v: u64| Some((0..8).map(move |i| Some(key.fold(v).normal(i) as f32)));
@@ -490,6 +492,6 @@ fn a_process_of_a_typed_graph_takes_about_what_the_plan_says() {
                 [train]\nepochs = 2\nseed = 5\n[infer]\nembeddings = false\n";
     place.write("p.toml", text);
     for schedule in ["train.schedule.kind=full-graph", "train.schedule.kind=tensor-parallel"] {
-        takes_about_what_the_plan_says(&place, &[schedule], "4");
+        assert_peak_memory_is_close_to_the_plan(&place, &[schedule], "4");
     }
 }

@@ -1,48 +1,52 @@
-//! Members of a run across hosts, all on this machine: a lost one is started again, and a signal to all ends all alike.
+//! Members of a run across hosts, all on this machine: restarts and signals.
 
 use std::fs::File;
 use std::process::{Child, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::common::{Place, children, kill, planted, same_results, wait_for_epochs};
+use crate::common::{Place, assert_same_results, children, kill, planted, wait_for_epochs};
 
 const SETTINGS: &str = "[model]\nkind = 'sage'\nhidden = 32\n[train]\nepochs = 60\nbatch = 32\nfanouts = [5, 3]\n\
                         checkpoint_every = 1\n";
-/// Epochs of a run that lasts until the test ends it.
-const FOR_EVER: [&str; 2] = ["--set", "train.epochs=100000"];
-/// Beyond this, something hangs.
-const HANGS: Duration = Duration::from_secs(90);
+/// Settings of a run that lasts until the test ends it.
+const ENDLESS: [&str; 2] = ["--set", "train.epochs=100000"];
+/// A member that runs longer than this hangs.
+const TIME_LIMIT: Duration = Duration::from_secs(90);
 
-/// One line of a hosts file, started in `place`, and what it says on stderr. It does not outlive the test.
+/// The process of one line of a hosts file, and the file with its stderr. It is killed when dropped.
 struct Member {
     child: Child,
     stderr: std::path::PathBuf,
 }
 
 impl Member {
-    fn said(&self) -> String {
+    fn stderr(&self) -> String {
         std::fs::read_to_string(&self.stderr).unwrap()
     }
 
-    /// Its worker: the child of a supervisor.
+    /// Waits for the worker, which is the child of the supervisor, and returns its process id.
     fn worker(&mut self) -> u32 {
         let since = Instant::now();
         loop {
             if let Some(&worker) = children(self.child.id()).first() {
                 return worker;
             }
-            assert!(self.child.try_wait().unwrap().is_none() && since.elapsed() < HANGS, "{}", self.said());
+            assert!(self.child.try_wait().unwrap().is_none() && since.elapsed() < TIME_LIMIT, "{}", self.stderr());
             std::thread::sleep(Duration::from_millis(2));
         }
     }
 
-    /// Waits until it has said `words`.
-    fn hear(&mut self, words: &str) {
+    /// Waits until stderr contains `words`.
+    fn wait_for(&mut self, words: &str) {
         let since = Instant::now();
-        while !self.said().contains(words) {
+        while !self.stderr().contains(words) {
             let ended = self.child.try_wait().unwrap();
-            assert!(ended.is_none() && since.elapsed() < HANGS, "never said {words:?}: {ended:?} {}", self.said());
+            assert!(
+                ended.is_none() && since.elapsed() < TIME_LIMIT,
+                "no {words:?} on stderr: {ended:?} {}",
+                self.stderr()
+            );
             std::thread::sleep(Duration::from_millis(2));
         }
     }
@@ -52,14 +56,14 @@ impl Member {
         let _ = rustix::process::kill_process(pid, signal);
     }
 
-    /// Its exit code; -1 after a signal.
+    /// Waits for the end. Returns the exit code, or -1 after a signal.
     fn end(&mut self) -> i32 {
         let since = Instant::now();
         loop {
             if let Some(status) = self.child.try_wait().unwrap() {
                 return status.code().unwrap_or(-1);
             }
-            assert!(since.elapsed() < HANGS, "hangs: {}", self.said());
+            assert!(since.elapsed() < TIME_LIMIT, "hangs: {}", self.stderr());
             std::thread::sleep(Duration::from_millis(5));
         }
     }
@@ -72,7 +76,7 @@ impl Drop for Member {
     }
 }
 
-/// Writes a hosts file of addresses that no other test uses; its name.
+/// Writes a hosts file of addresses that no other test uses. Returns its name.
 fn hosts(place: &Place, size: usize) -> String {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let (file, process) = (NEXT.fetch_add(1, Ordering::Relaxed), std::process::id());
@@ -98,8 +102,8 @@ fn start_all(place: &Place, size: usize, run: &str, args: &[&str]) -> Vec<Member
     (0..size).map(|rank| start(place, &hosts, rank, run, args)).collect()
 }
 
-fn all_said(members: &[Member]) -> String {
-    members.iter().enumerate().map(|(rank, member)| format!("rank {rank}:\n{}", member.said())).collect()
+fn all_stderr(members: &[Member]) -> String {
+    members.iter().enumerate().map(|(rank, member)| format!("rank {rank}:\n{}", member.stderr())).collect()
 }
 
 /// Waits until the first epoch is trained. No member may end before.
@@ -108,7 +112,7 @@ fn wait_for_first_epoch(place: &Place, run: &str, members: &mut [Member]) {
     let metrics = place.path(run).join("metrics.jsonl");
     while !std::fs::read_to_string(&metrics).is_ok_and(|lines| lines.contains('\n')) {
         let ended = members.iter_mut().any(|member| member.child.try_wait().unwrap().is_some());
-        assert!(!ended && since.elapsed() < HANGS, "{run}: {}", all_said(members));
+        assert!(!ended && since.elapsed() < TIME_LIMIT, "{run}: {}", all_stderr(members));
         std::thread::sleep(Duration::from_millis(5));
     }
 }
@@ -129,15 +133,15 @@ fn killed_rank_is_restarted_and_the_model_has_the_same_bits() {
         wait_for_epochs(&place, &run, after, &mut members[0].child);
         kill(members[victim].worker());
         for rank in 0..2 {
-            assert_eq!(members[rank].end(), 0, "{}", all_said(&members));
-            let said = members[rank].said();
+            assert_eq!(members[rank].end(), 0, "{}", all_stderr(&members));
+            let stderr = members[rank].stderr();
             let reason = if rank == victim { "killed by SIGKILL" } else { "exit code 5 (a process was lost)" };
-            let lines: Vec<&str> = said.lines().filter(|line| line.contains("(restart ")).collect();
-            assert!(lines.len() == 1 && lines[0].contains("(restart 1 of 2)"), "{said}");
-            assert!(lines[0].contains(reason), "{said}");
+            let lines: Vec<&str> = stderr.lines().filter(|line| line.contains("(restart ")).collect();
+            assert!(lines.len() == 1 && lines[0].contains("(restart 1 of 2)"), "{stderr}");
+            assert!(lines[0].contains(reason), "{stderr}");
         }
-        assert!(members[0].said().contains("starting again from the last checkpoint"), "{}", members[0].said());
-        same_results(&place, "whole", &run);
+        assert!(members[0].stderr().contains("starting again from the last checkpoint"), "{}", members[0].stderr());
+        assert_same_results(&place, "whole", &run);
     }
 }
 
@@ -152,66 +156,66 @@ fn rank_killed_before_the_others_join_starts_without_the_checkpoint_of_an_older_
     let args = ["--set", "cluster.restarts=2", "--set", "train.epochs=5"];
     let mut first = start(&place, &hosts, 0, "run", &args);
     kill(first.worker());
-    first.hear("starting again from the beginning (restart 1 of 2)");
+    first.wait_for("starting again from the beginning (restart 1 of 2)");
     let mut second = start(&place, &hosts, 1, "run", &args);
-    assert_eq!((first.end(), second.end()), (0, 0), "{}", all_said(&[first, second]));
+    assert_eq!((first.end(), second.end()), (0, 0), "{}", all_stderr(&[first, second]));
     assert_ne!(std::fs::read_to_string(place.path("run/metrics.jsonl")).unwrap(), older, "nothing was trained");
-    same_results(&place, "whole", "run");
+    assert_same_results(&place, "whole", "run");
 }
 
 #[test]
-fn the_first_rank_decides_whether_a_run_goes_on() {
+fn rank_0_decides_whether_a_run_resumes() {
     let place = ready();
     place.succeed(&["run", "p.toml", "--quiet", "--run-dir", "whole"]);
     place.succeed(&["run", "p.toml", "--quiet", "--run-dir", "run", "--set", "train.epochs=20"]);
-    // As after a power cut: rank 1 is started again by hand, without `--resume`.
+    // After a power cut, for example, rank 1 is started by hand without `--resume`.
     let hosts = hosts(&place, 2);
     let mut members = vec![start(&place, &hosts, 0, "run", &["--resume"]), start(&place, &hosts, 1, "run", &[])];
     for rank in 0..2 {
-        assert_eq!(members[rank].end(), 0, "{}", all_said(&members));
+        assert_eq!(members[rank].end(), 0, "{}", all_stderr(&members));
     }
-    same_results(&place, "whole", "run");
+    assert_same_results(&place, "whole", "run");
     let mut members = start_all(&place, 2, "run", &[]);
     wait_for_epochs(&place, "run", 1, &mut members[0].child);
     for rank in 0..2 {
-        assert_eq!(members[rank].end(), 0, "{}", all_said(&members));
+        assert_eq!(members[rank].end(), 0, "{}", all_stderr(&members));
     }
-    same_results(&place, "whole", "run");
+    assert_same_results(&place, "whole", "run");
 }
 
 #[test]
 fn rank_without_restarts_left_ends_with_the_exit_code_of_its_worker() {
     let place = ready();
-    let mut members = start_all(&place, 2, "run", &[&FOR_EVER[..], &["--set", "cluster.restarts=1"]].concat());
+    let mut members = start_all(&place, 2, "run", &[&ENDLESS[..], &["--set", "cluster.restarts=1"]].concat());
     wait_for_epochs(&place, "run", 1, &mut members[0].child);
     kill(members[1].worker());
-    members.iter_mut().for_each(|member| member.hear("(restart 1 of 1)"));
-    // Killed before it has joined, it would be missed only after `cluster.start_timeout`.
+    members.iter_mut().for_each(|member| member.wait_for("(restart 1 of 1)"));
+    // A rank killed before it joins would be reported only after `cluster.start_timeout`.
     let trained = std::fs::read_to_string(place.path("run/metrics.jsonl")).unwrap().lines().count();
     wait_for_epochs(&place, "run", trained + 2, &mut members[0].child);
     kill(members[1].worker());
     let codes: Vec<i32> = members.iter_mut().map(Member::end).collect();
-    assert_eq!(codes, [5, 5], "{}", all_said(&members));
-    assert!(members[0].said().contains("error: lost rank 1"), "{}", all_said(&members));
-    assert!(members[1].said().contains("gnnflow: the process was killed by SIGKILL"), "{}", all_said(&members));
+    assert_eq!(codes, [5, 5], "{}", all_stderr(&members));
+    assert!(members[0].stderr().contains("error: lost rank 1"), "{}", all_stderr(&members));
+    assert!(members[1].stderr().contains("gnnflow: the process was killed by SIGKILL"), "{}", all_stderr(&members));
 }
 
 #[test]
-fn failure_that_a_restart_would_repeat_is_not_restarted() {
+fn permanent_failure_is_not_restarted() {
     let place = ready();
     let restarts = ["--set", "cluster.restarts=2"];
     let mut members = start_all(&place, 2, "nan", &[&restarts[..], &["--set", "train.optimizer.lr=1e30"]].concat());
     let codes: Vec<i32> = members.iter_mut().map(Member::end).collect();
-    assert!(codes.contains(&3) && codes.iter().all(|code| [3, 5].contains(code)), "{}", all_said(&members));
-    assert!(!all_said(&members).contains("restart "), "{}", all_said(&members));
+    assert!(codes.contains(&3) && codes.iter().all(|code| [3, 5].contains(code)), "{}", all_stderr(&members));
+    assert!(!all_stderr(&members).contains("restart "), "{}", all_stderr(&members));
 
     let hosts = hosts(&place, 2);
     let other = [&restarts[..], &["--set", "train.seed=9"]].concat();
     let mut members = [start(&place, &hosts, 0, "other-0", &restarts), start(&place, &hosts, 1, "other-1", &other)];
     let codes: Vec<i32> = members.iter_mut().map(Member::end).collect();
-    assert_eq!(codes, [5, 5], "{}", all_said(&members));
-    assert!(members.iter().all(|member| member.said().contains("another pipeline")), "{}", all_said(&members));
-    assert!(!all_said(&members).contains("restart "), "{}", all_said(&members));
+    assert_eq!(codes, [5, 5], "{}", all_stderr(&members));
+    assert!(members.iter().all(|member| member.stderr().contains("another pipeline")), "{}", all_stderr(&members));
+    assert!(!all_stderr(&members).contains("restart "), "{}", all_stderr(&members));
 }
 
 #[test]
@@ -220,60 +224,60 @@ fn hosts_that_share_a_folder_generate_and_prepare_once() {
         let place = ready();
         let mut members = start_all(&place, 4, "run", &["--set", "train.epochs=1"]);
         let codes: Vec<i32> = members.iter_mut().map(Member::end).collect();
-        assert_eq!(codes, [0; 4], "{}", all_said(&members));
+        assert_eq!(codes, [0; 4], "{}", all_stderr(&members));
     }
 }
 
 #[test]
-fn a_worker_ends_with_its_supervisor() {
+fn worker_of_a_killed_supervisor_ends() {
     let place = ready();
-    let mut members = start_all(&place, 2, "run", &[&FOR_EVER[..], &["--set", "cluster.restarts=2"]].concat());
+    let mut members = start_all(&place, 2, "run", &[&ENDLESS[..], &["--set", "cluster.restarts=2"]].concat());
     wait_for_epochs(&place, "run", 1, &mut members[0].child);
     let worker = members[1].worker();
     members[1].signal(rustix::process::Signal::KILL);
     assert_eq!(members[1].end(), -1);
     let since = Instant::now();
-    // A killed process is gone once its new parent has heard of it.
+    // A killed process remains as a zombie until its new parent waits for it.
     let running = || std::fs::read_to_string(format!("/proc/{worker}/stat")).is_ok_and(|stat| !stat.contains(") Z "));
     while running() {
-        assert!(since.elapsed() < HANGS);
+        assert!(since.elapsed() < TIME_LIMIT);
         std::thread::sleep(Duration::from_millis(2));
     }
-    members[0].hear("(restart 1 of 2)");
+    members[0].wait_for("(restart 1 of 2)");
     members[0].signal(rustix::process::Signal::TERM);
-    assert_eq!(members[0].end(), 130, "{}", all_said(&members));
+    assert_eq!(members[0].end(), 130, "{}", all_stderr(&members));
 }
 
-/// All members get the signal at once, after the first epoch; `tries` times.
-fn interrupted(restarts: &str, tries: usize) {
+/// Sends a signal to all members after the first epoch, `tries` times. All must exit with 130.
+fn assert_interrupted(restarts: &str, tries: usize) {
     let place = ready();
     for attempt in 0..tries {
         let run = format!("run-{attempt}");
-        let mut members = start_all(&place, 3, &run, &[&FOR_EVER[..], &["--set", restarts]].concat());
+        let mut members = start_all(&place, 3, &run, &[&ENDLESS[..], &["--set", restarts]].concat());
         wait_for_first_epoch(&place, &run, &mut members);
         let signal = if attempt % 2 == 0 { rustix::process::Signal::TERM } else { rustix::process::Signal::INT };
         members.iter().for_each(|member| member.signal(signal));
         let codes: Vec<i32> = members.iter_mut().map(Member::end).collect();
-        assert_eq!(codes, [130, 130, 130], "try {attempt}: {}", all_said(&members));
+        assert_eq!(codes, [130, 130, 130], "try {attempt}: {}", all_stderr(&members));
     }
 }
 
 #[test]
-fn a_signal_to_all_members_ends_all_of_them_as_interrupted() {
-    interrupted("cluster.restarts=0", 10);
+fn signal_to_all_members_ends_all_as_interrupted() {
+    assert_interrupted("cluster.restarts=0", 10);
 }
 
 #[test]
-fn a_signal_to_all_supervisors_ends_all_of_them_as_interrupted() {
-    interrupted("cluster.restarts=2", 10);
+fn signal_to_all_supervisors_ends_all_as_interrupted() {
+    assert_interrupted("cluster.restarts=2", 10);
 }
 
 #[test]
-fn a_signal_to_all_supervisors_and_workers_ends_all_of_them_as_interrupted() {
+fn signal_to_all_supervisors_and_workers_ends_all_as_interrupted() {
     let place = ready();
     for attempt in 0..5 {
         let run = format!("run-{attempt}");
-        let mut members = start_all(&place, 2, &run, &[&FOR_EVER[..], &["--set", "cluster.restarts=2"]].concat());
+        let mut members = start_all(&place, 2, &run, &[&ENDLESS[..], &["--set", "cluster.restarts=2"]].concat());
         wait_for_first_epoch(&place, &run, &mut members);
         let workers: Vec<u32> = members.iter_mut().map(Member::worker).collect();
         for (member, &worker) in members.iter().zip(&workers) {
@@ -282,6 +286,6 @@ fn a_signal_to_all_supervisors_and_workers_ends_all_of_them_as_interrupted() {
             member.signal(rustix::process::Signal::TERM);
         }
         let codes: Vec<i32> = members.iter_mut().map(Member::end).collect();
-        assert_eq!(codes, [130, 130], "try {attempt}: {}", all_said(&members));
+        assert_eq!(codes, [130, 130], "try {attempt}: {}", all_stderr(&members));
     }
 }

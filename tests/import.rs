@@ -1,9 +1,9 @@
-//! `gnnflow import` and `gnnflow export` from outside, and what the docs say about them.
+//! `gnnflow import` and `gnnflow export`, and their commands in the docs.
 
 use crate::common::Place;
 use std::path::Path;
 
-/// The head of a gzip file of edges that has lost its end.
+/// The start of a truncated gzip file of edges.
 const CUT_OFF: &[u8] =
     &[0x1f, 0x8b, 0x08, 0x00, 0x00, 0x00, 0x00, 0x00, 0x02, 0xff, 0x33, 0x50, 0x30, 0xe0, 0x32, 0x54, 0x30, 0xe7];
 
@@ -11,7 +11,7 @@ fn fixture(name: &str) -> Vec<u8> {
     std::fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("data/tests/fixtures").join(name)).unwrap()
 }
 
-/// The files that the docs' commands name.
+/// Writes the files that the commands in the docs name.
 fn files(place: &Place) {
     place.write("friends.txt", "# who knows whom\n7 9\n9 11\n11 7\n11 30\n");
     place.write("new-friends.txt", "7 30\n");
@@ -37,7 +37,7 @@ fn files(place: &Place) {
     }
 }
 
-/// The commands in the docs' blocks of `sh`.
+/// Returns the commands in the docs' `sh` listings with `files=import`.
 fn commands() -> Vec<String> {
     let book = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/book/src");
     let text = ["data.md", "updates.md"].map(|page| std::fs::read_to_string(book.join(page)).unwrap()).concat();
@@ -46,7 +46,7 @@ fn commands() -> Vec<String> {
 }
 
 #[test]
-fn the_commands_in_the_docs_run_and_every_import_can_be_prepared() {
+fn commands_in_the_docs_run_and_every_import_is_prepared() {
     let place = Place::new();
     files(&place);
     let commands = commands();
@@ -61,7 +61,7 @@ fn the_commands_in_the_docs_run_and_every_import_can_be_prepared() {
             place.succeed(&["prepare", &format!("{out}/pipeline.toml"), "--out", &dataset, "--quiet"]);
         }
     }
-    // What came back is the graph that went in: 4 friendships, both ways, in two partitions.
+    // The exported graph equals the imported one: 4 friendships in both directions, in two partitions.
     let back = place.succeed(&["inspect", "friends/back/edges.parquet", "--json"]);
     let back: serde_json::Value = serde_json::from_str(&back).unwrap();
     assert!(back.to_string().contains('8'), "{back}");
@@ -75,7 +75,7 @@ fn the_commands_in_the_docs_run_and_every_import_can_be_prepared() {
 }
 
 #[test]
-fn data_on_stdout_and_notes_on_stderr() {
+fn import_writes_results_to_stdout_and_notes_to_stderr() {
     let place = Place::new();
     files(&place);
     let ended = place.run(&["import", "friends.txt", "--out", "f", "--json"]);
@@ -90,7 +90,7 @@ fn data_on_stdout_and_notes_on_stderr() {
 }
 
 #[test]
-fn bad_input_is_one_line_and_exit_code_3() {
+fn invalid_input_exits_with_3_and_one_error_line() {
     let place = Place::new();
     files(&place);
     place.write("cut.txt.gz", CUT_OFF);

@@ -1,10 +1,10 @@
-//! Too little address space for memory and threads: that is this machine's fault, whatever fails first.
+//! Too little address space for memory and threads: exit code 4, whichever allocation fails first.
 
 use std::process::{Command, Output, Stdio};
 
 use crate::common::{Place, planted};
 
-/// Runs the program with a limit on its address space, in KiB; its exit code (-1 after a signal) and what it said.
+/// Runs the program with an address space of `kib` KiB. Returns its exit code (-1 after a signal) and stderr.
 fn limited(place: &Place, kib: u32, args: &[&str]) -> (i32, String) {
     let mut command = Command::new("sh");
     command.args(["-c", &format!("ulimit -v {kib} && exec \"$0\" \"$@\"")]).arg(env!("CARGO_BIN_EXE_gnnflow"));
@@ -13,25 +13,25 @@ fn limited(place: &Place, kib: u32, args: &[&str]) -> (i32, String) {
     (status.code().unwrap_or(-1), String::from_utf8_lossy(&stderr).into_owned())
 }
 
-/// Address space that the program needs to start, in KiB.
-fn least(place: &Place) -> u32 {
+/// Returns the address space that the program needs to start, in KiB.
+fn minimum(place: &Place) -> u32 {
     let starts = |kib: &u32| limited(place, *kib, &["--version"]).0 == 0;
     (10_000..1_000_000).step_by(5000).find(starts).unwrap()
 }
 
-/// With each limit a command ends well, or with code 4 and an error; the lowest limits are too low.
+/// Asserts that a command succeeds, or exits with 4 and an error, under each limit, and fails under at least one.
 fn all_limits(place: &Place, args: &[&str], prepare: impl Fn()) {
-    let (least, mut failed) = (least(place), 0);
+    let (minimum, mut failed) = (minimum(place), 0);
     for more in [10, 15, 20, 25, 30, 40, 50, 60, 80, 100, 150, 200, 300, 400, 600, 1000, 2000, 4000] {
         prepare();
-        let kib = least + more * 1000;
-        let (code, said) = limited(place, kib, args);
-        println!("{kib} KiB, {args:?}: {code} {}", said.lines().next().unwrap_or_default());
-        assert!(code == 0 || code == 4, "{kib} KiB, {args:?}: {code}\n{said}");
-        let errors = said.lines().filter(|line| line.contains("error: ")).count();
-        assert!((errors > 0) == (code == 4), "{kib} KiB, {args:?}: {code}\n{said}");
+        let kib = minimum + more * 1000;
+        let (code, stderr) = limited(place, kib, args);
+        println!("{kib} KiB, {args:?}: {code} {}", stderr.lines().next().unwrap_or_default());
+        assert!(code == 0 || code == 4, "{kib} KiB, {args:?}: {code}\n{stderr}");
+        let errors = stderr.lines().filter(|line| line.contains("error: ")).count();
+        assert!((errors > 0) == (code == 4), "{kib} KiB, {args:?}: {code}\n{stderr}");
         for word in ["panicked", "bug in gnnflow", "memory allocation of"] {
-            assert!(!said.contains(word), "{kib} KiB, {args:?}: {said}");
+            assert!(!stderr.contains(word), "{kib} KiB, {args:?}: {stderr}");
         }
         failed += u32::from(code == 4);
     }
@@ -49,7 +49,7 @@ fn ready() -> Place {
 }
 
 #[test]
-fn a_run_without_memory_or_threads_ends_with_code_4() {
+fn run_without_enough_memory_or_threads_exits_with_4() {
     let place = ready();
     place.succeed(&["prepare", "p.toml", "--quiet"]);
     for processes in ["1", "2"] {
@@ -58,7 +58,7 @@ fn a_run_without_memory_or_threads_ends_with_code_4() {
 }
 
 #[test]
-fn preparing_without_memory_or_threads_ends_with_code_4() {
+fn prepare_without_enough_memory_or_threads_exits_with_4() {
     let place = ready();
     place.succeed(&["prepare", "p.toml", "--quiet"]);
     for processes in ["1", "2"] {

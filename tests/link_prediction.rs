@@ -1,25 +1,14 @@
-//! Link prediction by the real program: the same bits from 1, 2 and 4 processes, ranks that a naive program finds too, and what
-//! is refused.
+//! Link prediction in mini-batches: equal bits for 1, 2 and 4 processes, ranks, and refused settings.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use crate::common::linked::{NODES, Row, dump};
-use crate::common::{Place, summary, weights};
-use arrow::array::{
-    Array, ArrayRef, FixedSizeListArray, Float32Array, Float64Array, Int64Array, RecordBatch, StringArray,
-};
+use crate::common::{Place, column, read, summary, weights};
+use arrow::array::{Array, ArrayRef, FixedSizeListArray, Float32Array, Float64Array, Int64Array, StringArray};
 use gnnflow_data::rng::{Key, Purpose};
-use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 
-fn read(place: &Place, name: &str) -> RecordBatch {
-    let file = std::fs::File::open(place.path(name)).unwrap();
-    let reader = ParquetRecordBatchReaderBuilder::try_new(file).unwrap().build().unwrap();
-    let batches: Vec<RecordBatch> = reader.map(Result::unwrap).collect();
-    arrow::compute::concat_batches(&batches[0].schema(), &batches).unwrap()
-}
-
-/// A pipeline over the dump: lines of `[graph]`, of `[model]` and `[train]`, of `[train.link]`.
+/// Writes a pipeline over the dump: lines of `[graph]`, `[model]` and `[train]` (separated by `|`), and `[train.link]`.
 fn pipeline(place: &Place, graph: &str, train: &str, link: &str) {
     let text = format!(
         "[graph]\nnodes = 'nodes.parquet'\nedges = 'edges.parquet'\n{graph}\n[partition]\nmethod = 'random'\nparts = 4\n\
@@ -32,7 +21,7 @@ fn pipeline(place: &Place, graph: &str, train: &str, link: &str) {
 }
 
 #[test]
-fn every_way_has_the_same_bits_however_many_work_on_it() {
+fn all_options_have_equal_bits_for_1_2_4_processes() {
     let place = Place::new();
     dump(&place, true);
     let typed = "columns = { edge_type = 'kind', edge_split = 'part' }";
@@ -47,7 +36,7 @@ fn every_way_has_the_same_bits_however_many_work_on_it() {
         ),
     ] {
         pipeline(&place, graph, train, link);
-        let mut seen = Vec::new();
+        let mut results = Vec::new();
         for (processes, topology) in
             [("1", "partitioned"), ("2", "partitioned"), ("4", "partitioned"), ("2", "replicated")]
         {
@@ -57,21 +46,17 @@ fn every_way_has_the_same_bits_however_many_work_on_it() {
             let summary = summary(&place, "run");
             let bits = ["model_sha256", "predictions_sha256", "blocks_sha256"].map(|name| summary[name].clone());
             assert!(bits.iter().all(|bits| bits.is_string()), "{summary}");
-            seen.push((bits, summary["val"].clone(), summary["test"].clone()));
+            results.push((bits, summary["val"].clone(), summary["test"].clone()));
             std::fs::remove_dir_all(place.path("run")).unwrap();
         }
-        assert!(seen.iter().all(|run| *run == seen[0]), "{link}: {seen:#?}");
-        let mrr = seen[0].2["mrr"].as_f64().unwrap();
-        assert!((0.0..=1.0).contains(&mrr) && seen[0].2["nodes"].as_u64().unwrap() > 50, "{seen:?}");
+        assert!(results.iter().all(|run| *run == results[0]), "{link}: {results:#?}");
+        let mrr = results[0].2["mrr"].as_f64().unwrap();
+        assert!((0.0..=1.0).contains(&mrr) && results[0].2["nodes"].as_u64().unwrap() > 50, "{results:?}");
     }
 }
 
-fn column<'a, T: 'static>(batch: &'a RecordBatch, name: &str) -> &'a T {
-    batch.column_by_name(name).unwrap().as_any().downcast_ref().unwrap()
-}
-
 #[test]
-fn ranks_are_those_of_comparing_every_node_and_training_makes_them_better() {
+fn ranks_equal_a_comparison_with_all_nodes_and_improve_with_training() {
     let place = Place::new();
     let edges = dump(&place, true);
     let graph = "columns = { edge_split = 'part', edge_type = 'kind' }";
@@ -99,14 +84,14 @@ fn ranks_are_those_of_comparing_every_node_and_training_makes_them_better() {
         assert!((f64::from(scores.value(i)) - own).abs() < 1e-3);
         let candidates = |of: &dyn Fn(i64) -> (i64, i64)| -> Vec<f64> {
             let all = (1000..1000 + NODES as i64).map(of);
-            // There are no self-loops, so nobody is a candidate for itself.
+            // There are no self-loops, so a node is no candidate for itself.
             all.filter(|&(head, tail)| head != tail && !known.contains(&(head, tail, kind)))
                 .map(|(h, t)| score(h, t))
                 .collect()
         };
         for (side, others) in [candidates(&|tail| (head, tail)), candidates(&|head| (head, tail))].iter().enumerate() {
             let higher = others.iter().filter(|&&score| score > own).count() as f64;
-            // Sums of 32-bit products in another order: those that are all but equal may fall either way.
+            // Sums in f32 depend on their order, so nearly equal scores may compare either way.
             let near = others.iter().filter(|&&score| (score - own).abs() < 1e-3).count() as f64;
             let rank = ranks[side].value(i);
             assert!((rank - 1.0 - higher).abs() <= near, "{head} {tail} {side}: {rank}, {higher}, {near}");
@@ -123,17 +108,17 @@ fn ranks_are_those_of_comparing_every_node_and_training_makes_them_better() {
         assert!((summary[split]["mrr"].as_f64().unwrap() - mean).abs() < 1e-9);
     }
     assert!(summary["train"].is_null());
-    // By chance a rank is about 115; a model that knows the groups finds three edges in four among the first forty.
+    // A random rank is about 115. A model of the groups ranks three edges in four among the first 40.
     let test = &summary["test"];
     assert!(test["mean_rank"].as_f64().unwrap() < 80.0 && test["mrr"].as_f64().unwrap() > 0.05, "{test}");
-    // Parameters of the decoder are the model's.
+    // Parameters of the decoder are saved with the model.
     pipeline(&place, graph, "kind = 'sage'", "decoder = 'distmult'");
     place.succeed(&["run", "p.toml", "--run-dir", "again", "--quiet", "--set", "train.epochs=1"]);
     let relations = &weights(&place, "again")["decoder.relations"];
     assert_eq!([relations.len(), relations[0].len()], [2, 16]);
 }
 
-/// Rows of `embeddings.parquet` by node, and what a naive program scores with them.
+/// Reads the rows of `embeddings.parquet` by node id.
 fn embeddings(place: &Place, run: &str) -> HashMap<i64, Vec<f32>> {
     let embeddings = read(place, &format!("{run}/embeddings.parquet"));
     let ids: &Int64Array = column(&embeddings, "node_id");
@@ -147,10 +132,10 @@ fn product(a: &[f32], b: &[f32]) -> f64 {
 }
 
 #[test]
-fn recommendations_are_judged_as_papers_do_and_need_no_validation_edges() {
+fn recall_and_ndcg_without_validation_edges_match_their_definitions() {
     const K: usize = 20;
     let place = Place::new();
-    // All edges to validate with become edges to test with.
+    // All validation edges become test edges.
     let edges: Vec<Row> = dump(&place, true);
     let tested = |split: &'static str| if split == "val" { "test" } else { split };
     let batch = read(&place, "edges.parquet");
@@ -161,14 +146,14 @@ fn recommendations_are_judged_as_papers_do_and_need_no_validation_edges() {
     place.parquet("edges.parquet", columns);
     let link = format!("top_k = {K}\nnegative_sampler = 'joint'");
     pipeline(&place, "columns = { edge_split = 'part' }", "kind = 'sage'", &link);
-    let mut seen = Vec::new();
+    let mut results = Vec::new();
     for processes in ["1", "2", "4"] {
         place.succeed(&["run", "p.toml", "--run-dir", processes, "--quiet", "--processes", processes]);
         let summary = summary(&place, processes);
         assert!(summary["val"].is_null() && summary.get("best_epoch").is_none(), "{summary}");
-        seen.push((summary["test"].clone(), summary["model_sha256"].clone()));
+        results.push((summary["test"].clone(), summary["model_sha256"].clone()));
     }
-    assert!(seen.iter().all(|run| *run == seen[0]), "{seen:#?}");
+    assert!(results.iter().all(|run| *run == results[0]), "{results:#?}");
     let rows = embeddings(&place, "1");
     let (mut train, mut test) = (HashMap::<i64, HashSet<i64>>::new(), HashMap::<i64, HashSet<i64>>::new());
     for &(head, tail, _, split) in &edges {
@@ -187,14 +172,14 @@ fn recommendations_are_judged_as_papers_do_and_need_no_validation_edges() {
         let ideal: f64 = (0..K.min(wanted.len())).map(gain).sum();
         ndcg += hits.iter().map(|&place| gain(place)).sum::<f64>() / ideal;
     }
-    let found = |name: &str| seen[0].0[name].as_f64().unwrap();
+    let found = |name: &str| results[0].0[name].as_f64().unwrap();
     let sources = test.len() as f64;
-    // Products in another order may change places at the end of a list.
+    // Rounding may exchange entries at the end of a list.
     assert!((found("recall_at_20") - recall / sources).abs() < 2e-3, "{} {}", found("recall_at_20"), recall / sources);
     assert!((found("ndcg_at_20") - ndcg / sources).abs() < 2e-3, "{} {}", found("ndcg_at_20"), ndcg / sources);
-    // By chance it is 20 of 230.
-    assert!(found("recall_at_20") > 0.12, "{seen:?}");
-    // Where there are edges to validate with, lists choose the best epoch.
+    // Chance gives 20 of 230.
+    assert!(found("recall_at_20") > 0.12, "{results:?}");
+    // With validation edges, recall chooses the best epoch.
     let set = ["--set", "train.link.split_fractions=[0.8, 0.1, 0.1]", "--set", "graph.columns.edge_split=''"];
     let args = [&["run", "p.toml", "--run-dir", "val", "--quiet", "--set", "train.metric=recall"][..], &set].concat();
     place.succeed(&args);
@@ -202,12 +187,12 @@ fn recommendations_are_judged_as_papers_do_and_need_no_validation_edges() {
 }
 
 #[test]
-fn destinations_are_ranked_among_the_users_own_candidates() {
+fn destinations_are_ranked_among_candidates_of_the_user() {
     let place = Place::new();
     let edges = dump(&place, true);
     let held_out: Vec<&Row> = edges.iter().filter(|edge| edge.3 != "train").collect();
     let candidate = |i: usize, j: u64| 1000 + Key::new(9, Purpose::Negative).fold(i as u64).below(j, NODES) as i64;
-    // Thirty for each edge; among them perhaps its own destination.
+    // 30 candidates per edge, which may include its own destination.
     let of_edges: Vec<(i64, i64, i64)> = (0..held_out.len() * 30)
         .map(|i| (held_out[i / 30].0, held_out[i / 30].1, candidate(i / 30, (i % 30) as u64)))
         .collect();
@@ -228,13 +213,13 @@ fn destinations_are_ranked_among_the_users_own_candidates() {
     for file in ["edges_own.parquet", "sources_own.parquet"] {
         let link = format!("eval_negative_dstnode = '{file}'");
         pipeline(&place, "columns = { edge_split = 'part' }", "kind = 'sage'", &link);
-        let mut seen = Vec::new();
+        let mut results = Vec::new();
         for processes in ["1", "2"] {
             place.succeed(&["run", "p.toml", "--run-dir", processes, "--quiet", "--processes", processes]);
             let summary = summary(&place, processes);
-            seen.push((summary["test"].clone(), summary["predictions_sha256"].clone()));
+            results.push((summary["test"].clone(), summary["predictions_sha256"].clone()));
         }
-        assert_eq!(seen[0], seen[1]);
+        assert_eq!(results[0], results[1]);
         let (table, rows) = (read(&place, "1/predictions.parquet"), embeddings(&place, "1"));
         assert!(table.column_by_name("src_rank").is_none());
         let [src, dst]: [&Int64Array; 2] = ["src", "dst"].map(|name| column(&table, name));
@@ -258,7 +243,7 @@ fn destinations_are_ranked_among_the_users_own_candidates() {
 }
 
 #[test]
-fn a_run_goes_on_where_it_was_left() {
+fn resumed_run_equals_an_uninterrupted_one() {
     let place = Place::new();
     dump(&place, true);
     pipeline(&place, "columns = { edge_type = 'kind' }", "kind = 'sage'", "decoder = 'distmult'");
@@ -272,7 +257,7 @@ fn a_run_goes_on_where_it_was_left() {
 }
 
 #[test]
-fn what_cannot_be_is_refused() {
+fn invalid_settings_are_refused() {
     let place = Place::new();
     dump(&place, false);
     let split = "columns = { edge_split = 'part' }";

@@ -1,13 +1,13 @@
-//! What is learned of edges by passes over the whole graph: the bits that any number of processes comes to, what they agree with,
-//! how well edges are ranked, what moves, and what is refused.
+//! Edge tasks in full-graph and tensor-parallel training: equal bits for any number of processes, equality with
+//! mini-batches, ranking quality, traffic and refused settings.
 
 use crate::common::linked::{TYPED, dump};
 use crate::common::{Place, data, losses, planted, summary};
 use serde_json::Value;
 
-const BOTH: [&str; 2] = ["full-graph", "tensor-parallel"];
+const SCHEDULES: [&str; 2] = ["full-graph", "tensor-parallel"];
 
-/// A pipeline over the dump: lines of `[graph]`, of `[model]`, of `[train]`, of `[train.link]`.
+/// Writes a pipeline over the dump: lines of `[graph]`, of `[model]`, of `[train]`, of `[train.link]`.
 fn pipeline(place: &Place, graph: &str, model: &str, train: &str, link: &str) {
     place.write(
         "p.toml",
@@ -31,7 +31,7 @@ fn bits(summary: &Value) -> [Value; 4] {
 }
 
 /// Lines of `[graph]`, `[model]` and `[train.link]`.
-const WAYS: [[&str; 3]; 6] = [
+const CASES: [[&str; 3]; 6] = [
     ["", "kind = 'gcn'\ndropout = 0.2", ""],
     [TYPED, "kind = 'rgcn'", "decoder = 'distmult'"],
     [TYPED, "kind = 'sage'", "decoder = 'distmult'\nloss = 'softmax-cross-entropy'\nnegative_sampler = 'joint'"],
@@ -45,12 +45,12 @@ const WAYS: [[&str; 3]; 6] = [
 ];
 
 #[test]
-fn every_way_has_the_same_bits_however_many_work_on_it() {
+fn all_options_have_equal_bits_for_1_2_4_processes() {
     let place = Place::new();
     dump(&place, true);
-    for [graph, model, link] in WAYS {
+    for [graph, model, link] in CASES {
         pipeline(&place, graph, model, "batch = 50\nschedule.intervals = 2", link);
-        for schedule in BOTH {
+        for schedule in SCHEDULES {
             let schedule = format!("train.schedule.kind={schedule}");
             let one = succeed(&place, &[&schedule], &[]);
             assert!(one["test"]["mrr"].as_f64().is_some_and(|mrr| mrr > 0.0), "{one}");
@@ -66,27 +66,27 @@ fn every_way_has_the_same_bits_however_many_work_on_it() {
     }
 }
 
-/// The obvious other program: one batch of each partition, with all neighbors, that sees its edges.
+/// The reference is mini-batch training with one batch per partition and all neighbors, including target edges.
 #[test]
-fn it_is_mini_batch_training_with_all_neighbours_in_one_step() {
+fn epoch_equals_a_mini_batch_step_over_all_neighbors() {
     let place = Place::new();
     dump(&place, true);
-    for (way, [graph, model, link]) in WAYS.into_iter().enumerate() {
+    for (index, [graph, model, link]) in CASES.into_iter().enumerate() {
         let model = model.replace("dropout = 0.2", "").replace("norm = 'batch'", "");
         let model = format!("{model}\ndropout = 0.0");
         pipeline(&place, graph, &model, "batch = 100000", link);
         let sets = ["train.fanouts=[-1, -1]", "train.link.exclude_training_targets=false"];
         let by_batches = succeed(&place, &sets, &[]);
         let batches = losses(&place);
-        for schedule in BOTH {
+        for schedule in SCHEDULES {
             let schedule = format!("train.schedule.kind={schedule}");
-            // A decoupled model is another one.
-            let plain = if way == 0 { "model.decoupled=false" } else { "train.epochs=3" };
+            // A decoupled model computes another function.
+            let plain = if index == 0 { "model.decoupled=false" } else { "train.epochs=3" };
             let whole = succeed(&place, &[&schedule, plain], &["--processes", "2"]);
             for (epoch, (whole, batches)) in losses(&place).iter().zip(&batches).enumerate() {
                 let most = if epoch == 0 { 1e-6 } else { 2e-5 };
                 let close = (whole - batches).abs() <= most * batches.abs();
-                assert!(close, "{model} {link}: epoch {epoch} has a loss of {whole}, and of {batches} by batches");
+                assert!(close, "{model} {link}: epoch {epoch} has loss {whole}, and {batches} with mini-batches");
             }
             let loss = |summary: &Value| summary["test"]["loss"].as_f64().unwrap();
             assert!((loss(&whole) / loss(&by_batches) - 1.0).abs() < 1e-4, "{model} {link}: evaluation");
@@ -94,8 +94,8 @@ fn it_is_mini_batch_training_with_all_neighbours_in_one_step() {
     }
 }
 
-/// A pipeline that tells edges within a group from others: lines of `[model]` and `[train]`.
-fn classes(place: &Place, model: &str, train: &str) {
+/// Writes a pipeline that classifies edges as within a group or not: lines of `[model]` and `[train]`.
+fn class_pipeline(place: &Place, model: &str, train: &str) {
     place.write(
         "p.toml",
         format!(
@@ -107,41 +107,41 @@ fn classes(place: &Place, model: &str, train: &str) {
     );
 }
 
-/// Nothing is drawn there, so that a step must be the same however edges are cut into chunks; and one of mini-batches.
+/// Edge classification draws no negatives: a step does not depend on the chunks, and equals a step of mini-batches.
 #[test]
-fn classes_of_edges_are_learnt_too_and_chunks_are_one_step() {
+fn edge_classification_in_chunks_equals_one_step() {
     let place = Place::new();
     dump(&place, true);
     for model in ["kind = 'gat'\nheads = 2", "kind = 'sage'"] {
-        classes(&place, &format!("{model}\ndropout = 0.0"), "");
+        class_pipeline(&place, &format!("{model}\ndropout = 0.0"), "");
         let sets = ["train.batch=100000", "train.fanouts=[-1, -1]", "train.edge.exclude_training_targets=false"];
         succeed(&place, &sets, &[]);
         let batches = losses(&place);
-        for schedule in BOTH {
+        for schedule in SCHEDULES {
             let schedule = format!("train.schedule.kind={schedule}");
             for batch in ["train.batch=100000", "train.batch=61"] {
                 let one = succeed(&place, &[&schedule, batch], &[]);
                 let whole = losses(&place);
                 for (epoch, (whole, batches)) in whole.iter().zip(&batches).enumerate() {
                     let close = (whole - batches).abs() <= 2e-5 * batches.abs();
-                    assert!(close, "{model} {schedule} {batch}: {whole} in epoch {epoch}, {batches} by batches");
+                    assert!(close, "{model} {schedule} {batch}: {whole} in epoch {epoch}, {batches} with mini-batches");
                 }
                 assert_eq!(bits(&succeed(&place, &[&schedule, batch], &["--processes", "4"])), bits(&one), "{model}");
             }
         }
     }
-    classes(&place, "kind = 'sage'", "");
+    class_pipeline(&place, "kind = 'sage'", "");
     let accuracy = |summary: Value| summary["test"]["accuracy"].as_f64().unwrap();
     let sampled = accuracy(succeed(&place, &["train.epochs=30", "train.batch=200"], &[]));
     let whole =
         accuracy(succeed(&place, &["train.epochs=150", "train.schedule.kind=full-graph"], &["--processes", "2"]));
-    eprintln!("accuracy {whole}, by batches {sampled}");
+    eprintln!("accuracy {whole}, {sampled} with mini-batches");
     assert!(whole > sampled - 0.03, "{whole} {sampled}");
 }
 
-/// Papers that cite one another: one citation in ten is looked for among all papers.
+/// Ranks held-out citations of Cora, one in ten, among all papers.
 #[test]
-fn it_ranks_as_well_as_batches_do() {
+fn mrr_on_cora_is_close_to_mini_batches() {
     let Some(data) = data() else { return };
     let (place, data) = (Place::new(), data.join("cora"));
     place.write(
@@ -157,16 +157,16 @@ fn it_ranks_as_well_as_batches_do() {
     let mrr = |summary: &Value| summary["test"]["mrr"].as_f64().unwrap();
     let untrained = mrr(&succeed(&place, &["train.optimizer.lr=1e-12", "train.epochs=1"], &[]));
     let batches = mrr(&succeed(&place, &["train.epochs=20", "train.fanouts=[10, 10]"], &[]));
-    for schedule in BOTH {
+    for schedule in SCHEDULES {
         let schedule = format!("train.schedule.kind={schedule}");
         let whole = mrr(&succeed(&place, &[&schedule, "train.epochs=60"], &["--processes", "2"]));
-        eprintln!("{schedule}: mrr {whole}, by batches {batches}, untrained {untrained}");
+        eprintln!("{schedule}: mrr {whole}, {batches} with mini-batches, untrained {untrained}");
         assert!(whole > 0.9 * batches && whole > 4.0 * untrained, "{schedule}: {whole} {batches} {untrained}");
     }
 }
 
 #[test]
-fn it_goes_on_where_it_was_left() {
+fn resumed_run_equals_an_uninterrupted_one() {
     let place = Place::new();
     dump(&place, true);
     pipeline(
@@ -182,14 +182,14 @@ fn it_goes_on_where_it_was_left() {
     assert_eq!(bits(&succeed(&place, &[], &["--resume", "--processes", "4"])), bits(&whole));
 }
 
-/// So many edges an epoch, whoever has which; and all, where there are no more.
+/// `edges_per_epoch` limits the edges of an epoch, for any number of processes.
 #[test]
-fn an_epoch_may_learn_from_some_of_the_edges() {
+fn epoch_of_some_edges_has_equal_bits_for_1_2_4_processes() {
     let place = Place::new();
     dump(&place, true);
-    for (way, [graph, model, link]) in WAYS.into_iter().enumerate() {
+    for (index, [graph, model, link]) in CASES.into_iter().enumerate() {
         pipeline(&place, graph, model, "batch = 50\nschedule.intervals = 2\ncheckpoint_every = 1", link);
-        let schedule = format!("train.schedule.kind={}", BOTH[way % 2]);
+        let schedule = format!("train.schedule.kind={}", SCHEDULES[index % 2]);
         let all = succeed(&place, &[&schedule], &[]);
         assert_eq!(
             bits(&succeed(&place, &[&schedule, "train.schedule.edges_per_epoch=100000"], &[])),
@@ -213,13 +213,13 @@ fn an_epoch_may_learn_from_some_of_the_edges() {
     }
 }
 
-/// A model that stays as it is: what some edges say is in the mean what all say, and another thing in every epoch.
+/// For a constant model, losses of sampled edges vary between epochs, and their mean is the loss of all edges.
 #[test]
-fn some_of_the_edges_speak_for_all() {
+fn loss_of_some_edges_is_unbiased() {
     let place = Place::new();
     dump(&place, true);
-    classes(&place, "kind = 'sage'\ndropout = 0.0", "");
-    for schedule in BOTH {
+    class_pipeline(&place, "kind = 'sage'\ndropout = 0.0", "");
+    for schedule in SCHEDULES {
         let schedule = format!("train.schedule.kind={schedule}");
         let sets = [&schedule[..], "train.optimizer.lr=1e-12", "train.evaluate_every=0", "train.epochs=60"];
         succeed(&place, &sets, &[]);
@@ -234,9 +234,9 @@ fn some_of_the_edges_speak_for_all() {
 }
 
 #[test]
-fn an_epoch_moves_what_the_plan_says() {
+fn bytes_and_rounds_of_an_epoch_match_the_plan() {
     let place = Place::new();
-    for schedule in BOTH {
+    for schedule in SCHEDULES {
         for link in
             ["num_negative_edges = 4", "negative_sampler = 'joint'\nnum_negative_edges = 300", "decoder = 'dot'"]
         {
@@ -253,8 +253,8 @@ fn an_epoch_moves_what_the_plan_says() {
             let plan = [&["run", "p.toml", "--dry-run", "--json", "--processes", "2"], &sets[..]].concat();
             let plan: Value = serde_json::from_str(&place.succeed(&plan)).unwrap();
             let number = |value: &Value| value.as_f64().unwrap();
-            let (told, found) = (number(&plan["training"]["bytes_per_step"]), number(&summary["bytes_per_step"]));
-            assert!((told / found - 1.0).abs() < 0.05, "{schedule}, {link}: {told} bytes planned, {found} sent");
+            let (planned, found) = (number(&plan["training"]["bytes_per_step"]), number(&summary["bytes_per_step"]));
+            assert!((planned / found - 1.0).abs() < 0.05, "{schedule}, {link}: {planned} bytes planned, {found} sent");
             assert_eq!(plan["training"]["rounds_per_step"], number(&summary["rounds_per_step"]), "{schedule}, {link}");
             let memory = &plan["processes"][0]["memory"];
             assert!(number(&memory["tables"]) > 0.0 && number(&memory["batches"]) > 0.0, "{memory}");
@@ -263,7 +263,7 @@ fn an_epoch_moves_what_the_plan_says() {
 }
 
 #[test]
-fn what_has_no_meaning_is_refused() {
+fn invalid_settings_are_refused() {
     let place = Place::new();
     dump(&place, true);
     pipeline(&place, "", "kind = 'gcn'", "schedule.kind = 'full-graph'", "");

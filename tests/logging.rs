@@ -1,4 +1,4 @@
-//! What a run reports on stderr while it works, besides its progress.
+//! Messages of a run on stderr besides its progress.
 
 use std::io::Write;
 use std::net::{TcpListener, TcpStream};
@@ -10,23 +10,23 @@ use crate::common::{Place, planted};
 
 const SETTINGS: &str = "[model]\nkind = 'sage'\nhidden = 16\n[train]\nepochs = 1\n";
 
-/// A run of two hosts whose second process never comes, in a folder with its pipeline and hosts file. Returns the port of rank 0.
-fn lonely(place: &Place) -> u16 {
+/// Writes the pipeline and hosts file of a run of two hosts, of which only rank 0 is started. Returns its port.
+fn write_run_of_two_hosts(place: &Place) -> u16 {
     planted(place, "p.toml", SETTINGS);
     let [first, second] = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap());
     place.write("hosts", format!("{first}\n{second}\n"));
     first.port()
 }
 
-/// The arguments of its first process.
-const FIRST: [&str; 10] =
+/// The arguments of rank 0.
+const RANK_0: [&str; 10] =
     ["run", "p.toml", "--run-dir", "run", "--hosts", "hosts", "--rank", "0", "--set", "cluster.start_timeout=4s"];
 
 #[test]
 fn waiting_and_refused_connections_are_reported() {
     let place = Place::new();
-    let port = lonely(&place);
-    let mut run = place.command(&FIRST);
+    let port = write_run_of_two_hosts(&place);
+    let mut run = place.command(&RANK_0);
     let secret = place.write("secret", "0123456789abcdef0123456789abcdef");
     std::fs::set_permissions(&secret, std::fs::Permissions::from_mode(0o644)).unwrap();
     let run = run.args(["--set", "cluster.secret_file=secret"]).env_remove("GNNFLOW_SECRET").stderr(Stdio::piped());
@@ -53,9 +53,9 @@ fn waiting_and_refused_connections_are_reported() {
 #[test]
 fn quiet_run_reports_errors_only() {
     let place = Place::new();
-    lonely(&place);
+    write_run_of_two_hosts(&place);
     let secret = ("GNNFLOW_SECRET", "0123456789abcdef0123456789abcdef");
-    let ended = place.command(&FIRST).arg("--quiet").envs([secret]).output().unwrap();
+    let ended = place.command(&RANK_0).arg("--quiet").envs([secret]).output().unwrap();
     let stderr = String::from_utf8(ended.stderr).unwrap();
     assert!(stderr.starts_with("error: ") && stderr.lines().count() == 1, "{stderr}");
 }
@@ -68,9 +68,9 @@ fn log_level_comes_from_the_environment() {
         let args = ["run", "p.toml", "--run-dir", level, "--processes", "2"];
         place.command(&args).env("GNNFLOW_LOG", level).output().unwrap()
     };
-    let told = |level: &str| String::from_utf8(run(level).stderr).unwrap();
-    assert!(told("info").contains("all 2 processes are connected"));
-    assert!(!told("warn").contains("all 2 processes are connected"));
+    let stderr_of = |level: &str| String::from_utf8(run(level).stderr).unwrap();
+    assert!(stderr_of("info").contains("all 2 processes are connected"));
+    assert!(!stderr_of("warn").contains("all 2 processes are connected"));
     let refused = run("loud");
     assert_eq!(refused.status.code(), Some(2));
     let stderr = String::from_utf8(refused.stderr).unwrap();

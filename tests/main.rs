@@ -1,4 +1,4 @@
-//! Black-box tests of the program: one module per feature. `cluster`, `object_stores` and `panics` are programs of their own.
+//! Black-box tests, one module per feature. `cluster`, `object_stores` and `panics` are separate test programs.
 
 mod common;
 

@@ -1,18 +1,19 @@
-//! A long run takes no more memory at its end than after its beginning.
+//! The memory of a long run does not grow.
 
 use std::time::Duration;
 
 use crate::common::{Place, children, planted};
 
-/// Resident bytes of a process now; `None` when it has ended.
+/// Returns the resident bytes of a process, or `None` if it has ended.
 fn resident(pid: u32) -> Option<u64> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
     line.trim().trim_end_matches(" kB").parse::<u64>().ok().map(|kib| kib << 10)
 }
 
-/// The least that each of `processes` processes had, the allocator's ups and downs left out, in the second and in the last fifth of a run of 10,000 steps.
-fn fifths(train: &str, processes: &str) -> Vec<[u64; 2]> {
+/// Returns the minimum resident bytes of each process in the second and in the last fifth of a run of 10,000 steps.
+/// Minima leave out the peaks of the allocator.
+fn resident_in_fifths(train: &str, processes: &str) -> Vec<[u64; 2]> {
     let place = Place::new();
     // 450 training nodes in 4 partitions: 5 steps an epoch.
     let settings = format!(
@@ -23,7 +24,7 @@ fn fifths(train: &str, processes: &str) -> Vec<[u64; 2]> {
     place.succeed(&["prepare", "p.toml", "--quiet"]);
     let args = ["run", "p.toml", "--quiet", "--run-dir", "run", "--processes", processes];
     let mut parent = place.command(&args).spawn().unwrap();
-    let mut seen: Vec<(usize, Vec<u64>)> = Vec::new();
+    let mut samples: Vec<(usize, Vec<u64>)> = Vec::new();
     let status = loop {
         if let Some(status) = parent.try_wait().unwrap() {
             break status;
@@ -31,20 +32,20 @@ fn fifths(train: &str, processes: &str) -> Vec<[u64; 2]> {
         std::thread::sleep(Duration::from_millis(50));
         let workers = if processes == "1" { vec![parent.id()] } else { children(parent.id()) };
         let epochs = std::fs::read_to_string(place.path("run/metrics.jsonl")).map_or(0, |text| text.lines().count());
-        seen.push((epochs, workers.into_iter().filter_map(resident).collect()));
+        samples.push((epochs, workers.into_iter().filter_map(resident).collect()));
     };
     assert!(status.success());
     let count = processes.parse::<usize>().unwrap();
     let least = |rank: usize, epochs: std::ops::Range<usize>| {
-        let inside = seen.iter().filter(|(epoch, all)| epochs.contains(epoch) && all.len() == count);
-        inside.map(|(_, all)| all[rank]).min().expect("the run was looked at in every fifth")
+        let inside = samples.iter().filter(|(epoch, all)| epochs.contains(epoch) && all.len() == count);
+        inside.map(|(_, all)| all[rank]).min().expect("every fifth of the run has a sample")
     };
     (0..count).map(|rank| [least(rank, 400..800), least(rank, 1600..2000)]).collect()
 }
 
-fn is_flat(train: &str, processes: &str) {
-    for [early, late] in fifths(train, processes) {
-        // What is kept of an epoch (its seconds, a line of metrics) is some hundred bytes; 1,200 epochs lie between.
+fn assert_flat(train: &str, processes: &str) {
+    for [early, late] in resident_in_fifths(train, processes) {
+        // The records of an epoch (seconds, a line of metrics) take some hundred bytes; 1,200 epochs are in between.
         let grown = late.saturating_sub(early);
         assert!(grown < 4 << 20, "{processes} processes, {train}: {early} bytes grew to {late}");
         println!("{processes} processes, {train:?}: {early} bytes, then {late}");
@@ -52,16 +53,16 @@ fn is_flat(train: &str, processes: &str) {
 }
 
 #[test]
-fn ten_thousand_steps_of_one_process_are_flat() {
-    is_flat("", "1");
+fn memory_of_one_process_is_flat_over_10000_steps() {
+    assert_flat("", "1");
 }
 
 #[test]
-fn ten_thousand_steps_of_two_processes_with_a_cache_are_flat() {
-    is_flat("schedule.cache = '16KiB'\nschedule.cache_policy = 'dynamic'\n", "2");
+fn memory_of_two_processes_with_a_cache_is_flat_over_10000_steps() {
+    assert_flat("schedule.cache = '16KiB'\nschedule.cache_policy = 'dynamic'\n", "2");
 }
 
 #[test]
-fn ten_thousand_steps_of_partitions_by_themselves_are_flat() {
-    is_flat("schedule = 'partition-parallel'\n", "2");
+fn memory_of_partition_parallel_training_is_flat_over_10000_steps() {
+    assert_flat("schedule = 'partition-parallel'\n", "2");
 }

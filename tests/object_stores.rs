@@ -1,8 +1,9 @@
-//! Graphs in object stores: the same datasets as from disk, from real servers on this machine, whatever happens to the
-//! connections on the way; and one line with the right exit code where that cannot be.
+//! Graphs in object stores, read from real servers on this machine: the same datasets as from disk, also with faults of
+//! connections, or one error line with an exit code.
 //!
 //! S3 is `moto_server` (PyPI: `moto flask flask-cors`), Azure is `azurite-blob` (npm: `azurite`), each found through
-//! `GNNFLOW_MOTO_SERVER` and `GNNFLOW_AZURITE_BLOB` or on the `PATH`. What is not there is skipped, unless its variable is set.
+//! `GNNFLOW_MOTO_SERVER` and `GNNFLOW_AZURITE_BLOB` or on the `PATH`. Tests without their server are skipped unless
+//! the variable is set.
 
 #[path = "object_stores/azure.rs"]
 mod azure;
@@ -22,7 +23,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
 
-/// A folder with a graph, and the dataset that is made from it on disk, from its edges twice.
+/// Creates a folder with a graph, and prepares it from disk, with its edges twice.
 fn graph() -> Place {
     let place = Place::new();
     place.write(
@@ -45,13 +46,13 @@ fn pipeline(place: &Place, name: &str, nodes: &str, edges: &str, retry: &str) {
     place.write(&format!("{name}.toml"), text);
 }
 
-/// A started `moto_server` with the graph's files in bucket `graphs`.
+/// Starts `moto_server` with the graph's files in bucket `graphs`.
 fn moto(place: &Place, variables: &[(&str, &str)]) -> Option<Server> {
     let server = Server::start("GNNFLOW_MOTO_SERVER", "moto_server", |port| {
         (vec!["-H".into(), "127.0.0.1".into(), "-p".into(), port.to_string()], variables)
     })?;
     let edges = std::fs::read(place.path("graph/edges.parquet")).unwrap();
-    // Anybody may read, so that requests without a signature pass.
+    // Public objects can also be read without a signature.
     let public = [("x-amz-acl", "public-read")];
     server.put("/graphs", b"", &public);
     server.put("/graphs/nodes.parquet", &std::fs::read(place.path("graph/nodes.parquet")).unwrap(), &public);
@@ -64,7 +65,7 @@ fn moto(place: &Place, variables: &[(&str, &str)]) -> Option<Server> {
     Some(server)
 }
 
-/// The program with credentials for the server, and nothing else of that kind.
+/// Returns a command with credentials for the server, without other settings of stores in its environment.
 fn command(place: &Place, args: &[&str], endpoint: SocketAddr) -> Command {
     let mut command = place.command(args);
     for (name, _) in std::env::vars_os() {
@@ -85,8 +86,8 @@ fn run(mut command: Command) -> Ended {
     Ended { code: output.status.code().unwrap_or(-1), stdout: text(output.stdout), stderr: text(output.stderr) }
 }
 
-/// Prepares, and finds the dataset that was made on disk.
-fn same(place: &Place, name: &str, command: Command) {
+/// Asserts that the command prepares the same dataset as from disk.
+fn assert_same_as_disk(place: &Place, name: &str, command: Command) {
     let ended = run(command);
     assert_eq!(ended.code, 0, "{name}: {}", ended.stderr);
     let (disk, remote) = (contents(&place.path("disk")), contents(&place.path(name)));
@@ -97,7 +98,7 @@ fn same(place: &Place, name: &str, command: Command) {
     std::fs::remove_dir_all(place.path(name)).unwrap();
 }
 
-/// All files of a dataset; of the manifest what is not about its making, and no report of how that went.
+/// Reads all files of a dataset, without reports and without manifest keys that depend on inputs or time.
 fn contents(dataset: &Path) -> BTreeMap<String, Vec<u8>> {
     let mut files = BTreeMap::new();
     let mut folders = vec![dataset.to_path_buf()];
@@ -121,7 +122,7 @@ fn contents(dataset: &Path) -> BTreeMap<String, Vec<u8>> {
     files
 }
 
-/// Fails with that code and one line that holds the words.
+/// Asserts that `prepare` exits with `code` and one error line with `words`, and writes no dataset.
 fn fails(
     place: &Place,
     nodes: &str,
@@ -140,11 +141,11 @@ fn fails(
     for word in words {
         assert!(errors[0].contains(word), "{nodes}: no {word:?} in {}", errors[0]);
     }
-    assert!(!place.path("bad").exists(), "{nodes}: something was left behind");
+    assert!(!place.path("bad").exists(), "{nodes}: a dataset was written");
 }
 
 #[test]
-fn s3_gives_the_dataset_that_the_disk_gives_whatever_happens_on_the_way() {
+fn s3_with_connection_faults_gives_the_same_dataset_as_disk() {
     let place = graph();
     let Some(server) = moto(&place, &[]) else { return };
     let proxy = Proxy::start(server.address());
@@ -164,33 +165,33 @@ fn s3_gives_the_dataset_that_the_disk_gives_whatever_happens_on_the_way() {
         ] {
             proxy.faults(faults.clone());
             let begin = Instant::now();
-            same(&place, name, command(&place, &["prepare", &format!("{name}.toml")], proxy.address()));
+            assert_same_as_disk(&place, name, command(&place, &["prepare", &format!("{name}.toml")], proxy.address()));
             println!("{name}, {faults:?}: {:.1} s", begin.elapsed().as_secs_f64());
-            assert!(proxy.calm(), "{name}: {faults:?} did not happen");
+            assert!(proxy.faults_are_over(), "{name}: {faults:?} did not happen");
         }
     }
-    // Without a signature.
+    // Requests without a signature.
     proxy.faults(Faults::default());
     let mut unsigned = command(&place, &["prepare", "prefix.toml"], proxy.address());
     unsigned.env_remove("AWS_ACCESS_KEY_ID").env_remove("AWS_SECRET_ACCESS_KEY").env("AWS_SKIP_SIGNATURE", "true");
-    same(&place, "prefix", unsigned);
-    // Prepared once, it is not prepared again; another object below the prefix is noticed.
+    assert_same_as_disk(&place, "prefix", unsigned);
+    // An unchanged graph is not prepared again. A new object below the prefix is a change.
     let prepare = || {
         let ended = run(command(&place, &["prepare", "prefix.toml"], proxy.address()));
         assert_eq!(ended.code, 0, "{}", ended.stderr);
         std::fs::metadata(place.path("prefix/manifest.json")).unwrap().modified().unwrap()
     };
     let first = prepare();
-    proxy.bytes();
+    proxy.take_bytes();
     assert_eq!(prepare(), first);
-    println!("{} bytes to see that nothing has changed", proxy.bytes());
+    println!("{} bytes to see that nothing has changed", proxy.take_bytes());
     let edges = std::fs::read(place.path("graph/edges.parquet")).unwrap();
     server.put("/graphs/dump/edges/c.parquet", &edges, &[("x-amz-acl", "public-read")]);
     assert_ne!(prepare(), first);
 }
 
 #[test]
-fn dumps_in_s3_can_be_looked_into_and_partitions_come_from_there_too() {
+fn dumps_and_partition_files_in_s3_are_read() {
     let place = graph();
     let Some(server) = moto(&place, &[]) else { return };
     let inspect = |what: &str| {
@@ -206,7 +207,7 @@ fn dumps_in_s3_can_be_looked_into_and_partitions_come_from_there_too() {
     let twice = inspect("s3://graphs/dump/edges");
     assert_eq!(rows(&twice), [2 * local["tables"][0]["rows"].as_u64().unwrap()]);
     assert_eq!(twice["tables"][0]["files"], 2);
-    assert_eq!(rows(&inspect("s3://graphs/")), [3000], "the nodes; there are no edges beside them");
+    assert_eq!(rows(&inspect("s3://graphs/")), [3000], "only nodes.parquet is directly below the prefix");
     let one = inspect("s3://graphs/dump/edges/a.parquet");
     assert_eq!((&one["degrees"], rows(&one)), (&local["degrees"], rows(&local)));
     let none = run(command(&place, &["inspect", "s3://graphs/none"], server.address()));
@@ -236,7 +237,7 @@ fn dumps_in_s3_can_be_looked_into_and_partitions_come_from_there_too() {
 }
 
 #[test]
-fn what_s3_refuses_or_does_not_have_is_said_in_one_line() {
+fn errors_of_s3_are_reported_in_one_line() {
     let place = graph();
     let Some(server) = moto(&place, &[]) else { return };
     let at = server.address();
@@ -291,9 +292,9 @@ fn what_s3_refuses_or_does_not_have_is_said_in_one_line() {
 }
 
 #[test]
-fn credentials_that_s3_does_not_know_are_refused() {
+fn unknown_credentials_of_s3_are_refused() {
     let place = graph();
-    // moto checks who asks after the requests that put the files there.
+    // moto checks credentials after the eight requests that upload the files.
     let Some(server) = moto(&place, &[("INITIAL_NO_AUTH_ACTION_COUNT", "8")]) else { return };
     let words = ["s3://graphs/nodes.parquet: access refused (status 403", "AWS_ACCESS_KEY_ID"];
     fails(&place, "s3://graphs/nodes.parquet", 3, &words, |_| (), server.address());
@@ -302,7 +303,7 @@ fn credentials_that_s3_does_not_know_are_refused() {
 }
 
 #[test]
-fn tls_trusts_whom_this_machine_trusts() {
+fn tls_trusts_the_certificates_of_this_machine() {
     let place = Place::new();
     place.write("n.parquet", "");
     let mut openssl = Command::new("openssl");
@@ -334,7 +335,7 @@ fn tls_trusts_whom_this_machine_trusts() {
 
 #[test]
 fn google_cloud_storage_is_read_through_its_xml_interface() {
-    // Its XML interface is that of S3, so that moto can stand in for it.
+    // The XML interface equals that of S3, so moto serves it.
     let place = graph();
     let Some(server) = moto(&place, &[]) else { return };
     let key = format!(
@@ -344,11 +345,11 @@ fn google_cloud_storage_is_read_through_its_xml_interface() {
     pipeline(&place, "gcs", "'gs://graphs/nodes.parquet'", "'gs://graphs/dump/edges'", "5s");
     let mut command = command(&place, &["prepare", "gcs.toml"], server.address());
     command.env("GOOGLE_SERVICE_ACCOUNT_KEY", key).env("GOOGLE_ALLOW_HTTP", "true");
-    same(&place, "gcs", command);
+    assert_same_as_disk(&place, "gcs", command);
 }
 
 #[test]
-fn azure_gives_the_dataset_that_the_disk_gives() {
+fn azure_gives_the_same_dataset_as_disk() {
     let place = graph();
     let Some(server) = azure::start(&place) else { return };
     let prepare = |name: &str| {
@@ -358,7 +359,7 @@ fn azure_gives_the_dataset_that_the_disk_gives() {
         command
     };
     pipeline(&place, "azure", "'az://graphs/nodes.parquet'", "'az://graphs/dump/edges'", "5s");
-    same(&place, "azure", prepare("azure"));
+    assert_same_as_disk(&place, "azure", prepare("azure"));
     let emulator = |c: &mut Command| {
         c.env("AZURE_STORAGE_USE_EMULATOR", "true");
         c.env("AZURITE_BLOB_STORAGE_URL", format!("http://{}", server.address()));

@@ -1,7 +1,7 @@
-//! A user's own parts that fail: a panic ends the program with exit code 70 and one line, on any thread; an operator that loses
-//! batches ends it with code 2 instead of waiting for them.
+//! Registered parts that fail: a panic on any thread ends the program with exit code 70 and one line. An operator that
+//! loses batches ends it with code 2.
 //!
-//! This test is its own program: with `ROLE` in the environment it is a gnnflow with such parts.
+//! With `ROLE` in the environment, this test program is a gnnflow with such parts.
 
 mod common;
 
@@ -16,10 +16,10 @@ use timely::dataflow::operators::vec::Filter;
 
 const ROLE: &str = "GNNFLOW_TEST_PANICS";
 
-/// Panics on the thread that it is called on.
-struct Here;
+/// Panics on the calling thread.
+struct PanickingPartitioner;
 
-impl Partitioner for Here {
+impl Partitioner for PanickingPartitioner {
     fn name(&self) -> &str {
         "here"
     }
@@ -28,10 +28,10 @@ impl Partitioner for Here {
     }
 }
 
-/// Panics on a thread of its own.
-struct Elsewhere;
+/// Panics on another thread.
+struct PanickingThreadPartitioner;
 
-impl Partitioner for Elsewhere {
+impl Partitioner for PanickingThreadPartitioner {
     fn name(&self) -> &str {
         "elsewhere"
     }
@@ -44,9 +44,9 @@ impl Partitioner for Elsewhere {
 }
 
 /// Panics on a sampling thread.
-struct Falling;
+struct PanickingSampler;
 
-impl Sampler for Falling {
+impl Sampler for PanickingSampler {
     fn name(&self) -> &str {
         "falling"
     }
@@ -55,13 +55,13 @@ impl Sampler for Falling {
     }
 }
 
-/// Returns no batch of the second step.
+/// Drops the batches of the second step.
 fn lossy<'scope>(batches: StreamVec<'scope, u64, MiniBatch>, _: &OperatorContext) -> StreamVec<'scope, u64, MiniBatch> {
     batches.filter(|batch: &MiniBatch| batch.key.step != 1)
 }
 
-/// Runs `p.toml` with the operator that loses batches.
-fn loses_batches(place: &Place, schedule: &str, processes: &str) {
+/// Runs `p.toml` with the operator that loses batches. The run must exit with 2.
+fn assert_lost_batches_are_reported(place: &Place, schedule: &str, processes: &str) {
     let mut command = Command::new(std::env::current_exe().unwrap());
     let schedule = format!("train.schedule={schedule}");
     let args = ["run", "p.toml", "--quiet", "--run-dir", "lossy", "--processes", processes];
@@ -73,8 +73,8 @@ fn loses_batches(place: &Place, schedule: &str, processes: &str) {
     println!("{schedule}, {processes}: {}", stderr.lines().next().unwrap());
 }
 
-/// Runs this program with `args`; it must end with code 70, and say `words` in one line.
-fn falls(place: &Place, args: &[&str], words: &str) {
+/// Runs this program with `args`. It must exit with 70 and with `words` in its error line.
+fn assert_panics(place: &Place, args: &[&str], words: &str) {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.current_dir(place.path("")).args(args).stdin(Stdio::null()).env(ROLE, "1").env_remove("RUST_BACKTRACE");
     let Output { status, stderr, .. } = command.output().unwrap();
@@ -82,7 +82,7 @@ fn falls(place: &Place, args: &[&str], words: &str) {
     assert_eq!(status.code(), Some(70), "{args:?}: {stderr}");
     assert!(!stderr.contains("panicked"), "{args:?}: {stderr}");
     let errors: Vec<&str> = stderr.lines().filter(|line| line.contains("error: ")).collect();
-    // Other processes name the one that fell.
+    // Other processes name the one that panicked.
     let own: Vec<&&str> = errors.iter().filter(|line| line.contains("error: internal error: ")).collect();
     assert!(!own.is_empty() && own.iter().all(|line| line.contains(words)), "{args:?}: {stderr}");
     assert!(
@@ -98,8 +98,11 @@ fn falls(place: &Place, args: &[&str], words: &str) {
 
 fn main() -> ExitCode {
     if std::env::var_os(ROLE).is_some() {
-        let app =
-            gnnflow::App::new().partitioner(Here).partitioner(Elsewhere).sampler(Falling).operator("lossy", lossy);
+        let app = gnnflow::App::new()
+            .partitioner(PanickingPartitioner)
+            .partitioner(PanickingThreadPartitioner)
+            .sampler(PanickingSampler)
+            .operator("lossy", lossy);
         return app.layer("falling", |_, _| panic!("a layer's panic")).main();
     }
     let place = Place::new();
@@ -111,14 +114,14 @@ fn main() -> ExitCode {
     for (method, words) in [("here", "a partitioner's panic (thread "), ("elsewhere", "a thread's panic (thread ")] {
         let method = format!("partition.method={method}");
         let set = ["--quiet", "--set", &method, "--set", "partition.out=fallen"];
-        falls(&place, &[&["run", "p.toml"], &set[..]].concat(), words);
+        assert_panics(&place, &[&["run", "p.toml"], &set[..]].concat(), words);
         for processes in [&[][..], &["--processes", "2"]] {
-            falls(&place, &[&["prepare", "p.toml"], &set[..], processes].concat(), words);
+            assert_panics(&place, &[&["prepare", "p.toml"], &set[..], processes].concat(), words);
         }
     }
     for (set, words) in [("train.sampler=falling", "a sampler's panic"), ("model.kind=falling", "a layer's panic")] {
         for processes in [&[][..], &["--processes", "2"]] {
-            falls(
+            assert_panics(
                 &place,
                 &[&["run", "p.toml", "--quiet", "--run-dir", "run", "--set", set], processes].concat(),
                 words,
@@ -127,7 +130,7 @@ fn main() -> ExitCode {
     }
     for schedule in ["mini-batch", "partition-parallel"] {
         for processes in ["1", "2"] {
-            loses_batches(&place, schedule, processes);
+            assert_lost_batches_are_reported(&place, schedule, processes);
         }
     }
     ExitCode::SUCCESS

@@ -1,23 +1,18 @@
-//! Every ready-made pipeline runs, on one process and on several, and does what its first lines say.
+//! All pipelines of `pipelines/` run, on one process and on several, and write their outputs.
 
-use crate::common::{Place, ready_made};
+use crate::common::{Place, ready_made, summary};
 use serde_json::Value;
 use std::path::Path;
 
-/// Copies a ready-made pipeline into `place`, so that its dataset lands there too.
+/// Copies a ready-made pipeline into `place`, so that its dataset is written there.
 fn copy(place: &Place, file: &Path) -> String {
     let name = file.file_name().unwrap().to_str().unwrap().to_owned();
     place.write(&name, std::fs::read(file).unwrap());
     name
 }
 
-fn summary(place: &Place, run: &str) -> Value {
-    let text = std::fs::read_to_string(place.path(run).join("summary.json")).unwrap();
-    serde_json::from_str(&text).unwrap()
-}
-
 #[test]
-fn there_are_some_and_all_have_a_plan() {
+fn all_pipelines_have_a_plan() {
     let files = ready_made();
     assert!(files.len() >= 4, "{files:?}");
     let place = Place::new();
@@ -29,7 +24,7 @@ fn there_are_some_and_all_have_a_plan() {
 }
 
 #[test]
-fn all_of_them_run_and_leave_what_they_promise() {
+fn all_pipelines_run_and_write_their_outputs() {
     for file in ready_made() {
         let place = Place::new();
         let name = copy(&place, &file);
@@ -43,15 +38,15 @@ fn all_of_them_run_and_leave_what_they_promise() {
         assert_eq!(place.path("run/metrics.jsonl").is_file(), spec.contains("\n[train]\n"), "{name}");
         assert_eq!(place.path("run/predictions.parquet").is_file(), spec.contains("\npredictions = true"), "{name}");
         assert_eq!(place.path("run/embeddings.parquet").is_file(), spec.contains("\nembeddings = true"), "{name}");
-        // The resolved pipeline is one that runs, from anywhere.
+        // The resolved pipeline runs from another folder.
         place.succeed(&["run", "run/pipeline.toml", "--dry-run"]);
-        // And inspect knows a run when it sees one.
+        // `inspect` recognizes a run folder.
         assert!(place.succeed(&["inspect", "run"]).starts_with(&format!("{stem}: ")));
     }
 }
 
 #[test]
-fn the_quickstart_learns_more_than_its_features_tell_and_the_same_on_four_processes() {
+fn quickstart_beats_an_mlp_and_has_equal_bits_for_1_4_processes() {
     let file = ready_made().into_iter().find(|file| file.ends_with("quickstart.toml")).unwrap();
     let place = Place::new();
     let name = copy(&place, &file);

@@ -1,4 +1,4 @@
-//! Preparation by the real program: several processes, kills at any moment, quality that is told.
+//! Preparation by several processes, after kills, and its reports.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::common::Place;
 
-/// A graph of 4,000 nodes in several files with strings for ids, cut by `method`.
+/// A pipeline over the dump in five partitions.
 const PIPELINE: &str = "[graph]\nnodes = 'dump/nodes.parquet'\nedges = 'dump/edges.parquet'\nundirected = true\n\
                         self_loops = 'add'\nnormalize_features = 'standard'\n[partition]\nparts = 5\n";
 
@@ -20,7 +20,7 @@ fn place() -> Place {
     place
 }
 
-/// Every file of a dataset but its reports, which tell the time.
+/// Reads all files of a dataset except its reports, which contain times.
 fn files(dataset: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let mut found = BTreeMap::new();
     let mut folders = vec![dataset.to_path_buf()];
@@ -44,15 +44,15 @@ fn prepare(place: &Place, out: &str, more: &[&str]) -> BTreeMap<PathBuf, Vec<u8>
 }
 
 #[test]
-fn one_two_and_four_processes_write_the_same_bytes() {
+fn dataset_has_equal_bytes_for_1_2_4_processes() {
     let place = place();
     for (method, memory) in [("random", "1GiB"), ("spring", "1GiB"), ("multilevel", "2MiB"), ("hdrf", "2MiB")] {
         let method = format!("partition.method={method}");
-        // The result of some methods depends on the budget; how much of it is used does not.
+        // The result of some methods depends on the memory budget, so it is the same for all runs.
         let set =
             ["--set", &method, "--set", &format!("partition.memory={memory}"), "--set", "partition.halo=features"];
         let alone = prepare(&place, "alone", &set);
-        assert_eq!(alone.len(), 1 + 5 * 4, "a manifest, and four files a partition");
+        assert_eq!(alone.len(), 1 + 5 * 4, "a manifest, and four files per partition");
         for processes in ["2", "4"] {
             let together = prepare(&place, "together", &[&set[..], &["--processes", processes]].concat());
             assert!(alone == together, "{method}, {processes} processes");
@@ -61,14 +61,14 @@ fn one_two_and_four_processes_write_the_same_bytes() {
 }
 
 #[test]
-fn a_killed_preparation_goes_on_to_the_same_bytes() {
+fn killed_preparation_resumes_to_equal_bytes() {
     let place = place();
     let set = ["--set", "partition.method=multilevel", "--set", "partition.memory=2MiB"];
     let whole = prepare(&place, "whole", &set);
     for processes in ["1", "2"] {
         let args = [&["prepare", "p.toml", "--quiet", "--out", "killed", "--processes", processes][..], &set].concat();
         let (mut kills, mut resumed) = (0, 0);
-        // Moments spread over the whole run, whatever this machine's speed; in the end one that nobody kills.
+        // Kills are spread over the whole run at any speed of the machine. The last run is not killed.
         let mut milliseconds = 3;
         while kills < 20 {
             let mut child = place.command(&args).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
@@ -92,7 +92,7 @@ fn a_killed_preparation_goes_on_to_the_same_bytes() {
 }
 
 #[test]
-fn the_report_tells_quality_passes_and_halos() {
+fn report_has_quality_passes_and_halos() {
     let place = place();
     prepare(&place, "out", &["--set", "partition.method=spring"]);
     let text = std::fs::read_to_string(place.path("out/partition.json")).unwrap();
@@ -108,7 +108,7 @@ fn the_report_tells_quality_passes_and_halos() {
 }
 
 #[test]
-fn the_number_of_partitions_can_be_found() {
+fn number_of_partitions_is_chosen_for_the_worker_memory() {
     let place = place();
     let set = ["--set", "partition.parts=auto", "--set", "partition.worker_memory=900kB"];
     let ended = place.run(&[&["run", "p.toml", "--dry-run"][..], &set].concat());
@@ -119,12 +119,12 @@ fn the_number_of_partitions_can_be_found() {
         ended.stderr
     );
     let found = prepare(&place, "auto", &set);
-    // 4,000 × (8 + 32) bytes of offsets and features, and 4 × 2 × 60,000 of edges, at 300 kB a worker.
+    // 4,000 × (8 + 32) bytes of offsets and features, and 4 × 2 × 60,000 of edges, at 300 kB per worker.
     assert_eq!(found.keys().filter(|path| path.ends_with("nodes.arrow")).count(), 3);
 }
 
 #[test]
-fn a_budget_that_does_not_hold_the_nodes_is_refused_with_what_they_take() {
+fn memory_too_small_for_the_nodes_is_refused_with_their_size() {
     let place = place();
     let ended = place.run(&["prepare", "p.toml", "--quiet", "--out", "out", "--set", "partition.memory=1kB"]);
     assert_eq!(ended.code, 2, "{}", ended.stderr);
@@ -133,7 +133,7 @@ fn a_budget_that_does_not_hold_the_nodes_is_refused_with_what_they_take() {
     assert!(!place.path("out").exists());
 }
 
-/// The blocks of one language on the book's page of partitioners.
+/// Returns the listings of one language in partitioners.md.
 fn blocks(language: &str) -> Vec<String> {
     let text =
         std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/book/src/partitioners.md")).unwrap();
@@ -142,7 +142,7 @@ fn blocks(language: &str) -> Vec<String> {
 }
 
 #[test]
-fn the_documents_commands_run() {
+fn commands_in_the_book_run() {
     let place = Place::new();
     place.write("dump.toml", &blocks("toml file=dump.toml")[0]);
     let commands: Vec<String> =
@@ -156,7 +156,7 @@ fn the_documents_commands_run() {
 }
 
 #[test]
-fn an_exported_dataset_is_prepared_to_the_same_parts() {
+fn exported_dataset_is_prepared_to_equal_partitions() {
     let place = place();
     prepare(&place, "first", &["--set", "partition.method=spring"]);
     place.succeed(&["export", "first", "--out", "back", "--quiet"]);

@@ -1,4 +1,4 @@
-//! The README and the book show what the program takes: listings parse, commands run, links lead somewhere.
+//! The README and the book match the program: listings parse, commands run, links have targets.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -13,8 +13,8 @@ use gnnflow_pipelines::config::{Config, Registered};
 /// |---|---|
 /// | `fragment` | TOML: a part of a pipeline file, completed by [`BASE`] before it is checked |
 /// | `registered` | TOML: uses the names that `examples/own_parts.rs` registers |
-/// | `file=NAME` | TOML: the page's commands find it under this name |
-/// | `run` | TOML: is run, besides |
+/// | `file=NAME` | TOML: the file name under which the page's commands read it |
+/// | `run` | TOML: also run |
 /// | `no-run="REASON"` | commands that cannot run here |
 /// | `fails=CODE` | commands that end with this exit code |
 /// | `files=import` | commands that `tests/import.rs` runs, with the files that they name |
@@ -36,7 +36,7 @@ impl Listing {
     }
 }
 
-/// The rest of a pipeline that a fragment is a part of.
+/// Sections that complete a fragment to a pipeline.
 const BASE: [&str; 4] =
     ["[graph]\nnodes = 'nodes.parquet'\nedges = 'edges.parquet'\n", "[partition]\n", "[model]\n", "[train]\n"];
 
@@ -48,7 +48,7 @@ fn read(path: &Path) -> String {
     std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// Files with this extension in a folder and the folders in it.
+/// Returns the files with this extension in a folder and its subfolders.
 fn files(folder: &Path, extension: &str) -> Vec<PathBuf> {
     let mut found = vec![];
     for entry in std::fs::read_dir(folder).unwrap() {
@@ -67,7 +67,7 @@ fn book() -> PathBuf {
     root().join("docs/book/src")
 }
 
-/// The book's pages and the other documents: all Markdown that a user reads.
+/// Returns the book's pages and the other Markdown documents for users.
 fn documents() -> Vec<PathBuf> {
     let mut found = files(&book(), "md");
     assert!(found.len() >= 30);
@@ -77,7 +77,7 @@ fn documents() -> Vec<PathBuf> {
     found
 }
 
-/// The listings of a document, and its text without them.
+/// Returns the listings of a document, and its text without them.
 fn listings(path: &Path) -> (Vec<Listing>, String) {
     let (mut found, mut prose): (Vec<Listing>, _) = (vec![], String::new());
     let mut open = false;
@@ -99,7 +99,7 @@ fn listings(path: &Path) -> (Vec<Listing>, String) {
     (found, prose)
 }
 
-/// A fragment with those sections of [`BASE`] that it does not have.
+/// Adds to a fragment the sections of [`BASE`] that it does not have.
 fn completed(fragment: &str) -> String {
     let missing = BASE.iter().filter(|section| !fragment.lines().any(|line| section.starts_with(&format!("{line}\n"))));
     missing.fold(format!("{fragment}\n"), |text, section| text + section)
@@ -128,7 +128,7 @@ fn every_toml_listing_is_a_valid_pipeline_or_a_part_of_one() {
 }
 
 #[test]
-fn every_command_runs_or_says_why_not() {
+fn every_command_runs_or_has_a_reason_not_to() {
     let binary = Path::new(env!("CARGO_BIN_EXE_gnnflow")).parent().unwrap();
     let path = format!("{}:{}", binary.display(), std::env::var("PATH").unwrap());
     let mut count = 0;
@@ -183,20 +183,20 @@ fn every_rust_listing_is_a_part_of_an_example() {
     assert!(count >= 5, "{count}");
 }
 
-/// Where the links and pictures of a text lead.
+/// Returns the targets of the links and pictures in a text.
 fn targets(prose: &str) -> impl Iterator<Item = &str> {
     prose.split("](").skip(1).filter_map(|rest| rest.split(')').next())
 }
 
-/// The anchors of a page's headings, as mdBook and GitHub make them.
+/// Returns the anchors of a page's headings, in the form of mdBook and GitHub.
 fn anchors(page: &Path) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     let prose = listings(page).1;
     for line in prose.lines() {
         if let Some(heading) = line.strip_prefix('#') {
             let heading = heading.trim_start_matches('#').trim().to_lowercase();
-            let kept = heading.chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
-            found.insert(kept.map(|c| if c == ' ' { '-' } else { c }).collect());
+            let letters = heading.chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
+            found.insert(letters.map(|c| if c == ' ' { '-' } else { c }).collect());
         }
         if let Some(include) = line.strip_prefix("{{#include ").and_then(|rest| rest.strip_suffix("}}")) {
             found.append(&mut anchors(&page.parent().unwrap().join(include)));
@@ -206,7 +206,7 @@ fn anchors(page: &Path) -> BTreeSet<String> {
 }
 
 #[test]
-fn every_link_leads_somewhere() {
+fn every_link_has_a_target() {
     for document in documents() {
         let prose = listings(&document).1;
         for include in prose.lines().filter_map(|line| line.strip_prefix("{{#include ")?.strip_suffix("}}")) {
@@ -255,7 +255,7 @@ fn every_page_is_in_the_summary_and_every_picture_on_a_page() {
 }
 
 #[test]
-fn the_readme_has_the_two_commands_that_ci_runs() {
+fn readme_has_the_two_commands_of_ci() {
     let commands: Vec<String> = listings(&root().join("README.md"))
         .0
         .iter()
@@ -268,7 +268,7 @@ fn the_readme_has_the_two_commands_that_ci_runs() {
 }
 
 #[test]
-fn the_pipelines_behind_the_table_of_accuracies_are_valid() {
+fn pipelines_of_the_accuracy_table_are_valid() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/book/src/accuracy");
     let files: Vec<_> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
     assert!(files.len() >= 9);

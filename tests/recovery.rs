@@ -1,8 +1,8 @@
-//! A run that was interrupted, however, ends with the model of one that was not.
+//! An interrupted run ends with the same model as an uninterrupted one.
 
 use std::time::{Duration, Instant};
 
-use crate::common::{Place, children, kill, killed, planted, same_results, summary, wait_for_epochs};
+use crate::common::{Place, assert_same_results, children, kill, planted, run_with_kill, summary, wait_for_epochs};
 
 const SETTINGS: &str = "[model]\nkind = 'sage'\nhidden = 32\n[train]\nepochs = 8\nbatch = 32\nfanouts = [5, 3]\n\
                         checkpoint_every = 1\n";
@@ -13,18 +13,18 @@ fn succeed(place: &Place, args: &[&str]) {
 }
 
 #[test]
-fn a_run_goes_on_with_another_number_of_processes_as_if_it_had_never_stopped() {
+fn run_resumed_with_another_number_of_processes_has_equal_results() {
     let place = Place::new();
     planted(&place, "p.toml", SETTINGS);
     succeed(&place, &["--run-dir", "whole"]);
     succeed(&place, &["--run-dir", "parts", "--processes", "2", "--set", "train.epochs=3"]);
     succeed(&place, &["--run-dir", "parts", "--processes", "4", "--resume", "--set", "train.epochs=5"]);
     succeed(&place, &["--run-dir", "parts", "--resume"]);
-    same_results(&place, "whole", "parts");
+    assert_same_results(&place, "whole", "parts");
 }
 
 #[test]
-fn running_statistics_are_taken_up_where_they_were_left() {
+fn resumed_run_restores_running_statistics() {
     let place = Place::new();
     let settings = "[model]\nkind = 'gin'\nhidden = 16\nnorm = 'batch'\njumping_knowledge = 'mean'\n\
                     [train]\nepochs = 4\nbatch = 100\nfanouts = [4, 4]\n";
@@ -32,11 +32,11 @@ fn running_statistics_are_taken_up_where_they_were_left() {
     succeed(&place, &["--run-dir", "whole"]);
     succeed(&place, &["--run-dir", "parts", "--set", "train.epochs=2"]);
     succeed(&place, &["--run-dir", "parts", "--resume", "--processes", "2"]);
-    same_results(&place, "whole", "parts");
+    assert_same_results(&place, "whole", "parts");
 }
 
 #[test]
-fn resuming_without_a_checkpoint_starts_anew() {
+fn resume_without_a_checkpoint_starts_from_the_beginning() {
     let place = Place::new();
     planted(&place, "p.toml", SETTINGS);
     succeed(&place, &["--run-dir", "run", "--resume", "--set", "train.epochs=1"]);
@@ -44,7 +44,7 @@ fn resuming_without_a_checkpoint_starts_anew() {
 }
 
 #[test]
-fn a_checkpoint_of_another_model_is_refused() {
+fn checkpoint_of_another_pipeline_is_refused() {
     let place = Place::new();
     planted(&place, "p.toml", SETTINGS);
     succeed(&place, &["--run-dir", "run", "--set", "train.epochs=1"]);
@@ -66,19 +66,19 @@ fn a_checkpoint_of_another_model_is_refused() {
 }
 
 #[test]
-fn a_killed_process_is_restarted_with_the_others_and_the_model_is_the_same() {
+fn run_with_a_killed_process_is_restarted_and_has_equal_results() {
     let place = Place::new();
     planted(&place, "p.toml", SETTINGS);
     succeed(&place, &["--run-dir", "whole"]);
     for (victim, after) in [(1, 1), (0, 4)] {
         let run = format!("killed-{victim}");
-        killed(&place, &run, &[], victim, after);
-        same_results(&place, "whole", &run);
+        run_with_kill(&place, &run, &[], victim, after);
+        assert_same_results(&place, "whole", &run);
     }
 }
 
 #[test]
-fn without_restarts_a_killed_process_ends_the_run_and_is_named() {
+fn killed_process_without_restarts_ends_the_run_and_is_named() {
     let place = Place::new();
     planted(&place, "p.toml", &SETTINGS.replace("epochs = 8", "epochs = 10000"));
     let stderr = std::fs::File::create(place.path("stderr")).unwrap();

@@ -1,4 +1,4 @@
-//! Numbers of nodes, learned by the real program.
+//! Node regression.
 
 use std::fs::File;
 use std::sync::Arc;
@@ -12,8 +12,8 @@ use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 const NODES: u64 = 800;
 const EDGES: u64 = 6400;
 
-/// A dump whose labels are the mean of the first feature over a node's in-neighbors, with a little noise; every ninth node is in
-/// no split.
+/// Writes a dump whose labels are the mean of the first feature over a node's in-neighbors, plus a little noise. Every
+/// ninth node is in no split.
 fn dump(place: &Place) {
     let key = Key::new(8, Purpose::GenerateNodes);
     let ends: Vec<[u64; 2]> = (0..EDGES).map(|e| [0, 1].map(|side| key.fold(side).below(e, NODES))).collect();
@@ -50,7 +50,7 @@ fn pipeline(place: &Place, train: &str) {
 }
 
 #[test]
-fn numbers_are_learnt_with_the_same_bits_however_many_work_on_them() {
+fn regression_has_equal_bits_for_1_2_4_processes_and_correct_metrics() {
     let place = Place::new();
     dump(&place);
     pipeline(&place, "task = 'node-regression'\noptimizer = { lr = 0.03 }");
@@ -67,11 +67,11 @@ fn numbers_are_learnt_with_the_same_bits_however_many_work_on_them() {
     let sage = summary(&place, "run-1");
     assert!(sage["test"]["r2"].as_f64().unwrap() > 0.9, "{}", sage["test"]);
     place.succeed(&["run", "p.toml", "--quiet", "--run-dir", "mlp", "--set", "model.kind=mlp"]);
-    assert!(summary(&place, "mlp")["test"]["r2"].as_f64().unwrap() < 0.3, "labels are of neighbours");
+    assert!(summary(&place, "mlp")["test"]["r2"].as_f64().unwrap() < 0.3, "labels depend on neighbors");
 
-    // The metrics of the summary can be had again from the file.
+    // The metrics of the summary equal those computed from the predictions.
     let reader = ParquetRecordBatchReaderBuilder::try_new(File::open(place.path("run-1/predictions.parquet")).unwrap());
-    let (mut rows, mut nodes, mut squares, mut off) = (0, 0.0, 0.0, 0.0);
+    let (mut rows, mut nodes, mut squares, mut errors) = (0, 0.0, 0.0, 0.0);
     for batch in reader.unwrap().build().unwrap() {
         let batch = batch.unwrap();
         let column = |name: &str| batch.column_by_name(name).unwrap().clone();
@@ -87,18 +87,20 @@ fn numbers_are_learnt_with_the_same_bits_however_many_work_on_them() {
             let value = |column: &ArrayRef| f64::from(column.as_primitive::<Float32Type>().value(row));
             if splits.as_string::<i32>().value(row) == "test" {
                 let error = value(&predictions) - value(&labels);
-                (nodes, squares, off) = (nodes + 1.0, squares + error * error, off + error.abs());
+                (nodes, squares, errors) = (nodes + 1.0, squares + error * error, errors + error.abs());
             }
         }
     }
     let metric = |key: &str| sage["test"][key].as_f64().unwrap();
     assert_eq!(rows, NODES as usize);
-    assert!((metric("rmse") - f64::sqrt(squares / nodes)).abs() < 1e-9 && (metric("mae") - off / nodes).abs() < 1e-9);
+    assert!(
+        (metric("rmse") - f64::sqrt(squares / nodes)).abs() < 1e-9 && (metric("mae") - errors / nodes).abs() < 1e-9
+    );
     assert!((metric("loss") - squares / nodes).abs() < 1e-9);
 }
 
 #[test]
-fn classes_are_no_numbers_and_numbers_no_classes() {
+fn labels_that_do_not_fit_the_task_are_refused() {
     let place = Place::new();
     dump(&place);
     pipeline(&place, "");

@@ -1,4 +1,4 @@
-//! R-GCN over typed edges by every schedule: the bits that any number of processes comes to, and that all come to the same losses.
+//! R-GCN over typed edges: equal bits for any number of processes, and equal losses in every schedule.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use serde_json::Value;
 const NODES: u64 = 400;
 const EDGES: u64 = 3000;
 
-/// Nodes of three classes, and edges of four types, one of them rare; some nodes have no edges of some type.
+/// Writes a dump with three classes of nodes and four types of edges. One type is rare, and some nodes lack a type.
 fn dump(place: &Place) {
     let key = Key::new(11, Purpose::GenerateNodes);
     let class = |v: u64| key.fold(7).below(v, 3);
@@ -51,12 +51,12 @@ fn pipeline(place: &Place, model: &str) {
     place.write("p.toml", text);
 }
 
-/// Schedules, and how near their losses come to those of the first.
+/// Schedules, and the relative tolerance of their losses to those of the first.
 const SCHEDULES: [(&[&str], f64); 5] = [
     (&["train.schedule=mini-batch", "train.fanouts=[-1, -1]", "train.batch=1000"], 0.0),
     (&["train.schedule.kind=full-graph", "train.schedule.intervals=3"], 2e-5),
     (&["train.schedule.kind=tensor-parallel", "train.schedule.chunk_memory=20KiB"], 2e-5),
-    // Rows of 8 bits.
+    // bf16 has 8 significant bits.
     (&["train.schedule.kind=full-graph", "train.schedule.intervals=3", "train.schedule.row_dtype=bf16"], 0.02),
     (
         &["train.schedule.kind=tensor-parallel", "train.schedule.chunk_memory=20KiB", "train.schedule.row_dtype=bf16"],
@@ -73,7 +73,7 @@ fn train(place: &Place, processes: &str, sets: &[&str]) -> Value {
 }
 
 #[test]
-fn rgcn_has_the_same_bits_however_many_work_on_it_and_the_same_losses_by_every_schedule() {
+fn rgcn_has_equal_bits_for_1_2_4_processes_and_equal_losses_in_every_schedule() {
     let place = Place::new();
     dump(&place);
     for model in [
@@ -92,7 +92,7 @@ fn rgcn_has_the_same_bits_however_many_work_on_it_and_the_same_losses_by_every_s
                 let wanted = expected.get_or_insert_with(|| found.clone());
                 for (epoch, (found, wanted)) in found.iter().zip(&*wanted).enumerate() {
                     let close = (found - wanted).abs() <= within * wanted.abs();
-                    assert!(close, "{model}, {sets:?}: epoch {epoch} has a loss of {found}, not {wanted}");
+                    assert!(close, "{model}, {sets:?}: epoch {epoch} has loss {found}, not {wanted}");
                 }
                 for processes in ["2", "4"] {
                     let some = train(&place, processes, &sets);

@@ -1,4 +1,4 @@
-//! The ways to sample, by the real program: the same bits from 1, 2 and 4 processes, and what is refused.
+//! Sampling: equal bits for 1, 2 and 4 processes, rounds per step, and refused settings.
 
 use std::sync::Arc;
 
@@ -10,8 +10,8 @@ use gnnflow_data::rng::{Key, Purpose};
 const NODES: u64 = 500;
 const EDGES: u64 = 6000;
 
-/// A dump whose edges have weights (a fourth of them 0), two types by name, and times; nodes have times too. Ids are 1000, 1001, …; the edge
-/// `odd` weighs `weight`.
+/// Writes a dump with edge weights (a fourth of them 0), two edge types, edge times and node times. Ids start at 1000.
+/// `odd` is an edge and its weight.
 fn dump(place: &Place, odd: Option<(usize, f32)>) {
     let key = Key::new(5, Purpose::GenerateNodes);
     let rows = (0..NODES).map(|v| Some((0..6).map(move |i| Some(key.fold(v).normal(i) as f32))));
@@ -43,7 +43,7 @@ fn dump(place: &Place, odd: Option<(usize, f32)>) {
     );
 }
 
-/// A pipeline over the dump; `columns` of its edges are named, `train` are the lines of its last section.
+/// Writes a pipeline over the dump with the columns `columns` and the lines `train` of `[train]`.
 fn pipeline(place: &Place, columns: &str, train: &str) {
     let text = format!(
         "[graph]\nnodes = 'nodes.parquet'\nedges = 'edges.parquet'\nduplicates = 'keep'\ncolumns = {{ {columns} }}\n\
@@ -56,10 +56,10 @@ fn pipeline(place: &Place, columns: &str, train: &str) {
 const ALL: &str = "weight = 'weight', edge_type = 'kind', time = 'at', node_time = 'seen'";
 
 #[test]
-fn every_sampler_has_the_same_bits_however_many_work_on_it() {
+fn every_sampler_has_equal_bits_for_1_2_4_processes() {
     let place = Place::new();
     dump(&place, None);
-    let mut seen = Vec::new();
+    let mut all_blocks = Vec::new();
     for train in [
         "fanouts = [4, 3]",
         "sampler = 'weighted'\nfanouts = [4, 3]",
@@ -106,13 +106,13 @@ fn every_sampler_has_the_same_bits_however_many_work_on_it() {
             assert_eq!(&found, expected.get_or_insert_with(|| found.clone()), "{train}: {processes} processes, {set}");
         }
         let blocks = expected.map(|hashes: Vec<String>| hashes[0].clone());
-        assert!(!seen.contains(&blocks), "{train} samples as another does");
-        seen.push(blocks);
+        assert!(!all_blocks.contains(&blocks), "{train} samples the blocks of another sampler");
+        all_blocks.push(blocks);
     }
 }
 
 #[test]
-fn table_says_that_evaluation_with_the_temporal_sampler_reads_later_edges() {
+fn table_with_the_temporal_sampler_notes_that_evaluation_reads_later_edges() {
     let place = Place::new();
     dump(&place, None);
     for (train, expected) in [("sampler = 'temporal'\nfanouts = [4, 3]", true), ("fanouts = [4, 3]", false)] {
@@ -125,7 +125,7 @@ fn table_says_that_evaluation_with_the_temporal_sampler_reads_later_edges() {
 }
 
 #[test]
-fn a_step_has_the_rounds_of_its_topology() {
+fn rounds_of_a_step_depend_on_the_topology() {
     let place = Place::new();
     dump(&place, None);
     pipeline(&place, "", "fanouts = [4, 3, 2]\nschedule.seed_split = 'partition'");
@@ -137,18 +137,18 @@ fn a_step_has_the_rounds_of_its_topology() {
         let summary = summary(&place, "run");
         ["rounds_per_step", "messages_per_step", "bytes_per_step"].map(|key| summary[key].as_f64().unwrap())
     };
-    assert_eq!(of(&["1"]), [0.0; 3], "one process asks nobody");
+    assert_eq!(of(&["1"]), [0.0; 3], "one process sends no requests");
     let partitioned = of(&["2"]);
     let replicated = of(&["2", "partition.topology=replicated"]);
-    // 2 (L − 1) to sample, as seeds are a partition's own, and 2 to fetch; or only these.
+    // With local seeds, sampling takes 2 (L − 1) rounds and fetching 2. A replicated topology needs only the fetch.
     assert_eq!((partitioned[0], replicated[0]), (6.0, 2.0));
     assert!(partitioned[1] > replicated[1] && partitioned[2] > replicated[2], "{partitioned:?} {replicated:?}");
-    // Each of 4 batches asks the other process in each round trip, and is answered; gradients come on top.
+    // Each of 4 batches sends a request and gets a reply in each round trip; gradients are sent in addition.
     assert!(partitioned[1] >= 4.0 * 6.0 && replicated[1] >= 4.0 * 2.0, "{partitioned:?} {replicated:?}");
 }
 
 #[test]
-fn what_cannot_be_sampled_is_refused() {
+fn invalid_sampling_settings_are_refused() {
     let place = Place::new();
     dump(&place, Some((70, -0.5)));
     let refused = |columns: &str, train: &str, code: i32, words: &[&str]| {

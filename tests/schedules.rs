@@ -1,4 +1,4 @@
-//! Schedules, and how seeds are split: the same bits whoever works on the partitions, what they come to, and what is refused.
+//! Partition-parallel training and the split of seeds: equal bits for any number of processes, and accuracy.
 
 use crate::common::{Place, hashes, planted, succeed};
 
@@ -9,11 +9,11 @@ fn settings(model: &str, train: &str) -> String {
 }
 
 #[test]
-fn the_bits_do_not_depend_on_who_visits_the_partitions() {
+fn partition_parallel_has_equal_bits_for_1_2_4_processes() {
     let place = Place::new();
     for (model, train) in [
         ("[model]\nkind = 'sage'\nhidden = 16", ""),
-        // Degrees of foreign nodes are asked for; batch norm's statistics are averaged.
+        // GCN requests degrees of remote nodes; statistics of batch norm are averaged.
         (
             "[model]\nkind = 'gcn'\nhidden = 16\nnorm = 'batch'",
             "schedule.average_every = 3\nschedule.average_momentum = 0.5\nsampler = 'labor'\n",
@@ -25,13 +25,13 @@ fn the_bits_do_not_depend_on_who_visits_the_partitions() {
         for processes in ["2", "4"] {
             let some = succeed(&place, &["--processes", processes]);
             assert_eq!(hashes(&some), hashes(&one), "{model} {train}: {processes} processes");
-            assert_eq!(some["rounds_per_step"], 0.0, "nothing is asked of others in a step");
+            assert_eq!(some["rounds_per_step"], 0.0, "a step sends no requests");
         }
     }
 }
 
 #[test]
-fn one_partition_trains_as_mini_batches_do() {
+fn single_partition_equals_mini_batch_training() {
     let place = Place::new();
     let model = "[model]\nkind = 'gcn'\nhidden = 16\n";
     planted(&place, "p.toml", &settings(model, ""));
@@ -39,7 +39,7 @@ fn one_partition_trains_as_mini_batches_do() {
     let alone = succeed(&place, &["--set", "partition.parts=1", "--set", "train.schedule=partition-parallel"]);
     assert_eq!(alone["model_sha256"], batches["model_sha256"]);
     assert_eq!(alone["predictions_sha256"], batches["predictions_sha256"]);
-    // Averaging what stands alone changes nothing.
+    // The average of one model changes nothing.
     let every = ["--set", "partition.parts=1", "--set", "train.schedule=partition-parallel"];
     let seldom = succeed(
         &place,
@@ -50,7 +50,7 @@ fn one_partition_trains_as_mini_batches_do() {
 }
 
 #[test]
-fn it_learns_what_gradient_averaging_learns() {
+fn model_averaging_is_as_accurate_as_gradient_averaging() {
     let place = Place::new();
     let model = "[model]\nkind = 'sage'\nhidden = 32\n";
     planted(&place, "p.toml", &settings(model, ""));
@@ -62,7 +62,7 @@ fn it_learns_what_gradient_averaging_learns() {
 }
 
 #[test]
-fn it_goes_on_where_it_was_left() {
+fn resumed_run_equals_an_uninterrupted_one() {
     let place = Place::new();
     planted(
         &place,
@@ -79,11 +79,11 @@ fn it_goes_on_where_it_was_left() {
     assert_eq!(hashes(&resumed), hashes(&whole));
     let lines = std::fs::read_to_string(place.path("run/metrics.jsonl")).unwrap();
     let evaluated: Vec<bool> = lines.lines().map(|line| line.contains("\"val\":{")).collect();
-    assert_eq!(evaluated, [false, true, false, true], "weights are looked at where they are averaged");
+    assert_eq!(evaluated, [false, true, false, true], "models are evaluated after averaging");
 }
 
 #[test]
-fn what_has_no_meaning_is_refused() {
+fn invalid_settings_are_refused() {
     let place = Place::new();
     planted(&place, "p.toml", &settings("[model]\nkind = 'sage'", SCHEDULE));
     let refused = |sets: &[&str], code: i32, words: &[&str]| {
@@ -102,10 +102,10 @@ fn what_has_no_meaning_is_refused() {
 }
 
 #[test]
-fn seeds_of_uneven_partitions_are_split_evenly_unless_they_keep_their_own() {
+fn seeds_of_uneven_partitions_are_split_evenly_by_default() {
     let place = Place::new();
     planted(&place, "p.toml", &settings("[model]\nkind = 'sage'\nhidden = 16", ""));
-    // Parts of different sizes: 450 training nodes in all.
+    // Partitions of different sizes: 450 training nodes in total.
     let sets = ["--set", "partition.method=greedy", "--set", "train.batch=5", "--set", "train.epochs=1"];
     let steps = |args: &[&str]| {
         let summary = succeed(&place, &[&sets[..], args].concat());
@@ -120,8 +120,8 @@ fn seeds_of_uneven_partitions_are_split_evenly_unless_they_keep_their_own() {
         manifest["partitions"].as_array().unwrap().iter().map(|part| part["train"].as_u64().unwrap()).collect();
     let (all, most) = (train.iter().sum::<u64>(), *train.iter().max().unwrap());
     assert_eq!(even, all.div_ceil(4).div_ceil(5), "{train:?}");
-    assert!(most > all.div_ceil(4) + 5, "the partitions are too even to tell: {train:?}");
-    // Some seeds are in batches of other partitions, and their labels elsewhere.
+    assert!(most > all.div_ceil(4) + 5, "the partitions are too even for this test: {train:?}");
+    // Some seeds are in batches of other partitions, and their labels on other processes.
     for processes in ["2", "4"] {
         assert_eq!(steps(&["--processes", processes]).1, expected, "{processes} processes");
     }

@@ -1,5 +1,4 @@
-//! Training over the whole graph cut by columns: the bits that any number of processes comes to, what it agrees with, how often
-//! rows move, and what is refused.
+//! Tensor-parallel training: equal bits for any number of processes, equality with full-graph training, and rounds.
 
 use crate::common::{Place, hashes, losses, planted, succeed};
 
@@ -7,7 +6,7 @@ fn settings(model: &str, train: &str) -> String {
     format!("[model]\n{model}\n[train]\nschedule.kind = 'tensor-parallel'\nepochs = 4\n{train}")
 }
 
-/// Model keys, and how often rows move in an epoch of two layers.
+/// Lines of `[model]`, and rounds per epoch.
 const MODELS: [(&str, f64); 16] = [
     ("kind = 'gcn'\nhidden = 16", 4.0),
     ("kind = 'gcn'\nhidden = 16\ndecoupled = false", 8.0),
@@ -20,21 +19,21 @@ const MODELS: [(&str, f64); 16] = [
     ("kind = 'gcn'\nhidden = 16\nresidual = true\nnorm = 'layer'", 8.0),
     ("kind = 'gcn'\nhidden = 16\njumping_knowledge = 'mean'", 8.0),
     ("kind = 'gat'\nhidden = 16\nheads = 4", 8.0),
-    // Heads that processes share, and weights that are dropped.
+    // Heads that processes share, and attention dropout.
     ("kind = 'gat'\nhidden = 18\nheads = 3\nattention_dropout = 0.4\nresidual = true", 8.0),
-    // Whole heads, which are fewer than processes in the last layer; and as many as processes.
+    // Whole heads: in the last layer fewer than processes, or as many.
     ("kind = 'gatv2'\nhidden = 16\nheads = 4", 8.0),
     ("kind = 'gatv2'\nhidden = 18\nheads = 6\noutput_heads = 4\nattention_dropout = 0.4\nresidual = true", 8.0),
-    // One attention for all propagations, of heads that processes share, or that are cut.
+    // One attention for all propagations, with whole or cut heads.
     ("kind = 'gat'\nhidden = 16\nlayers = 3\noutput_heads = 4\ndecoupled = true", 4.0),
     ("kind = 'gat'\nhidden = 16\nattention_dropout = 0.4\ndecoupled = true", 4.0),
 ];
 
-/// So many training nodes that the last hop leaves nobody out.
-const MANY: [&str; 4] = ["--set", "graph.generate.split=[0.7, 0.1, 0.2]", "--set", "graph.undirected=true"];
+/// Enough training nodes that the last hop reaches all nodes.
+const MANY_SEEDS: [&str; 4] = ["--set", "graph.generate.split=[0.7, 0.1, 0.2]", "--set", "graph.undirected=true"];
 
 #[test]
-fn the_bits_do_not_depend_on_how_many_have_the_columns() {
+fn model_has_equal_bits_for_1_2_4_processes() {
     let place = Place::new();
     for (model, rounds) in MODELS {
         planted(&place, "p.toml", &settings(&format!("{model}\ndropout = 0.3"), "schedule.intervals = 3\n"));
@@ -55,13 +54,13 @@ fn the_bits_do_not_depend_on_how_many_have_the_columns() {
     }
 }
 
-/// Whoever adds rows up, they are the same rows.
+/// The reference is full-graph training.
 #[test]
-fn it_is_training_by_nodes() {
+fn losses_match_full_graph_training() {
     let place = Place::new();
     for (model, _) in MODELS {
         planted(&place, "p.toml", &settings(&format!("{model}\ndropout = 0.2"), "schedule.intervals = 2\n"));
-        for graph in [&[][..], &["--set", "graph.undirected=true"], &["--set", "graph.self_loops=add"], &MANY] {
+        for graph in [&[][..], &["--set", "graph.undirected=true"], &["--set", "graph.self_loops=add"], &MANY_SEEDS] {
             succeed(&place, &[graph, &["--processes", "2"]].concat());
             let columns = losses(&place);
             let decoupled = if model == MODELS[0].0 { "model.decoupled=true" } else { "seed=3" };
@@ -69,14 +68,14 @@ fn it_is_training_by_nodes() {
             succeed(&place, &[graph, &["--set", "train.schedule.kind=full-graph"], &decoupled].concat());
             for (epoch, (columns, nodes)) in columns.iter().zip(losses(&place)).enumerate() {
                 let close = (columns - nodes).abs() <= 2e-5 * nodes.abs();
-                assert!(close, "{model} {graph:?}: epoch {epoch} has a loss of {columns}, and of {nodes} by nodes");
+                assert!(close, "{model} {graph:?}: epoch {epoch} has loss {columns}, and {nodes} node-parallel");
             }
         }
     }
 }
 
 #[test]
-fn it_goes_on_where_it_was_left() {
+fn resumed_run_equals_an_uninterrupted_one() {
     let place = Place::new();
     planted(&place, "p.toml", &settings("kind = 'gcn'\nhidden = 16", ""));
     let whole = succeed(&place, &[]);
@@ -86,7 +85,7 @@ fn it_goes_on_where_it_was_left() {
 }
 
 #[test]
-fn what_has_no_meaning_is_refused() {
+fn invalid_settings_are_refused() {
     let place = Place::new();
     planted(&place, "p.toml", &settings("kind = 'gcn'\nhidden = 16", ""));
     let refused = |sets: &[&str], more: &[&str], words: &[&str]| {

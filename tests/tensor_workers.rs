@@ -1,15 +1,15 @@
-//! Tensor workers: the same bits as without them, however many there are and whoever dies; and who is not listened to.
+//! Tensor workers: equal bits with and without them, lost and misbehaving workers, and refused settings.
 
-mod enlisting;
 mod fake;
+mod registering;
 mod started;
 
 use std::time::{Duration, Instant};
 
 use crate::common::{Place, planted, summary};
-use fake::Lie;
+use fake::Misbehavior;
 use serde_json::Value;
-use started::{Worker, ended, kill, launched, under_way};
+use started::{Worker, kill, launched_workers, start_and_wait_for_epoch, wait_for_end};
 
 const SECRET: &str = "a secret of the test's own";
 
@@ -37,7 +37,7 @@ fn hashes(summary: &Value) -> [String; 2] {
 }
 
 #[test]
-fn the_bits_are_those_of_no_tensor_workers() {
+fn model_with_tensor_workers_has_equal_bits() {
     let place = Place::new();
     for model in
         ["kind = 'gcn'", "kind = 'gat'\nheads = 4", "kind = 'sage'\nnorm = 'batch'\nresidual = true", "kind = 'appnp'"]
@@ -60,7 +60,7 @@ fn the_bits_are_those_of_no_tensor_workers() {
 }
 
 #[test]
-fn other_ways_of_training_over_whole_graphs_have_them_too() {
+fn other_full_graph_modes_with_tensor_workers_have_equal_results() {
     let place = Place::new();
     planted(&place, "p.toml", &settings("kind = 'gcn'\ndropout = 0.3", ""));
     for more in
@@ -71,7 +71,7 @@ fn other_ways_of_training_over_whole_graphs_have_them_too() {
         assert_eq!(hashes(&some), hashes(&alone), "{more:?}");
         assert!(some["tensor"]["calls"].as_u64() > Some(0));
     }
-    // One interval has no neighbors that could be behind.
+    // One interval has no stale neighbors.
     let one = ["partition.parts=1", "train.schedule.intervals=1", "train.schedule.mode=async"];
     let alone = succeed(&place, &one);
     assert_eq!(hashes(&succeed(&place, &[&one[..], &["train.tensor_workers.workers=2"]].concat())), hashes(&alone));
@@ -97,7 +97,7 @@ fn other_ways_of_training_over_whole_graphs_have_them_too() {
 }
 
 #[test]
-fn small_tasks_share_calls_and_change_nothing() {
+fn small_tasks_that_share_calls_have_equal_bits() {
     let place = Place::new();
     for model in ["kind = 'gcn'", "kind = 'gat'\nheads = 4", "kind = 'gatv2'\nheads = 4"] {
         planted(&place, "p.toml", &settings(&format!("{model}\ndropout = 0.3"), ""));
@@ -117,9 +117,9 @@ fn small_tasks_share_calls_and_change_nothing() {
 }
 
 #[test]
-fn long_tasks_come_in_halves_and_change_nothing() {
+fn long_tasks_that_are_split_have_equal_bits() {
     let place = Place::new();
-    // One partition of 1,500 nodes in one interval: 1,024 rows, and then the others.
+    // One interval of 1,500 nodes is split into 1,024 rows and the rest.
     for model in [
         "kind = 'gcn'",
         "kind = 'gat'\nheads = 4",
@@ -137,32 +137,32 @@ fn long_tasks_come_in_halves_and_change_nothing() {
 }
 
 #[test]
-fn those_that_are_launched_are_started_again() {
+fn killed_launched_worker_is_restarted() {
     let place = Place::new();
     planted(&place, "p.toml", &settings("kind = 'gcn'\ndropout = 0.3", ""));
     let epochs = ["train.epochs=150", "train.evaluate_every=0"];
     let alone = succeed(&place, &epochs);
-    // The only one: nobody else could do its tasks, and nobody else has to.
+    // The only worker is restarted, so `when_gone` has no effect.
     let only = ["train.tensor_workers.workers=1", "train.tensor_workers.when_gone=fail"];
-    let run = under_way(&place, &[&epochs[..], &only].concat(), None);
-    let children = launched(run.id());
+    let run = start_and_wait_for_epoch(&place, &[&epochs[..], &only].concat(), None);
+    let children = launched_workers(run.id());
     assert_eq!(children.len(), 1);
     kill(children[0]);
-    let (code, said) = ended(run);
-    assert_eq!(code, Some(0), "{said}");
-    assert!(said.contains("it is started again in 0.2 s"), "{said}");
+    let (code, stderr) = wait_for_end(run);
+    assert_eq!(code, Some(0), "{stderr}");
+    assert!(stderr.contains("it is started again in 0.2 s"), "{stderr}");
     let killed = summary(&place, "run");
     assert_eq!(hashes(&killed), hashes(&alone));
     assert_eq!((&killed["tensor"]["lost"], &killed["tensor"]["relaunched"]), (&1.into(), &1.into()));
-    // Never: then it is as `when_gone` says.
+    // Without restarts, `when_gone` decides.
     for (when, code) in [("local", 0), ("fail", 4)] {
         let when = format!("train.tensor_workers.when_gone={when}");
         let never = ["train.tensor_workers.workers=1", "train.tensor_workers.relaunch=0", &when];
-        let run = under_way(&place, &[&epochs[..], &never].concat(), None);
-        kill(launched(run.id())[0]);
-        let (found, said) = ended(run);
-        assert_eq!(found, Some(code), "{when}: {said}");
-        assert!(said.contains("all tensor workers are gone"), "{when}: {said}");
+        let run = start_and_wait_for_epoch(&place, &[&epochs[..], &never].concat(), None);
+        kill(launched_workers(run.id())[0]);
+        let (found, stderr) = wait_for_end(run);
+        assert_eq!(found, Some(code), "{when}: {stderr}");
+        assert!(stderr.contains("all tensor workers are gone"), "{when}: {stderr}");
         if code == 0 {
             assert_eq!(hashes(&summary(&place, "run")), hashes(&alone));
             assert_eq!(summary(&place, "run")["tensor"]["relaunched"], 0);
@@ -171,7 +171,7 @@ fn those_that_are_launched_are_started_again() {
 }
 
 #[test]
-fn the_plan_counts_rows_of_calls_under_way() {
+fn plan_bounds_the_rows_of_calls_in_flight() {
     let place = Place::new();
     planted(&place, "p.toml", &settings("kind = 'gcn'\ndropout = 0.3", ""));
     for more in
@@ -194,7 +194,7 @@ fn the_plan_counts_rows_of_calls_under_way() {
 }
 
 #[test]
-fn two_that_are_killed_change_nothing() {
+fn run_with_two_killed_workers_has_equal_bits() {
     let place = Place::new();
     planted(&place, "p.toml", &settings("kind = 'gcn'\ndropout = 0.3", ""));
     let more = ["train.epochs=60", "train.evaluate_every=0", "train.tensor_workers.autotune=false"];
@@ -206,10 +206,10 @@ fn two_that_are_killed_change_nothing() {
     let begin = Instant::now();
     let epochs = || std::fs::read_to_string(&metrics).unwrap_or_default().lines().count();
     while !(1..50).contains(&epochs()) {
-        assert!(begin.elapsed() < Duration::from_secs(120) && epochs() < 50, "no epoch to kill in");
+        assert!(begin.elapsed() < Duration::from_secs(120) && epochs() < 50, "no epoch in which to kill");
         std::thread::sleep(Duration::from_millis(2));
     }
-    let children = launched(run.id());
+    let children = launched_workers(run.id());
     assert!(children.len() >= 2, "{children:?}");
     for child in &children[..2] {
         kill(*child);
@@ -222,7 +222,7 @@ fn two_that_are_killed_change_nothing() {
 }
 
 #[test]
-fn those_that_listen_elsewhere_may_go() {
+fn run_with_listening_workers_has_equal_bits_when_some_are_gone() {
     let place = Place::new();
     planted(&place, "p.toml", &settings("kind = 'gcn'", ""));
     let alone = succeed(&place, &[]);
@@ -234,63 +234,67 @@ fn those_that_listen_elsewhere_may_go() {
         (output.status.code(), String::from_utf8(output.stderr).unwrap())
     };
     for processes in ["--processes=1", "--processes=2"] {
-        let (code, said) = run(&[processes], SECRET);
-        assert_eq!(code, Some(0), "{said}");
+        let (code, stderr) = run(&[processes], SECRET);
+        assert_eq!(code, Some(0), "{stderr}");
         let some = summary(&place, "run");
         assert_eq!(hashes(&some), hashes(&alone));
-        assert_eq!(some["tensor"]["lost"], 0, "{said}");
+        assert_eq!(some["tensor"]["lost"], 0, "{stderr}");
     }
-    // Of another secret: nobody is listened to, and that is said.
-    let (code, said) = run(&[], "another secret altogether");
-    assert_eq!(code, Some(0), "{said}");
+    // Workers with another secret are rejected and reported.
+    let (code, stderr) = run(&[], "another secret altogether");
+    assert_eq!(code, Some(0), "{stderr}");
     assert!(
-        said.contains("wrong secret") && said.contains(&one.address) && said.contains("this process computes"),
-        "{said}"
+        stderr.contains("wrong secret") && stderr.contains(&one.address) && stderr.contains("this process computes"),
+        "{stderr}"
     );
     assert_eq!(hashes(&summary(&place, "run")), hashes(&alone));
-    let (code, said) = run(&["train.tensor_workers.when_gone=fail"], "another secret altogether");
-    assert_eq!(code, Some(4), "{said}");
-    assert!(said.contains("all tensor workers are gone"), "{said}");
-    // One is left, and then none.
+    let (code, stderr) = run(&["train.tensor_workers.when_gone=fail"], "another secret altogether");
+    assert_eq!(code, Some(4), "{stderr}");
+    assert!(stderr.contains("all tensor workers are gone"), "{stderr}");
+    // One worker is left, then none.
     drop(one);
-    let (code, said) = run(&[], SECRET);
-    assert_eq!((code, hashes(&summary(&place, "run"))), (Some(0), hashes(&alone)), "{said}");
+    let (code, stderr) = run(&[], SECRET);
+    assert_eq!((code, hashes(&summary(&place, "run"))), (Some(0), hashes(&alone)), "{stderr}");
     drop(two);
-    let (code, said) = run(&["train.tensor_workers.when_gone=fail"], SECRET);
-    assert_eq!(code, Some(4), "{said}");
+    let (code, stderr) = run(&["train.tensor_workers.when_gone=fail"], SECRET);
+    assert_eq!(code, Some(4), "{stderr}");
 }
 
 #[test]
-fn who_lies_is_not_listened_to() {
+fn misbehaving_worker_is_reported_and_bits_are_equal() {
     let place = Place::new();
     planted(&place, "p.toml", &settings("kind = 'gcn'", ""));
     let alone = succeed(&place, &[]);
     let honest = Worker::start(&place, None);
-    for (lie, word) in [
-        (Lie::Version, "9.9.9"),
-        (Lie::Shape, "numbers"),
-        (Lie::Garbage, "malformed message"),
-        (Lie::Nothing, "sent no result"),
-        (Lie::Silence, "has not answered"),
-        (Lie::NoFlight, "tensor worker"),
+    for (misbehavior, word) in [
+        (Misbehavior::Version, "9.9.9"),
+        (Misbehavior::Shape, "numbers"),
+        (Misbehavior::Garbage, "malformed message"),
+        (Misbehavior::Nothing, "sent no result"),
+        (Misbehavior::Silence, "has not answered"),
+        (Misbehavior::NoFlight, "tensor worker"),
     ] {
-        let liar = fake::serve(lie);
+        let address = fake::serve(misbehavior);
         for honest in [Some(&honest), None] {
-            let hosts = [Some(&liar), honest.map(|honest| &honest.address)];
+            let hosts = [Some(&address), honest.map(|honest| &honest.address)];
             let hosts: Vec<String> = hosts.into_iter().flatten().map(|host| format!("'{host}'")).collect();
             let hosts = format!("train.tensor_workers.hosts=[{}]", hosts.join(", "));
             let ended = place.run(&sets(&[&hosts, "train.tensor_workers.timeout=2s"]));
-            assert_eq!(ended.code, 0, "{lie:?}: {}", ended.stderr);
-            // Where somebody else does what is late, nobody waits for who is silent.
-            let said = ended.stderr.contains(word) && ended.stderr.contains(&liar);
-            assert!(said || lie == Lie::Silence && hosts.contains(','), "{lie:?}: {}", ended.stderr);
-            assert_eq!(hashes(&summary(&place, "run")), hashes(&alone), "{lie:?}");
+            assert_eq!(ended.code, 0, "{misbehavior:?}: {}", ended.stderr);
+            // If another worker repeats the late tasks, a silent worker is not reported.
+            let reported = ended.stderr.contains(word) && ended.stderr.contains(&address);
+            assert!(
+                reported || misbehavior == Misbehavior::Silence && hosts.contains(','),
+                "{misbehavior:?}: {}",
+                ended.stderr
+            );
+            assert_eq!(hashes(&summary(&place, "run")), hashes(&alone), "{misbehavior:?}");
         }
     }
 }
 
 #[test]
-fn prices_make_a_value() {
+fn prices_give_the_value_of_a_run() {
     let place = Place::new();
     planted(&place, "p.toml", &settings("kind = 'gcn'", ""));
     let priced = [
@@ -310,7 +314,7 @@ fn prices_make_a_value() {
 }
 
 #[test]
-fn what_has_no_meaning_is_refused() {
+fn invalid_settings_are_refused() {
     let place = Place::new();
     planted(&place, "p.toml", &settings("kind = 'gcn'", ""));
     let refused = |more: &[&str], words: &[&str]| {

@@ -1,4 +1,4 @@
-//! What a run learns, and what it leaves.
+//! Accuracy of node classification, and the outputs of a run.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -9,13 +9,13 @@ use arrow::array::AsArray;
 use arrow::datatypes::{Float32Type, Int64Type};
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 
-/// All rows of a Parquet file, as batches.
+/// Reads all rows of a Parquet file, as batches.
 fn read(path: &Path) -> Vec<arrow::array::RecordBatch> {
     let reader = ParquetRecordBatchReaderBuilder::try_new(File::open(path).unwrap()).unwrap();
     reader.build().unwrap().map(|batch| batch.unwrap()).collect()
 }
 
-/// A column of integers by node id.
+/// Returns a column of integers by node id.
 fn by_id(batches: &[arrow::array::RecordBatch], column: &str) -> BTreeMap<i64, i64> {
     let mut all = BTreeMap::new();
     for batch in batches {
@@ -29,7 +29,7 @@ fn by_id(batches: &[arrow::array::RecordBatch], column: &str) -> BTreeMap<i64, i
 }
 
 #[test]
-fn a_graph_network_beats_the_mlp_where_the_graph_helps_and_outputs_come_in_the_users_ids() {
+fn graph_models_beat_the_mlp_and_outputs_have_the_ids_of_the_user() {
     let place = Place::new();
     let settings = "[model]\nkind = 'sage'\n[train]\nepochs = 50\nbatch = 64\nfanouts = [10, 10]\n";
     planted(&place, "p.toml", settings);
@@ -57,7 +57,7 @@ fn a_graph_network_beats_the_mlp_where_the_graph_helps_and_outputs_come_in_the_u
     let predictions = read(&run.join("predictions.parquet"));
     assert_eq!(by_id(&predictions, "label"), by_id(&dump, "label"));
     let predicted = by_id(&predictions, "prediction");
-    // The test accuracy of the summary can be had again from the file.
+    // The test accuracy of the summary equals that of the predictions.
     let labels = by_id(&dump, "label");
     let mut test = Vec::new();
     for batch in &predictions {
@@ -101,7 +101,7 @@ fn scores_are_probabilities_and_the_largest_is_the_prediction() {
 }
 
 #[test]
-fn a_run_folder_is_a_pipeline_that_gives_the_same_again() {
+fn resolved_pipeline_of_a_run_gives_an_equal_model() {
     let place = Place::new();
     planted(&place, "p.toml", "[model]\nkind = 'sage'\nhidden = 16\n[train]\nepochs = 2\nfanouts = [5, 5]\n");
     assert_eq!(place.run(&["run", "p.toml", "--quiet", "--run-dir", "first"]).code, 0);

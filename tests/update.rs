@@ -1,4 +1,4 @@
-//! `gnnflow update` from outside: equal to preparing the changed dump, and refusals.
+//! `gnnflow update`: equality with a preparation of the changed dump, and refused updates.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -33,7 +33,7 @@ fn rows(batch: &RecordBatch, rows: impl IntoIterator<Item = usize>) -> RecordBat
     take_record_batch(batch, &rows).unwrap()
 }
 
-/// The ends of all edges, as text.
+/// Returns the ends of all edges as text.
 fn ends(batch: &RecordBatch) -> Vec<(String, String)> {
     let column = |name: &str| cast(batch.column_by_name(name).unwrap(), &DataType::Utf8).unwrap();
     let (src, dst) = (column("src"), column("dst"));
@@ -41,7 +41,7 @@ fn ends(batch: &RecordBatch) -> Vec<(String, String)> {
     (0..batch.num_rows()).map(|row| (src.value(row).to_string(), dst.value(row).to_string())).collect()
 }
 
-/// A dataset of 4,000 nodes and 60,000 edge rows in `dataset`, from `dump`.
+/// Prepares a dataset of 4,000 nodes and 60,000 edge rows in `dataset`, from `dump`.
 fn place() -> Place {
     let place = Place::new();
     place.succeed(&[
@@ -66,7 +66,7 @@ fn place() -> Place {
     place
 }
 
-/// Every Arrow file of a dataset.
+/// Reads all Arrow files of a dataset.
 fn arrow_files(dataset: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let mut found = BTreeMap::new();
     for part in 0..5 {
@@ -83,15 +83,15 @@ fn json(text: &str) -> serde_json::Value {
 }
 
 #[test]
-fn one_edge_a_thousandth_and_a_hundredth_equal_a_rebuild() {
+fn updates_of_one_edge_to_one_percent_equal_a_rebuild() {
     let place = place();
     let (nodes, edges) = (read(&place.path("dump/nodes.parquet")), read(&place.path("dump/edges.parquet")));
     let all = ends(&edges);
     let ids = nodes.column_by_name("node_id").unwrap().clone();
     let n = nodes.num_rows();
     for (name, changes) in [("one", 1usize), ("thousandth", 60), ("hundredth", 600)] {
-        // Half of the changes go, half come; new nodes come with all but the single edge.
-        let gone: Vec<usize> = (0..changes.div_ceil(2)).map(|i| (i * 97 + 5) % edges.num_rows()).collect();
+        // Half of the changes remove edges, half add them. All updates but the single edge also add nodes.
+        let removed_rows: Vec<usize> = (0..changes.div_ceil(2)).map(|i| (i * 97 + 5) % edges.num_rows()).collect();
         let new = if changes > 1 { changes / 20 } else { 0 };
         let ints = ids.data_type() == &DataType::Int64;
         let largest = if ints { ids.as_primitive::<Int64Type>().values().iter().copied().max().unwrap() } else { 0 };
@@ -112,7 +112,7 @@ fn one_edge_a_thousandth_and_a_hundredth_equal_a_rebuild() {
         let mut columns = rows(&nodes, (0..new).map(|i| i * 3)).columns().to_vec();
         columns[nodes.schema().index_of("node_id").unwrap()] = new_ids;
         let added_nodes = RecordBatch::try_new(nodes.schema(), columns).unwrap();
-        let removed = rows(&edges, gone.iter().copied());
+        let removed = rows(&edges, removed_rows.iter().copied());
         write(&place.path(&format!("{name}/remove.parquet")), &removed);
         let mut args: Vec<String> = vec!["update".into(), "dataset".into(), "--json".into(), "--quiet".into()];
         args.extend(["--out".into(), format!("{name}/dataset")]);
@@ -125,24 +125,28 @@ fn one_edge_a_thousandth_and_a_hundredth_equal_a_rebuild() {
             write(&place.path(&format!("{name}/nodes.parquet")), &added_nodes);
             args.extend(["--nodes".into(), format!("{name}/nodes.parquet")]);
         }
-        let told = json(&place.succeed(&args.iter().map(String::as_str).collect::<Vec<_>>()));
-        assert_eq!(told["counts"]["nodes_added"], new, "{name}");
+        let report = json(&place.succeed(&args.iter().map(String::as_str).collect::<Vec<_>>()));
+        assert_eq!(report["counts"]["nodes_added"], new, "{name}");
 
-        // The changed dump, with every node in the partition that it has got.
+        // The changed dump, with every node in its partition of the updated dataset.
         let names: Vec<(String, String)> = ends(&removed);
         let same = |edge: &(String, String)| {
             names.iter().any(|(a, b)| (a, b) == (&edge.0, &edge.1) || (b, a) == (&edge.0, &edge.1))
         };
-        let kept = rows(&edges, (0..all.len()).filter(|&row| !same(&all[row])));
-        let kept =
-            RecordBatch::try_from_iter(["src", "dst"].map(|name| (name, kept.column_by_name(name).unwrap().clone())))
-                .unwrap();
+        let remaining = rows(&edges, (0..all.len()).filter(|&row| !same(&all[row])));
+        let remaining = RecordBatch::try_from_iter(
+            ["src", "dst"].map(|name| (name, remaining.column_by_name(name).unwrap().clone())),
+        )
+        .unwrap();
         let cast_to = |batch: &RecordBatch| {
             let column = |name: &str| cast(batch.column_by_name(name).unwrap(), ids.data_type()).unwrap();
             RecordBatch::try_from_iter(["src", "dst"].map(|name| (name, column(name)))).unwrap()
         };
-        let (kept, added) = (cast_to(&kept), cast_to(&added));
-        write(&place.path("changed/edges.parquet"), &concat_batches(&kept.schema(), &[kept.clone(), added]).unwrap());
+        let (remaining, added) = (cast_to(&remaining), cast_to(&added));
+        write(
+            &place.path("changed/edges.parquet"),
+            &concat_batches(&remaining.schema(), &[remaining.clone(), added]).unwrap(),
+        );
         write(
             &place.path("changed/nodes.parquet"),
             &concat_batches(&nodes.schema(), &[nodes.clone(), added_nodes]).unwrap(),
@@ -163,9 +167,9 @@ fn one_edge_a_thousandth_and_a_hundredth_equal_a_rebuild() {
         {
             assert!(found == expected, "{name}: {}", file.display());
         }
-        // Who is listed, is a node; a single edge reaches few.
+        // The report counts the affected nodes. A single edge affects few nodes.
         let affected = read(&place.path(&format!("{name}/dataset/affected.parquet")));
-        assert_eq!(told["affected"], affected.num_rows());
+        assert_eq!(report["affected"], affected.num_rows());
         assert!(
             affected.num_rows() > 0 && (changes > 1 || affected.num_rows() < 1000),
             "{name}: {}",
@@ -175,21 +179,21 @@ fn one_edge_a_thousandth_and_a_hundredth_equal_a_rebuild() {
 }
 
 #[test]
-fn a_dataset_is_updated_in_place_in_batches_and_can_be_trained_on() {
+fn dataset_updated_in_place_in_batches_can_be_trained_on() {
     let place = place();
     let edges = read(&place.path("dump/edges.parquet"));
     write(&place.path("changes/1/remove.parquet"), &rows(&edges, [7]));
     write(&place.path("changes/2/edges.parquet"), &rows(&edges, [7]));
     write(&place.path("changes/3/remove.parquet"), &rows(&edges, [8]));
     let before = json(&place.succeed(&["inspect", "dataset", "--json"]));
-    let told = place.succeed(&["update", "dataset", "--batches", "changes"]);
-    assert!(told.contains("4000 nodes (+0)") && told.contains("affected.parquet"), "{told}");
+    let report = place.succeed(&["update", "dataset", "--batches", "changes"]);
+    assert!(report.contains("4000 nodes (+0)") && report.contains("affected.parquet"), "{report}");
     let after = json(&place.succeed(&["inspect", "dataset", "--json"]));
     assert_ne!(before.to_string(), after.to_string());
     let manifest = json(&std::fs::read_to_string(place.path("dataset/manifest.json")).unwrap());
     assert_eq!(manifest["updates"][0]["batches"].as_array().unwrap().len(), 3);
     assert!(place.path("dataset/partition.html").exists());
-    // The same removal again: it is gone.
+    // The edge has already been removed.
     let errors = place.fail(
         &["update", "dataset", "--remove", "changes/3/remove.parquet"],
         3,
@@ -203,7 +207,7 @@ fn a_dataset_is_updated_in_place_in_batches_and_can_be_trained_on() {
 }
 
 #[test]
-fn what_cannot_be_is_said_in_one_line() {
+fn invalid_updates_are_reported_in_one_line() {
     let place = place();
     let nodes = read(&place.path("dump/nodes.parquet"));
     write(&place.path("again.parquet"), &rows(&nodes, [0]));

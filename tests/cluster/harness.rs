@@ -1,4 +1,4 @@
-//! Starting members, watching them end, with a bound on everything.
+//! Starts members and waits for their end, with a time limit.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -6,20 +6,20 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// What a slow, shared machine may add to every stated time.
+/// Allowance for a slow, shared machine, added to every time limit.
 pub(crate) const SLACK: Duration = Duration::from_secs(6);
-/// Beyond this, something hangs.
-pub(crate) const HANGS: Duration = Duration::from_secs(60);
+/// A process that runs longer than this hangs.
+pub(crate) const TIME_LIMIT: Duration = Duration::from_secs(60);
 
 pub(crate) const SECRET: &str = "a secret for the tests";
 
-/// How a process ended, and what it said until then.
+/// Exit status, output and run time of an ended process.
 #[derive(Debug)]
 pub(crate) struct Ended {
     pub(crate) status: ExitStatus,
-    pub(crate) said: String,
-    pub(crate) printed: String,
-    pub(crate) after: Duration,
+    pub(crate) stderr: String,
+    pub(crate) stdout: String,
+    pub(crate) elapsed: Duration,
 }
 
 impl Ended {
@@ -27,47 +27,47 @@ impl Ended {
         self.status.code()
     }
 
-    /// The one line that a failed process ends with.
+    /// Returns the error line of a failed process; panics unless there is exactly one.
     pub(crate) fn error(&self) -> String {
-        let lines: Vec<&str> = self.said.lines().filter(|line| line.starts_with("error: ")).collect();
-        assert_eq!(lines.len(), 1, "one line, once: {self:#?}");
+        let lines: Vec<&str> = self.stderr.lines().filter(|line| line.starts_with("error: ")).collect();
+        assert_eq!(lines.len(), 1, "expected exactly one error line: {self:#?}");
         lines[0].to_string()
     }
 }
 
-/// A running process that does not outlive the test.
+/// A running process, killed when dropped.
 pub(crate) struct Process {
     child: Child,
     since: Instant,
-    said: Arc<Mutex<String>>,
-    printed: Arc<Mutex<String>>,
+    stderr: Arc<Mutex<String>>,
+    stdout: Arc<Mutex<String>>,
     readers: Vec<std::thread::JoinHandle<()>>,
 }
 
 impl Process {
     pub(crate) fn start(mut command: Command) -> Self {
         let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        let (said, printed) = (Arc::default(), Arc::default());
+        let (stderr, stdout) = (Arc::default(), Arc::default());
         let readers = vec![
-            collect(child.stderr.take().unwrap(), Arc::clone(&said)),
-            collect(child.stdout.take().unwrap(), Arc::clone(&printed)),
+            collect(child.stderr.take().unwrap(), Arc::clone(&stderr)),
+            collect(child.stdout.take().unwrap(), Arc::clone(&stdout)),
         ];
-        Process { child, since: Instant::now(), said, printed, readers }
+        Process { child, since: Instant::now(), stderr, stdout, readers }
     }
 
     pub(crate) fn id(&self) -> i32 {
         self.child.id() as i32
     }
 
-    pub(crate) fn said(&self) -> String {
-        self.said.lock().unwrap().clone()
+    pub(crate) fn stderr(&self) -> String {
+        self.stderr.lock().unwrap().clone()
     }
 
-    /// Waits until the process has said `words`.
-    pub(crate) fn hear(&self, words: &str) {
+    /// Waits until stderr contains `words`.
+    pub(crate) fn wait_for(&self, words: &str) {
         let since = Instant::now();
-        while !self.said().contains(words) {
-            assert!(since.elapsed() < HANGS, "never said {words:?}: {}", self.said());
+        while !self.stderr().contains(words) {
+            assert!(since.elapsed() < TIME_LIMIT, "no {words:?} on stderr: {}", self.stderr());
             std::thread::sleep(Duration::from_millis(5));
         }
     }
@@ -85,13 +85,13 @@ impl Process {
             if let Some(status) = self.child.try_wait().unwrap() {
                 break status;
             }
-            assert!(self.since.elapsed() < HANGS, "hangs: {}", self.said());
+            assert!(self.since.elapsed() < TIME_LIMIT, "hangs: {}", self.stderr());
             std::thread::sleep(Duration::from_millis(5));
         };
-        let after = self.since.elapsed();
+        let elapsed = self.since.elapsed();
         self.readers.drain(..).for_each(|reader| reader.join().unwrap());
-        let (said, printed) = (self.said(), self.printed.lock().unwrap().clone());
-        Ended { status, said, printed, after }
+        let (stderr, stdout) = (self.stderr(), self.stdout.lock().unwrap().clone());
+        Ended { status, stderr, stdout, elapsed }
     }
 }
 
@@ -126,7 +126,7 @@ pub(crate) fn addresses(size: usize) -> Vec<String> {
         .collect()
 }
 
-/// The members of one run, all settings in the environment.
+/// The members of one run, with their settings in the environment.
 #[derive(Clone)]
 pub(crate) struct Run {
     pub(crate) addresses: Vec<String>,
@@ -149,22 +149,22 @@ impl Run {
         self
     }
 
-    /// What one rank does at epoch 10: `kill`, `stop`, `panic`, `fail`, `sleep`, …
+    /// Sets the event of one rank at epoch 10: `kill`, `stop`, `panic`, `fail`, `sleep`, …
     pub(crate) fn event(self, rank: usize, what: &str) -> Self {
         self.set("EVENT", what).set("EVENT_RANK", rank)
     }
 
     /// The command of a member, or of a launcher.
     pub(crate) fn command(&self, role: &str) -> Command {
-        // Programs that are started where interrupts are ignored (in a script, behind `&`) keep to that; these do not.
+        // Programs inherit ignored interrupts, as in a script behind `&`. `env` restores the default.
         let mut command = Command::new("env");
         command.arg("--default-signal=INT").arg(std::env::current_exe().unwrap());
-        self.equip(&mut command, role);
+        self.configure(&mut command, role);
         command
     }
 
-    /// Adds arguments and environment to a command that ends in this binary.
-    pub(crate) fn equip(&self, command: &mut Command, role: &str) {
+    /// Adds arguments and environment to a command that runs this binary.
+    pub(crate) fn configure(&self, command: &mut Command, role: &str) {
         command.args(["member::process", "--exact", "--nocapture"]).env("MEMBER_ROLE", role);
         command.env("MEMBER_ADDRESSES", self.addresses.join(","));
         for (key, value) in &self.settings {
@@ -186,7 +186,7 @@ impl Run {
         (0..self.addresses.len()).map(|rank| self.start(rank)).collect()
     }
 
-    /// As other processes name this rank.
+    /// The name of this rank in errors of other ranks.
     pub(crate) fn name(&self, rank: usize) -> String {
         format!("rank {rank} ({})", self.addresses[rank])
     }

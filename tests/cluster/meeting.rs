@@ -1,50 +1,50 @@
-//! Start-up: who meets, who does not, who is not wanted.
+//! Start-up: missing, duplicate, different and foreign processes.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
-use super::harness::{HANGS, Run, SLACK, addresses, end_all};
+use super::harness::{Run, SLACK, TIME_LIMIT, addresses, end_all};
 
-fn sum_of(printed: &str) -> u64 {
-    printed.lines().filter_map(|line| line.strip_prefix("sum ")).map(|sum| sum.parse::<u64>().unwrap()).sum()
+fn sum_of(stdout: &str) -> u64 {
+    stdout.lines().filter_map(|line| line.strip_prefix("sum ")).map(|sum| sum.parse::<u64>().unwrap()).sum()
 }
 
 #[test]
-fn one_two_and_four_processes_finish() {
+fn runs_of_1_2_4_processes_finish() {
     for size in [1, 2, 4] {
         let ended = end_all(Run::new(size).start_all());
         assert!(ended.iter().all(|end| end.code() == Some(0)), "{ended:#?}");
-        let sum: u64 = ended.iter().map(|end| sum_of(&end.printed)).sum();
+        let sum: u64 = ended.iter().map(|end| sum_of(&end.stdout)).sum();
         assert_eq!(sum, 30 * 4950 * size as u64);
-        let slowest = ended.iter().map(|end| end.after).max().unwrap();
+        let slowest = ended.iter().map(|end| end.elapsed).max().unwrap();
         println!("{size} processes: sum {sum}, at most {slowest:?}");
     }
 }
 
 #[test]
-fn who_never_starts_is_named_while_waiting_and_at_the_deadline() {
+fn absent_rank_is_named_while_waiting_and_at_the_deadline() {
     let run = Run::new(3).set("START_MS", 2500);
     let ended = end_all(vec![run.start(0), run.start(2)]);
     for end in &ended {
         assert_eq!(end.code(), Some(5), "{end:#?}");
         let error = end.error();
         assert!(error.contains(&format!("lost {}: did not join within 2.5 s", run.name(1))), "{error}");
-        assert!(end.after < Duration::from_millis(2500) + SLACK, "{end:#?}");
-        assert!(end.said.contains("waits for 1 of 3 processes") && end.said.contains(&run.name(1)), "{end:#?}");
-        println!("{:?}: {error}", end.after);
+        assert!(end.elapsed < Duration::from_millis(2500) + SLACK, "{end:#?}");
+        assert!(end.stderr.contains("waits for 1 of 3 processes") && end.stderr.contains(&run.name(1)), "{end:#?}");
+        println!("{:?}: {error}", end.elapsed);
     }
 }
 
 #[test]
-fn another_secret_is_refused_by_both_sides() {
+fn different_secret_is_refused_by_both_sides() {
     let run = Run::new(2).set("START_MS", 2500);
     let first = run.start(0);
     let second = run.clone().set("SECRET", "not the secret of the tests").start(1).end();
     assert_eq!(second.code(), Some(5), "{second:#?}");
     assert!(second.error().contains(&format!("{} has another shared secret", run.name(0))), "{second:#?}");
-    assert!(second.after < SLACK, "at once: {second:#?}");
-    // To the listener it may be a stranger's trick: it waits for the true rank 1, and tells what it saw.
+    assert!(second.elapsed < SLACK, "ended late: {second:#?}");
+    // The connection may be foreign, so rank 0 waits for rank 1 until the deadline and then reports the wrong secret.
     let first = first.end();
     assert_eq!(first.code(), Some(5), "{first:#?}");
     let error = first.error();
@@ -53,7 +53,7 @@ fn another_secret_is_refused_by_both_sides() {
 }
 
 #[test]
-fn another_build_or_pipeline_is_named_by_both_sides() {
+fn different_build_or_pipeline_is_reported_by_both_sides() {
     for (key, word) in [("BUILD", "build of gnnflow"), ("PIPELINE", "pipeline")] {
         let run = Run::new(2).set(key, "one");
         let other = run.clone().set(key, "two");
@@ -62,14 +62,14 @@ fn another_build_or_pipeline_is_named_by_both_sides() {
             assert_eq!(end.code(), Some(5), "{end:#?}");
             let error = end.error();
             assert!(error.contains(&format!("{} has another {word}: {words}", run.name(peer))), "{error}");
-            assert!(end.after < SLACK, "{end:#?}");
+            assert!(end.elapsed < SLACK, "{end:#?}");
             println!("{error}");
         }
     }
 }
 
 #[test]
-fn another_dataset_found_after_the_start_is_named() {
+fn different_dataset_is_reported_by_all() {
     let run = Run::new(3).event(2, "other dataset");
     for end in end_all(run.start_all()) {
         assert_eq!(end.code(), Some(5), "{end:#?}");
@@ -79,14 +79,13 @@ fn another_dataset_found_after_the_start_is_named() {
 }
 
 #[test]
-fn two_processes_of_one_rank_are_told_apart() {
+fn second_process_of_a_rank_is_refused() {
     let run = Run::new(3).set("START_MS", 4000);
     let (first, second) = (run.start(0), run.start(1));
-    // Once it waits for rank 2 only, rank 1 has both connections.
-    first.hear("waits for 1 of 3");
-    let twin = run.clone();
-    let mut twin_run = twin.clone();
-    // The twin has an address of its own, lest it fail of the port.
+    // Rank 1 is connected once rank 0 waits for rank 2 only.
+    first.wait_for("waits for 1 of 3");
+    let mut twin_run = run.clone();
+    // The second process of rank 1 gets another address, because the port is in use.
     twin_run.addresses[1] = addresses(1)[0].clone();
     let twin = twin_run.start(1).end();
     assert_eq!(twin.code(), Some(5), "{twin:#?}");
@@ -94,11 +93,11 @@ fn two_processes_of_one_rank_are_told_apart() {
     assert!(twin.error().contains("--rank"), "{twin:#?}");
     let third = run.start(2);
     let ended = end_all(vec![first, second, third]);
-    assert!(ended.iter().all(|end| end.code() == Some(0)), "the others go on: {ended:#?}");
+    assert!(ended.iter().all(|end| end.code() == Some(0)), "the other ranks continue: {ended:#?}");
 }
 
 #[test]
-fn a_taken_port_is_this_machines_fault() {
+fn port_in_use_exits_with_4() {
     let run = Run::new(2).set("START_MS", 2000);
     let _holder = TcpListener::bind(&run.addresses[0]).unwrap();
     let end = run.start(0).end();
@@ -112,7 +111,7 @@ fn a_taken_port_is_this_machines_fault() {
 }
 
 #[test]
-fn another_program_at_a_peers_address_is_described() {
+fn other_program_at_the_address_of_a_peer_is_described() {
     let run = Run::new(2).set("START_MS", 2500);
     let server = TcpListener::bind(&run.addresses[0]).unwrap();
     let address = server.local_addr().unwrap();
@@ -136,7 +135,7 @@ fn another_program_at_a_peers_address_is_described() {
 }
 
 #[test]
-fn strangers_do_no_harm() {
+fn foreign_connections_do_not_disturb_the_start() {
     let run = Run::new(2);
     let first = run.start(0);
     let address = &run.addresses[0];
@@ -144,7 +143,7 @@ fn strangers_do_no_harm() {
     let connect = || loop {
         match TcpStream::connect(address) {
             Ok(stream) => break stream,
-            Err(error) => assert!(since.elapsed() < HANGS, "{error}"),
+            Err(error) => assert!(since.elapsed() < TIME_LIMIT, "{error}"),
         }
         std::thread::sleep(Duration::from_millis(10));
     };
@@ -161,16 +160,19 @@ fn strangers_do_no_harm() {
     let second = run.start(1);
     let ended = end_all(vec![first, second]);
     assert!(ended.iter().all(|end| end.code() == Some(0)), "{ended:#?}");
-    let said = &ended[0].said;
-    assert!(said.contains("does not speak gnnflow's protocol (it sent `GET / HT`") && said.contains("WARN"), "{said}");
-    assert!(said.contains("connections in all"), "counted, not all logged: {said}");
-    assert!(said.lines().count() < 40, "{said}");
-    println!("{said}");
+    let stderr = &ended[0].stderr;
+    assert!(
+        stderr.contains("does not speak gnnflow's protocol (it sent `GET / HT`") && stderr.contains("WARN"),
+        "{stderr}"
+    );
+    assert!(stderr.contains("connections in all"), "repeated connections are counted, not logged: {stderr}");
+    assert!(stderr.lines().count() < 40, "{stderr}");
+    println!("{stderr}");
     drop((silent, http, impostor, megabyte));
 }
 
 #[test]
-fn meeting_and_parting_twenty_times() {
+fn repeated_runs_start_and_finish() {
     let rounds = std::env::var("GNNFLOW_SOAK").map_or(20, |rounds| rounds.parse().unwrap());
     for round in 0..rounds {
         let ended = end_all(Run::new(2).set("EPOCHS", 1).start_all());

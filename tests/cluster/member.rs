@@ -1,4 +1,4 @@
-//! What a member does: a dataflow of exchanges and barriers, and at epoch 10 whatever the test asks for.
+//! The program of a member: a dataflow of exchanges and barriers, with the event of the test at epoch 10.
 
 use std::time::{Duration, Instant};
 
@@ -22,7 +22,7 @@ fn number(key: &str) -> Option<u64> {
     setting(key).map(|text| text.parse().unwrap())
 }
 
-/// Not a test by itself: the entry of the processes that the tests start.
+/// The entry point of the processes that the tests start. Does nothing without a role in the environment.
 #[test]
 fn process() {
     let Some(role) = setting("ROLE") else { return };
@@ -38,7 +38,7 @@ fn process() {
         ("launch", Ok(None)) => {
             let mut launch = Launcher::new(number("PROCESSES").unwrap() as usize);
             launch.restarts = number("RESTARTS").unwrap_or(0) as usize;
-            // The test runner knows no --resume; a word that matches no test does no harm.
+            // The test runner does not accept `--resume`. A filter that matches no test has no effect.
             launch.resume = "resume".into();
             report(launch.run().map(|code| std::process::exit(code.into())))
         }
@@ -63,7 +63,7 @@ fn limits(mut config: ClusterConfig) -> ClusterConfig {
     config
 }
 
-/// As the program's main does: one line, and the code.
+/// Prints one error line and returns the exit code, like the `main` of the program.
 fn report(result: Result<(), ClusterError>) -> i32 {
     match result {
         Ok(()) => 0,
@@ -94,7 +94,7 @@ fn member(config: ClusterConfig) -> Result<(), ClusterError> {
         "fail early" => return Err(member.fail(Failure::new(4, "no space left on device: runs/x"))),
         "panic early" => panic!("a panic before the dataflow"),
         "hang early" => {
-            // The monitor must end this process although nobody here listens.
+            // The monitor must end this process although its main thread is blocked.
             std::thread::sleep(Duration::from_secs(600));
         }
         _ => {}
@@ -107,18 +107,18 @@ fn member(config: ClusterConfig) -> Result<(), ClusterError> {
     Ok(())
 }
 
-/// Every epoch each worker sends 100 numbers; the sum of those that arrive here.
+/// Sends 100 numbers per epoch. Returns the sum of the numbers that arrive at this worker.
 fn epochs_of_barriers(worker: &mut Worker, liveness: &Liveness, epochs: u64, event: &str) -> Result<u64, Failure> {
     let mut input: InputHandle<u64, Builder> = InputHandle::new();
     let (probe, sum) = (ProbeHandle::new(), std::rc::Rc::new(std::cell::Cell::new(0)));
-    let seen = sum.clone();
+    let received = sum.clone();
     worker.dataflow(|scope| {
         scope
             .input_from(&mut input)
             .unary::<Builder, _, _, _>(Exchange::new(|x: &u64| *x), "sum", |_, _| {
                 move |input, output| {
                     input.for_each_time(|time, data| {
-                        let add = |batch: &&mut Vec<u64>| seen.set(seen.get() + batch.iter().sum::<u64>());
+                        let add = |batch: &&mut Vec<u64>| received.set(received.get() + batch.iter().sum::<u64>());
                         output.session(&time).give_containers(data.inspect(add));
                     });
                 }
@@ -127,7 +127,7 @@ fn epochs_of_barriers(worker: &mut Worker, liveness: &Liveness, epochs: u64, eve
     });
     for epoch in 0..epochs {
         if epoch == 10 {
-            act(event, liveness)?;
+            run_event(event, liveness)?;
         }
         (0..100).for_each(|x| input.send(x));
         input.advance_to(epoch + 1);
@@ -145,9 +145,9 @@ fn epochs_of_barriers(worker: &mut Worker, liveness: &Liveness, epochs: u64, eve
     Ok(sum.get())
 }
 
-fn act(event: &str, liveness: &Liveness) -> Result<(), Failure> {
+fn run_event(event: &str, liveness: &Liveness) -> Result<(), Failure> {
     let raise = |signal| {
-        // SAFETY: a system call on integers, to this very process.
+        // SAFETY: a system call on integers, to this process.
         unsafe { libc::kill(libc::getpid(), signal) };
     };
     match event {

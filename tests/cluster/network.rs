@@ -1,12 +1,12 @@
-//! A link that is cut between two network namespaces, where this machine lets us make them.
+//! A cut link between two network namespaces, where this machine permits to create them.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use super::harness::{Process, Run, SLACK, end_all};
 
-/// Two namespaces with one cable between them, removed at the end.
-struct Cable {
+/// Two network namespaces with a virtual link between them, removed on drop.
+struct VirtualLink {
     names: [String; 2],
 }
 
@@ -18,11 +18,11 @@ fn ip(arguments: &[&str]) -> Result<(), String> {
     }
 }
 
-impl Cable {
-    fn lay() -> Result<Self, String> {
+impl VirtualLink {
+    fn create() -> Result<Self, String> {
         let names = ["a", "b"].map(|end| format!("gnnflow-{}-{end}", std::process::id()));
-        let cable = Cable { names };
-        let [a, b] = [cable.names[0].as_str(), cable.names[1].as_str()];
+        let link = VirtualLink { names };
+        let [a, b] = [link.names[0].as_str(), link.names[1].as_str()];
         ip(&["netns", "add", a])?;
         ip(&["netns", "add", b])?;
         ip(&["-n", a, "link", "add", "cable", "type", "veth", "peer", "name", "cable", "netns", b])?;
@@ -31,19 +31,19 @@ impl Cable {
             ip(&["-n", name, "link", "set", "cable", "up"])?;
             ip(&["-n", name, "link", "set", "lo", "up"])?;
         }
-        Ok(cable)
+        Ok(link)
     }
 
     fn start(&self, run: &Run, rank: usize) -> Process {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &self.names[rank]]).arg(std::env::current_exe().unwrap());
-        run.equip(&mut command, "member");
+        run.configure(&mut command, "member");
         command.env("MEMBER_RANK", rank.to_string());
         Process::start(command)
     }
 }
 
-impl Drop for Cable {
+impl Drop for VirtualLink {
     fn drop(&mut self) {
         for name in &self.names {
             let _ = ip(&["netns", "delete", name]);
@@ -52,9 +52,9 @@ impl Drop for Cable {
 }
 
 #[test]
-fn a_cut_link_is_noticed_by_both_ends() {
-    let cable = match Cable::lay() {
-        Ok(cable) => cable,
+fn cut_link_is_reported_by_both_ends() {
+    let link = match VirtualLink::create() {
+        Ok(link) => link,
         Err(problem) => {
             println!("skipped: network namespaces cannot be made here ({problem})");
             return;
@@ -62,11 +62,11 @@ fn a_cut_link_is_noticed_by_both_ends() {
     };
     let mut run = Run::new(2).set("EPOCHS", 100000).set("HEARTBEAT_MS", 3000);
     run.addresses = vec!["10.9.0.1:21000".into(), "10.9.0.2:21000".into()];
-    let members = vec![cable.start(&run, 0), cable.start(&run, 1)];
-    members.iter().for_each(|member| member.hear("joined"));
+    let members = vec![link.start(&run, 0), link.start(&run, 1)];
+    members.iter().for_each(|member| member.wait_for("joined"));
     std::thread::sleep(Duration::from_millis(500));
     let cut = Instant::now();
-    ip(&["-n", &cable.names[0], "link", "set", "cable", "down"]).unwrap();
+    ip(&["-n", &link.names[0], "link", "set", "cable", "down"]).unwrap();
     let ended = end_all(members);
     assert!(cut.elapsed() < Duration::from_secs(5) + SLACK, "{:?}: {ended:#?}", cut.elapsed());
     for (rank, end) in ended.iter().enumerate() {

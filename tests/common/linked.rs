@@ -1,4 +1,4 @@
-//! A small graph of which links are predicted.
+//! A small graph for link prediction.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -9,18 +9,17 @@ use gnnflow_data::rng::{Key, Purpose};
 
 use super::Place;
 
-/// Nodes of the graph.
 pub const NODES: u64 = 240;
-/// Edges that are drawn.
+/// The number of draws, including repeated edges and self-loops.
 const EDGES: u64 = 2400;
 
-/// Where edges have their type and split, in `[graph]`.
+/// A line of `[graph]` with the columns of edge types and splits.
 pub const TYPED: &str = "columns = { edge_type = 'kind', edge_split = 'part' }";
 
-/// An edge of the dump: ends, kind, split.
+/// An edge of the dump: source, destination, type, split.
 pub type Row = (i64, i64, &'static str, &'static str);
 
-/// Distinct edges, three in four between nodes of one of six groups; ids are 1000, 1001, …
+/// Draws distinct edges, three in four within one of six groups of nodes. Node ids are 1000, 1001, …
 fn edges(held_out: bool) -> Vec<Row> {
     let key = Key::new(5, Purpose::GenerateEdges);
     let mut seen = HashSet::new();
@@ -35,12 +34,12 @@ fn edges(held_out: bool) -> Vec<Row> {
     (0..EDGES).map(edge).filter(|&(head, tail, ..)| head != tail && seen.insert((head, tail))).collect()
 }
 
-/// Whether both ends of an edge are of one group.
-fn alike(edge: &Row) -> i64 {
+/// Returns 1 if both ends of an edge are in one group, else 0.
+fn in_one_group(edge: &Row) -> i64 {
     i64::from((edge.0 - edge.1) % 6 == 0)
 }
 
-/// A dump whose nodes have features that tell their groups, more or less.
+/// Writes a dump whose node features show the groups with noise. Returns the edges.
 pub fn dump(place: &Place, held_out: bool) -> Vec<Row> {
     let key = Key::new(5, Purpose::GenerateNodes);
     let value = |v: u64, i: u64| 0.3 * key.fold(v).normal(i) as f32 + f32::from(u8::from(v % 6 == i));
@@ -63,7 +62,7 @@ pub fn dump(place: &Place, held_out: bool) -> Vec<Row> {
             ("dst", Arc::new(Int64Array::from_iter_values(edges.iter().map(|edge| edge.1)))),
             ("kind", words(&|edge| edge.2)),
             ("part", words(&|edge| edge.3)),
-            ("alike", Arc::new(Int64Array::from_iter_values(edges.iter().map(alike)))),
+            ("alike", Arc::new(Int64Array::from_iter_values(edges.iter().map(in_one_group)))),
         ],
     );
     edges

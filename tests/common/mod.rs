@@ -1,4 +1,4 @@
-//! A folder of its own and the real binary, for tests that look at the program from outside.
+//! A temporary folder with the real binary, and helpers for black-box tests.
 
 #![allow(dead_code, unreachable_pub, reason = "every test binary uses some of it, as its own module")]
 
@@ -9,37 +9,36 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use arrow::array::{ArrayRef, RecordBatch};
+use arrow::array::{Array, ArrayRef, AsArray, RecordBatch};
+use arrow::datatypes::{Float32Type, Int64Type};
 use parquet::arrow::ArrowWriter;
+use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 
 /// A temporary folder in which the real binary runs.
 pub struct Place {
     folder: tempfile::TempDir,
 }
 
-/// What a command printed, and how it ended.
+/// The exit code and output of a command.
 #[derive(Debug)]
 pub struct Ended {
     /// The exit code; -1 after a signal.
     pub code: i32,
-    /// Data.
+    /// Results.
     pub stdout: String,
-    /// Console.
+    /// Messages and errors.
     pub stderr: String,
 }
 
 impl Place {
-    /// A fresh folder.
     pub fn new() -> Self {
         Self { folder: tempfile::tempdir().unwrap() }
     }
 
-    /// A path in the folder.
     pub fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
-    /// Writes a file.
     pub fn write(&self, name: &str, text: impl AsRef<[u8]>) -> PathBuf {
         let path = self.path(name);
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -47,7 +46,6 @@ impl Place {
         path
     }
 
-    /// Writes a Parquet file of these columns.
     pub fn parquet(&self, name: &str, columns: Vec<(&str, ArrayRef)>) -> PathBuf {
         let columns = columns.into_iter().map(|(name, array)| (name, array, true));
         let batch = RecordBatch::try_from_iter_with_nullable(columns).unwrap();
@@ -58,7 +56,7 @@ impl Place {
         path
     }
 
-    /// The binary, about to run in the folder.
+    /// Returns a command that runs the binary in the folder.
     pub fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_gnnflow"));
         command.current_dir(self.folder.path()).args(args).stdin(Stdio::null());
@@ -83,7 +81,7 @@ impl Place {
         ended.stdout
     }
 
-    /// Runs the binary, which must end with `code` and with errors only on stderr that contain `words`; returns those lines.
+    /// Runs the binary, which must exit with `code` and with `words` on stderr; returns the error lines.
     pub fn fail(&self, args: &[&str], code: i32, words: &[&str]) -> Vec<String> {
         let ended = self.run(args);
         assert_eq!(ended.code, code, "{args:?}: {}", ended.stderr);
@@ -97,7 +95,7 @@ impl Place {
     }
 }
 
-/// The folder of real graphs, or `None`, with a line about it, when it is not there.
+/// Returns the folder of real graphs. Prints a line and returns `None` if it does not exist.
 pub fn data() -> Option<PathBuf> {
     let default = || PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../shared/data"));
     let folder = std::env::var_os("GNNFLOW_TEST_DATA").map_or_else(default, PathBuf::from);
@@ -108,7 +106,7 @@ pub fn data() -> Option<PathBuf> {
     Some(folder)
 }
 
-/// Every ready-made pipeline file.
+/// Returns all pipeline files of `pipelines/`.
 pub fn ready_made() -> Vec<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("pipelines");
     let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
@@ -119,7 +117,7 @@ pub fn ready_made() -> Vec<PathBuf> {
     files
 }
 
-/// Writes a pipeline over a small planted graph in four partitions; `settings` are its further sections.
+/// Writes a pipeline over a small planted graph in four partitions, with the sections `settings`.
 pub fn planted(place: &Place, name: &str, settings: &str) {
     let text = format!(
         "[graph]\n\
@@ -131,20 +129,20 @@ pub fn planted(place: &Place, name: &str, settings: &str) {
     place.write(name, text);
 }
 
-/// The summary of a run.
+/// Reads the summary of a run.
 pub fn summary(place: &Place, run: &str) -> serde_json::Value {
     let text = std::fs::read_to_string(place.path(run).join("summary.json")).unwrap();
     serde_json::from_str(&text).unwrap()
 }
 
-/// Runs `p.toml` in the run folder `run`, which must succeed; the summary.
+/// Runs `p.toml` in the run folder `run`, which must succeed; returns the summary.
 pub fn succeed(place: &Place, args: &[&str]) -> serde_json::Value {
     let ended = place.run(&[&["run", "p.toml", "--quiet", "--run-dir", "run"], args].concat());
     assert_eq!(ended.code, 0, "{args:?}: {}", ended.stderr);
     summary(place, "run")
 }
 
-/// Epochs in a run's `metrics.jsonl`, without what the clock says.
+/// Reads the epochs of a run's `metrics.jsonl`, without times.
 pub fn epochs(run: &Path) -> Vec<serde_json::Value> {
     let text = std::fs::read_to_string(run.join("metrics.jsonl")).unwrap_or_default();
     let parse = |line| serde_json::from_str::<serde_json::Value>(line).ok();
@@ -156,8 +154,8 @@ pub fn epochs(run: &Path) -> Vec<serde_json::Value> {
     text.lines().filter_map(parse).map(strip).collect()
 }
 
-/// Two runs came to the same bits and the same epochs.
-pub fn same_results(place: &Place, run: &str, other: &str) {
+/// Asserts that two runs have equal hashes and epochs.
+pub fn assert_same_results(place: &Place, run: &str, other: &str) {
     let (run_summary, other_summary) = (summary(place, run), summary(place, other));
     for key in ["model_sha256", "predictions_sha256", "blocks_sha256", "best_epoch", "epochs", "test"] {
         assert_eq!(run_summary[key], other_summary[key], "{key}");
@@ -165,7 +163,7 @@ pub fn same_results(place: &Place, run: &str, other: &str) {
     assert_eq!(epochs(&place.path(run)), epochs(&place.path(other)));
 }
 
-/// What a run says of the bits that it sampled, learned and predicted: those of the hashes that it has.
+/// Returns those hashes of blocks, model and predictions that the summary has.
 pub fn hashes(summary: &serde_json::Value) -> Vec<String> {
     let keys = ["blocks_sha256", "model_sha256", "predictions_sha256"];
     let found: Vec<String> = keys.iter().filter_map(|key| Some(summary[key].as_str()?.to_owned())).collect();
@@ -173,20 +171,19 @@ pub fn hashes(summary: &serde_json::Value) -> Vec<String> {
     found
 }
 
-/// The loss of every epoch of the run in `run`.
+/// Reads the training loss of every epoch of the run in `run`.
 pub fn losses(place: &Place) -> Vec<f64> {
     let lines = std::fs::read_to_string(place.path("run/metrics.jsonl")).unwrap();
     let loss = |line| serde_json::from_str::<serde_json::Value>(line).unwrap()["loss"].as_f64().unwrap();
     lines.lines().map(loss).collect()
 }
 
-/// Rows of numbers.
 pub type Rows = Vec<Vec<f64>>;
 
-/// Weights by name, each a matrix, or a row of one.
+/// Parameters by name: matrices, or vectors as one row.
 pub type Weights = BTreeMap<String, Rows>;
 
-/// What a run has learned.
+/// Reads the parameters of a model.
 pub fn weights(place: &Place, run: &str) -> Weights {
     let bytes = std::fs::read(place.path(&format!("{run}/model.safetensors"))).unwrap();
     let length = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
@@ -202,7 +199,36 @@ pub fn weights(place: &Place, run: &str) -> Weights {
     header.as_object().unwrap().iter().filter(|(name, _)| *name != "__metadata__").map(of).collect()
 }
 
-/// Process ids of the children of `parent`.
+/// Reads a Parquet file as one batch.
+pub fn read(place: &Place, name: &str) -> RecordBatch {
+    let file = std::fs::File::open(place.path(name)).unwrap();
+    let reader = ParquetRecordBatchReaderBuilder::try_new(file).unwrap().build().unwrap();
+    let batches: Vec<RecordBatch> = reader.map(Result::unwrap).collect();
+    arrow::compute::concat_batches(&batches[0].schema(), &batches).unwrap()
+}
+
+/// Returns a column of a batch.
+pub fn column<'a, T: 'static>(batch: &'a RecordBatch, name: &str) -> &'a T {
+    batch.column_by_name(name).unwrap().as_any().downcast_ref().unwrap()
+}
+
+/// Reads the learned rows of the run in `run` by node id.
+pub fn learned_rows(place: &Place) -> BTreeMap<i64, Vec<f32>> {
+    let file = std::fs::File::open(place.path("run/node_embeddings.parquet")).unwrap();
+    let mut all = BTreeMap::new();
+    for batch in ParquetRecordBatchReaderBuilder::try_new(file).unwrap().build().unwrap() {
+        let batch = batch.unwrap();
+        let ids = batch.column_by_name("node_id").unwrap().as_primitive::<Int64Type>();
+        let rows = batch.column_by_name("embedding").unwrap().as_fixed_size_list();
+        for row in 0..batch.num_rows() {
+            let values = rows.value(row).as_primitive::<Float32Type>().values().to_vec();
+            assert!(all.insert(ids.value(row), values).is_none());
+        }
+    }
+    all
+}
+
+/// Returns the process ids of the children of `parent`.
 pub fn children(parent: u32) -> Vec<u32> {
     let of = |entry: std::fs::DirEntry| -> Option<u32> {
         let pid = entry.file_name().to_str()?.parse().ok()?;
@@ -213,7 +239,7 @@ pub fn children(parent: u32) -> Vec<u32> {
     std::fs::read_dir("/proc").unwrap().filter_map(|entry| of(entry.unwrap())).collect()
 }
 
-/// Kills a process at once. One that is through already cannot be killed, and the test still says something.
+/// Kills a process. Does nothing if it has already ended.
 pub fn kill(pid: u32) {
     let pid = rustix::process::Pid::from_raw(pid as i32).unwrap();
     let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
@@ -229,9 +255,9 @@ pub fn wait_for_epochs(place: &Place, run: &str, count: usize, child: &mut Child
     }
 }
 
-/// Runs `p.toml` on two processes in the run folder `run`, with `args`, kills process `victim` after so many epochs, and waits: the run must
-/// end well, with its processes started again.
-pub fn killed(place: &Place, run: &str, args: &[&str], victim: usize, after: usize) {
+/// Runs `p.toml` on two processes in the run folder `run`, and kills process `victim` after `after` epochs. The run
+/// must restart its processes and succeed.
+pub fn run_with_kill(place: &Place, run: &str, args: &[&str], victim: usize, after: usize) {
     let all = ["run", "p.toml", "--quiet", "--processes", "2", "--run-dir", run, "--set", "cluster.restarts=2"];
     let mut parent = place.command(&[&all[..], args].concat()).spawn().unwrap();
     wait_for_epochs(place, run, after, &mut parent);

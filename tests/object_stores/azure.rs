@@ -1,22 +1,22 @@
-//! Azure's blob storage, as Azurite plays it.
+//! Azure blob storage, served by Azurite.
 
 use super::common::Place;
 use super::server::Server;
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 
-/// Account and key that every Azurite has.
+/// The fixed account and key of Azurite.
 const ACCOUNT: &str = "devstoreaccount1";
 const KEY: &str = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw==";
 
-/// A started Azurite with the graph's files in container `graphs`.
+/// Starts Azurite with the graph's files in container `graphs`.
 pub(crate) fn start(place: &Place) -> Option<Server> {
-    let memory = |port: u16| {
+    let arguments = |port: u16| {
         let args = ["--blobHost", "127.0.0.1", "--blobPort", &port.to_string(), "--inMemoryPersistence"];
         let args = args.iter().map(ToString::to_string).chain(["--skipApiVersionCheck".into(), "--silent".into()]);
         (args.collect(), &[] as &[(&str, &str)])
     };
-    let server = Server::start("GNNFLOW_AZURITE_BLOB", "azurite-blob", memory)?;
+    let server = Server::start("GNNFLOW_AZURITE_BLOB", "azurite-blob", arguments)?;
     put(&server, "/graphs", Some("container"), b"");
     let edges = std::fs::read(place.path("graph/edges.parquet")).unwrap();
     put(&server, "/graphs/nodes.parquet", None, &std::fs::read(place.path("graph/nodes.parquet")).unwrap());
@@ -26,7 +26,7 @@ pub(crate) fn start(place: &Place) -> Option<Server> {
     Some(server)
 }
 
-/// Puts with a shared key (learn.microsoft.com, "Authorize with Shared Key").
+/// Uploads a blob, or creates a container, with a shared key (learn.microsoft.com, "Authorize with Shared Key").
 fn put(server: &Server, path: &str, restype: Option<&str>, body: &[u8]) {
     let (date, version) = ("Fri, 20 Nov 2026 09:00:00 GMT", "2021-12-02");
     let blob = if restype.is_none() { "x-ms-blob-type:BlockBlob\n" } else { "" };

@@ -1,4 +1,4 @@
-//! A TCP proxy that does to connections what networks do.
+//! A TCP proxy that injects connection faults.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -6,18 +6,18 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// What happens to connections. Nothing, by default.
+/// Connection faults; none by default.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Faults {
-    /// The next so many are closed at once.
+    /// The number of next connections to close immediately.
     pub(crate) refuse: u32,
-    /// The next so many are answered with 503.
+    /// The number of next connections to answer with 503.
     pub(crate) busy: u32,
-    /// The next so many are cut off when the server has sent so many bytes.
+    /// The number of next connections to cut, and the bytes from the server before each cut.
     pub(crate) cut: Option<(u32, usize)>,
-    /// All wait so many milliseconds.
+    /// The delay of every connection in milliseconds.
     pub(crate) delay: u64,
-    /// None gets an answer.
+    /// Whether no connection gets an answer.
     pub(crate) silent: bool,
 }
 
@@ -59,14 +59,14 @@ impl Proxy {
         *self.shared.faults.lock().unwrap() = faults;
     }
 
-    /// Whether all faults have happened.
-    pub(crate) fn calm(&self) -> bool {
+    /// Returns whether all counted faults have happened.
+    pub(crate) fn faults_are_over(&self) -> bool {
         let faults = self.shared.faults.lock().unwrap();
         faults.refuse == 0 && faults.busy == 0 && faults.cut.is_none_or(|(times, _)| times == 0)
     }
 
-    /// Bytes that came from the server since this was last asked.
-    pub(crate) fn bytes(&self) -> u64 {
+    /// Returns the bytes from the server since the last call.
+    pub(crate) fn take_bytes(&self) -> u64 {
         self.shared.bytes.swap(0, Ordering::Relaxed)
     }
 }
@@ -79,7 +79,7 @@ impl Drop for Proxy {
 }
 
 impl Shared {
-    /// Ends quietly when either side does.
+    /// Forwards a connection until either side closes it.
     fn connection(&self, mut client: TcpStream) -> Option<()> {
         let mut cut = usize::MAX;
         let delay = {

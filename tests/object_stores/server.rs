@@ -1,4 +1,4 @@
-//! A real object store on this machine, started by a test and gone with it.
+//! A real object store on this machine, started and ended by a test.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -11,7 +11,7 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Starts the program that `variable` names, or `name` on the `PATH`; `None`, with a line about it, when there is neither.
+    /// Starts the program that `variable` names, or `name` on the `PATH`. Prints a line and returns `None` without it.
     pub(crate) fn start<'a>(
         variable: &str,
         name: &str,
@@ -30,7 +30,7 @@ impl Server {
         };
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let address = SocketAddr::from(([127, 0, 0, 1], port));
-        // It ends when its stdin does: with this test, however that ends.
+        // The server ends when its stdin closes, which every kind of end of this test does.
         let script = "\"$0\" \"$@\" >/dev/null 2>&1 </dev/null & server=$!; cat >/dev/null; kill $server; wait $server";
         let (args, variables) = args(port);
         let mut command = Command::new("sh");
@@ -48,7 +48,7 @@ impl Server {
         self.address
     }
 
-    /// Puts an object, or makes a bucket.
+    /// Uploads an object, or creates a bucket.
     pub(crate) fn put(&self, path: &str, body: &[u8], headers: &[(&str, &str)]) {
         let mut stream = TcpStream::connect(self.address).unwrap();
         let mut head = format!("PUT {path} HTTP/1.1\r\nHost: {}\r\nContent-Length: {}\r\n", self.address, body.len());

@@ -1,4 +1,4 @@
-//! A Flight server that shakes hands like a tensor worker, and then lies.
+//! A Flight server that completes the handshake of a tensor worker and then misbehaves.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -21,14 +21,14 @@ use tonic::transport::Server;
 use tonic::transport::server::TcpIncoming;
 use tonic::{Request, Response, Status, Streaming, async_trait};
 
-/// How it lies.
+/// The way in which the server misbehaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Lie {
-    /// It is of another version.
+pub(crate) enum Misbehavior {
+    /// Its version differs.
     Version,
-    /// Its answer has another shape.
+    /// Its answer has a wrong shape.
     Shape,
-    /// Its answer is none.
+    /// Its answer is malformed.
     Garbage,
     /// It ends without an answer.
     Nothing,
@@ -45,16 +45,16 @@ struct Hello {
     nonce: String,
 }
 
-type Sending<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+type ResponseStream<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
-struct Liar(Lie);
+struct FakeWorker(Misbehavior);
 
-/// Starts it on a thread of its own, and says where it listens.
-pub(crate) fn serve(lie: Lie) -> String {
+/// Starts the server on a new thread. Returns its address.
+pub(crate) fn serve(misbehavior: Misbehavior) -> String {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
     std::thread::spawn(move || {
-        if lie == Lie::NoFlight {
+        if misbehavior == Misbehavior::NoFlight {
             while let Ok((mut stream, _)) = listener.accept() {
                 let _ = std::io::Write::write_all(&mut stream, b"HTTP/1.1 404 Not Found\r\n\r\n");
             }
@@ -65,7 +65,7 @@ pub(crate) fn serve(lie: Lie) -> String {
         runtime.block_on(async move {
             let incoming = TcpIncoming::from(tokio::net::TcpListener::from_std(listener).unwrap());
             Server::builder()
-                .add_service(FlightServiceServer::new(Liar(lie)))
+                .add_service(FlightServiceServer::new(FakeWorker(misbehavior)))
                 .serve_with_incoming(incoming)
                 .await
                 .unwrap();
@@ -83,13 +83,13 @@ fn proof(role: &str, client: &Hello, server: &Hello) -> String {
     mac.finalize().into_bytes().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-fn through<T: Send + 'static>(receiver: mpsc::Receiver<Result<T, Status>>) -> Sending<T> {
+fn stream_of<T: Send + 'static>(receiver: mpsc::Receiver<Result<T, Status>>) -> ResponseStream<T> {
     Box::pin(futures_util::stream::unfold(receiver, |mut receiver| async move {
         receiver.recv().await.map(|message| (message, receiver))
     }))
 }
 
-/// A matrix of one number, and behind it what an answer ends with.
+/// Returns a matrix of one number, followed by the end of an answer.
 fn wrong_shape() -> Vec<FlightData> {
     let schema = Arc::new(Schema::new(vec![Field::new("rows", DataType::FixedSizeBinary(4), false)]));
     let rows = FixedSizeBinaryArray::try_new(4, vec![0u8; 4].into(), None).unwrap();
@@ -102,95 +102,95 @@ fn wrong_shape() -> Vec<FlightData> {
     messages
 }
 
-fn not_here<T>() -> Result<T, Status> {
+fn not_supported<T>() -> Result<T, Status> {
     Err(Status::unimplemented("no"))
 }
 
 #[async_trait]
-impl FlightService for Liar {
-    type HandshakeStream = Sending<HandshakeResponse>;
-    type ListFlightsStream = Sending<FlightInfo>;
-    type DoGetStream = Sending<FlightData>;
-    type DoPutStream = Sending<PutResult>;
-    type DoActionStream = Sending<arrow_flight::Result>;
-    type ListActionsStream = Sending<ActionType>;
-    type DoExchangeStream = Sending<FlightData>;
+impl FlightService for FakeWorker {
+    type HandshakeStream = ResponseStream<HandshakeResponse>;
+    type ListFlightsStream = ResponseStream<FlightInfo>;
+    type DoGetStream = ResponseStream<FlightData>;
+    type DoPutStream = ResponseStream<PutResult>;
+    type DoActionStream = ResponseStream<arrow_flight::Result>;
+    type ListActionsStream = ResponseStream<ActionType>;
+    type DoExchangeStream = ResponseStream<FlightData>;
 
     async fn handshake(
         &self,
         request: Request<Streaming<HandshakeRequest>>,
     ) -> Result<Response<Self::HandshakeStream>, Status> {
-        let (lie, mut heard) = (self.0, request.into_inner());
-        let (say, said) = mpsc::channel(4);
+        let (misbehavior, mut requests) = (self.0, request.into_inner());
+        let (sender, receiver) = mpsc::channel(4);
         tokio::spawn(async move {
-            let first = heard.message().await.unwrap().unwrap();
+            let first = requests.message().await.unwrap().unwrap();
             let client: Hello = serde_json::from_slice(&first.payload).unwrap();
             let own = env!("CARGO_PKG_VERSION");
-            let gnnflow = if lie == Lie::Version { "9.9.9" } else { own }.to_owned();
+            let gnnflow = if misbehavior == Misbehavior::Version { "9.9.9" } else { own }.to_owned();
             let server = Hello { gnnflow, protocol: client.protocol, nonce: "not a secret".into() };
             let send = |payload: Vec<u8>| Ok(HandshakeResponse { protocol_version: 0, payload: payload.into() });
-            say.send(send(serde_json::to_vec(&server).unwrap())).await.unwrap();
-            heard.message().await.unwrap().unwrap();
+            sender.send(send(serde_json::to_vec(&server).unwrap())).await.unwrap();
+            requests.message().await.unwrap().unwrap();
             let proof = proof("flight server", &client, &server);
             let answer = serde_json::json!({ "proof": proof, "token": "some.token" });
-            let _ = say.send(send(serde_json::to_vec(&answer).unwrap())).await;
+            let _ = sender.send(send(serde_json::to_vec(&answer).unwrap())).await;
         });
-        Ok(Response::new(through(said)))
+        Ok(Response::new(stream_of(receiver)))
     }
 
     async fn do_exchange(
         &self,
         request: Request<Streaming<FlightData>>,
     ) -> Result<Response<Self::DoExchangeStream>, Status> {
-        let (lie, mut heard) = (self.0, request.into_inner());
-        let (say, said) = mpsc::channel(4);
+        let (misbehavior, mut requests) = (self.0, request.into_inner());
+        let (sender, receiver) = mpsc::channel(4);
         tokio::spawn(async move {
-            while let Ok(Some(_)) = heard.message().await {}
-            let messages = match lie {
-                Lie::Shape => wrong_shape(),
-                Lie::Garbage => vec![FlightData { app_metadata: "\0\u{1}{{".into(), ..FlightData::default() }],
-                Lie::Silence => {
+            while let Ok(Some(_)) = requests.message().await {}
+            let messages = match misbehavior {
+                Misbehavior::Shape => wrong_shape(),
+                Misbehavior::Garbage => vec![FlightData { app_metadata: "\0\u{1}{{".into(), ..FlightData::default() }],
+                Misbehavior::Silence => {
                     tokio::time::sleep(Duration::from_secs(600)).await;
                     Vec::new()
                 }
                 _ => Vec::new(),
             };
             for message in messages {
-                let _ = say.send(Ok(message)).await;
+                let _ = sender.send(Ok(message)).await;
             }
         });
-        Ok(Response::new(through(said)))
+        Ok(Response::new(stream_of(receiver)))
     }
 
     async fn do_get(&self, _: Request<Ticket>) -> Result<Response<Self::DoGetStream>, Status> {
-        not_here()
+        not_supported()
     }
 
     async fn list_flights(&self, _: Request<Criteria>) -> Result<Response<Self::ListFlightsStream>, Status> {
-        not_here()
+        not_supported()
     }
 
     async fn get_flight_info(&self, _: Request<FlightDescriptor>) -> Result<Response<FlightInfo>, Status> {
-        not_here()
+        not_supported()
     }
 
     async fn poll_flight_info(&self, _: Request<FlightDescriptor>) -> Result<Response<PollInfo>, Status> {
-        not_here()
+        not_supported()
     }
 
     async fn get_schema(&self, _: Request<FlightDescriptor>) -> Result<Response<SchemaResult>, Status> {
-        not_here()
+        not_supported()
     }
 
     async fn do_put(&self, _: Request<Streaming<FlightData>>) -> Result<Response<Self::DoPutStream>, Status> {
-        not_here()
+        not_supported()
     }
 
     async fn do_action(&self, _: Request<Action>) -> Result<Response<Self::DoActionStream>, Status> {
-        not_here()
+        not_supported()
     }
 
     async fn list_actions(&self, _: Request<Empty>) -> Result<Response<Self::ListActionsStream>, Status> {
-        not_here()
+        not_supported()
     }
 }
