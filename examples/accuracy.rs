@@ -7,7 +7,7 @@
 //!
 //! `--seeds N` runs each pipeline with N seeds. `--only WORD` runs the pipelines whose name contains the word, and prints
 //! the table instead of writing it. Existing runs in `target/accuracy` are not repeated; delete the folder to repeat them.
-//! The graphs are in `../shared/data` next to the clone, or in the folder of `GNNFLOW_TEST_DATA`.
+//! The environment variable `GNNFLOW_TEST_DATA` names the folder with the graphs, one folder per graph.
 
 use std::error::Error;
 use std::fmt::Write as _;
@@ -59,7 +59,7 @@ const CASES: [Case; 16] = [
             3,
             false,
             None,
-            "micro-F1 41.0, macro-F1 27.3, told the number of labels (Perozzi et al. 2014)",
+            "micro-F1 41.0, macro-F1 27.3, given the number of labels per node (Perozzi et al. 2014)",
         )
     },
     Case { metrics: CLASSES, ..case("hetero-acm", 3, false, None, "macro-F1 85.7 HAN, 88.6 HeCo (Wang et al. 2021)") },
@@ -71,7 +71,13 @@ const CASES: [Case; 16] = [
     },
     Case {
         metrics: LISTS,
-        ..case("recsys-gowalla", 1, false, None, "recall@20 18.3, NDCG@20 15.5 (LightGCN, He et al. 2020)")
+        ..case(
+            "recsys-gowalla",
+            1,
+            false,
+            None,
+            "recall@20 15.7, NDCG@20 13.3 NGCF, 18.3 and 15.5 LightGCN (He et al. 2020)",
+        )
     },
 ];
 
@@ -194,13 +200,11 @@ fn run(root: &Path, pipeline: &str, model: Option<&str>, seed: u64) -> Result<Su
     if let Some(kind) = model {
         set("model.kind", kind.to_owned());
     }
-    if let Some(data) = std::env::var_os("GNNFLOW_TEST_DATA") {
-        let name = setting(root, pipeline, "nodes")?;
-        let name = Path::new(&name).parent().and_then(Path::file_name).ok_or("the pipeline has no graph folder")?;
-        let graph = Path::new(&data).join(name);
-        set("graph.nodes", graph.join("nodes.parquet").display().to_string());
-        set("graph.edges", graph.join("edges.parquet").display().to_string());
-    }
+    let data = std::env::var_os("GNNFLOW_TEST_DATA").map_or_else(|| root.join("../shared/data"), PathBuf::from);
+    let name = setting(root, pipeline, "nodes")?;
+    let name = Path::new(&name).parent().and_then(Path::file_name).ok_or("the pipeline has no graph folder")?;
+    set("graph.nodes", data.join(name).join("nodes.parquet").display().to_string());
+    set("graph.edges", data.join(name).join("edges.parquet").display().to_string());
     let status = command.status()?;
     if !status.success() {
         return Err(format!("{pipeline}, seed {seed}: gnnflow ended with {status}").into());
@@ -229,14 +233,20 @@ fn page(table: &str) -> Result<String, Box<dyn Error>> {
     let cores = std::thread::available_parallelism()?;
     Ok(format!(
         "# Accuracy on real graphs\n\n\
-         Test accuracy (or what is named) in per cent at the best validation epoch, or the last where nothing validates: mean and standard deviation over seeds of training \
-         (the data's split is the same in all). The perceptron is the same pipeline with `model.kind = \"mlp\"`: it sees \
-         features, no edges; graphs without features learn a row for each node (docs/book/src/embeddings.md) and have none. Seconds are those of training and evaluating one seed, on a machine that did other work too.\n\n\
+         The table shows test accuracy in per cent, or the named metric, at the epoch with the best validation metric. Graphs without validation data use the last epoch.\n\
+         Values are the mean and standard deviation over training seeds. All seeds use the same split of the data.\n\n\
+         | column | meaning |\n\
+         |---|---|\n\
+         | perceptron | the same pipeline with `model.kind = \"mlp\"`, which reads features and no edges. Empty: not run. Graphs without features have no perceptron; their pipelines [learn rows](embeddings.md) |\n\
+         | gain | the model's result minus the perceptron's |\n\
+         | bar | the smallest mean that `examples/accuracy.rs` accepts |\n\
+         | published | results in papers |\n\
+         | seconds | training and evaluation of one seed, on a machine that also did other work |\n\n\
          | pipeline | model | seeds | test accuracy | perceptron | gain | bar | published | seconds |\n\
          |---|---|---|---|---|---|---|---|---|\n\
          {table}\n\
          Made on {date} by `cargo run --release --example accuracy`, commit {commit}, {cores} cores of {cpu}.\n\
-         The graphs' sources, licences and published counts are described beside them (`shared/data/*/SOURCE.md`).\n"
+         Each pipeline file describes its graph and its split. The graphs are public, and are not part of this repository.\n"
     ))
 }
 
