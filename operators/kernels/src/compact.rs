@@ -117,7 +117,7 @@ impl Compactor {
     }
 
     /// Creates an empty compactor for a graph of `nodes` nodes, with a direct array up to `bytes`, else with a table.
-    pub(crate) fn with_budget(nodes: u64, bytes: usize) -> Self {
+    pub fn with_budget(nodes: u64, bytes: usize) -> Self {
         let memory = match usize::try_from(nodes) {
             Ok(nodes) if nodes <= bytes / size_of::<u32>() => Memory::Direct(vec![0; nodes]),
             _ => Memory::Table { entries: vec![0; 2 * PIECE], shift: shift_for(2 * PIECE) },

@@ -155,7 +155,7 @@ impl NodeTask {
     ///
     /// # Errors
     /// As [`NodeTask::run`], and those of `late`.
-    pub(crate) fn run_when(self, model: &Model, late: impl FnOnce(Work) -> Result<Work, Error>) -> Result<NodeResult> {
+    pub fn run_when(self, model: &Model, late: impl FnOnce(Work) -> Result<Work, Error>) -> Result<NodeResult> {
         if self.is_forward() {
             return self.run_from_row(model, 0);
         }

@@ -145,7 +145,7 @@ impl Value {
 
 /// Counts of feature caches, over all processes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub(crate) struct CacheUse {
+pub struct CacheUse {
     /// Rows of other processes found in the cache.
     pub hits: u64,
     /// Rows of other processes fetched.
@@ -163,7 +163,7 @@ impl CacheUse {
 
 /// Measurements of one process, in training.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub(crate) struct WorkerUse {
+pub struct WorkerUse {
     /// Mean bytes sent per step.
     pub bytes_per_step: f64,
     /// Bytes of its tables in full-graph training, in memory or in files.
@@ -179,7 +179,7 @@ pub(crate) struct WorkerUse {
 
 /// Measurements of learned rows.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub(crate) struct EmbeddingUse {
+pub struct EmbeddingUse {
     /// Width of a row.
     pub dim: usize,
     /// Updates of rows.
@@ -248,7 +248,7 @@ impl Summary {
     }
 
     /// Returns the JSON text of the file and of `--json`.
-    pub(crate) fn to_json(&self) -> String {
+    pub fn to_json(&self) -> String {
         serde_json::to_string_pretty(self).expect("all keys of a summary are strings") + "\n"
     }
 }

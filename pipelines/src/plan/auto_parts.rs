@@ -10,7 +10,7 @@ impl Config {
     ///
     /// # Errors
     /// If the size of the input cannot be read, the reserve is all memory, or a dataset cannot have the number of partitions.
-    pub(crate) fn resolve_parts(&mut self) -> Result<(), Error> {
+    pub fn resolve_parts(&mut self) -> Result<(), Error> {
         if self.partition.parts != Parts::Auto || self.graph.dataset.is_some() {
             return Ok(());
         }

@@ -210,7 +210,7 @@ impl Config {
     ///
     /// # Errors
     /// If no schedule supports the pipeline, or the size of the input cannot be read.
-    pub(crate) fn resolve_schedule(&mut self) -> Result<(), Error> {
+    pub fn resolve_schedule(&mut self) -> Result<(), Error> {
         if self.train.as_ref().is_none_or(|train| !matches!(train.schedule, Schedule::Auto(_))) {
             return Ok(());
         }

@@ -22,7 +22,7 @@ pub enum Completion {
 }
 
 /// Receives the end of a task, on any thread.
-pub(crate) type OnCompletion = Box<dyn FnOnce(Result<Completion, Error>) + Send>;
+pub type OnCompletion = Box<dyn FnOnce(Result<Completion, Error>) + Send>;
 
 /// Runs node tasks outside the compute thread, which runs all tasks without an executor. Dropping it ends its threads.
 pub trait TaskExecutor: Send + Sync {
@@ -41,7 +41,7 @@ pub trait TaskExecutor: Send + Sync {
 
 /// The properties of a run that an executor needs.
 #[derive(Clone)]
-pub(crate) struct ExecutorSetup {
+pub struct ExecutorSetup {
     /// The versions of the parameters that this process serves.
     pub parameters: Arc<ParameterVersions>,
     /// The model.

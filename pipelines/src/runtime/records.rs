@@ -47,7 +47,7 @@ impl EpochRecord {
     /// # Errors
     /// [`Error::Io`] if the file does not exist; [`Error::Input`] if a complete line is not an epoch. An incomplete last
     /// line, as after a crash, is ignored.
-    pub(crate) fn read_all(run_dir: &Path) -> Result<Vec<Self>, Error> {
+    pub fn read_all(run_dir: &Path) -> Result<Vec<Self>, Error> {
         let path = run_dir.join(Self::FILE);
         let text = std::fs::read_to_string(&path).map_err(Error::io("read", &path))?;
         let mut epochs = BTreeMap::new();

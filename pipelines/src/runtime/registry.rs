@@ -22,22 +22,22 @@ impl Registry {
     }
 
     /// Returns all layers, to register more.
-    pub(crate) fn layers_mut(&mut self) -> &mut gnnflow_nn::Registry {
+    pub fn layers_mut(&mut self) -> &mut gnnflow_nn::Registry {
         &mut self.layers
     }
 
     /// Registers a sampler under its name.
-    pub(crate) fn add_sampler(&mut self, sampler: impl Sampler + 'static) {
+    pub fn add_sampler(&mut self, sampler: impl Sampler + 'static) {
         self.samplers.insert(sampler.name().into(), Arc::new(sampler));
     }
 
     /// Registers a partitioner under its name.
-    pub(crate) fn add_partitioner(&mut self, partitioner: impl Partitioner + 'static) {
+    pub fn add_partitioner(&mut self, partitioner: impl Partitioner + 'static) {
         self.partitioners.insert(partitioner.name().into(), Arc::new(partitioner));
     }
 
     /// Adds an operator on batches.
-    pub(crate) fn add_operator(&mut self, name: &str, operator: impl BatchOperator + 'static) {
+    pub fn add_operator(&mut self, name: &str, operator: impl BatchOperator + 'static) {
         self.operators.insert(name.into(), Arc::new(operator));
     }
 
