@@ -1,6 +1,6 @@
 //! A program with its own partitioner, sampler, operator and layer, which a pipeline file selects by name.
 //!
-//!     cargo run --release --example own_parts -- run pipeline.toml
+//!     cargo run --release --example own_parts -- run examples/own_parts.toml
 //!
 //! The file has `partition.method = "stripes"`, `train.sampler = "nearest"`, `train.operators = ["mask"]` and
 //! `model.kind = "graphconv"`.

@@ -8,7 +8,7 @@ use gnnflow_pipelines::Registry;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-/// The `gnnflow` program with user-defined partitioners, samplers and layers. Pipeline files use them by name:
+/// The `gnnflow` program with user-defined partitioners, samplers, operators and layers. Pipeline files use them by name:
 ///
 /// ```
 /// use gnnflow_data::partitioner::{Assignment, Goal, GraphStream, Partitioner};
@@ -57,7 +57,8 @@ impl App {
         self
     }
 
-    /// Registers a kind of layer for `model.kind`. `factory` makes the layers; the model puts a ReLU between them.
+    /// Registers a kind of layer for `model.kind`. `factory` makes the layers. Between them, the model applies residual, norm, activation
+    /// and dropout, as the keys of `[model]` say.
     #[must_use]
     pub fn layer<F>(mut self, name: &str, factory: F) -> Self
     where

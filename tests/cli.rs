@@ -41,7 +41,7 @@ fn config_errors_are_reported_with_line_and_key() {
         (
             "parts = 2",
             "parts = 2\nmethod = \"multi-level\"",
-            "p.toml:6: partition.method: expected one of \"random\", \"range\", \"spring\", \"dbh\", \"greedy\", \"hdrf\", \"2ps-l\", \"ldg\", \"fennel\", \"metis\", \"multilevel\", \"file\", or a registered name, found \"multi-level\"; did you mean \"multilevel\"?",
+            "p.toml:6: partition.method: expected one of \"random\", \"range\", \"spring\", \"dbh\", \"greedy\", \"hdrf\", \"2ps-l\", \"ldg\", \"fennel\", \"metis\", \"multilevel\", \"file\", or a registered name (this program registers no other), found \"multi-level\"; did you mean \"multilevel\"?",
         ),
         (
             "edges = 1500",

@@ -38,6 +38,11 @@ fn registered_parts_have_equal_bits_for_1_2_processes() {
     for key in ["model_sha256", "blocks_sha256", "predictions_sha256"] {
         assert_eq!(summary(&place, "run1")[key], summary(&place, "run2")[key], "{key}");
     }
+    let shown = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/examples/own_parts.toml")).unwrap();
+    place.write("own_parts.toml", shown);
+    let mut program = Command::new(example("own_parts"));
+    let output = program.args(["run", "own_parts.toml", "--quiet"]).current_dir(place.path(".")).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let ended = place.run(&["run", "p.toml", "--quiet", "--run-dir", "refused"]);
     assert!(ended.code == 2 && ended.stderr.contains("graphconv"), "{}", ended.stderr);
 }

@@ -29,6 +29,8 @@ pub enum Purpose {
     GenerateNodes = 8,
     /// Negative samples: node pairs that serve as non-edges.
     Negative = 9,
+    /// Draws of user-defined operators. Fold a name of your own first.
+    User = 10,
 }
 
 /// A key of a sequence of draws.

@@ -304,5 +304,6 @@ fn known(key: &str, name: &str, built_in: &[&str], registered: &[String], report
         return;
     }
     let meant = did_you_mean(name, all()).map_or_else(String::new, |meant| format!("; did you mean \"{meant}\"?"));
-    report.add(key, format!("expected one of {}, or a registered name, found \"{name}\"{meant}", listed()));
+    let others = if registered.is_empty() { " (this program registers no other)" } else { "" };
+    report.add(key, format!("expected one of {}, or a registered name{others}, found \"{name}\"{meant}", listed()));
 }

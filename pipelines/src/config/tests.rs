@@ -126,7 +126,7 @@ fn messages_have_line_key_and_problem() {
         (
             "kind = \"gcn\"",
             "kind = \"gcm\"",
-            "/graphs/p.toml:13: model.kind: expected one of \"sage\", \"gcn\", \"gat\", \"gatv2\", \"gin\", \"gine\", \"sgc\", \"rgcn\", \"appnp\", \"mlp\", or a registered name, found \"gcm\"; did you mean \"gcn\"?",
+            "/graphs/p.toml:13: model.kind: expected one of \"sage\", \"gcn\", \"gat\", \"gatv2\", \"gin\", \"gine\", \"sgc\", \"rgcn\", \"appnp\", \"mlp\", or a registered name (this program registers no other), found \"gcm\"; did you mean \"gcn\"?",
         ),
         (
             "hidden = 64",
@@ -201,7 +201,7 @@ fn messages_have_line_key_and_problem() {
         (
             "method = \"random\"",
             "method = \"multi-level\"",
-            "/graphs/p.toml:10: partition.method: expected one of \"random\", \"range\", \"spring\", \"dbh\", \"greedy\", \"hdrf\", \"2ps-l\", \"ldg\", \"fennel\", \"metis\", \"multilevel\", \"file\", or a registered name, found \"multi-level\"; did you mean \"multilevel\"?",
+            "/graphs/p.toml:10: partition.method: expected one of \"random\", \"range\", \"spring\", \"dbh\", \"greedy\", \"hdrf\", \"2ps-l\", \"ldg\", \"fennel\", \"metis\", \"multilevel\", \"file\", or a registered name (this program registers no other), found \"multi-level\"; did you mean \"multilevel\"?",
         ),
         (
             "method = \"random\"",

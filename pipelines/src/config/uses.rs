@@ -58,7 +58,7 @@ impl Use {
         match self {
             Self::Always => None,
             Self::Sampled if whole => {
-                Some(format!("`{schedule}` trains on the whole graph and samples nothing; remove this key"))
+                Some(format!("`{schedule}` trains on the full graph and samples nothing, so it does not read this key; remove it"))
             }
             Self::Hops if whole => Self::Sampled.refusal(train),
             Self::Hops if sampler.draws_subgraphs() => {

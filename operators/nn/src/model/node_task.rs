@@ -115,8 +115,8 @@ impl Model {
             let info = layer.info();
             let aggregation = info.aggregation.ok_or_else(|| {
                 let why = format!(
-                    "{:?} needs a value per edge, which full-graph training does not store; use \"gcn\", \"sage\", \
-                     \"gin\", \"gat\", \"gatv2\", \"rgcn\", \"sgc\" or \"appnp\", or train with mini-batches",
+                    "{:?} declares no aggregation (`LayerInfo::aggregation`), which full-graph training needs; use another \
+                     kind, or train with mini-batches",
                     self.spec.kind
                 );
                 Error::spec("kind", why)

@@ -8,6 +8,7 @@ use gnnflow_dataflow::batch::mini_batch::MiniBatch;
 use gnnflow_dataflow::context::OperatorContext;
 use gnnflow_dataflow::graph::local_graph::LocalGraph;
 use gnnflow_dataflow::sample::sample_hop::CompactorPool;
+use gnnflow_kernels::matrix::Values;
 use timely::dataflow::StreamVec;
 use timely::dataflow::operators::vec::Map;
 
@@ -58,9 +59,27 @@ impl Operators {
             seed: self.seed,
         };
         self.operators.iter().fold(batches, |batches, (name, operator)| {
-            let errors = errors.clone();
-            let checked = batches.apply_operator(name, &**operator, &cx);
-            checked.flat_map(move |batch| errors.capture(batch.map_err(|error| Error::Usage(error.to_string()))))
+            let (errors, name) = (errors.clone(), name.clone());
+            let counted = batches.apply_operator(&name, &**operator, &cx);
+            counted.flat_map(move |batch| errors.capture(batch.map_err(usage).and_then(|batch| check_size(&name, batch))))
         })
     }
+}
+
+fn usage(error: impl ToString) -> Error {
+    Error::Usage(error.to_string())
+}
+
+/// Returns the batch if it has a feature row per node.
+fn check_size(operator: &str, batch: MiniBatch) -> Result<MiniBatch, Error> {
+    let values = match &batch.features.values {
+        Values::F32(values) => values.len(),
+        Values::F16(values) => values.len(),
+        Values::Bf16(values) => values.len(),
+    };
+    let (nodes, dim) = (batch.nodes.len(), batch.features.dim);
+    if values == nodes * dim {
+        return Ok(batch);
+    }
+    Err(Error::Usage(format!("operator \"{operator}\" returned {values} feature values for {nodes} nodes of {dim}")))
 }
