@@ -35,7 +35,7 @@ fn gpu_passes_or_one_line_gives_the_reason() {
 fn unknown_device_and_unwritable_output_are_named() {
     let place = Place::new();
     let [line] = &place.fail(&["check-device", "--device", "tpu"], 4, &["tpu"])[..] else { panic!("one line") };
-    assert!(line.contains("\"cpu\" and \"cuda\""), "{line}");
+    assert!(line.contains("\"cpu\" or \"cuda\""), "{line}");
     place.fail(&["check-device", "--device", "cpu", "--out", "no/such/folder.json"], 4, &["no/such/folder.json"]);
 }
 

@@ -128,7 +128,7 @@ fn memory_too_small_for_the_nodes_is_refused_with_their_size() {
     let place = place();
     let ended = place.run(&["prepare", "p.toml", "--quiet", "--out", "out", "--set", "partition.memory=1kB"]);
     assert_eq!(ended.code, 2, "{}", ended.stderr);
-    assert!(ended.stderr.contains("the 4000 nodes of this graph take"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("preparing the 4000 nodes of this graph needs"), "{}", ended.stderr);
     assert_eq!(ended.stderr.lines().count(), 1);
     assert!(!place.path("out").exists());
 }

@@ -93,7 +93,7 @@ fn invalid_settings_are_refused() {
         place.fail(&[&["run", "p.toml", "--quiet", "--run-dir", "run"], &sets[..], more].concat(), 2, words);
     };
     refused(&["train.schedule.mode=async"], &[], &["train.schedule.mode", "full-graph"]);
-    refused(&["train.schedule.chunk_memory=1KiB"], &[], &["train.schedule.chunk_memory", "give it at least"]);
+    refused(&["train.schedule.chunk_memory=1KiB"], &[], &["train.schedule.chunk_memory", "set it to at least"]);
     refused(
         &["train.schedule.kind=full-graph", "train.schedule.chunk_memory=1MiB"],
         &[],

@@ -57,9 +57,9 @@ impl Use {
         let whole = train.is_full_graph();
         match self {
             Self::Always => None,
-            Self::Sampled if whole => {
-                Some(format!("`{schedule}` trains on the full graph and samples nothing, so it does not read this key; remove it"))
-            }
+            Self::Sampled if whole => Some(format!(
+                "`{schedule}` trains on the full graph and samples nothing, so it does not read this key; remove it"
+            )),
             Self::Hops if whole => Self::Sampled.refusal(train),
             Self::Hops if sampler.draws_subgraphs() => {
                 let size = match sampler {

@@ -36,8 +36,11 @@ impl fmt::Display for Plan {
         }
         if !self.layers.is_empty() {
             let widths: Vec<String> = self.layers.iter().map(|layer| layer.output.to_string()).collect();
-            let parameters =
-                self.parameters.map_or("parameters unknown (registered layer, or the dataset is not prepared)".into(), |n| format!("{} parameters", count(n)));
+            let parameters = self
+                .parameters
+                .map_or("parameters unknown (registered layer, or the dataset is not prepared)".into(), |n| {
+                    format!("{} parameters", count(n))
+                });
             let output = if self.layers.last().is_some_and(|layer| layer.output > 0) {
                 widths.join(" → ")
             } else {

@@ -61,7 +61,8 @@ impl Operators {
         self.operators.iter().fold(batches, |batches, (name, operator)| {
             let (errors, name) = (errors.clone(), name.clone());
             let counted = batches.apply_operator(&name, &**operator, &cx);
-            counted.flat_map(move |batch| errors.capture(batch.map_err(usage).and_then(|batch| check_size(&name, batch))))
+            counted
+                .flat_map(move |batch| errors.capture(batch.map_err(usage).and_then(|batch| check_size(&name, batch))))
         })
     }
 }
