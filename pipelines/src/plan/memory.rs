@@ -44,10 +44,10 @@ pub struct Memory {
     pub sampler: u64,
     /// `train.schedule.cache`, with several processes.
     pub cache: u64,
-    /// Features of `train.window` batches (at least 2; of each partition with `train.operators`): nodes × (width × 4 + 8) + edges × 8 each, and edges × (edge width × 4
-    /// + 4) if the model reads edge features. Lists and blocks of partitions × `train.window` batches: nodes × 4 + edges × 8
-    /// each. Gradients of learned rows in flight: 2 × partitions × nodes × (width × 4 + 4). In full-graph training on edges: 3
-    /// chunks per partition, nodes × (width × 8 + 12) each.
+    /// Features of `train.window` batches (at least 2; of each partition with `train.operators`): nodes × (width × 4 + 8) and
+    /// edges × 8 each, and edges × (edge width + 1) × 4 if the model reads edge features. Lists and blocks of partitions ×
+    /// `train.window` batches: nodes × 4 and edges × 8 each. Gradients of learned rows in flight: 2 × partitions × nodes ×
+    /// (width + 1) × 4. In full-graph training on edges: 3 chunks per partition, nodes × (width × 8 + 12) each.
     pub batches: u64,
     /// Forward and backward of a batch: three times (values, inputs, gradients) the sum over layers of nodes × width × 4; for
     /// `rgcn` with `num_bases` also nodes × bases × input width × 4. In full-graph training: an interval's nodes × 4 × six
