@@ -1,7 +1,7 @@
 //! Members of a run across hosts, all on this machine: restarts and signals.
 
 use std::fs::File;
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
@@ -91,8 +91,14 @@ fn start(place: &Place, hosts: &str, rank: usize, run: &str, args: &[&str]) -> M
     let rank = rank.to_string();
     let stderr = place.path(&format!("stderr-{run}-{rank}"));
     let all = ["run", "p.toml", "--quiet", "--hosts", hosts, "--rank", &rank, "--run-dir", run];
-    let mut command = place.command(&[&all[..], args].concat());
-    command.stdout(Stdio::null()).stderr(File::create(&stderr).unwrap());
+    // A shell may have started the tests in the background, where SIGINT is ignored.
+    let mut command = Command::new("env");
+    command.arg("--default-signal=INT").arg(env!("CARGO_BIN_EXE_gnnflow")).args(all).args(args);
+    command
+        .current_dir(place.path(""))
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(File::create(&stderr).unwrap());
     command.env("GNNFLOW_SECRET", "a secret for the tests");
     Member { child: command.spawn().unwrap(), stderr }
 }
