@@ -1,5 +1,6 @@
 //! Graphs on disk and in memory: Parquet dumps in, prepared datasets of memory-mapped Arrow files out.
 
+mod convert;
 pub mod dataset;
 pub mod dump;
 pub mod error;

@@ -6,6 +6,7 @@ use arrow::datatypes::{DataType, Int64Type};
 use super::nodes::MAX_CLASSES;
 use super::table::{Chunk, Origin, Table};
 use super::values::{self, Ids, Matrix, Types};
+use crate::convert::{is_int, is_text, to_text};
 use crate::dataset::IdKind;
 use crate::error::{Error, Result};
 use crate::source::GraphSource;
@@ -95,7 +96,7 @@ impl EdgeReader {
             None => false,
         };
         if let Some(name) = &columns.time {
-            table.column_type(name, "time", |found| match values::is_int(found) || values::is_time(found) {
+            table.column_type(name, "time", |found| match is_int(found) || values::is_time(found) {
                 true => Ok(()),
                 false => Err("integers, dates or timestamps".into()),
             })?;
@@ -286,8 +287,8 @@ impl EdgeReader {
 fn check_labels(table: &Table, name: &str) -> Result<()> {
     let mut text = None;
     table.column_type(name, "edge_label", |found| {
-        let this = values::is_text(found);
-        if !this && !values::is_int(found) && *found != DataType::Boolean {
+        let this = is_text(found);
+        if !this && !is_int(found) && *found != DataType::Boolean {
             return Err("integers, booleans or strings".into());
         }
         match *text.get_or_insert(this) == this {
@@ -299,8 +300,8 @@ fn check_labels(table: &Table, name: &str) -> Result<()> {
 
 fn labels(chunk: &Chunk, name: &str) -> Result<EdgeLabels> {
     let (origin, array) = (&chunk.origin, chunk.column(name)?);
-    if values::is_text(array.data_type()) {
-        return values::texts(array).map(EdgeLabels::Name);
+    if is_text(array.data_type()) {
+        return to_text(array).map(EdgeLabels::Name);
     }
     let integers = values::ints(origin, array, name)?;
     let class = |(row, value): (usize, Option<i64>)| match value.unwrap_or(-1) {
@@ -311,6 +312,6 @@ fn labels(chunk: &Chunk, name: &str) -> Result<EdgeLabels> {
             wanted: format!("a class in 0..{MAX_CLASSES} (or -1 for an unlabeled edge)"),
         }),
     };
-    let classes = integers.as_primitive::<Int64Type>().iter().enumerate().map(class).collect::<Result<_>>()?;
+    let classes = integers.iter().enumerate().map(class).collect::<Result<_>>()?;
     Ok(EdgeLabels::Class(classes))
 }

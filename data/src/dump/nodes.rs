@@ -5,6 +5,7 @@ use arrow::datatypes::{DataType, Int64Type};
 
 use super::table::{Chunk, Origin, Table};
 use super::values::{self, Ids, Matrix, Types};
+use crate::convert::{is_int, is_text, to_text};
 use crate::dataset::{IdKind, LabelKind, RowLayout};
 use crate::error::{Error, Result};
 use crate::source::GraphSource;
@@ -103,7 +104,7 @@ impl NodeReader {
             None => false,
         };
         if let Some(name) = &columns.node_time {
-            table.column_type(name, "node_time", |found| match values::is_int(found) || values::is_time(found) {
+            table.column_type(name, "node_time", |found| match is_int(found) || values::is_time(found) {
                 true => Ok(()),
                 false => Err("integers, dates or timestamps".into()),
             })?;
@@ -303,19 +304,19 @@ impl NodeReader {
             LabelType::Int => {
                 values::no_nulls(origin, array, name)?;
                 let integers = values::ints(origin, array, name)?;
-                let values = integers.as_primitive::<Int64Type>().values().iter().enumerate();
+                let values = integers.values().iter().enumerate();
                 values.map(|(row, &value)| class(value, -1, row)).collect::<Result<_>>().map(RawLabels::Int)
             }
             LabelType::Text => {
                 values::no_nulls(origin, array, name)?;
-                values::texts(array).map(RawLabels::Text)
+                to_text(array).map(RawLabels::Text)
             }
             LabelType::Float => Ok(RawLabels::Float(values::floats(origin, array, name)?.to_vec())),
             LabelType::List | LabelType::Flags => {
                 let (items, starts) = values::items(origin, array, name)?
                     .ok_or_else(|| Error::Bug(format!("label column {name} is not a list")))?;
                 let integers = values::ints(origin, &items, name)?;
-                let all = integers.as_primitive::<Int64Type>().values();
+                let all = integers.values();
                 let mut items = Vec::with_capacity(all.len());
                 for row in 0..array.len() {
                     for &value in &all[starts[row]..starts[row + 1]] {
@@ -333,8 +334,8 @@ fn label_type(table: &Table, name: &str) -> Result<LabelType> {
     let mut label = None;
     table.column_type(name, "label", |found| {
         let this = match found {
-            found if values::is_int(found) || *found == DataType::Boolean => LabelType::Int,
-            found if values::is_text(found) => LabelType::Text,
+            found if is_int(found) || *found == DataType::Boolean => LabelType::Int,
+            found if is_text(found) => LabelType::Text,
             found if found.is_floating() => LabelType::Float,
             DataType::List(item) | DataType::LargeList(item) | DataType::FixedSizeList(item, _) => {
                 match item.data_type() {

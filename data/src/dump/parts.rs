@@ -2,13 +2,14 @@
 
 use std::path::PathBuf;
 
-use super::file::DumpFile;
 use super::table::{Chunk, Origin, Table};
 use super::values::{self, Ids};
+use crate::convert::is_int;
 use crate::error::{Error, Fault, Result, closest};
 use crate::format::counted;
 use crate::ids::{Finder, NodeIds, UNKNOWN};
 use crate::source::{RETRY, expand};
+use super::file::DumpFile;
 
 /// Maximum number of rows of a chunk.
 const CHUNK: usize = 1 << 16;
@@ -54,7 +55,7 @@ impl PartTable {
     pub fn read(&self, ids: &NodeIds, parts: u32) -> Result<Vec<u16>> {
         let table = Table::open(&self.files()?, Self::ROLE)?;
         values::id_kind(&table, &self.id, "id", None).map_err(|error| with_own_keys(error, "id"))?;
-        let int = |found: &_| if values::is_int(found) { Ok(()) } else { Err("integers".to_string()) };
+        let int = |found: &_| if is_int(found) { Ok(()) } else { Err("integers".to_string()) };
         table.column_type(&self.part, "part", int).map_err(|error| with_own_keys(error, "part"))?;
 
         let mut part_of = vec![0; ids.len()];

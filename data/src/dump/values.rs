@@ -1,11 +1,11 @@
 //! Converts Arrow columns to plain values. Every invalid value is an error with its place.
 
-use arrow::array::{Array, ArrayRef, AsArray, LargeStringArray};
+use arrow::array::{Array, ArrayRef, AsArray, Int64Array, LargeStringArray};
 use arrow::buffer::ScalarBuffer;
-use arrow::compute::{CastOptions, cast, cast_with_options};
-use arrow::datatypes::{DataType, Float32Type, Float64Type, Int64Type};
+use arrow::datatypes::{DataType, Float32Type, Float64Type};
 
 use super::table::{Chunk, Origin, Table};
+use crate::convert::{is_int, is_text, to_f32, to_i64, to_lists, to_text};
 use crate::dataset::{IdKind, RowLayout, split};
 use crate::error::{Error, Result};
 use crate::source::FeatureDtype;
@@ -49,22 +49,6 @@ pub enum Types {
     Code(Vec<u16>),
     /// The column holds strings.
     Name(LargeStringArray),
-}
-
-/// Returns the type of a column's values; of a dictionary, that of its values.
-pub(super) fn plain(data_type: &DataType) -> &DataType {
-    match data_type {
-        DataType::Dictionary(_, values) => values,
-        other => other,
-    }
-}
-
-pub(super) fn is_text(data_type: &DataType) -> bool {
-    matches!(plain(data_type), DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View)
-}
-
-pub(super) fn is_int(data_type: &DataType) -> bool {
-    plain(data_type).is_integer()
 }
 
 /// Returns whether the values are dates, times or durations.
@@ -118,44 +102,27 @@ pub(super) fn no_nulls(origin: &Origin, array: &dyn Array, name: &str) -> Result
 }
 
 /// Converts a column of integers, dates or timestamps to 64-bit integers. Keeps nulls.
-pub(super) fn ints(origin: &Origin, array: &ArrayRef, name: &str) -> Result<ArrayRef> {
-    if *array.data_type() == DataType::Int64 {
-        return Ok(array.clone());
-    }
-    let wide = if plain(array.data_type()).is_integer() {
-        array.clone()
-    } else if array.data_type().primitive_width() == Some(4) {
-        cast(array, &DataType::Int32).map_err(|e| Error::Bug(e.to_string()))?
-    } else {
-        array.clone()
-    };
-    let options = CastOptions { safe: true, ..Default::default() };
-    let cast = cast_with_options(&wide, &DataType::Int64, &options).map_err(|e| Error::Bug(e.to_string()))?;
-    if cast.null_count() > array.logical_null_count() {
-        let row = (0..cast.len()).find(|&i| cast.is_null(i) && array.is_valid(i)).unwrap_or(0);
-        let value = arrow::util::display::array_value_to_string(array, row).unwrap_or_default();
+pub(super) fn ints(origin: &Origin, array: &ArrayRef, name: &str) -> Result<Int64Array> {
+    let integers = to_i64(array)?;
+    if integers.null_count() > array.logical_null_count() {
+        let row = (0..integers.len()).find(|&i| integers.is_null(i) && array.is_valid(i)).unwrap_or(0);
+        let value = to_text(array)?.value(row).to_string();
         return Err(Error::Value { place: origin.place(row, name), value, wanted: "a 64-bit signed integer".into() });
     }
-    Ok(cast)
+    Ok(integers)
 }
 
 /// Converts a column of integers and checks that it has no nulls.
 pub(super) fn all_ints(origin: &Origin, array: &ArrayRef, name: &str) -> Result<ScalarBuffer<i64>> {
     no_nulls(origin, array, name)?;
-    Ok(ints(origin, array, name)?.as_primitive::<Int64Type>().values().clone())
-}
-
-/// Converts a column of strings. Keeps nulls.
-pub(super) fn texts(array: &ArrayRef) -> Result<LargeStringArray> {
-    let text = cast(array, &DataType::LargeUtf8).map_err(|e| Error::Bug(e.to_string()))?;
-    Ok(text.as_string::<i64>().clone())
+    Ok(ints(origin, array, name)?.values().clone())
 }
 
 pub(super) fn ids(chunk: &Chunk, name: &str) -> Result<Ids> {
     let array = chunk.column(name)?;
     if is_text(array.data_type()) {
         no_nulls(&chunk.origin, array, name)?;
-        return Ok(Ids::Text(texts(array)?));
+        return Ok(Ids::Text(to_text(array)?));
     }
     Ok(Ids::Int(all_ints(&chunk.origin, array, name)?))
 }
@@ -164,7 +131,7 @@ pub(super) fn types(chunk: &Chunk, name: &str) -> Result<Types> {
     let array = chunk.column(name)?;
     if is_text(array.data_type()) {
         no_nulls(&chunk.origin, array, name)?;
-        return Ok(Types::Name(texts(array)?));
+        return Ok(Types::Name(to_text(array)?));
     }
     let codes = all_ints(&chunk.origin, array, name)?;
     let narrow = codes.iter().map(|&code| u16::try_from(code).ok().filter(|&code| code < u16::MAX));
@@ -193,7 +160,7 @@ pub(super) fn splits(chunk: &Chunk, name: &str) -> Result<Vec<u8>> {
         wanted: wanted.to_string(),
     };
     if is_text(array.data_type()) {
-        let names = texts(array)?;
+        let names = to_text(array)?;
         let read = |(row, value): (usize, Option<&str>)| match value {
             None | Some("" | "none") => Ok(split::NONE),
             Some("train") => Ok(split::TRAIN),
@@ -204,7 +171,6 @@ pub(super) fn splits(chunk: &Chunk, name: &str) -> Result<Vec<u8>> {
         return names.iter().enumerate().map(read).collect();
     }
     let numbers = ints(origin, array, name)?;
-    let numbers = numbers.as_primitive::<Int64Type>();
     let read = |(row, value): (usize, Option<i64>)| match value.unwrap_or(0) {
         value @ 0..=3 => Ok(value as u8),
         other => Err(wrong(row, other.to_string(), "a split; use 0 (none), 1 (train), 2 (validation) or 3 (test)")),
@@ -222,11 +188,7 @@ pub(super) fn floats(origin: &Origin, array: &ArrayRef, name: &str) -> Result<Sc
 fn finite(array: &ArrayRef, place: impl Fn(usize) -> Box<crate::error::Place>) -> Result<ScalarBuffer<f32>> {
     let values: ScalarBuffer<f32> = match array.data_type() {
         DataType::Float32 => array.as_primitive::<Float32Type>().values().clone(),
-        DataType::Float64 => array.as_primitive::<Float64Type>().values().iter().map(|&x| x as f32).collect(),
-        _ => {
-            let floats = cast(array, &DataType::Float32).map_err(|e| Error::Bug(e.to_string()))?;
-            floats.as_primitive::<Float32Type>().values().clone()
-        }
+        _ => to_f32(array)?.values().clone(),
     };
     if values.iter().fold(true, |finite, x| finite & x.is_finite()) {
         return Ok(values);
@@ -335,21 +297,7 @@ fn first_width(array: &ArrayRef) -> usize {
 
 /// Returns the items of a list column and the start of each list; `None` if it is not a column of lists.
 pub(super) fn items(origin: &Origin, array: &ArrayRef, name: &str) -> Result<Option<(ArrayRef, Vec<usize>)>> {
-    let (values, starts): (_, Vec<usize>) = match array.data_type() {
-        DataType::List(_) => {
-            let list = array.as_list::<i32>();
-            (list.values().clone(), list.offsets().iter().map(|&o| o as usize).collect())
-        }
-        DataType::LargeList(_) => {
-            let list = array.as_list::<i64>();
-            (list.values().clone(), list.offsets().iter().map(|&o| o as usize).collect())
-        }
-        DataType::FixedSizeList(_, width) => {
-            let list = array.as_fixed_size_list();
-            (list.values().clone(), (0..=list.len()).map(|i| i * *width as usize).collect())
-        }
-        _ => return Ok(None),
-    };
+    let Some((values, starts)) = to_lists(array) else { return Ok(None) };
     no_nulls(origin, array, name)?;
     if let Some(nulls) = values.logical_nulls().filter(|nulls| nulls.null_count() > 0) {
         let (first, last) = (starts[0], starts[starts.len() - 1]);

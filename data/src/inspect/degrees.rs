@@ -3,12 +3,12 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 
-use arrow::array::{Array, ArrayRef, AsArray};
-use arrow::compute::cast;
-use arrow::datatypes::{DataType, Int64Type};
+use arrow::array::{Array, ArrayRef};
+use arrow::datatypes::DataType;
 use serde::Serialize;
 
 use super::Table;
+use crate::convert::{is_int, is_text, to_i64, to_text};
 use crate::error::{Error, Result};
 use crate::progress::Progress;
 
@@ -94,7 +94,7 @@ pub(super) fn count(
 impl Counts {
     fn for_table(edges: &Table, notes: &mut Vec<String>) -> Option<Self> {
         let columns = [edges.column("src")?, edges.column("dst")?];
-        let kinds = columns.map(|column| (column.arrow_type.is_integer(), is_text(&column.arrow_type)));
+        let kinds = columns.map(|column| (is_int(&column.arrow_type), is_text(&column.arrow_type)));
         if kinds != [(true, false); 2] && kinds != [(false, true); 2] {
             let types = columns.map(|column| column.data_type.as_str()).join(" and ");
             notes.push(format!("{}: ids are {types}, so degrees are not counted", edges.name));
@@ -115,14 +115,12 @@ impl Counts {
 
     /// Counts one batch, without rows that have a null. Returns the number of self-loops.
     fn add(&mut self, src: &ArrayRef, dst: &ArrayRef) -> Result<u64> {
-        let convert = |column: &ArrayRef, to| cast(column, to).map_err(|e| Error::Bug(format!("cast of ids: {e}")));
-        let integers = src.data_type().is_integer();
+        let integers = is_int(src.data_type());
         let mut self_loops = 0;
         match self {
             Self::Dense { base, ends } => {
-                let (src, dst) = (convert(src, &DataType::Int64)?, convert(dst, &DataType::Int64)?);
-                let pairs = src.as_primitive::<Int64Type>().iter().zip(dst.as_primitive::<Int64Type>());
-                for (src, dst) in pairs.filter_map(|(src, dst)| src.zip(dst)) {
+                let (src, dst) = (to_i64(src)?, to_i64(dst)?);
+                for (src, dst) in src.iter().zip(&dst).filter_map(|(src, dst)| src.zip(dst)) {
                     self_loops += u64::from(src == dst);
                     // An id outside contradicts the file's statistics; it is not counted.
                     let place = |id: i64| usize::try_from(id.wrapping_sub(*base)).ok();
@@ -137,11 +135,9 @@ impl Counts {
             Self::Hashed { by_hash, hasher } => {
                 let hashes = |column: &ArrayRef| -> Result<Vec<Option<u64>>> {
                     Ok(if integers {
-                        let column = convert(column, &DataType::Int64)?;
-                        column.as_primitive::<Int64Type>().iter().map(|id| id.map(|id| hasher.hash_one(id))).collect()
+                        to_i64(column)?.iter().map(|id| id.map(|id| hasher.hash_one(id))).collect()
                     } else {
-                        let column = convert(column, &DataType::LargeUtf8)?;
-                        column.as_string::<i64>().iter().map(|id| id.map(|id| hasher.hash_one(id))).collect()
+                        to_text(column)?.iter().map(|id| id.map(|id| hasher.hash_one(id))).collect()
                     })
                 };
                 for (src, dst) in hashes(src)?.into_iter().zip(hashes(dst)?).filter_map(|(src, dst)| src.zip(dst)) {
@@ -196,8 +192,4 @@ pub(super) fn bins(by_power: &[u64]) -> Vec<Bin> {
     let used = by_power.iter().rposition(|&nodes| nodes > 0).map_or(0, |last| last + 1);
     let bin = |(power, &nodes): (usize, &u64)| Bin { from: 1 << power, to: (2 << power) - 1, nodes };
     by_power[..used].iter().enumerate().map(bin).collect()
-}
-
-fn is_text(data_type: &DataType) -> bool {
-    matches!(data_type, DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View)
 }

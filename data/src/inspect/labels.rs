@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use arrow::array::{Array, ArrayRef, AsArray};
-use arrow::compute::cast;
-use arrow::datatypes::{DataType, Float64Type, Int64Type};
+use arrow::array::Array;
+use arrow::datatypes::DataType;
 use serde::Serialize;
 
 use super::Table;
+use crate::convert::{is_int, is_text, to_f64, to_i64, to_lists, to_text};
 use crate::error::{Error, Result};
 use crate::progress::Progress;
 
@@ -50,10 +50,6 @@ const MAX_DISTINCT: usize = 1 << 16;
 /// Limit of distinct split names.
 const MAX_SPLITS: usize = 64;
 
-fn convert(column: &ArrayRef, to: &DataType) -> Result<ArrayRef> {
-    cast(column, to).map_err(|e| Error::Bug(format!("cast to {to}: {e}")))
-}
-
 /// Counts the labels in column `name`, or adds a note with the reason why not.
 pub(super) fn count_labels(
     table: &Table,
@@ -82,8 +78,7 @@ pub(super) fn count_labels(
 fn count_classes(table: &Table, name: &str, progress: &dyn Progress) -> Result<Option<Labels>> {
     let (mut counts, mut unlabelled) = (BTreeMap::new(), 0);
     table.scan(&[name], progress, |batch| {
-        let column = convert(batch.column(0), &DataType::Int64)?;
-        for label in column.as_primitive::<Int64Type>() {
+        for label in &to_i64(batch.column(0))? {
             match label {
                 Some(class) if class >= 0 && counts.len() <= MAX_DISTINCT => *counts.entry(class).or_insert(0) += 1,
                 Some(class) if class >= 0 => {}
@@ -98,14 +93,14 @@ fn count_classes(table: &Table, name: &str, progress: &dyn Progress) -> Result<O
 /// Counts lists of class numbers. A list of flags per class looks the same and is counted as class numbers.
 fn count_multi(table: &Table, name: &str, progress: &dyn Progress) -> Result<Option<Labels>> {
     let (mut counts, mut unlabelled) = (BTreeMap::new(), 0);
-    let item = arrow::datatypes::Field::new_list_field(DataType::Int64, true);
-    let lists = DataType::LargeList(item.into());
     table.scan(&[name], progress, |batch| {
-        let column = convert(batch.column(0), &lists)?;
-        for list in column.as_list::<i64>().iter() {
-            let list = list.filter(|list| !list.is_empty());
-            unlabelled += u64::from(list.is_none());
-            for class in list.iter().flat_map(|list| list.as_primitive::<Int64Type>().iter().flatten()) {
+        let column = batch.column(0);
+        let Some((items, starts)) = to_lists(column) else { return Err(Error::Bug("labels are no lists".into())) };
+        let classes = to_i64(&items)?;
+        for (row, list) in starts.windows(2).map(|ends| ends[0]..ends[1]).enumerate() {
+            let list = if column.is_valid(row) { list } else { 0..0 };
+            unlabelled += u64::from(list.is_empty());
+            for class in list.filter(|&i| classes.is_valid(i)).map(|i| classes.value(i)) {
                 if counts.len() <= MAX_DISTINCT {
                     *counts.entry(class).or_insert(0) += 1;
                 }
@@ -119,8 +114,7 @@ fn count_multi(table: &Table, name: &str, progress: &dyn Progress) -> Result<Opt
 fn count_values(table: &Table, name: &str, progress: &dyn Progress) -> Result<Labels> {
     let (mut min, mut max, mut sum, mut n, mut unlabelled) = (f64::INFINITY, f64::NEG_INFINITY, 0.0, 0u64, 0);
     table.scan(&[name], progress, |batch| {
-        let column = convert(batch.column(0), &DataType::Float64)?;
-        for value in column.as_primitive::<Float64Type>() {
+        for value in &to_f64(batch.column(0))? {
             match value.filter(|value| value.is_finite()) {
                 Some(value) => (min, max, sum, n) = (min.min(value), max.max(value), sum + value, n + 1),
                 None => unlabelled += 1,
@@ -138,10 +132,14 @@ pub(super) fn count_splits(
     progress: &dyn Progress,
     notes: &mut Vec<String>,
 ) -> Result<Option<Splits>> {
+    let Some(column) = table.column(name) else { return Ok(None) };
+    if !is_text(&column.arrow_type) && !is_int(&column.arrow_type) {
+        notes.push(format!("{}: splits are {}, so they are not counted", table.name, column.data_type));
+        return Ok(None);
+    }
     let mut counts = Splits::new();
     table.scan(&[name], progress, |batch| {
-        let column = convert(batch.column(0), &DataType::LargeUtf8)?;
-        for word in column.as_string::<i64>() {
+        for word in &to_text(batch.column(0))? {
             let name = word.filter(|name| !name.is_empty()).unwrap_or("none");
             if let Some(count) = counts.get_mut(name) {
                 *count += 1;
