@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::dump::DumpFile;
 use crate::error::{Error, Result};
 use crate::store;
 

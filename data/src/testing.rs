@@ -123,7 +123,7 @@ impl TestGraph {
     pub fn dump(&self, dir: &Path, ids: IdStyle) -> Result<GraphSource> {
         let (nodes, edges) = (dir.join("nodes"), dir.join("edges"));
         for folder in [&nodes, &edges] {
-            std::fs::create_dir_all(folder).map_err(crate::Error::io(folder, "create"))?;
+            std::fs::create_dir_all(folder).map_err(Error::io(folder, "create"))?;
         }
         let all: Vec<u32> = (0..self.nodes).collect();
         for (i, part) in pieces(&all).into_iter().enumerate() {

@@ -6,9 +6,10 @@ use std::path::PathBuf;
 use arrow::array::Array;
 
 use super::table::{Chunk, Table};
-use super::values::{self, Ids};
+use super::values;
 use crate::dataset::{Dataset, IdColumn};
 use crate::error::{Error, Result};
+use crate::ids::Ids;
 use crate::source::{RETRY, expand};
 
 /// Maximum number of rows of a chunk.

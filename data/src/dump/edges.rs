@@ -5,10 +5,11 @@ use arrow::datatypes::{DataType, Int64Type};
 
 use super::nodes::MAX_CLASSES;
 use super::table::{Chunk, Origin, Table};
-use super::values::{self, Ids, Matrix, Types};
+use super::values::{self, Matrix, Types};
 use crate::convert::{is_int, is_text, to_text};
 use crate::dataset::IdKind;
 use crate::error::{Error, Result};
+use crate::ids::Ids;
 use crate::source::GraphSource;
 
 /// Maximum number of rows of a chunk.

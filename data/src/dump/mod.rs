@@ -6,7 +6,6 @@
 
 mod candidates;
 mod edges;
-mod file;
 mod nodes;
 mod ordered;
 mod parts;
@@ -16,10 +15,11 @@ mod values;
 
 pub use candidates::{CandidateTable, Candidates};
 pub use edges::{EdgeChunk, EdgeLabels, EdgeReader};
-pub use file::DumpFile;
 pub(crate) use nodes::MAX_CLASSES;
 pub use nodes::{NodeChunk, NodeReader, RawLabels};
 pub(crate) use ordered::ordered;
 pub use parts::PartTable;
 pub(crate) use table::Table as Files;
-pub use values::{Ids, Types};
+pub use values::Types;
+
+pub use crate::store::DumpFile;

@@ -4,10 +4,11 @@ use arrow::array::{Array, AsArray, LargeStringArray};
 use arrow::datatypes::{DataType, Int64Type};
 
 use super::table::{Chunk, Origin, Table};
-use super::values::{self, Ids, Matrix, Types};
+use super::values::{self, Matrix, Types};
 use crate::convert::{is_int, is_text, to_text};
 use crate::dataset::{IdKind, LabelKind, RowLayout};
 use crate::error::{Error, Result};
+use crate::ids::Ids;
 use crate::source::GraphSource;
 
 /// Maximum number of classes unless `num_classes` sets another. A label column with more values is probably a column of ids.

@@ -3,13 +3,13 @@
 use std::path::PathBuf;
 
 use super::table::{Chunk, Origin, Table};
-use super::values::{self, Ids};
+use super::values;
 use crate::convert::is_int;
 use crate::error::{Error, Fault, Result, closest};
 use crate::format::counted;
-use crate::ids::{Finder, NodeIds, UNKNOWN};
+use crate::ids::{Finder, Ids, NodeIds, UNKNOWN};
 use crate::source::{RETRY, expand};
-use super::file::DumpFile;
+use crate::store::DumpFile;
 
 /// Maximum number of rows of a chunk.
 const CHUNK: usize = 1 << 16;

@@ -9,10 +9,10 @@ use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ParquetRecordBatchReaderBuilder};
 use parquet::file::reader::ChunkReader;
 
-use super::file::{DumpFile, one_line};
 use super::ordered::ordered;
 use super::prefetch;
 use crate::error::{Error, Place, Result};
+use crate::store::{DumpFile, one_line};
 use crate::store::{READ_AHEAD, RowGroup, SHARE};
 
 /// Bytes that are fetched first of a row group when only its first rows are needed.

@@ -8,39 +8,8 @@ use super::table::{Chunk, Origin, Table};
 use crate::convert::{is_int, is_text, to_f32, to_i64, to_lists, to_text};
 use crate::dataset::{IdKind, RowLayout, split};
 use crate::error::{Error, Result};
+use crate::ids::Ids;
 use crate::source::FeatureDtype;
-
-/// Node ids of one chunk.
-#[derive(Clone, Debug)]
-pub enum Ids {
-    /// Integers.
-    Int(ScalarBuffer<i64>),
-    /// Strings.
-    Text(LargeStringArray),
-}
-
-impl Ids {
-    /// Number of ids.
-    pub fn len(&self) -> usize {
-        match self {
-            Self::Int(ids) => ids.len(),
-            Self::Text(ids) => ids.len(),
-        }
-    }
-
-    /// Whether there are no ids.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    /// Returns id `i` as text for messages.
-    pub fn show(&self, i: usize) -> String {
-        match self {
-            Self::Int(ids) => ids[i].to_string(),
-            Self::Text(ids) => format!("{:?}", ids.value(i)),
-        }
-    }
-}
 
 /// Types of nodes or edges of one chunk.
 #[derive(Clone, Debug)]

@@ -17,8 +17,8 @@ use rayon::prelude::*;
 use super::map::{Id, UNKNOWN, id};
 use super::spilled::{LoadedPartition, Spilled, partition};
 use super::streams::{Block, Streams};
-use crate::dump::Ids;
 use crate::error::{Error, Result};
+use crate::ids::Ids;
 
 /// Maximum number of ids of a chunk. Their offsets in it take two bytes each.
 const CHUNK: usize = 1 << 16;

@@ -5,8 +5,8 @@
 
 use arrow::array::{Array, LargeStringArray};
 
-use crate::dump::Ids;
 use crate::error::{Error, Result};
+use crate::ids::Ids;
 
 /// Marks a free slot or an id that is not the id of a node. No row has this number.
 pub const UNKNOWN: u32 = u32::MAX;

@@ -7,6 +7,7 @@
 //! The dictionary maps ids to rows. It is in memory while it needs at most a given number of bytes; ids `0, 1, 2, …` need none. A larger
 //! dictionary is on disk, and a join looks up many ids in one pass.
 
+mod column;
 mod join;
 mod map;
 mod spilled;
@@ -16,13 +17,13 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
+pub use column::Ids;
 pub(crate) use join::{Groups, Join};
 use map::IdMap;
 pub use map::UNKNOWN;
 pub(crate) use map::{Duplicate, Id};
 use spilled::Spilled;
 
-use crate::dump::Ids;
 use crate::error::{Error, Result};
 
 /// The nodes of a graph and their ids.
@@ -214,7 +215,7 @@ impl NodeIds {
     /// to its argument, at most 65,536 per call, together with the number of ids before them.
     ///
     /// ```
-    /// use gnnflow_data::dump::Ids;
+    /// use gnnflow_data::ids::Ids;
     /// use gnnflow_data::ids::{NodeIds, UNKNOWN};
     /// # fn main() -> gnnflow_data::Result<()> {
     /// let ids = NodeIds::dense(10);

@@ -9,8 +9,8 @@ use rayon::prelude::*;
 
 use super::map::{Duplicate, Id, IdMap, UNKNOWN, id};
 use super::streams::Streams;
-use crate::dump::Ids;
 use crate::error::{Error, Result};
+use crate::ids::Ids;
 
 /// Number of partitions.
 const PARTITIONS: usize = 512;

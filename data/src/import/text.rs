@@ -111,7 +111,7 @@ pub(super) fn import(import: &Import, output: &mut Output, progress: &dyn Progre
         }
         if own.shape() != layout.shape() {
             let reason = format!("its columns differ from those of {}", import.paths[0].display());
-            return Err(crate::Error::File { path: path.clone(), reason });
+            return Err(Error::File { path: path.clone(), reason });
         }
         pass.file(path, &sample, &own, &mut rows, progress)?;
         notes.extend(sample.others(&own.used()));

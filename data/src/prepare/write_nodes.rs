@@ -13,9 +13,10 @@ use super::scale::Scale;
 use super::scan::{LabelForm, Scan, ranks};
 use crate::dataset::ipc::{IpcFile, Region, Span, align};
 use crate::dataset::{FEATURES, FileInfo, IdKind, LabelKind, NODES, feature_field, nodes_schema, part_folder, split};
-use crate::dump::{Ids, NodeChunk, NodeReader, RawLabels, Types};
+use crate::dump::{NodeChunk, NodeReader, RawLabels, Types};
 use crate::error::{Error, Result};
 use crate::group::{Destination, Message, ProcessGroup, put, take};
+use crate::ids::Ids;
 
 /// The inputs of the pass.
 pub(super) struct NodePass<'a> {

@@ -21,6 +21,7 @@ mod address;
 mod ahead;
 mod connect;
 mod failure;
+mod file;
 mod find;
 mod object;
 mod retry;
@@ -33,6 +34,7 @@ use std::sync::OnceLock;
 use std::sync::mpsc::{Receiver, channel};
 
 pub(crate) use ahead::{READ_AHEAD, RowGroup, SHARE};
+pub use file::DumpFile;
 pub(crate) use find::find;
 pub(crate) use object::{Object, Tail, tails};
 

@@ -6,8 +6,8 @@ use arrow::array::Array;
 use rayon::prelude::*;
 
 use crate::dataset::{Dataset, IdColumn, IdKind};
-use crate::dump::Ids;
 use crate::error::Result;
+use crate::ids::Ids;
 
 /// Marks an id without a node.
 pub(super) const NONE: u32 = u32::MAX;

@@ -1,8 +1,9 @@
 //! New nodes, converted to the storage format of the dataset.
 
 use crate::dataset::{LabelKind, Manifest, split};
-use crate::dump::{Ids, NodeChunk, NodeReader, RawLabels};
+use crate::dump::{NodeChunk, NodeReader, RawLabels};
 use crate::error::{Error, Place, Result};
+use crate::ids::Ids;
 use crate::prepare::Scale;
 use crate::progress::Progress;
 use crate::source::Normalize;

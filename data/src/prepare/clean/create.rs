@@ -10,10 +10,10 @@ use std::path::{Path, PathBuf};
 
 use super::distinct::{Distinct, read_key, write_key};
 use crate::dataset::IdKind;
-use crate::dump::{EdgeChunk, EdgeReader, Ids};
+use crate::dump::{EdgeChunk, EdgeReader};
 use crate::error::{Error, Result};
 use crate::group::{Destination, ProcessGroup};
-use crate::ids::{Groups, Id, NodeIds, UNKNOWN};
+use crate::ids::{Groups, Id, Ids, NodeIds, UNKNOWN};
 use crate::prepare::ends::add_ends;
 use crate::prepare::journal::Journal;
 use crate::progress::Progress;

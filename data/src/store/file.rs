@@ -9,8 +9,8 @@ use parquet::file::metadata::ParquetMetaData;
 use parquet::file::reader::ChunkReader;
 use rayon::prelude::*;
 
+use super::{Object, Tail, tails};
 use crate::error::{Error, Result};
-use crate::store::{Object, Tail, tails};
 
 /// Number of files whose footers are read concurrently.
 const CONCURRENT: usize = 64;
