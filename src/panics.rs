@@ -7,8 +7,8 @@ use std::panic::{AssertUnwindSafe, PanicHookInfo, catch_unwind, set_hook, take_h
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, Once, PoisonError};
 
-use crate::Error;
 use crate::cluster::{ClusterError, cause_of, exit_if_not_unwinding};
+use crate::error::Error;
 
 /// Number of commands that run now. Only tests run more than one.
 static RUNNING: AtomicUsize = AtomicUsize::new(0);

@@ -10,8 +10,9 @@ use gnnflow_pipelines::{Config, Registry};
 
 use crate::cluster::{Fingerprints, Launcher, Membership, execute};
 use crate::console::Console;
+use crate::error::Error;
+use crate::options::RunOptions;
 use crate::run::cluster_config;
-use crate::{Error, RunOptions};
 
 /// Options of a preparation that are not in the pipeline file.
 #[derive(Clone, Debug)]

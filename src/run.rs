@@ -14,10 +14,11 @@ use crate::cluster::{
     is_supervised, rank_assignment, read_hosts,
 };
 use crate::console::Console;
+use crate::error::Error;
+use crate::options::{Outcome, RunOptions};
 use crate::run_lock::RunLock;
 use crate::tensor_workers::{self, TensorWorkers};
 use crate::threads::start_reading_threads;
-use crate::{Error, Outcome, RunOptions};
 
 /// Runs the stages of `config`: prepares the dataset, trains, infers.
 ///

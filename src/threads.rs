@@ -2,7 +2,7 @@
 
 use gnnflow_data::Error as DataError;
 
-use crate::Error;
+use crate::error::Error;
 
 /// Starts rayon's global thread pool, which reads, checks and writes files. Otherwise rayon starts it at its first use, and panics
 /// if the system has no threads left.

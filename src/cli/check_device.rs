@@ -1,7 +1,7 @@
 //! `gnnflow check-device`: compares a device with the CPU.
 
 use super::{Context, PipelineError, print, print_json};
-use crate::Error;
+use crate::error::Error;
 use gnnflow_nn as compute;
 use gnnflow_nn::DeviceReport;
 use std::path::{Path, PathBuf};

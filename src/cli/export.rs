@@ -1,7 +1,7 @@
 //! `gnnflow export`: converts a prepared dataset to Parquet.
 
 use super::{Context, print, print_json};
-use crate::Error;
+use crate::error::Error;
 use gnnflow_data::{Dataset, export};
 use std::path::PathBuf;
 

@@ -1,7 +1,8 @@
 //! `gnnflow inspect`: describes a dump, a prepared dataset or a run folder.
 
 use super::{Context, print, print_json};
-use crate::{Error, report};
+use crate::error::Error;
+use crate::report;
 use gnnflow_data::inspect::{self, Kind};
 use gnnflow_pipelines::summary::EpochRecord;
 use gnnflow_pipelines::{Summary, verify_tensors};

@@ -14,8 +14,8 @@ mod run;
 mod tensor_worker;
 mod update;
 
-use crate::Error;
 use crate::console::Console;
+use crate::error::Error;
 use crate::threads::start_reading_threads;
 use clap::{Parser, Subcommand};
 use gnnflow_pipelines::config::Config;

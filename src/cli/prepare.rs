@@ -1,8 +1,10 @@
 //! `gnnflow prepare`: runs only the sections `[graph]` and `[partition]`.
 
 use super::{Context, Pipeline, print, print_json};
+use crate::error::Error;
 use crate::prepare::prepare;
-use crate::{Error, PrepareOptions, Prepared, report};
+use crate::prepare::{PrepareOptions, Prepared};
+use crate::report;
 use gnnflow_data::prepare::Quality;
 use std::path::PathBuf;
 

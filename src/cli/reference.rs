@@ -1,7 +1,7 @@
 //! `gnnflow reference`: prints all configuration keys.
 
 use super::{Context, print, print_json};
-use crate::Error;
+use crate::error::Error;
 use gnnflow_pipelines::config::reference;
 
 /// Print all keys of a pipeline file with type, default and meaning; with --json, as a JSON Schema.

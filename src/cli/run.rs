@@ -1,8 +1,9 @@
 //! `gnnflow run`: runs a pipeline.
 
 use super::{Context, Pipeline, print, print_json};
+use crate::error::Error;
 use crate::options::{Outcome, RunOptions};
-use crate::{Error, cluster, report};
+use crate::{cluster, report};
 use gnnflow_data::prepare::Quality;
 use gnnflow_pipelines::Plan;
 use std::path::PathBuf;

@@ -1,7 +1,7 @@
 //! `gnnflow tensor-worker`: a process that runs node tasks for training runs.
 
 use super::Context;
-use crate::Error;
+use crate::error::Error;
 use std::path::PathBuf;
 
 /// Compute node tasks for full-graph and tensor-parallel training.

@@ -1,7 +1,8 @@
 //! `gnnflow update`: applies added and removed edges and new nodes to a prepared dataset.
 
 use super::{Context, print, print_json};
-use crate::{Error, report};
+use crate::error::Error;
+use crate::report;
 use gnnflow_data::prepare::Quality;
 use gnnflow_data::update::{AFFECTED, Batch, Missing, UpdateSettings, update};
 use gnnflow_dataflow::incremental::Differential;

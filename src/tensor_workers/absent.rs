@@ -5,9 +5,9 @@ use std::sync::Arc;
 use gnnflow_pipelines::executor::ExecutorFactory;
 use gnnflow_pipelines::{Config, Error as PipelineError};
 
-use crate::Error;
 use crate::cluster::Secret;
 use crate::console::Console;
+use crate::error::Error;
 
 /// The error of everything that needs the feature.
 pub(crate) const ABSENT: &str =

@@ -14,9 +14,9 @@ use gnnflow_pipelines::config::Tensor;
 use gnnflow_pipelines::executor::ExecutorFactory;
 use gnnflow_pipelines::{Config, Error as PipelineError};
 
-use crate::Error;
 use crate::cluster::{Secret, USER_SECRET, is_launched};
 use crate::console::Console;
+use crate::error::Error;
 use transport::FlightWorkers;
 pub(crate) use transport::{Limits, RegisterAt, default_listen_address, listen};
 

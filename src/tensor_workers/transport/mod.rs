@@ -32,7 +32,7 @@ pub(crate) use worker_pool::FlightWorkers;
 use gnnflow_data::error::FEWER_THREADS;
 use tokio::runtime::{Builder, Runtime};
 
-use crate::Error;
+use crate::error::Error;
 
 /// The version of the messages; it changes with them.
 pub(crate) const PROTOCOL: u32 = 2;

@@ -11,8 +11,8 @@ use tonic::Streaming;
 use super::auth::{AuthenticatedClient, ConnectError, describe};
 use super::registry::{HEARTBEAT, REGISTER_ACTION, Registration, RegistryMessage};
 use super::worker_pool::{is_local, own_address};
-use crate::Error;
 use crate::cluster::{ClusterError, Secret};
+use crate::error::Error;
 
 /// A run that has sent nothing for this time is lost.
 const RUN_TIMEOUT: Duration = Duration::from_secs(10);

@@ -14,8 +14,8 @@ use super::register::{RegisterAt, register};
 use super::runtime;
 use super::service::{Role, Service};
 use super::task_runner::TaskRunner;
-use crate::Error;
 use crate::cluster::{ClusterError, Secret};
+use crate::error::Error;
 
 /// The resources of a tensor worker, and when it ends.
 #[derive(Debug, Clone)]

@@ -21,8 +21,8 @@ use super::call_buffer::{CallBuffer, STEP_TIMEOUT, in_time, pieces, read_pieces}
 use super::matrices::Matrices;
 use super::parameters::fetch;
 use super::wire::{self, CallHeader, TaskHeader, TaskKind};
-use crate::Error;
 use crate::cluster::Secret;
+use crate::error::Error;
 
 /// Maximum number of versions of parameters, and of models, in the cache.
 const CACHED: usize = 8;

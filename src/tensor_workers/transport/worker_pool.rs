@@ -82,7 +82,7 @@ impl FlightWorkers {
         remote: Option<String>,
         first: bool,
         console: Console,
-    ) -> Result<Self, crate::Error> {
+    ) -> Result<Self, crate::error::Error> {
         let hosts = settings.hosts.clone().unwrap_or_default();
         let keyed = hosts.iter().map(|host| ("hosts", host)).chain(settings.accept.iter().map(|host| ("accept", host)));
         let remote_host = keyed.clone().find(|(_, host)| !is_local(host));
