@@ -1,4 +1,4 @@
-//! The data of one worker: graph, features, task, threads and meters.
+//! The data of one worker: graph, features, threads and meters.
 
 pub(crate) mod edge_columns;
 pub(crate) mod machine;
@@ -27,18 +27,21 @@ use gnnflow_nn::model::{Decoder, ModelSpec};
 use gnnflow_nn::{Model, device};
 
 use crate::config::{self, CachePolicy, Config};
-use crate::context::seed_split::SeedSplit;
 use crate::embedding::NodeEmbeddings;
-use crate::engine::sampling::strategies;
 use crate::error::Error;
 use crate::runtime::job::Job;
-use crate::task::Task;
 use gnnflow_dataflow::storage::{Busy, RowReader, RowSource};
 
 /// The split code of training nodes in a prepared dataset.
 pub(crate) const TRAIN: u8 = 1;
 /// Names of the split codes, by code.
 pub(crate) const SPLITS: [&str; 4] = ["none", "train", "val", "test"];
+
+/// Hides edges from sampling and aggregation, for tasks that predict them.
+pub(crate) trait EdgeFilter {
+    /// Returns the edges of a partition that are not hidden. `first` is the partition's first node.
+    fn visible(&self, edges: Topology, first: u32) -> Arc<dyn InEdges>;
+}
 
 /// The data of one worker in a run.
 pub(crate) struct WorkerContext {
@@ -54,7 +57,6 @@ pub(crate) struct WorkerContext {
     pub(crate) embeddings: Option<Arc<NodeEmbeddings>>,
     /// Columns of sampled edges in blocks, besides sources.
     pub(crate) columns: Columns,
-    pub(crate) task: Task,
     /// Number of training nodes that each partition takes as seeds.
     pub(crate) train_nodes: Vec<u64>,
     pub(crate) scratch: PathBuf,
@@ -117,6 +119,15 @@ fn input_width(job: &Job, model: &config::Model) -> Result<usize, Error> {
             Err(job.config.problem("model.embedding", message))
         }
     }
+}
+
+/// Returns the columns of blocks: edge types if the graph has them and layers may read them, and edge ids if the model reads edge features.
+fn columns(job: &Job, edge_features: bool) -> Columns {
+    let (Some(model), Some(train)) = (&job.config.model, &job.config.train) else { return Columns::default() };
+    let typed = job.dataset.manifest().edge_columns.edge_type.is_some();
+    // A registered layer may read types; a registered sampler does not return them.
+    let may_read = || !config::is_builtin_layer(&model.kind) && job.registry.sampler(train.sampler.word()).is_none();
+    Columns { types: typed && (model.reads_edge_types() || may_read()), ids: edge_features, ..Columns::default() }
 }
 
 /// Inputs of a model besides the rows of nodes.
@@ -278,13 +289,13 @@ impl RowReader for FeatureStore {
 }
 
 impl WorkerContext {
-    /// Opens the data of `worker`, one of `workers`, with the partitions `parts`.
+    /// Opens the data of `worker`, one of `workers`, with the partitions `parts`. `filter` hides edges.
     pub(crate) fn open(
         job: &Job,
         worker: usize,
         workers: usize,
         parts: Arc<FeatureStore>,
-        task: Task,
+        filter: Option<&dyn EdgeFilter>,
         needs: ModelInputs,
     ) -> Result<Self, Error> {
         let (dataset, config) = (&job.dataset, &job.config);
@@ -301,11 +312,9 @@ impl WorkerContext {
                 }
             };
             edges.parts[part] = Some(topology);
-            Ok(match &task {
-                Task::Edges(_, Some(rules)) => {
-                    rules.visible(dataset.topology(part)?, dataset.book().range(part).start as u32)
-                }
-                Task::Edges(_, None) | Task::Nodes(_) => in_edges,
+            Ok(match filter {
+                Some(filter) => filter.visible(dataset.topology(part)?, dataset.book().range(part).start as u32),
+                None => in_edges,
             })
         };
         let graph = LocalGraph::load(dataset.book(), placement, worker, replicated, load)?;
@@ -339,9 +348,8 @@ impl WorkerContext {
             features,
             embeddings,
             edges: needs.edge_features.then(|| Arc::new(edges) as _),
-            columns: strategies::columns(job, needs.edge_features),
+            columns: columns(job, needs.edge_features),
             parts,
-            task,
             train_nodes: manifest.partitions.iter().map(|part| part.train).collect(),
             scratch,
             meter: Rc::default(),
@@ -349,23 +357,6 @@ impl WorkerContext {
             sampling: threads::sampling(job.threads)?,
             fused_sampling: job.config.debug.fused_sampling,
         })
-    }
-
-    /// Returns the hops of a batch, the seeds' hop first.
-    pub(crate) fn hops(&self, graph: &Arc<LocalGraph>, train: &config::Train, strategies: Vec<Strategy>) -> Vec<Hop> {
-        let (count, seed, pool) = (strategies.len(), train.seed, CompactorPool::on(Arc::clone(&self.sampling)));
-        let pool = if self.fused_sampling { pool } else { pool.in_two_steps() };
-        let hop = |(hop, strategy)| Hop {
-            graph: Arc::clone(graph),
-            seed,
-            hop: hop as u32,
-            strategy,
-            columns: strategies::batch_columns(self.columns, &train.sampler),
-            last: hop + 1 == count,
-            pool: pool.clone(),
-            meter: Rc::clone(&self.meter),
-        };
-        strategies.into_iter().enumerate().map(hop).collect()
     }
 
     /// Returns the source of edge features for batches on `graph`, if the model reads them. `meter` counts messages.
@@ -387,30 +378,6 @@ impl WorkerContext {
         };
         let row_bytes = self.features.number.bytes() * self.features.dim;
         Some(RowCache::new(policy, usize::try_from(bytes).unwrap_or(usize::MAX), row_bytes, &self.graph))
-    }
-
-    /// Returns the batches of training nodes for the partitions of this worker.
-    ///
-    /// # Errors
-    /// If a training node has no label, or the graph has no training nodes.
-    pub(crate) fn node_batches(&self, train: &config::Train, split: SeedSplit) -> Result<NodeBatches, Error> {
-        if self.train_nodes.iter().sum::<u64>() == 0 {
-            let message = "no node is in the train split; name the split column, or give graph.split_fractions";
-            return Err(Error::Input(message.into()));
-        }
-        let task = self.task.nodes()?;
-        for part in self.placement.parts_of(self.worker) {
-            let partition = self.parts.get(part);
-            let unlabeled = |&node: &u32| !task.is_labeled(partition.range.start as u32 + node);
-            if let Some(node) = partition.nodes.in_split(TRAIN).into_iter().find(unlabeled) {
-                let id = partition.nodes.ids().display(node as usize).to_string();
-                let message =
-                    format!("node {id} is in the train split but has no label; add a label, or change its split");
-                return Err(Error::Input(message));
-            }
-        }
-        let times = if train.sampler.is_temporal() { split.times } else { Vec::new() };
-        Ok(NodeBatches { batch: train.batch, seed: train.seed, train: split.train, times })
     }
 
     /// Returns the steps of an epoch: those of the partition with most training nodes.

@@ -5,6 +5,7 @@ pub(crate) mod classification;
 pub(crate) mod edge_evaluation;
 pub(crate) mod fetch_results;
 pub(crate) mod link_predictions;
+pub(crate) mod node_predictions;
 pub(crate) mod ranking;
 pub(crate) mod recommend;
 
@@ -19,7 +20,7 @@ use crate::config::Metric;
 use crate::context::{SPLITS, WorkerContext};
 use crate::error::Error;
 use crate::runtime::records::Scores;
-use crate::task::Tally;
+use crate::task::{NodeObjective, Tally};
 use gnnflow_dataflow::storage::RowStore;
 
 /// Metrics of the train, validation and test nodes; `None` for a split without nodes.
@@ -51,11 +52,11 @@ pub(crate) fn evaluate(
     context: &WorkerContext,
     collectives: &mut Collectives,
     compute_thread: &ComputeThread<ComputeState>,
+    task: &Arc<dyn NodeObjective>,
     rows: &Arc<RowStore>,
 ) -> Result<Evaluation, Error> {
     let hosted = context.placement.parts_of(context.worker);
-    let (rows, task) = (Arc::clone(rows), Arc::clone(context.task.nodes()?));
-    let node_task = Arc::clone(&task);
+    let (rows, node_task) = (Arc::clone(rows), Arc::clone(task));
     // By partition hosted here, then by split.
     let tallies = compute_thread.call(move |compute| -> Result<Vec<Vec<Tally>>, Error> {
         let rows = rows.read()?;

@@ -36,9 +36,8 @@ use timely::dataflow::operators::{Input, Probe, probe};
 
 use crate::checkpoint::tensor_file::{self, Tensor};
 use crate::collectives::{Driver, FirstError};
-use crate::context::{SPLITS, WorkerContext};
+use crate::context::WorkerContext;
 use crate::error::Error;
-use gnnflow_dataflow::storage::RowStore;
 
 /// Bytes of a Parquet row group, before compression.
 const ROW_GROUP_BYTES: usize = 64 << 20;
@@ -169,14 +168,14 @@ fn failed(path: &Path, error: parquet::errors::ParquetError) -> Error {
     Error::Io { action: "write", path: path.to_owned(), source }
 }
 
-fn ids(context: &WorkerContext, part: usize, nodes: std::ops::Range<usize>) -> ArrayRef {
+pub(crate) fn ids(context: &WorkerContext, part: usize, nodes: std::ops::Range<usize>) -> ArrayRef {
     match context.parts.get(part).nodes.ids() {
         IdColumn::Int(ids) => Arc::new(Int64Array::from(ids[nodes].to_vec())),
         IdColumn::Text(ids) => Arc::new(LargeStringArray::from_iter_values(nodes.map(|node| ids.value(node)))),
     }
 }
 
-fn id_field(manifest: &Manifest) -> Field {
+pub(crate) fn id_field(manifest: &Manifest) -> Field {
     let kind = match manifest.ids {
         gnnflow_data::dataset::IdKind::Text => DataType::LargeUtf8,
         _ => DataType::Int64,
@@ -192,50 +191,6 @@ pub(crate) fn list_of(width: usize, values: ArrayRef) -> Result<ArrayRef, Error>
     let item = Arc::new(Field::new("item", values.data_type().clone(), false));
     let array = FixedSizeListArray::try_new(item, width as i32, values, None).map_err(arrow_bug)?;
     Ok(Arc::new(array))
-}
-
-/// Writes `predictions.parquet`: `node_id`, `prediction`, `label`, `split` and optionally `scores`.
-pub(crate) fn predictions(
-    driver: &mut Driver<'_>,
-    context: &WorkerContext,
-    manifest: &Manifest,
-    results: &RowStore,
-    scores: bool,
-    path: PathBuf,
-) -> Result<String, Error> {
-    let (task, results) = (context.task.nodes()?, results.read()?);
-    let data_type = task.prediction_type();
-    let width = if scores { task.score_width() } else { 0 };
-    let mut fields = vec![
-        id_field(manifest),
-        Field::new("prediction", data_type.clone(), false),
-        Field::new("label", data_type.clone(), true),
-        Field::new("split", DataType::Utf8, false),
-    ];
-    if width > 0 {
-        fields.push(Field::new("scores", list(width, DataType::Float32), false));
-    }
-    let schema = Arc::new(Schema::new(fields));
-    let rows = |part: usize, nodes: std::ops::Range<usize>| {
-        let partition = context.parts.get(part);
-        let [prediction, label] = task.predictions(part, nodes.clone(), &results)?;
-        let split = partition.nodes.split()[nodes.clone()].iter().map(|&split| SPLITS[usize::from(split).min(3)]);
-        let split: ArrayRef = Arc::new(StringArray::from_iter_values(split));
-        let mut columns = vec![ids(context, part, nodes.clone()), prediction, label, split];
-        if width > 0 {
-            let row = |local: usize| results.row(partition.range.start as u32 + local as u32);
-            let values: Vec<f32> = nodes.flat_map(|local| task.scores(row(local))).collect();
-            columns.push(list_of(width, Arc::new(Float32Array::from(values)))?);
-        }
-        RecordBatch::try_new(Arc::clone(&schema), columns).map_err(arrow_bug)
-    };
-    let listed = match data_type {
-        DataType::FixedSizeList(_, width) => 2 * width as usize,
-        _ => 0,
-    };
-    let row_bytes = 40 + 4 * width + listed;
-    let nodes: Vec<u64> = manifest.partitions.iter().map(|part| part.nodes).collect();
-    write_table(driver, context, &nodes, &Table { path, schema: Arc::clone(&schema), row_bytes, rows: &rows })
 }
 
 /// Writes `embeddings.parquet` or `node_embeddings.parquet`: `node_id`, `embedding`. `row` returns the `dim` values of a node

@@ -12,6 +12,7 @@ use crate::config;
 use crate::context::WorkerContext;
 use crate::engine::Staleness;
 use crate::error::Error;
+use crate::evaluate::node_predictions;
 use crate::outputs;
 use crate::outputs::summary::{CacheUse, EmbeddingUse, SCHEMA, Seconds, Summary, Value, WorkerUse};
 use crate::runtime::records::TensorUse;
@@ -84,7 +85,18 @@ impl Run<'_> {
                 let (logits, path) = (self.inference.results().clone(), self.job.run_dir.join("predictions.parquet"));
                 predictions_sha256 = Some(match &self.edges {
                     Some(edges) => edges.predictions(driver, self.job, &self.context, path)?,
-                    None => outputs::predictions(driver, &self.context, manifest, &logits, infer.scores, path)?,
+                    None => {
+                        let task = self.task.nodes()?;
+                        node_predictions::predictions(
+                            driver,
+                            self.job,
+                            &self.context,
+                            &**task,
+                            &logits,
+                            infer.scores,
+                            path,
+                        )?
+                    }
                 });
             }
             if infer.embeddings {

@@ -33,6 +33,7 @@ use crate::engine::inference::Inference;
 use crate::engine::mini_batch::{Batches, MiniBatchTraining};
 use crate::engine::partition_local::partition_view::PartitionViews;
 use crate::engine::partition_local::{LocalTraining, PartitionParallel};
+use crate::engine::sampling::node_batches::node_batches;
 use crate::engine::sampling::operators::Operators;
 use crate::engine::sampling::strategies;
 use crate::engine::sampling::subgraphs::Subgraphs;
@@ -55,7 +56,7 @@ use crate::outputs::summary::Summary;
 use crate::plan::Plan;
 use crate::runtime::job::Job;
 use crate::runtime::records::EpochRecord;
-use crate::task;
+use crate::task::{self, Task};
 use gnnflow_nn::parameter_versions::ParameterVersions;
 
 /// Runs `job` on `worker`. The pipeline must have `[model]` and `[train]`. The first worker returns the summary.
@@ -77,6 +78,7 @@ struct Run<'a> {
     job: &'a Job,
     train: &'a config::Train,
     context: WorkerContext,
+    task: Task,
     compute_thread: ComputeThread<ComputeState>,
     training: Box<dyn Engine>,
     inference: Inference,
@@ -143,7 +145,7 @@ impl<'a> Run<'a> {
         let needs = ModelInputs::of(&built);
         let (degrees, stages, params) = (needs.degrees, built.stages(), built.params().flat_len());
         let (trained, spec_of_model) = (built.params().trained_len(), built.spec().clone());
-        let mut context = WorkerContext::open(job, rank, workers, parts, task, needs)?;
+        let mut context = WorkerContext::open(job, rank, workers, parts, task.edge_filter(), needs)?;
         context.train_nodes = examples.counts().to_vec();
         drop(busy);
         let Plan { window, tables_mapped, .. } = Plan::new(&job.config, workers, workers)?;
@@ -165,14 +167,14 @@ impl<'a> Run<'a> {
             true => Split { sampling: 1, compute: job.threads }, // nothing is sampled
             false => Split::planned(job.threads),
         };
-        let compute = ComputeState::new(built, context.task.objective(), (model, train), split.compute)?;
+        let compute = ComputeState::new(built, task.objective(), (model, train), split.compute)?;
         let runtime = Arc::clone(&job.runtime);
         let compute_thread =
             ComputeThread::start_watched("compute_thread", move || compute, move || runtime.progressed()).map_err(
                 |error| Error::Machine(format!("cannot start the compute thread: {error}; {FEWER_THREADS}")),
             )?;
         let (book, edges): (Arc<dyn BatchSource>, _) = match examples {
-            task::Source::Nodes(split) => (Arc::new(context.node_batches(train, split)?), None),
+            task::Source::Nodes(split) => (Arc::new(node_batches(&context, &task, train, split)?), None),
             task::Source::Links(mut edges) => {
                 (Arc::new(edges.batches(train, &train.link())), Some(task::Source::Links(edges)))
             }
@@ -183,7 +185,10 @@ impl<'a> Run<'a> {
         let training: Box<dyn Engine> = match (train.schedule.full_graph_options(), &train.schedule) {
             (Some(options), schedule) => {
                 let source = match train.learns_edges() {
-                    true => Some(PairSource { batches: book, targets: PairTargets::open(&context, train)? }),
+                    true => Some(PairSource {
+                        batches: book,
+                        targets: PairTargets::open(&context, train, task.objective().width())?,
+                    }),
                     false => None,
                 };
                 let (profile, seed) = compute_thread
@@ -254,11 +259,12 @@ impl<'a> Run<'a> {
         let results = inference.results();
         let edges =
             edges.and_then(|edges| EdgeEvaluation::build(driver.worker, &context, results, edges, &compute_thread));
-        let metric = train.metric.unwrap_or(context.task.objective().metric());
+        let metric = train.metric.unwrap_or(task.objective().metric());
         let mut run = Self {
             job,
             train,
             context,
+            task,
             compute_thread,
             training,
             inference,
@@ -392,7 +398,7 @@ impl<'a> Run<'a> {
             return edges.evaluate(driver, &self.context, &mut self.collectives);
         }
         let logits = self.inference.results().clone();
-        evaluate(driver, &self.context, &mut self.collectives, &self.compute_thread, &logits)
+        evaluate(driver, &self.context, &mut self.collectives, &self.compute_thread, self.task.nodes()?, &logits)
     }
 
     /// Saves the parameters if this epoch is better than all earlier ones, and returns whether it is. All workers have equal

@@ -29,8 +29,8 @@ use self::node_regression::NodeRegression;
 use self::target_edges::{TargetRules, Targets};
 use crate::config;
 use crate::config::{Metric, Train};
-use crate::context::FeatureStore;
 use crate::context::seed_split::SeedSplit;
+use crate::context::{EdgeFilter, FeatureStore};
 use crate::error::Error;
 use crate::runtime::job::Job;
 use gnnflow_dataflow::storage::Rows;
@@ -68,6 +68,14 @@ impl Task {
         match self {
             Self::Nodes(task) => Arc::clone(task) as _,
             Self::Edges(task, _) => Arc::clone(task),
+        }
+    }
+
+    /// Returns the rules of hidden edges, if edges are hidden.
+    pub(crate) fn edge_filter(&self) -> Option<&dyn EdgeFilter> {
+        match self {
+            Self::Edges(_, Some(rules)) => Some(rules),
+            Self::Edges(_, None) | Self::Nodes(_) => None,
         }
     }
 

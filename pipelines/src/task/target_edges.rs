@@ -7,6 +7,7 @@ use gnnflow_data::rng::{Key, Purpose};
 use gnnflow_dataflow::graph::local_graph::{InEdges, OwnedInEdges};
 use gnnflow_kernels::pairs::Edge;
 
+use crate::context::EdgeFilter;
 use crate::error::Error;
 use crate::error::did_you_mean;
 use crate::runtime::job::Job;
@@ -109,19 +110,6 @@ impl TargetRules {
         (relation, split)
     }
 
-    /// Returns the structure of a partition, whose nodes begin at `first`, without validation and test edges.
-    pub(crate) fn visible(&self, topology: Topology, first: u32) -> Arc<dyn InEdges> {
-        let hidden = |node: usize, at: usize| {
-            let (_, split) = self.of(&topology, at, topology.indices()[at], first + node as u32);
-            matches!(split, split::VAL | split::TEST)
-        };
-        let each = || (0..topology.num_nodes()).flat_map(|node| topology.edge_range(node).map(move |at| (node, at)));
-        if !each().any(|(node, at)| hidden(node, at)) {
-            return Arc::new(topology);
-        }
-        Arc::new(OwnedInEdges::some_of(&topology, |node, at| !hidden(node, at)))
-    }
-
     /// Calls `each` with every target edge, its split and its position, of the partition whose nodes begin at `first`.
     pub(crate) fn for_each(&self, topology: &Topology, first: u32, mut each: impl FnMut(Edge, u8, usize)) {
         for node in 0..topology.num_nodes() {
@@ -133,6 +121,21 @@ impl TargetRules {
                 }
             }
         }
+    }
+}
+
+/// Hides validation and test edges.
+impl EdgeFilter for TargetRules {
+    fn visible(&self, topology: Topology, first: u32) -> Arc<dyn InEdges> {
+        let hidden = |node: usize, at: usize| {
+            let (_, split) = self.of(&topology, at, topology.indices()[at], first + node as u32);
+            matches!(split, split::VAL | split::TEST)
+        };
+        let each = || (0..topology.num_nodes()).flat_map(|node| topology.edge_range(node).map(move |at| (node, at)));
+        if !each().any(|(node, at)| hidden(node, at)) {
+            return Arc::new(topology);
+        }
+        Arc::new(OwnedInEdges::some_of(&topology, |node, at| !hidden(node, at)))
     }
 }
 

@@ -58,6 +58,7 @@ use crate::config::Train;
 use crate::context::WorkerContext;
 use crate::embedding::NodeEmbeddings;
 use crate::engine::sampling::operators::Operators;
+use crate::engine::sampling::strategies::hops;
 use crate::engine::sampling::subgraphs::Subgraphs;
 use crate::error::Error;
 
@@ -144,7 +145,7 @@ impl MiniBatchTraining {
         let Batches { source, strategies, subgraphs, operators, degrees, params, window, cache } = batches;
         let pull = context.embeddings.as_ref().map(|rows| Rc::new(Pull::new(rows.config().staleness())));
         worker.dataflow::<u64, _, _>(|scope| {
-            let hops = context.hops(&context.graph, train, strategies);
+            let hops = hops(context, &context.graph, train, strategies);
             let steps = scope.input_from(&mut input);
             let stream = match &subgraphs {
                 Some(subgraphs) => subgraphs.batches(steps, context),

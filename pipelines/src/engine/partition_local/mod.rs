@@ -44,6 +44,7 @@ use crate::config::Train;
 use crate::context::WorkerContext;
 use crate::engine::partition_local::partition_view::PartitionViews;
 use crate::engine::sampling::operators::Operators;
+use crate::engine::sampling::strategies::hops;
 use crate::error::Error;
 
 /// The options of partition-local training.
@@ -93,7 +94,7 @@ impl PartitionParallel {
         let (mut input, errors) = (InputHandle::new_with_builder(), FirstError::default());
         let done: Rc<RefCell<Vec<StepReport>>> = Rc::default();
         worker.dataflow::<u64, _, _>(|scope| {
-            let hops = context.hops(&views.graph, &train, strategies);
+            let hops = hops(context, &views.graph, &train, strategies);
             let stream = scope.input_from(&mut input).map(move |key: BatchKey| batches.batch(key));
             // At least one batch is fetched while another is computed.
             let permits = Rc::new(Permits::new(window.max(2)));

@@ -1,8 +1,11 @@
 //! The sampling strategies of hops: from the configuration to those of the kernels, checked against the dataset.
 
+use std::rc::Rc;
 use std::sync::Arc;
 
 use gnnflow_data::dataset::TypeInfo;
+use gnnflow_dataflow::graph::local_graph::LocalGraph;
+use gnnflow_dataflow::sample::sample_hop::{CompactorPool, Hop};
 use gnnflow_kernels::sample::{Columns, Draw, EdgeFanout, Fanout, Importance, PerEdgeStrategy, SquaredNorms, Strategy};
 
 use crate::collectives::{Collectives, Driver, ROUND_WORDS};
@@ -14,19 +17,32 @@ use crate::error::Error;
 use crate::error::did_you_mean;
 use crate::runtime::job::Job;
 
-/// Returns the columns of blocks: edge types if the graph has them and layers may read them, and edge ids if the model reads edge features.
-pub(crate) fn columns(job: &Job, edge_features: bool) -> Columns {
-    let (Some(model), Some(train)) = (&job.config.model, &job.config.train) else { return Columns::default() };
-    let typed = job.dataset.manifest().edge_columns.edge_type.is_some();
-    // A registered layer may read types; a registered sampler does not return them.
-    let may_read = || !is_builtin_layer(&model.kind) && job.registry.sampler(train.sampler.word()).is_none();
-    Columns { types: typed && (model.reads_edge_types() || may_read()), ids: edge_features, ..Columns::default() }
-}
-
 /// Returns the columns of a batch's blocks: also weights, if the sampler weighs edges.
-pub(crate) fn batch_columns(columns: Columns, sampler: &Sampler) -> Columns {
+fn batch_columns(columns: Columns, sampler: &Sampler) -> Columns {
     let weights = sampler.weighs_edges() && *sampler != Sampler::Ladies;
     Columns { weights: columns.weights || weights, ..columns }
+}
+
+/// Returns the hops of a batch on `graph`, the seeds' hop first.
+pub(crate) fn hops(
+    context: &WorkerContext,
+    graph: &Arc<LocalGraph>,
+    train: &config::Train,
+    strategies: Vec<Strategy>,
+) -> Vec<Hop> {
+    let (count, seed, pool) = (strategies.len(), train.seed, CompactorPool::on(Arc::clone(&context.sampling)));
+    let pool = if context.fused_sampling { pool } else { pool.in_two_steps() };
+    let hop = |(hop, strategy)| Hop {
+        graph: Arc::clone(graph),
+        seed,
+        hop: hop as u32,
+        strategy,
+        columns: batch_columns(context.columns, &train.sampler),
+        last: hop + 1 == count,
+        pool: pool.clone(),
+        meter: Rc::clone(&context.meter),
+    };
+    strategies.into_iter().enumerate().map(hop).collect()
 }
 
 /// Returns the distribution of `fastgcn`'s sources: the sums of squares over the rows of all workers.

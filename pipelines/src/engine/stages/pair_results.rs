@@ -32,9 +32,9 @@ pub(crate) struct PairTargets {
 }
 
 impl PairTargets {
-    /// Reserves the results of own nodes on disk, and counts the chunks of an epoch.
-    pub(crate) fn open(context: &WorkerContext, train: &config::Train) -> Result<Self, Error> {
-        let (width, place) = (context.task.objective().width(), Place::Folder(context.scratch.clone()));
+    /// Reserves the results of own nodes, `width` columns, on disk, and counts the chunks of an epoch.
+    pub(crate) fn open(context: &WorkerContext, train: &config::Train, width: usize) -> Result<Self, Error> {
+        let place = Place::Folder(context.scratch.clone());
         let rows = RowStore::create(&place, &context.graph, context.worker, width)
             .map_err(Error::io("reserve scratch space in", &context.scratch))?;
         let chunks = match train.edge_share(&context.train_nodes) {
