@@ -85,7 +85,7 @@ pub fn prepare(config: &Config, options: &PrepareOptions) -> Result<Prepared, Er
             LoopState::Progress => liveness.progressed(),
             LoopState::Away => drop(busy.replace(Some(liveness.busy("preparing the dataset")))),
         };
-        gnnflow_pipelines::prepare_on(worker, threads, on_state, &config, registry, out, &console).map_err(Error::from)
+        gnnflow_pipelines::prepare_on(worker, threads, &on_state, &config, registry, out, &console).map_err(Error::from)
     })?;
     Ok(if rank == 0 { Prepared::Done(dataset) } else { Prepared::Elsewhere(0) })
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
-use crate::store;
+use crate::store::{self, DumpFile};
 
 /// A graph in Parquet files, with the settings that control how it is read.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -1,7 +1,7 @@
 //! Reads the edges of a dump in chunks.
 
-use arrow::array::{AsArray, LargeStringArray};
-use arrow::datatypes::{DataType, Int64Type};
+use arrow::array::LargeStringArray;
+use arrow::datatypes::DataType;
 
 use super::nodes::MAX_CLASSES;
 use super::table::{Chunk, Origin, Table};

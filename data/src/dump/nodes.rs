@@ -1,7 +1,7 @@
 //! Reads the nodes of a dump in chunks.
 
-use arrow::array::{Array, AsArray, LargeStringArray};
-use arrow::datatypes::{DataType, Int64Type};
+use arrow::array::{Array, LargeStringArray};
+use arrow::datatypes::DataType;
 
 use super::table::{Chunk, Origin, Table};
 use super::values::{self, Matrix, Types};

@@ -12,8 +12,7 @@ use parquet::file::reader::ChunkReader;
 use super::ordered::ordered;
 use super::prefetch;
 use crate::error::{Error, Place, Result};
-use crate::store::{DumpFile, one_line};
-use crate::store::{READ_AHEAD, RowGroup, SHARE};
+use crate::store::{DumpFile, READ_AHEAD, RowGroup, SHARE, on_one_line};
 
 /// Bytes that are fetched first of a row group when only its first rows are needed.
 const FIRST_FETCH: u64 = 64 << 10;
@@ -177,7 +176,7 @@ impl Table {
         send: &mut dyn FnMut(T) -> bool,
     ) -> Result<()> {
         let fetched = prefetch::take(self.identity, columns, unit, |unit| self.fetch(unit, columns, SHARE, true))?;
-        self.read(unit, fetched, columns, rows, &map, send)
+        self.read(unit, fetched, columns, rows, &mut |chunk| Ok(send(map(chunk)?)))
     }
 
     /// Returns the first row of `columns`; `None` if the table is empty.
@@ -185,9 +184,9 @@ impl Table {
         let mut first = None;
         for unit in 0..self.units.len() {
             let row_group = self.fetch(unit, columns, FIRST_FETCH, false)?;
-            self.read(unit, row_group, columns, 1, &Ok, &mut |chunk| {
+            self.read(unit, row_group, columns, 1, &mut |chunk| {
                 first = Some(chunk);
-                false
+                Ok(false)
             })?;
             if first.is_some() {
                 break;
@@ -225,36 +224,35 @@ impl Table {
         RowGroup::begin(object, ranges.collect(), share, ahead).map(Some)
     }
 
-    /// Reads a row group from `fetched`, or from the disk.
-    fn read<T>(
+    /// Reads a row group from `fetched`, or from the disk, until `next` returns false. Not generic over what callers make of
+    /// chunks, so that Parquet's decoder is compiled once per kind of input.
+    fn read(
         &self,
         unit: usize,
         fetched: Option<RowGroup>,
         columns: &[&str],
         rows: usize,
-        map: &impl Fn(Chunk) -> Result<T>,
-        send: &mut dyn FnMut(T) -> bool,
+        next: &mut dyn FnMut(Chunk) -> Result<bool>,
     ) -> Result<()> {
         let unit = &self.units[unit];
         match fetched {
             Some(fetched) => self
-                .decode(unit, fetched.clone(), columns, rows, map, send)
+                .decode(unit, fetched.clone(), columns, rows, next)
                 .map_err(|error| fetched.failure().unwrap_or(error)),
             None => {
                 let input = self.files[unit.file].file.open(self.role)?;
-                self.decode(unit, input, columns, rows, map, send)
+                self.decode(unit, input, columns, rows, next)
             }
         }
     }
 
-    fn decode<T>(
+    fn decode(
         &self,
         unit: &Unit,
         input: impl ChunkReader + 'static,
         columns: &[&str],
         rows: usize,
-        map: &impl Fn(Chunk) -> Result<T>,
-        send: &mut dyn FnMut(T) -> bool,
+        next: &mut dyn FnMut(Chunk) -> Result<bool>,
     ) -> Result<()> {
         let file = &self.files[unit.file];
         let fail = |reason: String| Error::NotParquet {
@@ -266,13 +264,13 @@ impl Table {
             .with_projection(self.mask(file, columns))
             .with_batch_size(rows)
             .build()
-            .map_err(|e| fail(one_line(&e)))?;
+            .map_err(|e| fail(on_one_line(&e)))?;
         let mut row = unit.first_row;
         for batch in reader {
-            let batch = batch.map_err(|e| fail(one_line(&e)))?;
+            let batch = batch.map_err(|e| fail(on_one_line(&e)))?;
             let length = batch.num_rows() as u64;
             let origin = Origin { file: file.clone(), row_group: unit.row_group, row };
-            if !send(map(Chunk { origin, batch })?) {
+            if !next(Chunk { origin, batch })? {
                 return Ok(());
             }
             row += length;

@@ -7,7 +7,7 @@ use super::text_nodes;
 use super::text_sample::{DST, SRC, Sample};
 use super::{EDGES, Found, Import, NODES, Recipe};
 use crate::dataset::IdKind;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::generate::table::Output;
 use crate::progress::Progress;
 

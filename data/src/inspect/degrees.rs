@@ -4,7 +4,6 @@ use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 
 use arrow::array::{Array, ArrayRef};
-use arrow::datatypes::DataType;
 use serde::Serialize;
 
 use super::Table;

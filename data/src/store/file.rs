@@ -82,7 +82,7 @@ impl DumpFile {
     }
 
     /// Opens a local file. Returns [`Error::Bug`] for an object.
-    pub(super) fn open(&self, role: &'static str) -> Result<File> {
+    pub(crate) fn open(&self, role: &'static str) -> Result<File> {
         let Place::Local(path) = &self.0 else {
             return Err(Error::Bug(format!("{} was not fetched", self.path().display())));
         };
@@ -127,7 +127,7 @@ impl DumpFile {
                     Ok(error) => *error,
                     Err(cause) => Error::Bug(cause.to_string()),
                 },
-                error => Error::NotParquet { path: self.path().into(), reason: one_line(&error) },
+                error => Error::NotParquet { path: self.path().into(), reason: on_one_line(&error) },
             }
         })?;
         check_places(footer.metadata(), input.len())
@@ -159,6 +159,6 @@ fn check_places(footer: &ParquetMetaData, bytes: u64) -> std::result::Result<(),
 }
 
 /// Formats an error of another library on one line.
-pub(super) fn one_line(error: &dyn std::error::Error) -> String {
+pub(crate) fn on_one_line(error: &dyn std::error::Error) -> String {
     error.to_string().split_whitespace().collect::<Vec<_>>().join(" ")
 }

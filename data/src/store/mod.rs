@@ -35,6 +35,7 @@ use std::sync::mpsc::{Receiver, channel};
 
 pub(crate) use ahead::{READ_AHEAD, RowGroup, SHARE};
 pub use file::DumpFile;
+pub(crate) use file::on_one_line;
 pub(crate) use find::find;
 pub(crate) use object::{Object, Tail, tails};
 

@@ -32,20 +32,20 @@ pub fn prepare(
 }
 
 /// [`prepare`] by all processes of a timely cluster, which share the input files and the folder. Each reads with `threads`
-/// threads. `sign` is called with the state of the worker's loop.
+/// threads. `report` is called with the state of the worker's loop.
 ///
 /// # Errors
 /// Those of [`prepare`].
 pub fn prepare_on(
     worker: &mut Worker,
     threads: usize,
-    sign: impl Fn(LoopState),
+    report: &dyn Fn(LoopState),
     config: &Config,
     registry: &Registry,
     out: Option<&Path>,
     progress: &dyn Progress,
 ) -> Result<Dataset, Error> {
-    prepare_with(&WorkerGroup::new(worker, threads, sign), config, registry, out, progress)
+    prepare_with(&WorkerGroup::new(worker, threads, report), config, registry, out, progress)
 }
 
 fn prepare_with<C: ProcessGroup>(

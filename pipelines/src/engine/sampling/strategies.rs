@@ -10,7 +10,6 @@ use gnnflow_kernels::sample::{Columns, Draw, EdgeFanout, Fanout, Importance, Per
 
 use crate::collectives::{Collectives, Driver, ROUND_WORDS};
 use crate::config;
-use crate::config::is_builtin_layer;
 use crate::config::sampler::{Replace, Sampler, Take, Temporal};
 use crate::context::WorkerContext;
 use crate::error::Error;

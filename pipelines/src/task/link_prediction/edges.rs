@@ -15,6 +15,7 @@ use super::candidates::Candidates;
 use super::known::Known;
 use super::recommended::Recommended;
 use crate::config::{Link, NegativeSampler, Train};
+use crate::context::EdgeFilter;
 use crate::error::Error;
 use crate::runtime::job::Job;
 use crate::task::target_edges::{TargetRules, none_left};
