@@ -1,9 +1,11 @@
 //! `gnnflow check-device`: compares a device with the CPU.
 
-use super::{Context, PipelineError, print, print_json};
+use super::context::Context;
+use super::output::{print, print_json};
 use crate::error::Error;
 use gnnflow_nn as compute;
 use gnnflow_nn::DeviceReport;
+use gnnflow_pipelines::Error as PipelineError;
 use std::path::{Path, PathBuf};
 
 /// Run all operations, forward and backward, on a device, and compare the results with the CPU's.

@@ -1,6 +1,7 @@
 //! `gnnflow export`: converts a prepared dataset to Parquet.
 
-use super::{Context, print, print_json};
+use super::context::Context;
+use super::output::{print, print_json};
 use crate::error::Error;
 use gnnflow_data::{Dataset, export};
 use std::path::PathBuf;

@@ -1,6 +1,7 @@
 //! `gnnflow generate`: writes synthetic graphs as Parquet.
 
-use super::{Context, print, print_json};
+use super::context::Context;
+use super::output::{print, print_json};
 use crate::error::Error;
 use gnnflow_pipelines::config;
 use std::path::PathBuf;

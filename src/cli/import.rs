@@ -1,6 +1,7 @@
 //! `gnnflow import`: converts graphs of other formats to Parquet.
 
-use super::{Context, print, print_json};
+use super::context::Context;
+use super::output::{print, print_json};
 use crate::error::Error;
 use gnnflow_data::dataset::IdKind;
 use gnnflow_data::import::{Delimiter, Kind, NodeArrays, OgbPart, TextOptions};

@@ -1,6 +1,7 @@
 //! `gnnflow inspect`: describes a dump, a prepared dataset or a run folder.
 
-use super::{Context, print, print_json};
+use super::context::Context;
+use super::output::{print, print_json};
 use crate::error::Error;
 use crate::report;
 use gnnflow_data::inspect::{self, Kind};

@@ -3,26 +3,27 @@
 //! Results are on stdout, messages on stderr. Each error is one line `error: …`; the exit code names what is at fault.
 
 mod check_device;
+mod context;
 mod export;
 mod generate;
 mod import;
 mod inspect;
 mod interrupt;
+mod output;
 mod prepare;
 mod reference;
 mod run;
 mod tensor_worker;
 mod update;
 
+use self::context::Context;
 use crate::console::Console;
 use crate::error::Error;
 use crate::threads::start_reading_threads;
 use clap::{Parser, Subcommand};
-use gnnflow_pipelines::config::Config;
-use gnnflow_pipelines::{Error as PipelineError, Registry};
+use gnnflow_pipelines::Registry;
 use std::ffi::OsString;
 use std::io::Write;
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 /// Train graph neural networks on Parquet data, as one dataflow in one or more processes.
@@ -54,31 +55,6 @@ enum Command {
     Reference(reference::Reference),
     CheckDevice(check_device::CheckDevice),
     TensorWorker(tensor_worker::TensorWorker),
-}
-
-/// A pipeline file, and keys that the command line overrides.
-#[derive(Debug, clap::Args)]
-struct Pipeline {
-    /// The pipeline file.
-    file: PathBuf,
-    /// Override a key, as in `--set train.epochs=5`. The value is TOML; a word that is not TOML is a string.
-    #[arg(long = "set", value_name = "KEY=VALUE")]
-    sets: Vec<String>,
-}
-
-impl Pipeline {
-    fn load(&self, registry: &Registry) -> Result<Config, PipelineError> {
-        let mut config = Config::load(&self.file, &self.sets, &registry.names())?;
-        config.resolve_parts()?;
-        Ok(config)
-    }
-}
-
-/// The input that all commands share.
-struct Context {
-    json: bool,
-    console: Console,
-    registry: Registry,
 }
 
 /// Parses `args`, with the program's name first, runs the command, and prints its error.
@@ -126,20 +102,6 @@ fn execute(command: Command, context: Context) -> Result<u8, Error> {
         Command::CheckDevice(command) => command.execute(&context).map(|()| 0),
         Command::TensorWorker(command) => command.execute(context).map(|()| 0),
     }
-}
-
-/// Prints results on stdout. If the reader has closed the pipe, as `head` does, the program ends with exit code 0.
-fn print(text: &str) -> Result<(), Error> {
-    let mut stdout = std::io::stdout().lock();
-    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
-        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => std::process::exit(0),
-        result => Ok(result.map_err(PipelineError::io("write", "standard output"))?),
-    }
-}
-
-fn print_json(value: &impl serde::Serialize) -> Result<(), Error> {
-    let text = serde_json::to_string_pretty(value).map_err(|error| PipelineError::Bug(error.to_string()))?;
-    print(&(text + "\n"))
 }
 
 #[cfg(test)]

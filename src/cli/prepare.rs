@@ -1,6 +1,7 @@
 //! `gnnflow prepare`: runs only the sections `[graph]` and `[partition]`.
 
-use super::{Context, Pipeline, print, print_json};
+use super::context::{Context, Pipeline};
+use super::output::{print, print_json};
 use crate::error::Error;
 use crate::prepare::prepare;
 use crate::prepare::{PrepareOptions, Prepared};

@@ -1,6 +1,7 @@
 //! `gnnflow run`: runs a pipeline.
 
-use super::{Context, Pipeline, print, print_json};
+use super::context::{Context, Pipeline};
+use super::output::{print, print_json};
 use crate::error::Error;
 use crate::options::{Outcome, RunOptions};
 use crate::{cluster, report};

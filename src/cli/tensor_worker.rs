@@ -1,6 +1,6 @@
 //! `gnnflow tensor-worker`: a process that runs node tasks for training runs.
 
-use super::Context;
+use super::context::Context;
 use crate::error::Error;
 use std::path::PathBuf;
 
@@ -53,7 +53,7 @@ impl TensorWorker {
             (Some(listen), _) => ("--listen", listen),
             (None, connect) => ("--connect", default_listen_address(&connect.unwrap_or_default(), secret.as_ref())?),
         };
-        listen((key, &address), secret, context.registry, limits, |line| super::print(&format!("{line}\n")))
+        listen((key, &address), secret, context.registry, limits, |line| super::output::print(&format!("{line}\n")))
     }
 
     #[cfg(not(feature = "tensor-workers"))]

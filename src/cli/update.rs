@@ -1,6 +1,7 @@
 //! `gnnflow update`: applies added and removed edges and new nodes to a prepared dataset.
 
-use super::{Context, print, print_json};
+use super::context::Context;
+use super::output::{print, print_json};
 use crate::error::Error;
 use crate::report;
 use gnnflow_data::prepare::Quality;

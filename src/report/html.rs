@@ -1,5 +1,6 @@
 //! `report.html`: one self-contained page.
 
+use super::page::{begin, escape};
 use super::partition::partition_section;
 use super::table::{costs, metric_names, splits, stages};
 use super::{bytes, chart, count, plural, seconds};
@@ -12,11 +13,6 @@ use std::path::Path;
 
 /// Name of the file in a run folder.
 const FILE: &str = "report.html";
-
-pub(super) const STYLE: &str = "body{font:15px/1.5 system-ui,sans-serif;max-width:720px;margin:2em auto;padding:0 1em;color:#222}\
-table{border-collapse:collapse;margin:1em 0}td,th{padding:.2em 1em .2em 0;text-align:right;border-bottom:1px solid #ddd}\
-td:first-child,th:first-child{text-align:left}.bar{display:inline-block;height:.8em;background:#4a78b5}svg{max-width:100%;height:auto}\
-pre{background:#f6f6f6;padding:1em;overflow-x:auto}";
 
 /// Writes the report of the run in `run_dir`, from its epochs, its resolved pipeline, `summary`, and the quality of the
 /// partition, if it is known.
@@ -35,13 +31,9 @@ pub fn write(run_dir: &Path, summary: &Summary, quality: Option<&Quality>) -> Re
 }
 
 fn page(summary: &Summary, epochs: &[EpochRecord], quality: Option<&Quality>, pipeline: &str) -> Result<String, Error> {
-    let name = escape(&summary.name);
-    let mut page = format!(
-        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>{name}</title><style>{STYLE}</style></head>\n\
-         <body>\n<h1>{name}</h1>\n<p>{} on {}",
-        plural(summary.partitions, "partition"),
-        plural(summary.processes, "process"),
-    );
+    let mut page = begin(&summary.name, &summary.name);
+    let (partitions, processes) = (plural(summary.partitions, "partition"), plural(summary.processes, "process"));
+    let _ = write!(page, "<p>{partitions} on {processes}");
     if summary.epochs > 0 {
         let (threads, epochs) = (plural(summary.threads, "thread"), plural(summary.epochs, "epoch"));
         let _ = write!(page, " of {threads}, {}; {epochs}", escape(&summary.device));
@@ -145,10 +137,6 @@ fn cost_section(page: &mut String, summary: &Summary) {
         let _ = writeln!(page, "<tr><td>{name}</td><td>{value}</td></tr>");
     }
     page.push_str("</table>\n");
-}
-
-pub(super) fn escape(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 mod chart;
 mod html;
+mod page;
 mod partition;
 mod table;
 

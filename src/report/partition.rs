@@ -8,7 +8,7 @@ use gnnflow_data::prepare::{PassRecord, Quality};
 use gnnflow_pipelines::Error;
 use plotters::prelude::*;
 
-use super::html::{STYLE, escape};
+use super::page::{begin, escape};
 use super::{bytes, count, seconds};
 
 /// Name of the page in a dataset's folder.
@@ -36,12 +36,7 @@ pub fn partition_table(quality: &Quality) -> String {
 /// # Errors
 /// If the folder cannot be written.
 pub fn write_partition(dataset: &Path, quality: &Quality) -> Result<(), Error> {
-    let mut page = format!(
-        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>partition</title><style>{STYLE}</style></head>\n\
-         <body>\n<h1>{} partitions by {}</h1>\n",
-        quality.parts,
-        escape(&quality.method),
-    );
+    let mut page = begin("partition", &format!("{} partitions by {}", quality.parts, quality.method));
     partition_section(&mut page, quality)?;
     page.push_str("</body></html>\n");
     let path = dataset.join(FILE);

@@ -3,7 +3,20 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use super::spring::Node;
+use bytemuck::{Pod, Zeroable};
+
+/// Clustering state of a node. A cache line holds four.
+#[derive(Clone, Copy, Debug, PartialEq, Pod, Zeroable)]
+#[repr(C)]
+pub(super) struct Node {
+    pub(super) degree: u32,
+    /// Name of the cluster.
+    pub(super) cluster: u32,
+    /// The richest neighbor, or the node itself if it has none.
+    pub(super) richest: u32,
+    /// The degree of `richest`; used with exact degrees only.
+    pub(super) richest_degree: u32,
+}
 
 /// Clusters, numbered in the order of their first nodes.
 #[derive(Debug)]

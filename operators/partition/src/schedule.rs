@@ -5,8 +5,7 @@ use std::collections::BinaryHeap;
 
 use gnnflow_data::partitioner::Goal;
 
-use super::clusters::Clusters;
-use super::spring::Node;
+use super::clusters::{Clusters, Node};
 
 /// Bound on the nodes of a part: max(⌊β|V|/p⌋, ⌈|V|/p⌉).
 pub(super) fn max_nodes(nodes: u64, goal: &Goal) -> u64 {

@@ -22,11 +22,10 @@
 //!
 //! Two passes, or one with [`Degrees::Online`]. Memory: 24 bytes per node, and 25 per cluster.
 
-use bytemuck::{Pod, Zeroable};
 use gnnflow_data::partitioner::Goal;
 use gnnflow_data::{Assignment, GraphStream, Partitioner, Result};
 
-use super::clusters::{Clusters, merge};
+use super::clusters::{Clusters, Node, merge};
 use super::degrees::Degrees;
 use super::schedule::{max_nodes, schedule};
 
@@ -49,19 +48,6 @@ impl Default for Spring {
     fn default() -> Self {
         Self { degrees: Degrees::Exact, volume: Self::VOLUME }
     }
-}
-
-/// Clustering state of a node. A cache line holds four.
-#[derive(Clone, Copy, Debug, PartialEq, Pod, Zeroable)]
-#[repr(C)]
-pub(super) struct Node {
-    pub(super) degree: u32,
-    /// Name of the cluster.
-    pub(super) cluster: u32,
-    /// The richest neighbor, or the node itself if it has none.
-    pub(super) richest: u32,
-    /// The degree of `richest`; used with exact degrees only.
-    richest_degree: u32,
 }
 
 /// Name of the clustered nodes in the journal.

@@ -17,7 +17,7 @@ use gnnflow_dataflow::fetch::fetch_edge_rows::{EdgeSource, FetchEdges};
 use gnnflow_dataflow::fetch::fetch_rows::FeatureView;
 use gnnflow_dataflow::graph::local_graph::{InEdges, LocalGraph};
 use gnnflow_dataflow::graph::placement::Placement;
-use gnnflow_dataflow::sample::sample_batch::SamplingThreads;
+use gnnflow_dataflow::sample::sampling_threads::SamplingThreads;
 use gnnflow_dataflow::wire::meter::Meter;
 use gnnflow_kernels::matrix::Number;
 use gnnflow_kernels::sample::Columns;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use gnnflow_data::error::FEWER_THREADS;
-use gnnflow_dataflow::sample::sample_batch::SamplingThreads;
+use gnnflow_dataflow::sample::sampling_threads::SamplingThreads;
 
 use crate::error::Error;
 

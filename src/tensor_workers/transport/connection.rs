@@ -8,7 +8,7 @@ use gnnflow_nn::parameter_versions::ParameterVersion;
 
 use super::auth::{AuthenticatedClient, describe};
 use super::matrices::Matrices;
-use super::service::QUEUED_MESSAGES;
+use super::service::{QUEUED_MESSAGES, stream_of};
 use super::wire::{self, CallHeader};
 use crate::tensor_workers::scheduler::{TaskRequest, TensorWorker};
 
@@ -23,8 +23,6 @@ pub(super) struct Connection {
     /// The address of this process among them.
     pub(super) own: String,
 }
-
-type OnResult<'a> = &'a mut dyn FnMut(usize, NodeResult) -> Result<(), String>;
 
 impl Connection {
     fn header(&self, tasks: &[TaskRequest], version: ParameterVersion) -> Result<CallHeader, String> {
@@ -43,21 +41,19 @@ impl Connection {
             tasks: tasks.iter().map(wire::header).collect(),
         })
     }
+}
 
-    async fn exchange(
+impl TensorWorker for Connection {
+    fn call(
         &self,
         tasks: &[TaskRequest],
         version: ParameterVersion,
         limit: Duration,
-        on_result: OnResult<'_>,
+        on_result: &mut dyn FnMut(usize, NodeResult) -> Result<(), String>,
     ) -> Result<(), String> {
         let late = |_| format!("has not answered for {} s", limit.as_secs_f64());
         let (sender, receiver) = tokio::sync::mpsc::channel(QUEUED_MESSAGES);
-        let requests =
-            futures_util::stream::unfold(receiver, |mut receiver: tokio::sync::mpsc::Receiver<_>| async move {
-                receiver.recv().await.map(|message| (message, receiver))
-            });
-        let (mut flight, request) = self.client.request(requests)?;
+        let (mut flight, request) = self.client.request(stream_of(receiver))?;
         let messages = wire::call(tasks, &self.header(tasks, version)?)?;
         let send = async move {
             for messages in messages {
@@ -80,18 +76,6 @@ impl Connection {
             Ok::<(), String>(())
         };
         // Only the receiver has a deadline. When it gives up, the sender stops too.
-        futures_util::future::try_join(send, receive).await.map(|_| ())
-    }
-}
-
-impl TensorWorker for Connection {
-    fn call(
-        &self,
-        tasks: &[TaskRequest],
-        version: ParameterVersion,
-        limit: Duration,
-        on_result: OnResult<'_>,
-    ) -> Result<(), String> {
-        self.runtime.block_on(self.exchange(tasks, version, limit, on_result))
+        self.runtime.block_on(futures_util::future::try_join(send, receive)).map(|_| ())
     }
 }

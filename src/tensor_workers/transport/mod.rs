@@ -12,6 +12,7 @@
 //! task sends the inputs of its forward pass first, which runs while the gradients arrive (Dorylus, section 6: internal streaming). Every wait
 //! has a deadline. Nothing after the handshake is encrypted, as between all processes.
 
+mod address;
 mod auth;
 mod call_buffer;
 mod connection;

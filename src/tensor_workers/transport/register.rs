@@ -8,9 +8,9 @@ use arrow_flight::Action;
 use gnnflow_data::format::plural;
 use tonic::Streaming;
 
+use super::address::{is_local, own_address};
 use super::auth::{AuthenticatedClient, ConnectError, describe};
 use super::registry::{HEARTBEAT, REGISTER_ACTION, Registration, RegistryMessage};
-use super::worker_pool::{is_local, own_address};
 use crate::cluster::{ClusterError, Secret};
 use crate::error::Error;
 

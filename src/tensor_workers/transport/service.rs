@@ -39,7 +39,7 @@ pub(super) struct Service {
 }
 
 /// Returns the items of a channel as a stream.
-pub(super) fn stream_of<T: Send + 'static>(receiver: mpsc::Receiver<Result<T, Status>>) -> ResponseStream<T> {
+pub(super) fn stream_of<T: Send + 'static>(receiver: mpsc::Receiver<T>) -> Pin<Box<dyn Stream<Item = T> + Send>> {
     Box::pin(futures_util::stream::unfold(receiver, |mut receiver| async move {
         receiver.recv().await.map(|message| (message, receiver))
     }))

@@ -1,7 +1,7 @@
 //! A graph worker's pool of tensor workers: launched on its machine, listening at addresses in the pipeline, or registered.
 
 use std::io::{BufRead, BufReader};
-use std::net::{IpAddr, SocketAddr, ToSocketAddrs, UdpSocket};
+use std::net::{IpAddr, ToSocketAddrs};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::Duration;
@@ -13,6 +13,7 @@ use gnnflow_pipelines::config::Tensor;
 use gnnflow_pipelines::executor::{ExecutorFactory, ExecutorSetup, TaskExecutor};
 use tokio::runtime::Runtime;
 
+use super::address::{is_local, own_address};
 use super::auth::{AuthenticatedClient, Guard};
 use super::connection::Connection;
 use super::parameters::ParameterServer;
@@ -53,21 +54,6 @@ pub(crate) struct FlightWorkers {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Returns whether all addresses of `host` are this machine's loopback addresses.
-pub(super) fn is_local(host: &str) -> bool {
-    host.to_socket_addrs().is_ok_and(|mut addresses| addresses.all(|address| address.ip().is_loopback()))
-}
-
-/// Returns the address of this machine's interface towards another machine.
-pub(super) fn own_address(towards: &str) -> Option<IpAddr> {
-    let there: SocketAddr = towards.to_socket_addrs().ok()?.next()?;
-    let any = if there.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
-    let socket = UdpSocket::bind(any).ok()?;
-    // This sends nothing; the system only chooses the interface.
-    socket.connect(there).ok()?;
-    Some(socket.local_addr().ok()?.ip())
 }
 
 impl FlightWorkers {

@@ -12,5 +12,6 @@ pub mod random_walk;
 pub mod saint;
 pub mod sample_batch;
 pub mod sample_hop;
+pub mod sampling_threads;
 pub mod seeds;
 pub mod subgraph_counts;

@@ -8,93 +8,22 @@
 //! caller draws.
 
 mod biased;
+mod walks;
 
 use std::rc::Rc;
-use std::sync::Arc;
 
-use gnnflow_data::rng::{Key, Purpose};
+use gnnflow_data::rng::Key;
 use timely::dataflow::StreamVec;
 
 use self::biased::BiasedRpc;
+use self::walks::step_key;
+pub use self::walks::{WalkBy, Walks};
 use crate::batch::mini_batch::BatchKey;
 use crate::flow::rpc::{CallRpc, Rpc};
-use crate::graph::local_graph::LocalGraph;
-use crate::wire::meter::{Meter, Stage};
+use crate::wire::meter::Stage;
 use crate::wire::{Header, MESSAGE_BYTES, Rows, WireBlock};
 use gnnflow_kernels::sample::walk_step;
 pub use gnnflow_kernels::sample::{Bias, Walk};
-
-/// Walks of one batch.
-///
-/// ```
-/// use gnnflow_dataflow::batch::mini_batch::BatchKey;
-/// use gnnflow_dataflow::sample::random_walk::Walks;
-///
-/// let walks = Walks::new(BatchKey::default(), vec![7, 3]);
-/// assert_eq!((walks.len(), walks.path(1).collect::<Vec<_>>()), (2, vec![3]));
-/// ```
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Walks {
-    /// The batch of the walks.
-    pub key: BatchKey,
-    /// The node of each walk after each step: all roots, then all nodes after the first step, and so on.
-    pub visited: Vec<u32>,
-    /// The number of message latencies so far: a request and its reply count two.
-    pub rounds: u32,
-    walks: usize,
-    /// Walks by the worker that draws their next node.
-    by_worker: Vec<Vec<u32>>,
-    /// The next node of each walk.
-    next: Vec<u32>,
-    /// Rows that biased walks have received.
-    looked: biased::RemoteRows,
-}
-
-impl Walks {
-    /// Creates walks that start at `roots`: global ids, perhaps with repeats.
-    pub fn new(key: BatchKey, roots: Vec<u32>) -> Self {
-        Self { key, walks: roots.len(), visited: roots, ..Self::default() }
-    }
-
-    /// Returns the number of walks.
-    pub fn len(&self) -> usize {
-        self.walks
-    }
-
-    /// Returns whether there are no walks.
-    pub fn is_empty(&self) -> bool {
-        self.walks == 0
-    }
-
-    /// Returns the nodes of walk `walk`, from its root on.
-    ///
-    /// # Panics
-    /// When there is no such walk.
-    pub fn path(&self, walk: usize) -> impl Iterator<Item = u32> {
-        assert!(walk < self.walks, "walk {walk} of {}", self.walks);
-        self.visited[walk..].iter().step_by(self.walks).copied()
-    }
-
-    /// Returns the current node of each walk.
-    fn current(&self) -> &[u32] {
-        &self.visited[self.visited.len() - self.walks..]
-    }
-}
-
-/// The parameters of random walks.
-#[derive(Clone)]
-pub struct WalkBy {
-    /// This worker's part of the graph.
-    pub graph: Arc<LocalGraph>,
-    /// The run's seed.
-    pub seed: u64,
-    /// The number of steps.
-    pub length: u32,
-    /// The distribution of a step.
-    pub walk: Walk,
-    /// Counts messages and time.
-    pub meter: Rc<Meter>,
-}
 
 /// Walks randomly along in-edges.
 pub trait RandomWalk<'scope> {
@@ -139,14 +68,6 @@ impl<'scope> RandomWalk<'scope> for StreamVec<'scope, u64, Walks> {
             }
         })
     }
-}
-
-/// Returns the random key of step `step` for each walk of `batch`.
-fn step_key(seed: u64, batch: BatchKey, step: u32) -> impl Fn(u32) -> Key {
-    let key = [batch.partition, batch.epoch, batch.step]
-        .into_iter()
-        .fold(Key::new(seed, Purpose::Sample).fold_str("walk"), |key, word| key.fold(u64::from(word)));
-    move |walk| key.fold(u64::from(walk)).fold(u64::from(step))
 }
 
 struct StepRpc {

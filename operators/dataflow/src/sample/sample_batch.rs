@@ -9,79 +9,19 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::{Arc, Mutex, PoisonError, RwLock, mpsc};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
 
-use rayon::{ThreadPool, ThreadPoolBuildError, ThreadPoolBuilder};
 use timely::container::CapacityContainerBuilder;
 use timely::dataflow::StreamVec;
 use timely::dataflow::channels::pact::Pipeline;
 use timely::dataflow::operators::generic::operator::Operator;
 
 use super::draw::Draw;
-use super::sample_hop::Hop;
+use super::sample_hop::{Hop, SampleHop};
+use super::sampling_threads::SamplingThreads;
 use crate::batch::mini_batch::MiniBatch;
 use crate::wire::meter::Stage;
-use gnnflow_kernels::compact::Compactor;
-
-/// The sampling threads of one worker.
-pub struct SamplingThreads {
-    pool: RwLock<Arc<ThreadPool>>,
-    /// Compactors for reuse.
-    compactors: Mutex<Vec<Compactor>>,
-}
-
-impl SamplingThreads {
-    /// Starts `threads` threads.
-    ///
-    /// # Errors
-    /// When the system cannot start them.
-    pub fn start(threads: usize) -> Result<Self, ThreadPoolBuildError> {
-        Ok(Self { pool: RwLock::new(Arc::new(pool(threads)?)), compactors: Mutex::default() })
-    }
-
-    /// Changes the number of threads. The old threads finish the tasks that they have.
-    ///
-    /// # Errors
-    /// When the system cannot start the threads. The old ones stay in use then.
-    pub fn resize(&self, threads: usize) -> Result<(), ThreadPoolBuildError> {
-        if threads != self.threads() {
-            let new = Arc::new(pool(threads)?);
-            *self.pool.write().unwrap_or_else(PoisonError::into_inner) = new;
-        }
-        Ok(())
-    }
-
-    /// Returns the number of threads.
-    pub fn threads(&self) -> usize {
-        self.pool().current_num_threads()
-    }
-
-    /// Runs `work` on the threads and waits for its result.
-    pub fn install<R: Send>(&self, work: impl FnOnce() -> R + Send) -> R {
-        self.pool().install(work)
-    }
-
-    fn pool(&self) -> Arc<ThreadPool> {
-        Arc::clone(&self.pool.read().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    /// Samples all hops of a batch. Returns the time taken.
-    fn sample(&self, batch: &mut MiniBatch, hops: &[Draw]) -> Duration {
-        let start = Instant::now();
-        let Some(nodes) = hops.first().map(|hop| hop.graph.num_nodes()) else { return Duration::ZERO };
-        let spare = self.compactors.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        let mut compactor = spare.unwrap_or_else(|| Compactor::new(nodes));
-        compactor.start(&batch.nodes);
-        hops.iter().for_each(|hop| hop.add_hop(batch, &mut compactor));
-        self.compactors.lock().unwrap_or_else(PoisonError::into_inner).push(compactor);
-        start.elapsed()
-    }
-}
-
-fn pool(threads: usize) -> Result<ThreadPool, ThreadPoolBuildError> {
-    ThreadPoolBuilder::new().num_threads(threads.max(1)).thread_name(|i| format!("sample-{i}")).build()
-}
 
 /// Samples all hops of batches.
 pub trait SampleBatch<'scope> {
@@ -92,7 +32,6 @@ pub trait SampleBatch<'scope> {
 
 impl<'scope> SampleBatch<'scope> for StreamVec<'scope, u64, MiniBatch> {
     fn sample_batch(self, hops: Vec<Hop>, threads: Arc<SamplingThreads>) -> Self {
-        use super::sample_hop::SampleHop;
         let draws: Arc<[Draw]> = hops.iter().map(Hop::draw).collect();
         let (true, Some(meter)) = (draws.iter().all(Draw::is_fused), hops.first().map(|hop| hop.meter.clone())) else {
             return hops.into_iter().fold(self, |stream, hop| stream.sample_hop(hop));
@@ -154,7 +93,7 @@ mod tests {
 
     use super::*;
     use crate::batch::mini_batch::BatchKey;
-    use crate::sample::sample_hop::{CompactorPool, SampleHop};
+    use crate::sample::sample_hop::CompactorPool;
     use crate::testing::{book, local, random_graph};
     use crate::wire::meter::Meter;
     use gnnflow_kernels::sample::{Columns, Draw, EdgeFanout, Fanout, PerEdgeStrategy, Strategy};

@@ -18,7 +18,7 @@ use timely::dataflow::StreamVec;
 
 use super::draw::Draw;
 use super::pieces;
-use super::sample_batch::SamplingThreads;
+use super::sampling_threads::SamplingThreads;
 use crate::batch::mini_batch::{BatchKey, Drawing, MiniBatch};
 use crate::flow::rpc::{CallRpc, Rpc};
 use crate::graph::local_graph::LocalGraph;

@@ -20,9 +20,9 @@ use crate::dense::elementwise::Dropout;
 use crate::prefetch;
 use crate::simd::dispatch::{Level, level};
 use crate::simd::element::{Element, Real};
-use crate::simd::lanes::{Generic, Isa};
+use crate::simd::isa::{Generic, Isa};
 #[cfg(target_arch = "x86_64")]
-use crate::simd::lanes::{V3, V4};
+use crate::simd::isa::{V3, V4};
 
 /// Calls a method with the number of heads as a constant, for the usual numbers; 0 means any other number.
 macro_rules! by_heads {

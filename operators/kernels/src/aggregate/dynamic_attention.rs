@@ -21,9 +21,9 @@ use crate::aggregate::offsets::{Offset, prefetch as prefetch_bytes};
 use crate::dense::dot::dots_of_heads;
 use crate::simd::dispatch::{Level, level};
 use crate::simd::element::{Element, Real};
-use crate::simd::lanes::{Generic, Isa};
+use crate::simd::isa::{Generic, Isa};
 #[cfg(target_arch = "x86_64")]
-use crate::simd::lanes::{V3, V4};
+use crate::simd::isa::{V3, V4};
 
 /// Numbers of a destination's state per head, after its term of `heads · width` numbers: the largest logit, the sum of
 /// exponentials (by [`DynamicAttention::forward`]), and the mean of the edges' gradients weighted by attention (by

@@ -16,9 +16,9 @@ use crate::aggregate::offsets::{Offset, prefetch as prefetch_bytes};
 use crate::dense::dot::dot_in_lanes;
 use crate::simd::dispatch::{Level, level};
 use crate::simd::element::{Element, Real};
-use crate::simd::lanes::{Generic, Isa};
+use crate::simd::isa::{Generic, Isa};
 #[cfg(target_arch = "x86_64")]
-use crate::simd::lanes::{V3, V4};
+use crate::simd::isa::{V3, V4};
 
 /// Edges per block; their rows are read several times and stay in the cache.
 const BLOCK: usize = 32;

@@ -14,9 +14,10 @@ use crate::aggregate::offsets::{Offset, SMALL, prefetch as prefetch_bytes};
 use crate::prefetch;
 use crate::simd::dispatch::{Level, level};
 use crate::simd::element::{Element, Real};
-use crate::simd::lanes::{Generic, Isa, Lanes};
+use crate::simd::isa::{Generic, Isa};
 #[cfg(target_arch = "x86_64")]
-use crate::simd::lanes::{V3, V4};
+use crate::simd::isa::{V3, V4};
+use crate::simd::lanes::Lanes;
 
 /// Cache lines prefetched ahead: many more than a core can have in flight, so that it always has requests.
 const LINES: usize = 224;

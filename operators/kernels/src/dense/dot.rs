@@ -2,9 +2,10 @@
 
 use crate::simd::dispatch::{Level, level};
 use crate::simd::element::{Element, Real};
-use crate::simd::lanes::{Generic, Isa, Lanes};
+use crate::simd::isa::{Generic, Isa};
 #[cfg(target_arch = "x86_64")]
-use crate::simd::lanes::{V3, V4};
+use crate::simd::isa::{V3, V4};
+use crate::simd::lanes::Lanes;
 
 /// Number of interleaved partial sums, equal on every instruction set.
 const PARTIAL: usize = 16;

@@ -1,9 +1,8 @@
 //! The requester's part of a hop: merges the samples of several owners into one block.
 
-use thiserror::Error;
-
 use super::columns::{Columns, EdgeSlices, EdgeValues};
 use super::hop::{edge_count, new_block, new_indptr};
+use super::samples::BadReply;
 use crate::block::Block;
 use crate::compact::{Compactor, TreeCompactor};
 
@@ -116,43 +115,6 @@ struct Piece<'a> {
     counts: &'a [u32],
     neighbors: &'a [u32],
     columns: EdgeSlices<'a>,
-}
-
-/// An inconsistent reply of an owner.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-pub enum BadReply {
-    /// The sum of the counts differs from the number of neighbors.
-    #[error("partition {owner} sent {sent} sampled neighbors, but its counts sum to {counted}")]
-    Count {
-        /// The replying partition.
-        owner: usize,
-        /// The sum of the counts.
-        counted: u64,
-        /// The number of neighbors received.
-        sent: u64,
-    },
-    /// The length of a reply does not match its counts.
-    #[error("worker {owner} sent {sent} words, which do not match {counted} in-edges of {nodes} nodes")]
-    Words {
-        /// The replying worker.
-        owner: usize,
-        /// The number of requested nodes.
-        nodes: usize,
-        /// The sum of the counts.
-        counted: u64,
-        /// The number of words received.
-        sent: usize,
-    },
-    /// A neighbor is not a node of the graph.
-    #[error("partition {owner} sent node {node}, but the graph has {nodes} nodes")]
-    Node {
-        /// The replying partition.
-        owner: usize,
-        /// The largest id received.
-        node: u32,
-        /// The number of nodes of the graph.
-        nodes: u64,
-    },
 }
 
 impl<'a> Replies<'a> {

@@ -52,7 +52,7 @@ mod topology;
 mod walk;
 mod without;
 
-pub use assemble::{BadReply, Edges, Replies, assemble, assemble_edges, assemble_trees};
+pub use assemble::{Edges, Replies, assemble, assemble_edges, assemble_trees};
 pub use biased::{Before, Bias, biased_step};
 pub use columns::{Columns, EdgeSlices, EdgeValues};
 pub use hop::{Trees, choose_hop, choose_neighbors, sample_hop, sample_neighbors};
@@ -60,7 +60,7 @@ pub use importance::{Importance, SquaredNorms};
 pub use induced::{assemble_listed, choose_listed};
 pub use layer::assemble_layer;
 pub use pick::{Fanout, Sampler, Uniform, UniformWithReplacement};
-pub use samples::Samples;
+pub use samples::{BadReply, Samples};
 pub use strategy::{Draw, EdgeFanout, PerEdgeStrategy, Strategy};
 pub use topology::{Csc, EdgeColumns, Neighbors, PartitionView, Partitions};
 pub use walk::{Walk, walk_step};

@@ -1,7 +1,8 @@
-//! The samples that an owner draws for a requester.
+//! The samples that an owner draws for a requester, and errors in them.
 
-use super::columns::{Columns, EdgeValues};
-use super::{BadReply, EdgeSlices};
+use thiserror::Error;
+
+use super::columns::{Columns, EdgeSlices, EdgeValues};
 
 /// Samples of some nodes: `counts[i]` in-edges of node `i`, one node after the other.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -57,6 +58,43 @@ impl Samples {
         self.values.read(edges, rest);
         Ok(())
     }
+}
+
+/// An inconsistent reply of an owner.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum BadReply {
+    /// The sum of the counts differs from the number of neighbors.
+    #[error("partition {owner} sent {sent} sampled neighbors, but its counts sum to {counted}")]
+    Count {
+        /// The replying partition.
+        owner: usize,
+        /// The sum of the counts.
+        counted: u64,
+        /// The number of neighbors received.
+        sent: u64,
+    },
+    /// The length of a reply does not match its counts.
+    #[error("worker {owner} sent {sent} words, which do not match {counted} in-edges of {nodes} nodes")]
+    Words {
+        /// The replying worker.
+        owner: usize,
+        /// The number of requested nodes.
+        nodes: usize,
+        /// The sum of the counts.
+        counted: u64,
+        /// The number of words received.
+        sent: usize,
+    },
+    /// A neighbor is not a node of the graph.
+    #[error("partition {owner} sent node {node}, but the graph has {nodes} nodes")]
+    Node {
+        /// The replying partition.
+        owner: usize,
+        /// The largest id received.
+        node: u32,
+        /// The number of nodes of the graph.
+        nodes: u64,
+    },
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! Run-time choice of the instruction set, detected once per call from a cache.
 //!
 //! Loops that the compiler vectorizes are wrapped in [`multiversion!`]; loops with explicit lanes are generic over
-//! `lanes::Isa`. Both are compiled for AVX-512, AVX2 and the build's baseline. No kernel uses fused multiply-add, so
+//! `isa::Isa`. Both are compiled for AVX-512, AVX2 and the build's baseline. No kernel uses fused multiply-add, so
 //! all give the same bits.
 
 /// An instruction set for which loops are compiled.

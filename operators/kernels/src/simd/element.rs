@@ -8,8 +8,7 @@ use std::ops::{Add, AddAssign, Div, Mul, Neg, Sub};
 use half::{bf16, f16};
 
 #[cfg(target_arch = "x86_64")]
-use super::lanes::x86;
-use super::lanes::{Lanes, Plain};
+use super::lanes::{Lanes, x86};
 
 /// A number type of computations: `f32`, or `f64` for gradient checks.
 pub trait Real:
@@ -232,13 +231,6 @@ impl Element for f16 {
         f32::from_bits(bits | ((half & 0x8000) << 16))
     }
     x86_loads!(f16_v4, f16_head_v4, f16_v3, f16_head_v3);
-}
-
-/// Loads by [`Element::widen`], for machines without AVX2.
-#[inline(always)]
-pub(crate) fn load_plain<T: Element>(p: *const T, n: usize) -> Plain<T::Acc> {
-    // SAFETY: callers (the row loops) pass `n` readable numbers.
-    Plain(std::array::from_fn(|k| if k < n { unsafe { *p.add(k) }.widen() } else { T::Acc::ZERO }))
 }
 
 #[cfg(test)]

@@ -1,9 +1,4 @@
-//! Vectors of lanes: the operations of AVX-512, AVX2 and plain arrays that the row loops need.
-//!
-//! Row loops are generic over an instruction set and compiled for each; the dispatcher selects one at run time. Lanes
-//! are columns and are never summed with each other, so every instruction set gives the same bits.
-
-use super::element::{Element, Real, load_plain};
+//! Vectors of lanes: the operations that the row loops need, and the vectors of AVX-512 and AVX2.
 
 /// A vector of `N` numbers.
 ///
@@ -13,7 +8,7 @@ use super::element::{Element, Real, load_plain};
 #[allow(clippy::missing_safety_doc)] // documented above for all methods
 pub trait Lanes: Copy {
     /// One lane.
-    type Scalar: Real;
+    type Scalar;
     /// Number of lanes.
     const N: usize;
     /// All lanes 0.
@@ -30,115 +25,12 @@ pub trait Lanes: Copy {
     unsafe fn store_head(self, p: *mut Self::Scalar, n: usize);
 }
 
-/// An instruction set: its [`Lanes`] per number type, and its loads.
-///
-/// # Safety
-/// As [`Lanes`]; pointers must be readable for the loaded numbers.
-pub(crate) trait Isa {
-    /// Lanes of sums of `A`.
-    type Of<A: Real>: Lanes<Scalar = A>;
-    /// Loads all lanes from `p`.
-    unsafe fn load<T: Element>(p: *const T) -> Self::Of<T::Acc>;
-    /// Loads the first `n` lanes from `p`; the others are 0.
-    unsafe fn load_head<T: Element>(p: *const T, n: usize) -> Self::Of<T::Acc>;
-}
-
-/// An array of eight numbers, for any machine.
-#[derive(Clone, Copy)]
-pub struct Plain<A>(pub [A; 8]);
-
-impl<A: Real> Lanes for Plain<A> {
-    type Scalar = A;
-    const N: usize = 8;
-    #[inline(always)]
-    unsafe fn zero() -> Self {
-        Plain([A::ZERO; 8])
-    }
-    #[inline(always)]
-    unsafe fn splat(x: A) -> Self {
-        Plain([x; 8])
-    }
-    #[inline(always)]
-    unsafe fn add(self, other: Self) -> Self {
-        Plain(std::array::from_fn(|k| self.0[k] + other.0[k]))
-    }
-    #[inline(always)]
-    unsafe fn mul(self, other: Self) -> Self {
-        Plain(std::array::from_fn(|k| self.0[k] * other.0[k]))
-    }
-    #[inline(always)]
-    unsafe fn store(self, p: *mut A) {
-        // SAFETY: the caller guarantees space for N numbers.
-        unsafe { self.store_head(p, 8) }
-    }
-    #[inline(always)]
-    unsafe fn store_head(self, p: *mut A, n: usize) {
-        for (k, &x) in self.0.iter().enumerate().take(n) {
-            // SAFETY: the caller guarantees space for n numbers.
-            unsafe { p.add(k).write(x) }
-        }
-    }
-}
-
-/// Any machine.
-pub(crate) struct Generic;
-
-impl Isa for Generic {
-    type Of<A: Real> = Plain<A>;
-    #[inline(always)]
-    unsafe fn load<T: Element>(p: *const T) -> Plain<T::Acc> {
-        load_plain(p, 8)
-    }
-    #[inline(always)]
-    unsafe fn load_head<T: Element>(p: *const T, n: usize) -> Plain<T::Acc> {
-        load_plain(p, n)
-    }
-}
-
-/// AVX-512 F, BW, VL, DQ.
-#[cfg(target_arch = "x86_64")]
-pub(crate) struct V4;
-
-#[cfg(target_arch = "x86_64")]
-impl Isa for V4 {
-    type Of<A: Real> = A::V4;
-    #[inline(always)]
-    unsafe fn load<T: Element>(p: *const T) -> <T::Acc as Real>::V4 {
-        // SAFETY: guaranteed by the caller.
-        unsafe { T::load_v4(p) }
-    }
-    #[inline(always)]
-    unsafe fn load_head<T: Element>(p: *const T, n: usize) -> <T::Acc as Real>::V4 {
-        // SAFETY: guaranteed by the caller.
-        unsafe { T::load_head_v4(p, n) }
-    }
-}
-
-/// AVX2 and F16C.
-#[cfg(target_arch = "x86_64")]
-pub(crate) struct V3;
-
-#[cfg(target_arch = "x86_64")]
-impl Isa for V3 {
-    type Of<A: Real> = A::V3;
-    #[inline(always)]
-    unsafe fn load<T: Element>(p: *const T) -> <T::Acc as Real>::V3 {
-        // SAFETY: guaranteed by the caller.
-        unsafe { T::load_v3(p) }
-    }
-    #[inline(always)]
-    unsafe fn load_head<T: Element>(p: *const T, n: usize) -> <T::Acc as Real>::V3 {
-        // SAFETY: guaranteed by the caller.
-        unsafe { T::load_head_v3(p, n) }
-    }
-}
-
 /// The vectors of x86-64.
 #[cfg(target_arch = "x86_64")]
 #[doc(hidden)]
 pub mod x86 {
-    // Every function here has the safety conditions of `Lanes` and `Isa`: the instruction set is available, and
-    // pointers are valid for the numbers read or written.
+    // Every function here has the safety conditions of `Lanes`: the instruction set is available, and pointers are
+    // valid for the numbers read or written.
     #![allow(clippy::missing_safety_doc, clippy::undocumented_unsafe_blocks, missing_docs)]
 
     use super::Lanes;

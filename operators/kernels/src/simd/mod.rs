@@ -3,4 +3,5 @@
 #[doc(hidden)]
 pub mod dispatch;
 pub mod element;
+pub(crate) mod isa;
 pub mod lanes;

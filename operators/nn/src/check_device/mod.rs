@@ -5,6 +5,7 @@
 //! that four does not divide, and several heads. On a GPU, whole models are compared too.
 
 mod cases;
+mod found;
 mod models;
 mod naive;
 
@@ -15,8 +16,8 @@ use candle_core::{DType, Device, Tensor, Var};
 use serde::Serialize;
 
 use self::cases::{Case, Function, Input};
+use self::found::{Found, numbers};
 use super::error::Result;
-use models::Found;
 
 /// The result of [`check_device`], as written to a file.
 #[derive(Clone, Debug, Serialize)]
@@ -205,10 +206,6 @@ fn run(function: &Function, case: &Case, dtype: DType, device: &Device, widened:
         }
     }
     Ok(found)
-}
-
-fn numbers(tensor: &Tensor) -> candle_core::Result<Vec<f64>> {
-    tensor.to_device(&Device::Cpu)?.to_dtype(DType::F64)?.flatten_all()?.to_vec1()
 }
 
 /// Returns the current time in UTC, to the second.

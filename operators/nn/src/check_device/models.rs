@@ -6,14 +6,12 @@ use candle_core::{Device, Tensor};
 use gnnflow_data::rng::{Key, Purpose};
 
 use super::cases::{numbers, random_block};
+use super::found::{self, Found};
 use crate::error::Result;
 use crate::graph_block::GraphBlock;
 use crate::loss::cross_entropy;
 use crate::model::{JumpingKnowledge, Model, ModelSpec, Norm, Registry};
 use gnnflow_kernels::dense::elementwise::Activation;
-
-/// Names of results and their numbers.
-pub(super) type Found = Vec<(String, Vec<f64>)>;
 
 /// Sets further fields of a model's spec.
 pub(super) type Configure = fn(&mut ModelSpec);
@@ -75,8 +73,8 @@ pub(super) fn run(kind: &str, configure: Configure, device: &Device) -> Result<F
     model.params().gradients(&loss.backward()?, &mut gradients)?;
     let gradients = gradients.into_iter().map(f64::from).collect();
     Ok(vec![
-        ("logits".to_owned(), super::numbers(&logits)?),
-        ("loss".to_owned(), super::numbers(&loss)?),
+        ("logits".to_owned(), found::numbers(&logits)?),
+        ("loss".to_owned(), found::numbers(&loss)?),
         ("gradients".to_owned(), gradients),
     ])
 }

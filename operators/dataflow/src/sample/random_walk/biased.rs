@@ -7,25 +7,12 @@
 use std::collections::{BTreeSet, HashMap};
 use std::rc::Rc;
 
-use super::{BatchKey, MESSAGE_BYTES, WalkBy, Walks, step_key};
+use super::walks::{Row, WalkBy, Walks, step_key};
+use crate::batch::mini_batch::BatchKey;
 use crate::flow::rpc::Rpc;
 use crate::wire::meter::Stage;
-use crate::wire::{Header, Rows, WireBlock};
+use crate::wire::{Header, MESSAGE_BYTES, Rows, WireBlock};
 use gnnflow_kernels::sample::{Before, Bias, Neighbors, biased_step};
-
-/// The in-neighbors of another worker's node, and the weights of their edges for weighted walks.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Row {
-    sources: Vec<u32>,
-    weights: Vec<f32>,
-}
-
-/// Rows of other workers' nodes: of the walks' current nodes, and of their previous ones.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct RemoteRows {
-    current: HashMap<u32, Row>,
-    previous: HashMap<u32, Row>,
-}
 
 pub(super) struct BiasedRpc {
     pub(super) me: usize,

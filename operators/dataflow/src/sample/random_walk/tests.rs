@@ -1,8 +1,9 @@
 //! Walks on one worker and on several, compared with a naive implementation, and the frequencies of steps.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, mpsc};
+use std::sync::{Arc, Mutex, mpsc};
 
+use gnnflow_data::rng::Purpose;
 use timely::dataflow::operators::core::Inspect;
 use timely::dataflow::operators::vec::ToStream;
 
