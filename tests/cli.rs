@@ -175,6 +175,32 @@ fn reference_equals_the_page_in_the_book_and_has_a_schema() {
     assert!(schema["properties"]["train"].is_object());
 }
 
+/// Returns the words in `code` that start the first column of a Markdown table's rows, between two headings.
+fn first_column<'a>(page: &'a str, from: &str, to: &str) -> Vec<&'a str> {
+    let section = page.split_once(from).unwrap().1.split_once(to).unwrap().0;
+    let cells = section.lines().filter_map(|line| line.strip_prefix("| `")?.split(" | ").next());
+    cells.flat_map(|cell| cell.split(", `").map(|code| code.split([' ', '`']).next().unwrap())).collect()
+}
+
+#[test]
+fn commands_page_lists_the_commands_and_the_options_of_run() {
+    let (place, page) = (Place::new(), include_str!("../docs/book/src/commands.md"));
+    let help = place.succeed(&["--help"]);
+    let commands: Vec<_> = help
+        .lines()
+        .skip_while(|line| *line != "Commands:")
+        .skip(1)
+        .map_while(|line| line.strip_prefix("  ")?.split(' ').next())
+        .filter(|name| !["", "help"].contains(name))
+        .collect();
+    assert_eq!(first_column(page, "## Commands", "A *stale* dataset"), commands);
+    let help = place.succeed(&["run", "--help"]);
+    let options: Vec<_> = help.split_whitespace().filter(|word| word.starts_with("--") && word.len() > 2).collect();
+    let common = ["--quiet", "--json", "--help"];
+    let own = options.into_iter().filter(|word| !common.contains(word));
+    assert_eq!(first_column(page, "Options of `run`", "```sh"), own.collect::<Vec<_>>());
+}
+
 #[test]
 fn closed_stdout_is_not_an_error() {
     let place = Place::new();
