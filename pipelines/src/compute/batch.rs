@@ -18,7 +18,7 @@ use sha2::{Digest, Sha256};
 use super::ComputeState;
 use crate::collectives::Payload;
 use crate::error::Error;
-use crate::task::{Examples, Loss};
+use crate::task::objective::{Examples, Loss};
 use gnnflow_nn::tensors::{input, row_gradients};
 
 /// The gradients of a batch.

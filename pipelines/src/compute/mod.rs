@@ -23,7 +23,7 @@ use gnnflow_nn::optimizer::{Optimizer, State};
 use self::batch::blocks;
 use crate::config;
 use crate::error::Error;
-use crate::task::Objective;
+use crate::task::objective::Objective;
 use gnnflow_dataflow::storage::RowStore;
 use gnnflow_nn::tensors::{read, tensor};
 

@@ -86,7 +86,7 @@ mod tests {
     use super::*;
     use crate::config;
     use crate::config::Metric;
-    use crate::task::{Examples, Loss, Objective};
+    use crate::task::objective::{Examples, Loss, Objective};
     use gnnflow_nn::node_task::{NodeRows, Work, matrix};
 
     struct Nothing;
