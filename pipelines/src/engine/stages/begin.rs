@@ -5,12 +5,11 @@ use std::sync::Arc;
 use gnnflow_data::rng::{Key, Purpose};
 
 use super::exchange::Evaluated;
-use super::finish::{Ended, Finished};
 use super::intervals::Interval;
 use super::message::Outgoing;
 use super::program::{Propagated, Stage};
 use super::state::{EpochState, Progress};
-use super::token::Token;
+use super::token::{Ended, Finished, Token};
 use crate::compute::ComputeState;
 use crate::engine::aggregation::rows::Selection;
 use crate::error::Error;

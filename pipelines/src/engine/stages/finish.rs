@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use gnnflow_dataflow::collective::all_reduce::Contribution;
 use gnnflow_nn::model::NodeOutputs;
 use gnnflow_nn::tensors::read;
 
@@ -11,23 +10,11 @@ use super::intervals::Interval;
 use super::message::Outgoing;
 use super::program::Stage;
 use super::state::{EpochState, Progress};
-use super::token::Token;
+use super::token::{Ended, Finished, Token};
 use crate::compute::ComputeState;
 use crate::engine::aggregation::rows::Selection;
 use crate::error::Error;
 use gnnflow_nn::node_task::{NodeBack, NodeResult};
-
-/// The output of a stage of an interval.
-#[derive(Default)]
-pub(crate) struct Finished {
-    /// Rows for other workers.
-    pub(crate) rows: Vec<Outgoing>,
-    /// The partition's part of the epoch's gradient, with the last stage of its last interval.
-    pub(crate) gradient: Option<Contribution>,
-}
-
-/// Completed tokens and their outputs.
-pub(crate) type Ended = Vec<(Token, Finished)>;
 
 impl EpochState {
     /// Ends a stage of an interval with the result of its task, if it had one.
