@@ -118,7 +118,11 @@ impl EpochState {
         back: NodeBack,
     ) -> Result<Vec<Outgoing>, Error> {
         let Some(hop) = index.checked_sub(1) else {
-            self.update_learned_rows(compute, token, interval, back.held)?;
+            if let Some(learned) = &self.learned {
+                let pairs = self.pairs.as_ref().map(|pairs| pairs.examples(token.epoch()));
+                let nodes = self.nodes.nodes(&interval.rows).collect();
+                learned.update(compute, token, pairs, nodes, back.held)?;
+            }
             return Ok(Vec::new());
         };
         let rows = Selection::Range(interval.rows.clone());
