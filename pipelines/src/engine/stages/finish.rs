@@ -8,6 +8,7 @@ use gnnflow_nn::tensors::read;
 use super::gradient_sums::StageGradient;
 use super::intervals::Interval;
 use super::message::Outgoing;
+use super::pair_results::no_pairs;
 use super::program::Stage;
 use super::state::{EpochState, Progress};
 use super::token::{Ended, Finished, Token};
@@ -33,7 +34,8 @@ impl EpochState {
                 self.end_forward(compute, token, index, interval, &outputs)?
             }
             (Stage::Embed, Some(NodeResult::Outputs(outputs))) if !evaluates => {
-                self.end_embed(interval, &outputs)?;
+                self.nodes.clear_gradients(&interval.rows);
+                self.pairs.as_mut().ok_or_else(no_pairs)?.store(&self.nodes, &interval.rows, &outputs)?;
                 Vec::new()
             }
             (Stage::Loss | Stage::Embed, Some(NodeResult::Outputs(outputs))) => {
