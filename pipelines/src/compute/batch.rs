@@ -1,4 +1,4 @@
-//! The forward and backward pass of one batch.
+//! The passes of one batch: forward and backward in training, or one stage of inference.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -10,7 +10,9 @@ use gnnflow_dataflow::batch::edge_rows::EdgeRows;
 use gnnflow_dataflow::batch::mini_batch::{BatchKey, MiniBatch};
 use gnnflow_dataflow::collective::all_reduce::Contribution;
 use gnnflow_dataflow::embed::push_rows::RowGradients;
+use gnnflow_dataflow::storage::RowStore;
 use gnnflow_kernels::block::Block;
+use gnnflow_kernels::matrix::{Matrix, Values};
 use gnnflow_nn::GraphBlock;
 use gnnflow_nn::loss::weigh_rows;
 use sha2::{Digest, Sha256};
@@ -18,8 +20,8 @@ use sha2::{Digest, Sha256};
 use super::ComputeState;
 use crate::collectives::Payload;
 use crate::error::Error;
-use crate::task::{Examples, Loss};
-use gnnflow_nn::tensors::{input, row_gradients};
+use crate::task::objective::{Examples, Loss};
+use gnnflow_nn::tensors::{input, read, row_gradients, tensor};
 
 /// The gradients of a batch.
 pub(crate) struct Gradients {
@@ -146,10 +148,39 @@ impl ComputeState {
             Ok(BatchGradient { flat, rows, loss: value, examples })
         })
     }
+
+    /// Runs stage `stage` of the model on a batch and writes the results to `into`. `own` are the results of the earlier stages that it
+    /// reads for its own nodes.
+    pub(crate) fn infer(
+        &mut self,
+        stage: usize,
+        batch: MiniBatch,
+        own: &[Arc<RowStore>],
+        into: &RowStore,
+    ) -> Result<(), Error> {
+        let Self { pool, model, .. } = self;
+        pool.install(|| {
+            let nodes = &batch.nodes[..batch.num_seeds];
+            let reads = !batch.blocks.is_empty();
+            let block = blocks(batch.blocks, &batch.edges, nodes.len(), 1, reads).remove(0);
+            let degrees = (!batch.degrees.is_empty()).then_some(&batch.degrees[..]);
+            let x = tensor(batch.features, batch.nodes.len(), model)?;
+            let rows = |store: &Arc<RowStore>| -> Result<_, Error> {
+                let mut values = Vec::with_capacity(nodes.len() * store.width());
+                let rows = store.read()?;
+                nodes.iter().for_each(|&node| values.extend_from_slice(rows.row(node)));
+                Ok(tensor(Matrix { dim: store.width(), values: Values::F32(values) }, nodes.len(), model)?)
+            };
+            let own = own.iter().map(rows).collect::<Result<Vec<_>, _>>()?;
+            let rows = model.forward_stage(stage, &block, &x, degrees, &own)?;
+            let mut into = into.write()?;
+            Ok(read(&rows, |rows| into.set(nodes, rows))?)
+        })
+    }
 }
 
 /// Returns the blocks of `layers` layers, from the input on. Layers may share one block. Blocks have no edges if the model reads none.
-pub(super) fn blocks(
+fn blocks(
     sampled: Vec<Block>,
     edges: &EdgeRows,
     num_seeds: usize,

@@ -7,7 +7,6 @@ mod partition;
 mod step;
 
 pub(crate) use batch::{Gradients, StepReport};
-use nodes::Versions;
 pub(crate) use pairs::PairGradients;
 pub(crate) use partition::TrainedPartition;
 
@@ -15,17 +14,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use gnnflow_data::error::FEWER_THREADS;
-use gnnflow_dataflow::batch::mini_batch::MiniBatch;
-use gnnflow_kernels::matrix::{Matrix, Values};
 use gnnflow_nn::Model;
-use gnnflow_nn::optimizer::{Optimizer, State};
+use gnnflow_nn::optimizer::{Adam, AdamOptions, Optimizer, Sgd, SgdOptions, State};
+use gnnflow_nn::parameter_versions::ParameterVersions;
 
-use self::batch::blocks;
 use crate::config;
 use crate::error::Error;
-use crate::task::Objective;
-use gnnflow_dataflow::storage::RowStore;
-use gnnflow_nn::tensors::{read, tensor};
+use crate::task::objective::Objective;
 
 /// Time spent on the compute thread.
 #[derive(Clone, Copy, Debug, Default)]
@@ -67,6 +62,13 @@ struct Replica {
     optimizer: State,
 }
 
+/// The versions of the parameters.
+struct Versions {
+    parameters: Arc<ParameterVersions>,
+    /// The version in the model.
+    loaded: u64,
+}
+
 impl ComputeState {
     pub(crate) fn new(
         model: Model,
@@ -79,7 +81,7 @@ impl ComputeState {
         let mut params = vec![0.0; model.params().flat_len()];
         model.params().copy_to(&mut params)?;
         let (trained, average_momentum) = (model.params().trained_len(), train.average_momentum());
-        let optimizer = step::optimizer(&train.optimizer, trained);
+        let optimizer = optimizer(&train.optimizer, trained);
         Ok(Self {
             pool,
             model,
@@ -103,35 +105,6 @@ impl ComputeState {
     /// Returns the times so far, or the first error of a step.
     pub(crate) fn report(&mut self) -> Result<ComputeTime, Error> {
         self.error.take().map_or(Ok(self.spent), Err)
-    }
-
-    /// Runs stage `stage` of the model on a batch and writes the results to `into`. `own` are the results of the earlier stages that it
-    /// reads for its own nodes.
-    pub(crate) fn infer(
-        &mut self,
-        stage: usize,
-        batch: MiniBatch,
-        own: &[Arc<RowStore>],
-        into: &RowStore,
-    ) -> Result<(), Error> {
-        let Self { pool, model, .. } = self;
-        pool.install(|| {
-            let nodes = &batch.nodes[..batch.num_seeds];
-            let reads = !batch.blocks.is_empty();
-            let block = blocks(batch.blocks, &batch.edges, nodes.len(), 1, reads).remove(0);
-            let degrees = (!batch.degrees.is_empty()).then_some(&batch.degrees[..]);
-            let x = tensor(batch.features, batch.nodes.len(), model)?;
-            let rows = |store: &Arc<RowStore>| -> Result<_, Error> {
-                let mut values = Vec::with_capacity(nodes.len() * store.width());
-                let rows = store.read()?;
-                nodes.iter().for_each(|&node| values.extend_from_slice(rows.row(node)));
-                Ok(tensor(Matrix { dim: store.width(), values: Values::F32(values) }, nodes.len(), model)?)
-            };
-            let own = own.iter().map(rows).collect::<Result<Vec<_>, _>>()?;
-            let rows = model.forward_stage(stage, &block, &x, degrees, &own)?;
-            let mut into = into.write()?;
-            Ok(read(&rows, |rows| into.set(nodes, rows))?)
-        })
     }
 
     /// Changes the number of compute threads.
@@ -190,4 +163,35 @@ fn compute_pool(threads: usize) -> Result<rayon::ThreadPool, Error> {
         .thread_name(|i| format!("compute-{i}"))
         .build()
         .map_err(|error| Error::Machine(format!("cannot start {threads} compute threads: {error}; {FEWER_THREADS}")))
+}
+
+/// Returns the configured optimizer.
+fn optimizer(config: &config::Optimizer, len: usize) -> Box<dyn Optimizer> {
+    let adam = |options: &config::optimizer::Adam, decoupled| {
+        let [beta1, beta2] = options.betas;
+        Box::new(Adam::new(
+            len,
+            AdamOptions {
+                learning_rate: options.lr,
+                beta1,
+                beta2,
+                epsilon: options.eps,
+                weight_decay: options.weight_decay,
+                decoupled,
+            },
+        ))
+    };
+    match config {
+        config::Optimizer::Sgd(options) => Box::new(Sgd::new(
+            len,
+            SgdOptions {
+                learning_rate: options.lr,
+                momentum: options.momentum,
+                weight_decay: options.weight_decay,
+                ..SgdOptions::default()
+            },
+        )),
+        config::Optimizer::Adam(options) => adam(options, false),
+        config::Optimizer::Adamw(options) => adam(options, true),
+    }
 }

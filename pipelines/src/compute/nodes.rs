@@ -5,18 +5,11 @@ use std::time::{Duration, Instant};
 
 use gnnflow_nn::ModelProfile;
 
-use super::ComputeState;
+use super::{ComputeState, Versions};
 use crate::error::Error;
 use gnnflow_nn::node_targets::NodeTargets;
 use gnnflow_nn::node_task::{NodeResult, NodeTask};
 use gnnflow_nn::parameter_versions::ParameterVersions;
-
-/// The versions of the parameters.
-pub(super) struct Versions {
-    parameters: Arc<ParameterVersions>,
-    /// The version in the model.
-    loaded: u64,
-}
 
 impl ComputeState {
     /// Returns the profile of the model for full-graph training. With learned rows, the first task learns.
@@ -86,7 +79,7 @@ mod tests {
     use super::*;
     use crate::config;
     use crate::config::Metric;
-    use crate::task::{Examples, Loss, Objective};
+    use crate::task::objective::{Examples, Loss, Objective};
     use gnnflow_nn::node_task::{NodeRows, Work, matrix};
 
     struct Nothing;

@@ -10,7 +10,7 @@ use gnnflow_kernels::matrix::{Matrix, Values};
 
 use super::ComputeState;
 use crate::error::Error;
-use crate::task::{Examples, Loss};
+use crate::task::objective::{Examples, Loss};
 use gnnflow_nn::tensors::row_gradients;
 
 /// The gradients of a chunk of a partition's pairs.

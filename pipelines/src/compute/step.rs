@@ -4,11 +4,9 @@ use std::time::Instant;
 
 use gnnflow_dataflow::collective::all_reduce::Reduced;
 use gnnflow_dataflow::embed::push_rows::PushedRows;
-use gnnflow_nn::optimizer::{Adam, AdamOptions, Optimizer, Sgd, SgdOptions};
 
 use super::{ComputeState, StepReport};
 use crate::collectives::Payload;
-use crate::config;
 use crate::embedding::NodeEmbeddings;
 use crate::error::Error;
 
@@ -68,37 +66,6 @@ fn shorten(gradient: &mut [f32], most: f64) {
     if length > most {
         let scale = (most / length) as f32;
         gradient.iter_mut().for_each(|g| *g *= scale);
-    }
-}
-
-/// Returns the configured optimizer.
-pub(super) fn optimizer(config: &config::Optimizer, len: usize) -> Box<dyn Optimizer> {
-    let adam = |options: &config::optimizer::Adam, decoupled| {
-        let [beta1, beta2] = options.betas;
-        Box::new(Adam::new(
-            len,
-            AdamOptions {
-                learning_rate: options.lr,
-                beta1,
-                beta2,
-                epsilon: options.eps,
-                weight_decay: options.weight_decay,
-                decoupled,
-            },
-        ))
-    };
-    match config {
-        config::Optimizer::Sgd(options) => Box::new(Sgd::new(
-            len,
-            SgdOptions {
-                learning_rate: options.lr,
-                momentum: options.momentum,
-                weight_decay: options.weight_decay,
-                ..SgdOptions::default()
-            },
-        )),
-        config::Optimizer::Adam(options) => adam(options, false),
-        config::Optimizer::Adamw(options) => adam(options, true),
     }
 }
 

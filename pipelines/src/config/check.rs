@@ -1,46 +1,12 @@
 //! Checks a document against the schema of the declared sections. Reports all problems, not only the first.
 
+use super::schema::{Choice, alternatives, expected, ordered_properties, table_of, types, words};
 use super::tree::{Entry, Node, Value};
 use super::values::{Bytes, Span};
 use crate::error::{Problem, did_you_mean};
 use serde_json::Value as Json;
 
-/// The kinds of a choice.
-pub(crate) struct Choice<'a> {
-    /// The word of each kind, and the schema of its table.
-    pub(crate) kinds: Vec<(&'a str, &'a Json)>,
-    /// Whether other names are allowed.
-    pub(crate) open: bool,
-}
-
-impl<'a> Choice<'a> {
-    /// Reads a schema; `None` if it is not a choice.
-    pub(crate) fn of(schema: &'a Json) -> Option<Self> {
-        schema["x-choice"].as_array()?;
-        let tables = schema["anyOf"].as_array().into_iter().flatten();
-        let kinds = tables.filter_map(|table| Some((table["x-kind"].as_str()?, table))).collect();
-        Some(Self { kinds, open: schema["x-open"] == true })
-    }
-
-    pub(crate) fn table(&self, word: &str) -> Option<&'a Json> {
-        self.kinds.iter().find(|(kind, _)| *kind == word).map(|(_, table)| *table)
-    }
-
-    /// Returns the kind of a table without `kind`.
-    fn default(&self) -> &'a str {
-        self.kinds.first().map_or("", |(kind, _)| kind)
-    }
-
-    fn words(&self) -> Vec<&'a str> {
-        self.kinds.iter().map(|(kind, _)| *kind).collect()
-    }
-
-    /// Describes the allowed values for error messages.
-    fn expected(&self) -> String {
-        let quoted: Vec<String> = self.kinds.iter().map(|(kind, _)| format!("\"{kind}\"")).collect();
-        format!("one of {}{}", quoted.join(", "), if self.open { ", or a registered name" } else { "" })
-    }
-
+impl Choice<'_> {
     fn check(&self, entries: &[Entry], node: &Node, path: &str, problems: &mut Vec<Problem>) {
         let kind = entries.iter().find(|entry| entry.key == "kind");
         let word = match kind.map(|entry| &entry.node.value) {
@@ -70,7 +36,7 @@ impl<'a> Choice<'a> {
             let having = self.kinds.iter().filter(|(_, table)| !table["properties"][key].is_null());
             let having: Vec<&str> = having.map(|(kind, _)| *kind).collect();
             let message = if having.is_empty() {
-                let known = table.into_iter().flat_map(super::reference::ordered_properties);
+                let known = table.into_iter().flat_map(ordered_properties);
                 let known: Vec<&str> = known.map(|(key, _)| key).collect();
                 format!("unknown key of `{word}`{}", suggestion(key, &known))
             } else {
@@ -120,7 +86,7 @@ pub(crate) fn expand(schema: &Json, node: &mut Node) {
     }
     match &mut node.value {
         Value::Table(entries) => {
-            let Some(table) = super::reference::table_of(schema) else { return };
+            let Some(table) = table_of(schema) else { return };
             entries.iter_mut().for_each(|entry| expand(&table["properties"][&entry.key], &mut entry.node));
         }
         Value::Array(items) => items.iter_mut().for_each(|item| expand(&schema["items"], item)),
@@ -161,8 +127,7 @@ pub(crate) fn check(schema: &Json, node: &Node, path: &str, problems: &mut Vec<P
     }
     match &node.value {
         Value::Table(entries) => {
-            let known: Vec<&str> =
-                super::reference::ordered_properties(schema).into_iter().map(|(key, _)| key).collect();
+            let known: Vec<&str> = ordered_properties(schema).into_iter().map(|(key, _)| key).collect();
             for entry in entries {
                 let inner = if path.is_empty() { entry.key.clone() } else { format!("{path}.{}", entry.key) };
                 match &schema["properties"][&entry.key] {
@@ -222,28 +187,6 @@ fn bounds(schema: &Json, number: f64, report: &mut dyn FnMut(String)) {
     }
 }
 
-/// Returns the branches of `anyOf` or `oneOf` without null, or the schema itself.
-fn alternatives(schema: &Json) -> Vec<&Json> {
-    let branches = schema["anyOf"].as_array().or(schema["oneOf"].as_array());
-    let real = |branches: &'_ Vec<Json>| branches.iter().filter(|branch| branch["type"] != "null").count();
-    match branches {
-        Some(list) if real(list) == 1 => {
-            list.iter().filter(|branch| branch["type"] != "null").flat_map(alternatives).collect()
-        }
-        Some(list) => list.iter().filter(|branch| branch["type"] != "null").collect(),
-        None => vec![schema],
-    }
-}
-
-/// Returns the types that a schema without alternatives allows, except null.
-fn types(schema: &Json) -> Vec<&str> {
-    match &schema["type"] {
-        Json::String(one) => vec![one],
-        Json::Array(many) => many.iter().filter_map(Json::as_str).filter(|name| *name != "null").collect(),
-        _ => Vec::new(),
-    }
-}
-
 fn fits_type(schema: &Json, node: &Node) -> bool {
     if Choice::of(schema).is_some() {
         return matches!(node.value, Value::String(_) | Value::Table(_));
@@ -263,61 +206,6 @@ fn fits_type(schema: &Json, node: &Node) -> bool {
                 | ("object", Value::Table(_))
         )
     })
-}
-
-/// Returns whether a schema allows strings only.
-pub(crate) fn only_string(schema: &Json) -> bool {
-    if Choice::of(schema).is_some() {
-        return false;
-    }
-    alternatives(schema).iter().all(|choice| types(choice) == ["string"])
-}
-
-/// Returns the words that a schema allows; empty if it allows other values.
-pub(crate) fn words(schema: &Json) -> Vec<&str> {
-    alternatives(schema)
-        .into_iter()
-        .flat_map(|choice| choice["enum"].as_array().into_iter().flatten().chain(std::iter::once(&choice["const"])))
-        .filter_map(Json::as_str)
-        .collect()
-}
-
-/// Describes the values of a schema: `an integer`, `one of "keep", "drop"`, `a string or a list of strings`.
-pub(crate) fn expected(schema: &Json) -> String {
-    if let Some(choice) = Choice::of(schema) {
-        return format!("{}, or a table", choice.expected());
-    }
-    let choices = alternatives(schema);
-    let words = words(schema);
-    if !words.is_empty() && (words.len() == choices.len() || choices.len() == 1) {
-        let quoted: Vec<String> = words.iter().map(|word| format!("\"{word}\"")).collect();
-        return if quoted.len() == 1 { quoted[0].clone() } else { format!("one of {}", quoted.join(", ")) };
-    }
-    if choices.len() > 1 {
-        return choices.iter().map(|choice| expected(choice)).collect::<Vec<_>>().join(" or ");
-    }
-    let schema = choices[0];
-    match schema["format"].as_str() {
-        Some("size") => return "a size such as \"2GiB\"".into(),
-        Some("duration") => return "a duration such as \"30s\"".into(),
-        _ => {}
-    }
-    let one = |name: &&str| match *name {
-        "string" => "a string".into(),
-        "integer" => "an integer".into(),
-        "number" => "a number".into(),
-        "boolean" => "true or false".into(),
-        "array" => match expected(&schema["items"]).split_once(' ') {
-            Some(("a" | "an", item)) => {
-                let many = item.replace(" or an ", "s or ").replace(" or a ", "s or ");
-                format!("a list of {many}s")
-            }
-            _ => "a list".into(),
-        },
-        "object" => "a table".to_string(),
-        other => other.into(),
-    };
-    types(schema).iter().map(one).collect::<Vec<String>>().join(" or ")
 }
 
 fn suggestion(word: &str, candidates: &[&str]) -> String {

@@ -24,6 +24,7 @@ mod resolved;
 mod rules;
 pub mod sampler;
 pub mod schedule;
+mod schema;
 mod section;
 mod tensor_workers;
 mod train;
@@ -326,7 +327,7 @@ fn apply_sets(root: &mut Node, sets: &[String]) -> Vec<Problem> {
         }
         let mut node = Node::from_set(key, raw);
         // If the key is a string, `--set name=2024` sets the string "2024".
-        let wants_string = reference::at(reference::schema(), key).is_some_and(check::only_string);
+        let wants_string = schema::at(reference::schema(), key).is_some_and(schema::only_string);
         if wants_string && !matches!(node.value, tree::Value::String(_)) {
             node.value = tree::Value::String(raw.into());
         }
@@ -383,7 +384,7 @@ fn remove_conflicting_defaults(value: &mut toml::Value, config: &Config) {
     for path in ["train.schedule", "train.sampler", "train.optimizer", "train.lr_schedule", "model.embedding.optimizer"]
     {
         let value = path.split('.').try_fold(&mut *value, |value, key| value.get_mut(key));
-        let schema = reference::at(reference::schema(), path);
+        let schema = schema::at(reference::schema(), path);
         if let Some((value, schema)) = value.zip(schema) {
             shorten(schema, value);
         }
@@ -393,7 +394,7 @@ fn remove_conflicting_defaults(value: &mut toml::Value, config: &Config) {
 /// Removes defaults that need another key from the table of a choice. A table with only defaults becomes a word.
 fn shorten(schema: &serde_json::Value, value: &mut toml::Value) {
     if let Some(items) = value.get_mut("candidates").and_then(toml::Value::as_array_mut) {
-        let schema = reference::at(schema, "candidates");
+        let schema = schema::at(schema, "candidates");
         items.iter_mut().zip(schema.into_iter().cycle()).for_each(|(item, schema)| shorten(&schema["items"], item));
     }
     if let Some(table) = value.as_table_mut() {

@@ -78,7 +78,7 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::config::{Config, Registered, reference};
+    use crate::config::{Config, Registered, reference, schema};
 
     fn problems(train: &str, sets: &[String]) -> Vec<String> {
         let text = format!("[graph]\nnodes = 'n'\nedges = 'e'\n[model]\n[train]\n{train}");
@@ -106,7 +106,7 @@ mod tests {
             assert!(found[0].starts_with(&format!("p.toml:6: {old}: `{old}` has moved: write {in_file}")), "{found:?}");
             let found = problems("", &[format!("{old}={value}")]);
             assert!(found[0].starts_with(&format!("--set {old}: `{old}` has moved: write {in_set}")), "{found:?}");
-            assert!(reference::at(reference::schema(), old).is_none(), "{old} is a key");
+            assert!(schema::at(reference::schema(), old).is_none(), "{old} is a key");
         }
     }
 
@@ -124,9 +124,9 @@ mod tests {
                         assert!(found.keys.iter().any(|found| found.path == path), "{old}: {kind} has no {key}");
                     }
                 }
-                Now::Table(table, "") => assert!(reference::at(reference::schema(), table).is_some()),
+                Now::Table(table, "") => assert!(schema::at(reference::schema(), table).is_some()),
                 Now::Table(table, key) => {
-                    assert!(reference::at(reference::schema(), &format!("{table}.{key}")).is_some(), "{old}");
+                    assert!(schema::at(reference::schema(), &format!("{table}.{key}")).is_some(), "{old}");
                 }
             }
         }

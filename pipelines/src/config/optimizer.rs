@@ -75,6 +75,14 @@ impl Optimizer {
             Self::Sgd(options) => options.lr,
         }
     }
+
+    /// Number of vectors in its state, each as long as the parameters.
+    pub(crate) fn state(&self) -> u64 {
+        match self {
+            Self::Sgd(options) => u64::from(options.momentum > 0.0),
+            Self::Adam(_) | Self::Adamw(_) => 2,
+        }
+    }
 }
 
 choice! {

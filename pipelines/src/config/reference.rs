@@ -1,7 +1,7 @@
 //! All keys with type, default and documentation, from the declared sections; and the reference page.
 
 use super::Config;
-use super::check::{self, Choice};
+use super::schema::{Choice, expected, ordered_properties, table_of};
 use schemars::generate::SchemaSettings;
 use serde_json::Value as Json;
 use std::{fmt::Write, sync::LazyLock};
@@ -115,33 +115,13 @@ fn toml(value: &Json) -> String {
     }
 }
 
-/// Returns the properties of a table's schema, in order of declaration.
-pub(crate) fn ordered_properties(schema: &Json) -> Vec<(&str, &Json)> {
-    let names = schema["x-order"].as_array().into_iter().flatten().filter_map(Json::as_str);
-    names.map(|name| (name, &schema["properties"][name])).filter(|(_, property)| !property.is_null()).collect()
-}
-
-/// Returns the schema of a property's table, if it is a table.
-pub(crate) fn table_of(property: &Json) -> Option<&Json> {
-    let mut branches = property["anyOf"].as_array().into_iter().flatten().chain(std::iter::once(property));
-    branches.find(|branch| branch["properties"].is_object())
-}
-
-/// Returns the schema at a dotted path.
-pub(crate) fn at<'a>(schema: &'a Json, path: &str) -> Option<&'a Json> {
-    path.split('.').try_fold(schema, |schema, key| match Choice::of(schema) {
-        Some(choice) => choice.kinds.iter().find_map(|(_, table)| table["properties"].get(key)),
-        None => table_of(schema)?["properties"].get(key),
-    })
-}
-
 fn kind_of(property: &Json) -> String {
     let known: Vec<String> =
         property["x-known"].as_array().into_iter().flatten().map(|word| word.to_string()).collect();
     if !known.is_empty() {
         return format!("one of {}, or a registered name", known.join(", "));
     }
-    let mut kind = check::expected(property);
+    let mut kind = expected(property);
     for article in ["a ", "an "] {
         kind = kind.strip_prefix(article).map(String::from).unwrap_or(kind);
     }

@@ -2,47 +2,18 @@
 
 mod full_graph;
 mod link;
+mod report;
 mod subgraphs;
 mod train;
 
+use self::report::{Report, known};
 use super::check::of_other_kinds;
 use super::embedding::{Embedding, EmbeddingInit};
 use super::generate::GenerateKind;
 use super::schedule::{Auto, Schedule};
 use super::tree::Node;
 use super::{Config, Parts, Registered, model, partition};
-use crate::error::{Problem, did_you_mean};
-
-/// Collects problems, each with the position at which its key is written.
-struct Report<'a> {
-    root: &'a Node,
-    /// The path of the schedule: `train.schedule`, or one of its candidates.
-    schedule: &'a str,
-    problems: Vec<Problem>,
-}
-
-impl Report<'_> {
-    fn add(&mut self, key: &str, message: impl Into<String>) {
-        self.problems.push(Problem::new(self.root.place(key), key, message));
-    }
-
-    fn given(&self, key: &str) -> bool {
-        self.root.entry(key).is_some()
-    }
-
-    /// Reports `message` for each of `keys` that the file contains.
-    fn refuse(&mut self, keys: &[&str], message: &str) {
-        for key in keys {
-            if self.given(key) {
-                self.add(key, message);
-            }
-        }
-    }
-
-    fn option(&self, key: &str) -> String {
-        format!("{}.{key}", self.schedule)
-    }
-}
+use crate::error::Problem;
 
 /// Returns all problems of `config`, which is read from `root`. With `auto`, also returns the candidates that do not support
 /// the pipeline, each with the reason.
@@ -294,16 +265,4 @@ fn embedding(embedding: &Embedding, config: &Config, report: &mut Report<'_>) {
             report.add("model.embedding.mode", message);
         }
     }
-}
-
-/// Refuses a name that is neither built in nor registered.
-fn known(key: &str, name: &str, built_in: &[&str], registered: &[String], report: &mut Report<'_>) {
-    let all = || built_in.iter().copied().chain(registered.iter().map(String::as_str));
-    let listed = || all().map(|name| format!("\"{name}\"")).collect::<Vec<_>>().join(", ");
-    if all().any(|known| known == name) {
-        return;
-    }
-    let meant = did_you_mean(name, all()).map_or_else(String::new, |meant| format!("; did you mean \"{meant}\"?"));
-    let others = if registered.is_empty() { " (this program registers no other)" } else { "" };
-    report.add(key, format!("expected one of {}, or a registered name{others}, found \"{name}\"{meant}", listed()));
 }

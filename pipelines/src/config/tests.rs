@@ -596,8 +596,8 @@ const TASKS: [&str; 4] = ["node-classification", "node-regression", "link-predic
 /// For all keys of `[train]`, schedules, samplers and tasks: training reads the key, or it is refused.
 #[test]
 fn unused_keys_are_refused() {
-    let declared: Vec<&str> = reference::table_of(reference::at(reference::schema(), "train").unwrap())
-        .map(|table| reference::ordered_properties(table).into_iter().map(|(key, _)| key).collect())
+    let declared: Vec<&str> = schema::table_of(schema::at(reference::schema(), "train").unwrap())
+        .map(|table| schema::ordered_properties(table).into_iter().map(|(key, _)| key).collect())
         .unwrap();
     let known: Vec<&str> = uses::TRAIN.iter().map(|(key, _)| *key).collect();
     assert_eq!(known, declared, "`uses::TRAIN` has all keys, in order of declaration");

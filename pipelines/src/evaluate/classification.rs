@@ -17,9 +17,9 @@ use crate::context::{SPLITS, WorkerContext};
 use crate::error::Error;
 use crate::evaluate::fetch_results::{FetchedRows, ResultFetcher};
 use crate::evaluate::{Evaluation, reduce_metrics};
-use crate::task::Tally;
 use crate::task::classes::{Classes, cross_entropy, largest};
 use crate::task::edge_classification::edges::ClassedEdges;
+use crate::task::objective::Tally;
 use gnnflow_dataflow::storage::RowStore;
 
 /// Number of edges per request.

@@ -20,7 +20,7 @@ use crate::config::Metric;
 use crate::context::{SPLITS, WorkerContext};
 use crate::error::Error;
 use crate::runtime::records::Scores;
-use crate::task::{NodeObjective, Tally};
+use crate::task::objective::{NodeObjective, Tally};
 use gnnflow_dataflow::storage::RowStore;
 
 /// Metrics of the train, validation and test nodes; `None` for a split without nodes.

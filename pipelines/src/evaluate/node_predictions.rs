@@ -13,7 +13,7 @@ use crate::context::{SPLITS, WorkerContext};
 use crate::error::Error;
 use crate::outputs::{Table, arrow_bug, id_field, ids, list, list_of, write_table};
 use crate::runtime::job::Job;
-use crate::task::NodeObjective;
+use crate::task::objective::NodeObjective;
 
 /// Writes a row per node: `node_id`, `prediction`, `label`, `split` and optionally `scores`.
 pub(crate) fn predictions(

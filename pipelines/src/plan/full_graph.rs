@@ -14,6 +14,7 @@
 //!
 //! With `bf16` rows, activations, gradients, N × w and their messages have half as many bytes. Gathered sums are f32.
 
+use gnnflow_dataflow::graph::placement::Placement;
 use gnnflow_dataflow::wire::MESSAGE_BYTES;
 use gnnflow_kernels::aggregate::dynamic_attention::SOFTMAX_STATE;
 use gnnflow_nn::layers::Aggregation;
@@ -22,7 +23,7 @@ use gnnflow_nn::{Model, ModelProfile, Registry};
 
 use super::memory::PROGRAM_BYTES;
 use super::pairs::{Pairs, decoder};
-use super::{Sizes, embedding};
+use super::{Sizes, Training, embedding};
 use crate::config::{Config, Mode, Schedule};
 use crate::engine::stages::dataflow::permits;
 use crate::engine::stages::intervals::INTERVAL_NODES;
@@ -186,12 +187,33 @@ impl FullGraphPlan {
         cut.min().filter(|&width| self.by_columns && width < processes)
     }
 
-    pub(super) fn rounds(&self, processes: usize) -> u64 {
+    /// Returns the work of an epoch, which is one step.
+    pub(super) fn training(&self, config: &Config, graph: &Sizes, placement: Placement) -> Option<Training> {
+        let (train, w) = (config.train.as_ref()?, placement.workers() as u64);
+        let hosted: Vec<_> = (0..placement.workers()).map(|worker| placement.parts_of(worker)).collect();
+        let gradients = 4 * self.parameters * (graph.parts.len() as u64 * (w - 1) / w + w - 1);
+        let (rounds, bytes) = (self.rounds(placement.workers()), self.bytes(graph, &hosted) + gradients);
+        Some(Training {
+            epochs: train.epochs,
+            steps_per_epoch: 1,
+            exact: graph.train.is_some(),
+            seeds: self.pairs.as_ref().map_or(graph.train.unwrap_or(graph.nodes), |pairs| pairs.all(graph)),
+            batch_nodes: Vec::new(),
+            batch_edges: Vec::new(),
+            subgraph: false,
+            rows_bytes: 0,
+            rounds_per_step: rounds,
+            bytes_per_step: bytes,
+            messages_per_step: if w == 1 { 0 } else { w * (w - 1) * (rounds + 1) + bytes / MESSAGE_BYTES as u64 },
+        })
+    }
+
+    fn rounds(&self, processes: usize) -> u64 {
         if processes == 1 { 0 } else { self.program.rounds() }
     }
 
     /// Returns the bytes of rows between processes in an epoch after the first. `hosted` has the partitions of each process.
-    pub(super) fn bytes(&self, graph: &Sizes, hosted: &[std::ops::Range<usize>]) -> u64 {
+    fn bytes(&self, graph: &Sizes, hosted: &[std::ops::Range<usize>]) -> u64 {
         let processes = hosted.len() as u64;
         if processes == 1 {
             return 0;

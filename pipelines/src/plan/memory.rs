@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::training::edge_bytes;
 use super::{Layer, PartSize, Sizes, Training, batch, embedding};
-use crate::config::{Config, Infer, JumpingKnowledge, Model, Optimizer, Topology, Train};
+use crate::config::{Config, Infer, JumpingKnowledge, Model, Topology};
 use crate::engine::inference::{CHUNK_EDGES, WINDOW};
 
 pub(super) const PROGRAM_BYTES: u64 = 64 << 20;
@@ -155,7 +155,7 @@ impl Process {
             if train.is_full_graph() && !(embeddings && train.schedule.is_tensor_parallel()) {
                 memory.inference = 0;
             }
-            let (replica, parts) = (1 + state(train), graph.parts.len() as u64);
+            let (replica, parts) = (1 + train.optimizer.state(), graph.parts.len() as u64);
             let vectors = if train.schedule.is_partition_parallel() {
                 // The current and the initial replica, a gradient, the replicas of own partitions, and their average.
                 replica * (2 + own.len() as u64 + 1) + 1
@@ -172,14 +172,6 @@ impl Process {
             parts,
             memory,
         }
-    }
-}
-
-/// Returns the number of vectors in the optimizer's state, each as long as the parameters.
-pub(super) fn state(train: &Train) -> u64 {
-    match &train.optimizer {
-        Optimizer::Sgd(options) => u64::from(options.momentum > 0.0),
-        Optimizer::Adam(_) | Optimizer::Adamw(_) => 2,
     }
 }
 

@@ -120,7 +120,7 @@ impl Plan {
         let parameters =
             whole.as_ref().map(|whole| whole.parameters).filter(|_| known && decoded.is_some()).or(parameters);
         let training = match &whole {
-            Some(whole) => Training::full_graph(config, &sizes, whole, placement),
+            Some(whole) => whole.training(config, &sizes, placement),
             None => Training::new(config, &sizes, processes, parameters.unwrap_or(0)),
         };
         let memory = config.train.as_ref().and_then(|train| train.memory).map_or(u64::MAX, |memory| memory.0);

@@ -1,18 +1,11 @@
 //! The work of an epoch: steps, batches, and messages between processes.
 
-use std::ops::Range;
-
-use gnnflow_dataflow::graph::placement::Placement;
+use gnnflow_dataflow::wire::MESSAGE_BYTES;
 use serde::Serialize;
 
 use super::batch::Batch;
-use super::full_graph::FullGraphPlan;
-use super::memory::state;
 use super::{Sizes, embedding};
 use crate::config::{Config, Model, Topology};
-
-/// Maximum size of a message.
-const MESSAGE_BYTES: u64 = 256 << 10;
 
 /// The work of an epoch.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -44,33 +37,6 @@ pub struct Training {
 }
 
 impl Training {
-    /// Returns the work of an epoch of full-graph training, which is one step.
-    pub(super) fn full_graph(
-        config: &Config,
-        graph: &Sizes,
-        plan: &FullGraphPlan,
-        placement: Placement,
-    ) -> Option<Self> {
-        let (train, w) = (config.train.as_ref()?, placement.workers() as u64);
-        let hosted: Vec<Range<usize>> = (0..placement.workers()).map(|worker| placement.parts_of(worker)).collect();
-        let rows = plan.bytes(graph, &hosted);
-        let gradients = 4 * plan.parameters * (graph.parts.len() as u64 * (w - 1) / w + w - 1);
-        let (rounds, bytes) = (plan.rounds(placement.workers()), rows + gradients);
-        Some(Self {
-            epochs: train.epochs,
-            steps_per_epoch: 1,
-            exact: graph.train.is_some(),
-            seeds: plan.pairs.as_ref().map_or(graph.train.unwrap_or(graph.nodes), |pairs| pairs.all(graph)),
-            batch_nodes: Vec::new(),
-            batch_edges: Vec::new(),
-            subgraph: false,
-            rows_bytes: 0,
-            rounds_per_step: rounds,
-            bytes_per_step: bytes,
-            messages_per_step: if w == 1 { 0 } else { w * (w - 1) * (rounds + 1) + bytes / MESSAGE_BYTES },
-        })
-    }
-
     pub(super) fn new(config: &Config, graph: &Sizes, processes: usize, parameters: u64) -> Option<Self> {
         let (train, model) = (config.train.as_ref()?, config.model.as_ref()?);
         let batch = Batch::of(train, model, graph);
@@ -99,7 +65,7 @@ impl Training {
         let steps = batch.steps;
         let bytes_per_step = if local {
             // Parameters and optimizer state are sent once per average.
-            gradients * (1 + state(train)) / (steps * train.average_every() as u64).max(1)
+            gradients * (1 + train.optimizer.state()) / (steps * train.average_every() as u64).max(1)
         } else {
             remote(batch.bytes[place] + fetch) + gradients
         };
@@ -115,7 +81,11 @@ impl Training {
             rows_bytes: batch.rows,
             rounds_per_step,
             bytes_per_step,
-            messages_per_step: if w == 1 { 0 } else { pairs * (rounds_per_step + 1) + bytes_per_step / MESSAGE_BYTES },
+            messages_per_step: if w == 1 {
+                0
+            } else {
+                pairs * (rounds_per_step + 1) + bytes_per_step / MESSAGE_BYTES as u64
+            },
         })
     }
 }

@@ -11,7 +11,8 @@ use gnnflow_data::dataset::{LabelInfo, LabelKind};
 use gnnflow_nn::metrics::{Counts, Task};
 
 use super::classes::{Classes, cross_entropy, largest};
-use super::{Examples, Labels, Loss, NodeObjective, Objective, Tally};
+use super::labels::Labels;
+use super::objective::{Examples, Loss, NodeObjective, Objective, Tally};
 use crate::config::Metric;
 use crate::context::SPLITS;
 use crate::error::Error;

@@ -8,7 +8,8 @@ use arrow::array::{ArrayRef, Float32Array};
 use arrow::datatypes::DataType;
 use candle_core::Tensor;
 
-use super::{Examples, Labels, Loss, NodeObjective, Objective, Tally};
+use super::labels::Labels;
+use super::objective::{Examples, Loss, NodeObjective, Objective, Tally};
 use crate::config::Metric;
 use crate::error::Error;
 use gnnflow_dataflow::storage::Rows;

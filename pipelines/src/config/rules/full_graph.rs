@@ -6,7 +6,7 @@ use super::super::model::{Aggregator, JumpingKnowledge, Model, Norm};
 use super::super::schedule::{FullGraphOptions, Mode, RowDtype, Schedule};
 use super::super::train::{Device, Train};
 use super::super::{Config, Tensor, Topology, WhenGone};
-use super::Report;
+use super::report::Report;
 
 fn tensor(train: &Train, report: &mut Report<'_>) {
     let Some(tensor) = train.tensor_workers.as_ref().filter(|_| train.is_full_graph()) else { return };

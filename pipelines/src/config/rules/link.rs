@@ -3,7 +3,7 @@
 use super::super::Config;
 use super::super::link::NegativeSampler;
 use super::super::train::{Task, Train};
-use super::Report;
+use super::report::Report;
 
 /// Checks the keys of link prediction and those that depend on them.
 pub(super) fn link(config: &Config, train: &Train, report: &mut Report<'_>) {

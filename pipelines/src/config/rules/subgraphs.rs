@@ -4,7 +4,7 @@ use super::super::model::Model;
 use super::super::sampler::Sampler;
 use super::super::schedule::{Schedule, SeedSplit};
 use super::super::train::Train;
-use super::Report;
+use super::report::Report;
 
 /// Checks a sampler of subgraphs against the other keys.
 pub(super) fn subgraphs(train: &Train, model: &Model, report: &mut Report<'_>) {

@@ -6,7 +6,8 @@ use super::super::sampler::Sampler;
 use super::super::schedule::Schedule;
 use super::super::train::{Task, Train};
 use super::super::{Config, Halo, Registered, Topology, model, uses};
-use super::{Report, full_graph, known, link, subgraphs};
+use super::report::{Report, known};
+use super::{full_graph, link, subgraphs};
 use crate::error::did_you_mean;
 
 pub(super) fn train(config: &Config, registered: &Registered, report: &mut Report<'_>) {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use gnnflow_dataflow::ghost::Links;
 use gnnflow_dataflow::wire::WireBlock;
 
-use super::hop::rows_at;
+use super::ghost_rows::{first_rows, rows_at};
 use crate::engine::aggregation::row_table::WireRows;
 
 /// Edges to all nodes.
@@ -17,9 +17,7 @@ pub(crate) struct EvaluationLinks {
 
 impl EvaluationLinks {
     pub(super) fn new(links: &Arc<Links>, starts: &[u32]) -> Self {
-        let own = links.table().len();
-        let ghosts = starts.iter().map(|&start| own + links.ghosts().partition_point(|&node| node < start)).collect();
-        Self { links: Arc::clone(links), ghosts }
+        Self { links: Arc::clone(links), ghosts: first_rows(links, starts, 1) }
     }
 }
 

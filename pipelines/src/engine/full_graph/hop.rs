@@ -8,6 +8,7 @@ use gnnflow_dataflow::wire::{Header, WireBlock};
 use gnnflow_nn::model::NodeOutputs;
 
 use super::evaluation_hop::EvaluationLinks;
+use super::ghost_rows::{first_rows, rows_at};
 use super::topology::{LinkPair, Topology};
 use crate::engine::aggregation::row_table::WireRows;
 use crate::engine::stages::exchange::{SentGradient, StageCx};
@@ -38,13 +39,9 @@ pub(crate) struct HopLinks {
 impl HopLinks {
     pub(super) fn new(index: usize, width: usize, graph: &Topology, pair: &LinkPair) -> Self {
         let LinkPair { arriving, leaving } = pair.clone();
-        let begins = |links: &Links, slots: u32| -> Vec<usize> {
-            let own = links.table().len();
-            let first = |&start: &u32| own + links.ghosts().partition_point(|&id| id < start * slots);
-            graph.starts.iter().map(first).collect()
-        };
-        let (activation_ghosts, gradient_ghosts) = (begins(&arriving, 1), begins(&leaving, graph.slots));
         let (slots, first) = (graph.slots, graph.own.start);
+        let activation_ghosts = first_rows(&arriving, &graph.starts, 1);
+        let gradient_ghosts = first_rows(&leaving, &graph.starts, slots);
         Self { index, width, slots, first, arriving, leaving, activation_ghosts, gradient_ghosts }
     }
 
@@ -67,12 +64,6 @@ impl HopLinks {
     pub(crate) fn gradient_rows(&self, header: Header) -> Range<usize> {
         rows_at(&self.gradient_ghosts, header)
     }
-}
-
-/// Returns the rows of a message whose sender's ghosts begin at `ghosts[sender]`.
-pub(super) fn rows_at(ghosts: &[usize], header: Header) -> Range<usize> {
-    let first = ghosts[header.from as usize] + header.seq as usize;
-    first..first + header.aux as usize
 }
 
 /// The storage of a hop's gradients.

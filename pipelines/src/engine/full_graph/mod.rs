@@ -4,6 +4,7 @@
 //! | file | content |
 //! |---|---|
 //! | [`topology`], [`ghost_edges`] | edges and ghosts, prepared before the first epoch |
+//! | [`ghost_rows`] | the rows of ghosts in a table |
 //! | [`sum_hop`], [`max_hop`], [`attention_hop`] | the tables, forward and backward pass of one aggregation each |
 //! | [`evaluation_hop`] | the last hop of an evaluation, in which all nodes are receivers |
 //! | [`mirrors`] | attention with overlapping epochs |
@@ -11,6 +12,7 @@
 pub(crate) mod attention_hop;
 pub(crate) mod evaluation_hop;
 pub(crate) mod ghost_edges;
+mod ghost_rows;
 pub(crate) mod hop;
 pub(crate) mod max_hop;
 pub(crate) mod mirrors;

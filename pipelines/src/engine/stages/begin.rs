@@ -5,12 +5,12 @@ use std::sync::Arc;
 use gnnflow_data::rng::{Key, Purpose};
 
 use super::exchange::Evaluated;
-use super::finish::{Ended, Finished};
 use super::intervals::Interval;
 use super::message::Outgoing;
+use super::pair_results::no_pairs;
 use super::program::{Propagated, Stage};
 use super::state::{EpochState, Progress};
-use super::token::Token;
+use super::token::{Ended, Finished, Token};
 use crate::compute::ComputeState;
 use crate::engine::aggregation::rows::Selection;
 use crate::error::Error;
@@ -55,7 +55,7 @@ impl EpochState {
             }
             (_, true) => self.sink.is_some().then(|| self.result(compute, token, interval)),
             (Stage::Backward(index), _) if index == self.hops => Some(self.embed_backward(interval, key)?),
-            (Stage::Embed, _) => Some(self.embed(compute, token, interval, key)),
+            (Stage::Embed, _) => self.forward(compute, token, self.hops, interval, Some(key)),
             (Stage::Backward(index), _) => Some(self.backward(compute, token, index, interval, key)?),
             _ => self.loss(compute, token, interval, key)?,
         };
@@ -178,5 +178,13 @@ impl EpochState {
         let of_rows = index > 0 || self.learned.is_some();
         let work = Work::Backward { gradient, of_rows };
         Ok(self.task(index, Selection::Range(interval.rows.clone()), Some(key), work))
+    }
+
+    /// Returns the backward task of the model's results, in training on pairs.
+    fn embed_backward(&self, interval: &Interval, key: Key) -> Result<NodeTask, Error> {
+        let results = self.pairs.as_ref().ok_or_else(no_pairs)?;
+        let gradient = NodeGradient { held: Some(results.gradient(&interval.rows)), ..NodeGradient::default() };
+        let work = Work::Backward { gradient, of_rows: true };
+        Ok(self.task(self.hops, Selection::Range(interval.rows.clone()), Some(key), work))
     }
 }

@@ -47,14 +47,13 @@ use timely::dataflow::operators::{Concatenate, Input, Probe, probe};
 use timely::dataflow::{InputHandle, StreamVec};
 use timely::worker::Worker;
 
-use super::finish::Finished;
 use super::message::Outgoing;
 use super::runner::StageRunner;
 use super::score_pairs as pairs;
 use super::score_pairs::{PairSource, score_pairs};
 use super::state::ResultSink;
 use super::synchrony::{BackwardRows, Synchrony};
-use super::token::{Pass, Token};
+use super::token::{Finished, Pass, Token};
 use crate::collectives::{Driver, FirstError};
 use crate::compute::ComputeState;
 use crate::config::Train;

@@ -2,32 +2,20 @@
 
 use std::sync::Arc;
 
-use gnnflow_dataflow::collective::all_reduce::Contribution;
 use gnnflow_nn::model::NodeOutputs;
 use gnnflow_nn::tensors::read;
 
 use super::gradient_sums::StageGradient;
 use super::intervals::Interval;
 use super::message::Outgoing;
+use super::pair_results::no_pairs;
 use super::program::Stage;
 use super::state::{EpochState, Progress};
-use super::token::Token;
+use super::token::{Ended, Finished, Token};
 use crate::compute::ComputeState;
 use crate::engine::aggregation::rows::Selection;
 use crate::error::Error;
 use gnnflow_nn::node_task::{NodeBack, NodeResult};
-
-/// The output of a stage of an interval.
-#[derive(Default)]
-pub(crate) struct Finished {
-    /// Rows for other workers.
-    pub(crate) rows: Vec<Outgoing>,
-    /// The partition's part of the epoch's gradient, with the last stage of its last interval.
-    pub(crate) gradient: Option<Contribution>,
-}
-
-/// Completed tokens and their outputs.
-pub(crate) type Ended = Vec<(Token, Finished)>;
 
 impl EpochState {
     /// Ends a stage of an interval with the result of its task, if it had one.
@@ -46,7 +34,8 @@ impl EpochState {
                 self.end_forward(compute, token, index, interval, &outputs)?
             }
             (Stage::Embed, Some(NodeResult::Outputs(outputs))) if !evaluates => {
-                self.end_embed(interval, &outputs)?;
+                self.nodes.clear_gradients(&interval.rows);
+                self.pairs.as_mut().ok_or_else(no_pairs)?.store(&self.nodes, &interval.rows, &outputs)?;
                 Vec::new()
             }
             (Stage::Loss | Stage::Embed, Some(NodeResult::Outputs(outputs))) => {
@@ -131,7 +120,11 @@ impl EpochState {
         back: NodeBack,
     ) -> Result<Vec<Outgoing>, Error> {
         let Some(hop) = index.checked_sub(1) else {
-            self.update_learned_rows(compute, token, interval, back.held)?;
+            if let Some(learned) = &self.learned {
+                let pairs = self.pairs.as_ref().map(|pairs| pairs.examples(token.epoch()));
+                let nodes = self.nodes.nodes(&interval.rows).collect();
+                learned.update(compute, token, pairs, nodes, back.held)?;
+            }
             return Ok(Vec::new());
         };
         let rows = Selection::Range(interval.rows.clone());

@@ -4,10 +4,9 @@ use std::collections::BTreeMap;
 
 use gnnflow_dataflow::collective::all_reduce::Contribution;
 
-use super::finish::{Ended, Finished};
 use super::intervals::Interval;
 use super::program::Program;
-use super::token::Token;
+use super::token::{Ended, Finished, Token};
 use crate::collectives::Payload;
 use crate::compute::StepReport;
 use gnnflow_nn::node_task::NodeBack;

@@ -8,8 +8,6 @@ use std::sync::Arc;
 
 use gnnflow_dataflow::embed::push_rows::PushedRows;
 
-use super::intervals::Interval;
-use super::state::EpochState;
 use super::token::Token;
 use crate::compute::ComputeState;
 use crate::config::Train;
@@ -34,28 +32,23 @@ impl LearnedRows {
     fn rate(&self, epoch: u32) -> f64 {
         self.train.lr_schedule.at(epoch as usize, self.train.epochs, self.rows.config().optimizer.lr())
     }
-}
 
-impl EpochState {
-    /// Updates the learned rows of an interval with their gradient.
+    /// Updates the rows of own nodes with their gradient. `pairs` is the number of examples of the epoch, if these are pairs.
     ///
     /// # Errors
     /// [`Error::Bug`] when the node task returned no gradient.
-    pub(super) fn update_learned_rows(
+    pub(super) fn update(
         &self,
         compute: &mut ComputeState,
         token: Token,
-        interval: &Interval,
+        pairs: Option<u64>,
+        nodes: Vec<u32>,
         gradient: Option<Vec<f32>>,
     ) -> Result<(), Error> {
-        let Some(learned) = &self.learned else { return Ok(()) };
         let gradient =
             gradient.ok_or_else(|| Error::Bug("the node task returned no gradient for the learned rows".into()))?;
-        let epoch = token.epoch();
-        let examples = self.pairs.as_ref().map_or(learned.examples, |pairs| pairs.examples(epoch));
-        let nodes = self.nodes.nodes(&interval.rows).collect();
-        learned.rows.set_learning_rate(learned.rate(epoch));
-        let pushed = PushedRows::at_home(token.time, examples, nodes, Arc::new(gradient));
-        compute.update_rows(&learned.rows, &pushed)
+        self.rows.set_learning_rate(self.rate(token.epoch()));
+        let pushed = PushedRows::at_home(token.time, pairs.unwrap_or(self.examples), nodes, Arc::new(gradient));
+        compute.update_rows(&self.rows, &pushed)
     }
 }

@@ -12,9 +12,8 @@ use gnnflow_dataflow::flow::compute_thread::ComputeThread;
 use gnnflow_dataflow::flow::map_async::Completer;
 
 use super::begin::Begun;
-use super::finish::{Ended, Finished};
 use super::state::{EpochState, ResultSink};
-use super::token::Token;
+use super::token::{Ended, Finished, Token};
 use crate::compute::ComputeState;
 use crate::error::Error;
 use crate::runtime::executor::{Completion, TaskExecutor};

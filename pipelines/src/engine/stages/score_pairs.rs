@@ -13,7 +13,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use gnnflow_dataflow::batch::mini_batch::{BatchKey, MiniBatch};
-use gnnflow_dataflow::embed::push_rows::{Arrival, PushRows, PushTo, PushedRows};
+use gnnflow_dataflow::embed::push_rows::{Arrival, PushRows, PushTo, PushedRows, RowGradients};
 use gnnflow_dataflow::fetch::fetch_rows::{FeatureView, FetchFrom, FetchRows};
 use gnnflow_dataflow::flow::barrier::Barrier;
 use gnnflow_dataflow::flow::compute_thread::{ComputeThread, OnThread};
@@ -23,12 +23,15 @@ use gnnflow_kernels::matrix::Number;
 use timely::dataflow::StreamVec;
 use timely::dataflow::operators::vec::Map;
 
-use super::pair_results::PairTargets;
+use super::gradient_sums::StageGradient;
+use super::pair_results::{PairTargets, no_pairs};
 use super::runner::StageRunner;
+use super::state::EpochState;
 use super::token::Token;
 use crate::collectives::FirstError;
-use crate::compute::ComputeState;
+use crate::compute::{ComputeState, PairGradients};
 use crate::context::WorkerContext;
+use crate::error::Error;
 
 /// Maximum number of chunks in flight at every worker.
 pub(crate) const WINDOW: u32 = 3;
@@ -85,4 +88,23 @@ pub(crate) fn score_pairs<'scope>(
             add_state.state().add_row_gradients(&pushed)
         })
         .flat_map(move |done| add_errors.capture(done))
+}
+
+impl EpochState {
+    /// Adds the parameter gradient of a chunk of a partition's pairs, and returns the gradients of rows.
+    fn add_pair_gradients(&mut self, epoch: u32, gradients: PairGradients) -> RowGradients {
+        let PairGradients { rows, flat, loss } = gradients;
+        let gradient = StageGradient { flat, loss, examples: rows.examples };
+        self.gradients.add_first(epoch, rows.partition, gradient);
+        rows
+    }
+
+    /// Adds gradients of own nodes' results, in the order of `pushed`.
+    ///
+    /// # Errors
+    /// [`Error::Bug`] when the run has no pairs.
+    fn add_row_gradients(&mut self, pushed: &PushedRows) -> Result<(), Error> {
+        self.pairs.as_mut().ok_or_else(no_pairs)?.add(&self.nodes, pushed);
+        Ok(())
+    }
 }

@@ -1,6 +1,9 @@
-//! Tokens: one interval of nodes, or one chunk of the graph, at one stage.
+//! Tokens: one interval of nodes, or one chunk of the graph, at one stage; and what a stage returns for them.
 
+use gnnflow_dataflow::collective::all_reduce::Contribution;
 use gnnflow_dataflow::time;
+
+use super::message::Outgoing;
 
 /// An item of a stage: the number of an interval of this worker; of a chunk, 0 to send rows and 1 to aggregate.
 #[derive(Clone, Copy, Debug)]
@@ -36,3 +39,15 @@ impl Token {
         self.pass != Pass::Train
     }
 }
+
+/// The output of a stage of an interval.
+#[derive(Default)]
+pub(crate) struct Finished {
+    /// Rows for other workers.
+    pub(crate) rows: Vec<Outgoing>,
+    /// The partition's part of the epoch's gradient, with the last stage of its last interval.
+    pub(crate) gradient: Option<Contribution>,
+}
+
+/// Completed tokens and their outputs.
+pub(crate) type Ended = Vec<(Token, Finished)>;

@@ -5,7 +5,7 @@ pub(crate) mod edges;
 use candle_core::Tensor;
 use gnnflow_nn::loss::cross_entropy;
 
-use super::{Examples, Loss, Objective};
+use super::objective::{Examples, Loss, Objective};
 use crate::config::Metric;
 use crate::error::Error;
 

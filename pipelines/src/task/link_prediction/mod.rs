@@ -9,7 +9,7 @@ use candle_core::Tensor;
 use gnnflow_nn::loss::{binary_cross_entropy, cross_entropy};
 use gnnflow_nn::ops::{pair_scores, shared_scores};
 
-use super::{Examples, Loss, Objective};
+use super::objective::{Examples, Loss, Objective};
 use crate::config::{LinkLoss, Metric};
 use crate::error::Error;
 
