@@ -52,7 +52,7 @@ def epoch(row, _):
 def whole(row, graph):
     where = ", 169,343 nodes and 2.3 million edges" if graph == "small" else ""
     where += f", {row['rows']}" if "rows" in row else ""
-    return f"epoch of 2-layer {row['model'].upper()} over the whole graph{where}", row["gnnflow_seconds"], row["peers_seconds"], seconds
+    return f"epoch of 2-layer {row['model'].upper()} on the full graph{where}", row["gnnflow_seconds"], row["peers_seconds"], seconds
 
 
 def rounded(row):

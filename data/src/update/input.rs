@@ -59,7 +59,7 @@ pub(super) fn source(dataset: &Dataset) -> Result<GraphSource> {
         path: dataset.dir().join(Manifest::FILE),
         reason: format!("this version of gnnflow cannot read its settings ({e}); prepare the dataset again"),
     })?;
-    // With some of these settings, one edge decides about other nodes anywhere, which needs the whole graph. Times of
+    // With some of these settings, one edge decides about other nodes anywhere, which needs the entire graph. Times of
     // nodes, and splits and labels of edges, are not implemented.
     let unsupported = [
         ("graph.k_core", source.k_core.is_some()),

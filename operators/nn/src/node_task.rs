@@ -1,4 +1,4 @@
-//! Node tasks: the model's work on a set of nodes between two aggregations over the whole graph.
+//! Node tasks: the model's work on a set of nodes between two full-graph aggregations.
 //!
 //! A [`NodeTask`] is a pure function of its rows, the model's parameters and a key (Dorylus, section 4: apply-vertex and its
 //! backward twin). Any process may run it, any number of times, with the same bits.

@@ -71,7 +71,7 @@ impl Use {
                 ))
             }
             Self::Batch if whole && !train.learns_edges() => {
-                Some(format!("`{schedule}` has no batches: each step is over the whole graph; remove this key"))
+                Some(format!("`{schedule}` has no batches: each step computes all nodes; remove this key"))
             }
             Self::Batch if !whole && matches!(sampler, Sampler::Cluster(_)) => {
                 Some("`cluster` makes batches of clusters; use `clusters_per_batch`".into())

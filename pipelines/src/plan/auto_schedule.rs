@@ -163,7 +163,7 @@ fn candidate(config: &Config, graph: &Sizes, schedule: Schedule) -> Result<Candi
         None if config.train.as_ref().is_some_and(|train| train.is_full_graph()) => {
             let kind = &model.kind;
             let why = match is_builtin_layer(kind) {
-                true => format!("\"{kind}\" cannot be computed over the whole graph"),
+                true => format!("\"{kind}\" cannot be trained on the full graph"),
                 false => format!("the registered layer \"{kind}\" supports sampled batches only"),
             };
             return refused(why);

@@ -228,7 +228,7 @@ fn every_kind_learns_classes_from_neighbors() {
 
 #[test]
 fn stages_equal_a_batch_with_all_neighbors() {
-    // Two blocks with all neighbors over the whole graph: layer by layer for all nodes, or in one call for some.
+    // Two blocks with all neighbors of the entire graph: layer by layer for all nodes, or in one call for some.
     let whole = random(50, 50, 6, 3);
     let types = (0..whole.num_edges() as u16).map(|e| e % 3).collect();
     let whole = GraphBlock::new(whole.with_edge_types(types));

@@ -1,4 +1,4 @@
-//! Partitioning of a graph in memory: several starts are refined on the whole graph, and the best is used.
+//! Partitioning of a graph in memory: several starts are refined on the entire graph, and the best is used.
 
 use gnnflow_data::partitioner::Goal;
 use gnnflow_data::{Error, GraphStream, Result};
