@@ -234,18 +234,18 @@ impl NewNodes {
         }
         let Some(info) = &mut manifest.labels else { return };
         match info.kind {
-            LabelKind::Value => info.labelled += self.len() as u64,
+            LabelKind::Value => info.labeled += self.len() as u64,
             LabelKind::Class => {
                 for label in self.labels.chunks_exact(4) {
                     let class = i32::from_le_bytes([label[0], label[1], label[2], label[3]]);
                     if let Some(count) = info.counts.get_mut(class as usize) {
-                        info.labelled += 1;
+                        info.labeled += 1;
                         *count += 1;
                     }
                 }
             }
             LabelKind::Multi => {
-                info.labelled += self.len() as u64;
+                info.labeled += self.len() as u64;
                 for flags in self.labels.chunks_exact(self.label_size.max(1)) {
                     info.counts.iter_mut().zip(flags).for_each(|(count, &flag)| *count += u64::from(flag));
                 }
