@@ -365,8 +365,8 @@ mod tests {
     #[test]
     fn with_schedule_keeps_the_model_and_resolves_to_a_valid_pipeline() {
         let config = config("kind = 'gcn'", "").unwrap();
-        let by_columns = config.with_schedule(Schedule::TensorParallel(TensorParallel::default()));
-        assert_eq!(by_columns.model.as_ref().and_then(|model| model.decoupled), Some(false));
+        let column_parallel = config.with_schedule(Schedule::TensorParallel(TensorParallel::default()));
+        assert_eq!(column_parallel.model.as_ref().and_then(|model| model.decoupled), Some(false));
         for schedule in allowed(&config).into_iter().map(Schedule::from) {
             let resolved = config.with_schedule(schedule.clone()).resolved_toml();
             let again = Config::parse(&resolved, Path::new("/nowhere/p.toml"), &[], &Registered::default()).unwrap();
