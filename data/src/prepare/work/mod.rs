@@ -14,7 +14,7 @@ use publish::DropCounts;
 
 use super::PrepareSettings;
 use super::clean::{self, NodeSet, Search, with_reverse};
-use super::edge_pass::Bucketed;
+use super::edge_scan::Bucketed;
 use super::ends::Ends;
 use super::fingerprint::{Fingerprint, State, fingerprint, state};
 use super::folder::{Lock, SCRATCH, StagingFolder};

@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 use crate::group::{ProcessGroup, collect};
 use crate::partitioner::{Assignment, GraphStream};
 use crate::prepare::buckets::{Bucket, Cuts, Spool};
-use crate::prepare::edge_pass::{Bucketed, EdgePass};
+use crate::prepare::edge_scan::{Bucketed, EdgeScan};
 use crate::prepare::ends::{Ends, FindEnds};
 use crate::prepare::halo::HaloFeatures;
 use crate::prepare::pairs::Pairs;
@@ -191,7 +191,7 @@ impl<C: ProcessGroup> Preparation<'_, C> {
         let wanted = (2 * bytes).div_ceil(budget.bucket()).max(for_threads).max(1);
         let spool = Spool::new(Cuts::new(&relabel.book, wanted), budget.buffers / 4, self.scratch);
         progress.stage("sorting edges into buckets", Some(edges.rows()), "edges");
-        let pass = EdgePass { source, find: self.find(scan, ends), relabel, record, types, labels, reverse, pairs };
+        let pass = EdgeScan { source, find: self.find(scan, ends), relabel, record, types, labels, reverse, pairs };
         let bucketed = pass.run(self.processes, spool, |rows| progress.advance(rows))?;
         progress.done();
         let on_disk: Option<Vec<_>> = bucketed.buckets.iter().map(Bucket::on_disk).collect();
