@@ -2,7 +2,7 @@
 
 use crate::dataset::{LabelKind, Manifest, split};
 use crate::dump::{NodeChunk, NodeReader, RawLabels};
-use crate::error::{Error, Place, Result};
+use crate::error::{Error, Location, Result};
 use crate::ids::Ids;
 use crate::prepare::Scale;
 use crate::progress::Progress;
@@ -132,7 +132,7 @@ impl NewNodes {
         Ok(())
     }
 
-    fn label(&mut self, labels: &RawLabels, manifest: &Manifest, place: impl Fn(usize) -> Box<Place>) -> Result<()> {
+    fn label(&mut self, labels: &RawLabels, manifest: &Manifest, place: impl Fn(usize) -> Box<Location>) -> Result<()> {
         let Some(info) = &manifest.labels else { return Ok(()) };
         match labels {
             RawLabels::Int(labels) if info.names.is_empty() => {
@@ -198,7 +198,7 @@ impl NewNodes {
         Ok(())
     }
 
-    fn place(&self, node: usize) -> Box<Place> {
+    fn place(&self, node: usize) -> Box<Location> {
         let at = self.readers.partition_point(|(_, before)| *before <= node) - 1;
         let (reader, before) = &self.readers[at];
         reader.place((node - before) as u64, reader.id_name())
