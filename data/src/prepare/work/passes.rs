@@ -77,7 +77,7 @@ impl<C: ProcessGroup> Preparation<'_, C> {
         let types = self.node_types(scan)?;
         let stream = self.stream(scan, ends, &types, pairs);
         let before: Option<Partitioning> = self.journal.completed(ASSIGNMENT)?;
-        let stored = if before.is_some() { stream.kept(ASSIGNMENT)? } else { None };
+        let stored = if before.is_some() { stream.load(ASSIGNMENT)? } else { None };
         if let (Some(partitioning), Some(bytes)) = (before, stored) {
             let stored = Assignment::Stored(collect(&bytes));
             return Ok((Relabel::new(&stored, n, settings.parts, *partitioner)?, partitioning, None));
@@ -92,7 +92,7 @@ impl<C: ProcessGroup> Preparation<'_, C> {
         let partitioning = Partitioning { seconds: began.elapsed().as_secs_f64(), bytes: watch.grown() };
         let relabel = Relabel::new(&assignment, n, settings.parts, *partitioner)?;
         if let Assignment::Stored(parts) = &assignment {
-            stream.keep(ASSIGNMENT, bytemuck::cast_slice(parts))?;
+            stream.save(ASSIGNMENT, bytemuck::cast_slice(parts))?;
             // All processes wait until the bytes are stored. Only then may a journal record the pass.
             self.processes.barrier()?;
             self.journal.finish(ASSIGNMENT, &partitioning)?;
