@@ -203,21 +203,21 @@ fn blocks(to: &PushTo, me: usize, timestamp: u64, push: RowGradients) -> Vec<Wir
         let rows = Rows::Shared(rows, 0..nodes.len() * to.dim);
         return vec![WireBlock::new(header(me, 0, 1), vec![examples], nodes, rows)];
     }
-    let mut places = vec![Vec::new(); to.graph.placement().workers()];
-    for (place, &node) in nodes.iter().enumerate() {
-        places[to.graph.worker_of(node)].push(place);
+    let mut positions = vec![Vec::new(); to.graph.placement().workers()];
+    for (position, &node) in nodes.iter().enumerate() {
+        positions[to.graph.worker_of(node)].push(position);
     }
     let per_message = (MESSAGE_BYTES / (4 * to.dim + 4)).max(1);
     let mut blocks = Vec::new();
-    for (worker, places) in places.iter().enumerate() {
+    for (worker, positions) in positions.iter().enumerate() {
         // Own rows stay in one block, which is not sent.
-        let per_message = if worker == me { places.len().max(1) } else { per_message };
-        let of = places.len().div_ceil(per_message).max(1);
+        let per_message = if worker == me { positions.len().max(1) } else { per_message };
+        let of = positions.len().div_ceil(per_message).max(1);
         for seq in 0..of {
-            let places = &places[seq * per_message..((seq + 1) * per_message).min(places.len())];
-            let mut values = Vec::with_capacity(places.len() * to.dim);
-            places.iter().for_each(|&place| values.extend_from_slice(&rows[place * to.dim..(place + 1) * to.dim]));
-            let ids = places.iter().map(|&place| nodes[place]).collect();
+            let positions = &positions[seq * per_message..((seq + 1) * per_message).min(positions.len())];
+            let mut values = Vec::with_capacity(positions.len() * to.dim);
+            positions.iter().for_each(|&i| values.extend_from_slice(&rows[i * to.dim..(i + 1) * to.dim]));
+            let ids = positions.iter().map(|&position| nodes[position]).collect();
             blocks.push(WireBlock::new(header(worker, seq, of), vec![examples], ids, Rows::F32(values)));
         }
     }

@@ -108,7 +108,7 @@ impl Rpc<MiniBatch> for EdgeRpc {
         let requests = from.meter.time(Stage::Fetch, || {
             let mut distinct = Distinct::of(&batch.blocks, &batch.nodes, |node| from.graph.partition_of(node));
             batch.edges.rows = Matrix::zeros(from.rows.number(), distinct.ids.len(), from.rows.dim());
-            batch.edges.places = std::mem::take(&mut distinct.places);
+            batch.edges.positions = std::mem::take(&mut distinct.positions);
             let mut requests = Vec::new();
             for (part, range) in distinct.parts().filter(|(part, _)| from.rows.part(*part as usize).is_none()) {
                 let ids = &distinct.ids[range.clone()];
@@ -288,7 +288,7 @@ mod tests {
                 stream.fetch_edge_rows(Some(from)).inspect(move |batch| {
                     let Values::F32(values) = &batch.edges.rows.values else { panic!("rows are f32 here") };
                     let mut blocks = Vec::new();
-                    for (block, places) in batch.blocks.iter().zip(&batch.edges.places) {
+                    for (block, positions) in batch.blocks.iter().zip(&batch.edges.positions) {
                         let mut all = Vec::new();
                         for at in 0..block.num_dst() {
                             let node = batch.nodes[at];
@@ -299,7 +299,7 @@ mod tests {
                                 let i = block.edge_ids().unwrap()[edge] as usize - first;
                                 let source = batch.nodes[block.indices()[edge] as usize];
                                 assert_eq!(graph[node as usize][i], source, "the edge that its id says");
-                                let found = &values[places[edge] as usize * DIM..][..DIM];
+                                let found = &values[positions[edge] as usize * DIM..][..DIM];
                                 assert_eq!(found, row(node, i), "edge {i} of node {node}");
                                 all.extend_from_slice(found);
                             }

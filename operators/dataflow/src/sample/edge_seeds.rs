@@ -75,7 +75,7 @@ impl BatchSource for EdgeBatches {
         let excluded = Excluded::new(hidden.collect());
         let (seeds, mut pairs) = self.pairs(key, &edges);
         if let Some(labels) = self.labels.get(key.partition as usize) {
-            pairs.labels = self.places(key).map(|place| labels[place]).collect();
+            pairs.labels = self.positions(key).map(|position| labels[position]).collect();
         }
         MiniBatch::new(key, seeds).with_pairs(pairs).without(excluded)
     }
@@ -85,11 +85,11 @@ impl EdgeBatches {
     /// Returns the edges of a batch, in order; none after the partition's last step.
     pub fn positives(&self, key: BatchKey) -> Vec<Edge> {
         let edges = &self.edges[key.partition as usize];
-        self.places(key).map(|place| edges[place]).collect()
+        self.positions(key).map(|position| edges[position]).collect()
     }
 
     /// Returns the positions of a batch's edges among the partition's edges.
-    fn places(&self, key: BatchKey) -> impl Iterator<Item = usize> + use<> {
+    fn positions(&self, key: BatchKey) -> impl Iterator<Item = usize> + use<> {
         let part = key.partition as usize;
         let edges = self.edges[part].len();
         let taken = self.share.as_ref().map_or(edges, |share| share.of(part, key.epoch, self.seed) as usize);
@@ -120,28 +120,28 @@ impl EdgeBatches {
         let lists = if shares_list { replaced.len().min(1) } else { replaced.len() };
         let others = self.others(key, &replaced[..lists]);
         let negatives = others.len() / lists.max(1);
-        let (mut seeds, mut places) = (Vec::new(), HashMap::<u32, u32, BuildHasherDefault<IdHasher>>::default());
-        let mut place = |node: u32| {
-            *places.entry(node).or_insert_with(|| {
+        let (mut seeds, mut positions) = (Vec::new(), HashMap::<u32, u32, BuildHasherDefault<IdHasher>>::default());
+        let mut position = |node: u32| {
+            *positions.entry(node).or_insert_with(|| {
                 seeds.push(node);
                 seeds.len() as u32 - 1
             })
         };
         let mut pairs = Pairs { positives: edges.len(), negatives, ..Pairs::default() };
-        let mut push = |edge: Edge, place: &mut dyn FnMut(u32) -> u32| {
-            pairs.heads.push(place(edge.head));
-            pairs.tails.push(place(edge.tail));
+        let mut push = |edge: Edge, position: &mut dyn FnMut(u32) -> u32| {
+            pairs.heads.push(position(edge.head));
+            pairs.tails.push(position(edge.tail));
             pairs.relations.push(edge.relation);
         };
-        edges.iter().for_each(|&edge| push(edge, &mut place));
+        edges.iter().for_each(|&edge| push(edge, &mut position));
         if shares_list {
-            let nodes = others.iter().map(|&other| place(other)).collect();
+            let nodes = others.iter().map(|&other| position(other)).collect();
             pairs.shared = Some(Shared { nodes, tails });
             return (seeds, pairs);
         }
         for (i, &other) in others.iter().enumerate() {
             let edge = edges[i / negatives];
-            push(if tails { Edge { tail: other, ..edge } } else { Edge { head: other, ..edge } }, &mut place);
+            push(if tails { Edge { tail: other, ..edge } } else { Edge { head: other, ..edge } }, &mut position);
         }
         (seeds, pairs)
     }
@@ -204,13 +204,13 @@ mod tests {
 
     fn edges(batch: &MiniBatch) -> Vec<Edge> {
         let pairs = batch.pairs.as_ref().unwrap();
-        let node = |place: u32| batch.nodes[place as usize];
+        let node = |position: u32| batch.nodes[position as usize];
         let edge =
             |i: usize| Edge { head: node(pairs.heads[i]), tail: node(pairs.tails[i]), relation: pairs.relations[i] };
         let mut all: Vec<Edge> = (0..pairs.len()).map(edge).collect();
         if let Some(Shared { nodes, tails }) = &pairs.shared {
             for edge in all.clone() {
-                let other = nodes.iter().map(|&place| node(place));
+                let other = nodes.iter().map(|&position| node(position));
                 all.extend(other.map(|n| if *tails { Edge { tail: n, ..edge } } else { Edge { head: n, ..edge } }));
             }
         }

@@ -42,7 +42,7 @@ impl BatchSource for NodeBatches {
     fn batch(&self, key: BatchKey) -> MiniBatch {
         let batch = MiniBatch::new(key, self.seeds(key));
         match self.times.get(key.partition as usize) {
-            Some(times) => batch.with_seed_times(self.places(key).map(|place| times[place]).collect()),
+            Some(times) => batch.with_seed_times(self.positions(key).map(|position| times[position]).collect()),
             None => batch,
         }
     }
@@ -52,11 +52,11 @@ impl NodeBatches {
     /// Returns the seeds of a batch, in order; none after the partition's last step.
     pub fn seeds(&self, key: BatchKey) -> Vec<u32> {
         let train = &self.train[key.partition as usize];
-        self.places(key).map(|place| train[place]).collect()
+        self.positions(key).map(|position| train[position]).collect()
     }
 
     /// Returns the positions of a batch's seeds among the partition's training nodes.
-    fn places(&self, key: BatchKey) -> impl Iterator<Item = usize> {
+    fn positions(&self, key: BatchKey) -> impl Iterator<Item = usize> {
         let train = &self.train[key.partition as usize];
         let root = Key::new(self.seed, Purpose::Shuffle);
         let order =
