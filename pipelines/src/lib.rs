@@ -23,7 +23,7 @@ pub use outputs::run_folder::last_checkpoint;
 pub use outputs::summary::{self, Summary};
 pub use plan::Plan;
 pub use run::prepare::{prepare, prepare_on};
-pub use run::work;
+pub use run::run_worker;
 pub use runtime::executor;
 pub use runtime::job::{Job, NoRuntime, Runtime};
 pub use runtime::registry::Registry;

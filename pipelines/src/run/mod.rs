@@ -63,7 +63,7 @@ use gnnflow_nn::parameter_versions::ParameterVersions;
 ///
 /// # Errors
 /// The first error of the data, this machine or the pipeline.
-pub fn work(worker: &mut Worker, job: &Job) -> Result<Option<Summary>, Error> {
+pub fn run_worker(worker: &mut Worker, job: &Job) -> Result<Option<Summary>, Error> {
     let (Some(model), Some(train)) = (&job.config.model, &job.config.train) else {
         return Err(Error::Bug("a worker needs [model] and [train]".into()));
     };
