@@ -286,11 +286,11 @@ mod tests {
     }
 
     /// A naive implementation: for each node, sums over partitions in order, then one optimizer step.
-    fn expected(optimizer: SparseOptimizer, ticks: u64, dim: usize, nodes: u64) -> Vec<Vec<u32>> {
+    fn expected(optimizer: SparseOptimizer, times: u64, dim: usize, nodes: u64) -> Vec<Vec<u32>> {
         let graph = Arc::new(local(&random_graph(NODES, 2), &book(NODES, PARTS), 1, 0, false));
         let table = EmbeddingTable::create(&Place::Memory, &graph, 0, dim, optimizer).unwrap();
         let table = table.drawn(Draw::Uniform(0.1), 5);
-        for timestamp in 0..ticks {
+        for timestamp in 0..times {
             let pushes: Vec<RowGradients> = (0..PARTS).map(|part| push(part, timestamp, dim, nodes)).collect();
             let examples: u64 = pushes.iter().map(|push| push.examples).sum();
             for node in 0..NODES {
@@ -324,8 +324,8 @@ mod tests {
         let adagrad = SparseOptimizer::Adagrad { epsilon: 1e-10 };
         // The last is more than a message from each partition to each worker.
         for (optimizer, dim, nodes) in [(adam, 5, 90), (adagrad, 8, 200), (SparseOptimizer::Sgd, 600, 700)] {
-            let ticks = 6;
-            let wanted = expected(optimizer, ticks, dim, nodes);
+            let times = 6;
+            let wanted = expected(optimizer, times, dim, nodes);
             for workers in [1, 2, 4] {
                 let seen = Arc::new(Mutex::new(vec![Vec::new(); NODES as usize]));
                 let results = Arc::clone(&seen);
@@ -344,7 +344,7 @@ mod tests {
                         let first = pushes.to_stream(scope);
                         // Later times are made from the first, so that all are in flight at once.
                         let all = timely::dataflow::operators::vec::Map::flat_map(first, move |push0| {
-                            (0..ticks).map(move |timestamp| (timestamp, push0.partition)).collect::<Vec<_>>()
+                            (0..times).map(move |timestamp| (timestamp, push0.partition)).collect::<Vec<_>>()
                         });
                         let all = timely::dataflow::operators::vec::Delay::delay(all, |&(timestamp, _), _| timestamp);
                         let all = timely::dataflow::operators::vec::Map::map(all, move |(timestamp, part)| {

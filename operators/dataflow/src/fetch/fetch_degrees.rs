@@ -99,7 +99,7 @@ impl Rpc<NodeDegrees> for DegreesRpc {
         requests
     }
 
-    fn serve(&mut self, _tick: u64, request: &WireBlock, reply: &mut dyn FnMut(WireBlock)) {
+    fn serve(&mut self, _timestamp: u64, request: &WireBlock, reply: &mut dyn FnMut(WireBlock)) {
         let degrees = self.degrees_of(request.ids().iter().copied());
         let header = request.header();
         let header = Header { to: header.from, from: self.me as u32, ..header };
@@ -108,13 +108,13 @@ impl Rpc<NodeDegrees> for DegreesRpc {
         reply(block);
     }
 
-    fn local(&mut self, _tick: u64, item: &mut NodeDegrees) {
+    fn local(&mut self, _timestamp: u64, item: &mut NodeDegrees) {
         let positions = &item.positions[self.me];
         let found = self.degrees_of(positions.iter().map(|&position| item.nodes[position as usize]));
         positions.iter().zip(found).for_each(|(&position, degree)| item.degrees[position as usize] = degree);
     }
 
-    fn on_reply(&mut self, _tick: u64, item: &mut NodeDegrees, reply: &WireBlock) {
+    fn on_reply(&mut self, _timestamp: u64, item: &mut NodeDegrees, reply: &WireBlock) {
         let header = reply.header();
         let first = header.seq as usize * PER_MESSAGE;
         let positions = &item.positions[header.from as usize][first..first + reply.ids().len()];
@@ -125,7 +125,7 @@ impl Rpc<NodeDegrees> for DegreesRpc {
         true // every request has one reply
     }
 
-    fn finish(&mut self, _tick: u64, item: &mut NodeDegrees) {
+    fn finish(&mut self, _timestamp: u64, item: &mut NodeDegrees) {
         item.positions = Vec::new();
     }
 }

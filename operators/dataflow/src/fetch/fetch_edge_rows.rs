@@ -140,7 +140,7 @@ impl Rpc<MiniBatch> for EdgeRpc {
         requests
     }
 
-    fn serve(&mut self, _tick: u64, request: &WireBlock, reply: &mut dyn FnMut(WireBlock)) {
+    fn serve(&mut self, _timestamp: u64, request: &WireBlock, reply: &mut dyn FnMut(WireBlock)) {
         let header = request.header();
         let block = self.from.meter.time(Stage::Fetch, || {
             let base = request.words().first().copied().unwrap_or(0) as usize;
@@ -161,7 +161,7 @@ impl Rpc<MiniBatch> for EdgeRpc {
         reply(block);
     }
 
-    fn local(&mut self, _tick: u64, batch: &mut MiniBatch) {
+    fn local(&mut self, _timestamp: u64, batch: &mut MiniBatch) {
         let row_bytes = self.row_bytes();
         self.from.meter.time(Stage::Fetch, || {
             let distinct = std::mem::take(&mut batch.distinct_edges);
@@ -176,7 +176,7 @@ impl Rpc<MiniBatch> for EdgeRpc {
         });
     }
 
-    fn on_reply(&mut self, _tick: u64, batch: &mut MiniBatch, reply: &WireBlock) {
+    fn on_reply(&mut self, _timestamp: u64, batch: &mut MiniBatch, reply: &WireBlock) {
         let header = reply.header();
         let row_bytes = self.row_bytes();
         self.from.meter.time(Stage::Fetch, || {
@@ -195,7 +195,7 @@ impl Rpc<MiniBatch> for EdgeRpc {
         true // every request has one reply
     }
 
-    fn finish(&mut self, _tick: u64, _batch: &mut MiniBatch) {}
+    fn finish(&mut self, _timestamp: u64, _batch: &mut MiniBatch) {}
 }
 
 #[cfg(test)]

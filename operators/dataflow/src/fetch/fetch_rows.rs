@@ -253,7 +253,7 @@ impl Rpc<MiniBatch> for FetchRpc {
         true // every request has one reply
     }
 
-    fn finish(&mut self, _tick: u64, batch: &mut MiniBatch) {
+    fn finish(&mut self, _timestamp: u64, batch: &mut MiniBatch) {
         if let Some(buffer) = batch.buffer.take() {
             batch.features = self.from.meter.time(Stage::Fetch, || buffer.finish());
         }

@@ -165,7 +165,7 @@ impl Rpc<MiniBatch> for InduceRpc {
         requests
     }
 
-    fn serve(&mut self, _tick: u64, request: &WireBlock, reply: &mut dyn FnMut(WireBlock)) {
+    fn serve(&mut self, _timestamp: u64, request: &WireBlock, reply: &mut dyn FnMut(WireBlock)) {
         let header = request.header();
         let samples = self.by.meter.time(Stage::Sample, || {
             let (positions, list) = request.ids().split_at(header.aux as usize);
@@ -178,7 +178,7 @@ impl Rpc<MiniBatch> for InduceRpc {
         pieces::send(header, samples, self.me, &self.by.meter, reply);
     }
 
-    fn local(&mut self, _tick: u64, batch: &mut MiniBatch) {
+    fn local(&mut self, _timestamp: u64, batch: &mut MiniBatch) {
         let meter = Rc::clone(&self.by.meter);
         meter.time(Stage::Sample, || {
             let positions = std::mem::take(&mut batch.samples[self.me].positions);
@@ -186,7 +186,7 @@ impl Rpc<MiniBatch> for InduceRpc {
         });
     }
 
-    fn on_reply(&mut self, _tick: u64, batch: &mut MiniBatch, reply: &WireBlock) {
+    fn on_reply(&mut self, _timestamp: u64, batch: &mut MiniBatch, reply: &WireBlock) {
         pieces::receive(&mut batch.samples, self.by.columns, reply);
     }
 
@@ -194,7 +194,7 @@ impl Rpc<MiniBatch> for InduceRpc {
         pieces::is_last(reply)
     }
 
-    fn finish(&mut self, _tick: u64, batch: &mut MiniBatch) {
+    fn finish(&mut self, _timestamp: u64, batch: &mut MiniBatch) {
         let meter = Rc::clone(&self.by.meter);
         meter.time(Stage::Sample, || {
             let drawings = std::mem::take(&mut batch.samples);

@@ -277,7 +277,7 @@ impl Rpc<MiniBatch> for HopRpc {
         requests
     }
 
-    fn serve(&mut self, _tick: u64, request: &WireBlock, reply: &mut dyn FnMut(WireBlock)) {
+    fn serve(&mut self, _timestamp: u64, request: &WireBlock, reply: &mut dyn FnMut(WireBlock)) {
         let (header, ids) = (request.header(), request.ids());
         let &[epoch, step, ref rest @ ..] = request.words() else { panic!("a request has epoch and step") };
         let batch = BatchKey { epoch: epoch as u32, step: step as u32, partition: header.partition };
@@ -301,7 +301,7 @@ impl Rpc<MiniBatch> for HopRpc {
         pieces::send(header, samples, self.me, &self.hop.meter, reply);
     }
 
-    fn local(&mut self, _tick: u64, batch: &mut MiniBatch) {
+    fn local(&mut self, _timestamp: u64, batch: &mut MiniBatch) {
         let meter = Rc::clone(&self.hop.meter);
         meter.time(Stage::Sample, || {
             if self.draw.is_fused() {
@@ -315,7 +315,7 @@ impl Rpc<MiniBatch> for HopRpc {
         });
     }
 
-    fn on_reply(&mut self, _tick: u64, batch: &mut MiniBatch, reply: &WireBlock) {
+    fn on_reply(&mut self, _timestamp: u64, batch: &mut MiniBatch, reply: &WireBlock) {
         pieces::receive(&mut batch.samples, self.hop.columns, reply);
     }
 
@@ -323,7 +323,7 @@ impl Rpc<MiniBatch> for HopRpc {
         pieces::is_last(reply)
     }
 
-    fn finish(&mut self, _tick: u64, batch: &mut MiniBatch) {
+    fn finish(&mut self, _timestamp: u64, batch: &mut MiniBatch) {
         if !self.draw.is_fused() {
             let meter = Rc::clone(&self.hop.meter);
             meter.time(Stage::Sample, || self.assemble_block(batch));
