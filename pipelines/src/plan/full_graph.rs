@@ -301,12 +301,12 @@ impl FullGraphPlan {
                 let shards = shard * (1 + apart * back * gathers * slots);
                 let others = shard * argmax + terms;
                 let sent = splits * (width + (hop.sent_terms() + hop.terms()) as u64);
-                let sent_back = splits * back * (width + entries);
+                let sent_gradient = splits * back * (width + entries);
                 // Gradients overwrite activations where possible.
                 let own_back = apart.max(1 - splits);
                 let aggregated = gathers * slots * width * (1 + back * own_back);
                 stored += graph.nodes * shards;
-                values += own * (sent + sent_back + aggregated) + held + graph.nodes * others;
+                values += own * (sent + sent_gradient + aggregated) + held + graph.nodes * others;
                 continue;
             }
             let receivers = if self.is_partial(graph, index) { train } else { own };

@@ -335,7 +335,7 @@ mod tests {
                         Arc::new(local(&random_graph(NODES, 2), &book(NODES, PARTS), worker.peers(), me, false));
                     let table = EmbeddingTable::create(&Place::Memory, &graph, me, dim, optimizer).unwrap();
                     let table = Rc::new(table.drawn(Draw::Uniform(0.1), 5));
-                    let (applied, mine) = (Rc::clone(&table), graph.placement().parts_of(me));
+                    let (updated, mine) = (Rc::clone(&table), graph.placement().parts_of(me));
                     let hosted = Arc::clone(&graph);
                     worker.dataflow::<u64, _, _>(|scope| {
                         let to = PushTo { graph, dim, arrival: Arrival::Together, meter: Default::default() };
@@ -354,7 +354,7 @@ mod tests {
                             // The test applies times in order.
                             assert_eq!(pushed.timestamp, done, "one time after another");
                             done += 1;
-                            applied.apply(pushed, 0.1).unwrap();
+                            updated.apply(pushed, 0.1).unwrap();
                         });
                     });
                     while worker.step() {}

@@ -221,7 +221,7 @@ impl Rpc<MiniBatch> for FetchRpc {
             if header.tag == DEGREES_ONLY {
                 let halo = (self.from.rows)(timestamp).halo;
                 let degrees = positions.iter().map(|&position| nodes[position as usize]).zip(reply.ids());
-                halo.iter().for_each(|halo| degrees.clone().for_each(|(node, &degree)| halo.tell(node, degree)));
+                halo.iter().for_each(|halo| degrees.clone().for_each(|(node, &degree)| halo.set_degree(node, degree)));
                 return;
             }
             let rows = (self.from.rows)(timestamp);

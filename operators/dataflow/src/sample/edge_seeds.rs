@@ -24,7 +24,7 @@ use gnnflow_kernels::sample::{EdgeName, Excluded};
 
 /// The distribution of negatives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NegativeWay {
+pub enum NegativeKind {
     /// Uniform over all nodes but the replaced one, independently for each edge.
     Uniform,
     /// One list of uniformly drawn nodes for the whole batch; every edge is compared with all of them. If nodes have types,
@@ -40,8 +40,8 @@ pub enum NegativeWay {
 #[derive(Clone, Debug)]
 pub struct Negatives {
     /// Their distribution.
-    pub way: NegativeWay,
-    /// The number of negatives per edge. [`NegativeWay::InBatch`] has fewer if the batch has fewer other edges.
+    pub kind: NegativeKind,
+    /// The number of negatives per edge. [`NegativeKind::InBatch`] has fewer if the batch has fewer other edges.
     pub count: usize,
     /// The nodes of the graph, by type.
     pub nodes: Arc<NodeGroups>,
@@ -113,10 +113,11 @@ impl EdgeBatches {
     fn pairs(&self, key: BatchKey, edges: &[Edge]) -> (Vec<u32>, Pairs) {
         let tails = (key.epoch + key.step).is_multiple_of(2);
         let replaced: Vec<u32> = edges.iter().map(|edge| if tails { edge.tail } else { edge.head }).collect();
-        let Negatives { way, nodes, .. } = &self.negatives;
+        let Negatives { kind, nodes, .. } = &self.negatives;
         // All edges share one list if negatives are drawn jointly and all replaced nodes have one type.
         let group = |node: &u32| nodes.group_of(*node);
-        let shares_list = *way == NegativeWay::Joint && replaced.windows(2).all(|two| group(&two[0]) == group(&two[1]));
+        let shares_list =
+            *kind == NegativeKind::Joint && replaced.windows(2).all(|two| group(&two[0]) == group(&two[1]));
         let lists = if shares_list { replaced.len().min(1) } else { replaced.len() };
         let others = self.others(key, &replaced[..lists]);
         let negatives = others.len() / lists.max(1);
@@ -148,7 +149,7 @@ impl EdgeBatches {
 
     /// Returns the nodes that replace each of `replaced`, the same number for each.
     fn others(&self, key: BatchKey, replaced: &[u32]) -> Vec<u32> {
-        let Negatives { way, count, nodes } = &self.negatives;
+        let Negatives { kind, count, nodes } = &self.negatives;
         let key = [key.partition, key.epoch, key.step]
             .into_iter()
             .fold(Key::new(self.seed, Purpose::Negative), |key, word| key.fold(u64::from(word)));
@@ -159,14 +160,14 @@ impl EdgeBatches {
             };
             (0..).zip(replaced).flat_map(of).map(|(node, key, j)| draw(node, key, j)).collect()
         };
-        match way {
-            NegativeWay::Uniform => each(&|node, key, j| nodes.draw_other(node, key, j)),
-            NegativeWay::Degree => each(&|node, key, j| nodes.draw_weighted(nodes.group_of(node), key, j)),
-            NegativeWay::Joint => each(&|node, _, j| {
+        match kind {
+            NegativeKind::Uniform => each(&|node, key, j| nodes.draw_other(node, key, j)),
+            NegativeKind::Degree => each(&|node, key, j| nodes.draw_weighted(nodes.group_of(node), key, j)),
+            NegativeKind::Joint => each(&|node, _, j| {
                 let group = nodes.group_of(node);
                 nodes.draw(group, key.fold(group as u64), j)
             }),
-            NegativeWay::InBatch => {
+            NegativeKind::InBatch => {
                 // Distinct offsets within the batch, the same for every edge.
                 let others = replaced.len().saturating_sub(1) as u64;
                 let order = Permutation::new(key, others);
@@ -183,12 +184,12 @@ mod tests {
     use super::*;
     use std::collections::HashSet;
 
-    fn book(way: NegativeWay) -> EdgeBatches {
+    fn book(kind: NegativeKind) -> EdgeBatches {
         let edges: Vec<Edge> =
             (0..10).map(|i| Edge { head: i, tail: 10 + i * 2 % 7, relation: (i % 2) as u16 }).collect();
         // Heads are of type 0, tails of type 1.
         let nodes = NodeGroups::new(&[(0, 0), (10, 1)], 20).with_weights(|node| u64::from(node == 3 || node == 12));
-        let negatives = Negatives { way, count: 4, nodes: Arc::new(nodes) };
+        let negatives = Negatives { kind, count: 4, nodes: Arc::new(nodes) };
         let labels = vec![(0..10).map(|i| 100 + i).collect(), vec![]];
         EdgeBatches {
             batch: 4,
@@ -219,7 +220,7 @@ mod tests {
 
     #[test]
     fn an_epoch_visits_every_edge_once_and_seeds_are_the_distinct_ends() {
-        let book = book(NegativeWay::Uniform);
+        let book = book(NegativeKind::Uniform);
         let mut seen = Vec::new();
         for step in 0..4 {
             let batch = book.batch(BatchKey { epoch: 1, step, partition: 0 });
@@ -239,7 +240,7 @@ mod tests {
 
     #[test]
     fn epochs_take_different_samples_of_the_edges() {
-        let book = EdgeBatches { share: Some(EdgeShare::new(&[10, 0], 6)), ..book(NegativeWay::Uniform) };
+        let book = EdgeBatches { share: Some(EdgeShare::new(&[10, 0], 6)), ..book(NegativeKind::Uniform) };
         let of_epoch = |epoch| -> Vec<Edge> {
             let batches = (0..3).map(|step| book.positives(BatchKey { epoch, step, partition: 0 }));
             let sizes: Vec<usize> = batches.clone().map(|batch| batch.len()).collect();
@@ -254,13 +255,13 @@ mod tests {
 
     #[test]
     fn negatives_replace_one_end_by_another_node_of_its_type() {
-        for way in [NegativeWay::Uniform, NegativeWay::Joint, NegativeWay::InBatch, NegativeWay::Degree] {
-            let book = book(way);
+        for kind in [NegativeKind::Uniform, NegativeKind::Joint, NegativeKind::InBatch, NegativeKind::Degree] {
+            let book = book(kind);
             for step in 0..2 {
                 let batch = book.batch(BatchKey { epoch: 0, step, partition: 0 });
                 let (pairs, all) = (batch.pairs.as_ref().unwrap(), edges(&batch));
-                assert_eq!(pairs.negatives, if way == NegativeWay::InBatch { 3 } else { 4 });
-                assert_eq!(pairs.shared.is_some(), way == NegativeWay::Joint);
+                assert_eq!(pairs.negatives, if kind == NegativeKind::InBatch { 3 } else { 4 });
+                assert_eq!(pairs.shared.is_some(), kind == NegativeKind::Joint);
                 let (positives, negatives) = all.split_at(4);
                 for (i, negative) in negatives.iter().enumerate() {
                     let positive = positives[i / pairs.negatives];
@@ -271,19 +272,19 @@ mod tests {
                     } else {
                         assert_eq!(negative.tail, positive.tail);
                     }
-                    match way {
-                        NegativeWay::Uniform => assert_ne!(*negative, positive),
-                        NegativeWay::Degree => {
+                    match kind {
+                        NegativeKind::Uniform => assert_ne!(*negative, positive),
+                        NegativeKind::Degree => {
                             assert!([3, 12].contains(&[negative.tail, negative.head][step as usize]))
                         }
-                        NegativeWay::Joint => {
+                        NegativeKind::Joint => {
                             let first = negatives[i % pairs.negatives];
                             assert_eq!(
                                 [negative.tail, negative.head][step as usize],
                                 [first.tail, first.head][step as usize]
                             );
                         }
-                        NegativeWay::InBatch => {
+                        NegativeKind::InBatch => {
                             let ends = positives.iter().map(|edge| [edge.tail, edge.head][step as usize]);
                             assert!(ends.collect::<Vec<_>>().contains(&[negative.tail, negative.head][step as usize]));
                         }
@@ -295,7 +296,7 @@ mod tests {
 
     #[test]
     fn a_batch_hides_its_edges_and_their_reverses() {
-        let book = book(NegativeWay::Joint);
+        let book = book(NegativeKind::Joint);
         let batch = book.batch(BatchKey { epoch: 0, step: 0, partition: 0 });
         for Edge { head, tail, relation } in edges(&batch)[..4].iter().copied() {
             assert!(batch.excluded.into_node(tail).contains(&EdgeName { to: tail, from: head, edge_type: relation }));
