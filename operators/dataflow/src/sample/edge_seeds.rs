@@ -184,7 +184,7 @@ mod tests {
     use super::*;
     use std::collections::HashSet;
 
-    fn book(kind: NegativeKind) -> EdgeBatches {
+    fn source(kind: NegativeKind) -> EdgeBatches {
         let edges: Vec<Edge> =
             (0..10).map(|i| Edge { head: i, tail: 10 + i * 2 % 7, relation: (i % 2) as u16 }).collect();
         // Heads are of type 0, tails of type 1.
@@ -220,10 +220,10 @@ mod tests {
 
     #[test]
     fn an_epoch_visits_every_edge_once_and_seeds_are_the_distinct_ends() {
-        let book = book(NegativeKind::Uniform);
+        let source = source(NegativeKind::Uniform);
         let mut seen = Vec::new();
         for step in 0..4 {
-            let batch = book.batch(BatchKey { epoch: 1, step, partition: 0 });
+            let batch = source.batch(BatchKey { epoch: 1, step, partition: 0 });
             let (pairs, edges) = (batch.pairs.as_ref().unwrap(), edges(&batch));
             assert_eq!(edges.len(), pairs.positives * (1 + pairs.negatives));
             assert!(edges.iter().zip(&pairs.labels).all(|(edge, label)| label - 100 == edge.head));
@@ -234,15 +234,15 @@ mod tests {
         }
         assert_eq!(seen.len(), 10);
         seen.sort_unstable();
-        assert_eq!(seen, book.edges[0]);
-        assert_eq!(book.batch(BatchKey { epoch: 0, step: 0, partition: 1 }).num_seeds, 0);
+        assert_eq!(seen, source.edges[0]);
+        assert_eq!(source.batch(BatchKey { epoch: 0, step: 0, partition: 1 }).num_seeds, 0);
     }
 
     #[test]
     fn epochs_take_different_samples_of_the_edges() {
-        let book = EdgeBatches { share: Some(EdgeShare::new(&[10, 0], 6)), ..book(NegativeKind::Uniform) };
+        let source = EdgeBatches { share: Some(EdgeShare::new(&[10, 0], 6)), ..source(NegativeKind::Uniform) };
         let of_epoch = |epoch| -> Vec<Edge> {
-            let batches = (0..3).map(|step| book.positives(BatchKey { epoch, step, partition: 0 }));
+            let batches = (0..3).map(|step| source.positives(BatchKey { epoch, step, partition: 0 }));
             let sizes: Vec<usize> = batches.clone().map(|batch| batch.len()).collect();
             assert_eq!(sizes, [4, 2, 0]);
             batches.flatten().collect()
@@ -256,9 +256,9 @@ mod tests {
     #[test]
     fn negatives_replace_one_end_by_another_node_of_its_type() {
         for kind in [NegativeKind::Uniform, NegativeKind::Joint, NegativeKind::InBatch, NegativeKind::Degree] {
-            let book = book(kind);
+            let source = source(kind);
             for step in 0..2 {
-                let batch = book.batch(BatchKey { epoch: 0, step, partition: 0 });
+                let batch = source.batch(BatchKey { epoch: 0, step, partition: 0 });
                 let (pairs, all) = (batch.pairs.as_ref().unwrap(), edges(&batch));
                 assert_eq!(pairs.negatives, if kind == NegativeKind::InBatch { 3 } else { 4 });
                 assert_eq!(pairs.shared.is_some(), kind == NegativeKind::Joint);
@@ -296,8 +296,8 @@ mod tests {
 
     #[test]
     fn a_batch_hides_its_edges_and_their_reverses() {
-        let book = book(NegativeKind::Joint);
-        let batch = book.batch(BatchKey { epoch: 0, step: 0, partition: 0 });
+        let source = source(NegativeKind::Joint);
+        let batch = source.batch(BatchKey { epoch: 0, step: 0, partition: 0 });
         for Edge { head, tail, relation } in edges(&batch)[..4].iter().copied() {
             assert!(batch.excluded.into_node(tail).contains(&EdgeName { to: tail, from: head, edge_type: relation }));
             let back = batch.excluded.into_node(head).iter().filter(|edge| edge.from == tail);
@@ -305,7 +305,7 @@ mod tests {
             assert_eq!(types, if relation == 0 { vec![0, 7] } else { vec![1] });
         }
         assert!(batch.excluded.edges().len() <= 12);
-        let open = EdgeBatches { hides: false, ..book };
+        let open = EdgeBatches { hides: false, ..source };
         assert!(open.batch(BatchKey { epoch: 0, step: 0, partition: 0 }).excluded.edges().is_empty());
     }
 }
