@@ -1,7 +1,7 @@
 //! Sends the gradients of rows to the rows' owners: the push of DistDGL's key-value store (section III).
 //!
 //! *In*: one [`RowGradients`] per partition and time, at the worker that hosts the partition. *Out*: [`PushedRows`] at the workers
-//! that host the rows: the gradients of all batches of a time together, or of each batch by itself ([`Arrival`]).
+//! that host the rows: the gradients of all batches of a time together, or of each batch separately ([`Arrival`]).
 //! *Kept per time*: messages that wait for others. *Capabilities*: held with them.
 //!
 //! A message holds at most 256 KB of rows. Every partition sends at least one message, perhaps empty, to every worker, so that
@@ -156,7 +156,7 @@ impl<'scope> PushRows<'scope> for StreamVec<'scope, u64, RowGradients> {
 
         type Builder = CapacityContainerBuilder<Vec<PushedRows>>;
         sent.unary::<Builder, _, _, _>(to_destination(), "push_rows: collect", move |_, _| {
-            // By time, and by partition if each batch is passed on by itself.
+            // By time, and by partition if each batch is passed on separately.
             let mut open: HashMap<(u64, u32), (Capability<u64>, Collected)> = HashMap::new();
             move |input, output| {
                 input.for_each(|time, block| {

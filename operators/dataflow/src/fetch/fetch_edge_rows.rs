@@ -336,11 +336,11 @@ mod tests {
             let (one, none) = run(&graph, 1, false, &strategies);
             assert_eq!((one.len(), none), (4, 0));
             for workers in [2, 4] {
-                let (some, asked) = run(&graph, workers, false, &strategies);
+                let (some, requested) = run(&graph, workers, false, &strategies);
                 assert_eq!(some, one, "on {workers}");
-                assert!(strategies.len() == 1 || asked > 0, "rows of edges into other partitions are requested");
-                let (some, asked) = run(&graph, workers, true, &strategies);
-                assert_eq!((some, asked), (one.clone(), 0), "rows are local where the topology is replicated");
+                assert!(strategies.len() == 1 || requested > 0, "rows of edges into other partitions are requested");
+                let (some, requested) = run(&graph, workers, true, &strategies);
+                assert_eq!((some, requested), (one.clone(), 0), "rows are local where the topology is replicated");
             }
         }
     }

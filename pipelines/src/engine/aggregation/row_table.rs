@@ -121,7 +121,7 @@ impl RowTable {
     ///
     /// # Panics
     /// When rows are rounded.
-    pub(crate) fn exact(&self) -> &Table {
+    pub(crate) fn as_f32(&self) -> &Table {
         match self {
             Self::F32(table) => table,
             Self::Bf16(_) => unreachable!("only rows of sums are rounded"),
