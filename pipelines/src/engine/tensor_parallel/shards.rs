@@ -29,7 +29,7 @@ use crate::engine::aggregation::attention::DropoutKey;
 use crate::engine::aggregation::max::Argmax;
 use crate::engine::aggregation::row_table::{RowTable, message_of};
 use crate::engine::aggregation::scales::Scales;
-use crate::engine::stages::program::{Attended, Propagated};
+use crate::engine::stages::program::{AttentionStage, Propagated};
 use crate::error::Error;
 
 /// The column shards of one hop.
@@ -243,7 +243,7 @@ impl Shards {
     }
 
     /// Computes the receivers' side of the attention backward pass for a chunk. `vectors` are the attention vectors (GATv2).
-    pub(crate) fn attend(&mut self, stage: Attended, drop: DropoutKey, vectors: Option<&[f32]>) {
+    pub(crate) fn attention_backward(&mut self, stage: AttentionStage, drop: DropoutKey, vectors: Option<&[f32]>) {
         let (of, gradients) = (attended(&self.hops, stage.hop, vectors), gradients(&self.hops, stage.hop));
         if let Some(attention) = &mut self.attention[self.hops[stage.hop].first] {
             let rows = self.chunks[stage.chunk as usize].clone();
