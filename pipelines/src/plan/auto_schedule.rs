@@ -154,11 +154,11 @@ fn candidate(config: &Config, graph: &Sizes, schedule: Schedule) -> Result<Candi
     let (Some(training), Some(model)) = (&plan.training, &config.model) else {
         return refused("there is nothing to train".into());
     };
-    let whole = FullGraphPlan::of(&config, &training_sizes(&config, graph));
-    let [multiplied, added, sampled] = match &whole {
-        Some(whole) => {
+    let full_graph = FullGraphPlan::of(&config, &training_sizes(&config, graph));
+    let [multiplied, added, sampled] = match &full_graph {
+        Some(full_graph) => {
             let nodes = graph.parts.iter().map(|part| part.nodes).max().unwrap_or(0);
-            [4.0 * nodes as f64 * whole.parameters as f64, whole.added(graph), 0.0]
+            [4.0 * nodes as f64 * full_graph.parameters as f64, full_graph.added(graph), 0.0]
         }
         None if config.train.as_ref().is_some_and(|train| train.is_full_graph()) => {
             let kind = &model.kind;
