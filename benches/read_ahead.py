@@ -4,7 +4,7 @@
     benches/read_ahead.py [--nodes 600000] [--features 256] [--memory 400MiB] [--rounds 1] [--deadline 150]
 
 2-layer SAGE, hidden 64, fanouts 10,5, 30 batches of 200 per epoch, one process. The page cache is emptied before every run and counts
-towards the limit. A run ends after two epochs of training, or at the deadline. Cases run in turn. Needs root. The result is written to
+toward the limit. A run ends after two epochs of training, or at the deadline. Cases run in turn. Needs root. The result is written to
 benches/runs/<date>-read-ahead.json.
 """
 import argparse, json, os, pathlib, subprocess, sys, tempfile

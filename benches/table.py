@@ -49,10 +49,10 @@ def epoch(row, _):
     return "epoch of 3-layer SAGE, hidden 256, fanouts 15,10,5, batches of 1000", row["gnnflow_seconds"], row["peers_seconds"], seconds
 
 
-def whole(row, graph):
+def full_graph(row, graph):
     where = ", 169,343 nodes and 2.3 million edges" if graph == "small" else ""
     where += f", {row['rows']}" if "rows" in row else ""
-    return f"epoch of 2-layer {row['model'].upper()} over the whole graph{where}", row["gnnflow_seconds"], row["peers_seconds"], seconds
+    return f"epoch of 2-layer {row['model'].upper()} on the full graph{where}", row["gnnflow_seconds"], row["peers_seconds"], seconds
 
 
 def rounded(row):
@@ -68,7 +68,7 @@ KINDS = {
     "sampling-beside-peers": rates("multi-hop sampling, fanouts"),
     "propagate-beside-peers": rates("propagation:"),
     "epoch-beside-peers": epoch,
-    "full-graph-beside-peers": whole,
+    "full-graph-beside-peers": full_graph,
 }
 
 

@@ -11,7 +11,7 @@ pipelining  `decoupled` with and without ("sync") sending chunks during computat
 cap         `decoupled` and `naive` on a graph whose rows exceed a memory limit that the kernel enforces; needs root
             (with `--set graph.generate.features=512 --set graph.generate.classes=256` rows take 1.25 GiB)
 
-GCN on a skewed graph (R-MAT) in 4 partitions, with one process of one thread each. `by nodes` is schedule "full-graph" on partitions by
+GCN on a skewed graph (R-MAT) in 4 partitions, with one process of one thread each. `node-parallel` is schedule "full-graph" on partitions by
 --method. `naive` is "tensor-parallel" with an exchange at every layer, and `decoupled` with one exchange; both have equally many nodes per
 process. Epoch seconds are the median without the first epoch. Cases run in turn. The result is written to
 benches/runs/<date>-tensor-parallel.json, with SVGs of bytes by layers and by dimensions.
@@ -46,11 +46,11 @@ optimizer = {{ kind = "adam", lr = 0.01 }}
 # Column-parallel training depends only on the number of nodes of each process.
 EQUAL = ["partition.method=range", "partition.out=dataset-range"]
 WAYS = {
-    "by nodes": ["train.schedule=full-graph"],
+    "node-parallel": ["train.schedule=full-graph"],
     "naive": ["train.schedule=tensor-parallel", "model.decoupled=false", *EQUAL],
     "decoupled": ["train.schedule=tensor-parallel", "model.decoupled=true", *EQUAL],
 }
-COLORS = {"by nodes": "#444", "naive": "#1b6ca8", "decoupled": "#d1495b"}
+COLORS = {"node-parallel": "#444", "naive": "#1b6ca8", "decoupled": "#d1495b"}
 
 
 def spread(values):

@@ -7,7 +7,7 @@ use std::time::Instant;
 use gnnflow_data::progress::Progress;
 use gnnflow_pipelines::executor::ExecutorFactory;
 use gnnflow_pipelines::summary::{EpochRecord, SCHEMA, Seconds};
-use gnnflow_pipelines::{Config, Error as PipelineError, Job, Runtime, Summary, last_checkpoint, prepare, work};
+use gnnflow_pipelines::{Config, Error as PipelineError, Job, Runtime, Summary, last_checkpoint, prepare, run_worker};
 
 use crate::cluster::{
     ClusterConfig, Fingerprints, Launcher, Liveness, Membership, Secret, config_from_launcher, execute, is_launched,
@@ -102,7 +102,7 @@ pub fn run(config: &Config, options: &RunOptions) -> Result<Outcome, Error> {
         prepare_seconds: prepared,
         runtime: Arc::new(runtime),
     };
-    let summary = execute(membership, move |worker| work(worker, &job).map_err(Error::from))?;
+    let summary = execute(membership, move |worker| run_worker(worker, &job).map_err(Error::from))?;
     Ok(summary.map_or(Outcome::Elsewhere(0), |summary| Outcome::Done(Box::new(summary))))
 }
 

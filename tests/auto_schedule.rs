@@ -1,11 +1,11 @@
 //! `train.schedule = "auto"`: the chosen schedule, its report, and its independence of the number of processes.
 
-use crate::common::{Place, hashes, planted, succeed};
+use crate::common::{TestDir, hashes, planted, succeed};
 use serde_json::Value;
 
 const MODEL: &str = "[model]\nkind = 'sage'\nlayers = 3\nhidden = 256\n[train]\nschedule = 'auto'\nepochs = 1\n";
 
-fn plan(place: &Place, sets: &[&str]) -> Value {
+fn plan(place: &TestDir, sets: &[&str]) -> Value {
     let text = place.succeed(&[&["run", "p.toml", "--dry-run", "--json"], sets].concat());
     serde_json::from_str(&text).unwrap()
 }
@@ -34,7 +34,7 @@ const CASES: [(&[&str], &str); 4] = [
 #[test]
 fn schedule_for_each_graph_is_chosen_and_reported_with_its_reason() {
     for (keys, wanted) in CASES {
-        let place = Place::new();
+        let place = TestDir::new();
         planted(&place, "p.toml", MODEL);
         let sets: Vec<&str> = keys.iter().flat_map(|key| ["--set", key]).collect();
         place.succeed(&[&["prepare", "p.toml", "--quiet"], &sets[..]].concat());
@@ -72,7 +72,7 @@ fn schedule_for_each_graph_is_chosen_and_reported_with_its_reason() {
 /// Every schedule decouples the model exactly if the file does.
 #[test]
 fn decoupled_gat_is_estimated_as_decoupled() {
-    let place = Place::new();
+    let place = TestDir::new();
     let model = "kind = 'gat'\nlayers = 4\nhidden = 16\noutput_heads = 4\ndecoupled = true";
     planted(&place, "p.toml", &format!("[model]\n{model}\n[train]\nschedule = 'auto'\nepochs = 1\n"));
     place.succeed(&["prepare", "p.toml", "--quiet"]);
@@ -94,7 +94,7 @@ fn decoupled_gat_is_estimated_as_decoupled() {
 
 #[test]
 fn settings_that_no_schedule_supports_are_refused() {
-    let place = Place::new();
+    let place = TestDir::new();
     planted(&place, "p.toml", MODEL);
     let sets = ["--set", "train.sampler=cluster", "--set", "model.kind=mlp"];
     let words = ["train.schedule", "mini-batch", "full-graph", "tensor-parallel", "train.sampler", "samples nothing"];

@@ -1,6 +1,6 @@
 //! Invalid input data: exit code 3, one error line with the cause, and no dataset.
 
-use crate::common::Place;
+use crate::common::TestDir;
 use arrow::array::{ArrayRef, Float32Array, Int64Array, ListArray, StringArray};
 use arrow::datatypes::Float32Type;
 use std::sync::Arc;
@@ -50,8 +50,8 @@ const GRAPH: &str =
     "[graph]\nnodes = 'nodes.parquet'\nedges = 'edges.parquet'\nundirected = true\n[partition]\nparts = 2\n";
 
 /// Writes a graph with these columns to a new folder.
-fn graph(nodes: Vec<(&str, ArrayRef)>, edges: Vec<(&str, ArrayRef)>) -> Place {
-    let place = Place::new();
+fn graph(nodes: Vec<(&str, ArrayRef)>, edges: Vec<(&str, ArrayRef)>) -> TestDir {
+    let place = TestDir::new();
     place.parquet("nodes.parquet", nodes);
     place.parquet("edges.parquet", edges);
     place.write("p.toml", GRAPH);
@@ -59,7 +59,7 @@ fn graph(nodes: Vec<(&str, ArrayRef)>, edges: Vec<(&str, ArrayRef)>) -> Place {
 }
 
 /// Asserts that `prepare` exits with 3 and one error line with `words`, and writes no dataset.
-fn refused(place: &Place, words: &[&str]) {
+fn refused(place: &TestDir, words: &[&str]) {
     let errors = place.fail(&["prepare", "p.toml", "--out", "prepared", "--quiet"], 3, words);
     assert_eq!(errors.len(), 1, "{errors:?}");
     assert!(!place.path("prepared").exists(), "{words:?}: a dataset was written");
@@ -206,7 +206,7 @@ fn dataset_of_another_version_or_input_is_refused_or_prepared_again() {
 }
 
 /// Asserts that training exits with 3 and one error line with `words`, and writes no results.
-fn untrainable(place: &Place, words: &[&str]) {
+fn untrainable(place: &TestDir, words: &[&str]) {
     place.write("p.toml", format!("{GRAPH}[model]\nhidden = 4\n[train]\nepochs = 1\n"));
     let errors = place.fail(&["run", "p.toml", "--run-dir", "run", "--quiet"], 3, words);
     assert_eq!(errors.len(), 1, "{errors:?}");

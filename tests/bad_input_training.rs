@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use crate::common::{Place, planted, summary};
+use crate::common::{TestDir, planted, summary};
 use arrow::array::{ArrayRef, Float32Array, Int64Array, ListArray, StringArray};
 use arrow::datatypes::Float32Type;
 
 /// Asserts that the run exits with `code` and one error line with `words`, and writes no results.
-fn refused(place: &Place, args: &[&str], code: i32, words: &[&str]) {
+fn refused(place: &TestDir, args: &[&str], code: i32, words: &[&str]) {
     let args = [&["run", "p.toml", "--quiet", "--run-dir", "run"], args].concat();
     let errors = place.fail(&args, code, words);
     assert_eq!(errors.len(), 1, "{args:?}: {errors:?}");
@@ -132,7 +132,7 @@ const SETTINGS: &[(&[&str], &[&str])] = &[
 
 #[test]
 fn invalid_settings_are_refused_with_their_key() {
-    let place = Place::new();
+    let place = TestDir::new();
     planted(&place, "p.toml", "[model]\nkind = 'sage'\nhidden = 16\n[train]\nepochs = 1\n");
     for (sets, words) in SETTINGS {
         let args: Vec<&str> = sets.iter().flat_map(|set| ["--set", set]).collect();
@@ -145,7 +145,7 @@ fn invalid_settings_are_refused_with_their_key() {
 
 #[test]
 fn batch_larger_than_the_training_set_is_one_step() {
-    let place = Place::new();
+    let place = TestDir::new();
     planted(&place, "p.toml", "[model]\nkind = 'mlp'\nhidden = 8\n[train]\nepochs = 1\nbatch = 100000\n");
     place.succeed(&["run", "p.toml", "--quiet", "--run-dir", "run"]);
     let line = std::fs::read_to_string(place.path("run/metrics.jsonl")).unwrap();
@@ -155,7 +155,7 @@ fn batch_larger_than_the_training_set_is_one_step() {
 
 #[test]
 fn checkpoint_with_embeddings_of_another_size_is_refused() {
-    let place = Place::new();
+    let place = TestDir::new();
     let settings = "[model]\nkind = 'sage'\nhidden = 8\nembedding = { dim = 8 }\n[train]\nepochs = 1\n";
     planted(&place, "p.toml", settings);
     place.succeed(&["run", "p.toml", "--quiet", "--run-dir", "trained", "--set", NO_FEATURES]);
@@ -187,7 +187,7 @@ fn weights(weight: impl Fn(i64) -> f32) -> ArrayRef {
 }
 
 /// Writes the ring with one column replaced, and a pipeline with `graph.columns` and lines of `[train]`.
-fn ring(place: &Place, replaced: Option<(&'static str, ArrayRef)>, names: &str, train: &str) {
+fn ring(place: &TestDir, replaced: Option<(&'static str, ArrayRef)>, names: &str, train: &str) {
     let features = (0..NODES).map(|v| Some([Some(v as f32), Some(1.0)]));
     place.parquet(
         "nodes.parquet",
@@ -221,7 +221,7 @@ type Case<'a> = (Option<(&'static str, ArrayRef)>, &'a str, &'a str, i32, &'a [&
 
 #[test]
 fn columns_unsuitable_for_training_are_refused() {
-    let place = Place::new();
+    let place = TestDir::new();
     let weighted = "sampler = 'weighted'";
     let negative = weights(|e| if e == 6 { -0.5 } else { 1.0 });
     let nan = weights(|e| if e == 6 { f32::NAN } else { 1.0 });
@@ -254,7 +254,7 @@ fn columns_unsuitable_for_training_are_refused() {
 
 #[test]
 fn node_with_only_zero_weight_edges_is_trained_without_neighbors() {
-    let place = Place::new();
+    let place = TestDir::new();
     ring(
         &place,
         Some(("weight", weights(|e| if e < 30 { 0.0 } else { 1.0 }))),

@@ -1,11 +1,11 @@
 //! `gnnflow check-device`: the CPU passes, and a missing GPU is reported.
 
-use crate::common::Place;
+use crate::common::TestDir;
 use serde_json::Value;
 
 #[test]
 fn cpu_matches_plain_arithmetic() {
-    let place = Place::new();
+    let place = TestDir::new();
     let table = place.succeed(&["check-device", "--device", "cpu", "--out", "result.json"]);
     assert!(table.contains("edge-softmax") && table.trim_end().ends_with("all within tolerance"), "{table}");
     let text = std::fs::read_to_string(place.path("result.json")).unwrap();
@@ -18,7 +18,7 @@ fn cpu_matches_plain_arithmetic() {
 /// With a GPU, the command writes a result. Without a GPU or without CUDA in the build, it prints one error line.
 #[test]
 fn gpu_passes_or_one_line_gives_the_reason() {
-    let place = Place::new();
+    let place = TestDir::new();
     let ended = place.run(&["check-device", "--out", "result.json", "--quiet"]);
     if ended.code == 0 {
         assert!(place.path("result.json").is_file());
@@ -33,7 +33,7 @@ fn gpu_passes_or_one_line_gives_the_reason() {
 
 #[test]
 fn unknown_device_and_unwritable_output_are_named() {
-    let place = Place::new();
+    let place = TestDir::new();
     let [line] = &place.fail(&["check-device", "--device", "tpu"], 4, &["tpu"])[..] else { panic!("one line") };
     assert!(line.contains("\"cpu\" or \"cuda\""), "{line}");
     place.fail(&["check-device", "--device", "cpu", "--out", "no/such/folder.json"], 4, &["no/such/folder.json"]);
@@ -43,7 +43,7 @@ fn unknown_device_and_unwritable_output_are_named() {
 #[cfg(feature = "cuda")]
 #[test]
 fn kernels_on_an_emulated_gpu_match_the_cpu() {
-    let place = Place::new();
+    let place = TestDir::new();
     let libraries = place.path("libraries");
     let build = concat!(env!("CARGO_MANIFEST_DIR"), "/tools/cuda/emulator/build.sh");
     match std::process::Command::new(build).arg(&libraries).output() {

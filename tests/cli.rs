@@ -1,6 +1,6 @@
 //! The command line: output streams, exit codes and errors.
 
-use crate::common::Place;
+use crate::common::TestDir;
 use serde_json::Value;
 use std::io::Read;
 use std::process::{Command, Stdio};
@@ -26,7 +26,7 @@ fn json(text: &str) -> Value {
 
 #[test]
 fn config_errors_are_reported_with_line_and_key() {
-    let place = Place::new();
+    let place = TestDir::new();
     for (line, instead, expected) in [
         ("hidden = 16", "hiden = 16", "p.toml:9: model.hiden: unknown key; did you mean \"hidden\"?"),
         ("layers = 2", "layers = \"two\"", "p.toml:8: model.layers: expected an integer, found the string \"two\""),
@@ -60,7 +60,7 @@ fn config_errors_are_reported_with_line_and_key() {
 
 #[test]
 fn several_config_errors_are_all_reported() {
-    let place = Place::new();
+    let place = TestDir::new();
     place.write("p.toml", PIPELINE.replace("hidden", "hiden").replace("epochs = 2", "epochs = \"x\""));
     let errors = place.fail(&["run", "p.toml", "--set", "train.batch=0"], 2, &[]);
     assert_eq!(errors.len(), 3, "{errors:?}");
@@ -69,7 +69,7 @@ fn several_config_errors_are_all_reported() {
 
 #[test]
 fn more_processes_than_partitions_are_refused_before_any_starts() {
-    let place = Place::new();
+    let place = TestDir::new();
     place.write("p.toml", PIPELINE);
     place.fail(&["run", "p.toml", "--processes", "3"], 2, &["p.toml:5", "more processes (3) than partitions (2)"]);
     place.write("hosts", "a:1\nb:1\nc:1\n");
@@ -80,7 +80,7 @@ fn more_processes_than_partitions_are_refused_before_any_starts() {
 
 #[test]
 fn missing_or_invalid_input_is_reported_with_its_file() {
-    let place = Place::new();
+    let place = TestDir::new();
     place.fail(&["run", "nope.toml"], 2, &["nope.toml"]);
     place.write("p.toml", "[graph]\nnodes = 'no-nodes.parquet'\nedges = 'e.parquet'\n");
     place.fail(&["run", "p.toml", "--dry-run"], 3, &["no-nodes.parquet"]);
@@ -96,7 +96,7 @@ fn missing_or_invalid_input_is_reported_with_its_file() {
 
 #[test]
 fn invalid_arguments_exit_with_2() {
-    let place = Place::new();
+    let place = TestDir::new();
     place.write("p.toml", PIPELINE);
     for args in [
         &["fly"][..],
@@ -116,7 +116,7 @@ fn invalid_arguments_exit_with_2() {
 
 #[test]
 fn dry_run_prints_the_plan_and_writes_nothing() {
-    let place = Place::new();
+    let place = TestDir::new();
     place.write("p.toml", PIPELINE);
     let text = place.succeed(&["run", "p.toml", "--dry-run", "--processes", "2"]);
     for words in [
@@ -135,7 +135,7 @@ fn dry_run_prints_the_plan_and_writes_nothing() {
 
 #[test]
 fn generated_graphs_can_be_inspected_in_text_and_json() {
-    let place = Place::new();
+    let place = TestDir::new();
     let args =
         ["generate", "planted", "--out", "d", "--nodes", "200", "--edges", "1000", "--features", "4", "--classes", "3"];
     let written = json(&place.succeed(&[&args[..], &["--json"]].concat()));
@@ -158,7 +158,7 @@ fn generated_graphs_can_be_inspected_in_text_and_json() {
 
 #[test]
 fn quiet_command_writes_nothing_to_stderr() {
-    let place = Place::new();
+    let place = TestDir::new();
     let args = ["generate", "planted", "--out", "d", "--nodes", "100", "--edges", "300"];
     let loud = place.run(&args);
     assert!(loud.stdout.contains("100 nodes") && !loud.stderr.is_empty(), "{loud:?}");
@@ -168,7 +168,7 @@ fn quiet_command_writes_nothing_to_stderr() {
 
 #[test]
 fn reference_equals_the_page_in_the_book_and_has_a_schema() {
-    let place = Place::new();
+    let place = TestDir::new();
     let page = include_str!("../docs/book/src/reference.md");
     assert!(place.succeed(&["reference"]) == page);
     let schema = json(&place.succeed(&["reference", "--json"]));
@@ -203,7 +203,7 @@ fn commands_page_lists_the_commands_and_the_options_of_run() {
 
 #[test]
 fn closed_stdout_is_not_an_error() {
-    let place = Place::new();
+    let place = TestDir::new();
     let mut child = place.command(&["reference"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     drop(child.stdout.take());
     let mut stderr = String::new();
@@ -213,7 +213,7 @@ fn closed_stdout_is_not_an_error() {
 
 #[test]
 fn interrupted_command_exits_with_130_and_leaves_no_output() {
-    let place = Place::new();
+    let place = TestDir::new();
     let args = ["generate", "rmat", "--out", "d", "--scale", "22", "--edge-factor", "64", "--features", "64"];
     // A program inherits ignored interrupts, as in a script behind `&`. `env` restores the default.
     let program = place.command(&args);
@@ -232,7 +232,7 @@ fn interrupted_command_exits_with_130_and_leaves_no_output() {
 
 #[test]
 fn help_and_version_are_printed_to_stdout() {
-    let place = Place::new();
+    let place = TestDir::new();
     assert!(place.succeed(&["--version"]).starts_with("gnnflow "));
     assert!(place.succeed(&["run", "--help"]).contains("--dry-run"));
 }

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::common::{Place, hashes, planted, summary};
+use crate::common::{TestDir, hashes, planted, summary};
 use gnnflow_data::testing::reseal;
 
 const SETTINGS: &str =
@@ -13,8 +13,8 @@ const KINDS: [&str; 4] = ["topology", "nodes", "features", "halo"];
 
 /// Prepares a dataset in `dataset`, and writes pipelines that train on it: `p.toml` in mini-batches, `local.toml` per
 /// partition, `full.toml` as full graph and `columns.toml` tensor-parallel.
-fn dataset() -> Place {
-    let place = Place::new();
+fn dataset() -> TestDir {
+    let place = TestDir::new();
     planted(&place, "prepare.toml", SETTINGS);
     place.succeed(&["prepare", "prepare.toml", "--quiet"]);
     let text = std::fs::read_to_string(place.path("prepare.toml")).unwrap();
@@ -210,7 +210,7 @@ fn values_out_of_range_with_valid_checksums_are_refused() {
 #[test]
 fn parquet_footer_with_column_outside_the_file_ends_prepare_and_inspect_with_3() {
     use parquet::file::metadata::{ColumnChunkMetaData, ParquetMetaDataReader, ParquetMetaDataWriter};
-    let place = Place::new();
+    let place = TestDir::new();
     planted(&place, "p.toml", SETTINGS);
     place.succeed(&["prepare", "p.toml", "--quiet"]);
     place
@@ -274,7 +274,7 @@ fn checkpoint_with_flipped_bit_ends_resume_with_3_and_names_the_file() {
 
 #[test]
 fn shard_of_learned_rows_with_flipped_bit_ends_resume_with_3_and_names_the_file() {
-    let place = Place::new();
+    let place = TestDir::new();
     planted(
         &place,
         "p.toml",

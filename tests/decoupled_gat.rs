@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::sync::Arc;
 
-use crate::common::{Place, Rows, Weights, hashes, losses, succeed, weights};
+use crate::common::{Rows, TestDir, Weights, hashes, losses, succeed, weights};
 use arrow::array::{AsArray, Int64Array, ListArray, StringArray};
 use arrow::datatypes::{DataType, Float32Type};
 use gnnflow_data::rng::{Key, Purpose};
@@ -49,7 +49,7 @@ fn split(v: usize) -> &'static str {
     ["train", "train", "val", "test"][key(5).below(v as u64, 4) as usize]
 }
 
-fn dump(place: &Place) {
+fn dump(place: &TestDir) {
     let rows = features().into_iter().map(|row| Some(row.into_iter().map(|x| Some(x as f32))));
     place.parquet(
         "nodes.parquet",
@@ -67,7 +67,7 @@ fn dump(place: &Place) {
     place.parquet("edges.parquet", vec![("src", ends(0)), ("dst", ends(1))]);
 }
 
-fn pipeline(place: &Place, layers: usize, heads: usize) {
+fn pipeline(place: &TestDir, layers: usize, heads: usize) {
     let text = format!(
         "[graph]\nnodes = 'nodes.parquet'\nedges = 'edges.parquet'\n[partition]\nmethod = 'random'\nparts = 4\nout = 'dataset'\n\
          [model]\nkind = 'gat'\ndecoupled = true\nlayers = {layers}\nhidden = {HIDDEN}\noutput_heads = {heads}\ndropout = 0.0\n\
@@ -234,7 +234,7 @@ fn step(weights: &mut Weights, gradients: &Weights) {
 
 #[test]
 fn training_matches_a_dense_reference() {
-    let place = Place::new();
+    let place = TestDir::new();
     dump(&place);
     for (layers, heads) in [(1, 2), (2, 1), (2, 4), (3, 1), (3, 4)] {
         pipeline(&place, layers, heads);
@@ -288,7 +288,7 @@ fn training_matches_a_dense_reference() {
     }
 }
 
-fn embedding_width(place: &Place) -> usize {
+fn embedding_width(place: &TestDir) -> usize {
     let file = File::open(place.path("run/embeddings.parquet")).unwrap();
     let mut reader = ParquetRecordBatchReaderBuilder::try_new(file).unwrap().build().unwrap();
     let batch = reader.next().unwrap().unwrap();
@@ -299,7 +299,7 @@ fn embedding_width(place: &Place) -> usize {
 
 #[test]
 fn epoch_has_four_rounds_for_any_number_of_layers() {
-    let place = Place::new();
+    let place = TestDir::new();
     dump(&place);
     let mut bytes = Vec::new();
     for layers in [2, 3, 4] {
@@ -319,14 +319,14 @@ fn epoch_has_four_rounds_for_any_number_of_layers() {
 }
 
 /// Returns the bytes of gradients that two processes send in an epoch: shards, and the sums of shards.
-fn gradient_bytes(place: &Place) -> f64 {
+fn gradient_bytes(place: &TestDir) -> f64 {
     let numbers: usize = weights(place, "run").values().flatten().map(Vec::len).sum();
     2.0 * 4.0 * numbers as f64
 }
 
 #[test]
 fn settings_that_cannot_be_decoupled_are_refused() {
-    let place = Place::new();
+    let place = TestDir::new();
     dump(&place);
     pipeline(&place, 2, 2);
     let refused = |sets: &[&str], words: &[&str]| {

@@ -1,9 +1,9 @@
 //! Equal bits for 1, 2 and 4 processes, and for 1 and 2 compute threads.
 
-use crate::common::{Place, hashes, planted, summary};
+use crate::common::{TestDir, hashes, planted, summary};
 
 fn assert_same_bits(settings: &str) {
-    let place = Place::new();
+    let place = TestDir::new();
     planted(&place, "p.toml", settings);
     let mut expected: Option<Vec<String>> = None;
     for (processes, threads) in [("1", 1), ("1", 2), ("2", 1), ("4", 2)] {
@@ -44,7 +44,7 @@ fn gat_has_equal_bits_for_1_2_4_processes() {
 
 #[test]
 fn feature_cache_saves_bytes_and_keeps_equal_bits() {
-    let place = Place::new();
+    let place = TestDir::new();
     // GCN fetches degrees together with the features.
     planted(
         &place,

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use crate::common::{Place, column, read, summary, weights};
+use crate::common::{TestDir, column, read, summary, weights};
 use arrow::array::{Array, ArrayRef, Int64Array, ListArray, StringArray};
 use arrow::datatypes::Float32Type;
 use gnnflow_data::rng::{Key, Purpose};
@@ -31,7 +31,7 @@ fn edges() -> Vec<Row> {
 }
 
 /// Writes a dump whose node features show the groups with noise. `unlabeled` adds a training edge without a class.
-fn dump(place: &Place, unlabeled: bool) -> Vec<Row> {
+fn dump(place: &TestDir, unlabeled: bool) -> Vec<Row> {
     let key = Key::new(5, Purpose::GenerateNodes);
     let value = |v: u64, i: u64| 0.2 * key.fold(v).normal(i) as f32 + f32::from(u8::from(v % 4 == i));
     let rows = (0..NODES).map(|v| Some((0..8).map(move |i| Some(value(v, i)))));
@@ -66,7 +66,7 @@ fn dump(place: &Place, unlabeled: bool) -> Vec<Row> {
 }
 
 /// Writes a pipeline over the dump: columns of edges, lines of `[graph]`, `[train]` and `[train.edge]`.
-fn pipeline(place: &Place, columns: &str, graph: &str, train: &str, edge: &str) {
+fn pipeline(place: &TestDir, columns: &str, graph: &str, train: &str, edge: &str) {
     let text = format!(
         "[graph]\nnodes = 'nodes.parquet'\nedges = 'edges.parquet'\ncolumns = {{ {columns} }}\n{graph}\n\
          [partition]\nmethod = 'random'\nparts = 4\n[model]\nkind = 'sage'\nhidden = 16\nlayers = 2\ndropout = 0.0\n\
@@ -78,7 +78,7 @@ fn pipeline(place: &Place, columns: &str, graph: &str, train: &str, edge: &str) 
 
 #[test]
 fn all_options_have_equal_bits_for_1_2_4_processes() {
-    let place = Place::new();
+    let place = TestDir::new();
     dump(&place, false);
     for (columns, graph, edge) in [
         ("edge_label = 'class', edge_split = 'part'", "", ""),
@@ -119,7 +119,7 @@ fn all_options_have_equal_bits_for_1_2_4_processes() {
 
 #[test]
 fn classes_are_learned_and_every_edge_has_a_prediction() {
-    let place = Place::new();
+    let place = TestDir::new();
     let edges = dump(&place, false);
     pipeline(&place, "edge_label = 'word', edge_split = 'part'", "", "metric = 'macro-f1'", "");
     place.succeed(&["run", "p.toml", "--run-dir", "run", "--quiet", "--processes", "2", "--set", "train.epochs=40"]);
@@ -162,7 +162,7 @@ fn classes_are_learned_and_every_edge_has_a_prediction() {
 
 #[test]
 fn resumed_run_equals_an_uninterrupted_one() {
-    let place = Place::new();
+    let place = TestDir::new();
     dump(&place, false);
     pipeline(&place, "edge_label = 'class'", "", "", "");
     place.succeed(&["run", "p.toml", "--run-dir", "whole", "--quiet"]);
@@ -178,7 +178,7 @@ fn resumed_run_equals_an_uninterrupted_one() {
 
 #[test]
 fn invalid_settings_are_refused() {
-    let place = Place::new();
+    let place = TestDir::new();
     dump(&place, false);
     let refused = |columns: &str, train: &str, edge: &str, code: i32, words: &[&str]| {
         pipeline(&place, columns, "", train, edge);
@@ -199,7 +199,7 @@ fn invalid_settings_are_refused() {
     pipeline(&place, label, "", "", "");
     place.fail(&["run", "p.toml", "--set", "infer.scores=true"], 2, &["infer.scores", "remove this key"]);
     place.fail(&["run", "p.toml", "--set", "train.task=link-prediction"], 2, &["train.edge", "edge-classification"]);
-    let unlabeled = Place::new();
+    let unlabeled = TestDir::new();
     dump(&unlabeled, true);
     pipeline(&unlabeled, split, "", "", "");
     let words = ["from node node 3 to node node 8", "no label", "graph.columns.edge_label"];

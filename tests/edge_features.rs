@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::common::{Place, hashes, planted, succeed};
+use crate::common::{TestDir, hashes, planted, succeed};
 use arrow::array::{Float32Array, Int64Array, ListArray, StringArray};
 use arrow::datatypes::Float32Type;
 use gnnflow_data::rng::{Key, Purpose};
@@ -11,7 +11,7 @@ const NODES: u64 = 500;
 const EDGES: u64 = 6000;
 
 /// Writes a dump in which only the features of a node's in-edges show its class.
-fn dump(place: &Place) {
+fn dump(place: &TestDir) {
     let key = Key::new(5, Purpose::GenerateNodes);
     let class = |v: u64| key.fold(7).below(v, 2) as i64;
     let rows = (0..NODES).map(|v| Some((0..4).map(move |i| Some(key.fold(v).normal(i) as f32))));
@@ -40,7 +40,7 @@ fn dump(place: &Place) {
     );
 }
 
-fn pipeline(place: &Place, columns: &str, model: &str, train: &str) {
+fn pipeline(place: &TestDir, columns: &str, model: &str, train: &str) {
     let text = format!(
         "[graph]\nnodes = 'nodes.parquet'\nedges = 'edges.parquet'\nduplicates = 'keep'\ncolumns = {{ {columns} }}\n\
          [partition]\nmethod = 'random'\nparts = 4\nhalo = 'features'\n[model]\n{model}\nhidden = 16\ndropout = 0.0\n\
@@ -52,7 +52,7 @@ fn pipeline(place: &Place, columns: &str, model: &str, train: &str) {
 
 const EDGE_FEATURES: &str = "edge_features = ['pair', 'noise']";
 
-fn run(place: &Place, more: &[&str]) -> serde_json::Value {
+fn run(place: &TestDir, more: &[&str]) -> serde_json::Value {
     let summary = succeed(place, more);
     std::fs::remove_dir_all(place.path("run")).unwrap();
     summary
@@ -60,7 +60,7 @@ fn run(place: &Place, more: &[&str]) -> serde_json::Value {
 
 #[test]
 fn layers_with_edge_features_have_equal_bits_for_1_2_4_processes() {
-    let place = Place::new();
+    let place = TestDir::new();
     dump(&place);
     for (model, train) in [
         ("kind = 'gine'", ""),
@@ -89,7 +89,7 @@ fn layers_with_edge_features_have_equal_bits_for_1_2_4_processes() {
 
 #[test]
 fn graphs_or_layers_without_edge_features_are_refused() {
-    let place = Place::new();
+    let place = TestDir::new();
     dump(&place);
     let refused = |columns: &str, model: &str, code: i32, words: &[&str]| {
         pipeline(&place, columns, model, "");
@@ -102,7 +102,7 @@ fn graphs_or_layers_without_edge_features_are_refused() {
 
 #[test]
 fn stored_halo_features_save_bytes_and_keep_equal_bits() {
-    let place = Place::new();
+    let place = TestDir::new();
     let sections = |model: &str| {
         format!("[model]\nkind = '{model}'\nhidden = 16\n[train]\nepochs = 2\nbatch = 50\nfanouts = [5, 3]\n")
     };

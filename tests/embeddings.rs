@@ -1,7 +1,7 @@
 //! Learned rows of nodes in mini-batches: equal bits for 1, 2 and 4 processes, also resumed or killed; staleness of
 //! asynchronous training; refused settings.
 
-use crate::common::{Place, learned_rows, planted, run_with_kill, summary};
+use crate::common::{TestDir, learned_rows, planted, run_with_kill, summary};
 
 /// A graph without features.
 const NO_FEATURES: &str = "graph.generate.features=0";
@@ -13,7 +13,7 @@ fn settings(model: &str, embedding: &str, train: &str) -> String {
     format!("[model]\n{model}\nhidden = 16\nembedding = {{ {embedding} }}\n[train]\nfanouts = [5, 3]\n{train}")
 }
 
-fn run(place: &Place, args: &[&str]) -> serde_json::Value {
+fn run(place: &TestDir, args: &[&str]) -> serde_json::Value {
     let ended = place.run(&[&["run", "p.toml", "--quiet", "--run-dir", "run", "--set", NO_FEATURES], args].concat());
     assert_eq!(ended.code, 0, "{args:?}: {}", ended.stderr);
     summary(place, "run")
@@ -38,7 +38,7 @@ fn learned_rows_have_equal_bits_for_1_2_4_processes() {
         // Rows of 8 KB, which need several messages to each process.
         ("kind = 'gat'\nheads = 2", "dim = 2048, optimizer = { kind = 'sgd', lr = 1.0 }", "epochs = 1\nbatch = 150\n"),
     ] {
-        let place = Place::new();
+        let place = TestDir::new();
         planted(&place, "p.toml", &settings(model, embedding, train));
         let mut expected = None;
         for (processes, threads, window) in [("1", 1, 2), ("1", 2, 4), ("2", 1, 4), ("4", 2, 1)] {
@@ -54,7 +54,7 @@ fn learned_rows_have_equal_bits_for_1_2_4_processes() {
 
 #[test]
 fn rows_of_a_graph_without_features_learn_its_classes() {
-    let place = Place::new();
+    let place = TestDir::new();
     planted(&place, "p.toml", &settings("kind = 'sage'", "dim = 32", "epochs = 15\nbatch = 64\n"));
     let trained = run(&place, &HOMOPHILOUS);
     let accuracy = |summary: &serde_json::Value| summary["test"]["accuracy"].as_f64().unwrap();
@@ -75,7 +75,7 @@ fn rows_of_a_graph_without_features_learn_its_classes() {
 
 #[test]
 fn run_resumed_with_another_number_of_processes_has_equal_bits() {
-    let place = Place::new();
+    let place = TestDir::new();
     planted(&place, "p.toml", &settings("kind = 'sage'", "dim = 8", "epochs = 6\nbatch = 64\ncheckpoint_every = 2\n"));
     let whole = run(&place, &[]);
     std::fs::remove_dir_all(place.path("run")).unwrap();
@@ -112,7 +112,7 @@ fn run_resumed_with_another_number_of_processes_has_equal_bits() {
 
 #[test]
 fn run_with_a_killed_process_has_equal_bits() {
-    let place = Place::new();
+    let place = TestDir::new();
     let train = "epochs = 12\nbatch = 32\ncheckpoint_every = 1\n";
     planted(&place, "p.toml", &settings("kind = 'sage'", "dim = 8", train));
     let whole = run(&place, &[]);
@@ -125,7 +125,7 @@ fn run_with_a_killed_process_has_equal_bits() {
 
 #[test]
 fn asynchronous_rows_stay_within_the_staleness_bound() {
-    let place = Place::new();
+    let place = TestDir::new();
     let embedding = "dim = 32, mode = 'async', staleness = 3";
     planted(&place, "p.toml", &settings("kind = 'sage'", embedding, "epochs = 15\nbatch = 32\n"));
     for (processes, window, most) in [("1", "4", 3), ("2", "8", 3), ("4", "2", 2)] {
@@ -149,7 +149,7 @@ fn asynchronous_rows_stay_within_the_staleness_bound() {
 
 #[test]
 fn invalid_embedding_settings_are_refused() {
-    let place = Place::new();
+    let place = TestDir::new();
     let refused = |embedding: &str, train: &str, args: &[&str], code: i32, words: &[&str]| {
         planted(&place, "p.toml", &settings("kind = 'sage'", embedding, &format!("epochs = 1\n{train}")));
         place.fail(&[&["run", "p.toml", "--quiet", "--run-dir", "run"], args].concat(), code, words);

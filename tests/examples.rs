@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-use crate::common::{Place, planted, summary};
+use crate::common::{TestDir, planted, summary};
 
 /// Returns the path of an example, which cargo builds with the tests.
 fn example(name: &str) -> PathBuf {
@@ -21,7 +21,7 @@ fn custom_operator_composes_its_own_dataflow() {
 
 #[test]
 fn registered_parts_have_equal_bits_for_1_2_processes() {
-    let place = Place::new();
+    let place = TestDir::new();
     let settings = "[model]\nkind = 'graphconv'\nhidden = 16\nnorm = 'batch'\nresidual = true\n[train]\nepochs = 2\nfanouts = [4, 4]\nsampler = 'nearest'\noperators = ['mask']\n";
     planted(&place, "p.toml", settings);
     for processes in ["1", "2"] {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::common::{Place, summary};
+use crate::common::{TestDir, summary};
 use arrow::array::{Float32Array, Int64Array, ListArray, StringArray};
 use arrow::datatypes::Float32Type;
 use gnnflow_data::rng::{Key, Purpose};
@@ -11,7 +11,7 @@ const NODES: u64 = 600;
 const EDGES: u64 = 5000;
 
 /// Writes a dump with two feature columns: `coarse` has multiples of 1/8, which bf16 holds exactly, and `fine` others.
-fn dump(place: &Place) {
+fn dump(place: &TestDir) {
     let key = Key::new(5, Purpose::GenerateNodes);
     let rows = (0..NODES).map(|v| Some((0..3).map(move |i| Some(key.fold(v).below(i, 64) as f32 / 8.0 - 4.0))));
     let split = |v: u64| ["train", "val", "test"][key.below(v, 3) as usize];
@@ -37,7 +37,7 @@ fn dump(place: &Place) {
 }
 
 /// Runs `p.toml` and returns the hashes of model and predictions.
-fn run_hashes(place: &Place, run: &str, more: &[&str]) -> [String; 2] {
+fn run_hashes(place: &TestDir, run: &str, more: &[&str]) -> [String; 2] {
     let mut args = vec!["run", "p.toml", "--quiet", "--run-dir", run];
     args.extend(more);
     place.succeed(&args);
@@ -47,7 +47,7 @@ fn run_hashes(place: &Place, run: &str, more: &[&str]) -> [String; 2] {
 
 #[test]
 fn columns_of_two_types_give_the_results_of_f32() {
-    let place = Place::new();
+    let place = TestDir::new();
     dump(&place);
     let wide = run_hashes(&place, "wide", &[]);
     let mixed = ["--set", "graph.feature_dtype=[\"bf16\", \"f32\"]", "--set", "partition.out=mixed"];
@@ -78,7 +78,7 @@ fn columns_of_two_types_give_the_results_of_f32() {
 
 #[test]
 fn wrong_number_of_column_types_is_refused() {
-    let place = Place::new();
+    let place = TestDir::new();
     dump(&place);
     let args = ["prepare", "p.toml", "--set", "graph.feature_dtype=[\"bf16\", \"f32\", \"f16\"]"];
     let errors = place.fail(&args, 2, &["graph.feature_dtype: 3 types for 2 feature columns"]);

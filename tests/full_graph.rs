@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::common::{Place, hashes, losses, planted, succeed, weights};
+use crate::common::{TestDir, hashes, losses, planted, succeed, weights};
 use arrow::array::{ArrayRef, Int64Array, ListArray, StringArray};
 use arrow::datatypes::Float32Type;
 use gnnflow_data::rng::{Key, Purpose};
@@ -34,7 +34,7 @@ const MANY_SEEDS: [&str; 4] = ["--set", "graph.generate.split=[0.7, 0.1, 0.2]", 
 
 #[test]
 fn model_has_equal_bits_for_1_2_4_processes() {
-    let place = Place::new();
+    let place = TestDir::new();
     for model in MODELS {
         planted(&place, "p.toml", &settings(&format!("{model}\ndropout = 0.3"), "schedule.intervals = 3\n"));
         for graph in [&[][..], &["--set", "graph.undirected=true"], &MANY_SEEDS] {
@@ -53,7 +53,7 @@ fn model_has_equal_bits_for_1_2_4_processes() {
 /// The reference is mini-batch training with one batch per partition and all neighbors.
 #[test]
 fn epoch_equals_a_mini_batch_step_over_all_neighbors() {
-    let place = Place::new();
+    let place = TestDir::new();
     for model in MODELS {
         let layers = if model.contains("layers = 3") { 3 } else { 2 };
         for graph in [&[][..], &["--set", "graph.undirected=true"], &["--set", "graph.self_loops=add"], &MANY_SEEDS] {
@@ -78,7 +78,7 @@ fn epoch_equals_a_mini_batch_step_over_all_neighbors() {
 /// The process that computes a row rounds it to bf16, so all processes read equal rows.
 #[test]
 fn bf16_rows_save_bytes_and_have_equal_bits_for_1_2_4_processes() {
-    let place = Place::new();
+    let place = TestDir::new();
     // Models, and the columns of all their hops with 24 features and 4 classes.
     let models = [
         ("kind = 'gcn'\nlayers = 3\nresidual = true\nnorm = 'layer'", 16 + 16 + 4),
@@ -145,7 +145,7 @@ fn bf16_rows_save_bytes_and_have_equal_bits_for_1_2_4_processes() {
 
 #[test]
 fn stale_rows_stay_within_the_bound_and_keep_the_accuracy() {
-    let place = Place::new();
+    let place = TestDir::new();
     assert_learns_from_stale_rows(&place, "kind = 'gcn'", 60, "", &[0, 1]);
     // The error of a stale row grows with the learning rate. With more staleness or with attention, a constant rate
     // makes the accuracy vary from epoch to epoch, so these runs use a rate that falls to 0.
@@ -161,7 +161,7 @@ fn stale_rows_stay_within_the_bound_and_keep_the_accuracy() {
 /// epoch no row is stale, so these gradients match those that owners compute without staleness.
 #[test]
 fn gradients_of_mirrors_match_those_of_owners() {
-    let place = Place::new();
+    let place = TestDir::new();
     let stale = ["--set", "train.schedule.mode=async", "--set", "train.schedule.staleness=1"];
     for model in ["kind = 'gat'\nheads = 4\nlayers = 3", "kind = 'gatv2'\nheads = 2\noutput_heads = 3\nresidual = true"]
     {
@@ -190,7 +190,7 @@ fn gradients_of_mirrors_match_those_of_owners() {
     }
 }
 
-fn assert_learns_from_stale_rows(place: &Place, model: &str, epochs: usize, more: &str, staleness: &[u64]) {
+fn assert_learns_from_stale_rows(place: &TestDir, model: &str, epochs: usize, more: &str, staleness: &[u64]) {
     let more = format!("schedule.intervals = 3\nschedule.mode = 'async'\nevaluate_every = 0\n{more}");
     planted(place, "p.toml", &settings(model, &more));
     let set = format!("train.epochs={epochs}");
@@ -218,7 +218,7 @@ fn assert_learns_from_stale_rows(place: &Place, model: &str, epochs: usize, more
 
 #[test]
 fn rows_larger_than_the_memory_are_mapped_to_files() {
-    let place = Place::new();
+    let place = TestDir::new();
     planted(&place, "p.toml", &settings("kind = 'gcn'", ""));
     for schedule in ["train.schedule.kind=full-graph", "train.schedule.kind=tensor-parallel"] {
         let sets = ["--set", schedule, "--processes", "2"];
@@ -240,7 +240,7 @@ fn rows_larger_than_the_memory_are_mapped_to_files() {
 
 #[test]
 fn resumed_run_equals_an_uninterrupted_one() {
-    let place = Place::new();
+    let place = TestDir::new();
     planted(&place, "p.toml", &settings("kind = 'sage'\ndropout = 0.2\nnorm = 'batch'", "schedule.intervals = 2\n"));
     let whole = succeed(&place, &[]);
     std::fs::remove_dir_all(place.path("run")).unwrap();
@@ -251,7 +251,7 @@ fn resumed_run_equals_an_uninterrupted_one() {
 
 #[test]
 fn invalid_settings_are_refused() {
-    let place = Place::new();
+    let place = TestDir::new();
     planted(&place, "p.toml", &settings("kind = 'gcn'", ""));
     let refused = |sets: &[&str], words: &[&str]| {
         let sets: Vec<&str> = sets.iter().flat_map(|set| ["--set", set]).collect();
@@ -289,7 +289,7 @@ fn invalid_settings_are_refused() {
 /// SGC has no parameters below its linear layer, so its propagations have no backward pass.
 #[test]
 fn propagation_below_all_parameters_has_no_backward_pass() {
-    let place = Place::new();
+    let place = TestDir::new();
     let run = |kind: &str| {
         let text = format!("[model]\nkind = '{kind}'\nlayers = 3\n[train]\nschedule.kind = 'full-graph'\nepochs = 2\n");
         planted(&place, "p.toml", &text);
@@ -310,7 +310,7 @@ fn propagation_below_all_parameters_has_no_backward_pass() {
 
 #[test]
 fn bytes_and_rounds_of_an_epoch_match_the_plan() {
-    let place = Place::new();
+    let place = TestDir::new();
     for (model, more) in [
         ("kind = 'gcn'", ""),
         ("kind = 'gat'\nheads = 4", ""),
@@ -342,7 +342,7 @@ fn bytes_and_rounds_of_an_epoch_match_the_plan() {
 /// Compares the bytes of allocated tables with the plan.
 #[test]
 fn memory_of_tables_matches_the_plan() {
-    let place = Place::new();
+    let place = TestDir::new();
     let models = [
         "kind = 'gcn'",
         "kind = 'gcn'\nlayers = 3\nresidual = true\ndecoupled = false",
@@ -392,7 +392,7 @@ fn memory_of_tables_matches_the_plan() {
 
 #[test]
 fn memory_and_bytes_of_mirrors_match_the_plan() {
-    let place = Place::new();
+    let place = TestDir::new();
     for model in ["kind = 'gat'\nheads = 4", "kind = 'gatv2'\nheads = 4\noutput_heads = 2\nlayers = 3"] {
         let stale = "schedule.mode = 'async'\nschedule.staleness = 1\nevaluate_every = 0\n";
         planted(&place, "p.toml", &settings(model, stale));
@@ -415,7 +415,7 @@ fn memory_and_bytes_of_mirrors_match_the_plan() {
 
 #[test]
 fn memory_of_tables_for_4_processes_equals_the_plan() {
-    let place = Place::new();
+    let place = TestDir::new();
     let decoupled = "kind = 'gat'\nlayers = 3\noutput_heads = 4\ndecoupled = true";
     let dynamic = "kind = 'gatv2'\nheads = 8\noutput_heads = 4";
     for model in ["kind = 'gcn'", "kind = 'gat'\nheads = 4", dynamic, "kind = 'sage'\naggregator = 'pool'", decoupled] {
@@ -438,7 +438,7 @@ fn memory_of_tables_for_4_processes_equals_the_plan() {
 }
 
 /// Asserts that the peak memory of each process is close to the plan.
-fn assert_peak_memory_is_close_to_the_plan(place: &Place, sets: &[&str], processes: &str) {
+fn assert_peak_memory_is_close_to_the_plan(place: &TestDir, sets: &[&str], processes: &str) {
     let words: Vec<&str> = sets.iter().flat_map(|set| ["--set", set]).chain(["--processes", processes]).collect();
     let summary = succeed(place, &words);
     let plan = place.succeed(&[&["run", "p.toml", "--dry-run", "--json"], &words[..]].concat());
@@ -455,7 +455,7 @@ fn assert_peak_memory_is_close_to_the_plan(place: &Place, sets: &[&str], process
 /// The rows of this graph take more memory than the program.
 #[test]
 fn peak_memory_is_close_to_the_plan() {
-    let place = Place::new();
+    let place = TestDir::new();
     planted(&place, "p.toml", &settings("kind = 'gcn'\nlayers = 2", ""));
     let graph = ["graph.generate.nodes=200000", "graph.generate.edges=1000000", "partition.parts=2", "train.epochs=2"];
     for schedule in ["train.schedule.kind=full-graph", "train.schedule.kind=tensor-parallel"] {
@@ -467,7 +467,7 @@ fn peak_memory_is_close_to_the_plan() {
 /// The graph has three edge types and five edges per node.
 #[test]
 fn peak_memory_of_a_typed_graph_is_close_to_the_plan() {
-    let (place, nodes) = (Place::new(), 100_000u64);
+    let (place, nodes) = (TestDir::new(), 100_000u64);
     let key = Key::new(12, Purpose::GenerateNodes);
     let row = |v: u64| Some((0..8).map(move |i| Some(key.fold(v).normal(i) as f32)));
     let split = |v: u64| ["train", "train", "train", "val", "test"][key.below(v, 5) as usize];

@@ -5,7 +5,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::common::{Place, assert_same_results, children, kill, planted, wait_for_epochs};
+use crate::common::{TestDir, assert_same_results, children, kill, planted, wait_for_epochs};
 
 const SETTINGS: &str = "[model]\nkind = 'sage'\nhidden = 32\n[train]\nepochs = 60\nbatch = 32\nfanouts = [5, 3]\n\
                         checkpoint_every = 1\n";
@@ -77,7 +77,7 @@ impl Drop for Member {
 }
 
 /// Writes a hosts file of addresses that no other test uses. Returns its name.
-fn hosts(place: &Place, size: usize) -> String {
+fn hosts(place: &TestDir, size: usize) -> String {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let (file, process) = (NEXT.fetch_add(1, Ordering::Relaxed), std::process::id());
     let host = format!("127.{}.{}.{}", 1 + process % 250, 1 + process / 250 % 250, 1 + file % 250);
@@ -87,7 +87,7 @@ fn hosts(place: &Place, size: usize) -> String {
     name
 }
 
-fn start(place: &Place, hosts: &str, rank: usize, run: &str, args: &[&str]) -> Member {
+fn start(place: &TestDir, hosts: &str, rank: usize, run: &str, args: &[&str]) -> Member {
     let rank = rank.to_string();
     let stderr = place.path(&format!("stderr-{run}-{rank}"));
     let all = ["run", "p.toml", "--quiet", "--hosts", hosts, "--rank", &rank, "--run-dir", run];
@@ -103,7 +103,7 @@ fn start(place: &Place, hosts: &str, rank: usize, run: &str, args: &[&str]) -> M
     Member { child: command.spawn().unwrap(), stderr }
 }
 
-fn start_all(place: &Place, size: usize, run: &str, args: &[&str]) -> Vec<Member> {
+fn start_all(place: &TestDir, size: usize, run: &str, args: &[&str]) -> Vec<Member> {
     let hosts = hosts(place, size);
     (0..size).map(|rank| start(place, &hosts, rank, run, args)).collect()
 }
@@ -113,7 +113,7 @@ fn all_stderr(members: &[Member]) -> String {
 }
 
 /// Waits until the first epoch is trained. No member may end before.
-fn wait_for_first_epoch(place: &Place, run: &str, members: &mut [Member]) {
+fn wait_for_first_epoch(place: &TestDir, run: &str, members: &mut [Member]) {
     let since = Instant::now();
     let metrics = place.path(run).join("metrics.jsonl");
     while !std::fs::read_to_string(&metrics).is_ok_and(|lines| lines.contains('\n')) {
@@ -123,8 +123,8 @@ fn wait_for_first_epoch(place: &Place, run: &str, members: &mut [Member]) {
     }
 }
 
-fn ready() -> Place {
-    let place = Place::new();
+fn ready() -> TestDir {
+    let place = TestDir::new();
     planted(&place, "p.toml", SETTINGS);
     place
 }

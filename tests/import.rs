@@ -1,6 +1,6 @@
 //! `gnnflow import` and `gnnflow export`, and their commands in the docs.
 
-use crate::common::Place;
+use crate::common::TestDir;
 use std::path::Path;
 
 /// The start of a truncated gzip file of edges.
@@ -12,7 +12,7 @@ fn fixture(name: &str) -> Vec<u8> {
 }
 
 /// Writes the files that the commands in the docs name.
-fn files(place: &Place) {
+fn files(place: &TestDir) {
     place.write("friends.txt", "# who knows whom\n7 9\n9 11\n11 7\n11 30\n");
     place.write("new-friends.txt", "7 30\n");
     place.write("lost-friends.txt", "9 7\n");
@@ -47,7 +47,7 @@ fn commands() -> Vec<String> {
 
 #[test]
 fn commands_in_the_docs_run_and_every_import_is_prepared() {
-    let place = Place::new();
+    let place = TestDir::new();
     files(&place);
     let commands = commands();
     assert!(commands.len() >= 7, "{commands:?}");
@@ -76,7 +76,7 @@ fn commands_in_the_docs_run_and_every_import_is_prepared() {
 
 #[test]
 fn import_writes_results_to_stdout_and_notes_to_stderr() {
-    let place = Place::new();
+    let place = TestDir::new();
     files(&place);
     let ended = place.run(&["import", "friends.txt", "--out", "f", "--json"]);
     let imported: serde_json::Value = serde_json::from_str(&ended.stdout).unwrap();
@@ -91,7 +91,7 @@ fn import_writes_results_to_stdout_and_notes_to_stderr() {
 
 #[test]
 fn invalid_input_exits_with_3_and_one_error_line() {
-    let place = Place::new();
+    let place = TestDir::new();
     files(&place);
     place.write("cut.txt.gz", CUT_OFF);
     place.write("bad.graph", "4 6\n2 3\n1 3 4\n1 2 4\n2 3\n");

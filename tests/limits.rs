@@ -2,10 +2,10 @@
 
 use std::process::{Command, Output, Stdio};
 
-use crate::common::{Place, planted};
+use crate::common::{TestDir, planted};
 
 /// Runs the program with an address space of `kib` KiB. Returns its exit code (-1 after a signal) and stderr.
-fn limited(place: &Place, kib: u32, args: &[&str]) -> (i32, String) {
+fn limited(place: &TestDir, kib: u32, args: &[&str]) -> (i32, String) {
     let mut command = Command::new("sh");
     command.args(["-c", &format!("ulimit -v {kib} && exec \"$0\" \"$@\"")]).arg(env!("CARGO_BIN_EXE_gnnflow"));
     command.args(args).current_dir(place.path("")).stdin(Stdio::null()).env_remove("RUST_BACKTRACE");
@@ -14,13 +14,13 @@ fn limited(place: &Place, kib: u32, args: &[&str]) -> (i32, String) {
 }
 
 /// Returns the address space that the program needs to start, in KiB.
-fn minimum(place: &Place) -> u32 {
+fn minimum(place: &TestDir) -> u32 {
     let starts = |kib: &u32| limited(place, *kib, &["--version"]).0 == 0;
     (10_000..1_000_000).step_by(5000).find(starts).unwrap()
 }
 
 /// Asserts that a command succeeds, or exits with 4 and an error, under each limit, and fails under at least one.
-fn all_limits(place: &Place, args: &[&str], prepare: impl Fn()) {
+fn all_limits(place: &TestDir, args: &[&str], prepare: impl Fn()) {
     let (minimum, mut failed) = (minimum(place), 0);
     for more in [10, 15, 20, 25, 30, 40, 50, 60, 80, 100, 150, 200, 300, 400, 600, 1000, 2000, 4000] {
         prepare();
@@ -38,8 +38,8 @@ fn all_limits(place: &Place, args: &[&str], prepare: impl Fn()) {
     assert!(failed > 0, "{args:?}: no limit was too low");
 }
 
-fn ready() -> Place {
-    let place = Place::new();
+fn ready() -> TestDir {
+    let place = TestDir::new();
     planted(
         &place,
         "p.toml",

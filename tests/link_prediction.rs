@@ -4,12 +4,12 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use crate::common::linked::{NODES, Row, dump};
-use crate::common::{Place, column, read, summary, weights};
+use crate::common::{TestDir, column, read, summary, weights};
 use arrow::array::{Array, ArrayRef, FixedSizeListArray, Float32Array, Float64Array, Int64Array, StringArray};
 use gnnflow_data::rng::{Key, Purpose};
 
 /// Writes a pipeline over the dump: lines of `[graph]`, `[model]` and `[train]` (separated by `|`), and `[train.link]`.
-fn pipeline(place: &Place, graph: &str, train: &str, link: &str) {
+fn pipeline(place: &TestDir, graph: &str, train: &str, link: &str) {
     let text = format!(
         "[graph]\nnodes = 'nodes.parquet'\nedges = 'edges.parquet'\n{graph}\n[partition]\nmethod = 'random'\nparts = 4\n\
          [model]\nhidden = 16\nlayers = 2\n{}\n[train]\ntask = 'link-prediction'\nepochs = 3\nbatch = 64\n\
@@ -22,7 +22,7 @@ fn pipeline(place: &Place, graph: &str, train: &str, link: &str) {
 
 #[test]
 fn all_options_have_equal_bits_for_1_2_4_processes() {
-    let place = Place::new();
+    let place = TestDir::new();
     dump(&place, true);
     let typed = "columns = { edge_type = 'kind', edge_split = 'part' }";
     for (graph, train, link) in [
@@ -57,7 +57,7 @@ fn all_options_have_equal_bits_for_1_2_4_processes() {
 
 #[test]
 fn ranks_equal_a_comparison_with_all_nodes_and_improve_with_training() {
-    let place = Place::new();
+    let place = TestDir::new();
     let edges = dump(&place, true);
     let graph = "columns = { edge_split = 'part', edge_type = 'kind' }";
     pipeline(&place, graph, "kind = 'sage'|optimizer = { lr = 0.01 }", "num_negative_edges = 8");
@@ -119,7 +119,7 @@ fn ranks_equal_a_comparison_with_all_nodes_and_improve_with_training() {
 }
 
 /// Reads the rows of `embeddings.parquet` by node id.
-fn embeddings(place: &Place, run: &str) -> HashMap<i64, Vec<f32>> {
+fn embeddings(place: &TestDir, run: &str) -> HashMap<i64, Vec<f32>> {
     let embeddings = read(place, &format!("{run}/embeddings.parquet"));
     let ids: &Int64Array = column(&embeddings, "node_id");
     let rows: &FixedSizeListArray = column(&embeddings, "embedding");
@@ -134,7 +134,7 @@ fn product(a: &[f32], b: &[f32]) -> f64 {
 #[test]
 fn recall_and_ndcg_without_validation_edges_match_their_definitions() {
     const K: usize = 20;
-    let place = Place::new();
+    let place = TestDir::new();
     // All validation edges become test edges.
     let edges: Vec<Row> = dump(&place, true);
     let tested = |split: &'static str| if split == "val" { "test" } else { split };
@@ -188,7 +188,7 @@ fn recall_and_ndcg_without_validation_edges_match_their_definitions() {
 
 #[test]
 fn destinations_are_ranked_among_candidates_of_the_user() {
-    let place = Place::new();
+    let place = TestDir::new();
     let edges = dump(&place, true);
     let held_out: Vec<&Row> = edges.iter().filter(|edge| edge.3 != "train").collect();
     let candidate = |i: usize, j: u64| 1000 + Key::new(9, Purpose::Negative).fold(i as u64).below(j, NODES) as i64;
@@ -244,7 +244,7 @@ fn destinations_are_ranked_among_candidates_of_the_user() {
 
 #[test]
 fn resumed_run_equals_an_uninterrupted_one() {
-    let place = Place::new();
+    let place = TestDir::new();
     dump(&place, true);
     pipeline(&place, "columns = { edge_type = 'kind' }", "kind = 'sage'", "decoder = 'distmult'");
     place.succeed(&["run", "p.toml", "--run-dir", "whole", "--quiet"]);
@@ -258,7 +258,7 @@ fn resumed_run_equals_an_uninterrupted_one() {
 
 #[test]
 fn invalid_settings_are_refused() {
-    let place = Place::new();
+    let place = TestDir::new();
     dump(&place, false);
     let split = "columns = { edge_split = 'part' }";
     let refused = |graph: &str, train: &str, link: &str, code: i32, words: &[&str]| {

@@ -6,12 +6,12 @@ use std::os::unix::fs::PermissionsExt;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use crate::common::{Place, planted};
+use crate::common::{TestDir, planted};
 
 const SETTINGS: &str = "[model]\nkind = 'sage'\nhidden = 16\n[train]\nepochs = 1\n";
 
 /// Writes the pipeline and hosts file of a run of two hosts, of which only rank 0 is started. Returns its port.
-fn write_run_of_two_hosts(place: &Place) -> u16 {
+fn write_run_of_two_hosts(place: &TestDir) -> u16 {
     planted(place, "p.toml", SETTINGS);
     let [first, second] = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap());
     place.write("hosts", format!("{first}\n{second}\n"));
@@ -24,7 +24,7 @@ const RANK_0: [&str; 10] =
 
 #[test]
 fn waiting_and_refused_connections_are_reported() {
-    let place = Place::new();
+    let place = TestDir::new();
     let port = write_run_of_two_hosts(&place);
     let mut run = place.command(&RANK_0);
     let secret = place.write("secret", "0123456789abcdef0123456789abcdef");
@@ -52,7 +52,7 @@ fn waiting_and_refused_connections_are_reported() {
 
 #[test]
 fn quiet_run_reports_errors_only() {
-    let place = Place::new();
+    let place = TestDir::new();
     write_run_of_two_hosts(&place);
     let secret = ("GNNFLOW_SECRET", "0123456789abcdef0123456789abcdef");
     let ended = place.command(&RANK_0).arg("--quiet").envs([secret]).output().unwrap();
@@ -62,7 +62,7 @@ fn quiet_run_reports_errors_only() {
 
 #[test]
 fn log_level_comes_from_the_environment() {
-    let place = Place::new();
+    let place = TestDir::new();
     planted(&place, "p.toml", SETTINGS);
     let run = |level: &str| {
         let args = ["run", "p.toml", "--run-dir", level, "--processes", "2"];

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::common::{Place, children, planted};
+use crate::common::{TestDir, children, planted};
 
 /// Returns the resident bytes of a process, or `None` if it has ended.
 fn resident(pid: u32) -> Option<u64> {
@@ -14,7 +14,7 @@ fn resident(pid: u32) -> Option<u64> {
 /// Returns the minimum resident bytes of each process in the second and in the last fifth of a run of 10,000 steps.
 /// Minima leave out the peaks of the allocator.
 fn resident_in_fifths(train: &str, processes: &str) -> Vec<[u64; 2]> {
-    let place = Place::new();
+    let place = TestDir::new();
     // 450 training nodes in 4 partitions: 5 steps an epoch.
     let settings = format!(
         "[model]\nkind = 'sage'\nhidden = 16\n[train]\nbatch = 25\nfanouts = [5, 5]\nepochs = 2000\nevaluate_every = 0\n\

@@ -13,7 +13,7 @@ mod proxy;
 #[path = "object_stores/server.rs"]
 mod server;
 
-use common::{Ended, Place};
+use common::{Ended, TestDir};
 use proxy::{Faults, Proxy};
 use serde_json::Value;
 use server::Server;
@@ -24,8 +24,8 @@ use std::process::Command;
 use std::time::Instant;
 
 /// Creates a folder with a graph, and prepares it from disk, with its edges twice.
-fn graph() -> Place {
-    let place = Place::new();
+fn graph() -> TestDir {
+    let place = TestDir::new();
     place.write(
         "g.toml",
         "[graph]\ngenerate = { kind = 'planted', nodes = 3000, edges = 40000, features = 24, classes = 5, out = 'graph' }\n\
@@ -38,7 +38,7 @@ fn graph() -> Place {
     place
 }
 
-fn pipeline(place: &Place, name: &str, nodes: &str, edges: &str, retry: &str) {
+fn pipeline(place: &TestDir, name: &str, nodes: &str, edges: &str, retry: &str) {
     let text = format!(
         "[graph]\nnodes = {nodes}\nedges = {edges}\nundirected = true\nretry = '{retry}'\n\
          [partition]\nmethod = 'random'\nparts = 3\nout = '{name}'\n"
@@ -47,7 +47,7 @@ fn pipeline(place: &Place, name: &str, nodes: &str, edges: &str, retry: &str) {
 }
 
 /// Starts `moto_server` with the graph's files in bucket `graphs`.
-fn moto(place: &Place, variables: &[(&str, &str)]) -> Option<Server> {
+fn moto(place: &TestDir, variables: &[(&str, &str)]) -> Option<Server> {
     let server = Server::start("GNNFLOW_MOTO_SERVER", "moto_server", |port| {
         (vec!["-H".into(), "127.0.0.1".into(), "-p".into(), port.to_string()], variables)
     })?;
@@ -66,7 +66,7 @@ fn moto(place: &Place, variables: &[(&str, &str)]) -> Option<Server> {
 }
 
 /// Returns a command with credentials for the server, without other settings of stores in its environment.
-fn command(place: &Place, args: &[&str], endpoint: SocketAddr) -> Command {
+fn command(place: &TestDir, args: &[&str], endpoint: SocketAddr) -> Command {
     let mut command = place.command(args);
     for (name, _) in std::env::vars_os() {
         let name = name.to_string_lossy().into_owned();
@@ -87,7 +87,7 @@ fn run(mut command: Command) -> Ended {
 }
 
 /// Asserts that the command prepares the same dataset as from disk.
-fn assert_same_as_disk(place: &Place, name: &str, command: Command) {
+fn assert_same_as_disk(place: &TestDir, name: &str, command: Command) {
     let ended = run(command);
     assert_eq!(ended.code, 0, "{name}: {}", ended.stderr);
     let (disk, remote) = (contents(&place.path("disk")), contents(&place.path(name)));
@@ -124,7 +124,7 @@ fn contents(dataset: &Path) -> BTreeMap<String, Vec<u8>> {
 
 /// Asserts that `prepare` exits with `code` and one error line with `words`, and writes no dataset.
 fn fails(
-    place: &Place,
+    place: &TestDir,
     nodes: &str,
     code: i32,
     words: &[&str],
@@ -304,7 +304,7 @@ fn unknown_credentials_of_s3_are_refused() {
 
 #[test]
 fn tls_trusts_the_certificates_of_this_machine() {
-    let place = Place::new();
+    let place = TestDir::new();
     place.write("n.parquet", "");
     let mut openssl = Command::new("openssl");
     openssl.args(["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=gnnflow on loopback"]);

@@ -7,7 +7,7 @@ mod common;
 
 use std::process::{Command, ExitCode, Output, Stdio};
 
-use common::{Place, planted};
+use common::{TestDir, planted};
 use gnnflow::prelude::{MiniBatch, OperatorContext, StreamVec};
 use gnnflow_data::partitioner::{Assignment, Goal, GraphStream, Partitioner};
 use gnnflow_data::rng::Key;
@@ -61,7 +61,7 @@ fn lossy<'scope>(batches: StreamVec<'scope, u64, MiniBatch>, _: &OperatorContext
 }
 
 /// Runs `p.toml` with the operator that loses batches. The run must exit with 2.
-fn assert_lost_batches_are_reported(place: &Place, schedule: &str, processes: &str) {
+fn assert_lost_batches_are_reported(place: &TestDir, schedule: &str, processes: &str) {
     let mut command = Command::new(std::env::current_exe().unwrap());
     let schedule = format!("train.schedule={schedule}");
     let args = ["run", "p.toml", "--quiet", "--run-dir", "lossy", "--processes", processes];
@@ -74,7 +74,7 @@ fn assert_lost_batches_are_reported(place: &Place, schedule: &str, processes: &s
 }
 
 /// Runs this program with `args`. It must exit with 70 and with `words` in its error line.
-fn assert_panics(place: &Place, args: &[&str], words: &str) {
+fn assert_panics(place: &TestDir, args: &[&str], words: &str) {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.current_dir(place.path("")).args(args).stdin(Stdio::null()).env(ROLE, "1").env_remove("RUST_BACKTRACE");
     let Output { status, stderr, .. } = command.output().unwrap();
@@ -105,7 +105,7 @@ fn main() -> ExitCode {
             .operator("lossy", lossy);
         return app.layer("falling", |_, _| panic!("a layer's panic")).main();
     }
-    let place = Place::new();
+    let place = TestDir::new();
     planted(
         &place,
         "p.toml",

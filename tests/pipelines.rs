@@ -1,11 +1,11 @@
 //! All pipelines of `pipelines/` run, on one process and on several, and write their outputs.
 
-use crate::common::{Place, ready_made, summary};
+use crate::common::{TestDir, ready_made, summary};
 use serde_json::Value;
 use std::path::Path;
 
 /// Copies a ready-made pipeline into `place`, so that its dataset is written there.
-fn copy(place: &Place, file: &Path) -> String {
+fn copy(place: &TestDir, file: &Path) -> String {
     let name = file.file_name().unwrap().to_str().unwrap().to_owned();
     place.write(&name, std::fs::read(file).unwrap());
     name
@@ -15,7 +15,7 @@ fn copy(place: &Place, file: &Path) -> String {
 fn all_pipelines_have_a_plan() {
     let files = ready_made();
     assert!(files.len() >= 4, "{files:?}");
-    let place = Place::new();
+    let place = TestDir::new();
     for file in files {
         let name = copy(&place, &file);
         let stem = name.trim_end_matches(".toml");
@@ -26,7 +26,7 @@ fn all_pipelines_have_a_plan() {
 #[test]
 fn all_pipelines_run_and_write_their_outputs() {
     for file in ready_made() {
-        let place = Place::new();
+        let place = TestDir::new();
         let name = copy(&place, &file);
         let text = place.succeed(&["run", &name, "--run-dir", "run"]);
         let summary = summary(&place, "run");
@@ -48,7 +48,7 @@ fn all_pipelines_run_and_write_their_outputs() {
 #[test]
 fn quickstart_beats_an_mlp_and_has_equal_bits_for_1_4_processes() {
     let file = ready_made().into_iter().find(|file| file.ends_with("quickstart.toml")).unwrap();
-    let place = Place::new();
+    let place = TestDir::new();
     let name = copy(&place, &file);
     place.succeed(&["run", &name, "--run-dir", "one", "--quiet"]);
     place.succeed(&["run", &name, "--run-dir", "four", "--quiet", "--processes", "4"]);

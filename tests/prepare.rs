@@ -5,14 +5,14 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
-use crate::common::Place;
+use crate::common::TestDir;
 
 /// A pipeline over the dump in five partitions.
 const PIPELINE: &str = "[graph]\nnodes = 'dump/nodes.parquet'\nedges = 'dump/edges.parquet'\nundirected = true\n\
                         self_loops = 'add'\nnormalize_features = 'standard'\n[partition]\nparts = 5\n";
 
-fn place() -> Place {
-    let place = Place::new();
+fn place() -> TestDir {
+    let place = TestDir::new();
     let args = ["generate", "planted", "--out", "dump", "--nodes", "4000", "--edges", "60000", "--features", "8"];
     let ended = place.run(&[&args[..], &["--classes", "5", "--seed", "3", "--quiet"]].concat());
     assert_eq!(ended.code, 0, "{}", ended.stderr);
@@ -37,7 +37,7 @@ fn files(dataset: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     found
 }
 
-fn prepare(place: &Place, out: &str, more: &[&str]) -> BTreeMap<PathBuf, Vec<u8>> {
+fn prepare(place: &TestDir, out: &str, more: &[&str]) -> BTreeMap<PathBuf, Vec<u8>> {
     let ended = place.run(&[&["prepare", "p.toml", "--quiet", "--out", out][..], more].concat());
     assert_eq!(ended.code, 0, "{more:?}: {}", ended.stderr);
     files(&place.path(out))
@@ -143,7 +143,7 @@ fn blocks(language: &str) -> Vec<String> {
 
 #[test]
 fn commands_in_the_book_run() {
-    let place = Place::new();
+    let place = TestDir::new();
     place.write("dump.toml", &blocks("toml file=dump.toml")[0]);
     let commands: Vec<String> =
         blocks("sh").iter().flat_map(|block| block.lines().map(String::from).collect::<Vec<_>>()).collect();

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::common::Place;
+use crate::common::TestDir;
 use gnnflow_pipelines::config::{Config, Registered};
 
 /// A fenced listing. The words after its language are attributes:
@@ -133,7 +133,7 @@ fn every_command_runs_or_has_a_reason_not_to() {
     let path = format!("{}:{}", binary.display(), std::env::var("PATH").unwrap());
     let mut count = 0;
     for document in documents() {
-        let place = Place::new();
+        let place = TestDir::new();
         for pipeline in crate::common::ready_made() {
             let name = pipeline.file_name().unwrap().to_string_lossy().into_owned();
             place.write(&format!("pipelines/{name}"), read(&pipeline));

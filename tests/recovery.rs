@@ -2,19 +2,19 @@
 
 use std::time::{Duration, Instant};
 
-use crate::common::{Place, assert_same_results, children, kill, planted, run_with_kill, summary, wait_for_epochs};
+use crate::common::{TestDir, assert_same_results, children, kill, planted, run_with_kill, summary, wait_for_epochs};
 
 const SETTINGS: &str = "[model]\nkind = 'sage'\nhidden = 32\n[train]\nepochs = 8\nbatch = 32\nfanouts = [5, 3]\n\
                         checkpoint_every = 1\n";
 
-fn succeed(place: &Place, args: &[&str]) {
+fn succeed(place: &TestDir, args: &[&str]) {
     let ended = place.run(&[&["run", "p.toml", "--quiet"], args].concat());
     assert_eq!(ended.code, 0, "{args:?}: {}", ended.stderr);
 }
 
 #[test]
 fn run_resumed_with_another_number_of_processes_has_equal_results() {
-    let place = Place::new();
+    let place = TestDir::new();
     planted(&place, "p.toml", SETTINGS);
     succeed(&place, &["--run-dir", "whole"]);
     succeed(&place, &["--run-dir", "parts", "--processes", "2", "--set", "train.epochs=3"]);
@@ -25,7 +25,7 @@ fn run_resumed_with_another_number_of_processes_has_equal_results() {
 
 #[test]
 fn resumed_run_restores_running_statistics() {
-    let place = Place::new();
+    let place = TestDir::new();
     let settings = "[model]\nkind = 'gin'\nhidden = 16\nnorm = 'batch'\njumping_knowledge = 'mean'\n\
                     [train]\nepochs = 4\nbatch = 100\nfanouts = [4, 4]\n";
     planted(&place, "p.toml", settings);
@@ -37,7 +37,7 @@ fn resumed_run_restores_running_statistics() {
 
 #[test]
 fn resume_without_a_checkpoint_starts_from_the_beginning() {
-    let place = Place::new();
+    let place = TestDir::new();
     planted(&place, "p.toml", SETTINGS);
     succeed(&place, &["--run-dir", "run", "--resume", "--set", "train.epochs=1"]);
     assert_eq!(summary(&place, "run")["epochs"], 1);
@@ -45,7 +45,7 @@ fn resume_without_a_checkpoint_starts_from_the_beginning() {
 
 #[test]
 fn checkpoint_of_another_pipeline_is_refused() {
-    let place = Place::new();
+    let place = TestDir::new();
     planted(&place, "p.toml", SETTINGS);
     succeed(&place, &["--run-dir", "run", "--set", "train.epochs=1"]);
     for set in ["model.hidden=16", "train.batch=33", "train.seed=4"] {
@@ -67,7 +67,7 @@ fn checkpoint_of_another_pipeline_is_refused() {
 
 #[test]
 fn run_with_a_killed_process_is_restarted_and_has_equal_results() {
-    let place = Place::new();
+    let place = TestDir::new();
     planted(&place, "p.toml", SETTINGS);
     succeed(&place, &["--run-dir", "whole"]);
     for (victim, after) in [(1, 1), (0, 4)] {
@@ -79,7 +79,7 @@ fn run_with_a_killed_process_is_restarted_and_has_equal_results() {
 
 #[test]
 fn killed_process_without_restarts_ends_the_run_and_is_named() {
-    let place = Place::new();
+    let place = TestDir::new();
     planted(&place, "p.toml", &SETTINGS.replace("epochs = 8", "epochs = 10000"));
     let stderr = std::fs::File::create(place.path("stderr")).unwrap();
     let args = ["run", "p.toml", "--quiet", "--processes", "2", "--run-dir", "run"];

@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::sync::Arc;
 
-use crate::common::{Place, summary};
+use crate::common::{TestDir, summary};
 use arrow::array::{Array, ArrayRef, AsArray, Float32Array, Int64Array, ListArray, StringArray};
 use arrow::datatypes::{Float32Type, Int64Type};
 use gnnflow_data::rng::{Key, Purpose};
@@ -14,7 +14,7 @@ const EDGES: u64 = 6400;
 
 /// Writes a dump whose labels are the mean of the first feature over a node's in-neighbors, plus a little noise. Every
 /// ninth node is in no split.
-fn dump(place: &Place) {
+fn dump(place: &TestDir) {
     let key = Key::new(8, Purpose::GenerateNodes);
     let ends: Vec<[u64; 2]> = (0..EDGES).map(|e| [0, 1].map(|side| key.fold(side).below(e, NODES))).collect();
     let feature = |v: u64, i: u64| key.fold(7).fold(v).normal(i);
@@ -40,7 +40,7 @@ fn dump(place: &Place) {
     place.parquet("edges.parquet", vec![("src", ids(0)), ("dst", ids(1))]);
 }
 
-fn pipeline(place: &Place, train: &str) {
+fn pipeline(place: &TestDir, train: &str) {
     let text = format!(
         "[graph]\nnodes = 'nodes.parquet'\nedges = 'edges.parquet'\nduplicates = 'keep'\n\
          [partition]\nmethod = 'random'\nparts = 4\n[model]\nkind = 'sage'\nhidden = 16\nlayers = 1\ndropout = 0.0\n\
@@ -51,7 +51,7 @@ fn pipeline(place: &Place, train: &str) {
 
 #[test]
 fn regression_has_equal_bits_for_1_2_4_processes_and_correct_metrics() {
-    let place = Place::new();
+    let place = TestDir::new();
     dump(&place);
     pipeline(&place, "task = 'node-regression'\noptimizer = { lr = 0.03 }");
     let mut expected = None;
@@ -101,7 +101,7 @@ fn regression_has_equal_bits_for_1_2_4_processes_and_correct_metrics() {
 
 #[test]
 fn labels_that_do_not_fit_the_task_are_refused() {
-    let place = Place::new();
+    let place = TestDir::new();
     dump(&place);
     pipeline(&place, "");
     let words = ["train.task:", "the labels are numbers", "use \"node-regression\""];

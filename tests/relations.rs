@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::common::{Place, losses, summary};
+use crate::common::{TestDir, losses, summary};
 use arrow::array::{Float32Array, Int64Array, ListArray, StringArray};
 use arrow::datatypes::Float32Type;
 use gnnflow_data::rng::{Key, Purpose};
@@ -12,7 +12,7 @@ const NODES: u64 = 400;
 const EDGES: u64 = 3000;
 
 /// Writes a dump with three classes of nodes and four types of edges. One type is rare, and some nodes lack a type.
-fn dump(place: &Place) {
+fn dump(place: &TestDir) {
     let key = Key::new(11, Purpose::GenerateNodes);
     let class = |v: u64| key.fold(7).below(v, 3);
     let row =
@@ -42,7 +42,7 @@ fn dump(place: &Place) {
     );
 }
 
-fn pipeline(place: &Place, model: &str) {
+fn pipeline(place: &TestDir, model: &str) {
     let text = format!(
         "[graph]\nnodes = 'nodes.parquet'\nedges = 'edges.parquet'\ncolumns = {{ edge_type = 'kind' }}\n\
          [partition]\nmethod = 'random'\nparts = 4\nout = 'dataset'\n[model]\nkind = 'rgcn'\nhidden = 12\n{model}\n\
@@ -64,7 +64,7 @@ const SCHEDULES: [(&[&str], f64); 5] = [
     ),
 ];
 
-fn train(place: &Place, processes: &str, sets: &[&str]) -> Value {
+fn train(place: &TestDir, processes: &str, sets: &[&str]) -> Value {
     let sets: Vec<&str> = sets.iter().flat_map(|set| ["--set", set]).collect();
     let args = ["run", "p.toml", "--quiet", "--run-dir", "run", "--processes", processes];
     let ended = place.run(&[&args[..], &sets].concat());
@@ -74,7 +74,7 @@ fn train(place: &Place, processes: &str, sets: &[&str]) -> Value {
 
 #[test]
 fn rgcn_has_equal_bits_for_1_2_4_processes_and_equal_losses_in_every_schedule() {
-    let place = Place::new();
+    let place = TestDir::new();
     dump(&place);
     for model in [
         "dropout = 0.0",

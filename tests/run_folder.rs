@@ -2,14 +2,14 @@
 
 use std::process::Stdio;
 
-use crate::common::{Place, planted, summary, wait_for_epochs};
+use crate::common::{TestDir, planted, summary, wait_for_epochs};
 
 const SETTINGS: &str = "[model]\nkind = 'sage'\nhidden = 16\n[train]\nepochs = 100000\n";
 
 #[test]
 fn second_run_in_the_folder_of_a_running_one_is_refused() {
     for processes in ["1", "2"] {
-        let place = Place::new();
+        let place = TestDir::new();
         planted(&place, "p.toml", SETTINGS);
         let args = ["run", "p.toml", "--quiet", "--run-dir", "run", "--processes", processes];
         let mut first = place.command(&args).stderr(Stdio::null()).spawn().unwrap();

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::common::{Place, summary};
+use crate::common::{TestDir, summary};
 use arrow::array::{Float32Array, Int64Array, ListArray, StringArray};
 use arrow::datatypes::Float32Type;
 use gnnflow_data::rng::{Key, Purpose};
@@ -12,7 +12,7 @@ const EDGES: u64 = 6000;
 
 /// Writes a dump with edge weights (a fourth of them 0), two edge types, edge times and node times. Ids start at 1000.
 /// `odd` is an edge and its weight.
-fn dump(place: &Place, odd: Option<(usize, f32)>) {
+fn dump(place: &TestDir, odd: Option<(usize, f32)>) {
     let key = Key::new(5, Purpose::GenerateNodes);
     let rows = (0..NODES).map(|v| Some((0..6).map(move |i| Some(key.fold(v).normal(i) as f32))));
     let split = |v: u64| ["train", "val", "test"][key.below(v, 3) as usize];
@@ -44,7 +44,7 @@ fn dump(place: &Place, odd: Option<(usize, f32)>) {
 }
 
 /// Writes a pipeline over the dump with the columns `columns` and the lines `train` of `[train]`.
-fn pipeline(place: &Place, columns: &str, train: &str) {
+fn pipeline(place: &TestDir, columns: &str, train: &str) {
     let text = format!(
         "[graph]\nnodes = 'nodes.parquet'\nedges = 'edges.parquet'\nduplicates = 'keep'\ncolumns = {{ {columns} }}\n\
          [partition]\nmethod = 'random'\nparts = 4\n[model]\nkind = 'sage'\nhidden = 16\n\
@@ -57,7 +57,7 @@ const ALL: &str = "weight = 'weight', edge_type = 'kind', time = 'at', node_time
 
 #[test]
 fn every_sampler_has_equal_bits_for_1_2_4_processes() {
-    let place = Place::new();
+    let place = TestDir::new();
     dump(&place, None);
     let mut all_blocks = Vec::new();
     for train in [
@@ -113,7 +113,7 @@ fn every_sampler_has_equal_bits_for_1_2_4_processes() {
 
 #[test]
 fn table_with_the_temporal_sampler_notes_that_evaluation_reads_later_edges() {
-    let place = Place::new();
+    let place = TestDir::new();
     dump(&place, None);
     for (train, expected) in [("sampler = 'temporal'\nfanouts = [4, 3]", true), ("fanouts = [4, 3]", false)] {
         pipeline(&place, ALL, train);
@@ -126,7 +126,7 @@ fn table_with_the_temporal_sampler_notes_that_evaluation_reads_later_edges() {
 
 #[test]
 fn rounds_of_a_step_depend_on_the_topology() {
-    let place = Place::new();
+    let place = TestDir::new();
     dump(&place, None);
     pipeline(&place, "", "fanouts = [4, 3, 2]\nschedule.seed_split = 'partition'");
     let of = |sets: &[&str]| {
@@ -149,7 +149,7 @@ fn rounds_of_a_step_depend_on_the_topology() {
 
 #[test]
 fn invalid_sampling_settings_are_refused() {
-    let place = Place::new();
+    let place = TestDir::new();
     dump(&place, Some((70, -0.5)));
     let refused = |columns: &str, train: &str, code: i32, words: &[&str]| {
         pipeline(&place, columns, train);

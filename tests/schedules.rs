@@ -1,6 +1,6 @@
 //! Partition-parallel training and the split of seeds: equal bits for any number of processes, and accuracy.
 
-use crate::common::{Place, hashes, planted, succeed};
+use crate::common::{TestDir, hashes, planted, succeed};
 
 const SCHEDULE: &str = "schedule.kind = 'partition-parallel'\n";
 
@@ -10,7 +10,7 @@ fn settings(model: &str, train: &str) -> String {
 
 #[test]
 fn partition_parallel_has_equal_bits_for_1_2_4_processes() {
-    let place = Place::new();
+    let place = TestDir::new();
     for (model, train) in [
         ("[model]\nkind = 'sage'\nhidden = 16", ""),
         // GCN requests degrees of remote nodes; statistics of batch norm are averaged.
@@ -32,7 +32,7 @@ fn partition_parallel_has_equal_bits_for_1_2_4_processes() {
 
 #[test]
 fn single_partition_equals_mini_batch_training() {
-    let place = Place::new();
+    let place = TestDir::new();
     let model = "[model]\nkind = 'gcn'\nhidden = 16\n";
     planted(&place, "p.toml", &settings(model, ""));
     let batches = succeed(&place, &["--set", "partition.parts=1"]);
@@ -51,7 +51,7 @@ fn single_partition_equals_mini_batch_training() {
 
 #[test]
 fn model_averaging_is_as_accurate_as_gradient_averaging() {
-    let place = Place::new();
+    let place = TestDir::new();
     let model = "[model]\nkind = 'sage'\nhidden = 32\n";
     planted(&place, "p.toml", &settings(model, ""));
     let epochs = ["--set", "train.epochs=120", "--set", "train.evaluate_every=5"];
@@ -63,7 +63,7 @@ fn model_averaging_is_as_accurate_as_gradient_averaging() {
 
 #[test]
 fn resumed_run_equals_an_uninterrupted_one() {
-    let place = Place::new();
+    let place = TestDir::new();
     planted(
         &place,
         "p.toml",
@@ -84,7 +84,7 @@ fn resumed_run_equals_an_uninterrupted_one() {
 
 #[test]
 fn invalid_settings_are_refused() {
-    let place = Place::new();
+    let place = TestDir::new();
     planted(&place, "p.toml", &settings("[model]\nkind = 'sage'", SCHEDULE));
     let refused = |sets: &[&str], code: i32, words: &[&str]| {
         let sets: Vec<&str> = sets.iter().flat_map(|set| ["--set", set]).collect();
@@ -103,7 +103,7 @@ fn invalid_settings_are_refused() {
 
 #[test]
 fn seeds_of_uneven_partitions_are_split_evenly_by_default() {
-    let place = Place::new();
+    let place = TestDir::new();
     planted(&place, "p.toml", &settings("[model]\nkind = 'sage'\nhidden = 16", ""));
     // Partitions of different sizes: 450 training nodes in total.
     let sets = ["--set", "partition.method=greedy", "--set", "train.batch=5", "--set", "train.epochs=1"];

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::common::{Place, children, planted, wait_for_epochs};
+use crate::common::{TestDir, children, planted, wait_for_epochs};
 
 /// A stuck run must have ended after this time; the timeouts below are two seconds.
 const LIMIT: Duration = Duration::from_secs(40);
@@ -38,7 +38,7 @@ impl FrozenThread {
 }
 
 /// Starts a run that would take minutes.
-fn start(place: &Place, schedule: &str, processes: &str) -> Child {
+fn start(place: &TestDir, schedule: &str, processes: &str) -> Child {
     let settings = format!("[model]\nkind = 'sage'\nhidden = 32\n[train]\nepochs = 100000\nschedule = '{schedule}'\n");
     planted(place, "p.toml", &settings);
     let timeouts = ["--set", "cluster.stall_timeout=2s", "--set", "cluster.heartbeat_timeout=2s"];
@@ -70,7 +70,7 @@ fn end(mut run: Child, frozen: &FrozenThread) -> (i32, String) {
 #[test]
 fn run_of_one_process_with_a_stuck_compute_thread_ends() {
     for schedule in ["mini-batch", "full-graph"] {
-        let place = Place::new();
+        let place = TestDir::new();
         let run = start(&place, schedule, "1");
         let frozen = FrozenThread::stop(run.id(), "compute_thread");
         let (code, stderr) = end(run, &frozen);
@@ -89,7 +89,7 @@ fn run_of_two_processes_with_any_stuck_thread_ends() {
         ("full-graph", "timely:recv"),
         ("tensor-parallel", "compute_thread"),
     ] {
-        let place = Place::new();
+        let place = TestDir::new();
         let run = start(&place, schedule, "2");
         let mut ranks = children(run.id());
         ranks.sort_unstable();

@@ -1,6 +1,6 @@
 //! Tensor-parallel training: equal bits for any number of processes, equality with full-graph training, and rounds.
 
-use crate::common::{Place, hashes, losses, planted, succeed};
+use crate::common::{TestDir, hashes, losses, planted, succeed};
 
 fn settings(model: &str, train: &str) -> String {
     format!("[model]\n{model}\n[train]\nschedule.kind = 'tensor-parallel'\nepochs = 4\n{train}")
@@ -34,7 +34,7 @@ const MANY_SEEDS: [&str; 4] = ["--set", "graph.generate.split=[0.7, 0.1, 0.2]", 
 
 #[test]
 fn model_has_equal_bits_for_1_2_4_processes() {
-    let place = Place::new();
+    let place = TestDir::new();
     for (model, rounds) in MODELS {
         planted(&place, "p.toml", &settings(&format!("{model}\ndropout = 0.3"), "schedule.intervals = 3\n"));
         for graph in [&[][..], &["--set", "graph.undirected=true"]] {
@@ -57,7 +57,7 @@ fn model_has_equal_bits_for_1_2_4_processes() {
 /// The reference is full-graph training.
 #[test]
 fn losses_match_full_graph_training() {
-    let place = Place::new();
+    let place = TestDir::new();
     for (model, _) in MODELS {
         planted(&place, "p.toml", &settings(&format!("{model}\ndropout = 0.2"), "schedule.intervals = 2\n"));
         for graph in [&[][..], &["--set", "graph.undirected=true"], &["--set", "graph.self_loops=add"], &MANY_SEEDS] {
@@ -76,7 +76,7 @@ fn losses_match_full_graph_training() {
 
 #[test]
 fn resumed_run_equals_an_uninterrupted_one() {
-    let place = Place::new();
+    let place = TestDir::new();
     planted(&place, "p.toml", &settings("kind = 'gcn'\nhidden = 16", ""));
     let whole = succeed(&place, &[]);
     std::fs::remove_dir_all(place.path("run")).unwrap();
@@ -86,7 +86,7 @@ fn resumed_run_equals_an_uninterrupted_one() {
 
 #[test]
 fn invalid_settings_are_refused() {
-    let place = Place::new();
+    let place = TestDir::new();
     planted(&place, "p.toml", &settings("kind = 'gcn'\nhidden = 16", ""));
     let refused = |sets: &[&str], more: &[&str], words: &[&str]| {
         let sets: Vec<&str> = sets.iter().flat_map(|set| ["--set", set]).collect();

@@ -6,7 +6,7 @@ mod started;
 
 use std::time::{Duration, Instant};
 
-use crate::common::{Place, planted, summary};
+use crate::common::{TestDir, planted, summary};
 use fake::Misbehavior;
 use serde_json::Value;
 use started::{Worker, kill, launched_workers, start_and_wait_for_epoch, wait_for_end};
@@ -26,7 +26,7 @@ fn sets<'a>(sets: &[&'a str]) -> Vec<&'a str> {
         .collect()
 }
 
-fn succeed(place: &Place, args: &[&str]) -> Value {
+fn succeed(place: &TestDir, args: &[&str]) -> Value {
     let ended = place.run(&sets(args));
     assert_eq!(ended.code, 0, "{args:?}: {}", ended.stderr);
     summary(place, "run")
@@ -38,7 +38,7 @@ fn hashes(summary: &Value) -> [String; 2] {
 
 #[test]
 fn model_with_tensor_workers_has_equal_bits() {
-    let place = Place::new();
+    let place = TestDir::new();
     for model in
         ["kind = 'gcn'", "kind = 'gat'\nheads = 4", "kind = 'sage'\nnorm = 'batch'\nresidual = true", "kind = 'appnp'"]
     {
@@ -61,7 +61,7 @@ fn model_with_tensor_workers_has_equal_bits() {
 
 #[test]
 fn other_full_graph_modes_with_tensor_workers_have_equal_results() {
-    let place = Place::new();
+    let place = TestDir::new();
     planted(&place, "p.toml", &settings("kind = 'gcn'\ndropout = 0.3", ""));
     for more in
         [&["train.schedule.kind=tensor-parallel"][..], &["train.schedule.mode=sync"], &["graph.undirected=true"]]
@@ -98,7 +98,7 @@ fn other_full_graph_modes_with_tensor_workers_have_equal_results() {
 
 #[test]
 fn small_tasks_that_share_calls_have_equal_bits() {
-    let place = Place::new();
+    let place = TestDir::new();
     for model in ["kind = 'gcn'", "kind = 'gat'\nheads = 4", "kind = 'gatv2'\nheads = 4"] {
         planted(&place, "p.toml", &settings(&format!("{model}\ndropout = 0.3"), ""));
         let small = "train.schedule.intervals=40";
@@ -118,7 +118,7 @@ fn small_tasks_that_share_calls_have_equal_bits() {
 
 #[test]
 fn long_tasks_that_are_split_have_equal_bits() {
-    let place = Place::new();
+    let place = TestDir::new();
     // One interval of 1,500 nodes is split into 1,024 rows and the rest.
     for model in [
         "kind = 'gcn'",
@@ -138,7 +138,7 @@ fn long_tasks_that_are_split_have_equal_bits() {
 
 #[test]
 fn killed_launched_worker_is_restarted() {
-    let place = Place::new();
+    let place = TestDir::new();
     planted(&place, "p.toml", &settings("kind = 'gcn'\ndropout = 0.3", ""));
     let epochs = ["train.epochs=150", "train.evaluate_every=0"];
     let alone = succeed(&place, &epochs);
@@ -172,7 +172,7 @@ fn killed_launched_worker_is_restarted() {
 
 #[test]
 fn plan_bounds_the_rows_of_calls_in_flight() {
-    let place = Place::new();
+    let place = TestDir::new();
     planted(&place, "p.toml", &settings("kind = 'gcn'\ndropout = 0.3", ""));
     for more in
         [&["train.schedule.intervals=1"][..], &["train.schedule.intervals=40"], &["model.kind=gat", "model.heads=4"]]
@@ -195,7 +195,7 @@ fn plan_bounds_the_rows_of_calls_in_flight() {
 
 #[test]
 fn run_with_two_killed_workers_has_equal_bits() {
-    let place = Place::new();
+    let place = TestDir::new();
     planted(&place, "p.toml", &settings("kind = 'gcn'\ndropout = 0.3", ""));
     let more = ["train.epochs=60", "train.evaluate_every=0", "train.tensor_workers.autotune=false"];
     let alone = succeed(&place, &more[..2]);
@@ -223,7 +223,7 @@ fn run_with_two_killed_workers_has_equal_bits() {
 
 #[test]
 fn run_with_listening_workers_has_equal_bits_when_some_are_gone() {
-    let place = Place::new();
+    let place = TestDir::new();
     planted(&place, "p.toml", &settings("kind = 'gcn'", ""));
     let alone = succeed(&place, &[]);
     let (one, two) = (Worker::start(&place, Some(SECRET)), Worker::start(&place, Some(SECRET)));
@@ -262,7 +262,7 @@ fn run_with_listening_workers_has_equal_bits_when_some_are_gone() {
 
 #[test]
 fn misbehaving_worker_is_reported_and_bits_are_equal() {
-    let place = Place::new();
+    let place = TestDir::new();
     planted(&place, "p.toml", &settings("kind = 'gcn'", ""));
     let alone = succeed(&place, &[]);
     let honest = Worker::start(&place, None);
@@ -295,7 +295,7 @@ fn misbehaving_worker_is_reported_and_bits_are_equal() {
 
 #[test]
 fn prices_give_the_value_of_a_run() {
-    let place = Place::new();
+    let place = TestDir::new();
     planted(&place, "p.toml", &settings("kind = 'gcn'", ""));
     let priced = [
         "price.graph_worker_hour=2.0",
@@ -315,7 +315,7 @@ fn prices_give_the_value_of_a_run() {
 
 #[test]
 fn invalid_settings_are_refused() {
-    let place = Place::new();
+    let place = TestDir::new();
     planted(&place, "p.toml", &settings("kind = 'gcn'", ""));
     let refused = |more: &[&str], words: &[&str]| {
         place.fail(&sets(more), 2, words);

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::Path;
 
-use crate::common::{Place, planted, summary};
+use crate::common::{TestDir, planted, summary};
 use arrow::array::AsArray;
 use arrow::datatypes::{Float32Type, Int64Type};
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
@@ -30,7 +30,7 @@ fn by_id(batches: &[arrow::array::RecordBatch], column: &str) -> BTreeMap<i64, i
 
 #[test]
 fn graph_models_beat_the_mlp_and_outputs_have_the_ids_of_the_user() {
-    let place = Place::new();
+    let place = TestDir::new();
     let settings = "[model]\nkind = 'sage'\n[train]\nepochs = 50\nbatch = 64\nfanouts = [10, 10]\n";
     planted(&place, "p.toml", settings);
     let kinds = ["sage", "gcn", "gat", "gatv2", "gin", "sgc", "appnp", "mlp"];
@@ -83,7 +83,7 @@ fn graph_models_beat_the_mlp_and_outputs_have_the_ids_of_the_user() {
 
 #[test]
 fn scores_are_probabilities_and_the_largest_is_the_prediction() {
-    let place = Place::new();
+    let place = TestDir::new();
     planted(&place, "p.toml", "[model]\nkind = 'gcn'\nhidden = 16\n[train]\nepochs = 2\nfanouts = [5, 5]\n");
     let ended = place.run(&["run", "p.toml", "--quiet", "--run-dir", "run", "--set", "infer.scores=true"]);
     assert_eq!(ended.code, 0, "{}", ended.stderr);
@@ -102,7 +102,7 @@ fn scores_are_probabilities_and_the_largest_is_the_prediction() {
 
 #[test]
 fn resolved_pipeline_of_a_run_gives_an_equal_model() {
-    let place = Place::new();
+    let place = TestDir::new();
     planted(&place, "p.toml", "[model]\nkind = 'sage'\nhidden = 16\n[train]\nepochs = 2\nfanouts = [5, 5]\n");
     assert_eq!(place.run(&["run", "p.toml", "--quiet", "--run-dir", "first"]).code, 0);
     let ended = place.run(&["run", "first/pipeline.toml", "--quiet", "--run-dir", "second"]);
@@ -112,7 +112,7 @@ fn resolved_pipeline_of_a_run_gives_an_equal_model() {
 
 #[test]
 fn early_stop_keeps_the_best_epoch() {
-    let place = Place::new();
+    let place = TestDir::new();
     planted(&place, "p.toml", "[model]\nkind = 'mlp'\nhidden = 64\n[train]\nepochs = 500\nearly_stop = 3\n");
     let ended = place.run(&["run", "p.toml", "--quiet", "--run-dir", "run", "--set", "train.optimizer.lr=0.05"]);
     assert_eq!(ended.code, 0, "{}", ended.stderr);

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::common::Place;
+use crate::common::TestDir;
 use arrow::array::{Array, ArrayRef, AsArray, Int64Array, RecordBatch, StringArray};
 use arrow::compute::{cast, concat_batches, take_record_batch};
 use arrow::datatypes::{DataType, Int64Type};
@@ -42,8 +42,8 @@ fn ends(batch: &RecordBatch) -> Vec<(String, String)> {
 }
 
 /// Prepares a dataset of 4,000 nodes and 60,000 edge rows in `dataset`, from `dump`.
-fn place() -> Place {
-    let place = Place::new();
+fn place() -> TestDir {
+    let place = TestDir::new();
     place.succeed(&[
         "generate",
         "planted",

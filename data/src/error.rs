@@ -1,6 +1,6 @@
 //! Errors, with their place, their cause and a remedy.
 //!
-//! Every message is one line. Variants carry the path, row group, row and column (a [`Place`]) of the invalid value.
+//! Every message is one line. Variants carry the path, row group, row and column (a [`Location`]) of the invalid value.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -48,7 +48,7 @@ impl Fault {
 
 /// One value in a dump.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct Location {
     /// The Parquet file, or its URL.
     pub path: PathBuf,
     /// The row group within the file, from 0.
@@ -59,7 +59,7 @@ pub struct Place {
     pub column: String,
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for Location {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { path, row_group, row, column } = self;
         write!(f, "{}, column \"{column}\", row {row} (row group {row_group})", path.display())
@@ -135,13 +135,13 @@ pub enum Error {
     #[error("{place}: null; every row needs a value here")]
     Null {
         /// The place of the value.
-        place: Box<Place>,
+        place: Box<Location>,
     },
     /// NaN or an infinity.
     #[error("{place}: {value} is not a finite number{hint}")]
     NotFinite {
         /// The place of the value.
-        place: Box<Place>,
+        place: Box<Location>,
         /// The value.
         value: f64,
         /// Empty, or the remedy.
@@ -151,7 +151,7 @@ pub enum Error {
     #[error("{place}: {found} values, but the rows before have {expected}")]
     Width {
         /// The place of the value.
-        place: Box<Place>,
+        place: Box<Location>,
         /// Width of this row.
         found: usize,
         /// Width of the rows before.
@@ -161,7 +161,7 @@ pub enum Error {
     #[error("{place}: {value} is not {wanted}")]
     Value {
         /// The place of the value.
-        place: Box<Place>,
+        place: Box<Location>,
         /// The value, as text.
         value: String,
         /// The expected value.
@@ -175,7 +175,7 @@ pub enum Error {
         /// The row, over all node files, that used the id first.
         first: u64,
         /// The place of the second occurrence.
-        second: Box<Place>,
+        second: Box<Location>,
     },
     /// An edge with an end that is not a node.
     #[error(
@@ -183,7 +183,7 @@ pub enum Error {
     )]
     UnknownNode {
         /// The place of the value.
-        place: Box<Place>,
+        place: Box<Location>,
         /// The unknown id.
         id: String,
     },
@@ -199,7 +199,7 @@ pub enum Error {
     #[error("{place}: the edge {src} → {dst} is already in {first}; set graph.duplicates to \"drop\" or \"keep\"")]
     DuplicateEdge {
         /// The place of the second occurrence.
-        place: Box<Place>,
+        place: Box<Location>,
         /// The place of the first occurrence, as text.
         first: String,
         /// Source id.
@@ -211,7 +211,7 @@ pub enum Error {
     #[error("{place}: there is no edge {src} → {dst} to remove; use --missing ignore to skip such rows")]
     MissingEdge {
         /// The place of the value.
-        place: Box<Place>,
+        place: Box<Location>,
         /// Source id.
         src: String,
         /// Destination id.
@@ -221,7 +221,7 @@ pub enum Error {
     #[error("{place}: node {id} is already in the dataset; remove this row, because an update cannot change nodes")]
     NodeExists {
         /// The place of the value.
-        place: Box<Place>,
+        place: Box<Location>,
         /// The node's id.
         id: String,
     },
@@ -229,7 +229,7 @@ pub enum Error {
     #[error("{place}: node {id} has an edge to itself; set graph.self_loops to \"keep\" or \"drop\"")]
     SelfLoop {
         /// The place of the value.
-        place: Box<Place>,
+        place: Box<Location>,
         /// The node's id.
         id: String,
     },

@@ -136,7 +136,7 @@ impl Names {
                 labels.kind == LabelKind::Class
                     && ordered(&labels.names, labels.classes.into())
                     && labels.counts.iter().all(|&count| count > 0)
-                    && labels.labelled == manifest.nodes
+                    && labels.labeled == manifest.nodes
             }),
             node_types: types(&manifest.node_types),
             edge_types: types(&manifest.edge_columns.edge_type),

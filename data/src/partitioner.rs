@@ -165,18 +165,18 @@ pub trait GraphStream {
     /// An error of `work`.
     fn once(&self, pass: &str, work: &mut dyn FnMut() -> Result<Vec<u8>>) -> Result<Vec<u8>>;
 
-    /// Returns the bytes that [`keep`](GraphStream::keep) last stored under `name`, also in an earlier preparation that
+    /// Returns the bytes that [`save`](GraphStream::save) last stored under `name`, also in an earlier preparation that
     /// was killed. A partitioner with several passes can resume from them.
     ///
     /// # Errors
     /// When the bytes cannot be read.
-    fn kept(&self, name: &str) -> Result<Option<Vec<u8>>>;
+    fn load(&self, name: &str) -> Result<Option<Vec<u8>>>;
 
     /// Stores `bytes` under `name`, so that a later preparation can resume if this one is killed.
     ///
     /// # Errors
     /// When the bytes cannot be written.
-    fn keep(&self, name: &str, bytes: &[u8]) -> Result<()>;
+    fn save(&self, name: &str, bytes: &[u8]) -> Result<()>;
 }
 
 /// A function that reads some thousands of edges `(source, destination)` at a time.

@@ -227,8 +227,8 @@ pub struct TestStream {
     pub chunk: usize,
     /// Names of the passes so far, in order.
     pub passes: RefCell<Vec<String>>,
-    /// The bytes that were stored with `keep`.
-    pub kept: RefCell<HashMap<String, Vec<u8>>>,
+    /// The bytes that were stored with `save`.
+    pub saved: RefCell<HashMap<String, Vec<u8>>>,
 }
 
 impl TestGraph {
@@ -242,7 +242,7 @@ impl TestGraph {
             ids: Arc::new(NodeIds::dense(self.nodes)),
             chunk: 7,
             passes: RefCell::default(),
-            kept: RefCell::default(),
+            saved: RefCell::default(),
         }
     }
 }
@@ -298,12 +298,12 @@ impl GraphStream for TestStream {
         work()
     }
 
-    fn kept(&self, name: &str) -> Result<Option<Vec<u8>>> {
-        Ok(self.kept.borrow().get(name).cloned())
+    fn load(&self, name: &str) -> Result<Option<Vec<u8>>> {
+        Ok(self.saved.borrow().get(name).cloned())
     }
 
-    fn keep(&self, name: &str, bytes: &[u8]) -> Result<()> {
-        self.kept.borrow_mut().insert(name.into(), bytes.to_vec());
+    fn save(&self, name: &str, bytes: &[u8]) -> Result<()> {
+        self.saved.borrow_mut().insert(name.into(), bytes.to_vec());
         Ok(())
     }
 }

@@ -12,7 +12,7 @@ use std::path::PathBuf;
 /// It speaks Arrow Flight with clients that prove the secret; nothing is encrypted.
 #[derive(Debug, clap::Args)]
 pub(super) struct TensorWorker {
-    /// Address to listen at; port 0 is any free port [default with `--connect`: this machine's address towards the run, any port].
+    /// Address to listen at; port 0 is any free port [default with `--connect`: this machine's address toward the run, any port].
     /// With `--connect`, the run's processes must reach this address.
     #[arg(long, value_name = "HOST:PORT", required_unless_present = "connect")]
     listen: Option<String>,

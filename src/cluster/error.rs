@@ -267,18 +267,18 @@ mod tests {
     #[test]
     fn cause_is_equal_at_all_processes_except_the_culprit() {
         let lost = ClusterError::Lost { rank: 2, address: "b:1".into(), why: "silent".into() };
-        let told = lost.to_cause(0, "a:1");
-        assert_eq!(ClusterError::from_cause(told.clone(), 1), lost);
-        let given_up = ClusterError::from_cause(told, 2);
+        let cause = lost.to_cause(0, "a:1");
+        assert_eq!(ClusterError::from_cause(cause.clone(), 1), lost);
+        let given_up = ClusterError::from_cause(cause, 2);
         assert_eq!(given_up, ClusterError::GivenUp { rank: 2, why: "silent".into() });
         assert_eq!(ClusterError::from_cause(given_up.to_cause(2, "b:1"), 1), lost);
         let stalled = ClusterError::Stalled { after: "9 s".into() };
         assert_eq!(ClusterError::from_cause(stalled.to_cause(0, "a:1"), 0), stalled);
 
         let own = ClusterError::Own(Failure::new(3, "label out of range"));
-        let told = ClusterError::from_cause(own.to_cause(1, "b:1"), 0);
-        assert_eq!(told.to_string(), "rank 1 (b:1) failed: label out of range");
-        assert_eq!((own.exit_code(), told.exit_code()), (3, 5));
+        let cause = ClusterError::from_cause(own.to_cause(1, "b:1"), 0);
+        assert_eq!(cause.to_string(), "rank 1 (b:1) failed: label out of range");
+        assert_eq!((own.exit_code(), cause.exit_code()), (3, 5));
     }
 
     #[test]

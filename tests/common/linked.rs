@@ -7,7 +7,7 @@ use arrow::array::{Int64Array, ListArray, StringArray};
 use arrow::datatypes::Float32Type;
 use gnnflow_data::rng::{Key, Purpose};
 
-use super::Place;
+use super::TestDir;
 
 pub const NODES: u64 = 240;
 /// The number of draws, including repeated edges and self-loops.
@@ -40,7 +40,7 @@ fn in_one_group(edge: &Row) -> i64 {
 }
 
 /// Writes a dump whose node features show the groups with noise. Returns the edges.
-pub fn dump(place: &Place, held_out: bool) -> Vec<Row> {
+pub fn dump(place: &TestDir, held_out: bool) -> Vec<Row> {
     let key = Key::new(5, Purpose::GenerateNodes);
     let value = |v: u64, i: u64| 0.3 * key.fold(v).normal(i) as f32 + f32::from(u8::from(v % 6 == i));
     let rows = (0..NODES).map(|v| Some((0..8).map(move |i| Some(value(v, i)))));

@@ -15,7 +15,7 @@ use parquet::arrow::ArrowWriter;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 
 /// A temporary folder in which the real binary runs.
-pub struct Place {
+pub struct TestDir {
     folder: tempfile::TempDir,
 }
 
@@ -30,7 +30,7 @@ pub struct Ended {
     pub stderr: String,
 }
 
-impl Place {
+impl TestDir {
     pub fn new() -> Self {
         Self { folder: tempfile::tempdir().unwrap() }
     }
@@ -118,7 +118,7 @@ pub fn ready_made() -> Vec<PathBuf> {
 }
 
 /// Writes a pipeline over a small planted graph in four partitions, with the sections `settings`.
-pub fn planted(place: &Place, name: &str, settings: &str) {
+pub fn planted(place: &TestDir, name: &str, settings: &str) {
     let text = format!(
         "[graph]\n\
          generate = {{ kind = 'planted', nodes = 1500, edges = 9000, features = 24, classes = 5, \
@@ -130,13 +130,13 @@ pub fn planted(place: &Place, name: &str, settings: &str) {
 }
 
 /// Reads the summary of a run.
-pub fn summary(place: &Place, run: &str) -> serde_json::Value {
+pub fn summary(place: &TestDir, run: &str) -> serde_json::Value {
     let text = std::fs::read_to_string(place.path(run).join("summary.json")).unwrap();
     serde_json::from_str(&text).unwrap()
 }
 
 /// Runs `p.toml` in the run folder `run`, which must succeed; returns the summary.
-pub fn succeed(place: &Place, args: &[&str]) -> serde_json::Value {
+pub fn succeed(place: &TestDir, args: &[&str]) -> serde_json::Value {
     let ended = place.run(&[&["run", "p.toml", "--quiet", "--run-dir", "run"], args].concat());
     assert_eq!(ended.code, 0, "{args:?}: {}", ended.stderr);
     summary(place, "run")
@@ -155,7 +155,7 @@ pub fn epochs(run: &Path) -> Vec<serde_json::Value> {
 }
 
 /// Asserts that two runs have equal hashes and epochs.
-pub fn assert_same_results(place: &Place, run: &str, other: &str) {
+pub fn assert_same_results(place: &TestDir, run: &str, other: &str) {
     let (run_summary, other_summary) = (summary(place, run), summary(place, other));
     for key in ["model_sha256", "predictions_sha256", "blocks_sha256", "best_epoch", "epochs", "test"] {
         assert_eq!(run_summary[key], other_summary[key], "{key}");
@@ -172,7 +172,7 @@ pub fn hashes(summary: &serde_json::Value) -> Vec<String> {
 }
 
 /// Reads the training loss of every epoch of the run in `run`.
-pub fn losses(place: &Place) -> Vec<f64> {
+pub fn losses(place: &TestDir) -> Vec<f64> {
     let lines = std::fs::read_to_string(place.path("run/metrics.jsonl")).unwrap();
     let loss = |line| serde_json::from_str::<serde_json::Value>(line).unwrap()["loss"].as_f64().unwrap();
     lines.lines().map(loss).collect()
@@ -184,7 +184,7 @@ pub type Rows = Vec<Vec<f64>>;
 pub type Weights = BTreeMap<String, Rows>;
 
 /// Reads the parameters of a model.
-pub fn weights(place: &Place, run: &str) -> Weights {
+pub fn weights(place: &TestDir, run: &str) -> Weights {
     let bytes = std::fs::read(place.path(&format!("{run}/model.safetensors"))).unwrap();
     let length = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
     let header: serde_json::Value = serde_json::from_slice(&bytes[8..8 + length]).unwrap();
@@ -200,7 +200,7 @@ pub fn weights(place: &Place, run: &str) -> Weights {
 }
 
 /// Reads a Parquet file as one batch.
-pub fn read(place: &Place, name: &str) -> RecordBatch {
+pub fn read(place: &TestDir, name: &str) -> RecordBatch {
     let file = std::fs::File::open(place.path(name)).unwrap();
     let reader = ParquetRecordBatchReaderBuilder::try_new(file).unwrap().build().unwrap();
     let batches: Vec<RecordBatch> = reader.map(Result::unwrap).collect();
@@ -213,7 +213,7 @@ pub fn column<'a, T: 'static>(batch: &'a RecordBatch, name: &str) -> &'a T {
 }
 
 /// Reads the learned rows of the run in `run` by node id.
-pub fn learned_rows(place: &Place) -> BTreeMap<i64, Vec<f32>> {
+pub fn learned_rows(place: &TestDir) -> BTreeMap<i64, Vec<f32>> {
     let file = std::fs::File::open(place.path("run/node_embeddings.parquet")).unwrap();
     let mut all = BTreeMap::new();
     for batch in ParquetRecordBatchReaderBuilder::try_new(file).unwrap().build().unwrap() {
@@ -246,7 +246,7 @@ pub fn kill(pid: u32) {
 }
 
 /// Waits until the run in `run` has trained `count` epochs, or has ended.
-pub fn wait_for_epochs(place: &Place, run: &str, count: usize, child: &mut Child) {
+pub fn wait_for_epochs(place: &TestDir, run: &str, count: usize, child: &mut Child) {
     let begin = Instant::now();
     let trained = || std::fs::read_to_string(place.path(run).join("metrics.jsonl")).unwrap_or_default();
     while trained().lines().count() < count && child.try_wait().unwrap().is_none() {
@@ -257,7 +257,7 @@ pub fn wait_for_epochs(place: &Place, run: &str, count: usize, child: &mut Child
 
 /// Runs `p.toml` on two processes in the run folder `run`, and kills process `victim` after `after` epochs. The run
 /// must restart its processes and succeed.
-pub fn run_with_kill(place: &Place, run: &str, args: &[&str], victim: usize, after: usize) {
+pub fn run_with_kill(place: &TestDir, run: &str, args: &[&str], victim: usize, after: usize) {
     let all = ["run", "p.toml", "--quiet", "--processes", "2", "--run-dir", run, "--set", "cluster.restarts=2"];
     let mut parent = place.command(&[&all[..], args].concat()).spawn().unwrap();
     wait_for_epochs(place, run, after, &mut parent);

@@ -1,6 +1,6 @@
 //! Azure blob storage, served by Azurite.
 
-use super::common::Place;
+use super::common::TestDir;
 use super::server::Server;
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
@@ -10,7 +10,7 @@ const ACCOUNT: &str = "devstoreaccount1";
 const KEY: &str = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw==";
 
 /// Starts Azurite with the graph's files in container `graphs`.
-pub(crate) fn start(place: &Place) -> Option<Server> {
+pub(crate) fn start(place: &TestDir) -> Option<Server> {
     let arguments = |port: u16| {
         let args = ["--blobHost", "127.0.0.1", "--blobPort", &port.to_string(), "--inMemoryPersistence"];
         let args = args.iter().map(ToString::to_string).chain(["--skipApiVersionCheck".into(), "--silent".into()]);

@@ -3,11 +3,11 @@
 use super::fake::{self, Misbehavior};
 use super::started::{Worker, free_address, kill, launched_workers, start_and_wait_for_epoch, wait_for_end};
 use super::{SECRET, hashes, sets, settings, succeed};
-use crate::common::{Place, planted, summary};
+use crate::common::{TestDir, planted, summary};
 
 #[test]
 fn registered_workers_may_join_late_and_leave() {
-    let place = Place::new();
+    let place = TestDir::new();
     planted(&place, "p.toml", &settings("kind = 'gcn'\ndropout = 0.3", ""));
     let epochs = ["train.epochs=300", "train.evaluate_every=0"];
     let alone = succeed(&place, &epochs);
@@ -44,7 +44,7 @@ fn registered_workers_may_join_late_and_leave() {
 
 #[test]
 fn registered_worker_replaces_a_killed_launched_one() {
-    let place = Place::new();
+    let place = TestDir::new();
     planted(&place, "p.toml", &settings("kind = 'gcn'\ndropout = 0.3", ""));
     let epochs = ["train.epochs=300", "train.evaluate_every=0"];
     let alone = succeed(&place, &epochs);
@@ -71,7 +71,7 @@ fn registered_worker_replaces_a_killed_launched_one() {
 
 #[test]
 fn worker_that_cannot_register_reports_it_and_exits() {
-    let place = Place::new();
+    let place = TestDir::new();
     let at = free_address();
     let (code, output) = Worker::with_args(&place, None, &["--connect", &at, "--wait", "1"]).finish();
     assert_eq!(code, Some(5), "{output}");

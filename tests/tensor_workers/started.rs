@@ -5,7 +5,7 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use super::sets;
-use crate::common::Place;
+use crate::common::TestDir;
 
 /// A tensor worker of the real binary, killed when dropped.
 pub(crate) struct Worker {
@@ -15,11 +15,11 @@ pub(crate) struct Worker {
 }
 
 impl Worker {
-    pub(crate) fn start(place: &Place, secret: Option<&str>) -> Self {
+    pub(crate) fn start(place: &TestDir, secret: Option<&str>) -> Self {
         Self::with_args(place, secret, &["--listen", "127.0.0.1:0"])
     }
 
-    pub(crate) fn with_args(place: &Place, secret: Option<&str>, args: &[&str]) -> Self {
+    pub(crate) fn with_args(place: &TestDir, secret: Option<&str>, args: &[&str]) -> Self {
         let mut command: Command = place.command(&[&["tensor-worker", "--threads", "1"], args].concat());
         command.env_remove("GNNFLOW_SECRET").envs(secret.map(|secret| ("GNNFLOW_SECRET", secret)));
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
@@ -67,7 +67,7 @@ pub(crate) fn launched_workers(parent: u32) -> Vec<u32> {
 }
 
 /// Starts a run and waits until its first epoch is complete.
-pub(crate) fn start_and_wait_for_epoch(place: &Place, args: &[&str], secret: Option<&str>) -> Child {
+pub(crate) fn start_and_wait_for_epoch(place: &TestDir, args: &[&str], secret: Option<&str>) -> Child {
     let metrics = place.path("run/metrics.jsonl");
     let _ = std::fs::remove_file(&metrics);
     let mut command = place.command(&sets(args));

@@ -432,16 +432,16 @@ def options() -> Iterator[Case]:
     yield Run("partition-parallel/nine-partitions", many)
     yield Run("partition-parallel/sgd", alone | {"train.optimizer.kind": "sgd", "train.optimizer.momentum": 0.9})
 
-    whole = planted() | {"graph.undirected": True}
+    undirected = planted() | {"graph.undirected": True}
     for schedule in FULL:
         make = SCHEDULES[schedule]
         for name in ("gcn", "sage-pool", "gat", "gatv2", "appnp"):
-            yield Run(f"{schedule}/sync-{name}", whole | MODELS[name] | make(mode="sync"), processes=ONE_AND_TWO)
+            yield Run(f"{schedule}/sync-{name}", undirected | MODELS[name] | make(mode="sync"), processes=ONE_AND_TWO)
         for name in ("gcn", "gcn-residual", "sage", "sage-gcn", "gin", "sgc", "appnp"):
-            yield Run(f"{schedule}/bf16-{name}", whole | MODELS[name] | make(row_dtype="bf16"), quick=name == "gcn")
+            yield Run(f"{schedule}/bf16-{name}", undirected | MODELS[name] | make(row_dtype="bf16"), quick=name == "gcn")
         rounded = typed(**TYPES) | model("rgcn") | make(row_dtype="bf16")
         yield Run(f"{schedule}/bf16-rgcn", rounded)
-        linked = whole | model("sage") | make(row_dtype="bf16") | EDGE_BATCH | LINKS["dot"]
+        linked = undirected | model("sage") | make(row_dtype="bf16") | EDGE_BATCH | LINKS["dot"]
         yield Run(f"{schedule}/bf16-link", linked)
         most = planted(split=[0.7, 0.1, 0.2]) | {"graph.undirected": True}
         yield Run(f"{schedule}/most-nodes", most | model("gcn", dropout=0.0) | make(intervals=1))
@@ -449,29 +449,29 @@ def options() -> Iterator[Case]:
         yield Run(f"{schedule}/self-loops", planted() | {"graph.self_loops": "add"} | model("gin", norm="batch") | make())
         price = {"price.graph_worker_hour": 0.4, "price.tensor_call": 2e-7, "price.tensor_second": 3e-6}
         workers = {"train.tensor.workers": 2} | price
-        yield Run(f"{schedule}/tensor-workers-gcn", whole | model("gcn") | make() | workers, processes=ONE_AND_TWO)
+        yield Run(f"{schedule}/tensor-workers-gcn", undirected | model("gcn") | make() | workers, processes=ONE_AND_TWO)
         late = workers | {"train.tensor.autotune": False, "train.tensor.threads": 2, "train.tensor.when_gone": "fail"}
         late |= {"train.tensor.late": 8.0, "train.tensor.timeout": "1min", "train.tensor.relaunch": 1}
-        yield Run(f"{schedule}/tensor-workers-gat", whole | MODELS["gat"] | make() | late, processes=ONE_AND_TWO)
+        yield Run(f"{schedule}/tensor-workers-gat", undirected | MODELS["gat"] | make() | late, processes=ONE_AND_TWO)
         large = planted(nodes=2000, edges=12000) | {"graph.undirected": True} | model("sage", hidden=256)
         memory, processes = ("66MiB", ALL) if schedule == "full-graph" else ("76MiB", ONE_AND_TWO)
         yield Run(f"{schedule}/rows-in-files", large | make(memory=memory, threads=1), processes)
-    coupled = whole | tensor_parallel() | model("gcn", decoupled=False)
+    coupled = undirected | tensor_parallel() | model("gcn", decoupled=False)
     yield Run("tensor-parallel/gcn-coupled", coupled)
-    yield Run("tensor-parallel/chunk-memory", whole | tensor_parallel(chunk_memory="64MiB") | model("gat", heads=4))
-    yield Run("full-graph/gcn-decoupled", whole | full_graph() | model("gcn", decoupled=True))
+    yield Run("tensor-parallel/chunk-memory", undirected | tensor_parallel(chunk_memory="64MiB") | model("gat", heads=4))
+    yield Run("full-graph/gcn-decoupled", undirected | full_graph() | model("gcn", decoupled=True))
     # With one process no row is stale, and the bits equal those of `pipe`.
     for name in ("gcn", "gat"):
         for staleness in (0, 1):
             stale = full_graph(mode="async", staleness=staleness)
-            yield Run(f"full-graph/async-{staleness}-{name}", whole | MODELS[name] | stale, processes=ONE)
+            yield Run(f"full-graph/async-{staleness}-{name}", undirected | MODELS[name] | stale, processes=ONE)
 
-    yield Run("auto/gcn", whole | model("gcn") | train(schedule="auto"), quick=True)
-    yield Run("auto/fanouts", whole | model("sage") | train(schedule="auto", fanouts=[4, 3]))
-    yield Run("auto/chunk-memory", whole | model("gat", heads=2) | train(schedule="auto", chunk_memory="1MiB"))
-    yield Run("auto/memory", whole | model("gcn") | train(schedule="auto", memory="1GiB", threads=1))
+    yield Run("auto/gcn", undirected | model("gcn") | train(schedule="auto"), quick=True)
+    yield Run("auto/fanouts", undirected | model("sage") | train(schedule="auto", fanouts=[4, 3]))
+    yield Run("auto/chunk-memory", undirected | model("gat", heads=2) | train(schedule="auto", chunk_memory="1MiB"))
+    yield Run("auto/memory", undirected | model("gcn") | train(schedule="auto", memory="1GiB", threads=1))
     seen = {"train.link.exclude_training_targets": False}
-    yield Run("auto/links", whole | model("sage") | train(schedule="auto", batch=300) | LINKS["dot"] | seen)
+    yield Run("auto/links", undirected | model("sage") | train(schedule="auto", batch=300) | LINKS["dot"] | seen)
 
 
 def resumed() -> Iterator[Case]:
@@ -631,7 +631,7 @@ def pipeline_files() -> Iterator[Case]:
 def refused() -> Iterator[Case]:
     few = fanouts("mini-batch", 5, 4)
     batches = planted() | model("sage") | mini_batch() | few
-    whole = planted() | model("gcn") | full_graph()
+    full = planted() | model("gcn") | full_graph()
     columns = planted() | model("gcn") | tensor_parallel()
     alone = planted() | model("sage") | partition_parallel() | few
     yield Refused("unknown-key", batches | {"train.epoch": 2})
@@ -651,12 +651,12 @@ def refused() -> Iterator[Case]:
     yield Refused("cache-alone", alone | {"train.cache": "1MiB"})
     yield Refused("replicated-alone", alone | {"partition.topology": "replicated"})
     yield Refused("rows-alone", bare() | model("sage") | partition_parallel() | few | rows())
-    yield Refused("fanouts-of-full-graph", whole | {"train.fanouts": [5, 4]})
-    yield Refused("staleness-of-pipe", whole | {"train.staleness": 1})
+    yield Refused("fanouts-of-full-graph", full | {"train.fanouts": [5, 4]})
+    yield Refused("staleness-of-pipe", full | {"train.staleness": 1})
     yield Refused("gine-of-full-graph", typed(**EDGE_FEATURES) | model("gine") | full_graph())
     yield Refused("async-columns", columns | {"train.mode": "async"})
     yield Refused("bf16-of-gat", columns | {"model.kind": "gat", "train.row_dtype": "bf16"})
-    yield Refused("little-memory", whole | {"train.memory": "1KiB"})
+    yield Refused("little-memory", full | {"train.memory": "1KiB"})
     for policy in ("duplicates", "self_loops"):
         yield Refused(f"{policy}-found", typed() | {f"graph.{policy}": "fail"})
     yield Refused("isolated-found", typed(edges="unknown") | {"graph.unknown_nodes": "drop", "graph.isolated": "fail"})

@@ -319,7 +319,8 @@ pub struct LabelInfo {
     /// Names of the classes if the labels are strings; else empty.
     pub names: Vec<String>,
     /// Number of nodes (or edges) with a label.
-    pub labelled: u64,
+    #[serde(rename = "labelled")]
+    pub labeled: u64,
     /// Nodes (or edges) per class; empty for values.
     pub counts: Vec<u64>,
 }

@@ -49,7 +49,7 @@ pub struct Topology {
 }
 
 impl Topology {
-    /// Creates a topology in memory without optional columns. `num_nodes` is the number of nodes of the whole graph.
+    /// Creates a topology in memory without optional columns. `num_nodes` is the number of nodes of the graph.
     ///
     /// # Errors
     /// A description of an invalid array.

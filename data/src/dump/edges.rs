@@ -241,7 +241,7 @@ impl EdgeReader {
     }
 
     /// Returns the place of a row, which is counted over all files.
-    pub(crate) fn place(&self, row: u64) -> Box<crate::error::Place> {
+    pub(crate) fn place(&self, row: u64) -> Box<crate::error::Location> {
         self.table.place(row, &self.src)
     }
 

@@ -237,7 +237,7 @@ impl NodeReader {
     }
 
     /// Returns the place of a row, which is counted over all files.
-    pub(crate) fn place(&self, row: u64, column: &str) -> Box<crate::error::Place> {
+    pub(crate) fn place(&self, row: u64, column: &str) -> Box<crate::error::Location> {
         self.table.place(row, column)
     }
 

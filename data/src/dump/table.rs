@@ -11,7 +11,7 @@ use parquet::file::reader::ChunkReader;
 
 use super::ordered::ordered;
 use super::prefetch;
-use crate::error::{Error, Place, Result};
+use crate::error::{Error, Location, Result};
 use crate::store::{DumpFile, READ_AHEAD, RowGroup, SHARE, on_one_line};
 
 /// Bytes that are fetched first of a row group when only its first rows are needed.
@@ -52,9 +52,9 @@ pub(crate) struct Origin {
 
 impl Origin {
     /// Returns the place of row `i` of the chunk.
-    pub(crate) fn place(&self, i: usize, column: &str) -> Box<Place> {
+    pub(crate) fn place(&self, i: usize, column: &str) -> Box<Location> {
         let row = self.row + i as u64;
-        Box::new(Place { path: self.file.file.path().into(), row_group: self.row_group, row, column: column.into() })
+        Box::new(Location { path: self.file.file.path().into(), row_group: self.row_group, row, column: column.into() })
     }
 
     /// First row of the chunk, counted over all files.
@@ -196,11 +196,16 @@ impl Table {
     }
 
     /// Returns the place of a row, which is counted over all files.
-    pub(crate) fn place(&self, row: u64, column: &str) -> Box<Place> {
+    pub(crate) fn place(&self, row: u64, column: &str) -> Box<Location> {
         let unit = self.units.partition_point(|unit| self.files[unit.file].first_row + unit.first_row <= row) - 1;
         let Unit { file, row_group, .. } = self.units[unit];
         let file = &self.files[file];
-        Box::new(Place { path: file.file.path().into(), row_group, row: row - file.first_row, column: column.into() })
+        Box::new(Location {
+            path: file.file.path().into(),
+            row_group,
+            row: row - file.first_row,
+            column: column.into(),
+        })
     }
 
     fn mask(&self, file: &TableFile, columns: &[&str]) -> ProjectionMask {

@@ -154,7 +154,7 @@ pub(super) fn floats(origin: &Origin, array: &ArrayRef, name: &str) -> Result<Sc
 }
 
 /// Converts numbers without nulls. `place` returns the place of number `i`.
-fn finite(array: &ArrayRef, place: impl Fn(usize) -> Box<crate::error::Place>) -> Result<ScalarBuffer<f32>> {
+fn finite(array: &ArrayRef, place: impl Fn(usize) -> Box<crate::error::Location>) -> Result<ScalarBuffer<f32>> {
     let values: ScalarBuffer<f32> = match array.data_type() {
         DataType::Float32 => array.as_primitive::<Float32Type>().values().clone(),
         _ => to_f32(array)?.values().clone(),

@@ -49,7 +49,7 @@ pub(super) fn import(import: &Import, output: &mut Output, progress: &dyn Progre
     inside(&npz, import, nodes, &mut recipe, &mut columns)?;
     columns::write(output, NODES, vec![Section { rows: nodes, columns }], import.file_rows, progress)?;
 
-    let edges = EdgePass { import, path, npz: &npz, prefix, nodes, format };
+    let edges = MatrixEdges { import, path, npz: &npz, prefix, nodes, format };
     let rows = edges.run(output, &mut recipe, progress)?;
     let mut notes = Vec::new();
     if import.undirected.is_none() {
@@ -86,7 +86,7 @@ fn inside(
     Ok(())
 }
 
-struct EdgePass<'a> {
+struct MatrixEdges<'a> {
     import: &'a Import,
     path: &'a Path,
     npz: &'a Npz,
@@ -95,7 +95,7 @@ struct EdgePass<'a> {
     format: String,
 }
 
-impl EdgePass<'_> {
+impl MatrixEdges<'_> {
     fn array(&self, name: &str) -> Result<Array> {
         self.npz.array(&format!("{}{name}", self.prefix))
     }

@@ -20,14 +20,16 @@ pub enum Labels {
         /// Nodes of each class.
         counts: BTreeMap<i64, u64>,
         /// Nodes without a label.
-        unlabelled: u64,
+        #[serde(rename = "unlabelled")]
+        unlabeled: u64,
     },
     /// Any number of classes per node.
     MultiLabel {
         /// Nodes of each class.
         counts: BTreeMap<i64, u64>,
         /// Nodes without a label.
-        unlabelled: u64,
+        #[serde(rename = "unlabelled")]
+        unlabeled: u64,
     },
     /// A number per node.
     Values {
@@ -38,7 +40,8 @@ pub enum Labels {
         /// Mean.
         mean: f64,
         /// Nodes without a label.
-        unlabelled: u64,
+        #[serde(rename = "unlabelled")]
+        unlabeled: u64,
     },
 }
 
@@ -76,30 +79,30 @@ pub(super) fn count_labels(
 }
 
 fn count_classes(table: &Table, name: &str, progress: &dyn Progress) -> Result<Option<Labels>> {
-    let (mut counts, mut unlabelled) = (BTreeMap::new(), 0);
+    let (mut counts, mut unlabeled) = (BTreeMap::new(), 0);
     table.scan(&[name], progress, |batch| {
         for label in &to_i64(batch.column(0))? {
             match label {
                 Some(class) if class >= 0 && counts.len() <= MAX_DISTINCT => *counts.entry(class).or_insert(0) += 1,
                 Some(class) if class >= 0 => {}
-                _ => unlabelled += 1,
+                _ => unlabeled += 1,
             }
         }
         Ok(())
     })?;
-    Ok((counts.len() <= MAX_DISTINCT).then_some(Labels::Classes { counts, unlabelled }))
+    Ok((counts.len() <= MAX_DISTINCT).then_some(Labels::Classes { counts, unlabeled }))
 }
 
 /// Counts lists of class numbers. A list of flags per class looks the same and is counted as class numbers.
 fn count_multi(table: &Table, name: &str, progress: &dyn Progress) -> Result<Option<Labels>> {
-    let (mut counts, mut unlabelled) = (BTreeMap::new(), 0);
+    let (mut counts, mut unlabeled) = (BTreeMap::new(), 0);
     table.scan(&[name], progress, |batch| {
         let column = batch.column(0);
         let Some((items, starts)) = to_lists(column) else { return Err(Error::Bug("labels are no lists".into())) };
         let classes = to_i64(&items)?;
         for (row, list) in starts.windows(2).map(|ends| ends[0]..ends[1]).enumerate() {
             let list = if column.is_valid(row) { list } else { 0..0 };
-            unlabelled += u64::from(list.is_empty());
+            unlabeled += u64::from(list.is_empty());
             for class in list.filter(|&i| classes.is_valid(i)).map(|i| classes.value(i)) {
                 if counts.len() <= MAX_DISTINCT {
                     *counts.entry(class).or_insert(0) += 1;
@@ -108,21 +111,21 @@ fn count_multi(table: &Table, name: &str, progress: &dyn Progress) -> Result<Opt
         }
         Ok(())
     })?;
-    Ok((counts.len() <= MAX_DISTINCT).then_some(Labels::MultiLabel { counts, unlabelled }))
+    Ok((counts.len() <= MAX_DISTINCT).then_some(Labels::MultiLabel { counts, unlabeled }))
 }
 
 fn count_values(table: &Table, name: &str, progress: &dyn Progress) -> Result<Labels> {
-    let (mut min, mut max, mut sum, mut n, mut unlabelled) = (f64::INFINITY, f64::NEG_INFINITY, 0.0, 0u64, 0);
+    let (mut min, mut max, mut sum, mut n, mut unlabeled) = (f64::INFINITY, f64::NEG_INFINITY, 0.0, 0u64, 0);
     table.scan(&[name], progress, |batch| {
         for value in &to_f64(batch.column(0))? {
             match value.filter(|value| value.is_finite()) {
                 Some(value) => (min, max, sum, n) = (min.min(value), max.max(value), sum + value, n + 1),
-                None => unlabelled += 1,
+                None => unlabeled += 1,
             }
         }
         Ok(())
     })?;
-    Ok(Labels::Values { min, max, mean: sum / n.max(1) as f64, unlabelled })
+    Ok(Labels::Values { min, max, mean: sum / n.max(1) as f64, unlabeled })
 }
 
 /// Counts the splits in column `name`, or adds a note with the reason why not.

@@ -90,7 +90,7 @@ fn description_of_a_generated_dump_is_complete() {
     assert_eq!(nodes.column("features").unwrap().width, Some(7));
     assert_eq!(nodes.recipe.as_ref().unwrap()["settings"]["edges"], 9000);
     let counts = [(0, 1000), (1, 1000), (2, 1000)].into();
-    assert_eq!(dump.labels, Some(Labels::Classes { counts, unlabelled: 0 }));
+    assert_eq!(dump.labels, Some(Labels::Classes { counts, unlabeled: 0 }));
     assert_eq!(dump.splits.as_ref().unwrap()["train"], 300);
     let degrees = dump.degrees.as_ref().unwrap();
     assert_eq!((degrees.nodes_with_edges, degrees.isolated, degrees.self_loops), (3000, Some(0), 0));
@@ -113,11 +113,11 @@ fn labels_of_every_kind_are_counted() {
     let lists = ListArray::from_iter_primitive::<Int64Type, _, _>(some(&[&[1, 2], &[], &[2]]));
     write(&path, vec![("label", Arc::new(lists))]);
     let counts = [(1, 1), (2, 2)].into();
-    assert_eq!(dump(&path).labels, Some(Labels::MultiLabel { counts, unlabelled: 1 }));
+    assert_eq!(dump(&path).labels, Some(Labels::MultiLabel { counts, unlabeled: 1 }));
     write(&path, vec![("label", Arc::new(Int64Array::from(vec![Some(3), None, Some(-1), Some(3)])))]);
-    assert_eq!(dump(&path).labels, Some(Labels::Classes { counts: [(3, 2)].into(), unlabelled: 2 }));
+    assert_eq!(dump(&path).labels, Some(Labels::Classes { counts: [(3, 2)].into(), unlabeled: 2 }));
     write(&path, vec![("label", Arc::new(arrow::array::Float32Array::from(vec![1.0, 3.0, f32::NAN])))]);
-    assert_eq!(dump(&path).labels, Some(Labels::Values { min: 1.0, max: 3.0, mean: 2.0, unlabelled: 1 }));
+    assert_eq!(dump(&path).labels, Some(Labels::Values { min: 1.0, max: 3.0, mean: 2.0, unlabeled: 1 }));
     write(&path, vec![("label", Arc::new(StringArray::from(vec!["cat", "dog"])))]);
     let dump = dump(&path);
     assert_eq!((dump.labels, dump.notes.len()), (None, 1));
@@ -246,7 +246,7 @@ fn splits_and_classes_of_edges_are_counted() {
     let label = Arc::new(Int64Array::from(vec![Some(1), Some(1), None]));
     write(&path, vec![("src", ends()), ("dst", ends()), ("edge_split", split), ("edge_label", label)]);
     let dump = dump(&path);
-    assert_eq!(dump.edge_labels, Some(Labels::Classes { counts: [(1, 2)].into(), unlabelled: 1 }));
+    assert_eq!(dump.edge_labels, Some(Labels::Classes { counts: [(1, 2)].into(), unlabeled: 1 }));
     assert_eq!(dump.edge_splits.as_ref().unwrap()["none"], 1);
     assert!(dump.to_string().contains("edge splits"), "{dump}");
 }

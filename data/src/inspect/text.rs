@@ -117,14 +117,14 @@ fn column_cells(column: &Column) -> Vec<String> {
 impl Display for Labels {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Classes { counts, unlabelled } => {
-                write!(f, "one of {}; {} without a label", classes(counts), count(*unlabelled))
+            Self::Classes { counts, unlabeled } => {
+                write!(f, "one of {}; {} without a label", classes(counts), count(*unlabeled))
             }
-            Self::MultiLabel { counts, unlabelled } => {
-                write!(f, "any of {}; {} without a label", classes(counts), count(*unlabelled))
+            Self::MultiLabel { counts, unlabeled } => {
+                write!(f, "any of {}; {} without a label", classes(counts), count(*unlabeled))
             }
-            Self::Values { min, max, mean, unlabelled } => {
-                write!(f, "values {min} … {max}, mean {mean:.4}; {} without a label", count(*unlabelled))
+            Self::Values { min, max, mean, unlabeled } => {
+                write!(f, "values {min} … {max}, mean {mean:.4}; {} without a label", count(*unlabeled))
             }
         }
     }
@@ -247,7 +247,7 @@ impl Display for Prepared {
             line(
                 f,
                 "edge labels",
-                format_args!("{} labeled{}", counted(labels.labelled, "edge"), label_counts(labels)),
+                format_args!("{} labeled{}", counted(labels.labeled, "edge"), label_counts(labels)),
             )?;
         }
         let normalize = format!("{:?}", m.features.normalize).to_lowercase();
@@ -265,7 +265,7 @@ impl Display for Prepared {
         if let Some(labels) = &m.labels {
             let kind = format!("{:?}", labels.kind).to_lowercase();
             let all = label_counts(labels);
-            line(f, "labels", format_args!("{kind}, {} labeled{all}", counted(labels.labelled, "node")))?;
+            line(f, "labels", format_args!("{kind}, {} labeled{all}", counted(labels.labeled, "node")))?;
         }
         line(f, "splits", split_sizes(&m.splits))?;
         line(f, "partition", format_args!("{}, {}", m.method, counted(m.parts() as u64, "part")))?;

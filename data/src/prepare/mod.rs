@@ -23,7 +23,7 @@
 mod arrange;
 mod buckets;
 mod clean;
-mod edge_pass;
+mod edge_scan;
 mod ends;
 mod fingerprint;
 mod folder;

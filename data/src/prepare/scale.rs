@@ -1,4 +1,4 @@
-//! Scaling of features: by row, or by column over the whole graph.
+//! Scaling of features: by row, or by column over the entire graph.
 
 use crate::dump::NodeReader;
 use crate::error::{Error, Result};

@@ -130,12 +130,12 @@ fn duplicate(nodes: &NodeReader, pair: Duplicate, id: String) -> Error {
 
 /// Assigns the nodes marked 1 to splits in exactly the given fractions, by their positions in a random permutation.
 fn draw_splits(splits: &mut [u8], fractions: [f64; 3], seed: u64) {
-    let labelled = splits.iter().filter(|&&mark| mark == 1).count() as u64;
-    let order = Permutation::new(Key::new(seed, Purpose::Split), labelled);
+    let labeled = splits.iter().filter(|&&mark| mark == 1).count() as u64;
+    let order = Permutation::new(Key::new(seed, Purpose::Split), labeled);
     let mut sum = 0.0;
     let ends = fractions.map(|fraction| {
         sum += fraction;
-        ((sum * labelled as f64).round() as u64).min(labelled)
+        ((sum * labeled as f64).round() as u64).min(labeled)
     });
     for (rank, split) in (0..).zip(splits.iter_mut().filter(|mark| **mark == 1)) {
         let place = order.at(rank);
@@ -149,7 +149,7 @@ fn draw_splits(splits: &mut [u8], fractions: [f64; 3], seed: u64) {
 /// Counts labels.
 #[derive(Default)]
 struct LabelScan {
-    labelled: u64,
+    labeled: u64,
     counts: Vec<u64>,
     names: BTreeMap<String, u64>,
     lists: ListScan,
@@ -172,14 +172,14 @@ impl LabelScan {
             None => {}
             Some(RawLabels::Int(labels)) => {
                 for &label in labels.iter().filter(|&&label| label >= 0) {
-                    self.labelled += 1;
+                    self.labeled += 1;
                     increment(&mut self.counts, label as usize);
                 }
             }
-            Some(RawLabels::Float(labels)) => self.labelled += labels.len() as u64,
+            Some(RawLabels::Float(labels)) => self.labeled += labels.len() as u64,
             Some(RawLabels::Text(labels)) => {
                 for name in labels.iter().flatten() {
-                    self.labelled += 1;
+                    self.labeled += 1;
                     match self.names.get_mut(name) {
                         Some(count) => *count += 1,
                         None => drop(self.names.insert(name.to_string(), 1)),
@@ -189,7 +189,7 @@ impl LabelScan {
             Some(RawLabels::List { starts, items }) => {
                 for (row, ends) in starts.windows(2).enumerate() {
                     let list = &items[ends[0]..ends[1]];
-                    self.labelled += 1;
+                    self.labeled += 1;
                     let width = *self.lists.width.get_or_insert(list.len());
                     let same = width == list.len();
                     if !same && nodes.labels_are_flags() {
@@ -242,7 +242,7 @@ impl LabelScan {
         if kind != LabelKind::Value {
             self.counts.resize(classes as usize, 0);
         }
-        Ok((LabelInfo { kind, classes, names, labelled: self.labelled, counts: self.counts }, form))
+        Ok((LabelInfo { kind, classes, names, labeled: self.labeled, counts: self.counts }, form))
     }
 }
 

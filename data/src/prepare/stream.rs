@@ -267,7 +267,7 @@ impl<C: ProcessGroup> GraphStream for DumpStream<'_, C> {
         result
     }
 
-    fn kept(&self, name: &str) -> Result<Option<Vec<u8>>> {
+    fn load(&self, name: &str) -> Result<Option<Vec<u8>>> {
         // The first byte is 1 if bytes are stored under `name`.
         let own = match self.processes.rank() {
             0 => Some(self.journal.stored(name)?.map_or(vec![0], |bytes| [&[1], &bytes[..]].concat())),
@@ -277,7 +277,7 @@ impl<C: ProcessGroup> GraphStream for DumpStream<'_, C> {
         Ok((message.first() == Some(&1)).then(|| message.split_off(1)))
     }
 
-    fn keep(&self, name: &str, bytes: &[u8]) -> Result<()> {
+    fn save(&self, name: &str, bytes: &[u8]) -> Result<()> {
         if self.processes.rank() == 0 { self.journal.store(name, bytes) } else { Ok(()) }
     }
 }

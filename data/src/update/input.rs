@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use crate::dataset::{Dataset, InputFile, Manifest, TypeInfo};
 use crate::dump::{EdgeChunk, EdgeReader, NodeReader, Types};
-use crate::error::{Error, Place, Result};
+use crate::error::{Error, Location, Result};
 use crate::prepare::input_files;
 use crate::progress::Progress;
 use crate::source::{Columns, GraphSource, Isolated, RETRY, SelfLoops, UnknownNodes, expand};
@@ -59,7 +59,7 @@ pub(super) fn source(dataset: &Dataset) -> Result<GraphSource> {
         path: dataset.dir().join(Manifest::FILE),
         reason: format!("this version of gnnflow cannot read its settings ({e}); prepare the dataset again"),
     })?;
-    // With some of these settings, one edge decides about other nodes anywhere, which needs the whole graph. Times of
+    // With some of these settings, one edge decides about other nodes anywhere, which needs the entire graph. Times of
     // nodes, and splits and labels of edges, are not implemented.
     let unsupported = [
         ("graph.k_core", source.k_core.is_some()),
@@ -217,11 +217,11 @@ impl Input {
 
 impl Rows {
     /// Returns the place of a row.
-    pub(super) fn place(&self, row: usize) -> Box<Place> {
+    pub(super) fn place(&self, row: usize) -> Box<Location> {
         self.reader.place(row as u64)
     }
 
-    fn place_of(&self, row: usize, end: usize) -> Box<Place> {
+    fn place_of(&self, row: usize, end: usize) -> Box<Location> {
         let mut place = self.place(row);
         place.column = self.reader.end_names()[end].into();
         place
@@ -259,7 +259,7 @@ impl<'a> Codes<'a> {
 
     /// Returns the dataset's numbers of types. New numbers are allowed if types have no names. New names are refused,
     /// because they would change the numbers of other types.
-    pub(super) fn of(&mut self, found: &Types, place: impl Fn(usize) -> Box<Place>) -> Result<Vec<u16>> {
+    pub(super) fn of(&mut self, found: &Types, place: impl Fn(usize) -> Box<Location>) -> Result<Vec<u16>> {
         let names = self.info.map_or(&[][..], |info| &info.names[..]);
         let names = &names[..names.len().min(self.count as usize)];
         let refuse = |row: usize, value: String| {

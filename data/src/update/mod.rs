@@ -18,7 +18,7 @@
 //! then all topologies and halos are written. **Memory**: the rows of the update, and about one bit per node and thread.
 //!
 //! Datasets with these settings are refused: k-core, largest component, isolated nodes and reverse edges, which depend on
-//! the whole graph; times of nodes; splits and labels of edges. With standardized features, new nodes are refused. If the
+//! the entire graph; times of nodes; splits and labels of edges. With standardized features, new nodes are refused. If the
 //! splits were drawn, new nodes are in no split. Edges that name unknown nodes are refused even if the preparation
 //! creates such nodes; [`Batch::nodes`] adds nodes.
 

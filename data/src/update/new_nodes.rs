@@ -2,7 +2,7 @@
 
 use crate::dataset::{LabelKind, Manifest, split};
 use crate::dump::{NodeChunk, NodeReader, RawLabels};
-use crate::error::{Error, Place, Result};
+use crate::error::{Error, Location, Result};
 use crate::ids::Ids;
 use crate::prepare::Scale;
 use crate::progress::Progress;
@@ -132,7 +132,7 @@ impl NewNodes {
         Ok(())
     }
 
-    fn label(&mut self, labels: &RawLabels, manifest: &Manifest, place: impl Fn(usize) -> Box<Place>) -> Result<()> {
+    fn label(&mut self, labels: &RawLabels, manifest: &Manifest, place: impl Fn(usize) -> Box<Location>) -> Result<()> {
         let Some(info) = &manifest.labels else { return Ok(()) };
         match labels {
             RawLabels::Int(labels) if info.names.is_empty() => {
@@ -198,7 +198,7 @@ impl NewNodes {
         Ok(())
     }
 
-    fn place(&self, node: usize) -> Box<Place> {
+    fn place(&self, node: usize) -> Box<Location> {
         let at = self.readers.partition_point(|(_, before)| *before <= node) - 1;
         let (reader, before) = &self.readers[at];
         reader.place((node - before) as u64, reader.id_name())
@@ -234,18 +234,18 @@ impl NewNodes {
         }
         let Some(info) = &mut manifest.labels else { return };
         match info.kind {
-            LabelKind::Value => info.labelled += self.len() as u64,
+            LabelKind::Value => info.labeled += self.len() as u64,
             LabelKind::Class => {
                 for label in self.labels.chunks_exact(4) {
                     let class = i32::from_le_bytes([label[0], label[1], label[2], label[3]]);
                     if let Some(count) = info.counts.get_mut(class as usize) {
-                        info.labelled += 1;
+                        info.labeled += 1;
                         *count += 1;
                     }
                 }
             }
             LabelKind::Multi => {
-                info.labelled += self.len() as u64;
+                info.labeled += self.len() as u64;
                 for flags in self.labels.chunks_exact(self.label_size.max(1)) {
                     info.counts.iter_mut().zip(flags).for_each(|(count, &flag)| *count += u64::from(flag));
                 }

@@ -96,7 +96,7 @@ impl Matrix {
             }
     }
 
-    /// Returns the rows at `places`, as 32-bit floats.
+    /// Returns the rows at `positions`, as 32-bit floats.
     ///
     /// ```
     /// use gnnflow_kernels::matrix::{Matrix, Values};
@@ -107,24 +107,24 @@ impl Matrix {
     ///
     /// # Panics
     /// If there is no such row.
-    pub fn select(&self, places: &[u32]) -> Vec<f32> {
+    pub fn select(&self, positions: &[u32]) -> Vec<f32> {
         /// Rows per task.
         const ROWS: usize = 1 << 10;
-        fn select<T: Copy + Sync>(from: &[T], dim: usize, places: &[u32], widen: impl Fn(T) -> f32 + Sync) -> Vec<f32> {
-            let mut into = vec![0.0; places.len() * dim];
-            let chunks = into.par_chunks_mut(ROWS * dim.max(1)).zip(places.par_chunks(ROWS));
-            chunks.for_each(|(into, places)| {
-                for (into, &place) in into.chunks_exact_mut(dim.max(1)).zip(places) {
-                    let row = &from[place as usize * dim..(place as usize + 1) * dim];
+        fn select<T: Copy + Sync>(from: &[T], dim: usize, at: &[u32], widen: impl Fn(T) -> f32 + Sync) -> Vec<f32> {
+            let mut into = vec![0.0; at.len() * dim];
+            let chunks = into.par_chunks_mut(ROWS * dim.max(1)).zip(at.par_chunks(ROWS));
+            chunks.for_each(|(into, positions)| {
+                for (into, &position) in into.chunks_exact_mut(dim.max(1)).zip(positions) {
+                    let row = &from[position as usize * dim..(position as usize + 1) * dim];
                     into.iter_mut().zip(row).for_each(|(into, &value)| *into = widen(value));
                 }
             });
             into
         }
         match &self.values {
-            Values::F32(values) => select(values, self.dim, places, |value| value),
-            Values::F16(values) => select(values, self.dim, places, f16::to_f32),
-            Values::Bf16(values) => select(values, self.dim, places, bf16::to_f32),
+            Values::F32(values) => select(values, self.dim, positions, |value| value),
+            Values::F16(values) => select(values, self.dim, positions, f16::to_f32),
+            Values::Bf16(values) => select(values, self.dim, positions, bf16::to_f32),
         }
     }
 

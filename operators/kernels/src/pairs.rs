@@ -1,6 +1,6 @@
 //! The pairs of nodes that a batch scores: edges of the graph, and negatives.
 
-/// A directed edge between nodes of the whole graph.
+/// A directed edge between nodes of the graph.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Edge {
     /// Global id of its source.

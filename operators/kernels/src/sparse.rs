@@ -64,7 +64,7 @@ impl SparseOptimizer {
 pub struct Touched {
     rows: Vec<u32>,
     starts: Vec<u32>,
-    places: Vec<u32>,
+    positions: Vec<u32>,
 }
 
 impl Touched {
@@ -75,7 +75,7 @@ impl Touched {
     ///
     /// let touched = Touched::group(&[&[7, 3], &[3, 9]]);
     /// assert_eq!(touched.rows(), [3, 7, 9]);
-    /// assert_eq!(touched.places(0), [1, 2]);
+    /// assert_eq!(touched.positions(0), [1, 2]);
     /// ```
     ///
     /// # Panics
@@ -100,7 +100,7 @@ impl Touched {
             }
         }
         starts.push(count as u32);
-        Self { rows, starts, places: words.into_iter().map(|word| word as u32).collect() }
+        Self { rows, starts, positions: words.into_iter().map(|word| word as u32).collect() }
     }
 
     /// Returns the distinct ids in ascending order.
@@ -109,8 +109,8 @@ impl Touched {
     }
 
     /// Returns the positions of id number `i`.
-    pub fn places(&self, i: usize) -> &[u32] {
-        &self.places[self.starts[i] as usize..self.starts[i + 1] as usize]
+    pub fn positions(&self, i: usize) -> &[u32] {
+        &self.positions[self.starts[i] as usize..self.starts[i + 1] as usize]
     }
 
     /// Returns the range of [`Touched::rows`] within a range of ids.
@@ -240,10 +240,10 @@ multiversion! {
         let mut sum = vec![0.0; dim];
         for i in which.clone() {
             if i + 1 < which.end {
-                let next = gradients[touched.places(i + 1)[0] as usize];
+                let next = gradients[touched.positions(i + 1)[0] as usize];
                 prefetch_row(bytemuck::cast_slice(&next[..dim.min(64)]));
             }
-            let (head, rest) = touched.places(i).split_first().expect("a touched row has a position");
+            let (head, rest) = touched.positions(i).split_first().expect("a touched row has a position");
             sum.copy_from_slice(gradients[*head as usize]);
             for &place in rest {
                 sum.iter_mut().zip(gradients[place as usize]).for_each(|(s, g)| *s += g);

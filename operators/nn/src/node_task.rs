@@ -1,4 +1,4 @@
-//! Node tasks: the model's work on a set of nodes between two aggregations over the whole graph.
+//! Node tasks: the model's work on a set of nodes between two full-graph aggregations.
 //!
 //! A [`NodeTask`] is a pure function of its rows, the model's parameters and a key (Dorylus, section 4: apply-vertex and its
 //! backward twin). Any process may run it, any number of times, with the same bits.
@@ -210,14 +210,14 @@ impl NodeTask {
 
     /// Returns whether `other` does the same work on other nodes.
     pub fn is_like(&self, other: &Self) -> bool {
-        let asks = match (&self.work, &other.work) {
+        let is_same_work = match (&self.work, &other.work) {
             (Work::Backward { of_rows, .. }, Work::Backward { of_rows: others, .. }) => of_rows == others,
             (Work::Loss(targets), Work::Loss(others)) => {
                 std::mem::discriminant(targets) == std::mem::discriminant(others)
             }
             (work, other) => std::mem::discriminant(work) == std::mem::discriminant(other),
         };
-        asks && self.index == other.index && self.key.is_some() == other.key.is_some()
+        is_same_work && self.index == other.index && self.key.is_some() == other.key.is_some()
     }
 
     /// Returns whether this is a forward pass only.

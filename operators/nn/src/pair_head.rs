@@ -42,7 +42,7 @@ impl PairHead {
     /// # Errors
     /// When a pair refers to a missing row, or rows have another width.
     pub fn forward(&self, x: &Tensor, pairs: &Pairs) -> Result<Tensor> {
-        let rows = |places: &[u32]| x.index_select(&Tensor::new(places, x.device())?, 0);
+        let rows = |positions: &[u32]| x.index_select(&Tensor::new(positions, x.device())?, 0);
         let both = Tensor::cat(&[rows(&pairs.heads)?, rows(&pairs.tails)?], 1)?;
         self.0.forward(&both, None, 0)
     }

@@ -191,7 +191,7 @@ fn touched_groups_equal_naive_grouping() {
     let mut wanted: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
     lists.iter().flatten().zip(0..).for_each(|(&id, place)| wanted.entry(id).or_default().push(place));
     assert_eq!(touched.rows(), wanted.keys().copied().collect::<Vec<_>>());
-    (0..touched.rows().len()).for_each(|i| assert_eq!(touched.places(i), wanted[&touched.rows()[i]]));
+    (0..touched.rows().len()).for_each(|i| assert_eq!(touched.positions(i), wanted[&touched.rows()[i]]));
     let some = touched.within(10..20);
     assert!(touched.rows()[some].iter().all(|row| (10..20).contains(row)));
     assert!(Touched::group(&[]).rows().is_empty());

@@ -21,7 +21,7 @@ impl Graph {
     pub(super) fn read(graph: &dyn GraphStream) -> Result<Self> {
         let nodes = graph.num_nodes() as usize;
         let ends: Vec<AtomicU32> = std::iter::repeat_with(AtomicU32::default).take(nodes).collect();
-        graph.accumulate("counting neighbours", &ends, &|edges| {
+        graph.accumulate("counting neighbors", &ends, &|edges| {
             for &(src, dst) in edges.iter().filter(|(src, dst)| src != dst) {
                 ends[src as usize].fetch_add(1, Relaxed);
                 ends[dst as usize].fetch_add(1, Relaxed);

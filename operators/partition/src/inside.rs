@@ -156,11 +156,11 @@ impl GraphStream for PartitionStream<'_> {
         work()
     }
 
-    fn kept(&self, _name: &str) -> Result<Option<Vec<u8>>> {
+    fn load(&self, _name: &str) -> Result<Option<Vec<u8>>> {
         Ok(None)
     }
 
-    fn keep(&self, _name: &str, _bytes: &[u8]) -> Result<()> {
+    fn save(&self, _name: &str, _bytes: &[u8]) -> Result<()> {
         Ok(())
     }
 }

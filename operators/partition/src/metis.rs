@@ -1,4 +1,4 @@
-//! `metis`: METIS on the whole graph in memory, with the balance constraints of DistDGL (section III-B).
+//! `metis`: METIS on the entire graph in memory, with the balance constraints of DistDGL (section III-B).
 
 use gnnflow_data::partitioner::Goal;
 use gnnflow_data::{Assignment, Error, Fault, GraphStream, Partitioner, Result};
@@ -13,7 +13,7 @@ use super::kway::{self, KwayOptions};
 /// each type. METIS meets them approximately. Then nodes that lose the fewest neighbors move until the bounds hold; the
 /// bound on nodes always does.
 ///
-/// The whole graph is in memory: up to 68 bytes for each of the `2 |E|` adjacency entries and 80 per node. Returns an
+/// The entire graph is in memory: up to 68 bytes for each of the `2 |E|` adjacency entries and 80 per node. Returns an
 /// error before reading if the estimate exceeds [`Goal::memory`] or there are 2³¹ entries or more. `multilevel` has no
 /// such limits.
 #[derive(Clone, Copy, Debug, Default)]

@@ -91,7 +91,7 @@ pub(super) fn place(
 /// Counts the neighbors of lower index of every node.
 fn count_earlier_neighbors(graph: &dyn GraphStream) -> Result<Vec<u32>> {
     let cells: Vec<AtomicU32> = std::iter::repeat_with(AtomicU32::default).take(graph.num_nodes() as usize).collect();
-    graph.accumulate("counting neighbours", &cells, &|edges| {
+    graph.accumulate("counting neighbors", &cells, &|edges| {
         for &(src, dst) in edges.iter().filter(|(src, dst)| src != dst) {
             cells[src.max(dst) as usize].fetch_add(1, Relaxed);
         }
@@ -119,7 +119,7 @@ fn gather(graph: &dyn GraphStream, earlier: &[u32], batch: Range<usize>) -> Resu
     }
     let mut lists = vec![0; sum];
     if sum > 0 {
-        graph.for_each_edges("gathering neighbours", &mut |edges| {
+        graph.for_each_edges("gathering neighbors", &mut |edges| {
             for &(src, dst) in edges {
                 let (before, node) = (src.min(dst), src.max(dst) as usize);
                 if batch.contains(&node) && before as usize != node {
@@ -145,7 +145,7 @@ fn count_neighbors_of(
     if earlier == 0 {
         return Ok(());
     }
-    graph.for_each_edges("counting neighbours of one node", &mut |edges| {
+    graph.for_each_edges("counting neighbors of one node", &mut |edges| {
         for &(src, dst) in edges {
             if src.max(dst) == node && src != dst {
                 neighbors.add(part[src.min(dst) as usize]);

@@ -82,7 +82,7 @@ impl Refinement<'_> {
             {
                 break;
             }
-            self.graph.keep(self.name, &state.to_bytes())?;
+            self.graph.save(self.name, &state.to_bytes())?;
         }
         *assignment = match state.best {
             Some((_, best)) => best,
@@ -134,7 +134,7 @@ impl Refinement<'_> {
     }
 
     fn resume(&self, nodes: usize) -> Result<Option<State>> {
-        Ok(self.graph.kept(self.name)?.and_then(|bytes| State::from_bytes(&bytes, nodes)))
+        Ok(self.graph.load(self.name)?.and_then(|bytes| State::from_bytes(&bytes, nodes)))
     }
 }
 
@@ -278,7 +278,7 @@ mod tests {
         let first = graph.stream();
         refined(&first, &goal, &start, 2, 1 << 20);
         let again = graph.stream();
-        again.kept.replace(first.kept.take());
+        again.saved.replace(first.saved.take());
         assert_eq!(refined(&again, &goal, &start, 6, 1 << 20), whole);
         assert!(again.passes.borrow()[0].contains("pass 3"), "{:?}", again.passes);
     }

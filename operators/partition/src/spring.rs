@@ -72,7 +72,7 @@ impl Partitioner for Spring {
             Some(nodes) => nodes,
             None => {
                 let nodes = self.cluster(graph, goal)?;
-                graph.keep(JOURNAL_NAME, bytemuck::cast_slice(&nodes))?;
+                graph.save(JOURNAL_NAME, bytemuck::cast_slice(&nodes))?;
                 nodes
             }
         };
@@ -89,7 +89,7 @@ impl Partitioner for Spring {
 fn clustered_nodes(graph: &dyn GraphStream) -> Result<Option<Vec<Node>>> {
     let n = graph.num_nodes() as usize;
     let fits = |node: &Node| (node.cluster as usize) < n && (node.richest as usize) < n;
-    let nodes = graph.kept(JOURNAL_NAME)?.filter(|bytes| bytes.len() == n * size_of::<Node>());
+    let nodes = graph.load(JOURNAL_NAME)?.filter(|bytes| bytes.len() == n * size_of::<Node>());
     let nodes = nodes.map(|bytes| bytes.chunks_exact(size_of::<Node>()).map(bytemuck::pod_read_unaligned).collect());
     Ok(nodes.filter(|nodes: &Vec<Node>| nodes.iter().all(fits)))
 }

@@ -188,9 +188,9 @@ fn blocks(
     uses_edges: bool,
 ) -> Vec<Arc<GraphBlock>> {
     if uses_edges {
-        let with_edges = |(at, block): (usize, Block)| match edges.places.get(at) {
+        let with_edges = |(at, block): (usize, Block)| match edges.positions.get(at) {
             None => GraphBlock::new(block),
-            Some(places) => GraphBlock::with_edge_features(block, edges.rows.select(places), edges.rows.dim),
+            Some(positions) => GraphBlock::with_edge_features(block, edges.rows.select(positions), edges.rows.dim),
         };
         let all: Vec<_> = sampled.into_iter().enumerate().rev().map(with_edges).collect();
         return if all.len() == 1 { vec![all[0].clone(); layers] } else { all };

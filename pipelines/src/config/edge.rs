@@ -13,7 +13,7 @@ section! {
         #[schemars(length(equal = 3), inner(range(min = 0.0, max = 1.0)), extend("examples" = [[0.85, 0.05, 0.1]]))]
         pub split_fractions: Option<Vec<f64>> = None,
         /// Hide the target edges of a batch, and all validation and test edges, from sampling. `false`: all edges are visible, without labels.
-        /// Unset: `true`; `false` with schedules over the whole graph, which cannot hide them.
+        /// Unset: `true`; `false` with full-graph schedules, which cannot hide them.
         #[schemars(extend("examples" = [false]))]
         pub exclude_training_targets: Option<bool> = None,
         /// Linear maps from the concatenated rows of both endpoints to the classes, with a ReLU between them.

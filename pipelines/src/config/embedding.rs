@@ -18,7 +18,7 @@ section! {
         pub init_scale: Option<f64> = None,
         /// The optimizer of learned rows.
         pub optimizer: SparseOptimizer = SparseOptimizer::default(),
-        /// When rows are read and updated. Schedules over the whole graph allow `sync` only: the owner updates a row once per epoch.
+        /// When rows are read and updated. Full-graph schedules allow `sync` only: the owner updates a row once per epoch.
         pub mode: EmbeddingMode = EmbeddingMode::Sync,
         /// Maximum staleness of a row in steps, when it is read (`async`). `train.window`, one more by default, bounds it, too. Unset: 1.
         #[schemars(range(min = 1, max = 63), extend("examples" = [2]))]
@@ -49,7 +49,7 @@ impl Embedding {
 }
 
 choice! {
-    /// The optimizer of learned rows. A step updates each row that it has read once; a step over the whole graph reads all rows.
+    /// The optimizer of learned rows. A step updates each row that it has read once; a full-graph step reads all rows.
     pub enum SparseOptimizer {
         /// Adam, with a count of steps for each row.
         Adam(SparseAdam) = "adam",

@@ -38,7 +38,7 @@ section! {
         /// Add the reverse of every edge with a separate type: `rev_<name>`, or the number of types plus the type.
         /// Edges without types get types 0 (forward) and 1 (reverse). For directed message passing; not with `undirected`.
         pub reverse_edges: bool = false,
-        /// Keep the largest subgraph in which every node has at least this many neighbors, in either direction. Unset: the whole graph.
+        /// Keep the largest subgraph in which every node has at least this many neighbors, in either direction. Unset: the entire graph.
         #[schemars(range(min = 1), extend("examples" = [2]))]
         pub k_core: Option<u32> = None,
         /// Keep the largest weakly connected component (of the `k_core`, if set); of equally large ones, that of the first node.

@@ -16,7 +16,7 @@ section! {
         #[schemars(length(equal = 3), inner(range(min = 0.0, max = 1.0)), extend("examples" = [[0.85, 0.05, 0.1]]))]
         pub split_fractions: Option<Vec<f64>> = None,
         /// Hide the target edges of a batch from sampling. Validation and test edges are always hidden.
-        /// Unset: `true`; `false` with schedules over the whole graph, which cannot hide them.
+        /// Unset: `true`; `false` with full-graph schedules, which cannot hide them.
         #[schemars(extend("examples" = [false]))]
         pub exclude_training_targets: Option<bool> = None,
         /// The score of an edge, computed from the rows of its two nodes.

@@ -55,7 +55,7 @@ pub use train::{Device, Task, Train};
 pub use values::{Bytes, OneOrMany, Parts, Span};
 
 use crate::error::Error;
-use crate::error::{Place, Problem, Problems};
+use crate::error::{Location, Problem, Problems};
 use gnnflow_data::format::hex;
 use section::section;
 use sha2::{Digest, Sha256};
@@ -97,7 +97,7 @@ section! {
 pub struct Source {
     file: PathBuf,
     /// The position of each key in the file or in a `--set`.
-    places: BTreeMap<String, Place>,
+    places: BTreeMap<String, Location>,
     /// How `partition.parts = "auto"` was resolved.
     pub(crate) auto: Option<AutoParts>,
     /// How `train.schedule = "auto"` was resolved.
@@ -164,7 +164,7 @@ impl Config {
         }
         let mut config: Self = match serde_json::from_value(root.json()) {
             Ok(config) => config,
-            Err(error) => return fail(vec![Problem::new(Place::File, "", error.to_string())]),
+            Err(error) => return fail(vec![Problem::new(Location::File, "", error.to_string())]),
         };
         if root.entry("name").is_none() {
             config.name = file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
@@ -284,7 +284,7 @@ impl Config {
     /// Returns an error about a key of this pipeline, with file and line.
     pub fn problem(&self, key: &str, message: impl Into<String>) -> Error {
         let mut path = Some(key);
-        let mut place = Place::File;
+        let mut place = Location::File;
         while let Some(here) = path {
             if let Some(found) = self.source.places.get(here) {
                 place = found.clone();
@@ -316,13 +316,13 @@ fn apply_sets(root: &mut Node, sets: &[String]) -> Vec<Problem> {
     let mut problems = Vec::new();
     for set in sets {
         let Some((key, raw)) = set.split_once('=') else {
-            problems.push(Problem::new(Place::Set(set.clone()), set, "expected KEY=VALUE, as in train.epochs=5"));
+            problems.push(Problem::new(Location::Set(set.clone()), set, "expected KEY=VALUE, as in train.epochs=5"));
             continue;
         };
         let (key, raw) = (key.trim(), raw.trim());
         let path: Vec<&str> = key.split('.').collect();
         if path.iter().any(|part| part.is_empty()) {
-            problems.push(Problem::new(Place::Set(key.into()), key, "expected a dotted key, as in train.epochs"));
+            problems.push(Problem::new(Location::Set(key.into()), key, "expected a dotted key, as in train.epochs"));
             continue;
         }
         let mut node = Node::from_set(key, raw);
@@ -335,7 +335,7 @@ fn apply_sets(root: &mut Node, sets: &[String]) -> Vec<Problem> {
         check::expand(reference::schema(), root);
         if let Err(part) = put {
             problems.push(Problem::new(
-                Place::Set(key.into()),
+                Location::Set(key.into()),
                 key,
                 format!("`{part}` is not a table; set it as a whole"),
             ));
@@ -344,7 +344,7 @@ fn apply_sets(root: &mut Node, sets: &[String]) -> Vec<Problem> {
     problems
 }
 
-fn collect_places(node: &Node, path: &str, places: &mut BTreeMap<String, Place>) {
+fn collect_places(node: &Node, path: &str, places: &mut BTreeMap<String, Location>) {
     let tree::Value::Table(entries) = &node.value else { return };
     for entry in entries {
         let inner = if path.is_empty() { entry.key.clone() } else { format!("{path}.{}", entry.key) };

@@ -1,7 +1,7 @@
 //! Keys of older versions, and their replacements.
 
 use super::tree::{Node, Value};
-use crate::error::{Place, Problem};
+use crate::error::{Location, Problem};
 
 /// The replacement of a key.
 enum Now {
@@ -54,18 +54,18 @@ pub(crate) fn report(root: &mut Node, problems: &mut Vec<Problem>) {
                 let given = kinds.iter().find(|(kind, _)| matches!(given, Some(Value::String(word)) if word == kind));
                 let (kind, key) = given.unwrap_or(&kinds[0]);
                 match entry.place {
-                    Place::Set(_) => {
+                    Location::Set(_) => {
                         format!("write `--set train.{choice}.{key}=..`, with `train.{choice}` = \"{kind}\"")
                     }
                     _ => format!("write `{choice} = {{ kind = \"{kind}\", {key} = .. }}`"),
                 }
             }
             Now::Table(table, "") => match entry.place {
-                Place::Set(_) => format!("write `--set {table}.KEY=..`"),
+                Location::Set(_) => format!("write `--set {table}.KEY=..`"),
                 _ => format!("write `[{table}]`"),
             },
             Now::Table(table, key) => match entry.place {
-                Place::Set(_) => format!("write `--set {table}.{key}=..`"),
+                Location::Set(_) => format!("write `--set {table}.{key}=..`"),
                 _ => format!("write `{key}` in `[{table}]`"),
             },
         };

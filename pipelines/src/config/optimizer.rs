@@ -183,13 +183,13 @@ impl LrSchedule {
         }
         let past = epoch - warmup;
         let left = || 1.0 - past as f64 / epochs.saturating_sub(warmup).max(1) as f64;
-        let towards = |end: f64, share: f64| end + (1.0 - end) * share.max(0.0);
+        let toward = |end: f64, share: f64| end + (1.0 - end) * share.max(0.0);
         lr * match self {
             Self::Constant(_) => 1.0,
             Self::Step(options) => libm::pow(options.gamma, (past / options.every) as f64),
             Self::Exponential(options) => libm::pow(options.gamma, past as f64),
-            Self::Linear(options) => towards(options.end, left()),
-            Self::Cosine(options) => towards(options.end, 0.5 * (1.0 - libm::cos(std::f64::consts::PI * left()))),
+            Self::Linear(options) => toward(options.end, left()),
+            Self::Cosine(options) => toward(options.end, 0.5 * (1.0 - libm::cos(std::f64::consts::PI * left()))),
         }
     }
 }

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 /// ⌈S / (M − T)⌉ otherwise. By default T is two thirds of M, as in SDT-GNN's paper.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct AutoParts {
-    /// S: structure and features of the whole graph.
+    /// S: structure and features of the entire graph.
     pub graph_bytes: u64,
     /// M: memory of a worker.
     pub worker_memory: u64,
@@ -56,7 +56,7 @@ pub struct Candidate {
     pub compute: f64,
     /// Seconds of waiting for messages and files in an epoch.
     pub moving: f64,
-    /// Factor of the comparison: a step over the whole graph counts as several steps of batches.
+    /// Factor of the comparison: a full-graph step counts as several steps of batches.
     pub counts: u64,
 }
 

@@ -16,7 +16,7 @@ choice! {
         Temporal(Temporal) = "temporal",
         /// LADIES: a fanout is the number of nodes of the whole hop. Needs `sage` with the mean.
         Ladies = "ladies",
-        /// FastGCN: a fanout is the number of nodes of the whole hop, drawn from the whole graph. Needs `sage` with the mean.
+        /// FastGCN: a fanout is the number of nodes of the whole hop, drawn from the entire graph. Needs `sage` with the mean.
         FastGcn = "fastgcn",
         /// ClusterGCN: subgraphs of clusters. All layers read all edges of a batch.
         Cluster(ClusterSampler) = "cluster",

@@ -10,9 +10,9 @@ choice! {
         MiniBatch(MiniBatch) = "mini-batch",
         /// Each partition trains on its own sampled batches; parameters are averaged between epochs (SDT-GNN).
         PartitionParallel(PartitionParallel) = "partition-parallel",
-        /// Each step is over the whole graph. Nodes are divided among partitions and computed in intervals (Dorylus).
+        /// Each step computes all nodes. Nodes are divided among partitions and computed in intervals (Dorylus).
         FullGraph(FullGraph) = "full-graph",
-        /// Each step is over the whole graph. Neighbor sums are divided by columns (NeutronTP).
+        /// Each step computes all nodes. Neighbor sums are column-parallel (NeutronTP).
         TensorParallel(TensorParallel) = "tensor-parallel",
         /// The fastest of several schedules, according to the plan's formulas ([details](choosing-a-schedule.md#let-the-program-choose)).
         Auto(Auto) = "auto",
@@ -24,9 +24,9 @@ choice! {
     pub enum AutoCandidate {
         /// Sampled batches.
         MiniBatch(MiniBatch) = "mini-batch",
-        /// The whole graph in each step, divided by nodes.
+        /// All nodes in each step, node-parallel.
         FullGraph(FullGraph) = "full-graph",
-        /// The whole graph in each step, neighbor sums divided by columns.
+        /// All nodes in each step; neighbor sums are column-parallel.
         TensorParallel(TensorParallel) = "tensor-parallel",
     }
 }

@@ -156,7 +156,7 @@ fn messages_have_line_key_and_problem() {
         (
             "schedule = \"mini-batch\"",
             "schedule = { kind = \"auto\", candidates = [\"full-graph\", { kind = \"tensor-parallel\", pipelined = false }] }",
-            "/graphs/p.toml:19: train.schedule: no candidate supports this pipeline: not \"full-graph\": train.batch: `full-graph` has no batches: each step is over the whole graph; remove this key; not \"tensor-parallel\": train.batch: `tensor-parallel` has no batches: each step is over the whole graph; remove this key",
+            "/graphs/p.toml:19: train.schedule: no candidate supports this pipeline: not \"full-graph\": train.batch: `full-graph` has no batches: each step computes all nodes; remove this key; not \"tensor-parallel\": train.batch: `tensor-parallel` has no batches: each step computes all nodes; remove this key",
         ),
         (
             "schedule = \"mini-batch\"",

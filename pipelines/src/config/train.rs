@@ -30,7 +30,7 @@ section! {
         #[schemars(range(min = 1, max = 1000000))]
         pub epochs: usize = 10,
         /// Seeds per partition and step; GraphSAINT samplers draw as many nodes, edges or roots. Not for `cluster`.
-        /// With schedules over the whole graph, only for tasks on edges: edges of a partition that are scored together.
+        /// With full-graph schedules, only for tasks on edges: edges of a partition that are scored together.
         #[schemars(range(min = 1, max = 16777216))]
         pub batch: usize = 1000,
         /// Neighbors per node and hop, the seeds' hop first; -1 takes all. As many as `model.layers`. Unset: 15, 10, then 5.
@@ -167,7 +167,7 @@ impl Train {
         self.sampler.draws_subgraphs()
     }
 
-    /// How the intervals of an epoch over the whole graph are synchronized.
+    /// How the intervals of a full-graph epoch are synchronized.
     pub fn mode(&self) -> Mode {
         self.schedule.full_graph_options().map_or(Mode::Pipe, |options| options.mode)
     }
@@ -182,7 +182,7 @@ impl Train {
         self.schedule.full_graph_options().map_or(RowDtype::F32, |options| options.row_dtype)
     }
 
-    /// Training edges of an epoch over the whole graph; `None` for all.
+    /// Training edges of a full-graph epoch; `None` for all.
     pub fn edges_per_epoch(&self) -> Option<u64> {
         self.schedule.full_graph_options().and_then(|options| options.edges_per_epoch)
     }
@@ -195,7 +195,7 @@ impl Train {
         }
     }
 
-    /// Whether every step is over the whole graph.
+    /// Whether every step computes all nodes.
     pub(crate) fn is_full_graph(&self) -> bool {
         self.schedule.full_graph_options().is_some()
     }

@@ -1,13 +1,13 @@
 //! A TOML document as values with their positions: a line of the file, or a `--set`.
 
-use crate::error::{Place, Problem};
+use crate::error::{Location, Problem};
 use serde_json::{Map, Number};
 use toml::de::{DeTable, DeValue};
 
 /// A value and its position.
 #[derive(Clone, Debug)]
 pub(crate) struct Node {
-    pub(crate) place: Place,
+    pub(crate) place: Location,
     pub(crate) value: Value,
 }
 
@@ -27,7 +27,7 @@ pub(crate) enum Value {
 #[derive(Clone, Debug)]
 pub(crate) struct Entry {
     pub(crate) key: String,
-    pub(crate) place: Place,
+    pub(crate) place: Location,
     pub(crate) node: Node,
 }
 
@@ -35,20 +35,20 @@ impl Node {
     /// Reads a document. Continues after errors, to report all of them.
     pub(crate) fn parse(text: &str) -> Result<Self, Vec<Problem>> {
         let (root, errors) = DeTable::parse_recoverable(text);
-        let line = |offset: usize| Place::Line(1 + text[..offset.min(text.len())].matches('\n').count());
+        let line = |offset: usize| Location::Line(1 + text[..offset.min(text.len())].matches('\n').count());
         if !errors.is_empty() {
             let one = |error: &toml::de::Error| {
-                let place = error.span().map_or(Place::File, |span| line(span.start));
+                let place = error.span().map_or(Location::File, |span| line(span.start));
                 Problem::new(place, "", error.message().replace('\n', ", "))
             };
             return Err(errors.iter().map(one).collect());
         }
-        Ok(Self { place: Place::File, value: table(root.get_ref(), &line) })
+        Ok(Self { place: Location::File, value: table(root.get_ref(), &line) })
     }
 
     /// Parses the value of a `--set` as TOML; if that fails, `raw` is a string.
     pub(crate) fn from_set(key: &str, raw: &str) -> Self {
-        let place = Place::Set(key.into());
+        let place = Location::Set(key.into());
         let value = match DeValue::parse(raw) {
             Ok(parsed) => value(parsed.get_ref(), &|_| place.clone()),
             Err(_) => Value::String(raw.into()),
@@ -99,13 +99,13 @@ impl Node {
     }
 
     /// Returns the position of the dotted `path`, or of its nearest ancestor in the document.
-    pub(crate) fn place(&self, path: &str) -> Place {
+    pub(crate) fn place(&self, path: &str) -> Location {
         let mut path = path;
         loop {
             match (self.entry(path), path.rsplit_once('.')) {
                 (Some(entry), _) => return entry.place.clone(),
                 (None, Some((parent, _))) => path = parent,
-                (None, None) => return Place::File,
+                (None, None) => return Location::File,
             }
         }
     }
@@ -150,7 +150,7 @@ fn item_of(key: &str) -> (&str, Option<usize>) {
     }
 }
 
-fn table(table: &DeTable<'_>, line: &dyn Fn(usize) -> Place) -> Value {
+fn table(table: &DeTable<'_>, line: &dyn Fn(usize) -> Location) -> Value {
     let entries = table.iter().map(|(key, node)| Entry {
         key: key.get_ref().to_string(),
         place: line(key.span().start),
@@ -159,7 +159,7 @@ fn table(table: &DeTable<'_>, line: &dyn Fn(usize) -> Place) -> Value {
     Value::Table(entries.collect())
 }
 
-fn value(from: &DeValue<'_>, line: &dyn Fn(usize) -> Place) -> Value {
+fn value(from: &DeValue<'_>, line: &dyn Fn(usize) -> Location) -> Value {
     match from {
         DeValue::String(text) => Value::String(text.to_string()),
         DeValue::Integer(number) => match i64::from_str_radix(number.as_str(), number.radix()) {

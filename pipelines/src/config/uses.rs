@@ -54,13 +54,13 @@ impl Use {
     /// Returns the error text for a key that `train` does not read; `None` if `train` reads it.
     pub(super) fn refusal(self, train: &Train) -> Option<String> {
         let (schedule, sampler) = (&train.schedule, &train.sampler);
-        let whole = train.is_full_graph();
+        let is_full_graph = train.is_full_graph();
         match self {
             Self::Always => None,
-            Self::Sampled if whole => Some(format!(
+            Self::Sampled if is_full_graph => Some(format!(
                 "`{schedule}` trains on the full graph and samples nothing, so it does not read this key; remove it"
             )),
-            Self::Hops if whole => Self::Sampled.refusal(train),
+            Self::Hops if is_full_graph => Self::Sampled.refusal(train),
             Self::Hops if sampler.draws_subgraphs() => {
                 let size = match sampler {
                     Sampler::Cluster(_) => "`clusters` and `clusters_per_batch` set the size of batches",
@@ -70,13 +70,13 @@ impl Use {
                     "`{sampler}` has no fanouts: all layers read all edges of a batch; remove this key ({size})"
                 ))
             }
-            Self::Batch if whole && !train.learns_edges() => {
-                Some(format!("`{schedule}` has no batches: each step is over the whole graph; remove this key"))
+            Self::Batch if is_full_graph && !train.learns_edges() => {
+                Some(format!("`{schedule}` has no batches: each step computes all nodes; remove this key"))
             }
-            Self::Batch if !whole && matches!(sampler, Sampler::Cluster(_)) => {
+            Self::Batch if !is_full_graph && matches!(sampler, Sampler::Cluster(_)) => {
                 Some("`cluster` makes batches of clusters; use `clusters_per_batch`".into())
             }
-            Self::FullGraph if !whole => Some(format!(
+            Self::FullGraph if !is_full_graph => Some(format!(
                 "`{schedule}` has no tasks for tensor workers; remove this key, or use `full-graph` or `tensor-parallel`"
             )),
             Self::Task(task) if train.task != task => {

@@ -218,8 +218,8 @@ impl FeatureStore {
 }
 
 fn replicates_topology(config: &Config) -> bool {
-    let by_columns = config.train.as_ref().is_some_and(|train| train.schedule.is_tensor_parallel());
-    by_columns || config.partition.topology == config::Topology::Replicated
+    let column_parallel = config.train.as_ref().is_some_and(|train| train.schedule.is_tensor_parallel());
+    column_parallel || config.partition.topology == config::Topology::Replicated
 }
 
 /// Returns the files that `worker` always reads: those of its partitions, and the topology of all partitions if replicated.

@@ -28,7 +28,7 @@ pub(crate) struct NodeEmbeddings {
     /// The bits of the learning rate.
     rate: AtomicU64,
     /// Updates of rows so far.
-    moved: AtomicU64,
+    updated: AtomicU64,
 }
 
 impl NodeEmbeddings {
@@ -55,7 +55,7 @@ impl NodeEmbeddings {
         let table = Arc::new(if config.is_async() { table.changing() } else { table });
         let best = RowStore::create(&place, graph, worker, config.dim).map_err(no_space())?;
         let rate = AtomicU64::new(config.optimizer.lr().to_bits());
-        Ok(Self { config: config.clone(), table, best, rate, moved: AtomicU64::new(0) })
+        Ok(Self { config: config.clone(), table, best, rate, updated: AtomicU64::new(0) })
     }
 
     pub(crate) fn config(&self) -> &config::Embedding {
@@ -95,14 +95,14 @@ impl NodeEmbeddings {
     /// [`Error::Bug`] if the rows are open.
     pub(crate) fn apply(&self, pushed: &PushedRows) -> Result<(), Error> {
         let rate = f64::from_bits(self.rate.load(Ordering::Relaxed));
-        let moved = self.table.apply(pushed, rate)?;
-        self.moved.fetch_add(moved as u64, Ordering::Relaxed);
+        let updated = self.table.apply(pushed, rate)?;
+        self.updated.fetch_add(updated as u64, Ordering::Relaxed);
         Ok(())
     }
 
     /// Returns the number of updates of rows so far.
-    pub(crate) fn moved(&self) -> u64 {
-        self.moved.load(Ordering::Relaxed)
+    pub(crate) fn updated(&self) -> u64 {
+        self.updated.load(Ordering::Relaxed)
     }
 
     /// Copies the rows to those of the best epoch.

@@ -4,7 +4,7 @@ mod problem;
 
 pub use gnnflow_data::Fault;
 use gnnflow_dataflow::storage::Busy;
-pub(crate) use problem::{Place, did_you_mean};
+pub(crate) use problem::{Location, did_you_mean};
 pub use problem::{Problem, Problems};
 use std::path::{Path, PathBuf};
 

@@ -4,7 +4,7 @@ use std::{fmt, path::PathBuf};
 
 /// A position in the configuration.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Place {
+pub(crate) enum Location {
     /// The file without a line, or a default.
     File,
     /// A line of the file (1-based).
@@ -16,21 +16,21 @@ pub(crate) enum Place {
 /// One problem of a pipeline file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
-    pub(crate) place: Place,
+    pub(crate) place: Location,
     pub(crate) key: String,
     pub(crate) message: String,
 }
 
 impl Problem {
-    pub(crate) fn new(place: Place, key: impl Into<String>, message: impl Into<String>) -> Self {
+    pub(crate) fn new(place: Location, key: impl Into<String>, message: impl Into<String>) -> Self {
         Self { place, key: key.into(), message: message.into() }
     }
 
     /// Returns the line (1-based); `None` for a default or a `--set`.
     pub fn line(&self) -> Option<usize> {
         match self.place {
-            Place::Line(line) => Some(line),
-            Place::File | Place::Set(_) => None,
+            Location::Line(line) => Some(line),
+            Location::File | Location::Set(_) => None,
         }
     }
 
@@ -71,10 +71,10 @@ impl fmt::Display for Problems {
                 f.write_str("\n")?;
             }
             match &problem.place {
-                Place::File => write!(f, "{}: ", self.file.display())?,
-                Place::Line(line) => write!(f, "{}:{line}: ", self.file.display())?,
-                Place::Set(key) if *key == problem.key => f.write_str("--set ")?,
-                Place::Set(key) => write!(f, "--set {key}: ")?,
+                Location::File => write!(f, "{}: ", self.file.display())?,
+                Location::Line(line) => write!(f, "{}:{line}: ", self.file.display())?,
+                Location::Set(key) if *key == problem.key => f.write_str("--set ")?,
+                Location::Set(key) => write!(f, "--set {key}: ")?,
             }
             if !problem.key.is_empty() {
                 write!(f, "{}: ", problem.key)?;

@@ -154,16 +154,16 @@ fn candidate(config: &Config, graph: &Sizes, schedule: Schedule) -> Result<Candi
     let (Some(training), Some(model)) = (&plan.training, &config.model) else {
         return refused("there is nothing to train".into());
     };
-    let whole = FullGraphPlan::of(&config, &training_sizes(&config, graph));
-    let [multiplied, added, sampled] = match &whole {
-        Some(whole) => {
+    let full_graph = FullGraphPlan::of(&config, &training_sizes(&config, graph));
+    let [multiplied, added, sampled] = match &full_graph {
+        Some(full_graph) => {
             let nodes = graph.parts.iter().map(|part| part.nodes).max().unwrap_or(0);
-            [4.0 * nodes as f64 * whole.parameters as f64, whole.added(graph), 0.0]
+            [4.0 * nodes as f64 * full_graph.parameters as f64, full_graph.added(graph), 0.0]
         }
         None if config.train.as_ref().is_some_and(|train| train.is_full_graph()) => {
             let kind = &model.kind;
             let why = match is_builtin_layer(kind) {
-                true => format!("\"{kind}\" cannot be computed over the whole graph"),
+                true => format!("\"{kind}\" cannot be trained on the full graph"),
                 false => format!("the registered layer \"{kind}\" supports sampled batches only"),
             };
             return refused(why);
@@ -365,8 +365,8 @@ mod tests {
     #[test]
     fn with_schedule_keeps_the_model_and_resolves_to_a_valid_pipeline() {
         let config = config("kind = 'gcn'", "").unwrap();
-        let by_columns = config.with_schedule(Schedule::TensorParallel(TensorParallel::default()));
-        assert_eq!(by_columns.model.as_ref().and_then(|model| model.decoupled), Some(false));
+        let column_parallel = config.with_schedule(Schedule::TensorParallel(TensorParallel::default()));
+        assert_eq!(column_parallel.model.as_ref().and_then(|model| model.decoupled), Some(false));
         for schedule in allowed(&config).into_iter().map(Schedule::from) {
             let resolved = config.with_schedule(schedule.clone()).resolved_toml();
             let again = Config::parse(&resolved, Path::new("/nowhere/p.toml"), &[], &Registered::default()).unwrap();

@@ -40,7 +40,7 @@ pub(super) struct FullGraphPlan {
     hops: Vec<Hop>,
     program: Program,
     /// Column-parallel, not node-parallel.
-    by_columns: bool,
+    column_parallel: bool,
     /// Input width, or the hidden width within a node task if larger.
     task_width: usize,
     intervals: Option<usize>,
@@ -80,10 +80,10 @@ impl FullGraphPlan {
         let described = ModelSpec { decoder: decoder(train, graph), ..described };
         let built = Model::build(&described, &Registry::default(), &candle_core::Device::Cpu, train.seed).ok()?;
         let ModelProfile { hops, tasks, parameters, .. } = built.profile().ok()?;
-        let by_columns = train.schedule.is_tensor_parallel();
+        let column_parallel = train.schedule.is_tensor_parallel();
         let element_wise: Vec<bool> = tasks.iter().map(|task| task.element_wise.is_some()).collect();
         let first_learns = tasks[0].learns || embedding::of(config).is_some();
-        let program = match by_columns {
+        let program = match column_parallel {
             true => {
                 let attends: Vec<bool> = hops.iter().map(Hop::attends).collect();
                 Program::column_parallel(hops.len(), first_learns, &element_wise, &attends, 1)
@@ -91,7 +91,7 @@ impl FullGraphPlan {
             false => Program::node_parallel(hops.len(), first_learns, &element_wise),
         };
         let adds_initial = tasks.iter().filter_map(|task| task.element_wise).any(|[_, initial]| initial != 0.0);
-        let keeps_initial = by_columns && program.goes_back(0) && adds_initial;
+        let keeps_initial = column_parallel && program.goes_back(0) && adds_initial;
         let pairs = Pairs::of(config, graph);
         let program = match &pairs {
             Some(pairs) => program.with_pairs(hops.len(), pairs.chunks(graph)),
@@ -106,7 +106,7 @@ impl FullGraphPlan {
         Some(Self {
             hops,
             program,
-            by_columns,
+            column_parallel,
             task_width: input.max(match network.kind.as_str() {
                 "mlp" | "appnp" => model.hidden,
                 _ if model.kind == "mlp" || network.decouples_attention() => model.hidden,
@@ -119,7 +119,7 @@ impl FullGraphPlan {
             },
             may_share,
             value_bytes: options.row_dtype.bytes(),
-            mirrored: !by_columns && options.mode == Mode::Async && options.staleness > 0,
+            mirrored: !column_parallel && options.mode == Mode::Async && options.staleness > 0,
             element_wise,
             keeps_initial,
             pairs,
@@ -172,7 +172,7 @@ impl FullGraphPlan {
         let share = graph.train.map_or(1.0, |train| train as f64 / graph.nodes.max(1) as f64);
         let hop = |(index, hop): (usize, &Hop)| {
             let (times, [sent, gradient]) = (u64::from(self.program.goes_back(index)), Self::sent_columns(hop));
-            match self.by_columns {
+            match self.column_parallel {
                 true => (graph.edges * Self::share(hop, graph, graph.parts.len().max(1)) as u64 * (1 + times)) as f64,
                 false if self.is_partial(graph, index) => share * (most * (sent + times * gradient)) as f64,
                 false => (most * (sent + times * gradient)) as f64,
@@ -184,7 +184,7 @@ impl FullGraphPlan {
     /// Returns the columns of the narrowest rows that are cut among `processes`, if they are fewer than `processes`.
     pub(super) fn fewer_columns_than(&self, processes: usize) -> Option<usize> {
         let cut = self.hops.iter().filter(|hop| hop.aggregation != Aggregation::Nothing).map(|hop| hop.width);
-        cut.min().filter(|&width| self.by_columns && width < processes)
+        cut.min().filter(|&width| self.column_parallel && width < processes)
     }
 
     /// Returns the work of an epoch, which is one step.
@@ -222,7 +222,7 @@ impl FullGraphPlan {
         let mut bytes = self.pairs.as_ref().map_or(0, |pairs| pairs.bytes(graph, hosted));
         for step in 0..self.program.stages() {
             let stage = self.program.stage(step);
-            if self.by_columns {
+            if self.column_parallel {
                 let (width, value_bytes) = match stage {
                     Stage::Forward(hop) => {
                         (Self::width(&self.hops[hop]) + self.terms(graph, hop, hosted.len())[0], self.value_bytes)
@@ -263,7 +263,7 @@ impl FullGraphPlan {
         bytes
     }
 
-    /// Returns, for a hop with attention that is cut by columns, the terms that are sent with column shards by all processes, and
+    /// Returns, for a column-parallel hop with attention, the terms that are sent with column shards by all processes, and
     /// the terms that head parts have gradients of.
     fn terms(&self, graph: &Sizes, hop: usize, processes: usize) -> [usize; 2] {
         let hop = &self.hops[hop];
@@ -300,12 +300,12 @@ impl FullGraphPlan {
             let back = u64::from(self.program.goes_back(index));
             let ([sent, gradient], width) = (Self::sent_columns(hop), Self::width(hop) as u64);
             // Column-parallel training has whole rows only before and after node tasks that are not element-wise.
-            let whole = |task: usize| !self.by_columns || !self.element_wise[task];
+            let whole = |task: usize| !self.column_parallel || !self.element_wise[task];
             let has_held = hop.keeps_held && (whole(index + 1) || index == 0 && self.reads_initial.contains(&true));
             let held = if has_held { hop.held as u64 * own * (1 + back) } else { 0 };
             // The argmax, by receiver and column.
             let argmax = u64::from(hop.takes_largest());
-            if self.by_columns {
+            if self.column_parallel {
                 let [splits, gathers] = [whole(index), whole(index + 1)].map(u64::from);
                 let shard = Self::share(hop, graph, processes) as u64;
                 let [touched, entries] = self.terms(graph, index, processes).map(|terms| terms as u64);
@@ -323,12 +323,12 @@ impl FullGraphPlan {
                 let shards = shard * (1 + apart * back * gathers * slots);
                 let others = shard * argmax + terms;
                 let sent = splits * (width + (hop.sent_terms() + hop.terms()) as u64);
-                let sent_back = splits * back * (width + entries);
+                let sent_gradient = splits * back * (width + entries);
                 // Gradients overwrite activations where possible.
                 let own_back = apart.max(1 - splits);
                 let aggregated = gathers * slots * width * (1 + back * own_back);
                 stored += graph.nodes * shards;
-                values += own * (sent + sent_back + aggregated) + held + graph.nodes * others;
+                values += own * (sent + sent_gradient + aggregated) + held + graph.nodes * others;
                 continue;
             }
             let receivers = if self.is_partial(graph, index) { train } else { own };
@@ -384,7 +384,7 @@ impl FullGraphPlan {
     fn rows_in_flight(&self, graph: &Sizes, parts: &std::ops::Range<usize>, processes: usize) -> u64 {
         let own = graph.parts[parts.clone()].iter().map(|part| part.nodes).sum::<u64>();
         let of = |(index, hop): (usize, &Hop)| {
-            if self.by_columns {
+            if self.column_parallel {
                 // All own rows: the column shards of all rows are not larger.
                 return own * (hop.slots() * Self::width(hop)) as u64 * 4;
             }
@@ -400,7 +400,7 @@ impl FullGraphPlan {
                 * self.value_bytes
         };
         let most = self.hops.iter().enumerate().map(of).max().unwrap_or(0);
-        let window = window(self.by_columns.then_some(self.chunk_memory)) * MESSAGE_BYTES;
+        let window = window(self.column_parallel.then_some(self.chunk_memory)) * MESSAGE_BYTES;
         most.min((window as u64).saturating_mul(processes as u64))
     }
 
@@ -414,7 +414,7 @@ impl FullGraphPlan {
     pub(super) fn tensor_rows(&self, graph: &Sizes, parts: &std::ops::Range<usize>) -> u64 {
         let Some((workers, _)) = self.tensor else { return 0 };
         let bytes = self.task(graph, parts);
-        let tasks = (permits(self.by_columns) + tasks_in_flight(workers, bytes)) as u64;
+        let tasks = (permits(self.column_parallel) + tasks_in_flight(workers, bytes)) as u64;
         tasks * bytes + (CALLS_PER_WORKER * workers) as u64 * bytes.max(CALL_BYTES as u64)
     }
 
@@ -436,6 +436,6 @@ impl FullGraphPlan {
         let largest = graph.parts.iter().map(|part| part.nodes).max().unwrap_or(0);
         let shard = self.hops.iter().map(|hop| Self::share(hop, graph, processes)).max().unwrap_or(0) as u64;
         task + self.rows_in_flight(graph, parts, processes)
-            + if self.by_columns { (largest * shard * 4).min(self.chunk_memory) } else { 0 }
+            + if self.column_parallel { (largest * shard * 4).min(self.chunk_memory) } else { 0 }
     }
 }

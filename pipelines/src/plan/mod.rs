@@ -107,10 +107,10 @@ impl Plan {
         let parameters = parameters.zip(decoded).map(|(layers, decoded)| layers + decoded);
         let parameters = parameters.filter(|_| config.model.is_some());
         let placement = Placement::new(graph.parts.len(), processes);
-        let whole = FullGraphPlan::of(config, &sizes);
+        let full_graph = FullGraphPlan::of(config, &sizes);
         // The width of the last layer is unknown before labels are read.
-        let cut = whole.as_ref().filter(|_| known);
-        if let Some(columns) = cut.and_then(|whole| whole.fewer_columns_than(processes)) {
+        let cut = full_graph.as_ref().filter(|_| known);
+        if let Some(columns) = cut.and_then(|full| full.fewer_columns_than(processes)) {
             let message = format!(
                 "train.schedule = \"tensor-parallel\" cuts rows by columns, and a layer has {columns} columns for {processes} \
                  processes; use at most {columns} processes, or \"full-graph\""
@@ -118,9 +118,9 @@ impl Plan {
             return Err(Error::Usage(message));
         }
         let parameters =
-            whole.as_ref().map(|whole| whole.parameters).filter(|_| known && decoded.is_some()).or(parameters);
-        let training = match &whole {
-            Some(whole) => whole.training(config, &sizes, placement),
+            full_graph.as_ref().map(|full| full.parameters).filter(|_| known && decoded.is_some()).or(parameters);
+        let training = match &full_graph {
+            Some(full_graph) => full_graph.training(config, &sizes, placement),
             None => Training::new(config, &sizes, processes, parameters.unwrap_or(0)),
         };
         let memory = config.train.as_ref().and_then(|train| train.memory).map_or(u64::MAX, |memory| memory.0);
@@ -130,14 +130,14 @@ impl Plan {
                 let others = processes > 1;
                 let mut process =
                     Process::new(config, &sizes, rank, parts, &layers, parameters, &training, local, window, others);
-                if let Some(whole) = &whole {
-                    let tables = whole.tables(&sizes, &process.parts, processes);
+                if let Some(full_graph) = &full_graph {
+                    let tables = full_graph.tables(&sizes, &process.parts, processes);
                     process.memory.tables = if tables_mapped { 0 } else { tables };
                     process.memory.scratch += if tables_mapped { tables } else { 0 };
                     process.memory.batches = 0;
-                    process.memory.tensor_rows = whole.tensor_rows(&sizes, &process.parts);
-                    process.memory.activations = whole.activations(&sizes, &process.parts, processes);
-                    if let Some(pairs) = &whole.pairs {
+                    process.memory.tensor_rows = full_graph.tensor_rows(&sizes, &process.parts);
+                    process.memory.activations = full_graph.activations(&sizes, &process.parts, processes);
+                    if let Some(pairs) = &full_graph.pairs {
                         process.memory.scratch += pairs.results(process.nodes);
                         process.memory.batches = pairs.batches(&sizes, &process.parts);
                         let scores = pairs.scores(&sizes, &process.parts);
@@ -149,9 +149,9 @@ impl Plan {
             (0..processes).map(process).collect()
         };
         let most = |processes: Vec<Process>| processes.iter().map(|process| process.memory.heap()).max().unwrap_or(0);
-        let tables_mapped = whole.is_some() && most(plan(1, false)) > memory;
+        let tables_mapped = full_graph.is_some() && most(plan(1, false)) > memory;
         let window = window(config, |window| most(plan(window, tables_mapped)))?;
-        let tensor_worker_bytes = whole.as_ref().and_then(|whole| whole.tensor_worker(&sizes, processes));
+        let tensor_worker_bytes = full_graph.as_ref().and_then(|full| full.tensor_worker(&sizes, processes));
         let processes = plan(window, tables_mapped);
         Ok(Self {
             name: config.name.clone(),

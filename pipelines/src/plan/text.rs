@@ -71,7 +71,7 @@ impl fmt::Display for Plan {
                 false => ("seeds, then after each hop", "by hop"),
             };
             if training.batch_nodes.is_empty() {
-                writeln!(f, "batch       the whole graph")?;
+                writeln!(f, "batch       all nodes")?;
             } else {
                 writeln!(f, "batch       about {nodes} nodes ({which}); {edges} edges {by}")?;
             }
@@ -120,11 +120,11 @@ impl fmt::Display for Plan {
                 if self.tables_mapped {
                     writeln!(
                         f,
-                        "  tables    rows of the whole graph in scratch files, because they do not fit into train.memory"
+                        "  tables    rows of all nodes in scratch files, because they do not fit into train.memory"
                     )?;
                 }
                 if memory.tables > 0 {
-                    writeln!(f, "  tables    {} rows of the whole graph", bytes(memory.tables))?;
+                    writeln!(f, "  tables    {} rows of all nodes", bytes(memory.tables))?;
                 }
                 if memory.tensor_rows > 0 {
                     let rows = bytes(memory.tensor_rows);

@@ -32,7 +32,7 @@ pub(super) fn window(config: &Config, needs: impl Fn(usize) -> u64) -> Result<us
                 None => "use smaller batches or fanouts, or more processes".into(),
             };
             let with = match train.is_full_graph() {
-                true => ", even with rows of the whole graph in scratch files".to_owned(),
+                true => ", even with rows of all nodes in scratch files".to_owned(),
                 false => format!(" with {window} steps in flight"),
             };
             let message = format!(

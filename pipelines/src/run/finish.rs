@@ -55,7 +55,7 @@ impl Run<'_> {
             step_bytes: meter.bytes(),
             step_messages: meter.messages(),
             stale: self.training.staleness().unwrap_or_default(),
-            rows_moved: embeddings.as_ref().map_or(0, |rows| rows.moved()),
+            rows_moved: embeddings.as_ref().map_or(0, |rows| rows.updated()),
             table_bytes,
             edge_numbers,
             embedding_bytes: embeddings.as_ref().map_or(0, |rows| rows.reserved()),

@@ -63,7 +63,7 @@ use gnnflow_nn::parameter_versions::ParameterVersions;
 ///
 /// # Errors
 /// The first error of the data, this machine or the pipeline.
-pub fn work(worker: &mut Worker, job: &Job) -> Result<Option<Summary>, Error> {
+pub fn run_worker(worker: &mut Worker, job: &Job) -> Result<Option<Summary>, Error> {
     let (Some(model), Some(train)) = (&job.config.model, &job.config.train) else {
         return Err(Error::Bug("a worker needs [model] and [train]".into()));
     };
@@ -173,7 +173,7 @@ impl<'a> Run<'a> {
             ComputeThread::start_watched("compute_thread", move || compute, move || runtime.progressed()).map_err(
                 |error| Error::Machine(format!("cannot start the compute thread: {error}; {FEWER_THREADS}")),
             )?;
-        let (book, edges): (Arc<dyn BatchSource>, _) = match examples {
+        let (batches, edges): (Arc<dyn BatchSource>, _) = match examples {
             task::Source::Nodes(split) => (Arc::new(node_batches(&context, &task, train, split)?), None),
             task::Source::Links(mut edges) => {
                 (Arc::new(edges.batches(train, &train.link())), Some(task::Source::Links(edges)))
@@ -186,7 +186,7 @@ impl<'a> Run<'a> {
             (Some(options), schedule) => {
                 let source = match train.learns_edges() {
                     true => Some(PairSource {
-                        batches: book,
+                        batches,
                         targets: PairTargets::open(&context, train, task.objective().width())?,
                     }),
                     false => None,
@@ -234,21 +234,14 @@ impl<'a> Run<'a> {
             }
             (None, config::Schedule::PartitionParallel(_)) => {
                 let views = PartitionViews::open(driver, job, &context, degrees)?;
-                let options = LocalTraining {
-                    views,
-                    batches: book,
-                    strategies,
-                    operators,
-                    degrees,
-                    window,
-                    train: train.clone(),
-                };
+                let options =
+                    LocalTraining { views, batches, strategies, operators, degrees, window, train: train.clone() };
                 Box::new(PartitionParallel::build(driver.worker, &context, options, &compute_thread))
             }
             (None, config::Schedule::MiniBatch(options)) => {
                 let cache = context.cache(options).map(|cache| Rc::new(RefCell::new(cache)));
                 let batches =
-                    Batches { source: book, strategies, subgraphs, operators, degrees, params, window, cache };
+                    Batches { source: batches, strategies, subgraphs, operators, degrees, params, window, cache };
                 Box::new(MiniBatchTraining::build(driver.worker, &context, train, batches, &compute_thread))
             }
             (None, schedule) => return Err(Error::Bug(format!("the schedule `{schedule}` is not resolved"))),

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arrow_flight::{FlightData, Ticket};
-use gnnflow_pipelines::parameters::ParameterVersions;
+use gnnflow_pipelines::parameter_versions::ParameterVersions;
 use serde::{Deserialize, Serialize};
 use tonic::Status;
 

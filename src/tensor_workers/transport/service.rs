@@ -95,7 +95,7 @@ impl FlightService for Service {
         let Role::TensorWorker(runner) = &self.role else { return unimplemented() };
         let (runner, requests) = (Arc::clone(runner), request.into_inner());
         let (sender, receiver) = mpsc::channel(QUEUED_MESSAGES);
-        tokio::spawn(async move { runner.answer(requests, sender).await });
+        tokio::spawn(async move { runner.serve(requests, sender).await });
         Ok(Response::new(stream_of(receiver)))
     }
 

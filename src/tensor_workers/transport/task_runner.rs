@@ -73,18 +73,18 @@ impl TaskRunner {
         self.cache.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Answers one call: runs each task as soon as its rows are there, and sends its result.
-    pub(super) async fn answer(
+    /// Serves one call: runs each task as soon as its rows are there, and sends its result.
+    pub(super) async fn serve(
         self: Arc<Self>,
         requests: Streaming<FlightData>,
         responses: mpsc::Sender<Result<FlightData, Status>>,
     ) {
-        if let Err(error) = self.try_answer(requests, responses.clone()).await {
+        if let Err(error) = self.try_serve(requests, responses.clone()).await {
             let _ = tokio::time::timeout(STEP_TIMEOUT, responses.send(Err(Status::invalid_argument(error)))).await;
         }
     }
 
-    async fn try_answer(
+    async fn try_serve(
         self: Arc<Self>,
         mut requests: Streaming<FlightData>,
         responses: mpsc::Sender<Result<FlightData, Status>>,

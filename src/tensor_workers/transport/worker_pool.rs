@@ -43,8 +43,8 @@ pub(crate) struct FlightWorkers {
     secret: Option<Secret>,
     /// A random name of this process's run: it separates its versions of parameters from those of other runs.
     run: String,
-    /// An address of a machine that fetches parameters: the network interface towards it serves them.
-    towards: Option<String>,
+    /// An address of a machine that fetches parameters: the network interface toward it serves them.
+    toward: Option<String>,
     runtime: Option<Runtime>,
     server: Mutex<String>,
     children: Mutex<Vec<Option<Child>>>,
@@ -78,7 +78,7 @@ impl FlightWorkers {
             );
             return Err(ClusterError::Usage(message).into());
         }
-        let towards =
+        let toward =
             remote_host.or_else(|| keyed.clone().find(|(key, _)| *key == "accept")).map(|(_, host)| host.clone());
         let secret = match secret {
             // Only this process may use the workers that it launches.
@@ -94,7 +94,7 @@ impl FlightWorkers {
             first,
             secret,
             run: random_hex(8)?,
-            towards: towards.or(remote),
+            toward: toward.or(remote),
             runtime: Some(runtime("tensor-client")?),
             server: Mutex::default(),
             children: Mutex::new((0..launched).map(|_| None).collect()),
@@ -230,7 +230,7 @@ impl ExecutorFactory for FlightWorkers {
         let machine = |error: &dyn std::fmt::Display| {
             PipelineError::Machine(format!("cannot serve parameters to tensor workers: {error}"))
         };
-        let ip = self.towards.as_deref().and_then(own_address);
+        let ip = self.toward.as_deref().and_then(own_address);
         let ip = ip.unwrap_or_else(|| IpAddr::from([127, 0, 0, 1]));
         let (listener, address) = bind(&[(ip, 0).into()]).map_err(|error| machine(&error))?;
         let guard = Guard::new(self.secret.clone()).map_err(|status| machine(&status.message()))?;

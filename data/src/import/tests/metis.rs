@@ -7,7 +7,7 @@ const PLAIN: &str = "% a comment\n7 11\n5 3 2\n1 3 4\n5 4 2 1\n2 3 6 7\n1 3 6\n5
 
 #[test]
 fn edge_of_two_lines_is_written_once() {
-    let place = Place::new();
+    let place = TestDir::new();
     for name in ["a.graph", "a.graph.gz"] {
         place.write(name, PLAIN);
         let imported = good(&place.import(name));
@@ -22,7 +22,7 @@ fn edge_of_two_lines_is_written_once() {
 
 #[test]
 fn node_sizes_weights_comments_and_isolated_nodes_are_read() {
-    let place = Place::new();
+    let place = TestDir::new();
     // Three nodes with one size and two weights each. The last one has no neighbors, and its line has no line break.
     place.write("a.graph", "3 1 111 2\n4 1 2 2 7\n% between\n5 3 4 1 7\n6 5 6");
     let arrays = NodeArrays { labels: Some("no.npy".into()), ..NodeArrays::default() };
@@ -43,7 +43,7 @@ fn node_sizes_weights_comments_and_isolated_nodes_are_read() {
 
 #[test]
 fn invalid_file_error_names_line_and_cause() {
-    let place = Place::new();
+    let place = TestDir::new();
     for (text, words) in [
         (PLAIN.replace("7 11", "8 11"), "its header says 8 nodes, but it has lines for 7 only; was it cut off?"),
         (PLAIN.replace("7 11", "6 11"), "a.graph:6: there is no neighbor 7; nodes are numbered 1 to 6"),
@@ -84,7 +84,7 @@ fn real_mesh_round_trip_gives_the_same_edges() {
     let mut lines = vec![Vec::new(); 15_606];
     read("src").into_iter().zip(read("dst")).for_each(|(src, dst)| lines[src].push((dst + 1).to_string()));
     let text: String = lines.iter().map(|line| line.join(" ") + "\n").collect();
-    let place = Place::new();
+    let place = TestDir::new();
     place.write("4elt.graph", &format!("15606 45878\n{text}"));
     assert_eq!(good(&place.import("4elt.graph")).edges, 45_878);
     let mut found = edges(&place.path("out"), &[]);

@@ -18,9 +18,9 @@ use crate::error::Fault;
 use crate::progress::Silent;
 
 /// A temporary folder of one test.
-struct Place(tempfile::TempDir);
+struct TestDir(tempfile::TempDir);
 
-impl Place {
+impl TestDir {
     fn new() -> Self {
         Self(tempfile::tempdir().unwrap())
     }
@@ -120,7 +120,7 @@ fn rows(table: &Path, names: &[&str]) -> Vec<String> {
 
 #[test]
 fn kind_is_guessed_from_the_path_or_set() {
-    let place = Place::new();
+    let place = TestDir::new();
     std::fs::create_dir_all(place.path("arxiv/raw")).unwrap();
     for (name, kind) in [
         ("arxiv", Some(Kind::Ogb)),
@@ -143,7 +143,7 @@ fn kind_is_guessed_from_the_path_or_set() {
 
 #[test]
 fn settings_of_another_kind_are_refused() {
-    let place = Place::new();
+    let place = TestDir::new();
     place.write("e.txt", "1 2\n");
     let arrays = NodeArrays { features: Some("x.npy".into()), ..NodeArrays::default() };
     let error = Import { arrays, ..place.import("e.txt") }.run(&Silent).unwrap_err();
@@ -157,7 +157,7 @@ fn settings_of_another_kind_are_refused() {
 
 #[test]
 fn changed_pipeline_file_is_kept_under_another_name() {
-    let place = Place::new();
+    let place = TestDir::new();
     place.write("e.txt", "1 2\n");
     assert!(good(&place.import("e.txt")).notes.len() == 1);
     std::fs::write(place.path("out/pipeline.toml"), "mine").unwrap();
@@ -168,7 +168,7 @@ fn changed_pipeline_file_is_kept_under_another_name() {
 
 #[test]
 fn large_table_is_split_into_row_groups_and_files() {
-    let place = Place::new();
+    let place = TestDir::new();
     let text: String = (0..1_200_000).map(|i| format!("{} {}\n", i % 1000, i % 777)).collect();
     place.write("e.txt.zst", &text);
     let one = good(&place.import("e.txt.zst"));

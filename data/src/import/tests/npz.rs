@@ -5,7 +5,7 @@ use super::*;
 /// The edges that `make.py` writes.
 const ROWS: [&str; 5] = ["0 1 2.5", "0 3 1", "1 2 -1", "3 0 0.25", "3 3 4"];
 
-fn import(place: &Place, name: &str) -> Import {
+fn import(place: &TestDir, name: &str) -> Import {
     Import::new([fixture(name)], place.path("out"))
 }
 
@@ -16,7 +16,7 @@ fn arrays(features: Option<&str>, labels: Option<&str>, split: Option<&str>) -> 
 
 #[test]
 fn csr_csc_and_coo_give_the_same_edges() {
-    let place = Place::new();
+    let place = TestDir::new();
     for name in ["csr.npz", "csc-stored.npz", "coo.npz", "benchmark.npz"] {
         let imported = good(&import(&place, name));
         assert_eq!((imported.nodes, imported.edges), (5, 5), "{name}");
@@ -35,7 +35,7 @@ fn csr_csc_and_coo_give_the_same_edges() {
 
 #[test]
 fn features_labels_and_split_are_read_from_arrays() {
-    let place = Place::new();
+    let place = TestDir::new();
     for features in ["features-f2.npy", "features-f8-big-endian.npy", "features-sparse.npz"] {
         let arrays = arrays(Some(features), Some("labels.npy"), Some("more.npz:split"));
         assert_eq!(good(&Import { arrays, ..import(&place, "csr.npz") }).features, 3);
@@ -51,7 +51,7 @@ fn features_labels_and_split_are_read_from_arrays() {
 
 #[test]
 fn invalid_file_error_names_file_and_cause() {
-    let place = Place::new();
+    let place = TestDir::new();
     bad(&import(&place, "bsr.npz"), "a matrix in format \"bsr\"; save tocsr() of it");
     bad(&import(&place, "oblong.npz"), "its matrix has shape [2, 3]; an adjacency matrix is square");
     bad(&import(&place, "more.npz"), "no array \"shape\"");

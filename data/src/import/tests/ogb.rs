@@ -3,7 +3,7 @@
 use super::*;
 
 /// A homogeneous download of five nodes and four edges.
-fn small(place: &Place) {
+fn small(place: &TestDir) {
     for (name, text) in [
         ("arxiv/raw/edge.csv.gz", "0,1\n1,2\n2,0\n4,0\n"),
         ("arxiv/raw/num-node-list.csv.gz", "5\n"),
@@ -23,7 +23,7 @@ fn small(place: &Place) {
 
 #[test]
 fn homogeneous_download_is_imported() {
-    let place = Place::new();
+    let place = TestDir::new();
     small(&place);
     let imported = good(&place.import("arxiv"));
     assert_eq!((imported.nodes, imported.edges, imported.features, imported.undirected), (5, 4, 2, false));
@@ -51,7 +51,7 @@ fn homogeneous_download_is_imported() {
 
 #[test]
 fn several_label_columns_are_multi_label() {
-    let place = Place::new();
+    let place = TestDir::new();
     small(&place);
     place.write("arxiv/raw/node-label.csv.gz", "0,1\n1,1\n0,0\n1,0\n0,1\n");
     good(&place.import("arxiv"));
@@ -63,7 +63,7 @@ fn several_label_columns_are_multi_label() {
 
 #[test]
 fn binary_download_is_imported() {
-    let place = Place::new();
+    let place = TestDir::new();
     small(&place);
     for form in ["raw/data.npz", "data-deflated.npz"] {
         let raw = place.path("papers100M-bin/raw");
@@ -84,7 +84,7 @@ fn binary_download_is_imported() {
 }
 
 /// Two papers, one author, and edges of two types.
-fn typed(place: &Place) {
+fn typed(place: &TestDir) {
     for (name, text) in [
         ("mag/raw/num-node-dict.csv.gz", "paper,author\n2,1\n"),
         ("mag/raw/triplet-type-list.csv.gz", "paper,cites,paper\nauthor,writes,paper\n"),
@@ -107,7 +107,7 @@ fn typed(place: &Place) {
 
 #[test]
 fn heterogeneous_download_is_imported() {
-    let place = Place::new();
+    let place = TestDir::new();
     typed(&place);
     let imported = good(&place.import("mag"));
     assert_eq!((imported.nodes, imported.edges, imported.features), (3, 3, 2));
@@ -129,7 +129,7 @@ fn heterogeneous_download_is_imported() {
 
 #[test]
 fn missing_or_invalid_file_error_names_file_and_cause() {
-    let place = Place::new();
+    let place = TestDir::new();
     for (change, text, words) in [
         (
             "raw/edge.csv.gz",

@@ -5,7 +5,7 @@ use crate::dataset::IdKind;
 
 #[test]
 fn snap_edge_list_and_its_comments_are_read() {
-    let place = Place::new();
+    let place = TestDir::new();
     let text =
         "# Undirected graph: ../x.txt\n# Nodes: 4 Edges: 3\n# FromNodeId\tToNodeId\n7\t9\r\n\n-3\t7\n4000000000\t9\n";
     for name in ["e.txt", "e.txt.gz", "e.txt.zst"] {
@@ -24,7 +24,7 @@ fn snap_edge_list_and_its_comments_are_read() {
 
 #[test]
 fn konect_and_matrix_market_files_are_read() {
-    let place = Place::new();
+    let place = TestDir::new();
     place.write("out.k", "% sym weighted\n% 2 3 3\n1 2 5 1000\n2 3 6 1001.75\n");
     let text = TextOptions { weight: Some("3".into()), time: Some("4".into()), ..TextOptions::default() };
     let imported = good(&Import { text, ..place.import("out.k") });
@@ -39,7 +39,7 @@ fn konect_and_matrix_market_files_are_read() {
 
 #[test]
 fn csv_with_header_and_string_ids_is_read() {
-    let place = Place::new();
+    let place = TestDir::new();
     place.write("a.csv", "weight,from,to,how\n1.5,\"x, y\",b,knows\n2,b,c,likes\n");
     place.write("b.csv.gz", "weight,from,to,how\n3,c,b,knows\n");
     place.write(
@@ -66,7 +66,7 @@ fn csv_with_header_and_string_ids_is_read() {
 
 #[test]
 fn labels_are_classes_or_values_and_integer_ids_become_text_on_request() {
-    let place = Place::new();
+    let place = TestDir::new();
     place.write("e.csv", "src;dst\n1;2\n2;3\n");
     place.write("n.csv", "id,label\n1,0\n2,\n3,4.0\n");
     let text = TextOptions { nodes: vec![place.path("n.csv")], ..TextOptions::default() };
@@ -84,7 +84,7 @@ fn labels_are_classes_or_values_and_integer_ids_become_text_on_request() {
 
 #[test]
 fn empty_file_is_a_graph_without_edges() {
-    let place = Place::new();
+    let place = TestDir::new();
     place.write("e.txt", "# nothing\n");
     let imported = good(&place.import("e.txt"));
     assert_eq!((imported.nodes, imported.edges), (0, 0));
@@ -93,7 +93,7 @@ fn empty_file_is_a_graph_without_edges() {
 
 #[test]
 fn invalid_edge_error_names_the_line() {
-    let place = Place::new();
+    let place = TestDir::new();
     let weight = TextOptions { weight: Some("weight".into()), ..TextOptions::default() };
     let third = TextOptions { weight: Some("3".into()), ..TextOptions::default() };
     let plain = TextOptions::default;
@@ -134,7 +134,7 @@ fn invalid_edge_error_names_the_line() {
 
 #[test]
 fn truncated_or_damaged_compressed_file_is_refused() {
-    let place = Place::new();
+    let place = TestDir::new();
     let text: String = (0..50_000).map(|i| format!("{i} {}\n", i * 7919 % 10_007)).collect();
     for name in ["e.txt.gz", "e.txt.zst"] {
         let path = place.write(name, &text);
@@ -152,7 +152,7 @@ fn truncated_or_damaged_compressed_file_is_refused() {
 
 #[test]
 fn invalid_node_error_names_the_line() {
-    let place = Place::new();
+    let place = TestDir::new();
     place.write("e.txt", "1 2\n");
     let text = |features: &str| TextOptions {
         nodes: vec![place.path("n.csv")],

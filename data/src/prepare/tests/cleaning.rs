@@ -135,11 +135,11 @@ fn check(graph: &TestGraph, known: u32, source: &GraphSource, ids: IdStyle, filt
     assert!(manifest.cleaning.nodes_created >= created as u64, "{case}");
     let kept_rows = graph.edges.len() as u64 - left.unknown - manifest.cleaning.edges_dropped;
     assert_eq!(kept_rows, left.edges.len() as u64, "{case}");
-    let labelled: Vec<u32> = left.nodes.iter().copied().filter(|&v| v < known && v % 7 != 6).collect();
+    let labeled: Vec<u32> = left.nodes.iter().copied().filter(|&v| v < known && v % 7 != 6).collect();
     let labels = manifest.labels.as_ref().unwrap();
-    assert_eq!(labels.labelled, labelled.len() as u64, "{case}");
+    assert_eq!(labels.labeled, labeled.len() as u64, "{case}");
     for (class, &count) in labels.counts.iter().enumerate() {
-        assert_eq!(count, labelled.iter().filter(|&&v| v as usize % 3 == class).count() as u64, "{case}");
+        assert_eq!(count, labeled.iter().filter(|&&v| v as usize % 3 == class).count() as u64, "{case}");
     }
 
     let small = TestGraph { name: graph.name, nodes: left.nodes.len() as u32, edges: left.edges.clone() };
@@ -312,8 +312,8 @@ fn bytes_are_equal_for_any_threads_and_memory() {
             let cleaning = manifest.cleaning;
             assert!(cleaning.nodes_created > 0 && cleaning.outside_core > 0 && cleaning.edges_dropped > 0);
             // Splits are drawn from the remaining nodes.
-            let labelled = manifest.labels.as_ref().unwrap().labelled;
-            assert_eq!(manifest.splits.train, labelled.div_ceil(2), "{labelled}");
+            let labeled = manifest.labels.as_ref().unwrap().labeled;
+            assert_eq!(manifest.splits.train, labeled.div_ceil(2), "{labeled}");
             let quality = Quality::read(&settings.out).unwrap();
             assert_eq!((quality.cleaning, quality.unknown_dropped), (cleaning, 0));
             match &expected {

@@ -75,7 +75,7 @@ fn check(graph: &TestGraph, source: &GraphSource, ids: IdStyle, parts: u32, dir:
     }
     assert_eq!(manifest.edge_columns.split, source.columns.edge_split.as_ref().map(|_| splits), "{case}");
     if let Some(labels) = &manifest.edge_columns.label {
-        assert_eq!(labels.labelled, classes.iter().sum::<u64>(), "{case}");
+        assert_eq!(labels.labeled, classes.iter().sum::<u64>(), "{case}");
         assert_eq!((labels.classes, &labels.names[..]), (3, &["c0".to_string(), "c1".into(), "c2".into()][..]));
         assert_eq!(labels.counts, classes, "{case}");
     }

@@ -14,7 +14,7 @@ use publish::DropCounts;
 
 use super::PrepareSettings;
 use super::clean::{self, NodeSet, Search, with_reverse};
-use super::edge_pass::Bucketed;
+use super::edge_scan::Bucketed;
 use super::ends::Ends;
 use super::fingerprint::{Fingerprint, State, fingerprint, state};
 use super::folder::{Lock, SCRATCH, StagingFolder};
@@ -234,7 +234,7 @@ impl<C: ProcessGroup> Preparation<'_, C> {
             let budget = self.budget(scan, clean::state_bytes(nodes as u64, source))?;
             let stream = self.stream(scan, ends, &[], None);
             let before: Option<Cleaned> = journal.completed(CLEANING)?;
-            let stored = if before.is_some() { stream.kept(REMAINING)? } else { None };
+            let stored = if before.is_some() { stream.load(REMAINING)? } else { None };
             let remaining = match (before, stored.and_then(|bytes| NodeSet::from_bytes(&bytes, nodes))) {
                 (Some(before), Some(remaining)) => {
                     cleaned = before;
@@ -243,7 +243,7 @@ impl<C: ProcessGroup> Preparation<'_, C> {
                 _ => {
                     let (remaining, counts) = clean::filter(&stream, source, budget.partitioner / 4)?;
                     cleaned = Cleaned { counts, unknown: Some(stream.unknown_rows()?) };
-                    stream.keep(REMAINING, remaining.bytes())?;
+                    stream.save(REMAINING, remaining.bytes())?;
                     // All processes wait until the bytes are stored. Only then may a journal record the pass.
                     processes.barrier()?;
                     journal.finish(CLEANING, &cleaned)?;

@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 use crate::group::{ProcessGroup, collect};
 use crate::partitioner::{Assignment, GraphStream};
 use crate::prepare::buckets::{Bucket, Cuts, Spool};
-use crate::prepare::edge_pass::{Bucketed, EdgePass};
+use crate::prepare::edge_scan::{Bucketed, EdgeScan};
 use crate::prepare::ends::{Ends, FindEnds};
 use crate::prepare::halo::HaloFeatures;
 use crate::prepare::pairs::Pairs;
@@ -77,7 +77,7 @@ impl<C: ProcessGroup> Preparation<'_, C> {
         let types = self.node_types(scan)?;
         let stream = self.stream(scan, ends, &types, pairs);
         let before: Option<Partitioning> = self.journal.completed(ASSIGNMENT)?;
-        let stored = if before.is_some() { stream.kept(ASSIGNMENT)? } else { None };
+        let stored = if before.is_some() { stream.load(ASSIGNMENT)? } else { None };
         if let (Some(partitioning), Some(bytes)) = (before, stored) {
             let stored = Assignment::Stored(collect(&bytes));
             return Ok((Relabel::new(&stored, n, settings.parts, *partitioner)?, partitioning, None));
@@ -92,7 +92,7 @@ impl<C: ProcessGroup> Preparation<'_, C> {
         let partitioning = Partitioning { seconds: began.elapsed().as_secs_f64(), bytes: watch.grown() };
         let relabel = Relabel::new(&assignment, n, settings.parts, *partitioner)?;
         if let Assignment::Stored(parts) = &assignment {
-            stream.keep(ASSIGNMENT, bytemuck::cast_slice(parts))?;
+            stream.save(ASSIGNMENT, bytemuck::cast_slice(parts))?;
             // All processes wait until the bytes are stored. Only then may a journal record the pass.
             self.processes.barrier()?;
             self.journal.finish(ASSIGNMENT, &partitioning)?;
@@ -191,7 +191,7 @@ impl<C: ProcessGroup> Preparation<'_, C> {
         let wanted = (2 * bytes).div_ceil(budget.bucket()).max(for_threads).max(1);
         let spool = Spool::new(Cuts::new(&relabel.book, wanted), budget.buffers / 4, self.scratch);
         progress.stage("sorting edges into buckets", Some(edges.rows()), "edges");
-        let pass = EdgePass { source, find: self.find(scan, ends), relabel, record, types, labels, reverse, pairs };
+        let pass = EdgeScan { source, find: self.find(scan, ends), relabel, record, types, labels, reverse, pairs };
         let bucketed = pass.run(self.processes, spool, |rows| progress.advance(rows))?;
         progress.done();
         let on_disk: Option<Vec<_>> = bucketed.buckets.iter().map(Bucket::on_disk).collect();

@@ -62,7 +62,7 @@ impl<C: ProcessGroup> Preparation<'_, C> {
         for (.., topology) in all {
             edge_columns.split.iter_mut().for_each(|splits| splits.add_all(&topology.splits));
             if let Some(labels) = &mut edge_columns.label {
-                labels.labelled += topology.classes.iter().sum::<u64>();
+                labels.labeled += topology.classes.iter().sum::<u64>();
                 labels.counts.iter_mut().zip(&topology.classes).for_each(|(count, more)| *count += more);
             }
         }

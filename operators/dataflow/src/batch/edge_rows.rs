@@ -10,7 +10,7 @@ pub struct EdgeRows {
     /// edges.
     pub rows: Matrix,
     /// For each block, the row number of each of its edges.
-    pub places: Vec<Vec<u32>>,
+    pub positions: Vec<Vec<u32>>,
 }
 
 /// The different edges of some blocks, in the order of [`EdgeRows::rows`].
@@ -21,7 +21,7 @@ pub(crate) struct Distinct {
     /// Each partition that owns any of them, and the end of its edges in `ids`. Ascending.
     pub(crate) ends: Vec<(u32, usize)>,
     /// For each block, the row number of each of its edges.
-    pub(crate) places: Vec<Vec<u32>>,
+    pub(crate) positions: Vec<Vec<u32>>,
 }
 
 impl Distinct {
@@ -32,8 +32,8 @@ impl Distinct {
     /// always at the same destination. Nodes are visited in ascending order, hence by partition, and the edges of a
     /// node in ascending order too. So rows are in the order of the partitions' files.
     pub(crate) fn of(blocks: &[Block], nodes: &[u32], partition_of: impl Fn(u32) -> usize) -> Self {
-        let places = blocks.iter().map(|block| vec![0; block.num_edges()]).collect();
-        let mut found = Self { places, ..Self::default() };
+        let positions = blocks.iter().map(|block| vec![0; block.num_edges()]).collect();
+        let mut found = Self { positions, ..Self::default() };
         let destinations = blocks.iter().map(Block::num_dst).max().unwrap_or(0);
         let mut order: Vec<u64> =
             nodes[..destinations].iter().zip(0u64..).map(|(&node, at)| u64::from(node) << 32 | at).collect();
@@ -53,7 +53,7 @@ impl Distinct {
             for same in edges.chunk_by(|a, b| a.0 == b.0) {
                 let row = found.ids.len() as u32;
                 found.ids.push(same[0].0);
-                same.iter().for_each(|&(_, block, edge)| found.places[block as usize][edge as usize] = row);
+                same.iter().for_each(|&(_, block, edge)| found.positions[block as usize][edge as usize] = row);
             }
             if !edges.is_empty() {
                 let part = partition_of((same[0] >> 32) as u32) as u32;
@@ -87,7 +87,7 @@ mod tests {
         let far = Block::new(3, 4, vec![0, 2, 2, 4], vec![1, 3, 3, 0]).with_edge_ids(vec![30, 31, 31, 35]);
         let found = Distinct::of(&[near.clone(), far.clone()], &nodes, |node| node as usize / 5);
         assert_eq!((&found.ids[..], &found.ends[..]), (&[7, 30, 31, 35][..], &[(0, 1), (1, 4)][..]));
-        assert_eq!(found.places, [vec![2, 1, 0], vec![1, 2, 2, 3]]);
+        assert_eq!(found.positions, [vec![2, 1, 0], vec![1, 2, 2, 3]]);
         assert_eq!(found.parts().collect::<Vec<_>>(), [(0, 0..1), (1, 1..4)]);
         assert_eq!(Distinct::of(&[], &nodes, |_| 0), Distinct::default());
 
@@ -108,10 +108,10 @@ mod tests {
         let found = Distinct::of(&blocks, &nodes, |node| node as usize / 20);
         let mut set = BTreeSet::new();
         let parts: Vec<u32> = found.parts().flat_map(|(part, range)| range.map(move |_| part)).collect();
-        for (block, places) in blocks.iter().zip(&found.places) {
+        for (block, positions) in blocks.iter().zip(&found.positions) {
             for (ends, node) in block.indptr().windows(2).zip(&nodes) {
                 let edges = ends[0] as usize..ends[1] as usize;
-                for (&row, &id) in places[edges.clone()].iter().zip(&block.edge_ids().unwrap()[edges]) {
+                for (&row, &id) in positions[edges.clone()].iter().zip(&block.edge_ids().unwrap()[edges]) {
                     assert_eq!((parts[row as usize], found.ids[row as usize]), (node / 20, id));
                     set.insert((node / 20, id));
                 }

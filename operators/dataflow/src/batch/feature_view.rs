@@ -41,15 +41,15 @@ impl FeatureView {
         self.source.open().unwrap_or_else(|busy| panic!("gather into a batch: {busy}"))
     }
 
-    /// Writes a row, given as stored, to row `place` of a batch.
+    /// Writes a row, given as stored, to row `position` of a batch.
     #[inline]
-    pub(crate) fn put(&self, row: &[u8], place: usize, into: &mut GatherBuffer) {
+    pub(crate) fn put(&self, row: &[u8], position: usize, into: &mut GatherBuffer) {
         match &self.packed {
-            None => into.put(place, row),
+            None => into.put(position, row),
             Some(layout) => {
                 let mut wide = vec![0.0f32; self.dim];
                 layout.widen(row, &mut wide);
-                into.put(place, bytemuck::cast_slice(&wide));
+                into.put(position, bytemuck::cast_slice(&wide));
             }
         }
     }
@@ -62,30 +62,30 @@ impl FeatureView {
             return Matrix::gather(self.number, self.dim, row_of, nodes);
         }
         let mut buffer = GatherBuffer::new(self.number, nodes.len(), self.dim);
-        nodes.iter().enumerate().for_each(|(place, &node)| self.put(row_of(node), place, &mut buffer));
+        nodes.iter().enumerate().for_each(|(position, &node)| self.put(row_of(node), position, &mut buffer));
         buffer.finish()
     }
 
-    /// Copies the rows of `nodes[place]` to row `place`, for each of `places`.
-    pub(crate) fn gather_places(&self, nodes: &[u32], places: &[u32], into: &mut GatherBuffer) {
+    /// Copies the rows of `nodes[position]` to row `position`, for each of `positions`.
+    pub(crate) fn gather_at(&self, nodes: &[u32], positions: &[u32], into: &mut GatherBuffer) {
         let rows = self.open();
         let row_of = |node| rows.row(node);
         match self.packed {
-            None => into.gather(row_of, nodes, places),
+            None => into.gather(row_of, nodes, positions),
             Some(_) => {
-                let places = places.iter().map(|&place| place as usize);
-                places.for_each(|place| self.put(row_of(nodes[place]), place, into));
+                let positions = positions.iter().map(|&position| position as usize);
+                positions.for_each(|position| self.put(row_of(nodes[position]), position, into));
             }
         }
     }
 
-    /// Copies received `rows`, given as stored, to the rows `places` of a batch.
-    pub(crate) fn scatter(&self, rows: &[u8], places: &[u32], into: &mut GatherBuffer) {
+    /// Copies received `rows`, given as stored, to the rows `positions` of a batch.
+    pub(crate) fn scatter(&self, rows: &[u8], positions: &[u32], into: &mut GatherBuffer) {
         match self.packed {
-            None => into.scatter(rows, places),
+            None => into.scatter(rows, positions),
             Some(_) => {
-                let rows = rows.chunks_exact(self.row_bytes().max(1)).zip(places);
-                rows.for_each(|(row, &place)| self.put(row, place as usize, into));
+                let rows = rows.chunks_exact(self.row_bytes().max(1)).zip(positions);
+                rows.for_each(|(row, &position)| self.put(row, position as usize, into));
             }
         }
     }
@@ -131,7 +131,7 @@ mod tests {
         assert_eq!(rows.gather(&[2, 0, 1, 2]), of([2, 0, 1, 2]));
 
         let mut buffer = GatherBuffer::new(Number::F32, 4, 3);
-        rows.gather_places(&[0, 2, 9, 1], &[3, 1], &mut buffer);
+        rows.gather_at(&[0, 2, 9, 1], &[3, 1], &mut buffer);
         // From an odd address, as the network may leave them.
         let mut odd = vec![0];
         odd.extend_from_slice(&sent[..20]);

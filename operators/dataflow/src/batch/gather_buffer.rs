@@ -38,60 +38,60 @@ impl GatherBuffer {
         }
     }
 
-    /// Writes row `place`.
+    /// Writes row `position`.
     ///
     /// # Panics
     /// When there is no such row, or `row` has another length.
     #[inline]
-    pub(crate) fn put(&mut self, place: usize, row: &[u8]) {
-        assert!(place < self.rows, "row {place} of {}", self.rows);
+    pub(crate) fn put(&mut self, position: usize, row: &[u8]) {
+        assert!(position < self.rows, "row {position} of {}", self.rows);
         assert_eq!(row.len(), self.row_bytes, "a row has another length");
-        // SAFETY: there is room for `rows` rows of `row_bytes` bytes (the element's size times `dim`), and `place` is one of them;
+        // SAFETY: `rows` rows of `row_bytes` bytes (the element's size times `dim`) fit, and `position` is one of them;
         // `row` cannot overlap memory that only this vector owns, and that nothing borrows while `self` is borrowed mutably.
-        unsafe { std::ptr::copy_nonoverlapping(row.as_ptr(), self.start().add(place * self.row_bytes), row.len()) };
-        self.written[place / 64] |= 1 << (place % 64);
+        unsafe { std::ptr::copy_nonoverlapping(row.as_ptr(), self.start().add(position * self.row_bytes), row.len()) };
+        self.written[position / 64] |= 1 << (position % 64);
     }
 
-    /// Writes `row_of(ids[place])` to row `place`, for each of `places`.
-    pub(crate) fn gather<'a>(&mut self, row_of: impl Fn(u32) -> &'a [u8], ids: &[u32], places: &[u32]) {
-        let row_at = |i: usize| row_of(ids[places[i] as usize]);
-        for_each_ahead(self.row_bytes, places.len(), row_at, |i, row| self.put(places[i] as usize, row));
+    /// Writes `row_of(ids[position])` to row `position`, for each of `positions`.
+    pub(crate) fn gather<'a>(&mut self, row_of: impl Fn(u32) -> &'a [u8], ids: &[u32], positions: &[u32]) {
+        let row_at = |i: usize| row_of(ids[positions[i] as usize]);
+        for_each_ahead(self.row_bytes, positions.len(), row_at, |i, row| self.put(positions[i] as usize, row));
     }
 
-    /// Writes consecutive `rows` to the rows `places`.
+    /// Writes consecutive `rows` to the rows `positions`.
     ///
     /// # Panics
-    /// Unless there is one row for each place.
-    pub(crate) fn scatter(&mut self, rows: &[u8], places: &[u32]) {
-        assert_eq!(rows.len(), places.len() * self.row_bytes, "one row per place");
+    /// Unless there is one row for each position.
+    pub(crate) fn scatter(&mut self, rows: &[u8], positions: &[u32]) {
+        assert_eq!(rows.len(), positions.len() * self.row_bytes, "one row per position");
         if self.row_bytes > 0 {
-            let rows = rows.chunks_exact(self.row_bytes).zip(places);
-            rows.for_each(|(row, &place)| self.put(place as usize, row));
+            let rows = rows.chunks_exact(self.row_bytes).zip(positions);
+            rows.for_each(|(row, &position)| self.put(position as usize, row));
         }
     }
 
-    /// Returns row `place` if it has been written.
-    pub(crate) fn row(&self, place: usize) -> Option<&[u8]> {
+    /// Returns row `position` if it has been written.
+    pub(crate) fn row(&self, position: usize) -> Option<&[u8]> {
         let start: *const u8 = match &self.values {
             Values::F32(values) => values.as_ptr().cast(),
             Values::F16(values) => values.as_ptr().cast(),
             Values::Bf16(values) => values.as_ptr().cast(),
         };
-        let written = place < self.rows && self.written[place / 64] >> (place % 64) & 1 == 1;
+        let written = position < self.rows && self.written[position / 64] >> (position % 64) & 1 == 1;
         // SAFETY: the row lies within the reserved memory, and `put` has written all of its bytes.
-        written.then(|| unsafe { std::slice::from_raw_parts(start.add(place * self.row_bytes), self.row_bytes) })
+        written.then(|| unsafe { std::slice::from_raw_parts(start.add(position * self.row_bytes), self.row_bytes) })
     }
 
     /// Returns the matrix. Rows that were not written are zeros.
     pub(crate) fn finish(mut self) -> Matrix {
         let start = self.start();
-        for place in 0..self.rows {
-            if self.written[place / 64] == u64::MAX {
+        for position in 0..self.rows {
+            if self.written[position / 64] == u64::MAX {
                 continue;
             }
-            if self.written[place / 64] >> (place % 64) & 1 == 0 {
+            if self.written[position / 64] >> (position % 64) & 1 == 0 {
                 // SAFETY: as in `put`.
-                unsafe { std::ptr::write_bytes(start.add(place * self.row_bytes), 0, self.row_bytes) };
+                unsafe { std::ptr::write_bytes(start.add(position * self.row_bytes), 0, self.row_bytes) };
             }
         }
         fn whole<T>(mut values: Vec<T>, len: usize) -> Vec<T> {
@@ -119,13 +119,13 @@ mod tests {
     fn written_rows_are_returned_and_all_others_are_zeros() {
         for rows in [0, 1, 63, 64, 65, 200] {
             let mut buffer = GatherBuffer::new(Number::F32, rows, 2);
-            let row = |place: usize| [place as f32, -1.0];
-            let chosen = |place: &usize| place % 3 != 1;
-            (0..rows).rev().filter(chosen).for_each(|place| buffer.put(place, bytemuck::cast_slice(&row(place))));
-            assert!((0..rows).all(|place| buffer.row(place).is_some() == chosen(&place)));
+            let row = |position: usize| [position as f32, -1.0];
+            let chosen = |position: &usize| position % 3 != 1;
+            (0..rows).rev().filter(chosen).for_each(|i| buffer.put(i, bytemuck::cast_slice(&row(i))));
+            assert!((0..rows).all(|position| buffer.row(position).is_some() == chosen(&position)));
             assert!(buffer.row(rows).is_none());
             let expected: Vec<f32> =
-                (0..rows).flat_map(|place| if chosen(&place) { row(place) } else { [0.0; 2] }).collect();
+                (0..rows).flat_map(|position| if chosen(&position) { row(position) } else { [0.0; 2] }).collect();
             assert_eq!(buffer.finish(), Matrix { values: Values::F32(expected), dim: 2 });
         }
     }

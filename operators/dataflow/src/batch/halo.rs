@@ -91,7 +91,7 @@ impl HaloRows {
     }
 
     /// Stores the degree of a node. Degrees never change, so the order of calls does not matter.
-    pub fn tell(&self, node: u32, degree: u32) {
+    pub fn set_degree(&self, node: u32, degree: u32) {
         if let Some(place) = self.index.find(node) {
             self.degrees[place].store(degree, Ordering::Relaxed);
         }
@@ -122,8 +122,8 @@ mod tests {
     fn degrees_are_unknown_until_they_are_stored() {
         let halos = HaloRows::new(vec![halo(&[2, 5])], |_| true).unwrap();
         assert_eq!(halos.find(5).unwrap().degree, None);
-        halos.tell(5, 3);
-        halos.tell(6, 4);
+        halos.set_degree(5, 3);
+        halos.set_degree(6, 4);
         assert_eq!(halos.find(5).unwrap().degree, Some(3));
         assert_eq!(halos.find(2).unwrap().degree, None);
     }

@@ -58,7 +58,7 @@ pub struct MiniBatch {
     /// `features` while rows are arriving.
     pub(crate) buffer: Option<GatherBuffer>,
     /// Positions in `nodes` by the worker that owns them, while rows are fetched.
-    pub(crate) places: Vec<Vec<u32>>,
+    pub(crate) positions: Vec<Vec<u32>>,
     /// The edges whose rows are fetched.
     pub(crate) distinct_edges: Distinct,
     /// Samples of the current hop, by the worker that draws them.

@@ -1,7 +1,7 @@
 //! Sends the gradients of rows to the rows' owners: the push of DistDGL's key-value store (section III).
 //!
 //! *In*: one [`RowGradients`] per partition and time, at the worker that hosts the partition. *Out*: [`PushedRows`] at the workers
-//! that host the rows: the gradients of all batches of a time together, or of each batch by itself ([`Arrival`]).
+//! that host the rows: the gradients of all batches of a time together, or of each batch separately ([`Arrival`]).
 //! *Kept per time*: messages that wait for others. *Capabilities*: held with them.
 //!
 //! A message holds at most 256 KB of rows. Every partition sends at least one message, perhaps empty, to every worker, so that
@@ -156,7 +156,7 @@ impl<'scope> PushRows<'scope> for StreamVec<'scope, u64, RowGradients> {
 
         type Builder = CapacityContainerBuilder<Vec<PushedRows>>;
         sent.unary::<Builder, _, _, _>(to_destination(), "push_rows: collect", move |_, _| {
-            // By time, and by partition if each batch is passed on by itself.
+            // By time, and by partition if each batch is passed on separately.
             let mut open: HashMap<(u64, u32), (Capability<u64>, Collected)> = HashMap::new();
             move |input, output| {
                 input.for_each(|time, block| {
@@ -203,21 +203,21 @@ fn blocks(to: &PushTo, me: usize, timestamp: u64, push: RowGradients) -> Vec<Wir
         let rows = Rows::Shared(rows, 0..nodes.len() * to.dim);
         return vec![WireBlock::new(header(me, 0, 1), vec![examples], nodes, rows)];
     }
-    let mut places = vec![Vec::new(); to.graph.placement().workers()];
-    for (place, &node) in nodes.iter().enumerate() {
-        places[to.graph.worker_of(node)].push(place);
+    let mut positions = vec![Vec::new(); to.graph.placement().workers()];
+    for (position, &node) in nodes.iter().enumerate() {
+        positions[to.graph.worker_of(node)].push(position);
     }
     let per_message = (MESSAGE_BYTES / (4 * to.dim + 4)).max(1);
     let mut blocks = Vec::new();
-    for (worker, places) in places.iter().enumerate() {
+    for (worker, positions) in positions.iter().enumerate() {
         // Own rows stay in one block, which is not sent.
-        let per_message = if worker == me { places.len().max(1) } else { per_message };
-        let of = places.len().div_ceil(per_message).max(1);
+        let per_message = if worker == me { positions.len().max(1) } else { per_message };
+        let of = positions.len().div_ceil(per_message).max(1);
         for seq in 0..of {
-            let places = &places[seq * per_message..((seq + 1) * per_message).min(places.len())];
-            let mut values = Vec::with_capacity(places.len() * to.dim);
-            places.iter().for_each(|&place| values.extend_from_slice(&rows[place * to.dim..(place + 1) * to.dim]));
-            let ids = places.iter().map(|&place| nodes[place]).collect();
+            let positions = &positions[seq * per_message..((seq + 1) * per_message).min(positions.len())];
+            let mut values = Vec::with_capacity(positions.len() * to.dim);
+            positions.iter().for_each(|&i| values.extend_from_slice(&rows[i * to.dim..(i + 1) * to.dim]));
+            let ids = positions.iter().map(|&position| nodes[position]).collect();
             blocks.push(WireBlock::new(header(worker, seq, of), vec![examples], ids, Rows::F32(values)));
         }
     }
@@ -286,11 +286,11 @@ mod tests {
     }
 
     /// A naive implementation: for each node, sums over partitions in order, then one optimizer step.
-    fn expected(optimizer: SparseOptimizer, ticks: u64, dim: usize, nodes: u64) -> Vec<Vec<u32>> {
+    fn expected(optimizer: SparseOptimizer, times: u64, dim: usize, nodes: u64) -> Vec<Vec<u32>> {
         let graph = Arc::new(local(&random_graph(NODES, 2), &book(NODES, PARTS), 1, 0, false));
         let table = EmbeddingTable::create(&Place::Memory, &graph, 0, dim, optimizer).unwrap();
         let table = table.drawn(Draw::Uniform(0.1), 5);
-        for timestamp in 0..ticks {
+        for timestamp in 0..times {
             let pushes: Vec<RowGradients> = (0..PARTS).map(|part| push(part, timestamp, dim, nodes)).collect();
             let examples: u64 = pushes.iter().map(|push| push.examples).sum();
             for node in 0..NODES {
@@ -324,8 +324,8 @@ mod tests {
         let adagrad = SparseOptimizer::Adagrad { epsilon: 1e-10 };
         // The last is more than a message from each partition to each worker.
         for (optimizer, dim, nodes) in [(adam, 5, 90), (adagrad, 8, 200), (SparseOptimizer::Sgd, 600, 700)] {
-            let ticks = 6;
-            let wanted = expected(optimizer, ticks, dim, nodes);
+            let times = 6;
+            let wanted = expected(optimizer, times, dim, nodes);
             for workers in [1, 2, 4] {
                 let seen = Arc::new(Mutex::new(vec![Vec::new(); NODES as usize]));
                 let results = Arc::clone(&seen);
@@ -335,7 +335,7 @@ mod tests {
                         Arc::new(local(&random_graph(NODES, 2), &book(NODES, PARTS), worker.peers(), me, false));
                     let table = EmbeddingTable::create(&Place::Memory, &graph, me, dim, optimizer).unwrap();
                     let table = Rc::new(table.drawn(Draw::Uniform(0.1), 5));
-                    let (applied, mine) = (Rc::clone(&table), graph.placement().parts_of(me));
+                    let (updated, mine) = (Rc::clone(&table), graph.placement().parts_of(me));
                     let hosted = Arc::clone(&graph);
                     worker.dataflow::<u64, _, _>(|scope| {
                         let to = PushTo { graph, dim, arrival: Arrival::Together, meter: Default::default() };
@@ -344,7 +344,7 @@ mod tests {
                         let first = pushes.to_stream(scope);
                         // Later times are made from the first, so that all are in flight at once.
                         let all = timely::dataflow::operators::vec::Map::flat_map(first, move |push0| {
-                            (0..ticks).map(move |timestamp| (timestamp, push0.partition)).collect::<Vec<_>>()
+                            (0..times).map(move |timestamp| (timestamp, push0.partition)).collect::<Vec<_>>()
                         });
                         let all = timely::dataflow::operators::vec::Delay::delay(all, |&(timestamp, _), _| timestamp);
                         let all = timely::dataflow::operators::vec::Map::map(all, move |(timestamp, part)| {
@@ -354,7 +354,7 @@ mod tests {
                             // The test applies times in order.
                             assert_eq!(pushed.timestamp, done, "one time after another");
                             done += 1;
-                            applied.apply(pushed, 0.1).unwrap();
+                            updated.apply(pushed, 0.1).unwrap();
                         });
                     });
                     while worker.step() {}

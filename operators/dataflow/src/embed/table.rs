@@ -181,7 +181,7 @@ impl EmbeddingTable {
     }
 
     /// Takes one optimizer step on the rows that `pushed` has gradients for. A row's gradient is the sum of its gradients in the
-    /// order of the push, divided by the number of examples. Returns the number of rows that moved. Runs in parallel on the
+    /// order of the push, divided by the number of examples. Returns the number of updated rows. Runs in parallel on the
     /// threads of a rayon pool, elsewhere on the caller's thread, with the same bits.
     ///
     /// # Errors
@@ -196,16 +196,16 @@ impl EmbeddingTable {
         let lists: Vec<&[u32]> = pushed.pieces().map(|(nodes, _)| nodes).collect();
         let gradients: Vec<&[f32]> = pushed.pieces().flat_map(|(_, rows)| rows.chunks_exact(self.width())).collect();
         let touched = Touched::group(&lists);
-        let (scale, mut moved) = (1.0 / pushed.examples as f32, 0);
+        let (scale, mut updated) = (1.0 / pushed.examples as f32, 0);
         let mut table = self.write()?;
         for part in 0..self.graph.placement().parts() {
             let Some(rows) = table.shard_mut(part) else { continue };
             let which = touched.within(self.graph.range(part));
-            moved += which.len();
+            updated += which.len();
             step(self.optimizer, learning_rate, scale, rows, &touched, which, &gradients);
         }
-        assert_eq!(moved, touched.rows().len(), "gradients are pushed to the worker that hosts the rows");
-        Ok(moved)
+        assert_eq!(updated, touched.rows().len(), "gradients are pushed to the worker that hosts the rows");
+        Ok(updated)
     }
 }
 

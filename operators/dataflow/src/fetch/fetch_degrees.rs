@@ -26,7 +26,7 @@ pub struct NodeDegrees {
     /// The in-degree of each node without self loops, once fetched.
     pub degrees: Vec<u32>,
     /// Positions in `nodes` by the worker that owns them.
-    places: Vec<Vec<u32>>,
+    positions: Vec<Vec<u32>>,
 }
 
 impl NodeDegrees {
@@ -74,13 +74,13 @@ impl Rpc<NodeDegrees> for DegreesRpc {
 
     fn requests(&mut self, timestamp: u64, item: &mut NodeDegrees) -> Vec<WireBlock> {
         item.degrees = vec![0; item.nodes.len()];
-        item.places = vec![Vec::new(); self.graph.placement().workers()];
-        for (place, &node) in (0..).zip(&item.nodes) {
-            item.places[self.graph.worker_of(node)].push(place);
+        item.positions = vec![Vec::new(); self.graph.placement().workers()];
+        for (position, &node) in (0..).zip(&item.nodes) {
+            item.positions[self.graph.worker_of(node)].push(position);
         }
         let mut requests = Vec::new();
-        for (worker, places) in item.places.iter().enumerate().filter(|&(worker, _)| worker != self.me) {
-            for (seq, places) in places.chunks(PER_MESSAGE).enumerate() {
+        for (worker, positions) in item.positions.iter().enumerate().filter(|&(worker, _)| worker != self.me) {
+            for (seq, positions) in positions.chunks(PER_MESSAGE).enumerate() {
                 let header = Header {
                     to: worker as u32,
                     from: self.me as u32,
@@ -90,7 +90,7 @@ impl Rpc<NodeDegrees> for DegreesRpc {
                     seq: seq as u32,
                     aux: 0,
                 };
-                let nodes = places.iter().map(|&place| item.nodes[place as usize]).collect();
+                let nodes = positions.iter().map(|&position| item.nodes[position as usize]).collect();
                 let request = WireBlock::new(header, Vec::new(), nodes, Rows::None);
                 self.meter.sent(self.me, &request);
                 requests.push(request);
@@ -99,7 +99,7 @@ impl Rpc<NodeDegrees> for DegreesRpc {
         requests
     }
 
-    fn serve(&mut self, _tick: u64, request: &WireBlock, reply: &mut dyn FnMut(WireBlock)) {
+    fn serve(&mut self, _timestamp: u64, request: &WireBlock, reply: &mut dyn FnMut(WireBlock)) {
         let degrees = self.degrees_of(request.ids().iter().copied());
         let header = request.header();
         let header = Header { to: header.from, from: self.me as u32, ..header };
@@ -108,25 +108,25 @@ impl Rpc<NodeDegrees> for DegreesRpc {
         reply(block);
     }
 
-    fn local(&mut self, _tick: u64, item: &mut NodeDegrees) {
-        let places = &item.places[self.me];
-        let found = self.degrees_of(places.iter().map(|&place| item.nodes[place as usize]));
-        places.iter().zip(found).for_each(|(&place, degree)| item.degrees[place as usize] = degree);
+    fn local(&mut self, _timestamp: u64, item: &mut NodeDegrees) {
+        let positions = &item.positions[self.me];
+        let found = self.degrees_of(positions.iter().map(|&position| item.nodes[position as usize]));
+        positions.iter().zip(found).for_each(|(&position, degree)| item.degrees[position as usize] = degree);
     }
 
-    fn on_reply(&mut self, _tick: u64, item: &mut NodeDegrees, reply: &WireBlock) {
+    fn on_reply(&mut self, _timestamp: u64, item: &mut NodeDegrees, reply: &WireBlock) {
         let header = reply.header();
         let first = header.seq as usize * PER_MESSAGE;
-        let places = &item.places[header.from as usize][first..first + reply.ids().len()];
-        places.iter().zip(reply.ids()).for_each(|(&place, &degree)| item.degrees[place as usize] = degree);
+        let positions = &item.positions[header.from as usize][first..first + reply.ids().len()];
+        positions.iter().zip(reply.ids()).for_each(|(&position, &degree)| item.degrees[position as usize] = degree);
     }
 
     fn is_last(&self, _reply: &WireBlock) -> bool {
         true // every request has one reply
     }
 
-    fn finish(&mut self, _tick: u64, item: &mut NodeDegrees) {
-        item.places = Vec::new();
+    fn finish(&mut self, _timestamp: u64, item: &mut NodeDegrees) {
+        item.positions = Vec::new();
     }
 }
 

@@ -108,7 +108,7 @@ impl Rpc<MiniBatch> for EdgeRpc {
         let requests = from.meter.time(Stage::Fetch, || {
             let mut distinct = Distinct::of(&batch.blocks, &batch.nodes, |node| from.graph.partition_of(node));
             batch.edges.rows = Matrix::zeros(from.rows.number(), distinct.ids.len(), from.rows.dim());
-            batch.edges.places = std::mem::take(&mut distinct.places);
+            batch.edges.positions = std::mem::take(&mut distinct.positions);
             let mut requests = Vec::new();
             for (part, range) in distinct.parts().filter(|(part, _)| from.rows.part(*part as usize).is_none()) {
                 let ids = &distinct.ids[range.clone()];
@@ -140,7 +140,7 @@ impl Rpc<MiniBatch> for EdgeRpc {
         requests
     }
 
-    fn serve(&mut self, _tick: u64, request: &WireBlock, reply: &mut dyn FnMut(WireBlock)) {
+    fn serve(&mut self, _timestamp: u64, request: &WireBlock, reply: &mut dyn FnMut(WireBlock)) {
         let header = request.header();
         let block = self.from.meter.time(Stage::Fetch, || {
             let base = request.words().first().copied().unwrap_or(0) as usize;
@@ -161,7 +161,7 @@ impl Rpc<MiniBatch> for EdgeRpc {
         reply(block);
     }
 
-    fn local(&mut self, _tick: u64, batch: &mut MiniBatch) {
+    fn local(&mut self, _timestamp: u64, batch: &mut MiniBatch) {
         let row_bytes = self.row_bytes();
         self.from.meter.time(Stage::Fetch, || {
             let distinct = std::mem::take(&mut batch.distinct_edges);
@@ -176,7 +176,7 @@ impl Rpc<MiniBatch> for EdgeRpc {
         });
     }
 
-    fn on_reply(&mut self, _tick: u64, batch: &mut MiniBatch, reply: &WireBlock) {
+    fn on_reply(&mut self, _timestamp: u64, batch: &mut MiniBatch, reply: &WireBlock) {
         let header = reply.header();
         let row_bytes = self.row_bytes();
         self.from.meter.time(Stage::Fetch, || {
@@ -195,7 +195,7 @@ impl Rpc<MiniBatch> for EdgeRpc {
         true // every request has one reply
     }
 
-    fn finish(&mut self, _tick: u64, _batch: &mut MiniBatch) {}
+    fn finish(&mut self, _timestamp: u64, _batch: &mut MiniBatch) {}
 }
 
 #[cfg(test)]
@@ -288,7 +288,7 @@ mod tests {
                 stream.fetch_edge_rows(Some(from)).inspect(move |batch| {
                     let Values::F32(values) = &batch.edges.rows.values else { panic!("rows are f32 here") };
                     let mut blocks = Vec::new();
-                    for (block, places) in batch.blocks.iter().zip(&batch.edges.places) {
+                    for (block, positions) in batch.blocks.iter().zip(&batch.edges.positions) {
                         let mut all = Vec::new();
                         for at in 0..block.num_dst() {
                             let node = batch.nodes[at];
@@ -299,7 +299,7 @@ mod tests {
                                 let i = block.edge_ids().unwrap()[edge] as usize - first;
                                 let source = batch.nodes[block.indices()[edge] as usize];
                                 assert_eq!(graph[node as usize][i], source, "the edge that its id says");
-                                let found = &values[places[edge] as usize * DIM..][..DIM];
+                                let found = &values[positions[edge] as usize * DIM..][..DIM];
                                 assert_eq!(found, row(node, i), "edge {i} of node {node}");
                                 all.extend_from_slice(found);
                             }
@@ -336,11 +336,11 @@ mod tests {
             let (one, none) = run(&graph, 1, false, &strategies);
             assert_eq!((one.len(), none), (4, 0));
             for workers in [2, 4] {
-                let (some, asked) = run(&graph, workers, false, &strategies);
+                let (some, requested) = run(&graph, workers, false, &strategies);
                 assert_eq!(some, one, "on {workers}");
-                assert!(strategies.len() == 1 || asked > 0, "rows of edges into other partitions are requested");
-                let (some, asked) = run(&graph, workers, true, &strategies);
-                assert_eq!((some, asked), (one.clone(), 0), "rows are local where the topology is replicated");
+                assert!(strategies.len() == 1 || requested > 0, "rows of edges into other partitions are requested");
+                let (some, requested) = run(&graph, workers, true, &strategies);
+                assert_eq!((some, requested), (one.clone(), 0), "rows are local where the topology is replicated");
             }
         }
     }

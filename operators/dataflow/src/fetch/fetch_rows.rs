@@ -90,8 +90,8 @@ impl Rpc<MiniBatch> for FetchRpc {
         }
         let per_message = self.rows_per_message(timestamp);
         let requests = self.from.meter.time(Stage::Fetch, || {
-            batch.places.iter_mut().for_each(Vec::clear);
-            batch.places.resize(graph.placement().workers(), Vec::new());
+            batch.positions.iter_mut().for_each(Vec::clear);
+            batch.positions.resize(graph.placement().workers(), Vec::new());
             let mut cache = self.from.cache.as_ref().map(|cache| cache.borrow_mut());
             let rows = (self.from.rows)(timestamp);
             let halo = &rows.halo;
@@ -100,18 +100,18 @@ impl Rpc<MiniBatch> for FetchRpc {
             }
             // Positions of halo nodes whose degrees are not known here, by owner.
             let mut unknown: Vec<Vec<u32>> = vec![Vec::new(); graph.placement().workers()];
-            let MiniBatch { places, nodes, buffer, degrees, .. } = &mut *batch;
-            for (place, &node) in nodes.iter().enumerate() {
+            let MiniBatch { positions, nodes, buffer, degrees, .. } = &mut *batch;
+            for (position, &node) in nodes.iter().enumerate() {
                 let worker = graph.worker_of(node);
                 if worker != me
                     && let Some(buffer) = buffer
                     && let Some(found) = halo.as_ref().and_then(|halo| halo.find(node))
                 {
-                    rows.put(found.row, place, buffer);
+                    rows.put(found.row, position, buffer);
                     match found.degree {
                         _ if !self.from.degrees => {}
-                        Some(degree) => degrees[place] = degree,
-                        None => unknown[worker].push(place as u32),
+                        Some(degree) => degrees[position] = degree,
+                        None => unknown[worker].push(position as u32),
                     }
                     continue;
                 }
@@ -120,17 +120,17 @@ impl Rpc<MiniBatch> for FetchRpc {
                     && let Some(buffer) = buffer
                     && let Some((row, degree)) = cache.as_mut().and_then(|cache| cache.find(node))
                 {
-                    buffer.put(place, row);
+                    buffer.put(position, row);
                     if self.from.degrees {
-                        degrees[place] = degree;
+                        degrees[position] = degree;
                     }
                     continue;
                 }
-                places[worker].push(place as u32);
+                positions[worker].push(position as u32);
             }
             let mut requests = Vec::new();
             for (worker, unknown) in unknown.into_iter().enumerate().filter(|&(worker, _)| worker != me) {
-                let mut request = |tag: u32, first: usize, places: &[u32]| {
+                let mut request = |tag: u32, first: usize, positions: &[u32]| {
                     let header = Header {
                         to: worker as u32,
                         from: me as u32,
@@ -138,19 +138,19 @@ impl Rpc<MiniBatch> for FetchRpc {
                         tag,
                         key: timestamp,
                         seq: first as u32,
-                        aux: places.len() as u32,
+                        aux: positions.len() as u32,
                     };
-                    let nodes = places.iter().map(|&place| batch.nodes[place as usize]).collect();
+                    let nodes = positions.iter().map(|&position| batch.nodes[position as usize]).collect();
                     requests.push(WireBlock::new(header, Vec::new(), nodes, Rows::None));
                 };
-                let rows = batch.places[worker].len();
-                for (seq, places) in batch.places[worker].chunks(per_message).enumerate() {
-                    request(0, seq * per_message, places);
+                let rows = batch.positions[worker].len();
+                for (seq, positions) in batch.positions[worker].chunks(per_message).enumerate() {
+                    request(0, seq * per_message, positions);
                 }
-                for (seq, places) in unknown.chunks(MESSAGE_BYTES / 4).enumerate() {
-                    request(DEGREES_ONLY, rows + seq * (MESSAGE_BYTES / 4), places);
+                for (seq, positions) in unknown.chunks(MESSAGE_BYTES / 4).enumerate() {
+                    request(DEGREES_ONLY, rows + seq * (MESSAGE_BYTES / 4), positions);
                 }
-                batch.places[worker].extend(unknown);
+                batch.positions[worker].extend(unknown);
             }
             requests
         });
@@ -197,12 +197,12 @@ impl Rpc<MiniBatch> for FetchRpc {
                 return;
             }
             self.prepare(timestamp, batch);
-            let MiniBatch { buffer, degrees, nodes, places, .. } = batch;
+            let MiniBatch { buffer, degrees, nodes, positions, .. } = batch;
             let buffer = buffer.as_mut().expect("`prepare` has just reserved it");
-            rows.gather_places(nodes, &places[self.me], buffer);
+            rows.gather_at(nodes, &positions[self.me], buffer);
             if self.from.degrees {
-                let own = &places[self.me];
-                own.iter().for_each(|&place| degrees[place as usize] = graph.degree(nodes[place as usize]));
+                let own = &positions[self.me];
+                own.iter().for_each(|&position| degrees[position as usize] = graph.degree(nodes[position as usize]));
             }
         });
     }
@@ -212,23 +212,28 @@ impl Rpc<MiniBatch> for FetchRpc {
         let first = header.seq as usize;
         self.from.meter.time(Stage::Fetch, || {
             self.prepare(timestamp, batch);
-            let MiniBatch { buffer, degrees, places, nodes, .. } = batch;
+            let MiniBatch { buffer, degrees, positions, nodes, .. } = batch;
             let buffer = buffer.as_mut().expect("`prepare` has just reserved it");
-            let places = &places[header.from as usize][first..first + header.aux as usize];
+            let positions = &positions[header.from as usize][first..first + header.aux as usize];
             if self.from.degrees {
-                places.iter().zip(reply.ids()).for_each(|(&place, &degree)| degrees[place as usize] = degree);
+                positions.iter().zip(reply.ids()).for_each(|(&position, &degree)| degrees[position as usize] = degree);
             }
             if header.tag == DEGREES_ONLY {
                 let halo = (self.from.rows)(timestamp).halo;
-                let degrees = places.iter().map(|&place| nodes[place as usize]).zip(reply.ids());
-                halo.iter().for_each(|halo| degrees.clone().for_each(|(node, &degree)| halo.tell(node, degree)));
+                let degrees = positions.iter().map(|&position| nodes[position as usize]).zip(reply.ids());
+                halo.iter().for_each(|halo| degrees.clone().for_each(|(node, &degree)| halo.set_degree(node, degree)));
                 return;
             }
             let rows = (self.from.rows)(timestamp);
             let packed = rows.row_bytes();
-            assert_eq!(reply.row_bytes(), places.len() * packed, "worker {} sent another number of rows", header.from);
+            assert_eq!(
+                reply.row_bytes(),
+                positions.len() * packed,
+                "worker {} sent another number of rows",
+                header.from
+            );
             // A reply from the network has all rows in one piece. Inside a process, rows come one by one.
-            let mut left = places;
+            let mut left = positions;
             reply.for_each_row_bytes(|stretch| {
                 let (now, later) = left.split_at(stretch.len() / packed);
                 rows.scatter(stretch, now, buffer);
@@ -236,9 +241,9 @@ impl Rpc<MiniBatch> for FetchRpc {
             });
             if let Some(cache) = &self.from.cache {
                 let mut cache = cache.borrow_mut();
-                for place in places.iter().map(|&place| place as usize) {
-                    let row = buffer.row(place).expect("the row has just been written");
-                    cache.insert(nodes[place], row, degrees.get(place).copied().unwrap_or(0));
+                for position in positions.iter().map(|&position| position as usize) {
+                    let row = buffer.row(position).expect("the row has just been written");
+                    cache.insert(nodes[position], row, degrees.get(position).copied().unwrap_or(0));
                 }
             }
         });
@@ -248,7 +253,7 @@ impl Rpc<MiniBatch> for FetchRpc {
         true // every request has one reply
     }
 
-    fn finish(&mut self, _tick: u64, batch: &mut MiniBatch) {
+    fn finish(&mut self, _timestamp: u64, batch: &mut MiniBatch) {
         if let Some(buffer) = batch.buffer.take() {
             batch.features = self.from.meter.time(Stage::Fetch, || buffer.finish());
         }

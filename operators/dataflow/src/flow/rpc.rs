@@ -29,7 +29,7 @@ pub trait Rpc<B> {
     /// Serves `request`: replies with one or more blocks to `request.header().from`. The last block must satisfy
     /// [`Rpc::is_last`].
     fn serve(&mut self, timestamp: u64, request: &WireBlock, reply: &mut dyn FnMut(WireBlock));
-    /// Reads the data that the worker of `item` holds itself. Runs while the requests are under way.
+    /// Reads the data that the worker of `item` holds itself. Runs while the requests are in flight.
     fn local(&mut self, timestamp: u64, item: &mut B);
     /// Puts a reply into `item`. The reply may be a view into the network's buffer.
     fn on_reply(&mut self, timestamp: u64, item: &mut B, reply: &WireBlock);

@@ -131,7 +131,7 @@ mod tests {
 
     /// One sender's blocks: in flight now, most in flight so far, arrived.
     #[derive(Default)]
-    struct Way {
+    struct Sender {
         now: AtomicUsize,
         most: AtomicUsize,
         arrived: AtomicUsize,
@@ -142,18 +142,18 @@ mod tests {
         const BLOCKS: u32 = 60;
         const WINDOW: usize = 5;
         for workers in [1, 2, 4] {
-            let ways: Arc<Vec<Way>> = Arc::new((0..workers).map(|_| Way::default()).collect());
-            let shared = Arc::clone(&ways);
+            let senders: Arc<Vec<Sender>> = Arc::new((0..workers).map(|_| Sender::default()).collect());
+            let shared = Arc::clone(&senders);
             let guards = timely::execute(timely::Config::process(workers), move |worker| {
                 let (me, peers) = (worker.index() as u32, worker.peers() as u32);
                 let (probe, compute_thread) = (probe::Handle::new(), ComputeThread::start("rows", || ()).unwrap());
                 let stored = Rc::new(std::cell::Cell::new(0));
-                let (cut_ways, put_ways, seen) = (Arc::clone(&shared), Arc::clone(&shared), Rc::clone(&stored));
+                let (cut_senders, put_senders, seen) = (Arc::clone(&shared), Arc::clone(&shared), Rc::clone(&stored));
                 let mut input = worker.dataflow::<u64, _, _>(|scope| {
                     let (input, items) = scope.new_input::<Vec<(u32, ())>>();
                     let cut = move |(): &mut (), item: u32| {
-                        let way = &cut_ways[me as usize];
-                        way.most.fetch_max(way.now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+                        let sender = &cut_senders[me as usize];
+                        sender.most.fetch_max(sender.now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
                         let header = Header { to: item % peers, from: me, seq: item, ..Header::default() };
                         WireBlock::new(header, Vec::new(), Vec::new(), Rows::F32(vec![item as f32; 4]))
                     };
@@ -162,9 +162,9 @@ mod tests {
                         std::thread::sleep(std::time::Duration::from_micros(200));
                         let header = block.header();
                         assert_eq!((header.to, block.rows_f32().unwrap()), (me, &[header.seq as f32; 4][..]));
-                        let way = &put_ways[header.from as usize];
-                        way.now.fetch_sub(1, Ordering::SeqCst);
-                        way.arrived.fetch_add(1, Ordering::SeqCst);
+                        let sender = &put_senders[header.from as usize];
+                        sender.now.fetch_sub(1, Ordering::SeqCst);
+                        sender.arrived.fetch_add(1, Ordering::SeqCst);
                     };
                     items
                         .paced_scatter(WINDOW, &compute_thread, Default::default(), cut, put)
@@ -185,9 +185,9 @@ mod tests {
             .unwrap();
             let stored: u32 = guards.join().into_iter().map(Result::unwrap).sum();
             assert_eq!(stored, 3 * BLOCKS * workers as u32);
-            for way in &*ways {
-                assert_eq!(way.arrived.load(Ordering::SeqCst), 3 * BLOCKS as usize);
-                let most = way.most.load(Ordering::SeqCst);
+            for sender in &*senders {
+                assert_eq!(sender.arrived.load(Ordering::SeqCst), 3 * BLOCKS as usize);
+                let most = sender.most.load(Ordering::SeqCst);
                 assert!(most <= WINDOW && most > 1, "{most} of {workers} workers' blocks at once");
             }
         }

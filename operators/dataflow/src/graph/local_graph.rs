@@ -252,7 +252,7 @@ impl LocalGraph {
         self.placement
     }
 
-    /// Returns the number of nodes of the whole graph.
+    /// Returns the number of nodes of the graph.
     #[inline]
     pub fn num_nodes(&self) -> u64 {
         self.offsets[self.offsets.len() - 1]

@@ -86,7 +86,7 @@ mod tests {
     const ROUNDS: u64 = 12;
     const HOPS: usize = 2;
 
-    /// What a round changes: an edge comes or goes, and its destination is what has changed.
+    /// Returns the change of a round: an edge, and whether it is added or removed. Its destination is the changed node.
     fn change(round: u64) -> ((u32, u32), bool) {
         let key = Key::new(9, Purpose::GenerateEdges).fold(round / 2);
         ((key.below(0, NODES) as u32, key.below(1, NODES) as u32), round.is_multiple_of(2) || round % 4 == 1)

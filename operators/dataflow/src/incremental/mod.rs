@@ -1,7 +1,7 @@
-//! What changes when the graph does, maintained by differential dataflow.
+//! Results that are maintained by differential dataflow while the graph changes.
 //!
-//! Bulk work (sorting, deduplicating, relabelling) is plain timely and many times faster there; differential dataflow is
-//! for keeping an answer right while edges come and go.
+//! Bulk work (sorting, deduplicating, relabeling) is plain timely, which is many times faster for it. Differential dataflow
+//! keeps a result correct while edges are added and removed.
 
 pub mod affected;
 pub mod differential;

@@ -13,10 +13,10 @@ use crate::batch::mini_batch::{BatchKey, MiniBatch};
 /// use gnnflow_dataflow::batch::mini_batch::BatchKey;
 ///
 /// // Nodes 0 to 5 of one partition in three clusters, two per batch. Nodes 1 and 4 are training nodes.
-/// let mut book = ClusterBatches::new(1, 2, 7);
-/// book.add(0, 0, &[0, 0, 1, 1, 2, 2], 3);
-/// assert_eq!(book.steps(3), 2);
-/// let batch = |step| book.batch(BatchKey { step, ..BatchKey::default() }, &[1, 4]);
+/// let mut source = ClusterBatches::new(1, 2, 7);
+/// source.add(0, 0, &[0, 0, 1, 1, 2, 2], 3);
+/// assert_eq!(source.steps(3), 2);
+/// let batch = |step| source.batch(BatchKey { step, ..BatchKey::default() }, &[1, 4]);
 /// let (first, second) = (batch(0), batch(1));
 /// assert_eq!((first.nodes.len(), second.nodes.len()), (4, 2));
 /// assert_eq!(first.num_seeds + second.num_seeds, 2);
@@ -77,15 +77,15 @@ mod tests {
     #[test]
     fn an_epoch_visits_every_cluster_once_and_pairs_of_them_evenly() {
         let clusters: Vec<u16> = (0..30).map(|node| node % 5).collect();
-        let mut book = ClusterBatches::new(3, 2, 9);
-        book.add(1, 100, &clusters, 5);
+        let mut source = ClusterBatches::new(3, 2, 9);
+        source.add(1, 100, &clusters, 5);
         let train: Vec<u32> = (100..130).filter(|node| node % 2 == 0).collect();
         let mut pairs: HashMap<Vec<u32>, f64> = HashMap::new();
         let epochs = 4000;
         for epoch in 0..epochs {
             let mut seen = vec![];
-            for step in 0..book.steps(5) {
-                let batch = book.batch(BatchKey { epoch, step, partition: 1 }, &train);
+            for step in 0..source.steps(5) {
+                let batch = source.batch(BatchKey { epoch, step, partition: 1 }, &train);
                 assert!(batch.nodes[..batch.num_seeds].iter().all(|node| train.contains(node)));
                 assert!(!batch.nodes[batch.num_seeds..].iter().any(|node| train.contains(node)));
                 if step == 0 {
@@ -98,7 +98,7 @@ mod tests {
             }
             seen.sort_unstable();
             assert_eq!(seen, (100..130).collect::<Vec<_>>());
-            assert!(book.batch(BatchKey { epoch, step: 0, partition: 0 }, &train).nodes.is_empty());
+            assert!(source.batch(BatchKey { epoch, step: 0, partition: 0 }, &train).nodes.is_empty());
         }
         let expected = f64::from(epochs) / 10.0;
         assert_eq!(pairs.len(), 10);

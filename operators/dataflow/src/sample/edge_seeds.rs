@@ -24,7 +24,7 @@ use gnnflow_kernels::sample::{EdgeName, Excluded};
 
 /// The distribution of negatives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NegativeWay {
+pub enum NegativeKind {
     /// Uniform over all nodes but the replaced one, independently for each edge.
     Uniform,
     /// One list of uniformly drawn nodes for the whole batch; every edge is compared with all of them. If nodes have types,
@@ -40,8 +40,8 @@ pub enum NegativeWay {
 #[derive(Clone, Debug)]
 pub struct Negatives {
     /// Their distribution.
-    pub way: NegativeWay,
-    /// The number of negatives per edge. [`NegativeWay::InBatch`] has fewer if the batch has fewer other edges.
+    pub kind: NegativeKind,
+    /// The number of negatives per edge. [`NegativeKind::InBatch`] has fewer if the batch has fewer other edges.
     pub count: usize,
     /// The nodes of the graph, by type.
     pub nodes: Arc<NodeGroups>,
@@ -75,7 +75,7 @@ impl BatchSource for EdgeBatches {
         let excluded = Excluded::new(hidden.collect());
         let (seeds, mut pairs) = self.pairs(key, &edges);
         if let Some(labels) = self.labels.get(key.partition as usize) {
-            pairs.labels = self.places(key).map(|place| labels[place]).collect();
+            pairs.labels = self.positions(key).map(|position| labels[position]).collect();
         }
         MiniBatch::new(key, seeds).with_pairs(pairs).without(excluded)
     }
@@ -85,11 +85,11 @@ impl EdgeBatches {
     /// Returns the edges of a batch, in order; none after the partition's last step.
     pub fn positives(&self, key: BatchKey) -> Vec<Edge> {
         let edges = &self.edges[key.partition as usize];
-        self.places(key).map(|place| edges[place]).collect()
+        self.positions(key).map(|position| edges[position]).collect()
     }
 
     /// Returns the positions of a batch's edges among the partition's edges.
-    fn places(&self, key: BatchKey) -> impl Iterator<Item = usize> + use<> {
+    fn positions(&self, key: BatchKey) -> impl Iterator<Item = usize> + use<> {
         let part = key.partition as usize;
         let edges = self.edges[part].len();
         let taken = self.share.as_ref().map_or(edges, |share| share.of(part, key.epoch, self.seed) as usize);
@@ -113,42 +113,43 @@ impl EdgeBatches {
     fn pairs(&self, key: BatchKey, edges: &[Edge]) -> (Vec<u32>, Pairs) {
         let tails = (key.epoch + key.step).is_multiple_of(2);
         let replaced: Vec<u32> = edges.iter().map(|edge| if tails { edge.tail } else { edge.head }).collect();
-        let Negatives { way, nodes, .. } = &self.negatives;
+        let Negatives { kind, nodes, .. } = &self.negatives;
         // All edges share one list if negatives are drawn jointly and all replaced nodes have one type.
         let group = |node: &u32| nodes.group_of(*node);
-        let shares_list = *way == NegativeWay::Joint && replaced.windows(2).all(|two| group(&two[0]) == group(&two[1]));
+        let shares_list =
+            *kind == NegativeKind::Joint && replaced.windows(2).all(|two| group(&two[0]) == group(&two[1]));
         let lists = if shares_list { replaced.len().min(1) } else { replaced.len() };
         let others = self.others(key, &replaced[..lists]);
         let negatives = others.len() / lists.max(1);
-        let (mut seeds, mut places) = (Vec::new(), HashMap::<u32, u32, BuildHasherDefault<IdHasher>>::default());
-        let mut place = |node: u32| {
-            *places.entry(node).or_insert_with(|| {
+        let (mut seeds, mut positions) = (Vec::new(), HashMap::<u32, u32, BuildHasherDefault<IdHasher>>::default());
+        let mut position = |node: u32| {
+            *positions.entry(node).or_insert_with(|| {
                 seeds.push(node);
                 seeds.len() as u32 - 1
             })
         };
         let mut pairs = Pairs { positives: edges.len(), negatives, ..Pairs::default() };
-        let mut push = |edge: Edge, place: &mut dyn FnMut(u32) -> u32| {
-            pairs.heads.push(place(edge.head));
-            pairs.tails.push(place(edge.tail));
+        let mut push = |edge: Edge, position: &mut dyn FnMut(u32) -> u32| {
+            pairs.heads.push(position(edge.head));
+            pairs.tails.push(position(edge.tail));
             pairs.relations.push(edge.relation);
         };
-        edges.iter().for_each(|&edge| push(edge, &mut place));
+        edges.iter().for_each(|&edge| push(edge, &mut position));
         if shares_list {
-            let nodes = others.iter().map(|&other| place(other)).collect();
+            let nodes = others.iter().map(|&other| position(other)).collect();
             pairs.shared = Some(Shared { nodes, tails });
             return (seeds, pairs);
         }
         for (i, &other) in others.iter().enumerate() {
             let edge = edges[i / negatives];
-            push(if tails { Edge { tail: other, ..edge } } else { Edge { head: other, ..edge } }, &mut place);
+            push(if tails { Edge { tail: other, ..edge } } else { Edge { head: other, ..edge } }, &mut position);
         }
         (seeds, pairs)
     }
 
     /// Returns the nodes that replace each of `replaced`, the same number for each.
     fn others(&self, key: BatchKey, replaced: &[u32]) -> Vec<u32> {
-        let Negatives { way, count, nodes } = &self.negatives;
+        let Negatives { kind, count, nodes } = &self.negatives;
         let key = [key.partition, key.epoch, key.step]
             .into_iter()
             .fold(Key::new(self.seed, Purpose::Negative), |key, word| key.fold(u64::from(word)));
@@ -159,14 +160,14 @@ impl EdgeBatches {
             };
             (0..).zip(replaced).flat_map(of).map(|(node, key, j)| draw(node, key, j)).collect()
         };
-        match way {
-            NegativeWay::Uniform => each(&|node, key, j| nodes.draw_other(node, key, j)),
-            NegativeWay::Degree => each(&|node, key, j| nodes.draw_weighted(nodes.group_of(node), key, j)),
-            NegativeWay::Joint => each(&|node, _, j| {
+        match kind {
+            NegativeKind::Uniform => each(&|node, key, j| nodes.draw_other(node, key, j)),
+            NegativeKind::Degree => each(&|node, key, j| nodes.draw_weighted(nodes.group_of(node), key, j)),
+            NegativeKind::Joint => each(&|node, _, j| {
                 let group = nodes.group_of(node);
                 nodes.draw(group, key.fold(group as u64), j)
             }),
-            NegativeWay::InBatch => {
+            NegativeKind::InBatch => {
                 // Distinct offsets within the batch, the same for every edge.
                 let others = replaced.len().saturating_sub(1) as u64;
                 let order = Permutation::new(key, others);
@@ -183,12 +184,12 @@ mod tests {
     use super::*;
     use std::collections::HashSet;
 
-    fn book(way: NegativeWay) -> EdgeBatches {
+    fn source(kind: NegativeKind) -> EdgeBatches {
         let edges: Vec<Edge> =
             (0..10).map(|i| Edge { head: i, tail: 10 + i * 2 % 7, relation: (i % 2) as u16 }).collect();
         // Heads are of type 0, tails of type 1.
         let nodes = NodeGroups::new(&[(0, 0), (10, 1)], 20).with_weights(|node| u64::from(node == 3 || node == 12));
-        let negatives = Negatives { way, count: 4, nodes: Arc::new(nodes) };
+        let negatives = Negatives { kind, count: 4, nodes: Arc::new(nodes) };
         let labels = vec![(0..10).map(|i| 100 + i).collect(), vec![]];
         EdgeBatches {
             batch: 4,
@@ -204,13 +205,13 @@ mod tests {
 
     fn edges(batch: &MiniBatch) -> Vec<Edge> {
         let pairs = batch.pairs.as_ref().unwrap();
-        let node = |place: u32| batch.nodes[place as usize];
+        let node = |position: u32| batch.nodes[position as usize];
         let edge =
             |i: usize| Edge { head: node(pairs.heads[i]), tail: node(pairs.tails[i]), relation: pairs.relations[i] };
         let mut all: Vec<Edge> = (0..pairs.len()).map(edge).collect();
         if let Some(Shared { nodes, tails }) = &pairs.shared {
             for edge in all.clone() {
-                let other = nodes.iter().map(|&place| node(place));
+                let other = nodes.iter().map(|&position| node(position));
                 all.extend(other.map(|n| if *tails { Edge { tail: n, ..edge } } else { Edge { head: n, ..edge } }));
             }
         }
@@ -219,10 +220,10 @@ mod tests {
 
     #[test]
     fn an_epoch_visits_every_edge_once_and_seeds_are_the_distinct_ends() {
-        let book = book(NegativeWay::Uniform);
+        let source = source(NegativeKind::Uniform);
         let mut seen = Vec::new();
         for step in 0..4 {
-            let batch = book.batch(BatchKey { epoch: 1, step, partition: 0 });
+            let batch = source.batch(BatchKey { epoch: 1, step, partition: 0 });
             let (pairs, edges) = (batch.pairs.as_ref().unwrap(), edges(&batch));
             assert_eq!(edges.len(), pairs.positives * (1 + pairs.negatives));
             assert!(edges.iter().zip(&pairs.labels).all(|(edge, label)| label - 100 == edge.head));
@@ -233,15 +234,15 @@ mod tests {
         }
         assert_eq!(seen.len(), 10);
         seen.sort_unstable();
-        assert_eq!(seen, book.edges[0]);
-        assert_eq!(book.batch(BatchKey { epoch: 0, step: 0, partition: 1 }).num_seeds, 0);
+        assert_eq!(seen, source.edges[0]);
+        assert_eq!(source.batch(BatchKey { epoch: 0, step: 0, partition: 1 }).num_seeds, 0);
     }
 
     #[test]
     fn epochs_take_different_samples_of_the_edges() {
-        let book = EdgeBatches { share: Some(EdgeShare::new(&[10, 0], 6)), ..book(NegativeWay::Uniform) };
+        let source = EdgeBatches { share: Some(EdgeShare::new(&[10, 0], 6)), ..source(NegativeKind::Uniform) };
         let of_epoch = |epoch| -> Vec<Edge> {
-            let batches = (0..3).map(|step| book.positives(BatchKey { epoch, step, partition: 0 }));
+            let batches = (0..3).map(|step| source.positives(BatchKey { epoch, step, partition: 0 }));
             let sizes: Vec<usize> = batches.clone().map(|batch| batch.len()).collect();
             assert_eq!(sizes, [4, 2, 0]);
             batches.flatten().collect()
@@ -254,13 +255,13 @@ mod tests {
 
     #[test]
     fn negatives_replace_one_end_by_another_node_of_its_type() {
-        for way in [NegativeWay::Uniform, NegativeWay::Joint, NegativeWay::InBatch, NegativeWay::Degree] {
-            let book = book(way);
+        for kind in [NegativeKind::Uniform, NegativeKind::Joint, NegativeKind::InBatch, NegativeKind::Degree] {
+            let source = source(kind);
             for step in 0..2 {
-                let batch = book.batch(BatchKey { epoch: 0, step, partition: 0 });
+                let batch = source.batch(BatchKey { epoch: 0, step, partition: 0 });
                 let (pairs, all) = (batch.pairs.as_ref().unwrap(), edges(&batch));
-                assert_eq!(pairs.negatives, if way == NegativeWay::InBatch { 3 } else { 4 });
-                assert_eq!(pairs.shared.is_some(), way == NegativeWay::Joint);
+                assert_eq!(pairs.negatives, if kind == NegativeKind::InBatch { 3 } else { 4 });
+                assert_eq!(pairs.shared.is_some(), kind == NegativeKind::Joint);
                 let (positives, negatives) = all.split_at(4);
                 for (i, negative) in negatives.iter().enumerate() {
                     let positive = positives[i / pairs.negatives];
@@ -271,19 +272,19 @@ mod tests {
                     } else {
                         assert_eq!(negative.tail, positive.tail);
                     }
-                    match way {
-                        NegativeWay::Uniform => assert_ne!(*negative, positive),
-                        NegativeWay::Degree => {
+                    match kind {
+                        NegativeKind::Uniform => assert_ne!(*negative, positive),
+                        NegativeKind::Degree => {
                             assert!([3, 12].contains(&[negative.tail, negative.head][step as usize]))
                         }
-                        NegativeWay::Joint => {
+                        NegativeKind::Joint => {
                             let first = negatives[i % pairs.negatives];
                             assert_eq!(
                                 [negative.tail, negative.head][step as usize],
                                 [first.tail, first.head][step as usize]
                             );
                         }
-                        NegativeWay::InBatch => {
+                        NegativeKind::InBatch => {
                             let ends = positives.iter().map(|edge| [edge.tail, edge.head][step as usize]);
                             assert!(ends.collect::<Vec<_>>().contains(&[negative.tail, negative.head][step as usize]));
                         }
@@ -295,8 +296,8 @@ mod tests {
 
     #[test]
     fn a_batch_hides_its_edges_and_their_reverses() {
-        let book = book(NegativeWay::Joint);
-        let batch = book.batch(BatchKey { epoch: 0, step: 0, partition: 0 });
+        let source = source(NegativeKind::Joint);
+        let batch = source.batch(BatchKey { epoch: 0, step: 0, partition: 0 });
         for Edge { head, tail, relation } in edges(&batch)[..4].iter().copied() {
             assert!(batch.excluded.into_node(tail).contains(&EdgeName { to: tail, from: head, edge_type: relation }));
             let back = batch.excluded.into_node(head).iter().filter(|edge| edge.from == tail);
@@ -304,7 +305,7 @@ mod tests {
             assert_eq!(types, if relation == 0 { vec![0, 7] } else { vec![1] });
         }
         assert!(batch.excluded.edges().len() <= 12);
-        let open = EdgeBatches { hides: false, ..book };
+        let open = EdgeBatches { hides: false, ..source };
         assert!(open.batch(BatchKey { epoch: 0, step: 0, partition: 0 }).excluded.edges().is_empty());
     }
 }

@@ -116,16 +116,16 @@ impl InduceRpc {
         }
     }
 
-    /// Returns the edges from nodes of `list` into the nodes at positions `places`.
-    fn choose(&self, list: &[u32], places: &[u32]) -> Samples {
+    /// Returns the edges from nodes of `list` into the nodes at positions `positions`.
+    fn choose(&self, list: &[u32], positions: &[u32]) -> Samples {
         let InduceBy { graph, columns, norm, pool, .. } = &self.by;
         let mut samples = Samples::new(*columns);
-        if places.is_empty() {
+        if positions.is_empty() {
             return samples;
         }
         let mut listed = pool.take(|| Compactor::new(graph.num_nodes()));
         listed.start(list);
-        let nodes: Vec<u32> = places.iter().map(|&place| list[place as usize]).collect();
+        let nodes: Vec<u32> = positions.iter().map(|&position| list[position as usize]).collect();
         let each = |node: u32, positions: &[u32], weights: &mut Vec<f32>| match norm {
             Norm::None => {}
             Norm::Count(counts) => counts.borrow_mut().count(node, positions),
@@ -143,21 +143,21 @@ impl Rpc<MiniBatch> for InduceRpc {
     }
 
     fn requests(&mut self, timestamp: u64, batch: &mut MiniBatch) -> Vec<WireBlock> {
-        let mut places_of = vec![Vec::new(); self.by.graph.placement().workers()];
-        for (place, &node) in (0..).zip(&batch.nodes) {
-            places_of[self.owner_of(node)].push(place);
+        let mut positions_of = vec![Vec::new(); self.by.graph.placement().workers()];
+        for (position, &node) in (0..).zip(&batch.nodes) {
+            positions_of[self.owner_of(node)].push(position);
         }
         batch.samples.clear();
         let samples = Samples::new(self.by.columns);
-        batch.samples.resize(places_of.len(), Drawing { samples, ..Drawing::default() });
-        batch.samples[self.me].positions = std::mem::take(&mut places_of[self.me]);
+        batch.samples.resize(positions_of.len(), Drawing { samples, ..Drawing::default() });
+        batch.samples[self.me].positions = std::mem::take(&mut positions_of[self.me]);
         let BatchKey { partition, .. } = batch.key;
-        let others = places_of.iter().enumerate().filter(|(_, places)| !places.is_empty());
+        let others = positions_of.iter().enumerate().filter(|(_, positions)| !positions.is_empty());
         let requests: Vec<WireBlock> = others
-            .map(|(worker, places)| {
-                let (to, from, aux) = (worker as u32, self.me as u32, places.len() as u32);
+            .map(|(worker, positions)| {
+                let (to, from, aux) = (worker as u32, self.me as u32, positions.len() as u32);
                 let header = Header { to, from, partition, tag: 0, key: timestamp, seq: 0, aux };
-                WireBlock::new(header, Vec::new(), [places.as_slice(), &batch.nodes].concat(), Rows::None)
+                WireBlock::new(header, Vec::new(), [positions.as_slice(), &batch.nodes].concat(), Rows::None)
             })
             .collect();
         requests.iter().for_each(|request| self.by.meter.sent(self.me, request));
@@ -165,28 +165,28 @@ impl Rpc<MiniBatch> for InduceRpc {
         requests
     }
 
-    fn serve(&mut self, _tick: u64, request: &WireBlock, reply: &mut dyn FnMut(WireBlock)) {
+    fn serve(&mut self, _timestamp: u64, request: &WireBlock, reply: &mut dyn FnMut(WireBlock)) {
         let header = request.header();
         let samples = self.by.meter.time(Stage::Sample, || {
-            let (places, list) = request.ids().split_at(header.aux as usize);
-            for &place in places {
-                let node = list[place as usize];
+            let (positions, list) = request.ids().split_at(header.aux as usize);
+            for &position in positions {
+                let node = list[position as usize];
                 assert!(self.by.graph.hosts(node), "worker {} requested node {node}, which is not here", header.from);
             }
-            self.choose(list, places)
+            self.choose(list, positions)
         });
         pieces::send(header, samples, self.me, &self.by.meter, reply);
     }
 
-    fn local(&mut self, _tick: u64, batch: &mut MiniBatch) {
+    fn local(&mut self, _timestamp: u64, batch: &mut MiniBatch) {
         let meter = Rc::clone(&self.by.meter);
         meter.time(Stage::Sample, || {
-            let places = std::mem::take(&mut batch.samples[self.me].positions);
-            batch.samples[self.me].samples = self.choose(&batch.nodes, &places);
+            let positions = std::mem::take(&mut batch.samples[self.me].positions);
+            batch.samples[self.me].samples = self.choose(&batch.nodes, &positions);
         });
     }
 
-    fn on_reply(&mut self, _tick: u64, batch: &mut MiniBatch, reply: &WireBlock) {
+    fn on_reply(&mut self, _timestamp: u64, batch: &mut MiniBatch, reply: &WireBlock) {
         pieces::receive(&mut batch.samples, self.by.columns, reply);
     }
 
@@ -194,7 +194,7 @@ impl Rpc<MiniBatch> for InduceRpc {
         pieces::is_last(reply)
     }
 
-    fn finish(&mut self, _tick: u64, batch: &mut MiniBatch) {
+    fn finish(&mut self, _timestamp: u64, batch: &mut MiniBatch) {
         let meter = Rc::clone(&self.by.meter);
         meter.time(Stage::Sample, || {
             let drawings = std::mem::take(&mut batch.samples);
@@ -210,7 +210,7 @@ impl Rpc<MiniBatch> for InduceRpc {
                     "worker {worker} replied with the edges of other nodes"
                 );
             }
-            let edges_of = |place: usize| replies.next_edges(self.owner_of(batch.nodes[place]));
+            let edges_of = |position: usize| replies.next_edges(self.owner_of(batch.nodes[position]));
             let block = assemble_listed(batch.nodes.len(), edges_of, self.by.columns);
             batch.blocks.push(block);
         });

@@ -130,7 +130,7 @@ impl Rpc<Walks> for StepRpc {
         requests
     }
 
-    fn serve(&mut self, _tick: u64, request: &WireBlock, reply: &mut dyn FnMut(WireBlock)) {
+    fn serve(&mut self, _timestamp: u64, request: &WireBlock, reply: &mut dyn FnMut(WireBlock)) {
         let header = request.header();
         let &[epoch, step] = request.words() else { panic!("a request has epoch and step") };
         let batch = BatchKey { epoch: epoch as u32, step: step as u32, partition: header.partition };
@@ -148,7 +148,7 @@ impl Rpc<Walks> for StepRpc {
         reply(block);
     }
 
-    fn local(&mut self, _tick: u64, item: &mut Walks) {
+    fn local(&mut self, _timestamp: u64, item: &mut Walks) {
         let meter = Rc::clone(&self.by.meter);
         meter.time(Stage::Sample, || {
             let walks = std::mem::take(&mut item.by_worker[self.me]);
@@ -158,7 +158,7 @@ impl Rpc<Walks> for StepRpc {
         });
     }
 
-    fn on_reply(&mut self, _tick: u64, item: &mut Walks, reply: &WireBlock) {
+    fn on_reply(&mut self, _timestamp: u64, item: &mut Walks, reply: &WireBlock) {
         let header = reply.header();
         let first = header.seq as usize * PER_MESSAGE;
         let walks = &item.by_worker[header.from as usize][first..first + header.aux as usize];
@@ -173,7 +173,7 @@ impl Rpc<Walks> for StepRpc {
         true
     }
 
-    fn finish(&mut self, _tick: u64, item: &mut Walks) {
+    fn finish(&mut self, _timestamp: u64, item: &mut Walks) {
         item.visited.extend_from_slice(&item.next);
     }
 }

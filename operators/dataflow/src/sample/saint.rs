@@ -195,11 +195,11 @@ mod tests {
         let graph = Arc::new(local(graph, &book(graph.len() as u32, 2), 1, 0, false));
         let width = if saint == Saint::Edges { 2 } else { 1 };
         let (draws, steps) = (50, 800);
-        let books = SaintBatches::new(graph, saint, draws, 5);
+        let source = SaintBatches::new(graph, saint, draws, 5);
         let mut counts: HashMap<Vec<u32>, f64> = HashMap::new();
         for step in 0..steps {
-            let drawn = books.draw(BatchKey { epoch: 1, step, partition: 1 });
-            assert_eq!(drawn, books.draw(BatchKey { epoch: 1, step, partition: 1 }));
+            let drawn = source.draw(BatchKey { epoch: 1, step, partition: 1 });
+            assert_eq!(drawn, source.draw(BatchKey { epoch: 1, step, partition: 1 }));
             drawn.chunks(width).for_each(|one| *counts.entry(one.to_vec()).or_default() += 1.0);
         }
         let (all, sum) = (f64::from(steps) * draws as f64, shares.values().sum::<f64>());
@@ -234,8 +234,8 @@ mod tests {
         let graph: Adjacency = vec![vec![]; 9];
         let graph = Arc::new(local(&graph, &book(9, 4), 1, 0, false));
         for (saint, empty, bare) in [(Saint::Roots, 0, 7), (Saint::Nodes, 0, 7), (Saint::Edges, 0, 0)] {
-            let books = SaintBatches::new(graph.clone(), saint, 7, 1);
-            let drawn = |partition| books.draw(BatchKey { partition, ..BatchKey::default() }).len();
+            let source = SaintBatches::new(graph.clone(), saint, 7, 1);
+            let drawn = |partition| source.draw(BatchKey { partition, ..BatchKey::default() }).len();
             assert_eq!((drawn(1), drawn(0)), (empty, bare), "{saint:?}");
         }
     }

@@ -145,13 +145,13 @@ impl HopRpc {
         }
     }
 
-    /// Samples in-edges of the nodes of `batch` at positions `places`.
-    fn draw_at(&self, batch: &MiniBatch, places: &[u32]) -> Samples {
-        let nodes: Vec<u32> = places.iter().map(|&place| batch.nodes[place as usize]).collect();
+    /// Samples in-edges of the nodes of `batch` at positions `positions`.
+    fn draw_at(&self, batch: &MiniBatch, positions: &[u32]) -> Samples {
+        let nodes: Vec<u32> = positions.iter().map(|&position| batch.nodes[position as usize]).collect();
         if !self.hop.strategy.is_temporal() {
             return self.samples(batch.key, &nodes, None, &batch.excluded);
         }
-        let (trees, times) = trees_at(batch, places);
+        let (trees, times) = trees_at(batch, positions);
         self.samples(batch.key, &nodes, Some(Trees { trees: &trees, times: &times }), &batch.excluded)
     }
 
@@ -201,12 +201,12 @@ impl HopRpc {
     }
 }
 
-/// Returns the trees of the nodes at positions `places`, and the times of their seeds.
-fn trees_at(batch: &MiniBatch, places: &[u32]) -> (Vec<u32>, Vec<i64>) {
-    places
+/// Returns the trees of the nodes at positions `positions`, and the times of their seeds.
+fn trees_at(batch: &MiniBatch, positions: &[u32]) -> (Vec<u32>, Vec<i64>) {
+    positions
         .iter()
-        .map(|&place| {
-            let tree = batch.trees[place as usize];
+        .map(|&position| {
+            let tree = batch.trees[position as usize];
             (tree, batch.seed_times[tree as usize])
         })
         .unzip()
@@ -230,18 +230,18 @@ impl Rpc<MiniBatch> for HopRpc {
         let expected = self.hop.strategy.expected();
         let per_message = (MESSAGE_BYTES / 4 / (1 + expected + self.hop.columns.words(expected))).max(1);
         let requests = self.hop.meter.time(Stage::Sample, || {
-            let mut places_of = vec![Vec::new(); graph.placement().workers()];
-            for (place, &node) in (0..).zip(&batch.nodes) {
-                places_of[self.sampler_of(node)].push(place);
+            let mut positions_of = vec![Vec::new(); graph.placement().workers()];
+            for (position, &node) in (0..).zip(&batch.nodes) {
+                positions_of[self.sampler_of(node)].push(position);
             }
             batch.samples.clear();
-            batch.samples.resize_with(places_of.len(), || Drawing {
+            batch.samples.resize_with(positions_of.len(), || Drawing {
                 samples: Samples::new(self.hop.columns),
                 ..Drawing::default()
             });
             let mut requests = Vec::new();
-            for (worker, places) in places_of.iter().enumerate().filter(|&(worker, _)| worker != self.me) {
-                for (seq, places) in places.chunks(per_message).enumerate() {
+            for (worker, positions) in positions_of.iter().enumerate().filter(|&(worker, _)| worker != self.me) {
+                for (seq, positions) in positions.chunks(per_message).enumerate() {
                     let BatchKey { epoch, step, partition } = batch.key;
                     let header = Header {
                         to: worker as u32,
@@ -254,14 +254,14 @@ impl Rpc<MiniBatch> for HopRpc {
                     };
                     // Words: epoch, step, the time of each node's seed, and excluded edges. Ids: nodes, and the tree of each.
                     let mut words = vec![u64::from(epoch), u64::from(step)];
-                    let mut ids: Vec<u32> = places.iter().map(|&place| batch.nodes[place as usize]).collect();
+                    let mut ids: Vec<u32> = positions.iter().map(|&position| batch.nodes[position as usize]).collect();
                     if temporal {
-                        let (trees, times) = trees_at(batch, places);
+                        let (trees, times) = trees_at(batch, positions);
                         words.extend(times.iter().map(|&time| time as u64));
                         ids.extend(trees);
                     }
                     if !batch.excluded.is_empty() {
-                        let nodes = places.iter().map(|&place| batch.nodes[place as usize]);
+                        let nodes = positions.iter().map(|&position| batch.nodes[position as usize]);
                         for edge in nodes.flat_map(|node| batch.excluded.into_node(node)) {
                             words.extend([u64::from(edge.to) << 32 | u64::from(edge.from), u64::from(edge.edge_type)]);
                         }
@@ -269,7 +269,7 @@ impl Rpc<MiniBatch> for HopRpc {
                     requests.push(WireBlock::new(header, words, ids, Rows::None));
                 }
             }
-            batch.samples[self.me].positions = std::mem::take(&mut places_of[self.me]);
+            batch.samples[self.me].positions = std::mem::take(&mut positions_of[self.me]);
             requests
         });
         requests.iter().for_each(|request| self.hop.meter.sent(self.me, request));
@@ -277,7 +277,7 @@ impl Rpc<MiniBatch> for HopRpc {
         requests
     }
 
-    fn serve(&mut self, _tick: u64, request: &WireBlock, reply: &mut dyn FnMut(WireBlock)) {
+    fn serve(&mut self, _timestamp: u64, request: &WireBlock, reply: &mut dyn FnMut(WireBlock)) {
         let (header, ids) = (request.header(), request.ids());
         let &[epoch, step, ref rest @ ..] = request.words() else { panic!("a request has epoch and step") };
         let batch = BatchKey { epoch: epoch as u32, step: step as u32, partition: header.partition };
@@ -301,7 +301,7 @@ impl Rpc<MiniBatch> for HopRpc {
         pieces::send(header, samples, self.me, &self.hop.meter, reply);
     }
 
-    fn local(&mut self, _tick: u64, batch: &mut MiniBatch) {
+    fn local(&mut self, _timestamp: u64, batch: &mut MiniBatch) {
         let meter = Rc::clone(&self.hop.meter);
         meter.time(Stage::Sample, || {
             if self.draw.is_fused() {
@@ -309,13 +309,13 @@ impl Rpc<MiniBatch> for HopRpc {
                 self.draw.add_hop(batch, &mut compactor);
                 self.store(batch, compactor);
             } else {
-                let places = std::mem::take(&mut batch.samples[self.me].positions);
-                batch.samples[self.me].samples = self.draw_at(batch, &places);
+                let positions = std::mem::take(&mut batch.samples[self.me].positions);
+                batch.samples[self.me].samples = self.draw_at(batch, &positions);
             }
         });
     }
 
-    fn on_reply(&mut self, _tick: u64, batch: &mut MiniBatch, reply: &WireBlock) {
+    fn on_reply(&mut self, _timestamp: u64, batch: &mut MiniBatch, reply: &WireBlock) {
         pieces::receive(&mut batch.samples, self.hop.columns, reply);
     }
 
@@ -323,7 +323,7 @@ impl Rpc<MiniBatch> for HopRpc {
         pieces::is_last(reply)
     }
 
-    fn finish(&mut self, _tick: u64, batch: &mut MiniBatch) {
+    fn finish(&mut self, _timestamp: u64, batch: &mut MiniBatch) {
         if !self.draw.is_fused() {
             let meter = Rc::clone(&self.hop.meter);
             meter.time(Stage::Sample, || self.assemble_block(batch));

@@ -42,7 +42,7 @@ impl BatchSource for NodeBatches {
     fn batch(&self, key: BatchKey) -> MiniBatch {
         let batch = MiniBatch::new(key, self.seeds(key));
         match self.times.get(key.partition as usize) {
-            Some(times) => batch.with_seed_times(self.places(key).map(|place| times[place]).collect()),
+            Some(times) => batch.with_seed_times(self.positions(key).map(|position| times[position]).collect()),
             None => batch,
         }
     }
@@ -52,11 +52,11 @@ impl NodeBatches {
     /// Returns the seeds of a batch, in order; none after the partition's last step.
     pub fn seeds(&self, key: BatchKey) -> Vec<u32> {
         let train = &self.train[key.partition as usize];
-        self.places(key).map(|place| train[place]).collect()
+        self.positions(key).map(|position| train[position]).collect()
     }
 
     /// Returns the positions of a batch's seeds among the partition's training nodes.
-    fn places(&self, key: BatchKey) -> impl Iterator<Item = usize> {
+    fn positions(&self, key: BatchKey) -> impl Iterator<Item = usize> {
         let train = &self.train[key.partition as usize];
         let root = Key::new(self.seed, Purpose::Shuffle);
         let order =
@@ -77,22 +77,23 @@ pub trait Seeds<'scope> {
     /// use gnnflow_dataflow::sample::seeds::{NodeBatches, Seeds};
     /// use timely::dataflow::operators::{ToStream, core::Inspect};
     ///
-    /// let book = Arc::new(NodeBatches { batch: 2, seed: 1, train: vec![vec![3, 5, 8]], ..NodeBatches::default() });
+    /// let source = Arc::new(NodeBatches { batch: 2, seed: 1, train: vec![vec![3, 5, 8]], ..NodeBatches::default() });
     /// timely::example(|scope| {
-    ///     [0u32].to_stream(scope).container::<Vec<u32>>().seeds(book)
+    ///     [0u32].to_stream(scope).container::<Vec<u32>>().seeds(source)
     ///         .inspect(|batch| assert_eq!(batch.num_seeds, 2));
     /// });
     /// ```
-    fn seeds(self, book: Arc<dyn BatchSource>) -> StreamVec<'scope, u64, MiniBatch>;
+    fn seeds(self, source: Arc<dyn BatchSource>) -> StreamVec<'scope, u64, MiniBatch>;
 }
 
 impl<'scope> Seeds<'scope> for StreamVec<'scope, u64, u32> {
-    fn seeds(self, book: Arc<dyn BatchSource>) -> StreamVec<'scope, u64, MiniBatch> {
+    fn seeds(self, source: Arc<dyn BatchSource>) -> StreamVec<'scope, u64, MiniBatch> {
         self.unary::<CapacityContainerBuilder<Vec<MiniBatch>>, _, _, _>(Pipeline, "seeds", move |_, _| {
             move |input, output| {
                 input.for_each(|time, partitions| {
                     let (epoch, step) = (time::epoch(*time.time()), time::step(*time.time()));
-                    let batches = partitions.drain(..).map(|partition| book.batch(BatchKey { epoch, step, partition }));
+                    let batches =
+                        partitions.drain(..).map(|partition| source.batch(BatchKey { epoch, step, partition }));
                     output.session(&time).give_iterator(batches);
                 });
             }
@@ -108,9 +109,9 @@ mod tests {
     fn an_epoch_visits_every_training_node_once_in_another_order() {
         let train = vec![(0..10).collect(), vec![], vec![7]];
         let times = vec![(100..110).collect(), vec![], vec![3]];
-        let book = NodeBatches { batch: 3, seed: 9, train, times };
+        let source = NodeBatches { batch: 3, seed: 9, train, times };
         let epoch = |epoch, partition| -> Vec<u32> {
-            (0..5).flat_map(|step| book.seeds(BatchKey { epoch, step, partition })).collect()
+            (0..5).flat_map(|step| source.seeds(BatchKey { epoch, step, partition })).collect()
         };
         let (first, second) = (epoch(0, 0), epoch(1, 0));
         assert_ne!(first, second);
@@ -121,8 +122,8 @@ mod tests {
         }
         assert!(epoch(0, 1).is_empty());
         assert_eq!(epoch(0, 2), vec![7u32]);
-        assert_eq!(book.seeds(BatchKey { epoch: 0, step: 3, partition: 0 }).len(), 1);
-        let batch = book.batch(BatchKey { epoch: 0, step: 1, partition: 0 });
+        assert_eq!(source.seeds(BatchKey { epoch: 0, step: 3, partition: 0 }).len(), 1);
+        let batch = source.batch(BatchKey { epoch: 0, step: 1, partition: 0 });
         let of_seeds: Vec<i64> = batch.nodes.iter().map(|&node| 100 + i64::from(node)).collect();
         assert_eq!(batch.seed_times, of_seeds);
     }

@@ -1,7 +1,7 @@
 //! Messages between workers: one flat container, [`WireBlock`], routed as a whole.
 //!
 //! A block is a header, two columns and one row matrix. Its header names the destination worker. Timely's default serialization
-//! (bincode) is several times slower than this flat layout, and its exchange routes every record by itself.
+//! (bincode) is several times slower than this flat layout, and its exchange routes records one by one.
 
 mod block;
 mod codec;

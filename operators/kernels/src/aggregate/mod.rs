@@ -7,7 +7,7 @@
 //!
 //! **Reproducibility.** One thread sums a destination's edges, in the order of `indices`, in `f32` (or `f64`) for any
 //! storage type and instruction set. Results are therefore independent of threads, intervals and the array that holds a
-//! row. For independence of partitions, store neighbors in the order of the whole graph.
+//! row. For independence of partitions, store neighbors in the order of the entire graph.
 
 pub mod attention;
 pub mod attention_backward;

@@ -1,4 +1,4 @@
-//! Layer-wise sampling from one distribution of sources over the whole graph (FastGCN).
+//! Layer-wise sampling from one distribution of sources over the entire graph (FastGCN).
 
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;

@@ -134,7 +134,7 @@ impl Running {
         Ok(())
     }
 
-    /// Moves the running statistics in `buffers` towards those of the batches with the given `sums`.
+    /// Moves the running statistics in `buffers` toward those of the batches with the given `sums`.
     pub(super) fn absorb(&self, buffers: &mut [f32], sums: &[f32]) {
         let width = self.mean.elem_count();
         let range = self.begin..self.begin + 2 * width + 1;

@@ -313,9 +313,9 @@ fn residuals_norms_and_readouts_in_training_equal_pytorch() {
         assert_close(&format!("{case}: gradients"), &as_tensor(found), &as_tensor(wanted));
         let mut params = vec![0.0; model.params().flat_len()];
         model.params().copy_to(&mut params).unwrap();
-        let mut told = vec![0.0; trained];
-        told.extend(sums);
-        model.absorb(&mut params, &told);
+        let mut flat_sums = vec![0.0; trained];
+        flat_sums.extend(sums);
+        model.absorb(&mut params, &flat_sums);
         model.params_mut().set_from(&params).unwrap();
         for (name, var) in model.params().iter().filter(|(name, _)| name.contains("running")) {
             assert_close(&format!("{case}: {name}"), var, get(name));

@@ -228,7 +228,7 @@ fn every_kind_learns_classes_from_neighbors() {
 
 #[test]
 fn stages_equal_a_batch_with_all_neighbors() {
-    // Two blocks with all neighbors over the whole graph: layer by layer for all nodes, or in one call for some.
+    // Two blocks with all neighbors of the entire graph: layer by layer for all nodes, or in one call for some.
     let whole = random(50, 50, 6, 3);
     let types = (0..whole.num_edges() as u16).map(|e| e % 3).collect();
     let whole = GraphBlock::new(whole.with_edge_types(types));
@@ -259,9 +259,9 @@ fn stages_equal_a_batch_with_all_neighbors() {
             let blocks = [whole.clone(), whole.clone(), whole.clone()];
             let key = Key::new(1, Purpose::Dropout);
             let (_, sums) = model.forward_with_sums(&blocks, &x, Some(&degrees), Some(key)).unwrap();
-            let mut told = vec![0.0; model.params().trained_len()];
-            told.extend(sums);
-            model.absorb(&mut params, &told);
+            let mut flat_sums = vec![0.0; model.params().trained_len()];
+            flat_sums.extend(sums);
+            model.absorb(&mut params, &flat_sums);
             model.params_mut().set_from(&params).unwrap();
             let at_once = model.forward(&blocks, &x, Some(&degrees), None).unwrap();
             let mut results: Vec<Tensor> = Vec::new();
@@ -295,8 +295,8 @@ fn running_statistics_of_several_batches_equal_one_batch() {
     let moved = |sums: Vec<f32>| {
         let mut params = vec![0.0; model.params().flat_len()];
         model.params().copy_to(&mut params).unwrap();
-        let told: Vec<f32> = vec![0.0; trained].into_iter().chain(sums).collect();
-        model.absorb(&mut params, &told);
+        let flat_sums: Vec<f32> = vec![0.0; trained].into_iter().chain(sums).collect();
+        model.absorb(&mut params, &flat_sums);
         params.split_off(trained)
     };
     let all = moved(sums(0, 90));

@@ -89,7 +89,7 @@ const MAX_POLISHED_ENTRIES: u64 = 1 << 25;
 /// Decisions and sizes that follow from a memory budget.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Budget {
-    /// The whole graph is in memory.
+    /// The entire graph is in memory.
     resident: bool,
     /// METIS runs on the graph itself.
     direct: bool,

@@ -1,4 +1,4 @@
-//! Partitioning of a graph in memory: several starts are refined on the whole graph, and the best is used.
+//! Partitioning of a graph in memory: several starts are refined on the entire graph, and the best is used.
 
 use gnnflow_data::partitioner::Goal;
 use gnnflow_data::{Error, GraphStream, Result};
@@ -32,13 +32,13 @@ const JOURNAL_NAME: &str = "multilevel";
 
 pub(super) fn assign(graph: &dyn GraphStream, goal: &Goal, bounds: &Bounds<'_>, budget: &Budget) -> Result<Vec<u16>> {
     let nodes = graph.num_nodes() as usize;
-    if let Some(parts) = graph.kept(JOURNAL_NAME)?.and_then(|bytes| kway::from_bytes(&bytes, nodes)) {
+    if let Some(parts) = graph.load(JOURNAL_NAME)?.and_then(|bytes| kway::from_bytes(&bytes, nodes)) {
         return Ok(parts);
     }
     let whole = Graph::read(graph)?;
     let bytes =
         graph.once("partitioning in memory", &mut || Ok(kway::to_bytes(&best(&whole, goal, bounds, budget)?)))?;
-    graph.keep(JOURNAL_NAME, &bytes)?;
+    graph.save(JOURNAL_NAME, &bytes)?;
     kway::from_bytes(&bytes, nodes).ok_or_else(|| Error::Bug("the parts do not match the nodes".into()))
 }
 

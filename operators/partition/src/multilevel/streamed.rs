@@ -21,11 +21,11 @@ const CELLS: usize = 1024;
 
 pub(super) fn assign(graph: &dyn GraphStream, goal: &Goal, bounds: &Bounds<'_>, budget: &Budget) -> Result<Vec<u16>> {
     let nodes = graph.num_nodes() as usize;
-    let mut start = match graph.kept(START_NAME)?.and_then(|bytes| kway::from_bytes(&bytes, nodes)) {
+    let mut start = match graph.load(START_NAME)?.and_then(|bytes| kway::from_bytes(&bytes, nodes)) {
         Some(start) => start,
         None => {
             let start = best_start(graph, goal, bounds, budget)?;
-            graph.keep(START_NAME, &kway::to_bytes(&start))?;
+            graph.save(START_NAME, &kway::to_bytes(&start))?;
             start
         }
     };
@@ -38,14 +38,14 @@ pub(super) fn assign(graph: &dyn GraphStream, goal: &Goal, bounds: &Bounds<'_>, 
 fn best_start(graph: &dyn GraphStream, goal: &Goal, bounds: &Bounds<'_>, budget: &Budget) -> Result<Vec<u16>> {
     let nodes = graph.num_nodes() as usize;
     let degrees = Degrees::Exact.begin(graph)?;
-    let clusters = match graph.kept(CLUSTERS_NAME)?.and_then(|bytes| read_labels(&bytes, nodes)) {
+    let clusters = match graph.load(CLUSTERS_NAME)?.and_then(|bytes| read_labels(&bytes, nodes)) {
         Some(clusters) => clusters,
         None => {
             // Twice the mean, because some clusters stay small.
             let volume = (4 * graph.num_edges() / budget.max_clusters as u64).max(2);
             let limits = Limits { volume, nodes: budget.max_cluster_nodes.max(2), clusters: budget.max_clusters };
             let (clusters, _) = gather::gather(graph, &degrees, limits)?;
-            graph.keep(CLUSTERS_NAME, &clusters.iter().flat_map(|label| label.to_le_bytes()).collect::<Vec<_>>())?;
+            graph.save(CLUSTERS_NAME, &clusters.iter().flat_map(|label| label.to_le_bytes()).collect::<Vec<_>>())?;
             clusters
         }
     };

@@ -83,7 +83,7 @@ fn assignment_is_equal_for_any_chunk_size() {
                 assert!(first.iter().all(|&part| part < goal.parts), "{} {} {goal:?}", method.name(), graph.name);
                 for chunk in [1, 1000] {
                     stream.chunk = chunk;
-                    stream.kept.take();
+                    stream.saved.take();
                     assert_eq!(parts(&*method, &stream, &goal), first, "{} {} {goal:?}", method.name(), graph.name);
                 }
             }

@@ -128,7 +128,7 @@ fn spring_resumes_after_clustering() {
     assert_eq!(parts(&Spring::default(), &stream, &Goal::new(4)), first);
     assert_eq!(stream.passes.borrow().len(), 2);
     // A truncated journal entry is ignored.
-    stream.kept.borrow_mut().values_mut().for_each(|bytes| bytes.truncate(100));
+    stream.saved.borrow_mut().values_mut().for_each(|bytes| bytes.truncate(100));
     assert_eq!(parts(&Spring::default(), &stream, &Goal::new(4)), first);
     assert_eq!(stream.passes.borrow().len(), 4);
 }

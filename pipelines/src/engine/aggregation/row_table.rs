@@ -121,7 +121,7 @@ impl RowTable {
     ///
     /// # Panics
     /// When rows are rounded.
-    pub(crate) fn exact(&self) -> &Table {
+    pub(crate) fn as_f32(&self) -> &Table {
         match self {
             Self::F32(table) => table,
             Self::Bf16(_) => unreachable!("only rows of sums are rounded"),
@@ -197,11 +197,11 @@ impl RowTable {
         }
     }
 
-    /// Stores the rows of a message: `each` consecutive rows from each of `places`.
+    /// Stores the rows of a message: `each` consecutive rows from each of `positions`.
     ///
     /// # Panics
     /// When the numbers of rows differ.
-    pub(crate) fn put_at(&mut self, each: usize, places: impl Iterator<Item = usize>, block: &WireBlock) {
+    pub(crate) fn put_at(&mut self, each: usize, positions: impl Iterator<Item = usize>, block: &WireBlock) {
         let row_bytes = each * self.row_bytes();
         let all: &mut [u8] = match self {
             Self::F32(table) => bytemuck::cast_slice_mut(table.some_mut(0..table.rows())),
@@ -210,14 +210,14 @@ impl RowTable {
         if row_bytes == 0 {
             return;
         }
-        let mut places = places.map(|place| place * row_bytes / each);
+        let mut positions = positions.map(|place| place * row_bytes / each);
         block.for_each_row_bytes(|bytes| {
             for row in bytes.chunks_exact(row_bytes) {
-                let first = places.next().expect("one place per row");
+                let first = positions.next().expect("one position per row");
                 all[first..first + row_bytes].copy_from_slice(row);
             }
         });
-        assert!(places.next().is_none(), "the message has fewer rows than its header names");
+        assert!(positions.next().is_none(), "the message has fewer rows than its header names");
     }
 }
 

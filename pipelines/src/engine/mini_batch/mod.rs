@@ -283,9 +283,11 @@ fn push<'scope>(
     } else {
         // The gradients of a step are complete when every batch of all workers has fetched its rows. Batches of the next step read rows
         // after all workers have applied these gradients.
-        pushed.on_thread("move rows", compute_thread.clone(), move |compute: &mut ComputeState, pushed: PushedRows| {
-            compute.update_rows(&rows, &pushed)
-        })
+        pushed.on_thread(
+            "update rows",
+            compute_thread.clone(),
+            move |compute: &mut ComputeState, pushed: PushedRows| compute.update_rows(&rows, &pushed),
+        )
     };
     updated.flat_map(move |done| errors.capture(done)).on_frontier(move |time| pull.advance(time))
 }

@@ -35,9 +35,9 @@ impl EpochState {
         let stage = self.program.stage(token.stage());
         let of_chunk = match stage {
             Stage::Propagate(stage) => Some(self.propagate(compute, token, stage)),
-            Stage::Attend(stage) => {
+            Stage::AttentionBackward(stage) => {
                 let (exchange, mut cx) = self.exchange(compute, token);
-                Some(exchange.attend(&mut cx, stage))
+                Some(exchange.attention_backward(&mut cx, stage))
             }
             _ => None,
         };
@@ -74,7 +74,8 @@ impl EpochState {
 
     /// Tells whether a token is an interval at a stage, rather than a chunk.
     pub(super) fn is_interval(&self, token: Token) -> bool {
-        !matches!(self.program.stage(token.stage()), Stage::Propagate(_) | Stage::Attend(_) | Stage::Pairs(_))
+        let stage = self.program.stage(token.stage());
+        !matches!(stage, Stage::Propagate(_) | Stage::AttentionBackward(_) | Stage::Pairs(_))
     }
 
     fn propagate(&mut self, compute: &mut ComputeState, token: Token, stage: Propagated) -> Vec<Outgoing> {

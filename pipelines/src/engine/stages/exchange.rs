@@ -11,7 +11,7 @@ use gnnflow_nn::parameter_versions::{ParameterVersion, ParameterVersions};
 
 use super::intervals::Interval;
 use super::message::Outgoing;
-use super::program::{Attended, Propagated};
+use super::program::{AttentionStage, Propagated};
 use super::token::Token;
 use crate::compute::ComputeState;
 use crate::engine::aggregation::attention::DropoutKey;
@@ -147,7 +147,7 @@ pub(crate) trait RowExchange: Send {
     }
 
     /// Sends the gradients that attention needs for the next chunk (item 0), or reads those of one chunk (item 1).
-    fn attend(&mut self, _cx: &mut StageCx<'_>, _stage: Attended) -> Vec<Outgoing> {
+    fn attention_backward(&mut self, _cx: &mut StageCx<'_>, _stage: AttentionStage) -> Vec<Outgoing> {
         Vec::new()
     }
 

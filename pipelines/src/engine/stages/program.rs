@@ -7,13 +7,13 @@
 //!                                                           Forward(l)                                split
 //! Loss            gather L − 1, apply-node L                Propagate(L − 1)                          gather
 //!                 and backward                 scatter      Loss                                      split
-//! Backward(l)     gather gradients l,                       Attend(l)         only with attention
+//! Backward(l)     gather gradients l,                       AttentionBackward(l)  with attention
 //!                 apply-node l backward        scatter      Propagate(l) backward                     gather
 //! Backward(0)     only if the first task learns             Backward(l)                               split
 //! ```
 //!
-//! All propagations of a chain use the attention scores that were split before the first one. `Attend(l)` and the backward `Propagate(l)` then
-//! alternate from the last hop to the first. The gradients of the scores are gathered with those of the first hop.
+//! All propagations of a chain use the attention scores that were split before the first one. `AttentionBackward(l)` and the
+//! backward `Propagate(l)` then alternate from the last hop to the first. The gradients of the scores are gathered with those of the first hop.
 //!
 //! With pairs of nodes, three kinds of stages replace the loss:
 //!
@@ -46,12 +46,12 @@ pub(crate) enum Stage {
     /// Aggregates column shards.
     Propagate(Propagated),
     /// Computes the receivers' side of the attention backward pass. The senders' side ([`Stage::Propagate`]) needs it.
-    Attend(Attended),
+    AttentionBackward(AttentionStage),
 }
 
 /// The attention backward pass of one hop at the receivers of one chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Attended {
+pub(crate) struct AttentionStage {
     pub(crate) hop: usize,
     pub(crate) chunk: u32,
     /// Whether the gradients were split from whole rows before this stage.
@@ -126,7 +126,7 @@ impl Program {
         for hop in (0..layers).rev().filter(|&hop| has_gradient(hop)) {
             let split = hop + 1 == layers || !element_wise[hop + 1];
             if attends[hop] {
-                stages.extend((0..chunks).map(|chunk| Stage::Attend(Attended { hop, chunk, split })));
+                stages.extend((0..chunks).map(|chunk| Stage::AttentionBackward(AttentionStage { hop, chunk, split })));
             }
             let gather = !element_wise[hop];
             stages.extend(
@@ -138,7 +138,7 @@ impl Program {
         }
         // All chunks together are one exchange.
         let is_local = |stage: &Stage| match stage {
-            Stage::Attend(_) => true,
+            Stage::AttentionBackward(_) => true,
             Stage::Propagate(Propagated { gather, chunk, .. }) => !gather || *chunk > 0,
             _ => false,
         };
@@ -208,7 +208,7 @@ impl Program {
     /// Returns the items of a stage: `intervals` intervals, or for a chunk two: to send the rows that the next chunk needs, and to aggregate.
     pub(crate) fn items(&self, step: u32, intervals: usize) -> Range<u32> {
         match self.stage(step) {
-            Stage::Propagate(_) | Stage::Attend(_) => 0..2,
+            Stage::Propagate(_) | Stage::AttentionBackward(_) => 0..2,
             Stage::Pairs(_) => 0..1,
             _ => 0..intervals as u32,
         }
@@ -272,7 +272,7 @@ mod tests {
         assert_eq!(all(&naive), stages);
         assert_eq!(naive.rounds(), 8);
         let attending = Program::column_parallel(1, true, &[false], &[true], 1);
-        let attended = |chunk| Stage::Attend(Attended { hop: 0, chunk, split: true });
+        let attended = |chunk| Stage::AttentionBackward(AttentionStage { hop: 0, chunk, split: true });
         assert_eq!(all(&attending), [Forward(0), forward(0), Loss, attended(0), back(0), Backward(0)]);
         assert_eq!(attending.rounds(), 4);
         let chunks = Program::column_parallel(1, true, &[false], &[true], 3);
@@ -292,7 +292,7 @@ mod tests {
         assert_eq!(all(&decoupled), chain);
         assert_eq!(decoupled.rounds(), 4);
         let attending = Program::column_parallel(2, true, &[false, true], &[true; 2], 1);
-        let attended = |hop, split| Stage::Attend(Attended { hop, chunk: 0, split });
+        let attended = |hop, split| Stage::AttentionBackward(AttentionStage { hop, chunk: 0, split });
         let back = [attended(1, true), hop(1, true, true, false), attended(0, false), hop(0, true, false, true)];
         assert_eq!(all(&attending)[4..8], back);
         for layers in 2..6 {

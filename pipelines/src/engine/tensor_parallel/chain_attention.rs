@@ -82,7 +82,7 @@ impl ChainAttention {
     pub(crate) fn ranges(heads: &HeadShards, worker: usize, width: usize) -> Vec<Range<usize>> {
         let [columns, touched] = heads.of(worker);
         let behind = |first: usize| first + touched.start..first + touched.end;
-        match heads.by_column() {
+        match heads.per_column() {
             true => vec![columns, behind(width)],
             false => vec![columns, behind(width), behind(width + heads.terms())],
         }
@@ -91,7 +91,7 @@ impl ChainAttention {
     /// Returns the first column of a part's destination scores in a row of shards.
     fn right_of(&self, part: &HeadPart) -> usize {
         let [columns, touched] = self.heads.of(self.worker);
-        let lefts = if self.heads.by_column() { 0 } else { touched.len() };
+        let lefts = if self.heads.per_column() { 0 } else { touched.len() };
         columns.len() + lefts + part.terms.start - touched.start
     }
 

@@ -27,7 +27,7 @@ pub(crate) struct HeadShards {
     /// Columns of a node's source or destination scores.
     terms: usize,
     /// Whether there is a score per column.
-    by_column: bool,
+    per_column: bool,
     parts: Vec<HeadPart>,
     /// By worker, the range of its parts.
     of_worker: Vec<Range<usize>>,
@@ -55,7 +55,7 @@ impl HeadShards {
         Self::cut([width, heads], &granules, workers, true)
     }
 
-    fn cut([width, heads]: [usize; 2], granules: &[Range<usize>], workers: usize, by_column: bool) -> Self {
+    fn cut([width, heads]: [usize; 2], granules: &[Range<usize>], workers: usize, per_column: bool) -> Self {
         let each = width / heads;
         let (mut parts, mut ends, mut first) = (Vec::<HeadPart>::new(), Vec::new(), 0);
         for granule in granules {
@@ -65,7 +65,7 @@ impl HeadShards {
                 let whole = if begin % each == 0 { (granule.end - begin) / each } else { 0 };
                 let end = if whole > 0 { begin + whole * each } else { granule.end.min((head + 1) * each) };
                 let heads = head..head + whole.max(1);
-                let terms = if by_column { begin..end } else { heads.clone() };
+                let terms = if per_column { begin..end } else { heads.clone() };
                 parts.push(HeadPart { columns: begin..end, heads, terms: terms.clone(), first });
                 (begin, first) = (end, first + terms.len());
             }
@@ -76,7 +76,7 @@ impl HeadShards {
         let mut of_worker: Vec<Range<usize>> =
             shared.iter().map(|range| before(range.start)..before(range.end)).collect();
         of_worker.resize(workers, parts.len()..parts.len());
-        Self { heads, terms: if by_column { width } else { heads }, by_column, parts, of_worker }
+        Self { heads, terms: if per_column { width } else { heads }, per_column, parts, of_worker }
     }
 
     pub(crate) fn heads(&self) -> usize {
@@ -89,8 +89,8 @@ impl HeadShards {
     }
 
     /// Tells whether there is a score per column. Source scores are then recomputed from the row.
-    pub(crate) fn by_column(&self) -> bool {
-        self.by_column
+    pub(crate) fn per_column(&self) -> bool {
+        self.per_column
     }
 
     /// Returns the head parts of a worker.
@@ -171,7 +171,7 @@ mod tests {
             let some = HeadShards::whole(24, 6, 4, workers);
             let all: Vec<HeadPart> = (0..workers).flat_map(|worker| some.parts(worker).to_vec()).collect();
             assert_eq!(all, alone.parts(0), "{workers} workers");
-            assert!((0..workers).all(|worker| some.of(worker)[0] == some.entries(worker) && some.by_column()));
+            assert!((0..workers).all(|worker| some.of(worker)[0] == some.entries(worker) && some.per_column()));
         }
         assert!(alone.parts(0).iter().all(|part| part.columns == (part.heads.start * 4..part.heads.end * 4)));
         assert_eq!((alone.count(), alone.terms(), alone.heads()), (24, 24, 6));

@@ -25,7 +25,7 @@ use crate::engine::aggregation::rows::Selection;
 use crate::engine::stages::exchange::{Evaluated, RowExchange, SentGradient, StageCx};
 use crate::engine::stages::intervals::Interval;
 use crate::engine::stages::message::{Channel, Outgoing, window};
-use crate::engine::stages::program::{Attended, Program, Propagated};
+use crate::engine::stages::program::{AttentionStage, Program, Propagated};
 use crate::engine::stages::state::{StageConfig, reserve_failed};
 use crate::engine::stages::synchrony::Synchrony;
 use crate::error::Error;
@@ -178,7 +178,7 @@ impl RowExchange for TensorParallel {
         blocks.into_iter().map(Outgoing::Block).collect()
     }
 
-    fn attend(&mut self, cx: &mut StageCx<'_>, stage: Attended) -> Vec<Outgoing> {
+    fn attention_backward(&mut self, cx: &mut StageCx<'_>, stage: AttentionStage) -> Vec<Outgoing> {
         if cx.token.item == 0 {
             return match stage.split {
                 true => self.next_shards(cx, stage.hop, Channel::Gradients, stage.chunk),
@@ -186,7 +186,7 @@ impl RowExchange for TensorParallel {
             };
         }
         let (drop, vectors, shards) = (cx.dropout(stage.hop), cx.latest_vectors(stage.hop), &mut self.shards);
-        cx.compute.timed_backward(|| shards.attend(stage, drop, vectors.as_deref()));
+        cx.compute.timed_backward(|| shards.attention_backward(stage, drop, vectors.as_deref()));
         Vec::new()
     }
 

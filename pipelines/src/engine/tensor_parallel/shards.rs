@@ -29,7 +29,7 @@ use crate::engine::aggregation::attention::DropoutKey;
 use crate::engine::aggregation::max::Argmax;
 use crate::engine::aggregation::row_table::{RowTable, message_of};
 use crate::engine::aggregation::scales::Scales;
-use crate::engine::stages::program::{Attended, Propagated};
+use crate::engine::stages::program::{AttentionStage, Propagated};
 use crate::error::Error;
 
 /// The column shards of one hop.
@@ -243,11 +243,11 @@ impl Shards {
     }
 
     /// Computes the receivers' side of the attention backward pass for a chunk. `vectors` are the attention vectors (GATv2).
-    pub(crate) fn attend(&mut self, stage: Attended, drop: DropoutKey, vectors: Option<&[f32]>) {
+    pub(crate) fn attention_backward(&mut self, stage: AttentionStage, drop: DropoutKey, vectors: Option<&[f32]>) {
         let (of, gradients) = (attended(&self.hops, stage.hop, vectors), gradients(&self.hops, stage.hop));
         if let Some(attention) = &mut self.attention[self.hops[stage.hop].first] {
             let rows = self.chunks[stage.chunk as usize].clone();
-            attention.complete(&self.graph.arriving, rows, of, (gradients.exact(), !stage.split), drop);
+            attention.complete(&self.graph.arriving, rows, of, (gradients.as_f32(), !stage.split), drop);
         }
     }
 
@@ -276,7 +276,7 @@ impl Shards {
         if let Some(attention) = &mut self.attention[state.first] {
             let of = attended(&self.hops, hop, vectors);
             if backward {
-                let gradients = (gradients(&self.hops, hop).exact(), !stage.split);
+                let gradients = (gradients(&self.hops, hop).as_f32(), !stage.split);
                 let [out, terms] = attention.backward(links, rows.clone(), of, gradients, drop);
                 return self.finish_backward(header, stage, rows, out, &terms);
             }
@@ -287,10 +287,10 @@ impl Shards {
         if let Some(argmax) = &mut self.argmax[hop] {
             let mut out = vec![0.0; rows.len() * own];
             if backward {
-                argmax.backward_separate(links, rows.clone(), gradients(&self.hops, hop).exact(), &mut out);
+                argmax.backward_separate(links, rows.clone(), gradients(&self.hops, hop).as_f32(), &mut out);
                 return self.finish_backward(header, stage, rows, out, &[]);
             }
-            argmax.forward(links, rows.clone(), state.rows.exact(), &mut out);
+            argmax.forward(links, rows.clone(), state.rows.as_f32(), &mut out);
             return self.finish_forward(header, stage, rows, out);
         }
         // Receivers have slots: the destinations of edges forward, the sources backward.
@@ -386,7 +386,7 @@ impl Shards {
 
 /// Returns the inputs of a hop with attention.
 fn attended<'a>(hops: &'a [ShardHop], hop: usize, vectors: Option<&'a [f32]>) -> AttendedRows<'a> {
-    AttendedRows { rows: hops[hop].rows.exact(), terms: hops[hops[hop].first].rows.exact(), vectors }
+    AttendedRows { rows: hops[hop].rows.as_f32(), terms: hops[hops[hop].first].rows.as_f32(), vectors }
 }
 
 /// Returns the table of the gradients of a hop's aggregated rows.

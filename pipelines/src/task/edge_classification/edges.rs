@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use gnnflow_data::dataset::split;
-use gnnflow_dataflow::sample::edge_seeds::{EdgeBatches, NegativeWay, Negatives};
+use gnnflow_dataflow::sample::edge_seeds::{EdgeBatches, NegativeKind, Negatives};
 use gnnflow_dataflow::sample::node_groups::NodeGroups;
 use gnnflow_kernels::pairs::Edge;
 
@@ -89,12 +89,13 @@ impl ClassedEdges {
     pub(crate) fn batches(&self, train: &Train) -> EdgeBatches {
         let to_train = |part: usize| (0..self.edges[part].len()).filter(move |&i| self.splits[part][i] == split::TRAIN);
         let parts = 0..self.edges.len();
+        let nodes = Arc::new(NodeGroups::one(self.nodes));
         EdgeBatches {
             batch: train.batch,
             seed: train.seed,
             edges: parts.clone().map(|part| to_train(part).map(|i| self.edges[part][i]).collect()).collect(),
             labels: parts.map(|part| to_train(part).map(|i| self.labels[part][i] as u32).collect()).collect(),
-            negatives: Negatives { way: NegativeWay::Uniform, count: 0, nodes: Arc::new(NodeGroups::one(self.nodes)) },
+            negatives: Negatives { kind: NegativeKind::Uniform, count: 0, nodes },
             hides: train.excludes_targets(),
             reverses: self.reverses.clone(),
             share: train.edge_share(&self.counts),

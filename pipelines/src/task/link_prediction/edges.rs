@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use gnnflow_data::dataset::{Dataset, split};
-use gnnflow_dataflow::sample::edge_seeds::{EdgeBatches, NegativeWay, Negatives};
+use gnnflow_dataflow::sample::edge_seeds::{EdgeBatches, NegativeKind, Negatives};
 use gnnflow_dataflow::sample::node_groups::NodeGroups;
 use gnnflow_kernels::pairs::Edge;
 
@@ -102,13 +102,13 @@ impl LinkEdges {
 
     /// Returns the batches of training edges, which it takes.
     pub(crate) fn batches(&mut self, train: &Train, link: &Link) -> EdgeBatches {
-        let way = match link.negative_sampler {
-            NegativeSampler::Uniform => NegativeWay::Uniform,
-            NegativeSampler::Joint => NegativeWay::Joint,
-            NegativeSampler::InBatch => NegativeWay::InBatch,
-            NegativeSampler::Degree => NegativeWay::Degree,
+        let kind = match link.negative_sampler {
+            NegativeSampler::Uniform => NegativeKind::Uniform,
+            NegativeSampler::Joint => NegativeKind::Joint,
+            NegativeSampler::InBatch => NegativeKind::InBatch,
+            NegativeSampler::Degree => NegativeKind::Degree,
         };
-        let negatives = Negatives { way, count: link.num_negative_edges, nodes: Arc::clone(&self.nodes) };
+        let negatives = Negatives { kind, count: link.num_negative_edges, nodes: Arc::clone(&self.nodes) };
         let (edges, reverses) = (std::mem::take(&mut self.train), self.reverses.clone());
         let hides = train.excludes_targets();
         let share = train.edge_share(&self.counts);

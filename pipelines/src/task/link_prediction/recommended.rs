@@ -9,7 +9,7 @@ use gnnflow_kernels::pairs::Edge;
 pub(crate) struct Recommended {
     /// K, the length of lists.
     pub(crate) length: usize,
-    /// By source and relation, the numbers of validation and of test edges in the whole graph.
+    /// By source and relation, the numbers of validation and of test edges in the entire graph.
     pub(crate) sources: BTreeMap<(u32, u16), [u32; 2]>,
 }
 

@@ -15,7 +15,7 @@ const STEPS: u32 = 3;
 /// Subgraphs that are counted before others are weighed by the counts.
 const COUNTED: u32 = 2;
 
-/// The list of a batch: some nodes of the whole graph.
+/// The list of a batch: some nodes of the graph.
 fn list(nodes: u32, key: BatchKey) -> Vec<u32> {
     let root = Key::new(u64::from(key.step), Purpose::Shuffle).fold(u64::from(key.partition));
     let order = Permutation::new(root, u64::from(nodes));

@@ -97,7 +97,7 @@ impl Rpc<Walks> for BiasedRpc {
     }
 
     /// Replies with one or more blocks of rows. A row is the node, the number of its in-neighbors, and the in-neighbors.
-    fn serve(&mut self, _tick: u64, request: &WireBlock, reply: &mut dyn FnMut(WireBlock)) {
+    fn serve(&mut self, _timestamp: u64, request: &WireBlock, reply: &mut dyn FnMut(WireBlock)) {
         let (received, nodes) = (request.header(), request.ids());
         let header = Header { to: received.from, from: self.me as u32, ..received };
         let meter = Rc::clone(&self.by.meter);
@@ -124,9 +124,9 @@ impl Rpc<Walks> for BiasedRpc {
         send(LAST, ids, weights);
     }
 
-    fn local(&mut self, _tick: u64, _item: &mut Walks) {}
+    fn local(&mut self, _timestamp: u64, _item: &mut Walks) {}
 
-    fn on_reply(&mut self, _tick: u64, item: &mut Walks, reply: &WireBlock) {
+    fn on_reply(&mut self, _timestamp: u64, item: &mut Walks, reply: &WireBlock) {
         let (mut ids, weights) = (reply.ids(), reply.rows_f32().unwrap_or_default());
         let mut weights = weights.iter().copied();
         while let [node, count, rest @ ..] = ids {
@@ -142,7 +142,7 @@ impl Rpc<Walks> for BiasedRpc {
         reply.header().tag == LAST
     }
 
-    fn finish(&mut self, _tick: u64, item: &mut Walks) {
+    fn finish(&mut self, _timestamp: u64, item: &mut Walks) {
         let view = self.by.graph.view();
         let next: Vec<u32> = self.by.meter.time(Stage::Sample, || {
             (0..).zip(item.current()).map(|(walk, &node)| self.next(&view, item, walk, node)).collect()

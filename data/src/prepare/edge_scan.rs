@@ -16,7 +16,7 @@ use crate::ids::UNKNOWN;
 use crate::source::{GraphSource, SelfLoops};
 
 /// The inputs of the pass.
-pub(super) struct EdgePass<'a> {
+pub(super) struct EdgeScan<'a> {
     pub(super) source: &'a GraphSource,
     pub(super) find: FindEnds<'a>,
     pub(super) relabel: &'a Relabel,
@@ -73,7 +73,7 @@ pub(super) struct Bucketed {
     pub(super) unknown: u64,
 }
 
-impl EdgePass<'_> {
+impl EdgeScan<'_> {
     /// Reads all edges into the buckets of their owners. Process `part % size` owns the buckets of partition `part`.
     pub(super) fn run<C: ProcessGroup>(
         &self,
@@ -199,7 +199,7 @@ impl EdgePass<'_> {
         Ok(Sorted { rows: src.len() as u64, dropped, ends, records })
     }
 
-    /// Like [`EdgePass::sort`], for edges without other columns.
+    /// Like [`EdgeScan::sort`], for edges without other columns.
     fn sort_pairs(&self, pairs: &[(u32, u32)], cuts: &Cuts) -> Sorted {
         let mut all: Vec<(u32, u32, u32)> = Vec::with_capacity(pairs.len() << u8::from(self.source.undirected));
         for &(src, dst) in pairs {

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use crate::common::linked::{TYPED, dump};
-use crate::common::{Place, data, learned_rows, losses, planted, run_with_kill, succeed, summary};
+use crate::common::{TestDir, data, learned_rows, losses, planted, run_with_kill, succeed, summary};
 use serde_json::Value;
 
 /// A graph without features.
@@ -17,7 +17,7 @@ fn settings(model: &str, embedding: &str, train: &str) -> String {
     format!("[model]\n{model}\n{hidden}embedding = {{ {embedding} }}\n[train]\nepochs = 3\n{train}")
 }
 
-fn run(place: &Place, sets: &[&str], more: &[&str]) -> Value {
+fn run(place: &TestDir, sets: &[&str], more: &[&str]) -> Value {
     let sets: Vec<&str> = sets.iter().flat_map(|set| ["--set", set]).collect();
     succeed(place, &[&sets[..], more].concat())
 }
@@ -55,7 +55,7 @@ const MODELS: [&str; 8] = [
 
 #[test]
 fn learned_rows_have_equal_bits_for_1_2_4_processes() {
-    let place = Place::new();
+    let place = TestDir::new();
     for (index, model) in MODELS.into_iter().enumerate() {
         let (embedding, train) = (
             [SGD, ADAGRAD, ADAM][index % 3],
@@ -79,7 +79,7 @@ fn learned_rows_have_equal_bits_for_1_2_4_processes() {
 /// The reference is mini-batch training with one batch per partition and all neighbors.
 #[test]
 fn epoch_equals_a_mini_batch_step_over_all_neighbors() {
-    let place = Place::new();
+    let place = TestDir::new();
     for (index, model) in MODELS.into_iter().enumerate() {
         let layers = if model.contains("layers = 3") { 3 } else { 2 };
         for embedding in [SGD, ADAM] {
@@ -107,7 +107,7 @@ fn epoch_equals_a_mini_batch_step_over_all_neighbors() {
 }
 
 /// Writes a pipeline over the link prediction graph: lines of `[graph]`, of `[model]`, of `[train]`, of `[train.link]`.
-fn link_pipeline(place: &Place, graph: &str, model: &str, train: &str, link: &str) {
+fn link_pipeline(place: &TestDir, graph: &str, model: &str, train: &str, link: &str) {
     place.write(
         "p.toml",
         format!(
@@ -119,7 +119,7 @@ fn link_pipeline(place: &Place, graph: &str, model: &str, train: &str, link: &st
 }
 
 /// Writes the dump without node features.
-fn dump_without_features(place: &Place) {
+fn dump_without_features(place: &TestDir) {
     use arrow::array::{ArrayRef, Int64Array};
     use std::sync::Arc;
 
@@ -139,7 +139,7 @@ const LINK_CASES: [[&str; 3]; 4] = [
 
 #[test]
 fn link_prediction_has_equal_bits_for_1_2_4_processes_and_matches_mini_batches() {
-    let place = Place::new();
+    let place = TestDir::new();
     dump_without_features(&place);
     for (index, [graph, model, link]) in LINK_CASES.into_iter().enumerate() {
         let embedding = [SGD, ADAM][index % 2];
@@ -176,7 +176,7 @@ fn link_prediction_has_equal_bits_for_1_2_4_processes_and_matches_mini_batches()
 /// Edge classification draws no negatives: all chunks of an epoch are one step, which updates rows once.
 #[test]
 fn chunks_of_edges_update_rows_once() {
-    let place = Place::new();
+    let place = TestDir::new();
     dump_without_features(&place);
     let text = "[graph]\nnodes = 'nodes.parquet'\nedges = 'edges.parquet'\nundirected = true\n\
                 columns = { edge_label = 'alike', edge_split = 'part' }\n[partition]\nmethod = 'random'\nparts = 4\n\
@@ -198,7 +198,7 @@ fn chunks_of_edges_update_rows_once() {
 
 #[test]
 fn resumed_or_killed_run_equals_an_uninterrupted_one() {
-    let place = Place::new();
+    let place = TestDir::new();
     let train = "schedule.intervals = 2\ncheckpoint_every = 1\n";
     planted(&place, "p.toml", &settings("kind = 'sage'\ndropout = 0.2", ADAM, train));
     for schedule in SCHEDULES {
@@ -220,7 +220,7 @@ fn resumed_or_killed_run_equals_an_uninterrupted_one() {
 /// Compares the allocated tables, and the rows with their optimizer state, with the plan.
 #[test]
 fn memory_of_tables_and_rows_equals_the_plan() {
-    let place = Place::new();
+    let place = TestDir::new();
     for (model, embedding) in MODELS.into_iter().zip([SGD, ADAGRAD, ADAM].into_iter().cycle()) {
         planted(&place, "p.toml", &settings(model, embedding, ""));
         for schedule in SCHEDULES {
@@ -269,7 +269,7 @@ const HOMOPHILOUS: [&str; 4] =
 
 #[test]
 fn rows_learn_from_exact_and_from_stale_neighbors() {
-    let place = Place::new();
+    let place = TestDir::new();
     let train = "schedule.kind = 'full-graph'\nschedule.intervals = 3\n";
     planted(&place, "p.toml", &settings("kind = 'gcn'", "dim = 32", train));
     let accuracy = |summary: &Value| summary["test"]["accuracy"].as_f64().unwrap();
@@ -309,7 +309,7 @@ fn rows_learn_from_exact_and_from_stale_neighbors() {
 
 #[test]
 fn rows_with_tensor_workers_have_equal_bits() {
-    let place = Place::new();
+    let place = TestDir::new();
     let train = "schedule.kind = 'full-graph'\nschedule.intervals = 3\n";
     planted(&place, "p.toml", &settings("kind = 'sage'\ndropout = 0.3", ADAM, train));
     let alone = run(&place, &[NO_FEATURES], &[]);
@@ -326,7 +326,7 @@ fn rows_with_tensor_workers_have_equal_bits() {
 #[test]
 fn link_prediction_on_lastfm_beats_an_untrained_model() {
     let Some(data) = data() else { return };
-    let (place, data) = (Place::new(), data.join("lastfm-asia"));
+    let (place, data) = (TestDir::new(), data.join("lastfm-asia"));
     place.write(
         "p.toml",
         format!(
@@ -351,7 +351,7 @@ fn link_prediction_on_lastfm_beats_an_untrained_model() {
 
 #[test]
 fn invalid_embedding_settings_are_refused() {
-    let place = Place::new();
+    let place = TestDir::new();
     let refused = |sets: &[&str], code: i32, words: &[&str]| {
         let sets: Vec<&str> = sets.iter().flat_map(|set| ["--set", set]).collect();
         let errors = place.fail(&[&["run", "p.toml", "--quiet", "--run-dir", "run"], &sets[..]].concat(), code, words);

@@ -2,13 +2,13 @@
 //! mini-batches, ranking quality, traffic and refused settings.
 
 use crate::common::linked::{TYPED, dump};
-use crate::common::{Place, data, losses, planted, summary};
+use crate::common::{TestDir, data, losses, planted, summary};
 use serde_json::Value;
 
 const SCHEDULES: [&str; 2] = ["full-graph", "tensor-parallel"];
 
 /// Writes a pipeline over the dump: lines of `[graph]`, of `[model]`, of `[train]`, of `[train.link]`.
-fn pipeline(place: &Place, graph: &str, model: &str, train: &str, link: &str) {
+fn pipeline(place: &TestDir, graph: &str, model: &str, train: &str, link: &str) {
     place.write(
         "p.toml",
         format!(
@@ -19,7 +19,7 @@ fn pipeline(place: &Place, graph: &str, model: &str, train: &str, link: &str) {
     );
 }
 
-fn succeed(place: &Place, sets: &[&str], more: &[&str]) -> Value {
+fn succeed(place: &TestDir, sets: &[&str], more: &[&str]) -> Value {
     let sets: Vec<&str> = sets.iter().flat_map(|set| ["--set", set]).collect();
     let ended = place.run(&[&["run", "p.toml", "--quiet", "--run-dir", "run"], &sets[..], more].concat());
     assert_eq!(ended.code, 0, "{sets:?} {more:?}: {}", ended.stderr);
@@ -46,7 +46,7 @@ const CASES: [[&str; 3]; 6] = [
 
 #[test]
 fn all_options_have_equal_bits_for_1_2_4_processes() {
-    let place = Place::new();
+    let place = TestDir::new();
     dump(&place, true);
     for [graph, model, link] in CASES {
         pipeline(&place, graph, model, "batch = 50\nschedule.intervals = 2", link);
@@ -69,7 +69,7 @@ fn all_options_have_equal_bits_for_1_2_4_processes() {
 /// The reference is mini-batch training with one batch per partition and all neighbors, including target edges.
 #[test]
 fn epoch_equals_a_mini_batch_step_over_all_neighbors() {
-    let place = Place::new();
+    let place = TestDir::new();
     dump(&place, true);
     for (index, [graph, model, link]) in CASES.into_iter().enumerate() {
         let model = model.replace("dropout = 0.2", "").replace("norm = 'batch'", "");
@@ -95,7 +95,7 @@ fn epoch_equals_a_mini_batch_step_over_all_neighbors() {
 }
 
 /// Writes a pipeline that classifies edges as within a group or not: lines of `[model]` and `[train]`.
-fn class_pipeline(place: &Place, model: &str, train: &str) {
+fn class_pipeline(place: &TestDir, model: &str, train: &str) {
     place.write(
         "p.toml",
         format!(
@@ -110,7 +110,7 @@ fn class_pipeline(place: &Place, model: &str, train: &str) {
 /// Edge classification draws no negatives: a step does not depend on the chunks, and equals a step of mini-batches.
 #[test]
 fn edge_classification_in_chunks_equals_one_step() {
-    let place = Place::new();
+    let place = TestDir::new();
     dump(&place, true);
     for model in ["kind = 'gat'\nheads = 2", "kind = 'sage'"] {
         class_pipeline(&place, &format!("{model}\ndropout = 0.0"), "");
@@ -143,7 +143,7 @@ fn edge_classification_in_chunks_equals_one_step() {
 #[test]
 fn mrr_on_cora_is_close_to_mini_batches() {
     let Some(data) = data() else { return };
-    let (place, data) = (Place::new(), data.join("cora"));
+    let (place, data) = (TestDir::new(), data.join("cora"));
     place.write(
         "p.toml",
         format!(
@@ -167,7 +167,7 @@ fn mrr_on_cora_is_close_to_mini_batches() {
 
 #[test]
 fn resumed_run_equals_an_uninterrupted_one() {
-    let place = Place::new();
+    let place = TestDir::new();
     dump(&place, true);
     pipeline(
         &place,
@@ -185,7 +185,7 @@ fn resumed_run_equals_an_uninterrupted_one() {
 /// `edges_per_epoch` limits the edges of an epoch, for any number of processes.
 #[test]
 fn epoch_of_some_edges_has_equal_bits_for_1_2_4_processes() {
-    let place = Place::new();
+    let place = TestDir::new();
     dump(&place, true);
     for (index, [graph, model, link]) in CASES.into_iter().enumerate() {
         pipeline(&place, graph, model, "batch = 50\nschedule.intervals = 2\ncheckpoint_every = 1", link);
@@ -216,7 +216,7 @@ fn epoch_of_some_edges_has_equal_bits_for_1_2_4_processes() {
 /// For a constant model, losses of sampled edges vary between epochs, and their mean is the loss of all edges.
 #[test]
 fn loss_of_some_edges_is_unbiased() {
-    let place = Place::new();
+    let place = TestDir::new();
     dump(&place, true);
     class_pipeline(&place, "kind = 'sage'\ndropout = 0.0", "");
     for schedule in SCHEDULES {
@@ -235,7 +235,7 @@ fn loss_of_some_edges_is_unbiased() {
 
 #[test]
 fn bytes_and_rounds_of_an_epoch_match_the_plan() {
-    let place = Place::new();
+    let place = TestDir::new();
     for schedule in SCHEDULES {
         for link in
             ["num_negative_edges = 4", "negative_sampler = 'joint'\nnum_negative_edges = 300", "decoder = 'dot'"]
@@ -264,7 +264,7 @@ fn bytes_and_rounds_of_an_epoch_match_the_plan() {
 
 #[test]
 fn invalid_settings_are_refused() {
-    let place = Place::new();
+    let place = TestDir::new();
     dump(&place, true);
     pipeline(&place, "", "kind = 'gcn'", "schedule.kind = 'full-graph'", "");
     let refused = |sets: &[&str], words: &[&str]| {
