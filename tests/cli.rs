@@ -184,7 +184,7 @@ fn first_column<'a>(page: &'a str, from: &str, to: &str) -> Vec<&'a str> {
 
 #[test]
 fn commands_page_lists_the_commands_and_the_options_of_run() {
-    let (place, page) = (Place::new(), include_str!("../docs/book/src/commands.md"));
+    let (place, page) = (TestDir::new(), include_str!("../docs/book/src/commands.md"));
     let help = place.succeed(&["--help"]);
     let commands: Vec<_> = help
         .lines()
