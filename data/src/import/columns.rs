@@ -11,8 +11,9 @@ use super::records::{Records, show};
 use crate::dataset::split;
 use crate::error::{Error, Result};
 use crate::format::plural;
+use crate::generate::row_groups::group_rows;
 use crate::generate::stream::TableStream;
-use crate::generate::table::{Output, group_rows};
+use crate::generate::table::Output;
 use crate::progress::Progress;
 
 pub(super) trait Column {

@@ -17,8 +17,9 @@ use super::rows::{Buffer, Rows};
 use super::{EDGES, Found, Import, NODES, Recipe};
 use crate::error::{Error, Result};
 use crate::format::plural;
+use crate::generate::row_groups::group_rows;
 use crate::generate::stream::TableStream;
-use crate::generate::table::{Output, group_rows};
+use crate::generate::table::Output;
 use crate::progress::Progress;
 use crate::rng::{Key, Purpose};
 

@@ -49,7 +49,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::dataset::IdKind;
 use crate::error::{Error, Result, closest};
-use crate::generate::table::{Note, Output};
+use crate::generate::row_groups::Note;
+use crate::generate::table::Output;
 use crate::progress::Progress;
 pub(crate) use pipeline::Recipe;
 
