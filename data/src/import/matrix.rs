@@ -3,7 +3,7 @@
 use arrow::array::ArrayRef;
 use arrow::datatypes::{DataType, Field};
 
-use super::archive::Npz;
+use super::archive::{Npz, open_array};
 use super::columns::{Column, next_row, no_more};
 use super::npy::{Array, WIDEST};
 use super::records::Records;
@@ -52,7 +52,7 @@ impl Matrix {
         {
             return Self::sparse(name, &sparse, "", rows, count_source);
         }
-        Self::dense(name, Array::open(what)?, rows, count_source)
+        Self::dense(name, open_array(what)?, rows, count_source)
     }
 
     pub(super) fn dense(name: &'static str, array: Array, rows: u64, count_source: &str) -> Result<Self> {
