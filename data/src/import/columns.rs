@@ -5,9 +5,8 @@ use std::sync::Arc;
 use arrow::array::{ArrayRef, Int64Array, StringArray, StringBuilder};
 use arrow::datatypes::{DataType, Field, Schema};
 
-use super::labels::class;
 use super::npy::Array;
-use super::records::{Records, show};
+use super::records::{Records, class, show};
 use crate::dataset::split;
 use crate::error::{Error, Result};
 use crate::format::plural;

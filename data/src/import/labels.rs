@@ -7,7 +7,7 @@ use arrow::datatypes::{DataType, Field};
 
 use super::columns::{Column, next_row, no_more};
 use super::npy::{Array, Item};
-use super::records::{Records, float, int, show};
+use super::records::{Records, class, show};
 use super::rows::element;
 use crate::error::{Error, Result};
 use crate::format::plural;
@@ -95,18 +95,6 @@ impl Labels {
         }
         Ok(into)
     }
-}
-
-/// Parses a class: an integer, also in the form `3.0`. Empty fields and NaN give −1, that is, no class.
-pub(super) fn class(field: &[u8]) -> Option<i64> {
-    if field.is_empty() {
-        return Some(-1);
-    }
-    int(field).or_else(|| match float(field)? {
-        value if value.is_nan() => Some(-1),
-        value if value.fract() == 0.0 && value.abs() < 1e7 => Some(value as i64),
-        _ => None,
-    })
 }
 
 impl Column for Labels {
