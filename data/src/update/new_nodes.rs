@@ -9,7 +9,7 @@ use crate::progress::Progress;
 use crate::source::Normalize;
 
 use super::ids::{NONE, UpdateIds};
-use super::input::Codes;
+use super::type_codes::TypeCodes;
 
 /// The new nodes of all batches, in the order of their rows.
 pub(super) struct NewNodes {
@@ -117,7 +117,7 @@ impl NewNodes {
             None => self.splits.resize(self.splits.len() + rows, split::NONE),
         }
         if let Some(found) = &chunk.types {
-            let mut codes = Codes::new(manifest.node_types.as_ref(), false);
+            let mut codes = TypeCodes::new(manifest.node_types.as_ref(), false);
             self.types.extend(codes.of(found, |row| place(row, reader.id_name()))?);
             self.type_count = self.type_count.max(codes.largest);
         }
