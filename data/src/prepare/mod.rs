@@ -30,6 +30,7 @@ mod folder;
 mod halo;
 mod journal;
 mod key_counts;
+mod labels;
 mod pairs;
 mod quality;
 mod record;

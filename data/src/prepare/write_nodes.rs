@@ -8,9 +8,10 @@ use arrow::datatypes::Schema;
 use serde::{Deserialize, Serialize};
 
 use super::clean::BATCH;
+use super::labels::{LabelForm, ranks};
 use super::relabel::Relabel;
 use super::scale::Scale;
-use super::scan::{LabelForm, Scan, ranks};
+use super::scan::Scan;
 use crate::dataset::ipc::{IpcFile, Region, Span, align};
 use crate::dataset::{FEATURES, FileInfo, IdKind, LabelKind, NODES, feature_field, nodes_schema, part_folder, split};
 use crate::dump::{NodeChunk, NodeReader, RawLabels, Types};
