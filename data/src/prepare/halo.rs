@@ -16,6 +16,9 @@ use crate::partition_book::PartitionBook;
 /// Size of a write buffer, and of a read of features, in bytes.
 const BUFFER: usize = 1 << 20;
 
+/// Maximum number of partitions for counts of halo nodes of every pair.
+pub(crate) const PAIRS: usize = 1024;
+
 /// The source of the features of halo nodes.
 pub(crate) struct HaloFeatures<'a> {
     /// The files of all partitions, in order.

@@ -14,8 +14,7 @@ use tempfile::SpooledTempFile;
 
 use super::arrange::{Arranged, Duplicate, Rules, arrange};
 use super::buckets::Bucket;
-use super::halo::{HaloFeatures, write_halo};
-use super::quality::PAIRS;
+use super::halo::{HaloFeatures, PAIRS, write_halo};
 use super::record::Record;
 use crate::dataset::ipc::{IpcFile, Region, Span, align};
 use crate::dataset::{EdgeColumns, FileInfo, SplitCounts, TOPOLOGY, edge_names, part_folder};
