@@ -26,6 +26,8 @@ mod metis;
 mod npy;
 mod npz;
 mod ogb;
+mod ogb_edges;
+mod ogb_files;
 mod ogb_split;
 mod ogb_types;
 mod pipeline;

@@ -18,8 +18,9 @@ use std::path::{Path, PathBuf};
 use super::columns::{self, Column, Constant, Count, Ints, Names, Section, Splits};
 use super::labels::{LabelSource, LabelStyle, Labels};
 use super::matrix::{Matrix, Source};
-use super::ogb::{
-    Pairs, after_header, check_nodes, find, in_mapping, mapping, missing, one_number, open, required, text_matrix,
+use super::ogb_edges::Pairs;
+use super::ogb_files::{
+    after_header, check_nodes, find, in_mapping, mapping, missing, one_number, open, required, text_matrix,
 };
 use super::rows::{Buffer, Rows};
 use super::{EDGES, Found, Import, NODES, Recipe, ogb_split};
