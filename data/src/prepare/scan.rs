@@ -54,13 +54,9 @@ impl Scan {
     }
 
     pub(super) fn split_counts(&self) -> SplitCounts {
-        let count = |which| self.splits.iter().filter(|&&split| split == which).count() as u64;
-        SplitCounts {
-            none: count(split::NONE),
-            train: count(split::TRAIN),
-            val: count(split::VAL),
-            test: count(split::TEST),
-        }
+        let mut counts = SplitCounts::default();
+        self.splits.iter().for_each(|&which| counts.add(which));
+        counts
     }
 }
 

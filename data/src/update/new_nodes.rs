@@ -220,15 +220,7 @@ impl NewNodes {
     /// Adds the nodes to the manifest's counts.
     pub(super) fn count(&self, manifest: &mut Manifest) {
         manifest.nodes += self.len() as u64;
-        let splits = &mut manifest.splits;
-        for &which in &self.splits {
-            match which {
-                split::TRAIN => splits.train += 1,
-                split::VAL => splits.val += 1,
-                split::TEST => splits.test += 1,
-                _ => splits.none += 1,
-            }
-        }
+        self.splits.iter().for_each(|&which| manifest.splits.add(which));
         if let Some(types) = &mut manifest.node_types {
             types.count = types.count.max(self.type_count);
         }
