@@ -37,6 +37,7 @@ mod rows;
 mod tests;
 mod text;
 mod text_nodes;
+mod text_rows;
 mod text_sample;
 
 pub(crate) use columns::split_name;

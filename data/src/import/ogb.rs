@@ -22,6 +22,7 @@ use super::ogb_files::{
     after_header, check_nodes, find, in_mapping, mapping, missing, one_number, open, required, text_matrix,
 };
 use super::rows::{Buffer, Rows};
+use super::text_rows::TextRows;
 use super::{EDGES, Found, Import, NODES, Recipe, ogb_split, ogb_types};
 use crate::error::Result;
 use crate::generate::table::Output;
@@ -60,8 +61,7 @@ pub(super) fn import(import: &Import, output: &mut Output, progress: &dyn Progre
     let by = source.count_source();
     let mut columns: Vec<Box<dyn Column>> = vec![Box::new(Count { name: "node_id", next: 0 })];
     if let Some(path) = mapping.and_then(|folder| in_mapping(&folder, "nodeidx2")) {
-        let source = Some(after_header(&path)?);
-        columns.push(Box::new(Names { rows: nodes, source, count_source: by.into(), rows_read: 0 }));
+        columns.push(Box::new(Names { source: Some(TextRows::new(after_header(&path)?, nodes, by)) }));
     }
     if let Some(features) = source.features(nodes)? {
         recipe.features = features.width;
@@ -175,13 +175,8 @@ impl Raw {
             match self {
                 Self::Text(raw) => {
                     if let Some(path) = find(raw, name) {
-                        more.push(Box::new(Ints {
-                            name: name.into(),
-                            rows: nodes,
-                            source: Some(open(&path)?),
-                            count_source: self.count_source().into(),
-                            rows_read: 0,
-                        }));
+                        let source = Some(TextRows::new(open(&path)?, nodes, self.count_source()));
+                        more.push(Box::new(Ints { name: name.into(), source }));
                     }
                 }
                 Self::Arrays(npz) if npz.has(name) => {
