@@ -28,8 +28,9 @@ use serde::Serialize;
 
 use crate::dataset::{Dataset, IdColumn, IdKind, LabelInfo, LabelKind, Labels, Nodes, Partition, TypeInfo};
 use crate::error::{Error, Result};
+use crate::generate::row_groups::{Note, group_rows};
 use crate::generate::stream::TableStream;
-use crate::generate::table::{Note, Output, group_rows};
+use crate::generate::table::Output;
 use crate::import::{EDGES, NODES, PIPELINE, Recipe, element, flag_lists, matrix, split_name};
 use crate::progress::Progress;
 

@@ -19,6 +19,7 @@ mod manifest;
 mod mapped;
 mod nodes;
 mod row_layout;
+pub mod split;
 mod topology;
 mod verify;
 
@@ -39,7 +40,7 @@ pub use manifest::{
     Manifest, PartitionInfo, SCHEMA_VERSION, SplitCounts, TypeInfo, UpdateCounts, UpdateInfo,
 };
 pub(crate) use nodes::schema as nodes_schema;
-pub use nodes::{IdColumn, Labels, Nodes, split};
+pub use nodes::{IdColumn, Labels, Nodes};
 pub use row_layout::{RowLayout, Stretch};
 pub use topology::Topology;
 pub(crate) use topology::names as edge_names;

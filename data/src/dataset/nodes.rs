@@ -12,6 +12,7 @@ use arrow::datatypes::{DataType, Field, Float32Type, Int32Type, Int64Type, Schem
 
 use super::manifest::{IdKind, LabelInfo, LabelKind, Manifest};
 use super::mapped::column;
+use super::split;
 use crate::error::{Error, Result};
 
 /// Names of the columns of `nodes.arrow`.
@@ -48,18 +49,6 @@ pub(crate) fn schema(ids: IdKind, labels: Option<&LabelInfo>, types: bool, times
         fields.push(Field::new(names::TIME, DataType::Int64, false));
     }
     Schema::new(fields)
-}
-
-/// Values of the split column.
-pub mod split {
-    /// In no split.
-    pub const NONE: u8 = 0;
-    /// Training.
-    pub const TRAIN: u8 = 1;
-    /// Validation.
-    pub const VAL: u8 = 2;
-    /// Test.
-    pub const TEST: u8 = 3;
 }
 
 /// Small columns of the core nodes of one partition. Cloning is cheap.

@@ -8,7 +8,7 @@ use arrow::datatypes::{Float32Type, Int32Type, Int64Type, UInt8Type, UInt16Type,
 
 use super::manifest::EdgeColumns;
 use super::mapped::column;
-use super::nodes::split;
+use super::split;
 use crate::error::{Error, Result};
 
 /// Names of the columns of `topology.arrow`.

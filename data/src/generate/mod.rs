@@ -17,6 +17,7 @@ mod nodes;
 mod planted;
 mod power_law;
 mod rmat;
+pub(crate) mod row_groups;
 pub(crate) mod stream;
 pub(crate) mod table;
 
@@ -30,7 +31,8 @@ use parquet::arrow::arrow_reader::ArrowReaderMetadata;
 use crate::error::{Error, Result};
 use crate::prepare::Lock;
 use crate::progress::Progress;
-use table::Note;
+use row_groups::Note;
+use table::part_paths;
 
 /// Result of a generator.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
@@ -60,14 +62,6 @@ fn recipe(generator: &str, settings: &impl serde::Serialize) -> String {
 
 fn note(recipe: String) -> Note {
     Note { key: RECIPE_KEY, text: recipe }
-}
-
-/// Returns the file names of a table of `files` files.
-fn part_paths(table: &Path, files: usize) -> Vec<PathBuf> {
-    match files {
-        0 | 1 => vec![table.to_owned()],
-        _ => (0..files).map(|i| table.join(format!("part-{i:05}.parquet"))).collect(),
-    }
 }
 
 /// Calls `write` to write a dump into `out`, unless `is_written` returns true. The lock file `.generate.lock` serializes

@@ -12,7 +12,7 @@ use arrow::array::ArrayRef;
 use arrow::datatypes::SchemaRef;
 use rayon::prelude::*;
 
-use super::table::{GroupFile, Note, window};
+use super::row_groups::{GroupFile, Note, window};
 use crate::error::{Error, Result};
 
 /// Capacity of the queue of row groups to the writer.

@@ -1,10 +1,10 @@
-//! `.npz` archives: zip files of arrays, stored or deflated.
+//! Arrays by the names of their files, and `.npz` archives: zip files of arrays, stored or deflated.
 
 use std::io::{self, BufReader, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
-use super::input::open;
-use super::npy::{Array, BUFFER};
+use super::input::{BUFFER, open};
+use super::npy::Array;
 use crate::error::{Error, Result, closest};
 
 /// A `.npz` archive.
@@ -58,7 +58,7 @@ impl Npz {
     }
 
     /// Returns the name of the only array, or `None` if there are several.
-    pub(super) fn only(&self) -> Option<&str> {
+    fn only(&self) -> Option<&str> {
         match &self.members[..] {
             [only] => Some(&only.name),
             _ => None,
@@ -92,10 +92,28 @@ impl Npz {
         Error::File { path: self.path.clone(), reason: reason.into() }
     }
 
-    pub(super) fn list(&self) -> String {
+    fn list(&self) -> String {
         let names: Vec<_> = self.members.iter().map(|member| format!("\"{}\"", member.name)).collect();
         format!("it has {}", names.join(", "))
     }
+}
+
+/// Opens `FILE.npy`, `FILE.npz:NAME`, or a `.npz` file with one array only.
+pub(super) fn open_array(what: &str) -> Result<Array> {
+    if let Some((archive, name)) = what.rsplit_once(':').filter(|(archive, _)| archive.ends_with(".npz")) {
+        return Npz::open(Path::new(archive))?.array(name);
+    }
+    let path = Path::new(what);
+    if path.extension().is_some_and(|ext| ext == "npz") {
+        let archive = Npz::open(path)?;
+        return match archive.only() {
+            Some(only) => archive.array(only),
+            None => Err(archive.fail(format!("name one of its arrays, as in {what}:NAME; {}", archive.list()))),
+        };
+    }
+    let file = open(path)?;
+    let bytes = file.metadata().map_err(Error::io(path, "read"))?.len();
+    Array::begin(path, "", Some(0), Box::new(BufReader::with_capacity(BUFFER, file)), bytes)
 }
 
 /// A reader that compares the checksum at the end of the data.

@@ -5,14 +5,14 @@ use std::sync::Arc;
 use arrow::array::{ArrayRef, Int64Array, StringArray, StringBuilder};
 use arrow::datatypes::{DataType, Field, Schema};
 
-use super::labels::class;
 use super::npy::Array;
-use super::records::{Records, show};
+use super::records::{class, show};
+use super::text_rows::TextRows;
 use crate::dataset::split;
 use crate::error::{Error, Result};
-use crate::format::plural;
+use crate::generate::row_groups::group_rows;
 use crate::generate::stream::TableStream;
-use crate::generate::table::{Output, group_rows};
+use crate::generate::table::Output;
 use crate::progress::Progress;
 
 pub(super) trait Column {
@@ -133,10 +133,7 @@ pub(crate) fn split_name(which: u8) -> &'static str {
 /// Integers from a text file with one row per node; −1 for all nodes if there is no file.
 pub(super) struct Ints {
     pub(super) name: String,
-    pub(super) rows: u64,
-    pub(super) source: Option<Records<'static>>,
-    pub(super) count_source: String,
-    pub(super) rows_read: u64,
+    pub(super) source: Option<TextRows>,
 }
 
 impl Column for Ints {
@@ -145,21 +142,20 @@ impl Column for Ints {
     }
 
     fn take(&mut self, rows: usize) -> Result<ArrayRef> {
-        let Some(records) = &mut self.source else { return Ok(Arc::new(Int64Array::from(vec![-1; rows]))) };
+        let Some(source) = &mut self.source else { return Ok(Arc::new(Int64Array::from(vec![-1; rows]))) };
         let mut values = Vec::with_capacity(rows);
         for _ in 0..rows {
-            next_row(records, self.rows_read, self.rows, &self.count_source)?;
+            let records = source.advance()?;
             let field = records.get(0).unwrap_or_default();
             let value = class(field);
             values
                 .push(value.ok_or_else(|| records.wrong(format!("{} {} is not an integer", self.name, show(field))))?);
-            self.rows_read += 1;
         }
         Ok(Arc::new(Int64Array::from(values)))
     }
 
     fn end(&mut self) -> Result<()> {
-        self.source.as_mut().map_or(Ok(()), |records| no_more(records, self.rows, &self.count_source))
+        self.source.as_mut().map_or(Ok(()), TextRows::end)
     }
 }
 
@@ -182,10 +178,7 @@ impl Column for ArrayInts {
 
 /// Original names of the nodes, from a table of node numbers (ascending from 0) and names.
 pub(super) struct Names {
-    pub(super) rows: u64,
-    pub(super) source: Option<Records<'static>>,
-    pub(super) count_source: String,
-    pub(super) rows_read: u64,
+    pub(super) source: Option<TextRows>,
 }
 
 impl Column for Names {
@@ -200,45 +193,24 @@ impl Column for Names {
     fn take(&mut self, rows: usize) -> Result<ArrayRef> {
         let mut names = StringBuilder::new();
         for _ in 0..rows {
-            let Some(records) = &mut self.source else {
+            let Some(source) = &mut self.source else {
                 names.append_value("");
                 continue;
             };
-            next_row(records, self.rows_read, self.rows, &self.count_source)?;
-            if records.int(0, "node number")? != self.rows_read as i64 {
+            let number = source.read;
+            let records = source.advance()?;
+            if records.int(0, "node number")? != number as i64 {
                 let found = show(records.get(0).unwrap_or_default());
-                let reason = format!(
-                    "node number {found} instead of {}; sort the file, or ignore it (--without mapping)",
-                    self.rows_read
-                );
+                let reason =
+                    format!("node number {found} instead of {number}; sort the file, or ignore it (--without mapping)");
                 return Err(records.wrong(reason));
             }
             names.append_value(records.text(1)?);
-            self.rows_read += 1;
         }
         Ok(Arc::new(names.finish()))
     }
 
     fn end(&mut self) -> Result<()> {
-        self.source.as_mut().map_or(Ok(()), |records| no_more(records, self.rows, &self.count_source))
-    }
-}
-
-/// Advances to the next row of a text file.
-///
-/// # Errors
-/// When the file ends.
-pub(super) fn next_row(records: &mut Records, rows_read: u64, rows: u64, count_source: &str) -> Result<()> {
-    if records.advance()? {
-        return Ok(());
-    }
-    let reason = format!("has {}, but {count_source} {rows}; was it cut off?", plural(rows_read as usize, "row"));
-    Err(Error::File { path: records.path().into(), reason })
-}
-
-pub(super) fn no_more(records: &mut Records, rows: u64, count_source: &str) -> Result<()> {
-    match records.advance()? {
-        true => Err(records.wrong(format!("too many rows: {count_source} {rows}"))),
-        false => Ok(()),
+        self.source.as_mut().map_or(Ok(()), TextRows::end)
     }
 }

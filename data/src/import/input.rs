@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 use crate::progress::Progress;
 
 /// Size of read buffers in bytes.
-const BUFFER: usize = 1 << 18;
+pub(super) const BUFFER: usize = 1 << 18;
 
 /// The length limit of a line in bytes.
 const LONGEST_LINE: u64 = 256 << 20;

@@ -5,10 +5,11 @@ use std::sync::Arc;
 use arrow::array::{ArrayRef, BooleanArray, FixedSizeListArray, Float32Array, Int64Array};
 use arrow::datatypes::{DataType, Field};
 
-use super::columns::{Column, next_row, no_more};
+use super::columns::Column;
 use super::npy::{Array, Item};
-use super::records::{Records, float, int, show};
+use super::records::{Records, class, show};
 use super::rows::element;
+use super::text_rows::TextRows;
 use crate::error::{Error, Result};
 use crate::format::plural;
 
@@ -25,17 +26,15 @@ pub(super) enum LabelStyle {
 
 pub(super) enum LabelSource {
     Npy(Array),
-    Text(Records<'static>),
+    Text(TextRows),
+    /// Missing labels, in the style of the labels of other nodes.
     None,
 }
 
 /// The labels of nodes.
 pub(super) struct Labels {
     pub(super) style: LabelStyle,
-    pub(super) rows: u64,
     pub(super) source: LabelSource,
-    pub(super) count_source: String,
-    rows_read: u64,
 }
 
 impl Labels {
@@ -51,7 +50,7 @@ impl Labels {
             (1, _) => LabelStyle::Class,
             (width, _) => LabelStyle::Flags(width),
         };
-        Ok(Self { style, rows, source: LabelSource::Npy(array), count_source: count_source.into(), rows_read: 0 })
+        Ok(Self { style, source: LabelSource::Npy(array) })
     }
 
     /// Creates labels from a text file with one column of classes, or one column per class. `first` is a second reader
@@ -64,12 +63,7 @@ impl Labels {
     ) -> Result<Self> {
         let width = if first.advance()? { first.len() } else { 1 };
         let style = if width == 1 { LabelStyle::Class } else { LabelStyle::Flags(width) };
-        Ok(Self { style, rows, source: LabelSource::Text(source), count_source: count_source.into(), rows_read: 0 })
-    }
-
-    /// Creates missing labels in the style of the labels of other nodes.
-    pub(super) fn none(style: LabelStyle, rows: u64) -> Self {
-        Self { style, rows, source: LabelSource::None, count_source: String::new(), rows_read: 0 }
+        Ok(Self { style, source: LabelSource::Text(TextRows::new(source, rows, count_source)) })
     }
 
     fn ints(&mut self, items: usize, width: usize) -> Result<Vec<i64>> {
@@ -77,9 +71,9 @@ impl Labels {
         match &mut self.source {
             LabelSource::Npy(array) => array.ints(items, Some(-1), &mut into)?,
             LabelSource::None => into.resize(items, if width == 1 { -1 } else { 0 }),
-            LabelSource::Text(records) => {
+            LabelSource::Text(source) => {
                 while into.len() < items {
-                    next_row(records, self.rows_read, self.rows, &self.count_source)?;
+                    let records = source.advance()?;
                     for i in 0..width {
                         let field = records.get(i).unwrap_or_default();
                         let wrong = || records.wrong(format!("label {} is not a class", show(field)));
@@ -89,24 +83,11 @@ impl Labels {
                         return Err(records
                             .wrong(format!("{}, but the rows before have {width}", plural(records.len(), "label"))));
                     }
-                    self.rows_read += 1;
                 }
             }
         }
         Ok(into)
     }
-}
-
-/// Parses a class: an integer, also in the form `3.0`. Empty fields and NaN give −1, that is, no class.
-pub(super) fn class(field: &[u8]) -> Option<i64> {
-    if field.is_empty() {
-        return Some(-1);
-    }
-    int(field).or_else(|| match float(field)? {
-        value if value.is_nan() => Some(-1),
-        value if value.fract() == 0.0 && value.abs() < 1e7 => Some(value as i64),
-        _ => None,
-    })
 }
 
 impl Column for Labels {
@@ -135,7 +116,7 @@ impl Column for Labels {
                     let reason = format!("the label {other}; labels in {width} columns must be 0 or 1");
                     return Err(match &self.source {
                         LabelSource::Npy(array) => array.wrong(format!("has {reason}")),
-                        LabelSource::Text(records) => records.wrong(format!("at or before this line: {reason}")),
+                        LabelSource::Text(source) => source.records.wrong(format!("at or before this line: {reason}")),
                         LabelSource::None => Error::Bug(reason),
                     });
                 }
@@ -146,7 +127,7 @@ impl Column for Labels {
 
     fn end(&mut self) -> Result<()> {
         match &mut self.source {
-            LabelSource::Text(records) => no_more(records, self.rows, &self.count_source),
+            LabelSource::Text(source) => source.end(),
             _ => Ok(()),
         }
     }

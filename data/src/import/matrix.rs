@@ -3,18 +3,19 @@
 use arrow::array::ArrayRef;
 use arrow::datatypes::{DataType, Field};
 
-use super::archive::Npz;
-use super::columns::{Column, next_row, no_more};
+use super::archive::{Npz, open_array};
+use super::columns::Column;
 use super::npy::{Array, WIDEST};
 use super::records::Records;
 use super::rows::{element, matrix};
+use super::text_rows::TextRows;
 use crate::error::Result;
 use crate::format::plural;
 
 /// The source of rows of numbers.
 pub(super) enum Source {
     Npy(Array),
-    Text(Records<'static>),
+    Text(TextRows),
     /// A sparse matrix in CSR format.
     Sparse(Box<Sparse>),
     /// All values are 0.
@@ -33,18 +34,10 @@ pub(super) struct Sparse {
 pub(super) struct Matrix {
     pub(super) name: &'static str,
     pub(super) width: usize,
-    pub(super) rows: u64,
     pub(super) source: Source,
-    /// The place that states the number of rows, for error messages.
-    pub(super) count_source: String,
-    rows_read: u64,
 }
 
 impl Matrix {
-    pub(super) fn new(name: &'static str, width: usize, rows: u64, source: Source, count_source: &str) -> Self {
-        Self { name, width, rows, source, count_source: count_source.into(), rows_read: 0 }
-    }
-
     /// Opens the features in array `what`: dense, or a CSR matrix.
     pub(super) fn open(name: &'static str, what: &str, rows: u64, count_source: &str) -> Result<Self> {
         if let Some(sparse) = what.ends_with(".npz").then(|| Npz::open(what.as_ref())).transpose()?
@@ -52,7 +45,7 @@ impl Matrix {
         {
             return Self::sparse(name, &sparse, "", rows, count_source);
         }
-        Self::dense(name, Array::open(what)?, rows, count_source)
+        Self::dense(name, open_array(what)?, rows, count_source)
     }
 
     pub(super) fn dense(name: &'static str, array: Array, rows: u64, count_source: &str) -> Result<Self> {
@@ -63,7 +56,7 @@ impl Matrix {
         if width == 0 {
             return Err(array.wrong("has rows without values; leave it out"));
         }
-        Ok(Self::new(name, width, rows, Source::Npy(array), count_source))
+        Ok(Self { name, width, source: Source::Npy(array) })
     }
 
     /// Opens the sparse matrix whose array names begin with `prefix`.
@@ -92,7 +85,7 @@ impl Matrix {
         let mut first = Vec::new();
         starts.ints(1, None, &mut first)?;
         let sparse = Sparse { starts, indices: array("indices")?, values: array("data")?, last: first[0] };
-        Ok(Self::new(name, width as usize, rows, Source::Sparse(Box::new(sparse)), count_source))
+        Ok(Self { name, width: width as usize, source: Source::Sparse(Box::new(sparse)) })
     }
 
     /// Opens a text file of rows. The first row sets the width.
@@ -104,7 +97,7 @@ impl Matrix {
         by: &str,
     ) -> Result<Self> {
         let width = if records.advance()? { records.len() } else { 1 };
-        Ok(Self::new(name, width, rows, Source::Text(reopen), by))
+        Ok(Self { name, width, source: Source::Text(TextRows::new(reopen, rows, by)) })
     }
 
     /// Returns the next `rows` rows, concatenated.
@@ -117,9 +110,9 @@ impl Matrix {
                 into.resize(rows * self.width, 0.0);
                 sparse.rows(rows, self.width, &mut into)?;
             }
-            Source::Text(records) => {
+            Source::Text(source) => {
                 for _ in 0..rows {
-                    next_row(records, self.rows_read, self.rows, &self.count_source)?;
+                    let records = source.advance()?;
                     if records.len() != self.width {
                         let found = plural(records.len(), "number");
                         return Err(records.wrong(format!("{found}, but the rows before have {}", self.width)));
@@ -127,7 +120,6 @@ impl Matrix {
                     for i in 0..self.width {
                         into.push(records.float(i, "feature")?);
                     }
-                    self.rows_read += 1;
                 }
             }
         }
@@ -151,7 +143,7 @@ impl Column for Matrix {
 
     fn end(&mut self) -> Result<()> {
         match &mut self.source {
-            Source::Text(records) => no_more(records, self.rows, &self.count_source),
+            Source::Text(source) => source.end(),
             _ => Ok(()),
         }
     }

@@ -8,17 +8,18 @@
 
 use std::path::Path;
 
+use super::archive::open_array;
 use super::columns::{Column, Splits};
 use super::input::Input;
 use super::labels::{LabelStyle, Labels};
 use super::matrix::Matrix;
-use super::npy::Array;
 use super::rows::{Buffer, Rows};
 use super::{EDGES, Found, Import, NODES, Recipe};
 use crate::error::{Error, Result};
 use crate::format::plural;
+use crate::generate::row_groups::group_rows;
 use crate::generate::stream::TableStream;
-use crate::generate::table::{Output, group_rows};
+use crate::generate::table::Output;
 use crate::progress::Progress;
 use crate::rng::{Key, Purpose};
 
@@ -272,12 +273,12 @@ pub(super) fn node_arrays(
         columns.push(Box::new(features));
     }
     if let Some(what) = &import.arrays.labels {
-        let labels = Labels::array(Array::open(what)?, false, nodes, count_source)?;
+        let labels = Labels::array(open_array(what)?, false, nodes, count_source)?;
         recipe.label = Some(labels.style != LabelStyle::Value);
         columns.push(Box::new(labels));
     }
     if let Some(what) = &import.arrays.split {
-        let mut array = Array::open(what)?;
+        let mut array = open_array(what)?;
         if array.matrix()? != (nodes, 1) {
             return Err(array.wrong(format!("has shape {:?}, but {count_source} {nodes} nodes", array.shape)));
         }

@@ -26,6 +26,8 @@ mod metis;
 mod npy;
 mod npz;
 mod ogb;
+mod ogb_edges;
+mod ogb_files;
 mod ogb_split;
 mod ogb_types;
 mod pipeline;
@@ -35,6 +37,7 @@ mod rows;
 mod tests;
 mod text;
 mod text_nodes;
+mod text_rows;
 mod text_sample;
 
 pub(crate) use columns::split_name;
@@ -49,7 +52,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::dataset::IdKind;
 use crate::error::{Error, Result, closest};
-use crate::generate::table::{Note, Output};
+use crate::generate::row_groups::Note;
+use crate::generate::table::Output;
 use crate::progress::Progress;
 pub(crate) use pipeline::Recipe;
 

@@ -7,12 +7,8 @@ use std::path::{Path, PathBuf};
 
 use half::f16;
 
-use super::archive::Npz;
-use super::input::{broken, open};
+use super::input::{BUFFER, broken, open};
 use crate::error::{Error, Result};
-
-/// Size of read buffers in bytes.
-pub(super) const BUFFER: usize = 1 << 18;
 
 /// The largest width of a row: a row group holds at least a thousand rows.
 pub(super) const WIDEST: usize = 1 << 16;
@@ -71,24 +67,6 @@ pub(super) struct Array {
 }
 
 impl Array {
-    /// Opens `FILE.npy`, `FILE.npz:NAME`, or a `.npz` file with one array only.
-    pub(super) fn open(what: &str) -> Result<Self> {
-        if let Some((archive, name)) = what.rsplit_once(':').filter(|(archive, _)| archive.ends_with(".npz")) {
-            return Npz::open(Path::new(archive))?.array(name);
-        }
-        let path = Path::new(what);
-        if path.extension().is_some_and(|ext| ext == "npz") {
-            let archive = Npz::open(path)?;
-            return match archive.only() {
-                Some(only) => archive.array(only),
-                None => Err(archive.fail(format!("name one of its arrays, as in {what}:NAME; {}", archive.list()))),
-            };
-        }
-        let file = open(path)?;
-        let bytes = file.metadata().map_err(Error::io(path, "read"))?.len();
-        Self::begin(path, "", Some(0), Box::new(BufReader::with_capacity(BUFFER, file)), bytes)
-    }
-
     /// Reads the header. `at` is the position of the array in the file; `None` if it is compressed.
     pub(super) fn begin(
         path: &Path,

@@ -17,61 +17,16 @@ use super::archive::Npz;
 use super::columns::{self, ArrayInts, Column, Count, Ints, Names, Section, Splits};
 use super::labels::{LabelStyle, Labels};
 use super::matrix::Matrix;
-use super::records::{Delimiter, Records, int};
+use super::ogb_edges::{Pairs, array_edges};
+use super::ogb_files::{
+    after_header, check_nodes, find, in_mapping, mapping, missing, one_number, open, required, text_matrix,
+};
 use super::rows::{Buffer, Rows};
-use super::{EDGES, Found, Import, NODES, OgbPart, Recipe, ogb_split, ogb_types};
-use crate::error::{Error, Result};
-use crate::format::plural;
+use super::text_rows::TextRows;
+use super::{EDGES, Found, Import, NODES, Recipe, ogb_split, ogb_types};
+use crate::error::Result;
 use crate::generate::table::Output;
 use crate::progress::Progress;
-
-pub(super) const COMMA: Delimiter = Delimiter::Char(b',');
-
-/// Number of rows per read.
-const BLOCK: u64 = 1 << 16;
-
-/// Finds file `name` in folder `dir`, compressed or not.
-pub(super) fn find(dir: &Path, name: &str) -> Option<PathBuf> {
-    let files = [".csv.gz", ".csv", ".csv.zst"].map(|extension| dir.join(format!("{name}{extension}")));
-    files.into_iter().find(|path| path.is_file())
-}
-
-/// Returns an error about a missing file. `without` is the value of `--without` that makes it optional.
-pub(super) fn missing(dir: &Path, name: &str, what: &str, without: Option<&str>) -> Error {
-    let or = without.map(|part| format!(", or ignore this part (--without {part})")).unwrap_or_default();
-    let reason = format!("{name} is missing ({what}), so the OGB download is not complete; fetch it again{or}");
-    Error::File { path: dir.into(), reason }
-}
-
-pub(super) fn required(dir: &Path, name: &str, what: &str) -> Result<PathBuf> {
-    find(dir, name).ok_or_else(|| missing(dir, &format!("{name}.csv.gz"), what, None))
-}
-
-pub(super) fn open(path: &Path) -> Result<Records<'static>> {
-    Records::open(path, COMMA, None)
-}
-
-/// Returns the only number of a list with one number per graph.
-pub(super) fn one_number(path: &Path, what: &str) -> Result<u64> {
-    let mut records = open(path)?;
-    if !records.advance()? {
-        return Err(Error::File { path: path.into(), reason: format!("is empty; it must have the {what}") });
-    }
-    let number = records.int(0, what)?;
-    let number = u64::try_from(number).map_err(|_| records.wrong(format!("{number} is not a valid {what}")))?;
-    match records.advance()? {
-        true => Err(records.wrong("a second graph; only datasets of one graph (ogbn-…) can be imported")),
-        false => Ok(number),
-    }
-}
-
-pub(super) fn check_nodes(nodes: u64) -> Result<u64> {
-    let limit = u64::from(u32::MAX) - 1;
-    match nodes <= limit {
-        true => Ok(nodes),
-        false => Err(Error::TooLarge { what: "number of nodes".into(), found: nodes, limit }),
-    }
-}
 
 pub(super) fn import(import: &Import, output: &mut Output, progress: &dyn Progress) -> Result<Found> {
     let dir = &import.paths[0];
@@ -106,8 +61,7 @@ pub(super) fn import(import: &Import, output: &mut Output, progress: &dyn Progre
     let by = source.count_source();
     let mut columns: Vec<Box<dyn Column>> = vec![Box::new(Count { name: "node_id", next: 0 })];
     if let Some(path) = mapping.and_then(|folder| in_mapping(&folder, "nodeidx2")) {
-        let source = Some(after_header(&path)?);
-        columns.push(Box::new(Names { rows: nodes, source, count_source: by.into(), rows_read: 0 }));
+        columns.push(Box::new(Names { source: Some(TextRows::new(after_header(&path)?, nodes, by)) }));
     }
     if let Some(features) = source.features(nodes)? {
         recipe.features = features.width;
@@ -153,37 +107,6 @@ fn known_undirected(dir: &Path) -> Option<bool> {
         return Some(true);
     }
     is(&["arxiv", "papers100m", "mag"]).then_some(false)
-}
-
-/// Returns the folder of names; `None` with `--without mapping`.
-pub(super) fn mapping(import: &Import, dir: &Path) -> Result<Option<PathBuf>> {
-    let folder = dir.join("mapping");
-    if import.without.contains(&OgbPart::Mapping) {
-        return Ok(None);
-    }
-    match folder.is_dir() {
-        true => Ok(Some(folder)),
-        false => Err(missing(dir, "mapping/", "the folder with the original names of nodes", Some("mapping"))),
-    }
-}
-
-/// Returns the first file of a folder whose name starts with `begin`.
-pub(super) fn in_mapping(folder: &Path, begin: &str) -> Option<PathBuf> {
-    let mut found: Vec<PathBuf> =
-        std::fs::read_dir(folder).ok()?.filter_map(|entry| Some(entry.ok()?.path())).collect();
-    found.retain(|path| {
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
-        name.starts_with(begin) && name.contains(".csv")
-    });
-    found.sort();
-    found.into_iter().next()
-}
-
-/// Opens a table of numbers and names, and skips its header if it has one.
-pub(super) fn after_header(path: &Path) -> Result<Records<'static>> {
-    let mut records = open(path)?;
-    let named = records.advance()? && records.get(0).and_then(int).is_none();
-    if named { Ok(records) } else { open(path) }
 }
 
 /// The two forms of `raw/`.
@@ -252,13 +175,8 @@ impl Raw {
             match self {
                 Self::Text(raw) => {
                     if let Some(path) = find(raw, name) {
-                        more.push(Box::new(Ints {
-                            name: name.into(),
-                            rows: nodes,
-                            source: Some(open(&path)?),
-                            count_source: self.count_source().into(),
-                            rows_read: 0,
-                        }));
+                        let source = Some(TextRows::new(open(&path)?, nodes, self.count_source()));
+                        more.push(Box::new(Ints { name: name.into(), source }));
                     }
                 }
                 Self::Arrays(npz) if npz.has(name) => {
@@ -287,103 +205,4 @@ impl Raw {
             Self::Arrays(_) => Ok(None),
         }
     }
-}
-
-pub(super) fn text_matrix(column: &'static str, dir: &Path, name: &str, rows: u64, by: &str) -> Result<Option<Matrix>> {
-    let Some(path) = find(dir, name) else { return Ok(None) };
-    Matrix::text(column, open(&path)?, open(&path)?, rows, by).map(Some)
-}
-
-/// Edges as text, with two node numbers per line.
-pub(super) struct Pairs {
-    pub(super) records: Records<'static>,
-    /// Expected number of edges.
-    pub(super) edges: u64,
-    /// Number of source nodes and of destination nodes.
-    pub(super) nodes: [u64; 2],
-    /// Offsets that are added to source numbers and destination numbers.
-    pub(super) first: [i64; 2],
-    pub(super) rows_read: u64,
-}
-
-impl Pairs {
-    /// Reads all edges into columns 0 and 1, and features into column 2. `more` fills the other columns of a row.
-    pub(super) fn read(
-        &mut self,
-        rows: &mut Rows,
-        mut features: Option<&mut Matrix>,
-        more: impl Fn(&mut Rows),
-        progress: &dyn Progress,
-    ) -> Result<()> {
-        while self.rows_read < self.edges {
-            let block = (self.edges - self.rows_read).min(BLOCK).min(rows.rows_to_fill() as u64) as usize;
-            for _ in 0..block {
-                if !self.records.advance()? {
-                    let reason =
-                        format!("has {} edges, but num-edge-list says {}; was it cut off?", self.rows_read, self.edges);
-                    return Err(Error::File { path: self.records.path().into(), reason });
-                }
-                if self.records.len() != 2 {
-                    return Err(self
-                        .records
-                        .wrong(format!("{} instead of two nodes", plural(self.records.len(), "field"))));
-                }
-                for end in 0..2 {
-                    let node = self.records.int(end, "node")?;
-                    if !(0..self.nodes[end] as i64).contains(&node) {
-                        let reason = format!("node {node}, but there are {} nodes", self.nodes[end]);
-                        return Err(self.records.wrong(reason));
-                    }
-                    rows.int(end, node + self.first[end]);
-                }
-                more(rows);
-                self.rows_read += 1;
-            }
-            if let Some(features) = &mut features {
-                rows.floats(2, &features.values(block)?);
-            }
-            rows.end_rows(block)?;
-            progress.advance(block as u64);
-        }
-        match (self.records.advance()?, features) {
-            (true, _) => Err(self.records.wrong(format!("too many edges: num-edge-list says {}", self.edges))),
-            (false, Some(features)) => features.end(),
-            (false, None) => Ok(()),
-        }
-    }
-}
-
-/// Reads edges from an array of two rows, at two positions concurrently.
-fn array_edges(
-    npz: &Npz,
-    nodes: u64,
-    edges: u64,
-    rows: &mut Rows,
-    mut features: Option<&mut Matrix>,
-    progress: &dyn Progress,
-) -> Result<()> {
-    let mut src = npz.array("edge_index")?;
-    if src.shape != [2, edges] {
-        return Err(src.wrong(format!("has shape {:?}, but num_edges_list says [2, {edges}]", src.shape)));
-    }
-    let mut dst = npz.array("edge_index")?;
-    dst.skip(edges)?;
-    let (mut from, mut to, mut left) = (Vec::new(), Vec::new(), edges);
-    while left > 0 {
-        let block = left.min(BLOCK).min(rows.rows_to_fill() as u64) as usize;
-        src.ints(block, None, &mut from)?;
-        dst.ints(block, None, &mut to)?;
-        if let Some(node) = from.iter().chain(&to).find(|&&node| !(0..nodes as i64).contains(&node)) {
-            return Err(src.wrong(format!("has node {node}, but there are {nodes} nodes")));
-        }
-        rows.ints(0, from.iter().copied());
-        rows.ints(1, to.iter().copied());
-        if let Some(features) = &mut features {
-            rows.floats(2, &features.values(block)?);
-        }
-        rows.end_rows(block)?;
-        progress.advance(block as u64);
-        left -= block as u64;
-    }
-    Ok(())
 }

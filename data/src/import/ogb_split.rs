@@ -2,8 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::ogb::{find, missing};
-use super::records::{Delimiter, Records};
+use super::ogb_files::{find, missing, open};
 use super::{Import, OgbPart};
 use crate::dataset::split;
 use crate::error::{Error, Result};
@@ -46,7 +45,7 @@ pub(super) fn read(folder: &Path, nodes: u64) -> Result<Vec<u8>> {
             }
             return Err(missing(folder, &format!("{name}.csv.gz"), "a part of the split", Some("split")));
         };
-        let mut records = Records::open(&path, Delimiter::Char(b','), None)?;
+        let mut records = open(&path)?;
         while records.advance()? {
             let node = records.int(0, "node")?;
             let place = usize::try_from(node).ok().and_then(|node| of.get_mut(node));

@@ -18,10 +18,12 @@ use std::path::{Path, PathBuf};
 use super::columns::{self, Column, Constant, Count, Ints, Names, Section, Splits};
 use super::labels::{LabelSource, LabelStyle, Labels};
 use super::matrix::{Matrix, Source};
-use super::ogb::{
-    Pairs, after_header, check_nodes, find, in_mapping, mapping, missing, one_number, open, required, text_matrix,
+use super::ogb_edges::Pairs;
+use super::ogb_files::{
+    after_header, check_nodes, find, in_mapping, mapping, missing, one_number, open, required, text_matrix,
 };
 use super::rows::{Buffer, Rows};
+use super::text_rows::TextRows;
 use super::{EDGES, Found, Import, NODES, Recipe, ogb_split};
 use crate::error::{Error, Result};
 use crate::generate::table::Output;
@@ -172,7 +174,7 @@ impl Tables<'_> {
         recipe.label = style.map(|style| style != LabelStyle::Value);
         if let Some(other) = labels.iter().flatten().find(|labels| Some(labels.style) != style) {
             let path = match &other.source {
-                LabelSource::Text(records) => records.path().into(),
+                LabelSource::Text(source) => source.records.path().into(),
                 _ => self.raw.join("node-label"),
             };
             return Err(Error::File {
@@ -189,27 +191,22 @@ impl Tables<'_> {
                 Box::new(Count { name: "local_id", next: 0 }),
                 Box::new(Constant { name: "node_type", value: of.name.clone() }),
             ];
+            let rows = |records| TextRows::new(records, of.nodes, &by(of));
             if let Some(folder) = &self.mapping {
                 let path = in_mapping(folder, &format!("{}_entidx2name", of.name));
-                let source = path.map(|path| after_header(&path)).transpose()?;
-                columns.push(Box::new(Names { rows: of.nodes, source, count_source: by(of), rows_read: 0 }));
+                let records = path.map(|path| after_header(&path)).transpose()?;
+                columns.push(Box::new(Names { source: records.map(rows) }));
             }
             if recipe.features > 0 {
-                let zeros = || Matrix::new("features", recipe.features, of.nodes, Source::Zeros, &by(of));
-                columns.push(Box::new(features.unwrap_or_else(zeros)));
+                let zeros = Matrix { name: "features", width: recipe.features, source: Source::Zeros };
+                columns.push(Box::new(features.unwrap_or(zeros)));
             }
             if let Some(style) = style {
-                columns.push(Box::new(labels.unwrap_or_else(|| Labels::none(style, of.nodes))));
+                columns.push(Box::new(labels.unwrap_or(Labels { style, source: LabelSource::None })));
             }
             if years {
-                let source = self.year(of).map(|path| open(&path)).transpose()?;
-                columns.push(Box::new(Ints {
-                    name: "node_year".into(),
-                    rows: of.nodes,
-                    source,
-                    count_source: by(of),
-                    rows_read: 0,
-                }));
+                let records = self.year(of).map(|path| open(&path)).transpose()?;
+                columns.push(Box::new(Ints { name: "node_year".into(), source: records.map(rows) }));
             }
             if let Some(folder) = &self.split {
                 let own = folder.join(&of.name);

@@ -225,6 +225,18 @@ pub(super) fn float(field: &[u8]) -> Option<f32> {
     std::str::from_utf8(field).ok()?.parse().ok()
 }
 
+/// Parses a class: an integer, also in the form `3.0`. Empty fields and NaN give −1, that is, no class.
+pub(super) fn class(field: &[u8]) -> Option<i64> {
+    if field.is_empty() {
+        return Some(-1);
+    }
+    int(field).or_else(|| match float(field)? {
+        value if value.is_nan() => Some(-1),
+        value if value.fract() == 0.0 && value.abs() < 1e7 => Some(value as i64),
+        _ => None,
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

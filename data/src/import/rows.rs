@@ -7,8 +7,9 @@ use arrow::datatypes::{DataType, Field, Schema};
 
 use crate::dataset::IdKind;
 use crate::error::{Error, Result};
+use crate::generate::row_groups::group_rows;
 use crate::generate::stream::TableStream;
-use crate::generate::table::{Output, group_rows};
+use crate::generate::table::Output;
 
 /// The buffered values of one column.
 pub(super) enum Buffer {

@@ -3,8 +3,7 @@
 use std::path::Path;
 
 use super::columns::split_name;
-use super::labels::class;
-use super::records::{Delimiter, Records, float, show};
+use super::records::{Delimiter, Records, class, float, show};
 use super::rows::{Buffer, Rows};
 use super::text_sample::{ID, Sample};
 use super::{Import, NODES, Recipe};

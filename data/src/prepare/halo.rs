@@ -1,6 +1,7 @@
 //! Writes `halo.arrow` of a partition: the nodes of other partitions from which its edges come and, on request, their features.
 
 use std::fs::File;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,6 +16,9 @@ use crate::partition_book::PartitionBook;
 
 /// Size of a write buffer, and of a read of features, in bytes.
 const BUFFER: usize = 1 << 20;
+
+/// Maximum number of partitions for counts of halo nodes of every pair.
+pub(crate) const PAIRS: usize = 1024;
 
 /// The source of the features of halo nodes.
 pub(crate) struct HaloFeatures<'a> {
@@ -64,6 +68,26 @@ pub(crate) fn write_halo(
         regions.push(rows);
     }
     file.finish(&lengths, &spans, regions)
+}
+
+/// Returns the number of halo nodes by owning partition; one sum if there are many partitions. `bits` has `nodes / 64 + 1` words.
+pub(crate) fn count_halo(bits: &[AtomicU64], book: &PartitionBook) -> Vec<u64> {
+    match book.parts() {
+        parts @ 0..=PAIRS => (0..parts).map(|part| count_bits(bits, book.range(part))).collect(),
+        _ => vec![count_bits(bits, 0..book.nodes())],
+    }
+}
+
+/// Returns the number of set bits in a range.
+fn count_bits(bits: &[AtomicU64], range: Range<u64>) -> u64 {
+    let count = |word: u64, mask: u64| u64::from((bits[word as usize].load(Ordering::Relaxed) & mask).count_ones());
+    let (below, above) = (|end: u64| (1u64 << (end % 64)) - 1, |start: u64| !((1u64 << (start % 64)) - 1));
+    let (first, last) = (range.start / 64, range.end / 64);
+    if first == last {
+        return count(first, above(range.start) & below(range.end));
+    }
+    let whole: u64 = (first + 1..last).map(|word| count(word, u64::MAX)).sum();
+    count(first, above(range.start)) + whole + count(last, below(range.end))
 }
 
 fn for_each_node(bits: &[AtomicU64], mut each: impl FnMut(u32) -> Result<()>) -> Result<()> {

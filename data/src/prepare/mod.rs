@@ -30,6 +30,7 @@ mod folder;
 mod halo;
 mod journal;
 mod key_counts;
+mod labels;
 mod pairs;
 mod quality;
 mod record;
@@ -55,8 +56,7 @@ pub use recorder::PassRecord;
 // Shared with updates of a dataset.
 pub(crate) use fingerprint::input_files;
 pub(crate) use folder::{Lock, SCRATCH, StagingFolder, write_file};
-pub(crate) use halo::{HaloFeatures, write_halo};
-pub(crate) use quality::PAIRS;
+pub(crate) use halo::{HaloFeatures, PAIRS, count_halo, write_halo};
 pub(crate) use recorder::Recorder;
 pub(crate) use scale::Scale;
 pub(crate) use write_nodes::NodeFiles;

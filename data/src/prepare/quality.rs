@@ -5,6 +5,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
+use super::halo::PAIRS;
 use super::recorder::PassRecord;
 use super::write_topology::TopologyFile;
 use crate::dataset::{Cleaning, Manifest};
@@ -112,9 +113,6 @@ pub struct Balance {
     #[serde(default)]
     pub features: f64,
 }
-
-/// Maximum number of partitions for a report of every pair.
-pub(crate) const PAIRS: usize = 1024;
 
 impl Quality {
     /// Name of the file in the dataset's folder.

@@ -2,11 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use arrow::array::LargeStringArray;
-
-use super::clean::{Created, NodeSet, recount};
-use crate::dataset::{LabelInfo, LabelKind, SplitCounts, TypeInfo, split};
-use crate::dump::{NodeChunk, NodeReader, RawLabels, Types};
+use super::clean::{Created, NodeSet};
+use super::labels::{LabelForm, LabelScan, recount};
+use crate::dataset::{LabelInfo, SplitCounts, TypeInfo, split};
+use crate::dump::{NodeReader, RawLabels, Types};
 use crate::error::{Error, Result};
 use crate::ids::{Duplicate, NodeIds};
 use crate::progress::Progress;
@@ -24,19 +23,6 @@ pub(super) struct Scan {
     draw: Option<([f64; 3], u64)>,
     pub(super) labels: Option<(LabelInfo, LabelForm)>,
     pub(super) types: Option<TypeInfo>,
-}
-
-/// The form of labels in the dump.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum LabelForm {
-    /// The same as in the dataset.
-    Plain,
-    /// Names; the dataset stores their ranks.
-    Names,
-    /// Lists of one flag per class.
-    Flags,
-    /// Lists of classes.
-    Lists,
 }
 
 impl Scan {
@@ -68,13 +54,9 @@ impl Scan {
     }
 
     pub(super) fn split_counts(&self) -> SplitCounts {
-        let count = |which| self.splits.iter().filter(|&&split| split == which).count() as u64;
-        SplitCounts {
-            none: count(split::NONE),
-            train: count(split::TRAIN),
-            val: count(split::VAL),
-            test: count(split::TEST),
-        }
+        let mut counts = SplitCounts::default();
+        self.splits.iter().for_each(|&which| counts.add(which));
+        counts
     }
 }
 
@@ -146,113 +128,6 @@ fn draw_splits(splits: &mut [u8], fractions: [f64; 3], seed: u64) {
     }
 }
 
-/// Counts labels.
-#[derive(Default)]
-struct LabelScan {
-    labeled: u64,
-    counts: Vec<u64>,
-    names: BTreeMap<String, u64>,
-    lists: ListScan,
-}
-
-/// Determines whether lists are flags or classes.
-#[derive(Default)]
-struct ListScan {
-    /// Length of the first list.
-    width: Option<usize>,
-    /// Whether lists have different lengths, or a value is neither 0 nor 1.
-    not_flags: bool,
-    /// Number of ones at each position.
-    flags: Vec<u64>,
-}
-
-impl LabelScan {
-    fn add(&mut self, chunk: &NodeChunk, nodes: &NodeReader) -> Result<()> {
-        match &chunk.labels {
-            None => {}
-            Some(RawLabels::Int(labels)) => {
-                for &label in labels.iter().filter(|&&label| label >= 0) {
-                    self.labeled += 1;
-                    increment(&mut self.counts, label as usize);
-                }
-            }
-            Some(RawLabels::Float(labels)) => self.labeled += labels.len() as u64,
-            Some(RawLabels::Text(labels)) => {
-                for name in labels.iter().flatten() {
-                    self.labeled += 1;
-                    match self.names.get_mut(name) {
-                        Some(count) => *count += 1,
-                        None => drop(self.names.insert(name.to_string(), 1)),
-                    }
-                }
-            }
-            Some(RawLabels::List { starts, items }) => {
-                for (row, ends) in starts.windows(2).enumerate() {
-                    let list = &items[ends[0]..ends[1]];
-                    self.labeled += 1;
-                    let width = *self.lists.width.get_or_insert(list.len());
-                    let same = width == list.len();
-                    if !same && nodes.labels_are_flags() {
-                        let place = chunk.origin.place(row, nodes.label_name());
-                        return Err(Error::Width { place, found: list.len(), expected: width });
-                    }
-                    self.lists.not_flags |= !same || list.iter().any(|&value| value > 1);
-                    for (position, &value) in list.iter().enumerate() {
-                        increment(&mut self.counts, value as usize);
-                        if value == 1 && !self.lists.not_flags {
-                            increment(&mut self.lists.flags, position);
-                        }
-                    }
-                }
-            }
-        }
-        Ok(())
-    }
-
-    fn finish(mut self, kind: LabelKind, wanted: Option<u32>) -> Result<(LabelInfo, LabelForm)> {
-        let (mut names, mut form) = (Vec::new(), LabelForm::Plain);
-        match kind {
-            LabelKind::Value => self.counts.clear(),
-            LabelKind::Class if !self.names.is_empty() => {
-                form = LabelForm::Names;
-                (names, self.counts) = self.names.into_iter().unzip();
-            }
-            LabelKind::Class => {}
-            LabelKind::Multi => {
-                let width = self.lists.width.unwrap_or(0);
-                let flags =
-                    !self.lists.not_flags && width > 1 && wanted.is_none_or(|classes| classes as usize == width);
-                form = if flags { LabelForm::Flags } else { LabelForm::Lists };
-                if flags {
-                    self.counts = self.lists.flags;
-                    self.counts.resize(width, 0);
-                }
-            }
-        }
-        let found = self.counts.len() as u64;
-        let classes = match (kind, wanted) {
-            (LabelKind::Value, _) => 1,
-            (_, Some(wanted)) if found > u64::from(wanted) => {
-                let reason = format!("is {wanted}, but the labels have {found} classes; set it to at least {found}");
-                return Err(Error::Setting { key: "graph.num_classes", reason });
-            }
-            (_, Some(wanted)) => wanted,
-            (_, None) => found as u32,
-        };
-        if kind != LabelKind::Value {
-            self.counts.resize(classes as usize, 0);
-        }
-        Ok((LabelInfo { kind, classes, names, labeled: self.labeled, counts: self.counts }, form))
-    }
-}
-
-fn increment(counts: &mut Vec<u64>, at: usize) {
-    if counts.len() <= at {
-        counts.resize(at + 1, 0);
-    }
-    counts[at] += 1;
-}
-
 /// Collects the types of nodes.
 #[derive(Default)]
 struct TypeScan {
@@ -280,15 +155,6 @@ impl TypeScan {
         let names: Vec<String> = self.names.into_keys().collect();
         TypeInfo { count: self.count.max(names.len() as u32), names }
     }
-}
-
-/// Returns the ranks of `values` among the sorted `names`, which contain all of them.
-pub(super) fn ranks(values: &LargeStringArray, names: &[String]) -> Result<Vec<u32>> {
-    let rank = |value: Option<&str>| {
-        let found = value.and_then(|value| names.binary_search_by(|name| name.as_str().cmp(value)).ok());
-        found.map(|rank| rank as u32).ok_or_else(|| Error::Bug("a name is missing from the first pass".into()))
-    };
-    values.iter().map(rank).collect()
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use arrow::array::LargeStringArray;
 
-use super::scan::ranks;
+use super::labels::ranks;
 use crate::dataset::{LabelInfo, LabelKind, TypeInfo};
 use crate::dump::{EdgeLabels, EdgeReader, MAX_CLASSES, Types};
 use crate::error::{Error, Result};

@@ -8,9 +8,10 @@ use arrow::datatypes::Schema;
 use serde::{Deserialize, Serialize};
 
 use super::clean::BATCH;
+use super::labels::{LabelForm, ranks};
 use super::relabel::Relabel;
 use super::scale::Scale;
-use super::scan::{LabelForm, Scan, ranks};
+use super::scan::Scan;
 use crate::dataset::ipc::{IpcFile, Region, Span, align};
 use crate::dataset::{FEATURES, FileInfo, IdKind, LabelKind, NODES, feature_field, nodes_schema, part_folder, split};
 use crate::dump::{NodeChunk, NodeReader, RawLabels, Types};
@@ -146,16 +147,20 @@ impl NodePass<'_> {
             self.nodes.read_all(unit, |chunk| self.convert(chunk), &mut send_split)?;
             failed.map_or(Ok(()), Err)
         };
-        processes.exchange(self.nodes.units(), &produce, &mut |_, batch: Batch| {
+        let mut append = |batch: &Batch| -> Result<()> {
             for (i, &node) in batch.nodes.iter().enumerate() {
                 let part =
                     parts[owner(node)?].as_mut().ok_or_else(|| Error::Bug("a node of another process".into()))?;
-                part.append(&batch, i, self.scan.splits[node as usize], label_size, row_size)?;
+                part.append(batch, i, self.scan.splits[node as usize], label_size, row_size)?;
             }
+            Ok(())
+        };
+        processes.exchange(self.nodes.units(), &produce, &mut |_, batch: Batch| {
+            append(&batch)?;
             advance(batch.nodes.len() as u64);
             Ok(())
         })?;
-        self.write_created(processes, &owner, &mut parts)?;
+        self.write_created(processes, &owner, &mut append)?;
         let finish = |(part, files): (usize, Option<OpenFiles>)| files.map(|files| Ok((part, self.finish(files)?)));
         parts.into_iter().enumerate().filter_map(finish).collect()
     }
@@ -165,7 +170,7 @@ impl NodePass<'_> {
         &self,
         processes: &C,
         owner: &(impl Fn(u32) -> Result<usize> + Sync),
-        parts: &mut [Option<OpenFiles>],
+        append: &mut impl FnMut(&Batch) -> Result<()>,
     ) -> Result<()> {
         let Some(created) = &self.scan.created else { return Ok(()) };
         let (units, size) = ((created.count() as usize).div_ceil(BATCH), processes.size());
@@ -175,15 +180,7 @@ impl NodePass<'_> {
             (0..).zip(by_process).all(|(to, batch)| send(Destination::Rank(to), batch));
             Ok(())
         };
-        let (label_size, row_size) = (self.label_size(), self.row_size());
-        processes.exchange(units, &produce, &mut |_, batch: Batch| {
-            for (i, &node) in batch.nodes.iter().enumerate() {
-                let part =
-                    parts[owner(node)?].as_mut().ok_or_else(|| Error::Bug("a node of another process".into()))?;
-                part.append(&batch, i, self.scan.splits[node as usize], label_size, row_size)?;
-            }
-            Ok(())
-        })
+        processes.exchange(units, &produce, &mut |_, batch: Batch| append(&batch))
     }
 
     /// Returns created nodes, which have default values in all columns but the id.

@@ -5,7 +5,7 @@ use std::io::{Read, Seek, Write};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 
 use arrow::datatypes::{DataType, Field, Schema};
 use rayon::prelude::*;
@@ -14,8 +14,7 @@ use tempfile::SpooledTempFile;
 
 use super::arrange::{Arranged, Duplicate, Rules, arrange};
 use super::buckets::Bucket;
-use super::halo::{HaloFeatures, write_halo};
-use super::quality::PAIRS;
+use super::halo::{HaloFeatures, count_halo, write_halo};
 use super::record::Record;
 use crate::dataset::ipc::{IpcFile, Region, Span, align};
 use crate::dataset::{EdgeColumns, FileInfo, SplitCounts, TOPOLOGY, edge_names, part_folder};
@@ -170,10 +169,7 @@ impl TopologyPass<'_> {
             }
             advance(rows);
         }
-        all.halo = match self.book.parts() {
-            parts @ 0..=PAIRS => (0..parts).map(|part| self.halo_in(self.book.range(part))).collect(),
-            _ => vec![self.halo_in(0..self.book.nodes())],
-        };
+        all.halo = count_halo(&self.halo, self.book);
 
         let (mut nodes, offset_span) = (vec![n, all.edges], offsets.span());
         let mut buffers = vec![Span::NONE, offset_span, Span::NONE, indices.span()];
@@ -197,20 +193,6 @@ impl TopologyPass<'_> {
         all.halo_file = write_halo(self.dir, part, self.book, &self.halo, self.halo_features.as_ref())?;
         all.file = file.finish(&nodes, &buffers, regions)?;
         Ok(all)
-    }
-
-    /// Returns the number of halo nodes in a range.
-    fn halo_in(&self, range: Range<u64>) -> u64 {
-        let bit = |node: u64| node % 64;
-        let count =
-            |word: u64, mask: u64| u64::from((self.halo[word as usize].load(Ordering::Relaxed) & mask).count_ones());
-        let (below, above) = (|end: u64| (1u64 << bit(end)) - 1, |start: u64| !((1u64 << bit(start)) - 1));
-        let (first, last) = (range.start / 64, range.end / 64);
-        if first == last {
-            return count(first, above(range.start) & below(range.end));
-        }
-        let whole: u64 = (first + 1..last).map(|word| count(word, u64::MAX)).sum();
-        count(first, above(range.start)) + whole + count(last, below(range.end))
     }
 
     /// Returns the next buckets to sort in parallel, one per thread. Splits too large buckets first.

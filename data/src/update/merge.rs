@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::dataset::ipc::{IpcFile, Region, Span, align};
 use crate::dataset::{Dataset, EdgeColumns, FileInfo, TOPOLOGY, Topology, part_folder};
 use crate::error::{Error, Result};
-use crate::prepare::{HaloFeatures, PAIRS, topology_schema, write_halo};
+use crate::prepare::{HaloFeatures, count_halo, topology_schema, write_halo};
 
 use super::assign::Placement;
 use super::input::Input;
@@ -94,7 +94,7 @@ impl Merge<'_> {
         }
         let halo_file = write_halo(self.dir, part, &self.placement.book, &halo, self.halo_features.as_ref())?;
         let topology = file.finish(&nodes, &buffers, regions)?;
-        Ok(Merged { topology, edges, halo: halo_file, halo_nodes: self.halo_nodes(&halo) })
+        Ok(Merged { topology, edges, halo: halo_file, halo_nodes: count_halo(&halo, &self.placement.book) })
     }
 
     /// Returns the new edges in order, and the changes of list lengths as ascending pairs `(local node, change)`.
@@ -207,21 +207,6 @@ impl Merge<'_> {
             region.write(bytemuck::cast_slice(values))?;
         }
         Ok(())
-    }
-
-    fn halo_nodes(&self, halo: &[AtomicU64]) -> Vec<u64> {
-        let book = &self.placement.book;
-        let pairs = book.parts() <= PAIRS;
-        let mut counts = vec![0; if pairs { book.parts() } else { 1 }];
-        for (word, base) in halo.iter().zip((0u64..).step_by(64)) {
-            let mut left = word.load(Ordering::Relaxed);
-            while left != 0 {
-                let owner = if pairs { book.owner(base + u64::from(left.trailing_zeros())) } else { None };
-                counts[owner.unwrap_or(0)] += 1;
-                left &= left - 1;
-            }
-        }
-        counts
     }
 }
 

@@ -32,6 +32,7 @@ mod reach;
 #[cfg(test)]
 mod tests;
 mod touched;
+mod type_codes;
 mod work;
 mod write_nodes;
 

@@ -9,7 +9,7 @@ use crate::progress::Progress;
 use crate::source::Normalize;
 
 use super::ids::{NONE, UpdateIds};
-use super::input::Codes;
+use super::type_codes::TypeCodes;
 
 /// The new nodes of all batches, in the order of their rows.
 pub(super) struct NewNodes {
@@ -117,7 +117,7 @@ impl NewNodes {
             None => self.splits.resize(self.splits.len() + rows, split::NONE),
         }
         if let Some(found) = &chunk.types {
-            let mut codes = Codes::new(manifest.node_types.as_ref(), false);
+            let mut codes = TypeCodes::new(manifest.node_types.as_ref(), false);
             self.types.extend(codes.of(found, |row| place(row, reader.id_name()))?);
             self.type_count = self.type_count.max(codes.largest);
         }
@@ -220,15 +220,7 @@ impl NewNodes {
     /// Adds the nodes to the manifest's counts.
     pub(super) fn count(&self, manifest: &mut Manifest) {
         manifest.nodes += self.len() as u64;
-        let splits = &mut manifest.splits;
-        for &which in &self.splits {
-            match which {
-                split::TRAIN => splits.train += 1,
-                split::VAL => splits.val += 1,
-                split::TEST => splits.test += 1,
-                _ => splits.none += 1,
-            }
-        }
+        self.splits.iter().for_each(|&which| manifest.splits.add(which));
         if let Some(types) = &mut manifest.node_types {
             types.count = types.count.max(self.type_count);
         }

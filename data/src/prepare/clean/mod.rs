@@ -12,12 +12,10 @@ mod core;
 mod create;
 mod distinct;
 mod isolated;
-mod labels;
 mod node_set;
 mod reverse;
 
 pub(super) use create::{BATCH, Created, Search, create};
-pub(super) use labels::recount;
 pub(super) use node_set::NodeSet;
 pub(super) use reverse::with_reverse;
 

@@ -10,7 +10,6 @@ use std::time::Instant;
 use serde::{Deserialize, Serialize};
 
 pub(super) use budget::held;
-use publish::DropCounts;
 
 use super::PrepareSettings;
 use super::clean::{self, NodeSet, Search, with_reverse};
@@ -144,6 +143,12 @@ struct Cleaned {
     counts: Cleaning,
     /// Number of rows with unknown nodes, if nodes may have been dropped; later passes cannot determine it.
     unknown: Option<u64>,
+}
+
+/// Counts of dropped edges, and of created and dropped nodes.
+struct DropCounts {
+    dropped: u64,
+    cleaning: Cleaning,
 }
 
 impl<C: ProcessGroup> Preparation<'_, C> {

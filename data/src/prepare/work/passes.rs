@@ -16,11 +16,12 @@ use crate::prepare::buckets::{Bucket, Cuts, Spool};
 use crate::prepare::edge_scan::{Bucketed, EdgeScan};
 use crate::prepare::ends::{Ends, FindEnds};
 use crate::prepare::halo::HaloFeatures;
+use crate::prepare::labels::ranks;
 use crate::prepare::pairs::Pairs;
 use crate::prepare::record::Record;
 use crate::prepare::relabel::Relabel;
 use crate::prepare::scale::Scale;
-use crate::prepare::scan::{self, Scan};
+use crate::prepare::scan::Scan;
 use crate::prepare::stream::DumpStream;
 use crate::prepare::types::{edge_labels, edge_types};
 use crate::prepare::write_nodes::{NodeFiles, NodePass};
@@ -107,9 +108,7 @@ impl<C: ProcessGroup> Preparation<'_, C> {
         self.nodes.for_each_without_features(Ok, |chunk| {
             let codes = match chunk.types {
                 Some(Types::Code(codes)) => codes,
-                Some(Types::Name(names)) => {
-                    scan::ranks(&names, &info.names)?.into_iter().map(|rank| rank as u16).collect()
-                }
+                Some(Types::Name(names)) => ranks(&names, &info.names)?.into_iter().map(|rank| rank as u16).collect(),
                 None => Vec::new(),
             };
             let rows = (chunk.first_row as u32..).zip(codes);

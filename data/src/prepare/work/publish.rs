@@ -2,8 +2,8 @@
 
 use std::time::Instant;
 
-use super::{Preparation, Prepared};
-use crate::dataset::{Cleaning, EdgeColumns, FORMAT, FeatureInfo, Manifest, PartitionInfo, SCHEMA_VERSION};
+use super::{DropCounts, Preparation, Prepared};
+use crate::dataset::{EdgeColumns, FORMAT, FeatureInfo, Manifest, PartitionInfo, SCHEMA_VERSION};
 use crate::error::{Error, Result};
 use crate::group::ProcessGroup;
 use crate::prepare::arrange::Duplicate;
@@ -15,12 +15,6 @@ use crate::prepare::scan::Scan;
 use crate::prepare::write_nodes::NodeFiles;
 use crate::prepare::write_topology::TopologyFile;
 use crate::source::Duplicates;
-
-/// Counts of dropped edges, and of created and dropped nodes.
-pub(super) struct DropCounts {
-    pub(super) dropped: u64,
-    pub(super) cleaning: Cleaning,
-}
 
 impl<C: ProcessGroup> Preparation<'_, C> {
     /// Returns the error for the first duplicate edge.
