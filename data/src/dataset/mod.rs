@@ -13,6 +13,7 @@
 //! Each Arrow file is an IPC file with one record batch and one row per core (or halo) node; any Arrow reader opens it.
 
 mod features;
+mod files;
 mod halo;
 pub(crate) mod ipc;
 mod manifest;
@@ -33,6 +34,7 @@ use memmap2::Mmap;
 
 pub(crate) use features::feature_field;
 pub use features::{DTYPE_KEY, Features};
+pub use files::FileKind;
 pub use halo::Halo;
 pub(crate) use halo::NODE as HALO_NODE;
 pub use manifest::{
@@ -44,7 +46,6 @@ pub use nodes::{IdColumn, Labels, Nodes};
 pub use row_layout::{RowLayout, Stretch};
 pub use topology::Topology;
 pub(crate) use topology::names as edge_names;
-pub use verify::FileKind;
 
 use crate::error::{Error, Result};
 use crate::partition_book::PartitionBook;
@@ -56,7 +57,7 @@ pub struct Dataset {
     manifest: Arc<Manifest>,
     book: Arc<PartitionBook>,
     /// The state of verification of each file, by partition and kind.
-    states: Arc<[verify::State]>,
+    states: Arc<[files::State]>,
 }
 
 /// One memory-mapped partition.
@@ -99,7 +100,7 @@ impl Dataset {
         if manifest.halo_features && manifest.partitions.iter().any(|part| part.halo.is_none()) {
             return Err(damaged("it declares halo features, but a partition has none"));
         }
-        let states = (0..FileKind::ALL.len() * book.parts()).map(|_| verify::State::default()).collect();
+        let states = (0..FileKind::ALL.len() * book.parts()).map(|_| files::State::default()).collect();
         Ok(Self { dir, manifest: Arc::new(manifest), book: Arc::new(book), states })
     }
 

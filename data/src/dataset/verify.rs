@@ -3,15 +3,15 @@
 //! A process verifies a file once, before it interprets anything in it. [`Dataset::verify_files`] verifies many files before their use. A
 //! file that was not verified before is verified when it is opened.
 
-use std::fs::{File, Metadata};
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
 
 use rayon::prelude::*;
 
-use super::manifest::{FileInfo, PartitionInfo};
+use super::files::{FileKind, Identity, State};
+use super::manifest::FileInfo;
 use super::{Dataset, mapped, part_folder};
 use crate::error::{Error, Result};
 use crate::progress::Progress;
@@ -20,76 +20,6 @@ use crate::progress::Progress;
 const CHUNK: usize = 1 << 20;
 /// Verifier of fewer bytes than this reports no progress.
 const REPORTED: u64 = 256 << 20;
-
-/// A kind of file: every partition has at most one of each. Files are verified in this order. The topology is last because training
-/// reads it most, and the files verified last are the most likely to stay in the page cache.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum FileKind {
-    /// `features.arrow`.
-    Features,
-    /// `halo.arrow`.
-    Halo,
-    /// `nodes.arrow`.
-    Nodes,
-    /// `topology.arrow`.
-    Topology,
-}
-
-impl FileKind {
-    /// All kinds.
-    pub(crate) const ALL: [Self; 4] = [Self::Features, Self::Halo, Self::Nodes, Self::Topology];
-
-    /// The file's name in the partition's folder.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Features => "features.arrow",
-            Self::Halo => "halo.arrow",
-            Self::Nodes => "nodes.arrow",
-            Self::Topology => "topology.arrow",
-        }
-    }
-
-    /// Returns what the manifest says about the partition's file of this kind; `None` if the partition has no such file.
-    pub(crate) fn info(self, part: &PartitionInfo) -> Option<FileInfo> {
-        match self {
-            Self::Features => part.features,
-            Self::Halo => part.halo,
-            Self::Nodes => Some(part.node_columns),
-            Self::Topology => Some(part.topology),
-        }
-    }
-}
-
-/// Identifies the content of a file without reading it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Identity {
-    device: u64,
-    inode: u64,
-    modified: (i64, i64),
-}
-
-impl Identity {
-    fn of(metadata: &Metadata) -> Self {
-        let modified = (metadata.mtime(), metadata.mtime_nsec());
-        Self { device: metadata.dev(), inode: metadata.ino(), modified }
-    }
-}
-
-/// The state of verification of one file.
-#[derive(Debug, Default)]
-pub(super) struct State {
-    /// The file that was verified.
-    verified: Mutex<Option<Identity>>,
-    /// Whether its values have been checked against the manifest.
-    pub(super) checked: AtomicBool,
-}
-
-impl State {
-    fn verified(&self) -> std::sync::MutexGuard<'_, Option<Identity>> {
-        // The guarded value is written in one step, so a panic leaves it valid.
-        self.verified.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
 
 struct Target {
     part: usize,

@@ -1,6 +1,7 @@
 //! The edges of an OGB download: a text file or an array.
 
 use super::archive::Npz;
+use super::columns::Column;
 use super::matrix::Matrix;
 use super::records::Records;
 use super::rows::Rows;
