@@ -384,7 +384,7 @@ impl<'a> Run<'a> {
     /// Computes the results of all nodes with the current parameters, and returns their metrics. With `embeddings`, the input
     /// rows of the last layer are computed, too.
     fn evaluate(&mut self, driver: &mut Driver<'_>, embeddings: bool) -> Result<Evaluation, Error> {
-        if !self.training.evaluate_into(driver, &self.inference, embeddings)? {
+        if !self.training.evaluate_into(driver, self.inference.sink(embeddings))? {
             self.inference.pass(driver)?;
         }
         if let Some(edges) = &mut self.edges {

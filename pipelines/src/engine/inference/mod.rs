@@ -31,6 +31,7 @@ use timely::worker::Worker;
 use crate::collectives::{Driver, FirstError};
 use crate::compute::ComputeState;
 use crate::context::WorkerContext;
+use crate::engine::result_sink::ResultSink;
 use crate::error::Error;
 use gnnflow_dataflow::storage::{Place, RowStore};
 
@@ -178,6 +179,13 @@ impl Inference {
     /// Returns the inputs of the last stage in the last pass; the results if there is one stage.
     pub(crate) fn embeddings(&self) -> &Arc<RowStore> {
         &self.stores[self.stores.len().saturating_sub(2)]
+    }
+
+    /// Returns the store of the results and, with `embeddings`, that of the inputs of the last stage, for an evaluation without [`Inference::pass`].
+    pub(crate) fn sink(&self, embeddings: bool) -> ResultSink {
+        let (results, inputs) = (Arc::clone(self.results()), self.embeddings());
+        let embeddings = (embeddings && !Arc::ptr_eq(&results, inputs)).then(|| Arc::clone(inputs));
+        ResultSink { results, embeddings }
     }
 }
 

@@ -51,14 +51,13 @@ use super::message::Outgoing;
 use super::runner::StageRunner;
 use super::score_pairs as pairs;
 use super::score_pairs::{PairSource, score_pairs};
-use super::state::ResultSink;
 use super::synchrony::{BackwardRows, Synchrony};
 use super::token::{Finished, Pass, Token};
 use crate::collectives::{Driver, FirstError};
 use crate::compute::ComputeState;
 use crate::config::Train;
 use crate::context::WorkerContext;
-use crate::engine::inference::Inference;
+use crate::engine::result_sink::ResultSink;
 use crate::engine::{BlocksHash, Engine, EpochSums, Staleness};
 use crate::error::Error;
 use crate::runtime::records::TensorUse;
@@ -304,20 +303,11 @@ impl Engine for StagedTraining {
         Ok(done)
     }
 
-    fn evaluate_into(
-        &mut self,
-        driver: &mut Driver<'_>,
-        inference: &Inference,
-        embeddings: bool,
-    ) -> Result<bool, Error> {
-        {
-            if embeddings && !self.state.state().has_embeddings() {
-                return Ok(false);
-            }
-            let (results, inputs) = (Arc::clone(inference.results()), Arc::clone(inference.embeddings()));
-            let embeddings = (embeddings && !Arc::ptr_eq(&results, &inputs)).then_some(inputs);
-            self.state.set_sink(ResultSink { results, embeddings });
+    fn evaluate_into(&mut self, driver: &mut Driver<'_>, sink: ResultSink) -> Result<bool, Error> {
+        if sink.embeddings.is_some() && !self.state.state().has_embeddings() {
+            return Ok(false);
         }
+        self.state.set_sink(sink);
         // Between two rounds, a process sends only the messages of this evaluation.
         let before = self.meter.so_far();
         for (stage, &items) in (0..self.evaluation).zip(&self.stages) {
