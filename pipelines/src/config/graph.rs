@@ -1,9 +1,9 @@
 //! `[graph]`: where the graph comes from and how it is read.
 
-use super::Error;
 use super::generate::Generate;
 use super::section::{section, words};
 use super::values::{OneOrMany, Span};
+use crate::error::Error;
 use gnnflow_data::source;
 use std::path::PathBuf;
 

@@ -18,6 +18,7 @@ mod model;
 mod moved;
 pub mod optimizer;
 mod partition;
+mod pipeline;
 mod price;
 pub mod reference;
 mod resolved;
@@ -46,6 +47,7 @@ pub(crate) use model::is_builtin as is_builtin_layer;
 pub use model::{Activation, Aggregator, JumpingKnowledge, Model, Norm};
 pub use optimizer::{LrSchedule, Optimizer};
 pub use partition::{Balance, Degrees, FileColumns, Halo, Partition, Topology};
+pub use pipeline::{Config, Registered, Source};
 pub use price::Price;
 pub use resolved::{AutoParts, AutoSchedule, Candidate};
 pub use sampler::Sampler;
@@ -57,67 +59,10 @@ pub use values::{Bytes, OneOrMany, Parts, Span};
 use crate::error::Error;
 use crate::error::{Location, Problem, Problems};
 use gnnflow_data::format::hex;
-use section::section;
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf, absolute};
 use tree::Node;
-
-section! {
-    /// A checked pipeline. The sections that are present are the stages that run.
-    pub struct Config {
-        /// Name of the run: letters, digits, "-", "_" and ".". Unset: the pipeline file's name without `.toml`.
-        #[schemars(extend("x-results" = false), extend("examples" = ["cora-gcn"]))]
-        pub name: String = String::new(),
-        /// Where the graph comes from.
-        pub graph: Graph = Graph::default(),
-        /// How the graph is partitioned.
-        pub partition: Partition = Partition::default(),
-        /// The model.
-        pub model: Option<Model> = None,
-        /// How the model is trained.
-        pub train: Option<Train> = None,
-        /// Results that are written for every node after training.
-        pub infer: Option<Infer> = None,
-        /// Several processes.
-        pub cluster: Cluster = Cluster::default(),
-        /// Prices of machines.
-        pub price: Option<Price> = None,
-        /// Keys for measurements of gnnflow itself.
-        pub debug: Debug = Debug::default(),
-        /// The position of each key, for later messages.
-        #[serde(skip)]
-        #[schemars(skip)]
-        pub source: Source = Source::default(),
-    }
-}
-
-/// The file that a [`Config`] was read from.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Source {
-    file: PathBuf,
-    /// The position of each key in the file or in a `--set`.
-    places: BTreeMap<String, Location>,
-    /// How `partition.parts = "auto"` was resolved.
-    pub(crate) auto: Option<AutoParts>,
-    /// How `train.schedule = "auto"` was resolved.
-    pub(crate) auto_schedule: Option<AutoSchedule>,
-    /// With `train.schedule = "auto"`: the candidates that do not support the pipeline, and why.
-    pub(crate) refusals: Vec<(String, String)>,
-}
-
-/// Registered names, which a pipeline file may use.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Registered {
-    /// For `partition.method`.
-    pub partitioners: Vec<String>,
-    /// For `train.sampler`.
-    pub samplers: Vec<String>,
-    /// For `model.kind`.
-    pub layers: Vec<String>,
-    /// For `train.operators`.
-    pub operators: Vec<String>,
-}
 
 impl Config {
     /// Reads and checks a pipeline file. `sets` are `KEY=VALUE` overrides, applied in order before anything is checked.
@@ -218,26 +163,6 @@ impl Config {
         }
     }
 
-    /// Returns the folder of the prepared dataset: `graph.dataset` or `partition.out`.
-    pub fn dataset_folder(&self) -> &Path {
-        let folder = self.graph.dataset.as_ref().or(self.partition.out.as_ref());
-        folder.map_or(Path::new("dataset"), PathBuf::as_path)
-    }
-
-    /// Returns the number of partitions in the file; 1 for an unresolved `auto`. With `graph.dataset` the manifest has it.
-    pub fn parts(&self) -> usize {
-        match self.partition.parts {
-            Parts::Count(count) => count,
-            Parts::Auto => 1,
-        }
-    }
-
-    /// Returns whether partitions contain the features of their halo nodes.
-    pub(crate) fn stores_halo_features(&self) -> bool {
-        let local = self.train.as_ref().is_some_and(|train| train.schedule.is_partition_parallel());
-        self.partition.halo.unwrap_or(if local { Halo::Features } else { Halo::Ids }) == Halo::Features
-    }
-
     /// Returns the effective configuration as a pipeline file with absolute paths. It defines the same run.
     pub fn resolved_toml(&self) -> String {
         let mut config = self.clone();
@@ -279,35 +204,6 @@ impl Config {
             }
         }
         digest(&value)
-    }
-
-    /// Returns an error about a key of this pipeline, with file and line.
-    pub fn problem(&self, key: &str, message: impl Into<String>) -> Error {
-        let mut path = Some(key);
-        let mut place = Location::File;
-        while let Some(here) = path {
-            if let Some(found) = self.source.places.get(here) {
-                place = found.clone();
-                break;
-            }
-            // Items of lists have the position of the list.
-            let list = here.strip_suffix(']').and_then(|here| here.rsplit_once('['));
-            path = list.or_else(|| here.rsplit_once('.')).map(|(parent, _)| parent);
-        }
-        Error::Config(Problems::new(&self.source.file, vec![Problem::new(place, key, message)]))
-    }
-
-    /// Refuses more processes than partitions.
-    ///
-    /// # Errors
-    /// [`Error::Config`] at `partition.parts`.
-    pub fn check_processes(&self, processes: usize, parts: usize) -> Result<(), Error> {
-        if processes <= parts {
-            return Ok(());
-        }
-        let message =
-            format!("more processes ({processes}) than partitions ({parts}); use at most one process per partition");
-        Err(self.problem("partition.parts", message))
     }
 }
 

@@ -5,6 +5,7 @@ pub(crate) mod full_graph;
 pub(crate) mod inference;
 pub(crate) mod mini_batch;
 pub(crate) mod partition_local;
+pub(crate) mod result_sink;
 pub(crate) mod sampling;
 pub(crate) mod stages;
 pub(crate) mod tensor_parallel;
@@ -14,7 +15,7 @@ use gnnflow_dataflow::collective::all_reduce::Reduced;
 use gnnflow_dataflow::fetch::cache::CacheCounts;
 use sha2::{Digest, Sha256};
 
-use self::inference::Inference;
+use self::result_sink::ResultSink;
 use crate::collectives::{Driver, Payload};
 use crate::compute::StepReport;
 use crate::error::Error;
@@ -34,18 +35,13 @@ pub(crate) trait Engine {
         lr: &dyn Fn(u32) -> f64,
     ) -> Result<Vec<EpochSums>, Error>;
 
-    /// Computes every node with the current parameters and writes the results to `inference`, with the inputs of the last layer if
-    /// `embeddings` is set. Returns false, without computing anything, if the schedule cannot do so.
+    /// Computes every node with the current parameters and writes the results to `sink`, with the inputs of the last layer if it has a
+    /// store for them. Returns false, without computing anything, if the schedule cannot do so.
     ///
     /// # Errors
     /// See [`Engine::train_round`].
-    fn evaluate_into(
-        &mut self,
-        driver: &mut Driver<'_>,
-        inference: &Inference,
-        embeddings: bool,
-    ) -> Result<bool, Error> {
-        let _ = (driver, inference, embeddings);
+    fn evaluate_into(&mut self, driver: &mut Driver<'_>, sink: ResultSink) -> Result<bool, Error> {
+        let _ = (driver, sink);
         Ok(false)
     }
 

@@ -21,7 +21,7 @@ use gnnflow_nn::layers::Aggregation;
 use gnnflow_nn::model::{Hop, ModelSpec};
 use gnnflow_nn::{Model, ModelProfile, Registry};
 
-use super::memory::PROGRAM_BYTES;
+use super::memory::{PROGRAM_BYTES, Process};
 use super::pairs::{Pairs, decoder};
 use super::{Sizes, Training, embedding};
 use crate::config::{Config, Mode, Schedule};
@@ -57,7 +57,7 @@ pub(super) struct FullGraphPlan {
     /// Whether an element-wise task reads the initial rows.
     keeps_initial: bool,
     /// Pairs of nodes in tasks on edges.
-    pub(super) pairs: Option<Pairs>,
+    pairs: Option<Pairs>,
     /// Length of the flat vector of parameters.
     pub(super) parameters: u64,
     /// Tensor workers that each process plans memory for, and whether processes share them.
@@ -290,7 +290,23 @@ impl FullGraphPlan {
         }
     }
 
-    pub(super) fn tables(&self, graph: &Sizes, parts: &std::ops::Range<usize>, processes: usize) -> u64 {
+    /// Sets the memory of a process that full-graph training needs instead of batches.
+    pub(super) fn set_memory(&self, process: &mut Process, graph: &Sizes, processes: usize, tables_mapped: bool) {
+        let (memory, parts) = (&mut process.memory, &process.parts);
+        let tables = self.tables(graph, parts, processes);
+        memory.tables = if tables_mapped { 0 } else { tables };
+        memory.scratch += if tables_mapped { tables } else { 0 };
+        memory.batches = 0;
+        memory.tensor_rows = self.tensor_rows(graph, parts);
+        memory.activations = self.activations(graph, parts, processes);
+        if let Some(pairs) = &self.pairs {
+            memory.scratch += pairs.results(process.nodes);
+            memory.batches = pairs.batches(graph, parts);
+            memory.activations = memory.activations.max(pairs.scores(graph, parts));
+        }
+    }
+
+    fn tables(&self, graph: &Sizes, parts: &std::ops::Range<usize>, processes: usize) -> u64 {
         let of = |of: fn(&super::PartSize) -> u64| graph.parts[parts.clone()].iter().map(of).sum::<u64>();
         let (own, train) = (of(|part| part.nodes), of(|part| part.train));
         let mut values = self.pairs.as_ref().map_or(0, |pairs| pairs.results(own) / 4);
@@ -411,7 +427,7 @@ impl FullGraphPlan {
     }
 
     /// Returns the bytes of rows and results of tasks with tensor workers or in flight, and of the messages of their calls.
-    pub(super) fn tensor_rows(&self, graph: &Sizes, parts: &std::ops::Range<usize>) -> u64 {
+    fn tensor_rows(&self, graph: &Sizes, parts: &std::ops::Range<usize>) -> u64 {
         let Some((workers, _)) = self.tensor else { return 0 };
         let bytes = self.task(graph, parts);
         let tasks = (permits(self.column_parallel) + tasks_in_flight(workers, bytes)) as u64;
@@ -431,7 +447,7 @@ impl FullGraphPlan {
 
     /// Returns the bytes of activations: the computation of an interval (values, inputs and gradients of its widest task), rows
     /// in flight and, in column-parallel training, the sums of a chunk.
-    pub(super) fn activations(&self, graph: &Sizes, parts: &std::ops::Range<usize>, processes: usize) -> u64 {
+    fn activations(&self, graph: &Sizes, parts: &std::ops::Range<usize>, processes: usize) -> u64 {
         let task = self.task_activations(self.interval(graph, parts));
         let largest = graph.parts.iter().map(|part| part.nodes).max().unwrap_or(0);
         let shard = self.hops.iter().map(|hop| Self::share(hop, graph, processes)).max().unwrap_or(0) as u64;

@@ -92,18 +92,7 @@ impl Plan {
         let layers = config.model.as_ref().map_or_else(Vec::new, of);
         let known = sizes.classes.is_some();
         let parameters = layers.iter().map(|layer| layer.parameters.filter(|_| known)).sum::<Option<u64>>();
-        let decoded = match &config.train {
-            Some(train) if train.decodes_relations() => graph.relations.map(|relations| (relations * classes) as u64),
-            Some(train) if train.task == Task::EdgeClassification => {
-                let (width, inner) = (classes as u64, train.edge().num_decoder_layers as u64 - 1);
-                let head = |outputs: u64| match inner {
-                    0 => (2 * width + 1) * outputs,
-                    _ => (2 * width + 1) * width + (inner - 1) * (width + 1) * width + (width + 1) * outputs,
-                };
-                graph.edge_classes.map(head)
-            }
-            _ => Some(0),
-        };
+        let decoded = decoder_parameters(config, &graph, classes);
         let parameters = parameters.zip(decoded).map(|(layers, decoded)| layers + decoded);
         let parameters = parameters.filter(|_| config.model.is_some());
         let placement = Placement::new(graph.parts.len(), processes);
@@ -131,18 +120,7 @@ impl Plan {
                 let mut process =
                     Process::new(config, &sizes, rank, parts, &layers, parameters, &training, local, window, others);
                 if let Some(full_graph) = &full_graph {
-                    let tables = full_graph.tables(&sizes, &process.parts, processes);
-                    process.memory.tables = if tables_mapped { 0 } else { tables };
-                    process.memory.scratch += if tables_mapped { tables } else { 0 };
-                    process.memory.batches = 0;
-                    process.memory.tensor_rows = full_graph.tensor_rows(&sizes, &process.parts);
-                    process.memory.activations = full_graph.activations(&sizes, &process.parts, processes);
-                    if let Some(pairs) = &full_graph.pairs {
-                        process.memory.scratch += pairs.results(process.nodes);
-                        process.memory.batches = pairs.batches(&sizes, &process.parts);
-                        let scores = pairs.scores(&sizes, &process.parts);
-                        process.memory.activations = process.memory.activations.max(scores);
-                    }
+                    full_graph.set_memory(&mut process, &sizes, processes, tables_mapped);
                 }
                 process
             };
@@ -192,6 +170,22 @@ fn stages(config: &Config, graph: &Sizes) -> Vec<String> {
         }
     }
     stages
+}
+
+/// Returns the parameters of the decoder of pairs, for results of `width` columns; `None` if types or classes of edges are unknown.
+fn decoder_parameters(config: &Config, graph: &Sizes, width: usize) -> Option<u64> {
+    match &config.train {
+        Some(train) if train.decodes_relations() => graph.relations.map(|relations| (relations * width) as u64),
+        Some(train) if train.task == Task::EdgeClassification => {
+            let (width, inner) = (width as u64, train.edge().num_decoder_layers as u64 - 1);
+            let head = |outputs: u64| match inner {
+                0 => (2 * width + 1) * outputs,
+                _ => (2 * width + 1) * width + (inner - 1) * (width + 1) * width + (width + 1) * outputs,
+            };
+            graph.edge_classes.map(head)
+        }
+        _ => Some(0),
+    }
 }
 
 /// Returns the sizes for training. In tasks on edges, the model's results have the width `hidden` instead of one column per

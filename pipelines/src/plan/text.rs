@@ -1,17 +1,43 @@
 //! The text of the plan.
 
 use super::auto_schedule::seconds;
-use super::{LearnedRows, Plan};
+use super::{LearnedRows, Memory, Plan, Process, Training};
 use crate::config::{AutoParts, AutoSchedule};
 use gnnflow_data::format::{bytes, count};
 use std::fmt;
 
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let graph = &self.graph;
-        let (at_most, not_yet) = if graph.prepared { ("", "") } else { ("at most ", ", not written yet") };
         writeln!(f, "plan        {}", self.name)?;
         writeln!(f, "stages      {}", self.stages.join(" → "))?;
+        self.fmt_graph(f)?;
+        self.fmt_model(f)?;
+        if let Some(training) = &self.training {
+            fmt_training(training, f)?;
+        }
+        for process in &self.processes {
+            self.fmt_process(process, f)?;
+            if self.training.is_some() {
+                self.fmt_memory(&process.memory, f)?;
+            }
+        }
+        if let Some(size) = self.tensor_worker_bytes {
+            writeln!(f, "tensor      about {} for each tensor worker", bytes(size))?;
+        }
+        Ok(())
+    }
+}
+
+impl Plan {
+    /// Returns what precedes a size that preparing the dataset may lower.
+    fn at_most(&self) -> &'static str {
+        if self.graph.prepared { "" } else { "at most " }
+    }
+
+    /// Prints the graph, the dataset, and what was chosen for them.
+    fn fmt_graph(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (graph, at_most) = (&self.graph, self.at_most());
+        let not_yet = if graph.prepared { "" } else { ", not written yet" };
         let classes =
             graph.classes.map_or("classes unknown yet".into(), |classes| format!("{} classes", count(classes)));
         let (nodes, edges) = (count(graph.nodes), count(graph.edges));
@@ -34,6 +60,11 @@ impl fmt::Display for Plan {
         if graph.prepare_bytes > 0 {
             writeln!(f, "prepare     at most {} of memory", bytes(graph.prepare_bytes))?;
         }
+        Ok(())
+    }
+
+    /// Prints the layers of the model and its learned rows.
+    fn fmt_model(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if !self.layers.is_empty() {
             let widths: Vec<String> = self.layers.iter().map(|layer| layer.output.to_string()).collect();
             let parameters = self
@@ -46,7 +77,7 @@ impl fmt::Display for Plan {
             } else {
                 [&widths[..widths.len() - 1], &["?".into()]].concat().join(" → ")
             };
-            let input = self.embedding.as_ref().map_or(graph.features, |rows| rows.dim);
+            let input = self.embedding.as_ref().map_or(self.graph.features, |rows| rows.dim);
             writeln!(f, "model       {input} → {output}, {parameters}")?;
         }
         if let Some(LearnedRows { dim, optimizer, mode, staleness, bytes: size }) = &self.embedding {
@@ -60,85 +91,81 @@ impl fmt::Display for Plan {
                 "embeddings  {dim} numbers for each node, learned by {optimizer}, {how}; {size} of scratch files"
             )?;
         }
-        if let Some(training) = &self.training {
-            let about = if training.exact { "" } else { "at most " };
-            let (steps, seeds) = (count(training.steps_per_epoch), count(training.seeds));
-            writeln!(f, "training    {} epochs of {about}{steps} steps of {about}{seeds} seeds", training.epochs)?;
-            let list = |numbers: &[u64]| numbers.iter().map(|&n| count(n)).collect::<Vec<_>>().join(", ");
-            let (nodes, edges) = (list(&training.batch_nodes), list(&training.batch_edges));
-            let (which, by) = match training.subgraph {
-                true => ("seeds, then all", "between them, read by all layers"),
-                false => ("seeds, then after each hop", "by hop"),
-            };
-            if training.batch_nodes.is_empty() {
-                writeln!(f, "batch       all nodes")?;
-            } else {
-                writeln!(f, "batch       about {nodes} nodes ({which}); {edges} edges {by}")?;
-            }
-            let (rounds, messages) = (training.rounds_per_step, count(training.messages_per_step));
-            let moved = bytes(training.bytes_per_step);
-            writeln!(f, "step        {rounds} rounds, about {messages} messages and {moved} between processes")?;
-            if training.steps_per_epoch > 1 {
-                let epoch = bytes(training.bytes_per_step * training.steps_per_epoch);
-                writeln!(f, "epoch       {epoch} between processes")?;
-            }
-        }
-        for process in &self.processes {
-            let memory = &process.memory;
-            let parts = if process.parts.len() == 1 {
-                format!("partition {}", process.parts.start)
-            } else {
-                format!("partitions {} to {}", process.parts.start, process.parts.end - 1)
-            };
-            let (nodes, edges, threads) = (count(process.nodes), count(process.edges), process.threads);
-            writeln!(
-                f,
-                "process {:<3} {parts}: {nodes} nodes, {at_most}{edges} edges; compute threads: {threads}",
-                process.rank
-            )?;
-            if self.training.is_some() {
-                let [topology, features, scratch] = [memory.topology, memory.features, memory.scratch].map(bytes);
-                let learned = match memory.embeddings {
-                    0 => String::new(),
-                    size => format!(", {} learned rows", bytes(size)),
-                };
-                writeln!(
-                    f,
-                    "  mapped    {topology} structure, {features} features{learned}, {scratch} layers of inference"
-                )?;
-                let [batches, activations, inference] =
-                    [memory.batches, memory.activations, memory.inference].map(bytes);
-                let [parameters, program] = [memory.parameters, memory.program].map(bytes);
-                let (window, cache) = (self.window, memory.cache);
-                let cache = if cache > 0 { format!(", {} cached features", bytes(cache)) } else { String::new() };
-                let sampler =
-                    if memory.sampler > 0 { format!(", {} sampler", bytes(memory.sampler)) } else { String::new() };
-                writeln!(
-                    f,
-                    "  train     {batches} batches ({window} steps in flight), {activations} activations, {parameters} parameters{cache}{sampler}"
-                )?;
-                if self.tables_mapped {
-                    writeln!(
-                        f,
-                        "  tables    rows of all nodes in scratch files, because they do not fit into train.memory"
-                    )?;
-                }
-                if memory.tables > 0 {
-                    writeln!(f, "  tables    {} rows of all nodes", bytes(memory.tables))?;
-                }
-                if memory.tensor_rows > 0 {
-                    let rows = bytes(memory.tensor_rows);
-                    writeln!(f, "  tensor    {rows} rows of tasks with tensor workers or in flight")?;
-                }
-                writeln!(f, "  infer     {inference} chunks; program {program}")?;
-                writeln!(f, "  together  about {}, {} of it mapped", bytes(memory.total()), bytes(memory.mapped()))?;
-            }
-        }
-        if let Some(size) = self.tensor_worker_bytes {
-            writeln!(f, "tensor      about {} for each tensor worker", bytes(size))?;
-        }
         Ok(())
     }
+
+    /// Prints the partitions of a process.
+    fn fmt_process(&self, process: &Process, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let parts = if process.parts.len() == 1 {
+            format!("partition {}", process.parts.start)
+        } else {
+            format!("partitions {} to {}", process.parts.start, process.parts.end - 1)
+        };
+        let (nodes, edges, threads) = (count(process.nodes), count(process.edges), process.threads);
+        let at_most = self.at_most();
+        writeln!(
+            f,
+            "process {:<3} {parts}: {nodes} nodes, {at_most}{edges} edges; compute threads: {threads}",
+            process.rank
+        )
+    }
+
+    /// Prints the memory of a process that trains.
+    fn fmt_memory(&self, memory: &Memory, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [topology, features, scratch] = [memory.topology, memory.features, memory.scratch].map(bytes);
+        let learned = match memory.embeddings {
+            0 => String::new(),
+            size => format!(", {} learned rows", bytes(size)),
+        };
+        writeln!(f, "  mapped    {topology} structure, {features} features{learned}, {scratch} layers of inference")?;
+        let [batches, activations, inference] = [memory.batches, memory.activations, memory.inference].map(bytes);
+        let [parameters, program] = [memory.parameters, memory.program].map(bytes);
+        let (window, cache) = (self.window, memory.cache);
+        let cache = if cache > 0 { format!(", {} cached features", bytes(cache)) } else { String::new() };
+        let sampler = if memory.sampler > 0 { format!(", {} sampler", bytes(memory.sampler)) } else { String::new() };
+        writeln!(
+            f,
+            "  train     {batches} batches ({window} steps in flight), {activations} activations, {parameters} parameters{cache}{sampler}"
+        )?;
+        if self.tables_mapped {
+            writeln!(f, "  tables    rows of all nodes in scratch files, because they do not fit into train.memory")?;
+        }
+        if memory.tables > 0 {
+            writeln!(f, "  tables    {} rows of all nodes", bytes(memory.tables))?;
+        }
+        if memory.tensor_rows > 0 {
+            let rows = bytes(memory.tensor_rows);
+            writeln!(f, "  tensor    {rows} rows of tasks with tensor workers or in flight")?;
+        }
+        writeln!(f, "  infer     {inference} chunks; program {program}")?;
+        writeln!(f, "  together  about {}, {} of it mapped", bytes(memory.total()), bytes(memory.mapped()))
+    }
+}
+
+/// Prints the steps of an epoch, their batches and messages.
+fn fmt_training(training: &Training, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    let about = if training.exact { "" } else { "at most " };
+    let (steps, seeds) = (count(training.steps_per_epoch), count(training.seeds));
+    writeln!(f, "training    {} epochs of {about}{steps} steps of {about}{seeds} seeds", training.epochs)?;
+    let list = |numbers: &[u64]| numbers.iter().map(|&n| count(n)).collect::<Vec<_>>().join(", ");
+    let (nodes, edges) = (list(&training.batch_nodes), list(&training.batch_edges));
+    let (which, by) = match training.subgraph {
+        true => ("seeds, then all", "between them, read by all layers"),
+        false => ("seeds, then after each hop", "by hop"),
+    };
+    if training.batch_nodes.is_empty() {
+        writeln!(f, "batch       all nodes")?;
+    } else {
+        writeln!(f, "batch       about {nodes} nodes ({which}); {edges} edges {by}")?;
+    }
+    let (rounds, messages) = (training.rounds_per_step, count(training.messages_per_step));
+    let moved = bytes(training.bytes_per_step);
+    writeln!(f, "step        {rounds} rounds, about {messages} messages and {moved} between processes")?;
+    if training.steps_per_epoch > 1 {
+        let epoch = bytes(training.bytes_per_step * training.steps_per_epoch);
+        writeln!(f, "epoch       {epoch} between processes")?;
+    }
+    Ok(())
 }
 
 impl fmt::Display for AutoSchedule {

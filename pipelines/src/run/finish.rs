@@ -12,7 +12,7 @@ use crate::config;
 use crate::context::WorkerContext;
 use crate::engine::Staleness;
 use crate::error::Error;
-use crate::evaluate::node_predictions;
+use crate::evaluate::{Evaluation, node_predictions};
 use crate::outputs;
 use crate::outputs::summary::{CacheUse, EmbeddingUse, SCHEMA, Seconds, Summary, Value, WorkerUse};
 use crate::runtime::records::TensorUse;
@@ -40,6 +40,65 @@ struct WorkerReport {
 
 impl collectives::Value for WorkerReport {}
 
+/// The counts of all workers.
+struct Reports(Vec<WorkerReport>);
+
+impl Reports {
+    fn sum(&self, of: fn(&WorkerReport) -> u64) -> u64 {
+        self.0.iter().map(of).sum()
+    }
+
+    fn most(&self, of: fn(&WorkerReport) -> u64) -> u64 {
+        self.0.iter().map(of).max().unwrap_or(0)
+    }
+
+    /// Returns the seconds of each stage of the slowest worker.
+    fn seconds(&self) -> Seconds {
+        let slowest = |of: fn(&WorkerReport) -> u64| self.most(of) as f64 / 1e9;
+        Seconds {
+            sample: slowest(|worker| worker.spent.sample),
+            fetch: slowest(|worker| worker.spent.fetch),
+            forward: slowest(|worker| worker.spent.forward),
+            backward: slowest(|worker| worker.spent.backward),
+            reduce: slowest(|worker| worker.spent.reduce),
+            step: slowest(|worker| worker.spent.step),
+            ..Seconds::default()
+        }
+    }
+
+    /// Returns the maximum and the mean of the staleness.
+    fn staleness(&self) -> (u64, f64) {
+        let [sum, batches] = [self.sum(|worker| worker.stale.sum), self.sum(|worker| worker.stale.batches)];
+        (self.most(|worker| worker.stale.most), sum as f64 / batches.max(1) as f64)
+    }
+
+    fn cache(&self) -> CacheUse {
+        CacheUse::new(self.sum(|worker| worker.cache_hits), self.sum(|worker| worker.cache_misses))
+    }
+
+    fn tensor(&self) -> TensorUse {
+        TensorUse {
+            workers: self.sum(|worker| worker.tensor.workers),
+            calls: self.sum(|worker| worker.tensor.calls),
+            seconds: self.0.iter().map(|worker| worker.tensor.seconds).sum(),
+            again: self.sum(|worker| worker.tensor.again),
+            lost: self.sum(|worker| worker.tensor.lost),
+            tasks: self.sum(|worker| worker.tensor.tasks),
+            relaunched: self.sum(|worker| worker.tensor.relaunched),
+            row_bytes_max: self.most(|worker| worker.tensor.row_bytes_max),
+        }
+    }
+}
+
+/// The SHA-256 of the files written.
+#[derive(Default)]
+struct Digests {
+    predictions: Option<String>,
+    /// Learned rows.
+    rows: String,
+    model: Option<String>,
+}
+
 impl Run<'_> {
     fn report(&self) -> WorkerReport {
         let WorkerContext { meter, other_meter, embeddings, .. } = &self.context;
@@ -66,73 +125,84 @@ impl Run<'_> {
     /// Computes all nodes with the best model and writes all outputs.
     pub(super) fn finish(mut self, driver: &mut Driver<'_>) -> Result<Option<Summary>, Error> {
         let begin = Instant::now();
-        if let Some(best) = self.best.clone() {
-            self.compute_thread.call(move |compute| compute.set_params(best))?;
-            if let Some(rows) = &self.context.embeddings {
-                let busy = driver.runtime.busy("copying the best learned rows");
-                rows.restore_best()?;
-                drop(busy);
-                // No worker requests rows before all have restored theirs.
-                self.collectives.barrier(driver)?;
-            }
-        }
+        self.restore_best(driver)?;
         let embeddings = self.job.config.infer.as_ref().is_some_and(|infer| infer.embeddings);
         let evaluation = self.evaluate(driver, embeddings)?;
-        let (mut predictions_sha256, mut model_sha256) = (None, None);
-        let manifest = self.job.dataset.manifest();
-        if let Some(infer) = &self.job.config.infer {
-            if infer.predictions {
-                let (logits, path) = (self.inference.results().clone(), self.job.run_dir.join("predictions.parquet"));
-                predictions_sha256 = Some(match &self.edges {
-                    Some(edges) => edges.predictions(driver, self.job, &self.context, path)?,
-                    None => {
-                        let task = self.task.nodes()?;
-                        node_predictions::predictions(
-                            driver,
-                            self.job,
-                            &self.context,
-                            &**task,
-                            &logits,
-                            infer.scores,
-                            path,
-                        )?
-                    }
-                });
-            }
-            if infer.embeddings {
-                let carried = self.compute_thread.call(|compute| compute.model().carried_dim());
-                let (rows, carried) = match self.edges {
-                    Some(_) => (self.inference.results().clone(), 0), // the decoder reads the results
-                    None => (self.inference.embeddings().clone(), carried),
-                };
-                let path = self.job.run_dir.join("embeddings.parquet");
-                let (dim, rows) = (rows.width() - carried, rows.read()?);
-                let rows = (dim, |node| &rows.row(node)[..dim]);
-                outputs::embeddings(driver, &self.context, manifest, rows, path)?;
-            }
+        let digests = self.write_outputs(driver)?;
+        let infer_seconds = begin.elapsed().as_secs_f64();
+        let reports = Reports(self.collectives.all_gather(driver, &self.report())?);
+        // The scratch files are unlinked already.
+        let _ = std::fs::remove_dir(&self.context.scratch);
+        let Some(folder) = &self.folder else { return Ok(None) };
+        let summary = self.summary(&reports, evaluation, digests, infer_seconds);
+        folder.summary(&summary)?;
+        Ok(Some(summary))
+    }
+
+    /// Restores the parameters and the learned rows of the best epoch.
+    fn restore_best(&mut self, driver: &mut Driver<'_>) -> Result<(), Error> {
+        let Some(best) = self.best.clone() else { return Ok(()) };
+        self.compute_thread.call(move |compute| compute.set_params(best))?;
+        if let Some(rows) = &self.context.embeddings {
+            let busy = driver.runtime.busy("copying the best learned rows");
+            rows.restore_best()?;
+            drop(busy);
+            // No worker requests rows before all have restored theirs.
+            self.collectives.barrier(driver)?;
         }
-        let mut rows_sha256 = String::new();
+        Ok(())
+    }
+
+    /// Writes all files but the summary.
+    fn write_outputs(&self, driver: &mut Driver<'_>) -> Result<Digests, Error> {
+        let mut digests = Digests { predictions: self.write_predictions(driver)?, ..Digests::default() };
+        if self.job.config.infer.as_ref().is_some_and(|infer| infer.embeddings) {
+            self.write_embeddings(driver)?;
+        }
         if let Some(rows) = &self.context.embeddings {
             let path = self.job.run_dir.join("node_embeddings.parquet");
             let (dim, rows) = (rows.dim(), rows.read()?);
             let rows = (dim, |node| rows.row(node));
-            rows_sha256 = outputs::embeddings(driver, &self.context, manifest, rows, path)?;
+            digests.rows = outputs::embeddings(driver, &self.context, self.job.dataset.manifest(), rows, path)?;
         }
         if let Some(folder) = &self.folder {
             let params = self.compute_thread.call(|compute| compute.model().params().export())?;
-            model_sha256 = Some(outputs::weights(&params, &folder.path("model.safetensors"))?);
+            digests.model = Some(outputs::weights(&params, &folder.path("model.safetensors"))?);
         }
-        let infer_seconds = begin.elapsed().as_secs_f64();
-        let reports = self.collectives.all_gather(driver, &self.report())?;
-        // The scratch files are unlinked already.
-        let _ = std::fs::remove_dir(&self.context.scratch);
-        let Some(folder) = &self.folder else { return Ok(None) };
-        let sum = |of: fn(&WorkerReport) -> u64| reports.iter().map(of).sum::<u64>();
-        let most = |of: fn(&WorkerReport) -> u64| reports.iter().map(of).max().unwrap_or(0);
+        Ok(digests)
+    }
+
+    /// Writes the predictions, if the pipeline has them, and returns their SHA-256.
+    fn write_predictions(&self, driver: &mut Driver<'_>) -> Result<Option<String>, Error> {
+        let Some(infer) = self.job.config.infer.as_ref().filter(|infer| infer.predictions) else { return Ok(None) };
+        let path = self.job.run_dir.join("predictions.parquet");
+        let written = match &self.edges {
+            Some(edges) => edges.predictions(driver, self.job, &self.context, path)?,
+            None => {
+                let (task, logits) = (self.task.nodes()?, self.inference.results());
+                node_predictions::predictions(driver, self.job, &self.context, &**task, logits, infer.scores, path)?
+            }
+        };
+        Ok(Some(written))
+    }
+
+    /// Writes the input rows of the last layer or, for tasks on edges, the results that the decoder reads.
+    fn write_embeddings(&self, driver: &mut Driver<'_>) -> Result<(), Error> {
+        let carried = self.compute_thread.call(|compute| compute.model().carried_dim());
+        let (rows, carried) = match self.edges {
+            Some(_) => (self.inference.results(), 0),
+            None => (self.inference.embeddings(), carried),
+        };
+        let path = self.job.run_dir.join("embeddings.parquet");
+        let (dim, rows) = (rows.width() - carried, rows.read()?);
+        let rows = (dim, |node| &rows.row(node)[..dim]);
+        outputs::embeddings(driver, &self.context, self.job.dataset.manifest(), rows, path)?;
+        Ok(())
+    }
+
+    fn summary(&self, reports: &Reports, evaluation: Evaluation, digests: Digests, infer_seconds: f64) -> Summary {
         let steps = self.rounds.1.max(1) as f64;
-        let slowest = |of: fn(&WorkerReport) -> u64| most(of) as f64 / 1e9;
-        let stale_most = most(|worker| worker.stale.most);
-        let stale_mean = sum(|worker| worker.stale.sum) as f64 / sum(|worker| worker.stale.batches).max(1) as f64;
+        let (stale_most, stale_mean) = reports.staleness();
         // The staleness of learned rows in batches is counted in steps, and is part of `node_embeddings`.
         let rows_are_stale = self.context.embeddings.is_some() && !self.train.is_full_graph();
         let stale = self.training.staleness().filter(|_| !rows_are_stale);
@@ -143,26 +213,17 @@ impl Run<'_> {
             edge_numbers: has_rows.then_some(worker.edge_numbers),
             embedding_bytes: self.context.embeddings.as_ref().map(|_| worker.embedding_bytes),
         };
-        let tensor = self.training.tensor().map(|_| TensorUse {
-            workers: sum(|worker| worker.tensor.workers),
-            calls: sum(|worker| worker.tensor.calls),
-            seconds: reports.iter().map(|worker| worker.tensor.seconds).sum(),
-            again: sum(|worker| worker.tensor.again),
-            lost: sum(|worker| worker.tensor.lost),
-            tasks: sum(|worker| worker.tensor.tasks),
-            relaunched: sum(|worker| worker.tensor.relaunched),
-            row_bytes_max: most(|worker| worker.tensor.row_bytes_max),
-        });
+        let tensor = self.training.tensor().map(|_| reports.tensor());
         let (trained, workers) = (self.trained.as_secs_f64(), self.context.placement.workers());
         let value = self.job.config.price.as_ref();
         let value = value.map(|price| Value::new(price, trained, workers, tensor.as_ref()));
-        let summary = Summary {
+        Summary {
             schema: SCHEMA,
             name: self.job.config.name.clone(),
             seed: self.train.seed,
             schedule: self.train.schedule.to_string(),
             auto_schedule: self.job.config.auto_schedule().cloned(),
-            partitions: manifest.parts(),
+            partitions: self.job.dataset.manifest().parts(),
             processes: workers,
             threads: self.job.threads,
             sampling_threads: self.split.sampling,
@@ -178,43 +239,33 @@ impl Run<'_> {
                 train: trained,
                 infer: infer_seconds,
                 per_epoch: self.progress.seconds.clone(),
-                sample: slowest(|worker| worker.spent.sample),
-                fetch: slowest(|worker| worker.spent.fetch),
-                forward: slowest(|worker| worker.spent.forward),
-                backward: slowest(|worker| worker.spent.backward),
-                reduce: slowest(|worker| worker.spent.reduce),
-                step: slowest(|worker| worker.spent.step),
+                ..reports.seconds()
             },
-            bytes_sent: sum(|worker| worker.bytes),
-            messages_sent: sum(|worker| worker.messages),
+            bytes_sent: reports.sum(|worker| worker.bytes),
+            messages_sent: reports.sum(|worker| worker.messages),
             rounds_per_step: self.rounds.0 as f64 / steps,
-            bytes_per_step: sum(|worker| worker.step_bytes) as f64 / steps,
-            messages_per_step: sum(|worker| worker.step_messages) as f64 / steps,
-            cache: self
-                .training
-                .cached()
-                .map(|_| CacheUse::new(sum(|worker| worker.cache_hits), sum(|worker| worker.cache_misses))),
+            bytes_per_step: reports.sum(|worker| worker.step_bytes) as f64 / steps,
+            messages_per_step: reports.sum(|worker| worker.step_messages) as f64 / steps,
+            cache: self.training.cached().map(|_| reports.cache()),
             staleness_max: stale.map(|_| stale_most),
             staleness_mean: stale.map(|_| stale_mean),
             tensor,
             value,
             node_embeddings: self.context.embeddings.as_ref().map(|rows| EmbeddingUse {
                 dim: rows.dim(),
-                rows_moved: sum(|worker| worker.rows_moved),
+                rows_moved: reports.sum(|worker| worker.rows_moved),
                 staleness_max: if rows_are_stale { stale_most } else { 0 },
                 staleness_mean: if rows_are_stale { stale_mean } else { 0.0 },
-                sha256: rows_sha256,
+                sha256: digests.rows,
             }),
-            workers: reports.iter().map(of_worker).collect(),
-            peak_rss_bytes: reports.iter().map(|worker| worker.peak_rss_bytes).collect(),
-            model_sha256,
-            predictions_sha256,
+            workers: reports.0.iter().map(of_worker).collect(),
+            peak_rss_bytes: reports.0.iter().map(|worker| worker.peak_rss_bytes).collect(),
+            model_sha256: digests.model,
+            predictions_sha256: digests.predictions,
             blocks_sha256: self.train.hash_blocks.then(|| hex(&self.progress.blocks)),
             device: self.train.device.to_string(),
             versions: [("gnnflow".to_owned(), env!("CARGO_PKG_VERSION").to_owned())].into(),
-        };
-        folder.summary(&summary)?;
-        Ok(Some(summary))
+        }
     }
 }
 

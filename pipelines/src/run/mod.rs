@@ -1,11 +1,11 @@
 //! The run of one worker: trains, evaluates, computes all nodes with the best model, and writes the results.
 
 mod checkpoints;
+mod engine;
 mod finish;
 pub(crate) mod prepare;
 mod tensor_workers;
 
-use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,11 +14,10 @@ use bytemuck::{Pod, Zeroable};
 use gnnflow_data::error::FEWER_THREADS;
 use gnnflow_dataflow::flow::compute_thread::ComputeThread;
 use gnnflow_dataflow::graph::placement::Placement;
-use gnnflow_dataflow::sample::seeds::BatchSource;
-use gnnflow_dataflow::storage::Place;
 use gnnflow_dataflow::wire::meter::{Meter, Stage};
 use timely::worker::Worker;
 
+use self::engine::{EngineSetup, Sampling, open_batches};
 use crate::checkpoint::Progress;
 use crate::collectives::{Collectives, Driver};
 use crate::compute::{ComputeState, ComputeTime};
@@ -27,26 +26,7 @@ use crate::config::Metric;
 use crate::context;
 use crate::context::threads::Split;
 use crate::context::{FeatureStore, ModelInputs, WorkerContext};
-use crate::engine::full_graph;
-use crate::engine::full_graph::topology::Topology;
 use crate::engine::inference::Inference;
-use crate::engine::mini_batch::{Batches, MiniBatchTraining};
-use crate::engine::partition_local::partition_view::PartitionViews;
-use crate::engine::partition_local::{LocalTraining, PartitionParallel};
-use crate::engine::sampling::node_batches::node_batches;
-use crate::engine::sampling::operators::Operators;
-use crate::engine::sampling::strategies;
-use crate::engine::sampling::subgraphs::Subgraphs;
-use crate::engine::stages::dataflow::StagedTraining;
-use crate::engine::stages::intervals::EdgeNeeds;
-use crate::engine::stages::learned_rows::LearnedRows;
-use crate::engine::stages::pair_results::PairTargets;
-use crate::engine::stages::runner::StageRunner;
-use crate::engine::stages::score_pairs::PairSource;
-use crate::engine::stages::state::{EpochState, StageConfig};
-use crate::engine::stages::synchrony::Synchrony;
-use crate::engine::tensor_parallel;
-use crate::engine::tensor_parallel::topology::AllEdges;
 use crate::engine::{Engine, EpochSums};
 use crate::error::Error;
 use crate::evaluate::edge_evaluation::EdgeEvaluation;
@@ -57,7 +37,6 @@ use crate::plan::Plan;
 use crate::runtime::job::Job;
 use crate::runtime::records::EpochRecord;
 use crate::task::{self, Task};
-use gnnflow_nn::parameter_versions::ParameterVersions;
 
 /// Runs `job` on `worker`. The pipeline must have `[model]` and `[train]`. The first worker returns the summary.
 ///
@@ -144,108 +123,35 @@ impl<'a> Run<'a> {
         let built = context::model(job, model, train, task.objective().width())?;
         let needs = ModelInputs::of(&built);
         let (degrees, stages, params) = (needs.degrees, built.stages(), built.params().flat_len());
-        let (trained, spec_of_model) = (built.params().trained_len(), built.spec().clone());
+        let (trained, built_spec) = (built.params().trained_len(), built.spec().clone());
         let mut context = WorkerContext::open(job, rank, workers, parts, task.edge_filter(), needs)?;
         context.train_nodes = examples.counts().to_vec();
         drop(busy);
         let Plan { window, tables_mapped, .. } = Plan::new(&job.config, workers, workers)?;
         let mut collectives = Collectives::new(context.placement, rank, Rc::clone(&context.other_meter));
-        let importance = match train.sampler {
-            config::Sampler::FastGcn => Some(strategies::importance(driver, &context, &mut collectives)?),
-            _ => None,
-        };
-        let strategies = strategies::strategies(job, &context, model, train, importance)?;
-        let operators = Operators::open(job, train)?;
-        let subgraphs = match &examples {
-            task::Source::Nodes(split) => Subgraphs::open(job, &context, train, &split.train)?,
-            task::Source::Links(_) | task::Source::Edges(..) => None,
-        };
-        if let Some(subgraphs) = &subgraphs {
-            subgraphs.profile(driver, &context)?;
-        }
+        let sampling = Sampling::open(driver, job, &context, &mut collectives, (model, train), &examples)?;
         let split = match train.is_full_graph() {
             true => Split { sampling: 1, compute: job.threads }, // nothing is sampled
             false => Split::planned(job.threads),
         };
         let compute = ComputeState::new(built, task.objective(), (model, train), split.compute)?;
-        let runtime = Arc::clone(&job.runtime);
-        let compute_thread =
-            ComputeThread::start_watched("compute_thread", move || compute, move || runtime.progressed()).map_err(
-                |error| Error::Machine(format!("cannot start the compute thread: {error}; {FEWER_THREADS}")),
-            )?;
-        let (batches, edges): (Arc<dyn BatchSource>, _) = match examples {
-            task::Source::Nodes(split) => (Arc::new(node_batches(&context, &task, train, split)?), None),
-            task::Source::Links(mut edges) => {
-                (Arc::new(edges.batches(train, &train.link())), Some(task::Source::Links(edges)))
-            }
-            task::Source::Edges(edges, classes) => {
-                (Arc::new(edges.batches(train)), Some(task::Source::Edges(edges, classes)))
-            }
+        let compute_thread = start_compute_thread(job, compute)?;
+        let (batches, edges) = open_batches(&context, &task, train, examples)?;
+        let setup = EngineSetup {
+            job,
+            train,
+            context: &context,
+            compute_thread: &compute_thread,
+            batches,
+            sampling,
+            model: built_spec,
+            degrees,
+            params,
+            width: task.objective().width(),
+            window,
+            tables_mapped,
         };
-        let training: Box<dyn Engine> = match (train.schedule.full_graph_options(), &train.schedule) {
-            (Some(options), schedule) => {
-                let source = match train.learns_edges() {
-                    true => Some(PairSource {
-                        batches,
-                        targets: PairTargets::open(&context, train, task.objective().width())?,
-                    }),
-                    false => None,
-                };
-                let (profile, seed) = compute_thread
-                    .call(|compute: &mut ComputeState| Ok::<_, Error>((compute.profile()?, compute.seed())))?;
-                let synchrony = Synchrony::of(&options, &profile.hops);
-                let place = if tables_mapped { Place::Folder(context.scratch.clone()) } else { Place::Memory };
-                let config = StageConfig { profile, synchrony, row_dtype: options.row_dtype, seed, place };
-                let needs = EdgeNeeds::of(&config.profile.hops);
-                let count = options.intervals;
-                let (own, intervals, program) = match schedule {
-                    config::Schedule::TensorParallel(columns) => {
-                        let memory = columns.chunk_memory.0;
-                        let mut edges = AllEdges::open(driver, job, &context, &mut collectives, count, memory, needs)?;
-                        let intervals = std::mem::take(&mut edges.intervals);
-                        (edges.own.clone(), intervals, tensor_parallel::open(edges, &config)?)
-                    }
-                    _ => {
-                        let graph = Topology::open(driver, job, &context, &mut collectives, count, needs)?;
-                        let program = full_graph::open(&graph, &config)?;
-                        (graph.own, graph.intervals, program)
-                    }
-                };
-                let stale = synchrony.staleness() as usize;
-                let parameters = Arc::new(ParameterVersions::new(rank, workers, stale));
-                let published = Arc::clone(&parameters);
-                compute_thread.call(move |compute| compute.publish_to(published));
-                let of_model = (&spec_of_model, &config.profile, &intervals[..]);
-                let executor = tensor_workers::executor(driver, job, train, &mut collectives, &parameters, of_model)?;
-                let examples = context.train_nodes.iter().sum();
-                let learned = context.embeddings.as_ref().map(|rows| LearnedRows::new(rows, train, examples));
-                let pairs = source.as_ref().map(|source| source.targets.clone());
-                let features = context.features.clone();
-                let state = EpochState::new(&config, (own, intervals), program, features, parameters, pairs)?;
-                let state = StageRunner::new(state.learning(learned), compute_thread.clone(), executor);
-                Box::new(StagedTraining::build(
-                    driver.worker,
-                    &context,
-                    train,
-                    params,
-                    (state, source),
-                    &compute_thread,
-                ))
-            }
-            (None, config::Schedule::PartitionParallel(_)) => {
-                let views = PartitionViews::open(driver, job, &context, degrees)?;
-                let options =
-                    LocalTraining { views, batches, strategies, operators, degrees, window, train: train.clone() };
-                Box::new(PartitionParallel::build(driver.worker, &context, options, &compute_thread))
-            }
-            (None, config::Schedule::MiniBatch(options)) => {
-                let cache = context.cache(options).map(|cache| Rc::new(RefCell::new(cache)));
-                let batches =
-                    Batches { source: batches, strategies, subgraphs, operators, degrees, params, window, cache };
-                Box::new(MiniBatchTraining::build(driver.worker, &context, train, batches, &compute_thread))
-            }
-            (None, schedule) => return Err(Error::Bug(format!("the schedule `{schedule}` is not resolved"))),
-        };
+        let training = setup.open(driver, &mut collectives)?;
         let nodes = job.config.infer.as_ref().map_or_else(|| config::Infer::default().batch, |infer| infer.batch);
         let inference =
             Inference::build(driver.worker, &context, &stages, model.uses_edges(), degrees, nodes, &compute_thread)?;
@@ -384,7 +290,7 @@ impl<'a> Run<'a> {
     /// Computes the results of all nodes with the current parameters, and returns their metrics. With `embeddings`, the input
     /// rows of the last layer are computed, too.
     fn evaluate(&mut self, driver: &mut Driver<'_>, embeddings: bool) -> Result<Evaluation, Error> {
-        if !self.training.evaluate_into(driver, &self.inference, embeddings)? {
+        if !self.training.evaluate_into(driver, self.inference.sink(embeddings))? {
             self.inference.pass(driver)?;
         }
         if let Some(edges) = &mut self.edges {
@@ -409,4 +315,11 @@ impl<'a> Run<'a> {
         }
         Ok(better)
     }
+}
+
+/// Starts the thread that computes; its progress is that of the run.
+fn start_compute_thread(job: &Job, compute: ComputeState) -> Result<ComputeThread<ComputeState>, Error> {
+    let runtime = Arc::clone(&job.runtime);
+    ComputeThread::start_watched("compute_thread", move || compute, move || runtime.progressed())
+        .map_err(|error| Error::Machine(format!("cannot start the compute thread: {error}; {FEWER_THREADS}")))
 }

@@ -31,6 +31,7 @@ use timely::worker::Worker;
 use crate::collectives::{Driver, FirstError};
 use crate::compute::ComputeState;
 use crate::context::WorkerContext;
+use crate::engine::result_sink::ResultSink;
 use crate::error::Error;
 use gnnflow_dataflow::storage::{Place, RowStore};
 
@@ -69,17 +70,7 @@ impl Inference {
         nodes: usize,
         compute_thread: &ComputeThread<ComputeState>,
     ) -> Result<Self, Error> {
-        let place = Place::Folder(context.scratch.clone());
-        let mut stores: Vec<Arc<RowStore>> = Vec::new();
-        for (stage, earlier) in reused_stores(stages).into_iter().enumerate() {
-            stores.push(match earlier {
-                Some(earlier) => Arc::clone(&stores[earlier]),
-                None => Arc::new(
-                    RowStore::create(&place, &context.graph, context.worker, stages[stage].width)
-                        .map_err(Error::io("reserve scratch space in", &context.scratch))?,
-                ),
-            });
-        }
+        let stores = reserve_stores(context, stages)?;
         let count = stages.len();
         let (mut input, probe, errors) = (InputHandle::new_with_builder(), probe::Handle::new(), FirstError::default());
         let stage_of = move |time: u64| time::epoch(time) as usize % count;
@@ -134,16 +125,7 @@ impl Inference {
                 .flat_map(move |done| first_error.capture(done))
                 .probe_with(&probe);
         });
-        let chunks = context
-            .placement
-            .parts_of(context.worker)
-            .flat_map(|part| {
-                let indptr = context.parts.get(part).topology.indptr();
-                let cut = chunks(indptr, context.graph.range(part).start, nodes);
-                cut.into_iter().map(move |chunk| (part as u32, chunk))
-            })
-            .collect();
-        Ok(Self { input, probe, errors, stores, chunks, stages_done: 0 })
+        Ok(Self { input, probe, errors, stores, chunks: own_chunks(context, nodes), stages_done: 0 })
     }
 
     /// Computes all stages with the compute thread's parameters. Returns when all workers have finished the last stage.
@@ -179,6 +161,29 @@ impl Inference {
     pub(crate) fn embeddings(&self) -> &Arc<RowStore> {
         &self.stores[self.stores.len().saturating_sub(2)]
     }
+
+    /// Returns the store of the results and, with `embeddings`, that of the inputs of the last stage, for an evaluation without [`Inference::pass`].
+    pub(crate) fn sink(&self, embeddings: bool) -> ResultSink {
+        let (results, inputs) = (Arc::clone(self.results()), self.embeddings());
+        let embeddings = (embeddings && !Arc::ptr_eq(&results, inputs)).then(|| Arc::clone(inputs));
+        ResultSink { results, embeddings }
+    }
+}
+
+/// Reserves the stores of all stages.
+fn reserve_stores(context: &WorkerContext, stages: &[Stage]) -> Result<Vec<Arc<RowStore>>, Error> {
+    let place = Place::Folder(context.scratch.clone());
+    let mut stores: Vec<Arc<RowStore>> = Vec::new();
+    for (stage, earlier) in reused_stores(stages).into_iter().enumerate() {
+        stores.push(match earlier {
+            Some(earlier) => Arc::clone(&stores[earlier]),
+            None => Arc::new(
+                RowStore::create(&place, &context.graph, context.worker, stages[stage].width)
+                    .map_err(Error::io("reserve scratch space in", &context.scratch))?,
+            ),
+        });
+    }
+    Ok(stores)
 }
 
 /// Returns, for each stage, the earlier stage whose store it may overwrite: of equal width, and no longer read. The last two stages keep their
@@ -198,6 +203,15 @@ fn reused_stores(stages: &[Stage]) -> Vec<Option<usize>> {
         reused.push(free);
     }
     reused
+}
+
+/// Cuts the partitions hosted here into chunks of at most `most` nodes.
+fn own_chunks(context: &WorkerContext, most: usize) -> Vec<(u32, Range<u32>)> {
+    let cut = |part: usize| {
+        let cut = chunks(context.parts.get(part).topology.indptr(), context.graph.range(part).start, most);
+        cut.into_iter().map(move |chunk| (part as u32, chunk))
+    };
+    context.placement.parts_of(context.worker).flat_map(cut).collect()
 }
 
 /// Cuts a partition's nodes, from global id `first`, into chunks of at most `most` nodes and about [`CHUNK_EDGES`] edges.

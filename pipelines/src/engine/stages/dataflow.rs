@@ -51,14 +51,13 @@ use super::message::Outgoing;
 use super::runner::StageRunner;
 use super::score_pairs as pairs;
 use super::score_pairs::{PairSource, score_pairs};
-use super::state::ResultSink;
 use super::synchrony::{BackwardRows, Synchrony};
 use super::token::{Finished, Pass, Token};
 use crate::collectives::{Driver, FirstError};
 use crate::compute::ComputeState;
 use crate::config::Train;
 use crate::context::WorkerContext;
-use crate::engine::inference::Inference;
+use crate::engine::result_sink::ResultSink;
 use crate::engine::{BlocksHash, Engine, EpochSums, Staleness};
 use crate::error::Error;
 use crate::runtime::records::TensorUse;
@@ -122,6 +121,20 @@ struct Shared {
 }
 
 impl Shared {
+    fn new(synchrony: Synchrony, pairs: Range<u32>, backward: u32) -> Self {
+        Self {
+            gate: Rc::default(),
+            synchrony,
+            passed: Cell::default(),
+            first: Cell::new(u32::MAX),
+            pairs,
+            backward,
+            rates: RefCell::default(),
+            sums: RefCell::default(),
+            stale: Cell::default(),
+        }
+    }
+
     /// Sets the frontier to `now`.
     fn advance(&self, now: u64) {
         self.passed.set(now.max(self.passed.get()));
@@ -176,17 +189,7 @@ impl StagedTraining {
             let column_parallel = state.is_column_parallel();
             (state.evaluation_stages(), state.synchrony, state.pair_stages(), column_parallel, state.window())
         };
-        let shared = Rc::new(Shared {
-            gate: Rc::default(),
-            synchrony,
-            passed: Cell::default(),
-            first: Cell::new(u32::MAX),
-            pairs: pairs.clone(),
-            backward: evaluation - 1,
-            rates: RefCell::default(),
-            sums: RefCell::default(),
-            stale: Cell::default(),
-        });
+        let shared = Rc::new(Shared::new(synchrony, pairs.clone(), evaluation - 1));
         worker.dataflow::<u64, _, _>(|scope| {
             let permits = Rc::new(Permits::new(state.permits(permits(column_parallel))));
             let tokens = scope.input_from(&mut input).gate(Rc::clone(&shared.gate));
@@ -199,18 +202,7 @@ impl StagedTraining {
                 }
                 None => (tokens, None),
             };
-            let done = {
-                let (shared, runner) = (Rc::clone(&shared), Arc::clone(&state));
-                let (held, errors) = (Rc::clone(&permits), errors.clone());
-                tokens
-                    .limit_in_flight(permits)
-                    .inspect(move |&token: &Token| shared.record_staleness(token))
-                    .map_async("stage", move |token, completer| runner.run(token, completer))
-                    .flat_map(move |done| {
-                        let permit = Rc::new(Permit(Rc::clone(&held)));
-                        errors.capture(done).map(|done: Finished| (done, permit))
-                    })
-            };
+            let done = run_stages(tokens, permits, &shared, &state, &errors);
             let outputs = done.flat_map(|(done, permit)| {
                 let messages = done.rows.into_iter().map(move |outgoing| {
                     let permit = matches!(outgoing, Outgoing::Block(_)).then(|| Rc::clone(&permit));
@@ -233,21 +225,7 @@ impl StagedTraining {
                 move |_: &mut ComputeState, outgoing| sender.state().message(outgoing),
                 move |_: &mut ComputeState, block| receiver.state().receive(block),
             );
-            let reduced = {
-                let (shared, compute_thread) = (Rc::clone(&shared), compute_thread.clone());
-                contributions
-                    .all_reduce(context.placement.parts(), params, Rc::clone(&context.meter))
-                    .inspect(move |reduced: &Reduced| {
-                        let epoch = time::epoch(reduced.time);
-                        shared.sums.borrow_mut().entry(epoch).or_default().add(reduced);
-                        let (reduced, lr) = (reduced.clone(), shared.rates.borrow_mut().remove(&epoch));
-                        compute_thread.post(move |compute| {
-                            lr.into_iter().for_each(|lr| compute.set_learning_rate(lr));
-                            compute.apply(reduced);
-                        });
-                    })
-                    .map(|_| ())
-            };
+            let reduced = apply_gradients(contributions, context, params, &shared, compute_thread);
             let shared = Rc::clone(&shared);
             let all = [scattered, reduced].into_iter().chain(scored);
             scope.concatenate(all).on_frontier(move |now| shared.advance(now)).probe_with(&probe);
@@ -268,6 +246,49 @@ impl StagedTraining {
             other_meter: Rc::clone(&context.other_meter),
         }
     }
+}
+
+/// Runs the stages of `tokens`. Each result carries the permit of its token.
+fn run_stages<'scope>(
+    tokens: StreamVec<'scope, u64, Token>,
+    permits: Rc<Permits>,
+    shared: &Rc<Shared>,
+    runner: &Arc<StageRunner>,
+    errors: &FirstError,
+) -> StreamVec<'scope, u64, (Finished, Rc<Permit>)> {
+    let (shared, runner) = (Rc::clone(shared), Arc::clone(runner));
+    let (held, errors) = (Rc::clone(&permits), errors.clone());
+    tokens
+        .limit_in_flight(permits)
+        .inspect(move |&token: &Token| shared.record_staleness(token))
+        .map_async("stage", move |token, completer| runner.run(token, completer))
+        .flat_map(move |done| {
+            let permit = Rc::new(Permit(Rc::clone(&held)));
+            errors.capture(done).map(|done: Finished| (done, permit))
+        })
+}
+
+/// Sums the gradients of all partitions and applies the sum at the compute thread.
+fn apply_gradients<'scope>(
+    contributions: StreamVec<'scope, u64, Contribution>,
+    context: &WorkerContext,
+    params: usize,
+    shared: &Rc<Shared>,
+    compute_thread: &ComputeThread<ComputeState>,
+) -> StreamVec<'scope, u64, ()> {
+    let (shared, compute_thread) = (Rc::clone(shared), compute_thread.clone());
+    contributions
+        .all_reduce(context.placement.parts(), params, Rc::clone(&context.meter))
+        .inspect(move |reduced: &Reduced| {
+            let epoch = time::epoch(reduced.time);
+            shared.sums.borrow_mut().entry(epoch).or_default().add(reduced);
+            let (reduced, lr) = (reduced.clone(), shared.rates.borrow_mut().remove(&epoch));
+            compute_thread.post(move |compute| {
+                lr.into_iter().for_each(|lr| compute.set_learning_rate(lr));
+                compute.apply(reduced);
+            });
+        })
+        .map(|_| ())
 }
 
 impl Engine for StagedTraining {
@@ -304,20 +325,11 @@ impl Engine for StagedTraining {
         Ok(done)
     }
 
-    fn evaluate_into(
-        &mut self,
-        driver: &mut Driver<'_>,
-        inference: &Inference,
-        embeddings: bool,
-    ) -> Result<bool, Error> {
-        {
-            if embeddings && !self.state.state().has_embeddings() {
-                return Ok(false);
-            }
-            let (results, inputs) = (Arc::clone(inference.results()), Arc::clone(inference.embeddings()));
-            let embeddings = (embeddings && !Arc::ptr_eq(&results, &inputs)).then_some(inputs);
-            self.state.set_sink(ResultSink { results, embeddings });
+    fn evaluate_into(&mut self, driver: &mut Driver<'_>, sink: ResultSink) -> Result<bool, Error> {
+        if sink.embeddings.is_some() && !self.state.state().has_embeddings() {
+            return Ok(false);
         }
+        self.state.set_sink(sink);
         // Between two rounds, a process sends only the messages of this evaluation.
         let before = self.meter.so_far();
         for (stage, &items) in (0..self.evaluation).zip(&self.stages) {

@@ -12,9 +12,10 @@ use gnnflow_dataflow::flow::compute_thread::ComputeThread;
 use gnnflow_dataflow::flow::map_async::Completer;
 
 use super::begin::Begun;
-use super::state::{EpochState, ResultSink};
+use super::state::EpochState;
 use super::token::{Ended, Finished, Token};
 use crate::compute::ComputeState;
+use crate::engine::result_sink::ResultSink;
 use crate::error::Error;
 use crate::runtime::executor::{Completion, TaskExecutor};
 use crate::runtime::records::TensorUse;

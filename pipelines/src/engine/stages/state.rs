@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use gnnflow_dataflow::fetch::fetch_rows::FeatureView;
-use gnnflow_dataflow::storage::{Place, RowStore};
+use gnnflow_dataflow::storage::Place;
 use gnnflow_dataflow::wire::WireBlock;
 use gnnflow_nn::ModelProfile;
 use gnnflow_nn::parameter_versions::ParameterVersions;
@@ -24,6 +24,7 @@ use super::synchrony::Synchrony;
 use super::token::Token;
 use crate::compute::ComputeState;
 use crate::config::RowDtype;
+use crate::engine::result_sink::ResultSink;
 use crate::error::Error;
 
 /// The options from which the stages of an epoch are built.
@@ -76,15 +77,6 @@ pub(super) enum Progress {
     Nothing,
     Sent,
     Aggregated,
-}
-
-/// The stores to which an evaluation writes rows of all nodes.
-#[derive(Clone)]
-pub(crate) struct ResultSink {
-    /// The model's results.
-    pub(crate) results: Arc<RowStore>,
-    /// The inputs of the last layer, unless these are the results.
-    pub(crate) embeddings: Option<Arc<RowStore>>,
 }
 
 /// The tables and the program of one worker.

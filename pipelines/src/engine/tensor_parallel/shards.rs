@@ -143,15 +143,7 @@ impl Shards {
             true => Some(Table::zeros(nodes, shards[0].columns[graph.worker].len(), place).map_err(failed)?),
             false => None,
         };
-        let order = |backward: bool| match pipelined && chunks.len() > 1 {
-            true => SendOrder::of_sources(graph.links(backward), graph.slots, backward, &chunks, &graph.starts),
-            false => SendOrder::all_first(chunks.len(), &graph.starts),
-        };
-        let by_chunk = match pipelined {
-            true => SendOrder::by_chunk(&chunks, &graph.starts),
-            false => SendOrder::all_first(chunks.len(), &graph.starts),
-        };
-        let orders = [order(false), order(true), by_chunk];
+        let orders = send_orders(&graph, &chunks, pipelined);
         Ok(Self { graph, dtype, hops: shards, attention: attentions, argmax, initial_gradient, chunks, orders })
     }
 
@@ -382,6 +374,19 @@ impl Shards {
         };
         starts.windows(2).enumerate().flat_map(to_worker).collect()
     }
+}
+
+/// Returns the send orders of activations, of gradients, and of gradients of hops with attention.
+fn send_orders(graph: &AllEdges, chunks: &[Range<usize>], pipelined: bool) -> [SendOrder; 3] {
+    let order = |backward: bool| match pipelined && chunks.len() > 1 {
+        true => SendOrder::of_sources(graph.links(backward), graph.slots, backward, chunks, &graph.starts),
+        false => SendOrder::all_first(chunks.len(), &graph.starts),
+    };
+    let by_chunk = match pipelined {
+        true => SendOrder::by_chunk(chunks, &graph.starts),
+        false => SendOrder::all_first(chunks.len(), &graph.starts),
+    };
+    [order(false), order(true), by_chunk]
 }
 
 /// Returns the inputs of a hop with attention.

@@ -1,0 +1,189 @@
+//! Opens the training engine of the pipeline's schedule, with its samplers and batches.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use gnnflow_dataflow::flow::compute_thread::ComputeThread;
+use gnnflow_dataflow::sample::sample_hop::Strategy;
+use gnnflow_dataflow::sample::seeds::BatchSource;
+use gnnflow_dataflow::storage::Place;
+use gnnflow_nn::model::ModelSpec;
+use gnnflow_nn::parameter_versions::ParameterVersions;
+
+use super::tensor_workers;
+use crate::collectives::{Collectives, Driver};
+use crate::compute::ComputeState;
+use crate::config::schedule::{FullGraphOptions, MiniBatch};
+use crate::config::{Model, Sampler, Schedule, Train};
+use crate::context::WorkerContext;
+use crate::engine::Engine;
+use crate::engine::full_graph;
+use crate::engine::full_graph::topology::Topology;
+use crate::engine::mini_batch::{Batches, MiniBatchTraining};
+use crate::engine::partition_local::partition_view::PartitionViews;
+use crate::engine::partition_local::{LocalTraining, PartitionParallel};
+use crate::engine::sampling::node_batches::node_batches;
+use crate::engine::sampling::operators::Operators;
+use crate::engine::sampling::strategies;
+use crate::engine::sampling::subgraphs::Subgraphs;
+use crate::engine::stages::dataflow::StagedTraining;
+use crate::engine::stages::intervals::EdgeNeeds;
+use crate::engine::stages::learned_rows::LearnedRows;
+use crate::engine::stages::pair_results::PairTargets;
+use crate::engine::stages::runner::StageRunner;
+use crate::engine::stages::score_pairs::PairSource;
+use crate::engine::stages::state::{EpochState, StageConfig};
+use crate::engine::stages::synchrony::Synchrony;
+use crate::engine::tensor_parallel;
+use crate::engine::tensor_parallel::topology::AllEdges;
+use crate::error::Error;
+use crate::runtime::job::Job;
+use crate::task::{Source, Task};
+
+/// How batches are sampled.
+pub(super) struct Sampling {
+    strategies: Vec<Strategy>,
+    operators: Operators,
+    subgraphs: Option<Subgraphs>,
+}
+
+impl Sampling {
+    /// Opens the samplers and operators of the pipeline. A collective operation.
+    pub(super) fn open(
+        driver: &mut Driver<'_>,
+        job: &Job,
+        context: &WorkerContext,
+        collectives: &mut Collectives,
+        (model, train): (&Model, &Train),
+        examples: &Source,
+    ) -> Result<Self, Error> {
+        let importance = match train.sampler {
+            Sampler::FastGcn => Some(strategies::importance(driver, context, collectives)?),
+            _ => None,
+        };
+        let strategies = strategies::strategies(job, context, model, train, importance)?;
+        let operators = Operators::open(job, train)?;
+        let subgraphs = match examples {
+            Source::Nodes(split) => Subgraphs::open(job, context, train, &split.train)?,
+            Source::Links(_) | Source::Edges(..) => None,
+        };
+        if let Some(subgraphs) = &subgraphs {
+            subgraphs.profile(driver, context)?;
+        }
+        Ok(Self { strategies, operators, subgraphs })
+    }
+}
+
+/// Returns the batches of training examples, and the edges that are evaluated, in tasks on edges.
+pub(super) fn open_batches(
+    context: &WorkerContext,
+    task: &Task,
+    train: &Train,
+    examples: Source,
+) -> Result<(Arc<dyn BatchSource>, Option<Source>), Error> {
+    let opened: (Arc<dyn BatchSource>, _) = match examples {
+        Source::Nodes(split) => (Arc::new(node_batches(context, task, train, split)?), None),
+        Source::Links(mut edges) => (Arc::new(edges.batches(train, &train.link())), Some(Source::Links(edges))),
+        Source::Edges(edges, classes) => (Arc::new(edges.batches(train)), Some(Source::Edges(edges, classes))),
+    };
+    Ok(opened)
+}
+
+/// What the engines are built from.
+pub(super) struct EngineSetup<'a> {
+    pub(super) job: &'a Job,
+    pub(super) train: &'a Train,
+    pub(super) context: &'a WorkerContext,
+    pub(super) compute_thread: &'a ComputeThread<ComputeState>,
+    pub(super) batches: Arc<dyn BatchSource>,
+    pub(super) sampling: Sampling,
+    pub(super) model: ModelSpec,
+    /// Whether the model reads degrees.
+    pub(super) degrees: bool,
+    /// Number of parameters of the model.
+    pub(super) params: usize,
+    /// Width of the model's results.
+    pub(super) width: usize,
+    /// Maximum number of steps in flight.
+    pub(super) window: usize,
+    /// Whether full-graph tables are mapped scratch files.
+    pub(super) tables_mapped: bool,
+}
+
+impl EngineSetup<'_> {
+    /// Opens the engine of the schedule. A collective operation.
+    pub(super) fn open(self, driver: &mut Driver<'_>, collectives: &mut Collectives) -> Result<Box<dyn Engine>, Error> {
+        let train = self.train;
+        let engine: Box<dyn Engine> = match (train.schedule.full_graph_options(), &train.schedule) {
+            (Some(options), _) => Box::new(self.full_graph(driver, collectives, &options)?),
+            (None, Schedule::PartitionParallel(_)) => Box::new(self.partition_parallel(driver)?),
+            (None, Schedule::MiniBatch(options)) => Box::new(self.mini_batch(driver, options)),
+            (None, schedule) => return Err(Error::Bug(format!("the schedule `{schedule}` is not resolved"))),
+        };
+        Ok(engine)
+    }
+
+    /// Opens `full-graph` and `tensor-parallel` training.
+    fn full_graph(
+        self,
+        driver: &mut Driver<'_>,
+        collectives: &mut Collectives,
+        options: &FullGraphOptions,
+    ) -> Result<StagedTraining, Error> {
+        let Self { job, train, context, compute_thread, .. } = self;
+        let source = match train.learns_edges() {
+            true => Some(PairSource { batches: self.batches, targets: PairTargets::open(context, train, self.width)? }),
+            false => None,
+        };
+        let (profile, seed) =
+            compute_thread.call(|compute: &mut ComputeState| Ok::<_, Error>((compute.profile()?, compute.seed())))?;
+        let synchrony = Synchrony::of(options, &profile.hops);
+        let place = if self.tables_mapped { Place::Folder(context.scratch.clone()) } else { Place::Memory };
+        let config = StageConfig { profile, synchrony, row_dtype: options.row_dtype, seed, place };
+        let needs = EdgeNeeds::of(&config.profile.hops);
+        let count = options.intervals;
+        let (own, intervals, program) = match &train.schedule {
+            Schedule::TensorParallel(columns) => {
+                let memory = columns.chunk_memory.0;
+                let mut edges = AllEdges::open(driver, job, context, collectives, count, memory, needs)?;
+                let intervals = std::mem::take(&mut edges.intervals);
+                (edges.own.clone(), intervals, tensor_parallel::open(edges, &config)?)
+            }
+            _ => {
+                let graph = Topology::open(driver, job, context, collectives, count, needs)?;
+                let program = full_graph::open(&graph, &config)?;
+                (graph.own, graph.intervals, program)
+            }
+        };
+        let (rank, workers) = (driver.worker.index(), driver.worker.peers());
+        let parameters = Arc::new(ParameterVersions::new(rank, workers, synchrony.staleness() as usize));
+        let published = Arc::clone(&parameters);
+        compute_thread.call(move |compute| compute.publish_to(published));
+        let of_model = (&self.model, &config.profile, &intervals[..]);
+        let executor = tensor_workers::executor(driver, job, train, collectives, &parameters, of_model)?;
+        let examples = context.train_nodes.iter().sum();
+        let learned = context.embeddings.as_ref().map(|rows| LearnedRows::new(rows, train, examples));
+        let pairs = source.as_ref().map(|source| source.targets.clone());
+        let features = context.features.clone();
+        let state = EpochState::new(&config, (own, intervals), program, features, parameters, pairs)?;
+        let state = StageRunner::new(state.learning(learned), compute_thread.clone(), executor);
+        Ok(StagedTraining::build(driver.worker, context, train, self.params, (state, source), compute_thread))
+    }
+
+    fn partition_parallel(self, driver: &mut Driver<'_>) -> Result<PartitionParallel, Error> {
+        let Self { job, train, context, compute_thread, batches, degrees, window, .. } = self;
+        let Sampling { strategies, operators, .. } = self.sampling;
+        let views = PartitionViews::open(driver, job, context, degrees)?;
+        let options = LocalTraining { views, batches, strategies, operators, degrees, window, train: train.clone() };
+        Ok(PartitionParallel::build(driver.worker, context, options, compute_thread))
+    }
+
+    fn mini_batch(self, driver: &mut Driver<'_>, options: &MiniBatch) -> MiniBatchTraining {
+        let Self { train, context, compute_thread, batches: source, degrees, params, window, .. } = self;
+        let Sampling { strategies, operators, subgraphs } = self.sampling;
+        let cache = context.cache(options).map(|cache| Rc::new(RefCell::new(cache)));
+        let batches = Batches { source, strategies, subgraphs, operators, degrees, params, window, cache };
+        MiniBatchTraining::build(driver.worker, context, train, batches, compute_thread)
+    }
+}
