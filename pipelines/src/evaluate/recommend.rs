@@ -8,7 +8,6 @@
 use bytemuck::{Pod, Zeroable};
 use gnnflow_kernels::pairs::Edge;
 
-use super::ranking::Ranked;
 use crate::collectives::Value;
 use crate::task::link_prediction::recommended::Recommended;
 
@@ -24,10 +23,9 @@ pub(crate) struct Listed {
 
 impl Value for Listed {}
 
-/// Returns the edges of a partition that are on the lists of their sources.
-pub(crate) fn found(edges: &[Edge], ranked: &[Ranked], length: usize) -> Vec<Listed> {
-    let listed = edges.iter().zip(ranked).map(|(edge, ranked)| (edge, ranked.fresh_doubled()));
-    let listed = listed.filter(|&(_, doubled)| doubled <= 2 * length as u64);
+/// Returns the edges of a partition that are on the lists of their sources. `doubled` is twice the rank of each.
+pub(crate) fn found(edges: &[Edge], doubled: impl Iterator<Item = u64>, length: usize) -> Vec<Listed> {
+    let listed = edges.iter().zip(doubled).filter(|&(_, doubled)| doubled <= 2 * length as u64);
     let listed =
         listed.map(|(edge, doubled)| Listed { source: edge.head, relation: edge.relation, doubled: doubled as u16 });
     listed.collect()

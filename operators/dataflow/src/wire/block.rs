@@ -17,9 +17,8 @@ use std::sync::Arc;
 
 use timely::Accountable;
 use timely::bytes::arc::Bytes;
-use timely::dataflow::channels::ContainerBytes;
 
-use super::codec::{self, Codec};
+use super::codec::Codec;
 use crate::storage::RowSource;
 
 /// First half of every block's first word.
@@ -270,7 +269,7 @@ impl WireBlock {
         self.sections().len()
     }
 
-    fn encode_plain<W: Write>(&self, writer: &mut W) -> std::io::Result<()> {
+    pub(super) fn encode_plain<W: Write>(&self, writer: &mut W) -> std::io::Result<()> {
         if let Repr::View(bytes) = &self.0 {
             return writer.write_all(bytes);
         }
@@ -293,7 +292,7 @@ impl WireBlock {
     }
 
     /// Returns a view of an encoded block, or an error text.
-    fn decode_plain(bytes: Bytes) -> Result<Self, String> {
+    pub(super) fn decode_plain(bytes: Bytes) -> Result<Self, String> {
         if bytes.len() < HEADER_BYTES || !bytes.as_ptr().cast::<u64>().is_aligned() {
             return Err(format!("a block of {} bytes is too short or misaligned", bytes.len()));
         }
@@ -318,39 +317,10 @@ impl Accountable for WireBlock {
     }
 }
 
-impl ContainerBytes for WireBlock {
-    /// # Panics
-    /// When the bytes are no block. Peers are authenticated and messages are framed, so this is a bug.
-    fn from_bytes(bytes: Bytes) -> Self {
-        let decoded = match codec::of(&bytes) {
-            Codec::Plain => Self::decode_plain(bytes),
-            #[cfg(feature = "abomonation")]
-            Codec::Abomonation => codec::abomonation::decode(&bytes),
-        };
-        decoded.unwrap_or_else(|reason| panic!("wire block: {reason}"))
-    }
-
-    fn length_in_bytes(&self) -> usize {
-        match codec::codec() {
-            Codec::Plain => self.wire_bytes(),
-            #[cfg(feature = "abomonation")]
-            Codec::Abomonation => codec::abomonation::encoded_len(self),
-        }
-    }
-
-    fn into_bytes<W: Write>(&self, writer: &mut W) {
-        let written = match codec::codec() {
-            Codec::Plain => self.encode_plain(writer),
-            #[cfg(feature = "abomonation")]
-            Codec::Abomonation => codec::abomonation::encode(self, writer),
-        };
-        written.expect("timely provides a buffer of `length_in_bytes`");
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use timely::bytes::arc::BytesMut;
+    use timely::dataflow::channels::ContainerBytes;
 
     use super::*;
     use crate::storage::{Busy, RowReader};

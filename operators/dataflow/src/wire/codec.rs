@@ -31,12 +31,3 @@ pub fn codec() -> Codec {
         _ => Codec::Plain,
     }
 }
-
-/// Returns the encoding of a block. The plain decoder refuses bytes that are no block.
-pub(super) fn of(bytes: &[u8]) -> Codec {
-    match bytes.get(4..8) {
-        #[cfg(feature = "abomonation")]
-        Some([1, 0, 0, 0]) => Codec::Abomonation,
-        _ => Codec::Plain,
-    }
-}

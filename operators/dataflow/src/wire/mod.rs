@@ -5,6 +5,7 @@
 
 mod block;
 mod codec;
+mod container_bytes;
 pub mod meter;
 mod route;
 

@@ -143,7 +143,7 @@ impl Ranking {
             if let (Some(scores), Some(wanted)) = (scores, &self.edges.recommended) {
                 let found = |part: usize| {
                     let (edges, ranked) = self.held_out(part)[split];
-                    recommend::found(edges, ranked, wanted.length)
+                    recommend::found(edges, ranked.iter().map(Ranked::fresh_doubled), wanted.length)
                 };
                 let found = collectives.all_gather_parts(driver, found)?.concat();
                 scores.metrics.extend(recommend::metrics(found, wanted, split));
