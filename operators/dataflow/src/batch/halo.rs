@@ -41,7 +41,7 @@ pub struct HaloRows {
 pub struct HaloRow<'a> {
     /// Its row.
     pub row: &'a [u8],
-    /// Its in-degree without self loops, once it is [known](HaloRows::tell).
+    /// Its in-degree without self loops, once it is [known](HaloRows::set_degree).
     pub degree: Option<u32>,
 }
 
