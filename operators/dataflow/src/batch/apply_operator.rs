@@ -15,6 +15,7 @@ use timely::dataflow::operators::generic::operator::Operator;
 
 use crate::batch::mini_batch::MiniBatch;
 use crate::context::OperatorContext;
+use crate::time;
 
 /// A dataflow operator of a user, between the fetching of rows and the arithmetic of mini-batch training.
 ///
@@ -64,7 +65,7 @@ where
 
 /// An operator returned more or fewer batches than it received at a time.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("operator \"{operator}\" returned {returned} batches for {received}")]
+#[error("operator \"{operator}\" returned {returned} batches for {received} in step {step} of epoch {epoch}")]
 pub struct BatchCountError {
     /// The name of the operator.
     pub operator: String,
@@ -72,6 +73,10 @@ pub struct BatchCountError {
     pub returned: u64,
     /// Batches that the operator received.
     pub received: u64,
+    /// The epoch, from 0.
+    pub epoch: u32,
+    /// The step, from 0.
+    pub step: u32,
 }
 
 /// Applies a [`BatchOperator`].
@@ -99,7 +104,10 @@ impl<'scope> ApplyOperator<'scope> for StreamVec<'scope, u64, MiniBatch> {
             received.borrow_mut().entry(*time).or_default().0 += batches.len() as u64;
         });
         let operator_name = name.to_owned();
-        let error = move |(received, returned)| BatchCountError { operator: operator_name.clone(), returned, received };
+        let error = move |time: u64, (received, returned)| {
+            let (epoch, step) = (time::epoch(time), time::step(time));
+            BatchCountError { operator: operator_name.clone(), returned, received, epoch, step }
+        };
         operator.apply(batches, cx).unary_frontier::<CapacityContainerBuilder<Vec<_>>, _, _, _>(
             Pipeline,
             "count batches",
@@ -115,7 +123,7 @@ impl<'scope> ApplyOperator<'scope> for StreamVec<'scope, u64, MiniBatch> {
                             if count.1 <= count.0 {
                                 session.give(Ok(batch));
                             } else if count.1 == count.0 + 1 {
-                                session.give(Err(error(*count)));
+                                session.give(Err(error(*time.time(), *count)));
                             }
                         }
                     });
@@ -129,7 +137,7 @@ impl<'scope> ApplyOperator<'scope> for StreamVec<'scope, u64, MiniBatch> {
                     };
                     for (time, count) in complete {
                         if let (true, Some(capability)) = (count.1 < count.0, &capability) {
-                            output.session(&capability.delayed(&time)).give(Err(error(count)));
+                            output.session(&capability.delayed(&time)).give(Err(error(time, count)));
                         }
                     }
                     match (next, &mut capability) {
@@ -210,11 +218,11 @@ mod tests {
         for workers in [1, 2, 4] {
             let (steps, errors) = run(&drop_third, workers);
             assert_eq!((steps.len(), errors.len()), (3 * workers, workers));
-            assert_eq!(errors[0].to_string(), "operator \"mine\" returned 3 batches for 4");
+            assert_eq!(errors[0].to_string(), "operator \"mine\" returned 3 batches for 4 in step 0 of epoch 0");
 
             let (steps, errors) = run(&repeat, workers);
             assert_eq!((steps.len(), errors.len()), (4 * workers, workers));
-            assert_eq!(errors[0].to_string(), "operator \"mine\" returned 5 batches for 4");
+            assert_eq!(errors[0].to_string(), "operator \"mine\" returned 5 batches for 4 in step 0 of epoch 0");
         }
     }
 }
