@@ -1,7 +1,7 @@
 //! The program as a value, for programs with user-defined parts.
 
 use gnnflow_data::Partitioner;
-use gnnflow_dataflow::batch::apply_operator::BatchOperator;
+use gnnflow_dataflow::apply_operator::BatchOperator;
 use gnnflow_kernels::sample::Sampler;
 use gnnflow_nn::{Layer, LayerSpec, ParamBuilder, Result as ComputeResult};
 use gnnflow_pipelines::Registry;

@@ -3,6 +3,7 @@
 //! Each operator is one file with one extension trait on timely's streams. To compose them into a dataflow of your own, import
 //! [`prelude`] and start with [`context`].
 
+pub mod apply_operator;
 pub mod batch;
 pub mod collective;
 pub mod context;

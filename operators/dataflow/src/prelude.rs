@@ -1,6 +1,6 @@
 //! Imports for a dataflow of your own: `use gnnflow_dataflow::prelude::*;`. The [context](crate::context) module has an example.
 
-pub use crate::batch::apply_operator::{ApplyOperator, BatchOperator};
+pub use crate::apply_operator::{ApplyOperator, BatchOperator};
 pub use crate::batch::feature_view::FeatureView;
 pub use crate::batch::mini_batch::{BatchKey, MiniBatch};
 pub use crate::collective::all_reduce::{Contribution, Reduced};

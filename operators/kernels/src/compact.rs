@@ -11,7 +11,7 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
-use super::prefetch;
+use super::prefetch::prefetch;
 
 /// Prefetch distance of entries, in ids.
 const AHEAD: usize = 32;

@@ -12,7 +12,7 @@ use std::ops::Range;
 
 use rayon::prelude::*;
 
-use super::prefetch_row;
+use super::prefetch::prefetch_row;
 use super::simd::dispatch::multiversion;
 
 /// The update rule of touched rows.

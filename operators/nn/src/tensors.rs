@@ -1,6 +1,6 @@
 //! Conversions between rows and tensors.
 
-use crate::Model;
+use crate::model::Model;
 use candle_core::backprop::GradStore;
 use candle_core::{Storage, Tensor, Var};
 use gnnflow_kernels::matrix::{Matrix, Values};

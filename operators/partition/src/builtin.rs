@@ -3,9 +3,20 @@
 use gnnflow_data::Partitioner;
 use gnnflow_data::dump::PartTable;
 
-use super::{
-    Dbh, Degrees, Fennel, File, Greedy, Hdrf, Ldg, Metis, Multilevel, Random, Range, Spring, TwoPsL, VertexCut,
-};
+use super::dbh::Dbh;
+use super::degrees::Degrees;
+use super::fennel::Fennel;
+use super::file::File;
+use super::greedy::Greedy;
+use super::hdrf::Hdrf;
+use super::ldg::Ldg;
+use super::metis::Metis;
+use super::multilevel::Multilevel;
+use super::random::Random;
+use super::range::Range;
+use super::spring::Spring;
+use super::two_ps_l::TwoPsL;
+use super::vertex_cut::VertexCut;
 
 /// Settings of the built-in methods. Each method reads the fields that it uses; `None` is its default.
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -7,7 +7,7 @@ use gnnflow_data::ids::NodeIds;
 use gnnflow_data::partitioner::{AddEdges, ConsumeKeys, EdgeKey, Goal, VisitEdges};
 use gnnflow_data::{GraphStream, Partitioner, Result};
 
-use super::Multilevel;
+use super::multilevel::Multilevel;
 
 /// Edges per visit.
 const CHUNK: usize = 4096;

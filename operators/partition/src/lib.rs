@@ -47,8 +47,3 @@ pub use refined::Refined;
 pub use spring::Spring;
 pub use two_ps_l::TwoPsL;
 pub use vertex_cut::VertexCut;
-
-/// Returns the part of position `i` of `n`. Parts are consecutive ranges whose sizes differ by at most one.
-fn piece(i: u64, n: u64, parts: u32) -> u32 {
-    (u128::from(i) * u128::from(parts) / u128::from(n)) as u32
-}

@@ -4,7 +4,7 @@ use gnnflow_data::partitioner::Goal;
 use gnnflow_data::rng::{Key, Permutation, Purpose};
 use gnnflow_data::{Assignment, GraphStream, Partitioner, Result};
 
-use super::piece;
+use super::range::piece;
 
 /// Random parts of equal size.
 ///

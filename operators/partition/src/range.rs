@@ -21,10 +21,14 @@ impl Partitioner for Range {
     }
 }
 
+/// Returns the part of position `i` of `n`. Parts are consecutive ranges whose sizes differ by at most one.
+pub(crate) fn piece(i: u64, n: u64, parts: u32) -> u32 {
+    (u128::from(i) * u128::from(parts) / u128::from(n)) as u32
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::piece;
     use gnnflow_data::testing::TestGraph;
 
     #[test]

@@ -2,7 +2,7 @@
 
 use crate::config::{Registered, is_builtin_layer};
 use gnnflow_data::Partitioner;
-use gnnflow_dataflow::batch::apply_operator::BatchOperator;
+use gnnflow_dataflow::apply_operator::BatchOperator;
 use gnnflow_kernels::sample::Sampler;
 use std::{collections::BTreeMap, fmt, sync::Arc};
 

@@ -1,6 +1,5 @@
 //! Mini-batches and the rows that they gather.
 
-pub mod apply_operator;
 pub mod edge_rows;
 pub(crate) mod feature_view;
 pub(crate) mod gather_buffer;

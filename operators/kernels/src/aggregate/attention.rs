@@ -17,7 +17,7 @@ use crate::aggregate::edge_softmax::softmax_row;
 use crate::aggregate::offsets::{Offset, prefetch as prefetch_bytes};
 use crate::dense::dot::dots_of_heads;
 use crate::dense::elementwise::Dropout;
-use crate::prefetch;
+use crate::prefetch::prefetch;
 use crate::simd::dispatch::{Level, level};
 use crate::simd::element::{Element, Real};
 use crate::simd::isa::{Generic, Isa};

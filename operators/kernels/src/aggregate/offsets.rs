@@ -30,9 +30,9 @@ impl Offset for i64 {
 pub(crate) fn prefetch<T>(p: *const T, bytes: usize) {
     let p = p.cast::<u8>();
     for line in (0..bytes).step_by(64) {
-        crate::prefetch(p.wrapping_add(line));
+        crate::prefetch::prefetch(p.wrapping_add(line));
     }
-    crate::prefetch(p.wrapping_add(bytes.saturating_sub(1)));
+    crate::prefetch::prefetch(p.wrapping_add(bytes.saturating_sub(1)));
 }
 
 /// Splits `values`, `width` numbers per edge, by chunks of [`ROWS`] rows. Returns the first row and the values of each.

@@ -11,7 +11,7 @@ use super::pieces::{pieces, split};
 use super::sources::{Base, Sources};
 use super::weight::Weight;
 use crate::aggregate::offsets::{Offset, SMALL, prefetch as prefetch_bytes};
-use crate::prefetch;
+use crate::prefetch::prefetch;
 use crate::simd::dispatch::{Level, level};
 use crate::simd::element::{Element, Real};
 use crate::simd::isa::{Generic, Isa};

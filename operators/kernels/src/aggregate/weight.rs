@@ -1,6 +1,6 @@
 //! Factors of source rows.
 
-use crate::prefetch;
+use crate::prefetch::prefetch;
 use crate::simd::element::Real;
 
 /// The factor of a source row in a sum.

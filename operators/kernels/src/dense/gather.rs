@@ -3,7 +3,7 @@
 //! Rows are bytes of any element type. Ids are random, so later rows are prefetched while one is copied. Non-temporal
 //! stores were slower here, also for large results.
 
-use crate::prefetch_row;
+use crate::prefetch::prefetch_row;
 
 /// Prefetch distance in bytes of rows.
 const AHEAD_BYTES: usize = 4096;

@@ -201,14 +201,14 @@ impl Pick for WithReplacement {
 
 #[inline(always)]
 fn prefetched(entry: &u32) -> &u32 {
-    crate::prefetch(entry);
+    crate::prefetch::prefetch(entry);
     entry
 }
 
 #[inline(always)]
 fn choose_all<'t>(row: &'t [u32], chosen: &mut Vec<&'t u32>) {
     // One prefetch per cache line of 16 entries.
-    row.iter().step_by(16).chain(row.last()).for_each(|entry| crate::prefetch(entry));
+    row.iter().step_by(16).chain(row.last()).for_each(|entry| crate::prefetch::prefetch(entry));
     chosen.extend(row);
 }
 
@@ -288,7 +288,7 @@ fn run_rows<N: Neighbors, W: Work>(
         if i + AHEAD / 2 < nodes
             && let Some(first) = topology.neighbors(work.node(i + AHEAD / 2)).first()
         {
-            crate::prefetch(first);
+            crate::prefetch::prefetch(first);
         }
         let node = work.node(i);
         append(node, work.tree(i), topology.neighbors(node), out);

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use crate::prefetch;
+use crate::prefetch::prefetch;
 
 /// The in-neighbors of nodes, by global id. All methods but `prefetch` may panic if `node` is not held here.
 pub trait Neighbors: Sync {

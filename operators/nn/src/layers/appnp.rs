@@ -2,10 +2,10 @@
 
 use candle_core::Tensor;
 
+use super::LayerSpec;
 use super::gcn::{degree_weighted_sum, edge_weights};
 use super::{Aggregation, Layer, LayerInfo, Pass};
 use crate::error::{Error, Result};
-use crate::model::LayerSpec;
 
 /// One propagation: `(1 − α)·Σ_j w_ij·z_j + α·z⁰_i` with [`gcn_weights`](super::gcn_weights), where z⁰ is the
 /// perceptron's prediction from the node's own features.

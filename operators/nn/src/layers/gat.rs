@@ -2,10 +2,10 @@
 
 use candle_core::{Tensor, Var};
 
+use super::LayerSpec;
 use super::{Aggregation, Layer, LayerInfo, Pass};
 use crate::error::{Error, Result};
 use crate::initial::Initial;
-use crate::model::LayerSpec;
 use crate::ops::{activate, add_bias, edge_add, edge_softmax, head_dot, head_mean, linear, prefix, weighted_sum};
 use crate::params::ParamBuilder;
 use gnnflow_kernels::dense::elementwise::{Activation, Dropout};

@@ -3,11 +3,11 @@
 
 use candle_core::{Tensor, Var};
 
+use super::LayerSpec;
 use super::gat::{SLOPE, attention_sum, attention_weights};
 use super::{Aggregation, Layer, LayerInfo, Pass};
 use crate::error::{Error, Result};
 use crate::initial::Initial;
-use crate::model::LayerSpec;
 use crate::ops::{activate, add_bias, edge_add, head_dot, head_mean, prefix};
 use crate::params::ParamBuilder;
 use gnnflow_kernels::dense::elementwise::Activation;

@@ -2,11 +2,11 @@
 
 use candle_core::{Tensor, Var};
 
+use super::LayerSpec;
 use super::gat::{SLOPE, attention_sum, attention_weights, head_width};
 use super::{Aggregation, Layer, LayerInfo, Pass};
 use crate::error::Result;
 use crate::initial::Initial;
-use crate::model::LayerSpec;
 use crate::ops::{activate, add_bias, attention_logits, edge_add, head_dot, head_mean, linear};
 use crate::params::ParamBuilder;
 use gnnflow_kernels::dense::elementwise::Activation;

@@ -2,11 +2,11 @@
 
 use candle_core::{Device, Tensor, Var};
 
+use super::LayerSpec;
 use super::{Aggregation, Layer, LayerInfo, Pass};
 use crate::error::{Error, Result};
 use crate::graph_block::GraphBlock;
 use crate::initial::Initial;
-use crate::model::LayerSpec;
 use crate::ops::{activate, add_bias, linear, linear_relu, weighted_sum};
 use crate::params::ParamBuilder;
 use gnnflow_kernels::dense::elementwise::{Activation, Dropout};

@@ -3,9 +3,9 @@
 use candle_core::{Tensor, Var};
 
 use super::{Aggregation, Layer, LayerInfo, Pass};
+use super::{KindOptions, LayerSpec};
 use crate::error::{Error, Result};
 use crate::initial::Initial;
-use crate::model::{KindOptions, LayerSpec};
 use crate::ops::{segment_sum, widen};
 use crate::params::ParamBuilder;
 use crate::perceptron::Perceptron;

@@ -2,11 +2,11 @@
 
 use candle_core::{Tensor, Var};
 
+use super::LayerSpec;
 use super::gin::Epsilon;
 use super::{Layer, LayerInfo, Pass};
 use crate::error::{Error, Result};
 use crate::initial::Initial;
-use crate::model::LayerSpec;
 use crate::ops::{linear, message_sum, widen};
 use crate::params::ParamBuilder;
 use crate::perceptron::Perceptron;

@@ -2,10 +2,10 @@
 
 use candle_core::{Tensor, Var};
 
+use super::LayerSpec;
 use super::{Aggregation, Layer, LayerInfo, Pass};
 use crate::error::Result;
 use crate::initial::Initial;
-use crate::model::LayerSpec;
 use crate::ops::{linear, prefix};
 use crate::params::ParamBuilder;
 

@@ -16,6 +16,7 @@ mod mlp;
 mod rgcn;
 mod sage;
 mod sgc;
+mod spec;
 
 use std::sync::Arc;
 
@@ -38,6 +39,7 @@ pub use mlp::Mlp;
 pub use rgcn::Rgcn;
 pub use sage::{Aggregator, Sage};
 pub use sgc::Sgc;
+pub use spec::{KindOptions, LayerSpec};
 
 /// The inputs of one run of a layer over a block, besides the rows.
 #[derive(Clone, Copy, Debug)]
@@ -144,7 +146,7 @@ pub struct LayerInfo {
     pub carried_dim: usize,
     /// Whether [`Pass::degrees`] must be set.
     pub needs_degrees: bool,
-    /// Whether [`Pass::edge_features`] must be available, with [`KindOptions::edge_dim`](super::KindOptions) columns.
+    /// Whether [`Pass::edge_features`] must be available, with [`KindOptions::edge_dim`] columns.
     pub needs_edge_features: bool,
     /// Whether [`Pass::initial`] must be set.
     pub needs_initial: bool,

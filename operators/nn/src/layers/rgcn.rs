@@ -2,10 +2,10 @@
 
 use candle_core::{Tensor, Var};
 
+use super::LayerSpec;
 use super::{Aggregation, Layer, LayerInfo, Pass};
 use crate::error::{Error, Result};
 use crate::initial::Initial;
-use crate::model::LayerSpec;
 use crate::ops::{add_bias, linear, matmul, relation_mix, relation_sum};
 use crate::params::ParamBuilder;
 

@@ -2,10 +2,10 @@
 
 use candle_core::{DType, Tensor, Var};
 
+use super::LayerSpec;
 use super::{Aggregation, Layer, LayerInfo, Pass};
 use crate::error::{Error, Result};
 use crate::initial::Initial;
-use crate::model::LayerSpec;
 use crate::ops::{
     activate, add_bias, linear, linear_relu, prefix, segment_max, segment_mean, self_and_mean, weighted_sum,
 };

@@ -2,11 +2,11 @@
 
 use candle_core::{Tensor, Var};
 
+use super::LayerSpec;
 use super::gcn::{degree_weighted_sum, edge_weights};
 use super::{Aggregation, Layer, LayerInfo, Pass};
 use crate::error::Result;
 use crate::initial::Initial;
-use crate::model::LayerSpec;
 use crate::ops::linear;
 use crate::params::ParamBuilder;
 

@@ -25,7 +25,9 @@ use gnnflow_kernels::dense::elementwise::{Activation, Dropout};
 
 pub use node_task::{Hop, NodeInputs, NodeOutputs, split_row};
 pub use registry::{LayerFactory, Order, Registry};
-pub use spec::{Decoder, JumpingKnowledge, KindOptions, LayerSpec, ModelSpec, Norm};
+pub use spec::{Decoder, JumpingKnowledge, ModelSpec, Norm};
+
+pub use super::layers::{KindOptions, LayerSpec};
 
 /// The parameter name of the decoder's relation vectors.
 const RELATIONS: &str = "relations";

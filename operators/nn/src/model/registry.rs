@@ -3,9 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::spec::LayerSpec;
 use crate::error::{Error, Result};
-use crate::layers::{Appnp, Gat, GatPropagation, Gatv2, Gcn, Gin, Gine, Layer, Mlp, Rgcn, Sage, Sgc};
+use crate::layers::{Appnp, Gat, GatPropagation, Gatv2, Gcn, Gin, Gine, Layer, LayerSpec, Mlp, Rgcn, Sage, Sgc};
 use crate::params::ParamBuilder;
 use gnnflow_kernels::dense::elementwise::Activation;
 

@@ -115,7 +115,7 @@ fn pack(labels: &mut [u32], count: usize, max_clusters: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Degrees;
+    use crate::degrees::Degrees;
     use gnnflow_data::testing::graphs;
 
     #[test]

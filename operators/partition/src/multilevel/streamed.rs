@@ -7,8 +7,8 @@ use gnnflow_data::{Error, GraphStream, Result};
 
 use super::gather::{self, Limits};
 use super::{Budget, by_degree, contract, resident};
-use crate::Degrees;
 use crate::balance::Bounds;
+use crate::degrees::Degrees;
 use crate::kway;
 use crate::refine::Refinement;
 

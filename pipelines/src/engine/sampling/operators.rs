@@ -3,7 +3,7 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use gnnflow_dataflow::batch::apply_operator::{ApplyOperator, BatchOperator};
+use gnnflow_dataflow::apply_operator::{ApplyOperator, BatchOperator};
 use gnnflow_dataflow::batch::mini_batch::MiniBatch;
 use gnnflow_dataflow::context::OperatorContext;
 use gnnflow_dataflow::graph::local_graph::LocalGraph;
