@@ -21,7 +21,7 @@ use super::schedule::{PartQueue, max_nodes};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct VertexCut {
     /// Exact or online degrees.
-    pub degrees: super::Degrees,
+    pub degrees: super::degrees::Degrees,
     /// Bound the core nodes of a part by the goal's node balance.
     pub hold_balance: bool,
 }
