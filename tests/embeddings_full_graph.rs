@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use crate::common::linked::{TYPED, dump};
 use crate::common::{TestDir, data, learned_rows, losses, planted, run_with_kill, succeed, summary};
+use crate::link_prediction_full_graph::pipeline as link_pipeline;
 use serde_json::Value;
 
 /// A graph without features.
@@ -104,18 +105,6 @@ fn epoch_equals_a_mini_batch_step_over_all_neighbors() {
             }
         }
     }
-}
-
-/// Writes a pipeline over the link prediction graph: lines of `[graph]`, of `[model]`, of `[train]`, of `[train.link]`.
-fn link_pipeline(place: &TestDir, graph: &str, model: &str, train: &str, link: &str) {
-    place.write(
-        "p.toml",
-        format!(
-            "[graph]\nnodes = 'nodes.parquet'\nedges = 'edges.parquet'\n{graph}\n[partition]\nmethod = 'random'\n\
-             parts = 4\n[model]\nhidden = 16\nlayers = 2\n{model}\n[train]\ntask = 'link-prediction'\nepochs = 3\n{train}\n\
-             [train.link]\n{link}\n[infer]\npredictions = true\nembeddings = true\n"
-        ),
-    );
 }
 
 /// Writes the dump without node features.

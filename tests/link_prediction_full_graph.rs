@@ -8,7 +8,7 @@ use serde_json::Value;
 const SCHEDULES: [&str; 2] = ["full-graph", "tensor-parallel"];
 
 /// Writes a pipeline over the dump: lines of `[graph]`, of `[model]`, of `[train]`, of `[train.link]`.
-fn pipeline(place: &TestDir, graph: &str, model: &str, train: &str, link: &str) {
+pub(crate) fn pipeline(place: &TestDir, graph: &str, model: &str, train: &str, link: &str) {
     place.write(
         "p.toml",
         format!(
