@@ -1,4 +1,4 @@
-//! What all pages share: the head, with their style, and the escaping of text.
+//! Parts that all pages share: the head with the style, and the escaping of text.
 
 const STYLE: &str = "body{font:15px/1.5 system-ui,sans-serif;max-width:720px;margin:2em auto;padding:0 1em;color:#222}\
 table{border-collapse:collapse;margin:1em 0}td,th{padding:.2em 1em .2em 0;text-align:right;border-bottom:1px solid #ddd}\

@@ -29,12 +29,12 @@ impl fmt::Display for Plan {
 }
 
 impl Plan {
-    /// Returns what precedes a size that preparing the dataset may lower.
+    /// Returns the prefix of a size that preparing the dataset may lower.
     fn at_most(&self) -> &'static str {
         if self.graph.prepared { "" } else { "at most " }
     }
 
-    /// Prints the graph, the dataset, and what was chosen for them.
+    /// Prints the graph, the dataset, and the choices of `auto` for them.
     fn fmt_graph(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (graph, at_most) = (&self.graph, self.at_most());
         let not_yet = if graph.prepared { "" } else { ", not written yet" };

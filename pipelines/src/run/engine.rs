@@ -90,7 +90,7 @@ pub(super) fn open_batches(
     Ok(opened)
 }
 
-/// What the engines are built from.
+/// The inputs of every engine's constructor.
 pub(super) struct EngineSetup<'a> {
     pub(super) job: &'a Job,
     pub(super) train: &'a Train,

@@ -317,7 +317,7 @@ impl<'a> Run<'a> {
     }
 }
 
-/// Starts the thread that computes; its progress is that of the run.
+/// Starts the compute thread, whose progress counts as progress of the run.
 fn start_compute_thread(job: &Job, compute: ComputeState) -> Result<ComputeThread<ComputeState>, Error> {
     let runtime = Arc::clone(&job.runtime);
     ComputeThread::start_watched("compute_thread", move || compute, move || runtime.progressed())

@@ -1,4 +1,4 @@
-//! What a task gives: the loss of a batch; and for tasks on nodes, metrics and predictions.
+//! The interface of tasks: the loss of a batch and, for tasks on nodes, metrics and predictions.
 
 use std::collections::BTreeMap;
 use std::ops::Range;

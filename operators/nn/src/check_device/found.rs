@@ -1,4 +1,4 @@
-//! What an operation or a model gave, as numbers in double precision.
+//! Results of an operation or a model, as numbers in double precision.
 
 use candle_core::{DType, Device, Result, Tensor};
 

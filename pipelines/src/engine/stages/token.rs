@@ -1,4 +1,4 @@
-//! Tokens: one interval of nodes, or one chunk of the graph, at one stage; and what a stage returns for them.
+//! Tokens: one interval of nodes, or one chunk of the graph, at one stage; and the output of a stage for a token.
 
 use gnnflow_dataflow::collective::all_reduce::Contribution;
 use gnnflow_dataflow::time;
