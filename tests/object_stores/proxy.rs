@@ -45,6 +45,7 @@ impl Proxy {
                     return;
                 }
                 let (client, served) = (client.unwrap(), served.clone());
+                client.set_nodelay(true).unwrap();
                 std::thread::spawn(move || served.connection(client));
             }
         });
@@ -108,6 +109,7 @@ impl Shared {
         };
         std::thread::sleep(Duration::from_millis(delay));
         let mut server = TcpStream::connect(self.server).ok()?;
+        server.set_nodelay(true).ok()?;
         let (mut from, mut to) = (client.try_clone().ok()?, server.try_clone().ok()?);
         std::thread::spawn(move || {
             let _ = std::io::copy(&mut from, &mut to);
