@@ -11,6 +11,11 @@ use timely::dataflow::channels::pact::Exchange;
 use timely::dataflow::operators::{Input, Operator, Probe};
 use timely::dataflow::{InputHandle, ProbeHandle};
 use timely::worker::Worker;
+use tracing::{Event, Subscriber};
+use tracing_subscriber::filter::LevelFilter;
+use tracing_subscriber::layer::{Context, SubscriberExt};
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{Layer, Registry};
 
 type Builder = CapacityContainerBuilder<Vec<u64>>;
 
@@ -22,11 +27,20 @@ fn number(key: &str) -> Option<u64> {
     setting(key).map(|text| text.parse().unwrap())
 }
 
+/// Writes each event of `tracing` on stderr.
+struct Lines;
+
+impl<S: Subscriber> Layer<S> for Lines {
+    fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
+        eprintln!("{event:?}");
+    }
+}
+
 /// The entry point of the processes that the tests start. Does nothing without a role in the environment.
 #[test]
 fn process() {
     let Some(role) = setting("ROLE") else { return };
-    let _ = tracing_subscriber::fmt().with_writer(std::io::stderr).with_ansi(false).try_init();
+    let _ = Registry::default().with(Lines.with_filter(LevelFilter::INFO)).try_init();
     let code = match (role.as_str(), config_from_launcher()) {
         (_, Ok(Some(config))) => report(member(limits(config))),
         ("supervised", Ok(None)) if !is_supervised() => {
