@@ -218,7 +218,7 @@ impl Compactor {
 
     /// Prefetches the entry of `id`.
     #[inline(always)]
-    pub fn prefetch(&self, id: u32) {
+    pub(crate) fn prefetch(&self, id: u32) {
         match &self.memory {
             Memory::Direct(marks) => prefetch(marks.as_ptr().wrapping_add(id as usize)),
             Memory::Table { entries, shift } => prefetch(entries.as_ptr().wrapping_add(slot(id, *shift))),

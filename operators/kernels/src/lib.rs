@@ -11,6 +11,7 @@ pub mod node_index;
 pub mod pages;
 pub mod pair_scores;
 pub mod pairs;
+pub mod parallel;
 mod prefetch;
 pub mod sample;
 pub mod simd;

@@ -1,9 +1,9 @@
 //! A row matrix in the number type of the feature files.
 
 use half::{bf16, f16};
-use rayon::prelude::*;
 
 use crate::dense::gather::gathered_rows;
+use crate::parallel;
 
 /// The number type of a [`Matrix`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -112,9 +112,9 @@ impl Matrix {
         const ROWS: usize = 1 << 10;
         fn select<T: Copy + Sync>(from: &[T], dim: usize, at: &[u32], widen: impl Fn(T) -> f32 + Sync) -> Vec<f32> {
             let mut into = vec![0.0; at.len() * dim];
-            let chunks = into.par_chunks_mut(ROWS * dim.max(1)).zip(at.par_chunks(ROWS));
-            chunks.for_each(|(into, positions)| {
-                for (into, &position) in into.chunks_exact_mut(dim.max(1)).zip(positions) {
+            parallel::chunks(&mut into, ROWS * dim, &|chunk, into| {
+                let positions = parallel::chunk(at, chunk, ROWS);
+                for (into, &position) in into.chunks_exact_mut(dim).zip(positions) {
                     let row = &from[position as usize * dim..(position as usize + 1) * dim];
                     into.iter_mut().zip(row).for_each(|(into, &value)| *into = widen(value));
                 }

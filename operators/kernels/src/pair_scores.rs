@@ -3,13 +3,14 @@
 //!
 //! Sums run over eight lanes and then over the lanes, in order: a score has the same bits on every machine.
 
-use rayon::prelude::*;
-
+use super::parallel;
 use super::simd::dispatch::multiversion;
 
 const LANES: usize = 8;
-/// Pairs or rows per task.
+/// Pairs per task.
 const CHUNK: usize = 256;
+/// Rows per task.
+const ROWS: usize = 32;
 
 /// `Σ a[i] · b[i]`
 #[inline(always)]
@@ -71,7 +72,7 @@ fn row(matrix: &[f32], at: usize, width: usize) -> &[f32] {
 /// If a node or a relation has no row, or `out` does not have one number per pair.
 pub fn scores(ends: Ends<'_>, x: &[f32], relations: Option<&[f32]>, width: usize, out: &mut [f32]) {
     assert_eq!(out.len(), ends.heads.len(), "one score per pair");
-    out.par_chunks_mut(CHUNK).enumerate().for_each(|(chunk, out)| {
+    parallel::chunks(out, CHUNK, &|chunk, out| {
         let mut query_row = vec![0.0; width];
         score_some(ends, chunk * CHUNK, x, relations, &mut query_row, out);
     });
@@ -139,12 +140,15 @@ pub fn backward_rows(
     gradient: &[f32],
     out: &mut [f32],
 ) {
-    let rows = out.len() / width.max(1);
+    let width = width.max(1);
+    let rows = out.len() / width;
     let by_head = ByRow::new(rows, ends.heads.iter().map(|&head| head as usize));
     let by_tail = ByRow::new(rows, ends.tails.iter().map(|&tail| tail as usize));
-    out.par_chunks_mut(width.max(1)).enumerate().with_min_len(CHUNK / 8).for_each(|(at, out)| {
-        add_rows(by_head.pairs_of(at), ends.tails, ends.relations, x, relations, gradient, out);
-        add_rows(by_tail.pairs_of(at), ends.heads, ends.relations, x, relations, gradient, out);
+    parallel::chunks(out, ROWS * width, &|chunk, out| {
+        for (row, out) in (chunk * ROWS..).zip(out.chunks_mut(width)) {
+            add_rows(by_head.pairs_of(row), ends.tails, ends.relations, x, relations, gradient, out);
+            add_rows(by_tail.pairs_of(row), ends.heads, ends.relations, x, relations, gradient, out);
+        }
     });
 }
 
@@ -186,7 +190,7 @@ fn add_products(pairs: &[u32], ends: Ends<'_>, x: &[f32], gradient: &[f32], out:
 /// As [`scores`].
 pub fn backward_relations(ends: Ends<'_>, x: &[f32], width: usize, gradient: &[f32], out: &mut [f32]) {
     let by_relation = ByRow::new(out.len() / width.max(1), ends.relations.iter().map(|&r| usize::from(r)));
-    out.par_chunks_mut(width.max(1)).enumerate().for_each(|(relation, out)| {
+    parallel::chunks(out, width.max(1), &|relation, out| {
         add_products(by_relation.pairs_of(relation), ends, x, gradient, out);
     });
 }

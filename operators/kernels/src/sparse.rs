@@ -12,6 +12,7 @@ use std::ops::Range;
 
 use rayon::prelude::*;
 
+use super::parallel;
 use super::prefetch::prefetch_row;
 use super::simd::dispatch::multiversion;
 
@@ -224,7 +225,9 @@ fn pieces<R: Rule>(
         tasks.push((piece, begin..end));
         rest = later;
     }
-    tasks.into_par_iter().for_each(|(rows, which)| update_rows(rule, scale, rows, touched, which, gradients));
+    parallel::each(tasks, &|(rows, which): (RowsMut<'_>, Range<usize>)| {
+        update_rows(rule, scale, rows, touched, which, gradients);
+    });
 }
 
 /// The update of one row.

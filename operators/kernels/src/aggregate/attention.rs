@@ -7,8 +7,6 @@
 
 use std::ops::Range;
 
-use rayon::prelude::*;
-
 use super::pieces::{pieces, split};
 use super::rows::{Onto, Rows};
 use super::sources::Sources;
@@ -17,6 +15,7 @@ use crate::aggregate::edge_softmax::softmax_row;
 use crate::aggregate::offsets::{Offset, prefetch as prefetch_bytes};
 use crate::dense::dot::dots_of_heads;
 use crate::dense::elementwise::Dropout;
+use crate::parallel;
 use crate::prefetch::prefetch;
 use crate::simd::dispatch::{Level, level};
 use crate::simd::element::{Element, Real};
@@ -167,8 +166,9 @@ impl<'a, P: Offset, T: Element> Attention<'a, P, T> {
         }
         self.check(states.len());
         let pieces = pieces(self.indptr);
-        let parts = split(&pieces, columns, out).into_par_iter().zip(split(&pieces, STATE * self.heads, states));
-        pieces.into_par_iter().zip(parts).for_each_init(Scratch::default, |scratch, (rows, (out, states))| {
+        let parts = split(&pieces, columns, out).into_iter().zip(split(&pieces, STATE * self.heads, states));
+        let parts = pieces.into_iter().zip(parts).collect();
+        parallel::each_with(parts, &Scratch::default, &|scratch, (rows, (out, states))| {
             let task = Forward { params: self, rows, states, out, scratch };
             task.run();
         });
@@ -189,8 +189,9 @@ impl<'a, P: Offset, T: Element> Attention<'a, P, T> {
         }
         self.check(states.len());
         let pieces = pieces(self.indptr);
-        let parts = split(&pieces, self.heads, d_right).into_par_iter().zip(split(&pieces, STATE * self.heads, states));
-        pieces.into_par_iter().zip(parts).for_each_init(Scratch::default, |scratch, (rows, (d_right, states))| {
+        let parts = split(&pieces, self.heads, d_right).into_iter().zip(split(&pieces, STATE * self.heads, states));
+        let parts = pieces.into_iter().zip(parts).collect();
+        parallel::each_with(parts, &Scratch::default, &|scratch, (rows, (d_right, states))| {
             let task = BackwardRight { params: self, rows, gradient, states, d_right, scratch };
             task.run();
         });

@@ -3,8 +3,6 @@
 
 use std::ops::Range;
 
-use rayon::prelude::*;
-
 use super::attention::{EdgeDropout, STATE, by_heads, on_this_machine};
 use super::pieces::{pieces, split};
 use super::rows::{Onto, Rows};
@@ -13,6 +11,7 @@ use super::weight::ByEdge;
 use crate::aggregate::edge_softmax::recompute_softmax;
 use crate::aggregate::offsets::{Offset, prefetch as prefetch_bytes};
 use crate::dense::dot::dot_in_lanes;
+use crate::parallel;
 use crate::simd::dispatch::{Level, level};
 use crate::simd::element::{Element, Real};
 use crate::simd::isa::{Generic, Isa};
@@ -82,10 +81,11 @@ impl<P: Offset, T: Element> AttentionBackward<'_, P, T> {
             assert!(has_ids, "one id per node");
         }
         let pieces = pieces(self.indptr);
-        let parts = split(&pieces, columns, dx).into_par_iter().zip(split(&pieces, heads, d_left));
+        let parts = split(&pieces, columns, dx).into_iter().zip(split(&pieces, heads, d_left));
         let buffer = || vec![T::Acc::ZERO; BLOCK * heads];
         let scratch = || Scratch { attention: buffer(), totals: buffer(), means: buffer(), slopes: buffer() };
-        pieces.into_par_iter().zip(parts).for_each_init(scratch, |scratch, (rows, (dx, d_left))| {
+        let parts = pieces.into_iter().zip(parts).collect();
+        parallel::each_with(parts, &scratch, &|scratch, (rows, (dx, d_left))| {
             let task = BySource { params: self, rows, dx, d_left, scratch };
             task.run();
         });

@@ -4,12 +4,11 @@
 
 use std::ops::Range;
 
-use rayon::prelude::*;
-
 use super::offsets::{Offset, ROWS, split_by_row};
 use super::transpose::Transpose;
 use crate::dense::dot::dot_by_head;
 use crate::dense::elementwise::by_panel;
+use crate::parallel;
 use crate::simd::dispatch::multiversion;
 use crate::simd::element::Real;
 
@@ -61,7 +60,7 @@ impl<A: Real> Attention<'_, A> {
     pub fn logits<P: Offset>(&self, indptr: &[P], indices: &[u32], out: &mut [A]) {
         let (rows, columns, slope) = (indptr.len() - 1, self.columns(), A::from_f64(self.slope));
         assert_eq!(out.len(), indices.len() * self.heads, "one number per edge and head");
-        split_by_row(indptr, self.heads, out).into_par_iter().for_each(|(first, out)| {
+        parallel::each(split_by_row(indptr, self.heads, out), &|(first, out): (usize, &mut [A])| {
             let mut edges = out.chunks_exact_mut(self.heads);
             let mut activated = vec![A::ZERO; columns];
             for row in first..(first + ROWS).min(rows) {
@@ -82,7 +81,7 @@ impl<A: Real> Attention<'_, A> {
     pub fn backward_right<P: Offset>(&self, indptr: &[P], indices: &[u32], gradient: &[A], out: &mut [A]) {
         let columns = self.columns();
         assert_eq!(out.len(), (indptr.len() - 1) * columns, "one output row per destination");
-        out.par_chunks_mut(ROWS * columns).enumerate().for_each(|(chunk, out)| {
+        parallel::chunks(out, ROWS * columns, &|chunk, out| {
             for (k, out) in out.chunks_exact_mut(columns).enumerate() {
                 let row = chunk * ROWS + k;
                 out.fill(A::ZERO);
@@ -101,7 +100,7 @@ impl<A: Real> Attention<'_, A> {
     pub fn backward_left(&self, by_source: &Transpose, gradient: &[A], out: &mut [A]) {
         let columns = self.columns();
         assert_eq!(out.len(), (by_source.indptr.len() - 1) * columns, "one output row per source");
-        out.par_chunks_mut(ROWS * columns).enumerate().for_each(|(chunk, out)| {
+        parallel::chunks(out, ROWS * columns, &|chunk, out| {
             for (k, out) in out.chunks_exact_mut(columns).enumerate() {
                 let source = chunk * ROWS + k;
                 out.fill(A::ZERO);

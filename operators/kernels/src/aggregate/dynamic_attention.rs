@@ -9,8 +9,6 @@
 
 use std::ops::Range;
 
-use rayon::prelude::*;
-
 use super::attention::{EdgeDropout, Scratch, on_this_machine, softmax_means};
 use super::pieces::{pieces, split};
 use super::rows::{Onto, Rows};
@@ -19,6 +17,7 @@ use super::weight::ByEdge;
 use crate::aggregate::edge_softmax::softmax_row;
 use crate::aggregate::offsets::{Offset, prefetch as prefetch_bytes};
 use crate::dense::dot::dots_of_heads;
+use crate::parallel;
 use crate::simd::dispatch::{Level, level};
 use crate::simd::element::{Element, Real};
 use crate::simd::isa::{Generic, Isa};
@@ -171,8 +170,9 @@ impl<'a, P: Offset, T: Element> DynamicAttention<'a, P, T> {
         }
         self.check(states.len());
         let (pieces, vectors) = (pieces(self.indptr), Vectors::new(self.vectors, self.slope));
-        let parts = split(&pieces, columns, out).into_par_iter().zip(split(&pieces, self.state_len(), states));
-        pieces.into_par_iter().zip(parts).for_each_init(Scratch::default, |scratch, (rows, (out, states))| {
+        let parts = split(&pieces, columns, out).into_iter().zip(split(&pieces, self.state_len(), states));
+        let parts = pieces.into_iter().zip(parts).collect();
+        parallel::each_with(parts, &Scratch::default, &|scratch, (rows, (out, states))| {
             let task = Forward { params: self, vectors: &vectors, rows, states, out, scratch };
             task.run();
         });
@@ -193,8 +193,9 @@ impl<'a, P: Offset, T: Element> DynamicAttention<'a, P, T> {
         }
         self.check(states.len());
         let (pieces, vectors) = (pieces(self.indptr), Vectors::new(self.vectors, self.slope));
-        let parts = split(&pieces, columns, d_right).into_par_iter().zip(split(&pieces, self.state_len(), states));
-        pieces.into_par_iter().zip(parts).for_each_init(Scratch::default, |scratch, (rows, (d_right, states))| {
+        let parts = split(&pieces, columns, d_right).into_iter().zip(split(&pieces, self.state_len(), states));
+        let parts = pieces.into_iter().zip(parts).collect();
+        parallel::each_with(parts, &Scratch::default, &|scratch, (rows, (d_right, states))| {
             let task = BackwardRight { params: self, vectors: &vectors, rows, gradient, states, d_right, scratch };
             task.run();
         });

@@ -3,8 +3,6 @@
 
 use std::ops::Range;
 
-use rayon::prelude::*;
-
 use super::attention::{EdgeDropout, on_this_machine};
 use super::dynamic_attention::{SOFTMAX_STATE, Vectors};
 use super::pieces::{pieces, split};
@@ -14,6 +12,7 @@ use super::weight::ByEdge;
 use crate::aggregate::edge_softmax::recompute_softmax;
 use crate::aggregate::offsets::{Offset, prefetch as prefetch_bytes};
 use crate::dense::dot::dot_in_lanes;
+use crate::parallel;
 use crate::simd::dispatch::{Level, level};
 use crate::simd::element::{Element, Real};
 use crate::simd::isa::{Generic, Isa};
@@ -106,7 +105,7 @@ impl<P: Offset, T: Element> DynamicAttentionBackward<'_, P, T> {
             assert!(has_ids, "one id per node");
         }
         let (pieces, vectors) = (pieces(self.indptr), Vectors::new(self.vectors, self.slope));
-        let parts = split(&pieces, columns, dx).into_par_iter().zip(split(&pieces, columns, d_left));
+        let parts = split(&pieces, columns, dx).into_iter().zip(split(&pieces, columns, d_left));
         let buffer = |each: usize| vec![T::Acc::ZERO; each];
         let scratch = || Scratch {
             activated: buffer(columns),
@@ -114,7 +113,8 @@ impl<P: Offset, T: Element> DynamicAttentionBackward<'_, P, T> {
             totals: buffer(BLOCK * heads),
             gradient: buffer(heads),
         };
-        pieces.into_par_iter().zip(parts).for_each_init(scratch, |scratch, (rows, (dx, d_left))| {
+        let parts = pieces.into_iter().zip(parts).collect();
+        parallel::each_with(parts, &scratch, &|scratch, (rows, (dx, d_left))| {
             let task = BySource { params: self, vectors: &vectors, rows, dx, d_left, scratch };
             task.run();
         });

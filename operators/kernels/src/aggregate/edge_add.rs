@@ -3,9 +3,8 @@
 //! The gradients are sums over edges: [`super::segment::edge_sum`] for the destinations,
 //! [`super::segment::edge_sum_by_source`] for the sources.
 
-use rayon::prelude::*;
-
 use super::offsets::{Offset, ROWS, split_by_row};
+use crate::parallel;
 use crate::simd::element::Real;
 
 /// Fills `out`, `[E, heads]` in the edges' order.
@@ -32,7 +31,7 @@ pub fn forward<P: Offset, A: Real>(
     if heads == 0 {
         return;
     }
-    split_by_row(indptr, heads, out).into_par_iter().for_each(|(first, out)| {
+    parallel::each(split_by_row(indptr, heads, out), &|(first, out): (usize, &mut [A])| {
         let mut edges = out.chunks_exact_mut(heads);
         for row in first..(first + ROWS).min(rows) {
             let right = &right[row * heads..][..heads];

@@ -2,9 +2,8 @@
 //!
 //! Values are `[E, heads]` in the edges' order. The largest value is subtracted first.
 
-use rayon::prelude::*;
-
 use super::offsets::{Offset, ROWS, SMALL, split_by_row};
+use crate::parallel;
 use crate::simd::dispatch::multiversion;
 use crate::simd::element::Real;
 
@@ -65,7 +64,7 @@ fn by_row<P: Offset, A: Real>(
         }
     };
     let pieces = split_by_row(indptr, heads, out);
-    if small { pieces.into_iter().for_each(task) } else { pieces.into_par_iter().for_each(task) }
+    if small { pieces.into_iter().for_each(task) } else { parallel::each(pieces, &task) }
 }
 
 /// Numbers processed together, equal for all instruction sets.

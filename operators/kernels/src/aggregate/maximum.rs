@@ -3,11 +3,12 @@
 //! The backward pass needs only the id of the source of each maximum, one number per destination and column. These are
 //! ids, not positions, so that a process can find its own rows among them.
 
-use rayon::prelude::*;
+use std::ops::Range;
 
 use super::pieces::{pieces, split};
 use super::sources::Sources;
 use crate::aggregate::offsets::Offset;
+use crate::parallel;
 use crate::simd::dispatch::multiversion;
 
 /// The source of the maximum of a destination without edges.
@@ -51,8 +52,9 @@ impl<P: Offset> Maximum<'_, P> {
             return;
         }
         let pieces = pieces(self.indptr);
-        let parts = split(&pieces, width, out).into_par_iter().zip(split(&pieces, width, largest));
-        pieces.into_par_iter().zip(parts).for_each(|(rows, (out, largest))| {
+        let parts = split(&pieces, width, out).into_iter().zip(split(&pieces, width, largest));
+        let parts = pieces.into_iter().zip(parts).collect();
+        parallel::each(parts, &|(rows, (out, largest)): (Range<usize>, (&mut [f32], &mut [u32]))| {
             for ((r, out), largest) in rows.zip(out.chunks_exact_mut(width)).zip(largest.chunks_exact_mut(width)) {
                 let edges = self.indptr[r].at()..self.indptr[r + 1].at();
                 out.fill(0.0);
@@ -123,8 +125,9 @@ impl<P: Offset> MaximumBackward<'_, P> {
             return;
         }
         let pieces = pieces(self.indptr);
-        let parts = split(&pieces, width, dx).into_par_iter();
-        pieces.into_par_iter().zip(parts).for_each(|(rows, dx)| {
+        let parts = split(&pieces, width, dx);
+        let parts = pieces.into_iter().zip(parts).collect();
+        parallel::each(parts, &|(rows, dx): (Range<usize>, &mut [f32])| {
             for (r, dx) in rows.zip(dx.chunks_exact_mut(width)) {
                 dx.fill(0.0);
                 let mut previous = None;

@@ -2,10 +2,9 @@
 //!
 //! Messages are never stored; the gradients recompute them.
 
-use rayon::prelude::*;
-
 use super::offsets::{Offset, ROWS, split_by_row};
 use super::transpose::Transpose;
+use crate::parallel;
 use crate::simd::dispatch::multiversion;
 use crate::simd::element::Real;
 
@@ -27,7 +26,7 @@ pub fn sum<P: Offset, A: Real>(indptr: &[P], indices: &[u32], x: &[A], edges: &[
     if width == 0 {
         return;
     }
-    out.par_chunks_mut(ROWS * width).enumerate().for_each(|(chunk, out)| {
+    parallel::chunks(out, ROWS * width, &|chunk, out| {
         for (k, out) in out.chunks_exact_mut(width).enumerate() {
             let row = chunk * ROWS + k;
             out.fill(A::ZERO);
@@ -55,7 +54,7 @@ pub fn backward_rows<A: Real>(
     if width == 0 {
         return;
     }
-    out.par_chunks_mut(ROWS * width).enumerate().for_each(|(chunk, out)| {
+    parallel::chunks(out, ROWS * width, &|chunk, out| {
         for (k, out) in out.chunks_exact_mut(width).enumerate() {
             let source = chunk * ROWS + k;
             out.fill(A::ZERO);
@@ -87,7 +86,7 @@ pub fn backward_edges<P: Offset, A: Real>(
         return;
     }
     let rows = indptr.len() - 1;
-    split_by_row(indptr, width, out).into_par_iter().for_each(|(first, out)| {
+    parallel::each(split_by_row(indptr, width, out), &|(first, out): (usize, &mut [A])| {
         let mut out = out.chunks_exact_mut(width);
         for row in first..(first + ROWS).min(rows) {
             let gradient = &gradient[row * width..][..width];

@@ -2,9 +2,8 @@
 //!
 //! Work per relation then touches only its rows, for any number of relations.
 
-use rayon::prelude::*;
-
 use super::transpose::Transpose;
+use crate::parallel;
 use crate::simd::element::Real;
 
 /// The edges of one relation.
@@ -95,8 +94,8 @@ const ROWS: usize = 256;
 pub fn take_rows<A: Real>(x: &[A], width: usize, rows: &[u32]) -> Vec<A> {
     let mut out = vec![A::ZERO; rows.len() * width];
     if width > 0 {
-        let pieces = out.par_chunks_mut(ROWS * width).zip(rows.par_chunks(ROWS));
-        pieces.for_each(|(out, rows)| {
+        parallel::chunks(&mut out, ROWS * width, &|chunk, out| {
+            let rows = parallel::chunk(rows, chunk, ROWS);
             for (out, &row) in out.chunks_exact_mut(width).zip(rows) {
                 out.copy_from_slice(&x[row as usize * width..][..width]);
             }
@@ -121,7 +120,7 @@ pub fn add_rows<A: Real>(x: &[A], width: usize, rows: &[u32], mut out: &mut [A])
         pieces.push((x, rows, piece));
         (out, begin) = (rest, end);
     }
-    pieces.into_par_iter().for_each(|(x, rows, out)| {
+    parallel::each(pieces, &|(x, rows, out): (&[A], &[u32], &mut [A])| {
         for (x, &row) in x.chunks_exact(width).zip(rows) {
             let out = &mut out[(row - rows[0]) as usize * width..][..width];
             out.iter_mut().zip(x).for_each(|(o, &x)| *o += x);

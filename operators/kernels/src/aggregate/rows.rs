@@ -5,12 +5,11 @@
 
 use std::ops::Range;
 
-use rayon::prelude::*;
-
 use super::pieces::{pieces, split};
 use super::sources::{Base, Sources};
 use super::weight::Weight;
 use crate::aggregate::offsets::{Offset, SMALL, prefetch as prefetch_bytes};
+use crate::parallel;
 use crate::prefetch::prefetch;
 use crate::simd::dispatch::{Level, level};
 use crate::simd::element::{Element, Real};
@@ -109,7 +108,8 @@ impl<'a, P: Offset, T: Element> Rows<'a, P, T> {
         }
         let pieces = pieces(self.indptr);
         let parts = split(&pieces, self.out_stride, out);
-        pieces.into_par_iter().zip(parts).for_each(|(rows, out)| self.some_rows(rows, weight, out));
+        let parts = pieces.into_iter().zip(parts).collect();
+        parallel::each(parts, &|(rows, out): (Range<usize>, &mut [T::Acc])| self.some_rows(rows, weight, out));
     }
 
     /// Returns the numbers per row of `out`.

@@ -3,13 +3,12 @@
 //! `x` has one row of `width` numbers per source and `out` one per destination; a destination without edges gets zeros.
 //! Half-precision rows are widened when read. Gradients use the [`Transpose`], where one thread owns each source.
 
-use rayon::prelude::*;
-
 use super::offsets::{Offset, ROWS, SMALL};
 use super::rows::Rows;
 use super::transpose::Transpose;
 use super::weight::{ByIndex, Unit};
 use super::{Coefficient, Own, Scale, Sources};
+use crate::parallel;
 use crate::simd::dispatch::multiversion;
 use crate::simd::element::{Element, Real};
 
@@ -123,7 +122,7 @@ pub fn argmax<P: Offset, T: Element>(indptr: &[P], indices: &[u32], x: &[T], wid
     if width == 0 {
         return;
     }
-    let task = |(chunk, out): (usize, &mut [u32])| {
+    let task = |chunk: usize, out: &mut [u32]| {
         let mut best = vec![T::Acc::NEG_INFINITY; width];
         for (k, out) in out.chunks_exact_mut(width).enumerate() {
             let row = chunk * ROWS + k;
@@ -135,9 +134,9 @@ pub fn argmax<P: Offset, T: Element>(indptr: &[P], indices: &[u32], x: &[T], wid
         }
     };
     if indices.len() * width < SMALL {
-        out.chunks_mut(ROWS * width).enumerate().for_each(task);
+        out.chunks_mut(ROWS * width).enumerate().for_each(|(chunk, out)| task(chunk, out));
     } else {
-        out.par_chunks_mut(ROWS * width).enumerate().for_each(task);
+        parallel::chunks(out, ROWS * width, &task);
     }
 }
 
@@ -158,17 +157,18 @@ multiversion! {
 /// If lengths do not match or there is no such edge.
 pub fn pick<T: Element>(indices: &[u32], arg: &[u32], x: &[T], width: usize, out: &mut [T::Acc]) {
     assert_eq!(arg.len(), out.len(), "one output number per picked edge");
-    let task = |(arg, out): (&[u32], &mut [T::Acc])| {
+    if width == 0 {
+        return;
+    }
+    parallel::chunks(out, ROWS * width, &|chunk, out| {
+        let arg = parallel::chunk(arg, chunk, ROWS * width);
         for (c, (&edge, out)) in arg.iter().zip(out).enumerate() {
             *out = match edge {
                 NO_EDGE => T::Acc::ZERO,
                 edge => x[indices[edge as usize] as usize * width + c % width].widen(),
             };
         }
-    };
-    if width > 0 {
-        arg.par_chunks(ROWS * width).zip(out.par_chunks_mut(ROWS * width)).for_each(task);
-    }
+    });
 }
 
 /// Gradient of [`pick`] with respect to `x`: each source sums the gradients of the picks of its edges.
@@ -181,7 +181,7 @@ pub fn pick_backward<A: Real>(by_source: &Transpose, arg: &[u32], gradient: &[A]
     if width == 0 {
         return;
     }
-    out.par_chunks_mut(ROWS * width).enumerate().for_each(|(chunk, out)| {
+    parallel::chunks(out, ROWS * width, &|chunk, out| {
         for (k, out) in out.chunks_exact_mut(width).enumerate() {
             let source = chunk * ROWS + k;
             out.fill(A::ZERO);
@@ -212,7 +212,7 @@ pub fn edge_sum<P: Offset, A: Real>(indptr: &[P], values: &[A], width: usize, ou
     if width == 0 {
         return;
     }
-    out.par_chunks_mut(ROWS * width).enumerate().for_each(|(chunk, out)| {
+    parallel::chunks(out, ROWS * width, &|chunk, out| {
         for (k, out) in out.chunks_exact_mut(width).enumerate() {
             let row = chunk * ROWS + k;
             out.fill(A::ZERO);

@@ -2,14 +2,13 @@
 //!
 //! Rows have `heads · width` columns. Weights are `[E, heads]` in the edges' order.
 
-use rayon::prelude::*;
-
 use super::Sources;
 use super::offsets::{Offset, ROWS, SMALL, prefetch, split_by_row};
 use super::rows::Rows;
 use super::transpose::Transpose;
 use super::weight::ByEdge;
 use crate::dense::dot::dot_by_head;
+use crate::parallel;
 use crate::simd::element::{Element, Real};
 
 /// `out[r, h, :] = Σ weights[e, h] · x[s, h, :]` over the edges `e` of row `r`, where `s` is the source of `e`.
@@ -91,9 +90,6 @@ pub fn backward_weights<P: Offset, T: Element>(
             }
         }
     };
-    if indices.len() * columns < SMALL {
-        split_by_row(indptr, heads, out).into_iter().for_each(task);
-    } else {
-        split_by_row(indptr, heads, out).into_par_iter().for_each(task);
-    }
+    let pieces = split_by_row(indptr, heads, out);
+    if indices.len() * columns < SMALL { pieces.into_iter().for_each(task) } else { parallel::each(pieces, &task) }
 }

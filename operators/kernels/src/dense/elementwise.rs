@@ -4,8 +4,8 @@
 //! passes.
 
 use gnnflow_data::rng::Key;
-use rayon::prelude::*;
 
+use crate::parallel;
 use crate::simd::dispatch::multiversion;
 use crate::simd::element::{Element, Real};
 
@@ -256,15 +256,13 @@ macro_rules! with_curve {
 pub fn activate<T: Element>(activation: Activation, dropout: Option<Dropout>, x: &[T], out: &mut [T::Acc]) {
     assert_eq!(x.len(), out.len(), "one output number per input number");
     with_curve!(activation, T::Acc, |curve| {
-        let task = |(piece, (x, out)): (usize, (&[T], &mut [T::Acc]))| match dropout {
-            None => curve_piece(curve, x, out),
-            Some(dropout) => curve_dropout_piece(curve, dropout, (piece * PIECE) as u64, x, out),
-        };
-        if x.len() <= PIECE {
-            task((0, (x, out)));
-        } else {
-            x.par_chunks(PIECE).zip(out.par_chunks_mut(PIECE)).enumerate().for_each(task);
-        }
+        parallel::chunks(out, PIECE, &|piece, out| {
+            let x = parallel::chunk(x, piece, PIECE);
+            match dropout {
+                None => curve_piece(curve, x, out),
+                Some(dropout) => curve_dropout_piece(curve, dropout, (piece * PIECE) as u64, x, out),
+            }
+        });
     });
 }
 
@@ -281,16 +279,13 @@ pub fn activate_backward<A: Real>(
 ) {
     assert!(x.len() == out.len() && x.len() == gradient.len(), "one output number per input number");
     with_curve!(activation, A, |curve| {
-        let task = |piece: usize, x: &[A], g: &[A], out: &mut [A]| match dropout {
-            None => slope_piece(curve, x, g, out),
-            Some(dropout) => slope_dropout_piece(curve, dropout, (piece * PIECE) as u64, x, g, out),
-        };
-        if x.len() <= PIECE {
-            task(0, x, gradient, out);
-        } else {
-            let pieces = x.par_chunks(PIECE).zip(gradient.par_chunks(PIECE)).zip(out.par_chunks_mut(PIECE));
-            pieces.enumerate().for_each(|(piece, ((x, g), out))| task(piece, x, g, out));
-        }
+        parallel::chunks(out, PIECE, &|piece, out| {
+            let [x, g] = [x, gradient].map(|numbers| parallel::chunk(numbers, piece, PIECE));
+            match dropout {
+                None => slope_piece(curve, x, g, out),
+                Some(dropout) => slope_dropout_piece(curve, dropout, (piece * PIECE) as u64, x, g, out),
+            }
+        });
     });
 }
 
@@ -370,8 +365,10 @@ multiversion! {
 pub fn relu_of_result<A: Real>(dropout: Option<Dropout>, result: &[A], gradient: &[A], out: &mut [A]) {
     assert!(result.len() == out.len() && result.len() == gradient.len(), "one output number per input number");
     let scale = A::from_f64(dropout.map_or(1.0, |dropout| dropout.scale));
-    let pieces = result.par_chunks(PIECE).zip(gradient.par_chunks(PIECE)).zip(out.par_chunks_mut(PIECE));
-    pieces.for_each(|((result, g), out)| relu_slope_piece(scale, result, g, out));
+    parallel::chunks(out, PIECE, &|piece, out| {
+        let [result, g] = [result, gradient].map(|numbers| parallel::chunk(numbers, piece, PIECE));
+        relu_slope_piece(scale, result, g, out);
+    });
 }
 
 multiversion! {
@@ -392,8 +389,8 @@ pub fn add_bias<A: Real>(x: &[A], bias: &[A], out: &mut [A]) {
     if width == 0 {
         return;
     }
-    let rows = PIECE.div_ceil(width) * width;
-    x.par_chunks(rows).zip(out.par_chunks_mut(rows)).for_each(|(x, out)| add_bias_piece(x, bias, out));
+    let size = PIECE.div_ceil(width) * width;
+    parallel::chunks(out, size, &|piece, out| add_bias_piece(parallel::chunk(x, piece, size), bias, out));
 }
 
 multiversion! {
@@ -429,12 +426,12 @@ pub fn column_sum<A: Real>(x: &[A], out: &mut [A]) {
 
 /// Calls `f` per panel of rows to add to zeros, and sums the results in `f64`, in the order of panels.
 pub(crate) fn by_panel<A: Real>(rows: usize, out: &mut [A], f: impl Fn(std::ops::Range<usize>, &mut [A]) + Sync) {
-    let panel = |p: usize| {
-        let mut sums = vec![A::ZERO; out.len()];
+    let width = out.len();
+    let panels: Vec<Vec<A>> = parallel::map(rows.div_ceil(PANEL), &|p| {
+        let mut sums = vec![A::ZERO; width];
         f(p * PANEL..((p + 1) * PANEL).min(rows), &mut sums);
         sums
-    };
-    let panels: Vec<Vec<A>> = (0..rows.div_ceil(PANEL)).into_par_iter().map(panel).collect();
+    });
     for (c, out) in out.iter_mut().enumerate() {
         *out = A::from_f64(panels.iter().map(|p| p[c].to_f64()).sum());
     }

@@ -1,10 +1,9 @@
 //! Rows of several heads, `[N, heads · width]`: a dot product with a vector per head, the mean over heads, and their
 //! gradients.
 
-use rayon::prelude::*;
-
 use super::dot::dot_by_head;
 use super::elementwise::by_panel;
+use crate::parallel;
 use crate::simd::dispatch::multiversion;
 use crate::simd::element::Real;
 
@@ -18,7 +17,8 @@ const ROWS: usize = 256;
 pub fn dot<A: Real>(x: &[A], a: &[A], heads: usize, out: &mut [A]) {
     let (columns, width) = shape(a, heads);
     assert_eq!(x.len() * heads, out.len() * columns, "one number for each row and head");
-    x.par_chunks(ROWS * columns).zip(out.par_chunks_mut(ROWS * heads)).for_each(|(x, out)| {
+    parallel::chunks(out, ROWS * heads, &|at, out| {
+        let x = parallel::chunk(x, at, ROWS * columns);
         for (x, out) in x.chunks_exact(columns).zip(out.chunks_exact_mut(heads)) {
             dot_by_head(x, a, width, out);
         }
@@ -32,7 +32,8 @@ pub fn dot<A: Real>(x: &[A], a: &[A], heads: usize, out: &mut [A]) {
 pub fn dot_backward_rows<A: Real>(a: &[A], gradient: &[A], heads: usize, out: &mut [A]) {
     let (columns, width) = shape(a, heads);
     assert_eq!(out.len() * heads, gradient.len() * columns, "one gradient per row and head");
-    out.par_chunks_mut(ROWS * columns).zip(gradient.par_chunks(ROWS * heads)).for_each(|(out, g)| {
+    parallel::chunks(out, ROWS * columns, &|at, out| {
+        let g = parallel::chunk(gradient, at, ROWS * heads);
         for (out, g) in out.chunks_exact_mut(columns).zip(g.chunks_exact(heads)) {
             for (h, &g) in g.iter().enumerate() {
                 let head = h * width..(h + 1) * width;
@@ -79,11 +80,9 @@ multiversion! {
 /// If lengths do not match.
 pub fn mean<A: Real>(x: &[A], heads: usize, width: usize, out: &mut [A]) {
     assert_eq!(x.len(), out.len() * heads, "one output row per input row");
-    if x.is_empty() {
-        return;
-    }
     let share = A::ONE / A::from_f64(heads as f64);
-    x.par_chunks(ROWS * heads * width).zip(out.par_chunks_mut(ROWS * width)).for_each(|(x, out)| {
+    parallel::chunks(out, ROWS * width, &|at, out| {
+        let x = parallel::chunk(x, at, ROWS * heads * width);
         for (x, out) in x.chunks_exact(heads * width).zip(out.chunks_exact_mut(width)) {
             out.fill(A::ZERO);
             for head in x.chunks_exact(width) {
@@ -100,11 +99,9 @@ pub fn mean<A: Real>(x: &[A], heads: usize, width: usize, out: &mut [A]) {
 /// If lengths do not match.
 pub fn mean_backward<A: Real>(gradient: &[A], heads: usize, width: usize, out: &mut [A]) {
     assert_eq!(out.len(), gradient.len() * heads, "one gradient row per output row");
-    if out.is_empty() {
-        return;
-    }
     let share = A::ONE / A::from_f64(heads as f64);
-    out.par_chunks_mut(ROWS * heads * width).zip(gradient.par_chunks(ROWS * width)).for_each(|(out, g)| {
+    parallel::chunks(out, ROWS * heads * width, &|at, out| {
+        let g = parallel::chunk(gradient, at, ROWS * width);
         for (out, g) in out.chunks_exact_mut(heads * width).zip(g.chunks_exact(width)) {
             for head in out.chunks_exact_mut(width) {
                 head.iter_mut().zip(g).for_each(|(o, &g)| *o = g * share);

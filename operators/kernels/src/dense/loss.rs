@@ -3,14 +3,13 @@
 //! A loss is the sum over rows, in `f64` and in order. Each row is summed in sixteen partial sums on every machine, so
 //! loops over columns vectorize and give the same bits.
 
-use rayon::prelude::*;
-
+use crate::parallel;
 use crate::simd::dispatch::multiversion;
 use crate::simd::element::Real;
 
 /// Partial sums per row.
 const LANES: usize = 16;
-/// Smallest number of rows per task.
+/// Rows per task.
 const ROWS: usize = 64;
 
 /// `Σ −log softmax(logits[r])[labels[r]]`, for rows of `classes` logits.
@@ -203,19 +202,22 @@ fn sum_of_rows<A: Real>(x: &[A], width: usize, f: impl Fn(usize, &[A]) -> f64 + 
     if x.is_empty() {
         return 0.0;
     }
-    let each: Vec<f64> = x.par_chunks(width).with_min_len(ROWS).enumerate().map(|(r, row)| f(r, row)).collect();
+    let mut each = vec![0f64; x.len().div_ceil(width)];
+    parallel::chunks(&mut each, ROWS, &|at, each| {
+        for (r, of_row) in (at * ROWS..).zip(each) {
+            *of_row = f(r, parallel::chunk(x, r, width));
+        }
+    });
     each.iter().sum()
 }
 
 fn rows<A: Real>(x: &[A], width: usize, out: &mut [A], f: impl Fn(usize, &[A], &mut [A]) + Sync) {
     assert_eq!(x.len(), out.len(), "one output number per input number");
-    if !x.is_empty() {
-        x.par_chunks(width)
-            .zip(out.par_chunks_mut(width))
-            .with_min_len(ROWS)
-            .enumerate()
-            .for_each(|(r, (x, out))| f(r, x, out));
-    }
+    parallel::chunks(out, ROWS * width, &|at, out| {
+        for (r, out) in (at * ROWS..).zip(out.chunks_mut(width)) {
+            f(r, parallel::chunk(x, r, width), out);
+        }
+    });
 }
 
 #[cfg(test)]

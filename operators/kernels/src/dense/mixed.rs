@@ -2,8 +2,7 @@
 //!
 //! Sums run over relations, then over rows, in order. Tasks are pieces of a fixed number of rows.
 
-use rayon::prelude::*;
-
+use crate::parallel;
 use crate::simd::dispatch::multiversion;
 use crate::simd::element::Real;
 
@@ -37,7 +36,7 @@ pub fn add_mixed<A: Real>(x: &[A], width: usize, rows: &[u32], coefficients: &[A
         pieces.push((x, rows, piece));
         (out, begin) = (rest, end);
     }
-    pieces.into_par_iter().for_each(|(x, rows, out)| add_piece(x, width, rows, coefficients, out));
+    parallel::each(pieces, &|(x, rows, out): (&[A], &[u32], &mut [A])| add_piece(x, width, rows, coefficients, out));
 }
 
 multiversion! {
@@ -61,10 +60,9 @@ fn add_piece [A: Real] (x: &[A], width: usize, rows: &[u32], coefficients: &[A],
 /// If `rows` are out of bounds.
 pub fn unmixed<A: Real>(mixed: &[A], width: usize, rows: &[u32], coefficients: &[A]) -> Vec<A> {
     let mut out = vec![A::ZERO; rows.len() * width];
-    if width > 0 {
-        let pieces = out.par_chunks_mut(ROWS * width).zip(rows.par_chunks(ROWS));
-        pieces.for_each(|(out, rows)| unmix_piece(mixed, width, rows, coefficients, out));
-    }
+    parallel::chunks(&mut out, ROWS * width, &|at, out| {
+        unmix_piece(mixed, width, parallel::chunk(rows, at, ROWS), coefficients, out);
+    });
     out
 }
 
@@ -90,15 +88,13 @@ pub fn add_products<A: Real>(x: &[A], width: usize, rows: &[u32], gradient: &[A]
     if width == 0 {
         return;
     }
-    let pieces = x.par_chunks(ROWS * width).zip(rows.par_chunks(ROWS));
     let count = sums.len();
-    let pieces: Vec<Vec<A>> = pieces
-        .map(|(x, rows)| {
-            let mut sums = vec![A::ZERO; count];
-            products_piece(x, width, rows, gradient, &mut sums);
-            sums
-        })
-        .collect();
+    let pieces: Vec<Vec<A>> = parallel::map(rows.len().div_ceil(ROWS), &|at| {
+        let (x, rows) = (parallel::chunk(x, at, ROWS * width), parallel::chunk(rows, at, ROWS));
+        let mut sums = vec![A::ZERO; count];
+        products_piece(x, width, rows, gradient, &mut sums);
+        sums
+    });
     for piece in pieces {
         sums.iter_mut().zip(piece).for_each(|(sum, piece)| *sum += piece);
     }

@@ -2,10 +2,9 @@
 //!
 //! Sums over rows run in panels of fixed size and then in `f64`, so the bits depend on the rows only.
 
-use rayon::prelude::*;
-
 use super::dot::tree;
 use super::elementwise::{by_panel, column_sum};
+use crate::parallel;
 use crate::simd::dispatch::multiversion;
 use crate::simd::element::Real;
 
@@ -61,9 +60,9 @@ impl<A: Real> Columns<'_, A> {
         let width = self.check(x, out);
         assert!(weight.len() == width && bias.len() == width, "one weight and bias per column");
         let scale: Vec<A> = self.inverse.iter().zip(weight).map(|(&inverse, &weight)| inverse * weight).collect();
-        x.par_chunks(ROWS * width)
-            .zip(out.par_chunks_mut(ROWS * width))
-            .for_each(|(x, out)| scale_columns(x, self.mean, &scale, bias, out));
+        parallel::chunks(out, ROWS * width, &|at, out| {
+            scale_columns(parallel::chunk(x, at, ROWS * width), self.mean, &scale, bias, out);
+        });
     }
 
     /// Gradient of the weight: `out[c] = Σ gradient · x̂`.
@@ -89,10 +88,10 @@ impl<A: Real> Columns<'_, A> {
         let of_mean: Vec<A> = sums[0].iter().map(|&sum| sum * share).collect();
         let of_scale: Vec<A> = sums[1].iter().zip(self.inverse).map(|(&sum, &inverse)| sum * share * inverse).collect();
         let scale: Vec<A> = self.inverse.iter().zip(weight).map(|(&inverse, &weight)| inverse * weight).collect();
-        let pieces = x.par_chunks(ROWS * width).zip(gradient.par_chunks(ROWS * width));
-        pieces
-            .zip(out.par_chunks_mut(ROWS * width))
-            .for_each(|((x, g), out)| columns_backward(x, g, self.mean, &scale, &of_mean, &of_scale, out));
+        parallel::chunks(out, ROWS * width, &|at, out| {
+            let [x, g] = [x, gradient].map(|numbers| parallel::chunk(numbers, at, ROWS * width));
+            columns_backward(x, g, self.mean, &scale, &of_mean, &of_scale, out);
+        });
     }
 
     fn check(&self, x: &[A], other: &[A]) -> usize {
@@ -149,9 +148,9 @@ pub fn rows<A: Real>(x: &[A], epsilon: f64, weight: &[A], bias: &[A], out: &mut 
     let width = weight.len();
     assert!(width > 0 && bias.len() == width && x.len().is_multiple_of(width), "x has whole rows");
     assert_eq!(x.len(), out.len(), "one output number per input number");
-    x.par_chunks(ROWS * width)
-        .zip(out.par_chunks_mut(ROWS * width))
-        .for_each(|(x, out)| rows_piece(x, A::from_f64(epsilon), weight, bias, out));
+    parallel::chunks(out, ROWS * width, &|at, out| {
+        rows_piece(parallel::chunk(x, at, ROWS * width), A::from_f64(epsilon), weight, bias, out);
+    });
 }
 
 /// Gradient of [`rows`] with respect to `x`.
@@ -162,10 +161,10 @@ pub fn rows_backward<A: Real>(x: &[A], epsilon: f64, weight: &[A], gradient: &[A
     let width = weight.len();
     assert!(width > 0 && x.len().is_multiple_of(width), "x has whole rows");
     assert!(x.len() == gradient.len() && x.len() == out.len(), "one output number per input number");
-    let pieces = x.par_chunks(ROWS * width).zip(gradient.par_chunks(ROWS * width));
-    pieces
-        .zip(out.par_chunks_mut(ROWS * width))
-        .for_each(|((x, g), out)| rows_backward_piece(x, A::from_f64(epsilon), weight, g, out));
+    parallel::chunks(out, ROWS * width, &|at, out| {
+        let [x, g] = [x, gradient].map(|numbers| parallel::chunk(numbers, at, ROWS * width));
+        rows_backward_piece(x, A::from_f64(epsilon), weight, g, out);
+    });
 }
 
 /// Gradient of [`rows`] with respect to the weight: `out[c] = Σ gradient · x̂`.

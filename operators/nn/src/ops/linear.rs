@@ -9,7 +9,7 @@ use std::mem::MaybeUninit;
 #[cfg(feature = "cuda")]
 use candle_core::CudaStorage;
 use candle_core::{CpuStorage, CustomOp2, CustomOp3, Layout, Result, Shape, Tensor, WithDType};
-use rayon::prelude::*;
+use gnnflow_kernels::parallel;
 
 use super::{column_sum, elements, expect, gradient_of, store, widen, with_real};
 #[cfg(feature = "cuda")]
@@ -219,7 +219,7 @@ fn rows_product<T: WithDType>(
         return out;
     }
     // A panel starts as its addend, or as the product: no number is zeroed first.
-    let panel = |(p, out): (usize, &mut [MaybeUninit<T>])| {
+    let panel = |p: usize, out: &mut [MaybeUninit<T>]| {
         let (first, rows) = (p * PANEL * columns, out.len() / columns);
         match onto {
             Onto::Bias(bias) => out.chunks_exact_mut(columns).for_each(|row| {
@@ -243,7 +243,7 @@ fn rows_product<T: WithDType>(
         // SAFETY: the whole panel has been written.
         finish(first, unsafe { out.assume_init_mut() });
     };
-    out.spare_capacity_mut()[..len].par_chunks_mut(PANEL * columns).enumerate().for_each(panel);
+    parallel::chunks(&mut out.spare_capacity_mut()[..len], PANEL * columns, &panel);
     // SAFETY: every panel has been written, and together they have `len` numbers.
     unsafe { out.set_len(len) };
     out
@@ -280,8 +280,7 @@ fn summed_product<T: WithDType>(a: &[T], b: &[T], dims: Dims) -> Vec<T> {
     };
     let panels = k.div_ceil(PANEL);
     for wave in (0..panels).step_by(WAVE) {
-        let parts: Vec<Vec<T>> = (wave..(wave + WAVE).min(panels)).into_par_iter().map(panel).collect();
-        for part in parts {
+        for part in parallel::map(WAVE.min(panels - wave), &|p| panel(wave + p)) {
             out.iter_mut().zip(part).for_each(|(o, p)| *o += p);
         }
     }

@@ -50,7 +50,7 @@ pub(super) use weighted::head_width;
 pub use weighted::{WeightedSum, WeightedSumRows, WeightedSumWeights, weighted_sum};
 
 use candle_core::{CpuStorage, Layout, Result, Tensor, WithDType, bail};
-use rayon::prelude::*;
+use gnnflow_kernels::parallel;
 
 /// Returns the elements of a contiguous tensor.
 fn elements<'a, T: WithDType>(storage: &'a CpuStorage, layout: &Layout, op: &'static str) -> Result<&'a [T]> {
@@ -118,7 +118,7 @@ fn zeros<A: Default + Copy + Send>(len: usize) -> Vec<A> {
         return vec![A::default(); len];
     }
     let mut out = Vec::with_capacity(len);
-    out.spare_capacity_mut()[..len].par_chunks_mut(PIECE).for_each(|piece| {
+    parallel::chunks(&mut out.spare_capacity_mut()[..len], PIECE, &|_, piece| {
         piece.fill(std::mem::MaybeUninit::new(A::default()));
     });
     // SAFETY: every piece has been written, and together they have `len` numbers.

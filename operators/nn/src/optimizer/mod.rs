@@ -3,7 +3,7 @@
 mod adam;
 mod sgd;
 
-use rayon::prelude::*;
+use gnnflow_kernels::parallel;
 
 use super::error::{Error, Result};
 
@@ -84,5 +84,7 @@ fn in_pieces<const N: usize>(
         // Every vector is as long as the parameters, so it has as many pieces.
         pieces.push((params, gradient, state.each_mut().map(|chunks| chunks.next().unwrap_or_default())));
     }
-    pieces.into_par_iter().for_each(|(params, gradient, state)| f(params, gradient, state));
+    parallel::each(pieces, &|(params, gradient, state): (&mut [f32], &[f32], [&mut [f32]; N])| {
+        f(params, gradient, state);
+    });
 }
