@@ -3,7 +3,7 @@
 use candle_core::Tensor;
 
 use super::error::{Error, Result};
-use super::ops::{BinaryCrossEntropy, CrossEntropy};
+use super::ops::softmax_loss::{BinaryCrossEntropy, CrossEntropy};
 
 /// `Σ −log softmax(logits)[label]` over the rows of `logits`, `[N, classes]`.
 ///

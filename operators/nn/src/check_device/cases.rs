@@ -8,7 +8,8 @@ use gnnflow_data::rng::{Key, Purpose};
 use super::naive::{self, Ends};
 use crate::graph_block::GraphBlock;
 use crate::ops;
-use crate::ops::{BinaryCrossEntropy, CrossEntropy, Side};
+use crate::ops::Side;
+use crate::ops::softmax_loss::{BinaryCrossEntropy, CrossEntropy};
 use gnnflow_kernels::block::Block;
 use gnnflow_kernels::dense::elementwise::{Activation, Dropout};
 

@@ -5,7 +5,8 @@ use candle_core::{CustomOp1, CustomOp2, Layout, Result, Shape};
 
 use super::call::{Call, NULL, over_rows, warp_per_row_of_heads, with_real};
 use super::{kernels, segment};
-use crate::ops::{EdgeAdd, EdgeSoftmax, EdgeSoftmaxBackward, EdgeSum, Side};
+use crate::ops::Side;
+use crate::ops::edges::{EdgeAdd, EdgeSoftmax, EdgeSoftmaxBackward, EdgeSum};
 
 pub(crate) fn edge_add(
     op: &EdgeAdd,

@@ -5,7 +5,7 @@ use candle_core::{CustomOp1, CustomOp2, Layout, Result, Shape};
 
 use super::call::{Call, Number, PANEL, over_columns, over_numbers, over_panels, over_rows, with_element, with_real};
 use super::kernels::{self, Argument};
-use crate::ops::{Activate, ActivateBackward, AddBias, ColumnSum};
+use crate::ops::activate::{Activate, ActivateBackward, AddBias, ColumnSum};
 use gnnflow_kernels::dense::elementwise::Activation;
 
 /// Returns the activation's number in `elementwise.cu`, its slope, and the mask's key, cut and scale (0: no mask).

@@ -6,7 +6,8 @@ use candle_core::{CustomOp1, CustomOp2, Layout, Result, Shape};
 use super::call::{Call, PANEL, over_panels, over_rows, sixteen_per_product, with_real};
 use super::elementwise::sum_panels;
 use super::kernels::{self, Argument};
-use crate::ops::{HeadDot, HeadDotRows, HeadDotVectors, HeadMean, HeadMeanBackward, head_width};
+use crate::ops::head_width;
+use crate::ops::heads::{HeadDot, HeadDotRows, HeadDotVectors, HeadMean, HeadMeanBackward};
 
 pub(crate) fn head_dot(
     op: &HeadDot,

@@ -8,7 +8,8 @@ use candle_core::{CustomOp2, CustomOp3, Layout, Result, Shape, WithDType, bail};
 
 use super::call::{Call, Number, over_rows, with_real};
 use super::kernels;
-use crate::ops::{Linear, MatMul};
+use crate::ops::MatMul;
+use crate::ops::linear::Linear;
 
 pub(crate) fn linear(
     op: &Linear,

@@ -6,8 +6,9 @@ use candle_core::{CustomOp1, CustomOp2, CustomOp3, Layout, Result, Shape};
 
 use super::call::{Call, block_per_piece, over_numbers, warp_per_row, with_real};
 use super::kernels::{self, Argument};
-use crate::ops::{
-    BinaryCrossEntropy, BinaryCrossEntropyBackward, CrossEntropy, CrossEntropyBackward, LogSoftmax, LogSoftmaxBackward,
+use crate::ops::softmax_loss::BinaryCrossEntropy;
+use crate::ops::softmax_loss::{
+    BinaryCrossEntropyBackward, CrossEntropy, CrossEntropyBackward, LogSoftmax, LogSoftmaxBackward,
 };
 
 /// Numbers that one block sums: `PIECE` of `loss.cu`.

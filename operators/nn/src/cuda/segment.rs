@@ -5,10 +5,11 @@ use candle_core::{CustomOp1, CustomOp2, Layout, Result, Shape};
 
 use super::call::{Addresses, Call, Input, NULL, Number, over_rows, sixteen_per_product, with_element, with_real};
 use super::kernels::{self, Argument};
-use crate::ops::{
-    Argmax, Pick, PickBackward, Reduce, SegmentReduce, SegmentReduceBackward, WeightedSum, WeightedSumRows,
-    WeightedSumWeights, head_width,
-};
+use crate::ops::max::PickBackward;
+use crate::ops::max::{Argmax, Pick};
+use crate::ops::segment::{SegmentReduce, SegmentReduceBackward};
+use crate::ops::weighted::{WeightedSum, WeightedSumRows, WeightedSumWeights};
+use crate::ops::{Reduce, head_width};
 
 pub(crate) fn segment_reduce(op: &SegmentReduce, x: &CudaStorage, layout: &Layout) -> Result<(CudaStorage, Shape)> {
     let call = Call::new(op.name(), x);

@@ -82,7 +82,7 @@ impl Registry {
     }
 
     /// As [`Registry::register`], with the given activation between layers.
-    pub fn register_with<F>(&mut self, name: &str, activation: Activation, factory: F)
+    pub(crate) fn register_with<F>(&mut self, name: &str, activation: Activation, factory: F)
     where
         F: Fn(&LayerSpec, &mut ParamBuilder) -> Result<Box<dyn Layer>> + Send + Sync + 'static,
     {

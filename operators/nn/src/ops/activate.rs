@@ -13,7 +13,7 @@ use gnnflow_kernels::simd::element::Element;
 
 /// Element-wise `dropout(activation(x))`; half precision in, `f32` out.
 #[derive(Clone, Debug)]
-pub struct Activate {
+pub(crate) struct Activate {
     /// The activation.
     pub activation: Activation,
     /// The dropout mask, if any.
@@ -22,15 +22,15 @@ pub struct Activate {
 
 /// Gradient of [`Activate`]: `(x, gradient)` → the same shape.
 #[derive(Clone, Debug)]
-pub struct ActivateBackward(pub Activate);
+pub(crate) struct ActivateBackward(pub Activate);
 
 /// `(x [N, D], bias [D])` → `x + bias`.
 #[derive(Clone, Debug)]
-pub struct AddBias;
+pub(crate) struct AddBias;
 
 /// `[N, D]` → `[D]`: sums of columns, the gradient of a bias.
 #[derive(Clone, Debug)]
-pub struct ColumnSum;
+pub(crate) struct ColumnSum;
 
 /// Returns `dropout(activation(x))`. Half precision becomes `f32`.
 ///

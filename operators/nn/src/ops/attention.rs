@@ -12,7 +12,7 @@ use gnnflow_kernels::dense::elementwise::Activation;
 /// `(left [num_src, H·F], right [num_dst, H·F], vectors [H, F])` → `[E, H]`:
 /// `vectors[h] · leaky(left[source, h] + right[destination, h])`.
 #[derive(Clone, Debug)]
-pub struct AttentionLogits {
+pub(crate) struct AttentionLogits {
     /// The edges.
     pub block: Arc<GraphBlock>,
     /// Leaky ReLU's slope below 0.
@@ -21,7 +21,7 @@ pub struct AttentionLogits {
 
 /// The argument of [`AttentionLogits`] whose gradient is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wanted {
+pub(crate) enum Wanted {
     /// The sources' rows.
     Left,
     /// The destinations' rows.
@@ -32,7 +32,7 @@ pub enum Wanted {
 
 /// A gradient of [`AttentionLogits`]: `(left, right)` → the shape of the argument `wanted`.
 #[derive(Clone, Debug)]
-pub struct AttentionLogitsBackward {
+pub(crate) struct AttentionLogitsBackward {
     /// The operation.
     pub of: AttentionLogits,
     /// `[H, F]`

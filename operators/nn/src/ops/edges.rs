@@ -14,21 +14,21 @@ use gnnflow_kernels::aggregate::{edge_add as add, edge_softmax as softmax, segme
 
 /// `(left [num_src, H], right [num_dst, H])` → `[E, H]`: `left[source] + right[destination]`.
 #[derive(Clone, Debug)]
-pub struct EdgeAdd {
+pub(crate) struct EdgeAdd {
     /// The edges.
     pub block: Arc<GraphBlock>,
 }
 
 /// `[E, H]` → `[E, H]`: softmax over the edges of each destination, separately for each head.
 #[derive(Clone, Debug)]
-pub struct EdgeSoftmax {
+pub(crate) struct EdgeSoftmax {
     /// The edges.
     pub block: Arc<GraphBlock>,
 }
 
 /// Gradient of [`EdgeSoftmax`]: `(result [E, H], gradient [E, H])` → `[E, H]`.
 #[derive(Clone, Debug)]
-pub struct EdgeSoftmaxBackward {
+pub(crate) struct EdgeSoftmaxBackward {
     /// The edges.
     pub block: Arc<GraphBlock>,
 }
@@ -44,7 +44,7 @@ pub enum Side {
 
 /// `[E, H]` → `[num_src or num_dst, H]`: the sum over the edges of each source or destination.
 #[derive(Clone, Debug)]
-pub struct EdgeSum {
+pub(crate) struct EdgeSum {
     /// The edges.
     pub block: Arc<GraphBlock>,
     /// The end whose nodes' edges are summed.

@@ -11,26 +11,26 @@ use gnnflow_kernels::dense::heads;
 
 /// `(x [N, H·F], a [H, F])` → `[N, H]`: `x[n, h, :] · a[h, :]`.
 #[derive(Clone, Debug)]
-pub struct HeadDot;
+pub(crate) struct HeadDot;
 
 /// Gradient of [`HeadDot`] with respect to `x`: `(a [H, F], gradient [N, H])` → `[N, H·F]`.
 #[derive(Clone, Debug)]
-pub struct HeadDotRows;
+pub(crate) struct HeadDotRows;
 
 /// Gradient of [`HeadDot`] with respect to `a`: `(x [N, H·F], gradient [N, H])` → `[H, F]`.
 #[derive(Clone, Debug)]
-pub struct HeadDotVectors;
+pub(crate) struct HeadDotVectors;
 
 /// `[N, H·F]` → `[N, F]`: the mean over heads.
 #[derive(Clone, Debug)]
-pub struct HeadMean {
+pub(crate) struct HeadMean {
     /// `H`
     pub heads: usize,
 }
 
 /// Gradient of [`HeadMean`]: `[N, F]` → `[N, H·F]`.
 #[derive(Clone, Debug)]
-pub struct HeadMeanBackward {
+pub(crate) struct HeadMeanBackward {
     /// `H`
     pub heads: usize,
 }

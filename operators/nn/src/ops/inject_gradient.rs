@@ -6,7 +6,7 @@ use super::{gradient_of, store};
 
 /// A tensor → an `f64` scalar 0, whose backward pass gives the tensor the gradient [`InjectGradient::gradient`].
 #[derive(Clone, Debug)]
-pub struct InjectGradient {
+pub(crate) struct InjectGradient {
     /// The gradient, of the tensor's shape.
     pub gradient: Tensor,
 }

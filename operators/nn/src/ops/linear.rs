@@ -22,7 +22,7 @@ const WAVE: usize = 16;
 
 /// `(x [N, K], W [O, K], base [O] or [N, O])` → `base + x·Wᵀ`.
 #[derive(Clone, Debug)]
-pub struct Linear;
+pub(crate) struct Linear;
 
 /// `(a, b)` → `a·b`, or `aᵀ·b`.
 #[derive(Clone, Debug)]

@@ -9,14 +9,14 @@ use gnnflow_kernels::dense::elementwise::{Activation, Dropout};
 
 /// `(x [N, K], W [O, K], bias [O])` → `dropout(max(bias + x·Wᵀ, 0))`.
 #[derive(Clone, Debug)]
-pub struct LinearRelu {
+pub(crate) struct LinearRelu {
     /// The mask, if any.
     pub dropout: Option<Dropout>,
 }
 
 /// Gradient of the input of ReLU and dropout: `(result, gradient)` → the same shape.
 #[derive(Clone, Debug)]
-pub struct ReluOfResult {
+pub(crate) struct ReluOfResult {
     /// The mask that was used, if any.
     pub dropout: Option<Dropout>,
 }

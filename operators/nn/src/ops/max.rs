@@ -17,21 +17,21 @@ use gnnflow_kernels::simd::element::Element;
 
 /// `[num_src, D]` → `u32 [num_dst, D]`: the first edge with the largest source value; `u32::MAX` without edges.
 #[derive(Clone, Debug)]
-pub struct Argmax {
+pub(crate) struct Argmax {
     /// The edges.
     pub block: Arc<GraphBlock>,
 }
 
 /// `([num_src, D], u32 [num_dst, D])` → `[num_dst, D]`: the source values of the given edges; 0 for none.
 #[derive(Clone, Debug)]
-pub struct Pick {
+pub(crate) struct Pick {
     /// The edges.
     pub block: Arc<GraphBlock>,
 }
 
 /// Gradient of [`Pick`]: `([num_dst, D], u32 [num_dst, D])` → `[num_src, D]`.
 #[derive(Clone, Debug)]
-pub struct PickBackward {
+pub(crate) struct PickBackward {
     /// The edges.
     pub block: Arc<GraphBlock>,
 }

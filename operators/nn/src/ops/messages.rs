@@ -10,14 +10,14 @@ use gnnflow_kernels::aggregate::messages;
 
 /// `(x [num_src, F], edges [E, F])` → `[num_dst, F]`.
 #[derive(Clone, Debug)]
-pub struct MessageSum {
+pub(crate) struct MessageSum {
     /// The edges.
     pub block: Arc<GraphBlock>,
 }
 
 /// A gradient of [`MessageSum`]: `(x, edges)` → the shape of the argument.
 #[derive(Clone, Debug)]
-pub struct MessageSumBackward {
+pub(crate) struct MessageSumBackward {
     /// The edges.
     pub block: Arc<GraphBlock>,
     /// `[num_dst, F]`

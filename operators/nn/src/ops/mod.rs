@@ -4,50 +4,43 @@
 //! arguments without gradients. A GPU has a kernel for each struct, unless the function is documented as composed of
 //! other operations. Inputs must be on one device; they are made contiguous.
 
-mod activate;
+pub(crate) mod activate;
 mod attention;
-mod edges;
-mod heads;
+pub(crate) mod edges;
+pub(crate) mod heads;
 mod inject_gradient;
-mod linear;
+pub(crate) mod linear;
 mod linear_relu;
-mod max;
+pub(crate) mod max;
 mod messages;
 mod norm;
 mod pair_scores;
 mod relation_mix;
 mod relations;
-mod segment;
+pub(crate) mod segment;
 mod self_and_mean;
-mod softmax_loss;
-mod weighted;
+pub(crate) mod softmax_loss;
+pub(crate) mod weighted;
 
-pub use activate::{Activate, ActivateBackward, AddBias, ColumnSum, activate, add_bias, column_sum, widen};
-pub use attention::{AttentionLogits, AttentionLogitsBackward, Wanted, attention_logits};
-pub use edges::{EdgeAdd, EdgeSoftmax, EdgeSoftmaxBackward, EdgeSum, Side, edge_add, edge_softmax, edge_sum};
-pub use heads::{HeadDot, HeadDotRows, HeadDotVectors, HeadMean, HeadMeanBackward, head_dot, head_mean};
-pub use inject_gradient::{InjectGradient, inject_gradient};
-pub use linear::{Linear, MatMul, PANEL, linear, matmul};
-pub use linear_relu::{LinearRelu, ReluOfResult, linear_relu};
-pub use max::{Argmax, Pick, PickBackward, segment_max};
-pub use messages::{MessageSum, MessageSumBackward, message_sum};
-pub use norm::{
-    BatchNorm, BatchNormRows, BatchNormScale, LayerNorm, LayerNormRows, LayerNormScale, Moments, batch_norm, layer_norm,
-};
-pub use pair_scores::{
-    PairDistMult, PairDistMultRelations, PairDistMultRows, PairDot, PairDotRows, pair_scores, shared_scores,
-};
-pub use relation_mix::{RelationMix, RelationMixCoefficients, RelationMixRows, relation_mix};
-pub use relations::{RelationSum, RelationSumRows, RelationSumWeights, relation_sum, relation_sum_composed};
-pub use segment::{Reduce, SegmentReduce, SegmentReduceBackward, prefix, segment_mean, segment_sum};
-pub use self_and_mean::{SelfAndMean, SelfAndMeanBackward, self_and_mean};
-pub use softmax_loss::{
-    BinaryCrossEntropy, BinaryCrossEntropyBackward, CrossEntropy, CrossEntropyBackward, LogSoftmax, LogSoftmaxBackward,
-    log_softmax,
-};
+pub use activate::{activate, add_bias, column_sum, widen};
+pub use attention::attention_logits;
+pub use edges::{Side, edge_add, edge_softmax, edge_sum};
+pub use heads::{head_dot, head_mean};
+pub use inject_gradient::inject_gradient;
+pub use linear::{MatMul, PANEL, linear, matmul};
+pub use linear_relu::linear_relu;
+pub use max::segment_max;
+pub use messages::message_sum;
+pub use norm::{Moments, batch_norm, layer_norm};
+pub use pair_scores::{pair_scores, shared_scores};
+pub use relation_mix::relation_mix;
+pub use relations::{relation_sum, relation_sum_composed};
+pub use segment::{Reduce, prefix, segment_mean, segment_sum};
+pub use self_and_mean::self_and_mean;
+pub use softmax_loss::log_softmax;
 #[cfg(feature = "cuda")]
 pub(super) use weighted::head_width;
-pub use weighted::{WeightedSum, WeightedSumRows, WeightedSumWeights, weighted_sum};
+pub use weighted::weighted_sum;
 
 use candle_core::{CpuStorage, Layout, Result, Tensor, WithDType, bail};
 use gnnflow_kernels::parallel;

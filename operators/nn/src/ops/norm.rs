@@ -22,7 +22,7 @@ pub struct Moments {
 
 /// `(x [N, D], weight [D], bias [D])` → `[N, D]`: columns normalized by the batch's own moments.
 #[derive(Clone, Debug)]
-pub struct BatchNorm {
+pub(crate) struct BatchNorm {
     /// The columns' means.
     pub mean: Vec<f64>,
     /// One over the columns' standard deviations.
@@ -31,7 +31,7 @@ pub struct BatchNorm {
 
 /// Gradient of [`BatchNorm`] with respect to `x`: `(x [N, D], weight [D], gradient [N, D])` → `[N, D]`.
 #[derive(Clone, Debug)]
-pub struct BatchNormRows {
+pub(crate) struct BatchNormRows {
     /// The forward operation.
     pub of: BatchNorm,
     /// Gradients of bias and weight.
@@ -40,22 +40,22 @@ pub struct BatchNormRows {
 
 /// Gradient of [`BatchNorm`] with respect to the weight: `(x [N, D], gradient [N, D])` → `[D]`.
 #[derive(Clone, Debug)]
-pub struct BatchNormScale(pub BatchNorm);
+pub(crate) struct BatchNormScale(pub BatchNorm);
 
 /// `(x [N, D], weight [D], bias [D])` → `[N, D]`: rows normalized by their own moments.
 #[derive(Clone, Debug)]
-pub struct LayerNorm {
+pub(crate) struct LayerNorm {
     /// Added to variances.
     pub epsilon: f64,
 }
 
 /// Gradient of [`LayerNorm`] with respect to `x`: `(x [N, D], weight [D], gradient [N, D])` → `[N, D]`.
 #[derive(Clone, Debug)]
-pub struct LayerNormRows(pub LayerNorm);
+pub(crate) struct LayerNormRows(pub LayerNorm);
 
 /// Gradient of [`LayerNorm`] with respect to the weight: `(x [N, D], gradient [N, D])` → `[D]`.
 #[derive(Clone, Debug)]
-pub struct LayerNormScale(pub LayerNorm);
+pub(crate) struct LayerNormScale(pub LayerNorm);
 
 /// Normalizes the columns of `x [N, D]` by the batch's means and variances. Also returns these moments.
 ///

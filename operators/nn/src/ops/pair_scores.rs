@@ -11,23 +11,23 @@ use gnnflow_kernels::pairs::{Pairs, Shared};
 
 /// `x [rows, F]` → `[pairs]`: dot products.
 #[derive(Clone, Debug)]
-pub struct PairDot(pub Arc<Pairs>);
+pub(crate) struct PairDot(pub Arc<Pairs>);
 
 /// `(x [rows, F], relations [R, F])` → `[pairs]`: DistMult's scores.
 #[derive(Clone, Debug)]
-pub struct PairDistMult(pub Arc<Pairs>);
+pub(crate) struct PairDistMult(pub Arc<Pairs>);
 
 /// Gradient of [`PairDot`]: `(x, gradient [pairs])` → `[rows, F]`.
 #[derive(Clone, Debug)]
-pub struct PairDotRows(pub Arc<Pairs>);
+pub(crate) struct PairDotRows(pub Arc<Pairs>);
 
 /// Gradient of [`PairDistMult`] with respect to the rows: `(x, relations · gradient [pairs])` → `[rows, F]`.
 #[derive(Clone, Debug)]
-pub struct PairDistMultRows(pub Arc<Pairs>, pub Tensor);
+pub(crate) struct PairDistMultRows(pub Arc<Pairs>, pub Tensor);
 
 /// Gradient of [`PairDistMult`] with respect to its `R` (second field) relations: `(x, gradient [pairs])` → `[R, F]`.
 #[derive(Clone, Debug)]
-pub struct PairDistMultRelations(pub Arc<Pairs>, pub usize);
+pub(crate) struct PairDistMultRelations(pub Arc<Pairs>, pub usize);
 
 /// Returns the score of each pair: the sum over columns of the product of its two rows of `x [rows, F]` and, if given,
 /// its relation's row of `relations [R, F]`. On a GPU, composed of gathers and products.

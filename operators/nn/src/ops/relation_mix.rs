@@ -14,21 +14,21 @@ use gnnflow_kernels::simd::element::Element;
 
 /// `(x [num_src, I], coefficients [R, B])` → `[num_dst, B · I]`; half precision in, `f32` out.
 #[derive(Clone, Debug)]
-pub struct RelationMix {
+pub(crate) struct RelationMix {
     /// The edges, with types below `R`.
     pub block: Arc<GraphBlock>,
 }
 
 /// Gradient of [`RelationMix`] with respect to `x`: `(gradient [num_dst, B · I], coefficients [R, B])` → `[num_src, I]`.
 #[derive(Clone, Debug)]
-pub struct RelationMixRows {
+pub(crate) struct RelationMixRows {
     /// The edges.
     pub block: Arc<GraphBlock>,
 }
 
 /// Gradient of [`RelationMix`] with respect to the coefficients: `(x [num_src, I], gradient [num_dst, B · I])` → `[R, B]`.
 #[derive(Clone, Debug)]
-pub struct RelationMixCoefficients {
+pub(crate) struct RelationMixCoefficients {
     /// The edges.
     pub block: Arc<GraphBlock>,
     /// `R`

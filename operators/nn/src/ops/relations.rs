@@ -18,21 +18,21 @@ use gnnflow_kernels::simd::element::{Element, Real};
 
 /// `(x [num_src, I], weights [R, O, I])` → `[num_dst, O]`; half precision in, `f32` out.
 #[derive(Clone, Debug)]
-pub struct RelationSum {
+pub(crate) struct RelationSum {
     /// The edges, with types below `R`.
     pub block: Arc<GraphBlock>,
 }
 
 /// Gradient of [`RelationSum`] with respect to `x`: `(gradient [num_dst, O], weights [R, O, I])` → `[num_src, I]`.
 #[derive(Clone, Debug)]
-pub struct RelationSumRows {
+pub(crate) struct RelationSumRows {
     /// The edges.
     pub block: Arc<GraphBlock>,
 }
 
 /// Gradient of [`RelationSum`] with respect to the weights: `(x [num_src, I], gradient [num_dst, O])` → `[R, O, I]`.
 #[derive(Clone, Debug)]
-pub struct RelationSumWeights {
+pub(crate) struct RelationSumWeights {
     /// The edges.
     pub block: Arc<GraphBlock>,
     /// `R`

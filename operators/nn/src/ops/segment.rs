@@ -13,7 +13,7 @@ use crate::graph_block::GraphBlock;
 use gnnflow_kernels::aggregate::segment;
 use gnnflow_kernels::simd::element::Element;
 
-/// How [`SegmentReduce`] reduces.
+/// How the rows of a neighborhood are reduced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reduce {
     /// `Σ`
@@ -24,7 +24,7 @@ pub enum Reduce {
 
 /// `[num_src, D]` → `[num_dst, D]`; half precision in, `f32` out.
 #[derive(Clone, Debug)]
-pub struct SegmentReduce {
+pub(crate) struct SegmentReduce {
     /// The edges.
     pub block: Arc<GraphBlock>,
     /// Sum or mean.
@@ -33,7 +33,7 @@ pub struct SegmentReduce {
 
 /// Gradient of [`SegmentReduce`]: `[num_dst, D]` → `[num_src, D]`.
 #[derive(Clone, Debug)]
-pub struct SegmentReduceBackward {
+pub(crate) struct SegmentReduceBackward {
     /// The edges.
     pub block: Arc<GraphBlock>,
     /// Sum or mean.

@@ -11,14 +11,14 @@ use gnnflow_kernels::simd::element::Element;
 
 /// `[num_src, D]` → `[num_dst, 2 D]`; half precision in, `f32` out.
 #[derive(Clone, Debug)]
-pub struct SelfAndMean {
+pub(crate) struct SelfAndMean {
     /// The edges.
     pub block: Arc<GraphBlock>,
 }
 
 /// Gradient of [`SelfAndMean`]: `[num_dst, 2 D]` → `[num_src, D]`.
 #[derive(Clone, Debug)]
-pub struct SelfAndMeanBackward {
+pub(crate) struct SelfAndMeanBackward {
     /// The edges.
     pub block: Arc<GraphBlock>,
 }

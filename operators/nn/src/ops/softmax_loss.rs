@@ -11,27 +11,27 @@ use gnnflow_kernels::dense::loss;
 
 /// `(logits [N, C], labels u32 [N])` → `f64` scalar: `Σ −log softmax(logits)[label]`.
 #[derive(Clone, Debug)]
-pub struct CrossEntropy;
+pub(crate) struct CrossEntropy;
 
 /// Gradient of [`CrossEntropy`]: `(logits [N, C], labels u32 [N], gradient f64 scalar)` → `[N, C]`.
 #[derive(Clone, Debug)]
-pub struct CrossEntropyBackward;
+pub(crate) struct CrossEntropyBackward;
 
 /// `(logits [N, L], targets [N, L])` → `f64` scalar: the sum of binary cross-entropies.
 #[derive(Clone, Debug)]
-pub struct BinaryCrossEntropy;
+pub(crate) struct BinaryCrossEntropy;
 
 /// Gradient of [`BinaryCrossEntropy`]: `(logits [N, L], targets [N, L], gradient f64 scalar)` → `[N, L]`.
 #[derive(Clone, Debug)]
-pub struct BinaryCrossEntropyBackward;
+pub(crate) struct BinaryCrossEntropyBackward;
 
 /// `[N, C]` → `[N, C]`: the logarithm of each row's softmax.
 #[derive(Clone, Debug)]
-pub struct LogSoftmax;
+pub(crate) struct LogSoftmax;
 
 /// Gradient of [`LogSoftmax`]: `(result [N, C], gradient [N, C])` → `[N, C]`.
 #[derive(Clone, Debug)]
-pub struct LogSoftmaxBackward;
+pub(crate) struct LogSoftmaxBackward;
 
 /// Returns the logarithm of the softmax of every row of `x`.
 ///

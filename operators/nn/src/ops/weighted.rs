@@ -15,21 +15,21 @@ use gnnflow_kernels::simd::element::Element;
 
 /// `(x [num_src, H·F], weights [E, H])` → `[num_dst, H·F]`; half precision in, `f32` out.
 #[derive(Clone, Debug)]
-pub struct WeightedSum {
+pub(crate) struct WeightedSum {
     /// The edges.
     pub block: Arc<GraphBlock>,
 }
 
 /// Gradient of [`WeightedSum`] with respect to `x`: `(gradient [num_dst, H·F], weights [E, H])` → `[num_src, H·F]`.
 #[derive(Clone, Debug)]
-pub struct WeightedSumRows {
+pub(crate) struct WeightedSumRows {
     /// The edges.
     pub block: Arc<GraphBlock>,
 }
 
 /// Gradient of [`WeightedSum`] with respect to the weights: `(x [num_src, H·F], gradient [num_dst, H·F])` → `[E, H]`.
 #[derive(Clone, Debug)]
-pub struct WeightedSumWeights {
+pub(crate) struct WeightedSumWeights {
     /// The edges.
     pub block: Arc<GraphBlock>,
     /// `H`
