@@ -38,7 +38,7 @@ impl Fanout {
     }
 
     /// Whether no neighbor is taken.
-    pub fn is_nothing(&self) -> bool {
+    pub(crate) fn is_nothing(&self) -> bool {
         self.most() == 0
     }
 

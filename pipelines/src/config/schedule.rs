@@ -145,7 +145,7 @@ pub struct FullGraphOptions {
 
 impl Schedule {
     /// The common options of `full-graph` and `tensor-parallel`; `None` for other schedules.
-    pub fn full_graph_options(&self) -> Option<FullGraphOptions> {
+    pub(crate) fn full_graph_options(&self) -> Option<FullGraphOptions> {
         match *self {
             Self::FullGraph(FullGraph { mode, staleness, intervals, row_dtype, edges_per_epoch }) => {
                 Some(FullGraphOptions { intervals, row_dtype, edges_per_epoch, mode, staleness })
