@@ -32,7 +32,7 @@ struct Lines;
 
 impl<S: Subscriber> Layer<S> for Lines {
     fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
-        eprintln!("{event:?}");
+        eprintln!("{} {event:?}", event.metadata().level());
     }
 }
 
