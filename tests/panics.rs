@@ -1,5 +1,5 @@
 //! Registered parts that fail: a panic on any thread ends the program with exit code 70 and one line. An operator that
-//! loses batches ends it with code 2.
+//! loses batches ends it with code 2, and so does a sampler that returns nodes without an edge.
 //!
 //! With `ROLE` in the environment, this test program is a gnnflow with such parts.
 
@@ -55,22 +55,35 @@ impl Sampler for PanickingSampler {
     }
 }
 
+/// Returns a node that does not exist.
+struct StrangeSampler;
+
+impl Sampler for StrangeSampler {
+    fn name(&self) -> &str {
+        "strange"
+    }
+    fn sample(&self, _: u32, neighbors: &[u32], _: u64, _: i64, _: Key, out: &mut Vec<u32>) {
+        out.extend_from_slice(neighbors);
+        out.push(4_000_000);
+    }
+}
+
 /// Drops the batches of the second step.
 fn lossy<'scope>(batches: StreamVec<'scope, u64, MiniBatch>, _: &OperatorContext) -> StreamVec<'scope, u64, MiniBatch> {
     batches.filter(|batch: &MiniBatch| batch.key.step != 1)
 }
 
-/// Runs `p.toml` with the operator that loses batches. The run must exit with 2.
-fn assert_lost_batches_are_reported(place: &TestDir, schedule: &str, processes: &str) {
+/// Runs `p.toml` with a registered part that breaks its contract. The run must exit with 2 and `words`.
+fn assert_fault_is_reported(place: &TestDir, part: &str, schedule: &str, processes: &str, words: &str) {
     let mut command = Command::new(std::env::current_exe().unwrap());
     let schedule = format!("train.schedule={schedule}");
-    let args = ["run", "p.toml", "--quiet", "--run-dir", "lossy", "--processes", processes];
-    command.args(args).args(["--set", "train.operators=[\"lossy\"]", "--set", &schedule]).current_dir(place.path(""));
+    let args = ["run", "p.toml", "--quiet", "--run-dir", "faulty", "--processes", processes];
+    command.args(args).args(["--set", part, "--set", &schedule]).current_dir(place.path(""));
     let Output { status, stderr, .. } = command.stdin(Stdio::null()).env(ROLE, "1").output().unwrap();
     let stderr = String::from_utf8(stderr).unwrap();
-    assert_eq!(status.code(), Some(2), "{schedule}, {processes}: {stderr}");
-    assert!(stderr.contains("operator \"lossy\" returned "), "{schedule}, {processes}: {stderr}");
-    println!("{schedule}, {processes}: {}", stderr.lines().next().unwrap());
+    assert_eq!(status.code(), Some(2), "{part}, {schedule}, {processes}: {stderr}");
+    assert!(stderr.contains(words) && !stderr.contains("bug in gnnflow"), "{part}, {schedule}, {processes}: {stderr}");
+    println!("{part}, {schedule}, {processes}: {}", stderr.lines().next().unwrap());
 }
 
 /// Runs this program with `args`. It must exit with 70 and with `words` in its error line.
@@ -102,6 +115,7 @@ fn main() -> ExitCode {
             .partitioner(PanickingPartitioner)
             .partitioner(PanickingThreadPartitioner)
             .sampler(PanickingSampler)
+            .sampler(StrangeSampler)
             .operator("lossy", lossy);
         return app.layer("falling", |_, _| panic!("a layer's panic")).main();
     }
@@ -130,7 +144,10 @@ fn main() -> ExitCode {
     }
     for schedule in ["mini-batch", "partition-parallel"] {
         for processes in ["1", "2"] {
-            assert_lost_batches_are_reported(&place, schedule, processes);
+            let operator = "train.operators=[\"lossy\"]";
+            assert_fault_is_reported(&place, operator, schedule, processes, "operator \"lossy\" returned ");
+            let words = "sampler `strange` returned node 4000000 for node ";
+            assert_fault_is_reported(&place, "train.sampler=strange", schedule, processes, words);
         }
     }
     ExitCode::SUCCESS

@@ -7,8 +7,10 @@ use std::io::Write;
 use std::panic::PanicHookInfo;
 use std::sync::{Arc, Mutex, Once, PoisonError, Weak};
 
-use super::ClusterError;
+use gnnflow_kernels::sample::SamplerFault;
+
 use super::first_failure::FirstFailure;
+use super::{ClusterError, Failure};
 
 /// The run of this process.
 static CURRENT: Mutex<Weak<FirstFailure>> = Mutex::new(Weak::new());
@@ -50,8 +52,11 @@ const NO_THREAD: [&str; 5] = [
 /// Panic message of zstd's bindings if the system has no memory left.
 const NO_MEMORY: &str = "zstd returned null pointer";
 
-/// Returns the cause of a panic: no threads left, no memory left, or a bug.
+/// Returns the cause of a panic: a faulty registered sampler, no threads left, no memory left, or a bug.
 pub(crate) fn cause_of(info: &PanicHookInfo<'_>) -> ClusterError {
+    if let Some(fault) = info.payload().downcast_ref::<SamplerFault>() {
+        return ClusterError::Own(Failure::new(2, fault.to_string()));
+    }
     let message = info.payload_as_str().unwrap_or("panic without a message").replace('\n', " ");
     if NO_THREAD.iter().any(|start| message.starts_with(start)) {
         return ClusterError::no_thread(message);

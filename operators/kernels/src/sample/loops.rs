@@ -5,12 +5,14 @@
 //! edges and prefetches their entries. *Load* reads these and prefetches the compactor's entries. *Resolve* reads those
 //! and writes positions. Stages of different chunks alternate, which hides the latency.
 
+use std::panic::panic_any;
+
 use gnnflow_data::rng::Key;
 
 use super::columns::Collect;
 use super::per_edge::Chooser;
 use super::pick::{self, PickedEdges};
-use super::{Fanout, Neighbors, Sampler, Strategy};
+use super::{Fanout, Neighbors, Sampler, SamplerFault, Strategy};
 
 /// Target number of picks per chunk.
 const CHUNK_PICKS: usize = 512;
@@ -133,8 +135,18 @@ fn run_sampler<N: Neighbors>(
     run_rows(topology, out, work, end_of_node, |node, _, row, out| {
         let before = out.len();
         sampler.sample(node, row, topology.edge_offset(node), fanout, key.fold(u64::from(node)), out);
-        assert!(out.len() >= before, "sampler {} removed existing entries of `out`", sampler.name());
+        let name = || sampler.name().to_owned();
+        let Some(picks) = out.get(before..) else { panic_any(SamplerFault::Removed(name())) };
+        if let Some(returned) = first_not_in(row, picks) {
+            panic_any(SamplerFault::NoEdge { sampler: name(), node, returned });
+        }
     });
+}
+
+/// Returns the first of `picks` that is not in `row`. Reads `row` once if they have its order.
+fn first_not_in(row: &[u32], picks: &[u32]) -> Option<u32> {
+    let mut rest = row.iter();
+    picks.iter().copied().find(|pick| !rest.any(|source| source == pick) && !row.contains(pick))
 }
 
 /// A choice of edges of one row.

@@ -59,7 +59,7 @@ pub use hop::{Trees, choose_hop, choose_neighbors, sample_hop, sample_neighbors}
 pub use importance::{Importance, SquaredNorms};
 pub use induced::{assemble_listed, choose_listed};
 pub use layer::assemble_layer;
-pub use pick::{Fanout, Sampler, Uniform, UniformWithReplacement};
+pub use pick::{Fanout, Sampler, SamplerFault, Uniform, UniformWithReplacement};
 pub use samples::{BadReply, Samples};
 pub use strategy::{Draw, EdgeFanout, PerEdgeStrategy, Strategy};
 pub use topology::{Csc, EdgeColumns, Neighbors, PartitionView, Partitions};

@@ -62,8 +62,30 @@ pub trait Sampler: Send + Sync {
     ///
     /// `neighbors` are the sources of all in-edges. The first of these is row `edge_offset` of the edge columns of the
     /// partition that owns `node`. `fanout` is the hop's value in the pipeline file. The result must be a pure function
-    /// of the arguments: random draws must use `key` only, which is specific to the node.
+    /// of the arguments: random draws must use `key` only, which is specific to the node. Other results end the run with a
+    /// [`SamplerFault`].
     fn sample(&self, node: u32, neighbors: &[u32], edge_offset: u64, fanout: i64, key: Key, out: &mut Vec<u32>);
+}
+
+/// A registered [`Sampler`] broke its contract. The payload of the panic that ends sampling.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SamplerFault {
+    /// It returned a node that is not in `neighbors`.
+    #[error(
+        "sampler `{sampler}` returned node {returned} for node {node}, but there is no edge from {returned} to {node} \
+         (ids of the prepared dataset); return entries of `neighbors` only"
+    )]
+    NoEdge {
+        /// Name of the sampler.
+        sampler: String,
+        /// The destination.
+        node: u32,
+        /// The returned node.
+        returned: u32,
+    },
+    /// It removed existing entries of `out`.
+    #[error("sampler `{0}` removed existing entries of `out`; it must only append to it")]
+    Removed(String),
 }
 
 /// The built-in `uniform`: [`Fanout::Uniform`], or [`Fanout::All`] for a negative fanout.
