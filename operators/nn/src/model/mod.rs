@@ -275,10 +275,10 @@ impl Model {
             let initial = if layer.info().needs_initial { Some(prefix(&first, block.num_dst())?) } else { None };
             let pass = Pass { block, degrees, dropout: key.map(|key| key.fold(1)), initial: initial.as_ref() };
             if self.ends_with_relu(index) {
-                h = layer.forward_relu(&pass, &h, mask(key_of(index + 1)))?;
+                h = self.checked(index, block, layer.forward_relu(&pass, &h, mask(key_of(index + 1)))?)?;
                 continue;
             }
-            let z = layer.forward(&pass, &h)?;
+            let z = self.checked(index, block, layer.forward(&pass, &h)?)?;
             let sums = dropout.is_some().then_some(&mut sums[..]);
             h = self.residual_norms[index].apply(z, &prefix(&h, block.num_dst())?, sums)?;
             if self.readout.is_some() {
@@ -341,9 +341,9 @@ impl Model {
                 self.check(index, block, h)?;
                 let pass = Pass { block, degrees, dropout: None, initial: own.first() };
                 if self.ends_with_relu(index) {
-                    return self.layers[index].forward_relu(&pass, h, None);
+                    return self.checked(index, block, self.layers[index].forward_relu(&pass, h, None)?);
                 }
-                let z = self.layers[index].forward(&pass, h)?;
+                let z = self.checked(index, block, self.layers[index].forward(&pass, h)?)?;
                 let z = self.residual_norms[index].apply(z, &prefix(h, block.num_dst())?, None)?;
                 let last = index + 1 == self.layers.len() && self.readout.is_none();
                 if last { Ok(z) } else { Ok(activate(&z, self.activation(), None)?) }
@@ -378,6 +378,16 @@ impl Model {
             return Err(Error::Input(format!("layer {index} got rows of shape {found:?}; expected {wanted:?}")));
         }
         Ok(())
+    }
+
+    /// Returns `result` of layer `index` if it has the promised shape. A registered layer can get it wrong.
+    fn checked(&self, index: usize, block: &GraphBlock, result: Tensor) -> Result<Tensor> {
+        let (found, wanted) = (result.dims(), [block.num_dst(), self.layers[index].info().out_dim]);
+        if found != wanted {
+            let promised = format!("its LayerInfo and the block promise {wanted:?}");
+            return Err(Error::Input(format!("layer {index} returned rows of shape {found:?}; {promised}")));
+        }
+        Ok(result)
     }
 }
 

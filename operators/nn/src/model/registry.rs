@@ -109,3 +109,39 @@ impl Registry {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use candle_core::{Device, Tensor};
+    use gnnflow_kernels::block::Block;
+
+    use super::*;
+    use crate::layers::{LayerInfo, Pass};
+    use crate::{GraphBlock, Model, ModelSpec, ops};
+
+    /// Returns its input rows, whatever it has promised.
+    struct Unchanged(LayerInfo);
+
+    impl Layer for Unchanged {
+        fn info(&self) -> LayerInfo {
+            self.0
+        }
+        fn aggregate(&self, pass: &Pass, sent: &Tensor, _: Option<&Tensor>) -> Result<Tensor> {
+            Ok(ops::segment_sum(pass.block, sent)?)
+        }
+        fn apply_node(&self, _: &Pass, own: &Tensor, _: &Tensor) -> Result<Tensor> {
+            Ok(own.clone())
+        }
+    }
+
+    #[test]
+    fn layer_that_returns_rows_of_another_width_is_named() {
+        let mut registry = Registry::default();
+        registry.register("unchanged", |spec, _| Ok(Box::new(Unchanged(LayerInfo::new(spec.in_dim, spec.out_dim)))));
+        let model = Model::build(&ModelSpec::new("unchanged", 2, 3, 8, 2), &registry, &Device::Cpu, 7).unwrap();
+        let block = |to, from| GraphBlock::new(Block::new(to, from, vec![0; to as usize + 1], vec![]));
+        let x = Tensor::ones((3, 3), candle_core::DType::F32, &Device::Cpu).unwrap();
+        let error = model.forward(&[block(2, 3), block(1, 2)], &x, None, None).unwrap_err().to_string();
+        assert!(error.contains("layer 0 returned rows of shape [2, 3]") && error.contains("[2, 8]"), "{error}");
+    }
+}
