@@ -48,6 +48,11 @@ const MOVED: &[(&str, Now)] = &[
 pub(crate) fn report(root: &mut Node, problems: &mut Vec<Problem>) {
     for (old, now) in MOVED {
         let Some(entry) = root.remove(old) else { continue };
+        let is_in_table = |problem: &Problem| problem.key.strip_prefix(old).is_some_and(|rest| rest.starts_with('.'));
+        if matches!(&entry.node.value, Value::Table(rest) if rest.is_empty()) && problems.iter().any(is_in_table) {
+            // All keys of the table have been reported.
+            continue;
+        }
         let message = match now {
             Now::Kinds(choice, kinds) => {
                 let given = root.entry(&format!("train.{choice}.kind")).map(|entry| &entry.node.value);
@@ -104,6 +109,7 @@ mod tests {
             let value = if *old == "train.tensor" { "{}" } else { "1" };
             let found = problems(&format!("{key} = {value}"), &[]);
             assert!(found[0].starts_with(&format!("p.toml:6: {old}: `{old}` has moved: write {in_file}")), "{found:?}");
+            assert_eq!(found.iter().filter(|line| line.contains("has moved")).count(), 1, "{found:?}");
             let found = problems("", &[format!("{old}={value}")]);
             assert!(found[0].starts_with(&format!("--set {old}: `{old}` has moved: write {in_set}")), "{found:?}");
             assert!(schema::at(reference::schema(), old).is_none(), "{old} is a key");
