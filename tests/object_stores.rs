@@ -148,30 +148,39 @@ fn fails(
 fn s3_with_connection_faults_gives_the_same_dataset_as_disk() {
     let place = graph();
     let Some(server) = moto(&place, &[]) else { return };
-    let proxy = Proxy::start(server.address());
-    for (name, nodes, edges) in [
-        ("prefix", "'s3://graphs/nodes.parquet'", "'s3://graphs/dump/edges'"),
-        ("slash", "'s3://graphs/'", "'s3://graphs/dump/edges/'"),
-        ("list", "'s3a://graphs/nodes.parquet'", "['s3://graphs/dump/edges/a.parquet', 'graph/edges.parquet']"),
-    ] {
-        pipeline(&place, name, nodes, edges, "20s");
-        for faults in [
-            Faults::default(),
-            Faults { refuse: 5, ..Faults::default() },
-            Faults { busy: 5, ..Faults::default() },
-            Faults { cut: Some((6, 700)), ..Faults::default() },
-            Faults { cut: Some((10, 20_000)), busy: 2, refuse: 2, ..Faults::default() },
-            Faults { delay: 150, ..Faults::default() },
+    // At the same time, because most of it is waiting before requests are repeated.
+    std::thread::scope(|scope| {
+        for (name, nodes, edges) in [
+            ("prefix", "'s3://graphs/nodes.parquet'", "'s3://graphs/dump/edges'"),
+            ("slash", "'s3://graphs/'", "'s3://graphs/dump/edges/'"),
+            ("list", "'s3a://graphs/nodes.parquet'", "['s3://graphs/dump/edges/a.parquet', 'graph/edges.parquet']"),
         ] {
-            proxy.faults(faults.clone());
-            let begin = Instant::now();
-            assert_same_as_disk(&place, name, command(&place, &["prepare", &format!("{name}.toml")], proxy.address()));
-            println!("{name}, {faults:?}: {:.1} s", begin.elapsed().as_secs_f64());
-            assert!(proxy.faults_are_over(), "{name}: {faults:?} did not happen");
+            pipeline(&place, name, nodes, edges, "20s");
+            let (place, proxy) = (&place, Proxy::start(server.address()));
+            scope.spawn(move || {
+                for faults in [
+                    Faults::default(),
+                    Faults { refuse: 5, ..Faults::default() },
+                    Faults { busy: 5, ..Faults::default() },
+                    Faults { cut: Some((6, 700)), ..Faults::default() },
+                    Faults { cut: Some((10, 20_000)), busy: 2, refuse: 2, ..Faults::default() },
+                    Faults { delay: 150, ..Faults::default() },
+                ] {
+                    proxy.faults(faults.clone());
+                    let begin = Instant::now();
+                    assert_same_as_disk(
+                        place,
+                        name,
+                        command(place, &["prepare", &format!("{name}.toml")], proxy.address()),
+                    );
+                    println!("{name}, {faults:?}: {:.1} s", begin.elapsed().as_secs_f64());
+                    assert!(proxy.faults_are_over(), "{name}: {faults:?} did not happen");
+                }
+            });
         }
-    }
+    });
+    let proxy = Proxy::start(server.address());
     // Requests without a signature.
-    proxy.faults(Faults::default());
     let mut unsigned = command(&place, &["prepare", "prefix.toml"], proxy.address());
     unsigned.env_remove("AWS_ACCESS_KEY_ID").env_remove("AWS_SECRET_ACCESS_KEY").env("AWS_SKIP_SIGNATURE", "true");
     assert_same_as_disk(&place, "prefix", unsigned);
