@@ -131,7 +131,7 @@ fn epochs_of_barriers(worker: &mut Worker, liveness: &Liveness, epochs: u64, eve
             .input_from(&mut input)
             .unary::<Builder, _, _, _>(Exchange::new(|x: &u64| *x), "sum", |_, _| {
                 move |input, output| {
-                    input.for_each_time(|time, data| {
+                    input.for_each_stamp(|time, data| {
                         let add = |batch: &&mut Vec<u64>| received.set(received.get() + batch.iter().sum::<u64>());
                         output.session(&time).give_containers(data.inspect(add));
                     });

@@ -15,7 +15,7 @@ use timely::dataflow::operators::generic::operator::Operator;
 
 use crate::batch::mini_batch::MiniBatch;
 use crate::context::OperatorContext;
-use crate::time;
+use crate::time::{self, MessageTime};
 
 /// A dataflow operator of a user, between the fetching of rows and the arithmetic of mini-batch training.
 ///
@@ -100,8 +100,10 @@ impl<'scope> ApplyOperator<'scope> for StreamVec<'scope, u64, MiniBatch> {
         // By time: batches received and returned.
         let counts: Rc<RefCell<BTreeMap<u64, (u64, u64)>>> = Rc::default();
         let received = Rc::clone(&counts);
-        let batches = self.inspect_batch(move |time, batches| {
-            received.borrow_mut().entry(*time).or_default().0 += batches.len() as u64;
+        let batches = self.inspect_core(move |event| {
+            if let Ok((stamp, batches)) = event {
+                received.borrow_mut().entry(*stamp.expect_singleton()).or_default().0 += batches.len() as u64;
+            }
         });
         let operator_name = name.to_owned();
         let error = move |time: u64, (received, returned)| {

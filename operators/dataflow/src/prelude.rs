@@ -17,6 +17,7 @@ pub use crate::flow::on_frontier::OnFrontier;
 pub use crate::flow::permits::{LimitInFlight, Permits};
 pub use crate::graph::local_graph::{LocalGraph, OwnedInEdges};
 pub use crate::sample::seeds::{BatchSource, NodeBatches, Seeds};
+pub use crate::time::MessageTime;
 pub use gnnflow_data::{PartitionBook, Result};
 pub use gnnflow_kernels::block::Block;
 

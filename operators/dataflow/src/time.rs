@@ -1,5 +1,8 @@
 //! Timestamps: `(epoch, step)` packed into a `u64`, totally ordered.
 
+use timely::dataflow::operators::{Capability, InputCapability};
+use timely::progress::Timestamp;
+
 /// Returns the timestamp of `step` in `epoch`.
 ///
 /// ```
@@ -20,4 +23,31 @@ pub const fn epoch(time: u64) -> u32 {
 /// Returns the step of a timestamp within its epoch.
 pub const fn step(time: u64) -> u32 {
     time as u32
+}
+
+/// The time of a received message. timely can send a message at several times; gnnflow's operators send each at one.
+///
+/// Implemented by the [`InputCapability`] that an operator's input gives with each message.
+pub trait MessageTime<T: Timestamp> {
+    /// Returns the time of the message.
+    ///
+    /// # Panics
+    /// If the message was sent at several times or at none.
+    fn time(&self) -> &T;
+
+    /// Returns a capability to send at the time of the message later, from the output with this index.
+    ///
+    /// # Panics
+    /// If the message was sent at several times or at none.
+    fn retain(&self, output: usize) -> Capability<T>;
+}
+
+impl<T: Timestamp> MessageTime<T> for InputCapability<T> {
+    fn time(&self) -> &T {
+        self.stamp().expect_singleton()
+    }
+
+    fn retain(&self, output: usize) -> Capability<T> {
+        self.delayed(self.time(), output)
+    }
 }

@@ -18,6 +18,7 @@ use timely::dataflow::channels::pact::Pipeline;
 use timely::dataflow::operators::Capability;
 use timely::dataflow::operators::generic::operator::Operator;
 
+use crate::time::MessageTime;
 use crate::wire::meter::{Meter, Stage};
 use crate::wire::{Header, Rows, WireBlock, to_destination};
 

@@ -20,6 +20,7 @@ use timely::dataflow::operators::Capability;
 use timely::dataflow::operators::generic::operator::Operator;
 
 use crate::graph::local_graph::LocalGraph;
+use crate::time::MessageTime;
 use crate::wire::meter::{Meter, Stage};
 use crate::wire::{Header, MESSAGE_BYTES, Rows, WireBlock, to_destination};
 
@@ -265,6 +266,7 @@ mod tests {
 
     use super::*;
     use crate::embed::table::{Draw, EmbeddingTable};
+    use crate::flow::advance_times::AdvanceTimes;
     use crate::storage::Place;
     use crate::testing::{book, local, random_graph};
     use gnnflow_kernels::sparse::SparseOptimizer;
@@ -346,7 +348,7 @@ mod tests {
                         let all = timely::dataflow::operators::vec::Map::flat_map(first, move |push0| {
                             (0..times).map(move |timestamp| (timestamp, push0.partition)).collect::<Vec<_>>()
                         });
-                        let all = timely::dataflow::operators::vec::Delay::delay(all, |&(timestamp, _), _| timestamp);
+                        let all = all.advance_times(|&(timestamp, _)| timestamp);
                         let all = timely::dataflow::operators::vec::Map::map(all, move |(timestamp, part)| {
                             push(part as usize, timestamp, dim, nodes)
                         });

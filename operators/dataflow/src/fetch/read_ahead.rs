@@ -23,11 +23,14 @@ pub trait ReadAhead<'scope> {
 
 impl<'scope> ReadAhead<'scope> for StreamVec<'scope, u64, MiniBatch> {
     fn read_ahead(self, rows: Rc<dyn Fn(u64) -> FeatureView>) -> Self {
-        self.inspect_time(move |&timestamp, batch: &MiniBatch| {
-            let FeatureView { source, halo, .. } = (*rows)(timestamp);
+        self.inspect_core(move |event| {
+            let Ok((stamp, batches)) = event else { return };
+            let FeatureView { source, halo, .. } = (*rows)(*stamp.expect_singleton());
             if source.reads_ahead() {
-                source.will_need(&batch.nodes);
-                halo.iter().for_each(|halo| halo.will_need(&batch.nodes));
+                for batch in batches {
+                    source.will_need(&batch.nodes);
+                    halo.iter().for_each(|halo| halo.will_need(&batch.nodes));
+                }
             }
         })
     }

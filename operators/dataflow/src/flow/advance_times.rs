@@ -10,6 +10,8 @@ use timely::dataflow::StreamVec;
 use timely::dataflow::channels::pact::Pipeline;
 use timely::dataflow::operators::generic::operator::Operator;
 
+use crate::time::MessageTime;
+
 /// Moves items to later times.
 pub trait AdvanceTimes<'scope, D> {
     /// Sends each item at the time that `later` returns for it, or at its own time if that is later.
@@ -21,7 +23,11 @@ pub trait AdvanceTimes<'scope, D> {
     ///
     /// timely::example(|scope| {
     ///     let numbers = (0..8u64).to_stream(scope).container::<Vec<u64>>();
-    ///     numbers.advance_times(|&n| n % 3).inspect_time(|time, n| assert_eq!(*time, n % 3));
+    ///     numbers.advance_times(|&n| n % 3).inspect_core(|event| {
+    ///         if let Ok((stamp, numbers)) = event {
+    ///             numbers.iter().for_each(|n| assert_eq!(stamp.elements(), [n % 3]));
+    ///         }
+    ///     });
     /// });
     /// ```
     fn advance_times(self, later: impl Fn(&D) -> u64 + 'static) -> Self;
@@ -63,7 +69,12 @@ mod tests {
                     let (input, stream) = scope.new_input::<Vec<u64>>();
                     stream
                         .advance_times(|&item| item)
-                        .inspect_time(move |&time, &item: &u64| outputs.borrow_mut().push((time, item)))
+                        .inspect_core(move |event| {
+                            if let Ok((stamp, items)) = event {
+                                let &time = stamp.expect_singleton();
+                                outputs.borrow_mut().extend(items.iter().map(|&item| (time, item)));
+                            }
+                        })
                         .probe_with(&probe);
                     input
                 });

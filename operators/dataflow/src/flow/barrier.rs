@@ -12,6 +12,8 @@ use timely::dataflow::channels::pact::Pipeline;
 use timely::dataflow::operators::Capability;
 use timely::dataflow::operators::generic::operator::Operator;
 
+use crate::time::MessageTime;
+
 /// Holds items until all items of their time have arrived, at all workers.
 pub trait Barrier<'scope> {
     /// Holds each item until all items of its time have arrived, at all workers.

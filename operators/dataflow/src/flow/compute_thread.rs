@@ -13,6 +13,8 @@ use timely::dataflow::operators::generic::operator::Operator;
 use timely::progress::Timestamp;
 use timely::scheduling::SyncActivator;
 
+use crate::time::MessageTime;
+
 type Job<S> = Box<dyn FnOnce(&mut S) + Send>;
 
 /// A thread that owns a state `S` (a model, a device, a thread pool) and runs jobs on it, one after the other.

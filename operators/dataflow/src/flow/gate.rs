@@ -17,6 +17,8 @@ use timely::dataflow::operators::Capability;
 use timely::dataflow::operators::generic::operator::Operator;
 use timely::scheduling::Activator;
 
+use crate::time::MessageTime;
+
 /// The latest time whose items may pass a [`Gated`] stream of the same worker. Time 0 at first.
 #[derive(Default)]
 pub struct Gate {

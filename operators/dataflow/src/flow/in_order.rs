@@ -12,6 +12,7 @@ use timely::dataflow::operators::Capability;
 use timely::dataflow::operators::generic::operator::Operator;
 use timely::dataflow::{Stream, StreamVec};
 
+use crate::time::MessageTime;
 use crate::wire::{WireBlock, to_destination};
 
 /// Delivers blocks in time order.

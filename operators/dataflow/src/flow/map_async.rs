@@ -15,6 +15,8 @@ use timely::dataflow::operators::generic::operator::Operator;
 use timely::progress::Timestamp;
 use timely::scheduling::SyncActivator;
 
+use crate::time::MessageTime;
+
 /// Completes one item. The frontier does not pass the item's time before it is used.
 pub struct Completer<R> {
     item: u64,

@@ -19,6 +19,8 @@ use timely::dataflow::operators::Capability;
 use timely::dataflow::operators::generic::operator::Operator;
 use timely::scheduling::Activator;
 
+use crate::time::MessageTime;
+
 /// Permits for items in flight on one worker.
 pub struct Permits {
     free: Cell<usize>,

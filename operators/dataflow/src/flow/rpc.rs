@@ -18,6 +18,7 @@ use timely::dataflow::operators::generic::OutputBuilder;
 use timely::dataflow::operators::generic::builder_rc::OperatorBuilder;
 use timely::dataflow::operators::generic::operator::Operator;
 
+use crate::time::MessageTime;
 use crate::wire::{WireBlock, to_destination};
 
 /// The parts of a call: requests at the caller, `serve` at the owners, and replies at the caller again.

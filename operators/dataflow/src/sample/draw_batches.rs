@@ -9,7 +9,7 @@ use timely::dataflow::channels::pact::Pipeline;
 use timely::dataflow::operators::generic::operator::Operator;
 
 use crate::batch::mini_batch::BatchKey;
-use crate::time;
+use crate::time::{self, MessageTime};
 
 /// Makes batches of any type.
 pub trait DrawBatches<'scope> {

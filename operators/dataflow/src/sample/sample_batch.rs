@@ -21,6 +21,7 @@ use super::draw::Draw;
 use super::sample_hop::{Hop, SampleHop};
 use super::sampling_threads::SamplingThreads;
 use crate::batch::mini_batch::MiniBatch;
+use crate::time::MessageTime;
 use crate::wire::meter::Stage;
 
 /// Samples all hops of batches.

@@ -15,7 +15,7 @@ use timely::dataflow::channels::pact::Pipeline;
 use timely::dataflow::operators::generic::operator::Operator;
 
 use crate::batch::mini_batch::{BatchKey, MiniBatch};
-use crate::time;
+use crate::time::{self, MessageTime};
 
 /// The training nodes of the partitions that a worker hosts.
 #[derive(Clone, Debug, Default)]

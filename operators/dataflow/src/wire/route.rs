@@ -4,6 +4,7 @@ use timely::communication::Push;
 use timely::dataflow::channels::Message;
 use timely::dataflow::channels::pact::DistributorPact;
 use timely::dataflow::channels::pushers::exchange::Distributor;
+use timely::progress::Stamp;
 
 use super::WireBlock;
 
@@ -15,14 +16,14 @@ impl Distributor<WireBlock> for WholeBlock {
     fn partition<T: Clone, P: Push<Message<T, WireBlock>>>(
         &mut self,
         block: &mut WireBlock,
-        time: &T,
+        stamp: &Stamp<T>,
         pushers: &mut [P],
     ) {
         let to = block.header().to as usize;
-        Message::push_at(block, time.clone(), &mut pushers[to]);
+        Message::push_at(block, stamp.clone(), &mut pushers[to]);
     }
 
-    fn flush<T: Clone, P: Push<Message<T, WireBlock>>>(&mut self, _time: &T, _pushers: &mut [P]) {}
+    fn flush<T: Clone, P: Push<Message<T, WireBlock>>>(&mut self, _stamp: &Stamp<T>, _pushers: &mut [P]) {}
 }
 
 /// Returns the parallelization contract that sends each block to the worker that its header names.

@@ -24,7 +24,9 @@ use gnnflow_kernels::sample::Fanout;
 use gnnflow_nn::model::Stage;
 use timely::container::CapacityContainerBuilder;
 use timely::dataflow::InputHandle;
-use timely::dataflow::operators::vec::{BranchWhen, Map};
+use timely::dataflow::StreamVec;
+use timely::dataflow::operators::core::OkErr;
+use timely::dataflow::operators::vec::Map;
 use timely::dataflow::operators::{Concatenate, Input, Probe, probe};
 use timely::worker::Worker;
 
@@ -90,10 +92,13 @@ impl Inference {
         let without_edges: Vec<bool> = stages.iter().map(|stage| !stage.edges).collect();
         let (first_error, results) = (errors.clone(), stores.clone());
         worker.dataflow::<u64, _, _>(|scope| {
-            let chunks = scope.input_from(&mut input).map(|(key, nodes): Chunk| MiniBatch::new(key, nodes.collect()));
+            let chunks = scope.input_from(&mut input);
+            let batch = |(key, nodes): Chunk| MiniBatch::new(key, nodes.collect());
             let stream = if uses_edges {
-                let (with_edges, without_edges) = chunks.branch_when(move |&time| without_edges[stage_of(time)]);
-                let with_edges = with_edges.sample_hop(Hop {
+                let without = move |chunk: &Chunk| without_edges[chunk.0.epoch as usize % count];
+                let (with_edges, without_edges): (StreamVec<'_, u64, Chunk>, StreamVec<'_, u64, Chunk>) =
+                    chunks.ok_err(move |chunk: Chunk| if without(&chunk) { Err(chunk) } else { Ok(chunk) });
+                let with_edges = with_edges.map(batch).sample_hop(Hop {
                     graph: Arc::clone(&context.graph),
                     seed: 0, // nothing is drawn
                     hop: 0,
@@ -104,9 +109,9 @@ impl Inference {
                     meter: Rc::clone(&context.other_meter),
                 });
                 let with_edges = with_edges.fetch_edge_rows(context.fetch_edges(&context.graph, &context.other_meter));
-                scope.concatenate([with_edges, without_edges])
+                scope.concatenate([with_edges, without_edges.map(batch)])
             } else {
-                chunks
+                chunks.map(batch)
             };
             let rows: Rc<dyn Fn(u64) -> FeatureView> = Rc::new(rows);
             stream

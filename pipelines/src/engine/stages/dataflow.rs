@@ -42,7 +42,7 @@ use gnnflow_dataflow::time;
 use gnnflow_dataflow::wire::meter::Meter;
 use timely::container::CapacityContainerBuilder;
 use timely::dataflow::operators::core::{Inspect, OkErr};
-use timely::dataflow::operators::vec::{Branch, Map};
+use timely::dataflow::operators::vec::Map;
 use timely::dataflow::operators::{Concatenate, Input, Probe, probe};
 use timely::dataflow::{InputHandle, StreamVec};
 use timely::worker::Worker;
@@ -196,8 +196,9 @@ impl StagedTraining {
             let (tokens, scored) = match &source {
                 Some(source) => {
                     let first = pairs.start;
-                    let (tokens, chunks) = tokens
-                        .branch(move |&time, token: &Token| !token.evaluates() && pairs.contains(&time::step(time)));
+                    let (tokens, chunks) = tokens.ok_err(move |token: Token| {
+                        if !token.evaluates() && pairs.contains(&token.stage()) { Err(token) } else { Ok(token) }
+                    });
                     (tokens, Some(score_pairs(chunks, context, source, first, &state, compute_thread, &errors)))
                 }
                 None => (tokens, None),

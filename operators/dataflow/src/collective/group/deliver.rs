@@ -16,6 +16,7 @@ use timely::dataflow::{Stream, StreamVec};
 use timely::scheduling::Activator;
 
 use super::{LocalMessages, unpack_time};
+use crate::time::MessageTime;
 use crate::wire::{WireBlock, to_destination};
 
 pub(super) struct Delivered<T> {
