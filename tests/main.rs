@@ -1,4 +1,4 @@
-//! Black-box tests, one module per feature. `cluster`, `object_stores` and `panics` are separate test programs.
+//! Black-box tests, one module per feature. `cluster` and `panics` are separate test programs.
 
 mod common;
 
@@ -24,6 +24,7 @@ mod link_prediction;
 mod link_prediction_full_graph;
 mod logging;
 mod memory;
+mod object_stores;
 mod pipelines;
 mod prepare;
 mod readme;

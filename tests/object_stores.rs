@@ -5,15 +5,11 @@
 //! `GNNFLOW_MOTO_SERVER` and `GNNFLOW_AZURITE_BLOB` or on the `PATH`. Tests without their server are skipped unless
 //! the variable is set.
 
-#[path = "object_stores/azure.rs"]
 mod azure;
-mod common;
-#[path = "object_stores/proxy.rs"]
 mod proxy;
-#[path = "object_stores/server.rs"]
 mod server;
 
-use common::{Ended, TestDir};
+use crate::common::{Ended, TestDir};
 use proxy::{Faults, Proxy};
 use serde_json::Value;
 use server::Server;

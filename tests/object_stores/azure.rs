@@ -1,7 +1,7 @@
 //! Azure blob storage, served by Azurite.
 
-use super::common::TestDir;
 use super::server::Server;
+use crate::common::TestDir;
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 
