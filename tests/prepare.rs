@@ -81,7 +81,10 @@ fn killed_preparation_resumes_to_equal_bytes() {
             resumed += usize::from(running && place.path(".killed.tmp/scratch").exists());
             let dataset = place.path("killed");
             if dataset.exists() {
-                assert!(files(&dataset) == whole, "{processes} processes, kill {kills}");
+                let found = files(&dataset);
+                let differ: Vec<_> =
+                    found.keys().chain(whole.keys()).filter(|&file| found.get(file) != whole.get(file)).collect();
+                assert!(differ.is_empty(), "{processes} processes, kill {kills}, {milliseconds} ms: {differ:?} differ");
                 std::fs::remove_dir_all(&dataset).unwrap();
             }
         }
