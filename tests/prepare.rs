@@ -20,16 +20,17 @@ fn place() -> TestDir {
     place
 }
 
-/// Reads all files of a dataset except its reports, which contain times.
+/// Reads all files of a dataset except its reports, which contain times. A kill can leave an unfinished `.partition.html.new`.
 fn files(dataset: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let mut found = BTreeMap::new();
     let mut folders = vec![dataset.to_path_buf()];
     while let Some(folder) = folders.pop() {
         for entry in std::fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();
+            let name = path.file_name().unwrap().to_string_lossy();
             if path.is_dir() {
                 folders.push(path);
-            } else if path.file_stem().is_some_and(|stem| stem != "partition") {
+            } else if !name.trim_start_matches('.').starts_with("partition.") {
                 found.insert(path.strip_prefix(dataset).unwrap().to_path_buf(), std::fs::read(&path).unwrap());
             }
         }
