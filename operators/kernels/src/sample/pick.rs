@@ -62,8 +62,8 @@ pub trait Sampler: Send + Sync {
     ///
     /// `neighbors` are the sources of all in-edges. The first of these is row `edge_offset` of the edge columns of the
     /// partition that owns `node`. `fanout` is the hop's value in the pipeline file. The result must be a pure function
-    /// of the arguments: random draws must use `key` only, which is specific to the node. Other results end the run with a
-    /// [`SamplerFault`].
+    /// of the arguments: random draws must use `key` only, which is specific to the node. A result that is not in
+    /// `neighbors`, or fewer entries in `out` than before, end the run with a [`SamplerFault`].
     fn sample(&self, node: u32, neighbors: &[u32], edge_offset: u64, fanout: i64, key: Key, out: &mut Vec<u32>);
 }
 
