@@ -35,7 +35,8 @@ pub trait MessageTime<T: Timestamp> {
     /// If the message was sent at several times or at none.
     fn time(&self) -> &T;
 
-    /// Returns a capability to send at the time of the message later, from the output with this index.
+    /// Returns a capability with which the operator can send at the time of the message after it has returned. `output` is the index
+    /// of the output.
     ///
     /// # Panics
     /// If the message was sent at several times or at none.
