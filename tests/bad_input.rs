@@ -146,6 +146,50 @@ fn inconsistent_nodes_and_edges_are_refused() {
             "dst",
             Some(ints(&[11, 12, 13, 13, 15])),
         ),
+#[test]
+fn null_label_is_no_label() {
+    let classes = Int64Array::from(vec![Some(0), Some(1), None, Some(1), Some(-1), Some(1)]);
+    let names = StringArray::from(vec![Some("ant"), Some("zebra"), None, Some("ant"), None, Some("ant")]);
+    let values = Float32Array::from(vec![Some(0.5), Some(1.0), None, Some(-2.0), None, Some(0.0)]);
+    let labels: [ArrayRef; 3] = [Arc::new(classes), Arc::new(names), Arc::new(values)];
+    for label in labels {
+        let place = graph(replace(good_nodes(), "label", Some(label.clone())), good_edges());
+        place.succeed(&["prepare", "p.toml", "--out", "prepared", "--quiet"]);
+        let found = place.succeed(&["inspect", "prepared", "--json"]);
+        let found: serde_json::Value = serde_json::from_str(&found).unwrap();
+        assert_eq!(found["manifest"]["labels"]["labelled"], 4, "{found}");
+        // Splits are drawn among the labeled nodes.
+        place.write("p.toml", GRAPH.replace("undirected", "split_fractions = [0.5, 0.25, 0.25]\nundirected"));
+        place.parquet("nodes.parquet", replace(replace(good_nodes(), "split", None), "label", Some(label.clone())));
+        place.succeed(&["prepare", "p.toml", "--out", "drawn", "--quiet"]);
+        let found = place.succeed(&["inspect", "drawn", "--json"]);
+        let found: serde_json::Value = serde_json::from_str(&found).unwrap();
+        let splits = &found["manifest"]["splits"];
+        let counts = ["train", "val", "test"].map(|split| splits[split].as_u64());
+        assert_eq!(counts, [Some(2), Some(1), Some(1)], "{splits}");
+        // A new node of an update.
+        place.parquet(
+            "new.parquet",
+            vec![("node_id", ints(&[20])), ("features", rows(&[&[1.0, 0.0]])), ("label", label.slice(2, 1))],
+        );
+        place.succeed(&["update", "drawn", "--nodes", "new.parquet", "--quiet"]);
+        let found = place.succeed(&["inspect", "drawn", "--json"]);
+        let found: serde_json::Value = serde_json::from_str(&found).unwrap();
+        assert_eq!(
+            (&found["manifest"]["nodes"], &found["manifest"]["labels"]["labelled"]),
+            (&7.into(), &4.into()),
+            "{found}"
+        );
+    }
+    let lists = ListArray::from_iter_primitive::<arrow::datatypes::Int64Type, _, _>(
+        (0..6).map(|i| (i != 4).then_some(vec![Some(1), Some(0)])),
+    );
+    refused(
+        &graph(replace(good_nodes(), "label", Some(Arc::new(lists))), good_edges()),
+        &["label", "row 4", "use an empty list (or only 0)"],
+    );
+}
+
     );
     refused(&place, &["12", "13"]);
 }

@@ -70,9 +70,9 @@ pub struct NodeChunk {
 pub enum RawLabels {
     /// Classes; −1 = unlabeled.
     Int(Vec<i32>),
-    /// Names of classes.
+    /// Names of classes; null = unlabeled.
     Text(LargeStringArray),
-    /// Numbers.
+    /// Numbers; NaN = unlabeled.
     Float(Vec<f32>),
     /// Lists of flags or classes: list `i` is `items[starts[i]..starts[i + 1]]`.
     List {
@@ -81,6 +81,18 @@ pub enum RawLabels {
         /// The items of all lists.
         items: Vec<i32>,
     },
+}
+
+impl RawLabels {
+    /// Returns whether the node in `row` has a label.
+    pub(crate) fn has(&self, row: usize) -> bool {
+        match self {
+            Self::Int(labels) => labels[row] >= 0,
+            Self::Text(labels) => labels.is_valid(row),
+            Self::Float(labels) => !labels[row].is_nan(),
+            Self::List { .. } => true,
+        }
+    }
 }
 
 impl NodeReader {
@@ -303,17 +315,22 @@ impl NodeReader {
         };
         match label {
             LabelType::Int => {
-                values::no_nulls(origin, array, name)?;
                 let integers = values::ints(origin, array, name)?;
-                let values = integers.values().iter().enumerate();
-                values.map(|(row, &value)| class(value, -1, row)).collect::<Result<_>>().map(RawLabels::Int)
+                let values = integers.iter().map(|value| value.unwrap_or(-1)).enumerate();
+                values.map(|(row, value)| class(value, -1, row)).collect::<Result<_>>().map(RawLabels::Int)
             }
-            LabelType::Text => {
-                values::no_nulls(origin, array, name)?;
-                to_text(array).map(RawLabels::Text)
-            }
-            LabelType::Float => Ok(RawLabels::Float(values::floats(origin, array, name)?.to_vec())),
+            LabelType::Text => to_text(array).map(RawLabels::Text),
+            LabelType::Float => values::optional_floats(origin, array, name).map(RawLabels::Float),
             LabelType::List | LabelType::Flags => {
+                if let Some(row) = (0..array.len()).find(|&row| array.is_null(row)) {
+                    let wanted =
+                        "a list of labels; use an empty list (or only 0), and leave the node out of all splits";
+                    return Err(Error::Value {
+                        place: origin.place(row, name),
+                        value: "null".into(),
+                        wanted: wanted.into(),
+                    });
+                }
                 let (items, starts) = values::items(origin, array, name)?
                     .ok_or_else(|| Error::Bug(format!("label column {name} is not a list")))?;
                 let integers = values::ints(origin, &items, name)?;

@@ -153,6 +153,21 @@ pub(super) fn floats(origin: &Origin, array: &ArrayRef, name: &str) -> Result<Sc
     finite(array, |i| origin.place(i, name))
 }
 
+/// Converts a column of numbers to 32-bit floats and checks that they are finite. Nulls become NaN.
+pub(super) fn optional_floats(origin: &Origin, array: &ArrayRef, name: &str) -> Result<Vec<f32>> {
+    if array.logical_null_count() == 0 {
+        return Ok(floats(origin, array, name)?.to_vec());
+    }
+    let numbers = to_f32(array)?;
+    let read = |(row, value): (usize, Option<f32>)| match value {
+        Some(value) if !value.is_finite() => {
+            Err(Error::NotFinite { place: origin.place(row, name), value: f64::from(value), hint: "" })
+        }
+        value => Ok(value.unwrap_or(f32::NAN)),
+    };
+    numbers.iter().enumerate().map(read).collect()
+}
+
 /// Converts numbers without nulls. `place` returns the place of number `i`.
 fn finite(array: &ArrayRef, place: impl Fn(usize) -> Box<crate::error::Location>) -> Result<ScalarBuffer<f32>> {
     let values: ScalarBuffer<f32> = match array.data_type() {

@@ -52,7 +52,9 @@ impl LabelScan {
                     increment(&mut self.counts, label as usize);
                 }
             }
-            Some(RawLabels::Float(labels)) => self.labeled += labels.len() as u64,
+            Some(RawLabels::Float(labels)) => {
+                self.labeled += labels.iter().filter(|label| !label.is_nan()).count() as u64;
+            }
             Some(RawLabels::Text(labels)) => {
                 for name in labels.iter().flatten() {
                     self.labeled += 1;
@@ -147,11 +149,14 @@ fn add(chunk: &NodeChunk, ids: &NodeIds, info: &mut LabelInfo, form: LabelForm) 
                 counts[label as usize] += 1;
             }
         }
-        Some(RawLabels::Float(labels)) => *labeled += (0..labels.len()).filter(|&row| remains(row)).count() as u64,
+        Some(RawLabels::Float(labels)) => {
+            *labeled += (0..labels.len()).filter(|&row| !labels[row].is_nan() && remains(row)).count() as u64;
+        }
         Some(RawLabels::Text(labels)) => {
-            for (_, rank) in ranks(labels, names)?.into_iter().enumerate().filter(|(row, _)| remains(*row)) {
+            let classes = named_classes(labels, names)?.into_iter().enumerate();
+            for (_, class) in classes.filter(|&(row, class)| class >= 0 && remains(row)) {
                 *labeled += 1;
-                counts[rank as usize] += 1;
+                counts[class as usize] += 1;
             }
         }
         Some(RawLabels::List { starts, items }) => {
@@ -171,9 +176,19 @@ fn add(chunk: &NodeChunk, ids: &NodeIds, info: &mut LabelInfo, form: LabelForm) 
 
 /// Returns the ranks of `values` among the sorted `names`, which contain all of them.
 pub(super) fn ranks(values: &LargeStringArray, names: &[String]) -> Result<Vec<u32>> {
-    let rank = |value: Option<&str>| {
-        let found = value.and_then(|value| names.binary_search_by(|name| name.as_str().cmp(value)).ok());
-        found.map(|rank| rank as u32).ok_or_else(|| Error::Bug("a name is missing from the first pass".into()))
+    values.iter().map(|value| rank(value, names)).collect()
+}
+
+/// Returns the classes of labels that are names: their ranks among the sorted `names`, or -1 for null.
+pub(super) fn named_classes(labels: &LargeStringArray, names: &[String]) -> Result<Vec<i32>> {
+    let class = |label: Option<&str>| match label {
+        None => Ok(-1),
+        label => rank(label, names).map(|rank| rank as i32),
     };
-    values.iter().map(rank).collect()
+    labels.iter().map(class).collect()
+}
+
+fn rank(value: Option<&str>, names: &[String]) -> Result<u32> {
+    let found = value.and_then(|value| names.binary_search_by(|name| name.as_str().cmp(value)).ok());
+    found.map(|rank| rank as u32).ok_or_else(|| Error::Bug("a name is missing from the first pass".into()))
 }

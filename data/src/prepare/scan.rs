@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::clean::{Created, NodeSet};
 use super::labels::{LabelForm, LabelScan, recount};
 use crate::dataset::{LabelInfo, SplitCounts, TypeInfo, split};
-use crate::dump::{NodeReader, RawLabels, Types};
+use crate::dump::{NodeReader, Types};
 use crate::error::{Error, Result};
 use crate::ids::{Duplicate, NodeIds};
 use crate::progress::Progress;
@@ -86,9 +86,7 @@ pub(super) fn scan(
         match (&chunk.split, &chunk.labels) {
             (Some(split), _) => splits.extend_from_slice(split),
             // If splits are drawn later, 1 marks labeled nodes.
-            (None, Some(RawLabels::Int(labels))) if draw => {
-                splits.extend(labels.iter().map(|&label| u8::from(label >= 0)))
-            }
+            (None, Some(labels)) if draw => splits.extend((0..length).map(|row| u8::from(labels.has(row)))),
             (None, _) => splits.resize(splits.len() + length, u8::from(draw)),
         }
         progress.advance(length as u64);

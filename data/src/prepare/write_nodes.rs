@@ -8,7 +8,7 @@ use arrow::datatypes::Schema;
 use serde::{Deserialize, Serialize};
 
 use super::clean::BATCH;
-use super::labels::{LabelForm, ranks};
+use super::labels::{LabelForm, named_classes, ranks};
 use super::relabel::Relabel;
 use super::scale::Scale;
 use super::scan::Scan;
@@ -406,7 +406,7 @@ fn label_bytes(labels: &RawLabels, form: LabelForm, classes: usize, names: &[Str
     Ok(match labels {
         RawLabels::Int(labels) => bytemuck::cast_slice(labels).to_vec(),
         RawLabels::Float(labels) => bytemuck::cast_slice(labels).to_vec(),
-        RawLabels::Text(labels) => bytemuck::cast_slice(&ranks(labels, names)?).to_vec(),
+        RawLabels::Text(labels) => bytemuck::cast_slice(&named_classes(labels, names)?).to_vec(),
         RawLabels::List { starts, items } => {
             let mut flags = vec![0; (starts.len() - 1) * classes];
             for (row, ends) in starts.windows(2).enumerate() {

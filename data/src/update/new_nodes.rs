@@ -144,7 +144,10 @@ impl NewNodes {
             }
             RawLabels::Text(labels) => {
                 for (row, name) in labels.iter().enumerate() {
-                    let name = name.unwrap_or("");
+                    let Some(name) = name else {
+                        self.labels.extend_from_slice(&(-1i32).to_le_bytes());
+                        continue;
+                    };
                     let class = info.names.iter().position(|class| class == name).ok_or_else(|| Error::Value {
                         place: place(row),
                         value: format!("{name:?}"),
@@ -226,7 +229,10 @@ impl NewNodes {
         }
         let Some(info) = &mut manifest.labels else { return };
         match info.kind {
-            LabelKind::Value => info.labeled += self.len() as u64,
+            LabelKind::Value => {
+                let value = |label: &[u8]| f32::from_le_bytes([label[0], label[1], label[2], label[3]]);
+                info.labeled += self.labels.chunks_exact(4).filter(|label| !value(label).is_nan()).count() as u64;
+            }
             LabelKind::Class => {
                 for label in self.labels.chunks_exact(4) {
                     let class = i32::from_le_bytes([label[0], label[1], label[2], label[3]]);

@@ -73,7 +73,8 @@ section! {
         /// Node files: the features, as one list column or several numeric columns. Unset: `features`, if there is such a column.
         #[schemars(extend("examples" = ["features"]))]
         pub features: Option<OneOrMany<String>> = None,
-        /// Node files: the label, an integer class or a list of 0 and 1 for several labels. Unset: `label`, if there is such a column.
+        /// Node files: the label: an integer or a string (a class), a float, or a list of 0 and 1 for several labels. Null means
+        /// no label (not in lists), as does -1. Unset: `label`, if there is such a column.
         #[schemars(extend("examples" = ["label"]))]
         pub label: Option<String> = None,
         /// Node files: `train`, `val` (or `valid`, `validation`), `test`, or null. Unset: `split`, if there is such a column and no `split_fractions`.

@@ -212,9 +212,8 @@ fn missing_and_mistyped_columns_are_refused() {
 #[test]
 fn nulls_and_infinite_numbers_are_refused() {
     let null = "null; every row needs a value here";
-    let cases: [(&str, ArrayRef, &str); 3] = [
+    let cases: [(&str, ArrayRef, &str); 2] = [
         ("node_id", maybe(&[Some(5), None]), null),
-        ("label", maybe(&[Some(0), None]), null),
         ("x", float_lists(&[vec![1.0, 2.0], vec![f32::NAN, 4.0]]), "NaN is not a finite number"),
     ];
     for (column, array, reason) in cases {
@@ -422,6 +421,26 @@ fn names_become_classes_and_numbers_become_values() {
 }
 
 #[test]
+#[test]
+fn null_label_is_no_label_and_nan_is_refused() {
+    let bad = Bad::new();
+    std::fs::remove_file(bad.path("nodes/b.parquet")).unwrap();
+    bad.edges(&[("src", ints(&[5, 5, 5])), ("dst", ints(&[6, 6, 6]))]);
+    bad.nodes("a", &[("label", doubles(&[0.5, f64::NAN]))]);
+    bad.refuses(Fault::Input, "{}/nodes/a.parquet, column \"label\", row 1 (row group 1): NaN is not a finite number");
+    let null_floats: ArrayRef = Arc::new(arrow::array::Float64Array::from(vec![Some(0.5), None]));
+    bad.nodes("a", &[("label", null_floats)]);
+    let dataset = prepared(&bad.source, &bad.path("out"), 1).unwrap();
+    assert!(matches!(dataset.nodes(0).unwrap().values().unwrap(), [value, none] if *value == 0.5 && none.is_nan()));
+    let null_names: ArrayRef = Arc::new(arrow::array::StringArray::from(vec![None, Some("ant")]));
+    for (labels, classes) in [(maybe(&[Some(3), None]), [3, -1]), (null_names, [-1, 0])] {
+        bad.nodes("a", &[("label", labels)]);
+        let dataset = prepared(&bad.source, &bad.path("out"), 1).unwrap();
+        assert_eq!(dataset.nodes(0).unwrap().class_labels().unwrap(), classes);
+        assert_eq!(dataset.manifest().labels.as_ref().unwrap().labeled, 1);
+    }
+}
+
 fn invalid_splits_and_classes_of_edges_are_refused() {
     let with = |split: &str, label: &str| {
         let mut bad = Bad::new();
