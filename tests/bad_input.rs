@@ -97,6 +97,28 @@ fn missing_or_truncated_files_are_refused() {
 }
 
 #[test]
+fn text_instead_of_parquet_is_refused_with_the_command_that_converts_it() {
+    let place = graph(good_nodes(), good_edges());
+    let text = "node_id,label\n10,0\n";
+    for (key, name, content, edges) in [
+        ("edges", "edges.csv", text.as_bytes(), ""),
+        ("edges", "links.tsv.gz", &[0x1f, 0x8b, 8, 0], ""),
+        ("edges", "edges", text.as_bytes(), ""),
+        ("nodes", "people.txt", text.as_bytes(), "EDGES --nodes "),
+    ] {
+        let path = place.write(name, content);
+        place.write("p.toml", GRAPH.replace(&format!("{key}.parquet"), name));
+        let command = format!("gnnflow import {edges}{} --out DIR", path.display());
+        refused(&place, &[&format!("{name} is not a Parquet file, but looks like text; convert it with `{command}`")]);
+    }
+    // A damaged Parquet file is not called text, whatever its name.
+    let damaged = std::fs::read(place.path("edges.parquet")).unwrap();
+    place.write("edges.csv", &damaged[..damaged.len() / 2]);
+    place.write("p.toml", GRAPH.replace("edges.parquet", "edges.csv"));
+    refused(&place, &["edges.csv: not a complete Parquet file"]);
+}
+
+#[test]
 fn columns_missing_or_of_another_type_are_refused() {
     for (column, key) in [("node_id", "id"), ("features", "features"), ("label", "label"), ("split", "split")] {
         let place = graph(good_nodes(), good_edges());
@@ -124,28 +146,6 @@ fn nulls_and_nan_are_refused() {
     refused(&graph(replace(good_nodes(), "features", Some(Arc::new(null))), good_edges()), &["features", "row 4"]);
 }
 
-#[test]
-fn inconsistent_nodes_and_edges_are_refused() {
-    refused(
-        &graph(good_nodes(), replace(good_edges(), "dst", Some(ints(&[11, 12, 99, 14, 15])))),
-        &["edges.parquet", "99", "row 2"],
-    );
-    refused(
-        &graph(replace(good_nodes(), "node_id", Some(ints(&[10, 11, 12, 13, 14, 10]))), good_edges()),
-        &["10", "row 5"],
-    );
-    let place = graph(good_nodes(), good_edges());
-    place.write("p.toml", GRAPH.replace("undirected", "self_loops = 'fail'\nundirected"));
-    place.parquet("edges.parquet", replace(good_edges(), "dst", Some(ints(&[11, 12, 13, 13, 15]))));
-    refused(&place, &["13", "row 3"]);
-    place.write("p.toml", GRAPH.replace("undirected", "duplicates = 'fail'\nundirected"));
-    place.parquet(
-        "edges.parquet",
-        replace(
-            replace(good_edges(), "src", Some(ints(&[10, 11, 12, 12, 14]))),
-            "dst",
-            Some(ints(&[11, 12, 13, 13, 15])),
-        ),
 #[test]
 fn null_label_is_no_label() {
     let classes = Int64Array::from(vec![Some(0), Some(1), None, Some(1), Some(-1), Some(1)]);
@@ -190,6 +190,28 @@ fn null_label_is_no_label() {
     );
 }
 
+#[test]
+fn inconsistent_nodes_and_edges_are_refused() {
+    refused(
+        &graph(good_nodes(), replace(good_edges(), "dst", Some(ints(&[11, 12, 99, 14, 15])))),
+        &["edges.parquet", "99", "row 2"],
+    );
+    refused(
+        &graph(replace(good_nodes(), "node_id", Some(ints(&[10, 11, 12, 13, 14, 10]))), good_edges()),
+        &["10", "row 5"],
+    );
+    let place = graph(good_nodes(), good_edges());
+    place.write("p.toml", GRAPH.replace("undirected", "self_loops = 'fail'\nundirected"));
+    place.parquet("edges.parquet", replace(good_edges(), "dst", Some(ints(&[11, 12, 13, 13, 15]))));
+    refused(&place, &["13", "row 3"]);
+    place.write("p.toml", GRAPH.replace("undirected", "duplicates = 'fail'\nundirected"));
+    place.parquet(
+        "edges.parquet",
+        replace(
+            replace(good_edges(), "src", Some(ints(&[10, 11, 12, 12, 14]))),
+            "dst",
+            Some(ints(&[11, 12, 13, 13, 15])),
+        ),
     );
     refused(&place, &["12", "13"]);
 }

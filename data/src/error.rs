@@ -94,6 +94,14 @@ pub enum Error {
         /// The message of the reader.
         reason: String,
     },
+    /// A text file instead of a Parquet file.
+    #[error("{} is not a Parquet file, but looks like text; convert it with `{}`", path.display(), import_command(path, role))]
+    LooksLikeText {
+        /// The file.
+        path: PathBuf,
+        /// The setting that names it.
+        role: &'static str,
+    },
     /// An object in a store, or the store itself, that cannot be read.
     #[error("{}: {problem}", url.display())]
     Remote {
@@ -365,6 +373,12 @@ impl Error {
     pub fn io(path: impl AsRef<Path>, action: &'static str) -> impl FnOnce(std::io::Error) -> Self {
         move |source| Self::Io { path: path.as_ref().to_path_buf(), action, source }
     }
+}
+
+/// Returns the command that converts a text file to Parquet.
+fn import_command(path: &Path, role: &str) -> String {
+    let edges = if role == "graph.nodes" { "EDGES --nodes " } else { "" };
+    format!("gnnflow import {edges}{} --out DIR", path.display())
 }
 
 /// Returns `" has"` for 0 further nodes, else `" and <others> others have"`.

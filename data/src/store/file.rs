@@ -97,8 +97,8 @@ impl DumpFile {
         let mut footers = Vec::with_capacity(files.len());
         for files in files.chunks(CONCURRENT) {
             let read = |(file, tail): (&Self, Option<Tail>)| match tail {
-                Some(tail) => file.footer(&tail),
-                None => file.footer(&file.open(role)?),
+                Some(tail) => file.footer(&tail, role),
+                None => file.footer(&file.open(role)?, role),
             };
             let some: Vec<Result<ArrowReaderMetadata>> = files.par_iter().zip(Self::tails(files)?).map(read).collect();
             // Returns the first error in the order of the files, not the first in time.
@@ -119,7 +119,7 @@ impl DumpFile {
         Ok(files.iter().map(|file| file.object().and_then(|_| tails.next())).collect())
     }
 
-    fn footer(&self, input: &impl ChunkReader) -> Result<ArrowReaderMetadata> {
+    fn footer(&self, input: &impl ChunkReader, role: &'static str) -> Result<ArrowReaderMetadata> {
         let footer = ArrowReaderMetadata::load(input, ArrowReaderOptions::new()).map_err(|error| {
             use parquet::errors::ParquetError::External;
             match error {
@@ -127,12 +127,32 @@ impl DumpFile {
                     Ok(error) => *error,
                     Err(cause) => Error::Bug(cause.to_string()),
                 },
+                _ if self.looks_like_text(input) => Error::LooksLikeText { path: self.path().into(), role },
                 error => Error::NotParquet { path: self.path().into(), reason: on_one_line(&error) },
             }
         })?;
         check_places(footer.metadata(), input.len())
             .map_err(|reason| Error::NotParquet { path: self.path().into(), reason })?;
         Ok(footer)
+    }
+
+    /// Whether a local file that has no valid footer is text: by its name, or because it begins with text.
+    fn looks_like_text(&self, input: &impl ChunkReader) -> bool {
+        let Place::Local(path) = &self.0 else { return false };
+        let begin = input.get_bytes(0, input.len().min(512) as usize).unwrap_or_default();
+        if begin.starts_with(b"PAR1") {
+            return false;
+        }
+        let name = path.to_string_lossy().to_lowercase();
+        let name = name.trim_end_matches(".gz").trim_end_matches(".zst");
+        if [".csv", ".tsv", ".txt"].iter().any(|extension| name.ends_with(extension)) {
+            return true;
+        }
+        let control = |&byte: &u8| byte == 127 || (byte < 32 && !b"\t\r\n".contains(&byte));
+        // The sample may end within a character.
+        let text = std::str::from_utf8(&begin).map_or_else(|error| error.error_len().is_none(), |_| true);
+        // A Parquet file that is cut off after fewer than four bytes is not text.
+        text && !b"PAR1".starts_with(&begin) && !begin.iter().any(control)
     }
 }
 

@@ -148,7 +148,8 @@ fn missing_and_truncated_files_are_refused() {
         assert!(error.to_string().contains("nodes/b.parquet: not a complete Parquet file"), "{error}");
     }
     std::fs::write(&path, "node_id,x\n5,1\n").unwrap();
-    assert!(matches!(prepared(&bad.source, &bad.path("out"), 1), Err(Error::NotParquet { .. })));
+    let error = prepared(&bad.source, &bad.path("out"), 1).unwrap_err();
+    assert!(matches!(error, Error::LooksLikeText { .. }), "{error}");
 }
 
 #[test]
@@ -421,7 +422,6 @@ fn names_become_classes_and_numbers_become_values() {
 }
 
 #[test]
-#[test]
 fn null_label_is_no_label_and_nan_is_refused() {
     let bad = Bad::new();
     std::fs::remove_file(bad.path("nodes/b.parquet")).unwrap();
@@ -441,6 +441,7 @@ fn null_label_is_no_label_and_nan_is_refused() {
     }
 }
 
+#[test]
 fn invalid_splits_and_classes_of_edges_are_refused() {
     let with = |split: &str, label: &str| {
         let mut bad = Bad::new();
