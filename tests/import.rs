@@ -120,3 +120,135 @@ fn invalid_input_exits_with_3_and_one_error_line() {
     place.fail(&["export", "friends.txt", "--out", "y"], 3, &["friends.txt"]);
     place.fail(&["export", "nowhere", "--out", "y"], 3, &["nowhere"]);
 }
+
+/// Returns a graph of packages in which most names occur once. The kinds repeat.
+fn packages() -> String {
+    let kind = |i: usize| if i.is_multiple_of(4) { "dev" } else { "runtime" };
+    (0..80).map(|i| format!("p{},q{},{}\n", i / 3, i * 7 % 61, kind(i))).collect()
+}
+
+fn import_json(place: &TestDir, args: &[&str]) -> (serde_json::Value, String) {
+    let ended = place.run(&[&["import", "--json", "--out", "out"], args].concat());
+    assert_eq!(ended.code, 0, "{args:?}: {}", ended.stderr);
+    (serde_json::from_str(&ended.stdout).unwrap(), ended.stderr)
+}
+
+#[test]
+fn header_of_text_columns_is_found_or_asked_for() {
+    let place = TestDir::new();
+    // The header is recognized by the kinds, which repeat.
+    place.write("deps.csv", format!("package,depends_on,kind\n{}", packages()));
+    let (found, notes) = import_json(&place, &["deps.csv"]);
+    assert_eq!(found["edges"], 80, "{found}");
+    assert!(
+        notes.contains("deps.csv: the first line is read as column names: \"package\", \"depends_on\", \"kind\""),
+        "{notes}"
+    );
+    assert!(notes.contains("edges go from column \"package\" to column \"depends_on\""), "{notes}");
+    assert!(notes.contains("ignored columns: \"kind\""), "{notes}");
+    assert_eq!(import_json(&place, &["deps.csv", "--header", "no"]).0["edges"], 81);
+    // Without a header.
+    place.write("deps.csv", packages());
+    let (found, notes) = import_json(&place, &["deps.csv"]);
+    assert_eq!(found["edges"], 80, "{found}");
+    assert!(notes.contains("the first line is read as data: \"p0\", \"q0\", \"dev\""), "{notes}");
+    assert_eq!(import_json(&place, &["deps.csv", "--header", "yes"]).0["edges"], 79);
+    // Two columns of names that occur once show nothing.
+    let two: String = (0..40).map(|i| format!("p{i},q{i}\n")).collect();
+    place.write("two.csv", format!("package,depends_on\n{two}"));
+    let words = [
+        "two.csv: the first line may have column names or data: \"package\", \"depends_on\"; use --header yes or --header no",
+    ];
+    place.fail(&["import", "two.csv", "--out", "none"], 3, &words);
+    assert!(!place.path("none").exists());
+    assert_eq!(import_json(&place, &["two.csv", "--header", "yes"]).0["edges"], 40);
+    assert_eq!(import_json(&place, &["two.csv", "--header", "no"]).0["edges"], 41);
+    // An option that gives a name in the first line.
+    assert_eq!(import_json(&place, &["two.csv", "--src", "package"]).0["edges"], 40);
+    // In files with blanks, column names are rare.
+    place.write("two.txt", two.replace(',', " "));
+    let (found, notes) = import_json(&place, &["two.txt"]);
+    assert_eq!(found["edges"], 40, "{found}");
+    assert!(notes.contains("the first line is read as data: \"p0\", \"q0\" (--header yes"), "{notes}");
+}
+
+#[test]
+fn lines_with_an_empty_id_are_refused_or_skipped() {
+    let place = TestDir::new();
+    place.write("e.csv", "# c\nsrc,dst,x\na,b,1\n\nb,,1\n,,1\nb,a,1\n");
+    let words = ["e.csv:5: field 2 is empty; it must have an id (--empty-ids skip"];
+    place.fail(&["import", "e.csv", "--out", "none"], 3, &words);
+    assert!(!place.path("none").exists());
+    let (found, notes) = import_json(&place, &["e.csv", "--empty-ids", "skip"]);
+    assert_eq!((&found["edges"], &found["nodes"]), (&2.into(), &2.into()));
+    let skipped = serde_json::json!({
+        "comment_lines": 1, "empty_lines": 1, "empty_ids": 2, "columns": { "e.csv": ["x"] }
+    });
+    assert_eq!(found["skipped"], skipped);
+    assert!(notes.contains("note: skipped: 1 comment line, 1 empty line, 2 lines with an empty id"), "{notes}");
+    assert!(notes.contains("note: e.csv: ignored columns: \"x\""), "{notes}");
+    place.write("i.csv", "src,dst\n,2\n1,2\n");
+    place.fail(&["import", "i.csv", "--out", "none"], 3, &["i.csv:2: field 1 is empty"]);
+    assert_eq!(import_json(&place, &["i.csv", "--empty-ids", "skip"]).0["edges"], 1);
+    place.write("mesh.graph", "2 1\n2\n1\n");
+    place.fail(&["import", "mesh.graph", "--empty-ids", "skip", "--out", "none"], 2, &["for text only"]);
+}
+
+#[test]
+fn one_column_for_both_ends_is_refused() {
+    let place = TestDir::new();
+    files(&place);
+    for args in [["--src", "from", "--dst", "from"], ["--src", "1", "--dst", "from"]] {
+        let args = [&["import", "payments.csv", "--out", "none"][..], &args].concat();
+        place.fail(&args, 2, &["--src, --dst: payments.csv: both ends of the edges are column \"from\""]);
+    }
+    assert!(!place.path("none").exists());
+}
+
+#[test]
+fn empty_label_is_prepared_as_no_label() {
+    let place = TestDir::new();
+    place.write("e.csv", "src,dst\na,b\nb,c\nc,a\n");
+    for labels in ["red,blue,", "0,1,", "0.5,7,"] {
+        let nodes: String = "abc".chars().zip(labels.split(',')).map(|(id, label)| format!("{id},{label}\n")).collect();
+        place.write("n.csv", format!("id,label\n{nodes}"));
+        place.succeed(&["import", "e.csv", "--nodes", "n.csv", "--out", "out"]);
+        place.succeed(&["prepare", "out/pipeline.toml", "--set", "graph.split_fractions=[0.5,0.5,0]", "--out", "set"]);
+        let found: serde_json::Value = serde_json::from_str(&place.succeed(&["inspect", "set", "--json"])).unwrap();
+        assert_eq!(found["manifest"]["labels"]["labelled"], 2, "{found}");
+        let splits = &found["manifest"]["splits"];
+        assert_eq!((&splits["train"], &splits["val"]), (&1.into(), &1.into()), "{splits}");
+    }
+}
+
+#[test]
+fn dry_run_shows_the_first_rows_and_writes_nothing() {
+    let place = TestDir::new();
+    files(&place);
+    let before = std::fs::read_dir(place.path(".")).unwrap().count();
+    let args = ["import", "payments.csv", "--weight", "amount", "--nodes", "people.csv", "--features", "age,height"];
+    let text = place.succeed(&[&args[..], &["--label", "city", "--dry-run"]].concat());
+    for line in [
+        "payments.csv: directed edges; delimiter comma, header yes, ids are strings\n",
+        "  column     src     dst     weight\n",
+        "  read from  from    to      amount\n",
+        "  type       string  string  number\n",
+        "  row 2      bob     cy      3\n",
+        "  ignored    at\n",
+        "people.csv: nodes; delimiter comma, header yes, ids are strings\n",
+        "  row 1      ann      [31, 1.7]    oslo\n",
+    ] {
+        assert!(text.contains(line), "no {line:?} in {text}");
+    }
+    let ended = place.run(&["import", "friends.txt", "--undirected", "--dry-run", "--json"]);
+    let found: serde_json::Value = serde_json::from_str(&ended.stdout).unwrap();
+    assert_eq!((&found["ids"], &found["undirected"], &found["nodes"]), (&"int".into(), &true.into(), &().into()));
+    let column = serde_json::json!({ "name": "src", "from": ["1"], "type": "integer" });
+    assert_eq!((&found["edges"]["header"], &found["edges"]["columns"][0]), (&false.into(), &column), "{found}");
+    assert_eq!(found["edges"]["rows"].as_array().unwrap().len(), 4);
+    assert_eq!(std::fs::read_dir(place.path(".")).unwrap().count(), before);
+    place.write("word.csv", "src,dst,weight\n1,2,heavy\n");
+    place.fail(&["import", "word.csv", "--dry-run"], 3, &["word.csv:2: weight \"heavy\" is not a number"]);
+    place.fail(&["import", "mesh.graph", "--dry-run"], 2, &["--dry-run: is for text only"]);
+    place.fail(&["import", "friends.txt"], 2, &["--out"]);
+}

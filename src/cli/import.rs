@@ -4,7 +4,7 @@ use super::context::Context;
 use super::output::{print, print_json};
 use crate::error::Error;
 use gnnflow_data::dataset::IdKind;
-use gnnflow_data::import::{Delimiter, Kind, NodeArrays, OgbPart, TextOptions};
+use gnnflow_data::import::{Delimiter, EmptyIds, Kind, NodeArrays, OgbPart, TextOptions};
 use std::path::PathBuf;
 
 /// Convert a graph to Parquet, and write a pipeline file that reads it.
@@ -16,8 +16,11 @@ pub(super) struct Import {
     #[arg(required = true, value_name = "[KIND] PATH")]
     what: Vec<PathBuf>,
     /// Output folder for nodes.parquet, edges.parquet and pipeline.toml.
-    #[arg(long, value_name = "DIR")]
-    out: PathBuf,
+    #[arg(long, value_name = "DIR", required_unless_present = "dry_run")]
+    out: Option<PathBuf>,
+    /// Text: print how the first rows are understood, and write nothing.
+    #[arg(long)]
+    dry_run: bool,
     /// Each edge is listed once and counts in both directions [default: from the format or its header, else directed].
     #[arg(long, conflicts_with = "directed")]
     undirected: bool,
@@ -41,12 +44,15 @@ struct Text {
     /// Delimiter: blanks, tab, comma, semicolon, pipe, or a character [default: guessed].
     #[arg(long, value_name = "CHAR")]
     delimiter: Option<Delimiter>,
-    /// Whether the first line names the columns [default: guessed].
+    /// Whether the first line has column names [default: guessed, or yes if an option gives a name in it].
     #[arg(long)]
     header: Option<YesNo>,
     /// Whether ids are integers or strings [default: guessed].
     #[arg(long)]
     ids: Option<Ids>,
+    /// What to do with a line whose id is empty.
+    #[arg(long, value_name = "POLICY", value_enum, default_value_t)]
+    empty_ids: EmptyPolicy,
     /// Edges: source [default: a column with a usual name, or the first].
     #[arg(long, value_name = "COLUMN")]
     src: Option<String>,
@@ -122,6 +128,15 @@ enum Ids {
     Text,
 }
 
+#[derive(Clone, Copy, Debug, Default, clap::ValueEnum)]
+enum EmptyPolicy {
+    /// End with an error.
+    #[default]
+    Refuse,
+    /// Leave the line out.
+    Skip,
+}
+
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
 enum Part {
     Split,
@@ -130,8 +145,16 @@ enum Part {
 
 impl Import {
     pub(super) fn execute(self, context: &Context) -> Result<(), Error> {
-        let imported = self.import()?.run(&context.console)?;
-        imported.notes.iter().for_each(|note| context.console.say(&format!("note: {note}")));
+        let (dry_run, import) = (self.dry_run, self.import()?);
+        let say = |note: &String| context.console.say(&format!("note: {note}"));
+        if dry_run {
+            let preview = import.preview()?;
+            preview.notes.iter().for_each(say);
+            return if context.json { print_json(&preview) } else { print(&preview.to_string()) };
+        }
+        let imported = import.run(&context.console)?;
+        let skipped = imported.skipped.as_ref().and_then(|skipped| skipped.note());
+        imported.notes.iter().chain(&skipped).for_each(say);
         if context.json {
             return print_json(&imported);
         }
@@ -150,7 +173,7 @@ impl Import {
     }
 
     fn import(self) -> Result<gnnflow_data::import::Import, Error> {
-        let Self { mut what, out, undirected, directed, file_rows, text, arrays, ogb } = self;
+        let Self { mut what, out, dry_run: _, undirected, directed, file_rows, text, arrays, ogb } = self;
         // The first word is a kind if it names one and a path follows it.
         let mut kind = None;
         if what.len() > 1
@@ -179,7 +202,7 @@ impl Import {
             without: ogb.without.into_iter().map(part).collect(),
             text: text.options(),
             arrays: NodeArrays { features: arrays.features_from, labels: arrays.labels_from, split: arrays.split_from },
-            ..gnnflow_data::import::Import::new(what, out)
+            ..gnnflow_data::import::Import::new(what, out.unwrap_or_default())
         })
     }
 }
@@ -193,6 +216,10 @@ impl Text {
                 Ids::Int => IdKind::Int,
                 Ids::Text => IdKind::Text,
             }),
+            empty_ids: match self.empty_ids {
+                EmptyPolicy::Refuse => EmptyIds::Refuse,
+                EmptyPolicy::Skip => EmptyIds::Skip,
+            },
             src: self.src,
             dst: self.dst,
             weight: self.weight,

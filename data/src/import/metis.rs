@@ -99,7 +99,7 @@ pub(super) fn import(import: &Import, output: &mut Output, progress: &dyn Progre
     let rows = edges.finish(output)?;
     let recipe = nodes.finish(import, output, &header, &mut notes)?;
     progress.done();
-    Ok(Found { nodes: header.nodes, edges: rows, recipe, notes })
+    Ok(Found { nodes: header.nodes, edges: rows, recipe, notes, skipped: None })
 }
 
 fn header(tokens: &mut Tokens) -> Result<Header> {

@@ -19,6 +19,7 @@
 mod archive;
 mod columns;
 mod distinct;
+mod header;
 mod input;
 mod labels;
 mod matrix;
@@ -31,8 +32,10 @@ mod ogb_files;
 mod ogb_split;
 mod ogb_types;
 mod pipeline;
+mod preview;
 mod records;
 mod rows;
+mod skipped;
 #[cfg(test)]
 mod tests;
 mod text;
@@ -42,8 +45,10 @@ mod text_sample;
 
 pub(crate) use columns::split_name;
 pub(crate) use labels::flag_lists;
+pub use preview::{Preview, PreviewColumn, PreviewTable};
 pub use records::Delimiter;
 pub(crate) use rows::{element, matrix};
+pub use skipped::Skipped;
 
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -124,6 +129,16 @@ pub enum OgbPart {
     Mapping,
 }
 
+/// What to do with a line of a text file whose id is empty.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum EmptyIds {
+    /// Refuse the file.
+    #[default]
+    Refuse,
+    /// Skip the line, and count it.
+    Skip,
+}
+
 /// Options for text files. A column is named by its header, or by its number from 1.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TextOptions {
@@ -133,6 +148,8 @@ pub struct TextOptions {
     pub header: Option<bool>,
     /// Whether ids are integers or strings; `None`: integers if those in the first lines are.
     pub ids: Option<IdKind>,
+    /// What to do with a line whose id is empty.
+    pub empty_ids: EmptyIds,
     /// Sources of the edges; `None`: a column with a usual name, or else the first column.
     pub src: Option<String>,
     /// Destinations of the edges; `None`: a column with a usual name, or else the second column.
@@ -227,6 +244,9 @@ pub struct Imported {
     pub bytes: u64,
     /// Notes for the user: guesses, and ignored columns.
     pub notes: Vec<String>,
+    /// What was left out of text files; `None` for other formats.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub skipped: Option<Skipped>,
 }
 
 /// Result of the reader of one format.
@@ -235,6 +255,7 @@ pub(crate) struct Found {
     edges: u64,
     recipe: Recipe,
     notes: Vec<String>,
+    skipped: Option<Skipped>,
 }
 
 impl Import {
@@ -293,6 +314,7 @@ impl Import {
             undirected: found.recipe.undirected,
             bytes: output.publish()?,
             notes: found.notes,
+            skipped: found.skipped,
         })
     }
 
@@ -332,7 +354,7 @@ impl Import {
         only("--without", !self.without.is_empty(), &[Kind::Ogb], "ogb")?;
         only("--ogb-split", self.ogb_split.is_some(), &[Kind::Ogb], "ogb")?;
         let plain = self.text == TextOptions::default();
-        only("--delimiter, --header, --ids and columns", !plain, &[Kind::Text], "text")?;
+        only("--delimiter, --header, --ids, --empty-ids and columns", !plain, &[Kind::Text], "text")?;
         if self.file_rows == Some(0) {
             return Err(setting("--file-rows", "must be at least 1".into()));
         }

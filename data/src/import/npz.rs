@@ -55,7 +55,7 @@ pub(super) fn import(import: &Import, output: &mut Output, progress: &dyn Progre
     if import.undirected.is_none() {
         notes.push("edges are directed; use --undirected if the matrix has only one half".into());
     }
-    Ok(Found { nodes, edges: rows, recipe, notes })
+    Ok(Found { nodes, edges: rows, recipe, notes, skipped: None })
 }
 
 /// Adds features and labels of the same archive, unless the user gives others.

@@ -96,7 +96,7 @@ pub(super) fn import(import: &Import, output: &mut Output, progress: &dyn Progre
     }
     let written = rows.finish(output)?;
     progress.done();
-    Ok(Found { nodes, edges: written, recipe, notes })
+    Ok(Found { nodes, edges: written, recipe, notes, skipped: None })
 }
 
 /// Returns whether the OGB loader adds the reverse of every edge, from the dataset's name; `None` for unknown datasets.

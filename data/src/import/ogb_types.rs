@@ -86,7 +86,7 @@ pub(super) fn import(import: &Import, output: &mut Output, progress: &dyn Progre
     if import.undirected.is_none() {
         notes.push("edges are directed; use --undirected if each row is an edge in both directions".into());
     }
-    Ok(Found { nodes, edges, recipe, notes })
+    Ok(Found { nodes, edges, recipe, notes, skipped: None })
 }
 
 fn node_types(raw: &Path) -> Result<Vec<NodeType>> {

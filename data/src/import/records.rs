@@ -1,5 +1,6 @@
 //! Splits lines into fields: at runs of whitespace, or at a delimiter with quotes.
 
+use std::fmt;
 use std::ops::Range;
 use std::path::Path;
 use std::str::FromStr;
@@ -37,6 +38,20 @@ impl FromStr for Delimiter {
     }
 }
 
+impl fmt::Display for Delimiter {
+    /// The words of [`FromStr`].
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Blanks => f.write_str("blanks"),
+            Self::Char(b'\t') => f.write_str("tab"),
+            Self::Char(b',') => f.write_str("comma"),
+            Self::Char(b';') => f.write_str("semicolon"),
+            Self::Char(b'|') => f.write_str("pipe"),
+            Self::Char(other) => write!(f, "{}", char::from(*other)),
+        }
+    }
+}
+
 /// The records of a text file: its lines without empty ones and comments (`#` or `%` at the start).
 pub(super) struct Records<'a> {
     lines: Lines<'a>,
@@ -44,11 +59,15 @@ pub(super) struct Records<'a> {
     /// The text that `fields` points into: the line, with quotes removed.
     text: Vec<u8>,
     fields: Vec<Range<usize>>,
+    /// Numbers of skipped lines.
+    pub(super) comment_lines: u64,
+    pub(super) empty_lines: u64,
 }
 
 impl<'a> Records<'a> {
     pub(super) fn open(path: &Path, delimiter: Delimiter, progress: Option<&'a dyn Progress>) -> Result<Self> {
-        Ok(Self { lines: Lines::open(path, progress)?, delimiter, text: Vec::new(), fields: Vec::new() })
+        let lines = Lines::open(path, progress)?;
+        Ok(Self { lines, delimiter, text: Vec::new(), fields: Vec::new(), comment_lines: 0, empty_lines: 0 })
     }
 
     /// Goes to the next record; `false` at the end.
@@ -57,9 +76,14 @@ impl<'a> Records<'a> {
             if !self.lines.advance()? {
                 return Ok(false);
             }
-            if !is_comment(self.lines.line()) {
+            let line = self.lines.line();
+            if !is_comment(line) {
                 self.split()?;
                 return Ok(true);
+            }
+            match line.trim_ascii().is_empty() {
+                true => self.empty_lines += 1,
+                false => self.comment_lines += 1,
             }
         }
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use arrow::array::{ArrayRef, FixedSizeListArray, Float32Array, Int64Array, StringBuilder};
-use arrow::datatypes::{DataType, Field, Schema};
+use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 
 use crate::dataset::IdKind;
 use crate::error::{Error, Result};
@@ -15,7 +15,9 @@ use crate::generate::table::Output;
 pub(super) enum Buffer {
     Int(Vec<i64>),
     Float(Vec<f32>),
+    OptionalFloat(Vec<Option<f32>>),
     Text(StringBuilder),
+    OptionalText(StringBuilder),
     /// Rows of this many values.
     Matrix(Vec<f32>, usize),
 }
@@ -33,6 +35,14 @@ impl Buffer {
         Self::Text(StringBuilder::new())
     }
 
+    pub(super) fn optional_float() -> Self {
+        Self::OptionalFloat(Vec::new())
+    }
+
+    pub(super) fn optional_text() -> Self {
+        Self::OptionalText(StringBuilder::new())
+    }
+
     pub(super) fn matrix(width: usize) -> Self {
         Self::Matrix(Vec::new(), width)
     }
@@ -47,17 +57,21 @@ impl Buffer {
     fn data_type(&self) -> DataType {
         match self {
             Self::Int(_) => DataType::Int64,
-            Self::Float(_) => DataType::Float32,
-            Self::Text(_) => DataType::Utf8,
+            Self::Float(_) | Self::OptionalFloat(_) => DataType::Float32,
+            Self::Text(_) | Self::OptionalText(_) => DataType::Utf8,
             Self::Matrix(_, width) => DataType::FixedSizeList(element(DataType::Float32), *width as i32),
         }
+    }
+
+    fn is_optional(&self) -> bool {
+        matches!(self, Self::OptionalFloat(_) | Self::OptionalText(_))
     }
 
     fn row_bytes(&self) -> usize {
         match self {
             Self::Int(_) => 8,
-            Self::Float(_) => 4,
-            Self::Text(_) => 24,
+            Self::Float(_) | Self::OptionalFloat(_) => 4,
+            Self::Text(_) | Self::OptionalText(_) => 24,
             Self::Matrix(_, width) => 4 * width,
         }
     }
@@ -66,7 +80,8 @@ impl Buffer {
         Ok(match self {
             Self::Int(values) => Arc::new(Int64Array::from(std::mem::take(values))),
             Self::Float(values) => Arc::new(Float32Array::from(std::mem::take(values))),
-            Self::Text(values) => Arc::new(values.finish()),
+            Self::OptionalFloat(values) => Arc::new(Float32Array::from(std::mem::take(values))),
+            Self::Text(values) | Self::OptionalText(values) => Arc::new(values.finish()),
             Self::Matrix(values, width) => matrix(std::mem::take(values), *width)?,
         })
     }
@@ -90,7 +105,9 @@ pub(crate) fn matrix(values: Vec<f32>, width: usize) -> Result<ArrayRef> {
 
 /// A table that is written row by row.
 pub(super) struct Rows {
-    table: TableStream,
+    /// `None` for a sample of rows, which is not written.
+    table: Option<TableStream>,
+    schema: SchemaRef,
     buffers: Vec<Buffer>,
     buffered: usize,
     group: usize,
@@ -104,11 +121,18 @@ impl Rows {
         columns: Vec<(String, Buffer)>,
         file_rows: Option<u64>,
     ) -> Result<Self> {
-        let field = |(name, buffer): &(String, Buffer)| Field::new(name, buffer.data_type(), false);
+        let mut rows = Self::sample(columns);
+        rows.group = group_rows(rows.buffers.iter().map(Buffer::row_bytes).sum());
+        rows.table = Some(output.stream(name, rows.schema.clone(), file_rows)?);
+        Ok(rows)
+    }
+
+    /// Starts a sample of rows in memory.
+    pub(super) fn sample(columns: Vec<(String, Buffer)>) -> Self {
+        let field = |(name, buffer): &(String, Buffer)| Field::new(name, buffer.data_type(), buffer.is_optional());
         let schema = Arc::new(Schema::new(columns.iter().map(field).collect::<Vec<_>>()));
-        let group = group_rows(columns.iter().map(|(_, buffer)| buffer.row_bytes()).sum());
-        let table = output.stream(name, schema, file_rows)?;
-        Ok(Self { table, buffers: columns.into_iter().map(|(_, buffer)| buffer).collect(), buffered: 0, group })
+        let buffers = columns.into_iter().map(|(_, buffer)| buffer).collect();
+        Self { table: None, schema, buffers, buffered: 0, group: usize::MAX }
     }
 
     /// Returns the number of rows until the row group is full, at least 1.
@@ -132,8 +156,10 @@ impl Rows {
     /// Appends one value to a number column, or to the current row of a list column.
     #[inline]
     pub(super) fn float(&mut self, column: usize, value: f32) {
-        if let Buffer::Float(values) | Buffer::Matrix(values, _) = &mut self.buffers[column] {
-            values.push(value);
+        match &mut self.buffers[column] {
+            Buffer::Float(values) | Buffer::Matrix(values, _) => values.push(value),
+            Buffer::OptionalFloat(values) => values.push(Some(value)),
+            _ => {}
         }
     }
 
@@ -144,8 +170,17 @@ impl Rows {
     }
 
     pub(super) fn text(&mut self, column: usize, value: &str) {
-        if let Buffer::Text(values) = &mut self.buffers[column] {
+        if let Buffer::Text(values) | Buffer::OptionalText(values) = &mut self.buffers[column] {
             values.append_value(value);
+        }
+    }
+
+    /// Appends a null to an optional column.
+    pub(super) fn null(&mut self, column: usize) {
+        match &mut self.buffers[column] {
+            Buffer::OptionalFloat(values) => values.push(None),
+            Buffer::OptionalText(values) => values.append_null(),
+            _ => {}
         }
     }
 
@@ -156,10 +191,20 @@ impl Rows {
         if self.buffered >= self.group { self.flush() } else { Ok(()) }
     }
 
-    fn flush(&mut self) -> Result<()> {
-        let columns = self.buffers.iter_mut().map(Buffer::take).collect::<Result<_>>()?;
+    fn take(&mut self) -> Result<Vec<ArrayRef>> {
         self.buffered = 0;
-        self.table.push(columns)
+        self.buffers.iter_mut().map(Buffer::take).collect()
+    }
+
+    fn flush(&mut self) -> Result<()> {
+        let columns = self.take()?;
+        self.table.as_mut().map_or(Ok(()), |table| table.push(columns))
+    }
+
+    /// Returns the schema and the columns of a sample.
+    pub(super) fn into_columns(mut self) -> Result<(SchemaRef, Vec<ArrayRef>)> {
+        let columns = self.take()?;
+        Ok((self.schema, columns))
     }
 
     /// Ends the table and returns its number of rows.
@@ -167,6 +212,6 @@ impl Rows {
         if self.buffered > 0 {
             self.flush()?;
         }
-        output.end(self.table)
+        self.table.map_or(Ok(0), |table| output.end(table))
     }
 }

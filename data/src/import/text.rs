@@ -1,17 +1,18 @@
 //! Edge lists as text: SNAP (`#` comments, blanks), KONECT (`%` comments), MatrixMarket, CSV and TSV.
 
+use std::path::Path;
+
 use super::distinct::{DistinctInts, DistinctTexts};
-use super::records::{Records, float, int, show};
+use super::header::{Expected, named, position};
+use super::records::{Delimiter, Records, float, int, show};
 use super::rows::{Buffer, Rows};
-use super::text_nodes;
+use super::text_nodes::Nodes;
 use super::text_sample::{DST, SRC, Sample};
-use super::{EDGES, Found, Import, NODES, Recipe};
+use super::{EDGES, EmptyIds, Found, Import, NODES, Recipe, Skipped, TextOptions};
 use crate::dataset::IdKind;
 use crate::error::{Error, Result};
 use crate::generate::table::Output;
 use crate::progress::Progress;
-
-use std::path::Path;
 
 /// Positions of the columns in one file.
 struct Layout {
@@ -28,6 +29,11 @@ impl Layout {
         let options = &import.text;
         let src = sample.find(options.src.as_ref(), SRC, Some(0))?.unwrap_or(0);
         let dst = sample.find(options.dst.as_ref(), DST, Some(1))?.unwrap_or(1);
+        if src == dst {
+            let (path, name) = (sample.path.display(), sample.name(src));
+            let reason = format!("{path}: both ends of the edges are column \"{name}\"; name two different columns");
+            return Err(Error::Setting { key: "--src, --dst", reason });
+        }
         let optional = |wanted: &Option<String>| wanted.as_ref().map(|wanted| sample.column(wanted)).transpose();
         let named = |name: &str| options_named(sample, name);
         let weight = optional(&options.weight)?.or_else(|| named("weight"));
@@ -42,14 +48,28 @@ impl Layout {
         })
     }
 
-    fn used(&self) -> Vec<usize> {
-        let some = [Some(self.src), Some(self.dst), self.weight, self.time, self.edge_type];
-        some.into_iter().flatten().chain(self.features.iter().copied()).collect()
+    /// Returns the fields of each column of the edge table.
+    fn fields(&self) -> Vec<Vec<usize>> {
+        let single = [Some(self.src), Some(self.dst), self.weight, self.time, self.edge_type];
+        let features = Some(&self.features).filter(|features| !features.is_empty()).cloned();
+        single.into_iter().flatten().map(|field| vec![field]).chain(features).collect()
     }
 
     /// Returns which columns exist. It must be the same for all files.
     fn shape(&self) -> (bool, bool, bool, usize) {
         (self.weight.is_some(), self.time.is_some(), self.edge_type.is_some(), self.features.len())
+    }
+
+    /// Returns a note if the file has several columns, and neither the user nor usual names say which are the ends.
+    fn guess(&self, sample: &Sample, options: &TextOptions) -> Option<String> {
+        let usual = |names: &[&str], column: usize| names.contains(&sample.name(column).to_lowercase().as_str());
+        let src = options.src.is_some() || usual(SRC, self.src);
+        let dst = options.dst.is_some() || usual(DST, self.dst);
+        let [from, to] = [self.src, self.dst].map(|column| sample.name(column));
+        (sample.header.is_some() && sample.width > 2 && !(src && dst)).then(|| {
+            let path = sample.path.display();
+            format!("{path}: edges go from column \"{from}\" to column \"{to}\" (--src and --dst choose others)")
+        })
     }
 }
 
@@ -57,64 +77,120 @@ fn options_named(sample: &Sample, name: &str) -> Option<usize> {
     sample.header.iter().flatten().position(|found| found.to_lowercase() == name)
 }
 
-pub(super) fn import(import: &Import, output: &mut Output, progress: &dyn Progress) -> Result<Found> {
-    let options = &import.text;
-    let mut notes = Vec::new();
-    let take = |path: &Path| Sample::take(path, options, &[SRC, DST]);
-    let sample = take(&import.paths[0])?;
-    let layout = Layout::of(&sample, import)?;
-    let kind = options.ids.unwrap_or_else(|| match sample.id_kind(layout.src) {
-        IdKind::Int => sample.id_kind(layout.dst),
-        IdKind::Text => IdKind::Text,
-    });
-    let recipe = Recipe {
-        title: "Imported from an edge list.".into(),
-        undirected: import.undirected.or(sample.undirected).unwrap_or(false),
-        keep_duplicates: layout.time.is_some(),
-        weight: layout.weight.is_some(),
-        time: layout.time.is_some(),
-        edge_type: layout.edge_type.is_some(),
-        edge_features: !layout.features.is_empty(),
-        ..Recipe::default()
-    };
-    if import.undirected.is_none() && sample.undirected.is_none() {
-        notes.push("edges are directed; use --undirected if each row is an edge in both directions".into());
+/// The edge files of an import, as the first lines of the first file show them.
+pub(super) struct Edges<'a> {
+    import: &'a Import,
+    /// The first file.
+    pub(super) sample: Sample,
+    layout: Layout,
+    pub(super) kind: IdKind,
+    pub(super) recipe: Recipe,
+}
+
+impl<'a> Edges<'a> {
+    pub(super) fn open(import: &'a Import, notes: &mut Vec<String>) -> Result<Self> {
+        let options = &import.text;
+        let sample = Self::sample(&import.paths[0], options)?;
+        let layout = Layout::of(&sample, import)?;
+        let kind = options.ids.unwrap_or_else(|| match sample.id_kind(layout.src) {
+            IdKind::Int => sample.id_kind(layout.dst),
+            IdKind::Text => IdKind::Text,
+        });
+        let recipe = Recipe {
+            title: "Imported from an edge list.".into(),
+            undirected: import.undirected.or(sample.undirected).unwrap_or(false),
+            keep_duplicates: layout.time.is_some(),
+            weight: layout.weight.is_some(),
+            time: layout.time.is_some(),
+            edge_type: layout.edge_type.is_some(),
+            edge_features: !layout.features.is_empty(),
+            ..Recipe::default()
+        };
+        if import.undirected.is_none() && sample.undirected.is_none() {
+            notes.push("edges are directed; use --undirected if each row is an edge in both directions".into());
+        }
+        Ok(Self { import, sample, layout, kind, recipe })
     }
 
-    let mut columns = vec![("src".to_string(), Buffer::ids(kind)), ("dst".to_string(), Buffer::ids(kind))];
-    let mut next = 2;
-    let mut add = |exists: bool, name: &str, buffer: Buffer| {
-        exists.then(|| {
-            columns.push((name.to_string(), buffer));
-            next += 1;
-            next - 1
-        })
-    };
-    let mut pass = Pass {
-        kind,
-        weight: add(recipe.weight, "weight", Buffer::float()),
-        time: add(recipe.time, "time", Buffer::int()),
-        edge_type: add(recipe.edge_type, "edge_type", Buffer::text()),
-        features: add(recipe.edge_features, "edge_features", Buffer::matrix(layout.features.len())),
-        ids: options.nodes.is_empty().then(|| (DistinctInts::default(), DistinctTexts::default())),
-        rounded: false,
-    };
+    fn sample(path: &Path, options: &TextOptions) -> Result<Sample> {
+        let TextOptions { src, dst, weight, time, edge_type, edge_features, .. } = options;
+        let expected = Expected {
+            usual: &[SRC, DST],
+            named: named(&[src, dst, weight, time, edge_type], edge_features),
+            ids: vec![position(src.as_ref(), 0), position(dst.as_ref(), 1)],
+            blanks: false,
+        };
+        Sample::take(path, options, expected)
+    }
+
+    /// Returns the columns of the edge table, and the pass that fills them.
+    pub(super) fn columns(&self) -> (Vec<(String, Buffer)>, Pass) {
+        let (kind, recipe, options) = (self.kind, &self.recipe, &self.import.text);
+        let mut columns = vec![("src".to_string(), Buffer::ids(kind)), ("dst".to_string(), Buffer::ids(kind))];
+        let mut next = 2;
+        let mut add = |exists: bool, name: &str, buffer: Buffer| {
+            exists.then(|| {
+                columns.push((name.to_string(), buffer));
+                next += 1;
+                next - 1
+            })
+        };
+        let pass = Pass {
+            kind,
+            weight: add(recipe.weight, "weight", Buffer::float()),
+            time: add(recipe.time, "time", Buffer::int()),
+            edge_type: add(recipe.edge_type, "edge_type", Buffer::text()),
+            features: add(recipe.edge_features, "edge_features", Buffer::matrix(self.layout.features.len())),
+            ids: options.nodes.is_empty().then(|| (DistinctInts::default(), DistinctTexts::default())),
+            rounded: false,
+            empty_ids: options.empty_ids,
+            skipped: Skipped::default(),
+        };
+        (columns, pass)
+    }
+
+    /// Returns the fields of each column of the edge table in the first file.
+    pub(super) fn fields(&self) -> Vec<Vec<usize>> {
+        self.layout.fields()
+    }
+
+    /// Reads at most `limit` rows of a file.
+    pub(super) fn file(
+        &self,
+        path: &Path,
+        pass: &mut Pass,
+        rows: &mut Rows,
+        limit: u64,
+        notes: &mut Vec<String>,
+        progress: &dyn Progress,
+    ) -> Result<()> {
+        let sample = Self::sample(path, &self.import.text)?;
+        let own = Layout::of(&sample, self.import)?;
+        if sample.rows.is_empty() {
+            notes.push(format!("{}: it has no edges", path.display()));
+            return Ok(());
+        }
+        if own.shape() != self.layout.shape() {
+            let reason = format!("its columns differ from those of {}", self.import.paths[0].display());
+            return Err(Error::File { path: path.into(), reason });
+        }
+        notes.extend(sample.guess.clone());
+        notes.extend(own.guess(&sample, &self.import.text));
+        pass.file(&sample, &own, rows, limit, progress)?;
+        notes.extend(pass.skipped.add_columns(&sample, &own.fields().concat()));
+        Ok(())
+    }
+}
+
+pub(super) fn import(import: &Import, output: &mut Output, progress: &dyn Progress) -> Result<Found> {
+    let mut notes = Vec::new();
+    let edge_files = Edges::open(import, &mut notes)?;
+    let (columns, mut pass) = edge_files.columns();
     let mut rows = Rows::begin(output, EDGES, columns, import.file_rows)?;
     let bytes = import.paths.iter().filter_map(|path| path.metadata().ok()).map(|meta| meta.len()).sum();
     progress.stage("importing edges", Some(bytes), "bytes");
     for path in &import.paths {
-        let sample = take(path)?;
-        let own = Layout::of(&sample, import)?;
-        if sample.rows.is_empty() {
-            notes.push(format!("{}: it has no edges", path.display()));
-            continue;
-        }
-        if own.shape() != layout.shape() {
-            let reason = format!("its columns differ from those of {}", import.paths[0].display());
-            return Err(Error::File { path: path.clone(), reason });
-        }
-        pass.file(path, &sample, &own, &mut rows, progress)?;
-        notes.extend(sample.others(&own.used()));
+        edge_files.file(path, &mut pass, &mut rows, u64::MAX, &mut notes, progress)?;
     }
     let edges = rows.finish(output)?;
     progress.done();
@@ -122,23 +198,26 @@ pub(super) fn import(import: &Import, output: &mut Output, progress: &dyn Progre
         notes.push("times with decimals were rounded down".into());
     }
 
-    let (nodes, recipe) = match pass.ids {
-        Some((ints, texts)) => (write_edge_ids(import, output, kind, ints, texts, progress)?, recipe),
-        None => text_nodes::import(import, output, kind, recipe, &mut notes, progress)?,
+    let Edges { sample, kind, mut recipe, .. } = edge_files;
+    let mut skipped = pass.skipped;
+    let nodes = match pass.ids {
+        Some((ints, texts)) => write_edge_ids(import, output, kind, ints, texts, progress)?,
+        None => Nodes::open(import, kind)?.import(output, &mut recipe, &mut skipped, &mut notes, progress)?,
     };
     if let Some((wanted_nodes, wanted_edges)) = sample.counts
         && import.paths.len() == 1
-        && (wanted_edges != edges || (wanted_nodes != nodes && options.nodes.is_empty()))
+        && (wanted_edges != edges || (wanted_nodes != nodes && import.text.nodes.is_empty()))
     {
         notes.push(format!(
             "{}: its comments say {wanted_nodes} nodes and {wanted_edges} edges, its lines have {nodes} and {edges}",
             import.paths[0].display()
         ));
     }
-    Ok(Found { nodes, edges, recipe, notes })
+    Ok(Found { nodes, edges, recipe, notes, skipped: Some(skipped) })
 }
 
-struct Pass {
+/// Reads rows of edges. Its numbers are positions in the edge table.
+pub(super) struct Pass {
     kind: IdKind,
     weight: Option<usize>,
     time: Option<usize>,
@@ -147,48 +226,59 @@ struct Pass {
     /// The distinct ids of the edges, if there is no node file.
     ids: Option<(DistinctInts, DistinctTexts)>,
     rounded: bool,
+    empty_ids: EmptyIds,
+    skipped: Skipped,
 }
 
 impl Pass {
     fn file(
         &mut self,
-        path: &Path,
         sample: &Sample,
         layout: &Layout,
         rows: &mut Rows,
+        limit: u64,
         progress: &dyn Progress,
     ) -> Result<()> {
-        let mut records = Records::open(path, sample.delimiter, Some(progress))?;
+        let mut records = Records::open(&sample.path, sample.delimiter, Some(progress))?;
         for _ in 0..sample.preamble() {
             records.advance()?;
         }
-        let strict = matches!(sample.delimiter, super::Delimiter::Char(_));
-        while records.advance()? {
+        let strict = matches!(sample.delimiter, Delimiter::Char(_));
+        let mut left = limit;
+        while left > 0 && records.advance()? {
+            left -= 1;
             if strict && records.len() != sample.width {
                 let (found, width) = (records.len(), sample.width);
                 return Err(records.wrong(format!("{found} fields, but the lines before have {width}")));
             }
-            for (column, field) in [(0, layout.src), (1, layout.dst)] {
-                self.end(&records, rows, column, field)?;
+            if !self.skipped.skips(&records, &[layout.src, layout.dst], self.empty_ids)? {
+                self.row(&records, layout, rows)?;
             }
-            if let (Some(column), Some(field)) = (self.weight, layout.weight) {
-                rows.float(column, records.float(field, "weight")?);
-            }
-            if let (Some(column), Some(field)) = (self.time, layout.time) {
-                let time = self.time(&records, field)?;
-                rows.int(column, time);
-            }
-            if let (Some(column), Some(field)) = (self.edge_type, layout.edge_type) {
-                rows.text(column, records.text(field)?);
-            }
-            if let Some(column) = self.features {
-                for &field in &layout.features {
-                    rows.float(column, records.float(field, "feature")?);
-                }
-            }
-            rows.end_rows(1)?;
         }
+        self.skipped.add_lines(&records);
         Ok(())
+    }
+
+    fn row(&mut self, records: &Records<'_>, layout: &Layout, rows: &mut Rows) -> Result<()> {
+        for (column, field) in [(0, layout.src), (1, layout.dst)] {
+            self.end(records, rows, column, field)?;
+        }
+        if let (Some(column), Some(field)) = (self.weight, layout.weight) {
+            rows.float(column, records.float(field, "weight")?);
+        }
+        if let (Some(column), Some(field)) = (self.time, layout.time) {
+            let time = self.time(records, field)?;
+            rows.int(column, time);
+        }
+        if let (Some(column), Some(field)) = (self.edge_type, layout.edge_type) {
+            rows.text(column, records.text(field)?);
+        }
+        if let Some(column) = self.features {
+            for &field in &layout.features {
+                rows.float(column, records.float(field, "feature")?);
+            }
+        }
+        rows.end_rows(1)
     }
 
     /// Reads one end of an edge.
@@ -215,9 +305,6 @@ impl Pass {
             }
             IdKind::Text => {
                 let id = records.text(field)?;
-                if id.is_empty() {
-                    return Err(records.wrong(format!("field {} is empty; it must have an id", field + 1)));
-                }
                 rows.text(column, id);
                 if let Some((_, texts)) = &mut self.ids {
                     texts.insert(id);

@@ -3,16 +3,17 @@
 use std::path::Path;
 
 use super::columns::split_name;
+use super::header::{Expected, named, position};
 use super::records::{Delimiter, Records, class, float, show};
 use super::rows::{Buffer, Rows};
 use super::text_sample::{ID, Sample};
-use super::{Import, NODES, Recipe};
+use super::{Import, NODES, Recipe, Skipped, TextOptions};
 use crate::dataset::{IdKind, split};
 use crate::error::{Error, Result};
 use crate::generate::table::Output;
 use crate::progress::Progress;
 
-/// Kind of the label column, from the first lines.
+/// Kind of the label column, from the first lines. An empty label is no label: -1 for classes, and null for others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Label {
     Class,
@@ -43,9 +44,15 @@ impl Layout {
         })
     }
 
-    fn used(&self) -> Vec<usize> {
-        let some = [Some(self.id), self.label, self.split, self.node_type];
-        some.into_iter().flatten().chain(self.features.iter().copied()).collect()
+    /// Returns the fields of each column of the node table.
+    fn fields(&self) -> Vec<Vec<usize>> {
+        let features = Some(self.features.clone()).filter(|features| !features.is_empty());
+        let single = [self.label, self.split, self.node_type];
+        [vec![self.id]]
+            .into_iter()
+            .chain(features)
+            .chain(single.into_iter().flatten().map(|field| vec![field]))
+            .collect()
     }
 
     fn shape(&self) -> (usize, bool, bool, bool) {
@@ -53,58 +60,180 @@ impl Layout {
     }
 }
 
-/// Writes the node table. Returns its number of rows, and the recipe with the columns of the nodes.
-pub(super) fn import(
-    import: &Import,
-    output: &mut Output,
+/// The node files of an import, as the first lines of the first file show them.
+pub(super) struct Nodes<'a> {
+    import: &'a Import,
+    /// The first file.
+    pub(super) sample: Sample,
+    layout: Layout,
     kind: IdKind,
-    mut recipe: Recipe,
-    notes: &mut Vec<String>,
-    progress: &dyn Progress,
-) -> Result<(u64, Recipe)> {
-    let options = &import.text;
-    let take = |path: &Path| Sample::take(path, options, &[ID, &["label", "split"]]);
-    let sample = take(&options.nodes[0])?;
-    let layout = Layout::of(&sample, import)?;
-    let label = layout.label.map(|column| label_kind(&sample, column));
-    recipe.features = layout.features.len();
-    recipe.label = label.map(|label| label != Label::Value);
-    recipe.split = layout.split.is_some();
-    recipe.node_type = layout.node_type.is_some();
+    label: Option<Label>,
+}
 
-    let mut columns = vec![("node_id".to_string(), Buffer::ids(kind))];
-    if recipe.features > 0 {
-        columns.push(("features".into(), Buffer::matrix(recipe.features)));
+impl<'a> Nodes<'a> {
+    pub(super) fn open(import: &'a Import, kind: IdKind) -> Result<Self> {
+        let sample = Self::sample(&import.text.nodes[0], &import.text)?;
+        let layout = Layout::of(&sample, import)?;
+        let label = layout.label.map(|column| label_kind(&sample, column));
+        Ok(Self { import, sample, layout, kind, label })
     }
-    if let Some(label) = label {
-        let buffer = match label {
-            Label::Class => Buffer::int(),
-            Label::Value => Buffer::float(),
-            Label::Name => Buffer::text(),
+
+    fn sample(path: &Path, options: &TextOptions) -> Result<Sample> {
+        let TextOptions { id, label, split, node_type, features, .. } = options;
+        let expected = Expected {
+            usual: &[ID, &["label", "split"]],
+            named: named(&[id, label, split, node_type], features),
+            ids: vec![position(id.as_ref(), 0)],
+            blanks: false,
         };
-        columns.push(("label".into(), buffer));
+        Sample::take(path, options, expected)
     }
-    for (exists, name) in [(recipe.split, "split"), (recipe.node_type, "node_type")] {
-        if exists {
-            columns.push((name.into(), Buffer::text()));
+
+    /// Returns the columns of the node table.
+    pub(super) fn columns(&self) -> Vec<(String, Buffer)> {
+        let mut columns = vec![("node_id".to_string(), Buffer::ids(self.kind))];
+        if !self.layout.features.is_empty() {
+            columns.push(("features".into(), Buffer::matrix(self.layout.features.len())));
         }
-    }
-    let mut rows = Rows::begin(output, NODES, columns, import.file_rows)?;
-    let bytes = options.nodes.iter().filter_map(|path| path.metadata().ok()).map(|meta| meta.len()).sum();
-    progress.stage("importing nodes", Some(bytes), "bytes");
-    for path in &options.nodes {
-        let sample = take(path)?;
-        let own = Layout::of(&sample, import)?;
-        if !sample.rows.is_empty() && own.shape() != layout.shape() {
-            let reason = format!("its columns differ from those of {}", options.nodes[0].display());
-            return Err(Error::File { path: path.clone(), reason });
+        if let Some(label) = self.label {
+            let buffer = match label {
+                Label::Class => Buffer::int(),
+                Label::Value => Buffer::optional_float(),
+                Label::Name => Buffer::optional_text(),
+            };
+            columns.push(("label".into(), buffer));
         }
-        file(path, &sample, &own, (kind, label), &mut rows, progress)?;
-        notes.extend(sample.others(&own.used()));
+        for (field, name) in [(self.layout.split, "split"), (self.layout.node_type, "node_type")] {
+            if field.is_some() {
+                columns.push((name.into(), Buffer::text()));
+            }
+        }
+        columns
     }
-    let nodes = rows.finish(output)?;
-    progress.done();
-    Ok((nodes, recipe))
+
+    /// Returns the fields of each column of the node table in the first file.
+    pub(super) fn fields(&self) -> Vec<Vec<usize>> {
+        self.layout.fields()
+    }
+
+    /// Writes the node table, and adds its columns to the recipe. Returns its number of rows.
+    pub(super) fn import(
+        &self,
+        output: &mut Output,
+        recipe: &mut Recipe,
+        skipped: &mut Skipped,
+        notes: &mut Vec<String>,
+        progress: &dyn Progress,
+    ) -> Result<u64> {
+        recipe.features = self.layout.features.len();
+        recipe.label = self.label.map(|label| label != Label::Value);
+        recipe.split = self.layout.split.is_some();
+        recipe.node_type = self.layout.node_type.is_some();
+        let mut rows = Rows::begin(output, NODES, self.columns(), self.import.file_rows)?;
+        let paths = &self.import.text.nodes;
+        let bytes = paths.iter().filter_map(|path| path.metadata().ok()).map(|meta| meta.len()).sum();
+        progress.stage("importing nodes", Some(bytes), "bytes");
+        for path in paths {
+            self.file(path, &mut rows, u64::MAX, skipped, notes, progress)?;
+        }
+        let nodes = rows.finish(output)?;
+        progress.done();
+        Ok(nodes)
+    }
+
+    /// Reads at most `limit` rows of a file.
+    pub(super) fn file(
+        &self,
+        path: &Path,
+        rows: &mut Rows,
+        limit: u64,
+        skipped: &mut Skipped,
+        notes: &mut Vec<String>,
+        progress: &dyn Progress,
+    ) -> Result<()> {
+        let sample = Self::sample(path, &self.import.text)?;
+        let own = Layout::of(&sample, self.import)?;
+        if !sample.rows.is_empty() && own.shape() != self.layout.shape() {
+            let reason = format!("its columns differ from those of {}", self.import.text.nodes[0].display());
+            return Err(Error::File { path: path.into(), reason });
+        }
+        notes.extend(sample.guess.clone());
+        let mut records = Records::open(path, sample.delimiter, Some(progress))?;
+        for _ in 0..sample.preamble() {
+            records.advance()?;
+        }
+        let mut left = limit;
+        while left > 0 && records.advance()? {
+            left -= 1;
+            if matches!(sample.delimiter, Delimiter::Char(_)) && records.len() != sample.width {
+                let (found, width) = (records.len(), sample.width);
+                return Err(records.wrong(format!("{found} fields, but the lines before have {width}")));
+            }
+            if !skipped.skips(&records, &[own.id], self.import.text.empty_ids)? {
+                self.row(&records, &own, rows)?;
+            }
+        }
+        skipped.add_lines(&records);
+        notes.extend(skipped.add_columns(&sample, &own.fields().concat()));
+        Ok(())
+    }
+
+    fn row(&self, records: &Records<'_>, layout: &Layout, rows: &mut Rows) -> Result<()> {
+        match self.kind {
+            IdKind::Int => rows.int(0, records.int(layout.id, "id")?),
+            IdKind::Text => rows.text(0, records.text(layout.id)?),
+        }
+        let mut next = 1;
+        if !layout.features.is_empty() {
+            for &field in &layout.features {
+                rows.float(next, records.float(field, "feature")?);
+            }
+            next += 1;
+        }
+        if let (Some(field), Some(label)) = (layout.label, self.label) {
+            label.read(records, field, rows, next)?;
+            next += 1;
+        }
+        if let Some(field) = layout.split {
+            rows.text(next, split_name(split_of(records, field)?));
+            next += 1;
+        }
+        if let Some(field) = layout.node_type {
+            rows.text(next, records.text(field)?);
+        }
+        rows.end_rows(1)
+    }
+}
+
+impl Label {
+    /// Reads a label from `field` into column `column`.
+    fn read(self, records: &Records<'_>, field: usize, rows: &mut Rows, column: usize) -> Result<()> {
+        let text = records.get(field).unwrap_or_default();
+        match self {
+            Self::Class => {
+                let wrong =
+                    || records.wrong(format!("label {} is not a class, but the labels before it are", show(text)));
+                rows.int(column, class(text).ok_or_else(wrong)?);
+            }
+            Self::Value | Self::Name if text.is_empty() => rows.null(column),
+            Self::Value => rows.float(column, records.float(field, "label")?),
+            Self::Name => rows.text(column, records.text(field)?),
+        }
+        Ok(())
+    }
+}
+
+fn split_of(records: &Records<'_>, field: usize) -> Result<u8> {
+    Ok(match records.get(field).unwrap_or_default() {
+        b"train" | b"1" => split::TRAIN,
+        b"val" | b"valid" | b"validation" | b"2" => split::VAL,
+        b"test" | b"3" => split::TEST,
+        b"" | b"none" | b"0" => split::NONE,
+        other => {
+            let reason = format!("split {}: use train, val, test or none (or 1, 2, 3, 0)", show(other));
+            return Err(records.wrong(reason));
+        }
+    })
 }
 
 fn label_kind(sample: &Sample, column: usize) -> Label {
@@ -117,70 +246,4 @@ fn label_kind(sample: &Sample, column: usize) -> Label {
     } else {
         Label::Name
     }
-}
-
-fn file(
-    path: &Path,
-    sample: &Sample,
-    layout: &Layout,
-    (kind, label): (IdKind, Option<Label>),
-    rows: &mut Rows,
-    progress: &dyn Progress,
-) -> Result<()> {
-    let mut records = Records::open(path, sample.delimiter, Some(progress))?;
-    for _ in 0..sample.preamble() {
-        records.advance()?;
-    }
-    while records.advance()? {
-        if matches!(sample.delimiter, Delimiter::Char(_)) && records.len() != sample.width {
-            let (found, width) = (records.len(), sample.width);
-            return Err(records.wrong(format!("{found} fields, but the lines before have {width}")));
-        }
-        match kind {
-            IdKind::Int => rows.int(0, records.int(layout.id, "id")?),
-            IdKind::Text => rows.text(0, records.text(layout.id)?),
-        }
-        let mut next = 1;
-        if !layout.features.is_empty() {
-            for &field in &layout.features {
-                rows.float(next, records.float(field, "feature")?);
-            }
-            next += 1;
-        }
-        if let (Some(field), Some(label)) = (layout.label, label) {
-            match label {
-                Label::Class => {
-                    let text = records.get(field).unwrap_or_default();
-                    let wrong =
-                        || records.wrong(format!("label {} is not a class, but the labels before it are", show(text)));
-                    rows.int(next, class(text).ok_or_else(wrong)?);
-                }
-                Label::Value => rows.float(next, records.float(field, "label")?),
-                Label::Name => match records.text(field)? {
-                    "" => return Err(records.wrong("the label is empty; a label that is a name cannot be missing")),
-                    name => rows.text(next, name),
-                },
-            }
-            next += 1;
-        }
-        if let Some(field) = layout.split {
-            let which = match records.get(field).unwrap_or_default() {
-                b"train" | b"1" => split::TRAIN,
-                b"val" | b"valid" | b"validation" | b"2" => split::VAL,
-                b"test" | b"3" => split::TEST,
-                b"" | b"none" | b"0" => split::NONE,
-                other => {
-                    let reason = format!("split {}: use train, val, test or none (or 1, 2, 3, 0)", show(other));
-                    return Err(records.wrong(reason));
-                }
-            };
-            rows.text(next, split_name(which));
-            next += 1;
-        }
-        if let Some(field) = layout.node_type {
-            rows.text(next, records.text(field)?);
-        }
-        rows.end_rows(1)?;
-    }
-    Ok(())
 }

@@ -3,17 +3,18 @@
 use std::path::{Path, PathBuf};
 
 use super::TextOptions;
+use super::header::{Expected, FirstLine, first_line};
 use super::input::Lines;
-use super::records::{Delimiter, Records, int, is_comment};
+use super::records::{Delimiter, Records, int, is_comment, show};
 use crate::dataset::IdKind;
 use crate::error::{Error, Result, closest};
 use crate::format::plural;
 
-const SAMPLE: usize = 100;
+const SAMPLE: usize = 1000;
 
 #[derive(Debug)]
 pub(super) struct Sample {
-    path: PathBuf,
+    pub(super) path: PathBuf,
     pub(super) delimiter: Delimiter,
     /// Names of the columns, if the first record has them.
     pub(super) header: Option<Vec<String>>,
@@ -25,6 +26,8 @@ pub(super) struct Sample {
     pub(super) counts: Option<(u64, u64)>,
     /// Whether the file is in MatrixMarket format. Its first record has the sizes.
     pub(super) matrix_market: bool,
+    /// A note about a first line that was understood by a guess.
+    pub(super) guess: Option<String>,
 }
 
 /// Usual names of columns of edges and nodes.
@@ -48,8 +51,11 @@ pub(super) const DST: &[&str] =
 pub(super) const ID: &[&str] = &["node_id", "id", "node", "nodeid", "new_id", "name", ":id"];
 
 impl Sample {
-    /// Reads a sample of a file. `usual` lists column names that identify a header.
-    pub(super) fn take(path: &Path, options: &TextOptions, usual: &[&[&str]]) -> Result<Self> {
+    /// Reads a sample of a file. The expected columns show whether the file has a header.
+    ///
+    /// # Errors
+    /// When the file cannot be read, or it is not clear whether it has a header.
+    pub(super) fn take(path: &Path, options: &TextOptions, expected: Expected<'_>) -> Result<Self> {
         let mut sample = Self {
             path: path.into(),
             delimiter: Delimiter::Blanks,
@@ -59,19 +65,20 @@ impl Sample {
             undirected: None,
             counts: None,
             matrix_market: false,
+            guess: None,
         };
         let first = sample.comments(path)?;
         let Some(first) = first else { return Ok(sample) };
         sample.delimiter = options.delimiter.unwrap_or_else(|| guess_delimiter(path, &first));
         let mut records = Records::open(path, sample.delimiter, None)?;
         while sample.rows.len() < SAMPLE && records.advance()? {
-            sample.rows.push((0..records.len()).map(|i| records.text(i).map(String::from)).collect::<Result<_>>()?);
+            let field = |i| String::from_utf8_lossy(records.get(i).unwrap_or_default()).into_owned();
+            sample.rows.push((0..records.len()).map(field).collect());
         }
         if sample.matrix_market && !sample.rows.is_empty() {
             sample.rows.remove(0);
         }
-        let named = options.header.unwrap_or_else(|| sample.looks_named(usual));
-        if named && !sample.rows.is_empty() && !sample.matrix_market {
+        if sample.has_header(options.header, expected)? && !sample.rows.is_empty() {
             sample.header = Some(sample.rows.remove(0));
         }
         sample.width = sample.header.as_ref().or(sample.rows.first()).map_or(0, Vec::len);
@@ -108,17 +115,34 @@ impl Sample {
         Ok(None)
     }
 
-    /// Whether the first record has column names: a usual name, or text in a column where the next record has an
-    /// integer.
-    fn looks_named(&self, usual: &[&[&str]]) -> bool {
-        let Some(first) = self.rows.first() else { return false };
-        let is_name = |field: &String| usual.iter().any(|names| names.contains(&field.to_lowercase().as_str()));
-        let is_int = |row: &Vec<String>, i: usize| row.get(i).is_some_and(|field| int(field.as_bytes()).is_some());
-        first.iter().any(is_name)
-            || self
-                .rows
-                .get(1)
-                .is_some_and(|next| (0..first.len().min(2)).any(|i| !is_int(first, i) && is_int(next, i)))
+    /// Returns whether the first record has column names. A guess that may be wrong becomes a note.
+    fn has_header(&mut self, wanted: Option<bool>, expected: Expected<'_>) -> Result<bool> {
+        if self.matrix_market {
+            return Ok(false);
+        }
+        if let Some(wanted) = wanted {
+            return Ok(wanted);
+        }
+        let blanks = self.delimiter == Delimiter::Blanks;
+        let line = first_line(&self.rows, &Expected { blanks, ..expected });
+        let path = self.path.display();
+        let shown: Vec<String> = self.rows.iter().take(1).flatten().map(|field| show(field.as_bytes())).collect();
+        let shown = shown.join(", ");
+        self.guess = match line {
+            FirstLine::Unknown => {
+                let reason =
+                    format!("the first line may have column names or data: {shown}; use --header yes or --header no");
+                return Err(Error::File { path: self.path.clone(), reason });
+            }
+            FirstLine::Names { certain: false } => {
+                Some(format!("{path}: the first line is read as column names: {shown} (--header no if it is data)"))
+            }
+            FirstLine::Data { certain: false } => {
+                Some(format!("{path}: the first line is read as data: {shown} (--header yes if it has column names)"))
+            }
+            FirstLine::Names { .. } | FirstLine::Data { .. } => None,
+        };
+        Ok(matches!(line, FirstLine::Names { .. }))
     }
 
     /// Returns the column that the user names.
@@ -188,10 +212,10 @@ impl Sample {
         Ok(all)
     }
 
-    /// Returns whether the ids in a column are integers, from the first row only. A later id that is not an integer is
+    /// Returns whether the ids in a column are integers, from the first id only. A later id that is not an integer is
     /// then an error, which the user sees.
     pub(super) fn id_kind(&self, column: usize) -> IdKind {
-        match self.values(column).next().is_none_or(|id| int(id.as_bytes()).is_some()) {
+        match self.values(column).find(|id| !id.is_empty()).is_none_or(|id| int(id.as_bytes()).is_some()) {
             true => IdKind::Int,
             false => IdKind::Text,
         }
@@ -202,16 +226,15 @@ impl Sample {
         self.rows.iter().filter_map(move |row| row.get(column)).map(String::as_str)
     }
 
-    /// Returns a note with the columns that are not among `used`.
-    pub(super) fn others(&self, used: &[usize]) -> Option<String> {
-        let name = |i: usize| match &self.header {
-            Some(header) => format!("\"{}\"", header[i]),
-            None => (i + 1).to_string(),
-        };
-        let others: Vec<usize> = (0..self.width).filter(|i| !used.contains(i)).collect();
-        let shown: Vec<String> = others.iter().take(8).map(|&i| name(i)).collect();
-        let more = if others.len() > 8 { format!(" and {} more", others.len() - 8) } else { String::new() };
-        (!others.is_empty()).then(|| format!("{}: ignored columns: {}{more}", self.path.display(), shown.join(", ")))
+    /// Returns the name of a column, or its number from 1 if there is no header.
+    pub(super) fn name(&self, column: usize) -> String {
+        let name = self.header.as_ref().and_then(|header| header.get(column)).cloned();
+        name.unwrap_or_else(|| (column + 1).to_string())
+    }
+
+    /// Returns the names of the columns that are not among `used`.
+    pub(super) fn others(&self, used: &[usize]) -> Vec<String> {
+        (0..self.width).filter(|column| !used.contains(column)).map(|column| self.name(column)).collect()
     }
 
     /// Number of records before the first row.

@@ -91,8 +91,11 @@ fn column(table: &Path, name: &str) -> Vec<String> {
 fn values(array: &dyn Array) -> Vec<String> {
     match array.data_type() {
         DataType::Int64 => array.as_primitive::<Int64Type>().values().iter().map(i64::to_string).collect(),
-        DataType::Float32 => array.as_primitive::<Float32Type>().values().iter().map(f32::to_string).collect(),
-        DataType::Utf8 => array.as_string::<i32>().iter().map(|text| text.unwrap().to_string()).collect(),
+        DataType::Float32 => {
+            let numbers = array.as_primitive::<Float32Type>().iter();
+            numbers.map(|number| number.map_or("null".into(), |number| number.to_string())).collect()
+        }
+        DataType::Utf8 => array.as_string::<i32>().iter().map(|text| text.unwrap_or("null").to_string()).collect(),
         DataType::Boolean => array.as_boolean().values().iter().map(|flag| u8::from(flag).to_string()).collect(),
         DataType::FixedSizeList(..) => {
             array.as_fixed_size_list().iter().map(|row| values(&*row.unwrap()).join(" ")).collect()

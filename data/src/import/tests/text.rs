@@ -74,12 +74,46 @@ fn labels_are_classes_or_values_and_integer_ids_become_text_on_request() {
     good(&import);
     assert_eq!(nodes(&place.path("out"), &["label"]), ["1 0", "2 -1", "3 4"]);
     place.write("n.csv", "id,label\n1,0.5\n2,2\n3,-1e3\n");
-    let imported = good(&import);
+    good(&import);
     assert_eq!(nodes(&place.path("out"), &["label"]), ["1 0.5", "2 2", "3 -1000"]);
+    for (text, labels) in
+        [("1,0.5\n2,\n3,7", ["1 0.5", "2 null", "3 7"]), ("1,\n2,red\n3,red", ["1 null", "2 red", "3 red"])]
+    {
+        place.write("n.csv", &format!("id,label\n{text}\n"));
+        good(&import);
+        assert_eq!(nodes(&place.path("out"), &["label"]), labels);
+    }
+    place.write("n.csv", "id,label\n1,0.5\n2,2\n3,-1e3\n");
+    let imported = good(&import);
     let pipeline = std::fs::read_to_string(imported.pipeline_path).unwrap();
     assert!(pipeline.contains("split_fractions") && !pipeline.contains("[model]"), "{pipeline}");
     good(&Import { text: TextOptions { ids: Some(IdKind::Text), ..text }, ..place.import("e.csv") });
     assert_eq!(edges(&place.path("out"), &[]), ["1 2", "2 3"]);
+}
+
+#[test]
+fn skipped_lines_and_columns_are_counted() {
+    let place = TestDir::new();
+    place.write("a.csv", "% one\nsrc,dst,how,x\na,b,1,2\n\n# two\n,b,1,2\nb,,1,2\nb,a,1,2\n");
+    place.write("b.csv", "src,dst,how,x\n# three\nc,a,1,2\n");
+    place.write("n.csv", "id,label,y\na,red,1\n,red,2\nb,,3\nc,red,4\n");
+    let text = TextOptions {
+        empty_ids: EmptyIds::Skip,
+        edge_type: Some("how".into()),
+        nodes: vec![place.path("n.csv")],
+        ..TextOptions::default()
+    };
+    let paths = vec![place.path("a.csv"), place.path("b.csv")];
+    let imported = good(&Import { paths, text, ..place.import("a.csv") });
+    assert_eq!(edges(&place.path("out"), &[]), ["a b", "b a", "c a"]);
+    assert_eq!(nodes(&place.path("out"), &[]), ["a", "b", "c"]);
+    let columns = [("a.csv", "x"), ("b.csv", "x"), ("n.csv", "y")];
+    let columns = columns.map(|(file, column)| (place.path(file).display().to_string(), vec![column.to_string()]));
+    let skipped = imported.skipped.unwrap();
+    assert_eq!(skipped, Skipped { comment_lines: 3, empty_lines: 1, empty_ids: 3, columns: columns.into() });
+    assert_eq!(skipped.note().unwrap(), "skipped: 3 comment lines, 1 empty line, 3 lines with an empty id");
+    assert!(imported.notes.iter().any(|note| note.ends_with("n.csv: ignored columns: \"y\"")), "{:?}", imported.notes);
+    assert_eq!(Skipped::default().note(), None);
 }
 
 #[test]
@@ -165,7 +199,7 @@ fn invalid_node_error_names_the_line() {
         ("id,x\n1,0.5\n", "y", "no column \"y\"; did you mean \"x\"?"),
         ("id,x,y\n1,0,0\n", "y..x", "columns y..x: the first comes after the last"),
         ("id,split\n1,train\n2,dev\n", "", "n.csv:3: split \"dev\": use train, val, test or none"),
-        ("id,label\n1,red\n2,\n", "", "n.csv:3: the label is empty"),
+        ("id,x\n1,0.5\n,1\n", "x", "n.csv:3: field 1 is empty; it must have an id (--empty-ids skip"),
     ] {
         place.write("n.csv", nodes);
         bad(&Import { text: text(features), ..place.import("e.txt") }, words);
