@@ -65,7 +65,7 @@ const SETTINGS: &[(&[&str], &[&str])] = &[
     (&["train.task=node-classify"], &["train.task", "did you mean \"node-classification\"?"]),
     (&["train.batch=0"], &["train.batch", "at least 1"]),
     (&["train.batch=16777217"], &["train.batch", "at most 16777216"]),
-    (&["train.fanouts=[5]"], &["train.fanouts", "1 fanouts for 2 layers"]),
+    (&["train.fanouts=[5]"], &["train.fanouts", "1 fanout for 2 layers"]),
     (&["train.fanouts=[5, 5, 5]"], &["train.fanouts", "3 fanouts for 2 layers"]),
     (&["train.fanouts=[]"], &["train.fanouts", "not empty"]),
     (&["train.fanouts=[-1, 4]", "train.sampler.replace=true"], &["train.sampler.replace", "-1"]),

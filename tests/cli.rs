@@ -25,12 +25,36 @@ fn json(text: &str) -> Value {
 }
 
 #[test]
+fn options_that_are_keys_of_the_pipeline_lead_to_set() {
+    let place = TestDir::new();
+    for (option, keys) in [("--epochs", "`--set train.epochs=..`"), ("--batch-size", "`--set train.batch=..`")] {
+        place.fail(&["run", "p.toml", option, "5"], 2, &[&format!("unexpected argument '{option}'"), keys]);
+    }
+    let ended = place.run(&["run", "p.toml", "--procesess", "2"]);
+    assert!(ended.code == 2 && !ended.stderr.contains("key of the pipeline"), "{}", ended.stderr);
+}
+
+#[test]
+fn words_of_other_systems_are_understood() {
+    let place = TestDir::new();
+    for (line, instead, meant) in [
+        ("kind = \"sage\"", "kind = \"GraphSAGE\"", "did you mean \"sage\"?"),
+        ("batch = 50", "batch_size = 50", "did you mean \"batch\"?"),
+        ("layers = 2", "num_layers = 2", "did you mean \"layers\"?"),
+        ("hidden = 16", "hidden_channels = 16", "did you mean \"hidden\"?"),
+    ] {
+        place.write("p.toml", PIPELINE.replace(line, instead));
+        place.fail(&["run", "p.toml"], 2, &[meant]);
+    }
+}
+
+#[test]
 fn config_errors_are_reported_with_line_and_key() {
     let place = TestDir::new();
     for (line, instead, expected) in [
         ("hidden = 16", "hiden = 16", "p.toml:9: model.hiden: unknown key; did you mean \"hidden\"?"),
         ("layers = 2", "layers = \"two\"", "p.toml:8: model.layers: expected an integer, found the string \"two\""),
-        ("fanouts = [5, 5]", "fanouts = [5]", "p.toml:13: train.fanouts: 1 fanouts for 2 layers; give one per layer"),
+        ("fanouts = [5, 5]", "fanouts = [5]", "p.toml:13: train.fanouts: 1 fanout for 2 layers; give one per layer"),
         (
             "kind = \"sage\"",
             "kind = \"gcn\"\nheads = 4",

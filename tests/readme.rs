@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use crate::common::TestDir;
-use gnnflow_pipelines::config::{Config, Registered};
+use gnnflow_pipelines::config::{Config, Override, Registered};
 
 /// A fenced listing. The words after its language are attributes:
 ///
@@ -273,7 +273,7 @@ fn pipelines_of_the_accuracy_table_are_valid() {
     let files: Vec<_> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
     assert!(files.len() >= 9);
     for file in files {
-        for sets in [&[][..], &["train.seed=2".to_owned()]] {
+        for sets in [&[][..], &[Override::Set("train.seed=2".to_owned())]] {
             Config::load(&file, sets, &Registered::default()).unwrap();
         }
     }

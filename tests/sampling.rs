@@ -163,7 +163,7 @@ fn invalid_sampling_settings_are_refused() {
     refused("weight = 'weight'", by_type, 2, &["p.toml:16: train.fanouts[1]:", "graph.columns.edge_type"]);
     refused(ALL, "fanouts = [{ cites = 1.5 }, 3]", 2, &["p.toml:16: train.fanouts[0].cites: expected an integer"]);
     refused(ALL, "fanouts = [{ cites = 0 }, 3]", 2, &["p.toml:16: train.fanouts:", "reads no neighbors"]);
-    refused(ALL, "fanouts = [{ cites = 1 }]", 2, &["p.toml:16: train.fanouts:", "1 fanouts for 2 layers"]);
+    refused(ALL, "fanouts = [{ cites = 1 }]", 2, &["p.toml:16: train.fanouts:", "1 fanout for 2 layers"]);
     refused(ALL, "sampler.kind = 'labor'\nsampler.replace = true", 2, &["p.toml:17: train.sampler.replace:", "labor"]);
 
     refused(ALL, "sampler = 'ladies'\nfanouts = [{ cites = 2 }, 3]", 2, &["p.toml:17: train.fanouts:", "`ladies`"]);

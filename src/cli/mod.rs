@@ -20,8 +20,10 @@ use self::context::Context;
 use crate::console::Console;
 use crate::error::Error;
 use crate::threads::start_reading_threads;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Parser, Subcommand};
 use gnnflow_pipelines::Registry;
+use gnnflow_pipelines::config::reference::keys_named;
 use std::ffi::OsString;
 use std::io::Write;
 use std::process::ExitCode;
@@ -62,8 +64,15 @@ pub(crate) fn main(args: impl IntoIterator<Item = OsString>, registry: Registry)
     let args = match Args::try_parse_from(args) {
         Ok(args) => args,
         // `--help` and `--version` are errors of clap with exit code 0.
-        Err(error) => {
+        Err(mut error) => {
+            let tip = tip(&error);
+            if tip.is_some() {
+                error.remove(ContextKind::SuggestedArg);
+            }
             let _ = error.print();
+            if let Some(tip) = tip {
+                let _ = writeln!(std::io::stderr(), "{tip}");
+            }
             return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
         }
     };
@@ -83,6 +92,15 @@ pub(crate) fn main(args: impl IntoIterator<Item = OsString>, registry: Registry)
             ExitCode::from(error.exit_code())
         }
     }
+}
+
+/// Returns advice for an option that is a key of pipeline files.
+fn tip(error: &clap::Error) -> Option<String> {
+    let Some(ContextValue::String(option)) = error.get(ContextKind::InvalidArg) else { return None };
+    let keys = keys_named(option.strip_prefix("--").filter(|_| error.kind() == ErrorKind::UnknownArgument)?);
+    let sets: Vec<String> = keys.iter().map(|key| format!("`--set {key}=..`")).collect();
+    (!sets.is_empty())
+        .then(|| format!("  tip: it is a key of the pipeline file: write it there, or {}", sets.join(" or ")))
 }
 
 fn execute(command: Command, context: Context) -> Result<u8, Error> {

@@ -1,6 +1,6 @@
 //! Checks a document against the schema of the declared sections. Reports all problems, not only the first.
 
-use super::schema::{Choice, alternatives, expected, ordered_properties, table_of, types, words};
+use super::schema::{Choice, alternatives, at, expected, ordered_properties, table_of, types, words};
 use super::tree::{Entry, Node, Value};
 use super::values::{Bytes, Span};
 use crate::error::{Problem, did_you_mean};
@@ -206,6 +206,17 @@ fn fits_type(schema: &Json, node: &Node) -> bool {
                 | ("object", Value::Table(_))
         )
     })
+}
+
+/// Returns the suggestion for the last part of an unknown dotted key.
+pub(super) fn suggestion_for_path(schema: &Json, path: &str) -> String {
+    let (parent, word) = path.rsplit_once('.').map_or((None, path), |(parent, word)| (Some(parent), word));
+    let table = match parent {
+        Some(parent) => at(schema, parent).and_then(table_of),
+        None => table_of(schema),
+    };
+    let known: Vec<&str> = table.into_iter().flat_map(ordered_properties).map(|(key, _)| key).collect();
+    suggestion(word, &known)
 }
 
 fn suggestion(word: &str, candidates: &[&str]) -> String {

@@ -17,6 +17,7 @@ mod metric;
 mod model;
 mod moved;
 pub mod optimizer;
+mod overrides;
 mod partition;
 mod pipeline;
 mod price;
@@ -46,6 +47,7 @@ pub use metric::Metric;
 pub(crate) use model::is_builtin as is_builtin_layer;
 pub use model::{Activation, Aggregator, JumpingKnowledge, Model, Norm};
 pub use optimizer::{LrSchedule, Optimizer};
+pub use overrides::Override;
 pub use partition::{Balance, Degrees, FileColumns, Halo, Partition, Topology};
 pub use pipeline::{Config, Registered, Source};
 pub use price::Price;
@@ -65,28 +67,28 @@ use std::path::{Path, PathBuf, absolute};
 use tree::Node;
 
 impl Config {
-    /// Reads and checks a pipeline file. `sets` are `KEY=VALUE` overrides, applied in order before anything is checked.
+    /// Reads and checks a pipeline file. `overrides` are applied in order before anything is checked.
     ///
     /// # Errors
     /// [`Error::Config`] with all problems; [`Error::Usage`] if the file cannot be read.
-    pub fn load(file: &Path, sets: &[String], registered: &Registered) -> Result<Self, Error> {
+    pub fn load(file: &Path, overrides: &[Override], registered: &Registered) -> Result<Self, Error> {
         let text = std::fs::read_to_string(file)
             .map_err(|error| Error::Usage(format!("cannot read pipeline file {}: {error}", file.display())))?;
-        Self::parse(&text, file, sets, registered)
+        Self::parse(&text, file, overrides, registered)
     }
 
     /// Reads and checks `text` as the content of `file`, which need not exist. Relative paths are relative to the file.
     ///
     /// ```
-    /// use gnnflow_pipelines::config::{Registered, Config};
+    /// use gnnflow_pipelines::config::{Config, Override, Registered};
     /// use std::path::Path;
     ///
     /// let text = "[graph]\nnodes = 'n.parquet'\nedges = 'e.parquet'\nundirectd = true";
     /// let error = Config::parse(text, Path::new("p.toml"), &[], &Registered::default()).unwrap_err();
     /// assert_eq!(error.to_string(), "p.toml:4: graph.undirectd: unknown key; did you mean \"undirected\"?");
     ///
-    /// let sets = ["graph.nodes=other.parquet".into()];
-    /// let config = Config::parse(&text.replace("directd", "directed"), Path::new("p.toml"), &sets, &Registered::default())?;
+    /// let overrides = [Override::Unset("graph.undirectd".into()), Override::Set("graph.nodes=other.parquet".into())];
+    /// let config = Config::parse(text, Path::new("p.toml"), &overrides, &Registered::default())?;
     /// assert_eq!(config.name, "p");
     /// assert!(config.graph.nodes.unwrap().0[0].ends_with("other.parquet"));
     /// # Ok::<(), gnnflow_pipelines::Error>(())
@@ -94,14 +96,14 @@ impl Config {
     ///
     /// # Errors
     /// [`Error::Config`] with all problems.
-    pub fn parse(text: &str, file: &Path, sets: &[String], registered: &Registered) -> Result<Self, Error> {
+    pub fn parse(text: &str, file: &Path, overrides: &[Override], registered: &Registered) -> Result<Self, Error> {
         let fail = |problems| Err(Error::Config(Problems::new(file, problems)));
         let mut root = match Node::parse(text) {
             Ok(root) => root,
             Err(problems) => return fail(problems),
         };
         check::expand(reference::schema(), &mut root);
-        let mut problems = apply_sets(&mut root, sets);
+        let mut problems = overrides::apply(&mut root, overrides);
         moved::report(&mut root, &mut problems);
         check::check(reference::schema(), &root, "", &mut problems);
         if !problems.is_empty() {
@@ -205,39 +207,6 @@ impl Config {
         }
         digest(&value)
     }
-}
-
-/// Applies all `KEY=VALUE` overrides to the document.
-fn apply_sets(root: &mut Node, sets: &[String]) -> Vec<Problem> {
-    let mut problems = Vec::new();
-    for set in sets {
-        let Some((key, raw)) = set.split_once('=') else {
-            problems.push(Problem::new(Location::Set(set.clone()), set, "expected KEY=VALUE, as in train.epochs=5"));
-            continue;
-        };
-        let (key, raw) = (key.trim(), raw.trim());
-        let path: Vec<&str> = key.split('.').collect();
-        if path.iter().any(|part| part.is_empty()) {
-            problems.push(Problem::new(Location::Set(key.into()), key, "expected a dotted key, as in train.epochs"));
-            continue;
-        }
-        let mut node = Node::from_set(key, raw);
-        // If the key is a string, `--set name=2024` sets the string "2024".
-        let wants_string = schema::at(reference::schema(), key).is_some_and(schema::only_string);
-        if wants_string && !matches!(node.value, tree::Value::String(_)) {
-            node.value = tree::Value::String(raw.into());
-        }
-        let put = root.set(&path, node);
-        check::expand(reference::schema(), root);
-        if let Err(part) = put {
-            problems.push(Problem::new(
-                Location::Set(key.into()),
-                key,
-                format!("`{part}` is not a table; set it as a whole"),
-            ));
-        }
-    }
-    problems
 }
 
 fn collect_places(node: &Node, path: &str, places: &mut BTreeMap<String, Location>) {

@@ -83,11 +83,12 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::config::{Config, Registered, reference, schema};
+    use crate::config::{Config, Override, Registered, reference, schema};
 
     fn problems(train: &str, sets: &[String]) -> Vec<String> {
         let text = format!("[graph]\nnodes = 'n'\nedges = 'e'\n[model]\n[train]\n{train}");
-        let error = Config::parse(&text, Path::new("p.toml"), sets, &Registered::default()).unwrap_err();
+        let sets: Vec<_> = sets.iter().cloned().map(Override::Set).collect();
+        let error = Config::parse(&text, Path::new("p.toml"), &sets, &Registered::default()).unwrap_err();
         error.to_string().lines().map(String::from).collect()
     }
 

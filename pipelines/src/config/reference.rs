@@ -2,6 +2,7 @@
 
 use super::Config;
 use super::schema::{Choice, expected, ordered_properties, table_of};
+use crate::error::own_word;
 use schemars::generate::SchemaSettings;
 use serde_json::Value as Json;
 use std::{fmt::Write, sync::LazyLock};
@@ -54,6 +55,28 @@ pub fn sections() -> Vec<Section> {
     let mut all = Vec::new();
     collect(schema(), "", None, "The top of the file.".into(), &mut all);
     all
+}
+
+/// Returns the paths of the keys with this name, or with gnnflow's name for this word of DGL or PyG. `-` counts as `_`.
+///
+/// ```
+/// use gnnflow_pipelines::config::reference::keys_named;
+///
+/// assert_eq!(keys_named("epochs"), ["train.epochs"]);
+/// assert_eq!(keys_named("batch-size")[0], "train.batch");
+/// ```
+pub fn keys_named(word: &str) -> Vec<String> {
+    let name = own_word(word).map_or_else(|| word.replace('-', "_"), str::to_owned);
+    let last = |path: &str| path.rsplit('.').next().is_some_and(|last| last == name);
+    let sections = sections();
+    let keys = sections.iter().filter(|section| !section.hidden).flat_map(|section| &section.keys);
+    let mut paths: Vec<String> = Vec::new();
+    for key in keys.filter(|key| last(&key.path)) {
+        if !paths.contains(&key.path) {
+            paths.push(key.path.clone());
+        }
+    }
+    paths
 }
 
 fn collect(schema: &Json, path: &str, kind: Option<&str>, doc: String, all: &mut Vec<Section>) {
@@ -151,7 +174,7 @@ pub fn markdown() -> String {
          change results.\n\n\
          A choice of kinds is a word, or a table with `kind` and the keys of that kind: `schedule = \"full-graph\"` or\n\
          `schedule = { kind = \"full-graph\", mode = \"async\" }`. `--set train.schedule.mode=async` adds a key to the table,\n\
-         `--set train.schedule=mini-batch` replaces it.\n",
+         `--set train.schedule=mini-batch` replaces it. `--unset train.fanouts` removes a key of the file.\n",
     );
     for section in sections().into_iter().filter(|section| !section.hidden) {
         let (path, doc) = (&section.path, &section.doc);

@@ -30,7 +30,7 @@ predictions = true
 "#;
 
 fn parse(text: &str, sets: &[&str]) -> Result<Config, Error> {
-    let sets: Vec<String> = sets.iter().map(ToString::to_string).collect();
+    let sets: Vec<Override> = sets.iter().map(|set| Override::Set(set.to_string())).collect();
     Config::parse(text, Path::new("/graphs/p.toml"), &sets, &Registered::default())
 }
 
@@ -106,7 +106,7 @@ fn messages_have_line_key_and_problem() {
         (
             "parts = 2",
             "parts = 2\nworkers = 3",
-            "/graphs/p.toml:12: partition.workers: has no effect without `parts = \"auto\"`; remove this key",
+            "/graphs/p.toml:12: partition.workers: has no effect without `parts = \"auto\"`; remove this key (for one run: `--unset partition.workers`)",
         ),
         (
             "parts = 2",
@@ -116,7 +116,7 @@ fn messages_have_line_key_and_problem() {
         (
             "fanouts = [-1, -1]",
             "fanouts = [10]",
-            "/graphs/p.toml:22: train.fanouts: 1 fanouts for 2 layers; give one per layer",
+            "/graphs/p.toml:22: train.fanouts: 1 fanout for 2 layers; give one per layer",
         ),
         (
             "fanouts = [-1, -1]",
@@ -151,12 +151,12 @@ fn messages_have_line_key_and_problem() {
         (
             "evaluate_every = 1",
             "evaluate_every = 0\nearly_stop = 5",
-            "/graphs/p.toml:25: train.early_stop: `evaluate_every` is 0; set it to 1 or more, or remove this key",
+            "/graphs/p.toml:25: train.early_stop: `evaluate_every` is 0; set it to 1 or more, or remove this key (for one run: `--unset train.early_stop`)",
         ),
         (
             "schedule = \"mini-batch\"",
             "schedule = { kind = \"auto\", candidates = [\"full-graph\", { kind = \"tensor-parallel\", pipelined = false }] }",
-            "/graphs/p.toml:19: train.schedule: no candidate supports this pipeline: not \"full-graph\": train.batch: `full-graph` has no batches: each step computes all nodes; remove this key; not \"tensor-parallel\": train.batch: `tensor-parallel` has no batches: each step computes all nodes; remove this key",
+            "/graphs/p.toml:19: train.schedule: no candidate supports this pipeline: not \"full-graph\": train.batch: `full-graph` has no batches: each step computes all nodes; remove this key (for one run: `--unset train.batch`); not \"tensor-parallel\": train.batch: `tensor-parallel` has no batches: each step computes all nodes; remove this key (for one run: `--unset train.batch`)",
         ),
         (
             "schedule = \"mini-batch\"",
@@ -272,6 +272,24 @@ fn invalid_toml_is_reported_with_its_line() {
 }
 
 #[test]
+fn unset_removes_keys_of_the_file() {
+    let unset = |text: &str, key: &str| {
+        let changes = ["train.schedule=full-graph".to_owned()].map(Override::Set);
+        let changes = [&changes[..], &[Override::Unset(key.into())]].concat();
+        Config::parse(text, Path::new("p.toml"), &changes, &Registered::default()).map_err(|error| error.to_string())
+    };
+    let text = "[graph]\nnodes = 'n'\nedges = 'e'\n[model]\n[train]\nfanouts = [5, 5]\n";
+    let error = unset(text, "train.seed").unwrap_err();
+    assert!(error.ends_with("remove it (for one run: `--unset train.fanouts`)"), "{error}");
+    assert_eq!(unset(text, "train.fanouts").unwrap().train.unwrap().fanouts, None);
+    // Misspelled keys and whole sections of the file can be removed, too.
+    unset(&text.replace("fanouts", "fanuots"), "train.fanuots").unwrap();
+    assert!(unset(&format!("{text}[infer]\npredictions = true"), "infer").unwrap_err().contains("train.fanouts"));
+    let error = unset(text, "train.fanout").unwrap_err();
+    assert!(error.starts_with("--unset train.fanout: unknown key; did you mean \"fanouts\"?"), "{error}");
+}
+
+#[test]
 fn sets_are_applied_before_checks_and_named_in_messages() {
     let config = parse(WHOLE, &["train.epochs=3", "model.kind=sage", "train.fanouts=[10, 5]", "name=2024"]).unwrap();
     assert_eq!((config.name.as_str(), config.model.unwrap().kind.as_str()), ("2024", "sage"));
@@ -282,7 +300,7 @@ fn sets_are_applied_before_checks_and_named_in_messages() {
     assert_eq!(lines(WHOLE, &["name.x=1"]), ["--set name.x: `name` is not a table; set it as a whole"]);
     assert_eq!(
         lines(WHOLE, &["train.fanouts=[1]"]),
-        ["--set train.fanouts: 1 fanouts for 2 layers; give one per layer"]
+        ["--set train.fanouts: 1 fanout for 2 layers; give one per layer"]
     );
     // The message is about the key in the file, even if the other key should be changed.
     assert_eq!(

@@ -1,10 +1,12 @@
 //! The error type of this crate, and the classification of errors.
 
+mod did_you_mean;
 mod problem;
 
+pub(crate) use did_you_mean::{did_you_mean, own_word};
 pub use gnnflow_data::Fault;
 use gnnflow_dataflow::storage::Busy;
-pub(crate) use problem::{Location, did_you_mean};
+pub(crate) use problem::Location;
 pub use problem::{Problem, Problems};
 use std::path::{Path, PathBuf};
 

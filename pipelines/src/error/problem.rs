@@ -11,6 +11,8 @@ pub(crate) enum Location {
     Line(usize),
     /// `--set KEY=…`, with the key.
     Set(String),
+    /// `--unset KEY`, with the key.
+    Unset(String),
 }
 
 /// One problem of a pipeline file.
@@ -26,11 +28,11 @@ impl Problem {
         Self { place, key: key.into(), message: message.into() }
     }
 
-    /// Returns the line (1-based); `None` for a default or a `--set`.
+    /// Returns the line (1-based); `None` for a default or a key of the command line.
     pub fn line(&self) -> Option<usize> {
         match self.place {
             Location::Line(line) => Some(line),
-            Location::File | Location::Set(_) => None,
+            Location::File | Location::Set(_) | Location::Unset(_) => None,
         }
     }
 
@@ -75,6 +77,7 @@ impl fmt::Display for Problems {
                 Location::Line(line) => write!(f, "{}:{line}: ", self.file.display())?,
                 Location::Set(key) if *key == problem.key => f.write_str("--set ")?,
                 Location::Set(key) => write!(f, "--set {key}: ")?,
+                Location::Unset(_) => f.write_str("--unset ")?,
             }
             if !problem.key.is_empty() {
                 write!(f, "{}: ", problem.key)?;
@@ -86,10 +89,3 @@ impl fmt::Display for Problems {
 }
 
 impl std::error::Error for Problems {}
-
-/// Returns the candidate that is most similar to `word`, if one is similar enough.
-pub(crate) fn did_you_mean<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    let similarity = |candidate: &str| strsim::jaro_winkler(&word.to_lowercase(), &candidate.to_lowercase());
-    let scored = candidates.into_iter().map(|candidate| (similarity(candidate), candidate));
-    scored.filter(|(score, _)| *score > 0.75).max_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, candidate)| candidate)
-}

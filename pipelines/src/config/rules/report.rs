@@ -1,7 +1,7 @@
 //! Collects the problems that the rules find.
 
 use super::super::tree::Node;
-use crate::error::{Problem, did_you_mean};
+use crate::error::{Location, Problem, did_you_mean};
 
 /// Collects problems, each with the position at which its key is written.
 pub(super) struct Report<'a> {
@@ -20,11 +20,13 @@ impl Report<'_> {
         self.root.entry(key).is_some()
     }
 
-    /// Reports `message` for each of `keys` that the file contains.
+    /// Reports `message` for each of `keys` that is given. A key of the file can also be removed on the command line.
     pub(super) fn refuse(&mut self, keys: &[&str], message: &str) {
         for key in keys {
-            if self.given(key) {
-                self.add(key, message);
+            match self.root.entry(key).map(|entry| &entry.place) {
+                Some(Location::Line(_)) => self.add(key, format!("{message} (for one run: `--unset {key}`)")),
+                Some(_) => self.add(key, message),
+                None => {}
             }
         }
     }

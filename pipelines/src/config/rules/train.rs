@@ -9,6 +9,7 @@ use super::super::{Config, Halo, Registered, Topology, model, uses};
 use super::report::{Report, known};
 use super::{full_graph, link, subgraphs};
 use crate::error::did_you_mean;
+use gnnflow_data::format::plural;
 
 pub(super) fn train(config: &Config, registered: &Registered, report: &mut Report<'_>) {
     let (Some(train), Some(model)) = (&config.train, &config.model) else { return };
@@ -73,7 +74,8 @@ pub(super) fn train(config: &Config, registered: &Registered, report: &mut Repor
 fn hops(fanouts: &[Fanout], train: &Train, layers: usize, report: &mut Report<'_>) {
     let sampler = &train.sampler;
     if fanouts.len() != layers {
-        let message = format!("{} fanouts for {layers} layers; give one per layer", fanouts.len());
+        let message =
+            format!("{} for {}; give one per layer", plural(fanouts.len(), "fanout"), plural(layers, "layer"));
         report.add("train.fanouts", message);
     }
     if fanouts.iter().any(Fanout::is_nothing) {
