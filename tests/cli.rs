@@ -83,6 +83,16 @@ fn config_errors_are_reported_with_line_and_key() {
 }
 
 #[test]
+fn one_column_for_both_ends_of_edges_is_refused() {
+    let place = TestDir::new();
+    let graph = "[graph]\nnodes = 'n.parquet'\nedges = 'e.parquet'\n[graph.columns]\nsrc = 'a'\n";
+    place.write("p.toml", format!("{graph}dst = 'a'\n"));
+    place.fail(&["prepare", "p.toml"], 2, &["p.toml:6: graph.columns.dst: `src` names the same column"]);
+    place.write("p.toml", graph.replace("'a'", "'dst'"));
+    place.fail(&["prepare", "p.toml"], 2, &["graph.columns.dst: `src` names the same column"]);
+}
+
+#[test]
 fn several_config_errors_are_all_reported() {
     let place = TestDir::new();
     place.write("p.toml", PIPELINE.replace("hidden", "hiden").replace("epochs = 2", "epochs = \"x\""));

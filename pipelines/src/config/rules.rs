@@ -129,6 +129,11 @@ fn graph(config: &Config, report: &mut Report<'_>) {
         );
         report.add("graph.feature_dtype", message);
     }
+    if graph.columns.src == graph.columns.dst {
+        let message =
+            "`src` names the same column, so every edge would be a self-loop; name the column of the other end";
+        report.add("graph.columns.dst", message);
+    }
     if graph.reverse_edges && graph.undirected {
         let message = "`undirected` adds the same edges, with the type of the forward edges; remove one of them";
         report.add("graph.reverse_edges", message);
