@@ -22,6 +22,7 @@ undirected = true
 kind = "sage"
 hidden = 64
 dropout = 0.2
+input_dropout = 0.2
 [train]
 epochs = 20
 batch = 500

@@ -36,6 +36,7 @@ out = "{scratch}/{graph}"
 layers = 2
 hidden = 64
 dropout = 0.5
+input_dropout = 0.5
 [train]
 schedule = {{ kind = "full-graph", intervals = 2 }}
 epochs = {epochs}

@@ -37,6 +37,7 @@ kind = "gcn"
 layers = 2
 hidden = 128
 dropout = 0.5
+input_dropout = 0.5
 [train]
 schedule = {{ kind = "full-graph", intervals = {intervals} }}
 epochs = {epochs}

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use crate::common::linked::{TYPED, dump};
-use crate::common::{TestDir, data, learned_rows, losses, planted, run_with_kill, succeed, summary};
+use crate::common::{TestDir, data, learned_rows, losses, planted, run_with_kill, succeed, summary, without_dropout};
 use crate::link_prediction_full_graph::pipeline as link_pipeline;
 use serde_json::Value;
 
@@ -62,7 +62,7 @@ fn learned_rows_have_equal_bits_for_1_2_4_processes() {
             [SGD, ADAGRAD, ADAM][index % 3],
             "schedule.intervals = 3\nclip_norm = 0.1\nlr_schedule = { kind = 'linear' }\n",
         );
-        planted(&place, "p.toml", &settings(&format!("{model}\ndropout = 0.3"), embedding, train));
+        planted(&place, "p.toml", &settings(&format!("{model}\ninput_dropout = 0.3"), embedding, train));
         for (which, schedule) in SCHEDULES.into_iter().enumerate() {
             let graph = ["graph.undirected=false", "graph.undirected=true"][(index / 2 + which) % 2];
             let one = run(&place, &[NO_FEATURES, graph, schedule], &[]);
@@ -85,7 +85,7 @@ fn epoch_equals_a_mini_batch_step_over_all_neighbors() {
         let layers = if model.contains("layers = 3") { 3 } else { 2 };
         for embedding in [SGD, ADAM] {
             let train = "evaluate_every = 0\nlr_schedule = { kind = 'exponential', gamma = 0.5 }\n";
-            planted(&place, "p.toml", &settings(&format!("{model}\ndropout = 0.0"), embedding, train));
+            planted(&place, "p.toml", &settings(&without_dropout(model), embedding, train));
             let graph = ["graph.undirected=true", "graph.generate.split=[0.7, 0.1, 0.2]"][index % 2];
             let fanouts = format!("train.fanouts=[{}]", vec!["-1"; layers].join(", "));
             run(&place, &[graph, NO_FEATURES, "train.schedule=mini-batch", "train.batch=100000", &fanouts], &[]);
@@ -151,7 +151,7 @@ fn link_prediction_has_equal_bits_for_1_2_4_processes_and_matches_mini_batches()
                 assert_eq!(hashes(&some), hashes(&one), "{model}, {schedule}: {processes} processes");
             }
             // Several chunks, each with a part of the epoch's examples.
-            let chunks = [schedule, plain, "train.batch=50", "model.dropout=0.2"];
+            let chunks = [schedule, plain, "train.batch=50", "model.input_dropout=0.2"];
             let one = run(&place, &chunks, &[]);
             assert_eq!(
                 hashes(&run(&place, &chunks, &["--processes", "4"])),
@@ -189,7 +189,7 @@ fn chunks_of_edges_update_rows_once() {
 fn resumed_or_killed_run_equals_an_uninterrupted_one() {
     let place = TestDir::new();
     let train = "schedule.intervals = 2\ncheckpoint_every = 1\n";
-    planted(&place, "p.toml", &settings("kind = 'sage'\ndropout = 0.2", ADAM, train));
+    planted(&place, "p.toml", &settings("kind = 'sage'\ninput_dropout = 0.2", ADAM, train));
     for schedule in SCHEDULES {
         let sets = [NO_FEATURES, schedule, "train.epochs=8"];
         let whole = run(&place, &sets, &[]);
@@ -300,7 +300,7 @@ fn rows_learn_from_exact_and_from_stale_neighbors() {
 fn rows_with_tensor_workers_have_equal_bits() {
     let place = TestDir::new();
     let train = "schedule.kind = 'full-graph'\nschedule.intervals = 3\n";
-    planted(&place, "p.toml", &settings("kind = 'sage'\ndropout = 0.3", ADAM, train));
+    planted(&place, "p.toml", &settings("kind = 'sage'\ninput_dropout = 0.3", ADAM, train));
     let alone = run(&place, &[NO_FEATURES], &[]);
     let with_workers = run(
         &place,

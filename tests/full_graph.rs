@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::common::{TestDir, hashes, losses, planted, succeed, weights};
+use crate::common::{TestDir, hashes, losses, planted, succeed, weights, without_dropout};
 use arrow::array::{ArrayRef, Int64Array, ListArray, StringArray};
 use arrow::datatypes::Float32Type;
 use gnnflow_data::rng::{Key, Purpose};
@@ -36,7 +36,7 @@ const MANY_SEEDS: [&str; 4] = ["--set", "graph.generate.split=[0.7, 0.1, 0.2]", 
 fn model_has_equal_bits_for_1_2_4_processes() {
     let place = TestDir::new();
     for model in MODELS {
-        planted(&place, "p.toml", &settings(&format!("{model}\ndropout = 0.3"), "schedule.intervals = 3\n"));
+        planted(&place, "p.toml", &settings(&format!("{model}\ninput_dropout = 0.3"), "schedule.intervals = 3\n"));
         for graph in [&[][..], &["--set", "graph.undirected=true"], &MANY_SEEDS] {
             let one = succeed(&place, graph);
             for processes in ["2", "4"] {
@@ -57,7 +57,7 @@ fn epoch_equals_a_mini_batch_step_over_all_neighbors() {
     for model in MODELS {
         let layers = if model.contains("layers = 3") { 3 } else { 2 };
         for graph in [&[][..], &["--set", "graph.undirected=true"], &["--set", "graph.self_loops=add"], &MANY_SEEDS] {
-            planted(&place, "p.toml", &settings(&format!("{model}\ndropout = 0.0"), ""));
+            planted(&place, "p.toml", &settings(&without_dropout(model), ""));
             let full_graph = succeed(&place, graph);
             let whole = losses(&place);
             let all = vec!["-1"; layers].join(", ");
@@ -88,7 +88,7 @@ fn bf16_rows_save_bytes_and_have_equal_bits_for_1_2_4_processes() {
         ("kind = 'appnp'\nlayers = 3", 3 * 4),
     ];
     for (model, columns) in models {
-        planted(&place, "p.toml", &settings(&format!("{model}\ndropout = 0.3"), "schedule.intervals = 3\n"));
+        planted(&place, "p.toml", &settings(&format!("{model}\ninput_dropout = 0.3"), "schedule.intervals = 3\n"));
         let tensor_parallel = [&MANY_SEEDS[..], &["--set", "train.schedule.kind=tensor-parallel"]].concat();
         for graph in [&[][..], &["--set", "graph.undirected=true"], &MANY_SEEDS, &tensor_parallel] {
             let exact = succeed(&place, graph);
@@ -153,7 +153,13 @@ fn stale_rows_stay_within_the_bound_and_keep_the_accuracy() {
     assert_learns_from_stale_rows(&place, "kind = 'gcn'", 60, falling_rate, &[3]);
     for model in ["kind = 'gat'\nheads = 4", "kind = 'gatv2'\nheads = 4"] {
         assert_learns_from_stale_rows(&place, model, 200, "", &[0]);
-        assert_learns_from_stale_rows(&place, &format!("{model}\ndropout = 0.2"), 100, falling_rate, &[1, 3]);
+        assert_learns_from_stale_rows(
+            &place,
+            &format!("{model}\ndropout = 0.2\ninput_dropout = 0.2"),
+            100,
+            falling_rate,
+            &[1, 3],
+        );
     }
 }
 
@@ -166,7 +172,7 @@ fn gradients_of_mirrors_match_those_of_owners() {
     for model in ["kind = 'gat'\nheads = 4\nlayers = 3", "kind = 'gatv2'\nheads = 2\noutput_heads = 3\nresidual = true"]
     {
         let more = "schedule.intervals = 3\noptimizer = { kind = 'sgd', lr = 1.0 }\n";
-        planted(&place, "p.toml", &settings(&format!("{model}\ndropout = 0.3\nattention_dropout = 0.4"), more));
+        planted(&place, "p.toml", &settings(&format!("{model}\ninput_dropout = 0.3\nattention_dropout = 0.4"), more));
         for graph in [&[][..], &["--set", "graph.undirected=true"], &MANY_SEEDS] {
             let exact = succeed(&place, &[graph, &["--set", "train.epochs=1"]].concat());
             let computed = weights(&place, "run");
@@ -241,7 +247,11 @@ fn rows_larger_than_the_memory_are_mapped_to_files() {
 #[test]
 fn resumed_run_equals_an_uninterrupted_one() {
     let place = TestDir::new();
-    planted(&place, "p.toml", &settings("kind = 'sage'\ndropout = 0.2\nnorm = 'batch'", "schedule.intervals = 2\n"));
+    planted(
+        &place,
+        "p.toml",
+        &settings("kind = 'sage'\ninput_dropout = 0.2\nnorm = 'batch'", "schedule.intervals = 2\n"),
+    );
     let whole = succeed(&place, &[]);
     std::fs::remove_dir_all(place.path("run")).unwrap();
     succeed(&place, &["--set", "train.epochs=2", "--processes", "2"]);

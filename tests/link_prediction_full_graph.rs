@@ -2,7 +2,7 @@
 //! mini-batches, ranking quality, traffic and refused settings.
 
 use crate::common::linked::{TYPED, dump};
-use crate::common::{TestDir, data, losses, planted, summary};
+use crate::common::{TestDir, data, losses, planted, summary, without_dropout};
 use serde_json::Value;
 
 const SCHEDULES: [&str; 2] = ["full-graph", "tensor-parallel"];
@@ -32,7 +32,7 @@ fn bits(summary: &Value) -> [Value; 4] {
 
 /// Lines of `[graph]`, `[model]` and `[train.link]`.
 const CASES: [[&str; 3]; 6] = [
-    ["", "kind = 'gcn'\ndropout = 0.2", ""],
+    ["", "kind = 'gcn'\ninput_dropout = 0.2", ""],
     [TYPED, "kind = 'rgcn'", "decoder = 'distmult'"],
     [TYPED, "kind = 'sage'", "decoder = 'distmult'\nloss = 'softmax-cross-entropy'\nnegative_sampler = 'joint'"],
     ["undirected = true", "kind = 'gin'\nnorm = 'batch'", "negative_sampler = 'in-batch'\nnum_negative_edges = 10"],
@@ -41,7 +41,7 @@ const CASES: [[&str; 3]; 6] = [
         "kind = 'sage'\nresidual = true",
         "target_etype = ['likes']\nnegative_sampler = 'degree'\nnum_negative_edges = 4\nnum_negative_edges_eval = 30",
     ],
-    ["", "kind = 'gat'\nheads = 4\ndropout = 0.2", "decoder = 'dot'"],
+    ["", "kind = 'gat'\nheads = 4\ninput_dropout = 0.2", "decoder = 'dot'"],
 ];
 
 #[test]
@@ -72,8 +72,8 @@ fn epoch_equals_a_mini_batch_step_over_all_neighbors() {
     let place = TestDir::new();
     dump(&place, true);
     for (index, [graph, model, link]) in CASES.into_iter().enumerate() {
-        let model = model.replace("dropout = 0.2", "").replace("norm = 'batch'", "");
-        let model = format!("{model}\ndropout = 0.0");
+        let model = model.replace("input_dropout = 0.2", "").replace("norm = 'batch'", "");
+        let model = without_dropout(&model);
         pipeline(&place, graph, &model, "batch = 100000", link);
         let sets = ["train.fanouts=[-1, -1]", "train.link.exclude_training_targets=false"];
         let by_batches = succeed(&place, &sets, &[]);
@@ -113,7 +113,7 @@ fn edge_classification_in_chunks_equals_one_step() {
     let place = TestDir::new();
     dump(&place, true);
     for model in ["kind = 'gat'\nheads = 2", "kind = 'sage'"] {
-        class_pipeline(&place, &format!("{model}\ndropout = 0.0"), "");
+        class_pipeline(&place, &without_dropout(model), "");
         let sets = ["train.batch=100000", "train.fanouts=[-1, -1]", "train.edge.exclude_training_targets=false"];
         succeed(&place, &sets, &[]);
         let batches = losses(&place);
@@ -172,7 +172,7 @@ fn resumed_run_equals_an_uninterrupted_one() {
     pipeline(
         &place,
         TYPED,
-        "kind = 'gcn'\ndropout = 0.2",
+        "kind = 'gcn'\ninput_dropout = 0.2",
         "batch = 100\nschedule.kind = 'full-graph'",
         "decoder = 'distmult'",
     );

@@ -7,7 +7,7 @@ fn settings(model: &str, train: &str) -> String {
 }
 
 /// Lines of `[model]`, and rounds per epoch.
-const MODELS: [(&str, f64); 16] = [
+const SUMS: [(&str, f64); 10] = [
     ("kind = 'gcn'\nhidden = 16", 4.0),
     ("kind = 'gcn'\nhidden = 16\ndecoupled = false", 8.0),
     ("kind = 'sage'\nhidden = 32\nresidual = true\nnorm = 'layer'", 6.0),
@@ -18,6 +18,10 @@ const MODELS: [(&str, f64); 16] = [
     ("kind = 'sage'\nhidden = 16\naggregator = 'pool'", 8.0),
     ("kind = 'gcn'\nhidden = 16\nresidual = true\nnorm = 'layer'", 8.0),
     ("kind = 'gcn'\nhidden = 16\njumping_knowledge = 'mean'", 8.0),
+];
+
+/// As [`SUMS`].
+const ATTENTION: [(&str, f64); 6] = [
     ("kind = 'gat'\nhidden = 16\nheads = 4", 8.0),
     // Heads that processes share, and attention dropout.
     ("kind = 'gat'\nhidden = 18\nheads = 3\nattention_dropout = 0.4\nresidual = true", 8.0),
@@ -33,10 +37,19 @@ const MODELS: [(&str, f64); 16] = [
 const MANY_SEEDS: [&str; 4] = ["--set", "graph.generate.split=[0.7, 0.1, 0.2]", "--set", "graph.undirected=true"];
 
 #[test]
-fn model_has_equal_bits_for_1_2_4_processes() {
+fn sums_have_equal_bits_for_1_2_4_processes() {
+    assert_equal_bits(&SUMS);
+}
+
+#[test]
+fn attention_has_equal_bits_for_1_2_4_processes() {
+    assert_equal_bits(&ATTENTION);
+}
+
+fn assert_equal_bits(models: &[(&str, f64)]) {
     let place = TestDir::new();
-    for (model, rounds) in MODELS {
-        planted(&place, "p.toml", &settings(&format!("{model}\ndropout = 0.3"), "schedule.intervals = 3\n"));
+    for &(model, rounds) in models {
+        planted(&place, "p.toml", &settings(&format!("{model}\ninput_dropout = 0.3"), "schedule.intervals = 3\n"));
         for graph in [&[][..], &["--set", "graph.undirected=true"]] {
             let one = succeed(&place, graph);
             let small = succeed(&place, &[graph, &["--set", "train.schedule.chunk_memory=100KiB"]].concat());
@@ -54,18 +67,29 @@ fn model_has_equal_bits_for_1_2_4_processes() {
     }
 }
 
-/// The reference is full-graph training.
 #[test]
-fn losses_match_full_graph_training() {
+fn losses_of_sums_match_full_graph_training() {
+    assert_losses_match_full_graph_training(&SUMS);
+}
+
+#[test]
+fn losses_of_attention_match_full_graph_training() {
+    assert_losses_match_full_graph_training(&ATTENTION);
+}
+
+fn assert_losses_match_full_graph_training(models: &[(&str, f64)]) {
     let place = TestDir::new();
-    for (model, _) in MODELS {
-        planted(&place, "p.toml", &settings(&format!("{model}\ndropout = 0.2"), "schedule.intervals = 2\n"));
+    for &(model, _) in models {
+        planted(&place, "p.toml", &settings(&format!("{model}\ninput_dropout = 0.2"), "schedule.intervals = 2\n"));
         for graph in [&[][..], &["--set", "graph.undirected=true"], &["--set", "graph.self_loops=add"], &MANY_SEEDS] {
             succeed(&place, &[graph, &["--processes", "2"]].concat());
             let columns = losses(&place);
-            let decoupled = if model == MODELS[0].0 { "model.decoupled=true" } else { "seed=3" };
-            let decoupled = if model == MODELS[0].0 { vec!["--set", decoupled] } else { Vec::new() };
-            succeed(&place, &[graph, &["--set", "train.schedule.kind=full-graph"], &decoupled].concat());
+            let mut sets = vec!["--set", "train.schedule.kind=full-graph"];
+            // A decoupled model is the default of tensor-parallel training only.
+            if model == SUMS[0].0 {
+                sets.extend(["--set", "model.decoupled=true"]);
+            }
+            succeed(&place, &[graph, &sets].concat());
             for (epoch, (columns, nodes)) in columns.iter().zip(losses(&place)).enumerate() {
                 let close = (columns - nodes).abs() <= 2e-5 * nodes.abs();
                 assert!(close, "{model} {graph:?}: epoch {epoch} has loss {columns}, and {nodes} node-parallel");

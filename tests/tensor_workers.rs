@@ -42,7 +42,7 @@ fn model_with_tensor_workers_has_equal_bits() {
     for model in
         ["kind = 'gcn'", "kind = 'gat'\nheads = 4", "kind = 'sage'\nnorm = 'batch'\nresidual = true", "kind = 'appnp'"]
     {
-        planted(&place, "p.toml", &settings(&format!("{model}\ndropout = 0.3"), ""));
+        planted(&place, "p.toml", &settings(&format!("{model}\ninput_dropout = 0.3"), ""));
         let alone = succeed(&place, &[]);
         assert!(alone.get("tensor").is_none());
         for workers in [1, 2, 4] {
@@ -62,7 +62,7 @@ fn model_with_tensor_workers_has_equal_bits() {
 #[test]
 fn other_full_graph_modes_with_tensor_workers_have_equal_results() {
     let place = TestDir::new();
-    planted(&place, "p.toml", &settings("kind = 'gcn'\ndropout = 0.3", ""));
+    planted(&place, "p.toml", &settings("kind = 'gcn'\ninput_dropout = 0.3", ""));
     for more in
         [&["train.schedule.kind=tensor-parallel"][..], &["train.schedule.mode=sync"], &["graph.undirected=true"]]
     {
@@ -100,7 +100,7 @@ fn other_full_graph_modes_with_tensor_workers_have_equal_results() {
 fn small_tasks_that_share_calls_have_equal_bits() {
     let place = TestDir::new();
     for model in ["kind = 'gcn'", "kind = 'gat'\nheads = 4", "kind = 'gatv2'\nheads = 4"] {
-        planted(&place, "p.toml", &settings(&format!("{model}\ndropout = 0.3"), ""));
+        planted(&place, "p.toml", &settings(&format!("{model}\ninput_dropout = 0.3"), ""));
         let small = "train.schedule.intervals=40";
         let alone = succeed(&place, &[small]);
         for (workers, mode) in [(1, "pipe"), (2, "pipe"), (4, "sync")] {
@@ -127,7 +127,7 @@ fn long_tasks_that_are_split_have_equal_bits() {
         "kind = 'sage'\nnorm = 'batch'\nresidual = true",
         "kind = 'appnp'",
     ] {
-        planted(&place, "p.toml", &settings(&format!("{model}\ndropout = 0.3"), ""));
+        planted(&place, "p.toml", &settings(&format!("{model}\ninput_dropout = 0.3"), ""));
         let whole = ["partition.parts=1", "train.schedule.intervals=1"];
         let alone = succeed(&place, &whole);
         let some = succeed(&place, &[&whole[..], &["train.tensor_workers.workers=2"]].concat());
@@ -139,7 +139,7 @@ fn long_tasks_that_are_split_have_equal_bits() {
 #[test]
 fn killed_launched_worker_is_restarted() {
     let place = TestDir::new();
-    planted(&place, "p.toml", &settings("kind = 'gcn'\ndropout = 0.3", ""));
+    planted(&place, "p.toml", &settings("kind = 'gcn'\ninput_dropout = 0.3", ""));
     let epochs = ["train.epochs=150", "train.evaluate_every=0"];
     let alone = succeed(&place, &epochs);
     // The only worker is restarted, so `when_gone` has no effect.
@@ -173,7 +173,7 @@ fn killed_launched_worker_is_restarted() {
 #[test]
 fn plan_bounds_the_rows_of_calls_in_flight() {
     let place = TestDir::new();
-    planted(&place, "p.toml", &settings("kind = 'gcn'\ndropout = 0.3", ""));
+    planted(&place, "p.toml", &settings("kind = 'gcn'\ninput_dropout = 0.3", ""));
     for more in
         [&["train.schedule.intervals=1"][..], &["train.schedule.intervals=40"], &["model.kind=gat", "model.heads=4"]]
     {
@@ -196,7 +196,7 @@ fn plan_bounds_the_rows_of_calls_in_flight() {
 #[test]
 fn run_with_two_killed_workers_has_equal_bits() {
     let place = TestDir::new();
-    planted(&place, "p.toml", &settings("kind = 'gcn'\ndropout = 0.3", ""));
+    planted(&place, "p.toml", &settings("kind = 'gcn'\ninput_dropout = 0.3", ""));
     let more = ["train.epochs=60", "train.evaluate_every=0", "train.tensor_workers.autotune=false"];
     let alone = succeed(&place, &more[..2]);
     let metrics = place.path("run/metrics.jsonl");

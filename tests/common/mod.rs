@@ -129,6 +129,11 @@ pub fn planted(place: &TestDir, name: &str, settings: &str) {
     place.write(name, text);
 }
 
+/// Returns `model`, lines of `[model]`, with a line that switches dropout off. The kind `sgc` has none by default.
+pub fn without_dropout(model: &str) -> String {
+    if model.contains("'sgc'") { model.to_owned() } else { format!("{model}\ndropout = 0.0") }
+}
+
 /// Reads the summary of a run.
 pub fn summary(place: &TestDir, run: &str) -> serde_json::Value {
     let text = std::fs::read_to_string(place.path(run).join("summary.json")).unwrap();

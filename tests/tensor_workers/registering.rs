@@ -8,7 +8,7 @@ use crate::common::{TestDir, planted, summary};
 #[test]
 fn registered_workers_may_join_late_and_leave() {
     let place = TestDir::new();
-    planted(&place, "p.toml", &settings("kind = 'gcn'\ndropout = 0.3", ""));
+    planted(&place, "p.toml", &settings("kind = 'gcn'\ninput_dropout = 0.3", ""));
     let epochs = ["train.epochs=300", "train.evaluate_every=0"];
     let alone = succeed(&place, &epochs);
     for processes in ["--processes=1", "--processes=2"] {
@@ -45,7 +45,7 @@ fn registered_workers_may_join_late_and_leave() {
 #[test]
 fn registered_worker_replaces_a_killed_launched_one() {
     let place = TestDir::new();
-    planted(&place, "p.toml", &settings("kind = 'gcn'\ndropout = 0.3", ""));
+    planted(&place, "p.toml", &settings("kind = 'gcn'\ninput_dropout = 0.3", ""));
     let epochs = ["train.epochs=300", "train.evaluate_every=0"];
     let alone = succeed(&place, &epochs);
     let accept = format!("train.tensor_workers.accept={}", free_address());

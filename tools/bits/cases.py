@@ -154,8 +154,9 @@ def fanouts(schedule: str, *numbers: Any) -> Settings:
 
 def model(kind: str, **keys: Any) -> Settings:
     common = {"kind": kind, "hidden": 16, "dropout": 0.3} | keys
+    common = {"input_dropout": common["dropout"]} | common
     if kind == "sgc":
-        del common["hidden"]
+        del common["hidden"], common["dropout"]
     return {f"model.{key}": value for key, value in common.items()}
 
 

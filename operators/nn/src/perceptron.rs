@@ -9,6 +9,25 @@ use super::ops::{activate, linear};
 use super::params::ParamBuilder;
 use gnnflow_kernels::dense::elementwise::{Activation, Dropout};
 
+/// The dropout of a [`Perceptron`].
+#[derive(Clone, Copy, Debug)]
+pub struct PerceptronDropout {
+    /// The share of the first map's input to drop.
+    pub input: f64,
+    /// The share of the inputs of all later maps to drop.
+    pub between: f64,
+    /// The key of the masks.
+    pub key: Key,
+}
+
+impl PerceptronDropout {
+    /// Returns the mask of the input of map `index`; `None` if nothing is dropped.
+    fn mask(&self, index: usize) -> Option<Dropout> {
+        let share = if index == 0 { self.input } else { self.between };
+        (share > 0.0).then(|| Dropout::new(share, self.key.fold(index as u64)))
+    }
+}
+
 /// A multi-layer perceptron.
 #[derive(Debug)]
 pub struct Perceptron {
@@ -52,17 +71,15 @@ impl Perceptron {
         std::iter::once(in_dim).chain(between).chain([out_dim]).collect()
     }
 
-    /// Applies all maps: `[N, dims[0]]` → `[N, last of dims]`. `dropout` is the share of each map's input to drop, and
-    /// the masks' key. `first` is the number of rows before these in the masks.
+    /// Applies all maps: `[N, dims[0]]` → `[N, last of dims]`. `first` is the number of rows before these in the masks.
     ///
     /// # Errors
     /// When shapes disagree or the device fails.
-    pub fn forward(&self, x: &Tensor, dropout: Option<(f64, Key)>, first: usize) -> Result<Tensor> {
+    pub fn forward(&self, x: &Tensor, dropout: Option<PerceptronDropout>, first: usize) -> Result<Tensor> {
         let mut h = x.clone();
         for (k, (weight, bias)) in self.maps.iter().enumerate() {
-            let mask = dropout.filter(|(share, _)| *share > 0.0);
             let before = (first * weight.dim(1)?) as u64;
-            let mask = mask.map(|(share, key)| Dropout::new(share, key.fold(k as u64)).behind(before));
+            let mask = dropout.and_then(|dropout| dropout.mask(k)).map(|mask| mask.behind(before));
             let activation = if k == 0 { Activation::Identity } else { self.activation };
             h = linear(&activate(&h, activation, mask)?, weight, bias.as_ref().map(Var::as_tensor))?;
         }

@@ -16,6 +16,7 @@ pub(super) const KEYS: &[(&str, &[&str])] = &[
     ("heads", &["gat", "gatv2"]),
     ("output_heads", &["gat", "gatv2"]),
     ("attention_dropout", &["gat", "gatv2"]),
+    ("dropout", &["sage", "gcn", "gat", "gatv2", "gin", "gine", "rgcn", "appnp", "mlp"]),
     ("aggregator", &["sage"]),
     ("eps", &["gin", "gine"]),
     ("train_eps", &["gin", "gine"]),
@@ -93,10 +94,13 @@ section! {
         pub norm: Norm = Norm::None,
         /// How the outputs of all layers are combined. The output is then a linear map of the result, and all layers have the width `hidden`.
         pub jumping_knowledge: JumpingKnowledge = JumpingKnowledge::None,
-        /// Probability with which an input of a layer is dropped in training.
-        /// It applies to the features of `sgc`, and to the perceptron of `appnp`.
+        /// Probability with which an input of a layer after the first is dropped in training; for `appnp` and decoupled models, of
+        /// a linear map after the first.
         #[schemars(range(min = 0.0), extend("exclusiveMaximum" = 1.0))]
         pub dropout: f64 = 0.5,
+        /// Probability with which a feature is dropped in training: an input of the first layer.
+        #[schemars(range(min = 0.0), extend("exclusiveMaximum" = 1.0))]
+        pub input_dropout: f64 = 0.0,
         /// Probability with which an attention coefficient is dropped in training (`gat`, `gatv2`). Unset: as `dropout`.
         #[schemars(range(min = 0.0), extend("exclusiveMaximum" = 1.0), extend("examples" = [0.6]))]
         pub attention_dropout: Option<f64> = None,
@@ -160,6 +164,7 @@ impl Model {
         ModelSpec {
             heads: self.heads(),
             output_heads: self.output_heads(),
+            input_dropout: self.input_dropout,
             dropout: self.dropout,
             attention_dropout: Some(self.attention_dropout()),
             activation: self.activation.map(Activation::function),

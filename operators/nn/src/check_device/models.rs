@@ -50,7 +50,7 @@ const CLASSES: usize = 7;
 /// Runs two layers of `kind` with dropout and `configure` on a batch. Returns logits, loss and gradients.
 pub(super) fn run(kind: &str, configure: Configure, device: &Device) -> Result<Found> {
     let mut spec = ModelSpec::new(kind, 2, 30, 32, CLASSES);
-    (spec.dropout, spec.options.relations) = (0.3, TYPES as usize);
+    (spec.input_dropout, spec.dropout, spec.options.relations) = (0.3, 0.3, TYPES as usize);
     configure(&mut spec);
     let model = Model::build(&spec, &Registry::default(), device, 5)?;
 

@@ -20,7 +20,7 @@ use super::layers::{Layer, Pass};
 use super::ops::{activate, prefix};
 use super::pair_head::PairHead;
 use super::params::{ParamBuilder, Params};
-use super::perceptron::Perceptron;
+use super::perceptron::{Perceptron, PerceptronDropout};
 use gnnflow_kernels::dense::elementwise::{Activation, Dropout};
 
 pub use node_task::{Hop, NodeInputs, NodeOutputs, split_row};
@@ -249,25 +249,19 @@ impl Model {
             return Err(Error::Input(format!("{} blocks for {} layers", blocks.len(), self.layers.len())));
         };
         let mut sums = vec![0.0; self.params.flat_len() - self.params.trained_len()];
-        let (share, seeds) = (self.spec.dropout, last.num_dst());
+        let seeds = last.num_dst();
         let key_of = |index: usize| dropout.map(|key| key.fold(index as u64));
-        let mask = |key: Option<Key>| key.filter(|_| share > 0.0).map(|key| Dropout::new(share, key.fold(0)));
         let mut h = x.clone();
         if let Some(predictor) = &self.predictor {
-            h = predictor.forward(x, key_of(self.layers.len()).map(|key| (share, key)), 0)?;
+            h = predictor.forward(x, self.predictor_dropout(dropout), 0)?;
         }
         let (first, mut results) = (h.clone(), Vec::new());
         for (index, (block, layer)) in blocks.iter().zip(&self.layers).enumerate() {
             self.check(index, block, &h)?;
             let key = key_of(index);
-            let drops = match self.order {
-                Order::Interleaved => true,
-                Order::PropagateFirst => index == 0,
-                Order::PredictFirst => false,
-            };
             if index == 0 || !self.ends_with_relu(index - 1) {
                 let activation = if index == 0 { Activation::Identity } else { self.activation() };
-                let mask = mask(key).filter(|_| drops);
+                let mask = self.mask(index, dropout);
                 if activation != Activation::Identity || mask.is_some() {
                     h = activate(&h, activation, mask)?;
                 }
@@ -275,7 +269,7 @@ impl Model {
             let initial = if layer.info().needs_initial { Some(prefix(&first, block.num_dst())?) } else { None };
             let pass = Pass { block, degrees, dropout: key.map(|key| key.fold(1)), initial: initial.as_ref() };
             if self.ends_with_relu(index) {
-                h = self.checked(index, block, layer.forward_relu(&pass, &h, mask(key_of(index + 1)))?)?;
+                h = self.checked(index, block, layer.forward_relu(&pass, &h, self.mask(index + 1, dropout))?)?;
                 continue;
             }
             let z = self.checked(index, block, layer.forward(&pass, &h)?)?;
@@ -286,7 +280,7 @@ impl Model {
             }
         }
         if let Some(readout) = &self.readout {
-            h = readout.apply(&results, mask(key_of(self.layers.len())))?;
+            h = readout.apply(&results, self.mask(self.layers.len(), dropout))?;
         }
         Ok((h, sums))
     }
@@ -364,6 +358,24 @@ impl Model {
             && self.readout.is_none()
     }
 
+    /// Returns the mask of the input of layer `index`, or of the readout after the last layer. `key` is the batch's key in
+    /// training. `None` if nothing is dropped.
+    fn mask(&self, index: usize, key: Option<Key>) -> Option<Dropout> {
+        let share = match (self.order, index) {
+            (Order::PredictFirst, _) => 0.0,
+            (_, 0) => self.spec.input_dropout,
+            (Order::PropagateFirst, _) => 0.0,
+            (Order::Interleaved, _) => self.spec.dropout,
+        };
+        key.filter(|_| share > 0.0).map(|key| Dropout::new(share, key.fold(index as u64).fold(0)))
+    }
+
+    /// Returns the dropout of the predictor. `key` is the batch's key in training.
+    fn predictor_dropout(&self, key: Option<Key>) -> Option<PerceptronDropout> {
+        let ModelSpec { input_dropout: input, dropout: between, .. } = self.spec;
+        key.map(|key| PerceptronDropout { input, between, key: key.fold(self.layers.len() as u64) })
+    }
+
     fn step(&self, stage: usize) -> Step {
         match stage.checked_sub(usize::from(self.predictor.is_some())) {
             None => Step::Predict,
@@ -396,6 +408,7 @@ fn check(spec: &ModelSpec, order: Order) -> Result<()> {
     let share = |key, p: f64| {
         if (0.0..1.0).contains(&p) { Ok(()) } else { Err(Error::spec(key, format!("{p} is not in 0 ≤ p < 1"))) }
     };
+    share("input_dropout", spec.input_dropout)?;
     share("dropout", spec.dropout)?;
     share("attention_dropout", spec.attention_dropout.unwrap_or(0.0))?;
     for (key, value) in [

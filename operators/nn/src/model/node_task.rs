@@ -17,7 +17,7 @@ use crate::graph_block::GraphBlock;
 use crate::layers::{Aggregation, Layer, LayerInfo, Pass};
 use crate::ops::{PANEL, activate, widen};
 use gnnflow_kernels::block::Block;
-use gnnflow_kernels::dense::elementwise::{Activation, Dropout};
+use gnnflow_kernels::dense::elementwise::Activation;
 
 /// One aggregation of a model: its kind and the widths of its rows in columns.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -190,7 +190,7 @@ impl Model {
 
     /// Whether the first task returns the same rows in every epoch: it has no parameters and no dropout.
     pub(crate) fn first_task_is_constant(&self) -> bool {
-        !self.first_task_learns() && (self.spec.dropout == 0.0 || self.order == Order::PredictFirst)
+        !self.first_task_learns() && (self.spec.input_dropout == 0.0 || self.order == Order::PredictFirst)
     }
 
     /// Whether task `index` has equal bits when its rows are split in two ([`split_row`]), so that one part can be
@@ -228,7 +228,6 @@ impl Model {
         sums: Option<&mut [f32]>,
     ) -> Result<NodeOutputs> {
         let missing = |what: &str| Error::Input(format!("node task {index} needs {what}"));
-        let share = self.spec.dropout;
         let key_of = |index: usize| dropout.map(|key| key.fold(index as u64));
         // Task 0 has no earlier results to join.
         let mut results = Vec::new();
@@ -238,9 +237,7 @@ impl Model {
             0 => {
                 let x = inputs.held.ok_or_else(|| missing("features"))?;
                 match &self.predictor {
-                    Some(predictor) => {
-                        predictor.forward(x, key_of(self.layers.len()).map(|key| (share, key)), inputs.first)?
-                    }
+                    Some(predictor) => predictor.forward(x, self.predictor_dropout(dropout), inputs.first)?,
                     None => x.clone(),
                 }
             }
@@ -265,20 +262,13 @@ impl Model {
         if let Some(readout) = self.readout.as_ref().filter(|_| index > 0) {
             results.push(activate(&held, self.activation(), None)?);
             if index == self.layers.len() {
-                let mask = key_of(index).filter(|_| share > 0.0).map(|key| Dropout::new(share, key.fold(0)));
-                let mask = mask.map(|mask| mask.behind((inputs.first * readout.width()) as u64));
+                let mask = self.mask(index, dropout).map(|mask| mask.behind((inputs.first * readout.width()) as u64));
                 return Ok(NodeOutputs { held: readout.apply(&results, mask)?, sent: None, terms: None });
             }
         }
         let Some(layer) = self.layers.get(index) else { return Ok(NodeOutputs { held, sent: None, terms: None }) };
-        let drops = match self.order {
-            Order::Interleaved => true,
-            Order::PropagateFirst => index == 0,
-            Order::PredictFirst => false,
-        };
-        let mask = key_of(index).filter(|_| drops && share > 0.0).map(|key| Dropout::new(share, key.fold(0)));
         let before = (inputs.first * held.dim(1)?) as u64;
-        let mask = mask.map(|mask| mask.behind(before));
+        let mask = self.mask(index, dropout).map(|mask| mask.behind(before));
         let activation = if index == 0 { Activation::Identity } else { self.activation() };
         if activation != Activation::Identity || mask.is_some() {
             held = activate(&held, activation, mask)?;

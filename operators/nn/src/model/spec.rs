@@ -22,7 +22,9 @@ pub struct ModelSpec {
     pub heads: usize,
     /// Heads of the last layer; their results are averaged.
     pub output_heads: usize,
-    /// The share of each layer's input that training drops.
+    /// The share of the features that training drops.
+    pub input_dropout: f64,
+    /// The share of the inputs of all layers after the first that training drops.
     pub dropout: f64,
     /// The share of attention weights that training drops; `None`: as `dropout`.
     pub attention_dropout: Option<f64>,
@@ -51,6 +53,7 @@ impl ModelSpec {
             out_dim,
             heads: 1,
             output_heads: 1,
+            input_dropout: 0.0,
             dropout: 0.0,
             attention_dropout: None,
             activation: None,

@@ -31,6 +31,7 @@ fn build_with_invalid_spec_names_the_key() {
     );
     assert!(why(&ModelSpec { heads: 3, ..ModelSpec::new("gat", 2, 3, 4, 5) }).starts_with("heads: "));
     assert!(why(&ModelSpec { dropout: 1.0, ..ModelSpec::new("gcn", 2, 3, 4, 5) }).starts_with("dropout: "));
+    assert!(why(&ModelSpec { input_dropout: 1.0, ..ModelSpec::new("gcn", 2, 3, 4, 5) }).starts_with("input_dropout: "));
     assert!(why(&ModelSpec::new("gcn", 0, 3, 4, 5)).starts_with("layers: "));
     let lstm = ModelSpec {
         options: KindOptions { aggregator: "lstm".to_owned(), ..KindOptions::default() },
@@ -112,13 +113,33 @@ fn parameters_round_trip_and_depend_on_the_seed() {
 #[test]
 fn dropout_with_equal_keys_is_equal() {
     let block = GraphBlock::new(random(40, 90, 6, 1));
-    let spec = ModelSpec { dropout: 0.5, ..ModelSpec::new("gat", 1, 30, 8, 5) };
+    let spec = ModelSpec { input_dropout: 0.5, ..ModelSpec::new("gat", 1, 30, 8, 5) };
     let model = build(&spec).unwrap();
     let run = |key| flat(&model.forward(std::slice::from_ref(&block), &tensor((90, 30), 1), None, key).unwrap());
     let root = Key::new(1, Purpose::Dropout);
     assert_eq!(run(Some(root.fold(1))), run(Some(root.fold(1))));
     assert_ne!(run(Some(root.fold(1))), run(Some(root.fold(2))));
     assert_ne!(run(Some(root.fold(1))), run(None));
+}
+
+#[test]
+fn input_dropout_changes_the_features_and_dropout_the_later_inputs() {
+    let blocks = [GraphBlock::new(random(40, 90, 6, 1)), GraphBlock::new(random(10, 40, 6, 2))];
+    let key = Key::new(1, Purpose::Dropout);
+    for kind in ["sage", "gcn", "mlp", "sgc", "appnp"] {
+        let differs = |layers: usize, input_dropout: f64, dropout: f64| {
+            let options = KindOptions { mlp_layers: layers, ..KindOptions::default() };
+            let spec = ModelSpec { input_dropout, dropout, options, ..ModelSpec::new(kind, layers, 30, 8, 5) };
+            let (model, blocks) = (build(&spec).unwrap(), &blocks[2 - layers..]);
+            let (x, degrees) = (tensor((blocks[0].num_src(), 30), 1), vec![6; blocks[0].num_src()]);
+            let run = |key| flat(&model.forward(blocks, &x, Some(&degrees), key).unwrap());
+            run(Some(key)) != run(None)
+        };
+        assert!(!differs(2, 0.0, 0.0), "{kind}");
+        // The one map of sgc reads the propagated features.
+        assert_eq!([differs(1, 0.0, 0.5), differs(2, 0.0, 0.5)], [false, kind != "sgc"], "{kind}");
+        assert_eq!([differs(1, 0.5, 0.0), differs(2, 0.5, 0.0)], [true; 2], "{kind}");
+    }
 }
 
 #[test]
@@ -184,6 +205,7 @@ fn every_kind_learns_classes_from_neighbors() {
                 ..KindOptions::default()
             },
             heads: 2,
+            input_dropout: 0.1,
             dropout: 0.1,
             ..ModelSpec::new(kind, 2, 4, 16, 2)
         };
@@ -244,6 +266,7 @@ fn stages_equal_a_batch_with_all_neighbors() {
                 KindOptions { relations: 3, bases: Some(2), train_epsilon: true, decoupled, ..KindOptions::default() };
             let spec = ModelSpec {
                 heads: 2,
+                input_dropout: 0.5,
                 dropout: 0.5,
                 residual: !plain,
                 norm,
@@ -373,7 +396,9 @@ fn rgcn_learns_from_edge_types_where_gcn_fails() {
     let degrees = vec![6; nodes as usize];
     let accuracy = |kind: &str, bases: Option<usize>| {
         let options = KindOptions { relations: 2, bases, ..KindOptions::default() };
-        let mut model = build(&ModelSpec { options, dropout: 0.2, ..ModelSpec::new(kind, 2, 4, 16, 2) }).unwrap();
+        let mut model =
+            build(&ModelSpec { options, input_dropout: 0.2, dropout: 0.2, ..ModelSpec::new(kind, 2, 4, 16, 2) })
+                .unwrap();
         let blocks = [block.clone(), block.clone()];
         let len = model.params().flat_len();
         let mut adam = Adam::new(len, AdamOptions { learning_rate: 0.02, ..Default::default() });

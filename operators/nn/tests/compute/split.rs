@@ -21,6 +21,7 @@ fn bits(tensors: &[&Tensor]) -> Vec<u32> {
 fn node_tasks_on_split_rows_have_equal_bits() {
     let options = KindOptions { relations: 3, ..KindOptions::default() };
     let spec = |kind: &str, norm: Norm, residual: bool| ModelSpec {
+        input_dropout: 0.3,
         dropout: 0.4,
         heads: 4,
         norm,

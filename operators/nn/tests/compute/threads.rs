@@ -76,6 +76,7 @@ fn every_model_has_equal_bits_for_any_thread_count() {
         let spec = ModelSpec {
             heads: 4,
             output_heads: 2,
+            input_dropout: 0.5,
             dropout: 0.5,
             residual: !matches!(kind, "sgc" | "appnp"),
             norm: match kind {
