@@ -55,6 +55,11 @@ def full_graph(row, graph):
     return f"epoch of 2-layer {row['model'].upper()} on the full graph{where}", row["gnnflow_seconds"], row["peers_seconds"], seconds
 
 
+def ranking(row, _):
+    what = f"ranking {row['edges']:,} held-out edges, both ends among {row['among']:,} nodes, rows of 64 numbers"
+    return what, row["gnnflow_seconds"], row["peers_seconds"], seconds
+
+
 def rounded(row):
     """Yields the same case with bf16 rows, if it was measured."""
     if half := row.get("bf16"):
@@ -69,6 +74,7 @@ KINDS = {
     "propagate-beside-peers": rates("propagation:"),
     "epoch-beside-peers": epoch,
     "full-graph-beside-peers": full_graph,
+    "ranking-beside-peers": ranking,
 }
 
 

@@ -150,7 +150,7 @@ fn mrr_on_cora_is_close_to_mini_batches() {
             "[graph]\nnodes = '{0}/nodes.parquet'\nedges = '{0}/edges.parquet'\nundirected = true\n[partition]\nparts = 2\n\
              [model]\nkind = 'sage'\nhidden = 64\nlayers = 2\ndropout = 0.0\n[train]\ntask = 'link-prediction'\n\
              evaluate_every = 0\noptimizer = {{ lr = 0.01 }}\nbatch = 500\n[train.link]\nloss = 'softmax-cross-entropy'\n\
-             negative_sampler = 'joint'\nnum_negative_edges = 256\n",
+             negative_sampler = 'joint'\nnum_negative_edges = 256\nnum_negative_edges_eval = 'all'\n",
             data.display()
         ),
     );

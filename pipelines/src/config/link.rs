@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use super::section::{section, words};
-use super::values::OneOrMany;
+use super::values::{OneOrMany, RankAmong};
 
 section! {
     /// Link prediction: which edges are predicted, their negatives, and how they are scored.
@@ -28,9 +28,10 @@ section! {
         /// Negative pairs for each edge in training.
         #[schemars(range(min = 1, max = 65536))]
         pub num_negative_edges: usize = 16,
-        /// Candidates per endpoint of an edge for ranking in validation and test, drawn once per edge. Unset: all nodes of the same type.
-        #[schemars(range(min = 1, max = 16777216), extend("examples" = [1000]))]
-        pub num_negative_edges_eval: Option<usize> = None,
+        /// Nodes of the same type among which each end of an edge is ranked in validation and test: a number of drawn nodes, or `"all"`.
+        /// Unset: 1000, or all with `top_k`.
+        #[schemars(extend("examples" = ["all"]))]
+        pub num_negative_edges_eval: Option<RankAmong> = None,
         /// Parquet with candidate destinations for validation and test: columns `src`, `candidate` and optionally `dst` (then only for
         /// that edge), one row per candidate. Candidates are used as given, without the destination. Sources are then not ranked.
         #[schemars(extend("examples" = ["candidates.parquet"]))]
@@ -38,6 +39,17 @@ section! {
         /// Also report `recall_at_K` and `ndcg_at_K` for lists of K recommendations per source. Unset: no lists.
         #[schemars(range(min = 1, max = 10000), extend("examples" = [20]))]
         pub top_k: Option<usize> = None,
+    }
+}
+
+impl Link {
+    /// Default number of nodes among which an end is ranked.
+    const RANK_AMONG: usize = 1000;
+
+    /// Returns the nodes among which each end of a held-out edge is ranked, without candidates of the user.
+    pub(crate) fn rank_among(&self) -> RankAmong {
+        let default = if self.top_k.is_some() { RankAmong::All } else { RankAmong::Count(Self::RANK_AMONG) };
+        self.num_negative_edges_eval.unwrap_or(default)
     }
 }
 

@@ -56,7 +56,7 @@ pub use sampler::Sampler;
 pub use schedule::{CachePolicy, Mode, RowDtype, Schedule, SeedSplit};
 pub use tensor_workers::{Tensor, WhenGone};
 pub use train::{Device, Task, Train};
-pub use values::{Bytes, OneOrMany, Parts, Span};
+pub use values::{Bytes, OneOrMany, Parts, RankAmong, Span};
 
 use crate::error::Error;
 use crate::error::{Location, Problem, Problems};

@@ -126,24 +126,6 @@ fn number_and_unit(text: &str) -> (&str, &str) {
     (&text[..end], text[end..].trim())
 }
 
-/// A number of partitions, or `"auto"`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Parts {
-    /// This number.
-    Count(usize),
-    /// The number that the plan chooses.
-    Auto,
-}
-
-impl fmt::Display for Parts {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Count(count) => write!(f, "{count}"),
-            Self::Auto => f.write_str("auto"),
-        }
-    }
-}
-
 /// One value or a list of values; TOML accepts `"a"` for `["a"]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OneOrMany<T>(pub Vec<T>);
@@ -204,33 +186,76 @@ macro_rules! by_text {
 by_text!(Bytes, "Bytes", { "type": ["string", "number"], "format": "size", "minimum": 0 });
 by_text!(Span, "Span", { "type": ["string", "number"], "format": "duration", "exclusiveMinimum": 0 });
 
-impl Serialize for Parts {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        match self {
-            Self::Count(count) => serializer.serialize_u64(*count as u64),
-            Self::Auto => serializer.serialize_str("auto"),
+/// Declares a positive number or one word.
+macro_rules! count_or_word {
+    ($(#[$doc:meta])* $name:ident, $(#[$count_doc:meta])* Count <= $most:literal, $(#[$word_doc:meta])* $word_name:ident = $word:literal, $expected:literal) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum $name {
+            $(#[$count_doc])*
+            Count(usize),
+            $(#[$word_doc])*
+            $word_name,
         }
-    }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                match self {
+                    Self::Count(count) => write!(f, "{count}"),
+                    Self::$word_name => f.write_str($word),
+                }
+            }
+        }
+
+        impl Serialize for $name {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                match self {
+                    Self::Count(count) => serializer.serialize_u64(*count as u64),
+                    Self::$word_name => serializer.serialize_str($word),
+                }
+            }
+        }
+
+        impl<'de> Deserialize<'de> for $name {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                match Loose::deserialize(deserializer)? {
+                    Loose::Integer(count) if count > 0 => Ok(Self::Count(count as usize)),
+                    Loose::Text(text) if text == $word => Ok(Self::$word_name),
+                    _ => Err(D::Error::custom($expected)),
+                }
+            }
+        }
+
+        impl JsonSchema for $name {
+            fn schema_name() -> Cow<'static, str> {
+                stringify!($name).into()
+            }
+
+            fn json_schema(_: &mut SchemaGenerator) -> Schema {
+                json_schema!({ "anyOf": [{ "type": "integer", "minimum": 1, "maximum": $most }, { "type": "string", "const": $word }] })
+            }
+        }
+    };
 }
 
-impl<'de> Deserialize<'de> for Parts {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        match Loose::deserialize(deserializer)? {
-            Loose::Integer(count) if count > 0 => Ok(Self::Count(count as usize)),
-            Loose::Text(text) if text == "auto" => Ok(Self::Auto),
-            _ => Err(D::Error::custom("expected a number of partitions or \"auto\"")),
-        }
-    }
+count_or_word! {
+    /// A number of partitions, or `"auto"`.
+    Parts,
+    /// This number.
+    Count <= 65536,
+    /// The number that the plan chooses.
+    Auto = "auto",
+    "expected a number of partitions or \"auto\""
 }
 
-impl JsonSchema for Parts {
-    fn schema_name() -> Cow<'static, str> {
-        "Parts".into()
-    }
-
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({ "anyOf": [{ "type": "integer", "minimum": 1, "maximum": 65536 }, { "type": "string", "const": "auto" }] })
-    }
+count_or_word! {
+    /// The nodes among which an end of a held-out edge is ranked: a number of drawn nodes, or `"all"`.
+    RankAmong,
+    /// This many drawn nodes.
+    Count <= 16777216,
+    /// All nodes of the end's type.
+    All = "all",
+    "expected a number of nodes or \"all\""
 }
 
 impl<T: Serialize> Serialize for OneOrMany<T> {

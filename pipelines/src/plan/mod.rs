@@ -11,6 +11,7 @@ mod full_graph;
 mod memory;
 mod model;
 mod pairs;
+mod ranking;
 mod sizes;
 mod text;
 mod training;
@@ -20,6 +21,7 @@ pub use crate::config::{AutoParts, AutoSchedule, Candidate};
 pub use embedding::LearnedRows;
 pub use memory::{Memory, Process};
 pub use model::{Layer, layers};
+pub use ranking::RankingCost;
 pub use sizes::{PartSize, Sizes};
 pub use training::Training;
 
@@ -64,6 +66,9 @@ pub struct Plan {
     pub embedding: Option<LearnedRows>,
     /// Training.
     pub training: Option<Training>,
+    /// The cost of each evaluation of link prediction.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ranking: Option<RankingCost>,
     /// Maximum number of steps in flight.
     pub window: usize,
     /// Whether full-graph tables are mapped scratch files, because they do not fit into `train.memory`.
@@ -140,6 +145,7 @@ impl Plan {
             topology: config.partition.topology.to_string(),
             dataset: config.dataset_folder().to_owned(),
             embedding: LearnedRows::new(config, &graph),
+            ranking: RankingCost::of(config, &graph),
             graph,
             processes,
             layers,

@@ -1,7 +1,7 @@
 //! The text of the plan.
 
 use super::auto_schedule::seconds;
-use super::{LearnedRows, Memory, Plan, Process, Training};
+use super::{LearnedRows, Memory, Plan, Process, RankingCost, Training};
 use crate::config::{AutoParts, AutoSchedule};
 use gnnflow_data::format::{bytes, count};
 use std::fmt;
@@ -14,6 +14,10 @@ impl fmt::Display for Plan {
         self.fmt_model(f)?;
         if let Some(training) = &self.training {
             fmt_training(training, f)?;
+        }
+        if let Some(RankingCost { edges, among, scores }) = &self.ranking {
+            let [edges, among, scores] = [edges, among, scores].map(|&number| count(number));
+            writeln!(f, "evaluation  about {edges} edges, both ends ranked among {among} nodes: {scores} scores")?;
         }
         for process in &self.processes {
             self.fmt_process(process, f)?;

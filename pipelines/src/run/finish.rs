@@ -9,6 +9,7 @@ use gnnflow_data::process_memory::high_water_mark;
 use super::{Run, StageTimes};
 use crate::collectives::{self, Driver};
 use crate::config;
+use crate::config::RankAmong;
 use crate::context::WorkerContext;
 use crate::engine::Staleness;
 use crate::error::Error;
@@ -271,7 +272,19 @@ impl Run<'_> {
 
 /// Returns remarks on results that may be unexpected.
 fn notes(train: &config::Train) -> Vec<String> {
-    let later_edges = "evaluation, predictions and embeddings read all edges, including edges later than a node's time; \
-                       sampler = \"temporal\" leaves later edges out in training only";
-    train.sampler.is_temporal().then(|| later_edges.to_owned()).into_iter().collect()
+    let mut notes = Vec::new();
+    if train.sampler.is_temporal() {
+        let later_edges = "evaluation, predictions and embeddings read all edges, including edges later than a node's time; \
+                           sampler = \"temporal\" leaves later edges out in training only";
+        notes.push(later_edges.to_owned());
+    }
+    let link = train.link();
+    if let (true, None, RankAmong::Count(count)) =
+        (train.predicts_links(), &link.eval_negative_dstnode, link.rank_among())
+    {
+        notes.push(format!(
+            "held-out edges are ranked among {count} drawn nodes; num_negative_edges_eval = \"all\" ranks them among all nodes"
+        ));
+    }
+    notes
 }

@@ -3,6 +3,7 @@
 use super::super::Config;
 use super::super::link::NegativeSampler;
 use super::super::train::{Task, Train};
+use super::super::values::RankAmong;
 use super::report::Report;
 
 /// Checks the keys of link prediction and those that depend on them.
@@ -26,7 +27,8 @@ pub(super) fn link(config: &Config, train: &Train, report: &mut Report<'_>) {
     if link.eval_negative_dstnode.is_some() && link.num_negative_edges_eval.is_some() {
         report.add("train.link.num_negative_edges_eval", "`eval_negative_dstnode` is given too; remove one of them");
     }
-    if link.top_k.is_some() && (link.eval_negative_dstnode.is_some() || link.num_negative_edges_eval.is_some()) {
+    let draws = matches!(link.num_negative_edges_eval, Some(RankAmong::Count(_)));
+    if link.top_k.is_some() && (link.eval_negative_dstnode.is_some() || draws) {
         let message =
             "recommendations are drawn from all nodes; remove `eval_negative_dstnode` and `num_negative_edges_eval`";
         report.add("train.link.top_k", message);

@@ -23,7 +23,7 @@ use gnnflow_kernels::pairs::Edge;
 use timely::worker::Worker;
 
 use self::metrics::RankSums;
-use self::pass::{Pass, PassInputs};
+use self::pass::{Among, Pass, PassInputs};
 use super::recommend;
 use crate::collectives::{Collectives, Driver};
 use crate::compute::ComputeState;
@@ -120,7 +120,7 @@ impl Ranking {
         collectives: &mut Collectives,
     ) -> Result<Evaluation, Error> {
         let hosted = context.placement.parts_of(context.worker);
-        let numbers = 1 + self.edges.candidates.each().unwrap_or(0);
+        let numbers = 1 + self.edges.candidates.of_one_edge();
         let chunk = QUERY_BYTES / (8 * self.width * numbers);
         let mut ranked = Vec::new();
         for part in hosted {
@@ -173,17 +173,25 @@ impl Ranking {
     fn rank(&mut self, driver: &mut Driver<'_>, split: usize, edges: &[Edge]) -> Result<Vec<Ranked>, Error> {
         let LinkEdges { known, nodes, candidates, .. } = &self.edges;
         let pass = Pass::begin(&PassInputs { edges, split, known, nodes, candidates, width: self.width });
-        let chosen = (!matches!(candidates, Candidates::All)).then(|| pass.candidates());
+        let chosen = match candidates {
+            Candidates::All => Vec::new(),
+            Candidates::Drawn(_) => (0..pass.lists()).map(Among::List).collect(),
+            Candidates::Given(_) => vec![Among::Given],
+        };
         *self.fetcher.state() = pass;
         self.fetcher.request_ends(edges);
         self.fetcher.wait(driver, 0)?;
-        match chosen {
-            Some(nodes) => self.fetcher.request(nodes, None),
-            None => {
-                for block in 0..self.blocks.len() {
-                    self.fetcher.request(self.blocks[block].clone().collect(), None);
-                    self.fetcher.wait(driver, WINDOW)?;
-                }
+        if chosen.is_empty() {
+            for block in 0..self.blocks.len() {
+                self.fetcher.request(self.blocks[block].clone().collect(), None);
+                self.fetcher.wait(driver, WINDOW)?;
+            }
+        }
+        for among in chosen {
+            let nodes = self.fetcher.state().announce(among);
+            for block in nodes.chunks(BLOCK) {
+                self.fetcher.request(block.to_vec(), None);
+                self.fetcher.wait(driver, WINDOW)?;
             }
         }
         self.fetcher.wait(driver, 0)?;

@@ -1,7 +1,7 @@
 //! Counts of higher and equal scores, on the compute thread.
 //!
 //! Edges that share an end and the relation share a query. The score of a candidate is computed once per query, and compared with the score of
-//! each edge.
+//! each edge. Queries that share their candidates are scored together, tile by tile, as a product of two matrices.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use rayon::prelude::*;
 
 use super::Ranked;
 use crate::evaluate::fetch_results::distinct;
-use crate::task::link_prediction::candidates::Candidates;
+use crate::task::link_prediction::candidates::{Candidates, of};
 use crate::task::link_prediction::known::{Known, KnownEnds};
 
 /// Rows per tile, which stays in the cache, and queries per task.
@@ -24,6 +24,10 @@ const TILE: usize = 64;
 pub(crate) struct Pass {
     width: usize,
     nodes: Arc<NodeGroups>,
+    /// The drawn candidates, distinct and ascending.
+    lists: Vec<Vec<u32>>,
+    /// The candidates whose rows are next, unless these are all nodes.
+    next: Option<Among>,
     queries: Vec<Query>,
     /// Query vectors, `[queries, width]`.
     vectors: Vec<f32>,
@@ -41,6 +45,17 @@ struct EdgeQueries {
     fresh: bool,
 }
 
+/// The candidates of a query.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Among {
+    /// All nodes of a group.
+    Group(usize),
+    /// A list of drawn nodes.
+    List(usize),
+    /// The nodes in [`Query::given`].
+    Given,
+}
+
 /// A query, and the position of an edge among its edges.
 #[derive(Clone, Copy)]
 struct QuerySlot {
@@ -50,11 +65,10 @@ struct QuerySlot {
 
 /// The search for the missing end of edges, given the other end and the relation.
 struct Query {
-    /// The group of the candidates.
-    group: usize,
-    /// The candidates, ascending, if these are not the whole group.
-    candidates: Option<Vec<u32>>,
-    /// Known ends: those of another split (of earlier splits, for test edges), then those of this split only.
+    among: Among,
+    /// The candidates that the user gives, ascending.
+    given: Vec<u32>,
+    /// Known ends that are candidates: those of another split (of earlier splits, for test edges), then those of this split only.
     known: [Vec<u32>; 2],
     /// The score of each edge.
     own: Vec<f32>,
@@ -85,25 +99,27 @@ impl Pass {
     /// Collects the queries of the edges.
     pub(crate) fn begin(inputs: &PassInputs<'_>) -> Self {
         let PassInputs { edges, split, known, nodes, candidates, width } = inputs;
-        let mut queries: Vec<Query> = Vec::new();
-        let mut query_of: HashMap<(bool, u32, u16), u32> = HashMap::new();
+        let (mut queries, mut lists): (Vec<Query>, Vec<Vec<u32>>) = Default::default();
+        let (mut query_of, mut place_of) = (HashMap::new(), HashMap::new());
         let mut add = |edge: &Edge, tail: bool| {
             let (from, to) = if tail { (edge.head, edge.tail) } else { (edge.tail, edge.head) };
-            let (key, group) = ((tail, from, edge.relation), nodes.group_of(to));
-            let known: &KnownEnds = if tail { known.tails(edge) } else { known.heads(edge) };
-            let chosen = candidates.of(edge, tail, nodes);
-            // An edge with chosen candidates has its own query. Ends of several groups have a query each.
-            let shared = query_of.get(&key).copied();
-            let shared = shared.filter(|&q| chosen.is_none() && queries[q as usize].group == group);
-            let query = shared.unwrap_or_else(|| {
-                let (own, counts, mut chosen) = (Vec::new(), Vec::new(), chosen);
-                if let Some(chosen) = &mut chosen {
-                    chosen.retain(|&node| if candidates.are_given() { node != to } else { !known.has(node) });
-                    chosen.sort_unstable();
+            let group = nodes.group_of(to);
+            let among = match candidates {
+                Candidates::All => Among::Group(group),
+                Candidates::Drawn(drawn) => {
+                    let list = drawn.list_of(from, edge.relation, tail);
+                    Among::List(*place_of.entry((group, list)).or_insert_with(|| {
+                        lists.push(drawn.nodes(group, list, nodes));
+                        lists.len() - 1
+                    }))
                 }
-                let known = if chosen.is_some() { Default::default() } else { known.divided(*split) };
-                query_of.insert(key, queries.len() as u32);
-                queries.push(Query { group, candidates: chosen, known, own, counts });
+                Candidates::Given(_) => Among::Given,
+            };
+            // Ends of several groups have a query each, and so has an edge with given candidates.
+            let own = (among == Among::Given).then_some(to);
+            let query = *query_of.entry((tail, from, edge.relation, group, own)).or_insert_with(|| {
+                let known: &KnownEnds = if tail { known.tails(edge) } else { known.heads(edge) };
+                queries.push(Query::new(edge, among, (candidates, known, *split), &lists));
                 queries.len() as u32 - 1
             });
             let Query { own, counts, known, .. } = &mut queries[query as usize];
@@ -117,12 +133,22 @@ impl Pass {
             EdgeQueries { tail, head: both.then(|| add(edge, false).0), fresh }
         });
         let edges = edges.collect();
-        Self { width: *width, nodes: Arc::clone(nodes), queries, vectors: Vec::new(), edges }
+        Self { width: *width, nodes: Arc::clone(nodes), lists, next: None, queries, vectors: Vec::new(), edges }
     }
 
-    /// Returns the chosen candidates of all queries, distinct and ascending.
-    pub(crate) fn candidates(&self) -> Vec<u32> {
-        distinct(self.queries.iter().flat_map(|query| query.candidates.iter().flatten().copied()))
+    /// Returns the number of lists of drawn candidates.
+    pub(crate) fn lists(&self) -> usize {
+        self.lists.len()
+    }
+
+    /// Announces that the next rows are those of drawn or of given candidates, and returns the candidates, distinct and ascending.
+    pub(crate) fn announce(&mut self, among: Among) -> Vec<u32> {
+        self.next = Some(among);
+        match among {
+            Among::Group(_) => Vec::new(),
+            Among::List(list) => self.lists[list].clone(),
+            Among::Given => distinct(self.queries.iter().flat_map(|query| query.given.iter().copied())),
+        }
     }
 
     /// Computes the query vectors and the scores of the edges, from the rows of their ends.
@@ -143,38 +169,35 @@ impl Pass {
         }
     }
 
-    /// Counts the scores of `nodes`, ascending, with rows `rows`, that are higher than or equal to those of the edges. The nodes are chosen
-    /// candidates, or consecutive nodes of one group.
+    /// Counts the scores of `nodes`, ascending, with rows `rows`, that are higher than or equal to those of the edges. The nodes are
+    /// of the announced candidates, or consecutive nodes of one group.
     pub(crate) fn count(&mut self, nodes: &[u32], rows: &[f32]) {
         let Some(&start) = nodes.first() else { return };
-        let (width, group) = (self.width, self.nodes.group_of(start));
-        let row = |at: usize| &rows[at * width..(at + 1) * width];
+        let among = self.next.unwrap_or_else(|| Among::Group(self.nodes.group_of(start)));
+        let width = self.width;
+        let block = Block { nodes, rows, width };
         let tasks = self.queries.par_chunks_mut(TILE).zip(self.vectors.par_chunks(TILE * width));
         tasks.for_each(|(queries, vectors)| {
+            let mut queries: Vec<(&mut Query, &[f32])> = queries.iter_mut().zip(vectors.chunks_exact(width)).collect();
+            queries.retain(|(query, _)| query.among == among);
             let mut scores = Vec::new();
-            for (query, vector) in queries.iter_mut().zip(vectors.chunks_exact(width)) {
-                let Query { candidates: Some(candidates), own, counts, .. } = query else { continue };
-                let score = |node: &u32| dot(vector, row(nodes.partition_point(|other| other < node)));
-                scores.clear();
-                scores.extend(candidates.iter().map(score));
-                tally(&scores, own, counts, |counts| &mut counts.all);
+            if among == Among::Given {
+                for (Query { given, own, counts, .. }, vector) in queries {
+                    block.score_some(vector, given, &mut scores);
+                    tally(&scores, own, counts, |counts| &mut counts.all);
+                }
+                return;
             }
-            let mut of_group: Vec<(&mut Query, &[f32])> = queries.iter_mut().zip(vectors.chunks_exact(width)).collect();
-            of_group.retain(|(query, _)| query.candidates.is_none() && query.group == group);
             for tile in rows.chunks(TILE * width) {
                 scores.resize(tile.len() / width, 0.0);
-                for (Query { own, counts, .. }, vector) in &mut of_group {
+                for (Query { own, counts, .. }, vector) in &mut queries {
                     score_rows(vector, tile, &mut scores);
                     tally(&scores, own, counts, |counts| &mut counts.all);
                 }
             }
-            let end = nodes[nodes.len() - 1];
-            for (Query { known, own, counts, .. }, vector) in &mut of_group {
+            for (Query { known, own, counts, .. }, vector) in &mut queries {
                 for (which, known) in known.iter().enumerate() {
-                    let first = known.partition_point(|&node| node < start);
-                    let here = known[first..].iter().take_while(|&&node| node <= end);
-                    scores.clear();
-                    scores.extend(here.map(|&node| dot(vector, row((node - start) as usize))));
+                    block.score_some(vector, known, &mut scores);
                     tally(&scores, own, counts, |counts| &mut counts.known[which]);
                 }
             }
@@ -196,6 +219,46 @@ impl Pass {
             Ranked { score, tails: filtered(tails), heads: edge.head.map(|head| filtered(at(head).1)), fresh }
         };
         self.edges.iter().map(each).collect()
+    }
+}
+
+impl Query {
+    /// Begins the query of an end of `edge`, with the known ends of a split.
+    fn new(edge: &Edge, among: Among, known: (&Candidates, &KnownEnds, usize), lists: &[Vec<u32>]) -> Self {
+        let (candidates, known, split) = known;
+        let (mut given, mut divided) = (Vec::new(), [Vec::new(), Vec::new()]);
+        match candidates {
+            // All count, but the edge's own tail.
+            Candidates::Given(table) => {
+                given.extend(of(table, edge).into_iter().flatten().filter(|&&node| node != edge.tail));
+                given.sort_unstable();
+            }
+            Candidates::All | Candidates::Drawn(_) => divided = known.divided(split),
+        }
+        if let Among::List(list) = among {
+            divided.iter_mut().for_each(|known| known.retain(|node| lists[list].binary_search(node).is_ok()));
+        }
+        // Most queries are of one edge.
+        Self { among, given, known: divided, own: Vec::with_capacity(1), counts: Vec::with_capacity(1) }
+    }
+}
+
+/// Rows of some candidates.
+struct Block<'a> {
+    /// Ascending.
+    nodes: &'a [u32],
+    rows: &'a [f32],
+    width: usize,
+}
+
+impl Block<'_> {
+    /// Computes the scores of those of `some`, ascending, that are in the block.
+    fn score_some(&self, vector: &[f32], some: &[u32], scores: &mut Vec<f32>) {
+        scores.clear();
+        let (Some(first), Some(last)) = (self.nodes.first(), self.nodes.last()) else { return };
+        let some = &some[some.partition_point(|node| node < first)..some.partition_point(|node| node <= last)];
+        let places = some.iter().filter_map(|node| self.nodes.binary_search(node).ok());
+        scores.extend(places.map(|at| dot(vector, &self.rows[at * self.width..(at + 1) * self.width])));
     }
 }
 

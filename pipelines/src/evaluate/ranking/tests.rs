@@ -7,6 +7,7 @@ use gnnflow_kernels::pairs::Pairs;
 
 use super::metrics::{RankSums, finish};
 use super::*;
+use crate::task::link_prediction::candidates::{self, DrawnLists};
 use crate::task::link_prediction::known::Known;
 
 /// Returns rows of 30 nodes with many ties. Nodes 0 to 9 and 20 to 29 are of one type, the others of another.
@@ -57,29 +58,40 @@ fn ranks_equal_those_of_comparing_all_unknown_candidates() {
         let known = known.sorted();
         let key = Key::new(1, Purpose::Negative);
         let by_edge = Given::OfEdges(ranked.iter().map(given).collect());
-        for candidates in [Candidates::All, Candidates::Drawn(12, key), Candidates::Given(Arc::new(by_edge))] {
+        let drawn = Candidates::Drawn(DrawnLists::new(12, key));
+        for candidates in [Candidates::All, drawn, Candidates::Given(Arc::new(by_edge))] {
             let split = usize::from(which == split::TEST);
             let inputs =
                 PassInputs { edges: &ranked, split, known: &known, nodes: &nodes, candidates: &candidates, width: 4 };
             let mut pass = Pass::begin(&inputs);
             pass.set_queries(&pairs(&ranked), &rows, Some(&relations));
-            if let Candidates::All = candidates {
-                for range in blocks(&nodes, 0..17).into_iter().chain(blocks(&nodes, 17..30)) {
-                    let block: Vec<u32> = range.clone().collect();
-                    pass.count(&block, &rows[range.start as usize * 4..range.end as usize * 4]);
+            let rows_of = |nodes: &[u32]| nodes.iter().flat_map(|&node| row(node)).copied().collect::<Vec<f32>>();
+            let chosen: Vec<Among> = match &candidates {
+                Candidates::All => {
+                    for range in blocks(&nodes, 0..17).into_iter().chain(blocks(&nodes, 17..30)) {
+                        let block: Vec<u32> = range.collect();
+                        pass.count(&block, &rows_of(&block));
+                    }
+                    Vec::new()
                 }
-            } else {
-                let chosen = pass.candidates();
-                let some: Vec<f32> = chosen.iter().flat_map(|&node| row(node)).copied().collect();
-                pass.count(&chosen, &some);
+                Candidates::Drawn(_) => (0..pass.lists()).map(Among::List).collect(),
+                Candidates::Given(_) => vec![Among::Given],
+            };
+            for among in chosen {
+                pass.announce(among).chunks(5).for_each(|block| pass.count(block, &rows_of(block)));
             }
             for (&edge, found) in ranked.iter().zip(pass.finish()) {
                 assert_eq!(found.score, score(edge));
                 let rank = |with: &dyn Fn(u32) -> Edge, tail: bool, fresh: bool| {
                     let (own, of) = if tail { (edge.tail, edge.head) } else { (edge.head, edge.tail) };
-                    let others = match candidates.of(&edge, tail, &nodes) {
-                        Some(others) => others,
-                        None => (0..30).filter(|&node| nodes.group_of(node) == nodes.group_of(own)).collect(),
+                    let others = match &candidates {
+                        Candidates::All => {
+                            (0..30).filter(|&node| nodes.group_of(node) == nodes.group_of(own)).collect()
+                        }
+                        Candidates::Drawn(lists) => {
+                            lists.nodes(nodes.group_of(own), lists.list_of(of, edge.relation, tail), &nodes)
+                        }
+                        Candidates::Given(given) => candidates::of(given, &edge).unwrap().clone(),
                     };
                     let is_known = |node: u32| {
                         let in_split = |&(other, split): &(Edge, u8)| {
@@ -104,7 +116,7 @@ fn ranks_equal_those_of_comparing_all_unknown_candidates() {
                     Candidates::Given(_) => assert_eq!(found.heads, None),
                     _ => assert_eq!(found.heads, Some(heads), "{edge:?} {candidates:?}"),
                 }
-                if let Candidates::All = candidates {
+                if candidates.replace_heads() {
                     assert_eq!(found.fresh, rank(&tail, true, true), "{edge:?}");
                 }
             }

@@ -7,7 +7,7 @@ use gnnflow_data::rng::{Key, Purpose};
 use gnnflow_dataflow::sample::node_groups::NodeGroups;
 use gnnflow_kernels::pairs::Edge;
 
-use crate::config::Link;
+use crate::config::{Link, RankAmong};
 use crate::context::edge_columns::show;
 use crate::error::Error;
 use crate::runtime::job::Job;
@@ -17,8 +17,8 @@ use crate::runtime::job::Job;
 pub(crate) enum Candidates {
     /// All nodes of the end's type.
     All,
-    /// A number of nodes drawn per end with the key, without known ones.
-    Drawn(usize, Key),
+    /// Nodes of drawn lists, without known ones.
+    Drawn(DrawnLists),
     /// The user's nodes, for tails only. All count except the tail itself.
     Given(Arc<Given>),
 }
@@ -34,10 +34,14 @@ impl Candidates {
         seed: u64,
         mut held_out: impl Iterator<Item = &'a Edge>,
     ) -> Result<Self, Error> {
-        if let Some(count) = link.num_negative_edges_eval {
-            return Ok(Self::Drawn(count, Key::new(seed, Purpose::Negative).fold_str("evaluation")));
-        }
-        let Some(files) = &link.eval_negative_dstnode else { return Ok(Self::All) };
+        let Some(files) = &link.eval_negative_dstnode else {
+            return Ok(match link.rank_among() {
+                RankAmong::All => Self::All,
+                RankAmong::Count(count) => {
+                    Self::Drawn(DrawnLists::new(count, Key::new(seed, Purpose::Negative).fold_str("evaluation")))
+                }
+            });
+        };
         let given = CandidateTable { files: files.0.clone() }.read(&job.dataset)?;
         if let Some(edge) = held_out.find(|edge| of(&given, edge).is_none()) {
             let (head, tail) = (show(job, edge.head)?, show(job, edge.tail)?);
@@ -50,44 +54,67 @@ impl Candidates {
         Ok(Self::Given(Arc::new(given)))
     }
 
-    /// Returns the candidates for an end of `edge`; `None` for all nodes of its type.
-    pub(crate) fn of(&self, edge: &Edge, tail: bool, nodes: &NodeGroups) -> Option<Vec<u32>> {
-        match self {
-            Self::All => None,
-            Self::Drawn(count, key) => {
-                let words = [edge.head, edge.tail, u32::from(edge.relation), u32::from(!tail)];
-                let key = words.into_iter().fold(*key, |key, word| key.fold(u64::from(word)));
-                let group = nodes.group_of(if tail { edge.tail } else { edge.head });
-                Some((0..*count as u64).map(|j| nodes.draw(group, key, j)).collect())
-            }
-            Self::Given(given) => Some(of(given, edge).cloned().unwrap_or_default()),
-        }
-    }
-
-    /// Tells whether the user gives the candidates. Known ends are then not left out.
-    pub(crate) fn are_given(&self) -> bool {
-        matches!(self, Self::Given(_))
-    }
-
     /// Tells whether heads are ranked, too.
     pub(crate) fn replace_heads(&self) -> bool {
-        !self.are_given()
+        !matches!(self, Self::Given(_))
     }
 
-    /// Returns the maximum number of candidates per end, unless these are all nodes.
-    pub(crate) fn each(&self) -> Option<usize> {
-        match self {
-            Self::All => None,
-            Self::Drawn(count, _) => Some(*count),
+    /// Returns the maximum number of candidates that an edge has for itself.
+    pub(crate) fn of_one_edge(&self) -> usize {
+        let longest = match self {
+            Self::All | Self::Drawn(_) => None,
             Self::Given(given) => match &**given {
                 Given::OfSources(all) => all.values().map(Vec::len).max(),
                 Given::OfEdges(all) => all.values().map(Vec::len).max(),
             },
-        }
+        };
+        longest.unwrap_or(0)
     }
 }
 
-fn of<'a>(given: &'a Given, edge: &Edge) -> Option<&'a Vec<u32>> {
+/// Lists of candidates. Each is drawn once, uniformly from the nodes of a type. All searches from one node with one relation use the
+/// same list, so that scores are products of matrices, as with `joint` negatives.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct DrawnLists {
+    count: usize,
+    lists: u64,
+    key: Key,
+}
+
+impl DrawnLists {
+    /// Maximum number of lists for each type.
+    const MOST: usize = 16;
+    /// Maximum number of nodes in all lists of a type, if there are several.
+    const NODES: usize = 1 << 16;
+
+    /// Describes lists of `count` draws.
+    pub(crate) fn new(count: usize, key: Key) -> Self {
+        Self { count, lists: (Self::NODES / count).clamp(1, Self::MOST) as u64, key }
+    }
+
+    /// Returns the number of the list for the search from `node` for a tail or for a head.
+    pub(crate) fn list_of(&self, node: u32, relation: u16, tail: bool) -> u64 {
+        let words = [u64::from(node), u64::from(relation), u64::from(tail)];
+        words.into_iter().fold(self.key.fold_str("list"), Key::fold).below(0, self.lists)
+    }
+
+    /// Returns the nodes of a list of `group`, distinct and ascending; all nodes if there are at most as many as draws.
+    pub(crate) fn nodes(&self, group: usize, list: u64, groups: &NodeGroups) -> Vec<u32> {
+        if groups.count(group) as usize <= self.count {
+            let mut nodes: Vec<u32> = (0..groups.count(group)).map(|rank| groups.nth(group, rank)).collect();
+            nodes.sort_unstable();
+            return nodes;
+        }
+        let key = self.key.fold(group as u64).fold(list);
+        let mut nodes: Vec<u32> = (0..self.count as u64).map(|i| groups.draw(group, key, i)).collect();
+        nodes.sort_unstable();
+        nodes.dedup();
+        nodes
+    }
+}
+
+/// Returns the candidates that the user gives for an edge.
+pub(crate) fn of<'a>(given: &'a Given, edge: &Edge) -> Option<&'a Vec<u32>> {
     match given {
         Given::OfSources(all) => all.get(&edge.head),
         Given::OfEdges(all) => all.get(&(edge.head, edge.tail)),
