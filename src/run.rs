@@ -7,7 +7,9 @@ use std::time::Instant;
 use gnnflow_data::progress::Progress;
 use gnnflow_pipelines::executor::ExecutorFactory;
 use gnnflow_pipelines::summary::{EpochRecord, SCHEMA, Seconds};
-use gnnflow_pipelines::{Config, Error as PipelineError, Job, Runtime, Summary, last_checkpoint, prepare, run_worker};
+use gnnflow_pipelines::{
+    Config, Error as PipelineError, Job, Runtime, Summary, keep_earlier_run, last_checkpoint, prepare, run_worker,
+};
 
 use crate::cluster::{
     ClusterConfig, Fingerprints, Launcher, Liveness, Membership, Secret, config_from_launcher, execute, is_launched,
@@ -146,6 +148,7 @@ fn prepared_only(config: &Config, options: &RunOptions, partitions: usize, prepa
     };
     let (dir, path) = (&options.run_dir, options.run_dir.join("pipeline.toml"));
     std::fs::create_dir_all(dir).map_err(gnnflow_pipelines::Error::io("create", dir))?;
+    keep_earlier_run(dir, |line| options.console.say(line))?;
     std::fs::write(&path, config.resolved_toml()).map_err(gnnflow_pipelines::Error::io("write", &path))?;
     summary.write(dir)?;
     Ok(Outcome::Done(Box::new(summary)))

@@ -1,8 +1,8 @@
-//! Two runs never write into one run folder at the same time.
+//! Two runs never write into one run folder at the same time, and a run never overwrites an earlier one.
 
 use std::process::Stdio;
 
-use crate::common::{TestDir, planted, summary, wait_for_epochs};
+use crate::common::{TestDir, epochs, planted, summary, wait_for_epochs};
 
 const SETTINGS: &str = "[model]\nkind = 'sage'\nhidden = 16\n[train]\nepochs = 100000\n";
 
@@ -23,5 +23,39 @@ fn second_run_in_the_folder_of_a_running_one_is_refused() {
         // The system released the lock of the killed process. Its children may need a moment to end.
         place.succeed(&["run", "p.toml", "--quiet", "--run-dir", "run", "--set", "train.epochs=1"]);
         assert_eq!(summary(&place, "run")["epochs"], 1);
+    }
+}
+
+#[test]
+fn earlier_runs_are_kept() {
+    for processes in ["1", "2"] {
+        let place = TestDir::new();
+        planted(&place, "p.toml", SETTINGS);
+        let run = |more: &[&str]| {
+            let args = ["run", "p.toml", "--run-dir", "run", "--processes", processes, "--set", "train.epochs=2"];
+            let ended = place.run(&[&args[..], more].concat());
+            assert_eq!(ended.code, 0, "{}", ended.stderr);
+            (summary(&place, "run"), ended.stderr)
+        };
+        let (first, said) = run(&[]);
+        assert!(!said.contains("earlier") && !place.path("run/earlier").exists(), "{said}");
+        place.write("run/notes.txt", "of the user");
+        let (second, said) = run(&["--set", "train.seed=9"]);
+        assert!(said.contains("run has an earlier run; its files are now in run/earlier/1\n"), "{said}");
+        assert_ne!(first["model_sha256"], second["model_sha256"]);
+        assert_eq!(summary(&place, "run/earlier/1"), first);
+        assert_eq!(epochs(&place.path("run/earlier/1")).len(), 2);
+        assert_eq!(epochs(&place.path("run")).len(), 2);
+        for name in ["report.html", "pipeline.toml", "predictions.parquet", "checkpoints/last.safetensors"] {
+            assert!(place.path("run/earlier/1").join(name).exists(), "{name}");
+        }
+        assert!(place.path("run/notes.txt").exists());
+        // A resumed run continues in place.
+        let (_, said) = run(&["--set", "train.seed=9", "--resume", "--set", "train.epochs=3"]);
+        assert!(!said.contains("earlier run"), "{said}");
+        assert_eq!(epochs(&place.path("run")).len(), 3);
+        let (_, said) = run(&[]);
+        assert!(said.contains("run/earlier/2"), "{said}");
+        assert_eq!(summary(&place, "run/earlier/2")["epochs"], 3);
     }
 }

@@ -19,7 +19,7 @@ pub use checkpoint::tensor_file::verify_tensors;
 pub use config::Config;
 pub use error::{Error, Fault, Problem, Problems};
 pub use gnnflow_nn::parameter_versions;
-pub use outputs::run_folder::last_checkpoint;
+pub use outputs::run_folder::{keep_earlier_run, last_checkpoint};
 pub use outputs::summary::{self, Summary};
 pub use plan::Plan;
 pub use run::prepare::{prepare, prepare_on};

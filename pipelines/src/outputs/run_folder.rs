@@ -1,13 +1,13 @@
-//! The run folder: `pipeline.toml`, `metrics.jsonl`, `checkpoints/` and the outputs of a finished run.
+//! The run folder: `pipeline.toml`, `metrics.jsonl`, `checkpoints/` and the outputs of a finished run. Earlier runs in the same
+//! folder are kept in `earlier/`.
 
 use std::fs::{File, OpenOptions};
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
 use gnnflow_data::fs::write_atomic;
 
 use crate::config::Config;
-use crate::embedding::remove_shards;
 use crate::error::Error;
 use crate::outputs::summary::Summary;
 use crate::runtime::records::EpochRecord;
@@ -18,36 +18,52 @@ pub(crate) struct RunFolder {
     metrics: File,
 }
 
+/// The outputs of a finished run.
+const OUTPUTS: [&str; 6] = [
+    Summary::FILE,
+    "report.html",
+    "model.safetensors",
+    "predictions.parquet",
+    "embeddings.parquet",
+    "node_embeddings.parquet",
+];
+/// What a run writes before its outputs.
+const CHECKPOINTS: &str = "checkpoints";
+const PIPELINE: &str = "pipeline.toml";
+/// The folder with one folder for each earlier run.
+const EARLIER: &str = "earlier";
+
 impl RunFolder {
-    /// Opens the folder for a run that resumes after `epochs` epochs (0: a new run), and removes the results of earlier runs.
-    pub(crate) fn open(dir: &Path, config: &Config, epochs: u32) -> Result<Self, Error> {
-        let checkpoints = dir.join("checkpoints");
-        std::fs::create_dir_all(&checkpoints).map_err(Error::io("create", &checkpoints))?;
-        let mut old =
-            vec![Summary::FILE, "model.safetensors", "predictions.parquet", "embeddings.parquet", "report.html"];
-        old.push("node_embeddings.parquet");
-        if epochs == 0 {
-            remove_shards(&checkpoints, None, None)?;
-            old.extend(["checkpoints/last.safetensors", EpochRecord::FILE]);
-        }
-        for name in old {
+    /// Opens the folder for a run that resumes after `epochs` epochs, and removes the outputs that the run writes again.
+    pub(crate) fn resume(dir: &Path, config: &Config, epochs: u32) -> Result<Self, Error> {
+        for name in OUTPUTS {
             let path = dir.join(name);
             match std::fs::remove_file(&path) {
-                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                    return Err(Error::io("remove", &path)(error));
-                }
+                Err(error) if error.kind() != ErrorKind::NotFound => return Err(Error::io("remove", &path)(error)),
                 _ => {}
             }
         }
-        let file = dir.join("pipeline.toml");
-        write_atomic(&file, config.resolved_toml().as_bytes()).map_err(Error::io("write", &file))?;
         let path = dir.join(EpochRecord::FILE);
-        if epochs > 0 && path.exists() {
+        if path.exists() {
             // The run repeats the epochs after the checkpoint.
             let records = EpochRecord::read_all(dir)?.into_iter().filter(|record| record.epoch <= epochs as usize);
             let lines: String = records.map(|record| line(&record)).collect();
             write_atomic(&path, lines.as_bytes()).map_err(Error::io("write", &path))?;
         }
+        Self::open(dir, config)
+    }
+
+    /// Opens the folder for a new run. Call [`keep_earlier_run`] first.
+    pub(crate) fn create(dir: &Path, config: &Config) -> Result<Self, Error> {
+        let checkpoints = checkpoints(dir);
+        std::fs::create_dir_all(&checkpoints).map_err(Error::io("create", &checkpoints))?;
+        Self::open(dir, config)
+    }
+
+    fn open(dir: &Path, config: &Config) -> Result<Self, Error> {
+        let file = dir.join(PIPELINE);
+        write_atomic(&file, config.resolved_toml().as_bytes()).map_err(Error::io("write", &file))?;
+        let path = dir.join(EpochRecord::FILE);
         let metrics = OpenOptions::new().create(true).append(true).open(&path).map_err(Error::io("write", &path))?;
         Ok(Self { dir: dir.to_owned(), metrics })
     }
@@ -72,11 +88,75 @@ fn line(record: &EpochRecord) -> String {
     serde_json::to_string(record).expect("all keys of a record are strings") + "\n"
 }
 
+/// Moves the files of an earlier run in `dir` to a new folder `dir/earlier/N`, and says so to `say`. Does nothing if `dir` has
+/// no run with a finished epoch.
+///
+/// # Errors
+/// When the files cannot be moved.
+pub fn keep_earlier_run(dir: &Path, say: impl FnOnce(&str)) -> Result<(), Error> {
+    let has_epochs = std::fs::metadata(dir.join(EpochRecord::FILE)).is_ok_and(|file| file.len() > 0);
+    if !has_epochs && !OUTPUTS.iter().any(|name| dir.join(name).exists()) {
+        return Ok(());
+    }
+    let earlier = dir.join(EARLIER);
+    std::fs::create_dir_all(&earlier).map_err(Error::io("create", &earlier))?;
+    let mut number = 1;
+    let kept = loop {
+        let folder = earlier.join(number.to_string());
+        match std::fs::create_dir(&folder) {
+            Ok(()) => break folder,
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => number += 1,
+            Err(error) => return Err(Error::io("create", &folder)(error)),
+        }
+    };
+    for name in OUTPUTS.into_iter().chain([PIPELINE, EpochRecord::FILE, CHECKPOINTS]) {
+        let path = dir.join(name);
+        match std::fs::rename(&path, kept.join(name)) {
+            Err(error) if error.kind() != ErrorKind::NotFound => return Err(Error::io("move", &path)(error)),
+            _ => {}
+        }
+    }
+    say(&format!("{} has an earlier run; its files are now in {}", dir.display(), kept.display()));
+    Ok(())
+}
+
 pub(crate) fn checkpoints(dir: &Path) -> PathBuf {
-    dir.join("checkpoints")
+    dir.join(CHECKPOINTS)
 }
 
 /// Returns the path of the last checkpoint of the run in `dir`. The file may not exist.
 pub fn last_checkpoint(dir: &Path) -> PathBuf {
     checkpoints(dir).join("last.safetensors")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn earlier_runs_are_kept_in_numbered_folders() {
+        let place = tempfile::tempdir().unwrap();
+        let dir = place.path();
+        let write = |name: &str, text: &str| std::fs::write(dir.join(name), text).unwrap();
+        let read = |name: &str| std::fs::read_to_string(dir.join(name)).unwrap();
+        let nothing = |line: &str| panic!("{line}");
+        keep_earlier_run(dir, nothing).unwrap();
+        write("notes.txt", "of the user");
+        write("metrics.jsonl", "");
+        // No epoch has finished.
+        keep_earlier_run(dir, nothing).unwrap();
+        for number in 1..=2 {
+            std::fs::create_dir_all(checkpoints(dir)).unwrap();
+            write("checkpoints/last.safetensors", "weights");
+            write("metrics.jsonl", &format!("epoch {number}"));
+            write("report.html", "page");
+            let mut said = String::new();
+            keep_earlier_run(dir, |line| said.push_str(line)).unwrap();
+            assert!(said.ends_with(&format!("/earlier/{number}")), "{said}");
+        }
+        assert_eq!(read("earlier/1/metrics.jsonl") + &read("earlier/2/metrics.jsonl"), "epoch 1epoch 2");
+        assert_eq!(read("earlier/2/checkpoints/last.safetensors"), "weights");
+        assert_eq!(read("notes.txt"), "of the user");
+        assert!(!checkpoints(dir).exists());
+    }
 }

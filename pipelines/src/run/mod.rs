@@ -31,7 +31,7 @@ use crate::engine::{Engine, EpochSums};
 use crate::error::Error;
 use crate::evaluate::edge_evaluation::EdgeEvaluation;
 use crate::evaluate::{Evaluation, evaluate};
-use crate::outputs::run_folder::RunFolder;
+use crate::outputs::run_folder::{RunFolder, keep_earlier_run};
 use crate::outputs::summary::Summary;
 use crate::plan::Plan;
 use crate::runtime::job::Job;
@@ -183,7 +183,7 @@ impl<'a> Run<'a> {
             run.resume(driver, params, trained)?;
         }
         if run.context.worker == 0 {
-            run.folder = Some(RunFolder::open(&job.run_dir, &job.config, run.progress.epochs)?);
+            run.folder = Some(run.open_folder()?);
         }
         Ok(run)
     }
@@ -192,6 +192,16 @@ impl<'a> Run<'a> {
     fn train(&mut self, driver: &mut Driver<'_>) -> Result<(), Error> {
         let begin = Instant::now();
         let epochs = self.train.epochs as u32;
+    /// Opens the run folder at the first worker.
+    fn open_folder(&self) -> Result<RunFolder, Error> {
+        let Job { run_dir, config, runtime, .. } = self.job;
+        if self.progress.epochs > 0 {
+            return RunFolder::resume(run_dir, config, self.progress.epochs);
+        }
+        keep_earlier_run(run_dir, |line| runtime.say(line))?;
+        RunFolder::create(run_dir, config)
+    }
+
         let (first, mut last_written) = (self.progress.epochs, None);
         while self.progress.epochs < epochs && !self.stops_early() {
             let epoch = self.progress.epochs;
