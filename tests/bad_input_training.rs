@@ -264,3 +264,33 @@ fn node_with_only_zero_weight_edges_is_trained_without_neighbors() {
     place.succeed(&["run", "p.toml", "--quiet", "--run-dir", "run"]);
     assert!(summary(&place, "run")["test"]["loss"].as_f64().unwrap().is_finite());
 }
+
+#[test]
+fn classes_without_training_nodes_are_named_once() {
+    let place = TestDir::new();
+    planted(&place, "p.toml", "[model]\nkind = 'sage'\n[train]\nepochs = 1\n");
+    let warning = " of 50 classes have no training nodes: ";
+    for processes in ["1", "2"] {
+        let few = ["graph.generate.classes=50", "graph.generate.split=[0.01, 0.3, 0.4]"].map(|set| ["--set", set]);
+        let run = ["run", "p.toml", "--run-dir", "run", "--processes", processes];
+        let ended = place.run(&[&run[..], &few.concat()].concat());
+        assert_eq!(ended.code, 0, "{}", ended.stderr);
+        let lines: Vec<&str> = ended.stderr.lines().filter(|line| line.contains(warning)).collect();
+        assert_eq!(lines.len(), 1, "{}", ended.stderr);
+        assert!(lines[0].starts_with("warning: ") && lines[0].ends_with(" more; they cannot be learned"), "{lines:?}");
+        let ended = place.run(&run);
+        assert!(ended.code == 0 && !ended.stderr.contains("no training nodes"), "{}", ended.stderr);
+    }
+}
+
+#[test]
+fn exploding_loss_is_reported() {
+    let place = TestDir::new();
+    planted(&place, "p.toml", "[model]\nkind = 'sage'\n[train]\nepochs = 3\noptimizer = { kind = 'adam', lr = 1e4 }\n");
+    let ended = place.run(&["run", "p.toml", "--run-dir", "run"]);
+    let warning = "warning: the loss grew from ";
+    assert!(ended.code == 0 && ended.stderr.contains(warning), "{}", ended.stderr);
+    assert_eq!(ended.stderr.matches(warning).count(), 1, "{}", ended.stderr);
+    let ended = place.run(&["run", "p.toml", "--run-dir", "run", "--set", "train.optimizer.lr=0.01"]);
+    assert!(ended.code == 0 && !ended.stderr.contains(warning), "{}", ended.stderr);
+}

@@ -1,8 +1,10 @@
 //! The run of one worker: trains, evaluates, computes all nodes with the best model, and writes the results.
 
 mod checkpoints;
+mod empty_classes;
 mod engine;
 mod finish;
+mod loss_watch;
 pub(crate) mod prepare;
 mod tensor_workers;
 
@@ -18,6 +20,7 @@ use gnnflow_dataflow::wire::meter::{Meter, Stage};
 use timely::worker::Worker;
 
 use self::engine::{EngineSetup, Sampling, open_batches};
+use self::loss_watch::LossWatch;
 use crate::checkpoint::Progress;
 use crate::collectives::{Collectives, Driver};
 use crate::compute::{ComputeState, ComputeTime};
@@ -179,6 +182,7 @@ impl<'a> Run<'a> {
             trained: Duration::ZERO,
             split,
         };
+        run.warn_of_empty_classes(driver)?;
         if job.resume {
             run.resume(driver, params, trained)?;
         }
@@ -202,7 +206,11 @@ impl<'a> Run<'a> {
         RunFolder::create(run_dir, config)
     }
 
-        let (first, mut last_written) = (self.progress.epochs, None);
+    /// Trains to the last epoch, or until early stopping.
+    fn train(&mut self, driver: &mut Driver<'_>) -> Result<(), Error> {
+        let begin = Instant::now();
+        let epochs = self.train.epochs as u32;
+        let (first, mut last_written, mut watch) = (self.progress.epochs, None, LossWatch::default());
         while self.progress.epochs < epochs && !self.stops_early() {
             let epoch = self.progress.epochs;
             let before = StageTimes::now(&self.context.meter, self.compute_thread.call(ComputeState::report)?);
@@ -240,13 +248,8 @@ impl<'a> Run<'a> {
                     record.evaluate_seconds = Some(begin.elapsed().as_secs_f64());
                     (record.train, record.val, record.test) = (evaluation.train, evaluation.val, evaluation.test);
                 }
-                if !record.loss.is_finite() {
-                    let message = format!(
-                        "the loss of epoch {} is {}; lower train.optimizer.lr, or scale the features \
-                         (graph.normalize_features)",
-                        record.epoch, record.loss
-                    );
-                    return Err(Error::Input(message));
+                if let Some(warning) = watch.check(record.epoch, record.loss)?.filter(|_| self.folder.is_some()) {
+                    driver.runtime.warn(&warning);
                 }
                 if let Some(folder) = &mut self.folder {
                     folder.epoch(&record)?;

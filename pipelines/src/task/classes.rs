@@ -25,6 +25,11 @@ impl Classes {
         if self.names.is_empty() { DataType::Int64 } else { DataType::Utf8 }
     }
 
+    /// Returns the name of a class, or its number if the dump's labels are numbers.
+    pub(crate) fn name(&self, class: usize) -> String {
+        self.names.get(class).map_or_else(|| class.to_string(), |name| format!("\"{name}\""))
+    }
+
     /// Returns a column of class numbers or names.
     pub(crate) fn column(&self, classes: impl Iterator<Item = Option<usize>>) -> ArrayRef {
         if self.names.is_empty() {

@@ -14,7 +14,7 @@ use super::classes::{Classes, cross_entropy, largest};
 use super::labels::Labels;
 use super::objective::{Examples, Loss, NodeObjective, Objective, Tally};
 use crate::config::Metric;
-use crate::context::SPLITS;
+use crate::context::{SPLITS, TRAIN};
 use crate::error::Error;
 use crate::outputs::{list, list_of};
 use gnnflow_dataflow::storage::Rows;
@@ -67,6 +67,21 @@ impl Objective for NodeClassification {
 impl NodeObjective for NodeClassification {
     fn is_labeled(&self, node: u32) -> bool {
         self.task == Task::MultiLabel || self.labels.class(node).is_some()
+    }
+
+    fn class_counts(&self, part: usize) -> Vec<u64> {
+        if self.task == Task::MultiLabel {
+            return Vec::new();
+        }
+        let (partition, mut counts) = (self.labels.partition(part), vec![0; self.classes.count]);
+        let first = partition.range.start as u32;
+        let classes = partition.nodes.in_split(TRAIN).into_iter().filter_map(|local| self.labels.class(first + local));
+        classes.for_each(|class| counts[class as usize] += 1);
+        counts
+    }
+
+    fn class_name(&self, class: usize) -> String {
+        self.classes.name(class)
     }
 
     fn count(&self, part: usize, split: u8, rows: &Rows<'_>) -> Tally {

@@ -38,6 +38,17 @@ pub(crate) trait NodeObjective: Objective {
     /// Tells whether a node has a label.
     fn is_labeled(&self, node: u32) -> bool;
 
+    /// Returns the number of training nodes of each class, for a partition hosted here; empty if nodes have no single class.
+    fn class_counts(&self, part: usize) -> Vec<u64> {
+        let _ = part;
+        Vec::new()
+    }
+
+    /// Returns the name of a class, as in the predictions.
+    fn class_name(&self, class: usize) -> String {
+        class.to_string()
+    }
+
     /// Returns the tally of the labeled nodes of a split, for a partition hosted here. `rows` are the model's results.
     fn count(&self, part: usize, split: u8, rows: &Rows<'_>) -> Tally;
 
