@@ -7,8 +7,13 @@ use std::io::{IsTerminal, Write};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Minimum time between two epoch lines. The first and the last epoch are always printed.
+/// Minimum time between two epoch lines on a terminal. The first and the last epoch are always printed.
 const EPOCH_LINE_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Time until a brief stage has a bar.
+const BRIEF: Duration = Duration::from_millis(500);
+/// Time between two lines of a stage, without a terminal.
+const STAGE_LINE_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Prints progress and messages. Clones share one state.
 #[derive(Clone, Debug)]
@@ -35,8 +40,47 @@ struct State {
 struct Stage {
     name: String,
     unit: String,
+    total: Option<u64>,
+    /// Whether it is shown only while it takes long.
+    brief: bool,
     start: Instant,
+    last_line: Instant,
     done: u64,
+}
+
+impl Stage {
+    /// Returns the line of an unfinished stage: its amount, rate and remaining time.
+    fn line(&self, elapsed: Duration) -> String {
+        let rate = self.done as f64 / elapsed.as_secs_f64().max(1e-3);
+        let amount = match self.total {
+            Some(total) => format!("{} of {total}", self.done),
+            None => self.done.to_string(),
+        };
+        let left = self.total.filter(|_| self.done > 0).map(|total| total.saturating_sub(self.done) as f64 / rate);
+        let left = left.map_or_else(String::new, |seconds| format!(", {seconds:.0} s left"));
+        format!("{}: {amount} {}, {} per second{left}", self.name, self.unit, rate_text(rate))
+    }
+
+    fn bar(&self) -> ProgressBar {
+        let template = match self.total {
+            Some(_) => "{msg:<24} {bar:30} {human_pos}/{human_len} {prefix}  {per_sec}  {eta} left",
+            None => "{msg:<24} {spinner} {human_pos} {prefix}  {per_sec}  {elapsed}",
+        };
+        let bar = self.total.map_or_else(ProgressBar::new_spinner, ProgressBar::new);
+        let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
+        bar.set_style(style);
+        bar.set_message(self.name.clone());
+        bar.set_prefix(self.unit.clone());
+        bar.set_position(self.done);
+        bar.set_elapsed(self.start.elapsed());
+        bar.enable_steady_tick(Duration::from_millis(200));
+        bar
+    }
+}
+
+/// Formats a rate with one decimal if it is small.
+fn rate_text(rate: f64) -> String {
+    if rate < 10.0 { format!("{rate:.1}") } else { format!("{rate:.0}") }
 }
 
 impl Console {
@@ -73,19 +117,20 @@ impl Console {
         }
         let mut state = self.lock();
         let soon = state.last_epoch.is_some_and(|last| last.elapsed() < EPOCH_LINE_INTERVAL);
-        if soon && record.epoch < epochs {
+        if self.style == Style::Bars && soon && record.epoch < epochs {
             return;
         }
         state.last_epoch = Some(Instant::now());
-        let score = |name: &str, scores: &Option<Scores>| {
-            let accuracy =
-                scores.as_ref().and_then(|scores| scores.accuracy().or(scores.metrics.values().next().copied()));
-            accuracy.map_or_else(String::new, |accuracy| format!(", {name} {accuracy:.4}"))
-        };
-        let (val, test) = (score("val", &record.val), score("test", &record.test));
-        let best = if record.best { " *" } else { "" };
-        let EpochRecord { epoch, loss, seconds, .. } = record;
-        self.line(&state, &format!("epoch {epoch:>4}/{epochs}: loss {loss:.4}{val}{test}, {seconds:.2} s{best}"));
+        self.line(&state, &epoch_line(record, epochs));
+    }
+
+    fn begin(&self, name: &str, total: Option<u64>, unit: &str, brief: bool) {
+        let mut state = self.lock();
+        state.finish(self.style);
+        let start = Instant::now();
+        let stage = Stage { name: name.into(), unit: unit.into(), total, brief, start, last_line: start, done: 0 };
+        state.bar = (self.style == Style::Bars && !brief).then(|| stage.bar());
+        state.stage = Some(stage);
     }
 
     fn line(&self, state: &State, line: &str) {
@@ -101,6 +146,24 @@ impl Console {
     }
 }
 
+/// Returns the line of an epoch: its loss, the metric that selects the best epoch, and the time. `*` marks the best so far.
+fn epoch_line(record: &EpochRecord, epochs: usize) -> String {
+    let score = |split: &str, scores: &Option<Scores>| {
+        let Some(name) = &record.metric else { return String::new() };
+        let value = scores.as_ref().and_then(|scores| scores.value(name));
+        value.map_or_else(String::new, |value| format!(", {split} {name} {}", number(value)))
+    };
+    let (val, test) = (score("val", &record.val), score("test", &record.test));
+    let best = if record.best { " *" } else { "" };
+    let EpochRecord { epoch, loss, seconds, .. } = record;
+    format!("epoch {epoch:>4}/{epochs}: loss {}{val}{test}, {seconds:.2} s{best}", number(*loss))
+}
+
+/// Formats a loss or a metric with four decimals, or as a power of ten if it is large.
+fn number(value: f64) -> String {
+    if value.abs() < 1e6 { format!("{value:.4}") } else { format!("{value:.4e}") }
+}
+
 /// Writes a line to stderr. Ignores a closed stderr.
 fn write(line: &str) {
     let _ = writeln!(std::io::stderr(), "{line}");
@@ -114,31 +177,26 @@ impl Default for Console {
 
 impl Progress for Console {
     fn stage(&self, name: &str, total: Option<u64>, unit: &str) {
-        let mut state = self.lock();
-        state.finish(self.style);
-        state.stage = Some(Stage { name: name.into(), unit: unit.into(), start: Instant::now(), done: 0 });
-        if self.style == Style::Bars {
-            let template = match total {
-                Some(_) => "{msg:<24} {bar:30} {human_pos}/{human_len} {prefix} {eta}",
-                None => "{msg:<24} {spinner} {human_pos} {prefix} {elapsed}",
-            };
-            let bar = total.map_or_else(ProgressBar::new_spinner, ProgressBar::new);
-            let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
-            bar.set_style(style);
-            bar.set_message(name.to_owned());
-            bar.set_prefix(unit.to_owned());
-            bar.enable_steady_tick(Duration::from_millis(200));
-            state.bar = Some(bar);
-        }
+        self.begin(name, total, unit, false);
+    }
+
+    fn brief_stage(&self, name: &str, total: u64, unit: &str) {
+        self.begin(name, Some(total), unit, true);
     }
 
     fn advance(&self, by: u64) {
         let mut state = self.lock();
-        if let Some(stage) = &mut state.stage {
-            stage.done += by;
-        }
-        if let Some(bar) = &state.bar {
-            bar.inc(by);
+        let State { bar, stage, .. } = &mut *state;
+        let Some(stage) = stage else { return };
+        stage.done += by;
+        match (self.style, &bar) {
+            (Style::Bars, Some(bar)) => bar.inc(by),
+            (Style::Bars, None) if stage.start.elapsed() > BRIEF => *bar = Some(stage.bar()),
+            (Style::Lines, _) if stage.last_line.elapsed() > STAGE_LINE_INTERVAL => {
+                stage.last_line = Instant::now();
+                write(&stage.line(stage.start.elapsed()));
+            }
+            _ => {}
         }
     }
 
@@ -154,7 +212,7 @@ impl State {
             bar.finish_and_clear();
         }
         let Some(stage) = self.stage.take() else { return };
-        if style != Style::Silent {
+        if style != Style::Silent && !stage.brief {
             let amount = if stage.done > 0 { format!("{} {}, ", stage.done, stage.unit) } else { String::new() };
             write(&format!("{}: {amount}{:.1} s", stage.name, stage.start.elapsed().as_secs_f64()));
         }
@@ -166,6 +224,36 @@ mod tests {
     use super::*;
 
     #[test]
+    fn epoch_line_names_the_metric_that_selects_the_best_epoch() {
+        let metrics = [("hits_at_1".to_owned(), 0.124), ("mrr".to_owned(), 0.517)].into();
+        let val = Some(Scores { nodes: 9, loss: 0.5, metrics });
+        let record = EpochRecord { epoch: 2, loss: 0.25, seconds: 1.5, val, best: true, ..EpochRecord::default() };
+        let line = |metric: Option<&str>, loss: f64| {
+            epoch_line(&EpochRecord { metric: metric.map(str::to_owned), loss, ..record.clone() }, 10)
+        };
+        assert_eq!(line(Some("mrr"), 0.25), "epoch    2/10: loss 0.2500, val mrr 0.5170, 1.50 s *");
+        assert_eq!(line(Some("loss"), 0.25), "epoch    2/10: loss 0.2500, val loss 0.5000, 1.50 s *");
+        assert_eq!(line(None, 1.945e18), "epoch    2/10: loss 1.9450e18, 1.50 s *");
+    }
+
+    #[test]
+    fn line_of_a_long_stage_has_rate_and_remaining_time() {
+        let now = Instant::now();
+        let stage = |total| Stage {
+            name: "rank".into(),
+            unit: "edges".into(),
+            total,
+            brief: true,
+            start: now,
+            last_line: now,
+            done: 120,
+        };
+        let line = |total| stage(total).line(Duration::from_secs(60));
+        assert_eq!(line(Some(300)), "rank: 120 of 300 edges, 2.0 per second, 90 s left");
+        assert_eq!(line(None), "rank: 120 edges, 2.0 per second");
+    }
+
+    #[test]
     fn stage_ends_with_the_next_stage_or_done() {
         for style in [Style::Silent, Style::Lines, Style::Bars] {
             let console = Console::with(style);
@@ -173,6 +261,8 @@ mod tests {
             console.advance(3);
             console.stage("two", Some(5), "rows");
             console.clone().advance(5);
+            console.brief_stage("three", 7, "rows");
+            console.advance(7);
             console.say("in between");
             console.done();
             console.done();

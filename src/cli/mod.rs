@@ -34,7 +34,7 @@ use std::process::ExitCode;
 struct Args {
     #[command(subcommand)]
     command: Command,
-    /// Print only errors on stderr.
+    /// Print nothing but errors: no progress, no warnings and no table of results. `--json` still prints the results.
     #[arg(long, short, global = true)]
     quiet: bool,
     /// Print results as JSON on stdout.

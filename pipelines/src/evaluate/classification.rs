@@ -60,6 +60,9 @@ impl EdgeClassifier {
         collectives: &mut Collectives,
     ) -> Result<Evaluation, Error> {
         let (classes, mut tallies) = (self.classes.count, Vec::new());
+        let (progress, hosted) = (driver.runtime.progress(), context.placement.parts_of(context.worker));
+        let edges = self.edges.edges[hosted].iter().map(|edges| edges.len() as u64);
+        progress.brief_stage("classify edges", edges.sum(), "edges");
         for part in context.placement.parts_of(context.worker) {
             let mut counts = vec![(Counts::new(Task::SingleLabel, classes), 0.0); SPLITS.len() - 1];
             self.predicted[part].clear();
@@ -67,6 +70,7 @@ impl EdgeClassifier {
                 let chunk = first..(first + CHUNK).min(self.edges.edges[part].len());
                 self.fetcher.request_ends(&self.edges.edges[part][chunk.clone()]);
                 self.fetcher.wait(driver, 0)?;
+                progress.advance(chunk.len() as u64);
                 let logits = std::mem::take(&mut *self.fetcher.state());
                 for (i, row) in chunk.zip(logits.chunks_exact(classes)) {
                     self.predicted[part].push(largest(row) as u32);
@@ -83,6 +87,7 @@ impl EdgeClassifier {
         }
         // Other workers may still request rows of this worker.
         self.fetcher.end(driver)?;
+        progress.done();
         reduce_metrics(driver, context, collectives, &tallies, &|words, _| {
             let mut counts = Counts::new(Task::SingleLabel, classes);
             counts.merge_words(words);

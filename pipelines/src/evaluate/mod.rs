@@ -38,11 +38,18 @@ impl Evaluation {
         if metric == Metric::Loss {
             return Some((-val.loss, 0.0));
         }
-        let at = format!("{}_at_", metric.key());
-        let list_metric = || val.metrics.iter().find(|(name, _)| metric.is_of_lists() && name.starts_with(&at));
-        let value = val.metrics.get(metric.key()).or_else(|| Some(list_metric()?.1)).copied()?;
+        let value = val.value(self.name_of(metric)?)?;
         let sign = if metric.is_better(0.0, 1.0) { -1.0 } else { 1.0 };
         Some((sign * value, -val.loss))
+    }
+
+    /// Returns the name of `metric` in the validation metrics, which ends with `_at_K` for metrics of lists.
+    pub(crate) fn name_of(&self, metric: Metric) -> Option<&str> {
+        let (val, at) = (self.val.as_ref()?, format!("{}_at_", metric.key()));
+        if val.value(metric.key()).is_some() {
+            return Some(metric.key());
+        }
+        val.metrics.keys().find(|name| metric.is_of_lists() && name.starts_with(&at)).map(String::as_str)
     }
 }
 

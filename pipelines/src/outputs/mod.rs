@@ -83,12 +83,16 @@ pub(crate) fn write_table(
             })
             .probe_with(&probe);
     });
+    let (progress, hosted) = (driver.runtime.progress(), context.placement.parts_of(context.worker));
+    let name = table.path.file_name().unwrap_or_default().to_string_lossy();
+    progress.brief_stage(&format!("write {name}"), nodes[hosted].iter().sum(), "rows");
     for (part, &nodes) in nodes.iter().enumerate() {
         for (step, first) in (0..nodes as usize).step_by(per_message).enumerate() {
             let now = time::at(part as u32, step as u32);
             input.advance_to(now);
             if context.placement.worker_of(part) == context.worker {
                 let rows = (table.rows)(part, first..(first + per_message).min(nodes as usize))?;
+                progress.advance(rows.num_rows() as u64);
                 let header = Header { from: context.worker as u32, key: now, ..Header::default() };
                 let mut block = WireBlock::new(header, vec![], vec![], Rows::Bytes(encode(&rows)?));
                 meter.sent(context.worker, &block);
@@ -101,6 +105,7 @@ pub(crate) fn write_table(
     let end = time::at(nodes.len() as u32, 0);
     input.advance_to(end);
     driver.run_until(&probe, end, &errors)?;
+    progress.done();
     drop(input);
     let file = file.borrow_mut().take();
     file.map_or(Ok(String::new()), ParquetFile::finish)

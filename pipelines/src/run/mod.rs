@@ -192,10 +192,6 @@ impl<'a> Run<'a> {
         Ok(run)
     }
 
-    /// Trains to the last epoch, or until early stopping.
-    fn train(&mut self, driver: &mut Driver<'_>) -> Result<(), Error> {
-        let begin = Instant::now();
-        let epochs = self.train.epochs as u32;
     /// Opens the run folder at the first worker.
     fn open_folder(&self) -> Result<RunFolder, Error> {
         let Job { run_dir, config, runtime, .. } = self.job;
@@ -245,6 +241,7 @@ impl<'a> Run<'a> {
                     let begin = Instant::now();
                     let evaluation = self.evaluate(driver, false)?;
                     record.best = self.save_if_best(&evaluation)?;
+                    record.metric = evaluation.name_of(self.metric).map(str::to_owned);
                     record.evaluate_seconds = Some(begin.elapsed().as_secs_f64());
                     (record.train, record.val, record.test) = (evaluation.train, evaluation.val, evaluation.test);
                 }

@@ -33,6 +33,9 @@ pub struct EpochRecord {
     /// Metrics of the test nodes, if evaluated.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub test: Option<Scores>,
+    /// Name of the validation metric that selects the best epoch, if evaluated.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub metric: Option<String>,
     /// Whether this epoch's model is the best so far.
     #[serde(default)]
     pub best: bool,
@@ -79,6 +82,11 @@ impl Scores {
     /// Returns the accuracy, if the task has it.
     pub fn accuracy(&self) -> Option<f64> {
         self.metrics.get("accuracy").copied()
+    }
+
+    /// Returns the metric `name`, or the loss if that is its name.
+    pub fn value(&self, name: &str) -> Option<f64> {
+        if name == "loss" { Some(self.loss) } else { self.metrics.get(name).copied() }
     }
 }
 

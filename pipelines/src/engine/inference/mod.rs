@@ -138,6 +138,9 @@ impl Inference {
     /// # Errors
     /// The first error of an operator or of the compute thread.
     pub(crate) fn pass(&mut self, driver: &mut Driver<'_>) -> Result<(), Error> {
+        let progress = driver.runtime.progress();
+        let nodes = self.chunks.iter().map(|(_, nodes)| nodes.len() as u64).sum::<u64>();
+        progress.brief_stage("compute all nodes", nodes * self.stores.len() as u64, "rows");
         for _stage in 0..self.stores.len() {
             let epoch = self.stages_done;
             for (step, (partition, nodes)) in (0..).zip(&self.chunks) {
@@ -147,6 +150,7 @@ impl Inference {
                 self.input.flush();
                 let oldest = time::at(epoch, (step + 1).saturating_sub(WINDOW));
                 driver.run_until(&self.probe, oldest, &self.errors)?;
+                progress.advance(nodes.len() as u64);
             }
             self.stages_done += 1;
             let next = time::at(epoch + 1, 0);
@@ -154,6 +158,7 @@ impl Inference {
             self.input.flush();
             driver.run_until(&self.probe, next, &self.errors)?;
         }
+        progress.done();
         Ok(())
     }
 

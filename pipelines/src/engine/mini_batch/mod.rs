@@ -229,6 +229,8 @@ impl Engine for MiniBatchTraining {
         if let Some(pull) = &self.pull {
             pull.advance(time::at(epoch, 0));
         }
+        let progress = driver.runtime.progress();
+        progress.brief_stage(&format!("epoch {}", epoch + 1), self.steps.into(), "steps");
         for step in 0..self.steps {
             for part in self.parts.clone() {
                 self.input.send(part as u32);
@@ -237,8 +239,10 @@ impl Engine for MiniBatchTraining {
             self.input.flush();
             let oldest = time::at(epoch, (step + 1).saturating_sub(self.window));
             driver.run_until(&self.probe, oldest, &self.errors)?;
+            progress.advance(1);
         }
         driver.run_until(&self.probe, time::at(epoch, self.steps), &self.errors)?;
+        progress.done();
         if let Some(cache) = &self.cache {
             cache.borrow_mut().end_of_epoch();
         }

@@ -173,6 +173,9 @@ impl PartitionParallel {
         self.compute_thread.call(ComputeState::begin_partition)?;
         let steps = self.steps(part) as u32;
         let mut sent = 0;
+        let progress = driver.runtime.progress();
+        let name = format!("epoch {}, partition {part}", epochs.start + 1);
+        progress.brief_stage(&name, u64::from(steps) * epochs.len() as u64, "steps");
         for (epoch, step) in epochs.clone().flat_map(|epoch| (0..steps).map(move |step| (epoch, step))) {
             self.input.send(BatchKey { epoch, step, partition: part as u32 });
             if self.separate_times {
@@ -183,6 +186,7 @@ impl PartitionParallel {
             while sent >= self.window + self.done.borrow().len() {
                 driver.step(&self.errors)?;
             }
+            progress.advance(1);
         }
         if self.separate_times && part + 1 == self.parts.end {
             self.input.advance_to(round_end);
@@ -191,6 +195,7 @@ impl PartitionParallel {
         while self.done.borrow().len() < sent {
             driver.step(&self.errors)?;
         }
+        progress.done();
         let reports = std::mem::take(&mut *self.done.borrow_mut());
         let batches = reports.chunks(steps.max(1) as usize).map(LocalEpoch::of);
         let batches = if steps == 0 { vec![LocalEpoch::default(); epochs.len()] } else { batches.collect() };

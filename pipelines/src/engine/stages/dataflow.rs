@@ -316,8 +316,14 @@ impl Engine for StagedTraining {
         self.input.advance_to(time::at(end - 1, stages));
         self.input.flush();
         let mut done = Vec::with_capacity((end - epoch) as usize);
+        let progress = driver.runtime.progress();
         for epoch in epoch..end {
-            driver.run_until(&self.probe, time::at(epoch, stages), &self.errors)?;
+            progress.brief_stage(&format!("epoch {}", epoch + 1), stages.into(), "stages");
+            for stage in 1..=stages {
+                driver.run_until(&self.probe, time::at(epoch, stage), &self.errors)?;
+                progress.advance(1);
+            }
+            progress.done();
             let sums = self.shared.sums.borrow_mut().remove(&epoch);
             let sums = sums.ok_or_else(|| Error::Bug("an epoch ended without a sum of gradients".into()))?;
             done.push(EpochSums { rounds: self.rounds, seconds: start.elapsed().as_secs_f64(), ..sums });
@@ -333,6 +339,8 @@ impl Engine for StagedTraining {
         self.state.set_sink(sink);
         // Between two rounds, a process sends only the messages of this evaluation.
         let before = self.meter.so_far();
+        let progress = driver.runtime.progress();
+        progress.brief_stage("evaluate", self.evaluation.into(), "stages");
         for (stage, &items) in (0..self.evaluation).zip(&self.stages) {
             // Times after those of the last epoch. No row is stale: a stage ends before the next one begins.
             let time = self.input.time() + 1;
@@ -341,7 +349,9 @@ impl Engine for StagedTraining {
             self.input.advance_to(time + 1);
             self.input.flush();
             driver.run_until(&self.probe, time + 1, &self.errors)?;
+            progress.advance(1);
         }
+        progress.done();
         self.meter.hand_over(before, &self.other_meter);
         Ok(true)
     }

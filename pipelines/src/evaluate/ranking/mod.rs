@@ -123,18 +123,23 @@ impl Ranking {
         let numbers = 1 + self.edges.candidates.of_one_edge();
         let chunk = QUERY_BYTES / (8 * self.width * numbers);
         let mut ranked = Vec::new();
+        let progress = driver.runtime.progress();
+        let edges = self.edges.held_out[hosted.clone()].iter().flatten().map(|edges| edges.len() as u64);
+        progress.brief_stage("rank held-out edges", edges.sum(), "edges");
         for part in hosted {
             let mut splits = [Vec::new(), Vec::new()];
             for (split, ranked) in splits.iter_mut().enumerate() {
                 let edges = self.edges.held_out[part][split].clone();
                 for edges in edges.chunks(chunk.max(1)) {
                     ranked.extend(self.rank(driver, split, edges)?);
+                    progress.advance(edges.len() as u64);
                 }
             }
             ranked.push(splits);
         }
         // Other workers may still request rows of this worker.
         self.fetcher.end(driver)?;
+        progress.done();
         self.ranked = ranked;
         let mut scores = [None, None];
         for (split, scores) in scores.iter_mut().enumerate() {
@@ -193,6 +198,7 @@ impl Ranking {
                 self.fetcher.request(block.to_vec(), None);
                 self.fetcher.wait(driver, WINDOW)?;
             }
+            self.fetcher.wait(driver, 0)?;
         }
         self.fetcher.wait(driver, 0)?;
         let pass = std::mem::take(&mut *self.fetcher.state());
