@@ -31,6 +31,7 @@ mod readme;
 mod recovery;
 mod regression;
 mod relations;
+mod report;
 mod run_folder;
 mod sampling;
 mod schedules;

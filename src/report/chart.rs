@@ -1,83 +1,253 @@
-//! Charts as SVG text.
+//! Charts of values over the epochs of a run.
 
-use gnnflow_pipelines::Error;
-use plotters::prelude::*;
-use std::ops::Range;
+use super::axis::Axis;
+use super::count;
+use super::number::{power_of_ten, score};
+use super::svg::{Anchor, CHARACTER, Svg};
 
-/// A line of a chart: its name, and points (epoch, value).
-pub(super) type Series = (&'static str, Vec<(f64, f64)>);
+const WIDTH: f64 = 680.0;
+const HEIGHT: f64 = 300.0;
+/// Height above the plot, for the title and the best epoch.
+const ABOVE: f64 = 52.0;
+/// Height below the plot, for the ticks and the name of the x axis.
+const BELOW: f64 = 44.0;
+/// Width to the right of the plot, for the legend.
+const LEGEND: f64 = 152.0;
+/// Height of a line of the legend.
+const LEGEND_LINE: f64 = 22.0;
+/// Maximum number of points of a line that are marked.
+const MAX_MARKED: usize = 30;
+/// Larger values are not drawn, because sums of them would be infinite.
+const MAX_VALUE: f64 = 1e300;
 
-const SIZE: (u32, u32) = (640, 280);
-
-/// Draws lines over epochs as SVG. Returns `None` if there are no points.
-pub(super) fn lines(title: &str, series: &[Series]) -> Result<Option<String>, Error> {
-    let points = || series.iter().flat_map(|(_, points)| points).filter(|(_, value)| value.is_finite());
-    if points().next().is_none() {
-        return Ok(None);
-    }
-    let fold = |of: fn(&(f64, f64)) -> f64| {
-        points().map(of).fold((f64::MAX, f64::MIN), |(low, high), x| (low.min(x), high.max(x)))
-    };
-    let ((left, right), (low, high)) = (fold(|point| point.0), fold(|point| point.1));
-    let margin = ((high - low) * 0.05).max(1e-6);
-    let mut svg = String::new();
-    draw(&mut svg, title, series, left..right.max(left + 1.0), low - margin..high + margin)
-        .map_err(|error| Error::Bug(format!("chart \"{title}\": {error}")))?;
-    Ok(Some(svg))
+/// The nodes or edges that a line is about. Each has the same color and marks in all charts.
+#[derive(Clone, Copy)]
+pub(super) enum Source {
+    Steps,
+    Train,
+    Val,
+    Test,
 }
 
-fn draw(
-    svg: &mut String,
-    title: &str,
-    series: &[Series],
-    x: Range<f64>,
-    y: Range<f64>,
-) -> Result<(), Box<dyn std::error::Error>> {
-    let area = SVGBackend::with_string(svg, SIZE).into_drawing_area();
-    area.fill(&WHITE).map_err(text)?;
-    let mut chart = ChartBuilder::on(&area)
-        .caption(title, ("sans-serif", 16))
-        .margin(8)
-        .x_label_area_size(32)
-        .y_label_area_size(52)
-        .build_cartesian_2d(x, y)
-        .map_err(text)?;
-    chart.configure_mesh().x_desc("epoch").light_line_style(WHITE).draw().map_err(text)?;
-    for (i, (name, points)) in series.iter().enumerate() {
-        let color = Palette99::pick(i).to_rgba();
-        let finite = points.iter().copied().filter(|(_, value)| value.is_finite());
-        let line = chart.draw_series(LineSeries::new(finite, color.stroke_width(2))).map_err(text)?;
-        line.label(*name).legend(move |(x, y)| PathElement::new([(x, y), (x + 16, y)], color.stroke_width(2)));
+impl Source {
+    /// Returns the class for the page's style.
+    fn class(self) -> &'static str {
+        match self {
+            Self::Steps => "steps",
+            Self::Train => "train",
+            Self::Val => "val",
+            Self::Test => "test",
+        }
     }
-    chart
-        .configure_series_labels()
-        .background_style(WHITE.mix(0.8))
-        .border_style(BLACK.mix(0.2))
-        .draw()
-        .map_err(text)?;
-    Ok(area.present().map_err(text)?)
+
+    /// Returns the name for the legend.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Steps => "training steps",
+            _ => self.class(),
+        }
+    }
+
+    /// Returns the outline of a mark: a circle, a square (which is hollow) or a diamond. Of marks at one point, all can be seen.
+    fn mark(self) -> &'static str {
+        match self {
+            Self::Steps => "m-6 0a6 6 0 1 0 12 0a6 6 0 1 0-12 0z",
+            Self::Train => "m-4 0a4 4 0 1 0 8 0a4 4 0 1 0-8 0z",
+            Self::Val => "m-4.5-4.5h9v9h-9z",
+            Self::Test => "m0-3.5l3.5 3.5-3.5 3.5-3.5-3.5z",
+        }
+    }
 }
 
-/// Converts drawing errors, which borrow the SVG text, to strings.
-fn text(error: impl std::fmt::Display) -> String {
-    error.to_string()
+/// A line of a chart.
+pub(super) struct Line {
+    pub(super) source: Source,
+    /// Epochs and values.
+    pub(super) points: Vec<(usize, f64)>,
+}
+
+/// The epochs of a run. All of its charts have the same x axis.
+#[derive(Clone, Copy)]
+pub(super) struct Epochs {
+    pub(super) first: usize,
+    pub(super) last: usize,
+    pub(super) best: Option<usize>,
+}
+
+/// Draws `lines`, later ones over earlier ones, and marks the best epoch. Returns `None` if there are no points.
+pub(super) fn chart(title: &str, lines: &[Line], epochs: Epochs) -> Option<String> {
+    let lines: Vec<Line> = lines.iter().map(drawable).filter(|line| !line.points.is_empty()).collect();
+    let plot = Plot::new(&lines, epochs)?;
+    let mut svg = Svg::new(WIDTH, HEIGHT, &format!("{title} by epoch"));
+    svg.label("title", (0.0, 20.0), Anchor::Start, &format!("{title}{}", unit(plot.y.exponent)));
+    plot.draw_axes(&mut svg);
+    if let Some(best) = epochs.best {
+        plot.draw_best(&mut svg, best);
+    }
+    for line in &lines {
+        plot.draw_line(&mut svg, line);
+    }
+    draw_legend(&mut svg, &lines);
+    Some(svg.end())
+}
+
+/// Returns the unit of values that are divided by ten to the power of `exponent`.
+fn unit(exponent: i32) -> String {
+    if exponent == 0 { String::new() } else { format!(", in units of {}", power_of_ten(exponent)) }
+}
+
+/// Returns `line` without the points that have no place on an axis.
+fn drawable(line: &Line) -> Line {
+    let points = line.points.iter().copied().filter(|(_, value)| value.abs() < MAX_VALUE).collect();
+    Line { source: line.source, points }
+}
+
+/// The area between the axes.
+struct Plot {
+    left: f64,
+    x: Axis,
+    y: Axis,
+}
+
+impl Plot {
+    const RIGHT: f64 = WIDTH - LEGEND;
+    const BOTTOM: f64 = HEIGHT - BELOW;
+
+    fn new(lines: &[Line], epochs: Epochs) -> Option<Self> {
+        let x = Axis::whole(epochs.first as u64, epochs.last as u64);
+        let y = Axis::of(lines.iter().flat_map(|line| &line.points).map(|(_, value)| *value))?;
+        let longest = y.ticks().iter().map(|(_, label)| label.len()).max().unwrap_or(0);
+        Some(Self { left: (20.0 + longest as f64 * CHARACTER).max(56.0), x, y })
+    }
+
+    fn column(&self, epoch: f64) -> f64 {
+        self.left + self.x.place(epoch) * (Self::RIGHT - self.left)
+    }
+
+    fn row(&self, value: f64) -> f64 {
+        Self::BOTTOM - self.y.place(value) * (Self::BOTTOM - ABOVE)
+    }
+
+    fn draw_axes(&self, svg: &mut Svg) {
+        for (value, label) in self.y.ticks() {
+            let row = self.row(value);
+            svg.line("grid", &[(self.left, row), (Self::RIGHT, row)]);
+            svg.label("tick", (self.left - 8.0, row + 4.0), Anchor::End, &label);
+        }
+        for (epoch, label) in self.x.ticks() {
+            let column = self.column(epoch);
+            svg.line("axis", &[(column, Self::BOTTOM), (column, Self::BOTTOM + 5.0)]);
+            svg.label("tick", (column, Self::BOTTOM + 19.0), Anchor::Middle, &label);
+        }
+        svg.line("axis", &[(self.left, Self::BOTTOM), (Self::RIGHT, Self::BOTTOM)]);
+        svg.label("name", ((self.left + Self::RIGHT) / 2.0, Self::BOTTOM + 37.0), Anchor::Middle, "epoch");
+    }
+
+    fn draw_best(&self, svg: &mut Svg, epoch: usize) {
+        let column = self.column(epoch as f64);
+        svg.line("best", &[(column, ABOVE), (column, Self::BOTTOM)]);
+        let label = format!("best epoch: {}", count(epoch as u64));
+        svg.label("name", (column, ABOVE - 8.0), Anchor::Middle, &label);
+    }
+
+    fn draw_line(&self, svg: &mut Svg, line: &Line) {
+        let points: Vec<_> = line.points.iter().map(|&(epoch, y)| (self.column(epoch as f64), self.row(y))).collect();
+        svg.begin_group(line.source.class());
+        svg.line("line", &points);
+        if points.len() <= MAX_MARKED {
+            for (point, (epoch, value)) in points.iter().zip(&line.points) {
+                let hint = format!("{}, epoch {}: {}", line.source.name(), count(*epoch as u64), score(*value));
+                svg.mark(*point, line.source.mark(), &hint);
+            }
+        }
+        svg.end_group();
+    }
+}
+
+fn draw_legend(svg: &mut Svg, lines: &[Line]) {
+    let left = Plot::RIGHT + 16.0;
+    for (i, line) in lines.iter().enumerate() {
+        let row = ABOVE + 8.0 + i as f64 * LEGEND_LINE;
+        svg.begin_group(line.source.class());
+        svg.line("line", &[(left, row), (left + 28.0, row)]);
+        if line.points.len() <= MAX_MARKED {
+            svg.mark((left + 14.0, row), line.source.mark(), line.source.name());
+        }
+        svg.label("name", (left + 36.0, row + 4.0), Anchor::Start, line.source.name());
+        svg.end_group();
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::svg::assert_labels_inside;
     use super::*;
+
+    const RUN: Epochs = Epochs { first: 1, last: 2, best: None };
+
+    fn line(source: Source, points: Vec<(usize, f64)>) -> Line {
+        Line { source, points }
+    }
+
+    /// Returns a chart of all lines over `epochs` epochs, with values times `scale`.
+    fn full(epochs: usize, scale: f64) -> String {
+        let points = |low: f64| (1..=epochs).map(|epoch| (epoch, scale * (low + 1.0 / epoch as f64))).collect();
+        let lines = [(Source::Steps, 0.1), (Source::Train, 0.0), (Source::Val, 0.3), (Source::Test, 0.3)];
+        chart(
+            "Loss",
+            &lines.map(|(source, low)| line(source, points(low))),
+            Epochs { first: 1, last: epochs, best: Some(epochs) },
+        )
+        .unwrap()
+    }
 
     #[test]
     fn lines_are_drawn_only_if_there_are_points() {
-        assert_eq!(lines("loss", &[("train", vec![])]).unwrap(), None);
-        assert_eq!(lines("loss", &[("train", vec![(1.0, f64::NAN)])]).unwrap(), None);
+        assert_eq!(chart("Loss", &[line(Source::Train, vec![])], RUN), None);
+        assert_eq!(chart("Loss", &[line(Source::Train, vec![(1, f64::NAN), (2, f64::INFINITY)])], RUN), None);
+        let lines = [line(Source::Train, vec![(1, 2.0), (2, 1.0)]), line(Source::Val, vec![(1, 2.5)])];
+        let svg = chart("Loss", &lines, RUN).unwrap();
+        assert!(svg.starts_with("<svg") && svg.contains("polyline") && svg.contains(">Loss<"), "{svg}");
+        assert!(svg.contains(">train<") && svg.contains(">val<") && !svg.contains("best"), "{svg}");
+    }
+
+    #[test]
+    fn single_epoch_is_a_marked_point_above_its_tick() {
+        let svg = full(1, 1.0);
+        let middle = (56.0 + Plot::RIGHT) / 2.0;
+        assert!(svg.contains(&format!("x=\"{middle:.1}\" y=\"275.0\" text-anchor=\"middle\">1</text>")), "{svg}");
+        assert!(svg.contains(&format!("d=\"M{middle:.1} ")), "{svg}");
+        assert_eq!(svg.matches("class=\"mark\"").count(), 4 + 4, "{svg}");
+    }
+
+    #[test]
+    fn labels_are_inside_and_the_best_epoch_is_named() {
+        for epochs in [1, 2, 3, 20, 60, 1234, 100_000] {
+            let svg = full(epochs, 1.0);
+            assert_labels_inside(&svg);
+            assert!(svg.contains(&format!("best epoch: {}<", count(epochs as u64))));
+        }
+        for scale in [-1e18, -1e-7, 0.0, 1e-7, 1.0, 12_345.0, 9e5, 1e18, 1e299] {
+            assert_labels_inside(&full(3, scale));
+        }
+    }
+
+    #[test]
+    fn axis_has_all_epochs_of_the_run() {
         let svg =
-            lines("loss", &[("train", vec![(1.0, 2.0), (2.0, 1.0)]), ("val", vec![(1.0, 2.5)])]).unwrap().unwrap();
-        assert!(
-            svg.starts_with("<svg") && svg.contains("polyline") && svg.contains("loss") && svg.contains("val"),
-            "{svg}"
-        );
-        // One point gives an axis of length 0.
-        assert!(lines("loss", &[("train", vec![(1.0, 1.0)])]).unwrap().is_some());
+            chart("Accuracy", &[line(Source::Val, vec![(2, 0.5)])], Epochs { first: 1, last: 3, best: None }).unwrap();
+        assert!([">1<", ">2<", ">3<"].iter().all(|label| svg.contains(label)), "{svg}");
+    }
+
+    #[test]
+    fn title_has_the_unit_of_huge_values() {
+        assert!(full(3, 1.0).contains(">Loss<"));
+        assert!(full(3, 1e18).contains(">Loss, in units of 10¹⁸<"));
+    }
+
+    #[test]
+    fn only_short_lines_have_marks() {
+        assert!(full(MAX_MARKED, 1.0).contains("class=\"mark\""));
+        assert!(!full(MAX_MARKED + 1, 1.0).contains("class=\"mark\""));
     }
 }

@@ -1,9 +1,11 @@
 //! `report.html`: one self-contained page.
 
+use super::chart::{Epochs, Line, Source, chart};
+use super::number::score;
 use super::page::{begin, escape};
 use super::partition::partition_section;
 use super::table::{costs, metric_names, splits, stages};
-use super::{bytes, chart, count, plural, seconds};
+use super::{bytes, count, plural, seconds};
 use gnnflow_data::fs::replace;
 use gnnflow_data::prepare::Quality;
 use gnnflow_pipelines::summary::{EpochRecord, Scores};
@@ -25,12 +27,12 @@ pub fn write(run_dir: &Path, summary: &Summary, quality: Option<&Quality>) -> Re
         epochs => epochs?,
     };
     let pipeline = std::fs::read_to_string(run_dir.join("pipeline.toml")).unwrap_or_default();
-    let page = page(summary, &epochs, quality, &pipeline)?;
+    let page = page(summary, &epochs, quality, &pipeline);
     let path = run_dir.join(FILE);
     replace(&path, page.as_bytes()).map_err(Error::io("write", &path))
 }
 
-fn page(summary: &Summary, epochs: &[EpochRecord], quality: Option<&Quality>, pipeline: &str) -> Result<String, Error> {
+fn page(summary: &Summary, epochs: &[EpochRecord], quality: Option<&Quality>, pipeline: &str) -> String {
     let mut page = begin(&summary.name, &summary.name);
     let (partitions, processes) = (plural(summary.partitions, "partition"), plural(summary.processes, "process"));
     let _ = write!(page, "<p>{partitions} on {processes}");
@@ -45,22 +47,21 @@ fn page(summary: &Summary, epochs: &[EpochRecord], quality: Option<&Quality>, pi
     for note in &summary.notes {
         let _ = writeln!(page, "<p>Note: {}.</p>", escape(note));
     }
-    for chart in charts(summary, epochs)?.into_iter().flatten() {
+    for chart in charts(summary, epochs) {
         page.push_str(&chart);
-        page.push('\n');
     }
     times(&mut page, summary);
     traffic(&mut page, summary);
     cost_section(&mut page, summary);
     if let Some(quality) = quality {
         let _ = writeln!(page, "<h2>Partition by {}</h2>", escape(&quality.method));
-        partition_section(&mut page, quality)?;
+        partition_section(&mut page, quality);
     }
     if !pipeline.is_empty() {
         let _ = write!(page, "<h2>Pipeline</h2>\n<pre>{}</pre>\n", escape(pipeline));
     }
     page.push_str("</body></html>\n");
-    Ok(page)
+    page
 }
 
 fn metrics(page: &mut String, summary: &Summary) {
@@ -74,30 +75,59 @@ fn metrics(page: &mut String, summary: &Summary) {
     for (split, scores) in splits {
         let _ = write!(page, "<tr><td>{split}</td><td>{}</td>", count(scores.nodes));
         for name in &names {
-            let value = scores.metrics.get(*name).map_or_else(String::new, |value| format!("{value:.4}"));
+            let value = scores.metrics.get(*name).map_or_else(String::new, |value| score(*value));
             let _ = write!(page, "<td>{value}</td>");
         }
-        let _ = writeln!(page, "<td>{:.4}</td></tr>", scores.loss);
+        let _ = writeln!(page, "<td>{}</td></tr>", score(scores.loss));
     }
     page.push_str("</table>\n");
 }
 
-/// Draws the loss and the first metric of the table over epochs.
-fn charts(summary: &Summary, epochs: &[EpochRecord]) -> Result<[Option<String>; 2], Error> {
+/// Draws the loss and the metric of [`drawn_metric`] over epochs.
+fn charts(summary: &Summary, epochs: &[EpochRecord]) -> Vec<String> {
+    let ([first, ..], [.., last]) = (epochs, epochs) else { return Vec::new() };
+    let run = Epochs { first: first.epoch, last: last.epoch, best: summary.best_epoch };
+    let steps = epochs.iter().map(|epoch| (epoch.epoch, epoch.loss)).collect();
+    let mut losses = vec![Line { source: Source::Steps, points: steps }];
+    losses.extend(split_lines(epochs, |scores| Some(scores.loss)));
+    let metric = drawn_metric(epochs).and_then(|metric| {
+        let lines = split_lines(epochs, |scores| scores.value(metric));
+        chart(&metric_title(metric), &lines, run)
+    });
+    [chart("Loss", &losses, run), metric].into_iter().flatten().collect()
+}
+
+/// Returns the name of the metric that selects the best epoch, unless it is the loss.
+fn drawn_metric(epochs: &[EpochRecord]) -> Option<&str> {
+    epochs.iter().rev().find_map(|epoch| epoch.metric.as_deref()).filter(|metric| *metric != "loss")
+}
+
+/// Collects a value of each split over epochs.
+fn split_lines(epochs: &[EpochRecord], value: impl Fn(&Scores) -> Option<f64>) -> Vec<Line> {
     type Pick = fn(&EpochRecord) -> Option<&Scores>;
-    let picks: [(&'static str, Pick); 3] =
-        [("train", |e| e.train.as_ref()), ("val", |e| e.val.as_ref()), ("test", |e| e.test.as_ref())];
-    let series = |of: &dyn Fn(&Scores) -> Option<f64>| -> Vec<chart::Series> {
-        let points =
-            |pick: Pick| epochs.iter().filter_map(|e| Some((e.epoch as f64, of(pick(e)?)?))).collect::<Vec<_>>();
-        picks.iter().map(|&(name, pick)| (name, points(pick))).filter(|(_, points)| !points.is_empty()).collect()
-    };
-    let mut losses = vec![("batches", epochs.iter().map(|e| (e.epoch as f64, e.loss)).collect())];
-    losses.extend(series(&|scores| Some(scores.loss)));
-    let splits = splits(summary);
-    let metric = metric_names(&splits).first().copied();
-    let metric = metric.map(|metric| chart::lines(metric, &series(&|scores| scores.metrics.get(metric).copied())));
-    Ok([chart::lines("loss", &losses)?, metric.transpose()?.flatten()])
+    let picks: [(Source, Pick); 3] = [
+        (Source::Train, |epoch| epoch.train.as_ref()),
+        (Source::Val, |epoch| epoch.val.as_ref()),
+        (Source::Test, |epoch| epoch.test.as_ref()),
+    ];
+    let points = |pick: Pick| epochs.iter().filter_map(|epoch| Some((epoch.epoch, value(pick(epoch)?)?))).collect();
+    picks.into_iter().map(|(source, pick)| Line { source, points: points(pick) }).collect()
+}
+
+/// Returns the name of a metric in words.
+fn metric_title(metric: &str) -> String {
+    match metric {
+        "accuracy" => "Accuracy".into(),
+        "micro_f1" => "F1, micro average".into(),
+        "macro_f1" => "F1, macro average".into(),
+        "roc_auc" => "Area under the ROC curve".into(),
+        "mrr" => "Mean reciprocal rank".into(),
+        "mean_rank" => "Mean rank".into(),
+        other => match other.strip_prefix("hits_at_") {
+            Some(ranks) => format!("Hits at {ranks}"),
+            None => other.into(),
+        },
+    }
 }
 
 fn times(page: &mut String, summary: &Summary) {
@@ -146,10 +176,13 @@ mod tests {
     #[test]
     fn page_is_self_contained_and_escaped() {
         let scores = |accuracy| Some(Scores { nodes: 10, loss: 0.3, metrics: [("accuracy".into(), accuracy)].into() });
-        let epoch = |epoch| EpochRecord { epoch, loss: 1.0 / epoch as f64, val: scores(0.5), ..EpochRecord::default() };
+        let epoch = |epoch| {
+            let metric = Some("accuracy".to_owned());
+            EpochRecord { epoch, loss: 1.0 / epoch as f64, val: scores(0.5), metric, ..EpochRecord::default() }
+        };
         let mut summary = Summary { name: "a<b".into(), epochs: 3, val: scores(0.75), ..Summary::default() };
         summary.seconds.train = 1.5;
-        let page = page(&summary, &[epoch(1), epoch(2), epoch(3)], None, "name = \"<script>\"").unwrap();
+        let page = page(&summary, &[epoch(1), epoch(2), epoch(3)], None, "name = \"<script>\"");
         assert_eq!(page.matches("<svg").count(), 2);
         assert!(page.contains("a&lt;b") && page.contains("0.7500") && !page.contains("<script"), "{page}");
         // The page loads nothing; the only URL is the SVG namespace.

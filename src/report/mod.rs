@@ -1,9 +1,13 @@
 //! Reports of a finished run: a table on the terminal, and `report.html` in the run folder.
 
+mod axis;
 mod chart;
+mod heat_map;
 mod html;
+mod number;
 mod page;
 mod partition;
+mod svg;
 mod table;
 
 pub use html::write;

@@ -6,17 +6,15 @@ use std::path::Path;
 use gnnflow_data::fs::replace;
 use gnnflow_data::prepare::{PassRecord, Quality};
 use gnnflow_pipelines::Error;
-use plotters::prelude::*;
 
+use super::heat_map::heat_map;
 use super::page::{begin, escape};
-use super::{bytes, count, seconds};
+use super::{bytes, count, plural, seconds};
 
 /// Name of the page in a dataset's folder.
 const FILE: &str = "partition.html";
 /// Maximum number of partitions with a heat map.
 const MAX_DRAWN: usize = 256;
-/// Side of the heat map in pixels.
-const SIDE: u32 = 520;
 
 /// Returns the report as text for a terminal.
 pub fn partition_table(quality: &Quality) -> String {
@@ -36,25 +34,27 @@ pub fn partition_table(quality: &Quality) -> String {
 /// # Errors
 /// If the folder cannot be written.
 pub fn write_partition(dataset: &Path, quality: &Quality) -> Result<(), Error> {
-    let mut page = begin("partition", &format!("{} partitions by {}", quality.parts, quality.method));
-    partition_section(&mut page, quality)?;
+    let mut page =
+        begin("partition", &format!("{} by {}", plural(quality.parts as usize, "partition"), quality.method));
+    partition_section(&mut page, quality);
     page.push_str("</body></html>\n");
     let path = dataset.join(FILE);
     replace(&path, page.as_bytes()).map_err(Error::io("write", &path))
 }
 
 /// Appends table, heat map and passes as HTML.
-pub(super) fn partition_section(page: &mut String, quality: &Quality) -> Result<(), Error> {
+pub(super) fn partition_section(page: &mut String, quality: &Quality) {
     page.push_str("<table>\n");
     for (name, value) in rows(quality) {
         let _ = writeln!(page, "<tr><td>{}</td><td>{}</td></tr>", escape(name), escape(&value));
     }
     page.push_str("</table>\n");
     if (2..=MAX_DRAWN).contains(&quality.halo.len()) {
-        let picture = heat_map(&quality.halo).map_err(|error| Error::Bug(format!("heat map: {error}")))?;
         let _ = writeln!(
             page,
-            "<h2>Halo</h2>\n<p>Nodes that each partition (row) has in-edges from, by the partition that owns them (column).</p>\n{picture}"
+            "<h2>Halo</h2>\n<p>Number of nodes of a partition (column) with edges to another partition (row), which reads \
+             their features in training.</p>\n{}",
+            heat_map(&quality.halo)
         );
     }
     page.push_str("<h2>Passes</h2>\n<table><tr><th>pass</th><th>time</th><th>rate</th></tr>\n");
@@ -63,7 +63,6 @@ pub(super) fn partition_section(page: &mut String, quality: &Quality) -> Result<
         let _ = writeln!(page, "<tr><td>{name}</td><td>{time}</td><td>{}</td></tr>", rate(pass));
     }
     page.push_str("</table>\n");
-    Ok(())
 }
 
 /// Returns the passes that took time or processed items.
@@ -149,37 +148,6 @@ fn cleaned(quality: &Quality) -> Vec<(&'static str, String)> {
     .collect()
 }
 
-/// Draws a cell per pair of partitions, from white to blue by halo nodes.
-fn heat_map(halo: &[Vec<u64>]) -> Result<String, Box<dyn std::error::Error>> {
-    let parts = halo.len();
-    let most = halo.iter().flatten().copied().max().unwrap_or(0).max(1) as f64;
-    let mut svg = String::new();
-    {
-        let area = SVGBackend::with_string(&mut svg, (SIDE, SIDE)).into_drawing_area();
-        let fail = |error: &dyn std::fmt::Display| error.to_string();
-        area.fill(&WHITE).map_err(|e| fail(&e))?;
-        let mut chart = ChartBuilder::on(&area)
-            .margin(8)
-            .x_label_area_size(32)
-            .y_label_area_size(44)
-            .build_cartesian_2d(0..parts as i32, parts as i32..0)
-            .map_err(|e| fail(&e))?;
-        chart.configure_mesh().disable_mesh().x_desc("owner").y_desc("partition").draw().map_err(|e| fail(&e))?;
-        let cells = halo.iter().enumerate().flat_map(|(row, cells)| {
-            cells.iter().enumerate().filter(|(_, nodes)| **nodes > 0).map(move |(column, &nodes)| {
-                let weight = nodes as f64 / most;
-                let shade = |from: f64, to: f64| (from + (to - from) * weight).round() as u8;
-                let color = RGBColor(shade(240.0, 16.0), shade(245.0, 60.0), shade(252.0, 120.0));
-                let corners = [(column as i32, row as i32), (column as i32 + 1, row as i32 + 1)];
-                Rectangle::new(corners, color.filled())
-            })
-        });
-        chart.draw_series(cells).map_err(|e| fail(&e))?;
-        area.present().map_err(|e| fail(&e))?;
-    }
-    Ok(svg)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -243,8 +211,9 @@ mod tests {
         write_partition(folder.path(), &quality()).unwrap();
         let page = std::fs::read_to_string(folder.path().join(FILE)).unwrap();
         assert!(page.contains("a&lt;b") && !page.contains("a<b"));
-        // One rectangle is the background.
-        assert_eq!(page.matches("<rect").count(), 6 + 1, "{page}");
+        // Two rectangles are the frame and the scale.
+        assert_eq!(page.matches("<rect").count(), 6 + 2, "{page}");
+        assert_eq!(page.matches("http").count(), page.matches("http://www.w3.org/2000/svg").count());
         assert_eq!(page.matches("<table>").count(), page.matches("</table>").count());
     }
 }

@@ -1,5 +1,6 @@
 //! The table of a run's results on the terminal.
 
+use super::number::score;
 use super::{bytes, count, plural, seconds};
 use comfy_table::{CellAlignment, Table, TableComponent, presets};
 use gnnflow_pipelines::Summary;
@@ -72,10 +73,8 @@ fn metrics(summary: &Summary) -> Option<Table> {
     let mut table = empty(&[&["split", "nodes"], names.as_slice(), &["loss"]].concat());
     for (name, scores) in &splits {
         let mut row = vec![name.to_string(), count(scores.nodes)];
-        row.extend(
-            names.iter().map(|name| scores.metrics.get(*name).map_or_else(String::new, |value| format!("{value:.4}"))),
-        );
-        row.push(format!("{:.4}", scores.loss));
+        row.extend(names.iter().map(|name| scores.metrics.get(*name).map_or_else(String::new, |value| score(*value))));
+        row.push(score(scores.loss));
         table.add_row(row);
     }
     Some(numbers_right(table))
