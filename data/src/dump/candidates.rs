@@ -3,13 +3,11 @@
 use std::collections::HashMap;
 use std::path::PathBuf;
 
-use arrow::array::Array;
-
+use super::node_lookup::{NodeLookup, with_own_key};
 use super::table::{Chunk, Table};
 use super::values;
-use crate::dataset::{Dataset, IdColumn};
-use crate::error::{Error, Result};
-use crate::ids::Ids;
+use crate::dataset::Dataset;
+use crate::error::Result;
 use crate::source::{RETRY, expand};
 
 /// Maximum number of rows of a chunk.
@@ -53,9 +51,9 @@ impl CandidateTable {
             columns.push(DST);
         }
         for column in &columns {
-            values::id_kind(&table, column, Self::ROLE, Some(kind)).map_err(with_own_keys)?;
+            values::id_kind(&table, column, Self::ROLE, Some(kind)).map_err(|error| with_own_key(error, Self::ROLE))?;
         }
-        let nodes = Nodes::of(dataset)?;
+        let nodes = NodeLookup::of(dataset)?;
         let read = |chunk: Chunk| columns.iter().map(|name| nodes.column(&chunk, name)).collect::<Result<Vec<_>>>();
         let (mut of_sources, mut of_edges) = (HashMap::<u32, Vec<u32>>::new(), HashMap::<(u32, u32), Vec<u32>>::new());
         table.scan(&columns, CHUNK, read, |rows: Vec<Vec<u32>>| {
@@ -68,54 +66,5 @@ impl CandidateTable {
             Ok(())
         })?;
         Ok(if for_edges { Candidates::OfEdges(of_edges) } else { Candidates::OfSources(of_sources) })
-    }
-}
-
-/// Replaces the keys of a dump's columns in an error by the key of this table.
-fn with_own_keys(error: Error) -> Error {
-    let (path, reason) = match error {
-        Error::MissingColumn { path, column, available, .. } => {
-            (path, format!("no column \"{column}\" ({}); it has {available:?}", CandidateTable::ROLE))
-        }
-        Error::ColumnType { path, column, found, wanted, .. } => {
-            (path, format!("column \"{column}\" is {found}, but {} needs {wanted}", CandidateTable::ROLE))
-        }
-        other => return other,
-    };
-    Error::File { path, reason }
-}
-
-/// Global ids by the user's ids.
-enum Nodes {
-    Int(HashMap<i64, u32>),
-    Text(HashMap<String, u32>),
-}
-
-impl Nodes {
-    fn of(dataset: &Dataset) -> Result<Self> {
-        let (mut ints, mut texts) = (HashMap::new(), HashMap::new());
-        for part in 0..dataset.manifest().parts() {
-            let (nodes, first) = (dataset.nodes(part)?, dataset.book().range(part).start as u32);
-            match nodes.ids() {
-                IdColumn::Int(ids) => ints.extend(ids.iter().copied().zip(first..)),
-                IdColumn::Text(ids) => texts.extend((0..ids.len()).map(|i| ids.value(i).to_owned()).zip(first..)),
-            }
-        }
-        Ok(if texts.is_empty() { Self::Int(ints) } else { Self::Text(texts) })
-    }
-
-    fn column(&self, chunk: &Chunk, name: &str) -> Result<Vec<u32>> {
-        let ids = values::ids(chunk, name)?;
-        let find = |i: usize| match (self, &ids) {
-            (Self::Int(nodes), Ids::Int(ids)) => nodes.get(&ids[i]).copied(),
-            (Self::Text(nodes), Ids::Text(ids)) => nodes.get(ids.value(i)).copied(),
-            _ => None,
-        };
-        let unknown = |i: usize| Error::Value {
-            place: chunk.origin.place(i, name),
-            value: ids.show(i),
-            wanted: "the id of a node".into(),
-        };
-        (0..ids.len()).map(|i| find(i).ok_or_else(|| unknown(i))).collect()
     }
 }

@@ -6,6 +6,8 @@
 
 mod candidates;
 mod edges;
+mod node_lookup;
+mod node_weights;
 mod nodes;
 mod ordered;
 mod parts;
@@ -15,6 +17,7 @@ mod values;
 
 pub use candidates::{CandidateTable, Candidates};
 pub use edges::{EdgeChunk, EdgeLabels, EdgeReader};
+pub use node_weights::NodeWeightTable;
 pub(crate) use nodes::MAX_CLASSES;
 pub use nodes::{NodeChunk, NodeReader, RawLabels};
 pub(crate) use ordered::ordered;
