@@ -25,6 +25,7 @@ pub mod parameter_versions;
 pub mod params;
 pub mod perceptron;
 pub mod profile;
+mod score_bins;
 pub mod tensors;
 
 pub use check_device::{Comparison, DeviceReport, check_device};

@@ -1,11 +1,11 @@
 //! Metrics as integer counts, which add up exactly over partitions, in any order.
 //!
-//! Accuracy and F1 come from counts of hits and misses by class. The area under the ROC curve comes from histograms of
-//! the scores of positives and negatives. A score is a logit or, for two classes, the difference of both. A histogram
-//! has [`bins`] equal bins over [−32, 32); the outermost also count scores beyond. Scores in one bin count as equal, so
-//! the area is exact up to ties closer than 1/1024 (1/64 above 16 labels, where fewer bins keep the counts small).
+//! Accuracy, F1 and the confusion matrix come from counts of hits and misses by class. Metrics of ranked scores, such as the
+//! area under the ROC curve, come from histograms of the scores of positives and negatives ([`crate::score_bins`]).
 
 use std::collections::BTreeMap;
+
+use crate::score_bins::{self, ScoreBins, bins};
 
 /// The kind of prediction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,24 +16,56 @@ pub enum Task {
     MultiLabel,
 }
 
-/// Histograms cover the scores −REACH..REACH.
-const REACH: f32 = 32.0;
+/// Maximum number of classes with a confusion matrix.
+const MAX_CONFUSED: usize = 64;
 
-/// Returns the number of bins of a label's histogram.
-pub fn bins(labels: usize) -> usize {
-    if labels <= 16 { 65_536 } else { 4_096 }
+/// Bounds of metrics that need one. A metric without its bound is left out.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Bounds {
+    /// The precision for `recall_at_precision_P`.
+    pub precision: Option<f64>,
+    /// The number of rows for `precision_at_K`.
+    pub rows: Option<u64>,
+}
+
+/// The counts of one class.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ClassCounts {
+    /// Rows of this class.
+    pub rows: u64,
+    /// Rows with this class as prediction.
+    pub predicted: u64,
+    /// Rows of this class with this class as prediction.
+    pub correct: u64,
+}
+
+impl ClassCounts {
+    /// Returns the precision: correct over predicted rows, or 0 without predicted rows.
+    pub fn precision(&self) -> f64 {
+        share(self.correct, self.predicted)
+    }
+
+    /// Returns the recall: correct rows over rows of the class, or 0 without rows.
+    pub fn recall(&self) -> f64 {
+        share(self.correct, self.rows)
+    }
+
+    /// Returns the harmonic mean of precision and recall, or 0 without any row.
+    pub fn f1(&self) -> f64 {
+        share(2 * self.correct, self.rows + self.predicted)
+    }
 }
 
 /// Counts of predictions against the truth.
 ///
 /// ```
-/// use gnnflow_nn::metrics::{Counts, Task};
+/// use gnnflow_nn::metrics::{Bounds, Counts, Task};
 ///
 /// let mut counts = Counts::new(Task::SingleLabel, 3);
 /// counts.update_classes(&[3., 1., 2., 0., 5., 1.], &[0, 2]); // predicts 0 and 1
 /// let mut all = Counts::new(Task::SingleLabel, 3);
 /// all.merge_words(&counts.words());
-/// assert_eq!(all.finish()["accuracy"], 0.5);
+/// assert_eq!(all.finish(&Bounds::default())["accuracy"], 0.5);
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Counts {
@@ -44,7 +76,9 @@ pub struct Counts {
     correct: u64,
     /// By class: true positives, false positives, false negatives.
     hits: Vec<[u64; 3]>,
-    /// For each label with a ROC curve: the bins of negatives, then of positives.
+    /// Rows by class and, within it, by prediction; empty with more than [`MAX_CONFUSED`] classes or several labels.
+    confusion: Vec<u64>,
+    /// For each label with ranked scores: the bins of negatives, then of positives.
     scores: Vec<u64>,
 }
 
@@ -56,7 +90,9 @@ impl Counts {
             Task::MultiLabel => classes,
         };
         let scores = vec![0; areas * 2 * bins(classes)];
-        Self { task, classes, rows: 0, correct: 0, hits: vec![[0; 3]; classes], scores }
+        let confused = if task == Task::SingleLabel && classes <= MAX_CONFUSED { classes } else { 0 };
+        let confusion = vec![0; confused * confused];
+        Self { task, classes, rows: 0, correct: 0, hits: vec![[0; 3]; classes], confusion, scores }
     }
 
     /// Counts rows of `classes` logits against each row's class. The first largest logit is the prediction.
@@ -73,6 +109,9 @@ impl Counts {
             self.correct += u64::from(predicted == label);
             self.hits[predicted][usize::from(predicted != label)] += 1;
             self.hits[label][2] += u64::from(predicted != label);
+            if let Some(cell) = self.confusion.get_mut(label * self.classes + predicted) {
+                *cell += 1;
+            }
             if let [no, yes] = *row {
                 self.score(0, yes - no, label == 1);
             }
@@ -106,14 +145,14 @@ impl Counts {
 
     fn score(&mut self, label: usize, score: f32, truth: bool) {
         let bins = bins(self.classes);
-        let place = ((score + REACH) * (bins as f32 / (2.0 * REACH))).clamp(0.0, (bins - 1) as f32) as usize;
-        self.scores[(2 * label + usize::from(truth)) * bins + place] += 1;
+        self.scores[(2 * label + usize::from(truth)) * bins + score_bins::bin(score, bins)] += 1;
     }
 
     /// Returns all counts in a fixed order, for [`Counts::merge_words`].
     pub fn words(&self) -> Vec<u64> {
         let mut words = vec![self.rows, self.correct];
         words.extend(self.hits.as_flattened());
+        words.extend(&self.confusion);
         words.extend(&self.scores);
         words
     }
@@ -123,9 +162,10 @@ impl Counts {
     /// # Panics
     /// When the other counts have another length.
     pub fn merge_words(&mut self, words: &[u64]) {
-        assert_eq!(words.len(), 2 + 3 * self.classes + self.scores.len(), "counts of the same task");
+        let length = 2 + 3 * self.classes + self.confusion.len() + self.scores.len();
+        assert_eq!(words.len(), length, "counts of the same task");
         let own = [&mut self.rows, &mut self.correct].into_iter();
-        let own = own.chain(self.hits.as_flattened_mut()).chain(&mut self.scores);
+        let own = own.chain(self.hits.as_flattened_mut()).chain(&mut self.confusion).chain(&mut self.scores);
         own.zip(words).for_each(|(own, word)| *own += word);
     }
 
@@ -134,43 +174,71 @@ impl Counts {
         self.rows
     }
 
-    /// Returns `accuracy` (with several labels: the share of rows without any error), `micro_f1`, `macro_f1` (without
-    /// classes that are neither predicted nor true) and, for two classes or several labels, `roc_auc` (the mean over
-    /// labels with positives and negatives). A metric without data is 0.
-    pub fn finish(&self) -> BTreeMap<String, f64> {
-        let share = |part: u64, whole: u64| if whole == 0 { 0.0 } else { part as f64 / whole as f64 };
-        let f1 = |[tp, fp, fn_]: [u64; 3]| share(2 * tp, 2 * tp + fp + fn_);
-        let total = self.hits.iter().fold([0; 3], |sum, h| [sum[0] + h[0], sum[1] + h[1], sum[2] + h[2]]);
-        let class_f1: Vec<f64> = self.hits.iter().filter(|h| h.iter().any(|&n| n > 0)).map(|&h| f1(h)).collect();
+    /// Returns the counts of every class or label.
+    pub fn by_class(&self) -> Vec<ClassCounts> {
+        let of = |&[hits, false_hits, misses]: &[u64; 3]| ClassCounts {
+            rows: hits + misses,
+            predicted: hits + false_hits,
+            correct: hits,
+        };
+        self.hits.iter().map(of).collect()
+    }
+
+    /// Returns the number of rows by class and, within it, by prediction; empty with more than 64 classes or several labels.
+    pub fn confusion(&self) -> Vec<Vec<u64>> {
+        self.confusion.chunks(self.classes.max(1)).map(<[u64]>::to_vec).collect()
+    }
+
+    /// Returns `accuracy` (with several labels: the share of rows without any error), `micro_f1` and `macro_f1` (without
+    /// classes that are neither predicted nor true). For two classes or several labels also the means over labels with
+    /// positives of `roc_auc` (with negatives, too), `pr_auc` and those with [`Bounds`]. With two classes, the second is the
+    /// positive one. A metric without data is 0.
+    pub fn finish(&self, bounds: &Bounds) -> BTreeMap<String, f64> {
+        let by_class = self.by_class();
+        let total = by_class.iter().fold(ClassCounts::default(), |sum, class| ClassCounts {
+            rows: sum.rows + class.rows,
+            predicted: sum.predicted + class.predicted,
+            correct: sum.correct + class.correct,
+        });
+        let seen = by_class.iter().filter(|class| class.rows + class.predicted > 0);
         let mut metrics = BTreeMap::from([
             ("accuracy".to_owned(), share(self.correct, self.rows)),
-            ("micro_f1".to_owned(), f1(total)),
-            ("macro_f1".to_owned(), mean(&class_f1)),
+            ("micro_f1".to_owned(), total.f1()),
+            ("macro_f1".to_owned(), mean(seen.map(ClassCounts::f1))),
         ]);
         if !self.scores.is_empty() {
-            let bins = bins(self.classes);
-            let areas: Vec<f64> =
-                self.scores.chunks_exact(2 * bins).filter_map(|s| area(&s[..bins], &s[bins..])).collect();
-            metrics.insert("roc_auc".to_owned(), mean(&areas));
+            self.ranked(bounds, &mut metrics);
         }
         metrics
     }
-}
 
-fn mean(values: &[f64]) -> f64 {
-    if values.is_empty() { 0.0 } else { values.iter().sum::<f64>() / values.len() as f64 }
-}
-
-/// Returns the share of pairs of a positive and a negative whose positive scores higher. Ties count half.
-fn area(negatives: &[u64], positives: &[u64]) -> Option<f64> {
-    let (mut below, mut twice) = (0u128, 0u128);
-    for (&n, &p) in negatives.iter().zip(positives) {
-        let (n, p) = (u128::from(n), u128::from(p));
-        twice += p * (2 * below + n);
-        below += n;
+    /// Adds the metrics of ranked scores.
+    fn ranked(&self, bounds: &Bounds, metrics: &mut BTreeMap<String, f64>) {
+        let bins = bins(self.classes);
+        let labels = self.scores.chunks_exact(2 * bins);
+        let labels: Vec<ScoreBins<'_>> =
+            labels.map(|counts| ScoreBins { negatives: &counts[..bins], positives: &counts[bins..] }).collect();
+        let mut add = |name: String, of: &dyn Fn(&ScoreBins<'_>) -> Option<f64>| {
+            metrics.insert(name, mean(labels.iter().filter_map(of)));
+        };
+        add("roc_auc".into(), &|label| label.roc_auc());
+        add("pr_auc".into(), &|label| label.average_precision());
+        if let Some(precision) = bounds.precision {
+            add(format!("recall_at_precision_{precision}"), &|label| label.recall_at_precision(precision));
+        }
+        if let Some(rows) = bounds.rows {
+            add(format!("precision_at_{rows}"), &|label| label.precision_at(rows));
+        }
     }
-    let pairs = below * positives.iter().map(|&p| u128::from(p)).sum::<u128>();
-    (pairs > 0).then(|| twice as f64 / (2 * pairs) as f64)
+}
+
+fn share(part: u64, whole: u64) -> f64 {
+    if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
+}
+
+fn mean(values: impl Iterator<Item = f64>) -> f64 {
+    let (count, sum) = values.fold((0, 0.0), |(count, sum), value| (count + 1, sum + value));
+    if count == 0 { 0.0 } else { sum / f64::from(count) }
 }
 
 #[cfg(test)]
@@ -184,19 +252,24 @@ mod tests {
         // Predictions 0 0 1 2 1, truth 0 1 1 2 2.
         let logits = [9., 0., 0., 9., 0., 0., 0., 9., 0., 0., 0., 9., 0., 9., 0.];
         counts.update_classes(&logits, &[0, 1, 1, 2, 2]);
-        let metrics = counts.finish();
+        let metrics = counts.finish(&Bounds::default());
         assert_eq!(metrics["accuracy"], 0.6);
         assert_eq!(metrics["micro_f1"], 0.6);
         let by_class = [2. / 3., 0.5, 2. / 3.];
         assert!((metrics["macro_f1"] - by_class.iter().sum::<f64>() / 3.).abs() < 1e-12);
         assert!(!metrics.contains_key("roc_auc"));
+        assert_eq!(counts.confusion(), [[1, 0, 0], [1, 1, 0], [0, 1, 1]]);
+        let second = counts.by_class()[1];
+        assert_eq!(second, ClassCounts { rows: 2, predicted: 2, correct: 1 });
+        assert_eq!([second.precision(), second.recall(), second.f1()], [0.5; 3]);
+        assert!(Counts::new(Task::SingleLabel, MAX_CONFUSED + 1).confusion().is_empty());
     }
 
     #[test]
     fn multi_label_metrics_equal_hand_counts() {
         let mut counts = Counts::new(Task::MultiLabel, 2);
         counts.update_labels(&[1., -1., 1., 1., -1., -1.], &[1., 0., 0., 1., 1., 0.]);
-        let metrics = counts.finish();
+        let metrics = counts.finish(&Bounds::default());
         assert_eq!(metrics["accuracy"], 1. / 3.);
         assert!((metrics["micro_f1"] - 2. * 2. / (2. * 2. + 1. + 1.)).abs() < 1e-12);
         assert!((metrics["macro_f1"] - (0.5 + 1.) / 2.).abs() < 1e-12);
@@ -236,13 +309,13 @@ mod tests {
                 pairs += 1.0;
             }
         }
-        assert!((whole.finish()["roc_auc"] - ordered / pairs).abs() < 1e-3);
+        assert!((whole.finish(&Bounds::default())["roc_auc"] - ordered / pairs).abs() < 1e-3);
     }
 
     #[test]
     fn metrics_without_rows_are_zero() {
         for task in [Task::SingleLabel, Task::MultiLabel] {
-            assert!(Counts::new(task, 2).finish().values().all(|&v| v == 0.0));
+            assert!(Counts::new(task, 2).finish(&Bounds::default()).values().all(|&v| v == 0.0));
         }
     }
 }

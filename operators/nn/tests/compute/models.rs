@@ -4,7 +4,7 @@ use candle_core::{Device, Tensor};
 use gnnflow_data::rng::{Key, Purpose};
 use gnnflow_kernels::block::Block;
 use gnnflow_nn::layers::gcn_weights;
-use gnnflow_nn::metrics::{Counts, Task};
+use gnnflow_nn::metrics::{Bounds, Counts, Task};
 use gnnflow_nn::optimizer::{Adam, AdamOptions, Optimizer};
 use gnnflow_nn::{Error, GraphBlock, JumpingKnowledge, KindOptions, Model, ModelSpec, Norm, Registry, loss, ops};
 
@@ -227,7 +227,7 @@ fn every_kind_learns_classes_from_neighbors() {
         }
         let mut counts = Counts::new(Task::SingleLabel, 2);
         counts.update_classes(&flat(&model.forward(&blocks, &x, Some(&degrees), None).unwrap()), &labels);
-        counts.finish()["accuracy"]
+        counts.finish(&Bounds::default())["accuracy"]
     };
     let mlp = accuracy("mlp", "");
     assert!(mlp < 0.85, "the baseline has accuracy {mlp} without edges");
@@ -417,7 +417,7 @@ fn rgcn_learns_from_edge_types_where_gcn_fails() {
         let mut counts = Counts::new(Task::SingleLabel, 2);
         let logits = model.forward(&blocks, &x, Some(&degrees), None).unwrap();
         counts.update_classes(&flat(&rows(&logits, &test)), &labels_of(&test));
-        counts.finish()["accuracy"]
+        counts.finish(&Bounds::default())["accuracy"]
     };
     let gcn = accuracy("gcn", None);
     for bases in [None, Some(2)] {
