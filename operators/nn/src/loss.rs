@@ -1,9 +1,9 @@
 //! Losses, summed over rows to `f64` scalars. Divide gradients by the number of seeds of the step.
 
-use candle_core::Tensor;
+use candle_core::{DType, Tensor};
 
 use super::error::{Error, Result};
-use super::ops::softmax_loss::{BinaryCrossEntropy, CrossEntropy};
+use super::ops::softmax_loss::{BinaryCrossEntropy, CrossEntropy, log_softmax};
 
 /// `Σ −log softmax(logits)[label]` over the rows of `logits`, `[N, classes]`.
 ///
@@ -20,6 +20,45 @@ use super::ops::softmax_loss::{BinaryCrossEntropy, CrossEntropy};
 /// # Errors
 /// [`Error::Input`] when there is not one label per row, or a label is not a class.
 pub fn cross_entropy(logits: &Tensor, labels: &[u32]) -> Result<Tensor> {
+    let labels = label_tensor(logits, labels)?;
+    Ok(logits.contiguous()?.apply_op2(&labels, CrossEntropy)?)
+}
+
+/// `Σ weight · (1 − p)^gamma · −log p` over the rows of `logits`, `[N, classes]`, where `p` is the probability of the row's
+/// label: the focal loss (Lin et al. 2017, section 3). With a `gamma` of 0, it is the weighted cross-entropy.
+///
+/// ```
+/// use candle_core::{Device, Tensor};
+/// use gnnflow_nn::loss::focal_loss;
+///
+/// let logits = Tensor::zeros((2, 2), candle_core::DType::F32, &Device::Cpu)?;
+/// let loss = focal_loss(&logits, &[0, 1], &[1.0, 3.0], 2.0)?.to_scalar::<f64>()?;
+/// assert!((loss - 4.0 * 0.25 * 2f64.ln()).abs() < 1e-6);
+/// # Ok::<(), gnnflow_nn::Error>(())
+/// ```
+///
+/// # Errors
+/// [`Error::Input`] when there is not one label and one weight per row, or a label is not a class.
+pub fn focal_loss(logits: &Tensor, labels: &[u32], weights: &[f32], gamma: f64) -> Result<Tensor> {
+    /// A probability this close to 1 counts as 1 minus this, so that the gradient is finite for every `gamma`.
+    const CERTAIN: f64 = 1e-12;
+    let (rows, device) = (logits.dim(0)?, logits.device());
+    if weights.len() != rows {
+        return Err(Error::Input(format!("{} weights for {rows} rows of logits", weights.len())));
+    }
+    let labels = label_tensor(logits, labels)?.unsqueeze(1)?;
+    let log = log_softmax(logits)?.gather(&labels, 1)?.to_dtype(DType::F64)?;
+    let weights = Tensor::from_slice(weights, (rows, 1), device)?.to_dtype(DType::F64)?;
+    let mut loss = (log.neg()? * weights)?;
+    if gamma > 0.0 {
+        let missed = log.exp()?.affine(-1.0, 1.0)?.maximum(CERTAIN)?;
+        loss = (loss * missed.powf(gamma)?)?;
+    }
+    Ok(loss.sum_all()?)
+}
+
+/// Returns the labels of the rows of `logits` on their device.
+fn label_tensor(logits: &Tensor, labels: &[u32]) -> Result<Tensor> {
     let (rows, classes) = logits.dims2()?;
     if labels.len() != rows {
         return Err(Error::Input(format!("{} labels for {rows} rows of logits", labels.len())));
@@ -27,8 +66,7 @@ pub fn cross_entropy(logits: &Tensor, labels: &[u32]) -> Result<Tensor> {
     if let Some(label) = labels.iter().find(|&&label| label as usize >= classes) {
         return Err(Error::Input(format!("label {label}, but there are {classes} classes")));
     }
-    let labels = Tensor::from_slice(labels, rows, logits.device())?;
-    Ok(logits.contiguous()?.apply_op2(&labels, CrossEntropy)?)
+    Ok(Tensor::from_slice(labels, rows, logits.device())?)
 }
 
 /// Returns the summed binary cross-entropy of logits `[N, labels]` and row-major targets between 0 and 1.

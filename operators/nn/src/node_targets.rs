@@ -10,6 +10,15 @@ use crate::error::Result;
 pub enum NodeTargets {
     /// One class per node: softmax and cross-entropy.
     Classes(Vec<u32>),
+    /// One class and one weight per node: softmax and focal loss.
+    WeightedClasses {
+        /// The classes.
+        classes: Vec<u32>,
+        /// Factors of the nodes' losses.
+        weights: Vec<f32>,
+        /// The exponent of the focal loss; 0 for cross-entropy.
+        gamma: f64,
+    },
     /// 0 or 1 for every label, row by row: sigmoid and binary cross-entropy.
     Flags(Vec<f32>),
     /// One number per node: squared error.
@@ -24,6 +33,7 @@ impl NodeTargets {
     pub fn loss(&self, outputs: &Tensor) -> Result<Tensor> {
         Ok(match self {
             Self::Classes(classes) => loss::cross_entropy(outputs, classes)?,
+            Self::WeightedClasses { classes, weights, gamma } => loss::focal_loss(outputs, classes, weights, *gamma)?,
             Self::Flags(flags) => loss::binary_cross_entropy(outputs, flags)?,
             Self::Numbers(numbers) => loss::squared_error(outputs, numbers)?,
         })

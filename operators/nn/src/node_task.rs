@@ -203,6 +203,7 @@ impl NodeTask {
             Work::Forward => 0,
             Work::Backward { gradient, .. } => gradient.bytes(),
             Work::Loss(NodeTargets::Classes(classes)) => 4 * classes.len(),
+            Work::Loss(NodeTargets::WeightedClasses { classes, .. }) => 8 * classes.len(),
             Work::Loss(NodeTargets::Flags(numbers) | NodeTargets::Numbers(numbers)) => 4 * numbers.len(),
         };
         self.rows.bytes() + more

@@ -33,6 +33,7 @@ pub(super) enum Name {
     Right,
     GradientHeld,
     Targets,
+    Weights,
     Flat,
 }
 

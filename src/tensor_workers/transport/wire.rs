@@ -59,11 +59,17 @@ impl TaskHeader {
 }
 
 /// The kind of a task, and of its targets.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub(super) enum TaskKind {
     Forward,
-    Backward { of_rows: bool },
+    Backward {
+        of_rows: bool,
+    },
     Classes,
+    /// With the exponent of the focal loss.
+    WeightedClasses {
+        gamma: f64,
+    },
     Flags,
     Numbers,
 }
@@ -87,6 +93,9 @@ fn work_data(task: &NodeTask) -> Vec<(Name, WorkData<'_>)> {
             held.chain(sent).chain(terms).collect()
         }
         Work::Loss(NodeTargets::Classes(classes)) => vec![(Name::Targets, WorkData::Words(classes))],
+        Work::Loss(NodeTargets::WeightedClasses { classes, weights, .. }) => {
+            vec![(Name::Targets, WorkData::Words(classes)), (Name::Weights, WorkData::Numbers(weights))]
+        }
         Work::Loss(NodeTargets::Flags(numbers) | NodeTargets::Numbers(numbers)) => {
             vec![(Name::Targets, WorkData::Numbers(numbers))]
         }
@@ -105,6 +114,7 @@ pub(super) fn kind(task: &NodeTask) -> TaskKind {
         Work::Forward => TaskKind::Forward,
         Work::Backward { of_rows, .. } => TaskKind::Backward { of_rows: *of_rows },
         Work::Loss(NodeTargets::Classes(_)) => TaskKind::Classes,
+        Work::Loss(NodeTargets::WeightedClasses { gamma, .. }) => TaskKind::WeightedClasses { gamma: *gamma },
         Work::Loss(NodeTargets::Flags(_)) => TaskKind::Flags,
         Work::Loss(NodeTargets::Numbers(_)) => TaskKind::Numbers,
     }
@@ -171,7 +181,7 @@ pub(super) fn set_rows(rows: &mut NodeRows, name: Name, matrix: Matrix) -> Resul
 /// # Errors
 /// If they are not those of such a task.
 pub(super) fn work(kind: TaskKind, parts: Vec<(Name, Matrix)>) -> Result<Work, String> {
-    let (mut gradient, mut targets, mut terms) = (NodeGradient::default(), None, [None, None]);
+    let (mut gradient, mut targets, mut weights, mut terms) = (NodeGradient::default(), None, None, [None, None]);
     for (name, matrix) in parts {
         match name {
             Name::GradientHeld => gradient.held = Some(matrix),
@@ -179,6 +189,7 @@ pub(super) fn work(kind: TaskKind, parts: Vec<(Name, Matrix)>) -> Result<Work, S
             Name::Left => terms[0] = Some(matrix),
             Name::Right => terms[1] = Some(matrix),
             Name::Targets => targets = Some(floats(matrix)?),
+            Name::Weights => weights = Some(floats(matrix)?),
             name => return Err(format!("sent {name:?} as targets or gradients")),
         }
     }
@@ -186,10 +197,16 @@ pub(super) fn work(kind: TaskKind, parts: Vec<(Name, Matrix)>) -> Result<Work, S
         gradient.terms = Some([left, right]);
     }
     let targets = targets.ok_or_else(|| "sent a loss task without targets".to_owned());
+    let classes = |targets: Vec<f32>| targets.into_iter().map(f32::to_bits).collect();
     Ok(match kind {
         TaskKind::Forward => Work::Forward,
         TaskKind::Backward { of_rows } => Work::Backward { gradient, of_rows },
-        TaskKind::Classes => Work::Loss(NodeTargets::Classes(targets?.into_iter().map(f32::to_bits).collect())),
+        TaskKind::Classes => Work::Loss(NodeTargets::Classes(classes(targets?))),
+        TaskKind::WeightedClasses { gamma } => Work::Loss(NodeTargets::WeightedClasses {
+            classes: classes(targets?),
+            weights: weights.ok_or_else(|| "sent a weighted loss task without weights".to_owned())?,
+            gamma,
+        }),
         TaskKind::Flags => Work::Loss(NodeTargets::Flags(targets?)),
         TaskKind::Numbers => Work::Loss(NodeTargets::Numbers(targets?)),
     })

@@ -162,6 +162,10 @@ fn loss_gradients_equal_differences() {
     let targets: Vec<f32> = (0..420).map(|i| key(2).below(i, 2) as f32).collect();
     let error = |e: gnnflow_nn::Error| candle_core::Error::Msg(e.to_string());
     check("cross-entropy", &[var(70, 6, 5)], |v| loss::cross_entropy(v[0], &labels).map_err(error));
+    let weights: Vec<f32> = (0..70).map(|i| 0.5 + (i % 7) as f32).collect();
+    for gamma in [0.0, 0.5, 2.0] {
+        check("focal loss", &[var(70, 6, 5)], |v| loss::focal_loss(v[0], &labels, &weights, gamma).map_err(error));
+    }
     check("binary cross-entropy", &[var(70, 6, 6)], |v| loss::binary_cross_entropy(v[0], &targets).map_err(error));
 }
 
