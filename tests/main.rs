@@ -6,6 +6,7 @@ mod auto_schedule;
 mod bad_input;
 mod bad_input_training;
 mod check_device;
+mod classes;
 mod cli;
 mod damage;
 mod decoupled_gat;

@@ -1,6 +1,7 @@
 //! `report.html`: one self-contained page.
 
 use super::chart::{Epochs, Line, Source, chart};
+use super::classes::class_section;
 use super::number::score;
 use super::page::{begin, escape};
 use super::partition::partition_section;
@@ -50,6 +51,7 @@ fn page(summary: &Summary, epochs: &[EpochRecord], quality: Option<&Quality>, pi
     for chart in charts(summary, epochs) {
         page.push_str(&chart);
     }
+    class_section(&mut page, summary);
     times(&mut page, summary);
     traffic(&mut page, summary);
     cost_section(&mut page, summary);
@@ -121,12 +123,19 @@ fn metric_title(metric: &str) -> String {
         "micro_f1" => "F1, micro average".into(),
         "macro_f1" => "F1, macro average".into(),
         "roc_auc" => "Area under the ROC curve".into(),
+        "pr_auc" => "Area under the precision-recall curve".into(),
         "mrr" => "Mean reciprocal rank".into(),
         "mean_rank" => "Mean rank".into(),
-        other => match other.strip_prefix("hits_at_") {
-            Some(ranks) => format!("Hits at {ranks}"),
-            None => other.into(),
-        },
+        other => {
+            let bounded = [
+                ("hits_at_", "Hits at"),
+                ("recall_at_precision_", "Recall at precision"),
+                ("precision_at_", "Precision at"),
+            ];
+            let name =
+                bounded.iter().find_map(|(prefix, name)| Some(format!("{name} {}", other.strip_prefix(prefix)?)));
+            name.unwrap_or_else(|| other.into())
+        }
     }
 }
 

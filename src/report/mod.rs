@@ -2,6 +2,7 @@
 
 mod axis;
 mod chart;
+mod classes;
 mod heat_map;
 mod html;
 mod number;

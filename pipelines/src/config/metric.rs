@@ -15,6 +15,12 @@ words! {
         MacroF1 = "macro-f1",
         /// Area under the receiver operating characteristic, mean over labels.
         RocAuc = "roc-auc",
+        /// Area under the curve of precision and recall (average precision), mean over labels.
+        PrAuc = "pr-auc",
+        /// Recall with the precision `train.classes.min_precision`, mean over labels.
+        RecallAtPrecision = "recall-at-precision",
+        /// Precision of the `train.classes.top_k` highest scores, mean over labels.
+        PrecisionAtK = "precision-at-k",
         /// Mean reciprocal rank of edges.
         Mrr = "mrr",
         /// Fraction of edges ranked first.
@@ -37,7 +43,7 @@ words! {
 }
 
 impl Metric {
-    /// Name in metrics and summaries. `_at_K` is appended to `recall` and `ndcg`.
+    /// Name in metrics and summaries, or its beginning ([`Metric::has_bound`]).
     pub const fn key(self) -> &'static str {
         match self {
             Self::Accuracy => "accuracy",
@@ -45,16 +51,29 @@ impl Metric {
             Self::MicroF1 => "micro_f1",
             Self::MacroF1 => "macro_f1",
             Self::RocAuc => "roc_auc",
+            Self::PrAuc => "pr_auc",
+            Self::RecallAtPrecision => "recall_at_precision_",
+            Self::PrecisionAtK => "precision_at_",
             Self::Mrr => "mrr",
             Self::HitsAt1 => "hits_at_1",
             Self::HitsAt3 => "hits_at_3",
             Self::HitsAt10 => "hits_at_10",
-            Self::Recall => "recall",
-            Self::Ndcg => "ndcg",
+            Self::Recall => "recall_at_",
+            Self::Ndcg => "ndcg_at_",
             Self::Rmse => "rmse",
             Self::Mae => "mae",
             Self::R2 => "r2",
         }
+    }
+
+    /// Whether its name ends with a number of the pipeline, as in `recall_at_20`.
+    pub const fn has_bound(self) -> bool {
+        matches!(self, Self::Recall | Self::Ndcg | Self::RecallAtPrecision | Self::PrecisionAtK)
+    }
+
+    /// Whether it ranks nodes or edges by the score of a label, and needs two classes or several labels.
+    pub(crate) const fn is_of_labels(self) -> bool {
+        matches!(self, Self::RocAuc | Self::PrAuc | Self::RecallAtPrecision | Self::PrecisionAtK)
     }
 
     /// Whether it measures lists of recommendations.

@@ -4,6 +4,7 @@
 //! reports all problems of a file, each with line, key and "did you mean".
 
 mod check;
+mod classes;
 mod cluster;
 mod debug;
 mod edge;
@@ -34,6 +35,7 @@ mod tree;
 mod uses;
 mod values;
 
+pub use classes::{ClassOptions, ClassWeights, ComputedWeights};
 pub use cluster::Cluster;
 pub use debug::Debug;
 pub use edge::EdgeTask;
@@ -140,8 +142,11 @@ impl Config {
         let graph = &mut self.graph;
         let tables = [&mut graph.nodes, &mut graph.edges, &mut self.partition.file].into_iter().flatten();
         tables.flat_map(|files| &mut files.0).filter(|path| !gnnflow_data::source::is_url(path)).for_each(join);
-        let link = self.train.as_mut().and_then(|train| train.link.as_mut());
-        let tables = link.and_then(|link| link.eval_negative_dstnode.as_mut()).into_iter();
+        let (link, classes) =
+            self.train.as_mut().map_or((None, None), |train| (train.link.as_mut(), train.classes.as_mut()));
+        let candidates = link.and_then(|link| link.eval_negative_dstnode.as_mut());
+        let weights = classes.and_then(|classes| classes.node_weights.as_mut());
+        let tables = candidates.into_iter().chain(weights);
         tables.flat_map(|files| &mut files.0).filter(|path| !gnnflow_data::source::is_url(path)).for_each(join);
         graph.dataset.iter_mut().for_each(join);
         if let Some(generate) = &mut graph.generate {

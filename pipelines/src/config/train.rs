@@ -1,5 +1,6 @@
 //! `[train]`: the task, the schedule and the batches.
 
+use super::classes::ClassOptions;
 use super::edge::EdgeTask;
 use super::fanout::Fanout;
 use super::link::{Decoder, Link};
@@ -24,6 +25,8 @@ section! {
         pub link: Option<Link> = None,
         /// Edge classification: which edges are classified, and how.
         pub edge: Option<EdgeTask> = None,
+        /// Classification: weights for imbalanced classes, and bounds of metrics.
+        pub classes: Option<ClassOptions> = None,
         /// How the work of training is divided.
         pub schedule: Schedule = Schedule::default(),
         /// Passes over the training nodes or edges.
@@ -134,6 +137,11 @@ impl Train {
         self.edge.clone().unwrap_or_default()
     }
 
+    /// Returns the options of classification.
+    pub fn classes(&self) -> ClassOptions {
+        self.classes.clone().unwrap_or_default()
+    }
+
     /// Whether the examples are edges. A decoder then reads the model's results.
     pub(crate) fn learns_edges(&self) -> bool {
         [Task::LinkPrediction, Task::EdgeClassification].contains(&self.task)
@@ -234,6 +242,13 @@ words! {
         LinkPrediction = "link-prediction",
         /// Classes of edges.
         EdgeClassification = "edge-classification",
+    }
+}
+
+impl Task {
+    /// Whether it predicts classes.
+    pub(crate) fn has_classes(self) -> bool {
+        matches!(self, Self::NodeClassification | Self::EdgeClassification)
     }
 }
 

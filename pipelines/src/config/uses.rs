@@ -18,6 +18,8 @@ pub(super) enum Use {
     FullGraph,
     /// With one task.
     Task(Task),
+    /// With tasks that predict classes.
+    Classes,
 }
 
 /// All keys of `[train]`, including its tables, each with the condition under which it is read.
@@ -25,6 +27,7 @@ pub(super) const TRAIN: &[(&str, Use)] = &[
     ("task", Use::Always),
     ("link", Use::Task(Task::LinkPrediction)),
     ("edge", Use::Task(Task::EdgeClassification)),
+    ("classes", Use::Classes),
     ("schedule", Use::Always),
     ("epochs", Use::Always),
     ("batch", Use::Batch),
@@ -82,7 +85,10 @@ impl Use {
             Self::Task(task) if train.task != task => {
                 Some(format!("only the task `{task}` has it, not `{}`; remove this key", train.task))
             }
-            Self::Sampled | Self::Hops | Self::Batch | Self::FullGraph | Self::Task(_) => None,
+            Self::Classes if !train.task.has_classes() => {
+                Some(format!("the task `{}` predicts no classes; remove this key", train.task))
+            }
+            Self::Sampled | Self::Hops | Self::Batch | Self::FullGraph | Self::Task(_) | Self::Classes => None,
         }
     }
 }

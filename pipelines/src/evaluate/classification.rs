@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use candle_core::Tensor;
 use gnnflow_dataflow::flow::compute_thread::ComputeThread;
-use gnnflow_nn::metrics::{Counts, Task};
+use gnnflow_nn::metrics::Counts;
 use timely::worker::Worker;
 
 use crate::collectives::{Collectives, Driver};
@@ -17,6 +17,7 @@ use crate::context::{SPLITS, WorkerContext};
 use crate::error::Error;
 use crate::evaluate::fetch_results::{FetchedRows, ResultFetcher};
 use crate::evaluate::{Evaluation, reduce_metrics};
+use crate::task::class_metrics::ClassMetrics;
 use crate::task::classes::{Classes, cross_entropy, largest};
 use crate::task::edge_classification::edges::ClassedEdges;
 use crate::task::objective::Tally;
@@ -30,7 +31,7 @@ pub(crate) struct EdgeClassifier {
     /// The state holds the logits of a chunk.
     fetcher: ResultFetcher<Vec<f32>>,
     edges: ClassedEdges,
-    classes: Arc<Classes>,
+    metrics: ClassMetrics,
     /// By partition, the classes of the last evaluation.
     predicted: Vec<Vec<u32>>,
 }
@@ -41,12 +42,12 @@ impl EdgeClassifier {
         worker: &mut Worker,
         context: &WorkerContext,
         results: &Arc<RowStore>,
-        (edges, classes): (ClassedEdges, Arc<Classes>),
+        (edges, metrics): (ClassedEdges, ClassMetrics),
         compute_thread: &ComputeThread<ComputeState>,
     ) -> Self {
         let fetcher = ResultFetcher::build(worker, context, results, compute_thread, "classify", write_logits);
         let predicted = vec![Vec::new(); edges.edges.len()];
-        Self { fetcher, edges, classes, predicted }
+        Self { fetcher, edges, metrics, predicted }
     }
 
     /// Classifies all edges, and returns the metrics of the labeled edges of each split.
@@ -59,12 +60,12 @@ impl EdgeClassifier {
         context: &WorkerContext,
         collectives: &mut Collectives,
     ) -> Result<Evaluation, Error> {
-        let (classes, mut tallies) = (self.classes.count, Vec::new());
+        let (classes, mut tallies) = (self.metrics.classes().count, Vec::new());
         let (progress, hosted) = (driver.runtime.progress(), context.placement.parts_of(context.worker));
         let edges = self.edges.edges[hosted].iter().map(|edges| edges.len() as u64);
         progress.brief_stage("classify edges", edges.sum(), "edges");
         for part in context.placement.parts_of(context.worker) {
-            let mut counts = vec![(Counts::new(Task::SingleLabel, classes), 0.0); SPLITS.len() - 1];
+            let mut counts = vec![(self.metrics.counts(), 0.0); SPLITS.len() - 1];
             self.predicted[part].clear();
             for first in (0..self.edges.edges[part].len()).step_by(CHUNK) {
                 let chunk = first..(first + CHUNK).min(self.edges.edges[part].len());
@@ -88,11 +89,7 @@ impl EdgeClassifier {
         // Other workers may still request rows of this worker.
         self.fetcher.end(driver)?;
         progress.done();
-        reduce_metrics(driver, context, collectives, &tallies, &|words, _| {
-            let mut counts = Counts::new(Task::SingleLabel, classes);
-            counts.merge_words(words);
-            (counts.rows(), counts.finish())
-        })
+        reduce_metrics(driver, context, collectives, &tallies, &|words, _| self.metrics.finish(words))
     }
 
     pub(crate) fn edges(&self) -> &ClassedEdges {
@@ -106,7 +103,7 @@ impl EdgeClassifier {
 
     /// Returns all classes.
     pub(crate) fn classes(&self) -> &Classes {
-        &self.classes
+        self.metrics.classes()
     }
 }
 

@@ -38,8 +38,8 @@ impl EdgeEvaluation {
             Source::Links(edges) => {
                 Some(Self::Ranking(Ranking::build(worker, context, results, edges, compute_thread)))
             }
-            Source::Edges(edges, classes) => {
-                let edges = (edges, classes);
+            Source::Edges(edges, metrics) => {
+                let edges = (edges, metrics);
                 Some(Self::Classification(EdgeClassifier::build(worker, context, results, edges, compute_thread)))
             }
         }

@@ -19,8 +19,8 @@ use crate::compute::ComputeState;
 use crate::config::Metric;
 use crate::context::{SPLITS, WorkerContext};
 use crate::error::Error;
-use crate::runtime::records::Scores;
-use crate::task::objective::{NodeObjective, Tally};
+use crate::runtime::records::{ByClass, Scores};
+use crate::task::objective::{Metrics, NodeObjective, Tally};
 use gnnflow_dataflow::storage::RowStore;
 
 /// Metrics of the train, validation and test nodes; `None` for a split without nodes.
@@ -29,6 +29,8 @@ pub(crate) struct Evaluation {
     pub(crate) train: Option<Scores>,
     pub(crate) val: Option<Scores>,
     pub(crate) test: Option<Scores>,
+    /// The metrics of each class by split, for tasks with classes.
+    pub(crate) by_class: BTreeMap<String, ByClass>,
 }
 
 impl Evaluation {
@@ -43,13 +45,13 @@ impl Evaluation {
         Some((sign * value, -val.loss))
     }
 
-    /// Returns the name of `metric` in the validation metrics, which ends with `_at_K` for metrics of lists.
+    /// Returns the name of `metric` in the validation metrics.
     pub(crate) fn name_of(&self, metric: Metric) -> Option<&str> {
-        let (val, at) = (self.val.as_ref()?, format!("{}_at_", metric.key()));
-        if val.value(metric.key()).is_some() {
-            return Some(metric.key());
+        let (val, key) = (self.val.as_ref()?, metric.key());
+        if metric.has_bound() {
+            return val.metrics.keys().find(|name| name.starts_with(key)).map(String::as_str);
         }
-        val.metrics.keys().find(|name| metric.is_of_lists() && name.starts_with(&at)).map(String::as_str)
+        val.value(key).map(|_| key)
     }
 }
 
@@ -76,8 +78,8 @@ pub(crate) fn evaluate(
     reduce_metrics(driver, context, collectives, &tallies?, &|words, sums| task.finish(words, sums))
 }
 
-/// Returns the number of examples and the metrics by name, from sums of tallies.
-type Finish<'a> = &'a dyn Fn(&[u64], &[f64]) -> (u64, BTreeMap<String, f64>);
+/// Returns the metrics, from sums of tallies.
+type Finish<'a> = &'a dyn Fn(&[u64], &[f64]) -> Metrics;
 
 /// Sums the tallies of all workers, by partition hosted there and then by split, and returns the metrics of each split.
 pub(crate) fn reduce_metrics(
@@ -88,7 +90,7 @@ pub(crate) fn reduce_metrics(
     finish: Finish<'_>,
 ) -> Result<Evaluation, Error> {
     let first = context.placement.parts_of(context.worker).start;
-    let mut scores = [None, None, None];
+    let (mut scores, mut by_class) = ([None, None, None], BTreeMap::new());
     for (split, score) in scores.iter_mut().enumerate() {
         let own = tallies.iter().map(|splits| splits[split].words.clone()).reduce(|sum, words| added(sum, &words));
         let counts = collectives.all_reduce_counts(driver, &own.unwrap_or_default())?;
@@ -99,13 +101,14 @@ pub(crate) fn reduce_metrics(
         // Sums in partition order, so the bits do not depend on the number of workers.
         let sum = |place: usize| floats.iter().map(|floats| floats[place]).sum::<f64>();
         let sums: Vec<f64> = (1..floats.first().map_or(1, Vec::len)).map(sum).collect();
-        let (examples, metrics) = finish(&counts, &sums);
+        let Metrics { examples, values, by_class: of_split } = finish(&counts, &sums);
         if examples > 0 {
-            *score = Some(Scores { nodes: examples, loss: sum(0) / examples as f64, metrics });
+            *score = Some(Scores { nodes: examples, loss: sum(0) / examples as f64, metrics: values });
+            by_class.extend(of_split.map(|of_split| (SPLITS[split + 1].to_owned(), of_split)));
         }
     }
     let [train, val, test] = scores;
-    Ok(Evaluation { train, val, test })
+    Ok(Evaluation { train, val, test, by_class })
 }
 
 /// Returns the element-wise sum.

@@ -2,7 +2,7 @@
 
 use crate::config::{AutoSchedule, Price};
 use crate::error::Error;
-pub use crate::runtime::records::{EpochRecord, Scores, TensorUse};
+pub use crate::runtime::records::{ByClass, ClassScores, EpochRecord, Scores, TensorUse};
 use gnnflow_data::fs::write_atomic;
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, path::Path};
@@ -49,6 +49,9 @@ pub struct Summary {
     /// Metrics of the best model on the test nodes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub test: Option<Scores>,
+    /// The metrics of each class by split, for tasks with classes.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub by_class: BTreeMap<String, ByClass>,
     /// Remarks on how scores and predictions are computed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,

@@ -234,6 +234,7 @@ impl Run<'_> {
             train: evaluation.train,
             val: evaluation.val,
             test: evaluation.test,
+            by_class: evaluation.by_class,
             notes: notes(self.train),
             seconds: Seconds {
                 prepare: self.job.prepare_seconds,

@@ -90,6 +90,33 @@ impl Scores {
     }
 }
 
+/// The metrics of each class.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ByClass {
+    /// By ascending number or name.
+    pub classes: Vec<ClassScores>,
+    /// Confusion matrix: nodes by class (rows) and prediction (columns). Empty with more than 64 classes or several labels per node.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub confusion: Vec<Vec<u64>>,
+}
+
+/// The metrics of one class or label.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ClassScores {
+    /// Its name or number.
+    pub class: String,
+    /// Nodes or edges of the class.
+    pub nodes: u64,
+    /// Nodes or edges with this prediction.
+    pub predicted: u64,
+    /// Share of the class among those with this prediction.
+    pub precision: f64,
+    /// Share of the class with this prediction.
+    pub recall: f64,
+    /// Harmonic mean of both.
+    pub f1: f64,
+}
+
 /// Counts of tensor workers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, Pod, Zeroable)]
 #[repr(C)]

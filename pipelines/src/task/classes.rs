@@ -30,6 +30,11 @@ impl Classes {
         self.names.get(class).map_or_else(|| class.to_string(), |name| format!("\"{name}\""))
     }
 
+    /// Returns the name of a class without quotes.
+    pub(crate) fn plain_name(&self, class: usize) -> String {
+        self.names.get(class).cloned().unwrap_or_else(|| class.to_string())
+    }
+
     /// Returns a column of class numbers or names.
     pub(crate) fn column(&self, classes: impl Iterator<Item = Option<usize>>) -> ArrayRef {
         if self.names.is_empty() {

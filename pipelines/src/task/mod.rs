@@ -1,5 +1,7 @@
 //! Tasks: the loss of a batch, and metrics and predictions from the results of exact inference. One task per file.
 
+mod class_loss;
+pub(crate) mod class_metrics;
 pub(crate) mod classes;
 pub(crate) mod edge_classification;
 mod labels;
@@ -14,6 +16,8 @@ use std::sync::Arc;
 
 use gnnflow_data::dataset::LabelKind;
 
+use self::class_loss::{ClassLoss, refuse_for_lists, training_nodes};
+use self::class_metrics::ClassMetrics;
 use self::classes::Classes;
 use self::edge_classification::{ClassedEdges, EdgeClassification};
 use self::labels::Labels;
@@ -73,8 +77,8 @@ pub(crate) enum Source {
     Nodes(SeedSplit),
     /// Edges of link prediction.
     Links(LinkEdges),
-    /// Edges of edge classification and their classes.
-    Edges(ClassedEdges, Arc<Classes>),
+    /// Edges of edge classification, and the metrics of their classes.
+    Edges(ClassedEdges, ClassMetrics),
 }
 
 impl Source {
@@ -103,8 +107,8 @@ pub(crate) fn open(
         config::Task::EdgeClassification => return edges(job, train, &hosted),
         config::Task::NodeClassification | config::Task::NodeRegression => {}
     }
-    let mut split = SeedSplit::open(job, train, parts, hosted)?;
-    let labels = Labels::new(Arc::clone(parts), std::mem::take(&mut split.foreign));
+    let mut split = SeedSplit::open(job, train, parts, hosted.clone())?;
+    let foreign = std::mem::take(&mut split.foreign);
     let Some(info) = job.dataset.manifest().labels.as_ref() else {
         return Err(Error::Input(
             "the graph has no labels to learn from; name their column in graph.columns.label".into(),
@@ -119,8 +123,19 @@ pub(crate) fn open(
                  or integers or strings as labels",
             );
         }
-        (false, _) => Arc::new(NodeClassification::new(info, labels)),
-        (true, LabelKind::Value) => Arc::new(NodeRegression::new(labels)),
+        (false, kind) => {
+            let (options, classes) = (train.classes(), Classes::new(info));
+            refuse_for_lists(job, &options, kind)?;
+            if kind == LabelKind::Class {
+                refuse_metric_of_labels(job, train, &classes)?;
+            }
+            let range = |part: usize| job.dataset.book().range(part);
+            let is_here = |node: u32| hosted.clone().any(|part| range(part).contains(&u64::from(node)));
+            let keep = |node: u32| foreign.contains_key(&node) || is_here(node);
+            let loss = ClassLoss::open(job, &options, &classes, || training_nodes(job, classes.count), keep)?;
+            Arc::new(NodeClassification::new(info, Labels::new(Arc::clone(parts), foreign), loss, &options))
+        }
+        (true, LabelKind::Value) => Arc::new(NodeRegression::new(Labels::new(Arc::clone(parts), foreign))),
         (true, _) => {
             return wrong(
                 "the labels are classes, and \"node-regression\" needs numbers; use \"node-classification\", or a column of \
@@ -129,6 +144,20 @@ pub(crate) fn open(
         }
     };
     Ok((Task::Nodes(task), Source::Nodes(split)))
+}
+
+/// Refuses a metric that needs two classes if there are more.
+fn refuse_metric_of_labels(job: &Job, train: &Train, classes: &Classes) -> Result<(), Error> {
+    match train.metric.filter(|metric| metric.is_of_labels() && classes.count != 2) {
+        Some(metric) => {
+            let count = classes.count;
+            let message = format!(
+                "`{metric}` needs two classes or several labels per node, and there are {count} classes; use `macro-f1`"
+            );
+            Err(job.config.problem("train.metric", &message))
+        }
+        None => Ok(()),
+    }
 }
 
 /// Returns the columns of the model's result, for tasks on edges.
@@ -167,8 +196,11 @@ fn edges(job: &Job, train: &Train, hosted: &Range<usize>) -> Result<(Task, Sourc
     };
     let rules = TargetRules::new(job, &targets, train.seed)?;
     let edges = ClassedEdges::read(job, &rules, hosted, train)?;
-    let classes = Arc::new(Classes::new(labels));
-    let task = EdgeClassification { width: width(job) };
+    let (classes, options) = (Arc::new(Classes::new(labels)), train.classes());
+    refuse_metric_of_labels(job, train, &classes)?;
+    let loss = ClassLoss::open(job, &options, &classes, || Ok(edges.training_classes.clone()), |_| false)?;
+    let metrics = ClassMetrics::new(gnnflow_nn::metrics::Task::SingleLabel, classes, &options);
+    let task = EdgeClassification { width: width(job), loss };
     let hidden = train.excludes_targets().then_some(rules);
-    Ok((Task::Edges(Arc::new(task), hidden), Source::Edges(edges, classes)))
+    Ok((Task::Edges(Arc::new(task), hidden), Source::Edges(edges, metrics)))
 }

@@ -1,6 +1,5 @@
 //! Node classification: one class per node, or several labels.
 
-use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -8,12 +7,14 @@ use arrow::array::{ArrayRef, UInt8Array};
 use arrow::datatypes::DataType;
 use candle_core::Tensor;
 use gnnflow_data::dataset::{LabelInfo, LabelKind};
-use gnnflow_nn::metrics::{Counts, Task};
+use gnnflow_nn::metrics::Task;
 
+use super::class_loss::ClassLoss;
+use super::class_metrics::ClassMetrics;
 use super::classes::{Classes, cross_entropy, largest};
 use super::labels::Labels;
-use super::objective::{Examples, Loss, NodeObjective, Objective, Tally};
-use crate::config::Metric;
+use super::objective::{Examples, Loss, Metrics, NodeObjective, Objective, Tally};
+use crate::config::{ClassOptions, Metric};
 use crate::context::{SPLITS, TRAIN};
 use crate::error::Error;
 use crate::outputs::{list, list_of};
@@ -23,14 +24,18 @@ use gnnflow_nn::node_targets::NodeTargets;
 /// Classification of nodes: softmax and cross-entropy over classes, or a sigmoid and binary cross-entropy per label.
 pub(crate) struct NodeClassification {
     task: Task,
-    classes: Classes,
+    classes: Arc<Classes>,
     labels: Labels,
+    loss: ClassLoss,
+    metrics: ClassMetrics,
 }
 
 impl NodeClassification {
-    pub(crate) fn new(info: &LabelInfo, labels: Labels) -> Self {
+    pub(crate) fn new(info: &LabelInfo, labels: Labels, loss: ClassLoss, options: &ClassOptions) -> Self {
         let task = if info.kind == LabelKind::Multi { Task::MultiLabel } else { Task::SingleLabel };
-        Self { task, classes: Classes::new(info), labels }
+        let classes = Arc::new(Classes::new(info));
+        let metrics = ClassMetrics::new(task, Arc::clone(&classes), options);
+        Self { task, classes, labels, loss, metrics }
     }
 }
 
@@ -54,7 +59,8 @@ impl Objective for NodeClassification {
         Ok(match self.task {
             Task::SingleLabel => {
                 let classes = nodes.iter().map(|&node| self.labels.class(node)).collect::<Option<Vec<_>>>();
-                NodeTargets::Classes(classes.ok_or_else(|| Error::Bug("a training node has no label".into()))?)
+                let classes = classes.ok_or_else(|| Error::Bug("a training node has no label".into()))?;
+                self.loss.targets(classes, nodes)
             }
             Task::MultiLabel => {
                 let flags = nodes.iter().flat_map(|&node| self.labels.flags(node));
@@ -86,8 +92,7 @@ impl NodeObjective for NodeClassification {
 
     fn count(&self, part: usize, split: u8, rows: &Rows<'_>) -> Tally {
         debug_assert!((split as usize) < SPLITS.len());
-        let (partition, mut counts, mut loss) =
-            (self.labels.partition(part), Counts::new(self.task, self.classes.count), 0.0);
+        let (partition, mut counts, mut loss) = (self.labels.partition(part), self.metrics.counts(), 0.0);
         for local in partition.nodes.in_split(split) {
             let node = partition.range.start as u32 + local;
             let row = rows.row(node);
@@ -108,10 +113,8 @@ impl NodeObjective for NodeClassification {
         Tally { words: counts.words(), loss, sums: Vec::new() }
     }
 
-    fn finish(&self, words: &[u64], _sums: &[f64]) -> (u64, BTreeMap<String, f64>) {
-        let mut counts = Counts::new(self.task, self.classes.count);
-        counts.merge_words(words);
-        (counts.rows(), counts.finish())
+    fn finish(&self, words: &[u64], _sums: &[f64]) -> Metrics {
+        self.metrics.finish(words)
     }
 
     fn prediction_type(&self) -> DataType {

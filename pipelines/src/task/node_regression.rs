@@ -9,7 +9,7 @@ use arrow::datatypes::DataType;
 use candle_core::Tensor;
 
 use super::labels::Labels;
-use super::objective::{Examples, Loss, NodeObjective, Objective, Tally};
+use super::objective::{Examples, Loss, Metrics, NodeObjective, Objective, Tally};
 use crate::config::Metric;
 use crate::error::Error;
 use gnnflow_dataflow::storage::Rows;
@@ -67,10 +67,10 @@ impl NodeObjective for NodeRegression {
         }
     }
 
-    fn finish(&self, words: &[u64], sums: &[f64]) -> (u64, BTreeMap<String, f64>) {
+    fn finish(&self, words: &[u64], sums: &[f64]) -> Metrics {
         let nodes = words.first().copied().unwrap_or(0);
-        let &[squares, errors, labels, label_squares] = sums else { return (nodes, BTreeMap::new()) };
-        (nodes, Sums { squares, errors, labels, label_squares }.metrics(nodes))
+        let &[squares, errors, labels, label_squares] = sums else { return Metrics::plain(nodes, BTreeMap::new()) };
+        Metrics::plain(nodes, Sums { squares, errors, labels, label_squares }.metrics(nodes))
     }
 
     fn prediction_type(&self) -> DataType {

@@ -14,6 +14,7 @@ use gnnflow_nn::pair_head::PairHead;
 
 use crate::config::Metric;
 use crate::error::Error;
+use crate::runtime::records::ByClass;
 
 /// The loss of a task, for the compute thread.
 pub(crate) trait Objective: Send + Sync {
@@ -52,8 +53,8 @@ pub(crate) trait NodeObjective: Objective {
     /// Returns the tally of the labeled nodes of a split, for a partition hosted here. `rows` are the model's results.
     fn count(&self, part: usize, split: u8, rows: &Rows<'_>) -> Tally;
 
-    /// Returns the number of nodes and the metrics by name, from sums of tallies.
-    fn finish(&self, words: &[u64], sums: &[f64]) -> (u64, BTreeMap<String, f64>);
+    /// Returns the metrics, from sums of tallies.
+    fn finish(&self, words: &[u64], sums: &[f64]) -> Metrics;
 
     /// Returns the type of a prediction in `predictions.parquet`.
     fn prediction_type(&self) -> DataType;
@@ -91,6 +92,16 @@ pub(crate) struct Loss {
     pub(crate) sum: Tensor,
     /// Number of examples. The step's gradient is divided by the sum over its batches.
     pub(crate) examples: u64,
+}
+
+/// The metrics of a split.
+pub(crate) struct Metrics {
+    /// Number of labeled nodes or edges.
+    pub(crate) examples: u64,
+    /// By name.
+    pub(crate) values: BTreeMap<String, f64>,
+    /// By class, for tasks with classes.
+    pub(crate) by_class: Option<ByClass>,
 }
 
 /// The contribution of a partition to the metrics of a split.

@@ -57,6 +57,7 @@ pub(super) fn train(config: &Config, registered: &Registered, report: &mut Repor
     }
     subgraphs::subgraphs(train, model, report);
     task(config, train, report);
+    classes(train, report);
     if train.evaluate_every == 0 {
         report.refuse(&["train.early_stop"], "`evaluate_every` is 0; set it to 1 or more, or remove this key");
     }
@@ -106,12 +107,29 @@ fn task(config: &Config, train: &Train, report: &mut Report<'_>) {
         && of_numbers.contains(&metric) != regression
     {
         let use_instead =
-            if regression { "`rmse`, `mae`, `r2`" } else { "`accuracy`, `micro-f1`, `macro-f1`, `roc-auc`" };
+            if regression { "`rmse`, `mae`, `r2`" } else { "`accuracy`, `micro-f1`, `macro-f1`, `roc-auc`, `pr-auc`" };
         let message = format!("`{}` has no `{metric}`; use {use_instead} or `loss`", train.task);
         report.add("train.metric", message);
     }
     if regression && config.infer.as_ref().is_some_and(|infer| infer.scores) {
         report.add("infer.scores", "regression has no probabilities; remove this key");
+    }
+}
+
+/// Checks the bounds of metrics of classes.
+fn classes(train: &Train, report: &mut Report<'_>) {
+    let options = train.classes();
+    for (metric, key, given) in [
+        (Metric::RecallAtPrecision, "min_precision", options.min_precision.is_some()),
+        (Metric::PrecisionAtK, "top_k", options.top_k.is_some()),
+    ] {
+        if train.metric == Some(metric) && !given && train.task.has_classes() {
+            report.add("train.metric", format!("`{metric}` needs a bound; give it in `train.classes.{key}`"));
+        }
+    }
+    if train.task == Task::EdgeClassification {
+        let message = "`edge-classification` has no weights of nodes; remove this key";
+        report.refuse(&["train.classes.node_weights"], message);
     }
 }
 

@@ -155,7 +155,7 @@ impl Ranking {
             }
         }
         let [val, test] = scores;
-        Ok(Evaluation { train: None, val, test })
+        Ok(Evaluation { val, test, ..Evaluation::default() })
     }
 
     /// Returns the held-out edges of a partition hosted here, with the results of the last evaluation.

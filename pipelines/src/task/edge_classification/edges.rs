@@ -27,6 +27,8 @@ pub(crate) struct ClassedEdges {
     pub(crate) totals: Vec<u64>,
     /// Number of training edges.
     pub(crate) counts: Vec<u64>,
+    /// Number of training edges of each class, in all partitions.
+    pub(crate) training_classes: Vec<u64>,
     reverses: Vec<Option<u16>>,
     nodes: u32,
 }
@@ -38,12 +40,14 @@ impl ClassedEdges {
     /// When the dataset cannot be read, there are no training edges, one of them has no class, or early stopping has no validation edges.
     pub(crate) fn read(job: &Job, rules: &TargetRules, hosted: &Range<usize>, train: &Train) -> Result<Self, Error> {
         let (dataset, parts) = (&job.dataset, job.dataset.manifest().parts());
+        let classes = dataset.manifest().edge_columns.label.as_ref().map_or(0, |labels| labels.classes as usize);
         let mut this = Self {
             edges: vec![Vec::new(); parts],
             labels: vec![Vec::new(); parts],
             splits: vec![Vec::new(); parts],
             totals: vec![0; parts],
             counts: vec![0; parts],
+            training_classes: vec![0; classes],
             reverses: rules.reverses().to_vec(),
             nodes: dataset.book().nodes() as u32,
         };
@@ -59,6 +63,11 @@ impl ClassedEdges {
                 if split == split::TRAIN {
                     this.counts[part] += 1;
                     unlabeled = unlabeled.or((label < 0).then_some(edge));
+                    if let Some(count) =
+                        usize::try_from(label).ok().and_then(|class| this.training_classes.get_mut(class))
+                    {
+                        *count += 1;
+                    }
                 }
                 if here {
                     this.edges[part].push(edge);

@@ -3,8 +3,8 @@
 pub(crate) mod edges;
 
 use candle_core::Tensor;
-use gnnflow_nn::loss::cross_entropy;
 
+use super::class_loss::ClassLoss;
 use super::objective::{Examples, Loss, Objective};
 use crate::config::Metric;
 use crate::error::Error;
@@ -15,6 +15,7 @@ pub(crate) use edges::ClassedEdges;
 pub(crate) struct EdgeClassification {
     /// Columns of the model's result.
     pub(crate) width: usize,
+    pub(crate) loss: ClassLoss,
 }
 
 impl Objective for EdgeClassification {
@@ -30,7 +31,7 @@ impl Objective for EdgeClassification {
         let (Some(pairs), Some(head)) = (batch.pairs, batch.head) else {
             return Err(Error::Bug("a batch of edge classification has no pairs, or its model no head".into()));
         };
-        let sum = cross_entropy(&head.forward(outputs, pairs)?, &pairs.labels)?;
+        let sum = self.loss.of_edges(&head.forward(outputs, pairs)?, &pairs.labels)?;
         Ok(Loss { sum, examples: pairs.positives as u64 })
     }
 }
