@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use bytemuck::{Pod, Zeroable};
-use gnnflow_data::format::hex;
+use gnnflow_data::format::{hex, plural};
 use gnnflow_data::process_memory::high_water_mark;
 
 use super::{Run, StageTimes};
@@ -235,7 +235,7 @@ impl Run<'_> {
             val: evaluation.val,
             test: evaluation.test,
             by_class: evaluation.by_class,
-            notes: notes(self.train),
+            notes: notes(self.train, if self.job.resume { 0 } else { self.rounds.1 }),
             seconds: Seconds {
                 prepare: self.job.prepare_seconds,
                 train: trained,
@@ -271,9 +271,18 @@ impl Run<'_> {
     }
 }
 
-/// Returns remarks on results that may be unexpected.
-fn notes(train: &config::Train) -> Vec<String> {
+/// Training of fewer steps gets a note.
+const FEW_STEPS: u64 = 30;
+
+/// Returns remarks on results that may be unexpected. `steps` are those of a run from the first epoch; 0 for a resumed run.
+fn notes(train: &config::Train, steps: u64) -> Vec<String> {
     let mut notes = Vec::new();
+    if (1..FEW_STEPS).contains(&steps) {
+        let epochs = plural(train.epochs, "epoch");
+        let steps = plural(steps as usize, "training step");
+        let smaller = if train.is_full_graph() { "" } else { ", or make train.batch smaller" };
+        notes.push(format!("{epochs} are only {steps}; raise train.epochs{smaller}"));
+    }
     if train.sampler.is_temporal() {
         let later_edges = "evaluation, predictions and embeddings read all edges, including edges later than a node's time; \
                            sampler = \"temporal\" leaves later edges out in training only";
