@@ -120,7 +120,11 @@ fn dump_without_features(place: &TestDir) {
 
 /// Lines of `[graph]`, `[model]` and `[train.link]`.
 const LINK_CASES: [[&str; 3]; 4] = [
-    ["undirected = true", "kind = 'gcn'", "negative_sampler = 'in-batch'\nnum_negative_edges = 10"],
+    [
+        "undirected = true",
+        "kind = 'gcn'",
+        "loss = 'binary-cross-entropy'\nnegative_sampler = 'in-batch'\nnum_negative_edges = 10",
+    ],
     [TYPED, "kind = 'rgcn'", "decoder = 'distmult'"],
     [TYPED, "kind = 'sage'", "decoder = 'distmult'\nloss = 'softmax-cross-entropy'\nnegative_sampler = 'joint'"],
     ["reverse_edges = true\ncolumns = { edge_type = 'kind' }", "kind = 'gat'\nheads = 2", "target_etype = ['likes']"],

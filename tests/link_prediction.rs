@@ -26,13 +26,13 @@ fn all_options_have_equal_bits_for_1_2_4_processes() {
     dump(&place, true);
     let typed = "columns = { edge_type = 'kind', edge_split = 'part' }";
     for (graph, train, link) in [
-        ("", "kind = 'sage'", ""),
+        ("", "kind = 'sage'", "loss = 'binary-cross-entropy'"),
         (typed, "kind = 'rgcn'", "decoder = 'distmult'\nloss = 'softmax-cross-entropy'\nnegative_sampler = 'joint'"),
         ("undirected = true", "kind = 'gcn'", "negative_sampler = 'in-batch'\nnum_negative_edges = 10"),
         (
             "reverse_edges = true\ncolumns = { edge_type = 'kind', node_type = 'kind' }",
             "kind = 'sage'|sampler = 'labor'",
-            "target_etype = ['likes']\nnegative_sampler = 'degree'\nnum_negative_edges = 4\nnum_negative_edges_eval = 30",
+            "target_etype = ['likes']\nloss = 'binary-cross-entropy'\nnegative_sampler = 'degree'\nnum_negative_edges = 4\nnum_negative_edges_eval = 30",
         ),
     ] {
         pipeline(&place, graph, train, link);

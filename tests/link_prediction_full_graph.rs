@@ -32,14 +32,14 @@ fn bits(summary: &Value) -> [Value; 4] {
 
 /// Lines of `[graph]`, `[model]` and `[train.link]`.
 const CASES: [[&str; 3]; 6] = [
-    ["", "kind = 'gcn'\ninput_dropout = 0.2", ""],
+    ["", "kind = 'gcn'\ninput_dropout = 0.2", "loss = 'binary-cross-entropy'"],
     [TYPED, "kind = 'rgcn'", "decoder = 'distmult'"],
     [TYPED, "kind = 'sage'", "decoder = 'distmult'\nloss = 'softmax-cross-entropy'\nnegative_sampler = 'joint'"],
     ["undirected = true", "kind = 'gin'\nnorm = 'batch'", "negative_sampler = 'in-batch'\nnum_negative_edges = 10"],
     [
         "reverse_edges = true\ncolumns = { edge_type = 'kind', node_type = 'kind' }",
         "kind = 'sage'\nresidual = true",
-        "target_etype = ['likes']\nnegative_sampler = 'degree'\nnum_negative_edges = 4\nnum_negative_edges_eval = 30",
+        "target_etype = ['likes']\nloss = 'binary-cross-entropy'\nnegative_sampler = 'degree'\nnum_negative_edges = 4\nnum_negative_edges_eval = 30",
     ],
     ["", "kind = 'gat'\nheads = 4\ninput_dropout = 0.2", "decoder = 'dot'"],
 ];

@@ -10,6 +10,7 @@ mod classes;
 mod cli;
 mod damage;
 mod decoupled_gat;
+mod defaults;
 mod determinism;
 mod edge_classification;
 mod edge_features;

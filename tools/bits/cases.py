@@ -273,6 +273,7 @@ def every_sampler() -> Iterator[Case]:
 def link(**keys: Any) -> Settings:
     if not keys.keys() & {"num_negative_edges_eval", "eval_negative_dstnode", "top_k"}:
         keys["num_negative_edges_eval"] = "all"
+    keys = {"loss": "binary-cross-entropy"} | keys
     return {"train.task": "link-prediction"} | {f"train.link.{key}": value for key, value in keys.items()}
 
 

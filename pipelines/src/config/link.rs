@@ -22,7 +22,7 @@ section! {
         /// The score of an edge, computed from the rows of its two nodes.
         pub decoder: Decoder = Decoder::Dot,
         /// The loss that is minimized.
-        pub loss: LinkLoss = LinkLoss::BinaryCrossEntropy,
+        pub loss: LinkLoss = LinkLoss::SoftmaxCrossEntropy,
         /// How negative pairs are drawn.
         pub negative_sampler: NegativeSampler = NegativeSampler::Uniform,
         /// Negative pairs for each edge in training.
@@ -66,7 +66,7 @@ words! {
 words! {
     /// The loss of link prediction.
     pub enum LinkLoss {
-        /// Binary classification of each pair.
+        /// Binary classification of each pair. With many negatives per edge, all scores may become equal; use few.
         BinaryCrossEntropy = "binary-cross-entropy",
         /// Classification of an edge among its negative pairs.
         SoftmaxCrossEntropy = "softmax-cross-entropy",
