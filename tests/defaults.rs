@@ -43,7 +43,7 @@ fn every_task_on_edges_is_learned() {
     place.write("p.toml", format!("{graph}{columns}[model]\n[train]\ntask = 'link-prediction'\n"));
     for sets in [&[][..], &["model.kind=rgcn", "train.link.decoder=distmult"], &["model.kind=gcn"]] {
         let [default, untrained] = learned(&place, &[sets, &[MORE_EPOCHS]].concat(), "mrr");
-        assert!(default > 1.3 * untrained, "{sets:?}: {default}, untrained {untrained}");
+        assert!(default > 1.1 * untrained, "{sets:?}: {default}, untrained {untrained}");
     }
     let [default, untrained] = learned(&place, &["train.task=edge-classification", MORE_EPOCHS], "accuracy");
     assert!(default > untrained + 0.1, "{default}, untrained {untrained}");
