@@ -12,6 +12,7 @@ use gnnflow_data::rng::Key;
 use gnnflow_kernels::matrix::Values;
 use gnnflow_kernels::sample::Sampler;
 use gnnflow_nn::initial::Initial;
+use gnnflow_nn::layers::Aggregation;
 use gnnflow_nn::{Layer, LayerInfo, LayerSpec, ParamBuilder, Pass, Result, ops};
 use timely::dataflow::operators::vec::Map;
 
@@ -65,7 +66,8 @@ impl GraphConv {
 
 impl Layer for GraphConv {
     fn info(&self) -> LayerInfo {
-        LayerInfo::new(self.dims.0, self.dims.1)
+        let info = LayerInfo::new(self.dims.0, self.dims.1);
+        LayerInfo { aggregation: Some(Aggregation::Sum), ..info }
     }
     fn aggregate(&self, pass: &Pass<'_>, sent: &Tensor, _: Option<&Tensor>) -> Result<Tensor> {
         Ok(ops::segment_sum(pass.block, sent)?)

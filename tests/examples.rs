@@ -47,6 +47,25 @@ fn registered_parts_have_equal_bits_for_1_2_processes() {
     assert!(ended.code == 2 && ended.stderr.contains("graphconv"), "{}", ended.stderr);
 }
 
+#[test]
+fn registered_layer_trains_with_full_graph_schedules() {
+    let place = TestDir::new();
+    planted(&place, "p.toml", "[model]\nkind = 'graphconv'\nhidden = 16\n[train]\nepochs = 3\n");
+    for schedule in ["full-graph", "tensor-parallel"] {
+        let set = format!("train.schedule={schedule}");
+        let runs = ["1", "2"].map(|processes| {
+            let run = format!("{schedule}-{processes}");
+            let args = ["run", "p.toml", "--quiet", "--set", &set];
+            let mut program = Command::new(example("own_parts"));
+            program.args(args).args(["--processes", processes, "--run-dir", &run]).current_dir(place.path("."));
+            let output = program.output().unwrap();
+            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+            summary(&place, &run)
+        });
+        assert_eq!(runs[0]["model_sha256"], runs[1]["model_sha256"], "{schedule}");
+    }
+}
+
 /// The layer in models.md equals that of the example line by line.
 #[test]
 fn layer_in_the_documentation_equals_the_example() {

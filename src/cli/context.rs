@@ -23,6 +23,7 @@ impl Pipeline {
         let unsets = self.unsets.iter().cloned().map(Override::Unset);
         let overrides: Vec<_> = unsets.chain(self.sets.iter().cloned().map(Override::Set)).collect();
         let mut config = Config::load(&self.file, &overrides, &registry.names())?;
+        registry.check(&config)?;
         config.resolve_parts()?;
         Ok(config)
     }

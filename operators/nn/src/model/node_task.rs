@@ -115,8 +115,9 @@ impl Model {
             let info = layer.info();
             let aggregation = info.aggregation.ok_or_else(|| {
                 let why = format!(
-                    "{:?} declares no aggregation (`LayerInfo::aggregation`), which full-graph training needs; use another \
-                     kind, or train with mini-batches",
+                    "the method `info` of the layer {:?} returns no `aggregation`, which `full-graph` and `tensor-parallel` need; \
+                     implement it: return `LayerInfo {{ aggregation: Some(Aggregation::Sum), .. }}`, or another variant, for the \
+                     function that `aggregate` computes; or use `mini-batch`",
                     self.spec.kind
                 );
                 Error::spec("kind", why)
