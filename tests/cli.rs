@@ -229,6 +229,7 @@ fn commands_page_lists_the_commands_and_the_options_of_run() {
         .collect();
     assert_eq!(first_column(page, "## Commands", "A *stale* dataset"), commands);
     let help = place.succeed(&["run", "--help"]);
+    let (_, help) = help.split_once("\nOptions:\n").unwrap();
     let options: Vec<_> = help.split_whitespace().filter(|word| word.starts_with("--") && word.len() > 2).collect();
     let common = ["--quiet", "--json", "--help"];
     let own = options.into_iter().filter(|word| !common.contains(word));
@@ -269,4 +270,19 @@ fn help_and_version_are_printed_to_stdout() {
     let place = TestDir::new();
     assert!(place.succeed(&["--version"]).starts_with("gnnflow "));
     assert!(place.succeed(&["run", "--help"]).contains("--dry-run"));
+}
+
+#[test]
+fn long_help_begins_with_examples_and_short_help_with_one_sentence() {
+    let place = TestDir::new();
+    let help = place.succeed(&["--help"]);
+    let commands = first_column(include_str!("../docs/book/src/commands.md"), "## Commands", "A *stale* dataset");
+    assert!(help.starts_with("Examples:\n  gnnflow run"), "{help}");
+    for command in commands {
+        let long = place.succeed(&[command, "--help"]);
+        assert!(long.starts_with(&format!("Examples:\n  gnnflow {command}")), "{long}");
+        let short = place.succeed(&[command, "-h"]);
+        let first = short.lines().next().unwrap();
+        assert!(first.chars().count() <= 140 && !first.contains(". ") && !short.contains("Examples:"), "{short}");
+    }
 }

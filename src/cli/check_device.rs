@@ -8,11 +8,17 @@ use gnnflow_nn::DeviceReport;
 use gnnflow_pipelines::Error as PipelineError;
 use std::path::{Path, PathBuf};
 
+const EXAMPLES: &str = "\
+Examples:
+  gnnflow check-device
+  gnnflow check-device --device cpu --out check.json";
+
 /// Run all operations, forward and backward, on a device, and compare the results with the CPU's.
 ///
 /// `--device cpu` compares the CPU with plain arithmetic. All results are written to a JSON file; the table on stdout is a summary.
 /// The exit code is 4 if the device cannot be used or a difference is too large.
 #[derive(Debug, clap::Args)]
+#[command(before_long_help = EXAMPLES)]
 pub(super) struct CheckDevice {
     /// Device: "cuda" or "cpu".
     #[arg(long, default_value = "cuda")]

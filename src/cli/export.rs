@@ -6,8 +6,13 @@ use crate::error::Error;
 use gnnflow_data::{Dataset, export};
 use std::path::PathBuf;
 
+const EXAMPLES: &str = "\
+Examples:
+  gnnflow export prepared/cora --out cora";
+
 /// Convert a prepared dataset to Parquet, with the partition of every node, and write a pipeline file that reads it.
 #[derive(Debug, clap::Args)]
+#[command(before_long_help = EXAMPLES)]
 pub(super) struct Export {
     /// Folder of the dataset.
     dataset: PathBuf,

@@ -6,8 +6,14 @@ use crate::error::Error;
 use gnnflow_pipelines::config;
 use std::path::PathBuf;
 
+const EXAMPLES: &str = "\
+Examples:
+  gnnflow generate planted --nodes 4000 --edges 40000 --features 16 --classes 4 --out dump
+  gnnflow generate rmat --scale 20 --out rmat";
+
 /// Generate a synthetic graph: `nodes.parquet` and `edges.parquet`, to be read with `undirected = true`.
 #[derive(Debug, clap::Args)]
+#[command(before_long_help = EXAMPLES)]
 pub(super) struct Generate {
     /// planted: edges and features depend on classes, so that a GNN beats an MLP. rmat: power-law degrees, any size.
     kind: Kind,

@@ -7,10 +7,18 @@ use gnnflow_data::dataset::IdKind;
 use gnnflow_data::import::{Delimiter, EmptyIds, Kind, NodeArrays, OgbPart, TextOptions};
 use std::path::PathBuf;
 
+const EXAMPLES: &str = "\
+Examples:
+  gnnflow import friends.txt --undirected --out friends
+  gnnflow import payments.csv --nodes people.csv --features age,height --label city --out payments
+  gnnflow import payments.csv --dry-run
+  gnnflow import ogb dataset/ogbn_arxiv --out arxiv";
+
 /// Convert a graph to Parquet, and write a pipeline file that reads it.
 ///
 /// Formats: OGB downloads, text edge lists (SNAP, CSV, TSV), SciPy matrices (.npz) and METIS graphs, also compressed (.gz, .zst).
 #[derive(Debug, clap::Args)]
+#[command(before_long_help = EXAMPLES)]
 pub(super) struct Import {
     /// Kind (ogb, text, snap, csv, tsv, npz, metis) [default: from the path's name], and a folder (ogb) or files.
     #[arg(required = true, value_name = "[KIND] PATH")]

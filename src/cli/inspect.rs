@@ -9,8 +9,15 @@ use gnnflow_pipelines::summary::EpochRecord;
 use gnnflow_pipelines::{Summary, verify_tensors};
 use std::path::PathBuf;
 
+const EXAMPLES: &str = "\
+Examples:
+  gnnflow inspect dump
+  gnnflow inspect prepared/cora
+  gnnflow inspect runs/cora --json";
+
 /// Describe Parquet files, a prepared dataset or a run folder, and verify the checksums of datasets and models.
 #[derive(Debug, clap::Args)]
+#[command(before_long_help = EXAMPLES)]
 pub(super) struct Inspect {
     /// Parquet file, folder of Parquet files (either may be a URL), prepared dataset, or run folder.
     path: PathBuf,

@@ -30,7 +30,7 @@ use std::process::ExitCode;
 
 /// Train graph neural networks on Parquet data, as one dataflow in one or more processes.
 #[derive(Debug, Parser)]
-#[command(name = "gnnflow", version, after_help = EXIT_CODES, disable_help_subcommand = true)]
+#[command(name = "gnnflow", version, before_long_help = EXAMPLES, after_help = EXIT_CODES, disable_help_subcommand = true)]
 struct Args {
     #[command(subcommand)]
     command: Command,
@@ -41,6 +41,12 @@ struct Args {
     #[arg(long, global = true)]
     json: bool,
 }
+
+const EXAMPLES: &str = "\
+Examples:
+  gnnflow run pipelines/quickstart.toml     a complete run on a generated graph
+  gnnflow run pipeline.toml --dry-run       print the plan
+  gnnflow run pipeline.toml                 prepare, train, and infer";
 
 const EXIT_CODES: &str = "Exit codes: 0 success; 2 the command line or the pipeline file; 3 the input data; 4 this machine (disk, \
 memory, port, device); 5 the cluster (a process is lost, stalled or refused); 70 a bug in gnnflow; 130 interrupted.";
@@ -130,5 +136,22 @@ mod tests {
     #[test]
     fn declaration_of_all_arguments_is_valid() {
         Args::command().debug_assert();
+    }
+
+    #[test]
+    fn examples_in_help_are_valid() {
+        let args = Args::command();
+        let mut count = 0;
+        for command in args.get_subcommands().chain([&args]) {
+            let help = command.get_before_long_help().map(ToString::to_string).unwrap_or_default();
+            for line in help.lines().filter_map(|line| line.strip_prefix("  ")) {
+                let line = line.split("   ").next().unwrap_or_default();
+                if let Err(error) = Args::try_parse_from(line.split_whitespace()) {
+                    panic!("{line}: {error}");
+                }
+                count += 1;
+            }
+        }
+        assert!(count >= 20, "{count}");
     }
 }

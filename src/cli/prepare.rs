@@ -9,8 +9,14 @@ use crate::report;
 use gnnflow_data::prepare::Quality;
 use std::path::PathBuf;
 
+const EXAMPLES: &str = "\
+Examples:
+  gnnflow prepare pipeline.toml
+  gnnflow prepare pipeline.toml --set partition.parts=8 --out prepared/eight";
+
 /// Prepare the dataset of a pipeline: read, partition and write the graph, and report the quality of the partition.
 #[derive(Debug, clap::Args)]
+#[command(before_long_help = EXAMPLES)]
 pub(super) struct Prepare {
     #[command(flatten)]
     pipeline: Pipeline,

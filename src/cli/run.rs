@@ -9,8 +9,16 @@ use gnnflow_data::prepare::Quality;
 use gnnflow_pipelines::Plan;
 use std::path::PathBuf;
 
+const EXAMPLES: &str = "\
+Examples:
+  gnnflow run pipeline.toml
+  gnnflow run pipeline.toml --dry-run
+  gnnflow run pipeline.toml --set train.epochs=5 --unset train.early_stop
+  gnnflow run pipeline.toml --processes 4 --resume";
+
 /// Run a pipeline: prepare the dataset if it is missing or stale, then train and infer.
 #[derive(Debug, clap::Args)]
+#[command(before_long_help = EXAMPLES)]
 pub(super) struct Run {
     #[command(flatten)]
     pipeline: Pipeline,

@@ -4,6 +4,11 @@ use super::context::Context;
 use crate::error::Error;
 use std::path::PathBuf;
 
+const EXAMPLES: &str = "\
+Examples:
+  gnnflow tensor-worker --listen 10.0.0.7:4000 --secret-file secret
+  gnnflow tensor-worker --connect 10.0.0.1:4100";
+
 /// Compute node tasks for full-graph and tensor-parallel training.
 ///
 /// With `--listen`, it serves all runs whose `train.tensor_workers.hosts` names it, until it is stopped. With `--connect`, it registers
@@ -11,6 +16,7 @@ use std::path::PathBuf;
 ///
 /// It speaks Arrow Flight with clients that prove the secret; nothing is encrypted.
 #[derive(Debug, clap::Args)]
+#[command(before_long_help = EXAMPLES)]
 pub(super) struct TensorWorker {
     /// Address to listen at; port 0 is any free port [default with `--connect`: this machine's address toward the run, any port].
     /// With `--connect`, the run's processes must reach this address.

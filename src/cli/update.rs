@@ -10,11 +10,17 @@ use gnnflow_dataflow::incremental::Differential;
 use gnnflow_pipelines::Error as PipelineError;
 use std::path::{Path, PathBuf};
 
+const EXAMPLES: &str = "\
+Examples:
+  gnnflow update prepared/cora --edges new.parquet --remove old.parquet
+  gnnflow update prepared/cora --batches monday --out prepared/cora-monday";
+
 /// Apply added and removed edges and new nodes to a prepared dataset, without preparing it again.
 ///
 /// The input files have the columns of the files from which the dataset was prepared. The nodes whose neighborhood has changed are
 /// written to affected.parquet in the dataset's folder.
 #[derive(Debug, clap::Args)]
+#[command(before_long_help = EXAMPLES)]
 pub(super) struct Update {
     /// Folder of the dataset.
     dataset: PathBuf,
