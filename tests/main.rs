@@ -21,6 +21,7 @@ mod feature_store;
 mod full_graph;
 mod hosts;
 mod import;
+mod init;
 mod limits;
 mod link_prediction;
 mod link_prediction_full_graph;

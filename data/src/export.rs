@@ -32,6 +32,7 @@ use crate::generate::row_groups::{Note, group_rows};
 use crate::generate::stream::TableStream;
 use crate::generate::table::Output;
 use crate::import::{EDGES, NODES, PIPELINE, Recipe, element, flag_lists, matrix, split_name};
+use crate::pipeline_file::{Key, quoted};
 use crate::progress::Progress;
 
 /// Key in the Parquet footer for the origin of an exported file.
@@ -90,7 +91,7 @@ fn recipe(dataset: &Dataset) -> Recipe {
         keep_duplicates: true,
         features: manifest.features.dim,
         // Features of several dtypes are exported as one column whose type can represent all of them.
-        feature_dtype: manifest.features.layout().dtype().unwrap_or_default().word(),
+        feature_dtype: manifest.features.layout().dtype().unwrap_or_default(),
         label: labels.map(|labels| labels.kind != LabelKind::Value),
         num_classes: labels
             .filter(|labels| labels.kind == LabelKind::Class && !names.classes)
@@ -105,10 +106,10 @@ fn recipe(dataset: &Dataset) -> Recipe {
         edge_split: manifest.edge_columns.split.is_some(),
         edge_label: manifest.edge_columns.label.is_some(),
         partition: vec![
-            "method = \"file\"                      # the same partition as before".into(),
-            format!("file = {NODES:?}"),
-            "file_columns = { part = \"partition\" }".into(),
-            format!("parts = {}", manifest.parts()),
+            Key::new("method", quoted("file"), "the same partition as before"),
+            Key::new("file", quoted(NODES), ""),
+            Key::new("file_columns", "{ part = \"partition\" }", ""),
+            Key::new("parts", manifest.parts(), ""),
         ],
     }
 }

@@ -11,9 +11,11 @@ pub mod generate;
 pub mod group;
 pub mod ids;
 pub mod import;
+pub mod init;
 pub mod inspect;
 pub(crate) mod partition_book;
 pub mod partitioner;
+mod pipeline_file;
 pub mod prepare;
 pub mod process_memory;
 pub mod progress;
@@ -23,6 +25,7 @@ mod store;
 #[doc(hidden)]
 pub mod testing;
 pub mod update;
+mod usual_names;
 
 pub use dataset::{Dataset, Features, Halo, Manifest, Nodes, Partition, Topology};
 pub use error::{Error, Fault, Result};

@@ -7,6 +7,7 @@ mod context;
 mod export;
 mod generate;
 mod import;
+mod init;
 mod inspect;
 mod interrupt;
 mod output;
@@ -45,6 +46,7 @@ struct Args {
 const EXAMPLES: &str = "\
 Examples:
   gnnflow run pipelines/quickstart.toml     a complete run on a generated graph
+  gnnflow init dump                         write pipeline.toml for dump/nodes.parquet and dump/edges.parquet
   gnnflow run pipeline.toml --dry-run       print the plan
   gnnflow run pipeline.toml                 prepare, train, and infer";
 
@@ -57,6 +59,7 @@ enum Command {
     Prepare(prepare::Prepare),
     Generate(generate::Generate),
     Import(Box<import::Import>),
+    Init(init::Init),
     Export(export::Export),
     Inspect(inspect::Inspect),
     Update(Box<update::Update>),
@@ -119,6 +122,7 @@ fn execute(command: Command, context: Context) -> Result<u8, Error> {
         Command::Prepare(command) => command.execute(&context),
         Command::Generate(command) => command.execute(&context).map(|()| 0),
         Command::Import(command) => command.execute(&context).map(|()| 0),
+        Command::Init(command) => command.execute(&context).map(|()| 0),
         Command::Export(command) => command.execute(&context).map(|()| 0),
         Command::Inspect(command) => command.execute(&context).map(|()| 0),
         Command::Update(command) => command.execute(&context).map(|()| 0),

@@ -24,5 +24,6 @@ pub(crate) use ordered::ordered;
 pub use parts::PartTable;
 pub(crate) use table::Table as Files;
 pub use values::Types;
+pub(crate) use values::{is_number, is_time};
 
 pub use crate::store::DumpFile;

@@ -179,12 +179,12 @@ impl Table {
         self.read(unit, fetched, columns, rows, &mut |chunk| Ok(send(map(chunk)?)))
     }
 
-    /// Returns the first row of `columns`; `None` if the table is empty.
-    pub(crate) fn first(&self, columns: &[&str]) -> Result<Option<Chunk>> {
+    /// Returns the first rows of `columns`, at most `rows`, from one row group; `None` if the table is empty.
+    pub(crate) fn first(&self, columns: &[&str], rows: usize) -> Result<Option<Chunk>> {
         let mut first = None;
         for unit in 0..self.units.len() {
             let row_group = self.fetch(unit, columns, FIRST_FETCH, false)?;
-            self.read(unit, row_group, columns, 1, &mut |chunk| {
+            self.read(unit, row_group, columns, rows, &mut |chunk| {
                 first = Some(chunk);
                 Ok(false)
             })?;

@@ -21,12 +21,12 @@ pub enum Types {
 }
 
 /// Returns whether the values are dates, times or durations.
-pub(super) fn is_time(data_type: &DataType) -> bool {
+pub(crate) fn is_time(data_type: &DataType) -> bool {
     use DataType::{Date32, Date64, Duration, Time32, Time64, Timestamp};
     matches!(data_type, Date32 | Date64 | Time32(_) | Time64(_) | Timestamp(..) | Duration(_))
 }
 
-pub(super) fn is_number(data_type: &DataType) -> bool {
+pub(crate) fn is_number(data_type: &DataType) -> bool {
     is_int(data_type) || data_type.is_floating() || *data_type == DataType::Boolean
 }
 
@@ -130,12 +130,9 @@ pub(super) fn splits(chunk: &Chunk, name: &str) -> Result<Vec<u8>> {
     };
     if is_text(array.data_type()) {
         let names = to_text(array)?;
-        let read = |(row, value): (usize, Option<&str>)| match value {
-            None | Some("" | "none") => Ok(split::NONE),
-            Some("train") => Ok(split::TRAIN),
-            Some("val" | "valid" | "validation") => Ok(split::VAL),
-            Some("test") => Ok(split::TEST),
-            Some(other) => Err(wrong(row, format!("{other:?}"), "a split; use train, val, test or none")),
+        let read = |(row, value): (usize, Option<&str>)| {
+            let other = || format!("{:?}", value.unwrap_or_default());
+            split::named(value).ok_or_else(|| wrong(row, other(), "a split; use train, val, test or none"))
         };
         return names.iter().enumerate().map(read).collect();
     }
@@ -214,7 +211,7 @@ impl Matrix {
                     _ => Err("numbers or lists of numbers".into()),
                 }
             })?;
-            let first = table.first(&[name])?;
+            let first = table.first(&[name], 1)?;
             widths.push(match &first {
                 Some(chunk) => first_width(chunk.column(name)?),
                 None => type_width,

@@ -10,7 +10,7 @@ use super::*;
 use crate::partitioner::{Assignment, Goal, GraphStream, Partitioner};
 use crate::prepare::{PrepareSettings, prepare};
 use crate::progress::Silent;
-use crate::source::{Columns, Duplicates, FeatureDtype, GraphSource, SelfLoops};
+use crate::source::{Duplicates, FeatureDtype, GraphSource, SelfLoops};
 use crate::testing::{IdStyle, Modulo, graphs};
 
 /// Assigns every node to the part in column `partition` of the node table.
@@ -38,38 +38,17 @@ fn prepared(source: &GraphSource, partitioner: &dyn Partitioner, out: &Path) -> 
     Dataset::open(out).unwrap()
 }
 
-fn columns(dataset: &Dataset) -> Columns {
-    let Recipe { features, label, node_type, weight, edge_type, time, edge_features, edge_split, edge_label, .. } =
-        recipe(dataset);
-    let name = |there: bool, name: &str| there.then(|| name.to_string());
-    Columns {
-        features: name(features > 0, "features").into_iter().collect(),
-        label: name(label.is_some(), "label"),
-        split: Some("split".into()),
-        node_type: name(node_type, "node_type"),
-        weight: name(weight, "weight"),
-        edge_type: name(edge_type, "edge_type"),
-        time: name(time, "time"),
-        edge_features: name(edge_features, "edge_features").into_iter().collect(),
-        edge_split: name(edge_split, "edge_split"),
-        edge_label: name(edge_label, "edge_label"),
-        ..Columns::default()
-    }
-}
-
 /// Exports, prepares again, and compares everything but fingerprints and file names.
 fn round_trip(dataset: &Dataset, dir: &Path, file_rows: Option<u64>) {
     let out = dir.join("export");
     let exported = export(dataset, &out, file_rows, &Silent).unwrap();
     let manifest = dataset.manifest();
     assert_eq!((exported.nodes, exported.edges, exported.parts), (manifest.nodes, manifest.edges, 3));
-    let recipe = recipe(dataset);
     let source = GraphSource {
-        columns: columns(dataset),
-        duplicates: Duplicates::Keep,
-        num_classes: recipe.num_classes,
+        nodes: vec![exported.nodes_path.clone()],
+        edges: vec![exported.edges_path.clone()],
         feature_dtype: vec![manifest.features.dtype],
-        ..GraphSource::new(&exported.nodes_path, &exported.edges_path)
+        ..recipe(dataset).source()
     };
     let mut files = vec![exported.nodes_path.clone()];
     if file_rows.is_some() {

@@ -144,7 +144,7 @@ mod tests {
         let delimiter = if blanks { ' ' } else { ',' };
         let rows: Vec<Vec<String>> =
             text.lines().map(|line| line.split(delimiter).map(String::from).collect()).collect();
-        let usual = [super::super::text_sample::SRC, super::super::text_sample::DST];
+        let usual = [crate::usual_names::SRC, crate::usual_names::DST];
         first_line(&rows, &Expected { usual: &usual, named: Vec::new(), ids: vec![0, 1], blanks })
     }
 

@@ -2,9 +2,11 @@
 
 use std::fmt::Write;
 
-use super::PIPELINE;
+use super::{EDGES, NODES, PIPELINE};
 use crate::error::{Error, Result};
 use crate::generate::table::Output;
+use crate::pipeline_file::{Key, PipelineFile, quoted};
+use crate::source::{Columns, Duplicates, FeatureDtype, GraphSource};
 
 /// Content of the pipeline file of a dump.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -16,7 +18,7 @@ pub(crate) struct Recipe {
     pub(crate) keep_duplicates: bool,
     /// Values per node.
     pub(crate) features: usize,
-    pub(crate) feature_dtype: &'static str,
+    pub(crate) feature_dtype: FeatureDtype,
     /// Whether there are labels, and if so, whether they are classes.
     pub(crate) label: Option<bool>,
     pub(crate) num_classes: Option<u32>,
@@ -29,61 +31,59 @@ pub(crate) struct Recipe {
     pub(crate) edge_features: bool,
     pub(crate) edge_split: bool,
     pub(crate) edge_label: bool,
-    /// Lines of the table `[partition]`.
-    pub(crate) partition: Vec<String>,
+    /// Keys of the table `[partition]`.
+    pub(crate) partition: Vec<Key>,
 }
 
 impl Recipe {
-    pub(crate) fn text(&self) -> String {
-        let mut text = format!("# {}\n#\n#     gnnflow prepare {PIPELINE}\n\n[graph]\n", self.title);
-        let mut line = |line: &str| {
-            text.push_str(line);
-            text.push('\n');
+    /// Returns the graph in the dump. Columns are named by their roles.
+    pub(crate) fn source(&self) -> GraphSource {
+        let name = |there: bool, name: &str| there.then(|| name.to_string());
+        let columns = Columns {
+            features: name(self.features > 0, "features").into_iter().collect(),
+            label: name(self.label.is_some(), "label"),
+            split: name(self.split, "split"),
+            node_type: name(self.node_type, "node_type"),
+            node_time: name(self.node_time, "node_time"),
+            weight: name(self.weight, "weight"),
+            edge_type: name(self.edge_type, "edge_type"),
+            time: name(self.time, "time"),
+            edge_features: name(self.edge_features, "edge_features").into_iter().collect(),
+            edge_split: name(self.edge_split, "edge_split"),
+            edge_label: name(self.edge_label, "edge_label"),
+            ..Columns::default()
         };
-        line("nodes = \"nodes.parquet\"");
-        line("edges = \"edges.parquet\"");
-        line(match self.undirected {
-            true => "undirected = true                   # every row is an edge in both directions",
-            false => "undirected = false",
-        });
-        if self.keep_duplicates {
-            line("duplicates = \"keep\"");
+        GraphSource {
+            columns,
+            undirected: self.undirected,
+            duplicates: if self.keep_duplicates { Duplicates::Keep } else { Duplicates::Drop },
+            feature_dtype: vec![self.feature_dtype],
+            num_classes: self.num_classes,
+            split_fractions: (self.label.is_some() && !self.split).then_some([0.6, 0.2, 0.2]),
+            ..GraphSource::new(NODES, EDGES)
         }
-        if !matches!(self.feature_dtype, "" | "f32") {
-            line(&format!("feature_dtype = \"{}\"", self.feature_dtype));
+    }
+
+    pub(crate) fn text(&self) -> String {
+        let mut file = PipelineFile::default();
+        for line in [&self.title, "", &format!("    gnnflow prepare {PIPELINE}")] {
+            file.comment(line);
         }
-        if let Some(classes) = self.num_classes {
-            line(&format!("num_classes = {classes}"));
-        }
-        if self.label.is_some() && !self.split {
-            line("split_fractions = [0.6, 0.2, 0.2]   # the data has no split");
-        }
-        line("\n[graph.columns]\nid = \"node_id\"");
-        let columns = [
-            (self.features > 0, "features"),
-            (self.label.is_some(), "label"),
-            (self.split, "split"),
-            (self.node_type, "node_type"),
-            (self.node_time, "node_time"),
-            (true, "src"),
-            (true, "dst"),
-            (self.weight, "weight"),
-            (self.edge_type, "edge_type"),
-            (self.time, "time"),
-            (self.edge_features, "edge_features"),
-            (self.edge_split, "edge_split"),
-            (self.edge_label, "edge_label"),
-        ];
-        columns.iter().filter(|(there, _)| *there).for_each(|(_, name)| line(&format!("{name} = \"{name}\"")));
-        line("\n[partition]");
+        file.graph(&self.source(), |_| String::new());
+        file.section("partition");
         match &self.partition[..] {
-            [] => line("parts = 1"),
-            lines => lines.iter().for_each(|other| line(other)),
+            [] => file.key(Key::new("parts", 1, "")),
+            keys => keys.iter().cloned().for_each(|key| file.key(key)),
         }
         if self.label == Some(true) && self.features > 0 {
-            line("\n[model]\nkind = \"sage\"\nlayers = 2\nhidden = 128\n\n[train]\nepochs = 10");
+            file.section("model");
+            file.key(Key::new("kind", quoted("sage"), ""));
+            file.key(Key::new("layers", 2, ""));
+            file.key(Key::new("hidden", 128, ""));
+            file.section("train");
+            file.key(Key::new("epochs", 10, ""));
         }
-        text
+        file.finish()
     }
 }
 

@@ -7,12 +7,13 @@ use super::header::{Expected, named, position};
 use super::records::{Delimiter, Records, float, int, show};
 use super::rows::{Buffer, Rows};
 use super::text_nodes::Nodes;
-use super::text_sample::{DST, SRC, Sample};
+use super::text_sample::Sample;
 use super::{EDGES, EmptyIds, Found, Import, NODES, Recipe, Skipped, TextOptions};
 use crate::dataset::IdKind;
 use crate::error::{Error, Result};
 use crate::generate::table::Output;
 use crate::progress::Progress;
+use crate::usual_names::{DST, SRC};
 
 /// Positions of the columns in one file.
 struct Layout {

@@ -6,12 +6,13 @@ use super::columns::split_name;
 use super::header::{Expected, named, position};
 use super::records::{Delimiter, Records, class, float, show};
 use super::rows::{Buffer, Rows};
-use super::text_sample::{ID, Sample};
+use super::text_sample::Sample;
 use super::{Import, NODES, Recipe, Skipped, TextOptions};
 use crate::dataset::{IdKind, split};
 use crate::error::{Error, Result};
 use crate::generate::table::Output;
 use crate::progress::Progress;
+use crate::usual_names::ID;
 
 /// Kind of the label column, from the first lines. An empty label is no label: -1 for classes, and null for others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

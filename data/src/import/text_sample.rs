@@ -30,26 +30,6 @@ pub(super) struct Sample {
     pub(super) guess: Option<String>,
 }
 
-/// Usual names of columns of edges and nodes.
-pub(super) const SRC: &[&str] = &[
-    "src",
-    "source",
-    "from",
-    "src_id",
-    "source_id",
-    "id_1",
-    "id1",
-    "node_1",
-    "node1",
-    "head",
-    "start",
-    "u",
-    ":start_id",
-];
-pub(super) const DST: &[&str] =
-    &["dst", "target", "to", "dst_id", "target_id", "id_2", "id2", "node_2", "node2", "tail", "end", "v", ":end_id"];
-pub(super) const ID: &[&str] = &["node_id", "id", "node", "nodeid", "new_id", "name", ":id"];
-
 impl Sample {
     /// Reads a sample of a file. The expected columns show whether the file has a header.
     ///

@@ -117,7 +117,7 @@ fn inspect_dump(path: &Path, progress: &dyn Progress) -> Result<Dump> {
         notes: Vec::new(),
     };
     for (name, files) in dump_tables(path)? {
-        dump.tables.push(Table::read(name, files, &mut dump.notes)?);
+        dump.tables.push(Table::read(name, files, ROLE, &mut dump.notes)?);
     }
     let with = |columns: &[&str]| dump.tables.iter().find(|t| columns.iter().all(|c| t.column(c).is_some()));
     let notes = &mut dump.notes;

@@ -74,14 +74,19 @@ pub struct Column {
     /// Compressed size in bytes.
     pub bytes: u64,
     #[serde(skip)]
-    pub(super) arrow_type: DataType,
+    pub(crate) arrow_type: DataType,
 }
 
 impl Table {
-    /// Reads the footers of `files`, which must not be empty.
-    pub(super) fn read(name: String, files: Vec<DumpFile>, notes: &mut Vec<String>) -> Result<Self> {
+    /// Reads the footers of `files`, which must not be empty. `role` is their setting, for errors.
+    pub(crate) fn read(
+        name: String,
+        files: Vec<DumpFile>,
+        role: &'static str,
+        notes: &mut Vec<String>,
+    ) -> Result<Self> {
         let mut table: Option<(Self, Arc<Schema>)> = None;
-        for (file, footer) in files.iter().zip(DumpFile::metadata(&files, ROLE)?) {
+        for (file, footer) in files.iter().zip(DumpFile::metadata(&files, role)?) {
             let (path, bytes) = (file.path(), file.bytes()?);
             let schema = footer.schema().clone();
             let metadata = footer.metadata();
@@ -142,6 +147,13 @@ impl Table {
         self.columns.iter().find(|column| column.name == name)
     }
 
+    /// Returns the first rows, at most `rows`, of the first file with rows; `None` if there are none.
+    pub(crate) fn first(&self, rows: usize) -> Result<Option<RecordBatch>> {
+        let columns: Vec<&str> = self.columns.iter().map(|column| column.name.as_str()).collect();
+        let chunk = Files::open(&self.sources, ROLE)?.first(&columns, rows)?;
+        Ok(chunk.map(|chunk| chunk.into_batch()))
+    }
+
     /// Passes some columns of all files to `visit`, in the order of the files.
     pub(super) fn scan(
         &self,
@@ -196,7 +208,7 @@ impl Column {
     }
 
     /// Returns the smallest and the largest value of an integer column.
-    pub(super) fn integer_range(&self) -> Option<(i64, i64)> {
+    pub(crate) fn integer_range(&self) -> Option<(i64, i64)> {
         Some((self.min.as_ref()?.as_i64()?, self.max.as_ref()?.as_i64()?))
     }
 }
