@@ -27,6 +27,7 @@ mod link_prediction;
 mod link_prediction_full_graph;
 mod logging;
 mod memory;
+mod memory_bounds;
 mod object_stores;
 mod pipelines;
 mod prepare;

@@ -322,17 +322,24 @@ pub enum Error {
         /// The folder.
         path: PathBuf,
     },
-    /// The memory budget is smaller than the per-node state of a preparation.
+    /// The memory budget of a preparation is too small.
     #[error(
-        "partition.memory is {memory} bytes, but preparing the {nodes} nodes of this graph needs {needed} bytes; set it to at least that"
+        "partition.memory is {}, but preparing this graph ({nodes} nodes, {edges} edges) by \"{method}\" needs {}MiB; use that or more{}",
+        crate::format::bytes(*memory), needed.div_ceil(1 << 20), smaller_plan(*planned)
     )]
     Budget {
         /// Number of nodes.
         nodes: u64,
+        /// Number of edge rows.
+        edges: u64,
+        /// The partitioner's name.
+        method: String,
         /// Needed bytes.
         needed: u64,
         /// Budget in bytes.
         memory: u64,
+        /// Whether the partitioner needs less with a smaller `partition.method_memory`.
+        planned: bool,
     },
     /// An operating system error.
     #[error("{}: cannot {action}: {source}{}", path.display(), remedy(source))]
@@ -384,6 +391,11 @@ fn import_command(path: &Path, role: &str) -> String {
 /// Returns `" has"` for 0 further nodes, else `" and <others> others have"`.
 fn and_others_have(others: u64) -> String {
     if others == 0 { " has".into() } else { format!(" and {} have", counted(others, "other")) }
+}
+
+/// Returns the other remedy for a small memory budget.
+fn smaller_plan(planned: bool) -> &'static str {
+    if planned { ", or a smaller partition.method_memory, which changes the partitions" } else { "" }
 }
 
 /// Returns a remedy for an error of the operating system.

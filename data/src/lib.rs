@@ -30,7 +30,7 @@ mod usual_names;
 pub use dataset::{Dataset, Features, Halo, Manifest, Nodes, Partition, Topology};
 pub use error::{Error, Fault, Result};
 pub use partition_book::PartitionBook;
-pub use partitioner::{Assignment, Goal, GraphStream, Partitioner, Targets};
+pub use partitioner::{Assignment, Goal, GraphSize, GraphStream, Partitioner, Targets};
 pub use prepare::{PrepareSettings, prepare};
 pub use progress::{Progress, Silent};
 pub use source::GraphSource;

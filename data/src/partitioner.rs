@@ -19,11 +19,12 @@ pub struct Goal {
     pub parts: u32,
     /// Seed of all random choices.
     pub seed: u64,
-    /// Memory budget in bytes, in addition to a few dozen bytes per node. A method that needs more spills to disk, uses
-    /// a sketch, or fails with the number of bytes that it needs.
-    ///
-    /// The budget may change the running time and the result. Equal budgets give equal results.
+    /// Memory that the method plans with, in bytes. A method may choose the size of a coarse graph or of a sketch by it, so
+    /// it may change the result. Equal values give equal results.
     pub memory: u64,
+    /// Memory that the method may use, in bytes: at least [`Partitioner::needed_bytes`]. It may change the running time, but
+    /// never the result.
+    pub limit: u64,
     /// Balance constraints.
     pub balance: Targets,
 }
@@ -31,7 +32,25 @@ pub struct Goal {
 impl Goal {
     /// A goal with `parts` parts and all other settings at their defaults.
     pub fn new(parts: u32) -> Self {
-        Self { parts, seed: 1, memory: 2 << 30, balance: Targets::default() }
+        Self { parts, seed: 1, memory: 2 << 30, limit: 2 << 30, balance: Targets::default() }
+    }
+}
+
+/// The numbers that decide how much memory a method needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GraphSize {
+    /// Number of nodes.
+    pub nodes: u64,
+    /// Number of edge rows, as in [`GraphStream::num_edges`].
+    pub edges: u64,
+    /// Number of processes that prepare the dataset together.
+    pub processes: u64,
+}
+
+impl GraphSize {
+    /// Bytes that [`GraphStream::accumulate`] takes for `cells` cells. With several processes, it copies them twice.
+    pub const fn cell_bytes(self, cells: u64) -> u64 {
+        4 * cells * if self.processes > 1 { 3 } else { 1 }
     }
 }
 
@@ -89,13 +108,13 @@ pub trait Partitioner: Send + Sync {
         String::new()
     }
 
-    /// Returns the bytes of arrays over all nodes that [`assign`](Partitioner::assign) needs with any budget. Smaller
-    /// budgets are refused before any work starts.
-    fn state_bytes(&self, _nodes: u64, _goal: &Goal) -> u64 {
+    /// Returns the bytes that [`assign`](Partitioner::assign) needs at most for a graph of this size, with the smallest
+    /// buffers. A smaller [`Goal::limit`] is refused before the method starts.
+    fn needed_bytes(&self, _size: GraphSize, _goal: &Goal) -> u64 {
         0
     }
 
-    /// Returns whether `goal.memory` affects the result, and not only the running time.
+    /// Returns whether `goal.memory` affects the result.
     fn memory_decides(&self) -> bool {
         false
     }

@@ -517,7 +517,7 @@ def datasets() -> Iterator[Case]:
         settings = {"partition.method": method, "partition.refine": 3, "graph.undirected": True, "partition.seed": 7}
         yield Prepare(f"prepare/{method}-refined", dump() | settings)
     for method in ("multilevel", "hdrf", "fennel"):
-        small = {"partition.method": method, "partition.memory": "2MiB", "partition.halo": "features"}
+        small = {"partition.method": method, "partition.method_memory": "2MiB", "partition.halo": "features"}
         yield Prepare(f"prepare/{method}-spilled", dump() | small, quick=method == "multilevel")
     shaped = planted(homophily=0.7, degree_exponent=2.2, signal=1.5, seed=4) | {"partition.halo": "ids"}
     yield Prepare("prepare/planted", shaped)
@@ -533,7 +533,7 @@ def datasets() -> Iterator[Case]:
     everything = TYPES | TIMES | EDGE_FEATURES | {"weight": "weight", "edge_label": "rating", "edge_split": "split"}
     for ids in ("int", "string"):
         yield Prepare(f"prepare/all-columns-{ids}", typed(ids, **everything) | cut("multilevel"), quick=True)
-        small = cut("multilevel") | {"partition.memory": "24KiB"}
+        small = cut("multilevel") | {"partition.method_memory": "24KiB"}
         yield Prepare(f"prepare/all-columns-{ids}-spilled", typed(ids, **everything) | small)
         one_way = typed(ids, **everything) | cut("ldg")
         yield Prepare(f"prepare/reverse-edges-{ids}", one_way | {"graph.reverse_edges": True})

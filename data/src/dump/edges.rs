@@ -144,6 +144,12 @@ impl EdgeReader {
         self.features.width()
     }
 
+    /// Number of columns beside source and destination; features count as one.
+    pub(crate) fn other_columns(&self) -> usize {
+        let columns = [&self.weight, &self.edge_type, &self.time, &self.split, &self.label];
+        columns.into_iter().flatten().count() + usize::from(self.feature_width() > 0)
+    }
+
     /// Reads all columns. `map` runs in parallel, `consume` in the order of the dump. The chunks are the same for any number
     /// of threads.
     ///

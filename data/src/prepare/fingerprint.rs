@@ -4,7 +4,8 @@
 //! input file. The digest covers the length and the content. Of files larger than 64 MiB, it covers the first and last MiB (the last
 //! holds the Parquet footer with all offsets, counts and statistics) and 64 evenly spaced samples of 64 KiB. The digest of an object
 //! covers URL, length, ETag (or time of modification) and the last 64 KiB with the footer. Folders, modification times, and the numbers
-//! of threads and processes do not affect the fingerprint. The memory budget does if the partitioner says so.
+//! of threads and processes do not affect the fingerprint, nor does the memory budget. The memory that the partitioner plans with does if
+//! the partitioner says so.
 
 use std::fs::File;
 use std::io::Read;
@@ -70,7 +71,7 @@ pub fn fingerprint(
             "seed": settings.seed,
             "balance": settings.balance,
             "halo_features": settings.halo_features,
-            "memory": partitioner.memory_decides().then_some(settings.memory),
+            "memory": partitioner.memory_decides().then_some(settings.method_memory),
         },
     });
     let mut inputs = input_files("nodes", &source.node_files()?)?;

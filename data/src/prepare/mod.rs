@@ -8,12 +8,13 @@
 //! edges ──► buckets by destination, on disk if memory is short ──► topology.arrow, one partition after another
 //! ```
 //!
-//! **Memory** is bounded by [`PrepareSettings::memory`]: 5 bytes per node, and the state of the partitioner; the dictionary of ids if it
-//! needs at most a quarter, else it is on disk (see [`crate::ids`]); buckets and buffers in the rest. Only a single node whose in-edges
-//! do not fit exceeds the budget. No array in memory has an entry per edge.
+//! **Memory** is bounded by [`PrepareSettings::memory`]: the program and its reading threads, 5 bytes per node, and what the partitioner
+//! needs; the dictionary of ids if it needs at most a quarter, else it is on disk (see [`crate::ids`]); buckets and buffers in the rest.
+//! A budget that is too small is refused with the amount that is needed. Only a single node whose in-edges do not fit exceeds the budget.
+//! No array in memory has an entry per edge.
 //!
-//! **Determinism**: the bytes of a dataset depend only on dump, settings and seed, not on the number of threads or processes. They depend
-//! on the memory budget only if the partitioner says so.
+//! **Determinism**: the bytes of a dataset depend only on dump, settings and seed, not on the number of threads or processes, and not on
+//! the memory budget. [`PrepareSettings::method_memory`] changes them if the partitioner says so.
 //!
 //! **Several processes** prepare one dataset together ([`prepare_with`] and a [`ProcessGroup`]). Each reads its share of the row groups
 //! and writes its share of the partitions. The order of the edges is that of the dump.
@@ -78,8 +79,13 @@ pub struct PrepareSettings {
     pub parts: u32,
     /// Folder of the dataset.
     pub out: PathBuf,
-    /// Memory budget of every process, in bytes.
+    /// Memory budget of every process, in bytes. It never changes the dataset.
     pub memory: u64,
+    /// Memory of the program without a graph, in bytes, as a part of `memory`. Then the buffers of reading threads count, too, and
+    /// `memory` bounds the process. `None`: `memory` is for data only, and half of what remains is left for such buffers.
+    pub program: Option<u64>,
+    /// Memory that the partitioner plans with, in bytes. The dataset depends on it if the partitioner says so.
+    pub method_memory: u64,
     /// Seed of the partitioner.
     pub seed: u64,
     /// Balance constraints of the partitions.
@@ -89,10 +95,16 @@ pub struct PrepareSettings {
 }
 
 impl PrepareSettings {
+    /// Whether parts are balanced by the types of their nodes.
+    fn balance_types(&self) -> bool {
+        self.balance.types.is_some()
+    }
+
     /// Creates settings for `parts` partitions in folder `out`, with defaults otherwise.
     pub fn new(out: impl Into<PathBuf>, parts: u32) -> Self {
         let Goal { seed, memory, balance, .. } = Goal::new(parts);
-        Self { parts, out: out.into(), memory, seed, balance, halo_features: false }
+        let out = out.into();
+        Self { parts, out, memory, program: None, method_memory: memory, seed, balance, halo_features: false }
     }
 }
 
@@ -115,11 +127,17 @@ pub struct Estimate {
     pub scratch: u64,
 }
 
-/// Estimates the sizes of the dataset from `source`. Reads only footers.
+/// Estimates the sizes of the dataset from `source`, prepared by `processes` processes. Reads only footers. Without a partitioner, the
+/// estimate of the memory is the budget.
 ///
 /// # Errors
 /// Missing or broken files, missing columns, columns of the wrong type.
-pub fn estimate(source: &GraphSource, settings: &PrepareSettings) -> Result<Estimate> {
+pub fn estimate(
+    source: &GraphSource,
+    partitioner: Option<&dyn Partitioner>,
+    settings: &PrepareSettings,
+    processes: usize,
+) -> Result<Estimate> {
     let nodes = NodeReader::open(source)?;
     let edges = EdgeReader::open(source, Some(nodes.id_kind()))?;
     let record = Record::new(source, edges.feature_width());
@@ -132,7 +150,13 @@ pub fn estimate(source: &GraphSource, settings: &PrepareSettings) -> Result<Esti
         edge_rows: rows,
         edges: most,
         feature_dim: nodes.feature_width(),
-        memory: settings.memory.max(work::held(n)),
+        memory: match partitioner {
+            Some(partitioner) => {
+                let needs = work::Needs::new((&nodes, &edges), (source, settings), partitioner, processes);
+                needs.largest(n, rows, most * record.stride as u64).min(settings.memory)
+            }
+            None => settings.memory,
+        },
         disk: features + 21 * n + most * (record.stride as u64 - 4),
         scratch: most * record.stride as u64 + 8 * rows,
     })

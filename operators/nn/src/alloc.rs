@@ -14,10 +14,54 @@
 //! ```
 
 use std::alloc::{GlobalAlloc, Layout};
+use std::ffi::{c_int, c_long};
 use std::io::Write;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use mimalloc::MiMalloc;
+
+unsafe extern "C" {
+    fn mi_option_get(option: c_int) -> c_long;
+    fn mi_option_set(option: c_int, value: c_long);
+    fn mi_collect(force: bool);
+}
+
+/// mimalloc's `mi_option_purge_delay`: milliseconds after which free memory returns to the system.
+const PURGE_DELAY: c_int = 15;
+
+/// While it lives, memory of the program's allocator and of the C library returns to the system as soon as it is free.
+/// For passes with a bound on memory, whose large arrays live long. Training allocates and frees too often for it.
+#[derive(Debug)]
+pub struct ReturnAtOnce {
+    delay: c_long,
+}
+
+impl ReturnAtOnce {
+    /// Returns all free memory to the system, and lets later frees do so at once.
+    pub fn start() -> Self {
+        // SAFETY: mimalloc's options are atomic, and a collection may run beside other threads.
+        let delay = unsafe {
+            let delay = mi_option_get(PURGE_DELAY);
+            mi_collect(true);
+            mi_option_set(PURGE_DELAY, 0);
+            delay
+        };
+        // METIS allocates by the C library, which otherwise keeps blocks of up to 32 MiB after they are freed.
+        #[cfg(target_env = "gnu")]
+        // SAFETY: sets a parameter of the C library's allocator.
+        unsafe {
+            libc::mallopt(libc::M_MMAP_THRESHOLD, 1 << 20);
+        }
+        Self { delay }
+    }
+}
+
+impl Drop for ReturnAtOnce {
+    fn drop(&mut self) {
+        // SAFETY: as above.
+        unsafe { mi_option_set(PURGE_DELAY, self.delay) };
+    }
+}
 
 /// The allocator, for `#[global_allocator]`.
 ///

@@ -7,7 +7,7 @@
 
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-use gnnflow_data::{GraphStream, Result};
+use gnnflow_data::{GraphSize, GraphStream, Result};
 
 /// Smallest number of slots of a sketch: 24 bytes per node.
 const MIN_SLOTS: usize = 4;
@@ -30,9 +30,6 @@ enum Store {
 }
 
 impl Counters {
-    /// Bytes per node of the smallest sketch.
-    pub(super) const MIN_BYTES: u64 = 6 * MIN_SLOTS as u64;
-
     /// Creates counters of at most `memory` bytes: exact ones if they fit, else sketches of 4 to 16 slots per node.
     ///
     /// `parts` is at most [`MAX_PARTS`](gnnflow_data::partitioner::MAX_PARTS).
@@ -41,11 +38,24 @@ impl Counters {
         let store = if Self::exact_bytes(nodes as u64, parts as u32) <= u128::from(memory) {
             Store::Exact(std::iter::repeat_with(AtomicU32::default).take(nodes * parts).collect())
         } else {
-            let fit = memory as usize / (6 * nodes.max(1));
-            let slots = fit.clamp(MIN_SLOTS, MAX_SLOTS).min(parts);
+            let slots = Self::slots(nodes as u64, parts as u32, memory) as usize;
             Store::Sketch { slots, part: vec![0; nodes * slots], count: vec![0; nodes * slots] }
         };
         Self { parts, store }
+    }
+
+    /// Slots of a node's sketch.
+    fn slots(nodes: u64, parts: u32, memory: u64) -> u64 {
+        let fit = memory / (6 * nodes.max(1));
+        fit.clamp(MIN_SLOTS as u64, MAX_SLOTS as u64).min(u64::from(parts))
+    }
+
+    /// Bytes that the counters of [`Counters::new`] and [`Counters::count`] take.
+    pub(super) fn needed_bytes(size: GraphSize, parts: u32, memory: u64) -> u64 {
+        match Self::exact_bytes(size.nodes, parts) <= u128::from(memory) {
+            true => size.cell_bytes(size.nodes * u64::from(parts)),
+            false => 6 * Self::slots(size.nodes, parts, memory) * size.nodes,
+        }
     }
 
     /// Bytes of exact counters.

@@ -9,7 +9,7 @@
 
 use gnnflow_data::partitioner::Goal;
 use gnnflow_data::rng::{Key, Purpose};
-use gnnflow_data::{Assignment, GraphStream, Partitioner, Result};
+use gnnflow_data::{Assignment, GraphSize, GraphStream, Partitioner, Result};
 
 use super::degrees::Degrees;
 use super::vertex_cut::VertexCut;
@@ -27,8 +27,8 @@ impl Partitioner for Dbh {
         self.0.settings()
     }
 
-    fn state_bytes(&self, nodes: u64, _: &Goal) -> u64 {
-        self.0.state_bytes(nodes, 4 * nodes)
+    fn needed_bytes(&self, size: GraphSize, goal: &Goal) -> u64 {
+        self.0.needed_bytes(size, goal, 4 * size.nodes)
     }
 
     fn memory_decides(&self) -> bool {

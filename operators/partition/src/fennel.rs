@@ -9,7 +9,7 @@
 //! Edges are gathered by node in batches ([`node_stream`]), in two passes or more. Memory: 14 bytes per node.
 
 use gnnflow_data::partitioner::Goal;
-use gnnflow_data::{Assignment, GraphStream, Partitioner, Result};
+use gnnflow_data::{Assignment, GraphSize, GraphStream, Partitioner, Result};
 
 use super::node_stream;
 
@@ -22,8 +22,8 @@ impl Partitioner for Fennel {
         "fennel"
     }
 
-    fn state_bytes(&self, nodes: u64, _: &Goal) -> u64 {
-        node_stream::state_bytes(nodes)
+    fn needed_bytes(&self, size: GraphSize, _: &Goal) -> u64 {
+        node_stream::needed_bytes(size.nodes)
     }
 
     fn assign(&self, graph: &dyn GraphStream, goal: &Goal) -> Result<Assignment> {

@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 use gnnflow_data::dump::PartTable;
 use gnnflow_data::format::hex;
 use gnnflow_data::partitioner::Goal;
-use gnnflow_data::{Assignment, Error, GraphStream, Partitioner, Result};
+use gnnflow_data::{Assignment, Error, GraphSize, GraphStream, Partitioner, Result};
 use sha2::{Digest, Sha256};
 
 /// A user's assignment, read from Parquet: every node id exactly once, with its part. No balance bound is enforced.
@@ -61,9 +61,9 @@ impl Partitioner for File {
         format!("id = {:?}, part = {:?}, sha256 = {digest}", self.table.id, self.table.part)
     }
 
-    fn state_bytes(&self, nodes: u64, _: &Goal) -> u64 {
+    fn needed_bytes(&self, size: GraphSize, _: &Goal) -> u64 {
         // The parts, and twice as bytes: as read, and as sent to the process group.
-        6 * nodes
+        6 * size.nodes
     }
 
     fn assign(&self, graph: &dyn GraphStream, goal: &Goal) -> Result<Assignment> {

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-use gnnflow_data::{GraphStream, Result};
+use gnnflow_data::{GraphSize, GraphStream, Result};
 
 /// A symmetric graph without self loops or duplicate edges, in CSR form.
 ///
@@ -91,6 +91,22 @@ impl Graph {
             }
         }
         Self { starts, neighbors, weights }
+    }
+
+    /// Bytes of [`Graph::read`]: the lists with duplicates, and twice their starts; or the counters.
+    pub(super) fn reading_bytes(size: GraphSize) -> u64 {
+        let counting = size.cell_bytes(size.nodes) + 8 * size.nodes;
+        counting.max(8 * size.edges + 16 * size.nodes)
+    }
+
+    /// Bytes of a graph that was read.
+    pub(super) const fn bytes(size: GraphSize) -> u64 {
+        8 * size.edges + 8 * size.nodes
+    }
+
+    /// Bytes of [`Graph::of_weighted_edges`], without its argument.
+    pub(super) const fn weighted_bytes(nodes: u64, edges: u64) -> u64 {
+        16 * nodes + 16 * edges
     }
 
     pub(super) fn nodes(&self) -> usize {

@@ -15,7 +15,7 @@
 //! Two passes. Memory: one bit per node and part, 4 bytes per node, and the counters of [`VertexCut`].
 
 use gnnflow_data::partitioner::Goal;
-use gnnflow_data::{Assignment, GraphStream, Partitioner, Result};
+use gnnflow_data::{Assignment, GraphSize, GraphStream, Partitioner, Result};
 
 use super::degrees::Degrees;
 use super::loads::Loads;
@@ -38,8 +38,9 @@ impl Partitioner for Hdrf {
         self.0.settings()
     }
 
-    fn state_bytes(&self, nodes: u64, goal: &Goal) -> u64 {
-        self.0.state_bytes(nodes, own_bytes(nodes, goal))
+    fn needed_bytes(&self, size: GraphSize, goal: &Goal) -> u64 {
+        // Edges are read in order, so processes do not exchange counters.
+        self.0.needed_bytes(GraphSize { processes: 1, ..size }, goal, own_bytes(size.nodes, goal))
     }
 
     fn memory_decides(&self) -> bool {
@@ -47,7 +48,7 @@ impl Partitioner for Hdrf {
     }
 
     fn assign(&self, graph: &dyn GraphStream, goal: &Goal) -> Result<Assignment> {
-        let mut replicas = Replicas::new(self.name(), graph.num_nodes(), goal.parts, goal.memory)?;
+        let mut replicas = Replicas::new(graph.num_nodes(), goal.parts);
         let mut counters = self.0.counters(graph, goal, own_bytes(graph.num_nodes(), goal));
         let mut loads = Loads::new(graph.num_edges(), goal);
         let mut degrees = self.0.degrees.begin(graph)?;

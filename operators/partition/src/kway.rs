@@ -20,6 +20,9 @@ pub(super) const BYTES_PER_ENTRY: u64 = 68;
 /// Bytes per node, without its weights.
 const BYTES_PER_NODE: u64 = 80;
 
+/// Number of types of nodes for which memory is planned, before the types are read.
+pub(super) const MOST_TYPES: u64 = 8;
+
 /// Serializes calls, because METIS uses the random state of the C library.
 static METIS_LOCK: Mutex<()> = Mutex::new(());
 

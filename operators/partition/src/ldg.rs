@@ -11,7 +11,7 @@
 use std::cmp::Reverse;
 
 use gnnflow_data::partitioner::Goal;
-use gnnflow_data::{Assignment, GraphStream, Partitioner, Result};
+use gnnflow_data::{Assignment, GraphSize, GraphStream, Partitioner, Result};
 
 use super::node_stream;
 use super::schedule::max_nodes;
@@ -25,8 +25,8 @@ impl Partitioner for Ldg {
         "ldg"
     }
 
-    fn state_bytes(&self, nodes: u64, _: &Goal) -> u64 {
-        node_stream::state_bytes(nodes)
+    fn needed_bytes(&self, size: GraphSize, _: &Goal) -> u64 {
+        node_stream::needed_bytes(size.nodes)
     }
 
     fn assign(&self, graph: &dyn GraphStream, goal: &Goal) -> Result<Assignment> {

@@ -1,11 +1,11 @@
 //! `metis`: METIS on the entire graph in memory, with the balance constraints of DistDGL (section III-B).
 
 use gnnflow_data::partitioner::Goal;
-use gnnflow_data::{Assignment, Error, Fault, GraphStream, Partitioner, Result};
+use gnnflow_data::{Assignment, Error, Fault, GraphSize, GraphStream, Partitioner, Result};
 
 use super::balance::Bounds;
 use super::graph::Graph;
-use super::kway::{self, KwayOptions};
+use super::kway::{self, KwayOptions, MOST_TYPES};
 
 /// K-way METIS on the undirected graph without duplicate edges and self loops.
 ///
@@ -14,8 +14,7 @@ use super::kway::{self, KwayOptions};
 /// bound on nodes always does.
 ///
 /// The entire graph is in memory: up to 68 bytes for each of the `2 |E|` adjacency entries and 80 per node. Returns an
-/// error before reading if the estimate exceeds [`Goal::memory`] or there are 2³¹ entries or more. `multilevel` has no
-/// such limits.
+/// error before reading if there are 2³¹ entries or more. `multilevel` has no such limits.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Metis;
 
@@ -24,10 +23,17 @@ impl Partitioner for Metis {
         "metis"
     }
 
+    fn needed_bytes(&self, size: GraphSize, goal: &Goal) -> u64 {
+        let metis = kway::bytes(size.nodes, 2 * size.edges, Bounds::most_rules(goal, MOST_TYPES));
+        // Reading; then the starts of lists, and the parts before and after the bounds are restored.
+        let all = Graph::reading_bytes(size).max(metis + 14 * size.nodes);
+        Bounds::needed_bytes(size, goal) + all
+    }
+
     fn assign(&self, graph: &dyn GraphStream, goal: &Goal) -> Result<Assignment> {
         let nodes = graph.num_nodes() as usize;
         let bounds = Bounds::new(graph, goal)?;
-        check_limits(nodes as u64, 2 * graph.num_edges(), bounds.len() as u64, goal)?;
+        check_limits(nodes as u64, 2 * graph.num_edges())?;
         let whole = Graph::read(graph)?;
         let parts = graph.once("METIS", &mut || {
             let node_weights = kway::node_weights(&bounds, nodes, nodes, |node| node);
@@ -47,21 +53,13 @@ impl Partitioner for Metis {
     }
 }
 
-/// Returns an error for a graph that exceeds the memory budget or METIS's 32-bit indexes.
-fn check_limits(nodes: u64, entries: u64, constraints: u64, goal: &Goal) -> Result<()> {
+/// Returns an error for a graph that exceeds METIS's 32-bit indexes.
+fn check_limits(nodes: u64, entries: u64) -> Result<()> {
     let failed = |reason| Err(Error::Partitioner { method: "metis".into(), reason, fault: Fault::Machine });
     if entries > i32::MAX as u64 || nodes >= i32::MAX as u64 {
         return failed(format!(
             "{nodes} nodes with {entries} adjacency entries are more than METIS's 32-bit indexes can hold ({}); use \"multilevel\"",
             i32::MAX
-        ));
-    }
-    let need = kway::bytes(nodes, entries, constraints);
-    if need > goal.memory {
-        return failed(format!(
-            "METIS takes about {need} bytes for {nodes} nodes with {entries} adjacency entries, and partition.memory allows {}; \
-             raise it or use \"multilevel\"",
-            goal.memory
         ));
     }
     Ok(())
@@ -112,13 +110,12 @@ mod tests {
     }
 
     #[test]
-    fn graph_above_the_limits_is_an_error_with_bytes_and_remedy() {
-        let graph = power_law(100, 1000, 1);
-        let error = Metis.assign(&graph.stream(), &Goal { memory: 1000, ..Goal::new(2) }).unwrap_err();
+    fn needed_bytes_are_metis_and_the_graph_above_the_32_bit_limit_is_an_error() {
+        let size = GraphSize { nodes: 100, edges: 1000, processes: 1 };
+        assert_eq!(Metis.needed_bytes(size, &Goal::new(2)), 144_800 + 14 * 100);
+        let error = check_limits(10, 1 << 31).unwrap_err();
         assert_eq!(error.fault(), Fault::Machine);
         let text = error.to_string();
-        assert!(text.contains("144800 bytes") && text.contains("\"multilevel\""), "{text}");
-        let error = check_limits(10, 1 << 31, 1, &Goal { memory: u64::MAX, ..Goal::new(2) }).unwrap_err();
-        assert!(error.to_string().contains("32-bit"), "{error}");
+        assert!(text.contains("32-bit") && text.contains("\"multilevel\""), "{text}");
     }
 }

@@ -1,8 +1,8 @@
 //! A stream of nodes with their earlier neighbors, from a stream of edges in any order.
 //!
 //! Nodes are placed in ascending order, in batches. One pass over the edges gathers the neighbors of lower index for a
-//! batch, as many as fit in half the budget. The number of passes is about 1 + 8 |E| / `memory`, and two if the graph
-//! fits in the budget. The result does not depend on the budget. A batch of one node needs no list: its neighbors are
+//! batch, as many as fit in half of [`Goal::limit`]. The number of passes is about 1 + 8 |E| / `limit`, and two if the
+//! graph fits in it. The result does not depend on it. A batch of one node needs no list: its neighbors are
 //! all placed and are counted directly.
 
 use std::ops::Range;
@@ -45,8 +45,8 @@ impl Neighbors {
     }
 }
 
-/// Smallest budget in bytes: one half for neighbors, one half for 14 bytes per node.
-pub(super) fn state_bytes(nodes: u64) -> u64 {
+/// Smallest limit in bytes: one half for neighbors, one half for 14 bytes per node.
+pub(super) fn needed_bytes(nodes: u64) -> u64 {
     2 * 14 * nodes
 }
 
@@ -64,7 +64,7 @@ pub(super) fn place(
     let mut neighbors = Neighbors { count: vec![0; goal.parts as usize], parts: Vec::new() };
     let mut start = 0;
     while start < nodes {
-        let batch = start..batch_end(&earlier, start, goal.memory / 8);
+        let batch = start..batch_end(&earlier, start, goal.limit / 8);
         start = batch.end;
         let mut place_node = |node: usize, neighbors: &mut Neighbors, part: &mut [u16]| {
             let choice = choose(neighbors, &sizes);

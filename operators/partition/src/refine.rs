@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 
 use gnnflow_data::partitioner::Goal;
 use gnnflow_data::rng::{Key, Purpose};
-use gnnflow_data::{GraphStream, Result};
+use gnnflow_data::{GraphSize, GraphStream, Result};
 use rayon::prelude::*;
 
 use super::balance::Bounds;
@@ -39,6 +39,12 @@ struct State {
 }
 
 impl Refinement<'_> {
+    /// Bytes of a refinement with `memory` bytes for its counters: the counters; the current, the best and the last counted
+    /// assignment; and the moves of a pass, or the bytes for the journal.
+    pub(super) fn needed_bytes(size: GraphSize, goal: &Goal, memory: u64) -> u64 {
+        Counters::needed_bytes(size, goal.parts, memory) + 14 * size.nodes
+    }
+
     /// Runs at most `passes` passes that move nodes, and one that measures. Stops when a pass gains less than 0.5%.
     pub(super) fn run(&self, assignment: &mut Vec<u16>, passes: u32) -> Result<()> {
         let nodes = self.graph.num_nodes();

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use gnnflow_data::partitioner::Goal;
-use gnnflow_data::{Assignment, GraphStream, Partitioner, Result};
+use gnnflow_data::{Assignment, GraphSize, GraphStream, Partitioner, Result};
 
 use super::balance::Bounds;
 use super::refine::Refinement;
@@ -54,9 +54,9 @@ impl Partitioner for Refined {
         }
     }
 
-    fn state_bytes(&self, nodes: u64, goal: &Goal) -> u64 {
-        // The current, the best and the last counted assignment, and the moves of a pass.
-        self.inner.state_bytes(nodes, goal).max(14 * nodes)
+    fn needed_bytes(&self, size: GraphSize, goal: &Goal) -> u64 {
+        let refinement = Refinement::needed_bytes(size, goal, goal.memory) + Bounds::needed_bytes(size, goal);
+        self.inner.needed_bytes(size, goal).max(refinement)
     }
 
     fn memory_decides(&self) -> bool {

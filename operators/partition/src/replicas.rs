@@ -1,7 +1,5 @@
 //! The set of parts of each node, as one bit per node and part.
 
-use gnnflow_data::{Error, Fault, Result};
-
 /// One set of parts per node. For up to 64 parts, the bits of a node are in one word.
 #[derive(Debug)]
 pub(super) struct Replicas {
@@ -20,17 +18,9 @@ impl Replicas {
         if parts <= 64 { parts.next_power_of_two() } else { parts.next_multiple_of(64) }
     }
 
-    /// Creates empty sets. Returns an error if they take more than `memory` bytes.
-    pub(super) fn new(method: &str, nodes: u64, parts: u32, memory: u64) -> Result<Self> {
-        let bytes = Self::bytes(nodes, parts);
-        if bytes > memory {
-            let reason = format!(
-                "the set of parts of every node takes {bytes} bytes for {nodes} nodes and {parts} parts, and partition.memory \
-                 allows {memory}; raise it or use \"spring\""
-            );
-            return Err(Error::Partitioner { method: method.into(), reason, fault: Fault::Usage });
-        }
-        Ok(Self { words: vec![0; bytes as usize / 8], bits: Self::bits(parts) as usize })
+    /// Creates empty sets.
+    pub(super) fn new(nodes: u64, parts: u32) -> Self {
+        Self { words: vec![0; Self::bytes(nodes, parts) as usize / 8], bits: Self::bits(parts) as usize }
     }
 
     /// Number of words of a set.
@@ -85,7 +75,7 @@ mod tests {
         for parts in [1, 2, 3, 4, 7, 16, 33, 63, 64, 65, 128, 200, 65_536] {
             let nodes = 37;
             let mut sets = vec![BTreeSet::new(); nodes as usize];
-            let mut replicas = Replicas::new("greedy", nodes, parts, 1 << 30).unwrap();
+            let mut replicas = Replicas::new(nodes, parts);
             for i in 0..300 {
                 let (node, part) = (key.below(2 * i, nodes) as u32, key.below(2 * i + 1, parts.into()) as u32);
                 sets[node as usize].insert(part);
@@ -102,9 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn replicas_above_the_memory_are_an_error_with_their_bytes() {
-        let error = Replicas::new("hdrf", 1 << 20, 1 << 16, 1 << 30).unwrap_err();
-        assert!(error.to_string().contains("takes 8589934592 bytes"), "{error}");
-        assert_eq!(error.fault(), Fault::Usage);
+    fn replicas_of_many_parts_take_one_bit_each() {
+        assert_eq!(Replicas::bytes(1 << 20, 1 << 16), 8_589_934_592);
     }
 }

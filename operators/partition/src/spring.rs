@@ -23,7 +23,7 @@
 //! Two passes, or one with [`Degrees::Online`]. Memory: 24 bytes per node, and 25 per cluster.
 
 use gnnflow_data::partitioner::Goal;
-use gnnflow_data::{Assignment, GraphStream, Partitioner, Result};
+use gnnflow_data::{Assignment, GraphSize, GraphStream, Partitioner, Result};
 
 use super::clusters::{Clusters, Node, merge};
 use super::degrees::Degrees;
@@ -62,9 +62,10 @@ impl Partitioner for Spring {
         format!("degrees = {}, volume = {}", self.degrees.word(), self.volume)
     }
 
-    fn state_bytes(&self, nodes: u64, _: &Goal) -> u64 {
-        // Reading the journal takes twice the nodes' state; clustering takes 24 bytes, merging 16 and 25 per cluster.
-        2 * size_of::<Node>() as u64 * nodes
+    fn needed_bytes(&self, size: GraphSize, _: &Goal) -> u64 {
+        // Reading the journal takes twice the nodes' state; clustering takes 24 bytes, merging 20 and 25 per cluster, and
+        // there are at most as many clusters as nodes.
+        (size_of::<Node>() as u64 + 4 + 25 + 2) * size.nodes
     }
 
     fn assign(&self, graph: &dyn GraphStream, goal: &Goal) -> Result<Assignment> {

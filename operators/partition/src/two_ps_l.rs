@@ -29,7 +29,7 @@ use std::cmp::Reverse;
 
 use gnnflow_data::partitioner::Goal;
 use gnnflow_data::rng::{Key, Purpose};
-use gnnflow_data::{Assignment, GraphStream, Partitioner, Result};
+use gnnflow_data::{Assignment, GraphSize, GraphStream, Partitioner, Result};
 
 use super::degrees::Degrees;
 use super::loads::Loads;
@@ -74,8 +74,10 @@ impl Partitioner for TwoPsL {
         format!("{}, volume = {}", self.cut.settings(), self.volume)
     }
 
-    fn state_bytes(&self, nodes: u64, goal: &Goal) -> u64 {
-        self.cut.state_bytes(nodes, own_bytes(nodes, goal))
+    fn needed_bytes(&self, size: GraphSize, goal: &Goal) -> u64 {
+        // Sorting clusters takes six bytes for each. Edges are read in order, so processes do not exchange counters.
+        let own = own_bytes(size.nodes, goal);
+        6 * size.nodes + self.cut.needed_bytes(GraphSize { processes: 1, ..size }, goal, own)
     }
 
     fn memory_decides(&self) -> bool {
@@ -83,7 +85,7 @@ impl Partitioner for TwoPsL {
     }
 
     fn assign(&self, graph: &dyn GraphStream, goal: &Goal) -> Result<Assignment> {
-        let mut replicas = Replicas::new(self.name(), graph.num_nodes(), goal.parts, goal.memory)?;
+        let mut replicas = Replicas::new(graph.num_nodes(), goal.parts);
         let mut counters = self.cut.counters(graph, goal, own_bytes(graph.num_nodes(), goal));
         let mut loads = Loads::new(graph.num_edges(), goal);
         let Clustering { degrees, cluster, volume } = self.cluster(graph, goal)?;

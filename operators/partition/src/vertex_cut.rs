@@ -12,7 +12,7 @@
 use std::cmp::Reverse;
 
 use gnnflow_data::partitioner::Goal;
-use gnnflow_data::{GraphStream, Result};
+use gnnflow_data::{GraphSize, GraphStream, Result};
 
 use super::counters::Counters;
 use super::schedule::{PartQueue, max_nodes};
@@ -31,17 +31,25 @@ impl VertexCut {
         format!("degrees = {}, hold_balance = {}", self.degrees.word(), self.hold_balance)
     }
 
-    /// Bytes of a method that uses `used` bytes without its counters, with the smallest sketches.
-    pub(super) fn state_bytes(self, nodes: u64, used: u64) -> u64 {
+    /// The part of [`Goal::memory`] that remains for counters after `used` bytes.
+    fn for_counters(self, nodes: u64, goal: &Goal, used: u64) -> u64 {
         // Two bytes for the part, and eight to sort nodes.
-        used + nodes * (Counters::MIN_BYTES + 2 + if self.hold_balance { 8 } else { 0 })
+        goal.memory.saturating_sub(used + nodes * (2 + if self.hold_balance { 8 } else { 0 }))
+    }
+
+    /// Bytes of a method that uses `used` bytes without its counters.
+    pub(super) fn needed_bytes(self, size: GraphSize, goal: &Goal, used: u64) -> u64 {
+        let counters = Counters::needed_bytes(size, goal.parts, self.for_counters(size.nodes, goal, used));
+        // The part, the nodes without edges, and eight bytes to sort nodes.
+        let sorted = if self.hold_balance { 8 } else { 0 };
+        let degrees = size.cell_bytes(size.nodes) - 4 * size.nodes;
+        used + degrees + counters + (6 + sorted) * size.nodes
     }
 
     /// Creates counters in the memory that remains after `used` bytes.
     pub(super) fn counters(self, graph: &dyn GraphStream, goal: &Goal, used: u64) -> Counters {
         let nodes = graph.num_nodes();
-        let used = self.state_bytes(nodes, used) - nodes * Counters::MIN_BYTES;
-        Counters::new(nodes, goal.parts, goal.memory.saturating_sub(used))
+        Counters::new(nodes, goal.parts, self.for_counters(nodes, goal, used))
     }
 
     /// Reads the edges in dump order, and counts the part that `choose` returns for each. `None` skips the edge.

@@ -177,6 +177,7 @@ impl Config {
             config.partition = Partition {
                 topology: config.partition.topology,
                 memory: config.partition.memory,
+                method_memory: config.partition.method_memory,
                 ..Partition::default()
             };
         }

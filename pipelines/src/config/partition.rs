@@ -4,7 +4,9 @@ use super::section::{section, words};
 use super::values::{Bytes, OneOrMany, Parts};
 use gnnflow_data::dump::PartTable;
 use gnnflow_data::{Partitioner, Targets};
+use gnnflow_partition::Refined;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 /// Partition methods of this version.
 pub(super) const METHODS: &[&str] =
@@ -54,9 +56,15 @@ section! {
         /// Where training keeps the graph's structure.
         #[schemars(extend("x-results" = false))]
         pub topology: Topology = Topology::Partitioned,
-        /// Total memory of each process of `prepare`; more data spills to disk.
+        /// Total memory of each process of `prepare`; more data spills to disk. A budget that is too small is refused with the
+        /// amount that is needed.
         #[schemars(extend("x-results" = false))]
         pub memory: Bytes = Bytes(2 << 30),
+        /// Memory that the method plans with: the size of coarse graphs and sketches follows from it, and so do the partitions. With more,
+        /// `multilevel` cuts large graphs better; with less, it needs less of `memory`. Unset: 2GiB.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        #[schemars(extend("examples" = ["8GiB"]))]
+        pub method_memory: Option<Bytes> = None,
         /// Seed of random choices: of the order of `random`, the hash of `dbh` and `2ps-l`, METIS, and refinement.
         #[schemars(range(max = i64::MAX))]
         pub seed: u64 = 1,
@@ -110,6 +118,20 @@ impl Balance {
 }
 
 impl Partition {
+    /// Returns the bytes that the method plans with.
+    pub fn method_memory(&self) -> u64 {
+        self.method_memory.map_or(DEFAULT_METHOD_MEMORY, |memory| memory.0)
+    }
+
+    /// Returns the partitioner of `method`: `registered`, or else the built-in one. `None` if there is neither.
+    pub(crate) fn partitioner(&self, registered: Option<Arc<dyn Partitioner>>) -> Option<Arc<dyn Partitioner>> {
+        let method = registered.or_else(|| self.builtin().map(Arc::from))?;
+        Some(match self.refine {
+            0 => method,
+            passes => Arc::new(Refined::new(method, passes)),
+        })
+    }
+
     /// Returns the built-in partitioner; `None` for a registered method.
     pub fn builtin(&self) -> Option<Box<dyn Partitioner>> {
         let degrees = self.degrees.map(|degrees| match degrees {
@@ -123,6 +145,9 @@ impl Partition {
         gnnflow_partition::builtin(&self.method, &settings)
     }
 }
+
+/// The default of `partition.method_memory`.
+const DEFAULT_METHOD_MEMORY: u64 = 2 << 30;
 
 /// Keys of some built-in methods only, with these methods.
 pub(super) const KEYS: &[(&str, &[&str])] = &[

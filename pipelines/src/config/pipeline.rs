@@ -12,6 +12,7 @@ use super::section::section;
 use super::train::Train;
 use super::values::Parts;
 use crate::error::{Error, Location, Problem, Problems};
+use gnnflow_data::PrepareSettings;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -58,6 +59,9 @@ pub struct Source {
     pub(crate) refusals: Vec<(String, String)>,
 }
 
+/// Memory of the program while it prepares a dataset, without the graph: code, stacks, and pages that the allocator holds.
+const PREPARE_PROGRAM: u64 = 48 << 20;
+
 /// Registered names, which a pipeline file may use.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Registered {
@@ -90,6 +94,20 @@ impl Config {
     pub(crate) fn stores_halo_features(&self) -> bool {
         let local = self.train.as_ref().is_some_and(|train| train.schedule.is_partition_parallel());
         self.partition.halo.unwrap_or(if local { Halo::Features } else { Halo::Ids }) == Halo::Features
+    }
+
+    /// Returns the settings of the preparation in the folder `out`.
+    pub(crate) fn prepare_settings(&self, out: PathBuf) -> PrepareSettings {
+        PrepareSettings {
+            parts: self.parts() as u32,
+            out,
+            memory: self.partition.memory.0,
+            program: Some(PREPARE_PROGRAM),
+            method_memory: self.partition.method_memory(),
+            seed: self.partition.seed,
+            balance: self.partition.balance.targets(),
+            halo_features: self.stores_halo_features(),
+        }
     }
 
     /// Returns an error about a key of this pipeline, with file and line.

@@ -14,7 +14,7 @@ impl Config {
         if self.partition.parts != Parts::Auto || self.graph.dataset.is_some() {
             return Ok(());
         }
-        let sizes = Sizes::of(self)?;
+        let sizes = Sizes::of(self, 1)?;
         let graph_bytes = sizes.parts.iter().map(|part| part.topology_bytes + part.feature_bytes).sum();
         let memory = self.partition.worker_memory.map_or_else(machine::memory, |bytes| bytes.0);
         let reserve = self.partition.reserve.map_or(memory / 3 * 2, |bytes| bytes.0);

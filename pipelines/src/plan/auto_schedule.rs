@@ -214,7 +214,7 @@ impl Config {
         if self.train.as_ref().is_none_or(|train| !matches!(train.schedule, Schedule::Auto(_))) {
             return Ok(());
         }
-        let graph = Sizes::of(self)?;
+        let graph = Sizes::of(self, 1)?;
         let mut auto = AutoSchedule::new(self, &graph)?;
         if graph.prepared {
             let quality = gnnflow_data::prepare::Quality::read(self.dataset_folder()).ok();

@@ -169,7 +169,7 @@ fn mean_degree(graph: &Sizes) -> f64 {
 /// Returns the bytes of a sampler's state in a process with the partitions `own`.
 ///
 /// `fastgcn`: 8 per node of the graph (16 while they are summed). `cluster`: 4 per own node; clustering before training needs
-/// up to `partition.memory`. GraphSAINT: 4 per own node, training node and edge. `saint-edge` also 8 per source of a
+/// up to `partition.method_memory`. GraphSAINT: 4 per own node, training node and edge. `saint-edge` also 8 per source of a
 /// partition's edges.
 pub(super) fn sampler_bytes(train: &Train, graph: &Sizes, own: &[PartSize]) -> u64 {
     let sum = |of: &dyn Fn(&PartSize) -> u64| own.iter().map(of).sum::<u64>();

@@ -33,7 +33,8 @@ pub struct Process {
 pub struct Memory {
     /// Mapped structure of its partitions, or of all if replicated.
     pub topology: u64,
-    /// Mapped features of its partitions.
+    /// Mapped features of its partitions. With several processes, also those of their halo nodes if they are stored, and 24
+    /// bytes for each of these nodes.
     pub features: u64,
     /// Learned rows of its nodes with optimizer state, and those of the best epoch, in mapped scratch files.
     pub embeddings: u64,
@@ -117,6 +118,10 @@ impl Process {
             program: PROGRAM_BYTES,
             ..Memory::default()
         };
+        if others && config.stores_halo_features() {
+            let row = graph.features * graph.feature_bytes;
+            memory.features += sum(|part| part.halo, own) * (row as u64 + 24);
+        }
         if let (Some(training), Some(train)) = (training, &config.train) {
             let nodes = &training.batch_nodes;
             let all = nodes.last().copied().unwrap_or(0);

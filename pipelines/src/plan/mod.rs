@@ -84,7 +84,7 @@ impl Plan {
     /// # Errors
     /// If there are more processes than partitions, or input is missing or unreadable.
     pub fn new(config: &Config, processes: usize, local: usize) -> Result<Self, Error> {
-        Self::of(config, Sizes::of(config)?, processes, local)
+        Self::of(config, Sizes::of(config, processes)?, processes, local)
     }
 
     /// [`Plan::new`] for a graph of these sizes.

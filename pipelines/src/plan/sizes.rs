@@ -3,7 +3,7 @@
 use crate::config::{Config, FeatureDtype};
 use crate::error::Error;
 use gnnflow_data::Manifest;
-use gnnflow_data::prepare::{PrepareSettings, estimate};
+use gnnflow_data::prepare::estimate;
 use serde::Serialize;
 
 /// The size of the graph.
@@ -58,11 +58,12 @@ pub struct PartSize {
 }
 
 impl Sizes {
-    /// Returns the size of the graph of `config`: exact if its dataset is prepared, else estimated from its input.
+    /// Returns the size of the graph of `config`: exact if its dataset is prepared, else estimated from its input, for a
+    /// preparation by `processes` processes.
     ///
     /// # Errors
     /// If the input is missing or unreadable, or `graph.dataset` is not a dataset.
-    pub fn of(config: &Config) -> Result<Self, Error> {
+    pub fn of(config: &Config, processes: usize) -> Result<Self, Error> {
         match Manifest::read(config.dataset_folder()) {
             Ok(manifest) if config.graph.dataset.is_some() || manifest.parts() == config.parts() => {
                 return Ok(Self::prepared(&manifest));
@@ -78,7 +79,7 @@ impl Sizes {
                 let edges = if config.graph.undirected || config.graph.reverse_edges { 2 * rows } else { rows };
                 Ok(Self::bound(config, nodes, edges, generator.features(), Some(generator.classes()), Some(train)))
             }
-            None => Self::from_footers(config),
+            None => Self::from_footers(config, processes),
         }
     }
 
@@ -113,12 +114,10 @@ impl Sizes {
         }
     }
 
-    fn from_footers(config: &Config) -> Result<Self, Error> {
+    fn from_footers(config: &Config, processes: usize) -> Result<Self, Error> {
         let source = config.graph.source()?.ok_or_else(|| Error::Bug("a pipeline has no graph".into()))?;
-        let parts = u32::try_from(config.parts()).unwrap_or(u32::MAX);
-        let (out, memory, seed) =
-            (config.dataset_folder().to_owned(), config.partition.memory.0, config.partition.seed);
-        let found = estimate(&source, &PrepareSettings { memory, seed, ..PrepareSettings::new(out, parts) })?;
+        let settings = config.prepare_settings(config.dataset_folder().to_owned());
+        let found = estimate(&source, config.partition.partitioner(None).as_deref(), &settings, processes)?;
         let train = source.split_fractions.map(|fractions| (found.nodes as f64 * fractions[0]).ceil() as u64);
         let mut sizes =
             Self::bound(config, found.nodes, found.edges, found.feature_dim, source.num_classes.map(u64::from), train);
@@ -152,7 +151,7 @@ impl Sizes {
         };
         let parts: Vec<PartSize> = (0..parts).map(one).collect();
         let disk_bytes = 21 * nodes + parts.iter().map(|part| part.topology_bytes + part.feature_bytes).sum::<u64>();
-        let prepare_bytes = config.partition.memory.0.max(5 * nodes + nodes / 8);
+        let prepare_bytes = config.partition.memory.0;
         Self {
             prepared: false,
             nodes,

@@ -159,7 +159,7 @@ fn tensor_parallel_with_unknown_classes_is_not_refused() {
     let text = "[graph]\ngenerate = { nodes = 2000, edges = 3000, classes = 3 }\nundirected = true\n[partition]\nparts = 4\n\
         [model]\nkind = 'gcn'\n[train]\nschedule = 'tensor-parallel'";
     let config = Config::parse(text, Path::new("/nowhere/p.toml"), &[], &Registered::default()).unwrap();
-    let known = Sizes::of(&config).unwrap();
+    let known = Sizes::of(&config, 1).unwrap();
     let error = Plan::of(&config, known.clone(), 4, 4).unwrap_err();
     assert!(error.to_string().contains("use at most 3"), "{error}");
     Plan::of(&config, Sizes { classes: None, ..known }, 4, 4).unwrap();

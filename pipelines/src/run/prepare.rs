@@ -1,14 +1,13 @@
 //! The stages `[graph]` and `[partition]`: from the pipeline's input to a prepared dataset.
 
 use std::path::Path;
-use std::sync::Arc;
 
 use gnnflow_data::Dataset;
 use gnnflow_data::group::{ProcessGroup, SingleProcess};
-use gnnflow_data::prepare::{PrepareSettings, prepare_with as write_dataset};
+use gnnflow_data::prepare::prepare_with as write_dataset;
 use gnnflow_data::progress::Progress;
 use gnnflow_dataflow::collective::group::{LoopState, WorkerGroup};
-use gnnflow_partition::Refined;
+use gnnflow_nn::alloc::ReturnAtOnce;
 use timely::worker::Worker;
 
 use crate::config::Config;
@@ -63,30 +62,13 @@ fn prepare_with<C: ProcessGroup>(
     }
     let source = config.graph.source()?.ok_or_else(|| Error::Bug("a pipeline has no graph".into()))?;
     let out = out.unwrap_or_else(|| config.dataset_folder()).to_owned();
-    let settings = PrepareSettings {
-        parts: config.parts() as u32,
-        out: out.clone(),
-        memory: config.partition.memory.0,
-        seed: config.partition.seed,
-        balance: config.partition.balance.targets(),
-        halo_features: config.stores_halo_features(),
+    let method = &config.partition.method;
+    let unknown = || {
+        config.problem("partition.method", format!("{method:?} is neither built in nor registered; use another method"))
     };
-    let mut partitioner = match registry.partitioner(&config.partition.method) {
-        Some(registered) => registered,
-        None => {
-            let method = &config.partition.method;
-            let unknown = || {
-                config.problem(
-                    "partition.method",
-                    format!("{method:?} is neither built in nor registered; use another method"),
-                )
-            };
-            Arc::from(config.partition.builtin().ok_or_else(unknown)?)
-        }
-    };
-    if config.partition.refine > 0 {
-        partitioner = Arc::new(Refined::new(partitioner, config.partition.refine));
-    }
-    write_dataset(processes, &source, &*partitioner, &settings, progress)?;
+    let partitioner = config.partition.partitioner(registry.partitioner(method)).ok_or_else(unknown)?;
+    let returned = ReturnAtOnce::start();
+    write_dataset(processes, &source, &*partitioner, &config.prepare_settings(out.clone()), progress)?;
+    drop(returned);
     Ok(Dataset::open(out)?)
 }

@@ -219,7 +219,7 @@ fn estimates_bound_the_dataset() {
     for (undirected, self_loops) in [(false, SelfLoops::Keep), (true, SelfLoops::Add)] {
         let source = GraphSource { undirected, self_loops, ..plain.clone() };
         let settings = settings(&dir.path().join("out"), 3);
-        let estimate = estimate(&source, &settings).unwrap();
+        let estimate = estimate(&source, Some(&Modulo), &settings, 1).unwrap();
         let manifest = prepare(&source, &Modulo, &settings, &Silent).unwrap();
         assert_eq!((estimate.nodes, estimate.edge_rows, estimate.feature_dim), (500, 9000, manifest.features.dim));
         assert!(manifest.edges <= estimate.edges);

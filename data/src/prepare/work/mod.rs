@@ -1,6 +1,7 @@
 //! The passes of a preparation, in order, and the results that each records for a resumed preparation.
 
 mod budget;
+mod needs;
 mod passes;
 mod publish;
 
@@ -9,7 +10,7 @@ use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 
-pub(super) use budget::held;
+pub(super) use needs::Needs;
 
 use super::PrepareSettings;
 use super::clean::{self, NodeSet, Search, with_reverse};
@@ -42,9 +43,9 @@ const REMAINING: &str = "nodes that are left";
 enum Plan {
     /// The dataset is current.
     Current,
-    /// The dataset must be prepared, with this memory budget in each process. All use the budget of the first process, because it may affect
-    /// a partitioner's result.
-    Make(Fingerprint, u64),
+    /// The dataset must be prepared, with this memory budget and memory of the program in each process. All use those of the first process,
+    /// because they decide on passes that all take part in.
+    Make(Fingerprint, u64, Option<u64>),
 }
 
 /// Prepares the dataset unless it is current.
@@ -66,16 +67,17 @@ pub(super) fn run<C: ProcessGroup>(
         match state(&settings.out, &wanted)? {
             State::Current(_) => Some(Json(Plan::Current)),
             State::Foreign => return Err(Error::Occupied { path: settings.out.clone() }),
-            State::Missing | State::Stale(_) => Some(Json(Plan::Make(wanted, settings.memory))),
+            State::Missing | State::Stale(_) => Some(Json(Plan::Make(wanted, settings.memory, settings.program))),
         }
     } else {
         None
     };
-    let (wanted, memory) = match processes.broadcast(plan)?.0 {
+    let (wanted, memory, program) = match processes.broadcast(plan)?.0 {
         Plan::Current => return Manifest::read(&settings.out),
-        Plan::Make(wanted, memory) => (wanted, memory),
+        Plan::Make(wanted, memory, program) => (wanted, memory, program),
     };
-    let settings = &PrepareSettings { memory, ..settings.clone() };
+    let settings = &PrepareSettings { memory, program, ..settings.clone() };
+    let needs = Needs::new((&nodes, &edges), (source, settings), partitioner, processes.size());
     raise_file_limit(settings.parts);
     let key = format!("{} {} processes {}", wanted.digest, processes.size(), boot_id());
     let staging = first.then(|| StagingFolder::create(&settings.out, &key)).transpose()?;
@@ -92,6 +94,7 @@ pub(super) fn run<C: ProcessGroup>(
         progress: &progress,
         nodes,
         edges,
+        needs,
         dir: &dir,
         scratch: &scratch,
         journal,
@@ -117,6 +120,7 @@ struct Preparation<'a, C> {
     progress: &'a Recorder<'a>,
     nodes: NodeReader,
     edges: EdgeReader,
+    needs: Needs<'a>,
     dir: &'a Path,
     scratch: &'a Path,
     journal: Journal,
@@ -154,6 +158,7 @@ struct DropCounts {
 impl<C: ProcessGroup> Preparation<'_, C> {
     fn run(&self, wanted: Fingerprint) -> Result<Prepared> {
         let nodes = self.nodes.rows();
+        self.check_dump()?;
         let ids = NodeIds::new(nodes as usize, self.dictionary_limit(nodes), self.scratch);
         let mut scan = scan::scan(&self.nodes, ids, self.source, self.progress)?;
         let created = self.create(&mut scan)?;
@@ -163,8 +168,7 @@ impl<C: ProcessGroup> Preparation<'_, C> {
         let ends = ends.as_ref();
         let (mut cleaning, pairs) = self.clean(&mut scan, ends)?;
         cleaning.counts.nodes_created = created;
-        let goal = self.goal(self.settings.memory);
-        let budget = self.budget(&scan, self.partitioner.state_bytes(scan.ids.len() as u64, &goal))?;
+        let budget = self.budget(&scan);
         let (relabel, partitioning, pairs) = self.assign(&scan, ends, &budget, pairs)?;
         let node_files = self.write_nodes(&scan, &relabel, &budget)?;
         let types = self.edge_types()?;
@@ -216,11 +220,11 @@ impl<C: ProcessGroup> Preparation<'_, C> {
 
     /// Creates nodes for ids that only edges name, if the settings request it. Returns their number.
     fn create(&self, scan: &mut Scan) -> Result<u64> {
-        let Self { processes, source, edges, scratch, journal, progress, settings, .. } = self;
+        let Self { processes, source, edges, scratch, journal, progress, needs, .. } = self;
         if source.unknown_nodes != UnknownNodes::Create {
             return Ok(0);
         }
-        let memory = settings.memory.saturating_sub(scan.ids.dictionary_bytes()) / 4;
+        let memory = needs.partitioner_limit(scan.ids.rows() as u64, 0, scan.ids.dictionary_bytes()) / 4;
         let search = Search { processes: *processes, edges, scratch, journal, memory, progress: *progress };
         let created = clean::create(&search, &mut scan.ids, |nodes| self.dictionary_limit(nodes))?;
         let count = created.count();
@@ -236,7 +240,8 @@ impl<C: ProcessGroup> Preparation<'_, C> {
         let mut pairs = None;
         if source.drops_nodes() {
             let nodes = scan.ids.len();
-            let budget = self.budget(scan, clean::state_bytes(nodes as u64, source))?;
+            self.check_cleaning(nodes as u64)?;
+            let budget = self.budget(scan);
             let stream = self.stream(scan, ends, &[], None);
             let before: Option<Cleaned> = journal.completed(CLEANING)?;
             let stored = if before.is_some() { stream.load(REMAINING)? } else { None };

@@ -87,8 +87,9 @@ impl<C: ProcessGroup> Preparation<'_, C> {
         if scan.ids.has_dropped() {
             stream.pairs()?;
         }
+        self.check(n, stream.num_edges(), scan.ids.index_bytes())?;
         progress.stage("partitioning", None, "");
-        let assignment = partitioner.assign(&stream, &self.goal(budget.partitioner))?;
+        let assignment = partitioner.assign(&stream, &self.goal(scan, budget))?;
         progress.done();
         let partitioning = Partitioning { seconds: began.elapsed().as_secs_f64(), bytes: watch.grown() };
         let relabel = Relabel::new(&assignment, n, settings.parts, *partitioner)?;

@@ -7,8 +7,8 @@ mod tests;
 use std::cmp::Reverse;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-use gnnflow_data::partitioner::Goal;
-use gnnflow_data::{GraphStream, Result};
+use gnnflow_data::partitioner::{Goal, Targets};
+use gnnflow_data::{GraphSize, GraphStream, Result};
 
 /// The bounds that a [`Goal`] sets for one graph.
 ///
@@ -89,6 +89,18 @@ impl<'a> Bounds<'a> {
             }
         }
         Ok(bounds)
+    }
+
+    /// Bytes of the bounds of a graph: its in-edges, if they are bounded.
+    pub(super) fn needed_bytes(size: GraphSize, goal: &Goal) -> u64 {
+        goal.balance.edges.map_or(0, |_| size.cell_bytes(size.nodes))
+    }
+
+    /// The largest number of quantities that `goal` bounds, with `types` types of nodes.
+    pub(super) fn most_rules(goal: &Goal, types: u64) -> u64 {
+        let Targets { train, val, test, edges, types: of_types, .. } = goal.balance;
+        let of_types = of_types.map_or(0, |_| types);
+        1 + [train, val, test, edges].into_iter().flatten().count() as u64 + of_types
     }
 
     pub(super) fn nodes(&self) -> usize {

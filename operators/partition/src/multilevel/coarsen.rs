@@ -110,6 +110,12 @@ pub(super) fn number(labels: &mut [u32]) -> usize {
     count as usize
 }
 
+/// Largest bytes of [`contract`] and its result: members and starts of clusters, edges in pieces and as a whole, and the
+/// lists of the new graph. There are at most as many clusters as nodes.
+pub(super) const fn contracting_bytes(nodes: u64, edges: u64) -> u64 {
+    12 * nodes + 2 * 16 * edges + Graph::weighted_bytes(nodes, edges)
+}
+
 /// Builds the graph of the clusters, weighted by the number of edges of `graph`. With more than about `limit` edges,
 /// each cluster keeps an equal share of its heaviest edges. An edge stays if either end keeps it.
 pub(super) fn contract(graph: &Graph, clusters: &[u32], count: usize, limit: usize) -> Graph {

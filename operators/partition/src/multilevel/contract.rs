@@ -29,12 +29,17 @@ pub(super) fn contract(
 }
 
 /// Collects the `max_edges` heaviest edges, with space for at most twice as many.
-struct Heaviest {
+pub(super) struct Heaviest {
     max_edges: usize,
     edges: Vec<(u64, u32)>,
 }
 
 impl Heaviest {
+    /// Largest bytes for `max_edges` edges.
+    pub(super) const fn bytes(max_edges: u64) -> u64 {
+        32 * max_edges
+    }
+
     fn add(&mut self, key: u64, count: u64) {
         if self.edges.len() == 2 * self.max_edges {
             self.drop_lightest();

@@ -1,4 +1,4 @@
-//! `multilevel`: the quality of METIS within a memory budget.
+//! `multilevel`: the quality of METIS within planned memory.
 //!
 //! ```text
 //! the graph fits           resident.rs   METIS on it, or on its clusters (coarsen.rs); polish.rs on the graph
@@ -6,8 +6,10 @@
 //!                                        → METIS on that graph → ../refine.rs: passes over the stream
 //! ```
 //!
-//! [`Budget`] decides from `partition.memory` and the sizes of the dump, equally in all processes.
+//! [`Budget`] decides from [`Goal::memory`] and the size of the graph, equally in all processes, and says how much memory
+//! that takes.
 
+mod budget;
 mod coarsen;
 mod contract;
 mod gather;
@@ -18,10 +20,10 @@ mod streamed;
 mod tests;
 
 use gnnflow_data::partitioner::Goal;
-use gnnflow_data::{Assignment, GraphStream, Partitioner, Result};
+use gnnflow_data::{Assignment, GraphSize, GraphStream, Partitioner, Result};
 
 use super::balance::Bounds;
-use super::kway;
+use budget::Budget;
 
 /// Multilevel partitioning within [`Goal::memory`]: the default method.
 ///
@@ -54,8 +56,8 @@ impl Partitioner for Multilevel {
         "multilevel"
     }
 
-    fn state_bytes(&self, nodes: u64, _goal: &Goal) -> u64 {
-        STATE_PER_NODE * nodes
+    fn needed_bytes(&self, size: GraphSize, goal: &Goal) -> u64 {
+        budget::needed_bytes(size, goal)
     }
 
     fn memory_decides(&self) -> bool {
@@ -71,57 +73,12 @@ impl Partitioner for Multilevel {
             ));
         }
         let bounds = Bounds::new(graph, goal)?;
-        let budget = Budget::new(graph, goal, &bounds);
+        let budget = Budget::of(graph, goal, &bounds);
         let parts = match budget.resident {
             true => resident::assign(graph, goal, &bounds, &budget),
             false => streamed::assign(graph, goal, &bounds, &budget),
         };
         parts.map(Assignment::Stored)
-    }
-}
-
-/// Bytes per node during stream clustering: degree, label, volume, size, candidate, votes.
-const STATE_PER_NODE: u64 = 28;
-
-/// Largest number of entries for which replication is refined. Each entry reads counters that do not fit in the cache.
-const MAX_POLISHED_ENTRIES: u64 = 1 << 25;
-
-/// Decisions and sizes that follow from a memory budget.
-#[derive(Clone, Copy, Debug, PartialEq)]
-struct Budget {
-    /// The entire graph is in memory.
-    resident: bool,
-    /// METIS runs on the graph itself.
-    direct: bool,
-    max_clusters: usize,
-    max_edges: usize,
-    max_cluster_nodes: u32,
-    /// Bytes for counters per node and part.
-    counters: u64,
-    /// Bytes for sorting keys.
-    sorting: u64,
-}
-
-/// Mean number of adjacency entries per cluster for METIS.
-const ENTRIES_PER_CLUSTER: u64 = 16;
-
-impl Budget {
-    fn new(graph: &dyn GraphStream, goal: &Goal, bounds: &Bounds<'_>) -> Self {
-        let (nodes, ends) = (graph.num_nodes(), 2 * graph.num_edges());
-        let constraints = bounds.len() as u64;
-        let resident = 4 * ends <= goal.memory / 3;
-        let metis = if resident { goal.memory / 6 } else { goal.memory / 4 };
-        let clusters = metis / kway::bytes(1, ENTRIES_PER_CLUSTER, constraints);
-        Self {
-            resident,
-            // The graph itself takes a seventeenth of this; the rest is for arrays over nodes.
-            direct: resident && kway::bytes(nodes, ends, constraints) <= goal.memory / 2,
-            max_clusters: clusters.max(4 * u64::from(goal.parts)).min(nodes.max(1)) as usize,
-            max_edges: (metis / 2 / kway::BYTES_PER_ENTRY).min(i32::MAX as u64 / 2).max(1) as usize,
-            max_cluster_nodes: (nodes / 1024.max(16 * u64::from(goal.parts))).max(1) as u32,
-            counters: goal.memory / 2,
-            sorting: goal.memory / 4,
-        }
     }
 }
 

@@ -3,8 +3,9 @@
 use gnnflow_data::partitioner::Goal;
 use gnnflow_data::{Error, GraphStream, Result};
 
+use super::budget::Budget;
 use super::polish::{self, Cost, CutAndCopies};
-use super::{Budget, MAX_POLISHED_ENTRIES, by_degree, coarsen};
+use super::{by_degree, coarsen};
 use crate::balance::Bounds;
 use crate::graph::Graph;
 use crate::kway;
@@ -20,12 +21,10 @@ const MAX_SEEDS: u64 = 4;
 /// Largest number of parts for which METIS's recursive bisection is tried.
 const MAX_BISECTED_PARTS: u32 = 8;
 
+/// Largest number of entries for which replication is refined. Each entry reads counters that do not fit in the cache.
+const MAX_POLISHED_ENTRIES: u64 = 1 << 25;
 /// Smallest modularity of clusters for which METIS runs on them.
 const MIN_MODULARITY: f64 = 0.05;
-/// Entries of the graph per edge between clusters.
-const ENTRIES_PER_EDGE: u64 = 64;
-/// Smallest limit of the edges between clusters, if memory allows.
-const MIN_EDGES: u64 = 1 << 20;
 
 /// Name of the result in the journal, for a preparation that is interrupted later.
 const JOURNAL_NAME: &str = "multilevel";
@@ -46,7 +45,7 @@ pub(super) fn assign(graph: &dyn GraphStream, goal: &Goal, bounds: &Bounds<'_>, 
 pub(super) fn best(graph: &Graph, goal: &Goal, bounds: &Bounds<'_>, budget: &Budget) -> Result<Vec<u16>> {
     let mut best: Option<((bool, Cost), Vec<u16>)> = None;
     let mut consider = |start: Vec<u16>| {
-        if let Some(end) = refine(graph, goal, bounds, start, best.as_ref().map(|best| best.0.1.cut)) {
+        if let Some(end) = refine(graph, goal, bounds, budget, start, best.as_ref().map(|best| best.0.1.cut)) {
             let broken = !bounds.satisfied(&bounds.loads(&end));
             let cost = (broken, polish::cost(graph, &end, goal.parts as usize));
             if best.as_ref().is_none_or(|best| cost < best.0) {
@@ -62,9 +61,7 @@ pub(super) fn best(graph: &Graph, goal: &Goal, bounds: &Bounds<'_>, budget: &Bud
     } else {
         let (clusters, count) = coarsen::cluster(graph, budget.max_cluster_nodes, ROUNDS, goal.seed);
         if coarsen::modularity(graph, &clusters, count) >= MIN_MODULARITY {
-            // A share of the edges is enough for a start, and limits the time of METIS.
-            let edges = budget.max_edges.min((graph.entries() / ENTRIES_PER_EDGE).max(MIN_EDGES) as usize);
-            let small = coarsen::contract(graph, &clusters, count, edges);
+            let small = coarsen::contract(graph, &clusters, count, budget.resident_edges(graph.entries()) as usize);
             let parts = metis(&small, goal, bounds, 0, count, |node| clusters[node] as usize)?;
             drop(small);
             consider(clusters.iter().map(|&cluster| parts[cluster as usize]).collect());
@@ -103,6 +100,7 @@ fn refine(
     graph: &Graph,
     goal: &Goal,
     bounds: &Bounds<'_>,
+    budget: &Budget,
     mut assignment: Vec<u16>,
     to_beat: Option<u64>,
 ) -> Option<Vec<u16>> {
@@ -122,7 +120,7 @@ fn refine(
             return None;
         }
     }
-    if graph.entries() <= MAX_POLISHED_ENTRIES && CutAndCopies::bytes(nodes as u64, parts as u64) <= goal.memory / 4 {
+    if graph.entries() <= MAX_POLISHED_ENTRIES && budget.copies {
         let mut refinement = CutAndCopies::new(graph, bounds, parts, &assignment);
         for _ in 0..MAX_PASSES {
             if refinement.pass(&mut assignment, &mut loads) <= nodes / 1000 {

@@ -5,8 +5,9 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use gnnflow_data::partitioner::Goal;
 use gnnflow_data::{Error, GraphStream, Result};
 
+use super::budget::Budget;
 use super::gather::{self, Limits};
-use super::{Budget, by_degree, contract, resident};
+use super::{by_degree, contract, resident};
 use crate::balance::Bounds;
 use crate::degrees::Degrees;
 use crate::kway;

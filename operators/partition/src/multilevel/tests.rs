@@ -33,10 +33,25 @@ fn memory_selects_each_of_the_three_strategies() {
     let graph = power_law(700, 2500, 5);
     let ways = MEMORIES.map(|memory| {
         let (stream, goal) = (graph.stream(), Goal { memory, ..Goal::new(4) });
-        let budget = Budget::new(&stream, &goal, &Bounds::new(&stream, &goal).unwrap());
+        let budget = Budget::of(&stream, &goal, &Bounds::new(&stream, &goal).unwrap());
         (budget.resident, budget.direct)
     });
     assert_eq!(ways, [(true, true), (true, false), (false, false)]);
+}
+
+#[test]
+fn the_limit_of_memory_never_changes_the_assignment() {
+    let graph = power_law(700, 2500, 5);
+    for memory in MEMORIES {
+        let goal = Goal { memory, ..Goal::new(4) };
+        let size = GraphSize { nodes: 700, edges: 2500, processes: 1 };
+        let limit = Multilevel.needed_bytes(size, &goal);
+        assert_eq!(
+            assign(&graph.stream(), &Goal { limit, ..goal.clone() }),
+            assign(&graph.stream(), &goal),
+            "{memory}"
+        );
+    }
 }
 
 #[test]

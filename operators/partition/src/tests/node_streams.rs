@@ -35,9 +35,9 @@ fn compare(method: &dyn Partitioner, paper: impl Fn(&TestGraph, &Goal) -> Vec<u3
         for goal in goals() {
             let expected = paper(&graph, &goal);
             // All nodes in one batch; a few per batch; one per batch.
-            for memory in [1 << 20, 8 * 300, 8] {
-                let found = parts(method, &graph.stream(), &Goal { memory, ..goal.clone() });
-                assert_eq!(found, expected, "{} {} {goal:?} {memory}", method.name(), graph.name);
+            for limit in [1 << 20, 8 * 300, 8] {
+                let found = parts(method, &graph.stream(), &Goal { limit, ..goal.clone() });
+                assert_eq!(found, expected, "{} {} {goal:?} {limit}", method.name(), graph.name);
             }
             let most = bound(graph.nodes, &goal);
             assert!(sizes(&expected, &goal).iter().all(|&size| size <= most));
@@ -66,9 +66,9 @@ fn fennel_equals_the_paper() {
 #[test]
 fn smaller_memory_takes_more_passes() {
     let graph = power_law(500, 2000, 7);
-    let passes = |memory| {
+    let passes = |limit| {
         let stream = graph.stream();
-        parts(&Ldg, &stream, &Goal { memory, ..Goal::new(4) });
+        parts(&Ldg, &stream, &Goal { limit, ..Goal::new(4) });
         stream.passes.take().len()
     };
     assert_eq!(passes(1 << 20), 2);

@@ -85,8 +85,8 @@ impl Subgraphs {
                 }
                 let mut batches = ClusterBatches::new(parts.len(), options.clusters_per_batch(count), train.seed);
                 for part in graph.hosted().filter(|&part| parts[part].nodes > 0) {
-                    let (memory, seed) = (job.config.partition.memory.0, job.config.partition.seed);
-                    let goal = Goal { memory, seed, ..Goal::new(count as u32) };
+                    let (memory, seed) = (job.config.partition.method_memory(), job.config.partition.seed);
+                    let goal = Goal { memory, limit: memory, seed, ..Goal::new(count as u32) };
                     let edges = graph.in_edges(part);
                     let cluster_of = clusters_inside((edges.indptr(), edges.indices()), graph.range(part), &goal)?;
                     batches.add(part, graph.range(part).start, &cluster_of, count);
