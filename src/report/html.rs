@@ -72,7 +72,9 @@ fn metrics(page: &mut String, summary: &Summary) {
         return;
     }
     let names = metric_names(&splits);
-    let heads: String = names.iter().map(|name| format!("<th>{}</th>", escape(name))).collect();
+    // Long names may break after each word.
+    let head = |name: &&str| format!("<th>{}</th>", escape(name).replace('_', "_<wbr>"));
+    let heads: String = names.iter().map(head).collect();
     let _ = writeln!(page, "<table><tr><th>split</th><th>nodes</th>{heads}<th>loss</th></tr>");
     for (split, scores) in splits {
         let _ = write!(page, "<tr><td>{split}</td><td>{}</td>", count(scores.nodes));
