@@ -102,7 +102,10 @@ def main() -> None:
             pipeline = tuned(name, data)
             for kind in [pipeline["model"]["kind"], *kinds]:
                 plain = default(pipeline, kind)
-                still = plain | {"train": plain["train"] | {"epochs": 1, "optimizer": {"kind": "adam", "lr": 1e-12}}}
+                nothing = {"optimizer": {"kind": "adam", "lr": 1e-12}}
+                still = plain | {"train": plain["train"] | {"epochs": 1} | nothing}
+                if "embedding" in plain["model"]:
+                    still["model"] = plain["model"] | {"embedding": nothing}
                 variants = {"untrained": still, "default": plain}
                 if kind == pipeline["model"]["kind"] and not args.skip_tuned:
                     variants["tuned"] = pipeline

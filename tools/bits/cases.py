@@ -305,6 +305,9 @@ def every_task() -> Iterator[Case]:
         columns = schedule == "tensor-parallel"
         two = typed(label="binary") | model("gcn") | make(metric="roc-auc") | few
         yield Run(f"{schedule}/two-classes", two, ONE_AND_TWO if columns else ALL)
+        weighted = {"weights": "balanced", "focal_gamma": 2.0, "min_precision": 0.5, "top_k": 20}
+        weighted = two | {f"train.classes.{key}": value for key, value in weighted.items()}
+        yield Run(f"{schedule}/two-classes-weighted", weighted, ONE_AND_TWO)
         values = typed(label="value") | model("sage") | make() | few | regression
         yield Run(f"{schedule}/regression", values, ONE if columns else ALL, quick=True)
         if schedule == "partition-parallel":

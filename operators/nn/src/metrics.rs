@@ -1,7 +1,7 @@
 //! Metrics as integer counts, which add up exactly over partitions, in any order.
 //!
 //! Accuracy, F1 and the confusion matrix come from counts of hits and misses by class. Metrics of ranked scores, such as the
-//! area under the ROC curve, come from histograms of the scores of positives and negatives ([`crate::score_bins`]).
+//! area under the ROC curve, come from histograms of the scores of positives and negatives.
 
 use std::collections::BTreeMap;
 
