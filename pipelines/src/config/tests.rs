@@ -131,12 +131,12 @@ fn messages_have_line_key_and_problem() {
         (
             "hidden = 64",
             "hidden = 64\nheads = 8",
-            "/graphs/p.toml:16: model.heads: unknown key of `gcn`; only `gat` and `gatv2` have it",
+            "/graphs/p.toml:16: model.heads: unknown key of `gcn`; only `gat` and `gatv2` have it (for one run: `--unset model.heads`)",
         ),
         (
             "hidden = 64",
             "hidden = 64\nteleport = 0.2",
-            "/graphs/p.toml:16: model.teleport: unknown key of `gcn`; only `appnp` has it",
+            "/graphs/p.toml:16: model.teleport: unknown key of `gcn`; only `appnp` has it (for one run: `--unset model.teleport`)",
         ),
         (
             "hidden = 64",
@@ -206,7 +206,7 @@ fn messages_have_line_key_and_problem() {
         (
             "method = \"random\"",
             "method = \"random\"\nvolume = 2",
-            "/graphs/p.toml:11: partition.volume: unknown key of `random`; only `spring` and `2ps-l` have it",
+            "/graphs/p.toml:11: partition.volume: unknown key of `random`; only `spring` and `2ps-l` have it (for one run: `--unset partition.volume`)",
         ),
         (
             "method = \"random\"",
@@ -216,7 +216,7 @@ fn messages_have_line_key_and_problem() {
         (
             "method = \"random\"",
             "method = \"spring\"\nfile_columns = { part = \"p\" }",
-            "/graphs/p.toml:11: partition.file_columns: unknown key of `spring`; only `file` has it",
+            "/graphs/p.toml:11: partition.file_columns: unknown key of `spring`; only `file` has it (for one run: `--unset partition.file_columns`)",
         ),
         (
             "method = \"random\"",
