@@ -3,7 +3,7 @@
 
     GNNFLOW_PEERS_PYTHON=<python with torch and pyarrow> benches/peers/ranking.py [--rounds 5] [--threads 2] [--out FILE]
 
-Link prediction on an R-MAT graph: 186 thousand held-out edges, both ends among 1,000 nodes, rows of 64 numbers. gnnflow's time is that of an evaluation
+Link prediction on an R-MAT graph: 359 thousand held-out edges, both ends among 1,000 nodes, rows of 64 numbers. gnnflow's time is that of an evaluation
 among 1,000 nodes without that of an evaluation among 1 node, so that computing the rows is not part of it. PyTorch reads gnnflow's
 rows and edges, multiplies blocks of queries and candidates, and counts the higher and the equal scores; it leaves out no known ends.
 The limit is the time of PyTorch's products alone. Both are bound to as many cores as threads and take turns.
@@ -46,7 +46,7 @@ import numpy, pyarrow.parquet as parquet, torch
 folder, threads, among, lists = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), 16
 torch.set_num_threads(threads)
 table = parquet.read_table(folder + "/embeddings.parquet")
-rows = numpy.concatenate([chunk.values.to_numpy() for chunk in table["embedding"].chunks]).reshape(len(table), -1)
+rows = numpy.concatenate([chunk.flatten().to_numpy() for chunk in table["embedding"].chunks]).reshape(len(table), -1)
 place = {node: i for i, node in enumerate(table["node_id"].to_pylist())}
 edges = parquet.read_table(folder + "/predictions.parquet")
 src, dst = [torch.tensor([place[node] for node in edges[name].to_pylist()]) for name in ("src", "dst")]
