@@ -116,6 +116,10 @@ pub(crate) fn check(schema: &Json, node: &Node, path: &str, problems: &mut Vec<P
                     report(format!("expected {}, found {text:?}{}", expected(schema), suggestion(text, &words)));
                 }
             }
+            // The other alternatives are not strings, and belong into the message.
+            (Value::String(text), [choice]) if is_other_word(choice, text) => {
+                report(format!("expected {}, found {text:?}", expected(schema)));
+            }
             (_, [choice]) => check(choice, node, path, problems),
             _ => report(format!("expected {}, found {}", expected(schema), node.describe())),
         }
@@ -185,6 +189,12 @@ fn bounds(schema: &Json, number: f64, report: &mut dyn FnMut(String)) {
     if let Some((key, words, _)) = wrong.iter().find(|(_, _, wrong)| *wrong) {
         report(format!("must be {words} {}, but is {number}", schema[*key]));
     }
+}
+
+/// Whether a schema allows some words, and `text` is not one of them.
+fn is_other_word(schema: &Json, text: &str) -> bool {
+    let words = words(schema);
+    !words.is_empty() && !words.contains(&text)
 }
 
 fn fits_type(schema: &Json, node: &Node) -> bool {

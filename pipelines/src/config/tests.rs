@@ -102,7 +102,11 @@ fn messages_have_line_key_and_problem() {
             "duplicates = \"dorp\"",
             "/graphs/p.toml:6: graph.duplicates: expected one of \"keep\", \"drop\", \"fail\", found \"dorp\"; did you mean \"drop\"?",
         ),
-        ("parts = 2", "parts = \"many\"", "/graphs/p.toml:11: partition.parts: expected \"auto\", found \"many\""),
+        (
+            "parts = 2",
+            "parts = \"many\"",
+            "/graphs/p.toml:11: partition.parts: expected an integer or \"auto\", found \"many\"",
+        ),
         (
             "parts = 2",
             "parts = 2\nworkers = 3",
