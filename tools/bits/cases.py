@@ -156,7 +156,9 @@ def model(kind: str, **keys: Any) -> Settings:
     common = {"kind": kind, "hidden": 16, "dropout": 0.3} | keys
     common = {"input_dropout": common["dropout"]} | common
     if kind == "sgc":
-        del common["hidden"], common["dropout"]
+        del common["hidden"]
+    if kind == "sgc" or (kind == "appnp" and common.get("mlp_layers") == 1):
+        del common["dropout"]
     return {f"model.{key}": value for key, value in common.items()}
 
 
@@ -520,7 +522,9 @@ def datasets() -> Iterator[Case]:
         settings = {"partition.method": method, "partition.refine": 3, "graph.undirected": True, "partition.seed": 7}
         yield Prepare(f"prepare/{method}-refined", dump() | settings)
     for method in ("multilevel", "hdrf", "fennel"):
-        small = {"partition.method": method, "partition.method_memory": "2MiB", "partition.halo": "features"}
+        small = {"partition.method": method, "partition.halo": "features"}
+        if method != "fennel":
+            small["partition.method_memory"] = "2MiB"
         yield Prepare(f"prepare/{method}-spilled", dump() | small, quick=method == "multilevel")
     shaped = planted(homophily=0.7, degree_exponent=2.2, signal=1.5, seed=4) | {"partition.halo": "ids"}
     yield Prepare("prepare/planted", shaped)

@@ -236,7 +236,7 @@ fn remove_conflicting_defaults(value: &mut toml::Value, config: &Config) {
         let reading = ["undirected", "duplicates", "self_loops", "columns", "normalize_features", "feature_dtype"];
         remove(&["graph"], &reading);
         remove(&["graph"], &["unknown_nodes", "isolated", "reverse_edges", "k_core", "largest_component"]);
-        remove(&["partition"], &["method", "parts", "seed", "out", "balance"]);
+        remove(&["partition"], &["method", "parts", "seed", "out", "balance", "refine"]);
     }
     if config.partition.parts != Parts::Auto {
         remove(&["partition"], &["workers"]);
@@ -249,6 +249,10 @@ fn remove_conflicting_defaults(value: &mut toml::Value, config: &Config) {
     }
     if config.debug == Debug::default() {
         remove(&[], &["debug"]);
+    }
+    if let Some(model) = &config.model {
+        let decoded = config.train.as_ref().is_some_and(|train| train.learns_edges());
+        remove(&["model"], &model.refused_defaults(decoded));
     }
     let Some(train) = &config.train else { return };
     remove(&["train"], &uses::unused(train));

@@ -148,6 +148,35 @@ impl Model {
         self.aggregator.unwrap_or(Aggregator::Mean)
     }
 
+    /// Whether `dropout` has an effect: an input after the first, or attention without a probability of its own.
+    pub(super) fn reads_dropout(&self) -> bool {
+        let later_inputs = match self.kind.as_str() {
+            "sgc" => false,
+            "appnp" => self.mlp_layers() > 1,
+            kind => self.layers > 1 || self.jumping_knowledge != JumpingKnowledge::None || !is_builtin(kind),
+        };
+        later_inputs || (self.attends() && self.attention_dropout.is_none())
+    }
+
+    /// Keys that this model refuses, although they have defaults. `decoded`: the task is on edges, whose decoder reads rows of width
+    /// `hidden`.
+    pub(super) fn refused_defaults(&self, decoded: bool) -> Vec<&'static str> {
+        let foreign = |(_, kinds): &&(&str, &[&str])| is_builtin(&self.kind) && !kinds.contains(&self.kind.as_str());
+        let mut keys: Vec<&str> = KEYS.iter().filter(foreign).map(|(key, _)| *key).collect();
+        if self.is_linear_appnp() && !decoded {
+            keys.push("hidden");
+        }
+        if !self.reads_dropout() && self.dropout == Self::default().dropout {
+            keys.push("dropout");
+        }
+        keys
+    }
+
+    /// Whether it is an `appnp` whose perceptron is one linear map.
+    pub(super) fn is_linear_appnp(&self) -> bool {
+        self.kind == "appnp" && self.mlp_layers() == 1
+    }
+
     /// Probability with which an attention coefficient is dropped.
     pub fn attention_dropout(&self) -> f64 {
         self.attention_dropout.unwrap_or(self.dropout)

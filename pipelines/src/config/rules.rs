@@ -10,10 +10,15 @@ use self::report::{Report, known};
 use super::check::of_other_kinds;
 use super::embedding::{Embedding, EmbeddingInit};
 use super::generate::GenerateKind;
+use super::sampler::Sampler;
 use super::schedule::{Auto, Schedule};
 use super::tree::Node;
-use super::{Config, Parts, Registered, model, partition};
+use super::{Config, Parts, Registered, Train, model, partition, uses};
 use crate::error::Problem;
+use gnnflow_data::format::plural;
+
+/// Why keys of the preparation are refused beside `graph.dataset`.
+const PREPARED: &str = "has no effect on a `dataset` that is already prepared; remove this key";
 
 /// Returns all problems of `config`, which is read from `root`. With `auto`, also returns the candidates that do not support
 /// the pipeline, each with the reason.
@@ -104,7 +109,6 @@ fn graph(config: &Config, report: &mut Report<'_>) {
         _ => {}
     }
     if graph.dataset.is_some() && graph.nodes.is_none() && graph.edges.is_none() && graph.generate.is_none() {
-        let unused = "has no effect on a `dataset` that is already prepared; remove this key";
         let keys = ["undirected", "duplicates", "self_loops", "columns", "normalize_features", "feature_dtype"];
         let more = [
             "split_fractions",
@@ -116,16 +120,18 @@ fn graph(config: &Config, report: &mut Report<'_>) {
             "largest_component",
         ];
         let keys: Vec<String> = keys.iter().chain(&more).map(|key| format!("graph.{key}")).collect();
-        report.refuse(&keys.iter().map(String::as_str).collect::<Vec<_>>(), unused);
-        let keys = ["method", "parts", "seed", "out", "balance"].into_iter();
+        report.refuse(&keys.iter().map(String::as_str).collect::<Vec<_>>(), PREPARED);
+        let keys = ["method", "parts", "seed", "out", "balance", "refine"].into_iter();
         let keys = keys.chain(partition::KEYS.iter().map(|(key, _)| *key)).map(|key| format!("partition.{key}"));
-        report.refuse(&keys.collect::<Vec<_>>().iter().map(String::as_str).collect::<Vec<_>>(), unused);
+        report.refuse(&keys.collect::<Vec<_>>().iter().map(String::as_str).collect::<Vec<_>>(), PREPARED);
     }
     let (types, columns) =
         (graph.feature_dtype.0.len(), graph.columns.features.as_ref().map_or(1, |names| names.0.len()));
     if types != 1 && types != columns {
         let message = format!(
-            "{types} types for {columns} feature columns (`columns.features`); use one type, or one for each column"
+            "{} for {} (`columns.features`); use one type, or one for each column",
+            plural(types, "type"),
+            plural(columns, "feature column"),
         );
         report.add("graph.feature_dtype", message);
     }
@@ -181,6 +187,7 @@ fn partition(config: &Config, registered: &Registered, report: &mut Report<'_>) 
             report.refuse(&[&format!("partition.{key}")], &of_other_kinds(method, methods));
         }
     }
+    method_memory(config, registered, report);
     if method == "file" && config.partition.file.is_none() {
         report.add("partition.method", "`partition.file` is missing; name the table of parts there");
     }
@@ -189,6 +196,22 @@ fn partition(config: &Config, registered: &Registered, report: &mut Report<'_>) 
             report.refuse(&[&format!("partition.{key}")], "has no effect without `parts = \"auto\"`; remove this key");
         }
     }
+}
+
+/// Refuses `partition.method_memory` if neither the method nor the sampler plans with it.
+fn method_memory(config: &Config, registered: &Registered, report: &mut Report<'_>) {
+    let (partition, train) = (&config.partition, config.train.as_ref());
+    let clusters = |train: &Train| matches!(train.sampler, Sampler::Cluster(_)) && uses::is_used("sampler", train);
+    if train.is_some_and(clusters) || registered.partitioners.contains(&partition.method) {
+        return;
+    }
+    let plans = partition.partitioner(None).is_none_or(|method| method.memory_decides());
+    let message = match config.graph.dataset.is_some() {
+        true => PREPARED.to_owned(),
+        false if !plans => format!("`{}` does not plan with memory; remove this key", partition.method),
+        false => return,
+    };
+    report.refuse(&["partition.method_memory"], &message);
 }
 
 fn stages(config: &Config, report: &mut Report<'_>) {
@@ -238,7 +261,20 @@ fn model(config: &Config, registered: &Registered, report: &mut Report<'_>) {
     if model.norm != model::Norm::None && model.layers == 1 && !jumps {
         report.add("model.norm", "the only layer is the output layer, which is not normalized; use `none`");
     }
-    if model.kind == "appnp" && model.mlp_layers() == 1 {
+    // A resolved pipeline may have a value of 0, so the value counts, not its presence.
+    if model.dropout > 0.0 && !model.reads_dropout() {
+        let message = match model.is_linear_appnp() {
+            true => {
+                "a perceptron of one linear map reads only features; use `input_dropout` for them, or remove this key"
+            }
+            false => "the only layer reads features; use `input_dropout` for them, or remove this key",
+        };
+        // `sgc` has no such key.
+        if model.kind != "sgc" {
+            report.refuse(&["model.dropout"], message);
+        }
+    }
+    if model.is_linear_appnp() {
         // In tasks on edges, the decoder reads rows of width `hidden`.
         let decoded = config.train.as_ref().is_some_and(|train| train.learns_edges());
         let keys: &[&str] = if decoded { &["model.activation"] } else { &["model.hidden", "model.activation"] };

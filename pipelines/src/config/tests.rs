@@ -235,7 +235,7 @@ fn messages_have_line_key_and_problem() {
         (
             "[graph]",
             "[graph]\nfeature_dtype = [\"f32\", \"f16\"]",
-            "/graphs/p.toml:3: graph.feature_dtype: 2 types for 1 feature columns (`columns.features`); use one type, or one for each column",
+            "/graphs/p.toml:3: graph.feature_dtype: 2 types for 1 feature column (`columns.features`); use one type, or one for each column",
         ),
         ("lr = 0.01", "lr = nan", "/graphs/p.toml:23: train.optimizer.lr: expected a finite number, found NaN"),
         ("seed = 1", "seed = -1", "/graphs/p.toml:25: train.seed: must be at least 0, but is -1"),
@@ -339,6 +339,23 @@ fn all_keys_of_the_reference_can_be_set() {
 }
 
 #[test]
+fn resolved_pipeline_of_every_model_is_accepted() {
+    for kind in super::model::KINDS {
+        for more in ["", "layers = 1", "layers = 1\ndropout = 0.0"] {
+            // `sgc` has no dropout.
+            let more = if *kind == "sgc" { more.lines().next().unwrap_or_default() } else { more };
+            assert_resolved(
+                &format!("[graph]\nnodes = 'n'\nedges = 'e'\n[model]\nkind = '{kind}'\n{more}\n[train]\n"),
+                &[],
+            );
+        }
+    }
+    assert_resolved("[graph]\ndataset = 'd'\n[model]\nkind = 'appnp'\nmlp_layers = 1\n[train]\n", &[]);
+    let links = "task = 'link-prediction'";
+    assert_resolved(&format!("[graph]\ndataset = 'd'\n[model]\nkind = 'appnp'\nmlp_layers = 1\n[train]\n{links}"), &[]);
+}
+
+#[test]
 fn resolved_pipeline_equals_the_pipeline() {
     let generated = "[graph]\ngenerate = { nodes = 100, edges = 500 }\n[model]\nkind = 'gat'\nhidden = 64\n[train]\noptimizer = { kind = 'sgd' }";
     for text in [
@@ -347,14 +364,56 @@ fn resolved_pipeline_equals_the_pipeline() {
         "[graph]\ndataset = 'd'",
         "[graph]\nnodes = 'n'\nedges = 'e'\nsplit_fractions = [0.5, 0.25, 0.25]",
     ] {
-        let config = parse(text, &["cluster.start_timeout=90s"]).unwrap();
-        let resolved = config.resolved_toml();
-        let again = Config::parse(&resolved, Path::new("/elsewhere/q.toml"), &[], &Registered::default());
-        let again = again.unwrap_or_else(|error| panic!("{error}\n{resolved}"));
-        assert_eq!(again.resolved_toml(), resolved);
-        assert_eq!(again.fingerprint(), config.fingerprint());
-        assert_eq!(Config { source: Source::default(), ..again }, Config { source: Source::default(), ..config });
+        assert_resolved(text, &["cluster.start_timeout=90s"]);
     }
+}
+
+/// Asserts that the resolved pipeline can be read, and defines the same run.
+fn assert_resolved(text: &str, sets: &[&str]) {
+    let config = parse(text, sets).unwrap();
+    let resolved = config.resolved_toml();
+    let again = Config::parse(&resolved, Path::new("/elsewhere/q.toml"), &[], &Registered::default());
+    let again = again.unwrap_or_else(|error| panic!("{error}\n{resolved}"));
+    assert_eq!(again.resolved_toml(), resolved);
+    assert_eq!(again.fingerprint(), config.fingerprint());
+    assert_eq!(Config { source: Source::default(), ..again }, Config { source: Source::default(), ..config });
+}
+
+#[test]
+fn keys_without_effect_are_refused() {
+    let graph = "[graph]\nnodes = 'n'\nedges = 'e'\n";
+    let refused = |text: &str, key: &str, words: &str| {
+        let error = parse(text, &[]).unwrap_err().to_string();
+        assert!(error.contains(&format!("{key}: ")) && error.contains(words), "{error}");
+    };
+    let model = |lines: &str| format!("{graph}[model]\n{lines}\n[train]\n");
+    refused(&model("layers = 1\ndropout = 0.4"), "model.dropout", "the only layer reads features; use `input_dropout`");
+    refused(
+        &model("kind = 'appnp'\nmlp_layers = 1\ndropout = 0.4"),
+        "model.dropout",
+        "one linear map reads only features; use `input_dropout`",
+    );
+    for effective in [
+        "layers = 1\ndropout = 0.0",
+        "layers = 1\njumping_knowledge = 'max'\ndropout = 0.4",
+        // The attention has the same probability.
+        "kind = 'gat'\nlayers = 1\ndropout = 0.4",
+    ] {
+        parse(&model(effective), &[]).unwrap();
+    }
+    let partition = |lines: &str| format!("{graph}[partition]\n{lines}\nmethod_memory = '1GiB'\n");
+    for method in ["random", "spring", "metis", "ldg"] {
+        let message = format!("`{method}` does not plan with memory; remove this key");
+        refused(&partition(&format!("method = '{method}'")), "partition.method_memory", &message);
+    }
+    let dataset = "[graph]\ndataset = 'd'\n[partition]\nmethod_memory = '1GiB'\n";
+    refused(dataset, "partition.method_memory", "already prepared");
+    let clusters = "[model]\n[train]\nsampler = { kind = 'cluster', clusters = 4 }\n";
+    for effective in ["method = 'multilevel'", "method = 'hdrf'", "method = 'random'\nrefine = 2"] {
+        parse(&partition(effective), &[]).unwrap();
+    }
+    parse(&format!("{}{clusters}", partition("method = 'random'")), &[]).unwrap();
+    parse(&format!("{dataset}{clusters}"), &[]).unwrap();
 }
 
 #[test]
