@@ -230,6 +230,11 @@ fn settings_that_do_not_fit_the_classes_are_refused() {
         let words = [&format!("train.metric: `{metric}` needs two classes"), "there are 3 classes"];
         place.fail(&["run", "p.toml", "--run-dir", "run", "--set", &format!("train.metric={metric}")], 2, &words);
     }
+    for bound in ["top_k=5", "min_precision=0.5"] {
+        let set = format!("train.classes.{bound}");
+        let words = [set.split('=').next().unwrap(), "needs two classes or several labels", "there are 3 classes"];
+        place.fail(&["run", "p.toml", "--run-dir", "run", "--set", &set], 2, &words);
+    }
     assert!(run(&place, &["train.metric=macro-f1", "train.epochs=1"])["test"].get("pr_auc").is_none());
     // Several labels per node.
     let place = TestDir::new();

@@ -127,7 +127,7 @@ pub(crate) fn open(
             let (options, classes) = (train.classes(), Classes::new(info));
             refuse_for_lists(job, &options, kind)?;
             if kind == LabelKind::Class {
-                refuse_metric_of_labels(job, train, &classes)?;
+                refuse_ranked_metrics(job, train, &classes)?;
             }
             let range = |part: usize| job.dataset.book().range(part);
             let is_here = |node: u32| hosted.clone().any(|part| range(part).contains(&u64::from(node)));
@@ -146,15 +146,22 @@ pub(crate) fn open(
     Ok((Task::Nodes(task), Source::Nodes(split)))
 }
 
-/// Refuses a metric that needs two classes if there are more.
-fn refuse_metric_of_labels(job: &Job, train: &Train, classes: &Classes) -> Result<(), Error> {
-    match train.metric.filter(|metric| metric.is_of_labels() && classes.count != 2) {
-        Some(metric) => {
-            let count = classes.count;
-            let message = format!(
-                "`{metric}` needs two classes or several labels per node, and there are {count} classes; use `macro-f1`"
-            );
-            Err(job.config.problem("train.metric", &message))
+/// Refuses metrics of ranked scores, and their bounds, unless there are two classes.
+fn refuse_ranked_metrics(job: &Job, train: &Train, classes: &Classes) -> Result<(), Error> {
+    if classes.count == 2 {
+        return Ok(());
+    }
+    let (count, options) = (classes.count, train.classes());
+    let needs = "needs two classes or several labels per node";
+    if let Some(metric) = train.metric.filter(|metric| metric.is_of_labels()) {
+        let message = format!("`{metric}` {needs}, and there are {count} classes; use `macro-f1`");
+        return Err(job.config.problem("train.metric", &message));
+    }
+    let bounds = [("min_precision", options.min_precision.is_some()), ("top_k", options.top_k.is_some())];
+    match bounds.into_iter().find(|(_, given)| *given) {
+        Some((key, _)) => {
+            let message = format!("{needs}, and there are {count} classes; remove this key");
+            Err(job.config.problem(&format!("train.classes.{key}"), &message))
         }
         None => Ok(()),
     }
@@ -197,7 +204,7 @@ fn edges(job: &Job, train: &Train, hosted: &Range<usize>) -> Result<(Task, Sourc
     let rules = TargetRules::new(job, &targets, train.seed)?;
     let edges = ClassedEdges::read(job, &rules, hosted, train)?;
     let (classes, options) = (Arc::new(Classes::new(labels)), train.classes());
-    refuse_metric_of_labels(job, train, &classes)?;
+    refuse_ranked_metrics(job, train, &classes)?;
     let loss = ClassLoss::open(job, &options, &classes, || Ok(edges.training_classes.clone()), |_| false)?;
     let metrics = ClassMetrics::new(gnnflow_nn::metrics::Task::SingleLabel, classes, &options);
     let task = EdgeClassification { width: width(job), loss };
