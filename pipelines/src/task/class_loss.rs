@@ -8,9 +8,8 @@ use gnnflow_data::dump::NodeWeightTable;
 use gnnflow_nn::loss::{cross_entropy, focal_loss};
 use gnnflow_nn::node_targets::NodeTargets;
 
-use super::classes::Classes;
+use super::classes::{Classes, count_training};
 use crate::config::{ClassOptions, ClassWeights};
-use crate::context::TRAIN;
 use crate::error::Error;
 use crate::runtime::job::Job;
 
@@ -114,13 +113,7 @@ fn by_class(weights: &ClassWeights, classes: &Classes, examples: &[u64]) -> Resu
 pub(crate) fn training_nodes(job: &Job, classes: usize) -> Result<Vec<u64>, Error> {
     let mut counts = vec![0; classes];
     for part in 0..job.dataset.manifest().parts() {
-        let nodes = job.dataset.nodes(part)?;
-        let Some(labels) = nodes.class_labels() else { continue };
-        for local in nodes.in_split(TRAIN) {
-            if let Some(count) = usize::try_from(labels[local as usize]).ok().and_then(|class| counts.get_mut(class)) {
-                *count += 1;
-            }
-        }
+        count_training(&job.dataset.nodes(part)?, &mut counts);
     }
     Ok(counts)
 }

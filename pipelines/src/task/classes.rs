@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use arrow::array::{ArrayRef, Int64Array, StringArray};
 use arrow::datatypes::DataType;
-use gnnflow_data::dataset::LabelInfo;
+use gnnflow_data::dataset::{LabelInfo, Nodes};
+
+use crate::context::TRAIN;
 
 /// The classes of labels.
 #[derive(Clone, Debug)]
@@ -41,6 +43,16 @@ impl Classes {
             Arc::new(Int64Array::from_iter(classes.map(|class| class.map(|class| class as i64))))
         } else {
             Arc::new(StringArray::from_iter(classes.map(|class| class.map(|class| self.names[class].as_str()))))
+        }
+    }
+}
+
+/// Adds the number of training nodes of each class to `counts`.
+pub(super) fn count_training(nodes: &Nodes, counts: &mut [u64]) {
+    let Some(labels) = nodes.class_labels() else { return };
+    for local in nodes.in_split(TRAIN) {
+        if let Some(count) = usize::try_from(labels[local as usize]).ok().and_then(|class| counts.get_mut(class)) {
+            *count += 1;
         }
     }
 }

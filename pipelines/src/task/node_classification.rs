@@ -11,11 +11,11 @@ use gnnflow_nn::metrics::Task;
 
 use super::class_loss::ClassLoss;
 use super::class_metrics::ClassMetrics;
-use super::classes::{Classes, cross_entropy, largest};
+use super::classes::{Classes, count_training, cross_entropy, largest};
 use super::labels::Labels;
 use super::objective::{Examples, Loss, Metrics, NodeObjective, Objective, Tally};
 use crate::config::{ClassOptions, Metric};
-use crate::context::{SPLITS, TRAIN};
+use crate::context::SPLITS;
 use crate::error::Error;
 use crate::outputs::{list, list_of};
 use gnnflow_dataflow::storage::Rows;
@@ -79,10 +79,8 @@ impl NodeObjective for NodeClassification {
         if self.task == Task::MultiLabel {
             return Vec::new();
         }
-        let (partition, mut counts) = (self.labels.partition(part), vec![0; self.classes.count]);
-        let first = partition.range.start as u32;
-        let classes = partition.nodes.in_split(TRAIN).into_iter().filter_map(|local| self.labels.class(first + local));
-        classes.for_each(|class| counts[class as usize] += 1);
+        let mut counts = vec![0; self.classes.count];
+        count_training(&self.labels.partition(part).nodes, &mut counts);
         counts
     }
 
