@@ -234,6 +234,8 @@ fn existing_files_and_missing_tables_are_reported() {
     place.fail(&["init", "empty", "--out", "p.toml"], 3, &["empty: no nodes.parquet", "--nodes and --edges"]);
     place.fail(&["init", "nowhere", "--out", "p.toml"], 3, &["nowhere: there is no such file or folder"]);
     place.fail(&["init", "--nodes", "dump/nodes.parquet"], 2, &[]);
+    let both = ["--nodes", "dump/nodes.parquet", "--edges", "dump/edges.parquet", "--out", "p.toml"];
+    place.fail(&[&["init", "dump"], &both[..]].concat(), 2, &["DIR: --nodes and --edges name both tables"]);
     place.write("text/nodes.parquet", "id,x\n1,2\n");
     place.fail(&["init", "text", "--edges", "dump/edges.parquet", "--out", "p.toml"], 3, &["is not a Parquet file"]);
     assert!(!place.path("p.toml").exists());

@@ -89,6 +89,10 @@ impl Init {
             let reason = format!("{} exists; name another file, or delete this one first", self.out.display());
             return Err(Error::Setting { key: "--out", reason });
         }
+        if self.folder.is_some() && !self.nodes.is_empty() && !self.edges.is_empty() {
+            let reason = "--nodes and --edges name both tables; leave the folder out".into();
+            return Err(Error::Setting { key: "DIR", reason });
+        }
         let mut nodes = Table::open("nodes", &self.paths(&self.nodes, "nodes")?, "graph.nodes")?;
         let mut edges = Table::open("edges", &self.paths(&self.edges, "edges")?, "graph.edges")?;
         let (columns, content) = recognize(&mut nodes, &mut edges, &self.columns)?;
