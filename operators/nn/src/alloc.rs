@@ -29,8 +29,9 @@ unsafe extern "C" {
 /// mimalloc's `mi_option_purge_delay`: milliseconds after which free memory returns to the system.
 const PURGE_DELAY: c_int = 15;
 
-/// While it lives, memory of the program's allocator and of the C library returns to the system as soon as it is free.
-/// For passes with a bound on memory, whose large arrays live long. Training allocates and frees too often for it.
+/// While it lives, memory of the program's allocator returns to the system as soon as it is free. Large blocks of the C
+/// library do so from then on. For passes with a bound on memory, whose large arrays live long. Training allocates and frees
+/// too often for it.
 #[derive(Debug)]
 pub struct ReturnAtOnce {
     delay: c_long,

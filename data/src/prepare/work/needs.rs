@@ -73,7 +73,7 @@ impl<'a> Needs<'a> {
         }
     }
 
-    /// Returns `bytes` if buffers of fixed size count.
+    /// Returns `bytes`, the size of a buffer; 0 if the budget is for data only ([`PrepareSettings::program`] is `None`).
     fn fixed(&self, bytes: u64) -> u64 {
         self.settings.program.map_or(0, |_| bytes)
     }
