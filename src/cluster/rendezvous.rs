@@ -221,8 +221,9 @@ impl Rendezvous {
                         rendezvous.handshakes.fetch_sub(1, Ordering::Relaxed);
                     });
                     if let Err(error) = spawned {
-                        self.handshakes.fetch_sub(1, Ordering::Relaxed);
-                        self.refuse(from, &format!("cannot start a thread for its handshake: {error}"));
+                        // The run needs more threads than these few, so it cannot begin either.
+                        self.control.first_failure.post(ClusterError::no_thread(error));
+                        return;
                     }
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => std::thread::sleep(Duration::from_millis(4)),
