@@ -30,7 +30,7 @@ const LINK_TASK: &str = "train.task=link-prediction";
 const SETTINGS: &[(&[&str], &[&str])] = &[
     // [graph] and [partition]
     (&["graph.feature_dtype=f8"], &["graph.feature_dtype", "\"bf16\"", "\"f8\""]),
-    (&["graph.feature_dtype=[\"f32\", \"bf16\"]"], &["graph.feature_dtype", "2 types for 1 feature columns"]),
+    (&["graph.feature_dtype=[\"f32\", \"bf16\"]"], &["graph.feature_dtype", "2 types for 1 feature column "]),
     (&["graph.reverse_edges=true", "graph.undirected=true"], &["graph.reverse_edges", "remove one of them"]),
     (&["graph.k_core=0"], &["graph.k_core", "at least 1"]),
     (&["partition.halo=all"], &["partition.halo", "\"features\"", "\"all\""]),
