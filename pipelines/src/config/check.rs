@@ -1,9 +1,10 @@
 //! Checks a document against the schema of the declared sections. Reports all problems, not only the first.
 
+use super::reference::keys_named;
 use super::schema::{Choice, alternatives, at, expected, ordered_properties, table_of, types, words};
 use super::tree::{Entry, Node, Value};
 use super::values::{Bytes, Span};
-use crate::error::{Problem, did_you_mean};
+use crate::error::{Problem, did_you_mean, own_word};
 use serde_json::Value as Json;
 
 impl Choice<'_> {
@@ -38,7 +39,7 @@ impl Choice<'_> {
             let message = if having.is_empty() {
                 let known = table.into_iter().flat_map(ordered_properties);
                 let known: Vec<&str> = known.map(|(key, _)| key).collect();
-                format!("unknown key of `{word}`{}", suggestion(key, &known))
+                format!("unknown key of `{word}`{}", key_suggestion(key, &known))
             } else {
                 of_other_kinds(word, &having)
             };
@@ -139,7 +140,7 @@ pub(crate) fn check(schema: &Json, node: &Node, path: &str, problems: &mut Vec<P
                         check(&schema["additionalProperties"], &entry.node, &inner, problems);
                     }
                     Json::Null => {
-                        let message = format!("unknown key{}", suggestion(&entry.key, &known));
+                        let message = format!("unknown key{}", key_suggestion(&entry.key, &known));
                         problems.push(Problem::new(entry.place.clone(), inner, message));
                     }
                     property => check(property, &entry.node, &inner, problems),
@@ -226,7 +227,21 @@ pub(super) fn suggestion_for_path(schema: &Json, path: &str) -> String {
         None => table_of(schema),
     };
     let known: Vec<&str> = table.into_iter().flat_map(ordered_properties).map(|(key, _)| key).collect();
-    suggestion(word, &known)
+    key_suggestion(word, &known)
+}
+
+/// Maximum number of keys of the same name in other tables that an error lists.
+const MAX_SUGGESTIONS: usize = 4;
+
+/// Returns the suggestion for an unknown key: gnnflow's word for it, if it is one of `known`; or the keys of this name in other
+/// tables; or the most similar one of `known`.
+fn key_suggestion(key: &str, known: &[&str]) -> String {
+    let here = own_word(key).is_some_and(|own| known.contains(&own));
+    let elsewhere: Vec<String> = keys_named(key).iter().map(|path| format!("\"{path}\"")).collect();
+    match elsewhere.len() {
+        1..=MAX_SUGGESTIONS if !here => format!("; did you mean {}?", elsewhere.join(" or ")),
+        _ => suggestion(key, known),
+    }
 }
 
 fn suggestion(word: &str, candidates: &[&str]) -> String {

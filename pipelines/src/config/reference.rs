@@ -57,7 +57,7 @@ pub fn sections() -> Vec<Section> {
     all
 }
 
-/// Returns the paths of the keys with this name, or with gnnflow's name for this word of DGL or PyG. `-` counts as `_`.
+/// Returns the paths of the keys and tables with this name, or with gnnflow's name for this word of DGL or PyG. `-` counts as `_`.
 ///
 /// ```
 /// use gnnflow_pipelines::config::reference::keys_named;
@@ -68,12 +68,13 @@ pub fn sections() -> Vec<Section> {
 pub fn keys_named(word: &str) -> Vec<String> {
     let name = own_word(word).map_or_else(|| word.replace('-', "_"), str::to_owned);
     let last = |path: &str| path.rsplit('.').next().is_some_and(|last| last == name);
-    let sections = sections();
-    let keys = sections.iter().filter(|section| !section.hidden).flat_map(|section| &section.keys);
     let mut paths: Vec<String> = Vec::new();
-    for key in keys.filter(|key| last(&key.path)) {
-        if !paths.contains(&key.path) {
-            paths.push(key.path.clone());
+    for section in sections().into_iter().filter(|section| !section.hidden) {
+        let keys = section.keys.into_iter().map(|key| key.path);
+        for path in std::iter::once(section.path).chain(keys).filter(|path| last(path)) {
+            if !paths.contains(&path) {
+                paths.push(path);
+            }
         }
     }
     paths
