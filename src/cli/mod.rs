@@ -74,14 +74,12 @@ pub(crate) fn main(args: impl IntoIterator<Item = OsString>, registry: Registry)
         Ok(args) => args,
         // `--help` and `--version` are errors of clap with exit code 0.
         Err(mut error) => {
-            let tip = tip(&error);
-            if tip.is_some() {
+            if let Some(tip) = tip(&error) {
                 error.remove(ContextKind::SuggestedArg);
+                error.remove(ContextKind::Usage);
+                error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
             }
             let _ = error.print();
-            if let Some(tip) = tip {
-                let _ = writeln!(std::io::stderr(), "{tip}");
-            }
             return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
         }
     };
@@ -108,8 +106,7 @@ fn tip(error: &clap::Error) -> Option<String> {
     let Some(ContextValue::String(option)) = error.get(ContextKind::InvalidArg) else { return None };
     let keys = keys_named(option.strip_prefix("--").filter(|_| error.kind() == ErrorKind::UnknownArgument)?);
     let sets: Vec<String> = keys.iter().map(|key| format!("`--set {key}=..`")).collect();
-    (!sets.is_empty())
-        .then(|| format!("  tip: it is a key of the pipeline file: write it there, or {}", sets.join(" or ")))
+    (!sets.is_empty()).then(|| format!("it is a key of the pipeline file: write it there, or {}", sets.join(" or ")))
 }
 
 fn execute(command: Command, context: Context) -> Result<u8, Error> {
