@@ -2,7 +2,7 @@
 
 use gnnflow_data::progress::Progress;
 use gnnflow_pipelines::summary::{EpochRecord, Scores};
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{ProgressBar, ProgressState, ProgressStyle};
 use std::io::{IsTerminal, Write};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -10,6 +10,8 @@ use std::time::{Duration, Instant};
 /// Minimum time between two epoch lines on a terminal. The first and the last epoch are always printed.
 const EPOCH_LINE_INTERVAL: Duration = Duration::from_secs(1);
 
+/// Time below which a stage without an amount has no line.
+const EMPTY: Duration = Duration::from_millis(50);
 /// Time until a brief stage has a bar.
 const BRIEF: Duration = Duration::from_millis(500);
 /// Time between two lines of a stage, without a terminal.
@@ -63,12 +65,24 @@ impl Stage {
 
     fn bar(&self) -> ProgressBar {
         let template = match self.total {
-            Some(_) => "{msg:<24} {bar:30} {human_pos}/{human_len} {prefix}  {per_sec}  {eta} left",
-            None => "{msg:<24} {spinner} {human_pos} {prefix}  {per_sec}  {elapsed}",
+            Some(_) => "{msg:<24} {bar:30} {human_pos}/{human_len} {prefix}  {rate}/s  {left} left",
+            None => "{msg:<24} {spinner} {human_pos} {prefix}  {rate}/s  {elapsed}",
         };
         let bar = self.total.map_or_else(ProgressBar::new_spinner, ProgressBar::new);
         let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
-        bar.set_style(style);
+        // The mean rate from the start, as in the lines. The crate's own estimate starts with the bar, which may be late.
+        let rate = |state: &ProgressState| state.pos() as f64 / state.elapsed().as_secs_f64().max(1e-3);
+        let rate_key = move |state: &ProgressState, out: &mut dyn std::fmt::Write| {
+            let _ = out.write_str(&rate_text(rate(state)));
+        };
+        let left_key = move |state: &ProgressState, out: &mut dyn std::fmt::Write| {
+            let left = state.len().unwrap_or(0).saturating_sub(state.pos()) as f64 / rate(state).max(1e-9);
+            let _ = match state.pos() {
+                0 => out.write_str("?"),
+                _ => write!(out, "{left:.0} s"),
+            };
+        };
+        bar.set_style(style.with_key("rate", rate_key).with_key("left", left_key));
         bar.set_message(self.name.clone());
         bar.set_prefix(self.unit.clone());
         bar.set_position(self.done);
@@ -212,7 +226,9 @@ impl State {
             bar.finish_and_clear();
         }
         let Some(stage) = self.stage.take() else { return };
-        if style != Style::Silent && !stage.brief {
+        // A stage without an amount of its own that ends at once has begun another one.
+        let empty = stage.done == 0 && stage.start.elapsed() < EMPTY;
+        if style != Style::Silent && !stage.brief && !empty {
             let amount = if stage.done > 0 { format!("{} {}, ", stage.done, stage.unit) } else { String::new() };
             write(&format!("{}: {amount}{:.1} s", stage.name, stage.start.elapsed().as_secs_f64()));
         }

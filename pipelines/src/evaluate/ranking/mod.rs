@@ -132,7 +132,6 @@ impl Ranking {
                 let edges = self.edges.held_out[part][split].clone();
                 for edges in edges.chunks(chunk.max(1)) {
                     ranked.extend(self.rank(driver, split, edges)?);
-                    progress.advance(edges.len() as u64);
                 }
             }
             ranked.push(splits);
@@ -174,7 +173,7 @@ impl Ranking {
         self.edges.candidates.replace_heads()
     }
 
-    /// Ranks some edges of a split.
+    /// Ranks some edges of a split. Counts them as progress, each candidate as an equal share.
     fn rank(&mut self, driver: &mut Driver<'_>, split: usize, edges: &[Edge]) -> Result<Vec<Ranked>, Error> {
         let LinkEdges { known, nodes, candidates, .. } = &self.edges;
         let pass = Pass::begin(&PassInputs { edges, split, known, nodes, candidates, width: self.width });
@@ -186,23 +185,48 @@ impl Ranking {
         *self.fetcher.state() = pass;
         self.fetcher.request_ends(edges);
         self.fetcher.wait(driver, 0)?;
+        let mut share = Share::new(edges.len() as u64);
         if chosen.is_empty() {
             for block in 0..self.blocks.len() {
                 self.fetcher.request(self.blocks[block].clone().collect(), None);
                 self.fetcher.wait(driver, WINDOW)?;
+                share.reach(driver, (block + 1, self.blocks.len()));
             }
         }
-        for among in chosen {
+        let lists = chosen.len();
+        for (list, among) in chosen.into_iter().enumerate() {
             let nodes = self.fetcher.state().announce(among);
-            for block in nodes.chunks(BLOCK) {
-                self.fetcher.request(block.to_vec(), None);
+            let blocks = nodes.len().div_ceil(BLOCK);
+            for (block, nodes) in nodes.chunks(BLOCK).enumerate() {
+                self.fetcher.request(nodes.to_vec(), None);
                 self.fetcher.wait(driver, WINDOW)?;
+                share.reach(driver, (list * blocks + block + 1, lists * blocks));
             }
             self.fetcher.wait(driver, 0)?;
         }
         self.fetcher.wait(driver, 0)?;
+        share.reach(driver, (1, 1));
         let pass = std::mem::take(&mut *self.fetcher.state());
         Ok(pass.finish())
+    }
+}
+
+/// The progress of a chunk of edges.
+struct Share {
+    edges: u64,
+    shown: u64,
+}
+
+impl Share {
+    fn new(edges: u64) -> Self {
+        Self { edges, shown: 0 }
+    }
+
+    /// Shows as many of the edges as `done` of `all` candidates are.
+    fn reach(&mut self, driver: &Driver<'_>, (done, all): (usize, usize)) {
+        let due = (u128::from(self.edges) * done as u128 / all.max(1) as u128) as u64;
+        driver.runtime.progress().advance(due.saturating_sub(self.shown));
+        self.shown = self.shown.max(due);
     }
 }
 
