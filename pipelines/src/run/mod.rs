@@ -195,8 +195,19 @@ impl<'a> Run<'a> {
     /// Opens the run folder at the first worker.
     fn open_folder(&self) -> Result<RunFolder, Error> {
         let Job { run_dir, config, runtime, .. } = self.job;
-        if self.progress.epochs > 0 {
-            return RunFolder::resume(run_dir, config, self.progress.epochs);
+        let (done, wanted) = (self.progress.epochs, self.train.epochs);
+        if done > 0 {
+            if done as usize >= wanted {
+                runtime.say(&format!(
+                    "note: {} has a checkpoint of epoch {done}, and train.epochs is {wanted}: no epoch is trained, and the \
+                     outputs are written again",
+                    run_dir.display()
+                ));
+            }
+            return RunFolder::resume(run_dir, config, done);
+        }
+        if self.job.resume {
+            runtime.say(&format!("note: {} has no checkpoint; the run begins with epoch 1", run_dir.display()));
         }
         keep_earlier_run(run_dir, |line| runtime.say(line))?;
         RunFolder::create(run_dir, config)
