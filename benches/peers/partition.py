@@ -5,17 +5,25 @@
     benches/peers/partition.py NAME=FOLDER… [--methods random,spring,…] [--parts 4,8,16] [--memory 2GiB] [--out FILE]
 
 A folder contains edges.parquet (src, dst: integers) and optionally nodes.parquet (node_id). Edges are undirected; duplicates and self
-loops are dropped. "metis" is pymetis on a CSR in memory: its seconds exclude loading, and its peak memory includes the CSR. The quality
-of all methods is measured by `gnnflow prepare`, for METIS with `method = "file"`. The rates of passes are compared with those of the
-disk and the memory, measured first. The result is written to benches/runs/<date>-partition.json, and a table to stdout.
+loops are dropped; a random half of the nodes is for training. "metis" is pymetis on a CSR in memory, with its bound on nodes: its seconds
+exclude loading, and its peak memory includes the CSR. "multilevel nodes" has no other bound either. "metis bounds" is the METIS library inside
+gnnflow with the bounds of "multilevel" as its constraints: nodes, in-edges and training nodes. The quality of all methods is measured by
+`gnnflow prepare`, for METIS with `method = "file"`. The rates of passes are compared with those of the disk and the memory, measured
+first. The result is written to benches/runs/<date>-partition.json, and a table to stdout.
 """
 import argparse, json, os, pathlib, shutil, subprocess, sys, tempfile
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 from program import about, build, write
 
-METHODS = ["random", "dbh", "greedy", "hdrf", "2ps-l", "2ps-l held", "ldg", "fennel", "spring", "spring refined", "multilevel"]
-KEYS = {"2ps-l held": 'method = "2ps-l"\nhold_balance = true', "spring refined": 'method = "spring"\nrefine = 5'}
+METHODS = ["random", "dbh", "greedy", "hdrf", "2ps-l", "2ps-l held", "ldg", "fennel", "spring", "spring refined", "multilevel nodes", "multilevel", "metis bounds"]
+FREE = 'balance = { edges = "none", train = "none" }'
+KEYS = {
+    "2ps-l held": 'method = "2ps-l"\nhold_balance = true',
+    "spring refined": 'method = "spring"\nrefine = 5',
+    "multilevel nodes": f'method = "multilevel"\n{FREE}',
+    "metis bounds": 'method = "metis"',
+}
 
 # The script of the METIS process: builds the CSR, or partitions it.
 METIS = r'''
@@ -84,7 +92,8 @@ print(json.dumps({"memory_copy_bytes_per_second": copied, "random_reads_per_seco
 def toml(folder, parts, keys, memory):
     return (
         f'[graph]\nnodes = "{folder}/nodes.parquet"\nedges = "{folder}/edges.parquet"\nundirected = true\n'
-        f'duplicates = "drop"\nself_loops = "drop"\ncolumns = {{ id = "node_id", features = "", label = "", split = "" }}\n'
+        f'duplicates = "drop"\nself_loops = "drop"\ncolumns = {{ id = "node_id", features = "", label = "" }}\n'
+        f'split_fractions = [0.5, 0.25, 0.25]\n'
         f'[partition]\n{keys}\nparts = {parts}\nmemory = "{memory}"\n'
     )
 
@@ -157,10 +166,10 @@ def main():
 
 
 def show(row):
-    balance = row["balance"]["nodes"]
+    balance = row["balance"]
     print(
         f"{row['graph']:16} {row['parts']:3} {row['method']:15} rf {row['replication_factor']:7.3f}  cut {row['edge_cut']:.3f}  "
-        f"nodes {balance:.3f}  {row['partition_seconds']:8.2f} s  peak {row['peak_rss_bytes'] / 2**20:7.0f} MiB  "
+        f"nodes {balance['nodes']:.3f} edges {balance['edges']:.3f} train {balance['train']:.3f}  {row['partition_seconds']:8.2f} s  peak {row['peak_rss_bytes'] / 2**20:7.0f} MiB  "
         f"method {row.get('partition_bytes', 0) / 2**20:6.0f} MiB",
         flush=True,
     )
@@ -177,9 +186,11 @@ def compare(rows):
     summary = {}
     for other in ["dbh", "greedy", "hdrf", "2ps-l"]:
         summary[f"spring over {other}"] = {w: ratios("spring", other, w) for w in ["replication_factor", "partition_seconds"]}
-    for method in ["multilevel", "spring"]:
+    for method, peer in [("multilevel nodes", "metis"), ("spring", "metis"), ("multilevel", "metis bounds")]:
         whats = ["replication_factor", "partition_seconds", "peak_rss_bytes"]
-        summary[f"{method} over metis"] = {w: ratios(method, "metis", w) for w in whats}
+        summary[f"{method} over {peer}"] = {w: ratios(method, peer, w) for w in whats}
+    balance = {f"{c[0]} {c[1]}": {m: by[(*c, m)]["balance"]["edges"] for m in ["multilevel", "metis bounds"] if (*c, m) in by} for c in cases}
+    summary["edges of the largest part over the mean"] = balance
     state = {
         f"{c[0]} {c[1]}": round(by[(*c, "spring")]["partition_bytes"] / by[(*c, "metis")]["peak_rss_bytes"], 4)
         for c in cases if (*c, "spring") in by and (*c, "metis") in by

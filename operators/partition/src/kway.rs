@@ -90,18 +90,18 @@ pub(super) fn kway(graph: &Graph, options: &KwayOptions<'_>) -> Result<Vec<u16>>
     }
 }
 
-/// Computes the METIS weights of `groups` groups of nodes; `group(node)` is the group of a node. Returns an empty list
-/// if every node is its own group and has weight 1.
+/// Computes the METIS weights of `groups` groups of nodes for the first `rules` bounds; `group(node)` is the group of a node.
+/// Returns an empty list if every node is its own group and has weight 1.
 pub(super) fn node_weights(
     bounds: &Bounds<'_>,
-    nodes: usize,
+    rules: usize,
     groups: usize,
     group: impl Fn(usize) -> usize,
 ) -> Vec<i32> {
-    if bounds.len() == 1 && groups == nodes {
+    let nodes = bounds.nodes();
+    if rules == 1 && groups == nodes {
         return Vec::new();
     }
-    let rules = bounds.len();
     let mut sums = vec![0u64; groups * rules];
     for node in 0..nodes {
         let at = group(node) * rules;

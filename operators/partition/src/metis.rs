@@ -36,7 +36,7 @@ impl Partitioner for Metis {
         check_limits(nodes as u64, 2 * graph.num_edges())?;
         let whole = Graph::read(graph)?;
         let parts = graph.once("METIS", &mut || {
-            let node_weights = kway::node_weights(&bounds, nodes, nodes, |node| node);
+            let node_weights = kway::node_weights(&bounds, bounds.len(), nodes, |node| node);
             let (targets, node_weights) = (bounds.targets(), node_weights.as_slice());
             let (method, parts, seed) = (self.name(), goal.parts, goal.seed);
             let options = KwayOptions { method, parts, seed, targets, bisect: false, node_weights };

@@ -50,7 +50,7 @@ pub(crate) use model::is_builtin as is_builtin_layer;
 pub use model::{Activation, Aggregator, JumpingKnowledge, Model, Norm};
 pub use optimizer::{LrSchedule, Optimizer};
 pub use overrides::Override;
-pub use partition::{Balance, Degrees, FileColumns, Halo, Partition, Topology};
+pub use partition::{Balance, Degrees, FileColumns, Halo, Limit, NoLimit, Partition, Topology};
 pub use pipeline::{Config, Registered, Source};
 pub use price::Price;
 pub use resolved::{AutoParts, AutoSchedule, Candidate};

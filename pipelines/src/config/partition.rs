@@ -5,6 +5,9 @@ use super::values::{Bytes, OneOrMany, Parts};
 use gnnflow_data::dump::PartTable;
 use gnnflow_data::{Partitioner, Targets};
 use gnnflow_partition::Refined;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -75,18 +78,18 @@ section! {
 }
 
 section! {
-    /// Bounds on the largest partition over the mean, at least 1. Methods keep the bounds that they support, and the report shows
-    /// all. All methods keep the node bound, vertex cuts only with `hold_balance`.
+    /// Bounds on the largest partition over the mean, at least 1, or "none". Methods keep the bounds that they support, and the
+    /// report shows all. All methods keep the node bound, vertex cuts only with `hold_balance`.
     pub struct Balance {
         /// Nodes.
         #[schemars(range(min = 1.0))]
         pub nodes: f64 = 1.05,
-        /// In-edges of the nodes. Unset: no bound.
-        #[schemars(range(min = 1.0), extend("examples" = [1.1]))]
-        pub edges: Option<f64> = None,
-        /// Nodes of the train split. Unset: no bound.
-        #[schemars(range(min = 1.0), extend("examples" = [1.05]))]
-        pub train: Option<f64> = None,
+        /// In-edges of the nodes. Unset: 1.2 for `multilevel` and `metis`, no bound for other methods.
+        #[schemars(extend("examples" = [1.1]))]
+        pub edges: Option<Limit> = None,
+        /// Nodes of the train split. Unset: 1.1 for `multilevel` and `metis`, no bound for other methods.
+        #[schemars(extend("examples" = [1.05]))]
+        pub train: Option<Limit> = None,
         /// Nodes of the validation split. Unset: no bound.
         #[schemars(range(min = 1.0), extend("examples" = [1.05]))]
         pub val: Option<f64> = None,
@@ -96,6 +99,39 @@ section! {
         /// Nodes of each type, separately. Unset: no bound.
         #[schemars(range(min = 1.0), extend("examples" = [1.1]))]
         pub types: Option<f64> = None,
+    }
+}
+
+/// The default bounds of `multilevel` and `metis`. DistDGL (section III-B) bounds the same quantities, so that all partitions
+/// take equally long in a step.
+const EDGE_BALANCE: f64 = 1.2;
+const TRAIN_BALANCE: f64 = 1.1;
+
+/// A bound that has a default, and that can be lifted.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Limit {
+    /// Largest ratio of the largest partition to the mean.
+    AtMost(f64),
+    /// No bound.
+    Lifted(NoLimit),
+}
+
+words! {
+    /// The word for no bound.
+    pub enum NoLimit {
+        /// No bound.
+        None = "none",
+    }
+}
+
+impl JsonSchema for Limit {
+    fn schema_name() -> Cow<'static, str> {
+        "Limit".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({ "anyOf": [{ "type": "number", "minimum": 1 }, { "type": "string", "const": "none" }] })
     }
 }
 
@@ -110,9 +146,16 @@ section! {
 }
 
 impl Balance {
-    /// Returns the bounds for a partitioner.
-    pub fn targets(&self) -> Targets {
+    /// Returns the bounds for the partitioner named `method`.
+    pub fn targets(&self, method: &str) -> Targets {
         let &Self { nodes, edges, train, val, test, types } = self;
+        let balances_work = ["multilevel", "metis"].contains(&method);
+        let or_default = |limit: Option<Limit>, default| match limit {
+            Some(Limit::AtMost(ratio)) => Some(ratio),
+            Some(Limit::Lifted(NoLimit::None)) => None,
+            None => balances_work.then_some(default),
+        };
+        let (edges, train) = (or_default(edges, EDGE_BALANCE), or_default(train, TRAIN_BALANCE));
         Targets { nodes, edges, train, val, test, types }
     }
 }

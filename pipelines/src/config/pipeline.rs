@@ -105,7 +105,7 @@ impl Config {
             program: Some(PREPARE_PROGRAM),
             method_memory: self.partition.method_memory(),
             seed: self.partition.seed,
-            balance: self.partition.balance.targets(),
+            balance: self.partition.balance.targets(&self.partition.method),
             halo_features: self.stores_halo_features(),
         }
     }

@@ -522,6 +522,23 @@ fn all_partition_methods_can_be_built() {
 }
 
 #[test]
+fn edges_and_training_nodes_are_bounded_by_default_for_two_methods_and_can_be_lifted() {
+    let bounds = |method: &str, sets: &[&str]| {
+        let method = format!("partition.method={method}");
+        let config = parse("[graph]\nnodes = 'n'\nedges = 'e'", &[&[method.as_str()], sets].concat()).unwrap();
+        let targets = config.prepare_settings("out".into()).balance;
+        (targets.nodes, targets.edges, targets.train)
+    };
+    for method in ["multilevel", "metis"] {
+        assert_eq!(bounds(method, &[]), (1.05, Some(1.2), Some(1.1)));
+        let sets = ["partition.balance.edges=none", "partition.balance.train=1.5"];
+        assert_eq!(bounds(method, &sets), (1.05, None, Some(1.5)));
+    }
+    assert_eq!(bounds("ldg", &[]), (1.05, None, None));
+    assert_eq!(bounds("ldg", &["partition.balance.edges=2"]), (1.05, Some(2.0), None));
+}
+
+#[test]
 fn samplers_of_subgraphs_refuse_keys_of_other_samplers() {
     let text =
         |model: &str, train: &str| format!("[graph]\nnodes = 'n'\nedges = 'e'\n[model]\n{model}\n[train]\n{train}");

@@ -33,8 +33,8 @@ use budget::Budget;
 /// **If the graph fits** (4 bytes for each of the `2 |E|` edge ends within a third of the memory), it is read once.
 /// There are two starts:
 ///
-/// - METIS on the graph, if METIS's estimate is at most half of the memory. Small graphs use up to four seeds, every
-///   other one with recursive bisection for at most eight parts. Else METIS runs on clusters from label propagation, of
+/// - METIS on the graph, if METIS's estimate is at most half of the memory. Small graphs use up to six seeds: every third
+///   one with the bound on nodes only, and two of three with recursive bisection for at most eight parts. Else METIS runs on clusters from label propagation, of
 ///   at most `n / max(1024, 16 p)` nodes, if their modularity is at least 0.05. Their heaviest edges are used, about
 ///   one per 64 entries of the graph. METIS must hold them in a sixth of the memory (DistDGL, section III-B).
 /// - Ranges of descending degree. They are far better than METIS on graphs with hubs and without communities, such as

@@ -17,7 +17,7 @@ const ROUNDS: u64 = 3;
 const MAX_PASSES: usize = 12;
 /// Largest number of METIS's entries, summed over all seeds of a small graph.
 const MAX_SEEDED_ENTRIES: u64 = 1 << 24;
-const MAX_SEEDS: u64 = 4;
+const MAX_SEEDS: u64 = 6;
 /// Largest number of parts for which METIS's recursive bisection is tried.
 const MAX_BISECTED_PARTS: u32 = 8;
 
@@ -80,10 +80,12 @@ pub(super) fn metis(
     groups: usize,
     group: impl Fn(usize) -> usize,
 ) -> Result<Vec<u16>> {
-    let node_weights = kway::node_weights(bounds, bounds.nodes(), groups, group);
-    let (targets, node_weights) = (bounds.targets(), node_weights.as_slice());
-    // Every other try uses bisection, which is often better for few parts.
-    let bisect = seed % 2 == 1 && goal.parts <= MAX_BISECTED_PARTS;
+    // Every third try bounds nodes only. That is better if the other quantities are nearly balanced without a bound, or are soon
+    // restored by moves. The first try of three uses no bisection, which is often better for few parts.
+    let rules = if seed % 3 == 1 { 1 } else { bounds.len() };
+    let node_weights = kway::node_weights(bounds, rules, groups, group);
+    let (targets, node_weights) = (bounds.targets()[..rules].to_vec(), node_weights.as_slice());
+    let bisect = seed % 3 > 0 && goal.parts <= MAX_BISECTED_PARTS;
     let options = KwayOptions {
         method: "multilevel",
         parts: goal.parts,
