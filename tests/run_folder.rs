@@ -56,7 +56,8 @@ fn earlier_runs_are_kept() {
         assert_eq!(epochs(&place.path("run")).len(), 3);
         let (_, said) = run(&["--set", "train.seed=9", "--resume"]);
         assert!(said.contains("run has a checkpoint of epoch 3, and train.epochs is 2: no epoch is trained"), "{said}");
-        let args = ["run", "p.toml", "--run-dir", "new", "--processes", processes, "--set", "train.epochs=1", "--resume"];
+        let args =
+            ["run", "p.toml", "--run-dir", "new", "--processes", processes, "--set", "train.epochs=1", "--resume"];
         let said = place.run(&args).stderr;
         assert!(said.contains("note: new has no checkpoint; the run begins with epoch 1"), "{said}");
         let (_, said) = run(&[]);
