@@ -71,7 +71,7 @@ fn pipeline(place: &TestDir, columns: &str, graph: &str, train: &str, edge: &str
         "[graph]\nnodes = 'nodes.parquet'\nedges = 'edges.parquet'\ncolumns = {{ {columns} }}\n{graph}\n\
          [partition]\nmethod = 'random'\nparts = 4\n[model]\nkind = 'sage'\nhidden = 16\nlayers = 2\ndropout = 0.0\n\
          [train]\ntask = 'edge-classification'\nepochs = 3\nbatch = 64\nfanouts = [5, 4]\nhash_blocks = true\n\
-         optimizer = {{ lr = 0.02 }}\n{train}\n[train.edge]\n{edge}\n[infer]\npredictions = true\nembeddings = true\n"
+         optimizer = {{ lr = 0.02 }}\n{train}\n[train.edge]\n{edge}\n[infer]\npredictions = true\nscores = true\nembeddings = true\n"
     );
     place.write("p.toml", text);
 }
@@ -125,7 +125,7 @@ fn classes_are_learned_and_every_edge_has_a_prediction() {
     place.succeed(&["run", "p.toml", "--run-dir", "run", "--quiet", "--processes", "2", "--set", "train.epochs=40"]);
     let (summary, table) = (summary(&place, "run"), read(&place, "run/predictions.parquet"));
     let names: Vec<&str> = table.schema_ref().fields().iter().map(|field| field.name().as_str()).collect();
-    assert_eq!(names, ["src", "dst", "prediction", "label", "split"]);
+    assert_eq!(names, ["src", "dst", "prediction", "label", "split", "scores"]);
     let ends = ["src", "dst"].map(|name| column::<arrow::array::LargeStringArray>(&table, name));
     let [prediction, label, split] = ["prediction", "label", "split"].map(|name| column::<StringArray>(&table, name));
     let (mut found, mut right) = (Vec::new(), HashMap::<&str, [u64; 2]>::new());
@@ -197,7 +197,6 @@ fn invalid_settings_are_refused() {
     refused(label, "schedule = 'partition-parallel'", "", 2, &["train.schedule", "mini-batch"]);
     refused(label, "early_stop = 2", "split_fractions = [0.8, 0.0, 0.2]", 2, &["train.early_stop", "validation"]);
     pipeline(&place, label, "", "", "");
-    place.fail(&["run", "p.toml", "--set", "infer.scores=true"], 2, &["infer.scores", "remove this key"]);
     place.fail(&["run", "p.toml", "--set", "train.task=link-prediction"], 2, &["train.edge", "edge-classification"]);
     let unlabeled = TestDir::new();
     dump(&unlabeled, true);

@@ -2,7 +2,9 @@
 //! mini-batches, ranking quality, traffic and refused settings.
 
 use crate::common::linked::{TYPED, dump};
-use crate::common::{TestDir, data, losses, planted, summary, without_dropout};
+use crate::common::{TestDir, column, data, losses, planted, read, summary, without_dropout};
+use arrow::array::{AsArray, Int64Array, StringArray};
+use arrow::datatypes::{Float32Type, Int64Type};
 use serde_json::Value;
 
 const SCHEDULES: [&str; 2] = ["full-graph", "tensor-parallel"];
@@ -102,9 +104,35 @@ fn class_pipeline(place: &TestDir, model: &str, train: &str) {
             "[graph]\nnodes = 'nodes.parquet'\nedges = 'edges.parquet'\nundirected = true\n\
              columns = {{ edge_label = 'alike', edge_split = 'part' }}\n[partition]\nmethod = 'random'\nparts = 4\n\
              [model]\nhidden = 16\nlayers = 2\n{model}\n[train]\ntask = 'edge-classification'\nepochs = 4\n\
-             optimizer = {{ lr = 0.02 }}\n{train}\n[infer]\npredictions = true\nembeddings = true\n"
+             optimizer = {{ lr = 0.02 }}\n{train}\n[infer]\npredictions = true\nscores = true\nembeddings = true\n"
         ),
     );
+}
+
+/// Asserts that the average precision of class 1 on test edges equals that of the written probabilities.
+fn assert_average_precision(place: &TestDir, summary: &Value) {
+    let batch = read(place, "run/predictions.parquet");
+    let (split, label) = (column::<StringArray>(&batch, "split"), column::<Int64Array>(&batch, "label"));
+    let [scores, prediction] = [batch.column_by_name("scores").unwrap(), batch.column_by_name("prediction").unwrap()];
+    let mut ranked = Vec::new();
+    for row in 0..batch.num_rows() {
+        let scores = scores.as_fixed_size_list().value(row);
+        let [no, yes] = *scores.as_primitive::<Float32Type>().values().as_ref() else { panic!("two classes") };
+        assert!((no + yes - 1.0).abs() < 1e-5, "{no} {yes}");
+        assert_eq!(prediction.as_primitive::<Int64Type>().value(row), i64::from(yes > no));
+        if split.value(row) == "test" {
+            ranked.push((yes, label.value(row) == 1));
+        }
+    }
+    ranked.sort_by(|a, b| b.0.total_cmp(&a.0));
+    let (mut found, mut area) = (0.0, 0.0);
+    for (rank, _) in ranked.iter().enumerate().filter(|(_, (_, alike))| *alike) {
+        found += 1.0;
+        area += found / (rank + 1) as f64;
+    }
+    let reported = summary["test"]["pr_auc"].as_f64().unwrap();
+    assert!((reported - area / found).abs() < 1e-3, "{reported}, from predictions {}", area / found);
+    assert_eq!(summary["positive_class"], "1");
 }
 
 /// Edge classification draws no negatives: a step does not depend on the chunks, and equals a step of mini-batches.
@@ -115,7 +143,7 @@ fn edge_classification_in_chunks_equals_one_step() {
     for model in ["kind = 'gat'\nheads = 2", "kind = 'sage'"] {
         class_pipeline(&place, &without_dropout(model), "");
         let sets = ["train.batch=100000", "train.fanouts=[-1, -1]", "train.edge.exclude_training_targets=false"];
-        succeed(&place, &sets, &[]);
+        assert_average_precision(&place, &succeed(&place, &sets, &[]));
         let batches = losses(&place);
         for schedule in SCHEDULES {
             let schedule = format!("train.schedule.kind={schedule}");
@@ -128,6 +156,7 @@ fn edge_classification_in_chunks_equals_one_step() {
                 }
                 assert_eq!(bits(&succeed(&place, &[&schedule, batch], &["--processes", "4"])), bits(&one), "{model}");
             }
+            assert_average_precision(&place, &summary(&place, "run"));
         }
     }
     class_pipeline(&place, "kind = 'sage'", "");

@@ -19,15 +19,16 @@ pub(super) fn class_section(page: &mut String, summary: &Summary) {
     let by_class = |split: &'static str| summary.by_class.get(split).map(|by_class| (split, by_class));
     let Some((split, by_class)) = by_class("test").or_else(|| by_class("val")) else { return };
     let _ = writeln!(page, "<h2>Classes ({split})</h2>");
-    class_table(page, by_class);
+    class_table(page, summary.examples(), by_class);
     if !by_class.confusion.is_empty() && by_class.classes.len() <= MAX_CONFUSED {
         confusion_matrix(page, by_class);
     }
 }
 
-fn class_table(page: &mut String, by_class: &ByClass) {
-    page.push_str(
-        "<table><tr><th>class</th><th>nodes</th><th>predicted</th><th>precision</th><th>recall</th><th>F1</th></tr>\n",
+fn class_table(page: &mut String, examples: &str, by_class: &ByClass) {
+    let _ = writeln!(
+        page,
+        "<table><tr><th>class</th><th>{examples}</th><th>predicted</th><th>precision</th><th>recall</th><th>F1</th></tr>"
     );
     for class in by_class.classes.iter().take(MAX_LISTED) {
         let (name, [nodes, predicted]) = (escape(&class.class), [class.nodes, class.predicted].map(count));

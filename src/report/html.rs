@@ -5,7 +5,7 @@ use super::classes::class_section;
 use super::number::score;
 use super::page::{begin, escape};
 use super::partition::partition_section;
-use super::table::{costs, metric_names, splits, stages};
+use super::table::{costs, loss_name, metric_names, splits, stages};
 use super::{bytes, count, plural, seconds};
 use gnnflow_data::fs::replace;
 use gnnflow_data::prepare::Quality;
@@ -45,6 +45,9 @@ fn page(summary: &Summary, epochs: &[EpochRecord], quality: Option<&Quality>, pi
     }
     page.push_str(".</p>\n");
     metrics(&mut page, summary);
+    if let Some(class) = &summary.positive_class {
+        let _ = writeln!(page, "<p>Positive class of ranked metrics: {}.</p>", escape(class));
+    }
     for note in &summary.notes {
         let _ = writeln!(page, "<p>Note: {}.</p>", escape(note));
     }
@@ -75,7 +78,8 @@ fn metrics(page: &mut String, summary: &Summary) {
     // Long names may break after each word.
     let head = |name: &&str| format!("<th>{}</th>", escape(name).replace('_', "_<wbr>"));
     let heads: String = names.iter().map(head).collect();
-    let _ = writeln!(page, "<table><tr><th>split</th><th>nodes</th>{heads}<th>loss</th></tr>");
+    let (examples, loss) = (summary.examples(), loss_name(summary));
+    let _ = writeln!(page, "<table><tr><th>split</th><th>{examples}</th>{heads}<th>{loss}</th></tr>");
     for (split, scores) in splits {
         let _ = write!(page, "<tr><td>{split}</td><td>{}</td>", count(scores.nodes));
         for name in &names {
@@ -87,18 +91,23 @@ fn metrics(page: &mut String, summary: &Summary) {
     page.push_str("</table>\n");
 }
 
-/// Draws the loss and the metric of [`drawn_metric`] over epochs.
+/// Draws the loss and the metric of [`drawn_metric`] over epochs. Held-out links have another loss than training, in another chart.
 fn charts(summary: &Summary, epochs: &[EpochRecord]) -> Vec<String> {
     let ([first, ..], [.., last]) = (epochs, epochs) else { return Vec::new() };
     let run = Epochs { first: first.epoch, last: last.epoch, best: summary.best_epoch };
     let steps = epochs.iter().map(|epoch| (epoch.epoch, epoch.loss)).collect();
-    let mut losses = vec![Line { source: Source::Steps, points: steps }];
-    losses.extend(split_lines(epochs, |scores| Some(scores.loss)));
+    let (mut losses, mut held_out) = (vec![Line { source: Source::Steps, points: steps }], None);
+    let of_splits = split_lines(epochs, |scores| Some(scores.loss));
+    if summary.ranks_links() {
+        held_out = chart("Mean −log σ(score) of held-out edges", &of_splits, run);
+    } else {
+        losses.extend(of_splits);
+    }
     let metric = drawn_metric(epochs).and_then(|metric| {
         let lines = split_lines(epochs, |scores| scores.value(metric));
         chart(&metric_title(metric), &lines, run)
     });
-    [chart("Loss", &losses, run), metric].into_iter().flatten().collect()
+    [chart("Loss", &losses, run), held_out, metric].into_iter().flatten().collect()
 }
 
 /// Returns the name of the metric that selects the best epoch, unless it is the loss.

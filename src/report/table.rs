@@ -23,6 +23,9 @@ pub fn table(summary: &Summary) -> String {
     if let Some(metrics) = metrics(summary) {
         let _ = writeln!(text, "{metrics}");
     }
+    if let Some(class) = &summary.positive_class {
+        let _ = writeln!(text, "positive class of ranked metrics: {class}");
+    }
     for note in &summary.notes {
         let _ = writeln!(text, "note: {note}");
     }
@@ -47,6 +50,11 @@ pub(super) fn metric_names<'a>(splits: &[(&str, &'a Scores)]) -> Vec<&'a str> {
     first
 }
 
+/// Returns the name of the column of losses. Of links, it is the loss of held-out edges alone, without negatives.
+pub(super) fn loss_name(summary: &Summary) -> &'static str {
+    if summary.ranks_links() { "−log σ(score)" } else { "loss" }
+}
+
 /// Returns the wall-clock seconds of the stages that took any.
 pub(super) fn stages(summary: &Summary) -> Vec<(&'static str, f64)> {
     let s = &summary.seconds;
@@ -59,6 +67,7 @@ pub(super) fn stages(summary: &Summary) -> Vec<(&'static str, f64)> {
         ("· backward", s.backward),
         ("· reduce", s.reduce),
         ("· step", s.step),
+        ("· evaluate", s.evaluate),
         ("infer", s.infer),
     ];
     stages.into_iter().filter(|(_, seconds)| *seconds > 0.0).collect()
@@ -70,7 +79,7 @@ fn metrics(summary: &Summary) -> Option<Table> {
         return None;
     }
     let names = metric_names(&splits);
-    let mut table = empty(&[&["split", "nodes"], names.as_slice(), &["loss"]].concat());
+    let mut table = empty(&[&["split", summary.examples()], names.as_slice(), &[loss_name(summary)]].concat());
     for (name, scores) in &splits {
         let mut row = vec![name.to_string(), count(scores.nodes)];
         row.extend(names.iter().map(|name| scores.metrics.get(*name).map_or_else(String::new, |value| score(*value))));

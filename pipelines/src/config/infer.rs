@@ -5,11 +5,12 @@ use super::section::section;
 section! {
     /// Results for every node, computed with all neighbors and the best model, as Parquet files in the run folder.
     pub struct Infer {
-        /// `predictions.parquet`: node id, prediction, label, split.
+        /// `predictions.parquet`: node id or ends of the edge, prediction, label, split; for links, scores and ranks.
         pub predictions: bool = true,
         /// `embeddings.parquet`: node id, and the last hidden layer's output.
         pub embeddings: bool = false,
-        /// Add the scores of all classes to `predictions.parquet`.
+        /// Add the probabilities of all classes of each node or edge to `predictions.parquet`, by ascending number or name. Not for links,
+        /// whose scores are always written, and not for regression.
         pub scores: bool = false,
         /// Nodes that are computed together.
         #[schemars(range(min = 1, max = 16777216), extend("x-results" = false))]

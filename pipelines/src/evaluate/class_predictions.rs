@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use arrow::array::{RecordBatch, StringArray};
+use arrow::array::{Float32Array, RecordBatch, StringArray};
 use arrow::datatypes::{DataType, Field, Schema};
 
 use crate::collectives::Driver;
@@ -12,10 +12,10 @@ use crate::context::edge_columns::EdgeColumns;
 use crate::context::{SPLITS, WorkerContext};
 use crate::error::Error;
 use crate::evaluate::classification::EdgeClassifier;
-use crate::outputs::{Table, arrow_bug, write_table};
+use crate::outputs::{Table, arrow_bug, list, list_of, write_table};
 use crate::runtime::job::Job;
 
-/// Writes a row per edge: `src`, `dst`, `type` (if edges have types), `prediction`, `label` and `split`.
+/// Writes a row per edge: `src`, `dst`, `type` (if edges have types), `prediction`, `label`, `split` and optionally `scores`.
 pub(crate) fn predictions(
     driver: &mut Driver<'_>,
     job: &Job,
@@ -28,6 +28,10 @@ pub(crate) fn predictions(
     fields.push(Field::new("prediction", classes.data_type(), false));
     fields.push(Field::new("label", classes.data_type(), true));
     fields.push(Field::new("split", DataType::Utf8, false));
+    let width = if classifier.writes_scores() { classes.count } else { 0 };
+    if width > 0 {
+        fields.push(Field::new("scores", list(width, DataType::Float32), false));
+    }
     let schema = Arc::new(Schema::new(fields));
     let all = classifier.edges();
     let rows = |part: usize, range: Range<usize>| {
@@ -36,10 +40,14 @@ pub(crate) fn predictions(
         columns.push(classes.column(predicted.map(|&class| Some(class as usize))));
         let labels = all.labels[part][range.clone()].iter();
         columns.push(classes.column(labels.map(|&label| usize::try_from(label).ok())));
-        let splits = all.splits[part][range].iter().map(|&split| SPLITS[usize::from(split).min(3)]);
+        let splits = all.splits[part][range.clone()].iter().map(|&split| SPLITS[usize::from(split).min(3)]);
         columns.push(Arc::new(StringArray::from_iter_values(splits)));
+        if width > 0 {
+            let scores = classifier.scores(part)[range.start * width..range.end * width].to_vec();
+            columns.push(list_of(width, Arc::new(Float32Array::from(scores)))?);
+        }
         RecordBatch::try_new(Arc::clone(&schema), columns).map_err(arrow_bug)
     };
-    let table = Table { path, schema: Arc::clone(&schema), row_bytes: 48, rows: &rows };
+    let table = Table { path, schema: Arc::clone(&schema), row_bytes: 48 + 4 * width, rows: &rows };
     write_table(driver, context, &all.totals, &table)
 }

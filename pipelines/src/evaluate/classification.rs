@@ -18,7 +18,7 @@ use crate::error::Error;
 use crate::evaluate::fetch_results::{FetchedRows, ResultFetcher};
 use crate::evaluate::{Evaluation, reduce_metrics};
 use crate::task::class_metrics::ClassMetrics;
-use crate::task::classes::{Classes, cross_entropy, largest};
+use crate::task::classes::{Classes, cross_entropy, largest, probabilities};
 use crate::task::edge_classification::edges::ClassedEdges;
 use crate::task::objective::Tally;
 use gnnflow_dataflow::storage::RowStore;
@@ -34,20 +34,26 @@ pub(crate) struct EdgeClassifier {
     metrics: ClassMetrics,
     /// By partition, the classes of the last evaluation.
     predicted: Vec<Vec<u32>>,
+    /// Whether probabilities are written.
+    writes_scores: bool,
+    /// By partition, the probabilities of all classes, edge by edge; empty unless they are written.
+    scores: Vec<Vec<f32>>,
 }
 
 impl EdgeClassifier {
-    /// Builds the dataflow over the model's `results`.
+    /// Builds the dataflow over the model's `results`. With `writes_scores`, it keeps the probabilities of all classes.
     pub(crate) fn build(
         worker: &mut Worker,
         context: &WorkerContext,
         results: &Arc<RowStore>,
         (edges, metrics): (ClassedEdges, ClassMetrics),
         compute_thread: &ComputeThread<ComputeState>,
+        writes_scores: bool,
     ) -> Self {
         let fetcher = ResultFetcher::build(worker, context, results, compute_thread, "classify", write_logits);
-        let predicted = vec![Vec::new(); edges.edges.len()];
-        Self { fetcher, edges, metrics, predicted }
+        let parts = edges.edges.len();
+        let (predicted, scores) = (vec![Vec::new(); parts], vec![Vec::new(); parts]);
+        Self { fetcher, edges, metrics, predicted, writes_scores, scores }
     }
 
     /// Classifies all edges, and returns the metrics of the labeled edges of each split.
@@ -67,6 +73,7 @@ impl EdgeClassifier {
         for part in context.placement.parts_of(context.worker) {
             let mut counts = vec![(self.metrics.counts(), 0.0); SPLITS.len() - 1];
             self.predicted[part].clear();
+            self.scores[part].clear();
             for first in (0..self.edges.edges[part].len()).step_by(CHUNK) {
                 let chunk = first..(first + CHUNK).min(self.edges.edges[part].len());
                 self.fetcher.request_ends(&self.edges.edges[part][chunk.clone()]);
@@ -75,6 +82,9 @@ impl EdgeClassifier {
                 let logits = std::mem::take(&mut *self.fetcher.state());
                 for (i, row) in chunk.zip(logits.chunks_exact(classes)) {
                     self.predicted[part].push(largest(row) as u32);
+                    if self.writes_scores {
+                        self.scores[part].extend(probabilities(row));
+                    }
                     let (label, split) = (self.edges.labels[part][i], usize::from(self.edges.splits[part][i]));
                     if let (Ok(label), 1..) = (u32::try_from(label), split) {
                         let (counts, loss) = &mut counts[split - 1];
@@ -99,6 +109,16 @@ impl EdgeClassifier {
     /// Returns the classes of the last evaluation, of a partition hosted here.
     pub(crate) fn predicted(&self, part: usize) -> &[u32] {
         &self.predicted[part]
+    }
+
+    /// Whether probabilities are written.
+    pub(crate) fn writes_scores(&self) -> bool {
+        self.writes_scores
+    }
+
+    /// Returns the probabilities of all classes of the last evaluation, edge by edge, if they are written.
+    pub(crate) fn scores(&self, part: usize) -> &[f32] {
+        &self.scores[part]
     }
 
     /// Returns all classes.

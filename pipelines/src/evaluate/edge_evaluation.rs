@@ -25,13 +25,14 @@ pub(crate) enum EdgeEvaluation {
 }
 
 impl EdgeEvaluation {
-    /// Builds the dataflow over the model's `results`; `None` for tasks on nodes.
+    /// Builds the dataflow over the model's `results`; `None` for tasks on nodes. With `scores`, the probabilities of classes are written.
     pub(crate) fn build(
         worker: &mut Worker,
         context: &WorkerContext,
         results: &Arc<RowStore>,
         source: Source,
         compute_thread: &ComputeThread<ComputeState>,
+        scores: bool,
     ) -> Option<Self> {
         match source {
             Source::Nodes(_) => None,
@@ -40,7 +41,8 @@ impl EdgeEvaluation {
             }
             Source::Edges(edges, metrics) => {
                 let edges = (edges, metrics);
-                Some(Self::Classification(EdgeClassifier::build(worker, context, results, edges, compute_thread)))
+                let classifier = EdgeClassifier::build(worker, context, results, edges, compute_thread, scores);
+                Some(Self::Classification(classifier))
             }
         }
     }

@@ -19,6 +19,9 @@ pub struct Summary {
     pub name: String,
     /// `train.seed`.
     pub seed: u64,
+    /// `train.task`. Tasks on edges count edges instead of nodes.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub task: String,
     /// The schedule of training, after `auto` is resolved.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub schedule: String,
@@ -49,6 +52,9 @@ pub struct Summary {
     /// Metrics of the best model on the test nodes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub test: Option<Scores>,
+    /// Of two classes, the one whose scores `roc_auc`, `pr_auc` and similar metrics rank.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub positive_class: Option<String>,
     /// The metrics of each class by split, for tasks with classes.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub by_class: BTreeMap<String, ByClass>,
@@ -202,7 +208,10 @@ pub struct Seconds {
     pub prepare: f64,
     /// All epochs, with evaluation and checkpoints.
     pub train: f64,
-    /// Writing predictions and embeddings.
+    /// Evaluation in training.
+    #[serde(default)]
+    pub evaluate: f64,
+    /// The results of the best model, and writing predictions and embeddings.
     pub infer: f64,
     /// Training part of each epoch.
     pub per_epoch: Vec<f64>,
@@ -223,6 +232,16 @@ pub struct Seconds {
 impl Summary {
     /// Name of the file in a run folder.
     pub const FILE: &'static str = "summary.json";
+
+    /// Returns the examples of the task: `nodes` or `edges`.
+    pub fn examples(&self) -> &'static str {
+        if self.task.starts_with("edge") || self.ranks_links() { "edges" } else { "nodes" }
+    }
+
+    /// Whether held-out edges are ranked. Their `loss` is then not the loss of training.
+    pub fn ranks_links(&self) -> bool {
+        self.task.starts_with("link")
+    }
 
     /// Reads a run folder's summary.
     ///

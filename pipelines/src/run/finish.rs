@@ -16,7 +16,7 @@ use crate::error::Error;
 use crate::evaluate::{Evaluation, node_predictions};
 use crate::outputs;
 use crate::outputs::summary::{CacheUse, EmbeddingUse, SCHEMA, Seconds, Summary, Value, WorkerUse};
-use crate::runtime::records::TensorUse;
+use crate::runtime::records::{ByClass, TensorUse};
 
 /// The counts of a worker.
 #[derive(Clone, Copy, Pod, Zeroable)]
@@ -222,6 +222,7 @@ impl Run<'_> {
             schema: SCHEMA,
             name: self.job.config.name.clone(),
             seed: self.train.seed,
+            task: self.train.task.to_string(),
             schedule: self.train.schedule.to_string(),
             auto_schedule: self.job.config.auto_schedule().cloned(),
             partitions: self.job.dataset.manifest().parts(),
@@ -234,11 +235,13 @@ impl Run<'_> {
             train: evaluation.train,
             val: evaluation.val,
             test: evaluation.test,
+            positive_class: evaluation.by_class.values().find_map(ByClass::positive),
             by_class: evaluation.by_class,
             notes: notes(self.train, if self.job.resume { 0 } else { self.rounds.1 }),
             seconds: Seconds {
                 prepare: self.job.prepare_seconds,
                 train: trained,
+                evaluate: self.evaluated.as_secs_f64(),
                 infer: infer_seconds,
                 per_epoch: self.progress.seconds.clone(),
                 ..reports.seconds()
@@ -278,10 +281,10 @@ const FEW_STEPS: u64 = 30;
 fn notes(train: &config::Train, steps: u64) -> Vec<String> {
     let mut notes = Vec::new();
     if (1..FEW_STEPS).contains(&steps) {
-        let epochs = plural(train.epochs, "epoch");
-        let steps = plural(steps as usize, "training step");
+        let (epochs, steps) = (plural(train.epochs, "epoch"), plural(steps as usize, "training step"));
+        let verb = if train.epochs == 1 { "has" } else { "have" };
         let smaller = if train.is_full_graph() { "" } else { ", or make train.batch smaller" };
-        notes.push(format!("{epochs} are only {steps}; raise train.epochs{smaller}"));
+        notes.push(format!("{epochs} {verb} only {steps}; raise train.epochs{smaller}"));
     }
     if train.sampler.is_temporal() {
         let later_edges = "evaluation, predictions and embeddings read all edges, including edges later than a node's time; \

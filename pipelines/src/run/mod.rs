@@ -80,6 +80,8 @@ struct Run<'a> {
     /// Rounds of messages and steps so far.
     rounds: (u64, u64),
     trained: Duration,
+    /// Time of evaluation in training.
+    evaluated: Duration,
     split: Split,
 }
 
@@ -155,12 +157,12 @@ impl<'a> Run<'a> {
             tables_mapped,
         };
         let training = setup.open(driver, &mut collectives)?;
-        let nodes = job.config.infer.as_ref().map_or_else(|| config::Infer::default().batch, |infer| infer.batch);
+        let infer = job.config.infer.clone().unwrap_or_default();
         let inference =
-            Inference::build(driver.worker, &context, &stages, model.uses_edges(), degrees, nodes, &compute_thread)?;
-        let results = inference.results();
-        let edges =
-            edges.and_then(|edges| EdgeEvaluation::build(driver.worker, &context, results, edges, &compute_thread));
+            Inference::build(driver.worker, &context, &stages, model.uses_edges(), degrees, infer.batch, &compute_thread)?;
+        let (results, scores) = (inference.results(), infer.predictions && infer.scores);
+        let edges = edges
+            .and_then(|edges| EdgeEvaluation::build(driver.worker, &context, results, edges, &compute_thread, scores));
         let metric = train.metric.unwrap_or(task.objective().metric());
         let mut run = Self {
             job,
@@ -180,6 +182,7 @@ impl<'a> Run<'a> {
             spent: StageTimes::default(),
             rounds: (0, 0),
             trained: Duration::ZERO,
+            evaluated: Duration::ZERO,
             split,
         };
         run.warn_of_empty_classes(driver)?;
@@ -253,6 +256,7 @@ impl<'a> Run<'a> {
                     let evaluation = self.evaluate(driver, false)?;
                     record.best = self.save_if_best(&evaluation)?;
                     record.metric = evaluation.name_of(self.metric).map(str::to_owned);
+                    self.evaluated += begin.elapsed();
                     record.evaluate_seconds = Some(begin.elapsed().as_secs_f64());
                     (record.train, record.val, record.test) = (evaluation.train, evaluation.val, evaluation.test);
                 }

@@ -68,7 +68,7 @@ impl EpochRecord {
 /// The metrics of a model on one split.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Scores {
-    /// Number of nodes, or of edges in link prediction.
+    /// Number of nodes, or of edges in tasks on edges.
     pub nodes: u64,
     /// Mean loss.
     pub loss: f64,
@@ -98,6 +98,16 @@ pub struct ByClass {
     /// Confusion matrix: nodes by class (rows) and prediction (columns). Empty with more than 64 classes or several labels per node.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub confusion: Vec<Vec<u64>>,
+}
+
+impl ByClass {
+    /// Returns the second of two classes, whose scores are ranked; `None` with more classes or several labels.
+    pub(crate) fn positive(&self) -> Option<String> {
+        match &self.classes[..] {
+            [_, second] if !self.confusion.is_empty() => Some(second.class.clone()),
+            _ => None,
+        }
+    }
 }
 
 /// The metrics of one class or label.

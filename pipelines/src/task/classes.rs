@@ -62,6 +62,14 @@ pub(crate) fn largest(row: &[f32]) -> usize {
     (1..row.len()).fold(0, |best, i| if row[i] > row[best] { i } else { best })
 }
 
+/// Returns the softmax of the logits of a row.
+pub(crate) fn probabilities(row: &[f32]) -> Vec<f32> {
+    let max = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let exp: Vec<f32> = row.iter().map(|x| (x - max).exp()).collect();
+    let sum: f32 = exp.iter().sum();
+    exp.into_iter().map(|x| x / sum).collect()
+}
+
 /// Returns `−log softmax(row)[label]`.
 pub(crate) fn cross_entropy(row: &[f32], label: usize) -> f64 {
     let max = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);

@@ -11,7 +11,7 @@ use gnnflow_nn::metrics::Task;
 
 use super::class_loss::ClassLoss;
 use super::class_metrics::ClassMetrics;
-use super::classes::{Classes, count_training, cross_entropy, largest};
+use super::classes::{Classes, count_training, cross_entropy, largest, probabilities};
 use super::labels::Labels;
 use super::objective::{Examples, Loss, Metrics, NodeObjective, Objective, Tally};
 use crate::config::{ClassOptions, Metric};
@@ -148,12 +148,7 @@ impl NodeObjective for NodeClassification {
     /// Returns probabilities: a softmax over classes, or a sigmoid per label.
     fn scores(&self, row: &[f32]) -> Vec<f32> {
         match self.task {
-            Task::SingleLabel => {
-                let max = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-                let exp: Vec<f32> = row.iter().map(|x| (x - max).exp()).collect();
-                let sum: f32 = exp.iter().sum();
-                exp.into_iter().map(|x| x / sum).collect()
-            }
+            Task::SingleLabel => probabilities(row),
             Task::MultiLabel => row.iter().map(|x| 1.0 / (1.0 + (-x).exp())).collect(),
         }
     }

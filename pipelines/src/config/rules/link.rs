@@ -73,12 +73,8 @@ fn of_edges(config: &Config, train: &Train, report: &mut Report<'_>) {
     }
     report.refuse(&[&report.option("seed_split")], "tasks on edges always use `partition`; remove this key");
     // A resolved pipeline contains this key, so its value counts, not its presence.
-    if config.infer.as_ref().is_some_and(|infer| infer.scores) {
-        let message = match train.predicts_links() {
-            true => "the score of an edge is always written; remove this key",
-            false => "probabilities of edges are not written; remove this key",
-        };
-        report.add("infer.scores", message);
+    if train.predicts_links() && config.infer.as_ref().is_some_and(|infer| infer.scores) {
+        report.add("infer.scores", "the score of an edge is always written; remove this key");
     }
     if train.draws_subgraphs() {
         let message =
