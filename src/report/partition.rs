@@ -80,18 +80,22 @@ fn rate(pass: &PassRecord) -> String {
 fn rows(quality: &Quality) -> Vec<(&'static str, String)> {
     let balance = &quality.balance;
     let halo: u64 = quality.halo.iter().flatten().sum();
+    let has_train = balance.train > 0.0;
+    let train = if has_train { format!("train {:.3}, ", balance.train) } else { String::new() };
     let mut rows = vec![
         ("edge cut", format!("{:.4}", quality.edge_cut)),
         ("replication factor", format!("{:.3}", quality.replication_factor)),
         (
             "balance",
             format!(
-                "nodes {:.3}, edges {:.3}, train {:.3}, features {:.3} (largest over mean)",
-                balance.nodes, balance.edges, balance.train, balance.features
+                "nodes {:.3}, edges {:.3}, {train}with halo {:.3} (largest over mean)",
+                balance.nodes, balance.edges, balance.features
             ),
         ),
-        ("remote seeds", format!("{:.2}% of the train nodes", 100.0 * quality.remote_seed_share)),
     ];
+    if has_train {
+        rows.push(("remote seeds", format!("{:.2}% of the train nodes", 100.0 * quality.remote_seed_share)));
+    }
     if !quality.halo.is_empty() {
         rows.push(("halo nodes", count(halo)));
     }
@@ -203,6 +207,9 @@ mod tests {
             assert!(text.contains(part), "{part} in {text}");
         }
         assert!(!text.contains("nothing"), "a stage without work is not in the table");
+        let balance = Balance { train: 0.0, ..quality().balance };
+        let text = partition_table(&Quality { balance, ..quality() });
+        assert!(!text.contains("train"), "a graph without training nodes: {text}");
     }
 
     #[test]

@@ -232,10 +232,11 @@ impl Display for Prepared {
             line(f, "", format_args!("{}, the largest of {}", counted(all, "component"), counted(largest, "node")))?;
         }
         let extra = &m.edge_columns;
-        let types = extra.edge_type.as_ref().map(|t| counted(u64::from(t.count), "type"));
         let features = (extra.features > 0).then(|| counted(extra.features as u64, "feature"));
-        let carried =
-            [extra.weight.then(|| "a weight".to_owned()), types, extra.time.then(|| "a time".to_owned()), features];
+        if let Some(types) = &extra.edge_type {
+            line(f, "", format_args!("of {}", counted(u64::from(types.count), "type")))?;
+        }
+        let carried = [extra.weight.then(|| "a weight".to_owned()), extra.time.then(|| "a time".to_owned()), features];
         let carried: Vec<_> = carried.into_iter().flatten().collect();
         if !carried.is_empty() {
             line(f, "", format_args!("each with {}", carried.join(", ")))?;
@@ -271,7 +272,8 @@ impl Display for Prepared {
         line(f, "partition", format_args!("{}, {}", m.method, counted(m.parts() as u64, "part")))?;
         if let Some(quality) = &self.quality {
             let (cut, replication, balance) = (quality.edge_cut, quality.replication_factor, quality.balance);
-            let balance = format!("nodes {:.3}, edges {:.3}, train {:.3}", balance.nodes, balance.edges, balance.train);
+            let train = if balance.train > 0.0 { format!(", train {:.3}", balance.train) } else { String::new() };
+            let balance = format!("nodes {:.3}, edges {:.3}{train}", balance.nodes, balance.edges);
             line(f, "", format_args!("edge cut {cut:.4}, replication factor {replication:.4}"))?;
             line(f, "", format_args!("largest part over the mean: {balance}"))?;
         }

@@ -107,7 +107,7 @@ pub struct Balance {
     pub nodes: f64,
     /// In-edges of the core nodes.
     pub edges: f64,
-    /// Core nodes in the train split.
+    /// Core nodes in the train split; 0 if there are none.
     pub train: f64,
     /// Core and halo nodes: the rows of features that a partition needs.
     #[serde(default)]
@@ -150,7 +150,7 @@ impl Quality {
             balance: Balance {
                 nodes: imbalance(parts.iter().map(|part| part.nodes)),
                 edges: imbalance(parts.iter().map(|part| part.edges)),
-                train: imbalance(parts.iter().map(|part| part.train)),
+                train: if train == 0 { 0.0 } else { imbalance(parts.iter().map(|part| part.train)) },
                 features: imbalance(parts.iter().zip(&halo).map(|(part, halo)| part.nodes + halo)),
             },
             remote_seed_share: if train == 0 { 0.0 } else { surplus / train as f64 },
