@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use crate::common::{TestDir, column, read, summary, weights};
+use crate::common::{TestDir, column, epochs, plan, read, summary, weights};
 use arrow::array::{Array, ArrayRef, Int64Array, ListArray, StringArray};
 use arrow::datatypes::Float32Type;
 use gnnflow_data::rng::{Key, Purpose};
@@ -83,7 +83,7 @@ fn all_options_have_equal_bits_for_1_2_4_processes() {
     for (columns, graph, edge) in [
         ("edge_label = 'class', edge_split = 'part'", "", ""),
         ("edge_label = 'word'", "undirected = true", "num_decoder_layers = 1\nexclude_training_targets = false"),
-        ("edge_label = 'class', edge_type = 'kind'", "reverse_edges = true", "target_etype = ['rates']"),
+        ("edge_label = 'class', edge_type = 'kind'", "reverse_edges = true", "target_etype = [0]"),
     ] {
         pipeline(&place, columns, graph, "", edge);
         let mut results = Vec::new();
@@ -105,6 +105,8 @@ fn all_options_have_equal_bits_for_1_2_4_processes() {
             let summary = summary(&place, "run");
             let bits = ["model_sha256", "predictions_sha256", "blocks_sha256"].map(|name| summary[name].clone());
             assert!(bits.iter().all(|bits| bits.is_string()), "{summary}");
+            let plan = plan(&place);
+            assert_eq!(plan["training"]["steps_per_epoch"], epochs(&place.path("run"))[0]["steps"], "{plan}");
             results.push((bits, summary["train"].clone(), summary["val"].clone(), summary["test"].clone()));
             std::fs::remove_dir_all(place.path("run")).unwrap();
         }

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use crate::common::linked::{NODES, Row, dump};
-use crate::common::{TestDir, column, read, summary, weights};
+use crate::common::{TestDir, column, epochs, plan, read, summary, weights};
 use arrow::array::{Array, ArrayRef, FixedSizeListArray, Float32Array, Float64Array, Int64Array, StringArray};
 use gnnflow_data::rng::{Key, Purpose};
 
@@ -36,6 +36,8 @@ fn all_options_have_equal_bits_for_1_2_4_processes() {
         ),
     ] {
         pipeline(&place, graph, train, link);
+        let bound = plan(&place);
+        assert!(bound["training"]["exact"] == false && bound["ranking"]["exact"] == false, "{bound}");
         let mut results = Vec::new();
         for (processes, topology) in
             [("1", "partitioned"), ("2", "partitioned"), ("4", "partitioned"), ("2", "replicated")]
@@ -46,6 +48,11 @@ fn all_options_have_equal_bits_for_1_2_4_processes() {
             let summary = summary(&place, "run");
             let bits = ["model_sha256", "predictions_sha256", "blocks_sha256"].map(|name| summary[name].clone());
             assert!(bits.iter().all(|bits| bits.is_string()), "{summary}");
+            let plan = plan(&place);
+            assert_eq!(plan["training"]["steps_per_epoch"], epochs(&place.path("run"))[0]["steps"], "{plan}");
+            let held_out = ["val", "test"].map(|split| summary[split]["nodes"].as_u64().unwrap());
+            assert_eq!(plan["ranking"]["edges"], held_out[0] + held_out[1], "{plan}");
+            assert!(plan["training"]["exact"] == true && plan["ranking"]["exact"] == true, "{plan}");
             results.push((bits, summary["val"].clone(), summary["test"].clone()));
             std::fs::remove_dir_all(place.path("run")).unwrap();
         }
@@ -273,7 +280,8 @@ fn invalid_settings_are_refused() {
         2,
         &["train.early_stop", "no edge is left in the validation split"],
     );
-    refused(split, sage, "split_fractions = [0.8, 0.1, 0.1]", 2, &["train.link.split_fractions", "remove this key"]);
+    pipeline(&place, split, sage, "split_fractions = [0.8, 0.1, 0.1]");
+    place.fail(&["run", "p.toml", "--dry-run"], 2, &["train.link.split_fractions", "remove this key"]);
     refused("", sage, "split_fractions = [0.8, 0.3, 0.1]", 2, &["train.link.split_fractions", "more than 1"]);
     refused("", sage, "split_fractions = [0.0, 0.5, 0.5]", 2, &["train.link.split_fractions", "no edges to train"]);
     refused("", "kind = 'sage'|metric = 'recall'", "", 2, &["train.metric", "train.link.top_k"]);
@@ -294,7 +302,13 @@ fn invalid_settings_are_refused() {
     refused("", sage, "decoder = 'transe'", 2, &["train.link.decoder", "transe", "distmult"]);
     refused("", sage, "target_etype = ['buys']", 2, &["train.link.target_etype[0]", "edges have no types"]);
     let typed = "columns = { edge_type = 'kind' }";
-    refused(typed, sage, "target_etype = ['like']", 2, &["train.link.target_etype[0]", "did you mean \"likes\"?"]);
+    let unknown = ["train.link.target_etype[0]", "did you mean \"likes\"?"];
+    refused(typed, sage, "target_etype = ['like']", 2, &unknown);
+    // The dataset is prepared now.
+    place.fail(&["run", "p.toml", "--dry-run"], 2, &unknown);
+    let fanouts = "train.fanouts=[{ likes = 3 }, { like = 2 }]";
+    let known = ["run", "p.toml", "--dry-run", "--unset", "train.link.target_etype", "--set", fanouts];
+    place.fail(&known, 2, &["train.fanouts[1]", "did you mean \"likes\"?"]);
     refused("", "kind = 'sage'|metric = 'accuracy'", "", 2, &["train.metric", "`mrr`"]);
     refused("", "kind = 'sage'|sampler = 'temporal'", "", 2, &["train.sampler", "temporal"]);
     refused("", "kind = 'sage'|schedule = 'partition-parallel'", "", 2, &["train.schedule", "mini-batch"]);

@@ -19,7 +19,7 @@ pub fn plural(number: usize, word: &str) -> String {
 }
 
 /// Like [`plural`], with commas between thousands: `1,000 rows`.
-pub(crate) fn counted(number: u64, word: &str) -> String {
+pub fn counted(number: u64, word: &str) -> String {
     format!("{} {word}{}", count(number), ending(number, word))
 }
 

@@ -168,6 +168,11 @@ pub fn assert_same_results(place: &TestDir, run: &str, other: &str) {
     assert_eq!(epochs(&place.path(run)), epochs(&place.path(other)));
 }
 
+/// Returns the plan of `p.toml`.
+pub fn plan(place: &TestDir) -> serde_json::Value {
+    serde_json::from_str(&place.succeed(&["run", "p.toml", "--dry-run", "--json"])).unwrap()
+}
+
 /// Returns those hashes of blocks, model and predictions that the summary has.
 pub fn hashes(summary: &serde_json::Value) -> Vec<String> {
     let keys = ["blocks_sha256", "model_sha256", "predictions_sha256"];

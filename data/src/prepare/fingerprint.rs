@@ -57,13 +57,8 @@ pub fn fingerprint(
     partitioner: &dyn Partitioner,
     settings: &PrepareSettings,
 ) -> Result<Fingerprint> {
-    let bare = GraphSource { nodes: Vec::new(), edges: Vec::new(), ..source.clone() };
-    let mut graph = serde_json::to_value(&bare).map_err(|e| Error::Bug(e.to_string()))?;
-    if let Value::Object(keys) = &mut graph {
-        keys.retain(|key, _| !["nodes", "edges", "retry"].contains(&key.as_str()));
-    }
     let settings = json!({
-        "graph": graph,
+        "graph": graph_settings(source)?,
         "partition": {
             "method": partitioner.name(),
             "settings": partitioner.settings(),
@@ -78,6 +73,19 @@ pub fn fingerprint(
     inputs.extend(input_files("edges", &source.edge_files()?)?);
     let text = json!({ "schema": SCHEMA_VERSION, "settings": settings, "inputs": inputs }).to_string();
     Ok(Fingerprint { digest: hex(&Sha256::digest(text.as_bytes())), settings, inputs })
+}
+
+/// Returns the settings of the graph that are part of the fingerprint, as in [`Manifest::settings`].
+///
+/// # Errors
+/// [`Error::Bug`] if they are not JSON.
+pub fn graph_settings(source: &GraphSource) -> Result<Value> {
+    let bare = GraphSource { nodes: Vec::new(), edges: Vec::new(), ..source.clone() };
+    let mut graph = serde_json::to_value(&bare).map_err(|e| Error::Bug(e.to_string()))?;
+    if let Value::Object(keys) = &mut graph {
+        keys.retain(|key, _| !["nodes", "edges", "retry"].contains(&key.as_str()));
+    }
+    Ok(graph)
 }
 
 /// Returns lengths and digests of input files, local ones and objects.

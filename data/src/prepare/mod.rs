@@ -49,7 +49,7 @@ mod write_topology;
 
 use std::path::PathBuf;
 
-pub use fingerprint::{Fingerprint, State, fingerprint, state};
+pub use fingerprint::{Fingerprint, State, fingerprint, graph_settings, state};
 
 pub use quality::{Balance, InDegrees, Quality};
 pub use recorder::PassRecord;

@@ -36,7 +36,7 @@ section! {
         /// What to do with a node without edges to other nodes, after all other filters.
         pub isolated: Isolated = Isolated::Keep,
         /// Add the reverse of every edge with a separate type: `rev_<name>`, or the number of types plus the type.
-        /// Edges without types get types 0 (forward) and 1 (reverse). For directed message passing; not with `undirected`.
+        /// Edges without types get the types `forward` (0) and `reverse` (1). For directed message passing; not with `undirected`.
         pub reverse_edges: bool = false,
         /// Keep the largest subgraph in which every node has at least this many neighbors, in either direction. Unset: the entire graph.
         #[schemars(range(min = 1), extend("examples" = [2]))]
@@ -185,7 +185,15 @@ words! {
     }
 }
 
+/// The problem with fractions of edges that have a split column.
+pub(crate) const HAS_SPLITS: &str = "edges have a split column (graph.columns.edge_split); remove this key";
+
 impl Graph {
+    /// Whether the pipeline names a column with the splits of edges.
+    pub(crate) fn splits_edges(&self) -> bool {
+        self.dataset.is_none() && self.columns.edge_split.as_ref().is_some_and(|name| !name.is_empty())
+    }
+
     /// Returns the input of `prepare`; `None` for a prepared dataset (`dataset`). Reads the schema of the first node file to
     /// find optional columns.
     ///

@@ -3,14 +3,14 @@
 use std::path::PathBuf;
 
 use super::section::{section, words};
-use super::values::{OneOrMany, RankAmong};
+use super::values::{OneOrMany, RankAmong, TypeName};
 
 section! {
     /// Link prediction: which edges are predicted, their negatives, and how they are scored.
     pub struct Link {
         /// Types of the edges that are predicted, by name or number; other edges are only aggregated. Unset: all but reverse types (`rev_…`).
         #[schemars(length(min = 1), extend("examples" = [["buys"]]))]
-        pub target_etype: Option<Vec<String>> = None,
+        pub target_etype: Option<Vec<TypeName>> = None,
         /// Fractions of the edges for training, validation and test, without `graph.columns.edge_split`; the rest is only aggregated.
         /// Drawn per pair of nodes, so that both directions and parallel edges stay together. Unset: [0.8, 0.1, 0.1].
         #[schemars(length(equal = 3), inner(range(min = 0.0, max = 1.0)), extend("examples" = [[0.85, 0.05, 0.1]]))]

@@ -42,6 +42,7 @@ pub use edge::EdgeTask;
 pub use embedding::{Embedding, EmbeddingInit, EmbeddingMode, SparseOptimizer};
 pub use fanout::{Fanout, FanoutsByType};
 pub use generate::{Generate, GenerateKind, Generator};
+pub(crate) use graph::HAS_SPLITS;
 pub use graph::{Columns, Duplicates, FeatureDtype, Graph, Normalize, SelfLoops};
 pub use infer::Infer;
 pub use link::{Decoder, Link, LinkLoss, NegativeSampler};
@@ -58,7 +59,7 @@ pub use sampler::Sampler;
 pub use schedule::{CachePolicy, Mode, RowDtype, Schedule, SeedSplit};
 pub use tensor_workers::{Tensor, WhenGone};
 pub use train::{Device, Task, Train};
-pub use values::{Bytes, OneOrMany, Parts, RankAmong, Span};
+pub use values::{Bytes, OneOrMany, Parts, RankAmong, Span, TypeName};
 
 use crate::error::Error;
 use crate::error::{Location, Problem, Problems};

@@ -74,8 +74,9 @@ pub struct AutoSchedule {
     pub chosen: String,
     /// The reason, in one line.
     pub because: String,
-    /// Fraction of training nodes.
-    pub train_share: f64,
+    /// Fraction of training nodes; absent for tasks on edges.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub train_share: Option<f64>,
     /// Mean number of partitions that a node is in, as core or halo node.
     pub replication_factor: f64,
     /// Fraction of edges between partitions; `None` before the dataset is prepared.

@@ -144,7 +144,7 @@ impl Train {
 
     /// Whether the examples are edges. A decoder then reads the model's results.
     pub(crate) fn learns_edges(&self) -> bool {
-        [Task::LinkPrediction, Task::EdgeClassification].contains(&self.task)
+        self.task.learns_edges()
     }
 
     /// The key `exclude_training_targets` of the task; `None` if unset.
@@ -246,6 +246,11 @@ words! {
 }
 
 impl Task {
+    /// Whether the examples are edges.
+    pub(crate) fn learns_edges(self) -> bool {
+        matches!(self, Self::LinkPrediction | Self::EdgeClassification)
+    }
+
     /// Whether it predicts classes.
     pub(crate) fn has_classes(self) -> bool {
         matches!(self, Self::NodeClassification | Self::EdgeClassification)

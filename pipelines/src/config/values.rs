@@ -2,7 +2,7 @@
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
-use std::{borrow::Cow, fmt, str::FromStr, time::Duration};
+use std::{borrow::Cow, convert::Infallible, fmt, str::FromStr, time::Duration};
 
 /// A size in bytes: `"2GiB"`, `"500MB"`, or a number of bytes.
 ///
@@ -185,6 +185,26 @@ macro_rules! by_text {
 
 by_text!(Bytes, "Bytes", { "type": ["string", "number"], "format": "size", "minimum": 0 });
 by_text!(Span, "Span", { "type": ["string", "number"], "format": "duration", "exclusiveMinimum": 0 });
+
+/// The name of an edge type, or its number.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TypeName(pub String);
+
+impl FromStr for TypeName {
+    type Err = Infallible;
+
+    fn from_str(text: &str) -> Result<Self, Infallible> {
+        Ok(Self(text.to_owned()))
+    }
+}
+
+impl fmt::Display for TypeName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+by_text!(TypeName, "TypeName", { "type": ["string", "integer"], "minimum": 0 });
 
 /// Declares a positive number or one word.
 macro_rules! count_or_word {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, Int64Array, LargeStringArray, StringArray, UInt16Array};
+use arrow::array::{ArrayRef, Int64Array, LargeStringArray, StringArray};
 use arrow::datatypes::{DataType, Field};
 use gnnflow_data::dataset::{IdColumn, IdKind, Nodes, TypeInfo};
 use gnnflow_kernels::pairs::Edge;
@@ -34,7 +34,7 @@ impl<'a> EdgeColumns<'a> {
             IdKind::Int => DataType::Int64,
             IdKind::Text => DataType::LargeUtf8,
         };
-        let kind = self.types.map(|types| if types.names.is_empty() { DataType::UInt16 } else { DataType::Utf8 });
+        let kind = self.types.map(|types| if types.names.is_empty() { DataType::Int64 } else { DataType::Utf8 });
         let ends = ["src", "dst"].map(|name| Field::new(name, id.clone(), false));
         ends.into_iter().chain(kind.map(|kind| Field::new("type", kind, false))).collect()
     }
@@ -46,7 +46,7 @@ impl<'a> EdgeColumns<'a> {
         ];
         columns.extend(self.types.map(|types| -> ArrayRef {
             if types.names.is_empty() {
-                return Arc::new(UInt16Array::from_iter_values(edges.map(|edge| edge.relation)));
+                return Arc::new(Int64Array::from_iter_values(edges.map(|edge| i64::from(edge.relation))));
             }
             let name = |edge: Edge| types.names[usize::from(edge.relation)].as_str();
             Arc::new(StringArray::from_iter_values(edges.map(name)))

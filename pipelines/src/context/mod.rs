@@ -1,6 +1,7 @@
 //! The data of one worker: graph, features, threads and meters.
 
 pub(crate) mod edge_columns;
+pub(crate) mod edge_types;
 pub(crate) mod machine;
 pub(crate) mod seed_split;
 pub(crate) mod threads;

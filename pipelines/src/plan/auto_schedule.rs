@@ -71,13 +71,14 @@ impl AutoSchedule {
             let message = format!("no candidate supports this pipeline: {}", reasons.join("; "));
             return Err(config.problem("train.schedule", message));
         };
+        let on_edges = config.train.as_ref().is_some_and(|train| train.learns_edges());
         let nodes = graph.nodes.max(1) as f64;
         let parts = graph.parts.len().max(1) as f64;
         let most_edges = graph.parts.iter().map(|part| part.edges).max().unwrap_or(0) as f64;
         let mut auto = Self {
             chosen: best.schedule.clone(),
             because: String::new(),
-            train_share: graph.train.map_or(1.0, |train| train as f64 / nodes),
+            train_share: (!on_edges).then(|| graph.train.map_or(1.0, |train| train as f64 / nodes)),
             replication_factor: 1.0 + graph.parts.iter().map(|part| part.halo).sum::<u64>() as f64 / nodes,
             edge_cut: None,
             edge_balance: most_edges * parts / graph.edges.max(1) as f64,
@@ -99,6 +100,11 @@ impl AutoSchedule {
         text.join("; ")
     }
 
+    /// Returns the share of training nodes after a `word`; nothing for tasks on edges.
+    fn share(&self, word: &str) -> String {
+        self.train_share.map_or_else(String::new, |share| format!("{word} {:.0} % train nodes", 100.0 * share))
+    }
+
     /// Returns the main reason why `other` is slower than `best`.
     fn disadvantage(&self, best: &Candidate, other: &Candidate) -> String {
         let [compute, moving] = [|c: &Candidate| c.compute, |c: &Candidate| c.moving]
@@ -108,16 +114,11 @@ impl AutoSchedule {
                 let quality = format!("a replication factor of {:.2}", self.replication_factor);
                 format!("it sends {} in {} rounds, with {quality}", bytes(other.bytes), other.rounds)
             }
-            ("mini-batch", false) => {
-                format!(
-                    "batches recompute overlapping neighborhoods, with {:.0} % train nodes",
-                    100.0 * self.train_share
-                )
-            }
+            ("mini-batch", false) => format!("batches recompute overlapping neighborhoods{}", self.share(", with")),
             ("full-graph", false) if self.edge_balance > 1.1 => {
                 format!("the partition with most edges has {:.2} times the mean", self.edge_balance)
             }
-            _ => format!("it computes all nodes for {:.0} % train nodes", 100.0 * self.train_share),
+            _ => format!("it computes all nodes{}", self.share(" for")),
         };
         let counts = if other.counts > 1 { format!(", counted {} times", other.counts) } else { String::new() };
         format!("\"{}\" {}{counts}: {what}", other.schedule, seconds(other.compute + other.moving))
@@ -276,6 +277,7 @@ mod tests {
             edge_classes: None,
             edge_features: Some(0),
             train: Some(train),
+            targets: None,
             prepare_bytes: 0,
             disk_bytes: 0,
             parts: edges.map(part).to_vec(),

@@ -60,7 +60,7 @@ impl Batch {
         let (parts, all) = (graph.parts.len() as u64, graph.parts.iter().map(|part| part.train).sum::<u64>());
         let cut = |i: u64| (u128::from(i) * u128::from(all) / u128::from(parts)) as u64;
         let own: Vec<u64> = graph.parts.iter().map(|part| part.train).collect();
-        let even = train.splits_evenly(&own);
+        let even = !train.learns_edges() && train.splits_evenly(&own);
         let seeds_of = |part: u64| if even { cut(part + 1) - cut(part) } else { own[part as usize] };
         let most = (0..parts).map(seeds_of).max().unwrap_or(0);
         // An edge has two endpoints, and the nodes of its negatives.
@@ -202,6 +202,7 @@ mod tests {
             edge_classes: None,
             edge_features: Some(0),
             train: Some(5_000),
+            targets: None,
             prepare_bytes: 0,
             disk_bytes: 0,
             parts: vec![part(4_000, 40_000, 3_000), part(6_000, 60_000, 2_000)],

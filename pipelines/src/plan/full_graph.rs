@@ -94,7 +94,7 @@ impl FullGraphPlan {
         let keeps_initial = column_parallel && program.goes_back(0) && adds_initial;
         let pairs = Pairs::of(config, graph);
         let program = match &pairs {
-            Some(pairs) => program.with_pairs(hops.len(), pairs.chunks(graph)),
+            Some(pairs) => program.with_pairs(hops.len(), pairs.chunks()),
             None => program,
         };
         let tensor = train
@@ -196,8 +196,8 @@ impl FullGraphPlan {
         Some(Training {
             epochs: train.epochs,
             steps_per_epoch: 1,
-            exact: graph.train.is_some(),
-            seeds: self.pairs.as_ref().map_or(graph.train.unwrap_or(graph.nodes), |pairs| pairs.all(graph)),
+            exact: graph.knows_examples(),
+            seeds: self.pairs.as_ref().map_or(graph.train.unwrap_or(graph.nodes), |pairs| pairs.all()),
             batch_nodes: Vec::new(),
             batch_edges: Vec::new(),
             subgraph: false,

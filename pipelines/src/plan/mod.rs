@@ -27,19 +27,26 @@ pub use training::Training;
 
 use std::path::PathBuf;
 
+use gnnflow_data::dataset::Dataset;
+use gnnflow_data::prepare::graph_settings;
 use gnnflow_dataflow::graph::placement::Placement;
 use serde::Serialize;
 
 use self::full_graph::FullGraphPlan;
 use self::window::window;
 use crate::config::{Config, Task};
+use crate::engine::sampling::strategies::check_types;
 use crate::error::Error;
+use crate::task::target_counts::TargetCounts;
 
 /// The plan of a run. `Display` prints it as text, serde as JSON.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Plan {
     /// The pipeline's name.
     pub name: String,
+    /// The task of training.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub task: Option<Task>,
     /// The stages that will run, in order.
     pub stages: Vec<String>,
     /// The graph.
@@ -79,12 +86,25 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Plans `config` for `processes` processes, `local` of them on this machine.
+    /// Plans `config` for `processes` processes, `local` of them on this machine. Counts the target edges of a prepared dataset.
     ///
     /// # Errors
-    /// If there are more processes than partitions, or input is missing or unreadable.
+    /// If there are more processes than partitions, input is missing or unreadable, or a prepared dataset lacks a named edge type.
     pub fn new(config: &Config, processes: usize, local: usize) -> Result<Self, Error> {
-        Self::of(config, Sizes::of(config, processes)?, processes, local)
+        let mut graph = Sizes::of(config, processes)?;
+        if graph.prepared
+            && let Some(dataset) = current(config)?
+        {
+            check_types(config, dataset.manifest().edge_columns.edge_type.as_ref())?;
+            graph.targets = TargetCounts::of(config, &dataset)?;
+        }
+        Self::of(config, graph, processes, local)
+    }
+
+    /// [`Plan::new`] for a prepared dataset whose target edges are counted already.
+    pub(crate) fn counted(config: &Config, processes: usize, targets: Option<TargetCounts>) -> Result<Self, Error> {
+        let graph = Sizes { targets, ..Sizes::of(config, processes)? };
+        Self::of(config, graph, processes, processes)
     }
 
     /// [`Plan::new`] for a graph of these sizes.
@@ -138,6 +158,7 @@ impl Plan {
         let processes = plan(window, tables_mapped);
         Ok(Self {
             name: config.name.clone(),
+            task: config.train.as_ref().map(|train| train.task),
             stages: stages(config, &graph),
             method: config.partition.method.clone(),
             auto_parts: config.auto_parts(),
@@ -156,6 +177,17 @@ impl Plan {
             tensor_worker_bytes,
         })
     }
+}
+
+/// Opens the prepared dataset of `config`; `None` if it has other settings than the graph of `config`.
+fn current(config: &Config) -> Result<Option<Dataset>, Error> {
+    let dataset = Dataset::open(config.dataset_folder())?;
+    if config.graph.dataset.is_some() {
+        return Ok(Some(dataset));
+    }
+    // The dump of a prepared dataset may be gone; the run reports that.
+    let Ok(Some(source)) = config.graph.source() else { return Ok(None) };
+    Ok((dataset.manifest().settings["graph"] == graph_settings(&source)?).then_some(dataset))
 }
 
 fn stages(config: &Config, graph: &Sizes) -> Vec<String> {
@@ -195,14 +227,16 @@ fn decoder_parameters(config: &Config, graph: &Sizes, width: usize) -> Option<u6
 }
 
 /// Returns the sizes for training. In tasks on edges, the model's results have the width `hidden` instead of one column per
-/// class, and the examples are edges: at most all.
+/// class, and the examples are edges: at most all, if they are not counted.
 fn training_sizes(config: &Config, graph: &Sizes) -> Sizes {
     let mut sizes = graph.clone();
     if let (Some(train), Some(model)) = (&config.train, &config.model)
         && train.learns_edges()
     {
         (sizes.classes, sizes.train) = (Some(model.hidden as u64), None);
-        sizes.parts.iter_mut().for_each(|part| part.train = part.edges);
+        for (index, part) in sizes.parts.iter_mut().enumerate() {
+            part.train = graph.targets.as_ref().map_or(part.edges, |targets| targets.train[index]);
+        }
     }
     sizes
 }

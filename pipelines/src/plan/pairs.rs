@@ -10,7 +10,7 @@ use std::ops::Range;
 use gnnflow_nn::model::Decoder;
 
 use super::Sizes;
-use crate::config::{Config, NegativeSampler, Task, Train};
+use crate::config::{Config, Graph, NegativeSampler, Task, Train};
 use crate::engine::stages::score_pairs::WINDOW;
 
 /// Bytes of the headers of a chunk's three messages: request, reply, gradients.
@@ -30,10 +30,10 @@ pub(super) struct Pairs {
     per_chunk: u64,
     /// Negative pairs of an edge.
     negatives: u64,
-    /// Upper bound of the fraction of training edges.
-    share: f64,
-    /// The fraction of training edges that an epoch takes.
-    epoch_share: f64,
+    /// Training edges of an epoch, by partition: rounded up if they are counted, else estimated.
+    edges: Vec<u64>,
+    /// Maximum number of training edges of an epoch.
+    most: u64,
     /// Linear maps of the decoder over both rows.
     maps: u64,
 }
@@ -63,43 +63,35 @@ impl Pairs {
             NegativeSampler::Joint => (0, negatives),
             NegativeSampler::Uniform | NegativeSampler::Degree => (negatives, 0),
         };
-        let shares = if train.predicts_links() { &link.split_fractions } else { &edge.split_fractions };
-        let drawn =
-            config.graph.dataset.is_none() && config.graph.columns.edge_split.as_ref().is_none_or(String::is_empty);
-        let of_splits = match shares.as_ref().and_then(|shares| shares.first()) {
-            Some(&share) => share,
-            None if drawn => SHARE,
-            None => 1.0,
+        let edges: Vec<f64> = match &graph.targets {
+            Some(targets) => targets.train.iter().map(|&edges| edges as f64).collect(),
+            None => {
+                let share = share(config, train);
+                graph.parts.iter().map(|part| part.edges as f64 * share).collect()
+            }
         };
-        // Reverse edges are not predicted.
-        let of_types = if config.graph.dataset.is_none() && config.graph.reverse_edges { 0.5 } else { 1.0 };
-        let share = of_splits * of_types;
-        let trained = share * graph.parts.iter().map(|part| part.edges as f64).sum::<f64>();
+        let trained = edges.iter().sum::<f64>();
         let epoch_share = train.edges_per_epoch().map_or(1.0, |edges| (edges as f64 / trained.max(1.0)).min(1.0));
+        let whole = if graph.targets.is_some() { f64::ceil } else { f64::round };
         Some(Self {
             width: model.hidden as u64,
             batch: train.batch as u64,
             per_edge,
             per_chunk,
             negatives,
-            share,
-            epoch_share,
+            edges: edges.into_iter().map(|edges| whole(edges * epoch_share) as u64).collect(),
+            most: train.edges_per_epoch().unwrap_or(u64::MAX),
             maps: if train.predicts_links() { 0 } else { edge.num_decoder_layers as u64 },
         })
     }
 
-    /// Returns the training edges of an epoch in a partition of `all` edges.
-    fn edges(&self, all: u64) -> u64 {
-        (all as f64 * self.share * self.epoch_share).round() as u64
-    }
-
     /// Returns the training edges of an epoch.
-    pub(super) fn all(&self, graph: &Sizes) -> u64 {
-        graph.parts.iter().map(|part| self.edges(part.edges)).sum()
+    pub(super) fn all(&self) -> u64 {
+        self.edges.iter().sum::<u64>().min(self.most)
     }
 
-    pub(super) fn chunks(&self, graph: &Sizes) -> u32 {
-        let chunks = graph.parts.iter().map(|part| self.edges(part.edges).div_ceil(self.batch)).max();
+    pub(super) fn chunks(&self) -> u32 {
+        let chunks = self.edges.iter().map(|edges| edges.div_ceil(self.batch)).max();
         chunks.unwrap_or(0).try_into().unwrap_or(u32::MAX)
     }
 
@@ -124,8 +116,7 @@ impl Pairs {
                 let distinct = foreign * (1.0 - (-draws / foreign).exp());
                 distinct * row + others * HEADERS
             };
-            for part in &graph.parts[parts.clone()] {
-                let edges = self.edges(part.edges);
+            for &edges in &self.edges[parts.clone()] {
                 bytes += (edges / self.batch) as f64 * of_chunk(self.batch);
                 bytes += match edges % self.batch {
                     0 => 0.0,
@@ -138,13 +129,13 @@ impl Pairs {
 
     /// Returns the bytes of a process's chunks in flight: rows and gradients.
     pub(super) fn batches(&self, graph: &Sizes, parts: &Range<usize>) -> u64 {
-        let nodes = self.nodes(self.largest(graph, parts), graph);
+        let nodes = self.nodes(self.largest(parts), graph);
         u64::from(WINDOW) * parts.len() as u64 * nodes * (2 * 4 * self.width + 12)
     }
 
     /// Returns the bytes of a chunk's computation: three times its rows, scores, and the decoder's activations of each pair.
     pub(super) fn scores(&self, graph: &Sizes, parts: &Range<usize>) -> u64 {
-        let edges = self.largest(graph, parts);
+        let edges = self.largest(parts);
         let of_edges = edges * (1 + self.negatives) + edges * 2 * self.width * self.maps;
         3 * 4 * (self.nodes(edges, graph) * self.width + of_edges)
     }
@@ -154,8 +145,26 @@ impl Pairs {
         4 * own * self.width
     }
 
-    fn largest(&self, graph: &Sizes, parts: &Range<usize>) -> u64 {
-        let most = graph.parts[parts.clone()].iter().map(|part| self.edges(part.edges)).max();
+    fn largest(&self, parts: &Range<usize>) -> u64 {
+        let most = self.edges[parts.clone()].iter().copied().max();
         most.unwrap_or(0).min(self.batch)
     }
+}
+
+/// Returns an upper bound of the share of training edges among all edges.
+fn share(config: &Config, train: &Train) -> f64 {
+    let (link, edge) = (train.link(), train.edge());
+    let shares = if train.predicts_links() { link.split_fractions } else { edge.split_fractions };
+    let graph = &config.graph;
+    let of_splits = match shares.as_ref().and_then(|shares| shares.first()) {
+        Some(&share) => share,
+        None if graph.dataset.is_none() && !graph.splits_edges() => SHARE,
+        None => 1.0,
+    };
+    of_splits * unreversed(graph)
+}
+
+/// Returns the share of edges that are not added reverses, which are not predicted.
+pub(super) fn unreversed(graph: &Graph) -> f64 {
+    if graph.dataset.is_none() && graph.reverse_edges { 0.5 } else { 1.0 }
 }

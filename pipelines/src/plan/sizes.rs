@@ -2,6 +2,7 @@
 
 use crate::config::{Config, FeatureDtype};
 use crate::error::Error;
+use crate::task::target_counts::TargetCounts;
 use gnnflow_data::Manifest;
 use gnnflow_data::prepare::estimate;
 use serde::Serialize;
@@ -32,6 +33,9 @@ pub struct Sizes {
     pub edge_features: Option<usize>,
     /// Number of training nodes; `None` before labels and splits are read.
     pub train: Option<u64>,
+    /// In tasks on edges, the target edges, if they are counted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub targets: Option<TargetCounts>,
     /// Upper bound of the memory of preparation in bytes; 0 if prepared.
     pub prepare_bytes: u64,
     /// Upper bound of the bytes of the dataset; before preparation, including its temporary files.
@@ -83,6 +87,11 @@ impl Sizes {
         }
     }
 
+    /// Whether the number of training nodes or edges is known.
+    pub(super) fn knows_examples(&self) -> bool {
+        self.train.is_some() || self.targets.is_some()
+    }
+
     /// Returns the size in the manifest of a prepared dataset.
     pub fn prepared(manifest: &Manifest) -> Self {
         let part = |part: &gnnflow_data::dataset::PartitionInfo| PartSize {
@@ -108,6 +117,7 @@ impl Sizes {
             edge_classes: manifest.edge_columns.label.as_ref().map(|labels| u64::from(labels.classes)),
             edge_features: Some(manifest.edge_columns.features),
             train: Some(manifest.splits.train),
+            targets: None,
             prepare_bytes: 0,
             disk_bytes: manifest.partitions.iter().map(files).sum(),
             parts: manifest.partitions.iter().map(part).collect(),
@@ -163,6 +173,7 @@ impl Sizes {
             edge_classes: None,
             edge_features: None,
             train,
+            targets: None,
             prepare_bytes,
             disk_bytes,
             parts,

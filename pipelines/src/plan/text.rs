@@ -2,8 +2,8 @@
 
 use super::auto_schedule::seconds;
 use super::{LearnedRows, Memory, Plan, Process, RankingCost, Training};
-use crate::config::{AutoParts, AutoSchedule};
-use gnnflow_data::format::{bytes, count};
+use crate::config::{AutoParts, AutoSchedule, Task};
+use gnnflow_data::format::{bytes, count, counted, plural};
 use std::fmt;
 
 impl fmt::Display for Plan {
@@ -13,11 +13,12 @@ impl fmt::Display for Plan {
         self.fmt_graph(f)?;
         self.fmt_model(f)?;
         if let Some(training) = &self.training {
-            fmt_training(training, f)?;
+            fmt_training(training, self.bound(), f)?;
         }
-        if let Some(RankingCost { edges, among, scores }) = &self.ranking {
+        if let Some(RankingCost { edges, exact, among, scores }) = &self.ranking {
+            let at_most = if *exact { "" } else { "at most about " };
             let [edges, among, scores] = [edges, among, scores].map(|&number| count(number));
-            writeln!(f, "evaluation  about {edges} edges, both ends ranked among {among} nodes: {scores} scores")?;
+            writeln!(f, "evaluation  {at_most}{edges} edges, both ends ranked among {among} nodes: {scores} scores")?;
         }
         for process in &self.processes {
             self.fmt_process(process, f)?;
@@ -38,14 +39,33 @@ impl Plan {
         if self.graph.prepared { "" } else { "at most " }
     }
 
+    /// Returns why the numbers of steps and examples are upper bounds.
+    fn bound(&self) -> &'static str {
+        match &self.training {
+            Some(training) if training.exact => "",
+            _ if self.task.is_some_and(Task::learns_edges) => "; target edges are counted only in a prepared dataset",
+            _ => "; training nodes are counted only in a prepared dataset",
+        }
+    }
+
+    /// Returns the number of classes, if the task has classes of nodes or edges.
+    fn classes(&self) -> String {
+        let unknown = if self.graph.prepared { String::new() } else { ", classes unknown yet".into() };
+        let known = |classes: Option<u64>| classes.map(|classes| format!(", {} classes", count(classes)));
+        match self.task {
+            Some(Task::LinkPrediction | Task::NodeRegression) => String::new(),
+            Some(Task::EdgeClassification) => known(self.graph.edge_classes).unwrap_or(unknown),
+            _ => known(self.graph.classes).unwrap_or(unknown),
+        }
+    }
+
     /// Prints the graph, the dataset, and the choices of `auto` for them.
     fn fmt_graph(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (graph, at_most) = (&self.graph, self.at_most());
         let not_yet = if graph.prepared { "" } else { ", not written yet" };
-        let classes =
-            graph.classes.map_or("classes unknown yet".into(), |classes| format!("{} classes", count(classes)));
+        let classes = self.classes();
         let (nodes, edges) = (count(graph.nodes), count(graph.edges));
-        writeln!(f, "graph       {nodes} nodes, {at_most}{edges} edges, {} features, {classes}", graph.features)?;
+        writeln!(f, "graph       {nodes} nodes, {at_most}{edges} edges, {} features{classes}", graph.features)?;
         let (folder, disk) = (self.dataset.display(), bytes(graph.disk_bytes));
         writeln!(f, "dataset     {folder}, {at_most}{disk}{not_yet}")?;
         let method = if graph.prepared { String::new() } else { format!(" by \"{}\"", self.method) };
@@ -71,11 +91,10 @@ impl Plan {
     fn fmt_model(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if !self.layers.is_empty() {
             let widths: Vec<String> = self.layers.iter().map(|layer| layer.output.to_string()).collect();
+            let unknown = if self.graph.prepared { "(registered layer)" } else { "until the dataset is prepared" };
             let parameters = self
                 .parameters
-                .map_or("parameters unknown (registered layer, or the dataset is not prepared)".into(), |n| {
-                    format!("{} parameters", count(n))
-                });
+                .map_or_else(|| format!("parameters unknown {unknown}"), |n| format!("{} parameters", count(n)));
             let output = if self.layers.last().is_some_and(|layer| layer.output > 0) {
                 widths.join(" → ")
             } else {
@@ -123,7 +142,8 @@ impl Plan {
         };
         writeln!(f, "  mapped    {topology} structure, {features} features{learned}, {scratch} layers of inference")?;
         let [batches, activations, inference] = [memory.batches, memory.activations, memory.inference].map(bytes);
-        let [parameters, program] = [memory.parameters, memory.program].map(bytes);
+        let program = bytes(memory.program);
+        let parameters = self.parameters.map_or_else(|| "unknown".into(), |_| bytes(memory.parameters));
         let (window, cache) = (self.window, memory.cache);
         let cache = if cache > 0 { format!(", {} cached features", bytes(cache)) } else { String::new() };
         let sampler = if memory.sampler > 0 { format!(", {} sampler", bytes(memory.sampler)) } else { String::new() };
@@ -147,10 +167,11 @@ impl Plan {
 }
 
 /// Prints the steps of an epoch, their batches and messages.
-fn fmt_training(training: &Training, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+fn fmt_training(training: &Training, bound: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     let about = if training.exact { "" } else { "at most " };
-    let (steps, seeds) = (count(training.steps_per_epoch), count(training.seeds));
-    writeln!(f, "training    {} epochs of {about}{steps} steps of {about}{seeds} seeds", training.epochs)?;
+    let [steps, seeds] =
+        [(training.steps_per_epoch, "step"), (training.seeds, "seed")].map(|(n, word)| counted(n, word));
+    writeln!(f, "training    {} of {about}{steps} of {about}{seeds}{bound}", plural(training.epochs, "epoch"))?;
     let list = |numbers: &[u64]| numbers.iter().map(|&n| count(n)).collect::<Vec<_>>().join(", ");
     let (nodes, edges) = (list(&training.batch_nodes), list(&training.batch_edges));
     let (which, by) = match training.subgraph {
@@ -176,10 +197,11 @@ impl fmt::Display for AutoSchedule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "schedule    \"{}\": {}", self.chosen, self.because)?;
         let cut = self.edge_cut.map_or_else(String::new, |cut| format!(", {:.0} % of edges cut", 100.0 * cut));
-        let (share, copies, balance) = (100.0 * self.train_share, self.replication_factor, self.edge_balance);
+        let share = self.train_share.map_or_else(String::new, |share| format!("{:.0} % train nodes, ", 100.0 * share));
+        let (copies, balance) = (self.replication_factor, self.edge_balance);
         writeln!(
             f,
-            "            {share:.0} % train nodes, replication factor {copies:.2}{cut}, edges of a partition at most {balance:.2} times the mean"
+            "            {share}replication factor {copies:.2}{cut}, edges of a partition at most {balance:.2} times the mean"
         )?;
         writeln!(
             f,

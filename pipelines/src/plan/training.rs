@@ -14,7 +14,7 @@ pub struct Training {
     pub epochs: usize,
     /// Steps in an epoch: the largest number of seeds of a partition over `train.batch`, or its clusters over those of a batch.
     pub steps_per_epoch: u64,
-    /// Whether the number of training nodes is known. Otherwise all nodes count, and steps are an upper bound.
+    /// Whether the number of training nodes or edges is known. Otherwise all count, and steps are an upper bound.
     pub exact: bool,
     /// Upper bound of the seeds in a step, over all partitions.
     pub seeds: u64,
@@ -73,7 +73,7 @@ impl Training {
         Some(Self {
             epochs: train.epochs,
             steps_per_epoch: steps,
-            exact: graph.train.is_some(),
+            exact: graph.knows_examples(),
             seeds: batch.seeds,
             batch_nodes: batch.nodes,
             batch_edges: batch.edges,

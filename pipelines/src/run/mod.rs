@@ -132,7 +132,7 @@ impl<'a> Run<'a> {
         let mut context = WorkerContext::open(job, rank, workers, parts, task.edge_filter(), needs)?;
         context.train_nodes = examples.counts().to_vec();
         drop(busy);
-        let Plan { window, tables_mapped, .. } = Plan::new(&job.config, workers, workers)?;
+        let Plan { window, tables_mapped, .. } = Plan::counted(&job.config, workers, examples.targets())?;
         let mut collectives = Collectives::new(context.placement, rank, Rc::clone(&context.other_meter));
         let sampling = Sampling::open(driver, job, &context, &mut collectives, (model, train), &examples)?;
         let split = match train.is_full_graph() {
@@ -158,8 +158,15 @@ impl<'a> Run<'a> {
         };
         let training = setup.open(driver, &mut collectives)?;
         let infer = job.config.infer.clone().unwrap_or_default();
-        let inference =
-            Inference::build(driver.worker, &context, &stages, model.uses_edges(), degrees, infer.batch, &compute_thread)?;
+        let inference = Inference::build(
+            driver.worker,
+            &context,
+            &stages,
+            model.uses_edges(),
+            degrees,
+            infer.batch,
+            &compute_thread,
+        )?;
         let (results, scores) = (inference.results(), infer.predictions && infer.scores);
         let edges = edges
             .and_then(|edges| EdgeEvaluation::build(driver.worker, &context, results, edges, &compute_thread, scores));

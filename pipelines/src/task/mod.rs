@@ -9,6 +9,7 @@ pub(crate) mod link_prediction;
 mod node_classification;
 mod node_regression;
 pub(crate) mod objective;
+pub(crate) mod target_counts;
 mod target_edges;
 
 use std::ops::Range;
@@ -25,7 +26,8 @@ use self::link_prediction::{LinkEdges, LinkPrediction};
 use self::node_classification::NodeClassification;
 use self::node_regression::NodeRegression;
 use self::objective::{NodeObjective, Objective};
-use self::target_edges::{TargetRules, Targets};
+use self::target_counts::TargetCounts;
+use self::target_edges::TargetRules;
 use crate::config;
 use crate::config::Train;
 use crate::context::seed_split::SeedSplit;
@@ -89,6 +91,16 @@ impl Source {
             Self::Links(edges) => &edges.counts,
             Self::Edges(edges, _) => &edges.counts,
         }
+    }
+
+    /// Returns the numbers of target edges of every partition, for tasks on edges.
+    pub(crate) fn targets(&self) -> Option<TargetCounts> {
+        let held_out = match self {
+            Self::Nodes(_) => return None,
+            Self::Links(edges) => edges.held_out_counts.iter().sum(),
+            Self::Edges(edges, _) => edges.held_out,
+        };
+        Some(TargetCounts { train: self.counts().to_vec(), held_out })
     }
 }
 
@@ -179,12 +191,7 @@ fn links(job: &Job, train: &Train, hosted: &Range<usize>) -> Result<(Task, Sourc
                        graph.columns.edge_type, or use \"dot\"";
         return Err(job.config.problem("train.link.decoder", message));
     }
-    let targets = Targets {
-        section: "train.link",
-        target_etype: link.target_etype.as_deref(),
-        split_fractions: link.split_fractions.as_deref(),
-    };
-    let rules = TargetRules::new(job, &targets, train.seed)?;
+    let rules = TargetRules::new(&job.config, job.dataset.manifest(), train)?;
     let edges = LinkEdges::read(job, &rules, hosted, train)?;
     let task = LinkPrediction { width: width(job), loss: link.loss };
     Ok((Task::Edges(Arc::new(task), Some(rules)), Source::Links(edges)))
@@ -195,13 +202,7 @@ fn edges(job: &Job, train: &Train, hosted: &Range<usize>) -> Result<(Task, Sourc
         let message = "edges have no labels to learn from; name their column in graph.columns.edge_label";
         return Err(Error::Input(message.into()));
     };
-    let edge = train.edge();
-    let targets = Targets {
-        section: "train.edge",
-        target_etype: edge.target_etype.as_deref(),
-        split_fractions: edge.split_fractions.as_deref(),
-    };
-    let rules = TargetRules::new(job, &targets, train.seed)?;
+    let rules = TargetRules::new(&job.config, job.dataset.manifest(), train)?;
     let edges = ClassedEdges::read(job, &rules, hosted, train)?;
     let (classes, options) = (Arc::new(Classes::new(labels)), train.classes());
     refuse_ranked_metrics(job, train, &classes)?;

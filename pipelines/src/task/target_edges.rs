@@ -2,15 +2,15 @@
 
 use std::sync::Arc;
 
-use gnnflow_data::dataset::{FORWARD_AND_REVERSE, Topology, TypeInfo, split};
+use gnnflow_data::dataset::{FORWARD_AND_REVERSE, Manifest, Topology, TypeInfo, split};
 use gnnflow_data::rng::{Key, Purpose};
 use gnnflow_dataflow::graph::local_graph::{InEdges, OwnedInEdges};
 use gnnflow_kernels::pairs::Edge;
 
+use crate::config::{Config, EdgeTask, HAS_SPLITS, Link, Train, TypeName};
 use crate::context::EdgeFilter;
+use crate::context::edge_types::find_type;
 use crate::error::Error;
-use crate::error::did_you_mean;
-use crate::runtime::job::Job;
 
 /// The rules that decide whether an edge is a target, its split, and whether it is visible.
 #[derive(Clone, Debug)]
@@ -29,27 +29,37 @@ pub(crate) struct TargetRules {
 const SHARES: [f64; 3] = [0.8, 0.1, 0.1];
 
 /// The options of target edges in a section of the configuration.
-pub(crate) struct Targets<'a> {
+struct Options {
     /// `train.link` or `train.edge`.
-    pub(crate) section: &'static str,
-    pub(crate) target_etype: Option<&'a [String]>,
-    pub(crate) split_fractions: Option<&'a [f64]>,
+    section: &'static str,
+    target_etype: Option<Vec<TypeName>>,
+    split_fractions: Option<Vec<f64>>,
+}
+
+impl Options {
+    fn of(train: &Train) -> Self {
+        if train.predicts_links() {
+            let Link { target_etype, split_fractions, .. } = train.link();
+            return Self { section: "train.link", target_etype, split_fractions };
+        }
+        let EdgeTask { target_etype, split_fractions, .. } = train.edge();
+        Self { section: "train.edge", target_etype, split_fractions }
+    }
 }
 
 impl TargetRules {
-    /// Returns the configured rules.
+    /// Returns the configured rules for the dataset of `manifest`.
     ///
     /// # Errors
     /// When the configuration names an unknown edge type, or fractions although edges have a split column.
-    pub(crate) fn new(job: &Job, targets: &Targets<'_>, seed: u64) -> Result<Self, Error> {
-        let Targets { section, target_etype, split_fractions } = *targets;
-        let columns = &job.dataset.manifest().edge_columns;
+    pub(crate) fn new(config: &Config, manifest: &Manifest, train: &Train) -> Result<Self, Error> {
+        let Options { section, target_etype, split_fractions } = Options::of(train);
+        let columns = &manifest.edge_columns;
         let types = columns.edge_type.as_ref();
         if columns.split.is_some() && split_fractions.is_some() {
-            let message = "edges have a split column (graph.columns.edge_split); remove this key";
-            return Err(job.config.problem(&format!("{section}.split_fractions"), message));
+            return Err(config.problem(&format!("{section}.split_fractions"), HAS_SPLITS));
         }
-        let graph = &job.config.graph;
+        let graph = &config.graph;
         let reverses = reverses(types, graph.reverse_edges, graph.dataset.is_some());
         let count = types.map_or(1, |types| types.count as usize);
         let is_reverse = |index: usize| reverses.contains(&Some(index as u16));
@@ -57,9 +67,11 @@ impl TargetRules {
             None => (0..count).map(|index| !is_reverse(index)).collect(),
             Some(names) => {
                 let mut targets = vec![false; count];
-                for (i, name) in names.iter().enumerate() {
-                    let index = find_type(types, name)
-                        .map_err(|message| job.config.problem(&format!("{section}.target_etype[{i}]"), message))?;
+                for (i, TypeName(name)) in names.iter().enumerate() {
+                    let without = "edges have no types; name their column in graph.columns.edge_type";
+                    let found = types.ok_or(without.to_owned()).and_then(|types| find_type(types, name));
+                    let index =
+                        found.map_err(|message| config.problem(&format!("{section}.target_etype[{i}]"), message))?;
                     targets[index] = true;
                 }
                 targets
@@ -73,7 +85,7 @@ impl TargetRules {
         }
         let drawn = columns.split.is_none().then(|| {
             let shares = split_fractions.and_then(|shares| shares.try_into().ok()).unwrap_or(SHARES);
-            (shares, Key::new(seed, Purpose::Split))
+            (shares, Key::new(train.seed, Purpose::Split))
         });
         Ok(Self { targets, mirrors, reverses, drawn })
     }
@@ -83,9 +95,9 @@ impl TargetRules {
         &self.reverses
     }
 
-    /// Tells whether splits are drawn. Else the edges have a split column.
-    pub(crate) fn draws_splits(&self) -> bool {
-        self.drawn.is_some()
+    /// Returns the split of a classified edge in `split`: if splits are drawn, edges without a label are in none.
+    pub(crate) fn of_labeled(&self, split: u8, label: i32) -> u8 {
+        if label < 0 && self.drawn.is_some() { split::NONE } else { split }
     }
 
     /// Returns the relation and the split of edge `at`, between `head` and `tail`.
@@ -152,21 +164,6 @@ fn reverses(types: Option<&TypeInfo>, added: bool, ready: bool) -> Vec<Option<u1
         None => Some(index + count / 2).filter(|&reverse| added && types.names.is_empty() && reverse < count),
     };
     (0..count).map(|index| of(index).map(|reverse| reverse as u16)).collect()
-}
-
-/// Returns the number of the type called `name`. The error of an unknown type lists the types.
-fn find_type(types: Option<&TypeInfo>, name: &str) -> Result<usize, String> {
-    let types = types.ok_or("edges have no types; name their column in graph.columns.edge_type")?;
-    let by_name = types.names.iter().position(|known| known == name);
-    by_name.or_else(|| name.parse().ok().filter(|&index: &usize| index < types.count as usize)).ok_or_else(|| {
-        let known = match types.names.as_slice() {
-            [] => format!("0 to {}", types.count.saturating_sub(1)),
-            names => names.iter().map(|name| format!("\"{name}\"")).collect::<Vec<_>>().join(", "),
-        };
-        let meant = did_you_mean(name, types.names.iter().map(String::as_str));
-        let meant = meant.map_or_else(String::new, |meant| format!("; did you mean \"{meant}\"?"));
-        format!("no edge has type \"{name}\"; the types are {known}{meant}")
-    })
 }
 
 /// Returns the error of a split without edges.
@@ -265,10 +262,9 @@ mod tests {
         assert_eq!(reverses(Some(&of_none), true, false), [Some(1), None]);
         assert_eq!(reverses(Some(&of_none), false, true), [Some(1), None]);
         assert_eq!(reverses(Some(&of_none), false, false), [None; 2], "types with these names by the user");
-        assert_eq!(find_type(Some(&named), "likes"), Ok(1));
-        assert_eq!(find_type(Some(&numbered), "3"), Ok(3));
-        let message = find_type(Some(&named), "bys").unwrap_err();
+        assert_eq!(find_type(&named, "likes"), Ok(1));
+        assert_eq!(find_type(&numbered, "3"), Ok(3));
+        let message = find_type(&named, "bys").unwrap_err();
         assert!(message.ends_with("did you mean \"buys\"?"), "{message}");
-        assert!(find_type(None, "buys").unwrap_err().contains("graph.columns.edge_type"));
     }
 }

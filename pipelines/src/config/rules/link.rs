@@ -1,6 +1,7 @@
 //! Rules of tasks on edges.
 
 use super::super::Config;
+use super::super::graph::HAS_SPLITS;
 use super::super::link::NegativeSampler;
 use super::super::train::{Task, Train};
 use super::super::values::RankAmong;
@@ -23,7 +24,7 @@ pub(super) fn link(config: &Config, train: &Train, report: &mut Report<'_>) {
     }
     of_edges(config, train, report);
     let link = train.link();
-    fractions("train.link.split_fractions", link.split_fractions.as_deref(), report);
+    fractions("train.link.split_fractions", link.split_fractions.as_deref(), config, report);
     if link.eval_negative_dstnode.is_some() && link.num_negative_edges_eval.is_some() {
         report.add("train.link.num_negative_edges_eval", "`eval_negative_dstnode` is given too; remove one of them");
     }
@@ -58,7 +59,7 @@ pub(super) fn edge(config: &Config, train: &Train, report: &mut Report<'_>) {
         report.add("train.task", message);
     }
     of_edges(config, train, report);
-    fractions("train.edge.split_fractions", train.edge().split_fractions.as_deref(), report);
+    fractions("train.edge.split_fractions", train.edge().split_fractions.as_deref(), config, report);
 }
 
 /// Checks that the other keys support tasks on edges.
@@ -84,7 +85,10 @@ fn of_edges(config: &Config, train: &Train, report: &mut Report<'_>) {
 }
 
 /// Checks fractions of edge splits. A validation fraction of 0 is allowed: the model of the last epoch is then used.
-fn fractions(key: &str, fractions: Option<&[f64]>, report: &mut Report<'_>) {
+fn fractions(key: &str, fractions: Option<&[f64]>, config: &Config, report: &mut Report<'_>) {
+    if fractions.is_some() && config.graph.splits_edges() {
+        report.add(key, HAS_SPLITS);
+    }
     let sum: f64 = fractions.unwrap_or_default().iter().sum();
     if sum > 1.0 + 1e-9 {
         report.add(key, format!("the fractions sum to {sum}, more than 1; lower them"));

@@ -10,10 +10,11 @@ use gnnflow_kernels::sample::{Columns, Draw, EdgeFanout, Fanout, Importance, Per
 
 use crate::collectives::{Collectives, Driver, ROUND_WORDS};
 use crate::config;
+use crate::config::Config;
 use crate::config::sampler::{Replace, Sampler, Take, Temporal};
 use crate::context::WorkerContext;
+use crate::context::edge_types::find_type;
 use crate::error::Error;
-use crate::error::did_you_mean;
 use crate::runtime::job::Job;
 
 /// Returns the columns of a batch's blocks: also weights, if the sampler weighs edges.
@@ -122,34 +123,44 @@ pub(crate) fn strategies(
                 return Ok(Strategy::Fanout(Fanout::new(*k, draw == Draw::UniformWithReplacement)));
             }
             config::Fanout::Each(k) => EdgeFanout::Each(*k),
-            config::Fanout::ByType(fanouts) => EdgeFanout::ByType(
-                by_type(fanouts, types)
-                    .map_err(|message| job.config.problem(&format!("train.fanouts[{hop}]"), message))?,
-            ),
+            config::Fanout::ByType(fanouts) => EdgeFanout::ByType(by_type(&job.config, hop, fanouts, types)?),
         };
         Ok(Strategy::PerEdge(PerEdgeStrategy { draw, fanouts, temporal }))
     };
     fanouts.iter().enumerate().map(strategy).collect()
 }
 
+/// Refuses fanouts of unknown edge types.
+///
+/// # Errors
+/// If the dataset lacks an edge type of `train.fanouts`.
+pub(crate) fn check_types(config: &Config, types: Option<&TypeInfo>) -> Result<(), Error> {
+    let fanouts = config.train.as_ref().and_then(|train| train.fanouts.as_ref());
+    for (hop, fanout) in fanouts.into_iter().flatten().enumerate() {
+        if let config::Fanout::ByType(fanouts) = fanout {
+            by_type(config, hop, fanouts, types)?;
+        }
+    }
+    Ok(())
+}
+
+/// Returns the fanouts of a hop by number of the edge type.
+fn by_type(
+    config: &Config,
+    hop: usize,
+    fanouts: &config::FanoutsByType,
+    types: Option<&TypeInfo>,
+) -> Result<Vec<i64>, Error> {
+    numbers(fanouts, types).map_err(|message| config.problem(&format!("train.fanouts[{hop}]"), message))
+}
+
 /// Returns the fanouts by number of the edge type. The error of an unknown type lists the types.
-fn by_type(fanouts: &config::FanoutsByType, types: Option<&TypeInfo>) -> Result<Vec<i64>, String> {
+fn numbers(fanouts: &config::FanoutsByType, types: Option<&TypeInfo>) -> Result<Vec<i64>, String> {
     let types =
         types.ok_or("fanouts by edge type, but edges have none; name their column in graph.columns.edge_type")?;
     let mut all = vec![0; types.count as usize];
     for (name, &fanout) in fanouts {
-        let by_name = types.names.iter().position(|known| known == name);
-        let index = by_name.or_else(|| name.parse().ok().filter(|&index: &usize| index < all.len()));
-        let Some(index) = index else {
-            let known = match types.names.as_slice() {
-                [] => format!("0 to {}", types.count.saturating_sub(1)),
-                names => names.iter().map(|name| format!("\"{name}\"")).collect::<Vec<_>>().join(", "),
-            };
-            let meant = did_you_mean(name, types.names.iter().map(String::as_str));
-            let meant = meant.map_or_else(String::new, |meant| format!("; did you mean \"{meant}\"?"));
-            return Err(format!("no edge has type \"{name}\"; the types are {known}{meant}"));
-        };
-        all[index] = fanout;
+        all[find_type(types, name)?] = fanout;
     }
     Ok(all)
 }
@@ -200,15 +211,15 @@ mod tests {
         let numbered = TypeInfo { count: 3, names: vec![] };
         let fanouts = |pairs: &[(&str, i64)]| pairs.iter().map(|&(name, k)| (name.to_owned(), k)).collect();
         let writes = fanouts(&[("writes", 5), ("cites", -1)]);
-        assert_eq!(by_type(&writes, Some(&named)), Ok(vec![-1, 5, 0]));
-        assert_eq!(by_type(&fanouts(&[("2", 5)]), Some(&numbered)), Ok(vec![0, 0, 5]));
-        assert_eq!(by_type(&fanouts(&[("2", 5)]), Some(&named)), Ok(vec![0, 0, 5]));
+        assert_eq!(numbers(&writes, Some(&named)), Ok(vec![-1, 5, 0]));
+        assert_eq!(numbers(&fanouts(&[("2", 5)]), Some(&numbered)), Ok(vec![0, 0, 5]));
+        assert_eq!(numbers(&fanouts(&[("2", 5)]), Some(&named)), Ok(vec![0, 0, 5]));
         assert_eq!(
-            by_type(&fanouts(&[("wrotes", 5)]), Some(&named)).unwrap_err(),
+            numbers(&fanouts(&[("wrotes", 5)]), Some(&named)).unwrap_err(),
             "no edge has type \"wrotes\"; the types are \"cites\", \"writes\", \"rev_cites\"; did you mean \"writes\"?"
         );
-        let past = by_type(&fanouts(&[("3", 5)]), Some(&numbered)).unwrap_err();
+        let past = numbers(&fanouts(&[("3", 5)]), Some(&numbered)).unwrap_err();
         assert_eq!(past, "no edge has type \"3\"; the types are 0 to 2");
-        assert!(by_type(&writes, None).unwrap_err().contains("graph.columns.edge_type"));
+        assert!(numbers(&writes, None).unwrap_err().contains("graph.columns.edge_type"));
     }
 }

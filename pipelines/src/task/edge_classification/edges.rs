@@ -27,6 +27,8 @@ pub(crate) struct ClassedEdges {
     pub(crate) totals: Vec<u64>,
     /// Number of training edges.
     pub(crate) counts: Vec<u64>,
+    /// Number of validation and test edges.
+    pub(crate) held_out: u64,
     /// Number of training edges of each class, in all partitions.
     pub(crate) training_classes: Vec<u64>,
     reverses: Vec<Option<u16>>,
@@ -47,19 +49,21 @@ impl ClassedEdges {
             splits: vec![Vec::new(); parts],
             totals: vec![0; parts],
             counts: vec![0; parts],
+            held_out: 0,
             training_classes: vec![0; classes],
             reverses: rules.reverses().to_vec(),
             nodes: dataset.book().nodes() as u32,
         };
-        let (drawn, mut unlabeled, mut validated) = (rules.draws_splits(), None, 0u64);
+        let (mut unlabeled, mut validated) = (None, 0u64);
         for part in 0..parts {
             let (topology, first) = (dataset.topology(part)?, dataset.book().range(part).start as u32);
             let (here, labels) = (hosted.contains(&part), topology.labels().unwrap_or_default());
             rules.for_each(&topology, first, |edge, split, at| {
                 let label = labels.get(at).copied().unwrap_or(-1);
-                let split = if label < 0 && drawn { split::NONE } else { split };
+                let split = rules.of_labeled(split, label);
                 this.totals[part] += 1;
                 validated += u64::from(split == split::VAL && label >= 0);
+                this.held_out += u64::from(matches!(split, split::VAL | split::TEST));
                 if split == split::TRAIN {
                     this.counts[part] += 1;
                     unlabeled = unlabeled.or((label < 0).then_some(edge));
