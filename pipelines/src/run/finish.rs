@@ -126,9 +126,7 @@ impl Run<'_> {
     /// Computes all nodes with the best model and writes all outputs.
     pub(super) fn finish(mut self, driver: &mut Driver<'_>) -> Result<Option<Summary>, Error> {
         let begin = Instant::now();
-        self.restore_best(driver)?;
-        let embeddings = self.job.config.infer.as_ref().is_some_and(|infer| infer.embeddings);
-        let evaluation = self.evaluate(driver, embeddings)?;
+        let evaluation = self.evaluate_best(driver)?;
         let digests = self.write_outputs(driver)?;
         let infer_seconds = begin.elapsed().as_secs_f64();
         let reports = Reports(self.collectives.all_gather(driver, &self.report())?);
@@ -138,6 +136,17 @@ impl Run<'_> {
         let summary = self.summary(&reports, evaluation, digests, infer_seconds);
         folder.summary(&summary)?;
         Ok(Some(summary))
+    }
+
+    /// Computes all nodes with the best model and evaluates it. Ranked and classified edges of the last epoch are kept if it is the best.
+    fn evaluate_best(&mut self, driver: &mut Driver<'_>) -> Result<Evaluation, Error> {
+        let best = self.progress.best.map_or(self.progress.epochs, |(epoch, _)| epoch);
+        if let Some((_, evaluation)) = self.last.take_if(|(epoch, _)| *epoch == best && best == self.progress.epochs) {
+            return Ok(evaluation);
+        }
+        self.restore_best(driver)?;
+        let embeddings = self.job.config.infer.as_ref().is_some_and(|infer| infer.embeddings);
+        self.evaluate(driver, embeddings)
     }
 
     /// Restores the parameters and the learned rows of the best epoch.

@@ -66,6 +66,8 @@ struct Run<'a> {
     inference: Inference,
     /// Evaluation of tasks on edges.
     edges: Option<EdgeEvaluation>,
+    /// The last evaluation of a task on edges, and its epoch.
+    last: Option<(u32, Evaluation)>,
     collectives: Collectives,
     /// `Some` at the first worker.
     folder: Option<RunFolder>,
@@ -180,6 +182,7 @@ impl<'a> Run<'a> {
             training,
             inference,
             edges,
+            last: None,
             collectives,
             folder: None,
             progress: Progress::default(),
@@ -263,6 +266,7 @@ impl<'a> Run<'a> {
                     let evaluation = self.evaluate(driver, false)?;
                     record.best = self.save_if_best(&evaluation)?;
                     record.metric = evaluation.name_of(self.metric).map(str::to_owned);
+                    self.last = self.edges.as_ref().map(|_| (self.progress.epochs, evaluation.clone()));
                     self.evaluated += begin.elapsed();
                     record.evaluate_seconds = Some(begin.elapsed().as_secs_f64());
                     (record.train, record.val, record.test) = (evaluation.train, evaluation.val, evaluation.test);
