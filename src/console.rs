@@ -217,6 +217,10 @@ impl Progress for Console {
     fn done(&self) {
         self.lock().finish(self.style);
     }
+
+    fn note(&self, text: &str) {
+        self.say(&format!("note: {text}"));
+    }
 }
 
 impl State {

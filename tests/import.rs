@@ -87,6 +87,13 @@ fn import_writes_results_to_stdout_and_notes_to_stderr() {
     assert!(ended.stdout.contains("f/edges.parquet: 4 undirected edges\n"), "{}", ended.stdout);
     let found = place.succeed(&["inspect", "f"]);
     assert!(found.contains("made by  gnnflow import text from friends.txt"), "{found}");
+    // Tables of others are refused before any work.
+    place.write("mine/edges.parquet", "mine");
+    for command in [&["import", "friends.txt"][..], &["generate", "planted", "--nodes", "100", "--edges", "200"]] {
+        let words = ["mine/edges.parquet: would be replaced, but gnnflow did not write it", "--out"];
+        place.fail(&[command, &["--out", "mine"]].concat(), 3, &words);
+        assert_eq!(std::fs::read_dir(place.path("mine")).unwrap().count(), 1);
+    }
 }
 
 #[test]

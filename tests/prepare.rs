@@ -3,7 +3,10 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::sync::Arc;
 use std::time::Duration;
+
+use arrow::array::Int64Array;
 
 use crate::common::TestDir;
 
@@ -200,4 +203,15 @@ fn exported_dataset_is_prepared_to_equal_partitions() {
             assert!(read("first", &file) == read("second", &file), "{file}");
         }
     }
+    // A dump of gnnflow is replaced, a changed pipeline file is kept, and tables of others are refused.
+    place.write("back/pipeline.toml", "mine");
+    let ended = place.run(&["export", "first", "--out", "back", "--file-rows", "2"]);
+    assert!(ended.stderr.contains("note: back/pipeline.toml.old: the previous pipeline file"), "{}", ended.stderr);
+    place.succeed(&["export", "first", "--out", "back", "--file-rows", "2"]);
+    place.parquet("back/nodes.parquet/part-00001.parquet", vec![("x", Arc::new(Int64Array::from(vec![1])))]);
+    let words = ["back/nodes.parquet/part-00001.parquet: would be replaced, but gnnflow did not write it", "--out"];
+    place.fail(&["export", "first", "--out", "back"], 3, &words);
+    // A dataset with other settings is replaced with a note.
+    let ended = place.run(&["prepare", "p.toml", "--out", "first", "--set", "partition.parts=2"]);
+    assert!(ended.stderr.contains("note: first: this dataset is replaced; partition."), "{}", ended.stderr);
 }

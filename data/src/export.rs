@@ -30,8 +30,8 @@ use crate::dataset::{Dataset, IdColumn, IdKind, LabelInfo, LabelKind, Labels, No
 use crate::error::{Error, Result};
 use crate::generate::row_groups::{Note, group_rows};
 use crate::generate::stream::TableStream;
-use crate::generate::table::Output;
-use crate::import::{EDGES, NODES, PIPELINE, Recipe, element, flag_lists, matrix, split_name};
+use crate::generate::table::{EDGES, NODES, Output};
+use crate::import::{PIPELINE, Recipe, element, flag_lists, matrix, split_name};
 use crate::pipeline_file::{Key, quoted};
 use crate::progress::Progress;
 
@@ -55,13 +55,16 @@ pub struct Exported {
     pub parts: usize,
     /// Size of all Parquet files, in bytes.
     pub bytes: u64,
+    /// The place of the previous pipeline file, if it was a different one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
 }
 
 /// Writes `dataset` to folder `out`. With `file_rows`, each table is a folder of files with at least that many rows
-/// each; otherwise it is one file.
+/// each; otherwise it is one file. An earlier dump of gnnflow in the folder is replaced.
 ///
 /// # Errors
-/// When the dataset is damaged or the folder cannot be written.
+/// When the dataset is damaged, or when the folder has other tables or cannot be written.
 pub fn export(dataset: &Dataset, out: &Path, file_rows: Option<u64>, progress: &dyn Progress) -> Result<Exported> {
     if file_rows == Some(0) {
         return Err(Error::Setting { key: "--file-rows", reason: "must be at least 1".into() });
@@ -74,11 +77,11 @@ pub fn export(dataset: &Dataset, out: &Path, file_rows: Option<u64>, progress: &
     let nodes = NodeTable { dataset, names: Names::of(dataset) };
     let nodes = nodes.write(&mut output, file_rows, progress)?;
     let edges = EdgeTable::open(dataset)?.write(&mut output, file_rows, progress)?;
-    output.text(PIPELINE, &recipe(dataset).text())?;
+    let note = recipe(dataset).write(&mut output)?;
     let place = |name: &str| output.place(name);
     let (nodes_path, edges_path, pipeline_path) = (place(NODES), place(EDGES), place(PIPELINE));
     let parts = manifest.parts();
-    Ok(Exported { nodes_path, edges_path, pipeline_path, nodes, edges, parts, bytes: output.publish()? })
+    Ok(Exported { nodes_path, edges_path, pipeline_path, nodes, edges, parts, bytes: output.publish()?, note })
 }
 
 fn recipe(dataset: &Dataset) -> Recipe {

@@ -13,6 +13,10 @@ pub trait Progress: Send + Sync {
     fn advance(&self, by: u64);
     /// Ends the current stage.
     fn done(&self);
+    /// Tells the user something. By default it is not shown.
+    fn note(&self, text: &str) {
+        let _ = text;
+    }
 }
 
 /// Ignores all reports.

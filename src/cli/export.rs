@@ -28,6 +28,7 @@ impl Export {
     pub(super) fn execute(&self, context: &Context) -> Result<(), Error> {
         let dataset = Dataset::open(&self.dataset)?;
         let exported = export::export(&dataset, &self.out, self.file_rows, &context.console)?;
+        exported.note.iter().for_each(|note| context.console.say(&format!("note: {note}")));
         if context.json {
             return print_json(&exported);
         }

@@ -11,9 +11,11 @@
 //! all threads, and the bytes do not depend on the number of threads. Memory does not depend on the number of edges:
 //! about 0.4 GiB at most for row groups in flight, and 4 bytes per node for [`Planted`].
 //!
-//! Files are written to a temporary folder and renamed when all are complete. A dump of the same names is replaced.
+//! Files are written to a temporary folder and renamed when all are complete. A dump of the same names is replaced if gnnflow
+//! wrote it, and refused otherwise.
 
 mod nodes;
+mod origin;
 mod planted;
 mod power_law;
 mod rmat;
@@ -26,13 +28,14 @@ pub use rmat::Rmat;
 
 use std::path::{Path, PathBuf};
 
-use parquet::arrow::arrow_reader::ArrowReaderMetadata;
+use parquet::file::metadata::KeyValue;
 
 use crate::error::{Error, Result};
 use crate::prepare::Lock;
 use crate::progress::Progress;
+use origin::entries;
 use row_groups::Note;
-use table::part_paths;
+use table::{EDGES, NODES, part_paths};
 
 /// Result of a generator.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
@@ -89,12 +92,9 @@ pub fn write_once(
 
 /// Returns whether `out` has a complete dump with `recipe` in all footers.
 fn is_made_by(out: &Path, recipe: &str, files: usize) -> bool {
-    ["nodes.parquet", "edges.parquet"].iter().flat_map(|name| part_paths(&out.join(name), files)).all(|path| {
-        let Ok(file) = std::fs::File::open(&path) else { return false };
-        let Ok(footer) = ArrowReaderMetadata::load(&file, Default::default()) else { return false };
-        let pairs = footer.metadata().file_metadata().key_value_metadata();
-        pairs.is_some_and(|pairs| pairs.iter().any(|kv| kv.key == RECIPE_KEY && kv.value.as_deref() == Some(recipe)))
-    })
+    let is_its = |entry: &KeyValue| entry.key == RECIPE_KEY && entry.value.as_deref() == Some(recipe);
+    let mut paths = [NODES, EDGES].iter().flat_map(|name| part_paths(&out.join(name), files));
+    paths.all(|path| entries(&path).iter().any(is_its))
 }
 
 /// Returns an error about a setting.

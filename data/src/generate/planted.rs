@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::nodes::NodeTable;
 use super::power_law::PowerLaw;
 use super::rmat::edge_schema;
-use super::table::{Output, Table};
+use super::table::{EDGES, NODES, Output, Table};
 use super::{Generated, check_common, is_made_by, note, recipe, refuse};
 use crate::error::Result;
 use crate::progress::Progress;
@@ -126,7 +126,7 @@ impl Planted {
             NodeTable::new(self.nodes, self.features, self.classes, self.signal, self.split, self.seed, class_of);
         output.write(
             &Table {
-                name: "nodes.parquet",
+                name: NODES,
                 schema: table.schema(),
                 rows: self.nodes,
                 row_bytes: table.row_bytes(),
@@ -138,7 +138,7 @@ impl Planted {
         let ids = blocks.ids_by_rank();
         output.write(
             &Table {
-                name: "edges.parquet",
+                name: EDGES,
                 schema: edge_schema(),
                 rows: self.edges,
                 row_bytes: 16,
@@ -152,7 +152,7 @@ impl Planted {
             self.files,
             progress,
         )?;
-        let (nodes_path, edges_path) = (output.place("nodes.parquet"), output.place("edges.parquet"));
+        let (nodes_path, edges_path) = (output.place(NODES), output.place(EDGES));
         Ok(Generated { nodes_path, edges_path, nodes: self.nodes, edges: self.edges, bytes: output.publish()? })
     }
 }

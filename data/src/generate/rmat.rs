@@ -8,7 +8,7 @@ use arrow::datatypes::{DataType, Field, Schema};
 use serde::{Deserialize, Serialize};
 
 use super::nodes::NodeTable;
-use super::table::{Output, Table};
+use super::table::{EDGES, NODES, Output, Table};
 use super::{Generated, check_common, is_made_by, note, recipe, refuse};
 use crate::error::Result;
 use crate::progress::Progress;
@@ -116,7 +116,7 @@ impl Rmat {
         let table = NodeTable::new(nodes, self.features, self.classes, 1.0, self.split, self.seed, class_of);
         output.write(
             &Table {
-                name: "nodes.parquet",
+                name: NODES,
                 schema: table.schema(),
                 rows: nodes,
                 row_bytes: table.row_bytes(),
@@ -129,7 +129,7 @@ impl Rmat {
         let quadrants = Quadrants::new(self);
         output.write(
             &Table {
-                name: "edges.parquet",
+                name: EDGES,
                 schema: edge_schema(),
                 rows: edges,
                 row_bytes: 16,
@@ -141,7 +141,7 @@ impl Rmat {
             self.files,
             progress,
         )?;
-        let (nodes_path, edges_path) = (output.place("nodes.parquet"), output.place("edges.parquet"));
+        let (nodes_path, edges_path) = (output.place(NODES), output.place(EDGES));
         Ok(Generated { nodes_path, edges_path, nodes, edges, bytes: output.publish()? })
     }
 }

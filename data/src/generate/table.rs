@@ -10,11 +10,16 @@ use arrow::datatypes::SchemaRef;
 use parquet::arrow::arrow_writer::ArrowColumnChunk;
 use rayon::prelude::*;
 
+use super::origin::refuse_foreign;
 use super::row_groups::{GroupFile, Note, group_rows, window};
 use super::stream::TableStream;
 use crate::error::{Error, Result};
 use crate::fs::sync_folder;
 use crate::progress::Progress;
+
+/// File or folder names of the tables of a dump.
+pub(crate) const NODES: &str = "nodes.parquet";
+pub(crate) const EDGES: &str = "edges.parquet";
 
 /// A table, as its schema and a function that creates any range of its rows.
 pub(super) struct Table<'a> {
@@ -39,7 +44,11 @@ pub(crate) struct Output<'a> {
 
 impl<'a> Output<'a> {
     /// Creates the folder if it does not exist.
+    ///
+    /// # Errors
+    /// When the folder has tables that gnnflow did not write, or cannot be written.
     pub(crate) fn new(out: &'a Path, note: Note) -> Result<Self> {
+        [NODES, EDGES].iter().try_for_each(|name| refuse_foreign(&out.join(name)))?;
         fs::create_dir_all(out).map_err(Error::io(out, "create"))?;
         let staging = tempfile::Builder::new().prefix(".writing-").tempdir_in(out);
         Ok(Self { out, staging: staging.map_err(Error::io(out, "write into"))?, note, tables: Vec::new(), bytes: 0 })

@@ -13,7 +13,8 @@
 //! **Memory**: row groups in flight (about 0.4 GiB at most) and one byte per node for splits. Edge lists without a node
 //! file also need the memory that `distinct.rs` states.
 //!
-//! Files are written to a temporary folder and renamed when all are complete. A dump of the same names is replaced.
+//! Files are written to a temporary folder and renamed when all are complete. A dump of the same names is replaced if gnnflow
+//! wrote it, and refused otherwise.
 //! Equal inputs give equal bytes.
 
 mod archive;
@@ -58,13 +59,11 @@ use serde::{Deserialize, Serialize};
 use crate::dataset::IdKind;
 use crate::error::{Error, Result, closest};
 use crate::generate::row_groups::Note;
-use crate::generate::table::Output;
+use crate::generate::table::{EDGES, NODES, Output};
 use crate::progress::Progress;
 pub(crate) use pipeline::Recipe;
 
-/// File names of a dump.
-pub(crate) const NODES: &str = "nodes.parquet";
-pub(crate) const EDGES: &str = "edges.parquet";
+/// The pipeline file of a dump.
 pub(crate) const PIPELINE: &str = "pipeline.toml";
 
 /// Key in the Parquet footer for the origin of an imported file.
@@ -277,7 +276,8 @@ impl Import {
     /// Reads the graph and writes the dump and its pipeline file.
     ///
     /// # Errors
-    /// An error in the input, with file and line; a setting that does not apply to the format; a full disk.
+    /// An error in the input, with file and line; a setting that does not apply to the format; tables in the output folder that
+    /// gnnflow did not write; a full disk.
     pub fn run(&self, progress: &dyn Progress) -> Result<Imported> {
         let kind = self.check()?;
         let existed = self.out.exists();
@@ -300,7 +300,7 @@ impl Import {
             Kind::Npz => npz::import(self, &mut output, progress)?,
             Kind::Metis => metis::import(self, &mut output, progress)?,
         };
-        found.notes.extend(pipeline::write(&mut output, &found.recipe)?);
+        found.notes.extend(found.recipe.write(&mut output)?);
         let place = |name: &str| output.place(name);
         let (nodes_path, edges_path, pipeline_path) = (place(NODES), place(EDGES), place(PIPELINE));
         Ok(Imported {

@@ -1,10 +1,10 @@
 //! The pipeline file of a dump.
 
-use std::fmt::Write;
+use std::path::{Path, PathBuf};
 
-use super::{EDGES, NODES, PIPELINE};
+use super::PIPELINE;
 use crate::error::{Error, Result};
-use crate::generate::table::Output;
+use crate::generate::table::{EDGES, NODES, Output};
 use crate::pipeline_file::{Key, PipelineFile, quoted};
 use crate::source::{Columns, Duplicates, FeatureDtype, GraphSource};
 
@@ -85,21 +85,26 @@ impl Recipe {
         }
         file.finish()
     }
+    /// Writes the pipeline file. Copies a different one to `pipeline.toml.old` first, and returns a note about the copy.
+    pub(crate) fn write(&self, output: &mut Output) -> Result<Option<String>> {
+        let (text, place) = (self.text(), output.place(PIPELINE));
+        output.text(PIPELINE, &text)?;
+        if !std::fs::read(&place).is_ok_and(|before| before != text.as_bytes()) {
+            return Ok(None);
+        }
+        let old = unused(&place);
+        std::fs::copy(&place, &old).map_err(Error::io(&old, "write"))?;
+        Ok(Some(format!("{}: the previous pipeline file", old.display())))
+    }
 }
 
-/// Writes the pipeline file. Copies a different one to `pipeline.toml.old` first, and returns a note about the copy.
-pub(super) fn write(output: &mut Output, recipe: &Recipe) -> Result<Option<String>> {
-    let text = recipe.text();
-    let place = output.place(PIPELINE);
-    let before = std::fs::read_to_string(&place).ok().filter(|before| *before != text);
-    let mut note = None;
-    if before.is_some() {
-        let old = place.with_extension("toml.old");
-        std::fs::copy(&place, &old).map_err(Error::io(&old, "write"))?;
-        let mut said = String::new();
-        let _ = write!(said, "{}: the previous pipeline file", old.display());
-        note = Some(said);
+/// Returns the first of `pipeline.toml.old`, `pipeline.toml.old2`, … that does not exist.
+fn unused(place: &Path) -> PathBuf {
+    let mut old = place.with_extension("toml.old");
+    let mut number = 2;
+    while old.exists() {
+        old = place.with_extension(format!("toml.old{number}"));
+        number += 1;
     }
-    output.text(PIPELINE, &text)?;
-    Ok(note)
+    old
 }

@@ -67,7 +67,12 @@ pub(super) fn run<C: ProcessGroup>(
         match state(&settings.out, &wanted)? {
             State::Current(_) => Some(Json(Plan::Current)),
             State::Foreign => return Err(Error::Occupied { path: settings.out.clone() }),
-            State::Missing | State::Stale(_) => Some(Json(Plan::Make(wanted, settings.memory, settings.program))),
+            state => {
+                if let State::Stale(reason) = state {
+                    progress.note(&format!("{}: this dataset is replaced; {reason}", settings.out.display()));
+                }
+                Some(Json(Plan::Make(wanted, settings.memory, settings.program)))
+            }
         }
     } else {
         None
