@@ -150,8 +150,8 @@ pub(crate) fn open(
         (true, LabelKind::Value) => Arc::new(NodeRegression::new(Labels::new(Arc::clone(parts), foreign))),
         (true, _) => {
             return wrong(
-                "the labels are classes, and \"node-regression\" needs numbers; use \"node-classification\", or a column of \
-                 floats",
+                "the labels are classes (integers, strings or lists), and \"node-regression\" needs floats; use \
+                 \"node-classification\", or store the labels as floats",
             );
         }
     };

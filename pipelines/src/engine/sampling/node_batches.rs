@@ -28,7 +28,10 @@ pub(crate) fn node_batches(
         let unlabeled = |&node: &u32| !task.is_labeled(partition.range.start as u32 + node);
         if let Some(node) = partition.nodes.in_split(TRAIN).into_iter().find(unlabeled) {
             let id = partition.nodes.ids().display(node as usize).to_string();
-            let message = format!("node {id} is in the train split but has no label; add a label, or change its split");
+            let message = format!(
+                "node {id} is in the train split but has no label (null, or -1 for a class, means no label; classes are 0 or \
+                 more); add a label, or change its split"
+            );
             return Err(Error::Input(message));
         }
     }

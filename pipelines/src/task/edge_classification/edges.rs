@@ -87,7 +87,8 @@ impl ClassedEdges {
             let (head, tail) = (show(job, edge.head)?, show(job, edge.tail)?);
             let message = format!(
                 "the edge from node {head} to node {tail} is in the train split but has no label \
-                 (graph.columns.edge_label); label it, or take it out of the split"
+                 (graph.columns.edge_label; null or -1 means no label, classes are 0 or more); label it, or take it out of \
+                 the split"
             );
             return Err(Error::Input(message));
         }
