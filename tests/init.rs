@@ -175,9 +175,10 @@ fn labels_of_edges_are_learned_and_tasks_can_be_chosen() {
     let place = TestDir::new();
     let label = texts((0..600).map(|edge| if edge % 4 == 0 { "spam" } else { "ham" }));
     dump(&place, vec![("x", lists())], vec![("label", label)]);
-    let (found, _, summary) = init_and_run(&place, &["dump"]);
-    assert_eq!(found["task"], "edge-classification");
+    let (found, file, summary) = init_and_run(&place, &["dump"]);
+    assert_eq!((&found["task"], &found["model"]), (&"edge-classification".into(), &"rgcn".into()));
     assert!(summary["test"]["accuracy"].is_number(), "{summary}");
+    assert!(file.contains("reverse_edges = true") && !file.contains("undirected = true"), "{file}");
     place.succeed(&["init", "dump", "--task", "link-prediction", "--out", "links.toml"]);
     place.succeed(&["run", "links.toml", "--quiet", "--set", "train.epochs=1"]);
     place.fail(&["init", "dump", "--task", "node-regression", "--out", "r.toml"], 2, &["--task", "--label"]);
@@ -196,7 +197,7 @@ fn tables_are_found_in_folders_and_by_options() {
     let nodes = "nodes = [\"../parts/nodes-0.parquet\", \"../parts/nodes-1.parquet\"]";
     assert!(file.contains(nodes) && file.contains("edges = \"../parts/edges\""), "{file}");
     place.succeed(&["run", "files/p.toml", "--quiet", "--set", "train.epochs=1"]);
-    assert_eq!(summary(&place, "runs/parts")["partitions"], 1);
+    assert_eq!(summary(&place, "runs/p")["partitions"], 1);
 }
 
 #[test]
@@ -224,6 +225,86 @@ fn columns_without_usual_names_are_named_by_options() {
 }
 
 #[test]
+fn columns_of_edges_are_named_by_options() {
+    let place = TestDir::new();
+    let every = |n: i64| ints((0..600).map(move |edge| edge % n));
+    let edges = vec![
+        ("sign", ints((0..600).map(|edge| 2 * (edge % 2) - 1))),
+        ("label", every(3)),
+        ("type", every(4)),
+        ("when", ints(0..600)),
+        ("fold", texts((0..600).map(|edge| if edge % 10 == 9 { "test" } else { "train" }))),
+        ("weight", ints((0..600).map(|edge| edge % 21 - 10))),
+        ("rest", ints(0..600)),
+    ];
+    dump(&place, vec![("year", ints((0..NODES).map(|node| 1990 + node % 3))), ("group", splits())], edges.clone());
+    let named = ["--edge-label", "type", "--edge-type", "label", "--time", "when", "--edge-split", "fold"];
+    let task = ["dump", "--split", "group", "--task", "edge-classification", "--out", "e.toml"];
+    let found = place.succeed(&[&["init", "--json"], &task[..], &named].concat());
+    let found: Value = serde_json::from_str(&found).unwrap();
+    let expected = [
+        ("source", "src"),
+        ("target", "dst"),
+        ("sign", ""),
+        ("label", "edge_type"),
+        ("type", "edge_label"),
+        ("when", "time"),
+        ("fold", "edge_split"),
+        ("weight", ""),
+        ("rest", ""),
+    ];
+    assert_eq!(roles(&found, "edges"), pairs(&expected));
+    assert_eq!(roles(&found, "nodes")[2], ("group".into(), "split".into()));
+    assert!(found["notes"].to_string().contains("the value -10, and weights are 0 or more"), "{found}");
+    let file = std::fs::read_to_string(place.path("e.toml")).unwrap();
+    for line in ["name = \"e\"", "rows with equal ends are separate edges"] {
+        assert!(file.contains(line), "{line}\n{file}");
+    }
+    place.succeed(&["run", "e.toml", "--dry-run"]);
+    // Columns that can be labels are listed. -1 is no label.
+    let edges: Vec<_> = edges.into_iter().filter(|(name, _)| *name != "label").collect();
+    dump(&place, vec![("label", every(3).slice(0, NODES as usize))], edges);
+    let task = ["init", "dump", "--task", "edge-classification", "--out", "s.toml"];
+    place.fail(&task, 2, &["--task: edges have no column \"label\"; name one with --edge-label: \"sign\", \"fold\""]);
+    let ended = place.run(&["init", "dump", "--edge-label", "sign", "--out", "s.toml"]);
+    assert!(ended.stderr.contains("edges: \"sign\" has -1, which means no label"), "{}", ended.stderr);
+    assert!(ended.stdout.contains("s.toml: edge-classification with rgcn"), "{}", ended.stdout);
+    // Integers are not predicted as numbers.
+    let regression = ["init", "dump", "--task", "node-regression", "--out", "r.toml"];
+    place.fail(&regression, 2, &["--task", "integers are classes; to predict them, store them as floats"]);
+    place.fail(&[&regression[..], &["--label", "label"]].concat(), 2, &["--label", "store them as floats"]);
+}
+
+#[test]
+fn direction_of_edges_is_seen_in_their_rows() {
+    let place = TestDir::new();
+    let [src, dst] = ends();
+    // There are 120 different pairs. The reverse of `share` of 10 pairs is a row, too, five times.
+    for (name, share, key) in [("one", 0, "undirected"), ("some", 7, "reverse_edges"), ("all", 10, "undirected")] {
+        let both = |own: &ArrayRef, other: &ArrayRef| -> ArrayRef {
+            let other = other.slice(0, 12 * share);
+            arrow::compute::concat(&[own, &other, &other, &other, &other, &other]).unwrap()
+        };
+        let rows = 600 + 60 * share as i64;
+        let columns = [("source", both(&src, &dst)), ("target", both(&dst, &src)), ("ts", ints(0..rows))];
+        // Rows of a source follow each other.
+        let order = arrow::compute::sort_to_indices(&columns[0].1, None, None).unwrap();
+        let take = |column: &ArrayRef| arrow::compute::take(column, &order, None).unwrap();
+        let columns = columns.iter().map(|(name, column)| (*name, take(column))).collect();
+        place.parquet(&format!("{name}/edges.parquet"), columns);
+        place.parquet(&format!("{name}/nodes.parquet"), vec![("id", ids())]);
+        let ended = place.run(&["init", name, "--out", &format!("{name}.toml")]);
+        let file = std::fs::read_to_string(place.path(&format!("{name}.toml"))).unwrap();
+        assert!(file.contains(&format!("\n{key} = true")), "{name}: {file}");
+        assert_eq!(file.contains("duplicates = \"keep\""), name != "all", "{name}: {file}");
+        assert_eq!(ended.stderr.contains("because some rows"), name == "some", "{}", ended.stderr);
+        assert_eq!(ended.stderr.contains("the two rows are one edge"), name == "all", "{}", ended.stderr);
+    }
+    place.succeed(&["run", "some.toml", "--quiet", "--set", "train.epochs=1"]);
+    assert!(summary(&place, "runs/some")["test"]["mrr"].is_number());
+}
+
+#[test]
 fn existing_files_and_missing_tables_are_reported() {
     let place = TestDir::new();
     dump(&place, vec![], vec![]);
@@ -236,6 +317,9 @@ fn existing_files_and_missing_tables_are_reported() {
     place.fail(&["init", "--nodes", "dump/nodes.parquet"], 2, &[]);
     let both = ["--nodes", "dump/nodes.parquet", "--edges", "dump/edges.parquet", "--out", "p.toml"];
     place.fail(&[&["init", "dump"], &both[..]].concat(), 2, &["DIR: --nodes and --edges name both tables"]);
+    place.write("e.csv", "src,dst\n1,2\n");
+    place.fail(&["init", "e.csv", "--out", "p.toml"], 3, &["e.csv: is a file", "`gnnflow import e.csv --out DIR`"]);
+    place.fail(&["init", "dump/edges.parquet", "--out", "p.toml"], 3, &["is one table", "--nodes and --edges"]);
     place.write("text/nodes.parquet", "id,x\n1,2\n");
     place.fail(&["init", "text", "--edges", "dump/edges.parquet", "--out", "p.toml"], 3, &["is not a Parquet file"]);
     assert!(!place.path("p.toml").exists());

@@ -1,7 +1,8 @@
 //! Pipeline files as text.
 
+use std::ffi::OsStr;
 use std::fmt::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
@@ -36,6 +37,23 @@ impl Key {
 pub(crate) fn quoted(text: &str) -> String {
     // TOML's basic strings have the escapes of JSON.
     Value::from(text).to_string()
+}
+
+/// Returns the kind of the model for a graph.
+pub(crate) fn model_kind(source: &GraphSource) -> &'static str {
+    if source.typed_edges() { "rgcn" } else { "sage" }
+}
+
+/// Returns the name of a folder, if it can be the name of a run.
+pub(crate) fn folder_name(folder: &Path) -> Option<String> {
+    run_name(folder.canonicalize().ok()?.file_name()?)
+}
+
+/// Returns a name if it can be the name of a run.
+pub(crate) fn run_name(name: &OsStr) -> Option<String> {
+    let name = name.to_str()?.to_owned();
+    let plain = |c: char| c.is_alphanumeric() || matches!(c, '-' | '_' | '.');
+    (!name.starts_with('.') && name.chars().all(plain)).then_some(name)
 }
 
 /// Returns a TOML string, or a list of strings if there are several.
@@ -75,12 +93,12 @@ impl PipelineFile {
         self.keys.push(key);
     }
 
-    /// Adds the sections `[graph]` and `[graph.columns]`. `comment` returns the comment of a key of the second section.
+    /// Adds the sections `[graph]` and `[graph.columns]`. `comment` returns the comment of a key, or an empty one for the default.
     pub(crate) fn graph(&mut self, source: &GraphSource, comment: impl Fn(&str) -> String) {
         self.section("graph");
         self.keys.push(Key::new("nodes", paths(&source.nodes), ""));
         self.keys.push(Key::new("edges", paths(&source.edges), ""));
-        self.keys.extend(settings(source));
+        self.keys.extend(settings(source, &comment));
         self.section("graph.columns");
         let columns = columns(&source.columns);
         self.keys.extend(columns.into_iter().map(|(key, names)| Key::new(key, one_or_many(&names), comment(key))));
@@ -107,14 +125,18 @@ impl PipelineFile {
 }
 
 /// Returns the keys of `[graph]` that differ from the defaults, and the direction of edges.
-fn settings(source: &GraphSource) -> Vec<Key> {
-    let ways = if source.undirected { "every row is an edge in both directions" } else { "" };
-    let mut keys = vec![match source.reverse_edges {
-        true => Key::new("reverse_edges", true, "add the reverse of every edge, with a type of its own"),
-        false => Key::new("undirected", source.undirected, ways),
+fn settings(source: &GraphSource, comment: impl Fn(&str) -> String) -> Vec<Key> {
+    let commented = |key: &str, value: &str, default: &str| {
+        let own = comment(key);
+        Key::new(key, value, if own.is_empty() { default.into() } else { own })
+    };
+    let mut keys = vec![match (source.reverse_edges, source.undirected) {
+        (true, _) => commented("reverse_edges", "true", "add the reverse of every edge, with a type of its own"),
+        (false, true) => commented("undirected", "true", "every row is an edge in both directions"),
+        (false, false) => Key::new("undirected", false, ""),
     }];
     if source.duplicates == Duplicates::Keep {
-        keys.push(Key::new("duplicates", quoted("keep"), "equal rows are separate edges"));
+        keys.push(commented("duplicates", "\"keep\"", "equal rows are separate edges"));
     }
     if source.normalize_features == Normalize::Standard {
         keys.push(Key::new("normalize_features", quoted("standard"), "every column has mean 0 and variance 1"));

@@ -39,12 +39,27 @@ pub(super) struct Init {
     /// Nodes: column of the label [default: a column with a usual name].
     #[arg(long, value_name = "COLUMN")]
     label: Option<String>,
+    /// Nodes: column of the split [default: a column with a usual name].
+    #[arg(long, value_name = "COLUMN")]
+    split: Option<String>,
     /// Edges: column of the source [default: a column with a usual name].
     #[arg(long, value_name = "COLUMN")]
     src: Option<String>,
     /// Edges: column of the destination [default: a column with a usual name].
     #[arg(long, value_name = "COLUMN")]
     dst: Option<String>,
+    /// Edges: column of the type [default: a column with a usual name].
+    #[arg(long, value_name = "COLUMN")]
+    edge_type: Option<String>,
+    /// Edges: column of the time [default: a column with a usual name].
+    #[arg(long, value_name = "COLUMN")]
+    time: Option<String>,
+    /// Edges: column of the split [default: a column with a usual name].
+    #[arg(long, value_name = "COLUMN")]
+    edge_split: Option<String>,
+    /// Edges: column of the label [default: a column with a usual name].
+    #[arg(long, value_name = "COLUMN")]
+    edge_label: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
@@ -68,7 +83,17 @@ impl Init {
             nodes: self.nodes,
             edges: self.edges,
             out: self.out,
-            columns: ColumnNames { id: self.id, label: self.label, src: self.src, dst: self.dst },
+            columns: ColumnNames {
+                id: self.id,
+                label: self.label,
+                split: self.split,
+                src: self.src,
+                dst: self.dst,
+                edge_type: self.edge_type,
+                time: self.time,
+                edge_split: self.edge_split,
+                edge_label: self.edge_label,
+            },
             task: self.task.map(task),
         };
         let written = init.run()?;

@@ -19,6 +19,16 @@ pub(super) fn find(folder: &Path, name: &str) -> Result<Vec<PathBuf>> {
     if !folder.exists() {
         return Err(Error::Missing { path: folder.into(), role: "DIR" });
     }
+    if folder.is_file() {
+        let file = folder.display();
+        let reason = match folder.extension().is_some_and(|extension| extension == "parquet") {
+            true => "is one table, and init reads two; name them with --nodes and --edges".into(),
+            false => format!(
+                "is a file, and init reads a folder of Parquet files; convert it first with `gnnflow import {file} --out DIR`"
+            ),
+        };
+        return Err(Error::File { path: folder.into(), reason });
+    }
     for candidate in [format!("{name}.parquet"), name.to_owned()] {
         let path = folder.join(candidate);
         if path.exists() {

@@ -3,6 +3,7 @@
 //! Columns are recognized by their names, their types and their first values. Only footers and the first 1000 rows of each table are read.
 
 mod column;
+mod direction;
 mod find;
 mod pipeline;
 mod recognize;
@@ -19,12 +20,14 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
+use self::direction::Reversed;
 use self::pipeline::Pipeline;
 use self::recognize::{Content, recognize};
 use self::table::Table;
 use crate::dump::{EdgeReader, NodeReader};
 use crate::error::{Error, Result};
 use crate::fs;
+use crate::pipeline_file::{folder_name, run_name};
 use crate::source::{Columns, Duplicates, GraphSource, Normalize};
 
 /// Settings of `gnnflow init`.
@@ -95,14 +98,14 @@ impl Init {
         }
         let mut nodes = Table::open("nodes", &self.paths(&self.nodes, "nodes")?, "graph.nodes")?;
         let mut edges = Table::open("edges", &self.paths(&self.edges, "edges")?, "graph.edges")?;
-        let (columns, content) = recognize(&mut nodes, &mut edges, &self.columns)?;
-        let task = self.task(&content, &columns)?;
+        let (columns, content) = recognize(&mut nodes, &mut edges, &self.columns, self.task)?;
+        let task = self.task(&content, &columns, &edges)?;
         let (tables, mut notes) = ([nodes.roles(), edges.roles()], [&nodes.notes[..], &edges.notes[..]].concat());
         let source = source(&tables, columns, &content, task);
         // The readers check the types of the columns in all files.
         let reader = NodeReader::open(&source)?;
         EdgeReader::open(&source, Some(reader.id_kind()))?;
-        notes.extend(guesses(&source, task));
+        notes.extend(guesses(&source, &content, task));
         let left_out = left_out(&nodes, &source);
         let pipeline = Pipeline {
             out: &self.out,
@@ -135,7 +138,7 @@ impl Init {
     }
 
     /// Returns the task that the user names, or else the one of the labels.
-    fn task(&self, content: &Content, columns: &Columns) -> Result<Task> {
+    fn task(&self, content: &Content, columns: &Columns, edges: &Table) -> Result<Task> {
         let lacks = |reason: &str| Err(Error::Setting { key: "--task", reason: reason.into() });
         let (label, edge_label) = (content.label, columns.edge_label.is_some());
         match self.task {
@@ -143,13 +146,17 @@ impl Init {
                 lacks("nodes have no column of classes; name it with --label, or use another task")
             }
             Some(Task::NodeRegression) if label != Some(LabelKind::Number) => lacks(
-                "nodes have no column of numbers with decimals to predict; name it with --label, or use another task",
+                "nodes have no column of floats to predict (integers are classes; to predict them, store them as floats); name \
+                 it with --label, or use another task",
             ),
-            Some(Task::EdgeClassification) if !edge_label => {
-                lacks("edges have no column \"label\" of classes; use another task")
-            }
+            Some(Task::EdgeClassification) if !edge_label => match &edges.candidates(roles::class)[..] {
+                [] => lacks("edges have no column of classes (integers, strings or booleans); use another task"),
+                some => {
+                    lacks(&format!("edges have no column \"label\"; name one with --edge-label: {}", some.join(", ")))
+                }
+            },
             Some(task) => Ok(task),
-            None => Ok(match label {
+            None => Ok(match label.filter(|_| self.columns.edge_label.is_none() || self.columns.label.is_some()) {
                 Some(LabelKind::Number) => Task::NodeRegression,
                 Some(_) => Task::NodeClassification,
                 None if edge_label => Task::EdgeClassification,
@@ -158,12 +165,12 @@ impl Init {
         }
     }
 
-    /// Returns the name of the folder, if it can be the name of a run.
+    /// Returns the name of the run: that of the pipeline file or, if it is `pipeline.toml`, of the folder.
     fn name(&self) -> Option<String> {
-        let folder = self.folder.as_ref()?.canonicalize().ok()?;
-        let name = folder.file_name()?.to_str()?.to_owned();
-        let plain = |c: char| c.is_alphanumeric() || matches!(c, '-' | '_' | '.');
-        (!name.starts_with('.') && name.chars().all(plain)).then_some(name)
+        match self.out.file_stem()? {
+            stem if stem != "pipeline" => run_name(stem),
+            _ => folder_name(self.folder.as_ref()?),
+        }
     }
 
     /// Makes the paths of the tables relative to the pipeline file.
@@ -176,20 +183,33 @@ impl Init {
     }
 }
 
-/// Returns the graph. Edges without types are read in both directions; edges with types get reverse types.
+/// Returns the graph. Edges have a direction if they have types, or if the task learns from rows in one direction. Then they get reverse
+/// types. Other edges are read in both directions.
 fn source([nodes, edges]: &[Roles; 2], columns: Columns, content: &Content, task: Task) -> GraphSource {
-    let typed = content.edge_types > 0;
+    let directed = content.edge_types > 0 || directed(&columns, content, task).is_some();
     let no_split = !task.is_of_edges() && columns.split.is_none();
+    let separate = columns.time.is_some() && (directed || content.reversed != Reversed::Always);
     GraphSource {
         nodes: nodes.paths.clone(),
         edges: edges.paths.clone(),
-        undirected: !typed,
-        reverse_edges: typed,
-        duplicates: if columns.time.is_some() { Duplicates::Keep } else { Duplicates::Drop },
+        undirected: !directed,
+        reverse_edges: directed,
+        duplicates: if separate { Duplicates::Keep } else { Duplicates::Drop },
         normalize_features: if content.single_features { Normalize::Standard } else { Normalize::None },
         split_fractions: no_split.then_some([0.6, 0.2, 0.2]),
         columns,
         ..GraphSource::new("", "")
+    }
+}
+
+/// Returns why rows of edges without types are examples of one direction, for tasks on edges.
+fn directed(columns: &Columns, content: &Content, task: Task) -> Option<&'static str> {
+    match content.reversed {
+        _ if task == Task::EdgeClassification => Some("rows have labels"),
+        _ if task != Task::LinkPrediction => None,
+        Reversed::Always => None,
+        Reversed::Sometimes => Some("some rows, but not all, also occur reversed"),
+        Reversed::Never => columns.edge_split.as_ref().map(|_| "rows have splits"),
     }
 }
 
@@ -204,12 +224,23 @@ fn left_out(nodes: &Table, source: &GraphSource) -> Vec<&'static str> {
 }
 
 /// Returns the guesses that concern the whole graph.
-fn guesses(source: &GraphSource, task: Task) -> Vec<String> {
-    let direction = match source.reverse_edges {
-        true => "edges: every type also gets a reverse type; for one direction, remove graph.reverse_edges",
-        false => "edges: each row is an edge in both directions; for one direction, set graph.undirected = false",
+fn guesses(source: &GraphSource, content: &Content, task: Task) -> Vec<String> {
+    let direction = match directed(&source.columns, content, task).filter(|_| content.edge_types == 0) {
+        Some(reason) => format!(
+            "edges have a direction, because {reason}: only rows are examples, and reverse edges pass messages; if rows are \
+             edges in both directions, replace graph.reverse_edges by graph.undirected"
+        ),
+        None if source.reverse_edges => {
+            "edges: every type also gets a reverse type; for one direction, remove graph.reverse_edges".into()
+        }
+        None if content.reversed == Reversed::Always => {
+            "edges: all rows also occur reversed, and the two rows are one edge; for one direction, set graph.undirected = \
+             false"
+                .into()
+        }
+        None => "edges: each row is an edge in both directions; for one direction, set graph.undirected = false".into(),
     };
-    let mut notes = vec![direction.to_owned()];
+    let mut notes = vec![direction];
     if source.split_fractions.is_some() {
         notes.push("nodes: there is no split, so it is drawn (graph.split_fractions)".into());
     }
@@ -217,7 +248,10 @@ fn guesses(source: &GraphSource, task: Task) -> Vec<String> {
         notes.push("edges: there is no split, so it is drawn (split_fractions)".into());
     }
     if task == Task::LinkPrediction && source.columns.label.is_none() {
-        notes.push("nodes have no label, so edges are predicted; --label names a column, --task another task".into());
+        notes.push(
+            "nodes have no label, so edges are predicted; --label and --edge-label name a column, --task another task"
+                .into(),
+        );
     }
     notes
 }

@@ -6,7 +6,7 @@ use super::recognize::Content;
 use super::roles::LabelKind;
 use super::task::Task;
 use crate::format::counted;
-use crate::pipeline_file::{Key, PipelineFile, quoted};
+use crate::pipeline_file::{Key, PipelineFile, model_kind, quoted};
 use crate::source::GraphSource;
 
 /// What the pipeline file says.
@@ -29,7 +29,7 @@ pub(super) struct Pipeline<'a> {
 impl Pipeline<'_> {
     /// The kind of the model.
     pub(super) fn model(&self) -> &'static str {
-        if self.content.edge_types > 0 { "rgcn" } else { "sage" }
+        model_kind(&self.source)
     }
 
     /// Whether the model learns a row for each node, because nodes have no features.
@@ -40,7 +40,7 @@ impl Pipeline<'_> {
     pub(super) fn text(&self) -> String {
         let mut file = PipelineFile::default();
         self.head(&mut file);
-        file.graph(&self.source, |key| self.column(key));
+        file.graph(&self.source, |key| self.comment(key));
         for key in &self.left_out {
             file.key(Key::new(key, quoted(""), "the column of this name is not used"));
         }
@@ -75,10 +75,14 @@ impl Pipeline<'_> {
         }
     }
 
-    /// Returns the comment of a column.
-    fn column(&self, role: &str) -> String {
+    /// Returns the comment of a key of the graph.
+    fn comment(&self, key: &str) -> String {
         let splits = "train, val, test";
-        match (role, self.content.label) {
+        match (key, self.content.label) {
+            ("reverse_edges", _) if self.content.edge_types == 0 => {
+                "edges have a direction; reverse edges of their own type only pass messages".into()
+            }
+            ("duplicates", _) => "edges have times, so rows with equal ends are separate edges".into(),
             ("features", _) => format!("{} per node", counted(self.content.features as u64, "value")),
             ("label", Some(LabelKind::Class)) => "one class per node".into(),
             ("label", Some(LabelKind::Classes)) => "several labels per node".into(),

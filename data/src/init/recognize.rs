@@ -1,8 +1,12 @@
 //! Recognizes the columns of nodes and edges by their names, types and first values.
 
+use arrow::array::Array;
+
 use super::column::Column;
+use super::direction::Reversed;
 use super::roles::{self, LabelKind};
 use super::table::Table;
+use super::task::Task;
 use crate::dump::is_number;
 use crate::error::Result;
 use crate::source::Columns;
@@ -18,10 +22,31 @@ pub struct ColumnNames {
     pub id: Option<String>,
     /// Nodes: the label.
     pub label: Option<String>,
+    /// Nodes: the split.
+    pub split: Option<String>,
     /// Edges: the source.
     pub src: Option<String>,
     /// Edges: the destination.
     pub dst: Option<String>,
+    /// Edges: the type.
+    pub edge_type: Option<String>,
+    /// Edges: the time.
+    pub time: Option<String>,
+    /// Edges: the split.
+    pub edge_split: Option<String>,
+    /// Edges: the label.
+    pub edge_label: Option<String>,
+}
+
+impl ColumnNames {
+    fn of_nodes(&self) -> Vec<String> {
+        [&self.id, &self.label, &self.split].into_iter().flatten().cloned().collect()
+    }
+
+    fn of_edges(&self) -> Vec<String> {
+        let Self { src, dst, edge_type, time, edge_split, edge_label, .. } = self;
+        [src, dst, edge_type, time, edge_split, edge_label].into_iter().flatten().cloned().collect()
+    }
 }
 
 /// What is known of a graph besides the names of its columns.
@@ -34,16 +59,25 @@ pub(super) struct Content {
     pub(super) single_features: bool,
     /// Number of edge types in the first rows; 0 if edges have no types.
     pub(super) edge_types: usize,
+    /// Whether edges occur in both directions.
+    pub(super) reversed: Reversed,
 }
 
 /// Recognizes the columns of both tables.
 ///
 /// # Errors
 /// Ids or ends of edges that are not recognized; a column that the user named and that is missing or not usable.
-pub(super) fn recognize(nodes: &mut Table, edges: &mut Table, names: &ColumnNames) -> Result<(Columns, Content)> {
+pub(super) fn recognize(
+    nodes: &mut Table,
+    edges: &mut Table,
+    names: &ColumnNames,
+    task: Option<Task>,
+) -> Result<(Columns, Content)> {
     let (mut columns, mut content) = (Columns::default(), Content::default());
+    edges.reserve(names.of_edges());
+    nodes.reserve(names.of_nodes());
     find_edges(edges, names, &mut columns, &mut content)?;
-    find_nodes(nodes, names, &mut columns, &mut content)?;
+    find_nodes(nodes, names, task, &mut columns, &mut content)?;
     Ok((columns, content))
 }
 
@@ -54,33 +88,53 @@ fn find_edges(table: &mut Table, names: &ColumnNames, columns: &mut Columns, con
     ];
     let mut found = Vec::new();
     for (role, option, usual, what) in ends {
-        let end = table.find_named(role, option, usual, roles::id)?;
-        found.push(end.ok_or_else(|| table.not_recognized(what, option.0))?.0);
+        let end = table.find_named(role, option, usual, |column| roles::id(column).and_then(|()| column.texts()))?;
+        found.push(end.ok_or_else(|| table.not_recognized(what, option.0))?);
     }
-    [columns.src, columns.dst] = found.try_into().unwrap_or_default();
-    if let Some((name, types)) = table.find("edge_type", EDGE_TYPE, roles::kind) {
+    if let [(src, from), (dst, to)] = &found[..] {
+        content.reversed = Reversed::of(from, to, from.len() as u64 == table.rows());
+        (columns.src, columns.dst) = (src.clone(), dst.clone());
+    }
+    let named = ("--edge-type", names.edge_type.as_ref());
+    if let Some((name, types)) = table.find_named("edge_type", named, EDGE_TYPE, roles::kind)? {
         (columns.edge_type, content.edge_types) = (Some(name), types.max(2));
     }
     columns.weight = name_of(table.find("weight", WEIGHT, roles::weight));
-    columns.time = name_of(table.find("time", TIME, roles::time));
-    columns.edge_split = name_of(table.find("edge_split", EDGE_SPLIT, roles::split));
-    columns.edge_label = name_of(table.find("edge_label", EDGE_LABEL, roles::class));
+    columns.time = name_of(table.find_named("time", ("--time", names.time.as_ref()), TIME, roles::time)?);
+    let named = ("--edge-split", names.edge_split.as_ref());
+    columns.edge_split = name_of(table.find_named("edge_split", named, EDGE_SPLIT, roles::split)?);
+    let named = ("--edge-label", names.edge_label.as_ref());
+    columns.edge_label = name_of(table.find_named("edge_label", named, EDGE_LABEL, roles::class)?);
+    table.note_minus_one(columns.edge_label.as_ref());
     columns.edge_features = name_of(table.find("edge_features", EDGE_FEATURES, roles::features)).into_iter().collect();
     Ok(())
 }
 
-fn find_nodes(table: &mut Table, names: &ColumnNames, columns: &mut Columns, content: &mut Content) -> Result<()> {
+fn find_nodes(
+    table: &mut Table,
+    names: &ColumnNames,
+    task: Option<Task>,
+    columns: &mut Columns,
+    content: &mut Content,
+) -> Result<()> {
     let id = table.find_named("id", ("--id", names.id.as_ref()), ID, roles::id)?;
     columns.id = id.ok_or_else(|| table.not_recognized("the id of a node", "--id"))?.0;
-    let label = |column: &Column<'_>| Ok((roles::label(column)?, column.is_whole()));
-    if let Some((name, (kind, whole))) = table.find_named("label", ("--label", names.label.as_ref()), LABEL, label)? {
+    let label = |column: &Column<'_>| match task {
+        Some(Task::NodeRegression) if column.is_int() => {
+            Err("its integers are classes; to predict them as numbers, store them as floats".into())
+        }
+        _ => Ok((roles::label(column)?, column.is_whole())),
+    };
+    let named = ("--label", names.label.as_ref());
+    if let Some((name, (kind, whole))) = table.find_named("label", named, LABEL, label)? {
         if kind == LabelKind::Number && whole {
             let hint = "has floats, so it is predicted as a number; if its values are classes, store them as integers";
             table.notes.push(format!("nodes: \"{name}\" {hint}"));
         }
         (columns.label, content.label) = (Some(name), Some(kind));
+        table.note_minus_one(columns.label.as_ref());
     }
-    columns.split = name_of(table.find("split", SPLIT, roles::split));
+    columns.split = name_of(table.find_named("split", ("--split", names.split.as_ref()), SPLIT, roles::split)?);
     if columns.split.is_none() && table.others().iter().any(|(name, _)| name.ends_with("_mask")) {
         let hint = "masks are not read; a split is one column with train, val, test or null";
         table.notes.push(format!("nodes: {hint}"));

@@ -112,7 +112,11 @@ pub(super) fn weight(column: &Column<'_>) -> Result<(), String> {
         return Err(column.is_not("numbers"));
     }
     column.is_complete()?;
-    column.numbers().map(drop)
+    let (numbers, _) = column.numbers()?;
+    match numbers.iter().flatten().find(|number| *number < 0.0) {
+        Some(negative) => Err(format!("it has the value {negative}, and weights are 0 or more")),
+        None => Ok(()),
+    }
 }
 
 pub(super) fn time(column: &Column<'_>) -> Result<(), String> {

@@ -60,6 +60,8 @@ pub(super) struct Table {
     first: RecordBatch,
     /// By column.
     roles: BTreeMap<String, &'static str>,
+    /// Columns that the user names. They get their roles from options only.
+    named: Vec<String>,
     /// What was guessed, and why columns are not used.
     pub(super) notes: Vec<String>,
 }
@@ -77,7 +79,12 @@ impl Table {
             path: paths.first().cloned().unwrap_or_default(),
             reason: format!("there are no {name} in it"),
         })?;
-        Ok(Self { name, paths: paths.to_vec(), facts, first, roles: BTreeMap::new(), notes })
+        Ok(Self { name, paths: paths.to_vec(), facts, first, roles: BTreeMap::new(), named: Vec::new(), notes })
+    }
+
+    /// Keeps columns for the options that name them.
+    pub(super) fn reserve(&mut self, named: Vec<String>) {
+        self.named = named;
     }
 
     /// Number of rows.
@@ -118,7 +125,8 @@ impl Table {
         check: impl Fn(&Column<'_>) -> std::result::Result<T, String>,
     ) -> Option<(String, T)> {
         for usual in usual {
-            let other = self.others().into_iter().find(|(name, _)| name.to_lowercase() == *usual);
+            let free = |name: &String| name.to_lowercase() == *usual && !self.named.contains(name);
+            let other = self.others().into_iter().find(|(name, _)| free(name));
             match other.map(|(name, column)| (name, check(&column))) {
                 Some((name, Ok(found))) => {
                     self.give(role, &name);
@@ -158,6 +166,21 @@ impl Table {
             check(&column).map_err(|reason| refuse(format!("the column \"{name}\" cannot be used: {reason}")))?;
         self.give(role, name);
         Ok(Some((name.clone(), found)))
+    }
+
+    /// Returns the columns without a role that pass `check`, with quotes.
+    pub(super) fn candidates<T>(&self, check: impl Fn(&Column<'_>) -> std::result::Result<T, String>) -> Vec<String> {
+        let others = self.others().into_iter().filter(|(_, column)| check(column).is_ok());
+        others.map(|(name, _)| format!("\"{name}\"")).collect()
+    }
+
+    /// Notes that -1 is not a class, if a column of classes has it.
+    pub(super) fn note_minus_one(&mut self, column: Option<&String>) {
+        let Some(facts) = column.and_then(|name| self.facts.column(name)) else { return };
+        if facts.integer_range().is_some_and(|(min, _)| min == -1) {
+            let hint = "has -1, which means no label; if it is a class, number the classes from 0";
+            self.notes.push(format!("{}: \"{}\" {hint}", self.name, facts.name));
+        }
     }
 
     /// Returns the error that no column is recognized as `what`, which an option can name.
