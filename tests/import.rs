@@ -87,6 +87,15 @@ fn import_writes_results_to_stdout_and_notes_to_stderr() {
     assert!(ended.stdout.contains("f/edges.parquet: 4 undirected edges\n"), "{}", ended.stdout);
     let found = place.succeed(&["inspect", "f"]);
     assert!(found.contains("made by  gnnflow import text from friends.txt"), "{found}");
+    // Edge types lead to the model and the reverse edges that init chooses.
+    let columns = ["--edge-type", "amount", "--nodes", "people.csv", "--features", "age", "--label", "city"];
+    let said = place.succeed(&[&["import", "payments.csv", "--out", "typed"][..], &columns].concat());
+    assert!(said.contains("3 nodes with 1 feature\n") && said.contains("typed/pipeline.toml: trains rgcn"), "{said}");
+    let file = std::fs::read_to_string(place.path("typed/pipeline.toml")).unwrap();
+    for line in ["name = \"typed\"", "reverse_edges = true", "kind = \"rgcn\""] {
+        assert!(file.contains(line), "{line}\n{file}");
+    }
+    place.succeed(&["run", "typed/pipeline.toml", "--dry-run"]);
     // Tables of others are refused before any work.
     place.write("mine/edges.parquet", "mine");
     for command in [&["import", "friends.txt"][..], &["generate", "planted", "--nodes", "100", "--edges", "200"]] {
@@ -103,19 +112,30 @@ fn invalid_input_exits_with_3_and_one_error_line() {
     place.write("cut.txt.gz", CUT_OFF);
     place.write("bad.graph", "4 6\n2 3\n1 3 4\n1 2 4\n2 3\n");
     place.write("far.graph", "2 1\n2\n3\n");
-    place.write("word.csv", "src,dst,weight\n1,2,heavy\n");
+    place.write("word.csv", "src,dst,much,at\n1,2,heavy,3\n2,3,4,\n");
+    place.write("g/edges.parquet", "");
     place.write("what", "1 2\n");
     std::fs::remove_dir_all(place.path("dataset/ogbn_arxiv/mapping")).unwrap();
     for (args, words) in [
         (&["cut.txt.gz"][..], "cut.txt.gz: the gzip data ends early; fetch the file again"),
         (&["bad.graph"], "bad.graph: its header says 6 edges, but its lines have 10 neighbors instead of 12"),
         (&["far.graph"], "far.graph:3: there is no neighbor 3; nodes are numbered 1 to 2"),
-        (&["word.csv"], "word.csv:2: weight \"heavy\" is not a number"),
+        (&["word.csv", "--weight", "much"], "word.csv:2: weight \"heavy\" is not a number"),
         (&["friends.txt", "--weight", "amount"], "friends.txt: no column \"amount\""),
         (&["more.npz"], "more.npz: no array \"shape\"; it has "),
         (&["dataset/ogbn_arxiv"], "dataset/ogbn_arxiv: mapping/ is missing"),
         (&["nowhere.csv"], "nowhere.csv: there is no such file or folder"),
         (&["what"], "what: its name does not show its format"),
+        (
+            &["g/edges.parquet"],
+            "g/edges.parquet: is a Parquet file, which needs no import; write a pipeline file with `gnnflow init",
+        ),
+        (&["g"], "g: has Parquet tables, which need no import; write a pipeline file for them with `gnnflow init DIR`"),
+        (
+            &["word.csv", "--time", "at"],
+            "word.csv:3: the time in column \"at\" is empty; fill in a number, or remove the line",
+        ),
+        (&["word.csv", "--edge-features", "4"], "word.csv:3: the feature in column \"at\" is empty"),
     ] {
         let errors = place.fail(&[&["import", "--out", "x"], args].concat(), 3, &[words]);
         assert_eq!(errors.len(), 1, "{errors:?}");

@@ -91,6 +91,7 @@ fn recipe(dataset: &Dataset) -> Recipe {
     Recipe {
         title: "Exported from a prepared dataset: its edges, both directions if it was undirected.".into(),
         undirected: false,
+        reverse_edges: false,
         keep_duplicates: true,
         features: manifest.features.dim,
         // Features of several dtypes are exported as one column whose type can represent all of them.

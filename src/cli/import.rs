@@ -4,6 +4,7 @@ use super::context::Context;
 use super::output::{print, print_json};
 use crate::error::Error;
 use gnnflow_data::dataset::IdKind;
+use gnnflow_data::format::plural;
 use gnnflow_data::import::{Delimiter, EmptyIds, Kind, NodeArrays, OgbPart, TextOptions};
 use std::path::PathBuf;
 
@@ -170,13 +171,18 @@ impl Import {
         let ways = if imported.undirected { "undirected" } else { "directed" };
         let features = match imported.features {
             0 => String::new(),
-            width => format!(" with {width} features"),
+            width => format!(" with {}", plural(width, "feature")),
+        };
+        let pipeline = imported.pipeline_path.display();
+        let next = match imported.model {
+            Some(model) => format!("trains {model}; look at the plan with `gnnflow run {pipeline} --dry-run`"),
+            None => {
+                format!("prepares the graph, with `gnnflow prepare {pipeline}`; `gnnflow init` writes one that trains")
+            }
         };
         print(&format!(
-            "{nodes}: {} nodes{features}\n{edges}: {} {ways} edges\n{}: for `gnnflow prepare`\n",
-            imported.nodes,
-            imported.edges,
-            imported.pipeline_path.display()
+            "{nodes}: {} nodes{features}\n{edges}: {} {ways} edges\n{pipeline}: {next}\n",
+            imported.nodes, imported.edges
         ))
     }
 

@@ -112,6 +112,11 @@ impl<'a> Output<'a> {
         Ok(self.bytes)
     }
 
+    /// Returns the folder.
+    pub(crate) fn folder(&self) -> &Path {
+        self.out
+    }
+
     /// Returns the final path of a table.
     pub(crate) fn place(&self, name: &str) -> PathBuf {
         self.out.join(name)

@@ -10,6 +10,10 @@ use crate::progress::Progress;
 /// Size of read buffers in bytes.
 pub(super) const BUFFER: usize = 1 << 18;
 
+/// What to do with a Parquet file.
+pub(super) const PARQUET: &str = "is a Parquet file, which needs no import; write a pipeline file with \
+                                  `gnnflow init --nodes NODES --edges EDGES`";
+
 /// The length limit of a line in bytes.
 const LONGEST_LINE: u64 = 256 << 20;
 
@@ -55,9 +59,7 @@ impl<'a> Input<'a> {
             [0xfd, b'7', b'z', b'X', b'Z', ..] => return fail("is packed with xz; unpack it first (unxz)"),
             [b'P', b'K', 3, 4, ..] => return fail("is a zip archive; unpack it first (unzip)"),
             [b'P', b'A', b'R', b'1', ..] => {
-                return fail(
-                    "is a Parquet file, which needs no import; name it in a pipeline file (graph.nodes, graph.edges)",
-                );
+                return fail(PARQUET);
             }
             _ => Box::new(plain),
         };

@@ -239,6 +239,8 @@ pub struct Imported {
     pub features: usize,
     /// Whether each row is an edge in both directions.
     pub undirected: bool,
+    /// The kind of the model in the pipeline file; `None` if it has no training.
+    pub model: Option<&'static str>,
     /// Size of all Parquet files, in bytes.
     pub bytes: u64,
     /// Notes for the user: guesses, and ignored columns.
@@ -255,6 +257,19 @@ pub(crate) struct Found {
     recipe: Recipe,
     notes: Vec<String>,
     skipped: Option<Skipped>,
+}
+
+/// Returns what to do with a file or folder of an unknown format.
+fn unknown_format(path: &Path) -> &'static str {
+    if path.extension().is_some_and(|extension| extension == "parquet") {
+        input::PARQUET
+    } else if path.join(NODES).exists() || path.join(EDGES).exists() {
+        "has Parquet tables, which need no import; write a pipeline file for them with `gnnflow init DIR`"
+    } else if path.is_dir() {
+        "is a folder without raw/, so it is not an OGB download; for other formats, name the files"
+    } else {
+        "its name does not show its format; state the format, as in `gnnflow import text PATH --out DIR`"
+    }
 }
 
 impl Import {
@@ -312,6 +327,7 @@ impl Import {
             edges: found.edges,
             features: found.recipe.features,
             undirected: found.recipe.undirected,
+            model: found.recipe.model(),
             bytes: output.publish()?,
             notes: found.notes,
             skipped: found.skipped,
@@ -330,13 +346,7 @@ impl Import {
         let kind = match self.kind.or_else(|| Kind::guess(first)) {
             Some(kind) => kind,
             None => {
-                let reason = match first.is_dir() {
-                    true => "is a folder without raw/, so it is not an OGB download; for other formats, name the files",
-                    false => {
-                        "its name does not show its format; state the format, as in `gnnflow import text PATH --out DIR`"
-                    }
-                };
-                return Err(Error::File { path: first.clone(), reason: reason.into() });
+                return Err(Error::File { path: first.clone(), reason: unknown_format(first).into() });
             }
         };
         let only = |key: &'static str, given: bool, kinds: &[Kind], which: &str| match given && !kinds.contains(&kind) {

@@ -46,7 +46,8 @@ pub(super) fn import(import: &Import, output: &mut Output, progress: &dyn Progre
     let mapping = mapping(import, dir)?;
     let mut recipe = Recipe {
         title: "Imported from an OGB download with several types; node_id counts over all types.".into(),
-        undirected: import.undirected.unwrap_or(false),
+        undirected: import.undirected == Some(true),
+        reverse_edges: import.undirected != Some(true),
         node_type: true,
         edge_type: true,
         split: split.is_some(),

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use super::PIPELINE;
 use crate::error::{Error, Result};
 use crate::generate::table::{EDGES, NODES, Output};
-use crate::pipeline_file::{Key, PipelineFile, quoted};
+use crate::pipeline_file::{Key, PipelineFile, folder_name, model_kind, quoted};
 use crate::source::{Columns, Duplicates, FeatureDtype, GraphSource};
 
 /// Content of the pipeline file of a dump.
@@ -14,6 +14,7 @@ pub(crate) struct Recipe {
     /// First line, a comment.
     pub(crate) title: String,
     pub(crate) undirected: bool,
+    pub(crate) reverse_edges: bool,
     /// Whether duplicate edges are separate edges.
     pub(crate) keep_duplicates: bool,
     /// Values per node.
@@ -56,6 +57,7 @@ impl Recipe {
         GraphSource {
             columns,
             undirected: self.undirected,
+            reverse_edges: self.reverse_edges,
             duplicates: if self.keep_duplicates { Duplicates::Keep } else { Duplicates::Drop },
             feature_dtype: vec![self.feature_dtype],
             num_classes: self.num_classes,
@@ -64,10 +66,21 @@ impl Recipe {
         }
     }
 
-    pub(crate) fn text(&self) -> String {
+    /// Returns the kind of the model, if the pipeline trains one.
+    pub(crate) fn model(&self) -> Option<&'static str> {
+        (self.label == Some(true) && self.features > 0).then(|| model_kind(&self.source()))
+    }
+
+    /// Returns the pipeline file for a run of this name.
+    fn text(&self, name: Option<&str>) -> String {
         let mut file = PipelineFile::default();
-        for line in [&self.title, "", &format!("    gnnflow prepare {PIPELINE}")] {
+        let command = if self.model().is_some() { "run" } else { "prepare" };
+        for line in [&self.title, "", &format!("    gnnflow {command} {PIPELINE}")] {
             file.comment(line);
+        }
+        if let Some(name) = name {
+            file.blank();
+            file.key(Key::new("name", quoted(name), ""));
         }
         file.graph(&self.source(), |_| String::new());
         file.section("partition");
@@ -75,9 +88,9 @@ impl Recipe {
             [] => file.key(Key::new("parts", 1, "")),
             keys => keys.iter().cloned().for_each(|key| file.key(key)),
         }
-        if self.label == Some(true) && self.features > 0 {
+        if let Some(kind) = self.model() {
             file.section("model");
-            file.key(Key::new("kind", quoted("sage"), ""));
+            file.key(Key::new("kind", quoted(kind), ""));
             file.key(Key::new("layers", 2, ""));
             file.key(Key::new("hidden", 128, ""));
             file.section("train");
@@ -87,7 +100,7 @@ impl Recipe {
     }
     /// Writes the pipeline file. Copies a different one to `pipeline.toml.old` first, and returns a note about the copy.
     pub(crate) fn write(&self, output: &mut Output) -> Result<Option<String>> {
-        let (text, place) = (self.text(), output.place(PIPELINE));
+        let (text, place) = (self.text(folder_name(output.folder()).as_deref()), output.place(PIPELINE));
         output.text(PIPELINE, &text)?;
         if !std::fs::read(&place).is_ok_and(|before| before != text.as_bytes()) {
             return Ok(None);

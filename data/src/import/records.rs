@@ -59,6 +59,8 @@ pub(super) struct Records<'a> {
     /// The text that `fields` points into: the line, with quotes removed.
     text: Vec<u8>,
     fields: Vec<Range<usize>>,
+    /// Names of the columns, for errors; none without a header.
+    pub(super) names: Vec<String>,
     /// Numbers of skipped lines.
     pub(super) comment_lines: u64,
     pub(super) empty_lines: u64,
@@ -67,7 +69,8 @@ pub(super) struct Records<'a> {
 impl<'a> Records<'a> {
     pub(super) fn open(path: &Path, delimiter: Delimiter, progress: Option<&'a dyn Progress>) -> Result<Self> {
         let lines = Lines::open(path, progress)?;
-        Ok(Self { lines, delimiter, text: Vec::new(), fields: Vec::new(), comment_lines: 0, empty_lines: 0 })
+        let (text, fields, names) = Default::default();
+        Ok(Self { lines, delimiter, text, fields, names, comment_lines: 0, empty_lines: 0 })
     }
 
     /// Goes to the next record; `false` at the end.
@@ -183,7 +186,11 @@ impl<'a> Records<'a> {
     #[inline]
     pub(super) fn float(&self, i: usize, what: &str) -> Result<f32> {
         let field = self.needed(i)?;
-        let value = float(field).ok_or_else(|| self.wrong(format!("{what} {} is not a number", show(field))))?;
+        let wrong = || match field {
+            [] => self.empty(i, what),
+            _ => self.wrong(format!("{what} {} is not a number", show(field))),
+        };
+        let value = float(field).ok_or_else(wrong)?;
         match value.is_finite() {
             true => Ok(value),
             false => {
@@ -198,6 +205,12 @@ impl<'a> Records<'a> {
             let hint = if self.len() == 1 { "; is the delimiter right (--delimiter)?" } else { "" };
             self.wrong(format!("{}, but field {} is needed{hint}", plural(self.len(), "field"), i + 1))
         })
+    }
+
+    /// Returns the error that field `i` is empty.
+    pub(super) fn empty(&self, i: usize, what: &str) -> Error {
+        let name = self.names.get(i).map_or_else(|| (i + 1).to_string(), |name| show(name.as_bytes()));
+        self.wrong(format!("the {what} in column {name} is empty; fill in a number, or remove the line"))
     }
 
     pub(super) fn path(&self) -> &Path {

@@ -97,9 +97,11 @@ impl<'a> Edges<'a> {
             IdKind::Int => sample.id_kind(layout.dst),
             IdKind::Text => IdKind::Text,
         });
+        let undirected = import.undirected.or(sample.undirected).unwrap_or(false);
         let recipe = Recipe {
             title: "Imported from an edge list.".into(),
-            undirected: import.undirected.or(sample.undirected).unwrap_or(false),
+            undirected,
+            reverse_edges: layout.edge_type.is_some() && !undirected,
             keep_duplicates: layout.time.is_some(),
             weight: layout.weight.is_some(),
             time: layout.time.is_some(),
@@ -241,6 +243,7 @@ impl Pass {
         progress: &dyn Progress,
     ) -> Result<()> {
         let mut records = Records::open(&sample.path, sample.delimiter, Some(progress))?;
+        records.names = sample.header.clone().unwrap_or_default();
         for _ in 0..sample.preamble() {
             records.advance()?;
         }
@@ -323,6 +326,7 @@ impl Pass {
         let number = float(text).and_then(|_| std::str::from_utf8(text).ok()?.parse::<f64>().ok());
         let number = number.filter(|number| number.abs() < 9e15);
         let number = number.ok_or_else(|| match records.get(field) {
+            Some([]) => records.empty(field, "time"),
             Some(text) => {
                 records.wrong(format!("time {} is not a number; use a number, such as seconds since 1970", show(text)))
             }

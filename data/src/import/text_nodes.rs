@@ -160,6 +160,7 @@ impl<'a> Nodes<'a> {
         }
         notes.extend(sample.guess.clone());
         let mut records = Records::open(path, sample.delimiter, Some(progress))?;
+        records.names = sample.header.clone().unwrap_or_default();
         for _ in 0..sample.preamble() {
             records.advance()?;
         }

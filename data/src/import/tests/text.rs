@@ -194,7 +194,11 @@ fn invalid_node_error_names_the_line() {
         ..TextOptions::default()
     };
     for (nodes, features, words) in [
-        ("id,x\n1,0.5\n2,\n", "x", "n.csv:3: feature \"\" is not a number"),
+        (
+            "id,x\n1,0.5\n2,\n",
+            "x",
+            "n.csv:3: the feature in column \"x\" is empty; fill in a number, or remove the line",
+        ),
         ("id,x\n1,0.5\nb,1\n", "x", "n.csv:3: id \"b\" is not an integer"),
         ("id,x\n1,0.5\n", "y", "no column \"y\"; did you mean \"x\"?"),
         ("id,x,y\n1,0,0\n", "y..x", "columns y..x: the first comes after the last"),
