@@ -27,7 +27,7 @@ fn json(text: &str) -> Value {
 #[test]
 fn options_that_are_keys_of_the_pipeline_lead_to_set() {
     let place = TestDir::new();
-    for (option, keys) in [("--epochs", "`--set train.epochs=..`"), ("--batch-size", "`--set train.batch=..`")] {
+    for (option, keys) in [("--epochs", "`--set train.epochs=5`"), ("--batch-size", "`--set train.batch=5`")] {
         place.fail(&["run", "p.toml", option, "5"], 2, &[&format!("unexpected argument '{option}'"), keys]);
     }
     let ended = place.run(&["run", "p.toml", "--procesess", "2"]);

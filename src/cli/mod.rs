@@ -70,11 +70,12 @@ enum Command {
 
 /// Parses `args`, with the program's name first, runs the command, and prints its error.
 pub(crate) fn main(args: impl IntoIterator<Item = OsString>, registry: Registry) -> ExitCode {
-    let args = match Args::try_parse_from(args) {
+    let given: Vec<OsString> = args.into_iter().collect();
+    let args = match Args::try_parse_from(&given) {
         Ok(args) => args,
         // `--help` and `--version` are errors of clap with exit code 0.
         Err(mut error) => {
-            if let Some(tip) = tip(&error) {
+            if let Some(tip) = tip(&error, &given) {
                 error.remove(ContextKind::SuggestedArg);
                 error.remove(ContextKind::Usage);
                 error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
@@ -101,11 +102,14 @@ pub(crate) fn main(args: impl IntoIterator<Item = OsString>, registry: Registry)
     }
 }
 
-/// Returns advice for an option that is a key of pipeline files.
-fn tip(error: &clap::Error) -> Option<String> {
+/// Returns advice for an option that is a key of pipeline files, with its value in `args`.
+fn tip(error: &clap::Error, args: &[OsString]) -> Option<String> {
     let Some(ContextValue::String(option)) = error.get(ContextKind::InvalidArg) else { return None };
     let keys = keys_named(option.strip_prefix("--").filter(|_| error.kind() == ErrorKind::UnknownArgument)?);
-    let sets: Vec<String> = keys.iter().map(|key| format!("`--set {key}=..`")).collect();
+    let mut texts = args.iter().filter_map(|arg| arg.to_str()).skip_while(|arg| !arg.starts_with(option.as_str()));
+    let value = texts.next().and_then(|arg| arg.split_once('=')).map(|(_, value)| value);
+    let value = value.or_else(|| texts.next().filter(|next| !next.starts_with('-'))).unwrap_or("..");
+    let sets: Vec<String> = keys.iter().map(|key| format!("`--set {key}={value}`")).collect();
     (!sets.is_empty()).then(|| format!("it is a key of the pipeline file: write it there, or {}", sets.join(" or ")))
 }
 
