@@ -230,7 +230,8 @@ impl<'a> Run<'a> {
     fn train(&mut self, driver: &mut Driver<'_>) -> Result<(), Error> {
         let begin = Instant::now();
         let epochs = self.train.epochs as u32;
-        let (first, mut last_written, mut watch) = (self.progress.epochs, None, LossWatch::default());
+        let (first, mut last_written) = (self.progress.epochs, None);
+        let mut watch = LossWatch::new(self.train.task != config::Task::NodeRegression);
         while self.progress.epochs < epochs && !self.stops_early() {
             let epoch = self.progress.epochs;
             let before = StageTimes::now(&self.context.meter, self.compute_thread.call(ComputeState::report)?);
