@@ -85,7 +85,7 @@ pub(super) fn metis(
     let rules = if seed % 3 == 1 { 1 } else { bounds.len() };
     let node_weights = kway::node_weights(bounds, rules, groups, group);
     let (targets, node_weights) = (bounds.targets()[..rules].to_vec(), node_weights.as_slice());
-    let bisect = seed % 3 > 0 && goal.parts <= MAX_BISECTED_PARTS;
+    let bisect = !seed.is_multiple_of(3) && goal.parts <= MAX_BISECTED_PARTS;
     let options = KwayOptions {
         method: "multilevel",
         parts: goal.parts,
