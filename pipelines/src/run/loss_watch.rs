@@ -36,7 +36,8 @@ impl LossWatch {
         }
         let first = *self.first.get_or_insert(loss);
         let grew = loss > EXPLODED * first.abs();
-        if self.warned || !grew && !(self.cross_entropy && loss > FAR_FROM_RANDOM) {
+        let far = self.cross_entropy && loss > FAR_FROM_RANDOM;
+        if self.warned || !(grew || far) {
             return Ok(None);
         }
         self.warned = true;
