@@ -91,7 +91,11 @@ fn messages_have_line_key_and_problem() {
         ),
         ("layers = 2", "layers = 0", "/graphs/p.toml:14: model.layers: must be at least 1, but is 0"),
         ("dropout = 0.5", "dropout = 1", "/graphs/p.toml:16: model.dropout: must be less than 1.0, but is 1"),
-        ("hidden = 64", "lr = 0.1", "/graphs/p.toml:15: model.lr: unknown key; did you mean \"train.optimizer.lr\"?"),
+        (
+            "hidden = 64",
+            "lr = 0.1",
+            "/graphs/p.toml:15: model.lr: unknown key; did you mean \"model.embedding.optimizer.lr\" or \"train.optimizer.lr\"?",
+        ),
         ("[infer]", "[early_stop]", "/graphs/p.toml:26: early_stop: unknown key; did you mean \"train.early_stop\"?"),
         ("[infer]", "[inferr]", "/graphs/p.toml:26: inferr: unknown key; did you mean \"infer\"?"),
         (
