@@ -111,6 +111,12 @@ fn task(config: &Config, train: &Train, report: &mut Report<'_>) {
         let message = format!("`{}` has no `{metric}`; use {use_instead} or `loss`", train.task);
         report.add("train.metric", message);
     }
+    if config.infer.as_ref().is_some_and(|infer| infer.scores && !infer.predictions) {
+        report.add(
+            "infer.scores",
+            "scores are written with predictions; set `infer.predictions = true`, or remove this key",
+        );
+    }
     if regression && config.infer.as_ref().is_some_and(|infer| infer.scores) {
         report.add("infer.scores", "regression has no probabilities; remove this key");
     }
