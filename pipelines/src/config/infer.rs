@@ -17,3 +17,10 @@ section! {
         pub batch: usize = 4096,
     }
 }
+
+impl Infer {
+    /// Whether the probabilities of classes are written.
+    pub(crate) fn writes_scores(&self) -> bool {
+        self.predictions && self.scores
+    }
+}

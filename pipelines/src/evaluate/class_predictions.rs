@@ -28,8 +28,8 @@ pub(crate) fn predictions(
     fields.push(Field::new("prediction", classes.data_type(), false));
     fields.push(Field::new("label", classes.data_type(), true));
     fields.push(Field::new("split", DataType::Utf8, false));
-    let width = if classifier.writes_scores() { classes.count } else { 0 };
-    if width > 0 {
+    let (width, scores) = (classes.count, classifier.scores());
+    if scores.is_some() {
         fields.push(Field::new("scores", list(width, DataType::Float32), false));
     }
     let schema = Arc::new(Schema::new(fields));
@@ -42,12 +42,13 @@ pub(crate) fn predictions(
         columns.push(classes.column(labels.map(|&label| usize::try_from(label).ok())));
         let splits = all.splits[part][range.clone()].iter().map(|&split| SPLITS[usize::from(split).min(3)]);
         columns.push(Arc::new(StringArray::from_iter_values(splits)));
-        if width > 0 {
-            let scores = classifier.scores(part)[range.start * width..range.end * width].to_vec();
+        if let Some(scores) = scores {
+            let scores = scores[part][range.start * width..range.end * width].to_vec();
             columns.push(list_of(width, Arc::new(Float32Array::from(scores)))?);
         }
         RecordBatch::try_new(Arc::clone(&schema), columns).map_err(arrow_bug)
     };
-    let table = Table { path, schema: Arc::clone(&schema), row_bytes: 48 + 4 * width, rows: &rows };
+    let table =
+        Table { path, schema: Arc::clone(&schema), row_bytes: 48 + scores.map_or(0, |_| 4 * width), rows: &rows };
     write_table(driver, context, &all.totals, &table)
 }

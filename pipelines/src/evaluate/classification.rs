@@ -21,7 +21,8 @@ use crate::task::class_metrics::ClassMetrics;
 use crate::task::classes::{Classes, cross_entropy, largest, probabilities};
 use crate::task::edge_classification::edges::ClassedEdges;
 use crate::task::objective::Tally;
-use gnnflow_dataflow::storage::RowStore;
+use gnnflow_dataflow::storage::{Array, Place, RowStore};
+use gnnflow_kernels::pairs::Edge;
 
 /// Number of edges per request.
 const CHUNK: usize = 8192;
@@ -34,14 +35,15 @@ pub(crate) struct EdgeClassifier {
     metrics: ClassMetrics,
     /// By partition, the classes of the last evaluation.
     predicted: Vec<Vec<u32>>,
-    /// Whether probabilities are written.
-    writes_scores: bool,
-    /// By partition, the probabilities of all classes, edge by edge; empty unless they are written.
-    scores: Vec<Vec<f32>>,
+    /// By partition, the probabilities of all classes, edge by edge, in mapped files; `None` unless they are written.
+    scores: Option<Vec<Array<f32>>>,
 }
 
 impl EdgeClassifier {
     /// Builds the dataflow over the model's `results`. With `writes_scores`, it keeps the probabilities of all classes.
+    ///
+    /// # Errors
+    /// When the disk has no space for the probabilities.
     pub(crate) fn build(
         worker: &mut Worker,
         context: &WorkerContext,
@@ -49,11 +51,14 @@ impl EdgeClassifier {
         (edges, metrics): (ClassedEdges, ClassMetrics),
         compute_thread: &ComputeThread<ComputeState>,
         writes_scores: bool,
-    ) -> Self {
+    ) -> Result<Self, Error> {
         let fetcher = ResultFetcher::build(worker, context, results, compute_thread, "classify", write_logits);
-        let parts = edges.edges.len();
-        let (predicted, scores) = (vec![Vec::new(); parts], vec![Vec::new(); parts]);
-        Self { fetcher, edges, metrics, predicted, writes_scores, scores }
+        let (classes, place) = (metrics.classes().count, Place::Folder(context.scratch.clone()));
+        let reserve = |edges: &Vec<Edge>| Array::zeros(edges.len() * classes, &place);
+        let scores = writes_scores.then(|| edges.edges.iter().map(reserve).collect::<Result<_, _>>()).transpose();
+        let scores = scores.map_err(Error::io("reserve scratch space in", &context.scratch))?;
+        let predicted = vec![Vec::new(); edges.edges.len()];
+        Ok(Self { fetcher, edges, metrics, predicted, scores })
     }
 
     /// Classifies all edges, and returns the metrics of the labeled edges of each split.
@@ -73,7 +78,6 @@ impl EdgeClassifier {
         for part in context.placement.parts_of(context.worker) {
             let mut counts = vec![(self.metrics.counts(), 0.0); SPLITS.len() - 1];
             self.predicted[part].clear();
-            self.scores[part].clear();
             for first in (0..self.edges.edges[part].len()).step_by(CHUNK) {
                 let chunk = first..(first + CHUNK).min(self.edges.edges[part].len());
                 self.fetcher.request_ends(&self.edges.edges[part][chunk.clone()]);
@@ -82,8 +86,8 @@ impl EdgeClassifier {
                 let logits = std::mem::take(&mut *self.fetcher.state());
                 for (i, row) in chunk.zip(logits.chunks_exact(classes)) {
                     self.predicted[part].push(largest(row) as u32);
-                    if self.writes_scores {
-                        self.scores[part].extend(probabilities(row));
+                    if let Some(scores) = &mut self.scores {
+                        scores[part][i * classes..(i + 1) * classes].copy_from_slice(&probabilities(row));
                     }
                     let (label, split) = (self.edges.labels[part][i], usize::from(self.edges.splits[part][i]));
                     if let (Ok(label), 1..) = (u32::try_from(label), split) {
@@ -111,14 +115,9 @@ impl EdgeClassifier {
         &self.predicted[part]
     }
 
-    /// Whether probabilities are written.
-    pub(crate) fn writes_scores(&self) -> bool {
-        self.writes_scores
-    }
-
-    /// Returns the probabilities of all classes of the last evaluation, edge by edge, if they are written.
-    pub(crate) fn scores(&self, part: usize) -> &[f32] {
-        &self.scores[part]
+    /// Returns the probabilities of all classes of the last evaluation by partition, edge by edge, if they are written.
+    pub(crate) fn scores(&self) -> Option<&[Array<f32>]> {
+        self.scores.as_deref()
     }
 
     /// Returns all classes.

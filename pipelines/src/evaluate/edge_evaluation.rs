@@ -25,26 +25,30 @@ pub(crate) enum EdgeEvaluation {
 }
 
 impl EdgeEvaluation {
-    /// Builds the dataflow over the model's `results`; `None` for tasks on nodes. With `scores`, the probabilities of classes are written.
+    /// Builds the dataflow over the model's `results`; `None` for tasks on nodes. With `writes_scores`, the probabilities of classes are
+    /// written.
+    ///
+    /// # Errors
+    /// When the disk has no space for the probabilities.
     pub(crate) fn build(
         worker: &mut Worker,
         context: &WorkerContext,
         results: &Arc<RowStore>,
         source: Source,
         compute_thread: &ComputeThread<ComputeState>,
-        scores: bool,
-    ) -> Option<Self> {
-        match source {
+        writes_scores: bool,
+    ) -> Result<Option<Self>, Error> {
+        Ok(match source {
             Source::Nodes(_) => None,
             Source::Links(edges) => {
                 Some(Self::Ranking(Ranking::build(worker, context, results, edges, compute_thread)))
             }
             Source::Edges(edges, metrics) => {
                 let edges = (edges, metrics);
-                let classifier = EdgeClassifier::build(worker, context, results, edges, compute_thread, scores);
+                let classifier = EdgeClassifier::build(worker, context, results, edges, compute_thread, writes_scores)?;
                 Some(Self::Classification(classifier))
             }
-        }
+        })
     }
 
     /// Ranks or classifies edges and returns the metrics.

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::training::edge_bytes;
 use super::{Layer, PartSize, Sizes, Training, batch, embedding};
-use crate::config::{Config, Infer, JumpingKnowledge, Model, Topology};
+use crate::config::{Config, Infer, JumpingKnowledge, Model, Task, Topology};
 use crate::engine::inference::{CHUNK_EDGES, WINDOW};
 
 pub(super) const PROGRAM_BYTES: u64 = 64 << 20;
@@ -39,7 +39,8 @@ pub struct Memory {
     /// Learned rows of its nodes with optimizer state, and those of the best epoch, in mapped scratch files.
     pub embeddings: u64,
     /// Mapped scratch files. Layers of exact inference: own nodes × 4 × (the hidden width, twice for three layers or more, and
-    /// the classes). Also the full-graph tables that do not fit into memory.
+    /// the classes). With `infer.scores`, probabilities of classified edges: edges × classes × 4. Also the full-graph tables that do not
+    /// fit into memory.
     pub scratch: u64,
     /// State of a sampler: distributions, clusters, counts.
     pub sampler: u64,
@@ -155,6 +156,9 @@ impl Process {
             memory.activations = 3 * (outputs.sum::<u64>() + all * input as u64 * 4 + on_edges + mixed);
             let own_nodes = sum(|part| part.nodes, own);
             (memory.inference, memory.scratch) = inference(config, graph, layers, own_nodes);
+            if train.task == Task::EdgeClassification && config.infer.as_ref().is_some_and(Infer::writes_scores) {
+                memory.scratch += sum(|part| part.edges, own) * 4 * graph.edge_classes.unwrap_or(0);
+            }
             // Full-graph stages evaluate. Inference runs only to write embeddings with `tensor-parallel`, which has no full rows.
             let embeddings = config.infer.as_ref().is_some_and(|infer| infer.embeddings);
             if train.is_full_graph() && !(embeddings && train.schedule.is_tensor_parallel()) {

@@ -169,9 +169,11 @@ impl<'a> Run<'a> {
             infer.batch,
             &compute_thread,
         )?;
-        let (results, scores) = (inference.results(), infer.predictions && infer.scores);
+        let (results, scores) = (inference.results(), infer.writes_scores());
         let edges = edges
-            .and_then(|edges| EdgeEvaluation::build(driver.worker, &context, results, edges, &compute_thread, scores));
+            .map(|edges| EdgeEvaluation::build(driver.worker, &context, results, edges, &compute_thread, scores))
+            .transpose()?
+            .flatten();
         let metric = train.metric.unwrap_or(task.objective().metric());
         let mut run = Self {
             job,
