@@ -108,7 +108,9 @@ fn tip(error: &clap::Error, args: &[OsString]) -> Option<String> {
     let keys = keys_named(option.strip_prefix("--").filter(|_| error.kind() == ErrorKind::UnknownArgument)?);
     let mut texts = args.iter().filter_map(|arg| arg.to_str()).skip_while(|arg| !arg.starts_with(option.as_str()));
     let value = texts.next().and_then(|arg| arg.split_once('=')).map(|(_, value)| value);
-    let value = value.or_else(|| texts.next().filter(|next| !next.starts_with('-'))).unwrap_or("..");
+    // The argument after an option without a value may be the pipeline file.
+    let is_value = |next: &&str| !next.starts_with('-') && !next.ends_with(".toml");
+    let value = value.or_else(|| texts.next().filter(is_value)).unwrap_or("..");
     let sets: Vec<String> = keys.iter().map(|key| format!("`--set {key}={value}`")).collect();
     (!sets.is_empty()).then(|| format!("it is a key of the pipeline file: write it there, or {}", sets.join(" or ")))
 }

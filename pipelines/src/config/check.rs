@@ -1,6 +1,6 @@
 //! Checks a document against the schema of the declared sections. Reports all problems, not only the first.
 
-use super::reference::keys_named;
+use super::reference::keys_and_tables_named;
 use super::schema::{Choice, alternatives, at, expected, ordered_properties, table_of, types, words};
 use super::tree::{Entry, Node, Value};
 use super::values::{Bytes, Span};
@@ -230,14 +230,14 @@ pub(super) fn suggestion_for_path(schema: &Json, path: &str) -> String {
     key_suggestion(word, &known)
 }
 
-/// Maximum number of keys of the same name in other tables that an error lists.
+/// Maximum number of places with the same name that an error lists.
 const MAX_SUGGESTIONS: usize = 4;
 
-/// Returns the suggestion for an unknown key: gnnflow's word for it, if it is one of `known`; or the keys of this name in other
-/// tables; or the most similar one of `known`.
+/// Returns the suggestion for an unknown key: gnnflow's word for it, if it is one of `known`; or the keys and tables of this name in
+/// other tables; or the most similar one of `known`.
 fn key_suggestion(key: &str, known: &[&str]) -> String {
     let here = own_word(key).is_some_and(|own| known.contains(&own));
-    let elsewhere: Vec<String> = keys_named(key).iter().map(|path| format!("\"{path}\"")).collect();
+    let elsewhere: Vec<String> = keys_and_tables_named(key).iter().map(|path| format!("\"{path}\"")).collect();
     match elsewhere.len() {
         1..=MAX_SUGGESTIONS if !here => format!("; did you mean {}?", elsewhere.join(" or ")),
         _ => suggestion(key, known),

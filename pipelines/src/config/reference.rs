@@ -57,7 +57,7 @@ pub fn sections() -> Vec<Section> {
     all
 }
 
-/// Returns the paths of the keys and tables with this name, or with gnnflow's name for this word of DGL or PyG. `-` counts as `_`.
+/// Returns the paths of the keys with this name, or with gnnflow's name for this word of DGL or PyG. `-` counts as `_`.
 ///
 /// ```
 /// use gnnflow_pipelines::config::reference::keys_named;
@@ -66,12 +66,21 @@ pub fn sections() -> Vec<Section> {
 /// assert_eq!(keys_named("batch-size")[0], "train.batch");
 /// ```
 pub fn keys_named(word: &str) -> Vec<String> {
+    named(word, false)
+}
+
+/// As [`keys_named`], with the tables of this name.
+pub(crate) fn keys_and_tables_named(word: &str) -> Vec<String> {
+    named(word, true)
+}
+
+fn named(word: &str, tables: bool) -> Vec<String> {
     let name = own_word(word).map_or_else(|| word.replace('-', "_"), str::to_owned);
     let last = |path: &str| path.rsplit('.').next().is_some_and(|last| last == name);
     let mut paths: Vec<String> = Vec::new();
     for section in sections().into_iter().filter(|section| !section.hidden) {
-        let keys = section.keys.into_iter().map(|key| key.path);
-        for path in std::iter::once(section.path).chain(keys).filter(|path| last(path)) {
+        let table = Some(section.path).filter(|_| tables);
+        for path in table.into_iter().chain(section.keys.into_iter().map(|key| key.path)).filter(|path| last(path)) {
             if !paths.contains(&path) {
                 paths.push(path);
             }
