@@ -12,6 +12,7 @@ const EPOCH_LINE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Time below which a stage without an amount has no line.
 const EMPTY: Duration = Duration::from_millis(50);
+
 /// Time until a brief stage has a bar.
 const BRIEF: Duration = Duration::from_millis(500);
 /// Time between two lines of a stage, without a terminal.
@@ -230,7 +231,7 @@ impl State {
             bar.finish_and_clear();
         }
         let Some(stage) = self.stage.take() else { return };
-        // A stage without an amount of its own that ends at once has begun another one.
+        // It has no work of its own: another stage began at once, within it.
         let empty = stage.done == 0 && stage.start.elapsed() < EMPTY;
         if style != Style::Silent && !stage.brief && !empty {
             let amount = if stage.done > 0 { format!("{} {}, ", stage.done, stage.unit) } else { String::new() };

@@ -98,6 +98,7 @@ impl Recipe {
         }
         file.finish()
     }
+
     /// Writes the pipeline file. Copies a different one to `pipeline.toml.old` first, and returns a note about the copy.
     pub(crate) fn write(&self, output: &mut Output) -> Result<Option<String>> {
         let (text, place) = (self.text(folder_name(output.folder()).as_deref()), output.place(PIPELINE));

@@ -78,8 +78,8 @@ section! {
 }
 
 section! {
-    /// Bounds on the largest partition over the mean, at least 1, or "none". Methods keep the bounds that they support, and the
-    /// report shows all. All methods keep the node bound, vertex cuts only with `hold_balance`.
+    /// Bounds on the largest partition over the mean, at least 1; "none" lifts a bound that has a default. Methods keep the bounds
+    /// that they support, and the report shows all. All methods keep the node bound, vertex cuts only with `hold_balance`.
     pub struct Balance {
         /// Nodes.
         #[schemars(range(min = 1.0))]

@@ -34,9 +34,10 @@ use budget::Budget;
 /// There are two starts:
 ///
 /// - METIS on the graph, if METIS's estimate is at most half of the memory. Small graphs use up to six seeds: every third
-///   one with the bound on nodes only, and two of three with recursive bisection for at most eight parts. Else METIS runs on clusters from label propagation, of
-///   at most `n / max(1024, 16 p)` nodes, if their modularity is at least 0.05. Their heaviest edges are used, about
-///   one per 64 entries of the graph. METIS must hold them in a sixth of the memory (DistDGL, section III-B).
+///   one with the bound on nodes only, and two of three with recursive bisection for at most eight parts. Else METIS
+///   runs on clusters from label propagation, of at most `n / max(1024, 16 p)` nodes, if their modularity is at least
+///   0.05. Their heaviest edges are used, about one per 64 entries of the graph. METIS must hold them in a sixth of the
+///   memory (DistDGL, section III-B).
 /// - Ranges of descending degree. They are far better than METIS on graphs with hubs and without communities, such as
 ///   R-MAT graphs.
 ///
