@@ -1,6 +1,7 @@
 //! Settings of a dump: its files, its columns and the policies for its data. `[graph]` of a pipeline file sets them.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -16,8 +17,16 @@ pub struct GraphSource {
     /// A URL (`s3://`, `gs://`, `az://`, `http://`, `https://`) names an object, or all `*.parquet` objects directly
     /// below it. HTTP URLs name objects only.
     pub nodes: Vec<PathBuf>,
+    /// The type of all rows of each of `nodes`, or empty. [`Columns::node_type`] names the column that such tables get. Tables of types may
+    /// lack the label, the split and feature columns. Each type has its own block of feature values; the other values of a row are 0.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub node_types: Vec<String>,
     /// Files, folders or URLs, as for `nodes`. An empty list is a graph without edges.
     pub edges: Vec<PathBuf>,
+    /// The type of all rows of each of `edges`, or empty. [`Columns::edge_type`] names the column that such tables get. Tables of types may
+    /// lack the split and the label.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub edge_types: Vec<String>,
     /// Names of the columns.
     pub columns: Columns,
     /// Mirror every edge, after duplicates are dropped if [`Duplicates::Drop`] is set.
@@ -72,7 +81,9 @@ impl GraphSource {
     pub fn new(nodes: impl Into<PathBuf>, edges: impl Into<PathBuf>) -> Self {
         Self {
             nodes: vec![nodes.into()],
+            node_types: Vec::new(),
             edges: vec![edges.into()],
+            edge_types: Vec::new(),
             columns: Columns::default(),
             undirected: false,
             duplicates: Duplicates::default(),
@@ -99,7 +110,7 @@ impl GraphSource {
         if self.nodes.is_empty() {
             return Err(Error::NoFiles { path: PathBuf::new(), role: "graph.nodes" });
         }
-        expand(&self.nodes, "graph.nodes", self.retry)
+        Ok(with_types(expand_each(&self.nodes, "graph.nodes", self.retry)?, &self.node_types))
     }
 
     /// Returns the Parquet files of the edges: folders and prefixes are expanded.
@@ -107,7 +118,21 @@ impl GraphSource {
     /// # Errors
     /// When a path or URL does not exist or cannot be read, or when a folder has no Parquet files.
     pub(crate) fn edge_files(&self) -> Result<Vec<DumpFile>> {
-        expand(&self.edges, "graph.edges", self.retry)
+        Ok(with_types(expand_each(&self.edges, "graph.edges", self.retry)?, &self.edge_types))
+    }
+
+    /// Returns the names of the columns of the first node file; of the first file of each type, if each has its files.
+    ///
+    /// # Errors
+    /// Those of [`GraphSource::node_files`], and a file that is not Parquet.
+    pub fn node_columns(&self) -> Result<Vec<String>> {
+        let mut files = self.node_files()?;
+        files.dedup_by(|next, first| next.row_type() == first.row_type());
+        let mut names = Vec::new();
+        for file in files {
+            names.extend(file.column_names("graph.nodes")?);
+        }
+        Ok(names)
     }
 
     /// Checks all that can be checked without data.
@@ -115,6 +140,16 @@ impl GraphSource {
     /// # Errors
     /// [`Error::Setting`] with the key.
     pub fn check(&self) -> Result<()> {
+        let tables = [
+            ("graph.nodes", &self.nodes, &self.node_types, &self.columns.node_type),
+            ("graph.edges", &self.edges, &self.edge_types, &self.columns.edge_type),
+        ];
+        for (key, paths, types, column) in tables {
+            if !types.is_empty() && (types.len() != paths.len() || column.is_none()) {
+                let reason = "a table for each type needs a type for every path, and a name for the column of types";
+                return Err(Error::Setting { key, reason: reason.into() });
+            }
+        }
         if self.reverse_edges && self.undirected {
             let reason =
                 "cannot be combined with graph.undirected, which adds the same edges without a type".to_string();
@@ -331,17 +366,28 @@ pub fn is_url(path: &Path) -> bool {
 
 /// Replaces folders and prefixes by the `*.parquet` files in them, in order of their names.
 pub(crate) fn expand(paths: &[PathBuf], role: &'static str, retry: Duration) -> Result<Vec<DumpFile>> {
+    Ok(expand_each(paths, role, retry)?.concat())
+}
+
+/// Returns the files of all paths. Those of path `i` have the type `types[i]`, if there is one.
+fn with_types(files: Vec<Vec<DumpFile>>, types: &[String]) -> Vec<DumpFile> {
+    let types = types.iter().map(|name| Some(Arc::from(name.as_str()))).chain(std::iter::repeat(None));
+    let of_path = |(files, row_type): (Vec<DumpFile>, Option<Arc<str>>)| {
+        files.into_iter().map(move |file| file.with_row_type(row_type.clone()))
+    };
+    files.into_iter().zip(types).flat_map(of_path).collect()
+}
+
+/// Returns the files of each path.
+fn expand_each(paths: &[PathBuf], role: &'static str, retry: Duration) -> Result<Vec<Vec<DumpFile>>> {
     let urls: Vec<PathBuf> = paths.iter().filter(|path| is_url(path)).cloned().collect();
     let found = if urls.is_empty() { Vec::new() } else { store::find(urls, role, retry)? };
     let mut found = found.into_iter();
-    let mut files = Vec::new();
-    for path in paths {
-        match is_url(path) {
-            true => files.extend(found.next().into_iter().flatten().map(DumpFile::remote)),
-            false => files.extend(on_disk(path, role)?.into_iter().map(DumpFile::local)),
-        }
-    }
-    Ok(files)
+    let files = |path: &PathBuf| match is_url(path) {
+        true => Ok(found.next().into_iter().flatten().map(DumpFile::remote).collect()),
+        false => Ok(on_disk(path, role)?.into_iter().map(DumpFile::local).collect()),
+    };
+    paths.iter().map(files).collect()
 }
 
 /// The file, or the Parquet files of the folder.

@@ -217,6 +217,9 @@ pub struct InputFile {
     pub role: String,
     /// Its name without folders, because a dump may be moved.
     pub name: String,
+    /// The type of all its rows, if the dump has a table for each type.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub row_type: Option<String>,
     /// Its length in bytes.
     pub bytes: u64,
     /// Digest of its content, see [`fingerprint`](crate::prepare::fingerprint()).

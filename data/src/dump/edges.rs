@@ -82,8 +82,8 @@ impl EdgeReader {
     /// # Errors
     /// A missing or broken file, a missing column, a column of the wrong type.
     pub fn open(source: &GraphSource, ids: Option<IdKind>) -> Result<Self> {
-        let table = Table::open(&source.edge_files()?, "graph.edges")?;
         let columns = &source.columns;
+        let mut table = Table::open_typed(&source.edge_files()?, "graph.edges", columns.edge_type.as_deref())?;
         let kind = values::id_kind(&table, &columns.src, "src", ids)?;
         values::id_kind(&table, &columns.dst, "dst", Some(kind))?;
         if let Some(name) = &columns.weight {
@@ -104,10 +104,10 @@ impl EdgeReader {
         }
         let features = Matrix::open(&table, &columns.edge_features, "edge_features")?;
         if let Some(name) = &columns.edge_split {
-            values::check_splits(&table, name, "edge_split")?;
+            values::check_splits(&mut table, name, "edge_split")?;
         }
         if let Some(name) = &columns.edge_label {
-            check_labels(&table, name)?;
+            check_labels(&mut table, name)?;
         }
         Ok(Self {
             src: columns.src.clone(),
@@ -291,9 +291,9 @@ impl EdgeReader {
 }
 
 /// Checks that a label column holds classes or their names.
-fn check_labels(table: &Table, name: &str) -> Result<()> {
+fn check_labels(table: &mut Table, name: &str) -> Result<()> {
     let mut text = None;
-    table.column_type(name, "edge_label", |found| {
+    table.optional_column_type(name, "edge_label", |found| {
         let this = is_text(found);
         if !this && !is_int(found) && *found != DataType::Boolean {
             return Err("integers, booleans or strings".into());

@@ -1,5 +1,7 @@
 //! Reads the nodes of a dump in chunks.
 
+use std::ops::Range;
+
 use arrow::array::{Array, LargeStringArray};
 use arrow::datatypes::DataType;
 
@@ -64,6 +66,8 @@ pub struct NodeChunk {
     pub times: Option<Vec<i64>>,
     /// Features, row by row; empty if there are none or they were not requested.
     pub features: Vec<f32>,
+    /// The values of each row that nodes of this type have: all, unless each type has its table. The other values are 0.
+    pub(crate) feature_block: Range<usize>,
 }
 
 /// Labels as in the dump.
@@ -101,16 +105,23 @@ impl NodeReader {
     /// # Errors
     /// A missing or broken file, a missing column, a column of the wrong type.
     pub fn open(source: &GraphSource) -> Result<Self> {
-        let table = Table::open(&source.node_files()?, "graph.nodes")?;
         let columns = &source.columns;
+        let mut table = Table::open_typed(&source.node_files()?, "graph.nodes", columns.node_type.as_deref())?;
         if table.rows() >= u64::from(u32::MAX) {
             let limit = u64::from(u32::MAX) - 1;
             return Err(Error::TooLarge { what: "number of nodes".into(), found: table.rows(), limit });
         }
         let ids = values::id_kind(&table, &columns.id, "id", None)?;
-        let label = columns.label.as_ref().map(|name| Ok((name.clone(), label_type(&table, name)?))).transpose()?;
+        let label = columns.label.as_ref().map(|name| Ok((name.clone(), label_type(&mut table, name)?))).transpose()?;
+        if let Some((name, LabelType::List | LabelType::Flags)) = &label
+            && table.is_lacking(name)
+            && source.split_fractions.is_some()
+        {
+            let reason = "cannot draw from the nodes with labels, because the labels are lists and some types of nodes have no labels; add a split column";
+            return Err(Error::Setting { key: "graph.split_fractions", reason: reason.into() });
+        }
         if let Some(name) = &columns.split {
-            values::check_splits(&table, name, "split")?;
+            values::check_splits(&mut table, name, "split")?;
         }
         let named_types = match &columns.node_type {
             Some(name) => values::check_types(&table, name, "node_type")?,
@@ -152,6 +163,11 @@ impl NodeReader {
     /// Values per node.
     pub(crate) fn feature_width(&self) -> usize {
         self.features.width()
+    }
+
+    /// The values that the nodes of a unit have: all, unless each type has its table.
+    pub(crate) fn feature_block(&self, unit: usize) -> Range<usize> {
+        self.features.block(self.table.row_type(unit))
     }
 
     /// How the dataset stores a node's features.
@@ -297,6 +313,7 @@ impl NodeReader {
                 .map(|name| Ok(values::all_ints(&chunk.origin, chunk.column(name)?, name)?.to_vec()))
                 .transpose()?,
             features: if features { self.features.read(chunk)? } else { Vec::new() },
+            feature_block: self.features.block(chunk.origin.row_type()),
         })
     }
 
@@ -348,9 +365,9 @@ impl NodeReader {
     }
 }
 
-fn label_type(table: &Table, name: &str) -> Result<LabelType> {
+fn label_type(table: &mut Table, name: &str) -> Result<LabelType> {
     let mut label = None;
-    table.column_type(name, "label", |found| {
+    table.optional_column_type(name, "label", |found| {
         let this = match found {
             found if is_int(found) || *found == DataType::Boolean => LabelType::Int,
             found if is_text(found) => LabelType::Text,

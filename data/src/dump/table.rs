@@ -3,8 +3,12 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use arrow::array::{ArrayRef, RecordBatch};
-use arrow::datatypes::DataType;
+use arrow::array::{
+    ArrayRef, ListArray, RecordBatch, RecordBatchOptions, StringArray, new_empty_array, new_null_array,
+};
+use arrow::buffer::OffsetBuffer;
+use arrow::datatypes::{DataType, Field, Schema};
+use arrow::error::ArrowError;
 use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ParquetRecordBatchReaderBuilder};
 use parquet::file::reader::ChunkReader;
@@ -25,11 +29,19 @@ pub(crate) struct Table {
     files: Vec<Arc<TableFile>>,
     units: Vec<Unit>,
     rows: u64,
+    /// Types of rows, if each type has its files.
+    types: Vec<Arc<str>>,
+    /// Name of the column with the types, if each type has its files.
+    type_column: Option<String>,
+    /// Columns that some files lack, and the type of their values there, which are null.
+    optional: Vec<(String, DataType)>,
 }
 
 pub(crate) struct TableFile {
     file: DumpFile,
     metadata: ArrowReaderMetadata,
+    /// The type of its rows, in [`Table::types`]; 0 without types.
+    row_type: usize,
     /// Number of rows in the files before this one.
     first_row: u64,
 }
@@ -61,6 +73,11 @@ impl Origin {
     pub(crate) fn first_row(&self) -> u64 {
         self.file.first_row + self.row
     }
+
+    /// The type of the rows, in the table's types; 0 without types.
+    pub(super) fn row_type(&self) -> usize {
+        self.file.row_type
+    }
 }
 
 /// A chunk of the requested columns.
@@ -88,16 +105,33 @@ impl Chunk {
 impl Table {
     /// Opens the files and reads their footers. `role` is "graph.nodes" or "graph.edges".
     pub(crate) fn open(files: &[DumpFile], role: &'static str) -> Result<Self> {
+        Self::open_typed(files, role, None)
+    }
+
+    /// Like [`Table::open`]. If each type of rows has its files, the table has their types in `type_column`.
+    pub(super) fn open_typed(files: &[DumpFile], role: &'static str, type_column: Option<&str>) -> Result<Self> {
         static TABLES: AtomicU64 = AtomicU64::new(0);
-        let identity = TABLES.fetch_add(1, Ordering::Relaxed);
-        let mut table = Self { identity, role, files: Vec::with_capacity(files.len()), units: Vec::new(), rows: 0 };
+        let mut types: Vec<Arc<str>> = files.iter().filter_map(DumpFile::row_type).cloned().collect();
+        types.sort();
+        types.dedup();
+        let mut table = Self {
+            identity: TABLES.fetch_add(1, Ordering::Relaxed),
+            role,
+            files: Vec::with_capacity(files.len()),
+            units: Vec::new(),
+            rows: 0,
+            type_column: type_column.filter(|_| !types.is_empty()).map(Into::into),
+            types,
+            optional: Vec::new(),
+        };
         for (file, metadata) in files.iter().zip(DumpFile::metadata(files, role)?) {
+            let row_type = table.types.iter().position(|name| Some(name) == file.row_type()).unwrap_or(0);
             let mut first_row = 0;
             for (row_group, info) in metadata.metadata().row_groups().iter().enumerate() {
                 table.units.push(Unit { file: table.files.len(), row_group, first_row });
                 first_row += info.num_rows().max(0) as u64;
             }
-            table.files.push(Arc::new(TableFile { file: file.clone(), metadata, first_row: table.rows }));
+            table.files.push(Arc::new(TableFile { file: file.clone(), metadata, row_type, first_row: table.rows }));
             table.rows += first_row;
         }
         Ok(table)
@@ -106,6 +140,11 @@ impl Table {
     /// Number of rows, from the footers.
     pub(crate) fn rows(&self) -> u64 {
         self.rows
+    }
+
+    /// Number of types whose rows have their own files; 1 without types.
+    pub(super) fn row_types(&self) -> usize {
+        self.types.len().max(1)
     }
 
     /// Calls `check` with the type of column `name` in every file.
@@ -118,23 +157,62 @@ impl Table {
         role: &'static str,
         mut check: impl FnMut(&DataType) -> std::result::Result<(), String>,
     ) -> Result<()> {
-        for file in &self.files {
-            let schema = file.metadata.schema();
-            let field = schema.field_with_name(name).map_err(|_| Error::MissingColumn {
-                path: file.file.path().into(),
-                role,
-                column: name.into(),
-                available: schema.fields().iter().map(|field| field.name().clone()).collect(),
-            })?;
-            check(field.data_type()).map_err(|wanted| Error::ColumnType {
-                path: file.file.path().into(),
-                role,
-                column: name.into(),
-                found: field.data_type().to_string(),
-                wanted,
-            })?;
+        if self.type_column.as_deref() == Some(name) {
+            return check(&DataType::Utf8).map_err(Error::Bug);
+        }
+        self.files.iter().try_for_each(|file| file.column_type(name, role, &mut check))
+    }
+
+    /// Like [`Table::column_type`], for the files of one type of rows. If each type has its files and those of this type lack the column,
+    /// returns false.
+    ///
+    /// # Errors
+    /// Those of [`Table::column_type`].
+    pub(super) fn column_type_of(
+        &self,
+        row_type: usize,
+        name: &str,
+        role: &'static str,
+        check: &mut dyn FnMut(&DataType) -> std::result::Result<(), String>,
+    ) -> Result<bool> {
+        let mut files = self.files.iter().filter(|file| file.row_type == row_type);
+        if !self.types.is_empty() && !files.clone().any(|file| file.has(name)) {
+            return Ok(false);
+        }
+        files.try_for_each(|file| file.column_type(name, role, check))?;
+        Ok(true)
+    }
+
+    /// Like [`Table::column_type`]. If each type of rows has its files, the files of a type may lack the column, whose values are null there.
+    /// (Lists are empty there.)
+    ///
+    /// # Errors
+    /// Those of [`Table::column_type`], also if no file has the column.
+    pub(super) fn optional_column_type(
+        &mut self,
+        name: &str,
+        role: &'static str,
+        mut check: impl FnMut(&DataType) -> std::result::Result<(), String>,
+    ) -> Result<()> {
+        let (mut data_type, mut lacking) = (None, false);
+        for row_type in 0..self.row_types() {
+            let mut check = |found: &DataType| {
+                data_type.get_or_insert_with(|| found.clone());
+                check(found)
+            };
+            lacking |= !self.column_type_of(row_type, name, role, &mut check)?;
+        }
+        match data_type {
+            Some(data_type) if lacking => self.optional.push((name.into(), data_type)),
+            Some(_) => {}
+            None => self.column_type(name, role, check)?,
         }
         Ok(())
+    }
+
+    /// Whether some files lack the optional column `name`.
+    pub(super) fn is_lacking(&self, name: &str) -> bool {
+        self.optional.iter().any(|(optional, _)| optional == name)
     }
 
     /// Reads `columns` of all rows in chunks of at most `rows` rows. A chunk never spans two row groups. `map` runs in parallel, `consume` in
@@ -181,8 +259,23 @@ impl Table {
 
     /// Returns the first rows of `columns`, at most `rows`, from one row group; `None` if the table is empty.
     pub(crate) fn first(&self, columns: &[&str], rows: usize) -> Result<Option<Chunk>> {
+        self.first_of(0..self.units.len(), columns, rows)
+    }
+
+    /// Like [`Table::first`], for the rows of one type.
+    pub(super) fn first_of_type(&self, row_type: usize, columns: &[&str], rows: usize) -> Result<Option<Chunk>> {
+        let units = (0..self.units.len()).filter(|&unit| self.row_type(unit) == row_type);
+        self.first_of(units, columns, rows)
+    }
+
+    /// The type of the rows of a unit; 0 without types.
+    pub(super) fn row_type(&self, unit: usize) -> usize {
+        self.files[self.units[unit].file].row_type
+    }
+
+    fn first_of(&self, units: impl Iterator<Item = usize>, columns: &[&str], rows: usize) -> Result<Option<Chunk>> {
         let mut first = None;
-        for unit in 0..self.units.len() {
+        for unit in units {
             let row_group = self.fetch(unit, columns, FIRST_FETCH, false)?;
             self.read(unit, row_group, columns, rows, &mut |chunk| {
                 first = Some(chunk);
@@ -210,7 +303,8 @@ impl Table {
 
     fn mask(&self, file: &TableFile, columns: &[&str]) -> ProjectionMask {
         let schema = file.metadata.schema();
-        let roots = columns.iter().filter_map(|name| schema.index_of(name).ok());
+        let stored = columns.iter().filter(|name| self.type_column.as_deref() != Some(**name));
+        let roots = stored.filter_map(|name| schema.index_of(name).ok());
         ProjectionMask::roots(file.metadata.parquet_schema(), roots)
     }
 
@@ -274,6 +368,7 @@ impl Table {
         for batch in reader {
             let batch = batch.map_err(|e| fail(on_one_line(&e)))?;
             let length = batch.num_rows() as u64;
+            let batch = self.complete(batch, file, columns).map_err(|e| Error::Bug(e.to_string()))?;
             let origin = Origin { file: file.clone(), row_group: unit.row_group, row };
             if !next(Chunk { origin, batch })? {
                 return Ok(());
@@ -281,5 +376,80 @@ impl Table {
             row += length;
         }
         Ok(())
+    }
+
+    /// Adds the requested columns that the file lacks: the type of its rows, and nulls in optional columns.
+    fn complete(
+        &self,
+        batch: RecordBatch,
+        file: &TableFile,
+        columns: &[&str],
+    ) -> std::result::Result<RecordBatch, ArrowError> {
+        let rows = batch.num_rows();
+        let mut added: Vec<(Field, ArrayRef)> = Vec::new();
+        if let (Some(name), Some(row_type)) = (&self.type_column, self.types.get(file.row_type))
+            && columns.contains(&name.as_str())
+        {
+            let types = StringArray::from_iter_values(std::iter::repeat_n(row_type, rows));
+            added.push((Field::new(name, DataType::Utf8, false), Arc::new(types)));
+        }
+        for (name, data_type) in &self.optional {
+            if columns.contains(&name.as_str()) && !file.has(name) {
+                let nulls = nothing(data_type, rows);
+                added.push((Field::new(name, nulls.data_type().clone(), true), nulls));
+            }
+        }
+        if added.is_empty() {
+            return Ok(batch);
+        }
+        let schema = batch.schema();
+        let fields = schema.fields().iter().cloned().chain(added.iter().map(|(field, _)| Arc::new(field.clone())));
+        let schema = Schema::new(fields.collect::<Vec<_>>());
+        let arrays = batch.columns().iter().cloned().chain(added.into_iter().map(|(_, array)| array)).collect();
+        RecordBatch::try_new_with_options(
+            Arc::new(schema),
+            arrays,
+            &RecordBatchOptions::new().with_row_count(Some(rows)),
+        )
+    }
+}
+
+/// Returns `rows` empty lists for a type of lists, and otherwise nulls.
+fn nothing(data_type: &DataType, rows: usize) -> ArrayRef {
+    match data_type {
+        DataType::List(item) | DataType::LargeList(item) | DataType::FixedSizeList(item, _) => {
+            let (starts, items) = (OffsetBuffer::new_zeroed(rows), new_empty_array(item.data_type()));
+            Arc::new(ListArray::new(Arc::clone(item), starts, items, None))
+        }
+        data_type => new_null_array(data_type, rows),
+    }
+}
+
+impl TableFile {
+    fn has(&self, name: &str) -> bool {
+        self.metadata.schema().field_with_name(name).is_ok()
+    }
+
+    /// Calls `check` with the type of column `name`.
+    fn column_type(
+        &self,
+        name: &str,
+        role: &'static str,
+        check: &mut dyn FnMut(&DataType) -> std::result::Result<(), String>,
+    ) -> Result<()> {
+        let schema = self.metadata.schema();
+        let field = schema.field_with_name(name).map_err(|_| Error::MissingColumn {
+            path: self.file.path().into(),
+            role,
+            column: name.into(),
+            available: schema.fields().iter().map(|field| field.name().clone()).collect(),
+        })?;
+        check(field.data_type()).map_err(|wanted| Error::ColumnType {
+            path: self.file.path().into(),
+            role,
+            column: name.into(),
+            found: field.data_type().to_string(),
+            wanted,
+        })
     }
 }

@@ -1,5 +1,7 @@
 //! Converts Arrow columns to plain values. Every invalid value is an error with its place.
 
+use std::ops::Range;
+
 use arrow::array::{Array, ArrayRef, AsArray, Int64Array, LargeStringArray};
 use arrow::buffer::ScalarBuffer;
 use arrow::datatypes::{DataType, Float32Type, Float64Type};
@@ -113,8 +115,8 @@ pub(super) fn types(chunk: &Chunk, name: &str) -> Result<Types> {
 }
 
 /// Checks that a split column holds strings or integers.
-pub(super) fn check_splits(table: &Table, name: &str, role: &'static str) -> Result<()> {
-    table.column_type(name, role, |found| match is_int(found) || is_text(found) {
+pub(super) fn check_splits(table: &mut Table, name: &str, role: &'static str) -> Result<()> {
+    table.optional_column_type(name, role, |found| match is_int(found) || is_text(found) {
         true => Ok(()),
         false => Err("strings or integers".into()),
     })
@@ -184,40 +186,42 @@ fn finite(array: &ArrayRef, place: impl Fn(usize) -> Box<crate::error::Location>
 }
 
 /// Columns of numbers or lists of numbers, side by side: one row-major matrix.
+///
+/// If each type of rows has its files, each type has its own block of columns; the values of a row outside of the block of its type are 0.
 pub(crate) struct Matrix {
     names: Vec<String>,
-    widths: Vec<usize>,
+    /// The columns of each type of rows; a single list without types.
+    blocks: Vec<Vec<MatrixColumn>>,
+    width: usize,
+}
+
+/// A column of a [`Matrix`].
+struct MatrixColumn {
+    /// Number in the list of names.
+    name: usize,
+    /// Its first value in a row, and the next column's.
+    values: Range<usize>,
 }
 
 impl Matrix {
     /// Checks the types of the columns, and reads the widths from the first row.
     pub(super) fn open(table: &Table, names: &[String], role: &'static str) -> Result<Self> {
-        let mut widths = Vec::with_capacity(names.len());
-        for name in names {
-            // The width by the column's type: used if the table has no rows.
-            let mut type_width = 0;
-            table.column_type(name, role, |found| {
-                type_width = match found {
-                    DataType::FixedSizeList(_, width) => *width as usize,
-                    found => usize::from(is_number(found)),
-                };
-                match found {
-                    DataType::List(item) | DataType::LargeList(item) | DataType::FixedSizeList(item, _)
-                        if is_number(item.data_type()) =>
-                    {
-                        Ok(())
-                    }
-                    found if is_number(found) => Ok(()),
-                    _ => Err("numbers or lists of numbers".into()),
+        let (mut blocks, mut width) = (Vec::with_capacity(table.row_types()), 0);
+        for row_type in 0..table.row_types() {
+            let mut block = Vec::new();
+            for (number, name) in names.iter().enumerate() {
+                if let Some(columns) = width_of(table, row_type, name, role)? {
+                    block.push(MatrixColumn { name: number, values: width..width + columns });
+                    width += columns;
                 }
-            })?;
-            let first = table.first(&[name], 1)?;
-            widths.push(match &first {
-                Some(chunk) => first_width(chunk.column(name)?),
-                None => type_width,
-            });
+            }
+            blocks.push(block);
         }
-        Ok(Self { names: names.to_vec(), widths })
+        let is_missing = |number: &usize| !blocks.iter().flatten().any(|column| column.name == *number);
+        if let Some(missing) = (0..names.len()).find(is_missing) {
+            table.column_type(&names[missing], role, |_| Ok(()))?;
+        }
+        Ok(Self { names: names.to_vec(), blocks, width })
     }
 
     pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
@@ -226,7 +230,13 @@ impl Matrix {
 
     /// Number of values per row.
     pub(crate) fn width(&self) -> usize {
-        self.widths.iter().sum()
+        self.width
+    }
+
+    /// Returns the values that rows of a type have; all without types.
+    pub(crate) fn block(&self, row_type: usize) -> Range<usize> {
+        let block = &self.blocks[row_type];
+        block.first().map_or(0, |first| first.values.start)..block.last().map_or(0, |last| last.values.end)
     }
 
     /// Returns the layout of stored rows: all columns in one type, or each in its own.
@@ -234,7 +244,8 @@ impl Matrix {
         match dtypes {
             [dtype] => Ok(RowLayout::new([(self.width(), *dtype)])),
             dtypes if dtypes.len() == self.names.len() => {
-                Ok(RowLayout::new(self.widths.iter().copied().zip(dtypes.iter().copied())))
+                let columns = self.blocks.iter().flatten();
+                Ok(RowLayout::new(columns.map(|column| (column.values.len(), dtypes[column.name]))))
             }
             dtypes => {
                 let reason = format!(
@@ -249,22 +260,51 @@ impl Matrix {
 
     /// Returns the matrix of one chunk.
     pub(super) fn read(&self, chunk: &Chunk) -> Result<Vec<f32>> {
-        let (rows, width) = (chunk.len(), self.width());
-        let mut matrix = Vec::new();
-        let mut left = 0;
-        for (name, &columns) in self.names.iter().zip(&self.widths) {
-            let values = flat(chunk, name, columns)?;
-            if columns == width {
-                return Ok(values.to_vec());
+        let (rows, width) = (chunk.len(), self.width);
+        let block = &self.blocks[chunk.origin.row_type()];
+        if let [column] = &block[..]
+            && column.values.len() == width
+        {
+            return Ok(flat(chunk, &self.names[column.name], width)?.to_vec());
+        }
+        let mut matrix = vec![0.0; rows * width];
+        for column in block {
+            let values = flat(chunk, &self.names[column.name], column.values.len())?;
+            for (row, values) in values.chunks_exact(column.values.len().max(1)).enumerate().take(rows) {
+                matrix[row * width..][column.values.clone()].copy_from_slice(values);
             }
-            matrix.resize(rows * width, 0.0);
-            for (row, values) in values.chunks_exact(columns.max(1)).enumerate().take(rows) {
-                matrix[row * width + left..][..columns].copy_from_slice(values);
-            }
-            left += columns;
         }
         Ok(matrix)
     }
+}
+
+/// Returns the number of values per row in column `name` of one type of rows; `None` if the type's files lack the column.
+fn width_of(table: &Table, row_type: usize, name: &str, role: &'static str) -> Result<Option<usize>> {
+    // The width by the column's type: used if the table has no rows.
+    let mut type_width = 0;
+    let is_present = table.column_type_of(row_type, name, role, &mut |found| {
+        type_width = match found {
+            DataType::FixedSizeList(_, width) => *width as usize,
+            found => usize::from(is_number(found)),
+        };
+        match found {
+            DataType::List(item) | DataType::LargeList(item) | DataType::FixedSizeList(item, _)
+                if is_number(item.data_type()) =>
+            {
+                Ok(())
+            }
+            found if is_number(found) => Ok(()),
+            _ => Err("numbers or lists of numbers".into()),
+        }
+    })?;
+    if !is_present {
+        return Ok(None);
+    }
+    let first = table.first_of_type(row_type, &[name], 1)?;
+    Ok(Some(match &first {
+        Some(chunk) => first_width(chunk.column(name)?),
+        None => type_width,
+    }))
 }
 
 fn first_width(array: &ArrayRef) -> usize {

@@ -83,7 +83,7 @@ pub fn graph_settings(source: &GraphSource) -> Result<Value> {
     let bare = GraphSource { nodes: Vec::new(), edges: Vec::new(), ..source.clone() };
     let mut graph = serde_json::to_value(&bare).map_err(|e| Error::Bug(e.to_string()))?;
     if let Value::Object(keys) = &mut graph {
-        keys.retain(|key, _| !["nodes", "edges", "retry"].contains(&key.as_str()));
+        keys.retain(|key, _| !["nodes", "node_types", "edges", "edge_types", "retry"].contains(&key.as_str()));
     }
     Ok(graph)
 }
@@ -93,9 +93,12 @@ pub(crate) fn input_files(role: &str, files: &[DumpFile]) -> Result<Vec<InputFil
     let mut inputs = Vec::with_capacity(files.len());
     for files in files.chunks(CONCURRENT) {
         let tails = DumpFile::tails(files)?;
-        let some = files.par_iter().zip(tails).map(|(file, tail)| match (file.object(), tail) {
-            (Some(object), Some(tail)) => Ok(remote_input(role, object, &tail)),
-            _ => input(role, file.path()),
+        let some = files.par_iter().zip(tails).map(|(file, tail)| {
+            let input = match (file.object(), tail) {
+                (Some(object), Some(tail)) => remote_input(role, object, &tail),
+                _ => input(role, file.path())?,
+            };
+            Ok(InputFile { row_type: file.row_type().map(|name| name.to_string()), ..input })
         });
         inputs.extend(some.collect::<Result<Vec<InputFile>>>()?);
     }
@@ -126,7 +129,7 @@ fn input(role: &str, path: &Path) -> Result<InputFile> {
         }
     }
     let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    Ok(InputFile { role: role.into(), name, bytes, digest: hex(&hash.finalize()) })
+    Ok(InputFile { role: role.into(), name, row_type: None, bytes, digest: hex(&hash.finalize()) })
 }
 
 fn remote_input(role: &str, object: &Object, tail: &Tail) -> InputFile {
@@ -137,7 +140,7 @@ fn remote_input(role: &str, object: &Object, tail: &Tail) -> InputFile {
     let url = object.url().to_string_lossy();
     // A query may contain a temporary signature, which is a secret.
     let name = url.split_once('?').map_or(&*url, |(name, _)| name).to_owned();
-    InputFile { role: role.into(), name, bytes: object.bytes(), digest: hex(&hash.finalize()) }
+    InputFile { role: role.into(), name, row_type: None, bytes: object.bytes(), digest: hex(&hash.finalize()) }
 }
 
 /// State of the folder of a dataset.

@@ -305,7 +305,7 @@ impl NodePass<'_> {
 
     fn convert(&self, chunk: NodeChunk) -> Result<Batch> {
         let mut features = chunk.features;
-        self.scale.apply(&mut features);
+        self.scale.apply(&mut features, chunk.feature_block);
         let features = self.nodes.feature_layout().narrow(&features).map_err(|i| Error::NotFinite {
             place: chunk.origin.place(i / self.nodes.feature_width().max(1), &self.nodes.feature_names()),
             value: f64::from(features[i]),

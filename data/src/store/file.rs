@@ -17,7 +17,10 @@ const CONCURRENT: usize = 64;
 
 /// A Parquet file: a local file, or an object in a store at a fixed version.
 #[derive(Clone)]
-pub struct DumpFile(Place);
+pub struct DumpFile {
+    place: Place,
+    row_type: Option<Arc<str>>,
+}
 
 #[derive(Clone)]
 enum Place {
@@ -33,16 +36,26 @@ impl std::fmt::Debug for DumpFile {
 
 impl DumpFile {
     pub(crate) fn local(path: PathBuf) -> Self {
-        Self(Place::Local(path))
+        Self { place: Place::Local(path), row_type: None }
     }
 
     pub(crate) fn remote(object: Arc<Object>) -> Self {
-        Self(Place::Remote(object))
+        Self { place: Place::Remote(object), row_type: None }
+    }
+
+    /// Sets the type of all rows.
+    pub(crate) fn with_row_type(self, row_type: Option<Arc<str>>) -> Self {
+        Self { row_type, ..self }
+    }
+
+    /// Returns the type of all rows, if the source has a table for each type.
+    pub(crate) fn row_type(&self) -> Option<&Arc<str>> {
+        self.row_type.as_ref()
     }
 
     /// Returns the path, or the URL as the user wrote it. For an object below a prefix, the URL includes the object's name.
     pub fn path(&self) -> &Path {
-        match &self.0 {
+        match &self.place {
             Place::Local(path) => path,
             Place::Remote(object) => object.url(),
         }
@@ -50,7 +63,7 @@ impl DumpFile {
 
     /// Returns the object, or `None` for a local file.
     pub(crate) fn object(&self) -> Option<&Arc<Object>> {
-        match &self.0 {
+        match &self.place {
             Place::Local(_) => None,
             Place::Remote(object) => Some(object),
         }
@@ -66,7 +79,7 @@ impl DumpFile {
     /// # Errors
     /// A file that cannot be read.
     pub(crate) fn bytes(&self) -> Result<u64> {
-        match &self.0 {
+        match &self.place {
             Place::Local(path) => Ok(std::fs::metadata(path).map_err(Error::io(path, "read"))?.len()),
             Place::Remote(object) => Ok(object.bytes()),
         }
@@ -83,7 +96,7 @@ impl DumpFile {
 
     /// Opens a local file. Returns [`Error::Bug`] for an object.
     pub(crate) fn open(&self, role: &'static str) -> Result<File> {
-        let Place::Local(path) = &self.0 else {
+        let Place::Local(path) = &self.place else {
             return Err(Error::Bug(format!("{} was not fetched", self.path().display())));
         };
         File::open(path).map_err(|source| match source.kind() {
@@ -138,7 +151,7 @@ impl DumpFile {
 
     /// Whether a local file that has no valid footer is text: by its name, or because it begins with text.
     fn looks_like_text(&self, input: &impl ChunkReader) -> bool {
-        let Place::Local(path) = &self.0 else { return false };
+        let Place::Local(path) = &self.place else { return false };
         let begin = input.get_bytes(0, input.len().min(512) as usize).unwrap_or_default();
         if begin.starts_with(b"PAR1") {
             return false;

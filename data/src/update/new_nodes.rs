@@ -122,7 +122,7 @@ impl NewNodes {
             self.type_count = self.type_count.max(codes.largest);
         }
         let mut features = chunk.features;
-        scale.apply(&mut features);
+        scale.apply(&mut features, chunk.feature_block.clone());
         let bytes = manifest.features.layout().narrow(&features).map_err(|i| Error::NotFinite {
             place: place(i / manifest.features.dim.max(1), &reader.feature_names()),
             value: f64::from(features[i]),
