@@ -40,6 +40,7 @@ mod run_folder;
 mod sampling;
 mod schedules;
 mod stalls;
+mod tables_by_type;
 mod tensor_parallel;
 #[cfg(feature = "tensor-workers")]
 mod tensor_workers;

@@ -2,6 +2,7 @@
 
 use super::generate::Generate;
 use super::section::{section, words};
+use super::tables::Tables;
 use super::values::{OneOrMany, Span};
 use crate::error::Error;
 use gnnflow_data::source;
@@ -12,12 +13,13 @@ section! {
     /// dataset (`dataset`).
     pub struct Graph {
         /// Parquet files of nodes: a file, a folder (every `*.parquet` file in it, by name), or a list of them. Each may be a URL:
-        /// `s3://`, `gs://` and `az://` of an object or a prefix, `http://` and `https://` of a file.
+        /// `s3://`, `gs://` and `az://` of an object or a prefix, `http://` and `https://` of a file. A table has them by
+        /// node type: `{ user = "users.parquet", item = "items/" }` ([details](data.md#a-table-for-each-type)).
         #[schemars(extend("x-results" = false), extend("examples" = ["nodes.parquet"]))]
-        pub nodes: Option<OneOrMany<PathBuf>> = None,
-        /// Parquet files of edges: a file, a folder, a URL, or a list of them.
+        pub nodes: Option<Tables> = None,
+        /// Parquet files of edges: a file, a folder, a URL, or a list of them; or a table of them by edge type.
         #[schemars(extend("x-results" = false), extend("examples" = ["edges.parquet"]))]
-        pub edges: Option<OneOrMany<PathBuf>> = None,
+        pub edges: Option<Tables> = None,
         /// A synthetic graph, written as Parquet beside the pipeline file (in `.gnnflow/`) the first time.
         pub generate: Option<Generate> = None,
         /// A dataset that `gnnflow prepare` has written. The keys for reading Parquet files do not apply.
@@ -185,6 +187,10 @@ words! {
     }
 }
 
+/// Names of the columns of types, in tables by type.
+const NODE_TYPE: &str = "node_type";
+const EDGE_TYPE: &str = "edge_type";
+
 /// The problem with fractions of edges that have a split column.
 pub(crate) const HAS_SPLITS: &str = "edges have a split column (graph.columns.edge_split); remove this key";
 
@@ -200,17 +206,19 @@ impl Graph {
     /// # Errors
     /// [`Error::Data`] if the first node file is missing or is not Parquet.
     pub(crate) fn source(&self) -> Result<Option<source::GraphSource>, Error> {
-        let (nodes, edges) = match (&self.generate, &self.nodes, &self.edges) {
+        let [nodes, edges] = match (&self.generate, &self.nodes, &self.edges) {
             (Some(generate), ..) => {
                 let (nodes, edges) = generate.tables();
-                (vec![nodes], vec![edges])
+                [nodes, edges].map(|path| Tables::One(OneOrMany::one(path)))
             }
-            (None, Some(nodes), Some(edges)) => (nodes.0.clone(), edges.0.clone()),
+            (None, Some(nodes), Some(edges)) => [nodes.clone(), edges.clone()],
             _ => return Ok(None),
         };
         let mut source = source::GraphSource {
-            nodes,
-            edges,
+            nodes: nodes.paths(),
+            node_types: nodes.types(),
+            edges: edges.paths(),
+            edge_types: edges.types(),
             columns: source::Columns::default(),
             undirected: self.undirected,
             duplicates: self.duplicates.into(),
@@ -227,9 +235,13 @@ impl Graph {
             feature_dtype: self.feature_dtype.0.iter().map(|&dtype| dtype.into()).collect(),
             retry: self.retry.0,
         };
-        let files = source.node_files()?;
-        let present = files.first().map(|file| file.column_names("graph.nodes")).transpose()?.unwrap_or_default();
-        source.columns = self.columns.resolve(&present, self.split_fractions.is_some());
+        source.columns = self.columns.resolve(&source.node_columns()?, self.split_fractions.is_some());
+        if nodes.are_by_type() {
+            source.columns.node_type = Some(NODE_TYPE.into());
+        }
+        if edges.are_by_type() {
+            source.columns.edge_type = Some(EDGE_TYPE.into());
+        }
         Ok(Some(source))
     }
 }

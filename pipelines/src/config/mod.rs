@@ -29,6 +29,7 @@ pub mod sampler;
 pub mod schedule;
 mod schema;
 mod section;
+mod tables;
 mod tensor_workers;
 mod train;
 mod tree;
@@ -57,6 +58,7 @@ pub use price::Price;
 pub use resolved::{AutoParts, AutoSchedule, Candidate};
 pub use sampler::Sampler;
 pub use schedule::{CachePolicy, Mode, RowDtype, Schedule, SeedSplit};
+pub use tables::Tables;
 pub use tensor_workers::{Tensor, WhenGone};
 pub use train::{Device, Task, Train};
 pub use values::{Bytes, OneOrMany, Parts, RankAmong, Span, TypeName};
@@ -93,7 +95,7 @@ impl Config {
     /// let overrides = [Override::Unset("graph.undirectd".into()), Override::Set("graph.nodes=other.parquet".into())];
     /// let config = Config::parse(text, Path::new("p.toml"), &overrides, &Registered::default())?;
     /// assert_eq!(config.name, "p");
-    /// assert!(config.graph.nodes.unwrap().0[0].ends_with("other.parquet"));
+    /// assert!(config.graph.nodes.unwrap().paths()[0].ends_with("other.parquet"));
     /// # Ok::<(), gnnflow_pipelines::Error>(())
     /// ```
     ///
@@ -141,8 +143,9 @@ impl Config {
     fn resolve_paths(&mut self, folder: &Path) {
         let join = |path: &mut PathBuf| *path = folder.join(&*path);
         let graph = &mut self.graph;
-        let tables = [&mut graph.nodes, &mut graph.edges, &mut self.partition.file].into_iter().flatten();
-        tables.flat_map(|files| &mut files.0).filter(|path| !gnnflow_data::source::is_url(path)).for_each(join);
+        let tables = [&mut graph.nodes, &mut graph.edges].into_iter().flatten().flat_map(Tables::paths_mut);
+        let parts = self.partition.file.iter_mut().flat_map(|files| &mut files.0);
+        tables.chain(parts).filter(|path| !gnnflow_data::source::is_url(path)).for_each(join);
         let (link, classes) =
             self.train.as_mut().map_or((None, None), |train| (train.link.as_mut(), train.classes.as_mut()));
         let candidates = link.and_then(|link| link.eval_negative_dstnode.as_mut());

@@ -13,7 +13,7 @@ use super::generate::GenerateKind;
 use super::sampler::Sampler;
 use super::schedule::{Auto, Schedule};
 use super::tree::Node;
-use super::{Config, Parts, Registered, Train, model, partition, uses};
+use super::{Config, Parts, Registered, Tables, Train, model, partition, uses};
 use crate::error::Problem;
 use gnnflow_data::format::plural;
 
@@ -107,6 +107,15 @@ fn graph(config: &Config, report: &mut Report<'_>) {
         (true, Some(_), _) => report.add("graph.generate", two()),
         (true, _, true) | (_, Some(_), true) => report.add("graph.dataset", two()),
         _ => {}
+    }
+    let by_type = [
+        ("graph.columns.node_type", &graph.nodes, &graph.columns.node_type, "graph.nodes"),
+        ("graph.columns.edge_type", &graph.edges, &graph.columns.edge_type, "graph.edges"),
+    ];
+    for (key, tables, column, tables_key) in by_type {
+        if column.is_some() && tables.as_ref().is_some_and(Tables::are_by_type) {
+            report.add(key, format!("{tables_key} has a table for each type; remove this key"));
+        }
     }
     if graph.dataset.is_some() && graph.nodes.is_none() && graph.edges.is_none() && graph.generate.is_none() {
         let keys = ["undirected", "duplicates", "self_loops", "columns", "normalize_features", "feature_dtype"];

@@ -50,7 +50,7 @@ fn with(line: &str, instead: &str) -> String {
 fn urls_are_kept_and_relative_paths_become_absolute() {
     let text =
         with("edges = ", "edges = ['s3://graphs/edges/', 'https://example.org/e.parquet?sig=a', 'x.parquet']\n# ");
-    let edges = parse(&text, &[]).unwrap().graph.edges.unwrap().0;
+    let edges = parse(&text, &[]).unwrap().graph.edges.unwrap().paths();
     assert_eq!(edges[..2], ["s3://graphs/edges/", "https://example.org/e.parquet?sig=a"].map(PathBuf::from));
     assert_eq!(edges[2], PathBuf::from("/graphs/x.parquet"));
     // `retry` does not change the folder of the dataset.
@@ -63,8 +63,8 @@ fn urls_are_kept_and_relative_paths_become_absolute() {
 fn file_with_all_sections_is_read() {
     let config = parse(WHOLE, &[]).unwrap();
     assert_eq!(config.name, "bar");
-    assert_eq!(config.graph.nodes, Some(OneOrMany::one("/graphs/data/nodes.parquet".into())));
-    assert_eq!(config.graph.edges, Some(OneOrMany(vec!["/graphs/a.parquet".into(), "/b.parquet".into()])));
+    assert_eq!(config.graph.nodes.as_ref().unwrap().paths(), ["/graphs/data/nodes.parquet"].map(PathBuf::from));
+    assert_eq!(config.graph.edges.as_ref().unwrap().paths(), ["/graphs/a.parquet", "/b.parquet"].map(PathBuf::from));
     assert_eq!(config.graph.duplicates, Duplicates::Drop);
     assert_eq!(config.parts(), 2);
     assert_eq!(config.model.as_ref().unwrap().heads(), 1);
