@@ -45,9 +45,10 @@ pub fn run(config: &Config, options: &RunOptions) -> Result<Outcome, Error> {
     let prepared = options.prepare_seconds.unwrap_or_else(|| begin.elapsed().as_secs_f64());
     let size = cluster.as_ref().map_or(options.processes, ClusterConfig::size);
     config.check_processes(size, dataset.manifest().parts())?;
-    // All processes choose the same schedule, because it depends on the dataset only.
+    // All processes choose the same schedule and number of epochs, because these depend on the dataset only.
     let mut resolved = config.clone();
     resolved.resolve_schedule()?;
+    resolved.resolve_epochs()?;
     let config = &resolved;
     let Some(train) = &config.train else {
         return prepared_only(config, options, dataset.manifest().parts(), prepared);
@@ -93,7 +94,7 @@ pub fn run(config: &Config, options: &RunOptions) -> Result<Outcome, Error> {
     let liveness = membership.liveness();
     let tensor_workers = TensorWorkers::new(config, secret, remote, first)?;
     let runtime =
-        RunRuntime { console, warnings: options.console.clone(), liveness, epochs: train.epochs, tensor_workers };
+        RunRuntime { console, warnings: options.console.clone(), liveness, epochs: train.epochs(), tensor_workers };
     let job = Job {
         config: config.clone(),
         dataset,

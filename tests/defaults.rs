@@ -8,9 +8,6 @@ use arrow::datatypes::Float32Type;
 use crate::common::linked::dump;
 use crate::common::{TestDir, data, planted, read, succeed};
 
-/// The small graphs here have one step per epoch.
-const MORE_EPOCHS: &str = "train.epochs=60";
-
 /// A model that learns nothing: one epoch with a learning rate of nearly 0.
 const UNTRAINED: [&str; 4] = ["--set", "train.optimizer.lr=1e-12", "--set", "train.epochs=1"];
 
@@ -29,7 +26,7 @@ fn models_of_untyped_edges_learn_classes_of_nodes() {
     planted(&place, "p.toml", "[model]\n[train]\n");
     for kind in ["sage", "gcn", "gat", "gatv2", "gin", "sgc", "appnp", "mlp"] {
         let model = format!("model.kind={kind}");
-        let [default, untrained] = learned(&place, &[&model, MORE_EPOCHS], "accuracy");
+        let [default, untrained] = learned(&place, &[&model], "accuracy");
         assert!(default > untrained + 0.3, "{kind}: {default}, untrained {untrained}");
     }
 }
@@ -42,10 +39,10 @@ fn every_task_on_edges_is_learned() {
     let columns = "columns = { edge_type = 'kind', edge_split = 'part', edge_label = 'alike' }\n";
     place.write("p.toml", format!("{graph}{columns}[model]\n[train]\ntask = 'link-prediction'\n"));
     for sets in [&[][..], &["model.kind=rgcn", "train.link.decoder=distmult"], &["model.kind=gcn"]] {
-        let [default, untrained] = learned(&place, &[sets, &[MORE_EPOCHS]].concat(), "mrr");
+        let [default, untrained] = learned(&place, sets, "mrr");
         assert!(default > 1.1 * untrained, "{sets:?}: {default}, untrained {untrained}");
     }
-    let [default, untrained] = learned(&place, &["train.task=edge-classification", MORE_EPOCHS], "accuracy");
+    let [default, untrained] = learned(&place, &["train.task=edge-classification"], "accuracy");
     assert!(default > untrained + 0.1, "{default}, untrained {untrained}");
 }
 
@@ -80,4 +77,25 @@ fn links_of_cora_are_learned() {
     place.write("p.toml", format!("{graph}[model]\n[train]\ntask = 'link-prediction'\nepochs = 3\n"));
     let [default, untrained] = learned(&place, &[], "mrr");
     assert!(default > 2.0 * untrained, "{default}, untrained {untrained}");
+}
+
+/// `train.epochs` by the number of steps, which all processes know.
+#[test]
+fn default_epochs_have_about_500_steps() {
+    let place = TestDir::new();
+    planted(&place, "p.toml", "[model]\n[train]\n");
+    for (set, epochs) in [
+        ("train.batch=10000", 200),
+        ("train.batch=1", 10),
+        ("train.schedule=full-graph", 200),
+        ("train.schedule=auto", 200),
+        ("train.epochs=3", 3),
+    ] {
+        let args = ["--set", set, "--set", "train.evaluate_every=100", "--processes", "2"];
+        assert_eq!(succeed(&place, &args)["epochs"], epochs, "{set}");
+    }
+    let plan = place.succeed(&["run", "p.toml", "--dry-run", "--set", "train.batch=10000"]);
+    assert!(plan.contains("200 epochs of 1 step"), "{plan}");
+    let words = &["train.lr_schedule.warmup", "all 10 epochs are warm-up", "or set train.epochs"];
+    place.fail(&["run", "p.toml", "--set", "train.lr_schedule={ kind = 'linear', warmup = 10 }"], 2, words);
 }

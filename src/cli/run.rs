@@ -60,6 +60,7 @@ impl Run {
         if self.dry_run {
             let mut config = config;
             config.resolve_schedule()?;
+            config.resolve_epochs()?;
             let plan = Plan::new(&config, processes, local)?;
             let shown = if context.json { print_json(&plan) } else { print(&plan.to_string()) };
             return shown.map(|()| 0);

@@ -94,7 +94,6 @@ impl Recipe {
             file.key(Key::new("layers", 2, ""));
             file.key(Key::new("hidden", 128, ""));
             file.section("train");
-            file.key(Key::new("epochs", 10, ""));
         }
         file.finish()
     }

@@ -60,6 +60,7 @@ pub use sampler::Sampler;
 pub use schedule::{CachePolicy, Mode, RowDtype, Schedule, SeedSplit};
 pub use tables::Tables;
 pub use tensor_workers::{Tensor, WhenGone};
+pub(crate) use train::DEFAULT_EPOCHS;
 pub use train::{Device, Task, Train};
 pub use values::{Bytes, OneOrMany, Parts, RankAmong, Span, TypeName};
 

@@ -304,7 +304,7 @@ fn sets_are_applied_before_checks_and_named_in_messages() {
     let config = parse(WHOLE, &["train.epochs=3", "model.kind=sage", "train.fanouts=[10, 5]", "name=2024"]).unwrap();
     assert_eq!((config.name.as_str(), config.model.unwrap().kind.as_str()), ("2024", "sage"));
     let train = config.train.unwrap();
-    assert_eq!((train.epochs, train.fanouts), (3, Some(vec![Fanout::Each(10), Fanout::Each(5)])));
+    assert_eq!((train.epochs, train.fanouts), (Some(3), Some(vec![Fanout::Each(10), Fanout::Each(5)])));
     assert_eq!(lines(WHOLE, &["train.epoch=3"]), ["--set train.epoch: unknown key; did you mean \"epochs\"?"]);
     assert_eq!(lines(WHOLE, &["epochs"]), ["--set epochs: expected KEY=VALUE, as in train.epochs=5"]);
     assert_eq!(lines(WHOLE, &["name.x=1"]), ["--set name.x: `name` is not a table; set it as a whole"]);

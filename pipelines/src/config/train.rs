@@ -1,5 +1,7 @@
 //! `[train]`: the task, the schedule and the batches.
 
+use std::ops::RangeInclusive;
+
 use super::classes::ClassOptions;
 use super::edge::EdgeTask;
 use super::fanout::Fanout;
@@ -29,9 +31,9 @@ section! {
         pub classes: Option<ClassOptions> = None,
         /// How the work of training is divided.
         pub schedule: Schedule = Schedule::default(),
-        /// Passes over the training nodes or edges.
-        #[schemars(range(min = 1, max = 1000000))]
-        pub epochs: usize = 10,
+        /// Passes over the training nodes or edges. Unset: as many as have 500 steps, but at least 10 and at most 200.
+        #[schemars(range(min = 1, max = 1000000), extend("examples" = [20]))]
+        pub epochs: Option<usize> = None,
         /// Seeds per partition and step; GraphSAINT samplers draw as many nodes, edges or roots. Not for `cluster`.
         /// With full-graph schedules, only for tasks on edges: edges of a partition that are scored together.
         #[schemars(range(min = 1, max = 16777216))]
@@ -93,7 +95,15 @@ section! {
     }
 }
 
+/// Bounds of the default number of epochs.
+pub(crate) const DEFAULT_EPOCHS: RangeInclusive<usize> = 10..=200;
+
 impl Train {
+    /// The number of epochs. [`Config::resolve_epochs`](super::Config::resolve_epochs) sets the default; before, this is its minimum.
+    pub fn epochs(&self) -> usize {
+        self.epochs.unwrap_or(*DEFAULT_EPOCHS.start())
+    }
+
     /// The fanouts of `layers` hops, the seeds' hop first; -1 takes all neighbors.
     pub fn fanouts(&self, layers: usize) -> Vec<Fanout> {
         let default = || (0..layers).map(|hop| Fanout::Each([15, 10].get(hop).copied().unwrap_or(5))).collect();

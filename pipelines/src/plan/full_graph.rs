@@ -194,7 +194,7 @@ impl FullGraphPlan {
         let gradients = 4 * self.parameters * (graph.parts.len() as u64 * (w - 1) / w + w - 1);
         let (rounds, bytes) = (self.rounds(placement.workers()), self.bytes(graph, &hosted) + gradients);
         Some(Training {
-            epochs: train.epochs,
+            epochs: train.epochs(),
             steps_per_epoch: 1,
             exact: graph.knows_examples(),
             seeds: self.pairs.as_ref().map_or(graph.train.unwrap_or(graph.nodes), |pairs| pairs.all()),

@@ -7,6 +7,7 @@ mod auto_parts;
 mod auto_schedule;
 mod batch;
 mod embedding;
+mod epochs;
 mod full_graph;
 mod memory;
 mod model;

@@ -71,7 +71,7 @@ impl Training {
         };
         let pairs = w * (w - 1);
         Some(Self {
-            epochs: train.epochs,
+            epochs: train.epochs(),
             steps_per_epoch: steps,
             exact: graph.knows_examples(),
             seeds: batch.seeds,

@@ -290,8 +290,8 @@ const FEW_STEPS: u64 = 30;
 fn notes(train: &config::Train, steps: u64) -> Vec<String> {
     let mut notes = Vec::new();
     if (1..FEW_STEPS).contains(&steps) {
-        let (epochs, steps) = (plural(train.epochs, "epoch"), plural(steps as usize, "training step"));
-        let verb = if train.epochs == 1 { "has" } else { "have" };
+        let (epochs, steps) = (plural(train.epochs(), "epoch"), plural(steps as usize, "training step"));
+        let verb = if train.epochs() == 1 { "has" } else { "have" };
         let smaller = if train.is_full_graph() { "" } else { ", or make train.batch smaller" };
         notes.push(format!("{epochs} {verb} only {steps}; raise train.epochs{smaller}"));
     }

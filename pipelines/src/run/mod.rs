@@ -210,7 +210,7 @@ impl<'a> Run<'a> {
     /// Opens the run folder at the first worker.
     fn open_folder(&self) -> Result<RunFolder, Error> {
         let Job { run_dir, config, runtime, .. } = self.job;
-        let (done, wanted) = (self.progress.epochs, self.train.epochs);
+        let (done, wanted) = (self.progress.epochs, self.train.epochs());
         if done > 0 {
             if done as usize >= wanted {
                 runtime.say(&format!(
@@ -231,18 +231,18 @@ impl<'a> Run<'a> {
     /// Trains to the last epoch, or until early stopping.
     fn train(&mut self, driver: &mut Driver<'_>) -> Result<(), Error> {
         let begin = Instant::now();
-        let epochs = self.train.epochs as u32;
+        let epochs = self.train.epochs() as u32;
         let (first, mut last_written) = (self.progress.epochs, None);
         let mut watch = LossWatch::new(self.train.task != config::Task::NodeRegression);
         while self.progress.epochs < epochs && !self.stops_early() {
             let epoch = self.progress.epochs;
             let before = StageTimes::now(&self.context.meter, self.compute_thread.call(ComputeState::report)?);
             let (train, seed_lr) = (self.train, self.train.optimizer.lr());
-            let lr = |epoch: u32| train.lr_schedule.at(epoch as usize, train.epochs, seed_lr);
+            let lr = |epoch: u32| train.lr_schedule.at(epoch as usize, train.epochs(), seed_lr);
             if let Some(rows) = &self.context.embeddings {
                 rows.set_learning_rate(train.lr_schedule.at(
                     epoch as usize,
-                    train.epochs,
+                    train.epochs(),
                     rows.config().optimizer.lr(),
                 ));
             }
@@ -295,7 +295,7 @@ impl<'a> Run<'a> {
     }
 
     fn lr(&self, epoch: usize) -> f64 {
-        self.train.lr_schedule.at(epoch, self.train.epochs, self.train.optimizer.lr())
+        self.train.lr_schedule.at(epoch, self.train.epochs(), self.train.optimizer.lr())
     }
 
     /// Splits the threads by the measured times of an epoch.

@@ -66,8 +66,9 @@ pub(super) fn train(config: &Config, registered: &Registered, report: &mut Repor
             format!("{epochs} epochs are fewer than `evaluate_every` = {}; use at least as many", train.evaluate_every);
         report.add("train.early_stop", message);
     }
-    if train.lr_schedule.warmup() >= train.epochs {
-        let message = format!("all {} epochs are warm-up; use fewer than {}", train.epochs, train.epochs);
+    if train.lr_schedule.warmup() >= train.epochs() {
+        let unset = if train.epochs.is_none() { ", or set train.epochs" } else { "" };
+        let message = format!("all {0} epochs are warm-up; use fewer than {0}{unset}", train.epochs());
         report.add("train.lr_schedule.warmup", message);
     }
 }

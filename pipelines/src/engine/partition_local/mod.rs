@@ -100,7 +100,7 @@ impl PartitionParallel {
             let permits = Rc::new(Permits::new(window.max(2)));
             let (held, errors, done) = (Rc::clone(&permits), errors.clone(), Rc::clone(&done));
             let (features, schedule) = (views.features.clone(), train.lr_schedule.clone());
-            let (epochs, first) = (train.epochs, train.optimizer.lr());
+            let (epochs, first) = (train.epochs(), train.optimizer.lr());
             let rows: Rc<dyn Fn(u64) -> FeatureView> = Rc::new(move |_| features.clone());
             let batches = stream
                 .sample_batch(hops, Arc::clone(&context.sampling))
@@ -240,7 +240,7 @@ impl Engine for PartitionParallel {
     ) -> Result<Vec<EpochSums>, Error> {
         let start = Instant::now();
         let every = self.train.average_every() as u32;
-        let end = ((epoch / every + 1) * every).min(self.train.epochs as u32);
+        let end = ((epoch / every + 1) * every).min(self.train.epochs() as u32);
         let round_end = self.round_end(&(epoch..end));
         let mut visited = Vec::with_capacity(self.parts.len());
         for part in self.parts.clone() {

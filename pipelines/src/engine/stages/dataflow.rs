@@ -384,6 +384,6 @@ impl StagedTraining {
             every => (epoch / every + 1) * every,
         };
         let due = due(self.train.evaluate_every).min(due(self.train.checkpoint_every));
-        due.min(epoch + ROUND).min(self.train.epochs as u32)
+        due.min(epoch + ROUND).min(self.train.epochs() as u32)
     }
 }

@@ -30,7 +30,7 @@ impl LearnedRows {
 
     /// Returns the learning rate of an epoch. Several epochs may overlap.
     fn rate(&self, epoch: u32) -> f64 {
-        self.train.lr_schedule.at(epoch as usize, self.train.epochs, self.rows.config().optimizer.lr())
+        self.train.lr_schedule.at(epoch as usize, self.train.epochs(), self.rows.config().optimizer.lr())
     }
 
     /// Updates the rows of own nodes with their gradient. `pairs` is the number of examples of the epoch, if these are pairs.
