@@ -44,5 +44,6 @@ mod tables_by_type;
 mod tensor_parallel;
 #[cfg(feature = "tensor-workers")]
 mod tensor_workers;
+mod trace;
 mod training;
 mod update;

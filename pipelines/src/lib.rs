@@ -21,6 +21,7 @@ pub use error::{Error, Fault, Problem, Problems};
 pub use gnnflow_nn::parameter_versions;
 pub use outputs::run_folder::{keep_earlier_run, last_checkpoint};
 pub use outputs::summary::{self, Summary};
+pub use outputs::trace_table;
 pub use plan::Plan;
 pub use run::prepare::{prepare, prepare_on};
 pub use run::run_worker;

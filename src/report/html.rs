@@ -6,10 +6,12 @@ use super::number::score;
 use super::page::{begin, escape};
 use super::partition::partition_section;
 use super::table::{costs, loss_name, metric_names, splits, stages};
+use super::trace::trace_section;
 use super::{bytes, count, plural, seconds};
 use gnnflow_data::fs::replace;
 use gnnflow_data::prepare::Quality;
 use gnnflow_pipelines::summary::{EpochRecord, Scores};
+use gnnflow_pipelines::trace_table::TraceTable;
 use gnnflow_pipelines::{Error, Summary};
 use std::fmt::Write;
 use std::path::Path;
@@ -28,12 +30,18 @@ pub fn write(run_dir: &Path, summary: &Summary, quality: Option<&Quality>) -> Re
         epochs => epochs?,
     };
     let pipeline = std::fs::read_to_string(run_dir.join("pipeline.toml")).unwrap_or_default();
-    let page = page(summary, &epochs, quality, &pipeline);
+    let page = page(summary, &epochs, &TraceTable::read_all(run_dir)?, quality, &pipeline);
     let path = run_dir.join(FILE);
     replace(&path, page.as_bytes()).map_err(Error::io("write", &path))
 }
 
-fn page(summary: &Summary, epochs: &[EpochRecord], quality: Option<&Quality>, pipeline: &str) -> String {
+fn page(
+    summary: &Summary,
+    epochs: &[EpochRecord],
+    traces: &[TraceTable],
+    quality: Option<&Quality>,
+    pipeline: &str,
+) -> String {
     let mut page = begin(&summary.name, &summary.name);
     let (partitions, processes) = (plural(summary.partitions, "partition"), plural(summary.processes, "process"));
     let _ = write!(page, "<p>{partitions} on {processes}");
@@ -56,6 +64,7 @@ fn page(summary: &Summary, epochs: &[EpochRecord], quality: Option<&Quality>, pi
     }
     class_section(&mut page, summary);
     times(&mut page, summary);
+    trace_section(&mut page, traces);
     traffic(&mut page, summary);
     cost_section(&mut page, summary);
     if let Some(quality) = quality {

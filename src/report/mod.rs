@@ -10,6 +10,7 @@ mod page;
 mod partition;
 mod svg;
 mod table;
+mod trace;
 
 pub use html::write;
 pub use partition::{partition_table, write_partition};

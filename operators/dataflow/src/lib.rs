@@ -20,4 +20,5 @@ pub mod storage;
 #[cfg(test)]
 pub(crate) mod testing;
 pub mod time;
+pub mod trace;
 pub mod wire;

@@ -89,6 +89,10 @@ section! {
         /// Epochs between checkpoints; the last epoch always writes one. 0: only the last.
         #[schemars(range(max = 1000000), extend("x-results" = false))]
         pub checkpoint_every: usize = 10,
+        /// Record what the threads of each process do, as `trace/worker-N.json` in the run folder, for Perfetto or
+        /// `chrome://tracing`. The report then has a table of times.
+        #[schemars(extend("x-results" = false))]
+        pub trace: bool = false,
         /// Compute a hash over all sampled blocks, for `blocks_sha256` in the summary.
         #[schemars(extend("x-results" = false))]
         pub hash_blocks: bool = false,

@@ -49,6 +49,7 @@ pub(super) const TRAIN: &[(&str, Use)] = &[
     ("read_ahead", Use::Always),
     ("tensor_workers", Use::FullGraph),
     ("checkpoint_every", Use::Always),
+    ("trace", Use::Always),
     // Without sampled blocks, the hash of no blocks.
     ("hash_blocks", Use::Always),
 ];

@@ -5,6 +5,7 @@
 
 pub(crate) mod run_folder;
 pub mod summary;
+pub mod trace_table;
 
 use std::cell::RefCell;
 use std::fs::File;

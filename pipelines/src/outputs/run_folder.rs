@@ -30,6 +30,8 @@ const OUTPUTS: [&str; 6] = [
 /// What a run writes before its outputs.
 const CHECKPOINTS: &str = "checkpoints";
 const PIPELINE: &str = "pipeline.toml";
+/// The folder of traces.
+pub(super) const TRACE: &str = "trace";
 /// The folder with one folder for each earlier run.
 const EARLIER: &str = "earlier";
 
@@ -109,7 +111,7 @@ pub fn keep_earlier_run(dir: &Path, say: impl FnOnce(&str)) -> Result<(), Error>
             Err(error) => return Err(Error::io("create", &folder)(error)),
         }
     };
-    for name in OUTPUTS.into_iter().chain([PIPELINE, EpochRecord::FILE, CHECKPOINTS]) {
+    for name in OUTPUTS.into_iter().chain([PIPELINE, EpochRecord::FILE, CHECKPOINTS, TRACE]) {
         let path = dir.join(name);
         match std::fs::rename(&path, kept.join(name)) {
             Err(error) if error.kind() != ErrorKind::NotFound => return Err(Error::io("move", &path)(error)),

@@ -129,6 +129,9 @@ impl Run<'_> {
         let evaluation = self.evaluate_best(driver)?;
         let digests = self.write_outputs(driver)?;
         let infer_seconds = begin.elapsed().as_secs_f64();
+        if let Some(trace) = &self.trace {
+            trace.write(driver.worker, &self.job.run_dir)?;
+        }
         let reports = Reports(self.collectives.all_gather(driver, &self.report())?);
         // The scratch files are unlinked already.
         let _ = std::fs::remove_dir(&self.context.scratch);

@@ -7,6 +7,7 @@ mod finish;
 mod loss_watch;
 pub(crate) mod prepare;
 mod tensor_workers;
+mod trace;
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -14,13 +15,14 @@ use std::time::{Duration, Instant};
 
 use bytemuck::{Pod, Zeroable};
 use gnnflow_data::error::FEWER_THREADS;
-use gnnflow_dataflow::flow::compute_thread::ComputeThread;
+use gnnflow_dataflow::flow::compute_thread::{ComputeThread, Ran};
 use gnnflow_dataflow::graph::placement::Placement;
 use gnnflow_dataflow::wire::meter::{Meter, Stage};
 use timely::worker::Worker;
 
 use self::engine::{EngineSetup, Sampling, open_batches};
 use self::loss_watch::LossWatch;
+use self::trace::{ComputeTrace, Trace};
 use crate::checkpoint::Progress;
 use crate::collectives::{Collectives, Driver};
 use crate::compute::{ComputeState, ComputeTime};
@@ -85,6 +87,7 @@ struct Run<'a> {
     /// Time of evaluation in training.
     evaluated: Duration,
     split: Split,
+    trace: Option<Trace>,
 }
 
 /// Nanoseconds by stage.
@@ -122,6 +125,7 @@ impl<'a> Run<'a> {
         model: &'a config::Model,
         train: &'a config::Train,
     ) -> Result<Self, Error> {
+        let trace = if train.trace { Trace::start(driver.worker) } else { None };
         let busy = job.runtime.busy("opening the dataset");
         let (rank, workers) = (driver.worker.index(), driver.worker.peers());
         let parts = FeatureStore::open(job, rank, workers)?;
@@ -142,7 +146,7 @@ impl<'a> Run<'a> {
             false => Split::planned(job.threads),
         };
         let compute = ComputeState::new(built, task.objective(), (model, train), split.compute)?;
-        let compute_thread = start_compute_thread(job, compute)?;
+        let compute_thread = start_compute_thread(job, compute, trace.as_ref().map(Trace::of_compute_thread))?;
         let (batches, edges) = open_batches(&context, &task, train, examples)?;
         let setup = EngineSetup {
             job,
@@ -196,6 +200,7 @@ impl<'a> Run<'a> {
             trained: Duration::ZERO,
             evaluated: Duration::ZERO,
             split,
+            trace,
         };
         run.warn_of_empty_classes(driver)?;
         if job.resume {
@@ -357,8 +362,16 @@ impl<'a> Run<'a> {
 }
 
 /// Starts the compute thread, whose progress counts as progress of the run.
-fn start_compute_thread(job: &Job, compute: ComputeState) -> Result<ComputeThread<ComputeState>, Error> {
+fn start_compute_thread(
+    job: &Job,
+    compute: ComputeState,
+    trace: Option<ComputeTrace>,
+) -> Result<ComputeThread<ComputeState>, Error> {
     let runtime = Arc::clone(&job.runtime);
-    ComputeThread::start_watched("compute_thread", move || compute, move || runtime.progressed())
+    let completed = move |ran: &Ran<'_>| {
+        runtime.progressed();
+        trace.iter().for_each(|trace| trace.add(ran));
+    };
+    ComputeThread::start_watched("compute_thread", move || compute, completed)
         .map_err(|error| Error::Machine(format!("cannot start the compute thread: {error}; {FEWER_THREADS}")))
 }

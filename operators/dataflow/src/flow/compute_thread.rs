@@ -4,7 +4,8 @@
 //! *Capabilities*: held from an item's arrival until its result is sent. A result activates the operator.
 
 use std::collections::VecDeque;
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
+use std::time::Instant;
 
 use timely::container::CapacityContainerBuilder;
 use timely::dataflow::StreamVec;
@@ -15,20 +16,39 @@ use timely::scheduling::SyncActivator;
 
 use crate::time::MessageTime;
 
-type Job<S> = Box<dyn FnOnce(&mut S) + Send>;
+/// A job in the queue.
+struct Job<S> {
+    name: Arc<str>,
+    priority: bool,
+    run: Box<dyn FnOnce(&mut S) + Send>,
+}
+
+/// A job that has run.
+#[derive(Clone, Copy, Debug)]
+pub struct Ran<'a> {
+    /// The name of the handle that queued it.
+    pub name: &'a str,
+    /// Its start.
+    pub start: Instant,
+    /// Its end.
+    pub end: Instant,
+}
+
+/// The name of jobs of handles without a name.
+const UNNAMED: &str = "task";
 
 /// A thread that owns a state `S` (a model, a device, a thread pool) and runs jobs on it, one after the other.
 ///
 /// When the last handle is dropped, the thread runs the queued jobs and ends.
 pub struct ComputeThread<S> {
-    /// Jobs, and whether each has priority.
-    jobs: mpsc::Sender<(bool, Job<S>)>,
+    jobs: mpsc::Sender<Job<S>>,
+    name: Arc<str>,
     priority: bool,
 }
 
 impl<S> Clone for ComputeThread<S> {
     fn clone(&self) -> Self {
-        Self { jobs: self.jobs.clone(), priority: self.priority }
+        Self { jobs: self.jobs.clone(), name: Arc::clone(&self.name), priority: self.priority }
     }
 }
 
@@ -38,8 +58,8 @@ struct Waiting<S> {
 }
 
 impl<S> Waiting<S> {
-    fn push(&mut self, (priority, job): (bool, Job<S>)) {
-        self.jobs[usize::from(!priority)].push_back(job);
+    fn push(&mut self, job: Job<S>) {
+        self.jobs[usize::from(!job.priority)].push_back(job);
     }
 
     fn pop(&mut self) -> Option<Job<S>> {
@@ -53,17 +73,17 @@ impl<S: 'static> ComputeThread<S> {
     /// # Errors
     /// When the system cannot start a thread.
     pub fn start(name: &str, make: impl FnOnce() -> S + Send + 'static) -> std::io::Result<Self> {
-        Self::start_watched(name, make, || ())
+        Self::start_watched(name, make, |_| ())
     }
 
-    /// Like [`start`](Self::start), and calls `completed` on the thread after each job, so that a watchdog sees progress.
+    /// Like [`start`](Self::start), and calls `completed` on the thread after each job, for watchdogs and traces.
     ///
     /// # Errors
     /// When the system cannot start a thread.
     pub fn start_watched(
         name: &str,
         make: impl FnOnce() -> S + Send + 'static,
-        completed: impl Fn() + Send + 'static,
+        mut completed: impl FnMut(&Ran<'_>) + Send + 'static,
     ) -> std::io::Result<Self> {
         let (jobs, queue) = mpsc::channel();
         std::thread::Builder::new().name(name.to_owned()).spawn(move || {
@@ -72,13 +92,14 @@ impl<S: 'static> ComputeThread<S> {
                 waiting.push(job);
                 queue.try_iter().for_each(|job| waiting.push(job));
                 while let Some(job) = waiting.pop() {
-                    job(&mut state);
-                    completed();
+                    let start = Instant::now();
+                    (job.run)(&mut state);
+                    completed(&Ran { name: &job.name, start, end: Instant::now() });
                     queue.try_iter().for_each(|job| waiting.push(job));
                 }
             }
         })?;
-        Ok(Self { jobs, priority: false })
+        Ok(Self { jobs, name: UNNAMED.into(), priority: false })
     }
 
     /// Returns a handle whose jobs run before all queued jobs of handles without priority. For short jobs that others wait for.
@@ -94,7 +115,13 @@ impl<S: 'static> ComputeThread<S> {
     /// ```
     #[must_use]
     pub fn with_priority(&self) -> Self {
-        Self { jobs: self.jobs.clone(), priority: true }
+        Self { priority: true, ..self.clone() }
+    }
+
+    /// Returns a handle whose jobs have this name, for traces.
+    #[must_use]
+    pub fn with_name(&self, name: impl Into<Arc<str>>) -> Self {
+        Self { name: name.into(), ..self.clone() }
     }
 
     /// Queues `job`.
@@ -102,7 +129,8 @@ impl<S: 'static> ComputeThread<S> {
     /// # Panics
     /// When the thread has panicked. Its panic has already been reported.
     pub fn post(&self, job: impl FnOnce(&mut S) + Send + 'static) {
-        assert!(self.jobs.send((self.priority, Box::new(job))).is_ok(), "the compute thread has panicked");
+        let job = Job { name: Arc::clone(&self.name), priority: self.priority, run: Box::new(job) };
+        assert!(self.jobs.send(job).is_ok(), "the compute thread has panicked");
     }
 
     /// Queues `job` and waits for its result.
@@ -149,7 +177,7 @@ impl<'scope, T: Timestamp, D: Send + 'static> OnThread<'scope, T, D> for StreamV
         R: Send + 'static,
         F: FnMut(&mut S, D) -> R + Send + Clone + 'static,
     {
-        let scope = self.scope();
+        let (scope, compute_thread) = (self.scope(), compute_thread.with_name(name));
         self.unary_frontier::<CapacityContainerBuilder<Vec<R>>, _, _, _>(Pipeline, name, move |initial, info| {
             drop(initial);
             // Made on the worker's own thread, which it wakes.

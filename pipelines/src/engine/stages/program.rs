@@ -28,7 +28,9 @@
 //! of all nodes. It also computes element-wise node tasks, so that propagations follow one another without an exchange (NeutronTP, section 4.1:
 //! decoupled training).
 
+use std::fmt;
 use std::ops::Range;
+use std::sync::Arc;
 
 /// A stage of an epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,6 +49,22 @@ pub(crate) enum Stage {
     Propagate(Propagated),
     /// Computes the receivers' side of the attention backward pass. The senders' side ([`Stage::Propagate`]) needs it.
     AttentionBackward(AttentionStage),
+}
+
+impl fmt::Display for Stage {
+    /// Its name in traces. Layers and hops count from 1.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Forward(task) => write!(f, "forward {}", task + 1),
+            Self::Loss => f.write_str("loss"),
+            Self::Embed => f.write_str("embed"),
+            Self::Pairs(_) => f.write_str("pairs"),
+            Self::Backward(task) => write!(f, "backward {}", task + 1),
+            Self::Propagate(Propagated { hop, backward: false, .. }) => write!(f, "aggregate {}", hop + 1),
+            Self::Propagate(Propagated { hop, .. }) => write!(f, "aggregate backward {}", hop + 1),
+            Self::AttentionBackward(AttentionStage { hop, .. }) => write!(f, "attention backward {}", hop + 1),
+        }
+    }
 }
 
 /// The attention backward pass of one hop at the receivers of one chunk.
@@ -168,6 +186,11 @@ impl Program {
 
     pub(crate) fn stages(&self) -> u32 {
         self.stages.len() as u32
+    }
+
+    /// Returns the name of each stage, for traces.
+    pub(crate) fn stage_names(&self) -> Vec<Arc<str>> {
+        self.stages.iter().map(|stage| stage.to_string().into()).collect()
     }
 
     pub(crate) fn stage(&self, step: u32) -> Stage {

@@ -28,6 +28,8 @@ type TokenCompleter = Completer<Result<Finished, Error>>;
 pub(crate) struct StageRunner {
     state: Mutex<EpochState>,
     compute_thread: ComputeThread<ComputeState>,
+    /// The name of each stage, for traces.
+    names: Vec<Arc<str>>,
     tokens: Mutex<Tokens>,
     /// Computes node tasks, with tensor workers.
     executor: Option<Box<dyn TaskExecutor>>,
@@ -69,10 +71,11 @@ impl StageRunner {
         executor: Option<Box<dyn TaskExecutor>>,
     ) -> Arc<Self> {
         let queued = executor.as_ref().map(|executor| executor.backlog()).unwrap_or_default();
-        let lockstep = state.is_lockstep();
+        let (lockstep, names) = (state.is_lockstep(), state.program.stage_names());
         Arc::new(Self {
             state: Mutex::new(state),
             compute_thread,
+            names,
             tokens: Mutex::default(),
             executor,
             queued,
@@ -102,7 +105,7 @@ impl StageRunner {
 
     /// Runs the stage of a token and completes it.
     pub(crate) fn run(self: &Arc<Self>, token: Token, completer: TokenCompleter) {
-        self.on_compute_thread(move |stages, compute| {
+        self.on_compute_thread(token, move |stages, compute| {
             if stages.lockstep {
                 let mut tokens = lock(&stages.tokens);
                 if !tokens.ahead.is_empty() || !tokens.may_begin(token) {
@@ -113,10 +116,16 @@ impl StageRunner {
         });
     }
 
-    fn on_compute_thread(self: &Arc<Self>, job: impl FnOnce(&Arc<Self>, &mut ComputeState) + Send + 'static) {
+    /// Queues a job for the stage of a token.
+    fn on_compute_thread(
+        self: &Arc<Self>,
+        token: Token,
+        job: impl FnOnce(&Arc<Self>, &mut ComputeState) + Send + 'static,
+    ) {
         let stages = Arc::clone(self);
         self.queued.fetch_add(1, Ordering::Relaxed);
-        self.compute_thread.post(move |compute| {
+        let name = Arc::clone(&self.names[token.stage() as usize]);
+        self.compute_thread.with_name(name).post(move |compute| {
             stages.queued.fetch_sub(1, Ordering::Relaxed);
             job(&stages, compute);
         });
@@ -144,8 +153,9 @@ impl StageRunner {
                     lock(&self.tokens).busy.insert(token.item);
                     let stages = Arc::clone(self);
                     let done = move |completion| {
-                        stages
-                            .on_compute_thread(move |stages, compute| stages.end(compute, token, completion, version));
+                        stages.on_compute_thread(token, move |stages, compute| {
+                            stages.end(compute, token, completion, version)
+                        });
                     };
                     executor.submit(*task, version, Box::new(done));
                 }
