@@ -267,7 +267,7 @@ fn dataset_of_another_version_or_input_is_refused_or_prepared_again() {
 
     // `prepare` does not write into a folder with other files.
     place.write("mine/letter.txt", "dear");
-    place.fail(&["prepare", "p.toml", "--out", "mine"], 4, &["mine"]);
+    place.fail(&["prepare", "p.toml", "--out", "mine"], 3, &["mine"]);
     assert_eq!(std::fs::read_dir(place.path("mine")).unwrap().count(), 1);
 }
 

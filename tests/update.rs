@@ -215,6 +215,6 @@ fn invalid_updates_are_reported_in_one_line() {
     assert_eq!(errors.len(), 1);
     place.fail(&["update", "dataset", "--edges", "no.parquet"], 3, &["no.parquet: there is no such file", "--edges"]);
     place.fail(&["update", "dump"], 3, &["manifest.json"]);
-    place.fail(&["update", "dataset", "--out", "dump"], 4, &["is not a prepared dataset; choose another folder"]);
+    place.fail(&["update", "dataset", "--out", "dump"], 3, &["is not a prepared dataset; choose another folder"]);
     place.fail(&["update", "dataset", "--batches", "none"], 4, &["none"]);
 }

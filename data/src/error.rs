@@ -370,7 +370,7 @@ impl Error {
         match self {
             Self::Setting { .. } | Self::Budget { .. } => Fault::Usage,
             Self::Partitioner { fault, .. } | Self::Remote { fault, .. } => *fault,
-            Self::Io { .. } | Self::Threads { .. } | Self::Occupied { .. } => Fault::Machine,
+            Self::Io { .. } | Self::Threads { .. } => Fault::Machine,
             Self::Bug(_) => Fault::Bug,
             _ => Fault::Input,
         }
