@@ -5,6 +5,9 @@ use std::path::PathBuf;
 use super::section::{section, words};
 use super::values::{OneOrMany, RankAmong, TypeName};
 
+/// Fractions of the edges for training, validation and test if nothing sets them, in `[train.link]` and `[train.edge]`.
+pub(crate) const EDGE_SPLIT_FRACTIONS: [f64; 3] = [0.8, 0.1, 0.1];
+
 section! {
     /// Link prediction: which edges are predicted, their negatives, and how they are scored.
     pub struct Link {

@@ -46,6 +46,7 @@ pub use generate::{Generate, GenerateKind, Generator};
 pub(crate) use graph::HAS_SPLITS;
 pub use graph::{Columns, Duplicates, FeatureDtype, Graph, Normalize, SelfLoops};
 pub use infer::Infer;
+pub(crate) use link::EDGE_SPLIT_FRACTIONS;
 pub use link::{Decoder, Link, LinkLoss, NegativeSampler};
 pub use metric::Metric;
 pub(crate) use model::is_builtin as is_builtin_layer;

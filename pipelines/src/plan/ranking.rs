@@ -4,10 +4,7 @@ use serde::Serialize;
 
 use super::Sizes;
 use super::pairs::unreversed;
-use crate::config::{Config, RankAmong};
-
-/// Default fractions of held-out edges: validation and test.
-const HELD_OUT: f64 = 0.2;
+use crate::config::{Config, EDGE_SPLIT_FRACTIONS, RankAmong};
 
 /// The cost of one evaluation: held-out edges × 2 ends × nodes products of two rows.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -33,7 +30,8 @@ impl RankingCost {
         let edges = match &graph.targets {
             Some(targets) => targets.held_out,
             None => {
-                let drawn = link.split_fractions.as_ref().map_or(HELD_OUT, |fractions| fractions.iter().skip(1).sum());
+                let fractions = link.split_fractions.as_deref().unwrap_or(&EDGE_SPLIT_FRACTIONS);
+                let drawn: f64 = fractions.iter().skip(1).sum();
                 let held_out = if config.graph.splits_edges() { 1.0 } else { drawn };
                 (graph.edges as f64 * held_out * unreversed(&config.graph)).round() as u64
             }

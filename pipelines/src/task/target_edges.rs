@@ -7,7 +7,7 @@ use gnnflow_data::rng::{Key, Purpose};
 use gnnflow_dataflow::graph::local_graph::{InEdges, OwnedInEdges};
 use gnnflow_kernels::pairs::Edge;
 
-use crate::config::{Config, EdgeTask, HAS_SPLITS, Link, Train, TypeName};
+use crate::config::{Config, EDGE_SPLIT_FRACTIONS, EdgeTask, HAS_SPLITS, Link, Train, TypeName};
 use crate::context::EdgeFilter;
 use crate::context::edge_types::find_type;
 use crate::error::Error;
@@ -24,9 +24,6 @@ pub(crate) struct TargetRules {
     /// Without a split column: the shares of the splits, and the key of the draws.
     drawn: Option<([f64; 3], Key)>,
 }
-
-/// Default shares of train, validation and test edges.
-const SHARES: [f64; 3] = [0.8, 0.1, 0.1];
 
 /// The options of target edges in a section of the configuration.
 struct Options {
@@ -84,7 +81,7 @@ impl TargetRules {
             }
         }
         let drawn = columns.split.is_none().then(|| {
-            let shares = split_fractions.and_then(|shares| shares.try_into().ok()).unwrap_or(SHARES);
+            let shares = split_fractions.and_then(|shares| shares.try_into().ok()).unwrap_or(EDGE_SPLIT_FRACTIONS);
             (shares, Key::new(train.seed, Purpose::Split))
         });
         Ok(Self { targets, mirrors, reverses, drawn })
