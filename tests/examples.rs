@@ -51,6 +51,15 @@ fn registered_parts_have_equal_bits_for_1_2_processes() {
 fn registered_layer_trains_with_full_graph_schedules() {
     let place = TestDir::new();
     planted(&place, "p.toml", "[model]\nkind = 'graphconv'\nhidden = 16\n[train]\nepochs = 3\n");
+    // `auto` cannot estimate the layer there.
+    let mut program = Command::new(example("own_parts"));
+    program.args(["run", "p.toml", "--dry-run", "--set", "train.schedule=auto"]).current_dir(place.path("."));
+    let plan = String::from_utf8(program.output().unwrap().stdout).unwrap();
+    assert!(plan.contains("schedule    \"mini-batch\": "), "{plan}");
+    for schedule in ["full-graph", "tensor-parallel"] {
+        let why = format!("not \"{schedule}\": the costs of the registered layer \"graphconv\" are not known");
+        assert!(plan.contains(&why), "{plan}");
+    }
     for schedule in ["full-graph", "tensor-parallel"] {
         let set = format!("train.schedule={schedule}");
         let runs = ["1", "2"].map(|processes| {

@@ -165,7 +165,9 @@ fn candidate(config: &Config, graph: &Sizes, schedule: Schedule) -> Result<Candi
             let kind = &model.kind;
             let why = match is_builtin_layer(kind) {
                 true => format!("\"{kind}\" cannot be trained on the full graph"),
-                false => format!("the registered layer \"{kind}\" supports sampled batches only"),
+                false => format!(
+                    "the costs of the registered layer \"{kind}\" are not known; to use this schedule, name it in train.schedule"
+                ),
             };
             return refused(why);
         }
