@@ -32,6 +32,18 @@ fn options_that_are_keys_of_the_pipeline_lead_to_set() {
     }
     let ended = place.run(&["run", "p.toml", "--procesess", "2"]);
     assert!(ended.code == 2 && !ended.stderr.contains("key of the pipeline"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("'--processes'"), "{}", ended.stderr);
+    // No value begins with `--`, so there is no advice to write an unknown option as a value.
+    for args in [&["run", "p.toml", "--link"][..], &["import", "a.csv", "--link"], &["inspect", "a", "--procesess"]] {
+        let ended = place.run(args);
+        assert!(ended.stderr.starts_with("error: unexpected argument '--"), "{}", ended.stderr);
+        assert!(
+            ended.code == 2 && !ended.stderr.contains("tip:") && !ended.stderr.contains("-- -"),
+            "{}",
+            ended.stderr
+        );
+        assert!(ended.stderr.contains("try '--help'"), "{}", ended.stderr);
+    }
 }
 
 #[test]

@@ -75,10 +75,13 @@ pub(crate) fn main(args: impl IntoIterator<Item = OsString>, registry: Registry)
         Ok(args) => args,
         // `--help` and `--version` are errors of clap with exit code 0.
         Err(mut error) => {
-            if let Some(tip) = tip(&error, &given) {
-                error.remove(ContextKind::SuggestedArg);
-                error.remove(ContextKind::Usage);
-                error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
+            match tip(&error, &given) {
+                Some(tip) => {
+                    error.remove(ContextKind::SuggestedArg);
+                    error.remove(ContextKind::Usage);
+                    error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
+                }
+                None => remove_advice_on_values(&mut error),
             }
             let _ = error.print();
             return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
@@ -113,6 +116,16 @@ fn tip(error: &clap::Error, args: &[OsString]) -> Option<String> {
     let value = value.or_else(|| texts.next().filter(is_value)).unwrap_or("..");
     let sets: Vec<String> = keys.iter().map(|key| format!("`--set {key}={value}`")).collect();
     (!sets.is_empty()).then(|| format!("it is a key of the pipeline file: write it there, or {}", sets.join(" or ")))
+}
+
+/// Removes the advice to write `--` before an unknown option: no value of this program begins with `--`.
+fn remove_advice_on_values(error: &mut clap::Error) {
+    if let Some(ContextValue::StyledStrs(mut tips)) = error.remove(ContextKind::Suggested) {
+        tips.retain(|tip| !tip.to_string().contains("as a value, use"));
+        if !tips.is_empty() {
+            error.insert(ContextKind::Suggested, ContextValue::StyledStrs(tips));
+        }
+    }
 }
 
 fn execute(command: Command, context: Context) -> Result<u8, Error> {
