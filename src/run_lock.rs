@@ -1,19 +1,19 @@
 //! The lock on a run folder. Two runs that write to one folder at the same time would mix their results.
 
-use std::fs::{File, TryLockError};
-use std::io::{Read, Seek, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use gnnflow_pipelines::Error;
+use gnnflow_data::lock_file::LockFile;
+use gnnflow_pipelines::{Error, scratch_folder};
 
-/// A lock that the process that writes the run folder holds during a run. The system releases it when the process ends.
+/// A lock that the process that writes the run folder holds during a run. A run that wrote nothing leaves no new folder.
 #[derive(Debug)]
 pub(crate) struct RunLock {
-    _file: File,
+    _file: LockFile,
+    scratch: PathBuf,
 }
 
 impl RunLock {
-    /// Name of the lock file in the run folder. The file remains after the run.
+    /// Name of the lock file in the run folder.
     const FILE: &str = ".lock";
 
     /// Locks `run_dir`. Creates the folder if it does not exist.
@@ -21,28 +21,25 @@ impl RunLock {
     /// # Errors
     /// If another run has locked the folder, or the file cannot be created.
     pub(crate) fn take(run_dir: &Path) -> Result<Self, Error> {
-        std::fs::create_dir_all(run_dir).map_err(Error::io("create", run_dir))?;
         let path = run_dir.join(Self::FILE);
-        let open = File::options().create(true).truncate(false).read(true).write(true).open(&path);
-        let mut file = open.map_err(Error::io("open", &path))?;
-        match file.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => {
-                let mut owner = String::new();
-                // The process id is optional in the message.
-                let _ = file.read_to_string(&mut owner);
-                let owner = if owner.is_empty() { String::new() } else { format!(" (process {})", owner.trim()) };
-                return Err(Error::Usage(format!(
-                    "the run folder {} is in use by another run{owner}; choose another --run-dir, or wait until that run has ended",
-                    run_dir.display()
-                )));
-            }
-            Err(TryLockError::Error(error)) => return Err(Error::io("lock", &path)(error)),
-        }
-        let number = format!("{}\n", std::process::id());
-        let written = file.set_len(0).and_then(|()| file.rewind()).and_then(|()| file.write_all(number.as_bytes()));
-        written.map_err(Error::io("write", &path))?;
-        Ok(Self { _file: file })
+        let Some(mut file) = LockFile::try_take(&path).map_err(Error::io("lock", &path))? else {
+            // The process id is optional in the message.
+            let owner = std::fs::read_to_string(&path).unwrap_or_default();
+            let owner = if owner.is_empty() { String::new() } else { format!(" (process {})", owner.trim()) };
+            return Err(Error::Usage(format!(
+                "the run folder {} is in use by another run{owner}; choose another --run-dir, or wait until that run has ended",
+                run_dir.display()
+            )));
+        };
+        file.write(&format!("{}\n", std::process::id())).map_err(Error::io("write", &path))?;
+        Ok(Self { _file: file, scratch: scratch_folder(run_dir) })
+    }
+}
+
+impl Drop for RunLock {
+    fn drop(&mut self) {
+        // A failed run leaves this folder. It is empty, because scratch files have no names.
+        let _ = std::fs::remove_dir(&self.scratch);
     }
 }
 

@@ -26,6 +26,55 @@ fn second_run_in_the_folder_of_a_running_one_is_refused() {
     }
 }
 
+/// Returns the names in a folder, hidden ones too.
+fn names(place: &TestDir, folder: &str) -> Vec<String> {
+    let entries = std::fs::read_dir(place.path(folder)).unwrap();
+    let mut names: Vec<String> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn refused_run_leaves_nothing() {
+    for processes in ["1", "2"] {
+        let place = TestDir::new();
+        let run = |set: &str, code: i32, word: &str| {
+            place.fail(&["run", "p.toml", "--processes", processes, "--set", set], code, &[word]);
+        };
+        // Bad data.
+        place.write("n.parquet", "id,x\n");
+        place.write("e.parquet", "src,dst\n");
+        place.write(
+            "p.toml",
+            format!("[graph]\nnodes = 'n.parquet'\nedges = 'e.parquet'\n[partition]\nparts = 2\n{SETTINGS}"),
+        );
+        run("train.seed=1", 3, "n.parquet is not a Parquet file");
+        assert_eq!(names(&place, "."), ["e.parquet", "n.parquet", "p.toml"]);
+        planted(&place, "p.toml", SETTINGS);
+        place.succeed(&["prepare", "p.toml", "--quiet"]);
+        let before = names(&place, ".");
+        // A wrong value, a value that the data does not allow, and a plan over the memory.
+        for (set, code, word) in [
+            ("train.epochs=0", 2, "train.epochs"),
+            ("train.classes.weights=[1.0, 2.0]", 2, "train.classes.weights"),
+            ("train.memory=1MB", 2, "train.memory"),
+        ] {
+            run(set, code, word);
+            assert_eq!(names(&place, "."), before, "{set}");
+        }
+        // The user's folder and files remain.
+        place.write("runs/p/notes.txt", "of the user");
+        run("train.memory=1MB", 2, "train.memory");
+        assert_eq!(names(&place, "runs/p"), ["notes.txt"]);
+        // So do the files of a run.
+        place.succeed(&["run", "p.toml", "--quiet", "--processes", processes, "--set", "train.epochs=1"]);
+        let files = names(&place, "runs/p");
+        assert!(files.contains(&"summary.json".to_owned()) && !files.contains(&".lock".to_owned()), "{files:?}");
+        run("train.memory=1MB", 2, "train.memory");
+        assert_eq!(names(&place, "runs/p"), files);
+    }
+}
+
 #[test]
 fn earlier_runs_are_kept() {
     for processes in ["1", "2"] {

@@ -13,6 +13,7 @@ pub mod ids;
 pub mod import;
 pub mod init;
 pub mod inspect;
+pub mod lock_file;
 pub(crate) mod partition_book;
 pub mod partitioner;
 mod pipeline_file;

@@ -26,5 +26,5 @@ pub use plan::Plan;
 pub use run::prepare::{prepare, prepare_on};
 pub use run::run_worker;
 pub use runtime::executor;
-pub use runtime::job::{Job, NoRuntime, Runtime};
+pub use runtime::job::{Job, NoRuntime, Runtime, scratch_folder};
 pub use runtime::registry::Registry;

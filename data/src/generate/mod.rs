@@ -71,7 +71,7 @@ fn note(recipe: String) -> Note {
 /// processes that share the folder: only the first one writes, and none reads files that are being replaced.
 ///
 /// # Errors
-/// When the folder or the lock file cannot be created, or `write` fails.
+/// When the lock file cannot be created, or `write` fails.
 pub fn write_once(
     out: &Path,
     progress: &dyn Progress,
@@ -81,7 +81,6 @@ pub fn write_once(
     if is_written() {
         return Ok(());
     }
-    std::fs::create_dir_all(out).map_err(Error::io(out, "create"))?;
     let stage = "waiting for another process that generates this graph";
     let _lock = Lock::wait(&out.join(".generate.lock"), stage, progress)?;
     if !is_written() {

@@ -5,12 +5,13 @@
 //! the next process removes its files.
 
 use std::ffi::OsString;
-use std::fs::{File, TryLockError};
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::error::{Error, Result};
 use crate::fs;
+use crate::lock_file::LockFile;
 use crate::progress::Progress;
 
 /// Name of the subfolder for temporary files.
@@ -21,35 +22,28 @@ const POLL: Duration = Duration::from_millis(100);
 
 /// Holds the lock `<out>.lock` until it is dropped.
 pub(crate) struct Lock {
-    _file: File,
+    _file: LockFile,
 }
 
 impl Lock {
     /// Waits until no other process prepares `out`, then locks it.
     pub(crate) fn take(out: &Path, progress: &dyn Progress) -> Result<Self> {
-        let parent = fs::folder_of(out).to_path_buf();
-        std::fs::create_dir_all(&parent).map_err(Error::io(&parent, "create"))?;
         Self::wait(&sibling(out, "", ".lock")?, "waiting for another process that prepares this dataset", progress)
     }
 
     /// Waits until no other process holds the lock file `path`, then locks it. Shows `stage` while it waits.
     pub(crate) fn wait(path: &Path, stage: &str, progress: &dyn Progress) -> Result<Self> {
-        let file =
-            File::options().create(true).truncate(false).write(true).open(path).map_err(Error::io(path, "open"))?;
         let mut shown = false;
-        loop {
-            match file.try_lock() {
-                Ok(()) => break,
-                Err(TryLockError::WouldBlock) => {
-                    if !shown {
-                        progress.stage(stage, None, "");
-                        shown = true;
-                    }
-                    std::thread::sleep(POLL);
-                }
-                Err(TryLockError::Error(error)) => return Err(Error::io(path, "lock")(error)),
+        let file = loop {
+            if let Some(file) = LockFile::try_take(path).map_err(Error::io(path, "lock"))? {
+                break file;
             }
-        }
+            if !shown {
+                progress.stage(stage, None, "");
+                shown = true;
+            }
+            std::thread::sleep(POLL);
+        };
         if shown {
             progress.done();
         }

@@ -28,7 +28,7 @@ use gnnflow_nn::{Model, device};
 use crate::config::{self, CachePolicy, Config};
 use crate::embedding::NodeEmbeddings;
 use crate::error::Error;
-use crate::runtime::job::Job;
+use crate::runtime::job::{Job, scratch_folder};
 use gnnflow_dataflow::storage::{Busy, RowReader, RowSource};
 
 /// The split code of training nodes in a prepared dataset.
@@ -326,7 +326,7 @@ impl WorkerContext {
             None => (Number::F32, Some(Arc::new(layout))),
         };
         let halo = if graph.is_whole() { None } else { halo_rows(job, &graph, worker)? };
-        let scratch = job.run_dir.join("scratch");
+        let scratch = scratch_folder(&job.run_dir);
         std::fs::create_dir_all(&scratch).map_err(Error::io("create", &scratch))?;
         let graph = Arc::new(graph);
         let embeddings = match (&config.model, &config.train) {

@@ -1,7 +1,7 @@
 //! The job of a run's workers, and the interface of the program around them.
 
 use std::any::Any;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use gnnflow_data::dataset::Dataset;
@@ -31,6 +31,11 @@ pub struct Job {
     pub prepare_seconds: f64,
     /// The program around the worker.
     pub runtime: Arc<dyn Runtime>,
+}
+
+/// Returns the folder of scratch files in a run folder. It exists during a run.
+pub fn scratch_folder(run_dir: &Path) -> PathBuf {
+    run_dir.join("scratch")
 }
 
 /// The program around a worker: detects stalls and prints progress.

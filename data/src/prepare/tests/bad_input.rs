@@ -102,7 +102,7 @@ impl Bad {
         assert!(!error.to_string().contains('\n'));
         let left: Vec<_> =
             std::fs::read_dir(self.dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
-        let ours = ["nodes", "edges.parquet", "out.lock"];
+        let ours = ["nodes", "edges.parquet"];
         assert!(left.iter().all(|name| ours.iter().any(|our| name == our)), "left behind: {left:?}");
     }
 }
