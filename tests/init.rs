@@ -154,10 +154,12 @@ fn edges_with_types_are_predicted_without_labels() {
         ("type", texts((0..NODES).map(|node| if node % 2 == 0 { "user" } else { "item" }))),
         ("label", ints((0..NODES).map(|_| -1))),
         ("split", texts((0..NODES).map(|_| "none"))),
+        ("time", ints(0..NODES)),
     ];
     dump(&place, nodes, edges);
     let (found, file, summary) = init_and_run(&place, &["dump"]);
-    assert_eq!(roles(&found, "nodes"), pairs(&[("id", "id"), ("type", "node_type"), ("label", ""), ("split", "")]));
+    let expected = [("id", "id"), ("type", "node_type"), ("label", ""), ("split", ""), ("time", "node_time")];
+    assert_eq!(roles(&found, "nodes"), pairs(&expected));
     let expected =
         [("source", "src"), ("target", "dst"), ("relation", "edge_type"), ("ts", "time"), ("split", "edge_split")];
     assert_eq!(roles(&found, "edges"), pairs(&expected));
@@ -167,6 +169,11 @@ fn edges_with_types_are_predicted_without_labels() {
     {
         assert!(file.contains(line), "{line}\n{file}");
     }
+    // The sampler `temporal` is for tasks on nodes. The book shows what times of edges are for.
+    assert!(file.contains("# to split edges by time: see \"Links by time\" in the book\n"), "{file}");
+    assert!(file.contains("# only tasks on nodes use it\n") && !file.contains("temporal"), "{file}");
+    assert!(include_str!("../docs/book/src/tasks.md").contains("\n## Links by time\n"));
+    place.fail(&["run", "pipeline.toml", "--dry-run", "--set", "train.sampler=temporal"], 2, &["use another sampler"]);
     assert!(summary["test"]["mrr"].is_number(), "{summary}");
 }
 

@@ -89,6 +89,10 @@ impl Pipeline<'_> {
             ("label", _) => "a number to predict".into(),
             ("split" | "edge_split", _) => splits.into(),
             ("weight", _) => "for train.sampler = \"weighted\"".into(),
+            ("time", _) if self.task.is_of_edges() => {
+                "to split edges by time: see \"Links by time\" in the book".into()
+            }
+            ("node_time", _) if self.task.is_of_edges() => "only tasks on nodes use it".into(),
             ("time" | "node_time", _) => "for train.sampler = \"temporal\"".into(),
             ("edge_features", _) => "for gatv2 with model.edge_features = true, and gine".into(),
             ("edge_label", _) => "one class per edge".into(),
