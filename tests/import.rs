@@ -203,7 +203,7 @@ fn header_of_text_columns_is_found_or_asked_for() {
 fn lines_with_an_empty_id_are_refused_or_skipped() {
     let place = TestDir::new();
     place.write("e.csv", "# c\nsrc,dst,x\na,b,1\n\nb,,1\n,,1\nb,a,1\n");
-    let words = ["e.csv:5: field 2 is empty; it must have an id (--empty-ids skip"];
+    let words = ["e.csv:5: the id in column \"dst\" is empty; fill it in, or skip such lines with --empty-ids skip"];
     place.fail(&["import", "e.csv", "--out", "none"], 3, &words);
     assert!(!place.path("none").exists());
     let (found, notes) = import_json(&place, &["e.csv", "--empty-ids", "skip"]);
@@ -215,8 +215,21 @@ fn lines_with_an_empty_id_are_refused_or_skipped() {
     assert!(notes.contains("note: skipped: 1 comment line, 1 empty line, 2 lines with an empty id"), "{notes}");
     assert!(notes.contains("note: e.csv: ignored columns: \"x\""), "{notes}");
     place.write("i.csv", "src,dst\n,2\n1,2\n");
-    place.fail(&["import", "i.csv", "--out", "none"], 3, &["i.csv:2: field 1 is empty"]);
+    place.fail(&["import", "i.csv", "--out", "none"], 3, &["i.csv:2: the id in column \"src\" is empty"]);
     assert_eq!(import_json(&place, &["i.csv", "--empty-ids", "skip"]).0["edges"], 1);
+    // A preview counts them, too.
+    place.write("n.csv", "id,y\na,1\n,2\nb,3\n");
+    let preview = ["import", "e.csv", "--nodes", "n.csv", "--empty-ids", "skip", "--dry-run"];
+    let ended = place.run(&[&preview[..], &["--json"]].concat());
+    let found: serde_json::Value = serde_json::from_str(&ended.stdout).unwrap();
+    assert_eq!((&found["skipped"]["empty_ids"], &found["skipped"]["empty_lines"]), (&3.into(), &1.into()), "{found}");
+    let note = "note: skipped in the first 1000 rows: 1 comment line, 1 empty line, 3 lines with an empty id";
+    assert!(ended.stderr.contains(note), "{}", ended.stderr);
+    assert!(place.run(&preview).stderr.contains(note));
+    place.fail(&preview[..4], 2, &["--out"]);
+    let words = ["n.csv:3: the id in column \"id\" is empty", "--empty-ids skip"];
+    place.write("e.csv", "src,dst\na,b\n");
+    place.fail(&["import", "e.csv", "--nodes", "n.csv", "--dry-run"], 3, &words);
     place.write("mesh.graph", "2 1\n2\n1\n");
     place.fail(&["import", "mesh.graph", "--empty-ids", "skip", "--out", "none"], 2, &["for text only"]);
 }

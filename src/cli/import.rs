@@ -162,7 +162,7 @@ impl Import {
             return if context.json { print_json(&preview) } else { print(&preview.to_string()) };
         }
         let imported = import.run(&context.console)?;
-        let skipped = imported.skipped.as_ref().and_then(|skipped| skipped.note());
+        let skipped = imported.skipped.as_ref().and_then(|skipped| skipped.note(""));
         imported.notes.iter().chain(&skipped).for_each(say);
         if context.json {
             return print_json(&imported);

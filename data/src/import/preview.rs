@@ -37,6 +37,8 @@ pub struct Preview {
     pub nodes: Option<PreviewTable>,
     /// Notes for the user, as in [`Imported`](super::Imported::notes).
     pub notes: Vec<String>,
+    /// What is left out of the rows that were read.
+    pub skipped: Skipped,
 }
 
 /// The start of a text file.
@@ -84,16 +86,18 @@ impl Import {
         let mut rows = Rows::sample(columns);
         files.file(&self.paths[0], &mut pass, &mut rows, READ, &mut notes, &Silent)?;
         let edges = PreviewTable::new(&files.sample, &files.fields(), rows)?;
+        let mut skipped = pass.skipped;
         let nodes = match self.text.nodes.first() {
             None => None,
             Some(path) => {
                 let files = Nodes::open(self, files.kind)?;
                 let mut rows = Rows::sample(files.columns());
-                files.file(path, &mut rows, READ, &mut Skipped::default(), &mut notes, &Silent)?;
+                files.file(path, &mut rows, READ, &mut skipped, &mut notes, &Silent)?;
                 Some(PreviewTable::new(&files.sample, &files.fields(), rows)?)
             }
         };
-        Ok(Preview { kind, ids: files.kind, undirected: files.recipe.undirected, edges, nodes, notes })
+        notes.extend(skipped.note(&format!(" in the first {READ} rows")));
+        Ok(Preview { kind, ids: files.kind, undirected: files.recipe.undirected, edges, nodes, notes, skipped })
     }
 }
 

@@ -10,6 +10,9 @@ use crate::error::{Error, Result};
 use crate::format::plural;
 use crate::progress::Progress;
 
+/// Remedy for an empty field that must have a number.
+pub(super) const FILL_IN: &str = "fill in a number, or remove the line";
+
 /// Delimiter of fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Delimiter {
@@ -187,7 +190,7 @@ impl<'a> Records<'a> {
     pub(super) fn float(&self, i: usize, what: &str) -> Result<f32> {
         let field = self.needed(i)?;
         let wrong = || match field {
-            [] => self.empty(i, what),
+            [] => self.empty(i, what, FILL_IN),
             _ => self.wrong(format!("{what} {} is not a number", show(field))),
         };
         let value = float(field).ok_or_else(wrong)?;
@@ -207,10 +210,10 @@ impl<'a> Records<'a> {
         })
     }
 
-    /// Returns the error that field `i` is empty.
-    pub(super) fn empty(&self, i: usize, what: &str) -> Error {
+    /// Returns the error that field `i` is empty, with a remedy.
+    pub(super) fn empty(&self, i: usize, what: &str, remedy: &str) -> Error {
         let name = self.names.get(i).map_or_else(|| (i + 1).to_string(), |name| show(name.as_bytes()));
-        self.wrong(format!("the {what} in column {name} is empty; fill in a number, or remove the line"))
+        self.wrong(format!("the {what} in column {name} is empty; {remedy}"))
     }
 
     pub(super) fn path(&self) -> &Path {

@@ -39,9 +39,7 @@ impl Skipped {
         let is_empty = |field: &&usize| records.get(**field).is_some_and(<[u8]>::is_empty);
         let Some(field) = ids.iter().find(is_empty) else { return Ok(false) };
         if empty_ids == EmptyIds::Refuse {
-            let reason =
-                format!("field {} is empty; it must have an id (--empty-ids skip skips such lines)", field + 1);
-            return Err(records.wrong(reason));
+            return Err(records.empty(*field, "id", "fill it in, or skip such lines with --empty-ids skip"));
         }
         self.empty_ids += 1;
         Ok(true)
@@ -61,8 +59,8 @@ impl Skipped {
         })
     }
 
-    /// Returns a note about the skipped lines; `None` if there are none.
-    pub fn note(&self) -> Option<String> {
+    /// Returns a note about the skipped lines, `among` some or all; `None` if there are none.
+    pub fn note(&self, among: &str) -> Option<String> {
         let count = |number: u64, word: &str| (number > 0).then(|| counted(number, word));
         let with = |lines: String| format!("{lines} with an empty id");
         let parts = [
@@ -71,6 +69,6 @@ impl Skipped {
             count(self.empty_ids, "line").map(with),
         ];
         let parts: Vec<String> = parts.into_iter().flatten().collect();
-        (!parts.is_empty()).then(|| format!("skipped: {}", parts.join(", ")))
+        (!parts.is_empty()).then(|| format!("skipped{among}: {}", parts.join(", ")))
     }
 }

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::distinct::{DistinctInts, DistinctTexts};
 use super::header::{Expected, named, position};
-use super::records::{Delimiter, Records, float, int, show};
+use super::records::{Delimiter, FILL_IN, Records, float, int, show};
 use super::rows::{Buffer, Rows};
 use super::text_nodes::Nodes;
 use super::text_sample::Sample;
@@ -230,7 +230,7 @@ pub(super) struct Pass {
     ids: Option<(DistinctInts, DistinctTexts)>,
     rounded: bool,
     empty_ids: EmptyIds,
-    skipped: Skipped,
+    pub(super) skipped: Skipped,
 }
 
 impl Pass {
@@ -326,7 +326,7 @@ impl Pass {
         let number = float(text).and_then(|_| std::str::from_utf8(text).ok()?.parse::<f64>().ok());
         let number = number.filter(|number| number.abs() < 9e15);
         let number = number.ok_or_else(|| match records.get(field) {
-            Some([]) => records.empty(field, "time"),
+            Some([]) => records.empty(field, "time", FILL_IN),
             Some(text) => {
                 records.wrong(format!("time {} is not a number; use a number, such as seconds since 1970", show(text)))
             }

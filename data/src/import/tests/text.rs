@@ -111,9 +111,9 @@ fn skipped_lines_and_columns_are_counted() {
     let columns = columns.map(|(file, column)| (place.path(file).display().to_string(), vec![column.to_string()]));
     let skipped = imported.skipped.unwrap();
     assert_eq!(skipped, Skipped { comment_lines: 3, empty_lines: 1, empty_ids: 3, columns: columns.into() });
-    assert_eq!(skipped.note().unwrap(), "skipped: 3 comment lines, 1 empty line, 3 lines with an empty id");
+    assert_eq!(skipped.note("").unwrap(), "skipped: 3 comment lines, 1 empty line, 3 lines with an empty id");
     assert!(imported.notes.iter().any(|note| note.ends_with("n.csv: ignored columns: \"y\"")), "{:?}", imported.notes);
-    assert_eq!(Skipped::default().note(), None);
+    assert_eq!(Skipped::default().note(""), None);
 }
 
 #[test]
@@ -159,7 +159,7 @@ fn invalid_edge_error_names_the_line() {
         ("e.csv", "a,b\n\"x,y\n", plain(), "e.csv:2: a quote that is not closed"),
         ("m.mtx", "%%MatrixMarket matrix array real general\n1 1\n1\n", plain(), "m.mtx:1: a dense MatrixMarket file"),
         ("e.txt", "PAR1xxxx", plain(), "is a Parquet file"),
-        ("e.csv", "src,dst\na,b\n,c\n", plain(), "e.csv:3: field 1 is empty; it must have an id"),
+        ("e.csv", "src,dst\na,b\n,c\n", plain(), "e.csv:3: the id in column \"src\" is empty; fill it in, or skip"),
     ] {
         place.write(name, text);
         bad(&Import { text: options, ..place.import(name) }, words);
@@ -203,7 +203,11 @@ fn invalid_node_error_names_the_line() {
         ("id,x\n1,0.5\n", "y", "no column \"y\"; did you mean \"x\"?"),
         ("id,x,y\n1,0,0\n", "y..x", "columns y..x: the first comes after the last"),
         ("id,split\n1,train\n2,dev\n", "", "n.csv:3: split \"dev\": use train, val, test or none"),
-        ("id,x\n1,0.5\n,1\n", "x", "n.csv:3: field 1 is empty; it must have an id (--empty-ids skip"),
+        (
+            "id,x\n1,0.5\n,1\n",
+            "x",
+            "n.csv:3: the id in column \"id\" is empty; fill it in, or skip such lines with --empty-ids skip",
+        ),
     ] {
         place.write("n.csv", nodes);
         bad(&Import { text: text(features), ..place.import("e.txt") }, words);
