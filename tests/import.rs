@@ -148,6 +148,27 @@ fn invalid_input_exits_with_3_and_one_error_line() {
     place.fail(&["export", "nowhere", "--out", "y"], 3, &["nowhere"]);
 }
 
+#[test]
+fn many_edge_types_share_matrices_as_in_a_file_of_init() {
+    let place = TestDir::new();
+    let nodes: String = (0..40).map(|node| format!("{node},{},{}\n", node % 7, node % 3)).collect();
+    place.write("n.csv", format!("id,x,label\n{nodes}"));
+    for (types, shared) in [(16, false), (17, true), (90, true)] {
+        let edge = |i: usize| format!("{},{},t{}\n", i % 40, (i * 7 + 3) % 40, i % types);
+        place.write("e.csv", format!("src,dst,how\n{}", (0..400).map(edge).collect::<String>()));
+        let args = ["import", "e.csv", "--edge-type", "how", "--nodes", "n.csv", "--features", "x", "--out", "out"];
+        place.succeed(&args);
+        let _ = std::fs::remove_file(place.path("init.toml"));
+        place.succeed(&["init", "out", "--edge-type", "edge_type", "--out", "init.toml"]);
+        for name in ["out/pipeline.toml", "init.toml"] {
+            let file = std::fs::read_to_string(place.path(name)).unwrap();
+            assert!(file.contains("kind = \"rgcn\""), "{name}: {file}");
+            assert_eq!(file.contains("num_bases = 8"), shared, "{name}, {types} types: {file}");
+        }
+        place.succeed(&["run", "out/pipeline.toml", "--dry-run"]);
+    }
+}
+
 /// Returns a graph of packages in which most names occur once. The kinds repeat.
 fn packages() -> String {
     let kind = |i: usize| if i.is_multiple_of(4) { "dev" } else { "runtime" };

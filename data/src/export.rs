@@ -105,6 +105,7 @@ fn recipe(dataset: &Dataset) -> Recipe {
         node_time: manifest.node_times,
         weight: manifest.edge_columns.weight,
         edge_type: manifest.edge_columns.edge_type.is_some(),
+        edge_types: manifest.edge_columns.edge_type.as_ref().map_or(0, |types| types.count as usize),
         time: manifest.edge_columns.time,
         edge_features: manifest.edge_columns.features > 0,
         edge_split: manifest.edge_columns.split.is_some(),

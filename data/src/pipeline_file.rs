@@ -11,6 +11,9 @@ use crate::source::{Columns, Duplicates, FeatureDtype, GraphSource, Normalize};
 /// Longest key with value that comments of the other keys are aligned with.
 const ALIGNED: usize = 44;
 
+/// Number of edge types above which they share matrices.
+pub(crate) const MANY_EDGE_TYPES: usize = 16;
+
 /// The text of a pipeline file, written from the top.
 #[derive(Debug, Default)]
 pub(crate) struct PipelineFile {
@@ -42,6 +45,11 @@ pub(crate) fn quoted(text: &str) -> String {
 /// Returns the kind of the model for a graph.
 pub(crate) fn model_kind(source: &GraphSource) -> &'static str {
     if source.typed_edges() { "rgcn" } else { "sage" }
+}
+
+/// Returns the key of an R-GCN with so many edge types that a matrix for each would be too many parameters.
+pub(crate) fn num_bases(edge_types: usize) -> Option<Key> {
+    (edge_types > MANY_EDGE_TYPES).then(|| Key::new("num_bases", 8, "edge types share matrices"))
 }
 
 /// Returns the name of a folder, if it can be the name of a run.

@@ -50,6 +50,7 @@ pub(super) fn import(import: &Import, output: &mut Output, progress: &dyn Progre
         reverse_edges: import.undirected != Some(true),
         node_type: true,
         edge_type: true,
+        edge_types: relations.len(),
         split: split.is_some(),
         ..Recipe::default()
     };

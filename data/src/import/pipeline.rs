@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use super::PIPELINE;
 use crate::error::{Error, Result};
 use crate::generate::table::{EDGES, NODES, Output};
-use crate::pipeline_file::{Key, PipelineFile, folder_name, model_kind, quoted};
+use crate::pipeline_file::{Key, PipelineFile, folder_name, model_kind, num_bases, quoted};
 use crate::source::{Columns, Duplicates, FeatureDtype, GraphSource};
 
 /// Content of the pipeline file of a dump.
@@ -28,6 +28,8 @@ pub(crate) struct Recipe {
     pub(crate) node_time: bool,
     pub(crate) weight: bool,
     pub(crate) edge_type: bool,
+    /// Number of edge types.
+    pub(crate) edge_types: usize,
     pub(crate) time: bool,
     pub(crate) edge_features: bool,
     pub(crate) edge_split: bool,
@@ -91,6 +93,7 @@ impl Recipe {
         if let Some(kind) = self.model() {
             file.section("model");
             file.key(Key::new("kind", quoted(kind), ""));
+            num_bases(self.edge_types).into_iter().for_each(|key| file.key(key));
             file.key(Key::new("layers", 2, ""));
             file.key(Key::new("hidden", 128, ""));
             file.section("train");

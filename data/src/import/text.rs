@@ -1,5 +1,6 @@
 //! Edge lists as text: SNAP (`#` comments, blanks), KONECT (`%` comments), MatrixMarket, CSV and TSV.
 
+use std::collections::HashSet;
 use std::path::Path;
 
 use super::distinct::{DistinctInts, DistinctTexts};
@@ -12,6 +13,7 @@ use super::{EDGES, EmptyIds, Found, Import, NODES, Recipe, Skipped, TextOptions}
 use crate::dataset::IdKind;
 use crate::error::{Error, Result};
 use crate::generate::table::Output;
+use crate::pipeline_file::MANY_EDGE_TYPES;
 use crate::progress::Progress;
 use crate::usual_names::{DST, SRC};
 
@@ -144,6 +146,7 @@ impl<'a> Edges<'a> {
             time: add(recipe.time, "time", Buffer::int()),
             edge_type: add(recipe.edge_type, "edge_type", Buffer::text()),
             features: add(recipe.edge_features, "edge_features", Buffer::matrix(self.layout.features.len())),
+            edge_types: HashSet::new(),
             ids: options.nodes.is_empty().then(|| (DistinctInts::default(), DistinctTexts::default())),
             rounded: false,
             empty_ids: options.empty_ids,
@@ -202,6 +205,7 @@ pub(super) fn import(import: &Import, output: &mut Output, progress: &dyn Progre
     }
 
     let Edges { sample, kind, mut recipe, .. } = edge_files;
+    recipe.edge_types = pass.edge_types.len();
     let mut skipped = pass.skipped;
     let nodes = match pass.ids {
         Some((ints, texts)) => write_edge_ids(import, output, kind, ints, texts, progress)?,
@@ -226,6 +230,8 @@ pub(super) struct Pass {
     time: Option<usize>,
     edge_type: Option<usize>,
     features: Option<usize>,
+    /// The edge types, until there are many.
+    edge_types: HashSet<String>,
     /// The distinct ids of the edges, if there is no node file.
     ids: Option<(DistinctInts, DistinctTexts)>,
     rounded: bool,
@@ -275,7 +281,11 @@ impl Pass {
             rows.int(column, time);
         }
         if let (Some(column), Some(field)) = (self.edge_type, layout.edge_type) {
-            rows.text(column, records.text(field)?);
+            let edge_type = records.text(field)?;
+            rows.text(column, edge_type);
+            if self.edge_types.len() <= MANY_EDGE_TYPES && !self.edge_types.contains(edge_type) {
+                self.edge_types.insert(edge_type.to_owned());
+            }
         }
         if let Some(column) = self.features {
             for &field in &layout.features {

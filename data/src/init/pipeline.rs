@@ -6,7 +6,7 @@ use super::recognize::Content;
 use super::roles::LabelKind;
 use super::task::Task;
 use crate::format::counted;
-use crate::pipeline_file::{Key, PipelineFile, model_kind, quoted};
+use crate::pipeline_file::{Key, PipelineFile, model_kind, num_bases, quoted};
 use crate::source::GraphSource;
 
 /// What the pipeline file says.
@@ -108,9 +108,7 @@ impl Pipeline<'_> {
         let dropout = if self.task == Task::NodeClassification { 0.3 } else { 0.1 };
         file.section("model");
         file.key(Key::new("kind", quoted(self.model()), kind));
-        if self.content.edge_types > 16 {
-            file.key(Key::new("num_bases", 8, "edge types share matrices"));
-        }
+        num_bases(self.content.edge_types).into_iter().for_each(|key| file.key(key));
         file.key(Key::new("layers", 2, "also the number of hops"));
         file.key(Key::new("hidden", 64, "width of the layers"));
         file.key(Key::new("dropout", dropout, "between layers"));
