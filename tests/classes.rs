@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use arrow::array::{ArrayRef, AsArray, Float64Array, Int64Array, ListArray, StringArray};
-use arrow::datatypes::Float32Type;
+use arrow::datatypes::{Float32Type, Int64Type};
 use gnnflow_data::rng::{Key, Purpose};
 use serde_json::Value;
 
@@ -79,32 +79,128 @@ fn weights_and_focal_loss_raise_the_recall_of_a_rare_class() {
     assert!(loss(&["train.epochs=1", "train.classes.focal_gamma=2"]) < loss(&["train.epochs=1"]));
 }
 
+/// Tells whether a node has the common label, which its second feature shows.
+fn is_common(node: u64) -> bool {
+    Key::new(8, Purpose::GenerateNodes).fold(node).normal(1) > 0.0
+}
+
+/// Two labels per node: a common one, and the rare class.
+fn labels(place: &TestDir) {
+    let flags = |v: u64| [Some(i64::from(is_common(v))), Some(i64::from(is_rare(v)))];
+    let rows = (0..NODES).map(|v| Some(flags(v)));
+    dump(place, Arc::new(ListArray::from_iter_primitive::<Int64Type, _, _>(rows)));
+}
+
+#[test]
+fn weights_raise_the_recall_of_a_rare_label() {
+    let place = TestDir::new();
+    labels(&place);
+    let few = "train.epochs=14";
+    let plain = run(&place, &[few]);
+    let balanced = run(&place, &[few, "train.classes.weights=balanced"]);
+    let of_label = |summary: &Value, metric: &str| summary["by_class"]["test"]["classes"][1][metric].as_f64().unwrap();
+    for (metric, least) in [("recall", 0.3), ("f1", 0.05)] {
+        let gain = of_label(&balanced, metric) - of_label(&plain, metric);
+        assert!(gain > least, "{metric}: {} {}", plain["by_class"], balanced["by_class"]);
+    }
+    let macro_f1 = |summary: &Value| summary["test"]["macro_f1"].as_f64().unwrap();
+    assert!(macro_f1(&balanced) > macro_f1(&plain), "{} {}", plain["test"], balanced["test"]);
+    // The same weights as numbers: training nodes without the label over those with it, not scaled.
+    let training = |has: &dyn Fn(u64) -> bool| (0..NODES).filter(|&v| v % 4 < 2 && has(v)).count() as f64;
+    let ratio = |has: &dyn Fn(u64) -> bool| training(&|v| !has(v)) / training(has);
+    let weights = format!("train.classes.weights=[{}, {}]", ratio(&is_common), ratio(&is_rare));
+    assert_eq!(hashes(&run(&place, &[few, &weights])), hashes(&balanced));
+    // Labels that are predicted well count less, and nodes can be weighted too.
+    let loss = |sets: &[&str]| {
+        run(&place, &[sets, &["train.epochs=1"]].concat());
+        losses(&place)[0]
+    };
+    assert!(loss(&["train.classes.focal_gamma=2"]) < loss(&[]));
+    node_weights(&place, |_| 2.0);
+    let doubled = loss(&["train.classes.node_weights=w.parquet", "train.optimizer={kind='sgd', lr=1e-9}"]);
+    let single = loss(&["train.optimizer={kind='sgd', lr=1e-9}"]);
+    assert!((doubled / single - 2.0).abs() < 1e-5, "{doubled} {single}");
+}
+
+/// Writes weights of the training nodes.
+fn node_weights(place: &TestDir, weight: impl Fn(u64) -> f64) {
+    let training = || (0..NODES).filter(|v| v % 4 < 2);
+    let ids: ArrayRef = Arc::new(Int64Array::from_iter_values(training().map(|v| v as i64)));
+    let weights: ArrayRef = Arc::new(Float64Array::from_iter_values(training().map(weight)));
+    place.parquet("w.parquet", vec![("node_id", ids), ("weight", weights)]);
+}
+
+const WEIGHTED: [&str; 2] = ["train.classes.weights=balanced", "train.classes.focal_gamma=1.5"];
+
+/// Returns the arguments of a run of three epochs with these settings.
+fn arguments<'a>(schedule: &'a str, sets: &[&'a str]) -> Vec<&'a str> {
+    let whole = ["train.schedule=full-graph", "train.schedule=tensor-parallel"].contains(&schedule);
+    let unset = if whole { &["--unset", "train.fanouts", "--unset", "train.batch"][..] } else { &[] };
+    let sets = [sets, &[schedule, "train.epochs=3"]].concat();
+    unset.iter().copied().chain(sets.into_iter().flat_map(|set| ["--set", set])).collect()
+}
+
 #[test]
 fn weighted_training_has_equal_bits_for_1_2_processes_and_tensor_workers() {
+    for write in [fraud, labels] {
+        let place = TestDir::new();
+        write(&place);
+        node_weights(&place, |v| (v % 5) as f64);
+        let classes = [&WEIGHTED[..], &["train.classes.node_weights=w.parquet"]].concat();
+        for schedule in ["mini-batch", "full-graph", "tensor-parallel", "partition-parallel"] {
+            let schedule = format!("train.schedule={schedule}");
+            let args = arguments(&schedule, &classes);
+            let one = succeed(&place, &args);
+            let two = succeed(&place, &[&args[..], &["--processes", "2"]].concat());
+            assert_eq!(hashes(&one), hashes(&two), "{args:?}");
+            assert_eq!(one["by_class"], two["by_class"]);
+            assert_ne!(hashes(&one), hashes(&succeed(&place, &arguments(&schedule, &[]))), "{args:?}");
+        }
+        if cfg!(feature = "tensor-workers") {
+            let full_graph = arguments("train.schedule=full-graph", &classes);
+            let one = succeed(&place, &full_graph);
+            let workers = succeed(&place, &[&full_graph[..], &["--set", "train.tensor_workers.workers=2"]].concat());
+            assert!(workers["tensor"]["tasks"].as_u64() > Some(0));
+            assert_eq!(hashes(&one), hashes(&workers));
+        }
+    }
+}
+
+/// Writes a graph in which some edges from nodes of the rare class are of a rare class themselves.
+fn edges(place: &TestDir) {
+    fraud(place);
+    let edges = read(place, "edges.parquet");
+    let (src, key) = (column::<Int64Array>(&edges, "src"), Key::new(9, Purpose::GenerateEdges));
+    let is_fraud = |e: u64| is_rare(src.value(e as usize) as u64) && key.below(e, 3) < 2;
+    let class = (0..3 * NODES).map(|e| if is_fraud(e) { "fraud" } else { "fair" });
+    let class: ArrayRef = Arc::new(StringArray::from_iter_values(class));
+    let ends = ["src", "dst"].map(|name| (name, edges.column_by_name(name).unwrap().clone()));
+    place.parquet("edges.parquet", ends.into_iter().chain([("class", class)]).collect());
+    let task = "[graph]\ncolumns = { edge_label = 'class' }";
+    let text = PIPELINE.replace("[graph]", task).replace("[train]", "[train]\ntask = 'edge-classification'");
+    place.write("p.toml", text);
+}
+
+#[test]
+fn weights_and_focal_loss_of_edges_work_with_every_schedule() {
     let place = TestDir::new();
-    fraud(&place);
-    let ids: ArrayRef = Arc::new(Int64Array::from_iter_values((0..NODES as i64).step_by(3)));
-    let weights: ArrayRef = Arc::new(Float64Array::from_iter_values((0..NODES).step_by(3).map(|v| (v % 5) as f64)));
-    place.parquet("w.parquet", vec![("node_id", ids), ("weight", weights)]);
-    let classes =
-        ["train.classes.weights=balanced", "train.classes.focal_gamma=1.5", "train.classes.node_weights=w.parquet"];
-    let full_graph = ["train.schedule=full-graph", "train.epochs=3"];
-    let batches = [&classes[..], &["train.epochs=3"]].concat();
-    let unset = ["--unset", "train.fanouts", "--unset", "train.batch"];
-    let sets = |sets: &[&'static str]| sets.iter().flat_map(|set| ["--set", *set]).collect::<Vec<_>>();
-    let full_graph = [&unset[..], &sets(&classes), &sets(&full_graph)].concat();
-    for args in [sets(&batches), full_graph.clone()] {
+    edges(&place);
+    let plain = run(&place, &[]);
+    let balanced = run(&place, &["train.classes.weights=balanced"]);
+    let gain = of_rare(&balanced, "recall") - of_rare(&plain, "recall");
+    assert!(gain > 0.2, "{} {}", plain["by_class"], balanced["by_class"]);
+    for schedule in ["mini-batch", "full-graph", "tensor-parallel"] {
+        let schedule = format!("train.schedule={schedule}");
+        let args = arguments(&schedule, &WEIGHTED);
         let one = succeed(&place, &args);
         let two = succeed(&place, &[&args[..], &["--processes", "2"]].concat());
         assert_eq!(hashes(&one), hashes(&two), "{args:?}");
-        assert_eq!(one["by_class"], two["by_class"]);
+        for part in [&[][..], &WEIGHTED[..1], &WEIGHTED[1..]] {
+            assert_ne!(hashes(&one), hashes(&succeed(&place, &arguments(&schedule, part))), "{args:?}");
+        }
     }
-    let one = succeed(&place, &full_graph);
-    if cfg!(feature = "tensor-workers") {
-        let workers = succeed(&place, &[&full_graph[..], &["--set", "train.tensor_workers.workers=2"]].concat());
-        assert!(workers["tensor"]["tasks"].as_u64() > Some(0));
-        assert_eq!(hashes(&one), hashes(&workers));
-    }
+    let args = ["run", "p.toml", "--run-dir", "run", "--set", "train.classes.node_weights=w.parquet"];
+    place.fail(&args, 2, &["train.classes.node_weights", "`edge-classification` has no weights of nodes"]);
 }
 
 #[test]
@@ -238,10 +334,9 @@ fn settings_that_do_not_fit_the_classes_are_refused() {
     assert!(run(&place, &["train.metric=macro-f1", "train.epochs=1"])["test"].get("pr_auc").is_none());
     // Several labels per node.
     let place = TestDir::new();
-    let flags = (0..NODES).map(|v| Some((0..2).map(move |i| Some((v >> i & 1) as i64))));
-    dump(&place, Arc::new(ListArray::from_iter_primitive::<arrow::datatypes::Int64Type, _, _>(flags)));
-    let args = ["run", "p.toml", "--run-dir", "run", "--set", "train.classes.weights=balanced"];
-    place.fail(&args, 2, &["train.classes.weights: nodes have several labels"]);
+    labels(&place);
+    let args = ["run", "p.toml", "--run-dir", "run", "--set", "train.classes.weights=[1, 2, 3]"];
+    place.fail(&args, 2, &["train.classes.weights: 3 weights for 2 labels; give one per label, in this order: 0, 1"]);
     let ended = run(&place, &["train.metric=pr-auc", "train.epochs=1", "train.classes.top_k=10"]);
     assert!(ended["test"]["pr_auc"].as_f64().is_some() && ended["test"]["precision_at_10"].as_f64().is_some());
     assert_eq!(summary(&place, "run")["by_class"]["test"]["classes"].as_array().unwrap().len(), 2);

@@ -303,6 +303,8 @@ def every_task() -> Iterator[Case]:
     for schedule, make in SCHEDULES.items():
         few = fanouts(schedule, 5, 4)
         yield Run(f"{schedule}/many-labels", many_labels() | model("sage") | make() | few, quick=True)
+        imbalanced = {"train.classes.weights": "balanced", "train.classes.focal_gamma": 2.0}
+        yield Run(f"{schedule}/many-labels-weighted", many_labels() | model("sage") | make() | few | imbalanced, ONE_AND_TWO)
         # Tensor-parallel training is limited to as many processes as the narrowest layer has columns.
         columns = schedule == "tensor-parallel"
         two = typed(label="binary") | model("gcn") | make(metric="roc-auc") | few

@@ -78,6 +78,39 @@ __device__ __forceinline__ void binary_cross_entropy_backward(const A *logits, c
         out[i] = factor * (1 / (1 + exponential(-logits[i])) - targets[i]);
 }
 
+// log(1 − p) in *missed, and −log p, where p = sigmoid(z)
+__device__ __forceinline__ double logarithms(double z, double *missed) {
+    double rest = log1p(exp(-fabs(z)));
+    *missed = -(z > 0 ? z : 0) - rest;
+    return (z > 0 ? 0 : -z) + rest;
+}
+
+// each[b] = Σ |w| · (1 − p)^gamma · −log p over the PIECE numbers of block b; p is sigmoid(x), or sigmoid(−x) where w is
+// negative
+template <typename A>
+__device__ __forceinline__ void sigmoid_focal_loss(const A *logits, const A *weights, double *each, u64 n, double gamma) {
+    u64 first = (u64)blockIdx.x * PIECE, last = first + PIECE < n ? first + PIECE : n;
+    double sum = 0;
+    for (u64 i = first + threadIdx.x; i < last; i += THREADS) {
+        double x = logits[i], w = weights[i], missed;
+        double loss = logarithms(w > 0 ? x : -x, &missed);
+        sum += fabs(w) * exp(gamma * missed) * loss;
+    }
+    sum = sum_of_block(sum);
+    if (threadIdx.x == 0) each[blockIdx.x] = sum;
+}
+
+// out = −scale · w · (1 − p)^gamma · (1 − p − gamma · p · log p)
+template <typename A>
+__device__ __forceinline__ void sigmoid_focal_loss_backward(const A *logits, const A *weights, const double *scale, A *out,
+                                                            u64 n, double gamma) {
+    for (u64 i = first_item(); i < n; i += all_threads()) {
+        double x = logits[i], w = weights[i], missed;
+        double loss = logarithms(w > 0 ? x : -x, &missed);
+        out[i] = (A)(-*scale * w * exp(gamma * missed) * (exp(missed) + gamma * exp(-loss) * loss));
+    }
+}
+
 // *out = Σ each, by one block.
 extern "C" __global__ void sum_of_each(const double *each, double *out, u64 n) {
     double sum = 0;
@@ -121,6 +154,14 @@ __device__ __forceinline__ void log_softmax_backward(const A *result, const A *g
     extern "C" __global__ void binary_cross_entropy_backward_##SUFFIX(const A *logits, const A *targets, const double *scale,  \
                                                                       A *out, u64 n) {                                         \
         binary_cross_entropy_backward<A>(logits, targets, scale, out, n);                                                      \
+    }                                                                                                                          \
+    extern "C" __global__ void sigmoid_focal_loss_##SUFFIX(const A *logits, const A *weights, double *each, u64 n,             \
+                                                           double gamma) {                                                     \
+        sigmoid_focal_loss<A>(logits, weights, each, n, gamma);                                                                \
+    }                                                                                                                          \
+    extern "C" __global__ void sigmoid_focal_loss_backward_##SUFFIX(const A *logits, const A *weights, const double *scale,    \
+                                                                    A *out, u64 n, double gamma) {                             \
+        sigmoid_focal_loss_backward<A>(logits, weights, scale, out, n, gamma);                                                 \
     }                                                                                                                          \
     extern "C" __global__ void log_softmax_##SUFFIX(const A *x, A *out, u32 rows, u32 classes) {                               \
         log_softmax<A>(x, out, rows, classes);                                                                                 \

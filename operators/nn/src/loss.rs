@@ -3,7 +3,7 @@
 use candle_core::{DType, Tensor};
 
 use super::error::{Error, Result};
-use super::ops::softmax_loss::{BinaryCrossEntropy, CrossEntropy, log_softmax};
+use super::ops::softmax_loss::{BinaryCrossEntropy, CrossEntropy, SigmoidFocalLoss, log_softmax};
 
 /// `Σ −log softmax(logits)[label]` over the rows of `logits`, `[N, classes]`.
 ///
@@ -79,6 +79,29 @@ pub fn binary_cross_entropy(logits: &Tensor, targets: &[f32]) -> Result<Tensor> 
     }
     let targets = Tensor::from_slice(targets, logits.shape(), logits.device())?.to_dtype(logits.dtype())?;
     Ok(logits.contiguous()?.apply_op2(&targets, BinaryCrossEntropy)?)
+}
+
+/// `Σ |weight| · (1 − p)^gamma · −log p` over logits `x`, `[N, labels]`, and row-major weights: the focal loss of each label (Lin et
+/// al. 2017). The weight of a label that a row does not have is negative, and then `p` is `sigmoid(−x)`; else it is `sigmoid(x)`.
+///
+/// ```
+/// use candle_core::{Device, Tensor};
+/// use gnnflow_nn::loss::sigmoid_focal_loss;
+///
+/// let logits = Tensor::zeros((2, 1), candle_core::DType::F32, &Device::Cpu)?;
+/// let loss = sigmoid_focal_loss(&logits, &[3.0, -1.0], 2.0)?.to_scalar::<f64>()?;
+/// assert!((loss - 4.0 * 0.25 * 2f64.ln()).abs() < 1e-6);
+/// # Ok::<(), gnnflow_nn::Error>(())
+/// ```
+///
+/// # Errors
+/// [`Error::Input`] when there is not one weight per logit.
+pub fn sigmoid_focal_loss(logits: &Tensor, weights: &[f32], gamma: f64) -> Result<Tensor> {
+    if weights.len() != logits.elem_count() {
+        return Err(Error::Input(format!("{} weights for {} logits", weights.len(), logits.elem_count())));
+    }
+    let weights = Tensor::from_slice(weights, logits.shape(), logits.device())?.to_dtype(logits.dtype())?;
+    Ok(logits.contiguous()?.apply_op2(&weights, SigmoidFocalLoss { gamma })?)
 }
 
 /// Returns the rows of `x [N, C]` (up to rounding), with gradients times `weights`: a loss of the result is weighted.

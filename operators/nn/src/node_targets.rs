@@ -21,6 +21,13 @@ pub enum NodeTargets {
     },
     /// 0 or 1 for every label, row by row: sigmoid and binary cross-entropy.
     Flags(Vec<f32>),
+    /// A weight for every label, row by row: sigmoid focal loss.
+    WeightedFlags {
+        /// Factors of the labels' losses; negative for labels that the node does not have.
+        weights: Vec<f32>,
+        /// The exponent of the focal loss; 0 for binary cross-entropy.
+        gamma: f64,
+    },
     /// One number per node: squared error.
     Numbers(Vec<f32>),
 }
@@ -35,6 +42,7 @@ impl NodeTargets {
             Self::Classes(classes) => loss::cross_entropy(outputs, classes)?,
             Self::WeightedClasses { classes, weights, gamma } => loss::focal_loss(outputs, classes, weights, *gamma)?,
             Self::Flags(flags) => loss::binary_cross_entropy(outputs, flags)?,
+            Self::WeightedFlags { weights, gamma } => loss::sigmoid_focal_loss(outputs, weights, *gamma)?,
             Self::Numbers(numbers) => loss::squared_error(outputs, numbers)?,
         })
     }

@@ -204,7 +204,11 @@ impl NodeTask {
             Work::Backward { gradient, .. } => gradient.bytes(),
             Work::Loss(NodeTargets::Classes(classes)) => 4 * classes.len(),
             Work::Loss(NodeTargets::WeightedClasses { classes, .. }) => 8 * classes.len(),
-            Work::Loss(NodeTargets::Flags(numbers) | NodeTargets::Numbers(numbers)) => 4 * numbers.len(),
+            Work::Loss(
+                NodeTargets::Flags(numbers)
+                | NodeTargets::Numbers(numbers)
+                | NodeTargets::WeightedFlags { weights: numbers, .. },
+            ) => 4 * numbers.len(),
         };
         self.rows.bytes() + more
     }

@@ -14,14 +14,17 @@ section! {
     pub struct ClassOptions {
         /// Weights of the classes in the loss: `"balanced"` (in inverse proportion to their training nodes or edges), or one number
         /// per class, by ascending number or name. They are scaled so that their mean over the training nodes or edges is 1.
-        /// Unset: all equal. Not for several labels per node.
+        /// With several labels per node, a weight multiplies the loss of nodes that have the label (PyTorch's `pos_weight`), without
+        /// scaling; `"balanced"` is the number of training nodes without the label over those with it (1 if one is 0).
+        /// Unset: all equal.
         #[schemars(extend("examples" = ["balanced"]))]
         pub weights: Option<ClassWeights> = None,
         /// Parquet with factors of the losses of training nodes: columns `node_id` and `weight`, one row per node. Nodes without a row
         /// have the factor 1.
         #[schemars(extend("examples" = ["weights.parquet"]))]
         pub node_weights: Option<OneOrMany<PathBuf>> = None,
-        /// Exponent γ of the focal loss, −(1 − p)^γ log p (Lin et al. 2017); 2 is usual. Unset: cross-entropy.
+        /// Exponent γ of the focal loss, −(1 − p)^γ log p (Lin et al. 2017), of the class or of each label; 2 is usual. Unset:
+        /// cross-entropy.
         #[schemars(range(min = 0.0, max = 16.0), extend("examples" = [2.0]))]
         pub focal_gamma: Option<f64> = None,
         /// Also report `recall_at_precision_P`: the recall at the lowest threshold with at least this precision, for two classes or

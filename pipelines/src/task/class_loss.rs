@@ -1,14 +1,14 @@
-//! The loss of classification: cross-entropy, with weights of classes and nodes, or the focal loss.
+//! The loss of classification: cross-entropy of classes or of each label, with weights of classes and nodes, or the focal loss.
 
 use std::collections::HashMap;
 
 use candle_core::Tensor;
-use gnnflow_data::dataset::LabelKind;
+use gnnflow_data::dataset::{LabelInfo, LabelKind};
 use gnnflow_data::dump::NodeWeightTable;
 use gnnflow_nn::loss::{cross_entropy, focal_loss};
 use gnnflow_nn::node_targets::NodeTargets;
 
-use super::classes::{Classes, count_training};
+use super::classes::{Classes, count_training, count_training_labels};
 use crate::config::{ClassOptions, ClassWeights};
 use crate::error::Error;
 use crate::runtime::job::Job;
@@ -16,7 +16,7 @@ use crate::runtime::job::Job;
 /// The weights of a classification, and the exponent of its focal loss.
 #[derive(Debug, Default)]
 pub(crate) struct ClassLoss {
-    /// By class; empty if all are equal.
+    /// By class or label; empty if all are equal.
     by_class: Vec<f32>,
     /// Factors of nodes; nodes without an entry have 1.
     by_node: HashMap<u32, f32>,
@@ -24,8 +24,8 @@ pub(crate) struct ClassLoss {
 }
 
 impl ClassLoss {
-    /// Opens the loss of the task. `examples` returns the number of training nodes or edges of each class; `keep` selects the nodes
-    /// whose factors are read.
+    /// Opens the loss of the task. `counts` returns the numbers of training nodes or edges; `keep` selects the nodes whose factors are
+    /// read.
     ///
     /// # Errors
     /// If the weights do not fit the classes, or the table of factors cannot be read.
@@ -33,13 +33,13 @@ impl ClassLoss {
         job: &Job,
         options: &ClassOptions,
         classes: &Classes,
-        examples: impl FnOnce() -> Result<Vec<u64>, Error>,
+        counts: impl FnOnce() -> Result<ClassCounts, Error>,
         keep: impl Fn(u32) -> bool,
     ) -> Result<Self, Error> {
         let by_class = match &options.weights {
             None => Vec::new(),
             Some(weights) => {
-                let weights = by_class(weights, classes, &examples()?);
+                let weights = by_class(weights, classes, &counts()?);
                 weights.map_err(|message| job.config.problem("train.classes.weights", &message))?
             }
         };
@@ -55,9 +55,26 @@ impl ClassLoss {
         if self.is_plain() {
             return NodeTargets::Classes(classes);
         }
-        let of_node = |node: &u32| self.by_node.get(node).copied().unwrap_or(1.0);
-        let weights = classes.iter().zip(nodes).map(|(&class, node)| self.of_class(class) * of_node(node)).collect();
+        let weight = |(&class, &node): (&u32, &u32)| self.of_class(class as usize) * self.of_node(node);
+        let weights = classes.iter().zip(nodes).map(weight).collect();
         NodeTargets::WeightedClasses { classes, weights, gamma: self.gamma }
+    }
+
+    /// Returns the targets of nodes with several labels. `flags` returns a 0 or 1 for each label of a node.
+    pub(crate) fn label_targets<'a>(&self, flags: impl Fn(u32) -> &'a [u8], nodes: &[u32]) -> NodeTargets {
+        if self.is_plain() {
+            let flags = nodes.iter().flat_map(|&node| flags(node));
+            return NodeTargets::Flags(flags.map(|&flag| f32::from(flag)).collect());
+        }
+        let weights = nodes.iter().flat_map(|&node| {
+            let of_node = self.of_node(node);
+            let weight = move |(label, &flag): (usize, &u8)| match flag {
+                0 => -of_node,
+                _ => of_node * self.of_class(label),
+            };
+            flags(node).iter().enumerate().map(weight)
+        });
+        NodeTargets::WeightedFlags { weights: weights.collect(), gamma: self.gamma }
     }
 
     /// Returns the loss of rows of logits, for the classes of edges.
@@ -65,7 +82,7 @@ impl ClassLoss {
         if self.is_plain() {
             return Ok(cross_entropy(logits, classes)?);
         }
-        let weights: Vec<f32> = classes.iter().map(|&class| self.of_class(class)).collect();
+        let weights: Vec<f32> = classes.iter().map(|&class| self.of_class(class as usize)).collect();
         Ok(focal_loss(logits, classes, &weights, self.gamma)?)
     }
 
@@ -73,64 +90,88 @@ impl ClassLoss {
         self.by_class.is_empty() && self.by_node.is_empty() && self.gamma == 0.0
     }
 
-    fn of_class(&self, class: u32) -> f32 {
-        self.by_class.get(class as usize).copied().unwrap_or(1.0)
+    fn of_class(&self, class: usize) -> f32 {
+        self.by_class.get(class).copied().unwrap_or(1.0)
+    }
+
+    fn of_node(&self, node: u32) -> f32 {
+        self.by_node.get(&node).copied().unwrap_or(1.0)
     }
 }
 
-/// Returns the weights of classes, with a mean of 1 over the examples. `examples` are numbers of training examples by class.
+/// Numbers of training examples, in all partitions.
+pub(crate) enum ClassCounts {
+    /// Of each class, if examples have one.
+    Classes(Vec<u64>),
+    /// If nodes have several labels: the nodes with each label, and all nodes.
+    Labels(Vec<u64>, u64),
+}
+
+impl ClassCounts {
+    /// Counts the training nodes.
+    ///
+    /// # Errors
+    /// If the labels cannot be read.
+    pub(crate) fn of_nodes(job: &Job, info: &LabelInfo) -> Result<Self, Error> {
+        let (mut counts, mut all) = (vec![0; info.classes as usize], 0);
+        for part in 0..job.dataset.manifest().parts() {
+            let nodes = job.dataset.nodes(part)?;
+            count_training(&nodes, &mut counts);
+            all += count_training_labels(&nodes, &mut counts);
+        }
+        Ok(if info.kind == LabelKind::Multi { Self::Labels(counts, all) } else { Self::Classes(counts) })
+    }
+
+    /// Returns the weights `"balanced"`.
+    fn balanced(&self) -> Vec<f64> {
+        let over = |dividend: u64, divisor: u64| dividend as f64 / divisor as f64;
+        match self {
+            Self::Classes(counts) => {
+                counts.iter().map(|&count| if count == 0 { 0.0 } else { over(1, count) }).collect()
+            }
+            Self::Labels(counts, all) => {
+                let is_of_some = |count| 0 < count && count < *all;
+                counts.iter().map(|&count| if is_of_some(count) { over(all - count, count) } else { 1.0 }).collect()
+            }
+        }
+    }
+
+    /// Returns the weights as the loss uses them: with a mean of 1 over the examples if they have one class each.
+    ///
+    /// # Errors
+    /// If all examples have the weight 0.
+    fn scale(&self, weights: &[f64]) -> Result<Vec<f32>, String> {
+        let Self::Classes(counts) = self else {
+            return Ok(weights.iter().map(|&weight| weight as f32).collect());
+        };
+        let all: u64 = counts.iter().sum();
+        let sum: f64 = weights.iter().zip(counts).map(|(weight, &count)| weight * count as f64).sum();
+        if sum <= 0.0 {
+            return Err("all training examples have the weight 0; raise the weight of a class that occurs".into());
+        }
+        Ok(weights.iter().map(|weight| (weight * all as f64 / sum) as f32).collect())
+    }
+}
+
+/// Returns the weights of classes or labels.
 ///
 /// # Errors
 /// What is wrong with the given weights.
-fn by_class(weights: &ClassWeights, classes: &Classes, examples: &[u64]) -> Result<Vec<f32>, String> {
-    let weights: Vec<f64> = match weights {
-        ClassWeights::Computed(_) => {
-            examples.iter().map(|&count| if count == 0 { 0.0 } else { 1.0 / count as f64 }).collect()
-        }
+fn by_class(weights: &ClassWeights, classes: &Classes, counts: &ClassCounts) -> Result<Vec<f32>, String> {
+    match weights {
+        ClassWeights::Computed(_) => counts.scale(&counts.balanced()),
         ClassWeights::Given(weights) if weights.len() != classes.count => {
             let names: Vec<String> = (0..classes.count.min(8)).map(|class| classes.name(class)).collect();
             let more = if classes.count > 8 { ", …" } else { "" };
             let (found, count) = (weights.len(), classes.count);
-            return Err(format!(
-                "{found} weights for {count} classes; give one per class, in this order: {}{more}",
-                names.join(", ")
-            ));
+            let (one, many) = match counts {
+                ClassCounts::Classes(_) => ("class", "classes"),
+                ClassCounts::Labels(..) => ("label", "labels"),
+            };
+            let names = names.join(", ");
+            Err(format!("{found} weights for {count} {many}; give one per {one}, in this order: {names}{more}"))
         }
-        ClassWeights::Given(weights) => weights.clone(),
-    };
-    let all: u64 = examples.iter().sum();
-    let sum: f64 = weights.iter().zip(examples).map(|(weight, &count)| weight * count as f64).sum();
-    if sum <= 0.0 {
-        return Err("all training examples have the weight 0; raise the weight of a class that occurs".into());
-    }
-    Ok(weights.iter().map(|weight| (weight * all as f64 / sum) as f32).collect())
-}
-
-/// Returns the number of training nodes of each class, in all partitions.
-///
-/// # Errors
-/// If the labels cannot be read.
-pub(crate) fn training_nodes(job: &Job, classes: usize) -> Result<Vec<u64>, Error> {
-    let mut counts = vec![0; classes];
-    for part in 0..job.dataset.manifest().parts() {
-        count_training(&job.dataset.nodes(part)?, &mut counts);
-    }
-    Ok(counts)
-}
-
-/// Returns the error of `options` for labels that are lists, if there is one.
-pub(crate) fn refuse_for_lists(job: &Job, options: &ClassOptions, kind: LabelKind) -> Result<(), Error> {
-    let given = [
-        ("weights", options.weights.is_some()),
-        ("node_weights", options.node_weights.is_some()),
-        ("focal_gamma", options.focal_gamma.is_some()),
-    ];
-    match given.into_iter().find(|(_, given)| *given && kind == LabelKind::Multi) {
-        Some((key, _)) => {
-            let message = "nodes have several labels, and only single classes can be weighted; remove this key";
-            Err(job.config.problem(&format!("train.classes.{key}"), message))
-        }
-        None => Ok(()),
+        ClassWeights::Given(weights) => counts.scale(weights),
     }
 }
 
@@ -151,17 +192,32 @@ mod tests {
         })
     }
 
+    fn balanced() -> ClassWeights {
+        ClassWeights::Computed(ComputedWeights::Balanced)
+    }
+
     #[test]
     fn weights_have_a_mean_of_1_over_the_examples() {
         let three = classes(&["a", "b", "c"]);
-        let balanced = ClassWeights::Computed(ComputedWeights::Balanced);
+        let counts = ClassCounts::Classes(vec![6, 2, 0]);
         // scikit-learn: n / (classes × count), for the classes that occur.
-        assert_eq!(by_class(&balanced, &three, &[6, 2, 0]).unwrap()[..2], [8.0 / 12.0, 2.0]);
+        assert_eq!(by_class(&balanced(), &three, &counts).unwrap()[..2], [8.0 / 12.0, 2.0]);
         let given = ClassWeights::Given(vec![1.0, 3.0, 100.0]);
-        assert_eq!(by_class(&given, &three, &[6, 2, 0]).unwrap()[..2], [8.0 / 12.0, 2.0]);
-        let error = by_class(&ClassWeights::Given(vec![1.0]), &three, &[6, 2, 0]).unwrap_err();
+        assert_eq!(by_class(&given, &three, &counts).unwrap()[..2], [8.0 / 12.0, 2.0]);
+        let error = by_class(&ClassWeights::Given(vec![1.0]), &three, &counts).unwrap_err();
         assert_eq!(error, "1 weights for 3 classes; give one per class, in this order: \"a\", \"b\", \"c\"");
-        assert!(by_class(&ClassWeights::Given(vec![0.0, 0.0, 1.0]), &three, &[6, 2, 0]).is_err());
+        assert!(by_class(&ClassWeights::Given(vec![0.0, 0.0, 1.0]), &three, &counts).is_err());
+    }
+
+    #[test]
+    fn weights_of_labels_are_not_scaled() {
+        let four = classes(&["a", "b", "c", "d"]);
+        let counts = ClassCounts::Labels(vec![2, 4, 0, 8], 8);
+        assert_eq!(by_class(&balanced(), &four, &counts).unwrap(), [3.0, 1.0, 1.0, 1.0]);
+        let given = ClassWeights::Given(vec![9.0, 0.5, 0.0, 1.0]);
+        assert_eq!(by_class(&given, &four, &counts).unwrap(), [9.0, 0.5, 0.0, 1.0]);
+        let error = by_class(&ClassWeights::Given(vec![1.0]), &four, &counts).unwrap_err();
+        assert!(error.starts_with("1 weights for 4 labels; give one per label"), "{error}");
     }
 
     #[test]
@@ -170,5 +226,10 @@ mod tests {
         let loss = ClassLoss { by_class: vec![0.5, 2.0], by_node: [(7, 3.0)].into(), gamma: 1.0 };
         let expected = NodeTargets::WeightedClasses { classes: vec![1, 0], weights: vec![6.0, 0.5], gamma: 1.0 };
         assert_eq!(loss.targets(vec![1, 0], &[7, 8]), expected);
+        // The weight of a label multiplies the loss of nodes that have it.
+        let flags = |node| if node == 7 { &[0, 1][..] } else { &[1, 0] };
+        let expected = NodeTargets::WeightedFlags { weights: vec![-3.0, 6.0, 0.5, -1.0], gamma: 1.0 };
+        assert_eq!(loss.label_targets(flags, &[7, 8]), expected);
+        assert_eq!(ClassLoss::default().label_targets(flags, &[7]), NodeTargets::Flags(vec![0.0, 1.0]));
     }
 }

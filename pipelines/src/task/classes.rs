@@ -57,6 +57,17 @@ pub(super) fn count_training(nodes: &Nodes, counts: &mut [u64]) {
     }
 }
 
+/// Adds the number of training nodes with each label to `counts`, and returns the number of training nodes.
+pub(super) fn count_training_labels(nodes: &Nodes, counts: &mut [u64]) -> u64 {
+    let Some((flags, width)) = nodes.multi_labels() else { return 0 };
+    let training = nodes.in_split(TRAIN);
+    for &local in &training {
+        let of_node = &flags[local as usize * width..][..width];
+        counts.iter_mut().zip(of_node).for_each(|(count, &flag)| *count += u64::from(flag));
+    }
+    training.len() as u64
+}
+
 /// Returns the index of the maximum; the first of equal ones.
 pub(crate) fn largest(row: &[f32]) -> usize {
     (1..row.len()).fold(0, |best, i| if row[i] > row[best] { i } else { best })

@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use gnnflow_data::dataset::LabelKind;
 
-use self::class_loss::{ClassLoss, refuse_for_lists, training_nodes};
+use self::class_loss::{ClassCounts, ClassLoss};
 use self::class_metrics::ClassMetrics;
 use self::classes::Classes;
 use self::edge_classification::{ClassedEdges, EdgeClassification};
@@ -137,14 +137,13 @@ pub(crate) fn open(
         }
         (false, kind) => {
             let (options, classes) = (train.classes(), Classes::new(info));
-            refuse_for_lists(job, &options, kind)?;
             if kind == LabelKind::Class {
                 refuse_ranked_metrics(job, train, &classes)?;
             }
             let range = |part: usize| job.dataset.book().range(part);
             let is_here = |node: u32| hosted.clone().any(|part| range(part).contains(&u64::from(node)));
             let keep = |node: u32| foreign.contains_key(&node) || is_here(node);
-            let loss = ClassLoss::open(job, &options, &classes, || training_nodes(job, classes.count), keep)?;
+            let loss = ClassLoss::open(job, &options, &classes, || ClassCounts::of_nodes(job, info), keep)?;
             Arc::new(NodeClassification::new(info, Labels::new(Arc::clone(parts), foreign), loss, &options))
         }
         (true, LabelKind::Value) => Arc::new(NodeRegression::new(Labels::new(Arc::clone(parts), foreign))),
@@ -206,7 +205,8 @@ fn edges(job: &Job, train: &Train, hosted: &Range<usize>) -> Result<(Task, Sourc
     let edges = ClassedEdges::read(job, &rules, hosted, train)?;
     let (classes, options) = (Arc::new(Classes::new(labels)), train.classes());
     refuse_ranked_metrics(job, train, &classes)?;
-    let loss = ClassLoss::open(job, &options, &classes, || Ok(edges.training_classes.clone()), |_| false)?;
+    let counts = || Ok(ClassCounts::Classes(edges.training_classes.clone()));
+    let loss = ClassLoss::open(job, &options, &classes, counts, |_| false)?;
     let metrics = ClassMetrics::new(gnnflow_nn::metrics::Task::SingleLabel, classes, &options);
     let task = EdgeClassification { width: width(job), loss };
     let hidden = train.excludes_targets().then_some(rules);

@@ -62,10 +62,7 @@ impl Objective for NodeClassification {
                 let classes = classes.ok_or_else(|| Error::Bug("a training node has no label".into()))?;
                 self.loss.targets(classes, nodes)
             }
-            Task::MultiLabel => {
-                let flags = nodes.iter().flat_map(|&node| self.labels.flags(node));
-                NodeTargets::Flags(flags.map(|&flag| f32::from(flag)).collect())
-            }
+            Task::MultiLabel => self.loss.label_targets(|node| self.labels.flags(node), nodes),
         })
     }
 }

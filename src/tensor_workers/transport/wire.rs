@@ -71,6 +71,10 @@ pub(super) enum TaskKind {
         gamma: f64,
     },
     Flags,
+    /// With the exponent of the focal loss.
+    WeightedFlags {
+        gamma: f64,
+    },
     Numbers,
 }
 
@@ -96,6 +100,7 @@ fn work_data(task: &NodeTask) -> Vec<(Name, WorkData<'_>)> {
         Work::Loss(NodeTargets::WeightedClasses { classes, weights, .. }) => {
             vec![(Name::Targets, WorkData::Words(classes)), (Name::Weights, WorkData::Numbers(weights))]
         }
+        Work::Loss(NodeTargets::WeightedFlags { weights, .. }) => vec![(Name::Weights, WorkData::Numbers(weights))],
         Work::Loss(NodeTargets::Flags(numbers) | NodeTargets::Numbers(numbers)) => {
             vec![(Name::Targets, WorkData::Numbers(numbers))]
         }
@@ -116,6 +121,7 @@ pub(super) fn kind(task: &NodeTask) -> TaskKind {
         Work::Loss(NodeTargets::Classes(_)) => TaskKind::Classes,
         Work::Loss(NodeTargets::WeightedClasses { gamma, .. }) => TaskKind::WeightedClasses { gamma: *gamma },
         Work::Loss(NodeTargets::Flags(_)) => TaskKind::Flags,
+        Work::Loss(NodeTargets::WeightedFlags { gamma, .. }) => TaskKind::WeightedFlags { gamma: *gamma },
         Work::Loss(NodeTargets::Numbers(_)) => TaskKind::Numbers,
     }
 }
@@ -197,17 +203,17 @@ pub(super) fn work(kind: TaskKind, parts: Vec<(Name, Matrix)>) -> Result<Work, S
         gradient.terms = Some([left, right]);
     }
     let targets = targets.ok_or_else(|| "sent a loss task without targets".to_owned());
+    let weights = weights.ok_or_else(|| "sent a weighted loss task without weights".to_owned());
     let classes = |targets: Vec<f32>| targets.into_iter().map(f32::to_bits).collect();
     Ok(match kind {
         TaskKind::Forward => Work::Forward,
         TaskKind::Backward { of_rows } => Work::Backward { gradient, of_rows },
         TaskKind::Classes => Work::Loss(NodeTargets::Classes(classes(targets?))),
-        TaskKind::WeightedClasses { gamma } => Work::Loss(NodeTargets::WeightedClasses {
-            classes: classes(targets?),
-            weights: weights.ok_or_else(|| "sent a weighted loss task without weights".to_owned())?,
-            gamma,
-        }),
+        TaskKind::WeightedClasses { gamma } => {
+            Work::Loss(NodeTargets::WeightedClasses { classes: classes(targets?), weights: weights?, gamma })
+        }
         TaskKind::Flags => Work::Loss(NodeTargets::Flags(targets?)),
+        TaskKind::WeightedFlags { gamma } => Work::Loss(NodeTargets::WeightedFlags { weights: weights?, gamma }),
         TaskKind::Numbers => Work::Loss(NodeTargets::Numbers(targets?)),
     })
 }

@@ -68,6 +68,39 @@ pub fn binary_cross_entropy_backward<A: Real>(logits: &[A], targets: &[A], label
     });
 }
 
+/// `Σ |w| · (1 − p)^gamma · −log p` over all logits `x` and weights `w`, for rows of `labels` logits. `p` is `sigmoid(x)` for a
+/// positive weight, and `sigmoid(−x)` for a negative one.
+///
+/// ```
+/// let loss = gnnflow_kernels::dense::loss::sigmoid_focal_loss(&[0f32, 0.], &[3., -1.], 2., 2);
+/// assert!((loss - 4. * 0.25 * 2f64.ln()).abs() < 1e-6);
+/// ```
+///
+/// # Panics
+/// If lengths do not match.
+pub fn sigmoid_focal_loss<A: Real>(logits: &[A], weights: &[A], gamma: f64, labels: usize) -> f64 {
+    assert_eq!(logits.len(), weights.len(), "one weight per logit");
+    sum_of_rows(logits, labels, |r, row| sum_of_focal(row, &weights[r * labels..][..labels], gamma))
+}
+
+/// Gradient of [`sigmoid_focal_loss`] times `scale`: `−scale · w · (1 − p)^gamma · (1 − p − gamma · p · log p)`.
+///
+/// # Panics
+/// If lengths do not match.
+pub fn sigmoid_focal_loss_backward<A: Real>(
+    logits: &[A],
+    weights: &[A],
+    gamma: f64,
+    labels: usize,
+    scale: f64,
+    out: &mut [A],
+) {
+    assert_eq!(logits.len(), weights.len(), "one weight per logit");
+    rows(logits, labels, out, |r, row, out| {
+        focal_gradient(row, &weights[r * labels..][..labels], gamma, scale, out);
+    });
+}
+
 /// `out[r, c] = x[r, c] − log Σ exp(x[r, :])`
 ///
 /// # Panics
@@ -182,6 +215,37 @@ multiversion! {
     }
 }
 
+multiversion! {
+    /// `Σ |w| · (1 − p)^gamma · −log p`
+    fn sum_of_focal [A: Real] (row: &[A], weights: &[A], gamma: f64) -> f64 {
+        sum_by_lanes(row, weights, |x, w| {
+            let (z, w) = if w > A::ZERO { (x, w) } else { (-x, -w) };
+            let (missed, loss) = logarithms(z);
+            w.to_f64() * A::from_f64(gamma * missed).exp().to_f64() * loss
+        })
+    }
+}
+
+multiversion! {
+    /// `out[c] = −scale · w · (1 − p)^gamma · (1 − p − gamma · p · log p)`
+    fn focal_gradient [A: Real] (row: &[A], weights: &[A], gamma: f64, scale: f64, out: &mut [A]) {
+        for ((o, &x), &w) in out.iter_mut().zip(row).zip(weights) {
+            let (missed, loss) = logarithms(if w > A::ZERO { x } else { -x });
+            let exp = |x: f64| A::from_f64(x).exp().to_f64();
+            let slope = exp(gamma * missed) * (exp(missed) + gamma * exp(-loss) * loss);
+            *o = A::from_f64(-scale * w.to_f64() * slope);
+        }
+    }
+}
+
+/// `log(1 − p)` and `−log p`, where `p = sigmoid(z)`.
+#[inline(always)]
+fn logarithms<A: Real>(z: A) -> (f64, f64) {
+    let (positive, negative) = if z > A::ZERO { (z, -z) } else { (A::ZERO, z) };
+    let rest = ln_1p(negative.exp().to_f64());
+    (-positive.to_f64() - rest, positive.to_f64() - z.to_f64() + rest)
+}
+
 /// `log(1 + x)` for `x` in `[0, 1]`, without branches: `2·artanh(s)` by its series, where `s = x / (2 + x)` is at most
 /// 1/3.
 #[inline(always)]
@@ -244,6 +308,16 @@ mod tests {
             let naive: f64 =
                 row.iter().zip(&targets).map(|(&x, &y)| x.max(0.0) - x * y + (-x.abs()).exp().ln_1p()).sum();
             assert!((binary_cross_entropy(&row, &targets, width as usize) - naive).abs() < 1e-13, "{width}");
+            let weights: Vec<f64> = (0..width).map(|c| f64::from(c % 5) - 2.0).collect();
+            for gamma in [0.0, 1.5] {
+                let term = |(&x, &w): (&f64, &f64)| {
+                    let p = 1.0 / (1.0 + (-x * w.signum()).exp());
+                    -w.abs() * (1.0 - p).powf(gamma) * p.ln()
+                };
+                let naive: f64 = row.iter().zip(&weights).map(term).sum();
+                let loss = sigmoid_focal_loss(&row, &weights, gamma, width as usize);
+                assert!((loss - naive).abs() < 1e-13, "{width}");
+            }
         }
     }
 }

@@ -250,11 +250,17 @@ mod tests {
             all.extend(out.iter().chain(&dx));
             let labels: Vec<u32> = (0..sources as u64).map(|r| key.fold(11).below(r, width as u64) as u32).collect();
             let targets: Vec<f32> = x.iter().map(|x| f32::from(*x > 0.0)).collect();
-            let losses = [loss::cross_entropy(&x, &labels, width), loss::binary_cross_entropy(&x, &targets, width)];
+            let losses = [
+                loss::cross_entropy(&x, &labels, width),
+                loss::binary_cross_entropy(&x, &targets, width),
+                loss::sigmoid_focal_loss(&x, &x, 1.5, width),
+            ];
             all.extend(losses.iter().flat_map(|loss| [*loss as f32, (loss - f64::from(*loss as f32)) as f32]));
             loss::cross_entropy_backward(&x, &labels, width, 0.3, &mut dx);
             all.extend_from_slice(&dx);
             loss::binary_cross_entropy_backward(&x, &targets, width, 0.3, &mut dx);
+            all.extend_from_slice(&dx);
+            loss::sigmoid_focal_loss_backward(&x, &x, 1.5, width, 0.3, &mut dx);
             all.extend_from_slice(&dx);
             let mut logarithms = vec![0f32; x.len()];
             loss::log_softmax(&x, width, &mut logarithms);

@@ -9,7 +9,7 @@ use super::naive::{self, Ends};
 use crate::graph_block::GraphBlock;
 use crate::ops;
 use crate::ops::Side;
-use crate::ops::softmax_loss::{BinaryCrossEntropy, CrossEntropy};
+use crate::ops::softmax_loss::{BinaryCrossEntropy, CrossEntropy, SigmoidFocalLoss};
 use gnnflow_kernels::block::Block;
 use gnnflow_kernels::dense::elementwise::{Activation, Dropout};
 
@@ -310,6 +310,20 @@ fn losses() -> Vec<Case> {
         };
         let inputs = vec![input("logits", &[rows, labels])];
         cases.push(case("binary-cross-entropy", on(rows, labels), inputs, FEW, ours, naive));
+    }
+    for (rows, labels) in shapes {
+        const GAMMA: f64 = 2.0;
+        let weights = numbers("weights", rows * labels);
+        let on_device = weights.clone();
+        let ours = move |x: &[Tensor]| {
+            let weights = Tensor::from_slice(&on_device, (rows, labels), x[0].device())?.to_dtype(x[0].dtype())?;
+            x[0].apply_op2(&weights, SigmoidFocalLoss { gamma: GAMMA })
+        };
+        let naive = move |x: &[Tensor]| {
+            naive::sigmoid_focal_loss(&x[0], &Tensor::from_slice(&weights, (rows, labels), x[0].device())?, GAMMA)
+        };
+        let inputs = vec![input("logits", &[rows, labels])];
+        cases.push(case("sigmoid-focal-loss", on(rows, labels), inputs, FEW, ours, naive));
     }
     for (rows, classes) in shapes {
         let inputs = vec![input("x", &[rows, classes])];

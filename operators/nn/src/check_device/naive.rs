@@ -127,6 +127,12 @@ pub(super) fn cross_entropy(logits: &Tensor, labels: &[u32]) -> Result<Tensor> {
     (log_softmax(logits)? * Tensor::from_vec(one_hot, (rows, classes), &Device::Cpu)?)?.sum_all()?.neg()
 }
 
+pub(super) fn sigmoid_focal_loss(logits: &Tensor, weights: &Tensor, gamma: f64) -> Result<Tensor> {
+    let weights = weights.to_dtype(DType::F64)?;
+    let p = ((logits * weights.sign()?)?.neg()?.exp()? + 1.0)?.recip()?;
+    ((p.log()? * p.affine(-1.0, 1.0)?.powf(gamma)?)? * weights.abs()?)?.sum_all()?.neg()
+}
+
 pub(super) fn binary_cross_entropy(logits: &Tensor, targets: &Tensor) -> Result<Tensor> {
     let (above, below) = parts(logits)?;
     let absolute = (&above + &below)?;

@@ -78,6 +78,8 @@ kernels! {
     CROSS_ENTROPY_BACKWARD = LOSS, "cross_entropy_backward", REAL;
     BINARY_CROSS_ENTROPY = LOSS, "binary_cross_entropy", REAL;
     BINARY_CROSS_ENTROPY_BACKWARD = LOSS, "binary_cross_entropy_backward", REAL;
+    SIGMOID_FOCAL_LOSS = LOSS, "sigmoid_focal_loss", REAL;
+    SIGMOID_FOCAL_LOSS_BACKWARD = LOSS, "sigmoid_focal_loss_backward", REAL;
     SUM_OF_EACH = LOSS, "sum_of_each", ONE;
     LOG_SOFTMAX = LOSS, "log_softmax", REAL;
     LOG_SOFTMAX_BACKWARD = LOSS, "log_softmax_backward", REAL;

@@ -5,10 +5,10 @@ use candle_core::cuda_backend::cudarc::driver::{CudaSlice, LaunchConfig};
 use candle_core::{CustomOp1, CustomOp2, CustomOp3, Layout, Result, Shape};
 
 use super::call::{Call, block_per_piece, over_numbers, warp_per_row, with_real};
-use super::kernels::{self, Argument};
-use crate::ops::softmax_loss::BinaryCrossEntropy;
+use super::kernels::{self, Argument, Kernel};
 use crate::ops::softmax_loss::{
-    BinaryCrossEntropyBackward, CrossEntropy, CrossEntropyBackward, LogSoftmax, LogSoftmaxBackward,
+    BinaryCrossEntropy, BinaryCrossEntropyBackward, CrossEntropy, CrossEntropyBackward, LogSoftmax, LogSoftmaxBackward,
+    SigmoidFocalLoss, SigmoidFocalLossBackward,
 };
 
 /// Numbers that one block sums: `PIECE` of `loss.cu`.
@@ -73,35 +73,77 @@ pub(crate) fn binary_cross_entropy(
     y: &CudaStorage,
     ly: &Layout,
 ) -> Result<(CudaStorage, Shape)> {
-    let call = Call::new(op.name(), x);
+    of_labels(&Call::new(op.name(), x), kernels::BINARY_CROSS_ENTROPY, (x, lx), (y, ly), None)
+}
+
+pub(crate) fn binary_cross_entropy_backward(
+    op: &BinaryCrossEntropyBackward,
+    x: (&CudaStorage, &Layout),
+    y: (&CudaStorage, &Layout),
+    g: (&CudaStorage, &Layout),
+) -> Result<(CudaStorage, Shape)> {
+    of_labels_backward(&Call::new(op.name(), x.0), kernels::BINARY_CROSS_ENTROPY_BACKWARD, x, y, g, None)
+}
+
+pub(crate) fn sigmoid_focal_loss(
+    op: &SigmoidFocalLoss,
+    x: &CudaStorage,
+    lx: &Layout,
+    w: &CudaStorage,
+    lw: &Layout,
+) -> Result<(CudaStorage, Shape)> {
+    of_labels(&Call::new(op.name(), x), kernels::SIGMOID_FOCAL_LOSS, (x, lx), (w, lw), Some(op.gamma))
+}
+
+pub(crate) fn sigmoid_focal_loss_backward(
+    op: &SigmoidFocalLossBackward,
+    x: (&CudaStorage, &Layout),
+    w: (&CudaStorage, &Layout),
+    g: (&CudaStorage, &Layout),
+) -> Result<(CudaStorage, Shape)> {
+    of_labels_backward(&Call::new(op.name(), x.0), kernels::SIGMOID_FOCAL_LOSS_BACKWARD, x, w, g, Some(op.gamma))
+}
+
+/// Returns a loss of logits, with one target or weight each. `gamma` is the kernel's last argument, if it has one.
+fn of_labels(
+    call: &Call<'_>,
+    kernel: Kernel,
+    (x, lx): (&CudaStorage, &Layout),
+    (y, ly): (&CudaStorage, &Layout),
+    gamma: Option<f64>,
+) -> Result<(CudaStorage, Shape)> {
     let n = lx.shape().elem_count();
     call.expect("targets", ly.shape().elem_count(), n)?;
     let each = call.alloc::<f64>(n.div_ceil(PIECE))?;
     with_real!(call, x, A => {
         let (x, y) = (call.input::<A>(x, lx)?, call.input::<A>(y, ly)?);
-        let arguments = [x.address, y.address, call.address(&each), Argument::U64(n as u64)];
+        let mut arguments = vec![x.address, y.address, call.address(&each), Argument::U64(n as u64)];
+        arguments.extend(gamma.map(Argument::F64));
         // SAFETY: these are the kernel's arguments, and `each` has a number for every block.
-        unsafe { call.launch::<A>(kernels::BINARY_CROSS_ENTROPY, block_per_piece(n, PIECE), &arguments)? };
+        unsafe { call.launch::<A>(kernel, block_per_piece(n, PIECE), &arguments)? };
     });
-    total(&call, &each, n.div_ceil(PIECE))
+    total(call, &each, n.div_ceil(PIECE))
 }
 
-pub(crate) fn binary_cross_entropy_backward(
-    op: &BinaryCrossEntropyBackward,
+/// Returns the gradient of [`of_labels`].
+fn of_labels_backward(
+    call: &Call<'_>,
+    kernel: Kernel,
     (x, lx): (&CudaStorage, &Layout),
     (y, ly): (&CudaStorage, &Layout),
     (g, lg): (&CudaStorage, &Layout),
+    gamma: Option<f64>,
 ) -> Result<(CudaStorage, Shape)> {
-    let call = Call::new(op.name(), x);
     let n = lx.shape().elem_count();
     call.expect("targets", ly.shape().elem_count(), n)?;
     call.expect("numbers in the gradient", lg.shape().elem_count(), 1)?;
     let g = call.input::<f64>(g, lg)?;
     with_real!(call, x, A => {
         let (x, y, out) = (call.input::<A>(x, lx)?, call.input::<A>(y, ly)?, call.alloc::<A>(n)?);
-        let arguments = [x.address, y.address, g.address, call.address(&out), Argument::U64(n as u64)];
+        let mut arguments = vec![x.address, y.address, g.address, call.address(&out), Argument::U64(n as u64)];
+        arguments.extend(gamma.map(Argument::F64));
         // SAFETY: these are the kernel's arguments, of those shapes.
-        unsafe { call.launch::<A>(kernels::BINARY_CROSS_ENTROPY_BACKWARD, over_numbers(n), &arguments)? };
+        unsafe { call.launch::<A>(kernel, over_numbers(n), &arguments)? };
         call.output(out, lx.shape().clone())
     })
 }

@@ -19,7 +19,7 @@ pub(super) use heads::{head_dot, head_dot_rows, head_dot_vectors, head_mean, hea
 pub(super) use linear::{linear, matmul};
 pub(super) use loss::{
     binary_cross_entropy, binary_cross_entropy_backward, cross_entropy, cross_entropy_backward, log_softmax,
-    log_softmax_backward,
+    log_softmax_backward, sigmoid_focal_loss, sigmoid_focal_loss_backward,
 };
 pub(super) use segment::{
     argmax, pick, pick_backward, segment_reduce, segment_reduce_backward, weighted_sum, weighted_sum_rows,

@@ -25,6 +25,18 @@ pub(crate) struct BinaryCrossEntropy;
 #[derive(Clone, Debug)]
 pub(crate) struct BinaryCrossEntropyBackward;
 
+/// `(logits [N, L], weights [N, L])` → `f64` scalar: the sigmoid focal loss. Weights of labels that a row does not have are negative.
+#[derive(Clone, Debug)]
+pub(crate) struct SigmoidFocalLoss {
+    pub(crate) gamma: f64,
+}
+
+/// Gradient of [`SigmoidFocalLoss`]: `(logits [N, L], weights [N, L], gradient f64 scalar)` → `[N, L]`.
+#[derive(Clone, Debug)]
+pub(crate) struct SigmoidFocalLossBackward {
+    pub(crate) gamma: f64,
+}
+
 /// `[N, C]` → `[N, C]`: the logarithm of each row's softmax.
 #[derive(Clone, Debug)]
 pub(crate) struct LogSoftmax;
@@ -168,6 +180,70 @@ impl CustomOp3 for BinaryCrossEntropyBackward {
         lc: &Layout,
     ) -> Result<(CudaStorage, Shape)> {
         cuda::binary_cross_entropy_backward(self, (a, la), (b, lb), (c, lc))
+    }
+}
+
+impl CustomOp2 for SigmoidFocalLoss {
+    fn name(&self) -> &'static str {
+        "sigmoid-focal-loss"
+    }
+
+    fn cpu_fwd(&self, x: &CpuStorage, lx: &Layout, w: &CpuStorage, lw: &Layout) -> Result<(CpuStorage, Shape)> {
+        let (_, labels) = lx.shape().dims2()?;
+        expect(self.name(), "weights", lw.shape().elem_count(), lx.shape().elem_count())?;
+        Ok(scalar(with_real!(x, self.name(), T => {
+            let (x, w) = (elements::<T>(x, lx, self.name())?, elements::<T>(w, lw, self.name())?);
+            loss::sigmoid_focal_loss(x, w, self.gamma, labels)
+        })))
+    }
+
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(&self, a: &CudaStorage, la: &Layout, b: &CudaStorage, lb: &Layout) -> Result<(CudaStorage, Shape)> {
+        cuda::sigmoid_focal_loss(self, a, la, b, lb)
+    }
+
+    fn bwd(&self, x: &Tensor, w: &Tensor, _: &Tensor, g: &Tensor) -> Result<(Option<Tensor>, Option<Tensor>)> {
+        let backward = SigmoidFocalLossBackward { gamma: self.gamma };
+        Ok((gradient_of(x, || x.apply_op3_no_bwd(w, g, &backward))?, None))
+    }
+}
+
+impl CustomOp3 for SigmoidFocalLossBackward {
+    fn name(&self) -> &'static str {
+        "sigmoid-focal-loss-backward"
+    }
+
+    fn cpu_fwd(
+        &self,
+        x: &CpuStorage,
+        lx: &Layout,
+        w: &CpuStorage,
+        lw: &Layout,
+        g: &CpuStorage,
+        lg: &Layout,
+    ) -> Result<(CpuStorage, Shape)> {
+        let (_, labels) = lx.shape().dims2()?;
+        let g = elements::<f64>(g, lg, self.name())?[0];
+        let out = with_real!(x, self.name(), T => {
+            let (x, w) = (elements::<T>(x, lx, self.name())?, elements::<T>(w, lw, self.name())?);
+            let mut out = zeros::<T>(x.len());
+            loss::sigmoid_focal_loss_backward(x, w, self.gamma, labels, g, &mut out);
+            store(out)
+        });
+        Ok((out, lx.shape().clone()))
+    }
+
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(
+        &self,
+        a: &CudaStorage,
+        la: &Layout,
+        b: &CudaStorage,
+        lb: &Layout,
+        c: &CudaStorage,
+        lc: &Layout,
+    ) -> Result<(CudaStorage, Shape)> {
+        cuda::sigmoid_focal_loss_backward(self, (a, la), (b, lb), (c, lc))
     }
 }
 

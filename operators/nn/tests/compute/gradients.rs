@@ -167,6 +167,38 @@ fn loss_gradients_equal_differences() {
         check("focal loss", &[var(70, 6, 5)], |v| loss::focal_loss(v[0], &labels, &weights, gamma).map_err(error));
     }
     check("binary cross-entropy", &[var(70, 6, 6)], |v| loss::binary_cross_entropy(v[0], &targets).map_err(error));
+    let weights: Vec<f32> = targets.iter().zip(0..).map(|(y, i)| (2.0 * y - 1.0) * (i % 5) as f32).collect();
+    for gamma in [0.0, 0.5, 2.0] {
+        check("sigmoid focal loss", &[var(70, 6, 6)], |v| {
+            loss::sigmoid_focal_loss(v[0], &weights, gamma).map_err(error)
+        });
+    }
+}
+
+#[test]
+fn sigmoid_focal_loss_equals_its_formula() {
+    // sigmoid(ln 3) = 3/4: of a label that the node has with weight 5, and of one that it does not have.
+    let logits = Var::new(&[[3f64.ln(), 3f64.ln()]], &Device::Cpu).unwrap();
+    let (log, other) = (0.75f64.ln(), 0.25f64.ln());
+    let cases = [
+        (0.0, -5.0 * log - other, [-5.0 * 0.25, 0.75]),
+        // d/dx (1 − p)² · −log p = −(1 − p)² · (1 − p − 2 p log p), and p falls where the label is absent.
+        (
+            2.0,
+            -5.0 * 0.0625 * log - 0.5625 * other,
+            [-5.0 * 0.0625 * (0.25 - 1.5 * log), 0.5625 * (0.75 - 0.5 * other)],
+        ),
+    ];
+    for (gamma, value, slopes) in cases {
+        let loss = loss::sigmoid_focal_loss(&logits, &[5.0, -1.0], gamma).unwrap();
+        assert!((loss.to_scalar::<f64>().unwrap() - value).abs() < 1e-12, "{gamma}");
+        let gradient = loss.backward().unwrap().remove(&logits).unwrap().to_vec2::<f64>().unwrap();
+        gradient[0].iter().zip(slopes).for_each(|(found, slope)| assert!((found - slope).abs() < 1e-12, "{gamma}"));
+    }
+    // Weights of 1 and −1 without an exponent: binary cross-entropy.
+    let plain = loss::binary_cross_entropy(&logits, &[1.0, 0.0]).unwrap().to_scalar::<f64>().unwrap();
+    let ours = loss::sigmoid_focal_loss(&logits, &[1.0, -1.0], 0.0).unwrap().to_scalar::<f64>().unwrap();
+    assert!((plain - ours).abs() < 1e-12);
 }
 
 #[test]

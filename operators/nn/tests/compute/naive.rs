@@ -290,4 +290,8 @@ fn losses_of_extreme_logits_are_finite() {
     let logits = [1e4f32, -1e4, 0.0, -1e4, 1e4, 0.0];
     assert!((loss::cross_entropy(&logits, &[1, 1], 3) - 2e4).abs() < 1.0);
     assert!((loss::binary_cross_entropy(&logits[..2], &[0.0, 1.0], 2) - 2e4).abs() < 1.0);
+    assert!((loss::sigmoid_focal_loss(&logits[..2], &[-1.0, 1.0], 2.0, 2) - 2e4).abs() < 1.0);
+    let mut gradient = [0f32; 2];
+    loss::sigmoid_focal_loss_backward(&logits[..2], &[-1.0, 1.0], 2.0, 2, 1.0, &mut gradient);
+    assert_eq!(gradient, [1.0, -1.0]);
 }
