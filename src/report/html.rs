@@ -211,7 +211,7 @@ mod tests {
         };
         let mut summary = Summary { name: "a<b".into(), epochs: 3, val: scores(0.75), ..Summary::default() };
         summary.seconds.train = 1.5;
-        let page = page(&summary, &[epoch(1), epoch(2), epoch(3)], None, "name = \"<script>\"");
+        let page = page(&summary, &[epoch(1), epoch(2), epoch(3)], &[], None, "name = \"<script>\"");
         assert_eq!(page.matches("<svg").count(), 2);
         assert!(page.contains("a&lt;b") && page.contains("0.7500") && !page.contains("<script"), "{page}");
         // The page loads nothing; the only URL is the SVG namespace.
