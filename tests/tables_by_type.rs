@@ -187,6 +187,8 @@ fn mistakes_in_tables_by_type_are_named() {
     refused(columns, "features = ['x', 'height']", 3, &["items.parquet", "no column \"height\"", "\"x\""]);
     refused(columns, "label = 'class'", 3, &["items.parquet", "no column \"class\" (graph.columns.label)"]);
     refused("tag = 'tags.parquet'", "tag = 'users.parquet'", 3, &["users.parquet", "2000"]);
+    let edges = "edges = { tagged = 'tagged.parquet', buys = 'buys.parquet' }";
+    refused(edges, "edges = {}", 2, &["graph.edges: it is empty; give the files of at least one type"]);
     refused("tag = 'tags.parquet'", "tag = 3", 2, &["graph.nodes.tag", "expected a string or a list of strings"]);
     refused("tag = 'tags.parquet'", "tag = 'nothing.parquet'", 3, &["nothing.parquet", "no such file"]);
     // All files of a type have the same columns.

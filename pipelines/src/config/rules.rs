@@ -116,6 +116,9 @@ fn graph(config: &Config, report: &mut Report<'_>) {
         if column.is_some() && tables.as_ref().is_some_and(Tables::are_by_type) {
             report.add(key, format!("{tables_key} has a table for each type; remove this key"));
         }
+        if tables.as_ref().is_some_and(|tables| tables.paths().is_empty()) {
+            report.add(tables_key, "it is empty; give the files of at least one type");
+        }
     }
     if graph.dataset.is_some() && graph.nodes.is_none() && graph.edges.is_none() && graph.generate.is_none() {
         let keys = ["undirected", "duplicates", "self_loops", "columns", "normalize_features", "feature_dtype"];
