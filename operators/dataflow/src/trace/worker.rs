@@ -24,7 +24,7 @@ use super::spans::{Spans, WAITING};
 ///     });
 ///     while worker.step() {}
 ///     worker::flush(worker);
-///     assert!(spans.borrow().totals().iter().any(|total| &*total.name == "InspectBatch"));
+///     assert!(spans.borrow().totals().iter().any(|total| &*total.name == "Inspect"));
 /// });
 /// ```
 pub fn record(worker: &Worker) -> Option<Rc<RefCell<Spans>>> {
