@@ -52,7 +52,9 @@ fn batches_are_traced_by_operator_and_task() {
             .collect();
         assert!(ends.windows(2).all(|pair| pair[0][0] + pair[0][1] <= pair[1][0] + 1.0));
     }
-    for words in ["Threads", "waiting for the compute thread", "waiting for messages", "gradient", "process 1"] {
+    for words in
+        ["Threads", "waiting for the compute thread", "waiting for sampling or messages", "gradient", "process 1"]
+    {
         assert!(report.contains(words), "{words}");
     }
 }
@@ -68,4 +70,17 @@ fn stages_of_whole_graph_schedules_are_traced_by_name() {
     for stage in ["aggregate 1", "aggregate backward 2"] {
         assert!(processes.iter().all(|events| names(events, 1).contains(stage)), "{:?}", names(&processes[0], 1));
     }
+}
+
+#[test]
+fn resumed_run_has_no_trace_of_the_run_before() {
+    let place = TestDir::new();
+    planted(&place, "p.toml", "[model]\n[train]\nepochs = 2\n");
+    let run = |more: &[&str]| {
+        place.succeed(&[&["run", "p.toml", "--quiet", "--run-dir", "run", "--set"], more].concat());
+        std::fs::read_to_string(place.path("run/report.html")).unwrap().contains("Threads")
+    };
+    assert!(run(&["train.trace=true"]));
+    assert!(!run(&["train.epochs=3", "--resume"]));
+    assert!(!place.path("run/trace").exists());
 }

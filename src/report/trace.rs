@@ -17,8 +17,8 @@ pub(super) fn trace_section(page: &mut String, traces: &[TraceTable]) {
     let mut rows = rows(&first.dataflow, traces, |trace| &trace.dataflow);
     if let Some(waiting) = rows.iter().position(|row| row.name == "waiting") {
         let all = rows.remove(waiting);
-        let for_messages = all.seconds.iter().zip(&for_compute).map(|(all, compute)| all - compute).collect();
-        rows.insert(0, Row { name: "waiting for messages".into(), count: all.count, seconds: for_messages });
+        let others = all.seconds.iter().zip(&for_compute).map(|(all, compute)| all - compute).collect();
+        rows.insert(0, Row { name: "waiting for sampling or messages".into(), count: all.count, seconds: others });
         rows.insert(0, Row { name: "waiting for the compute thread".into(), count: all.count, seconds: for_compute });
     }
     table(page, "worker thread", &rows, traces.len());

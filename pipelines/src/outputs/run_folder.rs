@@ -45,6 +45,12 @@ impl RunFolder {
                 _ => {}
             }
         }
+        // The trace is of the run before; the number of its processes may differ.
+        let trace = dir.join(TRACE);
+        match std::fs::remove_dir_all(&trace) {
+            Err(error) if error.kind() != ErrorKind::NotFound => return Err(Error::io("remove", &trace)(error)),
+            _ => {}
+        }
         let path = dir.join(EpochRecord::FILE);
         if path.exists() {
             // The run repeats the epochs after the checkpoint.

@@ -15,7 +15,8 @@ pub struct TraceTable {
     pub dataflow: Vec<ThreadTime>,
     /// Tasks of the compute thread, the longest first.
     pub compute: Vec<ThreadTime>,
-    /// Seconds in which the worker thread waits and the compute thread works. In the rest of its waiting, it waits for messages.
+    /// Seconds in which the worker thread waits and the compute thread works. In the rest of its waiting, it waits for
+    /// sampling threads or messages.
     pub waiting_for_compute: f64,
     /// Events that the trace lacks because there were too many. The times include them.
     pub dropped: u64,

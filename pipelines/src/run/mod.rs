@@ -125,7 +125,7 @@ impl<'a> Run<'a> {
         model: &'a config::Model,
         train: &'a config::Train,
     ) -> Result<Self, Error> {
-        let trace = if train.trace { Trace::start(driver.worker) } else { None };
+        let trace = train.trace.then(|| Trace::start(driver.worker)).transpose()?;
         let busy = job.runtime.busy("opening the dataset");
         let (rank, workers) = (driver.worker.index(), driver.worker.peers());
         let parts = FeatureStore::open(job, rank, workers)?;

@@ -41,12 +41,18 @@ impl ComputeTrace {
 }
 
 impl Trace {
-    /// Begins to record dataflows that are built later. `None` if timely cannot record.
-    pub(super) fn start(worker: &Worker) -> Option<Self> {
-        let zero = worker.timer()?;
+    /// Begins to record dataflows that are built later.
+    ///
+    /// # Errors
+    /// [`Error::Bug`] if the worker was started without timely's logging.
+    pub(super) fn start(worker: &Worker) -> Result<Self, Error> {
+        let (zero, spans) = worker
+            .timer()
+            .zip(worker::record(worker))
+            .ok_or_else(|| Error::Bug("train.trace: the worker was started without timely's logging".into()))?;
         let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        Some(Self {
-            worker: worker::record(worker)?,
+        Ok(Self {
+            worker: spans,
             compute: ComputeTrace { spans: Arc::default(), zero },
             zero: since_epoch.saturating_sub(zero.elapsed()),
             rank: worker.index(),

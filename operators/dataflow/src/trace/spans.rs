@@ -10,7 +10,7 @@ const SHORTEST: Duration = Duration::from_micros(20);
 /// Maximum number of pieces that are kept, of 32 bytes each.
 const MOST: usize = 1 << 20;
 
-/// Name of the time in which a worker waits for messages and for results of other threads.
+/// Name of the time in which a worker waits for messages, or for results of its other threads.
 pub const WAITING: &str = "waiting";
 
 /// The pieces of work of one thread. Times count from a zero that the user chooses.
