@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use arrow::array::{ArrayRef, AsArray, Float32Array, Int64Array, ListArray, StringArray};
-use arrow::datatypes::Float32Type;
+use arrow::datatypes::{Float32Type, Int32Type};
 use gnnflow_data::rng::{Key, Purpose};
 
 use crate::common::{TestDir, assert_same_results, column, read};
@@ -191,6 +191,17 @@ fn mistakes_in_tables_by_type_are_named() {
     refused(edges, "edges = {}", 2, &["graph.edges: it is empty; give the files of at least one type"]);
     refused("tag = 'tags.parquet'", "tag = 3", 2, &["graph.nodes.tag", "expected a string or a list of strings"]);
     refused("tag = 'tags.parquet'", "tag = 'nothing.parquet'", 3, &["nothing.parquet", "no such file"]);
+    // Nodes without a list of labels cannot be told from nodes with an empty one.
+    let flags = (0..TAGS).map(|v| Some([Some(i32::from(v % 2 == 0)), Some(1)]));
+    let flags = ListArray::from_iter_primitive::<Int32Type, _, _>(flags);
+    place.parquet("tags.parquet", vec![("node_id", ids(TAGS, 1000)), ("flags", Arc::new(flags))]);
+    let to = "columns = { features = ['x'], label = 'flags' }\nsplit_fractions = [0.5, 0.2, 0.2]";
+    refused(
+        "columns = { features = ['x', 'age', 'taste'] }",
+        to,
+        2,
+        &["graph.split_fractions", "some types of nodes have no labels; add a split column"],
+    );
     // All files of a type have the same columns.
     let lists = "item = ['items.parquet', 'tags.parquet']";
     refused("item = 'items.parquet', tag = 'tags.parquet'", lists, 3, &["tags.parquet", "no column \"x\""]);
