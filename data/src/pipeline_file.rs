@@ -47,7 +47,7 @@ pub(crate) fn model_kind(source: &GraphSource) -> &'static str {
     if source.typed_edges() { "rgcn" } else { "sage" }
 }
 
-/// Returns the key of an R-GCN with so many edge types that a matrix for each would be too many parameters.
+/// Returns the key `num_bases` of an R-GCN; `None` for few edge types, where each has its own matrix.
 pub(crate) fn num_bases(edge_types: usize) -> Option<Key> {
     (edge_types > MANY_EDGE_TYPES).then(|| Key::new("num_bases", 8, "edge types share matrices"))
 }

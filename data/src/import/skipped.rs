@@ -59,8 +59,9 @@ impl Skipped {
         })
     }
 
-    /// Returns a note about the skipped lines, `among` some or all; `None` if there are none.
-    pub fn note(&self, among: &str) -> Option<String> {
+    /// Returns a note about the skipped lines; `None` if there are none. `place` follows the first word, such as `" in the first 10
+    /// rows"`; it is empty for all lines.
+    pub fn note(&self, place: &str) -> Option<String> {
         let count = |number: u64, word: &str| (number > 0).then(|| counted(number, word));
         let with = |lines: String| format!("{lines} with an empty id");
         let parts = [
@@ -69,6 +70,6 @@ impl Skipped {
             count(self.empty_ids, "line").map(with),
         ];
         let parts: Vec<String> = parts.into_iter().flatten().collect();
-        (!parts.is_empty()).then(|| format!("skipped{among}: {}", parts.join(", ")))
+        (!parts.is_empty()).then(|| format!("skipped{place}: {}", parts.join(", ")))
     }
 }

@@ -43,7 +43,7 @@ section! {
 pub enum ClassWeights {
     /// Computed from the training nodes or edges.
     Computed(ComputedWeights),
-    /// One number per class.
+    /// One number per class or label.
     Given(Vec<f64>),
 }
 
