@@ -1,6 +1,6 @@
 //! Counters of a worker: messages, bytes, and time by stage.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::time::{Duration, Instant};
 
 use crate::wire::WireBlock;
@@ -16,46 +16,64 @@ pub enum Stage {
     Reduce,
 }
 
+/// Messages and their bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sent {
+    /// Number of messages.
+    pub messages: u64,
+    /// Number of bytes.
+    pub bytes: u64,
+}
+
 /// Counters of one worker.
 #[derive(Debug, Default)]
 pub struct Meter {
-    messages: Cell<u64>,
-    bytes: Cell<u64>,
+    /// By destination.
+    sent: RefCell<Vec<Sent>>,
     stages: [Cell<Duration>; 3],
 }
 
 impl Meter {
     /// Counts `block` if its destination is not `worker` itself.
     pub fn sent(&self, worker: usize, block: &WireBlock) {
-        if block.header().to as usize != worker {
-            self.messages.set(self.messages.get() + 1);
-            self.bytes.set(self.bytes.get() + block.wire_bytes() as u64);
+        let to = block.header().to as usize;
+        if to != worker {
+            self.count(to, Sent { messages: 1, bytes: block.wire_bytes() as u64 });
         }
     }
 
-    /// Returns the messages and bytes sent so far.
-    pub fn so_far(&self) -> [u64; 2] {
-        [self.messages.get(), self.bytes.get()]
+    fn count(&self, to: usize, more: Sent) {
+        let mut sent = self.sent.borrow_mut();
+        if sent.len() <= to {
+            sent.resize(to + 1, Sent::default());
+        }
+        sent[to].messages += more.messages;
+        sent[to].bytes += more.bytes;
     }
 
-    /// Moves the messages and bytes sent since `before` from this meter to `other`: one dataflow may serve two purposes.
-    pub fn hand_over(&self, before: [u64; 2], other: &Meter) {
-        for ((own, other), before) in
-            [(&self.messages, &other.messages), (&self.bytes, &other.bytes)].into_iter().zip(before)
-        {
-            other.set(other.get() + own.get() - before);
-            own.set(before);
+    /// Returns what was sent to each worker so far. Workers at the end that got nothing may be missing.
+    pub fn by_destination(&self) -> Vec<Sent> {
+        self.sent.borrow().clone()
+    }
+
+    /// Moves what was sent since `before` from this meter to `other`: one dataflow may serve two purposes.
+    pub fn hand_over(&self, mut before: Vec<Sent>, other: &Meter) {
+        let now = self.by_destination();
+        before.resize(now.len(), Sent::default());
+        for (to, (now, before)) in now.iter().zip(&before).enumerate() {
+            other.count(to, Sent { messages: now.messages - before.messages, bytes: now.bytes - before.bytes });
         }
+        self.sent.replace(before);
     }
 
     /// Returns the number of messages sent so far.
     pub fn messages(&self) -> u64 {
-        self.messages.get()
+        self.sent.borrow().iter().map(|sent| sent.messages).sum()
     }
 
     /// Returns the number of bytes sent so far.
     pub fn bytes(&self) -> u64 {
-        self.bytes.get()
+        self.sent.borrow().iter().map(|sent| sent.bytes).sum()
     }
 
     /// Runs `work` and adds its time to `stage`.
@@ -75,5 +93,23 @@ impl Meter {
     /// Returns the time spent in `stage` so far.
     pub fn spent(&self, stage: Stage) -> Duration {
         self.stages[stage as usize].get()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hand_over_keeps_destinations() {
+        let (training, other) = (Meter::default(), Meter::default());
+        training.count(2, Sent { messages: 1, bytes: 10 });
+        let before = training.by_destination();
+        training.count(2, Sent { messages: 2, bytes: 7 });
+        training.count(3, Sent { messages: 1, bytes: 5 });
+        training.hand_over(before, &other);
+        assert_eq!((training.messages(), training.bytes()), (1, 10));
+        assert_eq!((other.messages(), other.bytes()), (3, 12));
+        assert_eq!(other.by_destination()[2], Sent { messages: 2, bytes: 7 });
     }
 }

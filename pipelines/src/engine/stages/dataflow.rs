@@ -338,7 +338,7 @@ impl Engine for StagedTraining {
         }
         self.state.set_sink(sink);
         // Between two rounds, a process sends only the messages of this evaluation.
-        let before = self.meter.so_far();
+        let before = self.meter.by_destination();
         let progress = driver.runtime.progress();
         progress.brief_stage("evaluate", self.evaluation.into(), "stages");
         for (stage, &items) in (0..self.evaluation).zip(&self.stages) {
