@@ -8,11 +8,14 @@
 
 use std::rc::Rc;
 
+use timely::container::CapacityContainerBuilder;
 use timely::dataflow::StreamVec;
-use timely::dataflow::operators::core::Inspect;
+use timely::dataflow::channels::pact::Pipeline;
+use timely::dataflow::operators::generic::operator::Operator;
 
 use super::fetch_rows::FeatureView;
 use crate::batch::mini_batch::MiniBatch;
+use crate::time::MessageTime;
 
 /// Reads rows ahead of `fetch_rows`.
 pub trait ReadAhead<'scope> {
@@ -23,14 +26,18 @@ pub trait ReadAhead<'scope> {
 
 impl<'scope> ReadAhead<'scope> for StreamVec<'scope, u64, MiniBatch> {
     fn read_ahead(self, rows: Rc<dyn Fn(u64) -> FeatureView>) -> Self {
-        self.inspect_core(move |event| {
-            let Ok((stamp, batches)) = event else { return };
-            let FeatureView { source, halo, .. } = (*rows)(*stamp.expect_singleton());
-            if source.reads_ahead() {
-                for batch in batches {
-                    source.will_need(&batch.nodes);
-                    halo.iter().for_each(|halo| halo.will_need(&batch.nodes));
-                }
+        self.unary::<CapacityContainerBuilder<Vec<MiniBatch>>, _, _, _>(Pipeline, "read_ahead", |_, _| {
+            move |input, output| {
+                input.for_each(|time, batches| {
+                    let FeatureView { source, halo, .. } = (*rows)(*time.time());
+                    if source.reads_ahead() {
+                        for batch in &*batches {
+                            source.will_need(&batch.nodes);
+                            halo.iter().for_each(|halo| halo.will_need(&batch.nodes));
+                        }
+                    }
+                    output.session(&time).give_container(batches);
+                });
             }
         })
     }
