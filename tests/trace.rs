@@ -1,32 +1,47 @@
-//! `train.trace`: a file of events for each process, and a table of times in the report.
+//! `train.trace`: a file of events and a table of times for each process, and a section of the report.
 
 use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use crate::common::{TestDir, assert_same_results, planted};
+use crate::common::{TestDir, assert_same_results, planted, summary};
 
-/// Runs with and without a trace; returns the events of both processes and the report.
-fn traced(schedule: &str) -> (Vec<Vec<Value>>, String) {
+/// A traced run of two processes.
+struct Traced {
+    /// The events of each process.
+    processes: Vec<Vec<Value>>,
+    /// The table of each process.
+    times: Vec<Value>,
+    report: String,
+    summary: Value,
+}
+
+/// Runs with and without a trace, and compares the results.
+fn traced(schedule: &str, more: &[&str]) -> Traced {
     let place = TestDir::new();
     planted(&place, "p.toml", &format!("[model]\n[train]\nepochs = 3\nschedule = '{schedule}'\n"));
     let run = |folder: &str, trace: &str| {
-        place.succeed(&["run", "p.toml", "--quiet", "--processes", "2", "--run-dir", folder, "--set", trace]);
+        let args = ["run", "p.toml", "--quiet", "--processes", "2", "--run-dir", folder, "--set", trace];
+        place.succeed(&[&args, more].concat());
     };
     run("traced", "train.trace=true");
     run("plain", "train.trace=false");
     assert_same_results(&place, "traced", "plain");
     assert!(!place.path("plain/trace").exists());
-    let events = |rank: usize| {
-        let text = std::fs::read_to_string(place.path(&format!("traced/trace/worker-{rank}.json"))).unwrap();
-        serde_json::from_str(&text).unwrap()
+    let read = |rank: usize, end: &str| {
+        let text = std::fs::read_to_string(place.path(&format!("traced/trace/worker-{rank}{end}.json"))).unwrap();
+        serde_json::from_str::<Value>(&text).unwrap()
     };
-    let processes = (0..2).map(events).collect();
-    let report = std::fs::read_to_string(place.path("traced/report.html")).unwrap();
+    let traced = Traced {
+        processes: (0..2).map(|rank| read(rank, "").as_array().unwrap().clone()).collect(),
+        times: (0..2).map(|rank| read(rank, "-times")).collect(),
+        report: std::fs::read_to_string(place.path("traced/report.html")).unwrap(),
+        summary: summary(&place, "traced"),
+    };
     // An earlier trace is kept with its run.
     run("traced", "train.trace=false");
     assert!(place.path("traced/earlier/1/trace/worker-1.json").exists() && !place.path("traced/trace").exists());
-    (processes, report)
+    traced
 }
 
 /// Returns the names of the pieces of work of a thread.
@@ -35,9 +50,18 @@ fn names(events: &[Value], thread: u64) -> BTreeSet<&str> {
     events.iter().filter(of_thread).filter_map(|event| event["name"].as_str()).collect()
 }
 
+/// Returns the rows of a thread's table.
+fn rows<'a>(times: &'a Value, thread: &str) -> &'a [Value] {
+    times[thread].as_array().unwrap()
+}
+
+fn number(value: &Value) -> f64 {
+    value.as_f64().unwrap()
+}
+
 #[test]
 fn batches_are_traced_by_operator_and_task() {
-    let (processes, report) = traced("mini-batch");
+    let Traced { processes, report, .. } = traced("mini-batch", &[]);
     for (rank, events) in processes.iter().enumerate() {
         assert!(names(events, 0).contains("waiting"), "{:?}", names(events, 0));
         assert!(names(events, 1).contains("gradient"), "{:?}", names(events, 1));
@@ -52,21 +76,91 @@ fn batches_are_traced_by_operator_and_task() {
             .collect();
         assert!(ends.windows(2).all(|pair| pair[0][0] + pair[0][1] <= pair[1][0] + 1.0));
     }
-    for words in
-        ["Threads", "waiting for the compute thread", "waiting for sampling or messages", "gradient", "process 1"]
-    {
+    let waiting = ["waiting for the compute thread", "waiting for sampling threads", "waiting for messages"];
+    for words in ["Threads", "gradient", "process 1", "CPU time", "page faults from disk"].iter().chain(&waiting) {
         assert!(report.contains(words), "{words}");
     }
 }
 
 #[test]
+fn sampling_threads_have_lines_and_a_share_of_the_waiting() {
+    let Traced { processes, times, report, .. } = traced("mini-batch", &["--set", "partition.topology=replicated"]);
+    for (events, times) in processes.iter().zip(&times) {
+        let name = |event: &&Value| event["name"] == "thread_name" && event["tid"] == 2;
+        assert_eq!(events.iter().find(name).unwrap()["args"]["name"], "sampling 0");
+        assert!(names(events, 2).contains("sample_batch"), "{:?}", names(events, 2));
+        assert_eq!(times["sampling"][0]["name"], "sample_batch");
+        let waiting = rows(times, "dataflow").iter().find(|row| row["name"] == "waiting").unwrap();
+        let parts = number(&times["waiting_for_compute"]) + number(&times["waiting_for_sampling"]);
+        assert!(parts <= number(&waiting["seconds"]) + 1e-6, "{parts} of {waiting}");
+    }
+    assert!(report.contains("<th>sampling threads (CPU time)</th>"));
+}
+
+#[test]
+fn cpu_time_of_jobs_is_at_most_that_of_their_threads() {
+    let Traced { times, .. } = traced("mini-batch", &["--set", "partition.topology=replicated"]);
+    for times in &times {
+        let threads = number(&times["compute_threads"]["threads"]);
+        assert!(threads >= 2.0, "the compute thread, and at least one that it uses: {threads}");
+        for (line, threads) in [("compute", threads), ("sampling", 1.0)] {
+            for row in rows(times, line) {
+                let (cpu, most) = (number(&row["cpu_seconds"]), threads * number(&row["seconds"]) + 0.05);
+                assert!(cpu <= most, "{cpu} of {most}: {row}");
+            }
+            let sum: f64 = rows(times, line).iter().map(|row| number(&row["cpu_seconds"])).sum();
+            let all = &times[format!("{line}_threads")];
+            assert!(sum > 0.0 && sum <= number(&all["cpu_seconds"]) + 0.05, "{sum} of {all}");
+            assert!(all["page_faults_from_disk"].is_u64(), "{all}");
+        }
+        let worker = number(&times["worker_thread"]["cpu_seconds"]);
+        assert!(worker > 0.0 && worker <= number(&times["seconds"]) + 0.05, "{worker}");
+        assert!(rows(times, "dataflow").iter().all(|row| row.get("cpu_seconds").is_none()));
+    }
+}
+
+#[test]
+fn messages_by_destination_add_up_to_those_of_the_summary() {
+    for schedule in ["mini-batch", "full-graph"] {
+        let Traced { times, report, summary, .. } = traced(schedule, &[]);
+        for key in ["messages", "bytes"] {
+            let sent = |from: usize, to: usize| times[from]["sent"][to][key].as_u64().unwrap();
+            assert_eq!((sent(0, 0), sent(1, 1)), (0, 0), "{schedule}");
+            assert!(sent(0, 1) > 0 && sent(1, 0) > 0, "{schedule}");
+            assert_eq!(sent(0, 1) + sent(1, 0), summary[format!("{key}_sent")], "{schedule}");
+        }
+        assert!(report.contains("<th>to process 1</th>"));
+    }
+}
+
+#[test]
+fn queues_are_counted() {
+    for schedule in ["mini-batch", "full-graph"] {
+        let Traced { processes, times, report, .. } = traced(schedule, &[]);
+        for (name, key) in [("jobs waiting", "jobs_waiting"), ("permits in use", "permits_in_use")] {
+            for (events, times) in processes.iter().zip(&times) {
+                let counts = events.iter().filter(|event| event["ph"] == "C" && event["name"] == name);
+                let counts: Vec<u64> = counts.map(|event| event["args"]["count"].as_u64().unwrap()).collect();
+                assert_eq!(counts.iter().max(), times[key]["max"].as_u64().as_ref(), "{schedule}: {name}");
+                assert!(counts.windows(2).all(|pair| pair[0] != pair[1]), "{schedule}: {name}");
+                assert!(number(&times[key]["mean"]) <= number(&times[key]["max"]), "{schedule}: {name}");
+            }
+        }
+        assert!(report.contains("jobs waiting for the compute thread") && report.contains("permits in use"));
+        // All permits come back.
+        let last = |events: &Vec<Value>| events.iter().rfind(|event| event["name"] == "permits in use").cloned();
+        assert!(processes.iter().all(|events| last(events).unwrap()["args"]["count"] == 0));
+    }
+}
+
+#[test]
 fn stages_of_whole_graph_schedules_are_traced_by_name() {
-    let (processes, report) = traced("full-graph");
+    let Traced { processes, report, .. } = traced("full-graph", &[]);
     for stage in ["forward 1", "loss", "backward 2"] {
         assert!(processes.iter().all(|events| names(events, 1).contains(stage)), "{stage}");
         assert!(report.contains(stage), "{stage}");
     }
-    let (processes, _) = traced("tensor-parallel");
+    let Traced { processes, .. } = traced("tensor-parallel", &[]);
     for stage in ["aggregate 1", "aggregate backward 2"] {
         assert!(processes.iter().all(|events| names(events, 1).contains(stage)), "{:?}", names(&processes[0], 1));
     }

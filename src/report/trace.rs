@@ -1,8 +1,8 @@
-//! Tables of traced workers: seconds by operator and by task of the compute thread.
+//! Tables of traced workers: times by operator and job, use of the threads, queues, and messages.
 
 use super::page::escape;
-use super::{count, seconds};
-use gnnflow_pipelines::trace_table::{ThreadTime, TraceTable};
+use super::{bytes, count, seconds};
+use gnnflow_pipelines::trace_table::{InUse, ThreadTime, ThreadUse, TraceTable};
 use std::fmt::Write;
 
 /// Names of a table beyond this number are left out; the files in the run folder have them.
@@ -10,19 +10,24 @@ const MOST: usize = 15;
 
 /// Appends the tables of all workers, a column each.
 pub(super) fn trace_section(page: &mut String, traces: &[TraceTable]) {
-    let [first, ..] = traces else { return };
-    page.push_str("<h2>Threads</h2>\n");
-    page.push_str("<p>Seconds in each process. Events: <code>trace/worker-N.json</code>, for Perfetto.</p>\n");
-    let for_compute: Vec<f64> = traces.iter().map(|trace| trace.waiting_for_compute).collect();
-    let mut rows = rows(&first.dataflow, traces, |trace| &trace.dataflow);
-    if let Some(waiting) = rows.iter().position(|row| row.name == "waiting") {
-        let all = rows.remove(waiting);
-        let others = all.seconds.iter().zip(&for_compute).map(|(all, compute)| all - compute).collect();
-        rows.insert(0, Row { name: "waiting for sampling or messages".into(), count: all.count, seconds: others });
-        rows.insert(0, Row { name: "waiting for the compute thread".into(), count: all.count, seconds: for_compute });
+    if traces.is_empty() {
+        return;
     }
-    table(page, "worker thread", &rows, traces.len());
-    table(page, "compute thread", &self::rows(&first.compute, traces, |trace| &trace.compute), traces.len());
+    page.push_str("<h2>Threads</h2>\n");
+    page.push_str("<p>Times in each process. Events: <code>trace/worker-N.json</code>, for Perfetto.</p>\n");
+    let mut operators = times(traces, |trace| &trace.dataflow);
+    if let Some(waiting) = operators.iter().position(|row| row.name == "waiting") {
+        let runs = operators.remove(waiting).runs;
+        operators.splice(0..0, waiting_rows(traces, runs));
+    }
+    table(page, "worker thread", &operators, traces.len());
+    table(page, "compute thread (CPU time)", &times(traces, |trace| &trace.compute), traces.len());
+    let sampling = times(traces, |trace| &trace.sampling);
+    if !sampling.is_empty() {
+        table(page, "sampling threads (CPU time)", &sampling, traces.len());
+    }
+    table(page, "threads and queues", &uses(traces), traces.len());
+    messages(page, traces);
     let dropped: u64 = traces.iter().map(|trace| trace.dropped).sum();
     if dropped > 0 {
         let _ = writeln!(page, "<p>Note: the files lack {} events, because there were too many.</p>", count(dropped));
@@ -31,30 +36,97 @@ pub(super) fn trace_section(page: &mut String, traces: &[TraceTable]) {
 
 struct Row {
     name: String,
-    count: u64,
+    /// How often it ran, in the first process.
+    runs: Option<u64>,
     /// By process.
-    seconds: Vec<f64>,
+    cells: Vec<String>,
+}
+
+impl Row {
+    fn new(
+        name: impl Into<String>,
+        runs: Option<u64>,
+        traces: &[TraceTable],
+        cell: impl Fn(&TraceTable) -> String,
+    ) -> Self {
+        Self { name: name.into(), runs, cells: traces.iter().map(cell).collect() }
+    }
 }
 
 /// Returns a row for each name of the first process.
-fn rows(names: &[ThreadTime], traces: &[TraceTable], of: impl Fn(&TraceTable) -> &[ThreadTime]) -> Vec<Row> {
-    let seconds = |name: &str, trace: &TraceTable| {
-        of(trace).iter().find(|time| time.name == name).map_or(0.0, |time| time.seconds)
+fn times(traces: &[TraceTable], of: impl Fn(&TraceTable) -> &[ThreadTime]) -> Vec<Row> {
+    let cell = |name: &str, trace: &TraceTable| match of(trace).iter().find(|time| time.name == name) {
+        Some(ThreadTime { seconds: wall, cpu_seconds: Some(cpu), .. }) => {
+            format!("{} ({})", seconds(*wall), seconds(*cpu))
+        }
+        Some(time) => seconds(time.seconds),
+        None => seconds(0.0),
     };
-    let row = |time: &ThreadTime| Row {
-        name: time.name.clone(),
-        count: time.count,
-        seconds: traces.iter().map(|trace| seconds(&time.name, trace)).collect(),
+    let first = traces.first().map_or(&[][..], &of);
+    first.iter().map(|time| Row::new(&*time.name, Some(time.count), traces, |trace| cell(&time.name, trace))).collect()
+}
+
+/// Returns the waiting of the worker threads by cause.
+fn waiting_rows(traces: &[TraceTable], runs: Option<u64>) -> [Row; 3] {
+    let row = |cause: &str, of: fn(&TraceTable) -> f64| {
+        Row::new(format!("waiting for {cause}"), runs, traces, |trace| seconds(of(trace).max(0.0)))
     };
-    names.iter().map(row).collect()
+    [
+        row("the compute thread", |trace| trace.waiting_for_compute),
+        row("sampling threads", |trace| trace.waiting_for_sampling),
+        row("messages", TraceTable::waiting_for_messages),
+    ]
+}
+
+/// Returns rows about the threads, and about what waits for them.
+fn uses(traces: &[TraceTable]) -> Vec<Row> {
+    let mut rows = vec![Row::new("time of the record", None, traces, |trace| seconds(trace.seconds))];
+    rows.extend(thread_rows("worker thread", traces, |trace| trace.worker_thread));
+    rows.extend(thread_rows("compute threads", traces, |trace| trace.compute_threads));
+    rows.extend(thread_rows("sampling threads", traces, |trace| trace.sampling_threads));
+    rows.push(queue_row("jobs waiting for the compute thread", traces, |trace| trace.jobs_waiting));
+    rows.push(queue_row("permits in use", traces, |trace| trace.permits_in_use));
+    rows
+}
+
+fn thread_rows(name: &str, traces: &[TraceTable], of: fn(&TraceTable) -> ThreadUse) -> [Row; 2] {
+    [
+        Row::new(format!("{name}: CPU time"), None, traces, |trace| seconds(of(trace).cpu_seconds)),
+        Row::new(format!("{name}: page faults from disk"), None, traces, |trace| {
+            count(of(trace).page_faults_from_disk)
+        }),
+    ]
+}
+
+fn queue_row(name: &str, traces: &[TraceTable], of: fn(&TraceTable) -> InUse) -> Row {
+    let cell = |InUse { mean, max }| format!("{mean:.1} on average, at most {max}");
+    Row::new(name, None, traces, |trace| cell(of(trace)))
 }
 
 fn table(page: &mut String, title: &str, rows: &[Row], processes: usize) {
     let heads: String = (0..processes).map(|rank| format!("<th>process {rank}</th>")).collect();
-    let _ = writeln!(page, "<table><tr><th>{title}</th><th>runs</th>{heads}</tr>");
+    let has_runs = rows.iter().any(|row| row.runs.is_some());
+    let runs = if has_runs { "<th>runs</th>" } else { "" };
+    let _ = writeln!(page, "<table><tr><th>{title}</th>{runs}{heads}</tr>");
     for row in rows.iter().take(MOST) {
-        let cells: String = row.seconds.iter().map(|&of| format!("<td>{}</td>", seconds(of.max(0.0)))).collect();
-        let _ = writeln!(page, "<tr><td>{}</td><td>{}</td>{cells}</tr>", escape(&row.name), count(row.count));
+        let runs = row.runs.map(|runs| format!("<td>{}</td>", count(runs))).unwrap_or_default();
+        let cells: String = row.cells.iter().map(|cell| format!("<td>{cell}</td>")).collect();
+        let _ = writeln!(page, "<tr><td>{}</td>{runs}{cells}</tr>", escape(&row.name));
+    }
+    page.push_str("</table>\n");
+}
+
+/// Appends the bytes and messages from each process to each other process.
+fn messages(page: &mut String, traces: &[TraceTable]) {
+    let processes = traces.iter().map(|trace| trace.sent.len()).max().unwrap_or(0);
+    if processes < 2 {
+        return;
+    }
+    let heads: String = (0..processes).map(|rank| format!("<th>to process {rank}</th>")).collect();
+    let _ = writeln!(page, "<table><tr><th>sent (messages)</th>{heads}</tr>");
+    for (rank, trace) in traces.iter().enumerate() {
+        let cells = trace.sent.iter().map(|sent| format!("<td>{} ({})</td>", bytes(sent.bytes), count(sent.messages)));
+        let _ = writeln!(page, "<tr><td>process {rank}</td>{}</tr>", cells.collect::<String>());
     }
     page.push_str("</table>\n");
 }

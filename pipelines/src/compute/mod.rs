@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use gnnflow_data::error::FEWER_THREADS;
+use gnnflow_dataflow::trace::thread_group::ThreadGroup;
 use gnnflow_nn::Model;
 use gnnflow_nn::optimizer::{Adam, AdamOptions, Optimizer, Sgd, SgdOptions, State};
 use gnnflow_nn::parameter_versions::ParameterVersions;
@@ -53,6 +54,8 @@ pub(crate) struct ComputeState {
     average_momentum: f64,
     /// In full-graph training: the published versions of the parameters.
     versions: Option<Versions>,
+    /// Counts the CPU time of the threads, for traces.
+    group: Option<ThreadGroup>,
 }
 
 /// Parameters, and the optimizer's state.
@@ -99,6 +102,7 @@ impl ComputeState {
             velocity: (average_momentum > 0.0).then(|| vec![0.0; trained]),
             average_momentum,
             versions: None,
+            group: None,
         })
     }
 
@@ -111,8 +115,21 @@ impl ComputeState {
     pub(crate) fn set_threads(&mut self, threads: usize) -> Result<(), Error> {
         if threads != self.pool.current_num_threads() {
             self.pool = compute_pool(threads)?;
+            self.enter_group();
         }
         Ok(())
+    }
+
+    /// Counts the CPU time of the compute threads in `group`.
+    pub(crate) fn count_threads_in(&mut self, group: ThreadGroup) {
+        self.group = Some(group);
+        self.enter_group();
+    }
+
+    fn enter_group(&self) {
+        if let Some(group) = &self.group {
+            self.pool.broadcast(|_| group.enter());
+        }
     }
 
     /// Runs `work` on the compute threads.

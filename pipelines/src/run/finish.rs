@@ -16,6 +16,7 @@ use crate::error::Error;
 use crate::evaluate::{Evaluation, node_predictions};
 use crate::outputs;
 use crate::outputs::summary::{CacheUse, EmbeddingUse, SCHEMA, Seconds, Summary, Value, WorkerUse};
+use crate::outputs::trace_table::SentTo;
 use crate::runtime::records::{ByClass, TensorUse};
 
 /// The counts of a worker.
@@ -101,6 +102,19 @@ struct Digests {
 }
 
 impl Run<'_> {
+    /// Returns what this process has sent, by rank.
+    fn sent(&self) -> Vec<SentTo> {
+        let WorkerContext { meter, other_meter, placement, .. } = &self.context;
+        let mut sums = vec![SentTo::default(); placement.workers()];
+        for sent in [meter, other_meter].map(|meter| meter.by_destination()) {
+            for (sum, sent) in sums.iter_mut().zip(sent) {
+                sum.messages += sent.messages;
+                sum.bytes += sent.bytes;
+            }
+        }
+        sums
+    }
+
     fn report(&self) -> WorkerReport {
         let WorkerContext { meter, other_meter, embeddings, .. } = &self.context;
         let cache = self.training.cached().map_or([0; 2], |counts| [counts.hits, counts.misses]);
@@ -130,7 +144,7 @@ impl Run<'_> {
         let digests = self.write_outputs(driver)?;
         let infer_seconds = begin.elapsed().as_secs_f64();
         if let Some(trace) = &self.trace {
-            trace.write(driver.worker, &self.job.run_dir)?;
+            trace.write(driver.worker, &self.job.run_dir, self.sent())?;
         }
         let reports = Reports(self.collectives.all_gather(driver, &self.report())?);
         // The scratch files are unlinked already.

@@ -1,6 +1,7 @@
 //! The run of one worker: trains, evaluates, computes all nodes with the best model, and writes the results.
 
 mod checkpoints;
+mod compute_thread;
 mod empty_classes;
 mod engine;
 mod finish;
@@ -10,19 +11,18 @@ mod tensor_workers;
 mod trace;
 
 use std::rc::Rc;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytemuck::{Pod, Zeroable};
 use gnnflow_data::error::FEWER_THREADS;
-use gnnflow_dataflow::flow::compute_thread::{ComputeThread, Ran};
+use gnnflow_dataflow::flow::compute_thread::ComputeThread;
 use gnnflow_dataflow::graph::placement::Placement;
 use gnnflow_dataflow::wire::meter::{Meter, Stage};
 use timely::worker::Worker;
 
 use self::engine::{EngineSetup, Sampling, open_batches};
 use self::loss_watch::LossWatch;
-use self::trace::{ComputeTrace, Trace};
+use self::trace::Trace;
 use crate::checkpoint::Progress;
 use crate::collectives::{Collectives, Driver};
 use crate::compute::{ComputeState, ComputeTime};
@@ -137,6 +137,7 @@ impl<'a> Run<'a> {
         let (trained, built_spec) = (built.params().trained_len(), built.spec().clone());
         let mut context = WorkerContext::open(job, rank, workers, parts, task.edge_filter(), needs)?;
         context.train_nodes = examples.counts().to_vec();
+        trace.iter().for_each(|trace| context.sampling.record(trace.of_sampling_threads()));
         drop(busy);
         let Plan { window, tables_mapped, .. } = Plan::counted(&job.config, workers, examples.targets())?;
         let mut collectives = Collectives::new(context.placement, rank, Rc::clone(&context.other_meter));
@@ -146,7 +147,8 @@ impl<'a> Run<'a> {
             false => Split::planned(job.threads),
         };
         let compute = ComputeState::new(built, task.objective(), (model, train), split.compute)?;
-        let compute_thread = start_compute_thread(job, compute, trace.as_ref().map(Trace::of_compute_thread))?;
+        let compute_thread =
+            compute_thread::start(&job.runtime, compute, trace.as_ref().map(Trace::of_compute_thread))?;
         let (batches, edges) = open_batches(&context, &task, train, examples)?;
         let setup = EngineSetup {
             job,
@@ -359,19 +361,4 @@ impl<'a> Run<'a> {
         }
         Ok(better)
     }
-}
-
-/// Starts the compute thread, whose progress counts as progress of the run.
-fn start_compute_thread(
-    job: &Job,
-    compute: ComputeState,
-    trace: Option<ComputeTrace>,
-) -> Result<ComputeThread<ComputeState>, Error> {
-    let runtime = Arc::clone(&job.runtime);
-    let completed = move |ran: &Ran<'_>| {
-        runtime.progressed();
-        trace.iter().for_each(|trace| trace.add(ran));
-    };
-    ComputeThread::start_watched("compute_thread", move || compute, completed)
-        .map_err(|error| Error::Machine(format!("cannot start the compute thread: {error}; {FEWER_THREADS}")))
 }

@@ -32,6 +32,24 @@ pub struct Ran<'a> {
     pub start: Instant,
     /// Its end.
     pub end: Instant,
+    /// Number of jobs that waited when it began.
+    pub waiting: usize,
+}
+
+/// Observes the jobs of a [`ComputeThread`], on the thread, for watchdogs and traces.
+pub trait Observer: Send + 'static {
+    /// Called before each job.
+    fn begin(&mut self);
+
+    /// Called after each job.
+    fn end(&mut self, ran: &Ran<'_>);
+}
+
+/// Observes nothing.
+impl Observer for () {
+    fn begin(&mut self) {}
+
+    fn end(&mut self, _: &Ran<'_>) {}
 }
 
 /// The name of jobs of handles without a name.
@@ -65,6 +83,10 @@ impl<S> Waiting<S> {
     fn pop(&mut self) -> Option<Job<S>> {
         self.jobs.iter_mut().find_map(VecDeque::pop_front)
     }
+
+    fn len(&self) -> usize {
+        self.jobs.iter().map(VecDeque::len).sum()
+    }
 }
 
 impl<S: 'static> ComputeThread<S> {
@@ -73,17 +95,17 @@ impl<S: 'static> ComputeThread<S> {
     /// # Errors
     /// When the system cannot start a thread.
     pub fn start(name: &str, make: impl FnOnce() -> S + Send + 'static) -> std::io::Result<Self> {
-        Self::start_watched(name, make, |_| ())
+        Self::start_observed(name, make, ())
     }
 
-    /// Like [`start`](Self::start), and calls `completed` on the thread after each job, for watchdogs and traces.
+    /// Like [`start`](Self::start), with an observer of the jobs.
     ///
     /// # Errors
     /// When the system cannot start a thread.
-    pub fn start_watched(
+    pub fn start_observed(
         name: &str,
         make: impl FnOnce() -> S + Send + 'static,
-        mut completed: impl FnMut(&Ran<'_>) + Send + 'static,
+        mut observer: impl Observer,
     ) -> std::io::Result<Self> {
         let (jobs, queue) = mpsc::channel();
         std::thread::Builder::new().name(name.to_owned()).spawn(move || {
@@ -92,9 +114,11 @@ impl<S: 'static> ComputeThread<S> {
                 waiting.push(job);
                 queue.try_iter().for_each(|job| waiting.push(job));
                 while let Some(job) = waiting.pop() {
+                    let waiting_now = waiting.len();
+                    observer.begin();
                     let start = Instant::now();
                     (job.run)(&mut state);
-                    completed(&Ran { name: &job.name, start, end: Instant::now() });
+                    observer.end(&Ran { name: &job.name, start, end: Instant::now(), waiting: waiting_now });
                     queue.try_iter().for_each(|job| waiting.push(job));
                 }
             }
@@ -229,6 +253,27 @@ mod tests {
         }
         drop(wait.0);
         assert_eq!(compute_thread.call(|done| done.clone()), [10, 11, 12, 0, 1, 2]);
+    }
+
+    /// Sends the number of jobs that waited when a job began.
+    struct Waited(mpsc::Sender<usize>);
+
+    impl Observer for Waited {
+        fn begin(&mut self) {}
+
+        fn end(&mut self, ran: &Ran<'_>) {
+            _ = self.0.send(ran.waiting);
+        }
+    }
+
+    #[test]
+    fn observer_sees_the_length_of_the_queue() {
+        let (waited, wait) = (mpsc::channel(), mpsc::channel::<()>());
+        let compute_thread = ComputeThread::start_observed("queue", || (), Waited(waited.0)).unwrap();
+        compute_thread.post(move |()| _ = wait.1.recv());
+        (0..3).for_each(|_| compute_thread.post(|()| ()));
+        drop((wait.0, compute_thread));
+        assert_eq!(waited.1.iter().skip(1).collect::<Vec<_>>(), [2, 1, 0]);
     }
 
     #[test]

@@ -20,10 +20,14 @@ use timely::dataflow::operators::generic::operator::Operator;
 use timely::scheduling::Activator;
 
 use crate::time::MessageTime;
+use crate::trace::permits::{PermitLog, log};
 
 /// Permits for items in flight on one worker.
 pub struct Permits {
+    all: usize,
     free: Cell<usize>,
+    /// For traces.
+    log: RefCell<Option<PermitLog>>,
     waiting: RefCell<Option<Activator>>,
 }
 
@@ -34,14 +38,21 @@ impl Permits {
     /// When `items` is 0, since no item would ever pass.
     pub fn new(items: usize) -> Self {
         assert!(items > 0, "permits for nothing");
-        Self { free: Cell::new(items), waiting: RefCell::default() }
+        Self { all: items, free: Cell::new(items), log: RefCell::default(), waiting: RefCell::default() }
     }
 
     /// Returns the permit of an item that is done.
     pub fn release(&self) {
-        self.free.set(self.free.get() + 1);
+        self.set_free(self.free.get() + 1);
         if let Some(waiting) = &*self.waiting.borrow() {
             waiting.activate();
+        }
+    }
+
+    fn set_free(&self, free: usize) {
+        self.free.set(free);
+        if let Some(log) = &*self.log.borrow() {
+            log.log((self.all - free) as u64);
         }
     }
 }
@@ -93,6 +104,7 @@ impl<'scope, D: 'static> LimitInFlight<'scope, D> for StreamVec<'scope, u64, D> 
             move |initial, info| {
                 drop(initial);
                 *permits.waiting.borrow_mut() = Some(scope.activator_for(info.address));
+                *permits.log.borrow_mut() = log(scope.worker());
                 let mut held: BTreeMap<u64, (Capability<u64>, VecDeque<D>)> = BTreeMap::new();
                 move |(input, frontier), output| {
                     input.for_each(|time, items| {
@@ -108,7 +120,7 @@ impl<'scope, D: 'static> LimitInFlight<'scope, D> for StreamVec<'scope, u64, D> 
                         };
                         let (time, waiting) = first.get_mut();
                         if let Some(item) = waiting.pop_front() {
-                            permits.free.set(permits.free.get() - 1);
+                            permits.set_free(permits.free.get() - 1);
                             output.session(&*time).give(item);
                         }
                         if waiting.is_empty() {
@@ -128,6 +140,7 @@ impl<'scope, D: 'static> LimitInFlight<'scope, D> for StreamVec<'scope, u64, D> 
             move |initial, info| {
                 drop(initial);
                 *permits.waiting.borrow_mut() = Some(scope.activator_for(info.address));
+                *permits.log.borrow_mut() = log(scope.worker());
                 let mut held: VecDeque<(Capability<u64>, VecDeque<D>)> = VecDeque::new();
                 move |input, output| {
                     input.for_each(|time, items| {
@@ -136,7 +149,7 @@ impl<'scope, D: 'static> LimitInFlight<'scope, D> for StreamVec<'scope, u64, D> 
                     while let Some((time, waiting)) = held.front_mut() {
                         let count = waiting.len().min(permits.free.get());
                         if count > 0 {
-                            permits.free.set(permits.free.get() - count);
+                            permits.set_free(permits.free.get() - count);
                             output.session(&*time).give_iterator(waiting.drain(..count));
                         }
                         if !waiting.is_empty() {

@@ -140,7 +140,7 @@ impl HopRpc {
     fn samples(&self, batch: BatchKey, nodes: &[u32], trees: Option<Trees<'_>>, excluded: &Excluded) -> Samples {
         let draw = &self.draw;
         match self.hop.pool.threads.as_ref().filter(|threads| threads.threads() > 1) {
-            Some(threads) => threads.install(|| draw.samples(batch, nodes, trees, excluded)),
+            Some(threads) => threads.install("sample_hop", || draw.samples(batch, nodes, trees, excluded)),
             None => draw.samples(batch, nodes, trees, excluded),
         }
     }

@@ -2,5 +2,10 @@
 //!
 //! Chrome's trace format and Perfetto show such records as one line per thread.
 
+pub mod counter;
+pub mod overlap;
+pub mod permits;
+pub mod pool;
 pub mod spans;
+pub mod thread_group;
 pub mod worker;

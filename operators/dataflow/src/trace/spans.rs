@@ -17,11 +17,11 @@ pub const WAITING: &str = "waiting";
 ///
 /// ```
 /// use std::time::Duration;
-/// use gnnflow_dataflow::trace::spans::Spans;
+/// use gnnflow_dataflow::trace::spans::{Span, Spans};
 ///
 /// let (mut spans, ms) = (Spans::default(), Duration::from_millis);
-/// spans.add("sample", ms(0), ms(5), ms(4));
-/// spans.add("sample", ms(7), ms(9), ms(2));
+/// spans.add(Span { name: "sample", start: ms(0), end: ms(5), cpu: None }, ms(4));
+/// spans.add(Span { name: "sample", start: ms(7), end: ms(9), cpu: None }, ms(2));
 /// let total = &spans.totals()[0];
 /// assert_eq!((&*total.name, total.count, total.time), ("sample", 2, ms(6)));
 /// assert_eq!(spans.kept().count(), 2);
@@ -43,6 +43,8 @@ pub struct Total {
     pub count: u64,
     /// Time, without that of pieces inside of others.
     pub time: Duration,
+    /// CPU time, if it is measured.
+    pub cpu: Option<Duration>,
 }
 
 /// A piece of work.
@@ -54,6 +56,8 @@ pub struct Span<'a> {
     pub start: Duration,
     /// Its end.
     pub end: Duration,
+    /// The CPU time that it took, if it is measured. The whole of a name is measured, or nothing of it.
+    pub cpu: Option<Duration>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -62,11 +66,14 @@ struct Kept {
     /// In nanoseconds.
     start: u64,
     end: u64,
+    /// 0 where it is not measured.
+    cpu: u64,
 }
 
 impl Spans {
-    /// Adds a piece from `start` to `end`, of which `own` is not spent in pieces inside of it.
-    pub fn add(&mut self, name: &str, start: Duration, end: Duration, own: Duration) {
+    /// Adds a piece. The time `own` of it is not spent in pieces inside of it.
+    pub fn add(&mut self, span: Span<'_>, own: Duration) {
+        let Span { name, start, end, cpu } = span;
         let number = match self.numbers.get(name) {
             Some(number) => *number,
             None => self.number(name),
@@ -74,6 +81,9 @@ impl Spans {
         let total = &mut self.totals[number as usize];
         total.count += 1;
         total.time += own;
+        if let Some(cpu) = cpu {
+            *total.cpu.get_or_insert_default() += cpu;
+        }
         if end.saturating_sub(start) < SHORTEST {
             return;
         }
@@ -81,14 +91,14 @@ impl Spans {
             self.dropped += 1;
             return;
         }
-        let [start, end] = [start, end].map(|time| time.as_nanos() as u64);
-        self.kept.push(Kept { name: number, start, end });
+        let [start, end, cpu] = [start, end, cpu.unwrap_or_default()].map(|time| time.as_nanos() as u64);
+        self.kept.push(Kept { name: number, start, end, cpu });
     }
 
     fn number(&mut self, name: &str) -> u32 {
         let (name, number) = (Arc::<str>::from(name), self.totals.len() as u32);
         self.numbers.insert(Arc::clone(&name), number);
-        self.totals.push(Total { name, count: 0, time: Duration::ZERO });
+        self.totals.push(Total { name, count: 0, time: Duration::ZERO, cpu: None });
         number
     }
 
@@ -100,26 +110,15 @@ impl Spans {
     /// Returns the pieces of at least 20 µs, in order of their ends.
     pub fn kept(&self) -> impl Iterator<Item = Span<'_>> {
         self.kept.iter().map(|kept| {
-            let [start, end] = [kept.start, kept.end].map(Duration::from_nanos);
-            Span { name: &self.totals[kept.name as usize].name, start, end }
+            let total = &self.totals[kept.name as usize];
+            let [start, end, cpu] = [kept.start, kept.end, kept.cpu].map(Duration::from_nanos);
+            Span { name: &total.name, start, end, cpu: total.cpu.map(|_| cpu) }
         })
     }
 
     /// Returns the number of pieces that were not kept because there were too many.
     pub fn dropped(&self) -> u64 {
         self.dropped
-    }
-
-    /// Returns the time in which this thread does `name` while `other` works on anything, from the pieces that are kept.
-    pub fn overlap(&self, name: &str, other: &Spans) -> Duration {
-        let mut work = other.kept.iter().filter(|kept| &*other.totals[kept.name as usize].name != WAITING).peekable();
-        let mut sum = 0;
-        for own in self.kept.iter().filter(|kept| &*self.totals[kept.name as usize].name == name) {
-            while work.next_if(|piece| piece.end <= own.start).is_some() {}
-            let inside = work.clone().take_while(|piece| piece.start < own.end);
-            sum += inside.map(|piece| piece.end.min(own.end) - piece.start.max(own.start)).sum::<u64>();
-        }
-        Duration::from_nanos(sum)
     }
 }
 
@@ -134,21 +133,10 @@ mod tests {
     #[test]
     fn short_pieces_count_but_are_not_kept() {
         let mut spans = Spans::default();
-        spans.add("a", us(0), us(5), us(5));
-        spans.add("a", us(10), us(110), us(60));
-        assert_eq!((spans.totals()[0].count, spans.totals()[0].time), (2, us(65)));
+        spans.add(Span { name: "a", start: us(0), end: us(5), cpu: Some(us(4)) }, us(5));
+        spans.add(Span { name: "a", start: us(10), end: us(110), cpu: Some(us(70)) }, us(60));
+        let Total { count, time, cpu, .. } = spans.totals()[0];
+        assert_eq!((count, time, cpu), (2, us(65), Some(us(74))));
         assert_eq!(spans.kept().map(|span| (span.start, span.end)).collect::<Vec<_>>(), [(us(10), us(110))]);
-    }
-
-    #[test]
-    fn overlap_is_the_common_time() {
-        let (mut worker, mut compute) = (Spans::default(), Spans::default());
-        for (start, end) in [(0, 100), (300, 400), (500, 600)] {
-            worker.add(WAITING, us(start), us(end), us(end - start));
-        }
-        for (start, end) in [(50, 120), (130, 200), (320, 350), (360, 550)] {
-            compute.add("step", us(start), us(end), us(end - start));
-        }
-        assert_eq!(worker.overlap(WAITING, &compute), us(50 + 30 + 40 + 50));
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use timely::logging::{ParkEvent, StartStop, TimelyEvent, TimelyEventBuilder};
 use timely::worker::Worker;
 
-use super::spans::{Spans, WAITING};
+use super::spans::{Span, Spans, WAITING};
 
 /// Records the work of `worker` in operators of dataflows that are built later, and its waiting. Call [`flush`] before reading. Times count from
 /// [`Worker::timer`]. Returns `None` if timely's logging is disabled.
@@ -77,7 +77,8 @@ impl Open {
             TimelyEvent::Park(ParkEvent::Park(_)) => self.parked = Some(time),
             TimelyEvent::Park(ParkEvent::Unpark) => {
                 if let Some(start) = self.parked.take() {
-                    spans.add(WAITING, start, time, time.saturating_sub(start));
+                    let waiting = Span { name: WAITING, start, end: time, cpu: None };
+                    spans.add(waiting, time.saturating_sub(start));
                 }
             }
             _ => {}
@@ -91,6 +92,6 @@ impl Open {
             outer.inside += length;
         }
         let name = self.names.get(&id).map_or("operator", String::as_str);
-        spans.add(name, start, time, length.saturating_sub(inside));
+        spans.add(Span { name, start, end: time, cpu: None }, length.saturating_sub(inside));
     }
 }

@@ -1,0 +1,99 @@
+//! `train.trace`: what the threads of a process do.
+
+mod chrome;
+mod compute;
+mod table;
+
+use std::cell::RefCell;
+use std::io::BufWriter;
+use std::path::Path;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use gnnflow_dataflow::trace::counter::Counter;
+use gnnflow_dataflow::trace::pool::PoolTrace;
+use gnnflow_dataflow::trace::spans::Spans;
+use gnnflow_dataflow::trace::thread_group::ThreadGroup;
+use gnnflow_dataflow::trace::{permits, worker};
+use timely::worker::Worker;
+
+use self::chrome::ChromeTrace;
+pub(super) use self::compute::ComputeTrace;
+use self::table::Records;
+use crate::error::Error;
+use crate::outputs::trace_table::{SentTo, TraceTable};
+
+/// The records of one process.
+pub(super) struct Trace {
+    dataflow: Rc<RefCell<Spans>>,
+    permits: Rc<RefCell<Counter>>,
+    /// The worker thread.
+    worker: ThreadGroup,
+    compute: ComputeTrace,
+    sampling: Arc<PoolTrace>,
+    zero: Instant,
+    started: Instant,
+    rank: usize,
+}
+
+impl Trace {
+    /// Begins to record the calling thread, which is that of `worker`, and dataflows that are built later.
+    ///
+    /// # Errors
+    /// [`Error::Bug`] if the worker was started without timely's logging.
+    pub(super) fn start(worker: &Worker) -> Result<Self, Error> {
+        let logging = || Error::Bug("train.trace: the worker was started without timely's logging".into());
+        let zero = worker.timer().ok_or_else(logging)?;
+        let group = ThreadGroup::default();
+        group.enter();
+        Ok(Self {
+            dataflow: worker::record(worker).ok_or_else(logging)?,
+            permits: permits::record(worker).ok_or_else(logging)?,
+            worker: group,
+            compute: ComputeTrace::new(zero),
+            sampling: Arc::new(PoolTrace::new(zero)),
+            zero,
+            started: Instant::now(),
+            rank: worker.index(),
+        })
+    }
+
+    pub(super) fn of_compute_thread(&self) -> ComputeTrace {
+        self.compute.clone()
+    }
+
+    pub(super) fn of_sampling_threads(&self) -> Arc<PoolTrace> {
+        Arc::clone(&self.sampling)
+    }
+
+    /// Writes `trace/worker-N.json` and the table of times beside it. `sent` is what this process has sent, by rank.
+    pub(super) fn write(&self, timely: &Worker, run_dir: &Path, sent: Vec<SentTo>) -> Result<(), Error> {
+        worker::flush(timely);
+        let folder = TraceTable::folder(run_dir);
+        std::fs::create_dir_all(&folder).map_err(Error::io("create", &folder))?;
+        let (dataflow, permits) = (self.dataflow.borrow(), self.permits.borrow());
+        let (compute, sampling) = (self.compute.jobs(), self.sampling.threads());
+        let records = Records {
+            seconds: self.started.elapsed().as_secs_f64(),
+            dataflow: &dataflow,
+            compute: &compute.spans,
+            sampling: &sampling,
+            jobs_waiting: &compute.waiting,
+            permits: &permits,
+        };
+        let groups = [&self.worker, self.compute.group(), self.sampling.group()];
+        records.table(groups, sent).write(run_dir, self.rank)?;
+        let path = folder.join(format!("worker-{}.json", self.rank));
+        let file = BufWriter::new(std::fs::File::create(&path).map_err(Error::io("create", &path))?);
+        ChromeTrace::begin(file, self.rank, self.since_epoch())
+            .and_then(|file| records.write_events(file))
+            .map_err(Error::io("write", &path))
+    }
+
+    /// Returns the zero of all times, since the Unix epoch.
+    fn since_epoch(&self) -> Duration {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        now.saturating_sub(self.zero.elapsed())
+    }
+}
