@@ -11,7 +11,7 @@ fn plan(place: &TestDir, sets: &[&str]) -> Value {
 }
 
 /// Settings, and the schedule that `auto` chooses for them.
-const CASES: [(&[&str], &str); 4] = [
+const CASES: [(&[&str], &str); 5] = [
     // Few training nodes: batches read a part of the graph.
     (
         &["graph.generate.split=[0.01, 0.3, 0.4]", "graph.generate.nodes=20000", "graph.generate.edges=60000"],
@@ -27,8 +27,19 @@ const CASES: [(&[&str], &str); 4] = [
         &["graph.generate.split=[0.7, 0.1, 0.2]", "graph.generate.nodes=6000", "graph.generate.edges=200000"],
         "tensor-parallel",
     ),
-    // Fanouts, which only mini-batches support.
+    // Fanouts, which only batches support.
     (&["graph.generate.split=[0.7, 0.1, 0.2]", "train.fanouts=[2, 2, 2]"], "mini-batch"),
+    // Fanouts and a slow network.
+    (
+        &[
+            "graph.generate.split=[0.7, 0.1, 0.2]",
+            "train.fanouts=[2, 2, 2]",
+            "train.batch=20",
+            "train.schedule.rates.bandwidth=1MB",
+            "partition.halo=features",
+        ],
+        "partition-parallel",
+    ),
 ];
 
 #[test]
@@ -42,7 +53,7 @@ fn schedule_for_each_graph_is_chosen_and_reported_with_its_reason() {
         let auto = &dry_run["auto_schedule"];
         eprintln!("{keys:?}: {auto:#}");
         assert_eq!(auto["chosen"], wanted, "{keys:?}");
-        assert_eq!(auto["candidates"].as_array().unwrap().len(), 3);
+        assert_eq!(auto["candidates"].as_array().unwrap().len(), 4);
         assert!(dry_run["stages"].as_array().unwrap().iter().any(|stage| stage == &format!("train ({wanted})")));
         for processes in ["2", "4"] {
             let more = plan(&place, &[&sets[..], &["--processes", processes]].concat());
@@ -90,6 +101,50 @@ fn decoupled_gat_is_estimated_as_decoupled() {
     assert_eq!(hashes_by(&["--processes", "2"]), chosen);
     let named = crate::common::summary(&place, "run")["schedule"].as_str().unwrap().to_owned();
     assert_eq!(hashes_by(&["--set", &format!("train.schedule={named}")]), chosen);
+}
+
+/// An epoch of the full graph is one step, so that a run needs more of them to learn as much.
+#[test]
+fn keys_that_count_epochs_are_multiplied_for_the_chosen_schedule() {
+    let place = TestDir::new();
+    planted(&place, "p.toml", "[model]\nhidden = 8\n[train]\nschedule = 'auto'\n");
+    let graph = ["graph.generate.nodes=20000", "graph.generate.edges=40000", "graph.generate.split=[0.9, 0.05, 0.05]"];
+    let run = |sets: &[&str]| {
+        let sets: Vec<&str> = graph.iter().chain(sets).flat_map(|set| ["--set", set]).collect();
+        place.succeed(&[&["run", "p.toml", "--quiet", "--run-dir", "run"], &sets[..]].concat());
+        let resolved = std::fs::read_to_string(place.path("run/pipeline.toml")).unwrap();
+        let keys = ["epochs", "evaluate_every", "early_stop", "checkpoint_every", "warmup", "gamma"];
+        let value = |key: &str| {
+            let line = resolved.lines().find(|line| line.trim_start().starts_with(&format!("{key} = ")));
+            line.map(|line| line.split_once(" = ").unwrap().1.to_owned())
+        };
+        (keys.map(|key| value(key).unwrap_or_default()), crate::common::summary(&place, "run"))
+    };
+    let lr = "train.lr_schedule={ kind = 'exponential', warmup = 1, gamma = 0.5 }";
+    let keys = ["train.epochs=4", "train.evaluate_every=2", "train.early_stop=3", "train.checkpoint_every=2", lr];
+    let asked = |kind: &str, more: &[&str]| {
+        let candidates = format!("train.schedule.candidates=[{kind}]");
+        run(&[&keys[..], &[candidates.as_str()], more].concat())
+    };
+    // Batches alone: as the file says.
+    let (batches, summary) = asked("'mini-batch'", &[]);
+    assert_eq!(batches, ["4", "2", "3", "2", "1", "0.5"].map(String::from));
+    assert_eq!((&summary["auto_schedule"]["epoch_factor"], &summary["epochs"]), (&1.0.into(), &4.into()));
+    // 18,000 training nodes of 4 partitions in batches of 1,000: 5 steps, which count as 5 to the power of 0.75, 3.34.
+    let slow = ["train.schedule.rates.bandwidth=1kB", "train.schedule.rates.latency=9", "partition.method=multilevel"];
+    let (full, summary) = asked("'mini-batch', 'full-graph'", &slow);
+    let auto = &summary["auto_schedule"];
+    assert_eq!((&auto["chosen"], &auto["steps_per_epoch"]), (&"full-graph".into(), &5.into()), "{auto:#}");
+    assert_eq!(&full[..5], ["13", "7", "10", "7", "3"].map(String::from), "{auto:#}");
+    assert!((full[5].parse::<f64>().unwrap() - 0.5f64.powf(1.0 / 3.3437)).abs() < 1e-4, "{full:?}");
+    assert!(auto["because"].as_str().unwrap().contains("keys that count epochs are multiplied by 3.3"), "{auto:#}");
+    // No batches to compare with.
+    let (alone, _) = asked("'full-graph'", &[]);
+    assert_eq!(alone, batches);
+    // Epochs that are not given are those of batches, too: 500 steps in 100 epochs.
+    let candidates = "train.schedule.candidates=['mini-batch', 'full-graph']";
+    let (unset, _) = run(&[&slow[..], &[candidates, "train.early_stop=1"]].concat());
+    assert_eq!(unset[0], "334");
 }
 
 #[test]

@@ -2,6 +2,7 @@
 //!
 //! Results are on stdout, messages on stderr. Each error is one line `error: …`; the exit code names what is at fault.
 
+mod calibrate;
 mod check_device;
 mod context;
 mod export;
@@ -65,6 +66,7 @@ enum Command {
     Update(Box<update::Update>),
     Reference(reference::Reference),
     CheckDevice(check_device::CheckDevice),
+    Calibrate(calibrate::Calibrate),
     TensorWorker(tensor_worker::TensorWorker),
 }
 
@@ -144,6 +146,7 @@ fn execute(command: Command, context: Context) -> Result<u8, Error> {
         Command::Update(command) => command.execute(&context).map(|()| 0),
         Command::Reference(command) => command.execute(&context).map(|()| 0),
         Command::CheckDevice(command) => command.execute(&context).map(|()| 0),
+        Command::Calibrate(command) => command.execute(&context).map(|()| 0),
         Command::TensorWorker(command) => command.execute(context).map(|()| 0),
     }
 }

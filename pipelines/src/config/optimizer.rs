@@ -166,6 +166,21 @@ impl LrSchedule {
         }
     }
 
+    /// Replaces numbers of epochs by `scaled` ones, for epochs that are `factor` times as many.
+    pub(super) fn scale_epochs(&mut self, scaled: impl Fn(usize) -> usize, factor: f64) {
+        match self {
+            Self::Constant(options) => options.warmup = scaled(options.warmup),
+            Self::Step(options) => {
+                (options.warmup, options.every) = (scaled(options.warmup), scaled(options.every));
+            }
+            Self::Exponential(options) => {
+                options.warmup = scaled(options.warmup);
+                options.gamma = libm::pow(options.gamma, 1.0 / factor);
+            }
+            Self::Cosine(options) | Self::Linear(options) => options.warmup = scaled(options.warmup),
+        }
+    }
+
     /// Returns the learning rate of `epoch` (from 0) of `epochs`, starting from `lr`.
     ///
     /// The value is equal on all machines: powers and cosines are computed by `libm`.

@@ -56,14 +56,14 @@ pub struct Candidate {
     pub compute: f64,
     /// Seconds of waiting for messages and files in an epoch.
     pub moving: f64,
-    /// Factor of the comparison: a full-graph step counts as several steps of batches.
-    pub counts: u64,
+    /// Number of its epochs that teach as much as one epoch of `mini-batch`.
+    pub counts: f64,
 }
 
 impl Candidate {
-    /// Seconds that are compared.
+    /// Seconds that are compared: those of `counts` epochs.
     pub fn seconds(&self) -> f64 {
-        (self.compute + self.moving) * self.counts as f64
+        (self.compute + self.moving) * self.counts
     }
 }
 
@@ -84,6 +84,11 @@ pub struct AutoSchedule {
     pub edge_cut: Option<f64>,
     /// Edges of the partition with most, over the mean.
     pub edge_balance: f64,
+    /// The factor of all keys that count epochs: an epoch of `mini-batch` has several updates of the parameters, one of the full graph has one.
+    pub epoch_factor: f64,
+    /// Steps in an epoch of batches; `None` if no schedule with batches is possible, and epochs are those of the full graph.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub steps_per_epoch: Option<u64>,
     /// The estimated cost of each schedule.
     pub candidates: Vec<Candidate>,
 }

@@ -28,7 +28,7 @@ pub(crate) fn of_schedules(
     registered: &Registered,
 ) -> (Vec<Problem>, Vec<(String, String)>) {
     let schedule = config.train.as_ref().map(|train| &train.schedule);
-    let Some(Schedule::Auto(Auto { candidates })) = schedule else {
+    let Some(Schedule::Auto(Auto { candidates, .. })) = schedule else {
         return (problems(config, root, "train.schedule", registered), Vec::new());
     };
     for (i, candidate) in candidates.iter().enumerate() {

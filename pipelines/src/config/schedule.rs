@@ -24,6 +24,8 @@ choice! {
     pub enum AutoCandidate {
         /// Sampled batches.
         MiniBatch(MiniBatch) = "mini-batch",
+        /// Sampled batches inside each partition; parameters are averaged.
+        PartitionParallel(PartitionParallel) = "partition-parallel",
         /// All nodes in each step, node-parallel.
         FullGraph(FullGraph) = "full-graph",
         /// All nodes in each step; neighbor sums are column-parallel.
@@ -106,9 +108,42 @@ section! {
         #[schemars(length(min = 1), extend("examples" = [["mini-batch", { "kind": "full-graph", "row_dtype": "bf16" }]]))]
         pub candidates: Vec<AutoCandidate> = vec![
             AutoCandidate::MiniBatch(MiniBatch::default()),
+            AutoCandidate::PartitionParallel(PartitionParallel::default()),
             AutoCandidate::FullGraph(FullGraph::default()),
             AutoCandidate::TensorParallel(TensorParallel::default()),
         ],
+        /// Rates of a process, for the estimates. `gnnflow calibrate` measures those of a machine.
+        pub rates: Rates = Rates::default(),
+    }
+}
+
+section! {
+    /// What a process does per second. The defaults are those of one core of a server, and of a network of 10 Gbit/s.
+    pub struct Rates {
+        /// Multiplications with additions per second in products of matrices.
+        #[schemars(extend("exclusiveMinimum" = 0.0))]
+        pub multiplications: f64 = 5e10,
+        /// Values of layers' results per second whose bias, activation and dropout are computed, forward and backward.
+        #[schemars(extend("exclusiveMinimum" = 0.0))]
+        pub activations: f64 = 7e8,
+        /// Values per second that are summed along edges, from rows at random positions.
+        #[schemars(extend("exclusiveMinimum" = 0.0))]
+        pub sums: f64 = 5e9,
+        /// Edges per second that a thread samples from its own partition.
+        #[schemars(extend("exclusiveMinimum" = 0.0))]
+        pub sampled_edges: f64 = 8e7,
+        /// Bytes per second of rows at random positions that are copied in memory.
+        #[schemars(range(min = 1))]
+        pub memory: Bytes = Bytes(4_000_000_000),
+        /// Bytes per second that a process sends to others.
+        #[schemars(range(min = 1), extend("examples" = ["125MB"]))]
+        pub bandwidth: Bytes = Bytes(1_250_000_000),
+        /// Seconds of a round of messages.
+        #[schemars(extend("exclusiveMinimum" = 0.0))]
+        pub latency: f64 = 3e-4,
+        /// Bytes per second of scratch files that are read or written.
+        #[schemars(range(min = 1))]
+        pub files: Bytes = Bytes(1_000_000_000),
     }
 }
 
@@ -122,6 +157,7 @@ impl From<AutoCandidate> for Schedule {
     fn from(candidate: AutoCandidate) -> Self {
         match candidate {
             AutoCandidate::MiniBatch(options) => Self::MiniBatch(options),
+            AutoCandidate::PartitionParallel(options) => Self::PartitionParallel(options),
             AutoCandidate::FullGraph(options) => Self::FullGraph(options),
             AutoCandidate::TensorParallel(options) => Self::TensorParallel(options),
         }

@@ -664,9 +664,14 @@ fn options_of_a_schedule_without_required_options_are_refused() {
             "train.schedule.candidates[0].staleness: only `mode = \"async\"` has stale rows",
         ),
         (
-            "{ kind = 'auto', candidates = ['partition-parallel'] }",
-            "train.schedule.candidates[0]: expected one of \"mini-batch\", \"full-graph\", \"tensor-parallel\", found",
+            "{ kind = 'auto', candidates = ['auto'] }",
+            "train.schedule.candidates[0]: expected one of \"mini-batch\", \"partition-parallel\", \"full-graph\", \"tensor-parallel\", found",
         ),
+        (
+            "{ kind = 'auto', rates = { bandwidth = 0 } }",
+            "train.schedule.rates.bandwidth: must be at least 1, but is 0",
+        ),
+        ("{ kind = 'auto', rates = { sums = 0 } }", "train.schedule.rates.sums: must be more than 0.0, but is 0"),
         ("{ kind = 'auto', candidates = [] }", "train.schedule.candidates: expected a list that is not empty"),
     ] {
         let found = lines(&format!("{text}{schedule}"), &[]);

@@ -102,6 +102,9 @@ section! {
 /// Bounds of the default number of epochs.
 pub(crate) const DEFAULT_EPOCHS: RangeInclusive<usize> = 10..=200;
 
+/// Maximum number of epochs.
+const MOST_EPOCHS: usize = 1_000_000;
+
 impl Train {
     /// The number of epochs. [`Config::resolve_epochs`](super::Config::resolve_epochs) sets the default; before, this is its minimum.
     pub fn epochs(&self) -> usize {
@@ -112,6 +115,20 @@ impl Train {
     pub fn fanouts(&self, layers: usize) -> Vec<Fanout> {
         let default = || (0..layers).map(|hop| Fanout::Each([15, 10].get(hop).copied().unwrap_or(5))).collect();
         self.fanouts.clone().unwrap_or_else(default)
+    }
+
+    /// Multiplies all keys that count epochs. Evaluations and checkpoints of `partition-parallel` stay with its averages.
+    pub(crate) fn scale_epochs(&mut self, factor: f64) {
+        let scaled = |epochs: usize| match epochs {
+            0 => 0,
+            _ => ((epochs as f64 * factor).round() as usize).clamp(1, MOST_EPOCHS),
+        };
+        let scale = |epochs: &mut usize| *epochs = scaled(*epochs);
+        self.epochs.iter_mut().chain(&mut self.early_stop).for_each(scale);
+        self.lr_schedule.scale_epochs(scaled, factor);
+        if !self.schedule.is_partition_parallel() {
+            [&mut self.evaluate_every, &mut self.checkpoint_every].into_iter().for_each(scale);
+        }
     }
 
     /// Returns the number of a process's batches that may have their features at the same time, with `window` steps in flight

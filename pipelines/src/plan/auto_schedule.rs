@@ -1,72 +1,76 @@
-//! `train.schedule = "auto"`: estimates the time of each schedule, and chooses the fastest.
+//! `train.schedule = "auto"`: estimates the time that each schedule needs to learn the same, and chooses the fastest.
 //!
 //! The choice depends on the pipeline file, the dataset and the number of partitions, as results do, and not on the number of
 //! processes: each partition counts as a process. A schedule must support the pipeline ([`rules`](crate::config)) and fit into
-//! `train.memory`. Then
+//! `train.memory`. [`super::schedule_cost`] estimates the seconds of its epochs, by `train.schedule.rates`.
 //!
-//! ```text
-//! seconds of an epoch = multiplications / 5 · 10¹⁰ + values summed / 5 · 10⁹ + edges sampled / 2 · 10⁷   (the slowest partition)
-//!                     + bytes / partitions / 1.25 · 10⁹ + rounds / 10⁴                                (10 Gbit/s, 0.1 ms)
-//!                     + 2 · bytes of rows in files / 10⁹
-//! ```
-//!
-//! The rates are those of one core of an EPYC (Zen 5). On two cores, an epoch of mini-batch SAGE does 5 · 10¹² multiplications
-//! in 41 s (`benches/peers/epoch.py`), and one of full-graph GCN sums 2.8 · 10¹⁰ values in 2.3 s, besides its products
-//! (`benches/peers/full_graph.py`). Bytes and rounds are those of the plan.
-//!
-//! With batches, a layer of i → o columns multiplies 3 · rows · parameters (forward, and both gradients) and sums 2 · edges · i
-//! values per step, for the largest batch. Full-graph training multiplies 4 · nodes · parameters (the backward pass repeats the
-//! forward pass). It sums edges · columns of the partition with most edges (node-parallel), or all edges · columns / partitions
-//! (column-parallel). An epoch of full-graph training updates the parameters once. If batches take several steps per epoch, it
-//! counts as many times, but at most [`MAX_STEPS`].
+//! An epoch of batches updates the parameters once per step, and an epoch of the full graph once. [`full_graph_epochs`] and
+//! [`averaged_epochs`] say how many epochs of other schedules teach as much as one of `mini-batch`; `benches/schedules.py` measures these
+//! numbers. If the choice is not `mini-batch`, all keys that count epochs are multiplied accordingly, so that the run learns as much as the
+//! file asks for.
 
-use super::full_graph::FullGraphPlan;
-use super::{Plan, Sizes, training_sizes};
-use crate::config::schedule::AutoCandidate;
-use crate::config::{AutoSchedule, Candidate, Config, Schedule, is_builtin_layer};
+use gnnflow_data::prepare::Quality;
+
+use super::Sizes;
+use super::epochs;
+use super::schedule_cost::CostModel;
+use crate::config::schedule::{Auto, Rates};
+use crate::config::{AutoSchedule, Candidate, Config, Schedule};
 use crate::error::Error;
 use gnnflow_data::format::bytes;
 
-/// Multiplications (with additions) of one core per second.
-const MULTIPLIED: f64 = 5e10;
-/// Values per second that are summed, of rows at random positions.
-const ADDED: f64 = 5e9;
-/// Edges per second that are sampled, including the rows of their sources.
-const SAMPLED: f64 = 2e7;
-/// Bytes per second that a process sends.
-const LINK: f64 = 1.25e9;
-/// Seconds of a round of messages.
-const ROUND: f64 = 1e-4;
-/// Bytes per second of scratch files that are read or written.
-const DISK: f64 = 1e9;
-/// Maximum factor by which an epoch of full-graph training is compared with one of batches.
-const MAX_STEPS: u64 = 4;
-/// The schedule whose epochs have several steps.
+/// The schedule by whose epochs the others are compared.
 const BATCHES: &str = "mini-batch";
+/// Batches inside each partition.
+const LOCAL: &str = "partition-parallel";
 
-fn allowed(config: &Config) -> Vec<AutoCandidate> {
-    match config.train.as_ref().map(|train| &train.schedule) {
-        Some(Schedule::Auto(auto)) => auto.candidates.clone(),
-        _ => Vec::new(),
+/// Returns the number of updates from all training nodes that teach as much as `steps` updates from batches of them. A gradient of more nodes
+/// has less noise, so that fewer updates are enough: 0.9 to 1 times as many for 1 to 7 steps, 0.5 for 19, 0.4 for 61.
+fn full_graph_epochs(steps: u64) -> f64 {
+    (steps.max(1) as f64).powf(0.75)
+}
+
+/// Returns the number of epochs of `partition-parallel` that teach as much as one of `mini-batch`: 1 to 1.8 for 2 partitions, 2 to 3 for 16.
+fn averaged_epochs(parts: usize) -> f64 {
+    1.0 + 0.4 * (parts.max(1) as f64).log2()
+}
+
+fn auto(config: &Config) -> Option<&Auto> {
+    match &config.train.as_ref()?.schedule {
+        Schedule::Auto(auto) => Some(auto),
+        _ => None,
     }
 }
 
 impl AutoSchedule {
-    /// Chooses the schedule of `config` for a graph of these sizes.
+    /// Chooses the schedule of `config` for a graph of these sizes. `quality` is that of the prepared dataset.
     ///
     /// # Errors
-    /// If no schedule supports the pipeline; other errors of [`Plan::new`].
-    pub fn new(config: &Config, graph: &Sizes) -> Result<Self, Error> {
-        let all = allowed(config).into_iter().map(|schedule| candidate(config, graph, schedule.into()));
-        let mut candidates = all.collect::<Result<Vec<_>, _>>()?;
-        // An epoch of batches has several steps. A full-graph epoch has one, and counts as many times.
-        let batches = |candidate: &&Candidate| candidate.schedule == BATCHES && candidate.refused.is_none();
-        let steps = candidates.iter().find(batches).map_or(1, |candidate| candidate.counts.clamp(1, MAX_STEPS));
-        for candidate in &mut candidates {
-            candidate.counts = if candidate.schedule == BATCHES { 1 } else { steps };
-        }
-        let possible = candidates.iter().filter(|candidate| candidate.refused.is_none());
-        let Some(best) = possible.min_by(|a, b| a.seconds().total_cmp(&b.seconds())).cloned() else {
+    /// If no schedule supports the pipeline; other errors of [`Plan::new`](super::Plan::new).
+    pub fn new(config: &Config, graph: &Sizes, quality: Option<&Quality>) -> Result<Self, Error> {
+        let candidates = auto(config).map(|auto| auto.candidates.clone()).unwrap_or_default();
+        let rates = auto(config).map_or_else(Rates::default, |auto| auto.rates.clone());
+        let model = CostModel { graph, rates, quality };
+        let all = candidates.into_iter().map(|schedule| model.candidate(config, schedule.into()));
+        let estimated = all.collect::<Result<Vec<_>, _>>()?;
+        // An epoch of batches has several steps, and an epoch of the full graph one.
+        let batches = |candidate: &Candidate| [BATCHES, LOCAL].contains(&candidate.schedule.as_str());
+        let possible = |candidate: &Candidate| candidate.refused.is_none();
+        let of_batches = estimated.iter().find(|(candidate, _)| batches(candidate) && possible(candidate));
+        let steps_per_epoch = of_batches.map(|&(_, steps)| steps);
+        let count = |(mut candidate, _): (Candidate, u64)| {
+            candidate.counts = match candidate.schedule.as_str() {
+                LOCAL if possible(&candidate) => averaged_epochs(graph.parts.len()),
+                "full-graph" | "tensor-parallel" if possible(&candidate) => {
+                    steps_per_epoch.map_or(1.0, full_graph_epochs)
+                }
+                _ => 1.0,
+            };
+            candidate
+        };
+        let candidates: Vec<Candidate> = estimated.into_iter().map(count).collect();
+        let usable = candidates.iter().filter(|candidate| possible(candidate));
+        let Some(best) = usable.min_by(|a, b| a.seconds().total_cmp(&b.seconds())).cloned() else {
             let reasons: Vec<String> = candidates.iter().map(refusal).collect();
             let message = format!("no candidate supports this pipeline: {}", reasons.join("; "));
             return Err(config.problem("train.schedule", message));
@@ -80,8 +84,10 @@ impl AutoSchedule {
             because: String::new(),
             train_share: (!on_edges).then(|| graph.train.map_or(1.0, |train| train as f64 / nodes)),
             replication_factor: 1.0 + graph.parts.iter().map(|part| part.halo).sum::<u64>() as f64 / nodes,
-            edge_cut: None,
+            edge_cut: quality.map(|quality| quality.edge_cut),
             edge_balance: most_edges * parts / graph.edges.max(1) as f64,
+            epoch_factor: best.counts,
+            steps_per_epoch,
             candidates,
         };
         auto.because = auto.reason(&best);
@@ -91,6 +97,9 @@ impl AutoSchedule {
     fn reason(&self, best: &Candidate) -> String {
         let others = self.candidates.iter().filter(|other| other.schedule != best.schedule);
         let mut text = vec![format!("about {} per epoch", seconds(best.compute + best.moving))];
+        if self.epoch_factor != 1.0 {
+            text.push(format!("keys that count epochs are multiplied by {}", factor(self.epoch_factor)));
+        }
         for other in others {
             text.push(match &other.refused {
                 Some(_) => refusal(other),
@@ -108,20 +117,24 @@ impl AutoSchedule {
     /// Returns the main reason why `other` is slower than `best`.
     fn disadvantage(&self, best: &Candidate, other: &Candidate) -> String {
         let [compute, moving] = [|c: &Candidate| c.compute, |c: &Candidate| c.moving]
-            .map(|of| of(other) * other.counts as f64 - of(best) * best.counts as f64);
+            .map(|of| of(other) * other.counts - of(best) * best.counts);
         let what = match (other.schedule.as_str(), moving > compute) {
             (_, true) => {
                 let quality = format!("a replication factor of {:.2}", self.replication_factor);
                 format!("it sends {} in {} rounds, with {quality}", bytes(other.bytes), other.rounds)
             }
-            ("mini-batch", false) => format!("batches recompute overlapping neighborhoods{}", self.share(", with")),
+            (BATCHES, false) => format!("batches recompute overlapping neighborhoods{}", self.share(", with")),
+            (LOCAL, false) => "averaged partitions need more epochs".to_owned(),
             ("full-graph", false) if self.edge_balance > 1.1 => {
                 format!("the partition with most edges has {:.2} times the mean", self.edge_balance)
             }
             _ => format!("it computes all nodes{}", self.share(" for")),
         };
-        let counts = if other.counts > 1 { format!(", counted {} times", other.counts) } else { String::new() };
-        format!("\"{}\" {}{counts}: {what}", other.schedule, seconds(other.compute + other.moving))
+        let epochs = match other.counts / best.counts {
+            1.0 => String::new(),
+            times => format!(" and {} times the epochs", factor(times)),
+        };
+        format!("\"{}\" {}{epochs}: {what}", other.schedule, seconds(other.compute + other.moving))
     }
 }
 
@@ -137,73 +150,13 @@ pub(super) fn seconds(seconds: f64) -> String {
     }
 }
 
-/// Estimates one schedule for `config`. `counts` has the steps of an epoch.
-fn candidate(config: &Config, graph: &Sizes, schedule: Schedule) -> Result<Candidate, Error> {
-    let word = schedule.to_string();
-    let refused = |why: String| Ok(Candidate { schedule: word.clone(), refused: Some(why), ..Candidate::default() });
-    if let Some(why) = config.refusal(schedule.word()) {
-        return refused(why.to_owned());
+/// Formats a factor with two digits.
+fn factor(factor: f64) -> String {
+    match factor {
+        f if f >= 9.95 => format!("{f:.0}"),
+        f if f >= 0.995 => format!("{f:.1}"),
+        f => format!("{f:.2}"),
     }
-    let config = config.with_schedule(schedule);
-    let parts = graph.parts.len();
-    let plan = match Plan::of(&config, graph.clone(), parts, parts) {
-        Ok(plan) => plan,
-        // The schedule does not fit into `train.memory`.
-        Err(Error::Usage(why)) => return refused(why),
-        Err(other) => return Err(other),
-    };
-    let (Some(training), Some(model)) = (&plan.training, &config.model) else {
-        return refused("there is nothing to train".into());
-    };
-    let full_graph = FullGraphPlan::of(&config, &training_sizes(&config, graph));
-    let [multiplied, added, sampled] = match &full_graph {
-        Some(full_graph) => {
-            let nodes = graph.parts.iter().map(|part| part.nodes).max().unwrap_or(0);
-            [4.0 * nodes as f64 * full_graph.parameters as f64, full_graph.added(graph), 0.0]
-        }
-        None if config.train.as_ref().is_some_and(|train| train.is_full_graph()) => {
-            let kind = &model.kind;
-            let why = match is_builtin_layer(kind) {
-                true => format!("\"{kind}\" cannot be trained on the full graph"),
-                false => format!(
-                    "the costs of the registered layer \"{kind}\" are not known; to use this schedule, name it in train.schedule"
-                ),
-            };
-            return refused(why);
-        }
-        None => batches(&plan),
-    };
-    let sent = training.bytes_per_step * training.steps_per_epoch;
-    let rounds = training.rounds_per_step * training.steps_per_epoch;
-    let files = if plan.tables_mapped { plan.processes.iter().map(|p| p.memory.scratch).max().unwrap_or(0) } else { 0 };
-    Ok(Candidate {
-        schedule: word,
-        refused: None,
-        memory: plan.processes.iter().map(|process| process.memory.heap()).max().unwrap_or(0),
-        bytes: sent,
-        rounds,
-        compute: multiplied / MULTIPLIED + added / ADDED + sampled / SAMPLED,
-        moving: sent as f64 / parts.max(1) as f64 / LINK + rounds as f64 * ROUND + 2.0 * files as f64 / DISK,
-        counts: training.steps_per_epoch,
-    })
-}
-
-/// Returns multiplications, values summed, and edges sampled by one partition in an epoch of batches.
-fn batches(plan: &Plan) -> [f64; 3] {
-    let Some(training) = &plan.training else { return [0.0; 3] };
-    let (nodes, edges) = (&training.batch_nodes, &training.batch_edges);
-    let all = nodes.last().copied().unwrap_or(0);
-    let (mut multiplied, mut added) = (0.0, 0.0);
-    for (l, layer) in plan.layers.iter().enumerate() {
-        // Layer l writes the list before the last l + 1 hops.
-        let rows = if training.subgraph { Some(&all) } else { nodes.iter().rev().nth(l + 1).or(nodes.first()) };
-        let edges = if training.subgraph { edges.first() } else { edges.iter().rev().nth(l) };
-        let [rows, edges] = [rows, edges].map(|number| number.copied().unwrap_or(0) as f64);
-        multiplied += 3.0 * rows * layer.parameters.unwrap_or((layer.input * layer.output) as u64) as f64;
-        added += 2.0 * edges * layer.input as f64;
-    }
-    added += all as f64 * plan.layers.first().map_or(0, |layer| layer.input) as f64;
-    [multiplied, added, edges.iter().sum::<u64>() as f64].map(|of_step| of_step * training.steps_per_epoch as f64)
 }
 
 impl Config {
@@ -218,13 +171,18 @@ impl Config {
             return Ok(());
         }
         let graph = Sizes::of(self, 1)?;
-        let mut auto = AutoSchedule::new(self, &graph)?;
-        if graph.prepared {
-            let quality = gnnflow_data::prepare::Quality::read(self.dataset_folder()).ok();
-            auto.edge_cut = quality.map(|quality| quality.edge_cut);
-        }
-        if let Some(chosen) = allowed(self).into_iter().find(|known| known.word() == auto.chosen) {
+        // A dataset of an older version may have no quality report.
+        let quality = graph.prepared.then(|| Quality::read(self.dataset_folder()).ok()).flatten();
+        let auto = AutoSchedule::new(self, &graph, quality.as_ref())?;
+        let listed = self::auto(self).map(|auto| auto.candidates.clone()).unwrap_or_default();
+        if let Some(chosen) = listed.into_iter().find(|known| known.word() == auto.chosen) {
             *self = self.with_schedule(chosen.into());
+        }
+        if let Some(train) = &mut self.train
+            && let Some(steps) = auto.steps_per_epoch.filter(|_| auto.epoch_factor != 1.0)
+        {
+            train.epochs.get_or_insert_with(|| epochs::epochs(steps));
+            train.scale_epochs(auto.epoch_factor);
         }
         self.source.auto_schedule = Some(auto);
         Ok(())
@@ -251,7 +209,7 @@ impl Config {
     }
 
     /// Returns why a schedule does not support the pipeline, if so.
-    fn refusal(&self, schedule: &str) -> Option<&str> {
+    pub(super) fn refusal(&self, schedule: &str) -> Option<&str> {
         self.source.refusals.iter().find(|(refused, _)| refused == schedule).map(|(_, why)| why.as_str())
     }
 }
@@ -274,6 +232,7 @@ mod tests {
             edges: edges.iter().sum(),
             features: 128,
             feature_bytes: 4,
+            halo_features: true,
             classes: Some(16),
             relations: Some(0),
             edge_classes: None,
@@ -295,7 +254,7 @@ mod tests {
     }
 
     fn chosen(model: &str, train: &str, graph: &Sizes) -> AutoSchedule {
-        AutoSchedule::new(&config(model, train).unwrap(), graph).unwrap()
+        AutoSchedule::new(&config(model, train).unwrap(), graph, None).unwrap()
     }
 
     const SAGE: &str = "kind = 'sage'\nlayers = 3\nhidden = 128";
@@ -324,17 +283,18 @@ mod tests {
     #[test]
     fn the_only_possible_schedule_is_chosen() {
         let graph = graph(700_000, 20_000, [5_000_000; 4]);
-        for (model, train, only) in [
-            (SAGE, "fanouts = [5, 5, 5]", "mini-batch"),
-            (SAGE, "sampler = 'labor'", "mini-batch"),
-            ("kind = 'gine'", "", "mini-batch"),
-            (SAGE, "task = 'link-prediction'", "mini-batch"),
+        // Without a cut of its partitions, training them alone is not faster.
+        for (model, train, only, others) in [
+            (SAGE, "fanouts = [5, 5, 5]", "mini-batch", 2),
+            (SAGE, "sampler = 'labor'", "mini-batch", 2),
+            ("kind = 'gine'", "", "mini-batch", 2),
+            (SAGE, "task = 'link-prediction'", "mini-batch", 3),
         ] {
             let auto = chosen(model, train, &graph);
             assert_eq!(auto.chosen, only, "{model} {train}: {auto:#?}");
             let refused = auto.candidates.iter().filter(|candidate| candidate.refused.is_some()).count();
-            assert_eq!(refused, 2, "{auto:#?}");
-            assert_eq!(auto.because.matches("not \"").count(), 2, "{}", auto.because);
+            assert_eq!(refused, others, "{auto:#?}");
+            assert_eq!(auto.because.matches("not \"").count(), others, "{}", auto.because);
         }
         for (options, only) in [
             ("{ kind = 'full-graph', mode = 'async', staleness = 1 }", "full-graph"),
@@ -371,7 +331,7 @@ mod tests {
         let config = config("kind = 'gcn'", "").unwrap();
         let column_parallel = config.with_schedule(Schedule::TensorParallel(TensorParallel::default()));
         assert_eq!(column_parallel.model.as_ref().and_then(|model| model.decoupled), Some(false));
-        for schedule in allowed(&config).into_iter().map(Schedule::from) {
+        for schedule in auto(&config).unwrap().candidates.iter().cloned().map(Schedule::from) {
             let resolved = config.with_schedule(schedule.clone()).resolved_toml();
             let again = Config::parse(&resolved, Path::new("/nowhere/p.toml"), &[], &Registered::default()).unwrap();
             assert_eq!(again.train.as_ref().map(|train| &train.schedule), Some(&schedule), "{resolved}");

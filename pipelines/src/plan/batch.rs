@@ -197,6 +197,7 @@ mod tests {
             edges: 100_000,
             features: 16,
             feature_bytes: 4,
+            halo_features: true,
             classes: Some(3),
             relations: Some(0),
             edge_classes: None,

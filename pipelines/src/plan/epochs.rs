@@ -37,7 +37,8 @@ fn steps(config: &Config, sizes: &Sizes) -> u64 {
     }
 }
 
-fn epochs(steps: u64) -> usize {
+/// Returns the default number of epochs of so many steps.
+pub(super) fn epochs(steps: u64) -> usize {
     let (least, most) = DEFAULT_EPOCHS.into_inner();
     (STEPS.div_ceil(steps.max(1)) as usize).clamp(least, most)
 }

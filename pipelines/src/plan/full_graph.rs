@@ -32,6 +32,9 @@ use crate::engine::stages::program::{Program, Propagated, Stage};
 use crate::engine::tensor_parallel::head_shards::HeadShards;
 use crate::runtime::task_sizes::{CALL_BYTES, CALLS_PER_WORKER, task_bytes, tasks_in_flight};
 
+/// Values of a cache line: an edge never reads less.
+pub(super) const LINE: usize = 16;
+
 /// Versions of the parameters that a tensor worker stores.
 const WORKER_VERSIONS: u64 = 8;
 
@@ -58,6 +61,8 @@ pub(super) struct FullGraphPlan {
     keeps_initial: bool,
     /// Pairs of nodes in tasks on edges.
     pairs: Option<Pairs>,
+    /// Whether the first task has equal results in every epoch, so that the first hop is summed and sent once.
+    constant: bool,
     /// Length of the flat vector of parameters.
     pub(super) parameters: u64,
     /// Tensor workers that each process plans memory for, and whether processes share them.
@@ -123,6 +128,7 @@ impl FullGraphPlan {
             element_wise,
             keeps_initial,
             pairs,
+            constant: tasks[0].constant,
             parameters: parameters as u64,
             tensor,
             ends: [described.in_dim, described.out_dim],
@@ -166,19 +172,50 @@ impl FullGraphPlan {
         (hop.terms() + SOFTMAX_STATE * hop.heads()) as u64
     }
 
-    /// Returns the values that the partition with most edges sums in an epoch.
+    /// Returns the values that the partition with most edges sums in an epoch after the first.
     pub(super) fn added(&self, graph: &Sizes) -> f64 {
         let most = graph.parts.iter().map(|part| part.edges).max().unwrap_or(0);
         let share = graph.train.map_or(1.0, |train| train as f64 / graph.nodes.max(1) as f64);
         let hop = |(index, hop): (usize, &Hop)| {
             let (times, [sent, gradient]) = (u64::from(self.program.goes_back(index)), Self::sent_columns(hop));
+            let forward = u64::from(!self.is_constant(index));
+            let read = |columns: u64| if columns == 0 { 0 } else { columns.max(LINE as u64) };
             match self.column_parallel {
-                true => (graph.edges * Self::share(hop, graph, graph.parts.len().max(1)) as u64 * (1 + times)) as f64,
-                false if self.is_partial(graph, index) => share * (most * (sent + times * gradient)) as f64,
-                false => (most * (sent + times * gradient)) as f64,
+                true => {
+                    let columns = read(Self::share(hop, graph, graph.parts.len().max(1)) as u64);
+                    (graph.edges * columns * (forward + times)) as f64
+                }
+                false => {
+                    let all = (most * (forward * read(sent) + times * read(gradient))) as f64;
+                    if self.is_partial(graph, index) { share * all } else { all }
+                }
             }
         };
         self.hops.iter().enumerate().map(hop).sum()
+    }
+
+    /// Returns whether the sums of a hop are those of the first epoch.
+    fn is_constant(&self, hop: usize) -> bool {
+        let chained = self.column_parallel && self.element_wise[1..=hop].iter().all(|&element_wise| element_wise);
+        self.constant && (hop == 0 || chained)
+    }
+
+    /// Returns the bytes between all processes that are sent in the first epoch only.
+    pub(super) fn constant_bytes(&self, graph: &Sizes, placement: Placement) -> u64 {
+        let processes = placement.workers() as u64;
+        if !self.constant || processes == 1 {
+            return 0;
+        }
+        let columns = Self::width(&self.hops[0]) as u64;
+        match self.column_parallel {
+            // Split, and the sums gathered.
+            true => graph.nodes * columns * (self.value_bytes + 4) * (processes - 1) / processes,
+            false => {
+                let hosted = (0..placement.workers()).map(|worker| placement.parts_of(worker));
+                let ghosts: u64 = hosted.map(|parts| self.ghosts(graph, &parts, 0, false)).sum();
+                ghosts * Self::sent_columns(&self.hops[0])[0] * self.value_bytes
+            }
+        }
     }
 
     /// Returns the columns of the narrowest rows that are cut among `processes`, if they are fewer than `processes`.

@@ -6,13 +6,16 @@
 mod auto_parts;
 mod auto_schedule;
 mod batch;
+pub mod calibrate;
 mod embedding;
 mod epochs;
+mod expected_batch;
 mod full_graph;
 mod memory;
 mod model;
 mod pairs;
 mod ranking;
+mod schedule_cost;
 mod sizes;
 mod text;
 mod training;

@@ -20,6 +20,9 @@ pub struct Sizes {
     pub features: usize,
     /// Bytes of one feature value as stored.
     pub feature_bytes: usize,
+    /// Whether partitions have the features of their halo nodes.
+    #[serde(skip)]
+    pub halo_features: bool,
     /// Number of classes, when known.
     pub classes: Option<u64>,
     /// Number of edge types (0: edges without types), when known.
@@ -112,6 +115,7 @@ impl Sizes {
             features: manifest.features.dim,
             // Rows of mixed types are f32 in a batch.
             feature_bytes: manifest.features.layout().dtype().unwrap_or_default().size(),
+            halo_features: manifest.halo_features,
             classes: manifest.labels.as_ref().map(|labels| u64::from(labels.classes)),
             relations: Some(manifest.edge_columns.edge_type.as_ref().map_or(0, |types| types.count as usize)),
             edge_classes: manifest.edge_columns.label.as_ref().map(|labels| u64::from(labels.classes)),
@@ -168,6 +172,7 @@ impl Sizes {
             edges,
             features,
             feature_bytes,
+            halo_features: config.stores_halo_features(),
             classes,
             relations: None,
             edge_classes: None,
