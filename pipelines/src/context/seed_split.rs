@@ -1,6 +1,6 @@
 //! Assigns training nodes to partitions as seeds.
 //!
-//! DistDGL (section III-D) splits training nodes in two levels: into contiguous ranges of ids, one per machine, each assigned
+//! DistDGL (section III-E) splits training nodes in two levels: into contiguous ranges of ids, one per machine, each assigned
 //! to the machine whose partition overlaps it most; then evenly among a machine's trainers. Here every partition is one
 //! trainer, and the lengths of the ranges differ by at most one node, so all batches of a step have equal work. A seed of
 //! another partition costs as much as a neighbor of another partition.

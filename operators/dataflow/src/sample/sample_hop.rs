@@ -4,7 +4,7 @@
 //! batches that wait for replies. *Capabilities*: held with them.
 //!
 //! If this worker holds the in-edges of every node, the fused kernel does the hop. Otherwise the owners of nodes sample
-//! (DistDGL, section III-C) and the caller assembles the block, with the same bits. Samples of nodes with many in-edges are large, so
+//! (DistDGL, section III-D) and the caller assembles the block, with the same bits. Samples of nodes with many in-edges are large, so
 //! a reply may consist of several messages; the last one is marked.
 //!
 //! Requests include the edges that the batch must not see. The worker that samples their destinations leaves them out, as if the
