@@ -59,9 +59,9 @@ def main():
             if graph == "planted":
                 file.write_text(PLANTED.format(scratch=scratch))
             else:
-                text = (ROOT / "docs" / "accuracy" / f"{graph}.toml").read_text()
+                text = (ROOT / "docs" / "book" / "src" / "accuracy" / f"{graph}.toml").read_text()
                 text = "".join(line for line in text.splitlines(True) if not line.startswith("early_stop"))
-                file.write_text(text.replace("../../../shared/data", str(pathlib.Path(options.data).resolve())))
+                file.write_text(text.replace('"data/', f'"{pathlib.Path(options.data).resolve()}/'))
             # The seeds per step of all partitions together equal those of the pipeline.
             batch = next(int(line.split("=")[1]) for line in file.read_text().splitlines() if line.startswith("batch")) // 4
 
