@@ -12,8 +12,9 @@ best validation accuracies of "mini-batch" and "full-graph, pipe". Then epochs a
 orders, and the first round warms up and is left out. Seconds to the target are epochs × seconds per epoch. Value is 1 / (seconds × cost)
 of reaching the target, with --price dollars per hour and process (Dorylus, section 7).
 
-"auto" is what `train.schedule = "auto"` chooses among all schedules but `async`, with its regret: the seconds to the target of its choice
-over those of the best schedule that it may choose. The result is written to benches/runs/<date>-schedules.json.
+"auto" is what `train.schedule = "auto"` chooses, with default rates and with those of `gnnflow calibrate`, and its regret: the seconds to
+the target of its choice over those of the best schedule that it may choose, minus 1. The result is written to
+benches/runs/<date>-schedules.json.
 """
 import argparse, json, pathlib, statistics, subprocess, sys, tempfile
 
@@ -27,7 +28,7 @@ undirected = true
 duplicates = "drop"
 [partition]
 parts = {processes}
-out = "{work}/dataset"
+halo = "features"
 [model]
 kind = "gcn"
 layers = 2
@@ -55,20 +56,22 @@ GRAPHS = {
     "amazon0601": (LABELED, "", 60, 15),
     "skewed": (SKEWED, "", 100, 15),
 }
-BATCHES = ["train.batch=1000", "train.fanouts=[15, 10]"]
 FULL = "train.schedule.kind=full-graph"
 TENSOR = "train.schedule.kind=tensor-parallel"
 # Settings of a schedule, and the epochs between evaluations.
 SCHEDULES = {
-    "mini-batch": (["train.schedule.kind=mini-batch", *BATCHES], 1),
-    "mini-batch, replicated": (["train.schedule.kind=mini-batch", "partition.topology=replicated", *BATCHES], 1),
-    "partition-parallel": (["train.schedule.kind=partition-parallel", *BATCHES], 1),
+    "mini-batch": (["train.schedule.kind=mini-batch"], 1),
+    "mini-batch, replicated": (["train.schedule.kind=mini-batch", "partition.topology=replicated"], 1),
+    "partition-parallel": (["train.schedule.kind=partition-parallel"], 1),
     "full-graph, pipe": ([FULL], 5),
     "full-graph, async 0": ([FULL, "train.schedule.mode=async"], 10),
     "full-graph, async 1": ([FULL, "train.schedule.mode=async", "train.schedule.staleness=1"], 10),
     "tensor-parallel": ([TENSOR, "model.decoupled=false"], 5),
     "tensor-parallel, decoupled": ([TENSOR, "model.decoupled=true"], 5),
 }
+# What `auto` may choose, and the schedules that it means.
+CHOICES = {"mini-batch": "mini-batch", "partition-parallel": "partition-parallel", "full-graph": "full-graph, pipe",
+           "tensor-parallel": "tensor-parallel"}
 
 
 def plant(folder, work, classes=16, features=64, seed=1):
@@ -115,7 +118,19 @@ def row(name, curve, target, summary, seconds, options):
     }
 
 
-def measure(binary, name, work, options):
+def auto(binary, pipeline, out, rates, rows, options):
+    """What `auto` chooses, what it expects of an epoch, and its regret."""
+    file = pipeline.with_name("auto.toml")
+    file.write_text(pipeline.read_text() + "[train.schedule]\nkind = \"auto\"\n" + rates)
+    command = [binary, "run", file, "--dry-run", "--json", "--processes", str(options.processes), "--set", f"partition.out={out}"]
+    found = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)["auto_schedule"]
+    seconds = {row["schedule"]: row["seconds_to_target"] for row in rows}
+    chosen, possible = seconds[CHOICES[found["chosen"]]], [seconds[choice] for choice in CHOICES.values() if seconds[choice]]
+    expected = {row["schedule"]: round(row["compute"] + row["moving"], 4) for row in found["candidates"] if "refused" not in row}
+    return {"chosen": found["chosen"], "regret": chosen and round(chosen / min(possible) - 1, 3), "expected_epoch_seconds": expected}
+
+
+def measure(binary, name, work, rates, options):
     """All schedules on a graph."""
     graph, more, full_epochs, batch_epochs = GRAPHS[name]
     data = pathlib.Path(options.data).resolve()
@@ -126,10 +141,10 @@ def measure(binary, name, work, options):
     pipeline.write_text(PIPELINE.format(graph=text, work=work, processes=options.processes))
     cases, curves = {}, {}
     for schedule, (settings, every) in SCHEDULES.items():
-        epochs = batch_epochs if "train.batch=1000" in settings else full_epochs
-        # The replicated topology is another dataset.
-        out = work / f"dataset-{any('topology' in setting for setting in settings)}"
-        cases[schedule] = [*settings, f"partition.out={out}"]
+        epochs = batch_epochs if every == 1 else full_epochs
+        # The replicated topology is another dataset. All datasets have the features of halo nodes, for partition-parallel.
+        kind = "replicated" if "replicated" in schedule else "partitioned"
+        cases[schedule] = [*settings, f"partition.out={work / kind}"]
         trained = [*cases[schedule], f"train.epochs={epochs}", f"train.evaluate_every={every}"]
         _, curves[schedule] = run(binary, pipeline, trained, options.processes, work / "run")
     target = min(max(curves[schedule].values()) for schedule in ("mini-batch", "full-graph, pipe")) - 0.01
@@ -140,10 +155,12 @@ def measure(binary, name, work, options):
             last[schedule], _ = run(binary, pipeline, timed, options.processes, work / "run")
             if number:
                 seconds[schedule].append(statistics.median(last[schedule]["seconds"]["per_epoch"][1:]))
-    quality = json.loads((work / "dataset-False" / "partition.json").read_text())
+    quality = json.loads((work / "partitioned" / "partition.json").read_text())
     rows = [row(schedule, curves[schedule], target, last[schedule], seconds[schedule], options) for schedule in cases]
     result = {"graph": name, "target": round(target, 4), "replication_factor": round(quality["replication_factor"], 3)}
     result |= {"edge_balance": round(quality["balance"]["edges"], 3), "edge_cut": round(quality["edge_cut"], 3), "schedules": rows}
+    result["auto"] = {kind: auto(binary, pipeline, work / "partitioned", table, rows, options)
+                      for kind, table in {"default rates": "", "measured rates": rates}.items()}
     print(json.dumps(result), file=sys.stderr, flush=True)
     return result
 
@@ -158,10 +175,16 @@ def main():
     parser.add_argument("--out")
     options = parser.parse_args()
     binary, results = build(), []
+    calibrate = [binary, "calibrate", "--processes", str(options.processes), "--threads", "1", "--quiet"]
+    rates = subprocess.run(calibrate, check=True, stdout=subprocess.PIPE, text=True).stdout
     for name in options.graphs:
         with tempfile.TemporaryDirectory() as scratch:
-            results.append(measure(binary, name, pathlib.Path(scratch), options))
+            results.append(measure(binary, name, pathlib.Path(scratch), rates, options))
     given = {"rounds": options.rounds, "processes": options.processes, "dollars_per_hour_and_process": options.price}
+    regrets = {kind: [row["auto"][kind]["regret"] for row in results] for kind in results[0]["auto"]}
+    # A choice that does not reach the target is worse than any other.
+    given["median_regret"] = {kind: statistics.median(float("inf") if one is None else one for one in all) for kind, all in regrets.items()}
+    given["measured_rates"] = [line for line in rates.splitlines() if "=" in line]
     print(write(about("schedules") | given | {"results": results}, "schedules", options.out))
 
 
