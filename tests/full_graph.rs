@@ -171,7 +171,7 @@ fn gradients_of_mirrors_match_those_of_owners() {
     let stale = ["--set", "train.schedule.mode=async", "--set", "train.schedule.staleness=1"];
     for model in ["kind = 'gat'\nheads = 4\nlayers = 3", "kind = 'gatv2'\nheads = 2\noutput_heads = 3\nresidual = true"]
     {
-        let more = "schedule.intervals = 3\noptimizer = { kind = 'sgd', lr = 1.0 }\n";
+        let more = "schedule.intervals = 3\nevaluate_every = 0\noptimizer = { kind = 'sgd', lr = 1.0 }\n";
         planted(&place, "p.toml", &settings(&format!("{model}\ninput_dropout = 0.3\nattention_dropout = 0.4"), more));
         for graph in [&[][..], &["--set", "graph.undirected=true"], &MANY_SEEDS] {
             let exact = succeed(&place, &[graph, &["--set", "train.epochs=1"]].concat());
@@ -269,6 +269,11 @@ fn invalid_settings_are_refused() {
     };
     refused(&["train.schedule.staleness=1"], &["train.schedule.staleness", "async"]);
     refused(&["train.schedule.staleness=-1", "train.schedule.mode=async"], &["train.schedule.staleness"]);
+    // Epochs overlap only between evaluations and checkpoints.
+    let stale = ["train.schedule.staleness=1", "train.schedule.mode=async"];
+    refused(&stale, &["train.schedule.staleness", "`train.evaluate_every` is 1", "set it to 2 or more"]);
+    let often = [&stale[..], &["train.evaluate_every=0", "train.checkpoint_every=1"]].concat();
+    refused(&often, &["train.schedule.staleness", "`train.checkpoint_every` is 1"]);
     refused(&["train.schedule.intervals=0"], &["train.schedule.intervals"]);
     refused(&["train.fanouts=[5, 5]"], &["train.fanouts", "samples nothing"]);
     refused(&["train.batch=10"], &["train.batch", "no batches"]);

@@ -300,7 +300,7 @@ mod tests {
             ("{ kind = 'full-graph', mode = 'async', staleness = 1 }", "full-graph"),
             ("{ kind = 'tensor-parallel', chunk_memory = '1MiB' }", "tensor-parallel"),
         ] {
-            let auto = chosen(SAGE, &format!("schedule.candidates = [{options}]"), &graph);
+            let auto = chosen(SAGE, &format!("evaluate_every = 0\nschedule.candidates = [{options}]"), &graph);
             assert_eq!((auto.chosen.as_str(), auto.candidates.len()), (only, 1), "{auto:#?}");
         }
         let candidates = "schedule.candidates = ['tensor-parallel', { kind = 'full-graph', mode = 'async' }]\n";
