@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""Writes docs/book/src/benchmarks.md from the newest comparisons with peers in benches/runs. `--check` only compares the page.
+"""Writes docs/book/src/benchmarks.md from the newest comparisons with peers in benches/runs, and schedules-compared.md from the newest
+comparison of schedules. `--check` only compares the pages.
 
     benches/table.py [--check]
 """
 import argparse, json, pathlib, sys
 
+import schedules_page
 from program import ROOT
 
 RUNS = ROOT / "benches" / "runs"
@@ -104,11 +106,12 @@ def rows():
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true")
-    page = ABOUT + "".join(rows())
-    if not parser.parse_args().check:
-        PAGE.write_text(page)
-    elif not PAGE.is_file() or PAGE.read_text() != page:
-        sys.exit("error: docs/book/src/benchmarks.md is not what the results say; run python3 benches/table.py")
+    check = parser.parse_args().check
+    for file, page in [(PAGE, ABOUT + "".join(rows())), (schedules_page.PAGE, schedules_page.page())]:
+        if page and not check:
+            file.write_text(page)
+        elif page and (not file.is_file() or file.read_text() != page):
+            sys.exit(f"error: {file.relative_to(ROOT)} is not what the results say; run python3 benches/table.py")
 
 
 if __name__ == "__main__":
