@@ -9,8 +9,8 @@ use std::path::PathBuf;
 
 const EXAMPLES: &str = "\
 Examples:
-  gnnflow calibrate                one process, all cores
-  gnnflow calibrate --processes 4  four processes share the cores";
+  gnnflow calibrate                   one process, all cores
+  gnnflow calibrate --processes 4     four processes share the cores";
 
 /// Measure what a process does per second on this machine, for `train.schedule = "auto"`.
 ///
