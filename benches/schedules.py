@@ -49,12 +49,12 @@ ROW = 'normalize_features = "row"'
 DRAWN = "split_fractions = [0.6, 0.2, 0.2]"
 # Text of the graph, epochs of full-graph schedules, epochs of batches.
 GRAPHS = {
-    "pubmed": (FILES, ROW, 200, 100),
+    "pubmed": (FILES, ROW, 100, 60),
     "facebook-large": (FILES, f"{ROW}\n{DRAWN}", 100, 30),
-    "debian-bookworm": (FILES, "", 300, 40),
+    "debian-bookworm": (FILES, "", 200, 25),
     "twitch-de": (FILES, ROW, 100, 30),
-    "amazon0601": (LABELED, "", 60, 15),
-    "skewed": (SKEWED, "", 100, 15),
+    "amazon0601": (LABELED, "", 40, 6),
+    "skewed": (SKEWED, "", 60, 12),
 }
 FULL = "train.schedule.kind=full-graph"
 TENSOR = "train.schedule.kind=tensor-parallel"
@@ -180,12 +180,19 @@ def main():
     for name in options.graphs:
         with tempfile.TemporaryDirectory() as scratch:
             results.append(measure(binary, name, pathlib.Path(scratch), rates, options))
+        # After every graph, so that a run that is cut off leaves those before.
+        file = finish(results, rates, options)
+    print(file)
+
+
+def finish(results, rates, options):
+    """Writes the result of some graphs, and returns its path."""
     given = {"rounds": options.rounds, "processes": options.processes, "dollars_per_hour_and_process": options.price}
     regrets = {kind: [row["auto"][kind]["regret"] for row in results] for kind in results[0]["auto"]}
     # A choice that does not reach the target is worse than any other.
     given["median_regret"] = {kind: statistics.median(float("inf") if one is None else one for one in all) for kind, all in regrets.items()}
     given["measured_rates"] = [line for line in rates.splitlines() if "=" in line]
-    print(write(about("schedules") | given | {"results": results}, "schedules", options.out))
+    return write(about("schedules") | given | {"results": results}, "schedules", options.out)
 
 
 if __name__ == "__main__":
