@@ -185,12 +185,18 @@ def main():
     print(file)
 
 
+def median(regrets):
+    """The median, in which a choice that does not reach the target (None) is worse than any other."""
+    order = sorted(regrets, key=lambda regret: float("inf") if regret is None else regret)
+    middle = [order[(len(order) - 1) // 2], order[len(order) // 2]]
+    return None if None in middle else round(sum(middle) / 2, 3)
+
+
 def finish(results, rates, options):
     """Writes the result of some graphs, and returns its path."""
     given = {"rounds": options.rounds, "processes": options.processes, "dollars_per_hour_and_process": options.price}
     regrets = {kind: [row["auto"][kind]["regret"] for row in results] for kind in results[0]["auto"]}
-    # A choice that does not reach the target is worse than any other.
-    given["median_regret"] = {kind: statistics.median(float("inf") if one is None else one for one in all) for kind, all in regrets.items()}
+    given["median_regret"] = {kind: median(all) for kind, all in regrets.items()}
     given["measured_rates"] = [line for line in rates.splitlines() if "=" in line]
     return write(about("schedules") | given | {"results": results}, "schedules", options.out)
 
