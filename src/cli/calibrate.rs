@@ -3,6 +3,7 @@
 use super::context::Context;
 use super::output::{print, print_json};
 use crate::error::Error;
+use gnnflow_data::format::plural;
 use gnnflow_pipelines::plan::calibrate;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
@@ -34,15 +35,16 @@ impl Calibrate {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let processes = self.processes.get();
         let threads = self.threads.map_or_else(|| cores.div_ceil(processes), NonZeroUsize::get);
-        context.console.say(&format!("measuring {processes} processes of {threads} threads"));
+        let measured = format!("{} of {}", plural(processes, "process"), plural(threads, "thread"));
+        context.console.say(&format!("measuring {measured}"));
         let rates = calibrate::measure(processes, threads, &self.folder)?;
         if context.json {
             return print_json(&rates);
         }
         let table = calibrate::table(&rates)?;
         print(&format!(
-            "# Measured with {processes} processes of {threads} threads on one machine. Write the bandwidth of your network\n\
-             # instead of that of the loopback interface.\n{table}"
+            "# Measured with {measured} on one machine. The bandwidth is that of the loopback interface, and the latency is not\n\
+             # measured: for several machines, write those of your network.\n{table}"
         ))
     }
 }
