@@ -56,7 +56,7 @@ pub struct Candidate {
     pub compute: f64,
     /// Seconds of waiting for messages and files in an epoch.
     pub moving: f64,
-    /// Number of its epochs that teach as much as one epoch of `mini-batch`.
+    /// Number of its epochs that make the progress of one epoch of the file.
     pub counts: f64,
 }
 
@@ -84,11 +84,16 @@ pub struct AutoSchedule {
     pub edge_cut: Option<f64>,
     /// Edges of the partition with most, over the mean.
     pub edge_balance: f64,
-    /// The factor of all keys that count epochs: an epoch of `mini-batch` has several updates of the parameters, one of the full graph has one.
+    /// The factor of all keys that count epochs, `counts` of the chosen schedule. An older summary lacks it.
+    #[serde(default = "one")]
     pub epoch_factor: f64,
     /// Steps in an epoch of batches; `None` if no schedule with batches is possible, and epochs are those of the full graph.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub steps_per_epoch: Option<u64>,
     /// The estimated cost of each schedule.
     pub candidates: Vec<Candidate>,
+}
+
+fn one() -> f64 {
+    1.0
 }

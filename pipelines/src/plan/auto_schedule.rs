@@ -4,35 +4,31 @@
 //! processes: each partition counts as a process. A schedule must support the pipeline ([`rules`](crate::config)) and fit into
 //! `train.memory`. [`super::schedule_cost`] estimates the seconds of its epochs, by `train.schedule.rates`.
 //!
-//! An epoch of batches updates the parameters once per step, and an epoch of the full graph once. [`full_graph_epochs`] and
-//! [`averaged_epochs`] say how many epochs of other schedules teach as much as one of `mini-batch`; `benches/schedules.py` measures these
-//! numbers. If the choice is not `mini-batch`, all keys that count epochs are multiplied accordingly, so that the run learns as much as the
-//! file asks for.
+//! An epoch of batches updates the parameters once per step, and an epoch of the full graph once. [`epochs_like_one`] says how many epochs of
+//! a schedule make the progress of one epoch of `mini-batch`; `benches/schedules.py` measures these numbers. The file counts epochs of
+//! `mini-batch`; if it is not possible, of `partition-parallel`, or else of the full graph. If another schedule is chosen, all keys that count
+//! epochs are multiplied accordingly, so that the run learns as much as the file asks for.
 
 use gnnflow_data::prepare::Quality;
 
 use super::Sizes;
 use super::epochs;
-use super::schedule_cost::CostModel;
-use crate::config::schedule::{Auto, Rates};
+use super::schedule_cost::{CostModel, Estimate};
+use crate::config::schedule::{Auto, AutoCandidate, Rates};
 use crate::config::{AutoSchedule, Candidate, Config, Schedule};
 use crate::error::Error;
 use gnnflow_data::format::bytes;
 
-/// The schedule by whose epochs the others are compared.
-const BATCHES: &str = "mini-batch";
-/// Batches inside each partition.
-const LOCAL: &str = "partition-parallel";
-
-/// Returns the number of updates from all training nodes that teach as much as `steps` updates from batches of them. A gradient of more nodes
-/// has less noise, so that fewer updates are enough: 0.9 to 1 times as many for 1 to 7 steps, 0.5 for 19, 0.4 for 61.
-fn full_graph_epochs(steps: u64) -> f64 {
-    (steps.max(1) as f64).powf(0.75)
-}
-
-/// Returns the number of epochs of `partition-parallel` that teach as much as one of `mini-batch`: 1 to 1.8 for 2 partitions, 2 to 3 for 16.
-fn averaged_epochs(parts: usize) -> f64 {
-    1.0 + 0.4 * (parts.max(1) as f64).log2()
+/// Returns how many epochs of a schedule make the progress of one epoch of `mini-batch`, which has so many `steps`.
+///
+/// A gradient of all training nodes has less noise than one of a batch, so that fewer updates are enough: 0.9 to 1 times as many for 1 to 7
+/// steps, 0.5 for 19, 0.4 for 61. Averaged parameters need 1 to 1.8 times as many epochs with 2 partitions, 2 to 3 with 16.
+fn epochs_like_one(schedule: &AutoCandidate, steps: u64, parts: usize) -> f64 {
+    match schedule {
+        AutoCandidate::MiniBatch(_) => 1.0,
+        AutoCandidate::PartitionParallel(_) => 1.0 + 0.4 * (parts.max(1) as f64).log2(),
+        AutoCandidate::FullGraph(_) | AutoCandidate::TensorParallel(_) => (steps.max(1) as f64).powf(0.75),
+    }
 }
 
 fn auto(config: &Config) -> Option<&Auto> {
@@ -48,28 +44,14 @@ impl AutoSchedule {
     /// # Errors
     /// If no schedule supports the pipeline; other errors of [`Plan::new`](super::Plan::new).
     pub fn new(config: &Config, graph: &Sizes, quality: Option<&Quality>) -> Result<Self, Error> {
-        let candidates = auto(config).map(|auto| auto.candidates.clone()).unwrap_or_default();
+        let listed = auto(config).map(|auto| auto.candidates.clone()).unwrap_or_default();
         let rates = auto(config).map_or_else(Rates::default, |auto| auto.rates.clone());
         let model = CostModel { graph, rates, quality };
-        let all = candidates.into_iter().map(|schedule| model.candidate(config, schedule.into()));
-        let estimated = all.collect::<Result<Vec<_>, _>>()?;
-        // An epoch of batches has several steps, and an epoch of the full graph one.
-        let batches = |candidate: &Candidate| [BATCHES, LOCAL].contains(&candidate.schedule.as_str());
-        let possible = |candidate: &Candidate| candidate.refused.is_none();
-        let of_batches = estimated.iter().find(|(candidate, _)| batches(candidate) && possible(candidate));
-        let steps_per_epoch = of_batches.map(|&(_, steps)| steps);
-        let count = |(mut candidate, _): (Candidate, u64)| {
-            candidate.counts = match candidate.schedule.as_str() {
-                LOCAL if possible(&candidate) => averaged_epochs(graph.parts.len()),
-                "full-graph" | "tensor-parallel" if possible(&candidate) => {
-                    steps_per_epoch.map_or(1.0, full_graph_epochs)
-                }
-                _ => 1.0,
-            };
-            candidate
-        };
-        let candidates: Vec<Candidate> = estimated.into_iter().map(count).collect();
-        let usable = candidates.iter().filter(|candidate| possible(candidate));
+        let all = listed.iter().map(|schedule| model.estimate(config, schedule.clone().into()));
+        let mut estimates = all.collect::<Result<Vec<Estimate>, _>>()?;
+        let steps_per_epoch = count_epochs(&listed, &mut estimates, graph.parts.len());
+        let candidates: Vec<Candidate> = estimates.into_iter().map(|estimate| estimate.candidate).collect();
+        let usable = candidates.iter().filter(|candidate| candidate.refused.is_none());
         let Some(best) = usable.min_by(|a, b| a.seconds().total_cmp(&b.seconds())).cloned() else {
             let reasons: Vec<String> = candidates.iter().map(refusal).collect();
             let message = format!("no candidate supports this pipeline: {}", reasons.join("; "));
@@ -94,6 +76,7 @@ impl AutoSchedule {
         Ok(auto)
     }
 
+    /// Returns the reason of the choice, in one line.
     fn reason(&self, best: &Candidate) -> String {
         let others = self.candidates.iter().filter(|other| other.schedule != best.schedule);
         let mut text = vec![format!("about {} per epoch", seconds(best.compute + best.moving))];
@@ -123,8 +106,8 @@ impl AutoSchedule {
                 let quality = format!("a replication factor of {:.2}", self.replication_factor);
                 format!("it sends {} in {} rounds, with {quality}", bytes(other.bytes), other.rounds)
             }
-            (BATCHES, false) => format!("batches recompute overlapping neighborhoods{}", self.share(", with")),
-            (LOCAL, false) => "averaged partitions need more epochs".to_owned(),
+            ("mini-batch", false) => format!("batches recompute overlapping neighborhoods{}", self.share(", with")),
+            ("partition-parallel", false) => "averaged partitions need more epochs".to_owned(),
             ("full-graph", false) if self.edge_balance > 1.1 => {
                 format!("the partition with most edges has {:.2} times the mean", self.edge_balance)
             }
@@ -136,6 +119,25 @@ impl AutoSchedule {
         };
         format!("\"{}\" {}{epochs}: {what}", other.schedule, seconds(other.compute + other.moving))
     }
+}
+
+/// Sets the numbers of epochs that make the progress of one epoch of the first possible schedule: `mini-batch`, `partition-parallel`, one of
+/// the full graph. Returns the steps in an epoch of batches, if a schedule with batches is possible.
+fn count_epochs(listed: &[AutoCandidate], estimates: &mut [Estimate], parts: usize) -> Option<u64> {
+    let find = |wanted: fn(&AutoCandidate) -> bool| {
+        let mut all = listed.iter().zip(&*estimates);
+        all.find(|(schedule, estimate)| wanted(schedule) && estimate.candidate.refused.is_none())
+    };
+    let of_batches = find(|schedule| matches!(schedule, AutoCandidate::MiniBatch(_)))
+        .or_else(|| find(|schedule| matches!(schedule, AutoCandidate::PartitionParallel(_))));
+    let (reference, steps) = of_batches.map(|(schedule, estimate)| (schedule, estimate.steps_per_epoch))?;
+    let one = epochs_like_one(reference, steps, parts);
+    for (schedule, Estimate { candidate, .. }) in listed.iter().zip(estimates) {
+        if candidate.refused.is_none() {
+            candidate.counts = epochs_like_one(schedule, steps, parts) / one;
+        }
+    }
+    Some(steps)
 }
 
 fn refusal(candidate: &Candidate) -> String {
@@ -151,7 +153,7 @@ pub(super) fn seconds(seconds: f64) -> String {
 }
 
 /// Formats a factor with two digits.
-fn factor(factor: f64) -> String {
+pub(super) fn factor(factor: f64) -> String {
     match factor {
         f if f >= 9.95 => format!("{f:.0}"),
         f if f >= 0.995 => format!("{f:.1}"),
@@ -171,8 +173,9 @@ impl Config {
             return Ok(());
         }
         let graph = Sizes::of(self, 1)?;
-        // A dataset of an older version may have no quality report.
-        let quality = graph.prepared.then(|| Quality::read(self.dataset_folder()).ok()).flatten();
+        // A dataset of an older version may have no report.
+        let reported = graph.prepared && self.dataset_folder().join(Quality::FILE).exists();
+        let quality = reported.then(|| Quality::read(self.dataset_folder())).transpose()?;
         let auto = AutoSchedule::new(self, &graph, quality.as_ref())?;
         let listed = self::auto(self).map(|auto| auto.candidates.clone()).unwrap_or_default();
         if let Some(chosen) = listed.into_iter().find(|known| known.word() == auto.chosen) {
@@ -226,23 +229,7 @@ mod tests {
     /// A prepared graph of 4 partitions.
     fn graph(train: u64, halo: u64, edges: [u64; 4]) -> Sizes {
         let part = |edges| PartSize { nodes: 250_000, edges, train: train / 4, halo, ..PartSize::default() };
-        Sizes {
-            prepared: true,
-            nodes: 1_000_000,
-            edges: edges.iter().sum(),
-            features: 128,
-            feature_bytes: 4,
-            halo_features: true,
-            classes: Some(16),
-            relations: Some(0),
-            edge_classes: None,
-            edge_features: Some(0),
-            train: Some(train),
-            targets: None,
-            prepare_bytes: 0,
-            disk_bytes: 0,
-            parts: edges.map(part).to_vec(),
-        }
+        Sizes { features: 128, classes: Some(16), train: Some(train), ..Sizes::of_parts(edges.map(part).to_vec()) }
     }
 
     fn config(model: &str, train: &str) -> Result<Config, Error> {

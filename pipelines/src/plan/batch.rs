@@ -191,23 +191,7 @@ mod tests {
 
     fn sizes() -> Sizes {
         let part = |nodes, edges, train| PartSize { nodes, edges, train, ..PartSize::default() };
-        Sizes {
-            prepared: true,
-            nodes: 10_000,
-            edges: 100_000,
-            features: 16,
-            feature_bytes: 4,
-            halo_features: true,
-            classes: Some(3),
-            relations: Some(0),
-            edge_classes: None,
-            edge_features: Some(0),
-            train: Some(5_000),
-            targets: None,
-            prepare_bytes: 0,
-            disk_bytes: 0,
-            parts: vec![part(4_000, 40_000, 3_000), part(6_000, 60_000, 2_000)],
-        }
+        Sizes::of_parts(vec![part(4_000, 40_000, 3_000), part(6_000, 60_000, 2_000)])
     }
 
     fn sampler(word: &str) -> Sampler {

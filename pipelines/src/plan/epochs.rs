@@ -37,7 +37,7 @@ fn steps(config: &Config, sizes: &Sizes) -> u64 {
     }
 }
 
-/// Returns the default number of epochs of so many steps.
+/// Returns the default number of epochs for epochs of `steps` steps.
 pub(super) fn epochs(steps: u64) -> usize {
     let (least, most) = DEFAULT_EPOCHS.into_inner();
     (STEPS.div_ceil(steps.max(1)) as usize).clamp(least, most)

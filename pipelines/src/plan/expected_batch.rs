@@ -83,23 +83,7 @@ mod tests {
     use super::*;
 
     fn graph(nodes: u64, edges: u64) -> Sizes {
-        Sizes {
-            prepared: true,
-            nodes,
-            edges,
-            features: 16,
-            feature_bytes: 4,
-            halo_features: true,
-            classes: Some(3),
-            relations: Some(0),
-            edge_classes: None,
-            edge_features: Some(0),
-            train: Some(nodes),
-            targets: None,
-            prepare_bytes: 0,
-            disk_bytes: 0,
-            parts: vec![PartSize { nodes, edges, train: nodes, ..PartSize::default() }],
-        }
+        Sizes::of_parts(vec![PartSize { nodes, edges, train: nodes, ..PartSize::default() }])
     }
 
     fn seeds(number: u64) -> Batch {

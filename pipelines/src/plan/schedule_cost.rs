@@ -18,6 +18,7 @@ use gnnflow_dataflow::graph::placement::Placement;
 use super::batch::Batch;
 use super::expected_batch::Degrees;
 use super::full_graph::{FullGraphPlan, LINE};
+use super::training::gradient_bytes;
 use super::{Layer, Plan, Sizes, embedding, training_sizes};
 use crate::config::schedule::Rates;
 use crate::config::{Candidate, Config, Fanout, Schedule, is_builtin_layer};
@@ -38,6 +39,13 @@ pub(super) struct CostModel<'a> {
     pub(super) rates: Rates,
     /// Of the prepared dataset.
     pub(super) quality: Option<&'a Quality>,
+}
+
+/// A schedule with its estimated cost.
+pub(super) struct Estimate {
+    /// `counts` is 1.
+    pub(super) candidate: Candidate,
+    pub(super) steps_per_epoch: u64,
 }
 
 /// The work of the slowest partition in an epoch.
@@ -73,14 +81,16 @@ impl Work {
 }
 
 impl CostModel<'_> {
-    /// Estimates one schedule for `config`, of which `counts` is 1. Returns it with the steps of an epoch.
+    /// Estimates one schedule for `config`. A schedule that needs more than `train.memory` is refused.
     ///
     /// # Errors
-    /// Those of [`Plan::new`], if memory is enough.
-    pub(super) fn candidate(&self, config: &Config, schedule: Schedule) -> Result<(Candidate, u64), Error> {
+    /// Other errors of [`Plan::new`].
+    pub(super) fn estimate(&self, config: &Config, schedule: Schedule) -> Result<Estimate, Error> {
         let word = schedule.to_string();
         let refused = |why: String| {
-            Ok((Candidate { schedule: word.clone(), refused: Some(why), counts: 1.0, ..Candidate::default() }, 1))
+            let candidate =
+                Candidate { schedule: word.clone(), refused: Some(why), counts: 1.0, ..Candidate::default() };
+            Ok(Estimate { candidate, steps_per_epoch: 1 })
         };
         if let Some(why) = config.refusal(schedule.word()) {
             return refused(why.to_owned());
@@ -90,6 +100,7 @@ impl CostModel<'_> {
                 "it needs the features of halo nodes; set partition.halo = \"features\" to allow it".into(),
             );
         }
+        let averages = schedule.is_partition_parallel();
         let config = config.with_schedule(schedule);
         let parts = self.graph.parts.len();
         let plan = match Plan::of(&config, self.graph.clone(), parts, parts) {
@@ -107,7 +118,7 @@ impl CostModel<'_> {
             Some(full_graph) => {
                 let work = self.of_full_graph(&config, &plan.layers, full_graph);
                 let placement = Placement::new(parts, parts);
-                (work, training.bytes_per_step - full_graph.constant_bytes(&sizes, placement))
+                (work, training.bytes_per_step.saturating_sub(full_graph.constant_bytes(&sizes, placement)))
             }
             None if config.train.as_ref().is_some_and(|train| train.is_full_graph()) => {
                 let kind = &model.kind;
@@ -120,8 +131,8 @@ impl CostModel<'_> {
             }
             None => self.of_batches(&config, &plan, &sizes),
         };
-        let average = if averages(&config) && parts > 1 { ROUNDS_OF_AVERAGE } else { 0 };
-        let rounds = training.rounds_per_step * training.steps_per_epoch + average;
+        let of_average = if averages && parts > 1 { ROUNDS_OF_AVERAGE } else { 0 };
+        let rounds = training.rounds_per_step * training.steps_per_epoch + of_average;
         let files =
             if plan.tables_mapped { plan.processes.iter().map(|p| p.memory.scratch).max().unwrap_or(0) } else { 0 };
         let rates = &self.rates;
@@ -138,7 +149,7 @@ impl CostModel<'_> {
                 + 2.0 * files as f64 / rates.files.0 as f64,
             counts: 1.0,
         };
-        Ok((candidate, training.steps_per_epoch))
+        Ok(Estimate { candidate, steps_per_epoch: training.steps_per_epoch })
     }
 
     fn of_full_graph(&self, config: &Config, layers: &[Layer], full_graph: &FullGraphPlan) -> Work {
@@ -169,11 +180,12 @@ impl CostModel<'_> {
         let batch = Degrees::new(self.graph, self.quality.map(|quality| &quality.in_degrees))
             .batch(&Batch::of(train, model, sizes), &fanouts);
         let all = batch.nodes.last().copied().unwrap_or(0.0);
-        let (input, input_bytes) = embedding::input(config, self.graph);
+        let (input, _) = embedding::input(config, self.graph);
         let learns = embedding::of(config).is_some();
         let mut work = Work {
             sampled_edges: batch.edges.iter().sum(),
-            gathered: all * (input * input_bytes.max(4)) as f64,
+            // Rows are f32 in a batch.
+            gathered: all * (4 * input) as f64,
             ..Work::default()
         };
         for (l, layer) in plan.layers.iter().enumerate() {
@@ -201,20 +213,11 @@ impl CostModel<'_> {
         let remote = (parts - 1.0) / parts;
         let cut = self.quality.map_or(remote, |quality| (quality.edge_cut * fanouts.len() as f64).min(remote));
         let share = (all / bound).min(1.0) * if remote > 0.0 { cut / remote } else { 0.0 };
-        let rows = training.bytes_per_step.saturating_sub(gradient_bytes(plan, self.graph)) as f64;
-        let bytes = steps * (rows * share + gradient_bytes(plan, self.graph).min(training.bytes_per_step) as f64);
+        let processes = self.graph.parts.len() as u64;
+        let gradients = gradient_bytes(plan.parameters.unwrap_or(0), processes, processes).min(training.bytes_per_step);
+        let bytes = steps * ((training.bytes_per_step - gradients) as f64 * share + gradients as f64);
         (work.times(steps), bytes as u64)
     }
-}
-
-/// Tells whether partitions average their parameters after an epoch.
-fn averages(config: &Config) -> bool {
-    config.train.as_ref().is_some_and(|train| train.schedule.is_partition_parallel())
-}
-
-/// Returns the bytes of the gradients that all processes send in a step, with a process for each partition.
-fn gradient_bytes(plan: &Plan, graph: &Sizes) -> u64 {
-    2 * 4 * plan.parameters.unwrap_or(0) * (graph.parts.len() as u64).saturating_sub(1)
 }
 
 /// Tells whether a layer multiplies its rows before they are summed.

@@ -185,3 +185,28 @@ impl Sizes {
         }
     }
 }
+
+#[cfg(test)]
+impl Sizes {
+    /// A prepared graph of these partitions, with 16 features and 3 classes.
+    pub(super) fn of_parts(parts: Vec<PartSize>) -> Self {
+        let sum = |of: fn(&PartSize) -> u64| parts.iter().map(of).sum::<u64>();
+        Self {
+            prepared: true,
+            nodes: sum(|part| part.nodes),
+            edges: sum(|part| part.edges),
+            features: 16,
+            feature_bytes: 4,
+            halo_features: true,
+            classes: Some(3),
+            relations: Some(0),
+            edge_classes: None,
+            edge_features: Some(0),
+            train: Some(sum(|part| part.train)),
+            targets: None,
+            prepare_bytes: 0,
+            disk_bytes: 0,
+            parts,
+        }
+    }
+}

@@ -1,6 +1,6 @@
 //! The text of the plan.
 
-use super::auto_schedule::seconds;
+use super::auto_schedule::{factor, seconds};
 use super::{LearnedRows, Memory, Plan, Process, RankingCost, Training};
 use crate::config::{AutoParts, AutoSchedule, Task};
 use gnnflow_data::format::{bytes, count, counted, plural};
@@ -205,21 +205,21 @@ impl fmt::Display for AutoSchedule {
         )?;
         writeln!(
             f,
-            "            {:<17}{:>11}{:>15}{:>8}{:>12}{:>12}{:>9}",
+            "            {:<20}{:>11}{:>15}{:>8}{:>12}{:>12}{:>9}",
             "schedule", "memory", "sent per epoch", "rounds", "computing", "waiting", "factor"
         )?;
         for candidate in &self.candidates {
             let name = &candidate.schedule;
             if let Some(why) = &candidate.refused {
-                writeln!(f, "            {name:<17}not possible: {why}")?;
+                writeln!(f, "            {name:<20}not possible: {why}")?;
                 continue;
             }
             let [memory, moved] = [candidate.memory, candidate.bytes].map(bytes);
             let [compute, moving] = [candidate.compute, candidate.moving].map(seconds);
-            let (rounds, counts) = (count(candidate.rounds), candidate.counts);
+            let (rounds, counts) = (count(candidate.rounds), factor(candidate.counts));
             writeln!(
                 f,
-                "            {name:<17}{memory:>11}{moved:>15}{rounds:>8}{compute:>12}{moving:>12}{counts:>9}"
+                "            {name:<20}{memory:>11}{moved:>15}{rounds:>8}{compute:>12}{moving:>12}{counts:>9}"
             )?;
         }
         Ok(())

@@ -60,8 +60,7 @@ impl Training {
         let fetch = all_nodes * (8 + (input * input_bytes) as u64) + embedding::push(config, all_nodes);
         let fetch = if batch.leaves { fetch } else { 0 };
         let fetch = fetch + if fetches_edges { far_edges * (4 + edge_bytes) } else { 0 };
-        // Each worker sums a slice of the gradient of all partitions, and sends the sums to all workers.
-        let gradients = remote(parameters * 4) + parameters * 4 * (w - 1);
+        let gradients = gradient_bytes(parameters, graph.parts.len() as u64, w);
         let steps = batch.steps;
         let bytes_per_step = if local {
             // Parameters and optimizer state are sent once per average.
@@ -88,6 +87,13 @@ impl Training {
             },
         })
     }
+}
+
+/// Returns the bytes of gradients that `processes` processes send in a step: each sums a slice of the gradient of all partitions, and sends
+/// the sums to the others.
+pub(super) fn gradient_bytes(parameters: u64, parts: u64, processes: u64) -> u64 {
+    let bytes = 4 * parameters;
+    bytes * (processes - 1) / processes * parts + bytes * (processes - 1)
 }
 
 /// Returns the bytes of an edge's features in f32; 0 if the model reads none, or their width is unknown.
