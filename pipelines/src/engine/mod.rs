@@ -21,6 +21,9 @@ use crate::compute::StepReport;
 use crate::error::Error;
 use crate::runtime::records::TensorUse;
 
+/// The name of the jobs that apply summed gradients.
+pub(crate) const APPLY: &str = "apply";
+
 /// The training engine of one schedule.
 pub(crate) trait Engine {
     /// Trains one or more epochs from `epoch` (from 0), until all workers have equal parameters again. Returns the sums of each epoch.

@@ -6,6 +6,7 @@
 pub(crate) mod run_folder;
 pub mod summary;
 pub mod trace_table;
+pub(crate) mod work_log;
 
 use std::cell::RefCell;
 use std::fs::File;
@@ -21,6 +22,7 @@ use gnnflow_data::format::hex;
 use gnnflow_data::fs::temporary_file;
 use gnnflow_dataflow::flow::in_order::InOrder;
 use gnnflow_dataflow::time;
+use gnnflow_dataflow::wire::meter::Stage;
 use gnnflow_dataflow::wire::{Header, MESSAGE_BYTES, Rows, WireBlock};
 use gnnflow_nn::params::Param;
 use parquet::arrow::ArrowWriter;
@@ -96,7 +98,7 @@ pub(crate) fn write_table(
                 progress.advance(rows.num_rows() as u64);
                 let header = Header { from: context.worker as u32, key: now, ..Header::default() };
                 let mut block = WireBlock::new(header, vec![], vec![], Rows::Bytes(encode(&rows)?));
-                meter.sent(context.worker, &block);
+                meter.sent(context.worker, Stage::Fetch, &block);
                 input.send_batch(&mut block);
             }
             let behind = time::at(part as u32, (step as u32).saturating_sub(WINDOW));

@@ -68,8 +68,13 @@ impl RunFolder {
         Self::open(dir, config)
     }
 
+    /// Returns the pipeline file of a run folder.
+    pub(crate) fn pipeline(dir: &Path) -> PathBuf {
+        dir.join(PIPELINE)
+    }
+
     fn open(dir: &Path, config: &Config) -> Result<Self, Error> {
-        let file = dir.join(PIPELINE);
+        let file = Self::pipeline(dir);
         write_atomic(&file, config.resolved_toml().as_bytes()).map_err(Error::io("write", &file))?;
         let path = dir.join(EpochRecord::FILE);
         let metrics = OpenOptions::new().create(true).append(true).open(&path).map_err(Error::io("write", &path))?;

@@ -144,7 +144,7 @@ impl Run<'_> {
         let digests = self.write_outputs(driver)?;
         let infer_seconds = begin.elapsed().as_secs_f64();
         if let Some(trace) = &self.trace {
-            trace.write(driver.worker, &self.job.run_dir, self.sent())?;
+            trace.write(driver.worker, &self.job.run_dir, self.sent(), &self.context.meter)?;
         }
         let reports = Reports(self.collectives.all_gather(driver, &self.report())?);
         // The scratch files are unlinked already.

@@ -125,7 +125,7 @@ impl<'a> Run<'a> {
         model: &'a config::Model,
         train: &'a config::Train,
     ) -> Result<Self, Error> {
-        let trace = train.trace.then(|| Trace::start(driver.worker)).transpose()?;
+        let mut trace = train.trace.then(|| Trace::start(driver.worker)).transpose()?;
         let busy = job.runtime.busy("opening the dataset");
         let (rank, workers) = (driver.worker.index(), driver.worker.peers());
         let parts = FeatureStore::open(job, rank, workers)?;
@@ -137,9 +137,13 @@ impl<'a> Run<'a> {
         let (trained, built_spec) = (built.params().trained_len(), built.spec().clone());
         let mut context = WorkerContext::open(job, rank, workers, parts, task.edge_filter(), needs)?;
         context.train_nodes = examples.counts().to_vec();
-        trace.iter().for_each(|trace| context.sampling.record(trace.of_sampling_threads()));
+        if let Some(trace) = &trace {
+            context.sampling.record(trace.of_sampling_threads());
+            context.meter.record();
+        }
         drop(busy);
         let Plan { window, tables_mapped, .. } = Plan::counted(&job.config, workers, examples.targets())?;
+        trace.iter_mut().for_each(|trace| trace.set_window(window));
         let mut collectives = Collectives::new(context.placement, rank, Rc::clone(&context.other_meter));
         let sampling = Sampling::open(driver, job, &context, &mut collectives, (model, train), &examples)?;
         let split = match train.is_full_graph() {
@@ -253,7 +257,11 @@ impl<'a> Run<'a> {
                     rows.config().optimizer.lr(),
                 ));
             }
+            let cpu = self.trace.as_ref().map(|trace| trace.cpu_so_far(&self.context.meter));
             let done = self.training.train_round(driver, epoch, &lr)?;
+            if let Some((trace, before)) = self.trace.as_mut().zip(cpu) {
+                trace.end_of_round(before, epoch, &done, &self.context.meter);
+            }
             let after = StageTimes::now(&self.context.meter, self.compute_thread.call(ComputeState::report)?);
             self.spent.add_since(before, after);
             if epoch == first && !train.is_full_graph() {

@@ -123,7 +123,7 @@ impl<'scope> AllReduce<'scope> for StreamVec<'scope, u64, Contribution> {
                             };
                             let words = words.take().unwrap_or_default();
                             let mut block = WireBlock::new(header, words, Vec::new(), rows);
-                            scattered.sent(me, &block);
+                            scattered.sent(me, Stage::Reduce, &block);
                             output.session_with_builder(&time).give_container(&mut block);
                         }
                     }
@@ -151,7 +151,7 @@ impl<'scope> AllReduce<'scope> for StreamVec<'scope, u64, Contribution> {
                             };
                             let to = Header { to: worker as u32, from: me as u32, ..header };
                             let mut block = WireBlock::new(to, words.clone(), Vec::new(), rows);
-                            meter.sent(me, &block);
+                            meter.sent(me, Stage::Reduce, &block);
                             output.session_with_builder(&time).give_container(&mut block);
                         }
                     }

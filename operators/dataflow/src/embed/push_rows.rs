@@ -148,7 +148,7 @@ impl<'scope> PushRows<'scope> for StreamVec<'scope, u64, RowGradients> {
                 input.for_each(|time, pushes| {
                     for push in pushes.drain(..) {
                         let mut blocks = to.meter.time(Stage::Reduce, || blocks(&to, me, *time.time(), push));
-                        blocks.iter().for_each(|block| to.meter.sent(me, block));
+                        blocks.iter().for_each(|block| to.meter.sent(me, Stage::Fetch, block));
                         output.session_with_builder(&time).give_containers(blocks.iter_mut());
                     }
                 });

@@ -13,7 +13,7 @@ use timely::dataflow::StreamVec;
 
 use crate::flow::rpc::{CallRpc, Rpc};
 use crate::graph::local_graph::LocalGraph;
-use crate::wire::meter::Meter;
+use crate::wire::meter::{Meter, Stage};
 use crate::wire::{Header, MESSAGE_BYTES, Rows, WireBlock};
 
 /// A list of nodes and their degrees.
@@ -92,7 +92,7 @@ impl Rpc<NodeDegrees> for DegreesRpc {
                 };
                 let nodes = positions.iter().map(|&position| item.nodes[position as usize]).collect();
                 let request = WireBlock::new(header, Vec::new(), nodes, Rows::None);
-                self.meter.sent(self.me, &request);
+                self.meter.sent(self.me, Stage::Fetch, &request);
                 requests.push(request);
             }
         }
@@ -104,7 +104,7 @@ impl Rpc<NodeDegrees> for DegreesRpc {
         let header = request.header();
         let header = Header { to: header.from, from: self.me as u32, ..header };
         let block = WireBlock::new(header, Vec::new(), degrees, Rows::None);
-        self.meter.sent(self.me, &block);
+        self.meter.sent(self.me, Stage::Fetch, &block);
         reply(block);
     }
 

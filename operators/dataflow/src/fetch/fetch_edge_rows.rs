@@ -135,7 +135,7 @@ impl Rpc<MiniBatch> for EdgeRpc {
             batch.distinct_edges = distinct;
             requests
         });
-        requests.iter().for_each(|request| from.meter.sent(me, request));
+        requests.iter().for_each(|request| from.meter.sent(me, Stage::Fetch, request));
         batch.rounds += if requests.is_empty() { 0 } else { 2 };
         requests
     }
@@ -157,7 +157,7 @@ impl Rpc<MiniBatch> for EdgeRpc {
             let source = Arc::new(PartEdges { rows, part, base, row_bytes });
             WireBlock::new(header, Vec::new(), Vec::new(), Rows::Gather(source, request.ids().to_vec()))
         });
-        self.from.meter.sent(self.me, &block);
+        self.from.meter.sent(self.me, Stage::Fetch, &block);
         reply(block);
     }
 

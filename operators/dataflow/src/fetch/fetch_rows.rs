@@ -154,7 +154,7 @@ impl Rpc<MiniBatch> for FetchRpc {
             }
             requests
         });
-        requests.iter().for_each(|request| self.from.meter.sent(me, request));
+        requests.iter().for_each(|request| self.from.meter.sent(me, Stage::Fetch, request));
         batch.rounds += if requests.is_empty() { 0 } else { 2 };
         requests
     }
@@ -181,7 +181,7 @@ impl Rpc<MiniBatch> for FetchRpc {
             };
             WireBlock::new(header, Vec::new(), degrees, rows)
         });
-        self.from.meter.sent(self.me, &block);
+        self.from.meter.sent(self.me, Stage::Fetch, &block);
         reply(block);
     }
 

@@ -11,7 +11,6 @@ use timely::container::CapacityContainerBuilder;
 use timely::dataflow::StreamVec;
 use timely::dataflow::channels::pact::Pipeline;
 use timely::dataflow::operators::generic::operator::Operator;
-use timely::progress::Timestamp;
 use timely::scheduling::SyncActivator;
 
 use crate::time::MessageTime;
@@ -19,6 +18,7 @@ use crate::time::MessageTime;
 /// A job in the queue.
 struct Job<S> {
     name: Arc<str>,
+    time: Option<u64>,
     priority: bool,
     run: Box<dyn FnOnce(&mut S) + Send>,
 }
@@ -28,6 +28,8 @@ struct Job<S> {
 pub struct Ran<'a> {
     /// The name of the handle that queued it.
     pub name: &'a str,
+    /// The time of the item that it works for, if it is known.
+    pub time: Option<u64>,
     /// Its start.
     pub start: Instant,
     /// Its end.
@@ -61,12 +63,13 @@ const UNNAMED: &str = "task";
 pub struct ComputeThread<S> {
     jobs: mpsc::Sender<Job<S>>,
     name: Arc<str>,
+    time: Option<u64>,
     priority: bool,
 }
 
 impl<S> Clone for ComputeThread<S> {
     fn clone(&self) -> Self {
-        Self { jobs: self.jobs.clone(), name: Arc::clone(&self.name), priority: self.priority }
+        Self { jobs: self.jobs.clone(), name: Arc::clone(&self.name), time: self.time, priority: self.priority }
     }
 }
 
@@ -118,12 +121,13 @@ impl<S: 'static> ComputeThread<S> {
                     observer.begin();
                     let start = Instant::now();
                     (job.run)(&mut state);
-                    observer.end(&Ran { name: &job.name, start, end: Instant::now(), waiting: waiting_now });
+                    let Job { name, time, .. } = job;
+                    observer.end(&Ran { name: &name, time, start, end: Instant::now(), waiting: waiting_now });
                     queue.try_iter().for_each(|job| waiting.push(job));
                 }
             }
         })?;
-        Ok(Self { jobs, name: UNNAMED.into(), priority: false })
+        Ok(Self { jobs, name: UNNAMED.into(), time: None, priority: false })
     }
 
     /// Returns a handle whose jobs run before all queued jobs of handles without priority. For short jobs that others wait for.
@@ -148,12 +152,19 @@ impl<S: 'static> ComputeThread<S> {
         Self { name: name.into(), ..self.clone() }
     }
 
+    /// Returns a handle whose jobs belong to `time`, for traces.
+    #[must_use]
+    pub fn at(&self, time: u64) -> Self {
+        Self { time: Some(time), ..self.clone() }
+    }
+
     /// Queues `job`.
     ///
     /// # Panics
     /// When the thread has panicked. Its panic has already been reported.
     pub fn post(&self, job: impl FnOnce(&mut S) + Send + 'static) {
-        let job = Job { name: Arc::clone(&self.name), priority: self.priority, run: Box::new(job) };
+        let (name, run) = (Arc::clone(&self.name), Box::new(job));
+        let job = Job { name, time: self.time, priority: self.priority, run };
         assert!(self.jobs.send(job).is_ok(), "the compute thread has panicked");
     }
 
@@ -169,7 +180,7 @@ impl<S: 'static> ComputeThread<S> {
 }
 
 /// Runs work on a [`ComputeThread`].
-pub trait OnThread<'scope, T: Timestamp, D> {
+pub trait OnThread<'scope, D> {
     /// Applies `work` to each item on `compute_thread`, in order of arrival.
     ///
     /// # Panics
@@ -187,15 +198,15 @@ pub trait OnThread<'scope, T: Timestamp, D> {
     ///         .inspect(|sum| println!("so far {sum}"));
     /// });
     /// ```
-    fn on_thread<S, R, F>(self, name: &str, compute_thread: ComputeThread<S>, work: F) -> StreamVec<'scope, T, R>
+    fn on_thread<S, R, F>(self, name: &str, compute_thread: ComputeThread<S>, work: F) -> StreamVec<'scope, u64, R>
     where
         S: 'static,
         R: Send + 'static,
         F: FnMut(&mut S, D) -> R + Send + Clone + 'static;
 }
 
-impl<'scope, T: Timestamp, D: Send + 'static> OnThread<'scope, T, D> for StreamVec<'scope, T, D> {
-    fn on_thread<S, R, F>(self, name: &str, compute_thread: ComputeThread<S>, work: F) -> StreamVec<'scope, T, R>
+impl<'scope, D: Send + 'static> OnThread<'scope, D> for StreamVec<'scope, u64, D> {
+    fn on_thread<S, R, F>(self, name: &str, compute_thread: ComputeThread<S>, work: F) -> StreamVec<'scope, u64, R>
     where
         S: 'static,
         R: Send + 'static,
@@ -210,6 +221,7 @@ impl<'scope, T: Timestamp, D: Send + 'static> OnThread<'scope, T, D> for StreamV
             let mut held = VecDeque::new();
             move |(input, _frontier), output| {
                 input.for_each(|time, items| {
+                    let compute_thread = compute_thread.at(*time.time());
                     for item in items.drain(..) {
                         held.push_back(time.retain(output.output_index()));
                         let (mut work, sender) = (work.clone(), sender.clone());

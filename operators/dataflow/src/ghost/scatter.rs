@@ -14,7 +14,7 @@ use timely::dataflow::StreamVec;
 use timely::dataflow::channels::pact::Pipeline;
 use timely::dataflow::operators::generic::operator::Operator;
 
-use crate::wire::meter::Meter;
+use crate::wire::meter::{Meter, Stage};
 use crate::wire::{Header, MESSAGE_BYTES, Rows, WireBlock, to_destination};
 
 /// Sends blocks to their destinations.
@@ -30,7 +30,7 @@ impl<'scope> Scatter<'scope> for StreamVec<'scope, u64, WireBlock> {
             move |input, output| {
                 input.for_each(|time, blocks| {
                     for mut block in blocks.drain(..) {
-                        meter.sent(me, &block);
+                        meter.sent(me, Stage::Fetch, &block);
                         output.session_with_builder(&time).give_container(&mut block);
                     }
                 });

@@ -160,7 +160,7 @@ impl Rpc<MiniBatch> for InduceRpc {
                 WireBlock::new(header, Vec::new(), [positions.as_slice(), &batch.nodes].concat(), Rows::None)
             })
             .collect();
-        requests.iter().for_each(|request| self.by.meter.sent(self.me, request));
+        requests.iter().for_each(|request| self.by.meter.sent(self.me, Stage::Sample, request));
         batch.rounds += if requests.is_empty() { 0 } else { 2 };
         requests
     }

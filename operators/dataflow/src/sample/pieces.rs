@@ -1,7 +1,7 @@
 //! Replies with samples, split into messages of limited size. The last message is marked.
 
 use crate::batch::mini_batch::Drawing;
-use crate::wire::meter::Meter;
+use crate::wire::meter::{Meter, Stage};
 use crate::wire::{Header, MESSAGE_BYTES, Rows, WireBlock};
 use gnnflow_kernels::sample::{Columns, Samples};
 
@@ -14,7 +14,7 @@ pub(super) fn send(request: Header, samples: Samples, me: usize, meter: &Meter, 
     for (i, piece) in pieces.enumerate() {
         let header = Header { tag: u32::from(i == last), ..header };
         let block = WireBlock::new(header, Vec::new(), piece.to_vec(), Rows::None);
-        meter.sent(me, &block);
+        meter.sent(me, Stage::Sample, &block);
         reply(block);
     }
 }

@@ -125,7 +125,7 @@ impl Rpc<Walks> for StepRpc {
             item.by_worker = by_worker;
             requests
         });
-        requests.iter().for_each(|request| self.by.meter.sent(self.me, request));
+        requests.iter().for_each(|request| self.by.meter.sent(self.me, Stage::Sample, request));
         item.rounds += if requests.is_empty() { 0 } else { 2 };
         requests
     }
@@ -144,7 +144,7 @@ impl Rpc<Walks> for StepRpc {
         });
         let header = Header { to: header.from, from: self.me as u32, ..header };
         let block = WireBlock::new(header, Vec::new(), next, Rows::None);
-        self.by.meter.sent(self.me, &block);
+        self.by.meter.sent(self.me, Stage::Sample, &block);
         reply(block);
     }
 

@@ -272,7 +272,7 @@ impl Rpc<MiniBatch> for HopRpc {
             batch.samples[self.me].positions = std::mem::take(&mut positions_of[self.me]);
             requests
         });
-        requests.iter().for_each(|request| self.hop.meter.sent(self.me, request));
+        requests.iter().for_each(|request| self.hop.meter.sent(self.me, Stage::Sample, request));
         batch.rounds += if requests.is_empty() { 0 } else { 2 };
         requests
     }

@@ -1,12 +1,13 @@
 //! Counters of a worker: messages, bytes, and time by stage.
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use crate::wire::WireBlock;
 
 /// The stages of the worker thread. The compute thread measures its own.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stage {
     /// Sampling, for own batches and for those of other workers.
     Sample,
@@ -25,21 +26,62 @@ pub struct Sent {
     pub bytes: u64,
 }
 
+impl Sent {
+    fn add(&mut self, more: Self) {
+        self.messages += more.messages;
+        self.bytes += more.bytes;
+    }
+}
+
+/// What messages have in common that are recorded together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct SentIn {
+    /// The key of their headers: the time.
+    pub time: u64,
+    /// The stage that sends them.
+    pub stage: Stage,
+    /// The receiving worker.
+    pub to: usize,
+}
+
+/// Maximum number of entries of a record.
+const MOST: usize = 1 << 18;
+
 /// Counters of one worker.
 #[derive(Debug, Default)]
 pub struct Meter {
     /// By destination.
     sent: RefCell<Vec<Sent>>,
+    /// What is sent at each time, if it is recorded.
+    by_time: RefCell<Option<BTreeMap<SentIn, Sent>>>,
     stages: [Cell<Duration>; 3],
 }
 
 impl Meter {
-    /// Counts `block` if its destination is not `worker` itself.
-    pub fn sent(&self, worker: usize, block: &WireBlock) {
-        let to = block.header().to as usize;
+    /// Counts `block`, which `stage` sends, if its destination is not `worker` itself.
+    pub fn sent(&self, worker: usize, stage: Stage, block: &WireBlock) {
+        let header = block.header();
+        let to = header.to as usize;
         if to != worker {
-            self.count(to, Sent { messages: 1, bytes: block.wire_bytes() as u64 });
+            let sent = Sent { messages: 1, bytes: block.wire_bytes() as u64 };
+            self.count(to, sent);
+            if let Some(by_time) = &mut *self.by_time.borrow_mut() {
+                let key = SentIn { time: header.key, stage, to };
+                if by_time.len() < MOST || by_time.contains_key(&key) {
+                    by_time.entry(key).or_default().add(sent);
+                }
+            }
         }
+    }
+
+    /// Begins to record what is sent at each time.
+    pub fn record(&self) {
+        self.by_time.borrow_mut().get_or_insert_default();
+    }
+
+    /// Returns what was sent at each time since [`Meter::record`]. Of a long run, the last times are missing.
+    pub fn by_time(&self) -> BTreeMap<SentIn, Sent> {
+        self.by_time.borrow().clone().unwrap_or_default()
     }
 
     // Many operators send; one copy of this is enough.
@@ -49,8 +91,7 @@ impl Meter {
         if sent.len() <= to {
             sent.resize(to + 1, Sent::default());
         }
-        sent[to].messages += more.messages;
-        sent[to].bytes += more.bytes;
+        sent[to].add(more);
     }
 
     /// Returns what was sent to each worker so far. Workers at the end that got nothing may be missing.
@@ -101,6 +142,23 @@ impl Meter {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::wire::{Header, Rows};
+
+    #[test]
+    fn messages_are_recorded_by_time() {
+        let meter = Meter::default();
+        let message = |key, to| WireBlock::new(Header { key, to, ..Header::default() }, vec![], vec![1], Rows::None);
+        meter.sent(0, Stage::Fetch, &message(1, 1));
+        meter.record();
+        for (key, to) in [(1, 1), (1, 1), (2, 1), (2, 0)] {
+            meter.sent(0, Stage::Fetch, &message(key, to));
+        }
+        meter.sent(0, Stage::Reduce, &message(2, 1));
+        let messages: Vec<_> =
+            meter.by_time().iter().map(|(key, sent)| (key.time, key.stage, key.to, sent.messages)).collect();
+        assert_eq!(messages, [(1, Stage::Fetch, 1, 2), (2, Stage::Fetch, 1, 1), (2, Stage::Reduce, 1, 1)]);
+        assert_eq!(meter.messages(), 5);
+    }
 
     #[test]
     fn hand_over_keeps_destinations() {

@@ -51,7 +51,7 @@ use timely::dataflow::operators::vec::Map;
 use timely::dataflow::operators::{Input, Probe, probe};
 use timely::worker::Worker;
 
-use super::{BlocksHash, Engine, EpochSums, Staleness};
+use super::{APPLY, BlocksHash, Engine, EpochSums, Staleness};
 use crate::collectives::{Driver, FirstError};
 use crate::compute::{ComputeState, Gradients, StepReport};
 use crate::config::Train;
@@ -195,14 +195,15 @@ impl MiniBatchTraining {
                 }
                 _ => gradients.map(|gradients| gradients.dense),
             };
-            let (gate, sums, compute_thread) = (Rc::clone(&gate), Rc::clone(&sums), compute_thread.clone());
+            let (gate, sums) = (Rc::clone(&gate), Rc::clone(&sums));
+            let compute_thread = compute_thread.with_name(APPLY);
             dense
                 .all_reduce(context.placement.parts(), params, Rc::clone(&context.meter))
                 .inspect(move |reduced: &Reduced| {
                     count(&mut sums.borrow_mut(), reduced);
                     let reduced = reduced.clone();
                     let time = reduced.time;
-                    compute_thread.post(move |compute| compute.apply(reduced));
+                    compute_thread.at(time).post(move |compute| compute.apply(reduced));
                     gate.open(time + 1);
                 })
                 .probe_with(&probe);

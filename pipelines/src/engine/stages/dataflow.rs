@@ -58,7 +58,7 @@ use crate::compute::ComputeState;
 use crate::config::Train;
 use crate::context::WorkerContext;
 use crate::engine::result_sink::ResultSink;
-use crate::engine::{BlocksHash, Engine, EpochSums, Staleness};
+use crate::engine::{APPLY, BlocksHash, Engine, EpochSums, Staleness};
 use crate::error::Error;
 use crate::runtime::records::TensorUse;
 
@@ -277,14 +277,14 @@ fn apply_gradients<'scope>(
     shared: &Rc<Shared>,
     compute_thread: &ComputeThread<ComputeState>,
 ) -> StreamVec<'scope, u64, ()> {
-    let (shared, compute_thread) = (Rc::clone(shared), compute_thread.clone());
+    let (shared, compute_thread) = (Rc::clone(shared), compute_thread.with_name(APPLY));
     contributions
         .all_reduce(context.placement.parts(), params, Rc::clone(&context.meter))
         .inspect(move |reduced: &Reduced| {
             let epoch = time::epoch(reduced.time);
             shared.sums.borrow_mut().entry(epoch).or_default().add(reduced);
             let (reduced, lr) = (reduced.clone(), shared.rates.borrow_mut().remove(&epoch));
-            compute_thread.post(move |compute| {
+            compute_thread.at(reduced.time).post(move |compute| {
                 lr.into_iter().for_each(|lr| compute.set_learning_rate(lr));
                 compute.apply(reduced);
             });

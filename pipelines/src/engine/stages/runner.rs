@@ -125,7 +125,7 @@ impl StageRunner {
         let stages = Arc::clone(self);
         self.queued.fetch_add(1, Ordering::Relaxed);
         let name = Arc::clone(&self.names[token.stage() as usize]);
-        self.compute_thread.with_name(name).post(move |compute| {
+        self.compute_thread.with_name(name).at(token.time).post(move |compute| {
             stages.queued.fetch_sub(1, Ordering::Relaxed);
             job(&stages, compute);
         });

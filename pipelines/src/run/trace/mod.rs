@@ -3,6 +3,7 @@
 mod chrome;
 mod compute;
 mod table;
+mod work;
 
 use std::cell::RefCell;
 use std::io::BufWriter;
@@ -16,6 +17,7 @@ use gnnflow_dataflow::trace::pool::PoolTrace;
 use gnnflow_dataflow::trace::spans::Spans;
 use gnnflow_dataflow::trace::thread_group::ThreadGroup;
 use gnnflow_dataflow::trace::{permits, worker};
+use gnnflow_dataflow::wire::meter::Meter;
 use timely::worker::Worker;
 
 use self::chrome::ChromeTrace;
@@ -23,6 +25,7 @@ pub(super) use self::compute::ComputeTrace;
 use self::table::Records;
 use crate::error::Error;
 use crate::outputs::trace_table::{SentTo, TraceTable};
+use crate::outputs::work_log::Round;
 
 /// The records of one process.
 pub(super) struct Trace {
@@ -32,6 +35,9 @@ pub(super) struct Trace {
     worker: ThreadGroup,
     compute: ComputeTrace,
     sampling: Arc<PoolTrace>,
+    rounds: Vec<Round>,
+    /// Maximum number of steps in flight.
+    window: usize,
     zero: Instant,
     started: Instant,
     rank: usize,
@@ -53,10 +59,17 @@ impl Trace {
             worker: group,
             compute: ComputeTrace::new(zero),
             sampling: Arc::new(PoolTrace::new(zero)),
+            rounds: Vec::new(),
+            window: 0,
             zero,
             started: Instant::now(),
             rank: worker.index(),
         })
+    }
+
+    /// Sets the maximum number of steps in flight.
+    pub(super) fn set_window(&mut self, window: usize) {
+        self.window = window;
     }
 
     pub(super) fn of_compute_thread(&self) -> ComputeTrace {
@@ -67,11 +80,13 @@ impl Trace {
         Arc::clone(&self.sampling)
     }
 
-    /// Writes `trace/worker-N.json` and the table of times beside it. `sent` is what this process has sent, by rank.
-    pub(super) fn write(&self, timely: &Worker, run_dir: &Path, sent: Vec<SentTo>) -> Result<(), Error> {
+    /// Writes `trace/worker-N.json`, and beside it the table of times and the work by step. `sent` is what this process has sent, by rank;
+    /// `meter` is that of training.
+    pub(super) fn write(&self, timely: &Worker, run_dir: &Path, sent: Vec<SentTo>, meter: &Meter) -> Result<(), Error> {
         worker::flush(timely);
         let folder = TraceTable::folder(run_dir);
         std::fs::create_dir_all(&folder).map_err(Error::io("create", &folder))?;
+        self.work(meter).write(run_dir, self.rank)?;
         let (dataflow, permits) = (self.dataflow.borrow(), self.permits.borrow());
         let (compute, sampling) = (self.compute.jobs(), self.sampling.threads());
         let records = Records {

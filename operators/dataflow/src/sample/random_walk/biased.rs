@@ -91,7 +91,7 @@ impl Rpc<Walks> for BiasedRpc {
             }
             requests
         });
-        requests.iter().for_each(|request| self.by.meter.sent(self.me, request));
+        requests.iter().for_each(|request| self.by.meter.sent(self.me, Stage::Sample, request));
         item.rounds += if requests.is_empty() { 0 } else { 2 };
         requests
     }
@@ -104,7 +104,7 @@ impl Rpc<Walks> for BiasedRpc {
         let mut send = |tag: u32, ids: Vec<u32>, weights: Vec<f32>| {
             let rows = if weights.is_empty() { Rows::None } else { Rows::F32(weights) };
             let block = WireBlock::new(Header { tag, ..header }, Vec::new(), ids, rows);
-            meter.sent(self.me, &block);
+            meter.sent(self.me, Stage::Sample, &block);
             reply(block);
         };
         let view = self.by.graph.view();
