@@ -40,6 +40,7 @@ mod report;
 mod run_folder;
 mod sampling;
 mod schedules;
+mod simulate;
 mod stalls;
 mod tables_by_type;
 mod tensor_parallel;

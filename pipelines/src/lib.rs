@@ -13,6 +13,7 @@ mod outputs;
 pub mod plan;
 mod run;
 mod runtime;
+pub mod simulate;
 mod task;
 
 pub use checkpoint::tensor_file::verify_tensors;

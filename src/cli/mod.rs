@@ -15,6 +15,7 @@ mod output;
 mod prepare;
 mod reference;
 mod run;
+mod simulate;
 mod tensor_worker;
 mod update;
 
@@ -67,6 +68,7 @@ enum Command {
     Reference(reference::Reference),
     CheckDevice(check_device::CheckDevice),
     Calibrate(calibrate::Calibrate),
+    Simulate(simulate::Simulate),
     TensorWorker(tensor_worker::TensorWorker),
 }
 
@@ -147,6 +149,7 @@ fn execute(command: Command, context: Context) -> Result<u8, Error> {
         Command::Reference(command) => command.execute(&context).map(|()| 0),
         Command::CheckDevice(command) => command.execute(&context).map(|()| 0),
         Command::Calibrate(command) => command.execute(&context).map(|()| 0),
+        Command::Simulate(command) => command.execute(&context).map(|()| 0),
         Command::TensorWorker(command) => command.execute(context).map(|()| 0),
     }
 }

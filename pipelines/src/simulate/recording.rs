@@ -1,0 +1,198 @@
+//! The recorded work of a run.
+
+use std::collections::{BTreeMap, HashMap};
+use std::ops::RangeInclusive;
+use std::path::Path;
+
+use gnnflow_data::format::plural;
+
+use crate::config::{Config, Registered};
+use crate::engine::stages::synchrony::Synchrony;
+use crate::error::Error;
+use crate::outputs::run_folder::RunFolder;
+use crate::outputs::summary::Summary;
+use crate::outputs::work_log::{JobWork, Round, SentFor, WorkLog};
+
+/// The part of a job that all compute threads share, if the run does not tell.
+const PARALLEL: f64 = 0.7;
+/// Maximum number of epochs that are simulated.
+const EPOCHS: usize = 5;
+
+/// The dataflow whose tasks depend on each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Dataflow {
+    MiniBatch,
+    PartitionParallel,
+    Stages(Synchrony),
+}
+
+/// The work of a run that was traced.
+pub struct Recording {
+    pub(super) dataflow: Dataflow,
+    /// One-way messages that follow one another before a batch is computed.
+    pub(super) trips: f64,
+    /// Number of partitions.
+    pub(super) parts: usize,
+    /// By rank.
+    pub(super) workers: Vec<WorkerRecord>,
+    /// The run's threads of each process.
+    pub threads: usize,
+    /// The cores of its machine.
+    pub cores: usize,
+    /// The part of each job that all compute threads share, if the run tells.
+    parallel: Option<HashMap<String, f64>>,
+}
+
+/// The recorded work of one process.
+pub(super) struct WorkerRecord {
+    /// The rounds that are simulated.
+    pub(super) rounds: Vec<Round>,
+    /// Maximum number of steps in flight.
+    pub(super) window: usize,
+    jobs: BTreeMap<(u32, u32), Vec<JobWork>>,
+    sent: HashMap<(u32, u32, SentFor, usize), f64>,
+    /// Bytes for sums, and the rounds of the whole run.
+    sums: f64,
+    all_rounds: usize,
+}
+
+impl WorkerRecord {
+    fn new(log: WorkLog) -> Self {
+        let WorkLog { window, rounds, jobs, sent, .. } = log;
+        let mut by_time: BTreeMap<(u32, u32), Vec<JobWork>> = BTreeMap::new();
+        jobs.into_iter().for_each(|job| by_time.entry((job.epoch, job.step)).or_default().push(job));
+        let sums = sent.iter().filter(|sent| sent.purpose == SentFor::Sums).map(|sent| sent.sent.bytes as f64).sum();
+        let bytes = sent.iter().map(|sent| ((sent.epoch, sent.step, sent.purpose, sent.to), sent.sent.bytes as f64));
+        let sent = bytes.collect();
+        // The first round warms up.
+        let all_rounds = rounds.len();
+        let first = all_rounds.saturating_sub(EPOCHS).max(usize::from(all_rounds > 1));
+        Self { rounds: rounds[first..].to_vec(), window, jobs: by_time, sent, sums, all_rounds }
+    }
+
+    /// Returns the jobs at a time.
+    pub(super) fn jobs(&self, epoch: u32, step: u32) -> &[JobWork] {
+        self.jobs.get(&(epoch, step)).map_or(&[], Vec::as_slice)
+    }
+
+    /// Returns the bytes sent to a process at a time.
+    pub(super) fn sent(&self, (epoch, step): (u32, u32), purpose: SentFor, to: usize) -> f64 {
+        self.sent.get(&(epoch, step, purpose, to)).copied().unwrap_or(0.0)
+    }
+
+    /// Returns the bytes sent for sums in a round.
+    pub(super) fn sums_per_round(&self) -> f64 {
+        self.sums / self.all_rounds.max(1) as f64
+    }
+}
+
+impl Recording {
+    /// Reads the work of the finished run in `run_dir`.
+    ///
+    /// # Errors
+    /// [`Error::Input`] if the run was not traced or has not finished; [`Error::Usage`] for a run that cannot be simulated.
+    pub fn open(run_dir: &Path) -> Result<Self, Error> {
+        let pipeline = RunFolder::pipeline(run_dir);
+        if !pipeline.exists() {
+            return Err(Error::Input(format!(
+                "{}: this is not a run folder: it has no pipeline.toml",
+                run_dir.display()
+            )));
+        }
+        let summary = Summary::read(run_dir)?;
+        let refused = |what: &str| Err(Error::Usage(format!("{}: {what} cannot be simulated yet", run_dir.display())));
+        let config = Config::load(&pipeline, &[], &Registered::default())?;
+        let (Some(model), Some(train)) = (&config.model, &config.train) else {
+            return Err(Error::Input(format!("{}: the run has not trained a model", run_dir.display())));
+        };
+        let dataflow = match &train.schedule {
+            _ if model.embedding.is_some() => return refused("a run with learned rows"),
+            _ if train.task.learns_edges() => return refused("a run that trains on edges"),
+            _ if train.tensor_workers.is_some() => return refused("a run with tensor workers"),
+            schedule => match schedule.full_graph_options() {
+                Some(options) => Dataflow::Stages(Synchrony::of(&options, &[])),
+                None if schedule.is_partition_parallel() => Dataflow::PartitionParallel,
+                None => Dataflow::MiniBatch,
+            },
+        };
+        let logs = WorkLog::read_all(run_dir, summary.processes)?;
+        let cores = logs.iter().map(|log| log.cores).min().unwrap_or(1);
+        let threads = summary.compute_threads;
+        let quiet = threads > 1 && summary.processes * threads <= cores;
+        let parallel = quiet.then(|| shared_parts(&logs, threads));
+        let workers: Vec<WorkerRecord> = logs.into_iter().map(WorkerRecord::new).collect();
+        if workers.iter().any(|worker| worker.rounds.is_empty()) {
+            return Err(Error::Input(format!("{}: the run has trained no epoch", run_dir.display())));
+        }
+        Ok(Self {
+            dataflow,
+            trips: summary.rounds_per_step,
+            parts: summary.partitions,
+            workers,
+            threads,
+            cores,
+            parallel,
+        })
+    }
+
+    /// Takes from `other`, a run of the same pipeline, how well jobs use several threads.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] if `other` does not tell.
+    pub fn scale_as(&mut self, other: Self) -> Result<(), Error> {
+        let message = || {
+            let needed = "at least 2 threads, and a core for each thread of all processes";
+            Error::Usage(format!("{other} do not tell how well jobs use several threads; record a run with {needed}"))
+        };
+        self.parallel = Some(other.parallel.clone().ok_or_else(message)?);
+        Ok(())
+    }
+
+    /// Tells whether the run, or another one, tells how well jobs use several threads.
+    pub fn knows_scaling(&self) -> bool {
+        self.parallel.is_some()
+    }
+
+    /// Returns the number of processes of the run.
+    pub fn processes(&self) -> usize {
+        self.workers.len()
+    }
+
+    /// Returns the epochs that are simulated, counted from 1.
+    pub fn epochs(&self) -> RangeInclusive<u32> {
+        let rounds = &self.workers[0].rounds;
+        let last = rounds.last().map_or(0, |round| round.first_epoch + round.seconds.len() as u32);
+        rounds[0].first_epoch + 1..=last
+    }
+
+    /// Returns the measured seconds of these epochs.
+    pub fn seconds(&self) -> Vec<f64> {
+        self.workers[0].rounds.iter().flat_map(|round| &round.seconds).copied().collect()
+    }
+
+    /// Returns the part of the jobs with this name that all compute threads share.
+    pub(super) fn parallel_part(&self, name: &str) -> f64 {
+        self.parallel.as_ref().and_then(|parts| parts.get(name)).copied().unwrap_or(PARALLEL)
+    }
+}
+
+/// Returns the part of each job that its threads shared, by Amdahl's law, from the CPU time and the wall-clock time on `threads` threads.
+fn shared_parts(logs: &[WorkLog], threads: usize) -> HashMap<String, f64> {
+    let mut totals: HashMap<&str, [f64; 2]> = HashMap::new();
+    for job in logs.iter().flat_map(|log| &log.jobs) {
+        let total = totals.entry(&job.name).or_default();
+        total[0] += job.cpu_seconds;
+        total[1] += job.seconds;
+    }
+    let threads = threads as f64;
+    let part = |[cpu, wall]: [f64; 2]| ((cpu - wall) / cpu * threads / (threads - 1.0)).clamp(0.0, 1.0);
+    totals.into_iter().filter(|(_, total)| total[0] > 0.0).map(|(name, total)| (name.to_owned(), part(total))).collect()
+}
+
+/// Describes a run in a few words.
+impl std::fmt::Display for Recording {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (processes, threads) = (plural(self.processes(), "process"), plural(self.threads, "thread"));
+        write!(f, "{processes} of {threads} on a machine with {}", plural(self.cores, "core"))
+    }
+}
