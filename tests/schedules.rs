@@ -30,6 +30,75 @@ fn partition_parallel_has_equal_bits_for_1_2_4_processes() {
     }
 }
 
+/// Settings with a sampler of subgraphs, and with lines of `[train]` that all of them may have.
+fn subgraphs(sampler: &str, train: &str) -> String {
+    let batch = if sampler.contains("cluster") { "" } else { "batch = 50\n" };
+    format!("[model]\nkind = 'sage'\nhidden = 16\n[train]\nepochs = 4\nsampler = {{ {sampler} }}\n{batch}{train}")
+}
+
+const SUBGRAPHS: [&str; 5] = [
+    "kind = 'cluster', clusters = 12, clusters_per_batch = 4",
+    "kind = 'saint-node', coverage = 10",
+    "kind = 'saint-edge', coverage = 10",
+    "kind = 'saint-walk', walk_length = 3, coverage = 10",
+    "kind = 'saint-walk', walk_length = 3, p = 2.0, q = 0.5, coverage = 10",
+];
+
+#[test]
+fn subgraphs_of_partitions_have_equal_bits_for_1_2_4_processes_and_need_no_messages() {
+    let place = TestDir::new();
+    let mut all_blocks = Vec::new();
+    for (sampler, train) in SUBGRAPHS.into_iter().zip(["", "schedule.average_every = 3\n"].into_iter().cycle()) {
+        planted(&place, "p.toml", &subgraphs(sampler, &format!("{SCHEDULE}{train}")));
+        let one = succeed(&place, &[]);
+        for (processes, threads) in [("1", "3"), ("2", "1"), ("4", "1")] {
+            let threads = format!("train.threads={threads}");
+            let some = succeed(&place, &["--processes", processes, "--set", &threads]);
+            assert_eq!(hashes(&some), hashes(&one), "{sampler} {train}: {processes} processes");
+            assert_eq!(some["rounds_per_step"], 0.0, "a step sends no requests");
+        }
+        assert!(!all_blocks.contains(&hashes(&one)[0]), "{sampler} draws the batches of another sampler");
+        all_blocks.push(hashes(&one)[0].clone());
+    }
+}
+
+#[test]
+fn subgraphs_of_a_single_partition_equal_those_of_mini_batch_training() {
+    let place = TestDir::new();
+    for sampler in SUBGRAPHS {
+        planted(&place, "p.toml", &subgraphs(sampler, ""));
+        let batches = succeed(&place, &["--set", "partition.parts=1"]);
+        let alone = succeed(&place, &["--set", "partition.parts=1", "--set", "train.schedule=partition-parallel"]);
+        // The first hash is over blocks, in an order that the schedule defines.
+        assert_eq!(hashes(&alone)[1..], hashes(&batches)[1..], "{sampler}");
+    }
+}
+
+#[test]
+fn subgraphs_of_partitions_learn_a_planted_graph() {
+    let place = TestDir::new();
+    let accuracy = |args: &[&str]| succeed(&place, args)["test"]["accuracy"].as_f64().unwrap();
+    for sampler in [SUBGRAPHS[0], SUBGRAPHS[3]] {
+        planted(&place, "p.toml", &subgraphs(sampler, "evaluate_every = 5\n"));
+        let sets = ["train.epochs=60", "partition.method=multilevel", "partition.out=multilevel"];
+        let sets = sets.into_iter().flat_map(|set| ["--set", set]).collect::<Vec<_>>();
+        let gradients = accuracy(&sets);
+        let weights = accuracy(&[&sets[..], &["--set", "train.schedule=partition-parallel"]].concat());
+        println!("{sampler}: model averaging {weights}, gradient averaging {gradients}");
+        assert!(weights > gradients - 0.1, "{sampler}: model averaging {weights}, gradient averaging {gradients}");
+    }
+}
+
+#[test]
+fn resumed_run_draws_the_subgraphs_of_an_uninterrupted_one() {
+    let place = TestDir::new();
+    planted(&place, "p.toml", &subgraphs(SUBGRAPHS[3], SCHEDULE));
+    let whole = succeed(&place, &[]);
+    std::fs::remove_dir_all(place.path("run")).unwrap();
+    succeed(&place, &["--set", "train.epochs=2", "--processes", "2"]);
+    assert_eq!(hashes(&succeed(&place, &["--resume", "--processes", "4"])), hashes(&whole));
+}
+
 #[test]
 fn single_partition_equals_mini_batch_training() {
     let place = TestDir::new();
@@ -94,6 +163,12 @@ fn invalid_settings_are_refused() {
     refused(&["partition.topology=replicated"], 2, &["partition.topology", "own edges"]);
     refused(&["train.schedule.cache=1MiB"], 2, &["train.schedule.cache", "only `mini-batch`"]);
     refused(&["train.schedule.average_every=0"], 2, &["train.schedule.average_every"]);
+    refused(&["train.sampler=cluster"], 2, &["train.fanouts", "`cluster` has no fanouts"]);
+    planted(&place, "p.toml", &subgraphs("kind = 'cluster', clusters = 600", SCHEDULE));
+    refused(&[], 2, &["train.sampler.clusters: 600 clusters, but partition 0 has", "use at most"]);
+    refused(&["train.schedule.seed_split=partition"], 2, &["train.schedule.seed_split", "only `mini-batch`"]);
+    refused(&["train.sampler=saint-walk", "model.kind=gcn"], 2, &["train.sampler", "use `cluster`"]);
+    planted(&place, "p.toml", &settings("[model]\nkind = 'sage'", SCHEDULE));
     refused(
         &["train.schedule=mini-batch", "train.schedule.average_every=2"],
         2,

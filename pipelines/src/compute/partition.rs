@@ -50,7 +50,13 @@ impl ComputeState {
         let digest = self.digest(&batch);
         let rounds = u64::from(batch.rounds);
         if batch.num_seeds == 0 {
-            return Ok(StepReport { rounds, ..StepReport::default() });
+            // An estimate of the gradient of all examples may be 0. It is a step like any other, for example for momentum.
+            let examples = batch.represented_examples.unwrap_or(0);
+            if examples > 0 {
+                self.optimizer.set_learning_rate(lr);
+                self.step(vec![0.0; self.params.len()], examples)?;
+            }
+            return Ok(StepReport { examples, rounds, ..StepReport::default() });
         }
         let BatchGradient { flat: gradient, loss, examples, .. } = self.gradient(&mut batch)?;
         self.optimizer.set_learning_rate(lr);

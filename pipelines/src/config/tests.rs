@@ -583,13 +583,14 @@ fn samplers_of_subgraphs_refuse_keys_of_other_samplers() {
     one("kind = 'mlp'", "sampler = 'cluster'", &["train.sampler:", "`mlp` reads no edges", "use `uniform`"]);
     one("kind = 'gcn'", "sampler = 'fastgcn'", &["train.sampler: `fastgcn` weighs edges"]);
     one(sage, "sampler = 'fastgcn'\nfanouts = [50, -1]", &["train.fanouts: `fastgcn`", "use `uniform`"]);
-    one(sage, "sampler = 'cluster'\nschedule = 'partition-parallel'", &["train.sampler: `partition-parallel`"]);
     for sampler in ["cluster", "saint-node", "saint-edge", "saint-walk"] {
-        let config = parse(&text(sage, &format!("sampler = '{sampler}'")), &[]).unwrap();
-        assert!(config.train.as_ref().unwrap().draws_subgraphs());
-        assert!(
-            Config::parse(&config.resolved_toml(), Path::new("/graphs/q.toml"), &[], &Registered::default()).is_ok()
-        );
+        for schedule in ["mini-batch", "partition-parallel"] {
+            let train = format!("sampler = '{sampler}'\nschedule = '{schedule}'");
+            let config = parse(&text(sage, &train), &[]).unwrap();
+            assert!(config.train.as_ref().unwrap().draws_subgraphs());
+            let again = config.resolved_toml();
+            assert!(Config::parse(&again, Path::new("/graphs/q.toml"), &[], &Registered::default()).is_ok());
+        }
     }
     let train = parse(&text(sage, "sampler = 'cluster'"), &[]).unwrap().train.unwrap();
     let Sampler::Cluster(options) = train.sampler else { panic!("{:?}", train.sampler) };

@@ -18,6 +18,8 @@
 //! | `saint-node` | `batch`, nodes of p |
 //! | `saint-edge` | 2 × `batch`, N |
 //! | `saint-walk` | `batch` × (`walk_length` + 1), N |
+//!
+//! In `partition-parallel`, a walk takes one step outside its partition at most, and no batch needs messages.
 
 use super::{PartSize, Sizes};
 use crate::config::{Fanout, Model, NegativeSampler, Sampler, Train};
@@ -169,16 +171,26 @@ fn mean_degree(graph: &Sizes) -> f64 {
 /// Returns the bytes of a sampler's state in a process with the partitions `own`.
 ///
 /// `fastgcn`: 8 per node of the graph (16 while they are summed). `cluster`: 4 per own node; clustering before training needs
-/// up to `partition.method_memory`. GraphSAINT: 4 per own node, training node and edge. `saint-edge` also 8 per source of a
-/// partition's edges.
+/// up to `partition.method_memory`. GraphSAINT: 4 per own training node, and [`count_bytes`] except in `partition-parallel`.
+/// `saint-edge` also 8 per source of a partition's edges.
 pub(super) fn sampler_bytes(train: &Train, graph: &Sizes, own: &[PartSize]) -> u64 {
     let sum = |of: &dyn Fn(&PartSize) -> u64| own.iter().map(of).sum::<u64>();
+    let counts = if train.schedule.is_partition_parallel() { 0 } else { count_bytes(train, own) };
     match train.sampler {
         Sampler::FastGcn => 16 * graph.nodes,
         Sampler::Cluster(_) => 4 * sum(&|part| part.nodes),
-        Sampler::SaintNode(_) | Sampler::SaintWalk(_) => 4 * sum(&|part| part.nodes + part.train + part.edges),
-        Sampler::SaintEdge(_) => {
-            sum(&|part| 4 * (part.nodes + part.train + part.edges) + 8 * part.edges.min(graph.nodes))
+        Sampler::SaintNode(_) | Sampler::SaintWalk(_) => 4 * sum(&|part| part.train) + counts,
+        Sampler::SaintEdge(_) => sum(&|part| 4 * part.train + 8 * part.edges.min(graph.nodes)) + counts,
+        _ => 0,
+    }
+}
+
+/// Returns the bytes of GraphSAINT's counts in a process with the partitions `own`: 4 per own node and edge. They are scratch
+/// files in `partition-parallel`.
+pub(super) fn count_bytes(train: &Train, own: &[PartSize]) -> u64 {
+    match train.sampler {
+        Sampler::SaintNode(_) | Sampler::SaintWalk(_) | Sampler::SaintEdge(_) => {
+            4 * own.iter().map(|part| part.nodes + part.edges).sum::<u64>()
         }
         _ => 0,
     }
@@ -247,5 +259,9 @@ mod tests {
         assert_eq!(of("cluster", &parts[..1]), 16_000);
         assert_eq!(of("saint-walk", &parts[..1]), 4 * 47_000);
         assert_eq!(of("saint-edge", &parts[..1]), 4 * 47_000 + 80_000);
+        let schedule = serde_json::from_value(serde_json::json!({ "kind": "partition-parallel" })).unwrap();
+        let train = Train { sampler: sampler("saint-walk"), schedule, ..Train::default() };
+        assert_eq!(sampler_bytes(&train, &sizes(), &parts[..1]), 4 * 3_000);
+        assert_eq!(count_bytes(&train, &parts[..1]), 4 * 44_000);
     }
 }

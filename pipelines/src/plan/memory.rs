@@ -40,7 +40,7 @@ pub struct Memory {
     pub embeddings: u64,
     /// Mapped scratch files. Layers of exact inference: own nodes × 4 × (the hidden width, twice for three layers or more, and
     /// the classes). With `infer.scores`, probabilities of classified edges: edges × classes × 4. Also the full-graph tables that do not
-    /// fit into memory.
+    /// fit into memory, and GraphSAINT's counts in `partition-parallel`: 4 per own node and edge.
     pub scratch: u64,
     /// State of a sampler: distributions, clusters, counts.
     pub sampler: u64,
@@ -156,6 +156,9 @@ impl Process {
             memory.activations = 3 * (outputs.sum::<u64>() + all * input as u64 * 4 + on_edges + mixed);
             let own_nodes = sum(|part| part.nodes, own);
             (memory.inference, memory.scratch) = inference(config, graph, layers, own_nodes);
+            if train.schedule.is_partition_parallel() {
+                memory.scratch += batch::count_bytes(train, own);
+            }
             if train.task == Task::EdgeClassification && config.infer.as_ref().is_some_and(Infer::writes_scores) {
                 memory.scratch += sum(|part| part.edges, own) * 4 * graph.edge_classes.unwrap_or(0);
             }

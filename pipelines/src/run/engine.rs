@@ -173,9 +173,10 @@ impl EngineSetup<'_> {
 
     fn partition_parallel(self, driver: &mut Driver<'_>) -> Result<PartitionParallel, Error> {
         let Self { job, train, context, compute_thread, batches, degrees, window, .. } = self;
-        let Sampling { strategies, operators, .. } = self.sampling;
+        let Sampling { strategies, operators, subgraphs } = self.sampling;
         let views = PartitionViews::open(driver, job, context, degrees)?;
-        let options = LocalTraining { views, batches, strategies, operators, degrees, window, train: train.clone() };
+        let train = train.clone();
+        let options = LocalTraining { views, batches, strategies, subgraphs, operators, degrees, window, train };
         Ok(PartitionParallel::build(driver.worker, context, options, compute_thread))
     }
 

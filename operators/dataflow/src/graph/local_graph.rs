@@ -201,7 +201,7 @@ impl LocalGraph {
 
     /// Returns whether batches are restricted to their own partition.
     #[inline]
-    pub(crate) fn is_partition_local(&self) -> bool {
+    pub fn is_partition_local(&self) -> bool {
         self.partition_local
     }
 
@@ -273,6 +273,19 @@ impl LocalGraph {
     /// Returns whether this worker holds the in-edges of every node that its batches may see.
     pub(crate) fn has_whole_topology(&self) -> bool {
         self.partition_local || self.parts.iter().all(Option::is_some)
+    }
+
+    /// Returns the worker from which a batch of this worker reads the in-edges of `node`.
+    #[inline]
+    pub(crate) fn read_from(&self, node: u32) -> usize {
+        let part = self.partition_of(node);
+        if self.partition_local || self.has_topology(part) { self.worker } else { self.placement.worker_of(part) }
+    }
+
+    /// Returns whether a batch of partition `part` may see in-edges of `node`.
+    #[inline]
+    pub(crate) fn sees_edges_of(&self, part: u32, node: u32) -> bool {
+        !self.partition_local || self.partition_of(node) == part as usize
     }
 
     /// Returns whether this worker holds the in-edges of partition `part`.

@@ -5,7 +5,8 @@
 //!
 //! A request is the whole node list, and the positions whose in-edges are requested. The owner replies with the edges whose
 //! sources are in the list. Since it knows the edges of the subgraph, it can count them ([`Norm::Count`]) and compute weights
-//! from such counts ([`Norm::Weigh`]). A batch whose nodes are all local sends no request.
+//! from such counts ([`Norm::Weigh`]). A batch whose nodes are all local sends no request. If batches are restricted to their own
+//! partition, none does: nodes of other partitions have no in-edges then.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -43,7 +44,8 @@ pub struct InduceBy {
     pub graph: Arc<LocalGraph>,
     /// The columns of edges in the block.
     pub columns: Columns,
-    /// Counts of earlier subgraphs. Only the nodes' hosts have them, so they get requests even if the topology is replicated.
+    /// Counts of earlier subgraphs. Only the nodes' hosts have them, so they get requests even if the topology is replicated. If
+    /// batches are restricted to their own partition, counts are of its own subgraphs.
     pub norm: Norm,
     /// Memory for lookups.
     pub pool: CompactorPool,
@@ -109,15 +111,15 @@ struct InduceRpc {
 impl InduceRpc {
     /// Returns the worker from which the in-edges of `node` are read.
     fn owner_of(&self, node: u32) -> usize {
-        let (graph, part) = (&self.by.graph, self.by.graph.partition_of(node));
+        let graph = &self.by.graph;
         match self.by.norm {
-            Norm::None if graph.has_topology(part) => self.me,
-            _ => graph.placement().worker_of(part),
+            Norm::Count(_) | Norm::Weigh(_) if !graph.is_partition_local() => graph.worker_of(node),
+            _ => graph.read_from(node),
         }
     }
 
-    /// Returns the edges from nodes of `list` into the nodes at positions `positions`.
-    fn choose(&self, list: &[u32], positions: &[u32]) -> Samples {
+    /// Returns the edges from nodes of `list` into the nodes at positions `positions`, for a batch of partition `part`.
+    fn choose(&self, part: u32, list: &[u32], positions: &[u32]) -> Samples {
         let InduceBy { graph, columns, norm, pool, .. } = &self.by;
         let mut samples = Samples::new(*columns);
         if positions.is_empty() {
@@ -127,11 +129,14 @@ impl InduceRpc {
         listed.start(list);
         let nodes: Vec<u32> = positions.iter().map(|&position| list[position as usize]).collect();
         let each = |node: u32, positions: &[u32], weights: &mut Vec<f32>| match norm {
-            Norm::None => {}
-            Norm::Count(counts) => counts.borrow_mut().count(node, positions),
-            Norm::Weigh(counts) => counts.borrow().weigh(node, positions, weights),
+            Norm::Count(counts) if graph.sees_edges_of(part, node) => counts.borrow_mut().count(node, positions),
+            Norm::Weigh(counts) if graph.sees_edges_of(part, node) => counts.borrow().weigh(node, positions, weights),
+            _ => {}
         };
-        choose_listed(&graph.view(), &nodes, &listed, each, &mut samples);
+        match graph.is_partition_local() {
+            true => choose_listed(&graph.partition_view(part as usize), &nodes, &listed, each, &mut samples),
+            false => choose_listed(&graph.view(), &nodes, &listed, each, &mut samples),
+        }
         pool.give_back(listed);
         samples
     }
@@ -173,7 +178,7 @@ impl Rpc<MiniBatch> for InduceRpc {
                 let node = list[position as usize];
                 assert!(self.by.graph.hosts(node), "worker {} requested node {node}, which is not here", header.from);
             }
-            self.choose(list, positions)
+            self.choose(header.partition, list, positions)
         });
         pieces::send(header, samples, self.me, &self.by.meter, reply);
     }
@@ -182,7 +187,7 @@ impl Rpc<MiniBatch> for InduceRpc {
         let meter = Rc::clone(&self.by.meter);
         meter.time(Stage::Sample, || {
             let positions = std::mem::take(&mut batch.samples[self.me].positions);
-            batch.samples[self.me].samples = self.choose(&batch.nodes, &positions);
+            batch.samples[self.me].samples = self.choose(batch.key.partition, &batch.nodes, &positions);
         });
     }
 

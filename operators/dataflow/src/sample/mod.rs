@@ -1,8 +1,8 @@
 //! Seeds, sampling of hops, random walks, and subgraph batches.
 
+pub mod batch_keys;
 pub mod clusters;
 mod draw;
-pub mod draw_batches;
 pub mod edge_seeds;
 pub mod edge_share;
 pub mod induce;

@@ -5,7 +5,8 @@
 //!
 //! A step is one round trip: the owner of a node draws one of its in-edges. The draw depends only on the walk's batch, number and
 //! step ([`Walk`]), so walks are the same on any number of workers. In biased walks ([`Bias`]) the owners send whole rows, and the
-//! caller draws.
+//! caller draws. If batches are restricted to their own partition, a walk ends at a node of another partition, which has no
+//! in-edges then.
 
 mod biased;
 mod walks;
@@ -87,7 +88,11 @@ impl StepRpc {
 
     fn draw(&self, nodes: &[u32], walks: &[u32], batch: BatchKey) -> Vec<u32> {
         let (key, mut next) = (self.key(batch), Vec::with_capacity(nodes.len()));
-        walk_step(&self.by.graph.view(), nodes, self.by.walk, walks.iter().map(|&walk| key(walk)), &mut next);
+        let (graph, keys) = (&self.by.graph, walks.iter().map(|&walk| key(walk)));
+        match graph.is_partition_local() {
+            true => walk_step(&graph.partition_view(batch.partition as usize), nodes, self.by.walk, keys, &mut next),
+            false => walk_step(&graph.view(), nodes, self.by.walk, keys, &mut next),
+        }
         next
     }
 }
@@ -106,9 +111,7 @@ impl Rpc<Walks> for StepRpc {
             for (walk, &node) in (0..).zip(item.current()) {
                 // A walk that restarts needs no edge: `next` already holds its root.
                 if !self.by.walk.restarts(key(walk)) {
-                    let part = graph.partition_of(node);
-                    let worker = if graph.has_topology(part) { self.me } else { graph.placement().worker_of(part) };
-                    by_worker[worker].push(walk);
+                    by_worker[graph.read_from(node)].push(walk);
                 }
             }
             let BatchKey { epoch, step, partition } = item.key;

@@ -157,8 +157,7 @@ impl HopRpc {
 
     /// Returns the worker that samples `node` for this worker.
     fn sampler_of(&self, node: u32) -> usize {
-        let (graph, part) = (&self.hop.graph, self.hop.graph.partition_of(node));
-        if graph.is_partition_local() || graph.has_topology(part) { self.me } else { graph.placement().worker_of(part) }
+        self.hop.graph.read_from(node)
     }
 
     /// Adds the block of a batch whose samples have all arrived.

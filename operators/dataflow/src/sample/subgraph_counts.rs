@@ -1,8 +1,10 @@
 //! Counts of nodes and edges in sampled subgraphs, and the edge weights that follow from them.
 
+use std::io;
 use std::sync::Arc;
 
 use crate::graph::local_graph::LocalGraph;
+use crate::storage::{Array, Place};
 
 /// Counts of the nodes and in-edges of the partitions that a worker hosts. Takes 4 bytes each.
 ///
@@ -16,37 +18,41 @@ use crate::graph::local_graph::LocalGraph;
 /// use gnnflow_dataflow::graph::local_graph::{LocalGraph, OwnedInEdges};
 /// use gnnflow_dataflow::graph::placement::Placement;
 /// use gnnflow_dataflow::sample::subgraph_counts::SubgraphCounts;
+/// use gnnflow_dataflow::storage::Place;
 ///
 /// // Edges from 1 and 2 to 0.
 /// let in_edges = OwnedInEdges { indptr: vec![0, 2, 2, 2], indices: vec![1, 2], ..OwnedInEdges::default() };
 /// let book = PartitionBook::new(vec![0, 3]).unwrap();
 /// let load = |_| Ok::<_, ()>(Arc::new(in_edges.clone()) as _);
 /// let graph = LocalGraph::load(&book, Placement::new(1, 1), 0, false, load).unwrap();
-/// let mut counts = SubgraphCounts::new(Arc::new(graph));
+/// let mut counts = SubgraphCounts::new(Arc::new(graph), &Place::Memory)?;
 /// counts.count(0, &[0, 1]);
 /// counts.count(0, &[1]);
 /// let mut weights = vec![];
 /// counts.weigh(0, &[0, 1], &mut weights);
 /// assert_eq!(weights, [1.0, 0.5]); // P[v, u] / α: half over a half, half over 1
+/// # Ok::<(), std::io::Error>(())
 /// ```
-#[derive(Clone)]
 pub struct SubgraphCounts {
     graph: Arc<LocalGraph>,
     /// By partition; empty for those of other workers.
-    nodes: Vec<Vec<u32>>,
-    edges: Vec<Vec<u32>>,
+    nodes: Vec<Array<u32>>,
+    edges: Vec<Array<u32>>,
 }
 
 impl SubgraphCounts {
-    /// Creates counts of 0 for the nodes and edges that the worker of `graph` hosts.
-    pub fn new(graph: Arc<LocalGraph>) -> Self {
-        let parts = graph.placement().parts();
-        let (mut nodes, mut edges) = (vec![Vec::new(); parts], vec![Vec::new(); parts]);
-        for part in graph.hosted() {
-            nodes[part] = vec![0; graph.range(part).len()];
-            edges[part] = vec![0; graph.num_edges(part)];
-        }
-        Self { graph, nodes, edges }
+    /// Creates counts of 0 at `place`, for the nodes and edges that the worker of `graph` hosts.
+    ///
+    /// # Errors
+    /// When memory or disk is full, or the folder is not writable.
+    pub fn new(graph: Arc<LocalGraph>, place: &Place) -> io::Result<Self> {
+        let hosted = graph.hosted();
+        let zeros = |len: &dyn Fn(usize) -> usize| -> io::Result<Vec<Array<u32>>> {
+            let len = |part| if hosted.contains(&part) { len(part) } else { 0 };
+            (0..graph.placement().parts()).map(|part| Array::zeros(len(part), place)).collect()
+        };
+        let (nodes, edges) = (zeros(&|part| graph.range(part).len())?, zeros(&|part| graph.num_edges(part))?);
+        Ok(Self { graph, nodes, edges })
     }
 
     /// Returns the partition of `node`, its position there, and the range of its in-edges.

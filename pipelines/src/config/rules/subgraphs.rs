@@ -24,15 +24,10 @@ pub(super) fn subgraphs(train: &Train, model: &Model, report: &mut Report<'_>) {
             format!("`{sampler}` draws subgraphs for their edges, and `{}` reads no edges; use `uniform`", model.kind);
         report.add("train.sampler", message);
     }
-    match &train.schedule {
-        Schedule::MiniBatch(options) if options.seed_split == Some(SeedSplit::Even) => {
-            let message = format!("with `{sampler}` a partition always trains on its own nodes; remove this key");
-            report.add(&report.option("seed_split"), message);
-        }
-        Schedule::PartitionParallel(_) => {
-            let message = format!("`partition-parallel` does not support `{sampler}`; use `uniform`, or `mini-batch`");
-            report.add("train.sampler", message);
-        }
-        _ => {}
+    if let Schedule::MiniBatch(options) = &train.schedule
+        && options.seed_split == Some(SeedSplit::Even)
+    {
+        let message = format!("with `{sampler}` a partition always trains on its own nodes; remove this key");
+        report.add(&report.option("seed_split"), message);
     }
 }

@@ -17,7 +17,7 @@
 //! missing, and gradients are applied per batch on arrival. The worker thread, which also reads rows for replies, then applies them, so no row
 //! is read while it is written.
 //!
-//! Subgraph samplers use `draw_batches → induce` ([`Subgraphs`]) instead of seeds and hops.
+//! Subgraph samplers use `batch_keys → draw → induce` ([`Subgraphs`]) instead of seeds and hops.
 //!
 //! The probe bounds the number of steps in flight. A step may be sampled and fetched while an earlier one is computed; `gate` holds its
 //! computation until the earlier one has been applied. Features take most memory: `limit_in_flight` limits a worker to `train.window` batches
@@ -38,6 +38,7 @@ use gnnflow_dataflow::flow::compute_thread::{ComputeThread, OnThread};
 use gnnflow_dataflow::flow::gate::{Gate, Gated};
 use gnnflow_dataflow::flow::on_frontier::OnFrontier;
 use gnnflow_dataflow::flow::permits::{LimitInFlight, Permits};
+use gnnflow_dataflow::sample::batch_keys::BatchKeys;
 use gnnflow_dataflow::sample::sample_batch::SampleBatch;
 use gnnflow_dataflow::sample::sample_hop::Strategy;
 use gnnflow_dataflow::sample::seeds::{BatchSource, Seeds};
@@ -141,14 +142,17 @@ impl MiniBatchTraining {
         let (mut input, probe) = (InputHandle::new_with_builder(), probe::Handle::new());
         let (gate, errors) = (Rc::new(Gate::default()), FirstError::default());
         let sums: Rc<RefCell<(EpochSums, Sha256)>> = Rc::default();
-        let steps = batches.subgraphs.as_ref().map_or_else(|| context.steps(train.batch), Subgraphs::steps);
+        let steps = match &batches.subgraphs {
+            Some(subgraphs) => subgraphs.steps(context.train_nodes.iter().copied().max().unwrap_or(0)) as u32,
+            None => context.steps(train.batch),
+        };
         let Batches { source, strategies, subgraphs, operators, degrees, params, window, cache } = batches;
         let pull = context.embeddings.as_ref().map(|rows| Rc::new(Pull::new(rows.config().staleness())));
         worker.dataflow::<u64, _, _>(|scope| {
             let hops = hops(context, &context.graph, train, strategies);
             let steps = scope.input_from(&mut input);
             let stream = match &subgraphs {
-                Some(subgraphs) => subgraphs.batches(steps, context),
+                Some(subgraphs) => subgraphs.batches(steps.batch_keys(), context),
                 None => steps.seeds(source).sample_batch(hops, Arc::clone(&context.sampling)),
             };
             let features = context.features.clone();

@@ -9,6 +9,8 @@
 //! with the partition. A round trains every partition for `average_every` epochs from common parameters, then averages the results in
 //! partition order. A worker trains its partitions one after another, so it needs one model. The result depends on the partitions, not on the
 //! number of workers.
+//!
+//! Subgraph samplers use `batch keys → draw → induce` ([`Subgraphs`]) instead of hops, with the same view of a partition.
 
 pub(crate) mod partition_view;
 
@@ -45,6 +47,7 @@ use crate::context::WorkerContext;
 use crate::engine::partition_local::partition_view::PartitionViews;
 use crate::engine::sampling::operators::Operators;
 use crate::engine::sampling::strategies::hops;
+use crate::engine::sampling::subgraphs::Subgraphs;
 use crate::error::Error;
 
 /// The options of partition-local training.
@@ -53,6 +56,8 @@ pub(crate) struct LocalTraining {
     pub(crate) batches: Arc<dyn BatchSource>,
     /// The sampling strategy of each hop, from the seeds on.
     pub(crate) strategies: Vec<Strategy>,
+    /// The subgraph sampler, instead of hops.
+    pub(crate) subgraphs: Option<Subgraphs>,
     pub(crate) operators: Operators,
     /// Whether the model reads degrees.
     pub(crate) degrees: bool,
@@ -76,6 +81,8 @@ pub(crate) struct PartitionParallel {
     parts: Range<usize>,
     /// By partition, the number of training nodes.
     train_nodes: Vec<u64>,
+    /// By partition, the number of steps of an epoch.
+    steps: Vec<u64>,
     window: usize,
     /// Whether each batch has a time of its own, so that registered operators can be checked batch by batch.
     separate_times: bool,
@@ -89,13 +96,24 @@ impl PartitionParallel {
         options: LocalTraining,
         compute_thread: &ComputeThread<ComputeState>,
     ) -> Self {
-        let LocalTraining { views, batches, strategies, operators, degrees, window, train } = options;
+        let LocalTraining { views, batches, strategies, subgraphs, operators, degrees, window, train } = options;
+        let steps = |train_nodes: &u64| match &subgraphs {
+            Some(subgraphs) => subgraphs.steps(*train_nodes),
+            None => train_nodes.div_ceil(train.batch as u64),
+        };
+        let steps = context.train_nodes.iter().map(steps).collect();
         let separate_times = !operators.is_empty();
         let (mut input, errors) = (InputHandle::new_with_builder(), FirstError::default());
         let done: Rc<RefCell<Vec<StepReport>>> = Rc::default();
         worker.dataflow::<u64, _, _>(|scope| {
             let hops = hops(context, &views.graph, &train, strategies);
-            let stream = scope.input_from(&mut input).map(move |key: BatchKey| batches.batch(key));
+            let keys = scope.input_from(&mut input);
+            let stream = match &subgraphs {
+                Some(subgraphs) => subgraphs.batches(keys, context),
+                None => {
+                    keys.map(move |key: BatchKey| batches.batch(key)).sample_batch(hops, Arc::clone(&context.sampling))
+                }
+            };
             // At least one batch is fetched while another is computed.
             let permits = Rc::new(Permits::new(window.max(2)));
             let (held, errors, done) = (Rc::clone(&permits), errors.clone(), Rc::clone(&done));
@@ -103,7 +121,6 @@ impl PartitionParallel {
             let (epochs, first) = (train.epochs(), train.optimizer.lr());
             let rows: Rc<dyn Fn(u64) -> FeatureView> = Rc::new(move |_| features.clone());
             let batches = stream
-                .sample_batch(hops, Arc::clone(&context.sampling))
                 .read_ahead(Rc::clone(&rows))
                 .limit_in_flight(permits)
                 .fetch_edge_rows(context.fetch_edges(&views.graph, &context.meter))
@@ -138,15 +155,11 @@ impl PartitionParallel {
             placement: context.placement,
             parts: context.placement.parts_of(context.worker),
             train_nodes: context.train_nodes.clone(),
+            steps,
             window,
             separate_times,
             train,
         }
-    }
-
-    /// Returns the number of steps of an epoch of `part`.
-    fn steps(&self, part: usize) -> u64 {
-        self.train_nodes[part].div_ceil(self.train.batch as u64)
     }
 
     /// Returns the time that follows all batches of a round, at all workers.
@@ -157,7 +170,7 @@ impl PartitionParallel {
         if !self.separate_times {
             return u64::from(epochs.end);
         }
-        let batches = |worker| self.placement.parts_of(worker).map(|part| self.steps(part)).sum::<u64>();
+        let batches = |worker| self.steps[self.placement.parts_of(worker)].iter().sum::<u64>();
         let most = (0..self.placement.workers()).map(batches).max().unwrap_or(0);
         self.input.time() + most * epochs.len() as u64 + 1
     }
@@ -171,7 +184,7 @@ impl PartitionParallel {
         round_end: u64,
     ) -> Result<(TrainedPartition, Vec<LocalEpoch>), Error> {
         self.compute_thread.call(ComputeState::begin_partition)?;
-        let steps = self.steps(part) as u32;
+        let steps = self.steps[part] as u32;
         let mut sent = 0;
         let progress = driver.runtime.progress();
         let name = format!("epoch {}, partition {part}", epochs.start + 1);

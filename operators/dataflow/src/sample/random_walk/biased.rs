@@ -32,12 +32,16 @@ impl BiasedRpc {
         rows: &'a HashMap<u32, Row>,
         node: u32,
     ) -> (&'a [u32], Option<&'a [f32]>) {
-        let graph = &self.by.graph;
-        let (sources, weights) = match graph.has_topology(graph.partition_of(node)) {
+        let (sources, weights) = match self.by.graph.read_from(node) == self.me {
             true => (view.neighbors(node), view.edge_weights(node)),
             false => rows.get(&node).map_or((&[][..], None), |row| (&row.sources[..], Some(&row.weights[..]))),
         };
         (sources, weights.filter(|_| self.by.walk.weighted))
+    }
+
+    /// Returns the next node of each walk.
+    fn next_nodes(&self, view: &impl Neighbors, item: &Walks) -> Vec<u32> {
+        (0..).zip(item.current()).map(|(walk, &node)| self.next(view, item, walk, node)).collect()
     }
 
     /// Returns the next node of `walk`, whose current node is `node`.
@@ -74,9 +78,9 @@ impl Rpc<Walks> for BiasedRpc {
             let moving = (0..).zip(item.current()).filter(|&(walk, _)| !self.by.walk.restarts(key(walk)));
             let mut wanted: Vec<BTreeSet<u32>> = vec![BTreeSet::new(); graph.placement().workers()];
             for (_, &node) in moving {
-                let part = graph.partition_of(node);
-                if !graph.has_topology(part) {
-                    wanted[graph.placement().worker_of(part)].insert(node);
+                let worker = graph.read_from(node);
+                if worker != self.me {
+                    wanted[worker].insert(node);
                 }
             }
             let BatchKey { partition, .. } = item.key;
@@ -143,9 +147,10 @@ impl Rpc<Walks> for BiasedRpc {
     }
 
     fn finish(&mut self, _timestamp: u64, item: &mut Walks) {
-        let view = self.by.graph.view();
-        let next: Vec<u32> = self.by.meter.time(Stage::Sample, || {
-            (0..).zip(item.current()).map(|(walk, &node)| self.next(&view, item, walk, node)).collect()
+        let graph = &self.by.graph;
+        let next = self.by.meter.time(Stage::Sample, || match graph.is_partition_local() {
+            true => self.next_nodes(&graph.partition_view(item.key.partition as usize), item),
+            false => self.next_nodes(&graph.view(), item),
         });
         item.visited.extend(next);
     }

@@ -11,13 +11,23 @@ use super::*;
 use crate::testing::{Adjacency, book, chi_square_limit, edge, local, random_graph};
 use gnnflow_kernels::sample::{Before, biased_step};
 
-fn run(graph: &Adjacency, walk: Walk, length: u32, workers: usize, replicated: bool) -> Vec<Walks> {
+/// The edges that a worker holds, and that a walk sees.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Edges {
+    Partitioned,
+    Replicated,
+    /// A walk sees in-edges of its own partition's nodes only.
+    PartitionViews,
+}
+
+fn run(graph: &Adjacency, walk: Walk, length: u32, workers: usize, edges: Edges) -> Vec<Walks> {
     let graph = graph.clone();
     let (send, receive) = mpsc::channel();
     let send = Mutex::new(send);
     timely::execute(timely::Config::process(workers), move |worker| {
         let (index, send) = (worker.index(), send.lock().unwrap().clone());
-        let local = Arc::new(local(&graph, &book(graph.len() as u32, 4), workers, index, replicated));
+        let local = local(&graph, &book(graph.len() as u32, 4), workers, index, edges == Edges::Replicated);
+        let local = Arc::new(if edges == Edges::PartitionViews { local.into_partition_views() } else { local });
         worker.dataflow::<u64, _, _>(|scope| {
             let walks = |part: usize| {
                 let roots = local.range(part).cycle().take(if local.range(part).is_empty() { 0 } else { 40 });
@@ -84,18 +94,33 @@ fn walks_equal_a_naive_implementation_at_1_2_and_4_workers() {
         Walk { weighted: false, restart: 0.0, bias: Some(Bias { p: 4.0, q: 0.5 }) },
         Walk { weighted: true, restart: 0.3, bias: Some(Bias { p: 0.01, q: 100.0 }) },
     ] {
-        let one = run(&graph, walk, 5, 1, false);
-        assert_eq!(one.len(), 4);
-        for walks in &one {
-            let key =
-                Key::new(3, Purpose::Sample).fold_str("walk").fold(u64::from(walks.key.partition)).fold(2).fold(5);
-            for i in 0..walks.len() {
-                let path: Vec<u32> = walks.path(i).collect();
-                assert_eq!(path, naive(&graph, walk, key.fold(i as u64), path[0], 5), "{walk:?}");
-            }
+        let one = run(&graph, walk, 5, 1, Edges::Partitioned);
+        check(&one, walk, |_| graph.clone());
+        for (workers, edges) in [(2, Edges::Partitioned), (4, Edges::Partitioned), (2, Edges::Replicated)] {
+            assert!(run(&graph, walk, 5, workers, edges) == one, "{walk:?} on {workers}");
         }
-        for (workers, replicated) in [(2, false), (4, false), (2, true)] {
-            assert!(run(&graph, walk, 5, workers, replicated) == one, "{walk:?} on {workers}");
+        let alone = run(&graph, walk, 5, 1, Edges::PartitionViews);
+        check(&alone, walk, |part| {
+            let own = book(150, 4).range(part);
+            let row = |(node, row): (u64, &Vec<u32>)| if own.contains(&node) { row.clone() } else { Vec::new() };
+            (0..).zip(&graph).map(row).collect()
+        });
+        assert!(alone != one && alone.iter().all(|walks| walks.rounds == 0), "{walk:?}");
+        for workers in [2, 4] {
+            assert!(run(&graph, walk, 5, workers, Edges::PartitionViews) == alone, "{walk:?} on {workers}");
+        }
+    }
+}
+
+/// Compares the walks of each partition with the naive ones on the edges that they see.
+fn check(found: &[Walks], walk: Walk, seen: impl Fn(usize) -> Adjacency) {
+    assert_eq!(found.len(), 4);
+    for walks in found {
+        let graph = seen(walks.key.partition as usize);
+        let key = Key::new(3, Purpose::Sample).fold_str("walk").fold(u64::from(walks.key.partition)).fold(2).fold(5);
+        for i in 0..walks.len() {
+            let path: Vec<u32> = walks.path(i).collect();
+            assert_eq!(path, naive(&graph, walk, key.fold(i as u64), path[0], 5), "{walk:?}");
         }
     }
 }
