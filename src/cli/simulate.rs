@@ -15,10 +15,10 @@ use std::str::FromStr;
 
 const EXAMPLES: &str = "\
 Examples:
-  gnnflow run p.toml --processes 8 --set train.trace=true     record a run; a few epochs are enough
   gnnflow simulate runs/p                                     the machine of the run
   gnnflow simulate runs/p --hosts 1,2,4,8 --cores 16 --bandwidth 125MB --latency 1
-  gnnflow simulate runs/p --hosts 4 --slow 3=0.5              host 3 has half the speed";
+  gnnflow simulate runs/p --hosts 4 --slow 3=0.5              host 3 has half the speed
+  gnnflow run p.toml --processes 8 --set train.trace=true     record a run before; a few epochs are enough";
 
 /// Predict the time of an epoch on another cluster, from a run with `train.trace = true`.
 ///

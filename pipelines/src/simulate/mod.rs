@@ -28,6 +28,7 @@ use self::critical_path::{PathPart, critical_path};
 use self::recording::Dataflow;
 pub use self::recording::Recording;
 use crate::error::Error;
+use gnnflow_data::format::plural;
 
 /// The simulated epochs.
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
@@ -51,7 +52,8 @@ pub fn simulate(recording: &Recording, cluster: &Cluster) -> Result<Prediction, 
         )));
     }
     if !(1..=processes).contains(&hosts) {
-        return Err(Error::Usage(format!("{hosts} hosts for {processes} processes; each host needs one")));
+        let (hosts, processes) = (plural(hosts, "host"), plural(processes, "process"));
+        return Err(Error::Usage(format!("{hosts} for {processes}; each host needs one")));
     }
     let mut builder = Builder::new(recording, cluster);
     match recording.dataflow {
@@ -66,4 +68,132 @@ pub fn simulate(recording: &Recording, cluster: &Cluster) -> Result<Prediction, 
     let mut critical_path = critical_path(&graph, &ran, cluster);
     critical_path.iter_mut().for_each(|part| part.seconds /= epochs);
     Ok(Prediction { epoch_seconds: end / epochs, critical_path })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::cluster::Host;
+    use super::*;
+    use crate::engine::APPLY;
+    use crate::engine::stages::synchrony::{BackwardRows, Synchrony};
+    use crate::outputs::trace_table::SentTo;
+    use crate::outputs::work_log::{JobWork, Round, SentFor, SentWork, WorkLog};
+
+    const STEPS: u32 = 4;
+    const EPOCHS: u32 = 2;
+
+    /// The CPU seconds of the job of a worker at a step.
+    fn job(rank: usize, epoch: u32, step: u32) -> f64 {
+        f64::from((7 * (rank as u32 + 1) * (step + 1) + 3 * epoch) % 5 + 1)
+    }
+
+    /// The work of two workers whose dataflow takes no time. `name` names the jobs; each step sends `bytes` for `purpose`.
+    fn record(dataflow: Dataflow, name: &str, sent: Option<(SentFor, u64)>) -> Recording {
+        let steps = || (1..=EPOCHS).flat_map(|epoch| (0..STEPS).map(move |step| (epoch, step)));
+        let log = |rank: usize| {
+            let job = |(epoch, step)| JobWork {
+                epoch,
+                step,
+                name: name.into(),
+                count: 1,
+                cpu_seconds: job(rank, epoch, step),
+                ..JobWork::default()
+            };
+            let apply =
+                |(epoch, step)| JobWork { epoch, step, name: APPLY.into(), cpu_seconds: 0.5, ..JobWork::default() };
+            let sent = steps().filter_map(|(epoch, step)| {
+                let (purpose, bytes) = sent?;
+                Some(SentWork { epoch, step, purpose, to: 1 - rank, sent: SentTo { messages: 1, bytes } })
+            });
+            let round =
+                |first_epoch| Round { first_epoch, seconds: vec![1.0], steps: vec![STEPS.into()], ..Round::default() };
+            let applied = steps().filter(|&(_, step)| dataflow == Dataflow::MiniBatch || step + 1 == STEPS);
+            WorkLog {
+                cores: 2,
+                window: 2,
+                rounds: (0..=EPOCHS).map(round).collect(),
+                jobs: steps().map(job).chain(applied.map(apply)).collect(),
+                sent: sent.collect(),
+            }
+        };
+        Recording::from_logs(dataflow, vec![log(0), log(1)])
+    }
+
+    fn cluster(processes: usize) -> Cluster {
+        let hosts = vec![Host { cores: 8, speed: 1.0 }; processes];
+        Cluster { hosts, processes, threads: 1, bandwidth: 1000.0, latency: 0.0 }
+    }
+
+    /// Sums `of` over all steps, and divides by the epochs.
+    fn per_epoch(of: impl Fn(u32, u32) -> f64) -> f64 {
+        let steps = (1..=EPOCHS).flat_map(|epoch| (0..STEPS).map(move |step| (epoch, step)));
+        steps.map(|(epoch, step)| of(epoch, step)).sum::<f64>() / f64::from(EPOCHS)
+    }
+
+    fn seconds(recording: &Recording, cluster: &Cluster) -> f64 {
+        simulate(recording, cluster).unwrap().epoch_seconds
+    }
+
+    #[track_caller]
+    fn assert_near(found: f64, expected: f64) {
+        assert!((found / expected - 1.0).abs() < 1e-6, "{found}, expected {expected}");
+    }
+
+    #[test]
+    fn step_of_batches_ends_with_the_slowest_process() {
+        let recording = record(Dataflow::MiniBatch, "gradient", None);
+        let slowest = |epoch, step| job(0, epoch, step).max(job(1, epoch, step)) + 0.5;
+        assert_near(seconds(&recording, &cluster(2)), per_epoch(slowest));
+        // One process with both partitions applies the sum once.
+        let sum = |epoch, step| job(0, epoch, step) + job(1, epoch, step) + 0.5;
+        assert_near(seconds(&recording, &cluster(1)), per_epoch(sum));
+    }
+
+    #[test]
+    fn sums_of_gradients_are_sent_twice() {
+        // 2 partitions: a vector of 1,000 bytes, whose only piece is summed by the first process.
+        let recording = record(Dataflow::MiniBatch, "gradient", Some((SentFor::Sums, 1000)));
+        // The first process begins the next step a second before the second one does.
+        let mut begin = [0.0, 0.0];
+        let mut total = 0.0;
+        for epoch in 1..=EPOCHS {
+            for at in 0..STEPS {
+                let sum = (begin[0] + job(0, epoch, at)).max(begin[1] + job(1, epoch, at) + 1.0);
+                begin = [sum + 0.5, sum + 1.5];
+            }
+            total = begin[1];
+            begin = [total, total];
+        }
+        assert_near(seconds(&recording, &cluster(2)), total / f64::from(EPOCHS));
+    }
+
+    #[test]
+    fn rows_of_the_next_step_arrive_while_a_step_is_computed() {
+        let recording = record(Dataflow::MiniBatch, "gradient", Some((SentFor::Rows, 500)));
+        let slowest = |epoch, step| job(0, epoch, step).max(job(1, epoch, step)) + 0.5;
+        // Only the first batch of an epoch is waited for: half a second.
+        assert_near(seconds(&recording, &cluster(2)), per_epoch(slowest) + 0.5);
+    }
+
+    #[test]
+    fn stages_end_together_and_asynchronous_ones_do_not() {
+        let recording = |synchrony| record(Dataflow::Stages(synchrony), "forward 1", None);
+        let slowest = |epoch, step| job(0, epoch, step).max(job(1, epoch, step));
+        assert_near(seconds(&recording(Synchrony::Pipelined), &cluster(2)), per_epoch(slowest) + 0.5);
+        let of = |rank| move |epoch, step| job(rank, epoch, step);
+        let alone = (1..=EPOCHS).map(|epoch| {
+            let work = |rank| (0..STEPS).map(|step| of(rank)(epoch, step)).sum::<f64>();
+            work(0).max(work(1))
+        });
+        let stale = Synchrony::Stale { epochs: 0, backward: BackwardRows::Stale };
+        assert_near(seconds(&recording(stale), &cluster(2)), alone.sum::<f64>() / f64::from(EPOCHS) + 0.5);
+    }
+
+    #[test]
+    fn critical_path_is_the_whole_time() {
+        let recording = record(Dataflow::MiniBatch, "gradient", Some((SentFor::Sums, 1000)));
+        let Prediction { epoch_seconds, critical_path } = simulate(&recording, &cluster(2)).unwrap();
+        assert_near(critical_path.iter().map(|part| part.seconds).sum(), epoch_seconds);
+        assert_eq!(critical_path[0].name, "gradient");
+    }
 }

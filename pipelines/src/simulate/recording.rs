@@ -135,6 +135,14 @@ impl Recording {
         })
     }
 
+    /// Returns a recording of one partition for each process, of one thread.
+    #[cfg(test)]
+    pub(super) fn from_logs(dataflow: Dataflow, logs: Vec<WorkLog>) -> Self {
+        let (cores, parts) = (logs[0].cores, logs.len());
+        let workers = logs.into_iter().map(WorkerRecord::new).collect();
+        Self { dataflow, trips: 2.0, parts, workers, threads: 1, cores, parallel: None }
+    }
+
     /// Takes from `other`, a run of the same pipeline, how well jobs use several threads.
     ///
     /// # Errors
