@@ -1,0 +1,133 @@
+#!/usr/bin/env python3
+"""How well `gnnflow simulate` predicts: predicted beside measured seconds of an epoch.
+
+    benches/simulate.py DATA [--graphs NAME…] [--schedules NAME…] [--rounds 5] [--out FILE]
+
+Graphs and models are those of schedules.py: 2 partitions, a 2-layer GCN. Traced runs of one and of two processes of one thread, and of one
+process of two threads (which tells how well jobs use threads), are simulated on the clusters of CASES. Then these are measured, without a
+trace: on this machine, and between two network namespaces with 1 Gbit/s (see distributed.py). Cases take turns, the first round warms up
+and is left out, and the measured value is the median of the others. The result is written to benches/runs/<date>-simulate.json.
+"""
+import argparse, json, os, pathlib, statistics, subprocess, sys, tempfile
+
+from distributed import namespaces
+from program import about, build, sets, write
+from schedules import GRAPHS, LABELED, PIPELINE, plant
+
+SCHEDULES = {
+    "mini-batch": ["train.schedule.kind=mini-batch"],
+    "partition-parallel": ["train.schedule.kind=partition-parallel"],
+    "full-graph": ["train.schedule.kind=full-graph"],
+    "tensor-parallel": ["train.schedule.kind=tensor-parallel", "model.decoupled=false"],
+}
+# Name, processes and threads of the recorded run, processes and threads of the predicted one, and whether these are two hosts.
+CASES = [
+    ("1 process, 1 thread", (1, 1), (1, 1), False),
+    ("1 process, 2 threads", (1, 1), (1, 2), False),
+    ("2 processes, 1 thread", (2, 1), (2, 1), False),
+    ("2 processes, 2 threads", (2, 1), (2, 2), False),
+    ("2 hosts, 1 thread, 1 Gbit/s", (2, 1), (2, 1), True),
+    ("from 2 processes: 1 process, 1 thread", (2, 1), (1, 1), False),
+]
+LINK = ["--hosts", "2", "--cores", "1", "--bandwidth", "118MB", "--latency", "0.1"]
+
+
+class Graph:
+    """A prepared graph."""
+
+    def __init__(self, binary, name, work, options, spaces):
+        graph, more, _, _ = GRAPHS[name]
+        data = pathlib.Path(options.data).resolve()
+        if graph == LABELED:
+            plant(data / name, work)
+        self.binary, self.work, self.spaces = binary, work, spaces
+        self.pipeline = work / "p.toml"
+        self.pipeline.write_text(PIPELINE.format(graph=graph.format(data=data, name=name, work=work, more=more), processes=2))
+        subprocess.run([binary, "prepare", self.pipeline, "--quiet", "--set", f"partition.out={work / 'ds'}"], check=True)
+
+    def command(self, schedule, threads, trace, folder):
+        settings = SCHEDULES[schedule] + [f"train.epochs={6 if trace else 4}", "train.evaluate_every=0", f"train.threads={threads}",
+                                          f"train.trace={str(trace).lower()}", f"partition.out={self.work / 'ds'}"]
+        return [self.binary, "run", self.pipeline, "--quiet", "--run-dir", folder, *sets(settings)]
+
+    def run(self, schedule, processes, threads, trace=False):
+        """Runs on this machine. Returns the run folder."""
+        folder = self.work / f"{schedule}-{processes}-{threads}-{trace}"
+        command = self.command(schedule, threads, trace, folder)
+        subprocess.run([*command, "--processes", str(processes)], check=True, stdout=subprocess.DEVNULL, timeout=300)
+        return folder
+
+    def run_apart(self, schedule):
+        """Runs a process in each network namespace."""
+        folder, hosts = self.work / f"{schedule}-apart", self.work / "hosts.txt"
+        hosts.write_text("".join(f"10.77.0.{i + 1}:7000\n" for i in range(2)))
+        environment = {**os.environ, "GNNFLOW_SECRET": "of-this-benchmark-alone-0123456789"}
+        command = [*self.command(schedule, 1, False, folder), "--hosts", hosts, "--rank"]
+        running = [subprocess.Popen(["ip", "netns", "exec", space, *command, str(rank)], env=environment, stdout=subprocess.DEVNULL)
+                   for rank, space in enumerate(self.spaces)]
+        if any(process.wait(timeout=300) for process in running):
+            sys.exit("error: a run in network namespaces failed")
+        return folder
+
+    def measure(self, schedule, predicted, apart):
+        folder = self.run_apart(schedule) if apart else self.run(schedule, *predicted)
+        lines = (folder / "metrics.jsonl").read_text().splitlines()
+        return statistics.median(json.loads(line)["seconds"] for line in lines[1:])
+
+    def predict(self, schedule, recorded, predicted, apart):
+        folder, scaling = (self.work / f"{schedule}-{p}-{t}-True" for p, t in (recorded, (1, 2)))
+        options = LINK if apart else ["--processes", str(predicted[0])]
+        command = [self.binary, "simulate", folder, "--json", "--quiet", "--threads", str(predicted[1]), "--scaling", scaling, *options]
+        printed = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, timeout=60).stdout
+        return json.loads(printed)["predictions"][0]
+
+
+def rows(graph, name, schedule, options):
+    """The rows of a graph and a schedule."""
+    for processes, threads in [(1, 1), (2, 1), (1, 2)]:
+        graph.run(schedule, processes, threads, trace=True)
+    clusters = {(predicted, apart) for _, _, predicted, apart in CASES if graph.spaces or not apart}
+    seconds = {cluster: [] for cluster in clusters}
+    for number in range(options.rounds + 1):
+        for cluster in sorted(clusters, reverse=number % 2 == 1):
+            seconds[cluster].append(graph.measure(schedule, *cluster))
+    result = []
+    for case, recorded, predicted, apart in CASES:
+        if (predicted, apart) not in clusters:
+            continue
+        rounds = seconds[predicted, apart][1:]
+        measured, prediction = statistics.median(rounds), graph.predict(schedule, recorded, predicted, apart)
+        error = prediction["epoch_seconds"] / measured - 1
+        print(f"{name}, {schedule}, {case}: {prediction['epoch_seconds']:.4f} s, measured {measured:.4f} s, {100 * error:+.1f} %", file=sys.stderr, flush=True)
+        result.append({"graph": name, "schedule": schedule, "case": case, "predicted": round(prediction["epoch_seconds"], 4),
+                       "measured": round(measured, 4), "rounds": [round(second, 4) for second in rounds], "error": round(error, 3),
+                       "critical_path": {part["name"]: round(part["seconds"], 4) for part in prediction["critical_path"][:4]}})
+    return result
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data")
+    parser.add_argument("--graphs", nargs="*", default=["pubmed", "debian-bookworm", "twitch-de"], choices=GRAPHS)
+    parser.add_argument("--schedules", nargs="*", default=list(SCHEDULES), choices=SCHEDULES)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--out")
+    options = parser.parse_args()
+    binary, all_rows = build(), []
+    spaces, shaped, undo = namespaces(2)
+    try:
+        for name in options.graphs:
+            with tempfile.TemporaryDirectory() as work:
+                graph = Graph(binary, name, pathlib.Path(work), options, spaces)
+                for schedule in options.schedules:
+                    all_rows += rows(graph, name, schedule, options)
+    finally:
+        undo()
+    errors = sorted(abs(row["error"]) for row in all_rows)
+    result = {**about("simulate"), "rounds": options.rounds, "link": shaped, "median_error": statistics.median(errors),
+              "within_15_percent": f"{sum(error <= 0.15 for error in errors)} of {len(errors)}", "rows": all_rows}
+    print(write(result, "simulate", options.out))
+
+
+if __name__ == "__main__":
+    main()
