@@ -1,7 +1,7 @@
 //! `gnnflow simulate`: predicts the time of an epoch on another cluster from the recorded work of a run.
 //!
 //! A traced run records the CPU time of its jobs and the bytes of its messages by epoch and step
-//! ([`work_log`](crate::outputs::work_log)). The dataflow of its schedule tells which of them wait for which. These tasks are then run on a described
+//! (`trace/worker-N-work.json`). The dataflow of its schedule tells which of them wait for which. These tasks are then run on a described
 //! cluster, one after another on each thread, in simulated time.
 //!
 //! | file | content |
