@@ -121,12 +121,15 @@ def main():
                 graph = Graph(binary, name, pathlib.Path(work), options, spaces)
                 for schedule in options.schedules:
                     all_rows += rows(graph, name, schedule, options)
+                    errors = [abs(row["error"]) for row in all_rows]
+                    within = f"{sum(error <= 0.15 for error in errors)} of {len(errors)}"
+                    result = {**about("simulate"), "rounds": options.rounds, "link": shaped, "within_15_percent": within,
+                              "median_error": round(statistics.median(errors), 3), "rows": all_rows}
+                    # After each schedule: the rest takes minutes.
+                    path = write(result, "simulate", options.out)
     finally:
         undo()
-    errors = sorted(abs(row["error"]) for row in all_rows)
-    result = {**about("simulate"), "rounds": options.rounds, "link": shaped, "median_error": statistics.median(errors),
-              "within_15_percent": f"{sum(error <= 0.15 for error in errors)} of {len(errors)}", "rows": all_rows}
-    print(write(result, "simulate", options.out))
+    print(path)
 
 
 if __name__ == "__main__":
