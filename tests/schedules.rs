@@ -78,14 +78,16 @@ fn subgraphs_of_a_single_partition_equal_those_of_mini_batch_training() {
 fn subgraphs_of_partitions_learn_a_planted_graph() {
     let place = TestDir::new();
     let accuracy = |args: &[&str]| succeed(&place, args)["test"]["accuracy"].as_f64().unwrap();
-    for sampler in [SUBGRAPHS[0], SUBGRAPHS[3]] {
+    // After equal epochs, an average of models that saw random walks is 7 points behind.
+    for (sampler, epochs) in [(SUBGRAPHS[0], "train.epochs=60"), (SUBGRAPHS[3], "train.epochs=200")] {
         planted(&place, "p.toml", &subgraphs(sampler, "evaluate_every = 5\n"));
         let sets = ["train.epochs=60", "partition.method=multilevel", "partition.out=multilevel"];
         let sets = sets.into_iter().flat_map(|set| ["--set", set]).collect::<Vec<_>>();
         let gradients = accuracy(&sets);
-        let weights = accuracy(&[&sets[..], &["--set", "train.schedule=partition-parallel"]].concat());
+        let more = ["--set", epochs, "--set", "train.schedule=partition-parallel"];
+        let weights = accuracy(&[&sets[..], &more].concat());
         println!("{sampler}: model averaging {weights}, gradient averaging {gradients}");
-        assert!(weights > gradients - 0.1, "{sampler}: model averaging {weights}, gradient averaging {gradients}");
+        assert!(weights > gradients - 0.04, "{sampler}: model averaging {weights}, gradient averaging {gradients}");
     }
 }
 
