@@ -5,6 +5,7 @@
 
 pub(crate) mod run_folder;
 pub mod summary;
+mod trace_file;
 pub mod trace_table;
 pub(crate) mod work_log;
 

@@ -2,11 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
-use gnnflow_data::fs::write_atomic;
 use gnnflow_dataflow::trace::spans::WAITING;
 use serde::{Deserialize, Serialize};
 
 use super::run_folder::TRACE;
+use super::trace_file;
 use crate::error::Error;
 
 /// The times and counts of one worker: `trace/worker-N-times.json` in the run folder.
@@ -85,6 +85,9 @@ pub struct SentTo {
     pub bytes: u64,
 }
 
+/// The content of the files.
+const TIMES: &str = "times";
+
 impl TraceTable {
     /// Returns the folder of traces in a run folder.
     pub fn folder(run_dir: &Path) -> PathBuf {
@@ -97,14 +100,8 @@ impl TraceTable {
         waiting - self.waiting_for_compute - self.waiting_for_sampling
     }
 
-    fn path(run_dir: &Path, rank: usize) -> PathBuf {
-        Self::folder(run_dir).join(format!("worker-{rank}-times.json"))
-    }
-
     pub(crate) fn write(&self, run_dir: &Path, rank: usize) -> Result<(), Error> {
-        let path = Self::path(run_dir, rank);
-        let text = serde_json::to_string_pretty(self).map_err(|error| Error::Bug(error.to_string()))?;
-        write_atomic(&path, text.as_bytes()).map_err(Error::io("write", &path))
+        trace_file::write(&trace_file::path(run_dir, rank, TIMES), self)
     }
 
     /// Reads the times of all workers that are in the run folder, in order of their ranks.
@@ -112,11 +109,7 @@ impl TraceTable {
     /// # Errors
     /// A file that cannot be read.
     pub fn read_all(run_dir: &Path) -> Result<Vec<Self>, Error> {
-        let paths = (0..).map(|rank| Self::path(run_dir, rank)).take_while(|path| path.exists());
-        let read = |path: PathBuf| {
-            let text = std::fs::read_to_string(&path).map_err(Error::io("read", &path))?;
-            serde_json::from_str(&text).map_err(|error| Error::Input(format!("{}: {error}", path.display())))
-        };
-        paths.map(read).collect()
+        let paths = (0..).map(|rank| trace_file::path(run_dir, rank, TIMES)).take_while(|path| path.exists());
+        paths.map(|path| trace_file::read(&path)).collect()
     }
 }

@@ -1,12 +1,12 @@
 //! The work of a traced process by epoch and step, which `gnnflow simulate` replays.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use gnnflow_data::fs::write_atomic;
 use gnnflow_dataflow::wire::meter::Stage;
 use serde::{Deserialize, Serialize};
 
-use super::trace_table::{SentTo, TraceTable};
+use super::trace_file;
+use super::trace_table::SentTo;
 use crate::error::Error;
 
 /// The work of one process in training: `trace/worker-N-work.json` in the run folder.
@@ -16,7 +16,7 @@ pub(crate) struct WorkLog {
     pub(crate) cores: usize,
     /// Maximum number of steps in flight, in training with batches.
     pub(crate) window: usize,
-    /// Training without evaluations.
+    /// Training without evaluations. Of a long run, the last rounds are missing, because the number of jobs and messages is limited.
     pub(crate) rounds: Vec<Round>,
     /// Jobs of the compute thread, by time and name.
     pub(crate) jobs: Vec<JobWork>,
@@ -96,15 +96,12 @@ impl From<Stage> for SentFor {
     }
 }
 
-impl WorkLog {
-    fn path(run_dir: &Path, rank: usize) -> PathBuf {
-        TraceTable::folder(run_dir).join(format!("worker-{rank}-work.json"))
-    }
+/// The content of the files.
+const WORK: &str = "work";
 
+impl WorkLog {
     pub(crate) fn write(&self, run_dir: &Path, rank: usize) -> Result<(), Error> {
-        let path = Self::path(run_dir, rank);
-        let text = serde_json::to_string(self).map_err(|error| Error::Bug(error.to_string()))?;
-        write_atomic(&path, text.as_bytes()).map_err(Error::io("write", &path))
+        trace_file::write(&trace_file::path(run_dir, rank, WORK), self)
     }
 
     /// Reads the work of all `processes` processes of a run.
@@ -113,13 +110,12 @@ impl WorkLog {
     /// [`Error::Input`] if the run was not traced, or a file is damaged.
     pub(crate) fn read_all(run_dir: &Path, processes: usize) -> Result<Vec<Self>, Error> {
         let read = |rank| {
-            let path = Self::path(run_dir, rank);
+            let path = trace_file::path(run_dir, rank, WORK);
             if !path.exists() {
                 let message = format!("{}: not found; run the pipeline with `--set train.trace=true`", path.display());
                 return Err(Error::Input(message));
             }
-            let text = std::fs::read_to_string(&path).map_err(Error::io("read", &path))?;
-            serde_json::from_str(&text).map_err(|error| Error::Input(format!("{}: {error}", path.display())))
+            trace_file::read(&path)
         };
         (0..processes).map(read).collect()
     }

@@ -79,7 +79,12 @@ impl Meter {
         self.by_time.borrow_mut().get_or_insert_default();
     }
 
-    /// Returns what was sent at each time since [`Meter::record`]. Of a long run, the last times are missing.
+    /// Returns whether the record is full: later times may be missing.
+    pub fn is_full(&self) -> bool {
+        self.by_time.borrow().as_ref().is_some_and(|by_time| by_time.len() == MOST)
+    }
+
+    /// Returns what was sent at each time since [`Meter::record`].
     pub fn by_time(&self) -> BTreeMap<SentIn, Sent> {
         self.by_time.borrow().clone().unwrap_or_default()
     }

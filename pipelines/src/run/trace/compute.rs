@@ -30,6 +30,8 @@ pub(super) struct Jobs {
     pub(super) waiting: Counter,
     /// Jobs of items, by time.
     by_time: BTreeMap<u64, Vec<JobWork>>,
+    /// Whether jobs are missing there because there were too many.
+    pub(super) is_full: bool,
 }
 
 /// Maximum number of times whose jobs are recorded.
@@ -38,6 +40,7 @@ const MOST: usize = 1 << 17;
 impl Jobs {
     fn add(&mut self, at: u64, name: &str, wall: Duration, cpu: Duration) {
         if self.by_time.len() == MOST && !self.by_time.contains_key(&at) {
+            self.is_full = true;
             return;
         }
         let jobs = self.by_time.entry(at).or_default();
@@ -55,7 +58,7 @@ impl Jobs {
         job.cpu_seconds += cpu.as_secs_f64();
     }
 
-    /// Returns the jobs of items, by time and name. Of a long run, the last times are missing.
+    /// Returns the jobs of items, by time and name.
     pub(super) fn by_time(&self) -> Vec<JobWork> {
         self.by_time.values().flatten().cloned().collect()
     }

@@ -25,8 +25,11 @@ impl Trace {
         CpuSoFar { worker, sampling, reducing: meter.spent(Stage::Reduce) }
     }
 
-    /// Records a round that began with epoch `first_epoch`.
+    /// Records a round that began with epoch `first_epoch`, if all its jobs and messages are recorded.
     pub(crate) fn end_of_round(&mut self, before: CpuSoFar, first_epoch: u32, epochs: &[EpochSums], meter: &Meter) {
+        if self.compute.jobs().is_full || meter.is_full() {
+            return;
+        }
         let now = self.cpu_so_far(meter);
         let since = |now: Duration, before: Duration| now.saturating_sub(before).as_secs_f64();
         self.rounds.push(Round {
