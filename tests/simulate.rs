@@ -44,9 +44,9 @@ fn predictions_of_all_schedules_follow_the_described_cluster() {
     for schedule in SCHEDULES {
         let place = TestDir::new();
         traced(&place, schedule);
-        let ideal = ["--cores", "64", "--bandwidth", "1000GB", "--latency", "0"];
+        let ideal = ["--hosts", "2", "--cores", "64", "--bandwidth", "1000GB", "--latency", "0"];
         let with = |more: &[&str]| predict(&place, &[&ideal, more].concat());
-        let (one, two) = (with(&["--processes", "1"]), with(&["--hosts", "2"]));
+        let (one, two) = (predict(&place, &["--processes", "1", "--cores", "64"]), with(&[]));
         assert_eq!((&one["processes"], &two["processes"], &two["hosts"]), (&1.into(), &2.into(), &2.into()));
         assert!(seconds(&one) > seconds(&two), "{schedule}: two hosts share the work of one");
         // The parts of the critical path are the whole time.
@@ -54,7 +54,7 @@ fn predictions_of_all_schedules_follow_the_described_cluster() {
         let sum: f64 = parts.iter().filter_map(|part| part["seconds"].as_f64()).sum();
         assert!((sum / seconds(&two) - 1.0).abs() < 1e-3, "{schedule}: {sum} of {two}");
         // Hosts of half the speed need twice the time.
-        let slow = with(&["--hosts", "2", "--slow", "0=0.5", "--slow", "1=0.5"]);
+        let slow = with(&["--slow", "0=0.5", "--slow", "1=0.5"]);
         assert!((seconds(&slow) / seconds(&two) / 2.0 - 1.0).abs() < 0.01, "{schedule}: {slow} for {two}");
         // On a slow link, the bytes determine the time.
         let bytes = summary(&place, "run")["bytes_sent"].as_f64().unwrap();
@@ -91,11 +91,14 @@ fn runs_and_clusters_that_do_not_fit_are_refused() {
     traced(&place, "'mini-batch'");
     refused(&["run", "--processes", "3"], 2, &["3 processes cannot be simulated", "the run has 2", "`--processes 3`"]);
     refused(&["run", "--hosts", "2", "--processes", "1"], 2, &["2 hosts for 1 process"]);
-    refused(&["run", "--slow", "1=0.5"], 2, &["--slow 1=0.5", "only 1 host"]);
+    refused(&["run", "--slow", "1=0.5"], 2, &["--slow 1=0.5", "no such host", "from 0 to 0"]);
     refused(&["run", "--slow", "0=0"], 2, &["a speed above 0"]);
-    refused(&["run", "--bandwidth", "0"], 2, &["--bandwidth"]);
-    refused(&["run", "--latency=-1"], 2, &["--latency"]);
-    refused(&["run", "--scaling", "run"], 2, &["do not tell how well jobs use several threads"]);
+    refused(&["run", "--hosts", "2", "--bandwidth", "0"], 2, &["--bandwidth", "at least 1 byte"]);
+    refused(&["run", "--hosts", "2", "--latency=-1"], 2, &["--latency", "at least 0"]);
+    refused(&["run", "--bandwidth", "1GB"], 2, &["--bandwidth: one host has no network"]);
+    refused(&["run", "--latency", "1"], 2, &["--latency: one host has no network"]);
+    refused(&["run", "--threads", "1", "--scaling", "run"], 2, &["--scaling: has no effect on one thread"]);
+    refused(&["run", "--threads", "2", "--scaling", "run"], 2, &["do not tell how well jobs use several threads"]);
     let run = |more: &[&str]| place.succeed(&[&["run", "p.toml", "--quiet", "--run-dir", "run"], more].concat());
     run(&["--set", "train.trace=false"]);
     refused(&["run"], 3, &["worker-0-work.json: not found", "`--set train.trace=true`"]);

@@ -3,7 +3,6 @@
 use super::context::Context;
 use super::output::{print, print_json};
 use crate::error::Error;
-use gnnflow_data::format::plural;
 use gnnflow_pipelines::Error as PipelineError;
 use gnnflow_pipelines::config::Bytes;
 use gnnflow_pipelines::simulate::cluster::{Cluster, Host};
@@ -44,12 +43,12 @@ pub(super) struct Simulate {
     /// Compute threads of each process [default: as in the run].
     #[arg(long, value_name = "N")]
     threads: Option<NonZeroUsize>,
-    /// Bytes per second that each host sends and receives.
-    #[arg(long, default_value = "1250MB", value_name = "BYTES")]
-    bandwidth: Bytes,
-    /// Milliseconds until a small message reaches another host.
-    #[arg(long, default_value = "0.1", value_name = "MS")]
-    latency: f64,
+    /// Bytes per second that each host sends and receives [default: 1250MB].
+    #[arg(long, value_name = "BYTES")]
+    bandwidth: Option<Bytes>,
+    /// Milliseconds until a small message reaches another host [default: 0.1].
+    #[arg(long, value_name = "MS")]
+    latency: Option<f64>,
     /// Speed of a host, counted from 0, over that of the machine of the run.
     #[arg(long, value_name = "HOST=SPEED")]
     slow: Vec<Slow>,
@@ -88,17 +87,16 @@ struct Row {
 
 impl Simulate {
     pub(super) fn execute(&self, context: &Context) -> Result<(), Error> {
-        if self.bandwidth.0 == 0 {
-            return Err(PipelineError::Usage("--bandwidth: must be at least 1 byte per second".into()).into());
-        }
-        if !(self.latency.is_finite() && self.latency >= 0.0) {
-            return Err(PipelineError::Usage("--latency: must be at least 0 milliseconds".into()).into());
-        }
-        let mut recording = Recording::open(&self.run)?;
-        if let Some(run) = &self.scaling {
-            recording.scale_as(Recording::open(run)?)?;
-        }
+        self.check_network()?;
+        let registered = context.registry.names();
+        let mut recording = Recording::open(&self.run, &registered)?;
         let threads = self.threads.map_or(recording.threads, NonZeroUsize::get);
+        if let Some(run) = &self.scaling {
+            if threads == 1 {
+                return usage("--scaling: has no effect on one thread; add `--threads N`");
+            }
+            recording.scale_as(Recording::open(run, &registered)?)?;
+        }
         if threads > 1 && !recording.knows_scaling() {
             context.console.say(&format!(
                 "note: {recording} do not tell how well jobs use several threads; seven tenths of each job are assumed to. \
@@ -114,6 +112,20 @@ impl Simulate {
         print(&text(&recording, measured, &rows))
     }
 
+    /// Checks the options of the network between hosts.
+    fn check_network(&self) -> Result<(), Error> {
+        let one_host = self.hosts.iter().all(|hosts| hosts.get() == 1);
+        match (self.bandwidth, self.latency) {
+            (Some(Bytes(0)), _) => usage("--bandwidth: must be at least 1 byte per second"),
+            (_, Some(latency)) if !(latency.is_finite() && latency >= 0.0) => {
+                usage("--latency: must be at least 0 milliseconds")
+            }
+            (Some(_), _) if one_host => usage("--bandwidth: one host has no network; add `--hosts N`"),
+            (_, Some(_)) if one_host => usage("--latency: one host has no network; add `--hosts N`"),
+            _ => Ok(()),
+        }
+    }
+
     fn simulate(&self, recording: &Recording, hosts: usize) -> Result<Row, Error> {
         let cores = self.cores.map_or(recording.cores, NonZeroUsize::get);
         let processes = match self.processes {
@@ -124,17 +136,21 @@ impl Simulate {
         let mut all = vec![Host { cores, speed: 1.0 }; hosts];
         for Slow { host, speed } in &self.slow {
             let Some(slow) = all.get_mut(*host) else {
-                let message =
-                    format!("--slow {host}={speed}: there are only {}, counted from 0", plural(hosts, "host"));
-                return Err(PipelineError::Usage(message).into());
+                let last = hosts - 1;
+                return usage(&format!("--slow {host}={speed}: there is no such host; use a number from 0 to {last}"));
             };
             slow.speed = *speed;
         }
         let threads = self.threads.map_or(recording.threads, NonZeroUsize::get);
-        let (bandwidth, latency) = (self.bandwidth.0 as f64, self.latency / 1e3);
+        let bandwidth = self.bandwidth.map_or(1.25e9, |bandwidth| bandwidth.0 as f64);
+        let latency = self.latency.unwrap_or(0.1) / 1e3;
         let cluster = Cluster { hosts: all, processes, threads, bandwidth, latency };
         Ok(Row { hosts, processes, threads, prediction: simulate(recording, &cluster)? })
     }
+}
+
+fn usage<T>(message: &str) -> Result<T, Error> {
+    Err(PipelineError::Usage(message.into()).into())
 }
 
 fn text(recording: &Recording, measured: f64, rows: &[Row]) -> String {

@@ -18,6 +18,8 @@ pub(super) struct Builder<'a> {
     pub(super) recording: &'a Recording,
     /// Recorded workers on simulated processes.
     placement: Placement,
+    /// Compute threads of each process.
+    threads: f64,
     names: Names,
 }
 
@@ -37,7 +39,8 @@ impl<'a> Builder<'a> {
             message: "".into(),
         };
         let placement = Placement::new(recording.processes(), cluster.processes);
-        Self { graph: Graph::default(), recording, placement, names }
+        let threads = cluster.threads as f64;
+        Self { graph: Graph::default(), recording, placement, threads, names }
     }
 
     pub(super) fn processes(&self) -> Range<usize> {
@@ -65,15 +68,16 @@ impl<'a> Builder<'a> {
     }
 
     /// Adds work of the worker thread.
-    pub(super) fn worker(&mut self, process: usize, serial: f64, after: impl IntoIterator<Item = TaskId>) -> TaskId {
-        let work = Work::Cpu { thread: Thread::Worker, serial, parallel: 0.0 };
+    pub(super) fn worker(&mut self, process: usize, cpu: f64, after: impl IntoIterator<Item = TaskId>) -> TaskId {
+        let work = Work::Cpu { thread: Thread::Worker, cpu, alone: cpu };
         let name = Arc::clone(&self.names.worker);
         self.graph.add(Task { process, name, work, urgent: false }, after)
     }
 
-    /// Adds work of the sampling threads.
-    pub(super) fn sampling(&mut self, process: usize, serial: f64, after: impl IntoIterator<Item = TaskId>) -> TaskId {
-        let work = Work::Cpu { thread: Thread::Sampling, serial, parallel: 0.0 };
+    /// Adds work of the sampling threads, which share it: batches of several steps are sampled at the same time.
+    pub(super) fn sampling(&mut self, process: usize, cpu: f64, after: impl IntoIterator<Item = TaskId>) -> TaskId {
+        let alone = cpu / self.recording.sampling_threads as f64;
+        let work = Work::Cpu { thread: Thread::Sampling, cpu, alone };
         let name = Arc::clone(&self.names.sampling);
         self.graph.add(Task { process, name, work, urgent: false }, after)
     }
@@ -87,7 +91,8 @@ impl<'a> Builder<'a> {
         after: impl IntoIterator<Item = TaskId>,
     ) -> TaskId {
         let part = self.recording.parallel_part(name);
-        let work = Work::Cpu { thread: Thread::Compute, serial: cpu * (1.0 - part), parallel: cpu * part };
+        let alone = cpu * (1.0 - part + part / self.threads);
+        let work = Work::Cpu { thread: Thread::Compute, cpu, alone };
         self.graph.add(Task { process, name: Arc::clone(name), work, urgent }, after)
     }
 
@@ -120,7 +125,8 @@ impl<'a> Builder<'a> {
                 let bytes = bytes * share(owner) * partitions * self.ranks(from).len() as f64;
                 arrived.push(self.send([from, owner], bytes, 1.0, ready[from].iter().copied()));
             }
-            let work = Work::Cpu { thread: Thread::Worker, serial: reducing * share(owner), parallel: 0.0 };
+            let cpu = reducing * share(owner);
+            let work = Work::Cpu { thread: Thread::Worker, cpu, alone: cpu };
             let name = Arc::clone(&self.names.sums);
             let sum = self.graph.add(Task { process: owner, name, work, urgent: true }, arrived);
             has[owner].push(sum);

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::cluster::Cluster;
 use super::graph::{Graph, Work};
-use super::timeline::{Ran, alone};
+use super::timeline::Ran;
 
 /// The time that messages need to reach another process, however small they are.
 pub const LATENCY: &str = "latency of messages";
@@ -34,8 +34,8 @@ pub(super) fn critical_path(graph: &Graph, ran: &[Ran], cluster: &Cluster) -> Ve
         let seconds = (end - start) as f64 / 1e9;
         match task.work {
             Work::Join => {}
-            Work::Cpu { .. } => {
-                let own = (alone(task, cluster) / cluster.hosts[cluster.host_of(task.process)].speed).min(seconds);
+            Work::Cpu { alone, .. } => {
+                let own = (alone / cluster.hosts[cluster.host_of(task.process)].speed).min(seconds);
                 add(&task.name, own);
                 add(CORES, seconds - own);
             }

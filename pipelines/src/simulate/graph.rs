@@ -21,8 +21,9 @@ impl Thread {
 /// What a task does.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Work {
-    /// CPU time on a thread of its process. All compute threads share the parallel part.
-    Cpu { thread: Thread, serial: f64, parallel: f64 },
+    /// `cpu` seconds of CPU time on a thread of its process, or on the threads that share its work. With a core for each of them, it takes
+    /// `alone` seconds.
+    Cpu { thread: Thread, cpu: f64, alone: f64 },
     /// Messages to a process, of `bytes` in all. `trips` of them follow one another.
     Send { to: usize, bytes: f64, trips: f64 },
     /// Nothing: a point that other tasks wait for.

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use gnnflow_data::format::plural;
 
-use crate::config::{Config, Registered};
+use crate::config::{Config, Device, Mode, Registered};
 use crate::engine::stages::synchrony::Synchrony;
 use crate::error::Error;
 use crate::outputs::run_folder::RunFolder;
@@ -35,8 +35,10 @@ pub struct Recording {
     pub(super) parts: usize,
     /// By rank.
     pub(super) workers: Vec<WorkerRecord>,
-    /// The run's threads of each process.
+    /// The run's compute threads of each process.
     pub threads: usize,
+    /// Its sampling threads of each process.
+    pub(super) sampling_threads: usize,
     /// The cores of its machine.
     pub cores: usize,
     /// The part of each job that all compute threads share, if the run tells.
@@ -87,11 +89,11 @@ impl WorkerRecord {
 }
 
 impl Recording {
-    /// Reads the work of the finished run in `run_dir`.
+    /// Reads the work of the finished run in `run_dir`. `registered` are the names that its pipeline may use.
     ///
     /// # Errors
     /// [`Error::Input`] if the run was not traced or has not finished; [`Error::Usage`] for a run that cannot be simulated.
-    pub fn open(run_dir: &Path) -> Result<Self, Error> {
+    pub fn open(run_dir: &Path, registered: &Registered) -> Result<Self, Error> {
         let pipeline = RunFolder::pipeline(run_dir);
         if !pipeline.exists() {
             return Err(Error::Input(format!(
@@ -101,7 +103,7 @@ impl Recording {
         }
         let summary = Summary::read(run_dir)?;
         let refused = |what: &str| Err(Error::Usage(format!("{}: {what} cannot be simulated yet", run_dir.display())));
-        let config = Config::load(&pipeline, &[], &Registered::default())?;
+        let config = Config::load(&pipeline, &[], registered)?;
         let (Some(model), Some(train)) = (&config.model, &config.train) else {
             return Err(Error::Input(format!("{}: the run has not trained a model", run_dir.display())));
         };
@@ -109,13 +111,23 @@ impl Recording {
             _ if model.embedding.is_some() => return refused("a run with learned rows"),
             _ if train.task.learns_edges() => return refused("a run that trains on edges"),
             _ if train.tensor_workers.is_some() => return refused("a run with tensor workers"),
+            _ if train.device != Device::Cpu => return refused("a run on a GPU"),
             schedule => match schedule.full_graph_options() {
+                Some(options) if options.mode == Mode::Async && model.attends() => {
+                    return refused("asynchronous training of a model with attention");
+                }
                 Some(options) => Dataflow::Stages(Synchrony::of(&options, &[])),
+                // Their batches have times of their own.
+                None if schedule.is_partition_parallel() && !train.operators.is_empty() => {
+                    return refused("`partition-parallel` training with registered operators");
+                }
                 None if schedule.is_partition_parallel() => Dataflow::PartitionParallel,
                 None => Dataflow::MiniBatch,
             },
         };
-        let logs = WorkLog::read_all(run_dir, summary.processes)?;
+        let mut logs = WorkLog::read_all(run_dir, summary.processes)?;
+        let complete = logs.iter().map(|log| log.rounds.len()).min().unwrap_or(0);
+        logs.iter_mut().for_each(|log| log.rounds.truncate(complete));
         let cores = logs.iter().map(|log| log.cores).min().unwrap_or(1);
         let threads = summary.compute_threads;
         let quiet = threads > 1 && summary.processes * threads <= cores;
@@ -130,6 +142,7 @@ impl Recording {
             parts: summary.partitions,
             workers,
             threads,
+            sampling_threads: summary.sampling_threads.max(1),
             cores,
             parallel,
         })
@@ -140,7 +153,7 @@ impl Recording {
     pub(super) fn from_logs(dataflow: Dataflow, logs: Vec<WorkLog>) -> Self {
         let (cores, parts) = (logs[0].cores, logs.len());
         let workers = logs.into_iter().map(WorkerRecord::new).collect();
-        Self { dataflow, trips: 2.0, parts, workers, threads: 1, cores, parallel: None }
+        Self { dataflow, trips: 2.0, parts, workers, threads: 1, sampling_threads: 1, cores, parallel: None }
     }
 
     /// Takes from `other`, a run of the same pipeline, how well jobs use several threads.

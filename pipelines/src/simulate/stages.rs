@@ -140,16 +140,17 @@ fn scatter(
     if all == 0.0 {
         return Vec::new();
     }
-    let cutting = cpu(worker.jobs(at.0, at.1), |job| *job.name == *CUT) / parts as f64;
+    // Storing the rows of a message takes about as long as copying them into it.
+    let copying = cpu(worker.jobs(at.0, at.1), |job| *job.name == *CUT) / parts as f64;
     let mut stored = Vec::new();
     for to in builder.processes() {
         let sent: f64 = builder.ranks(to).map(bytes).sum();
         if sent == 0.0 {
             continue;
         }
-        let cut = builder.job(process, (&cut, cutting * sent / all), true, [job]);
+        let cut = builder.job(process, (&cut, copying * sent / all), true, [job]);
         let message = builder.send([process, to], sent, 1.0, [cut]);
-        stored.push(builder.job(to, (&put, cutting * sent / all), true, [message]));
+        stored.push(builder.job(to, (&put, copying * sent / all), true, [message]));
     }
     stored
 }

@@ -8,7 +8,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use super::cluster::{Cluster, Link};
-use super::graph::{Graph, Task, TaskId, Thread, Work};
+use super::graph::{Graph, TaskId, Thread, Work};
 
 /// When a task ran, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -35,15 +35,6 @@ pub(super) fn run(graph: &Graph, cluster: &Cluster) -> Vec<Ran> {
         simulation.settle();
     }
     simulation.ran
-}
-
-/// Returns the seconds that `task` takes on an idle machine of normal speed.
-pub(super) fn alone(task: &Task, cluster: &Cluster) -> f64 {
-    match task.work {
-        Work::Cpu { thread: Thread::Compute, serial, parallel } => serial + parallel / cluster.threads as f64,
-        Work::Cpu { serial, parallel, .. } => serial + parallel,
-        Work::Send { .. } | Work::Join => 0.0,
-    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -156,9 +147,8 @@ impl<'a> Simulation<'a> {
     /// Starts a task on its thread.
     fn start(&mut self, id: TaskId) {
         let task = &self.graph.tasks()[id];
-        let Work::Cpu { serial, parallel, .. } = task.work else { return };
-        let alone = alone(task, self.cluster);
-        let cores = if alone > 0.0 { (serial + parallel) / alone } else { 1.0 };
+        let Work::Cpu { cpu, alone, .. } = task.work else { return };
+        let cores = if alone > 0.0 { cpu / alone } else { 1.0 };
         let host = self.cluster.host_of(task.process);
         self.start_on(host, Running { task: id, left: 1e9 * alone, cores });
     }
@@ -241,16 +231,18 @@ fn nanoseconds(seconds: f64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::super::cluster::Host;
+    use super::super::graph::Task;
     use super::*;
 
-    /// Processes on hosts of their own, with one thread each.
-    fn cluster(hosts: &[(usize, f64)], threads: usize) -> Cluster {
+    /// Processes on hosts of their own.
+    fn cluster(hosts: &[(usize, f64)]) -> Cluster {
         let hosts: Vec<Host> = hosts.iter().map(|&(cores, speed)| Host { cores, speed }).collect();
-        Cluster { processes: hosts.len(), hosts, threads, bandwidth: 1e6, latency: 0.5 }
+        Cluster { processes: hosts.len(), hosts, threads: 1, bandwidth: 1e6, latency: 0.5 }
     }
 
-    fn cpu(process: usize, thread: Thread, serial: f64, parallel: f64) -> Task {
-        Task { process, name: "work".into(), work: Work::Cpu { thread, serial, parallel }, urgent: false }
+    /// A task that takes a second of one core.
+    fn second(process: usize, thread: Thread) -> Task {
+        Task { process, name: "work".into(), work: Work::Cpu { thread, cpu: 1.0, alone: 1.0 }, urgent: false }
     }
 
     fn send(process: usize, to: usize, bytes: f64) -> Task {
@@ -266,37 +258,38 @@ mod tests {
     fn thread_runs_urgent_tasks_first_and_others_in_order() {
         let mut graph = Graph::default();
         for _ in 0..3 {
-            graph.add(cpu(0, Thread::Compute, 1.0, 0.0), []);
+            graph.add(second(0, Thread::Compute), []);
         }
-        graph.add(Task { urgent: true, ..cpu(0, Thread::Compute, 1.0, 0.0) }, []);
+        graph.add(Task { urgent: true, ..second(0, Thread::Compute) }, []);
         let expected = [(0.0, 1.0), (2.0, 3.0), (3.0, 4.0), (1.0, 2.0)];
-        assert_eq!(times(&graph, &cluster(&[(8, 1.0)], 1)), expected);
+        assert_eq!(times(&graph, &cluster(&[(8, 1.0)])), expected);
     }
 
     #[test]
-    fn compute_threads_share_the_parallel_part_and_threads_share_the_cores() {
+    fn threads_share_the_cores_of_their_host() {
         let mut graph = Graph::default();
-        graph.add(cpu(0, Thread::Compute, 1.0, 4.0), []);
-        assert_eq!(times(&graph, &cluster(&[(8, 1.0)], 4)), [(0.0, 2.0)]);
-        assert_eq!(times(&graph, &cluster(&[(8, 0.5)], 4)), [(0.0, 4.0)]);
-        graph.add(cpu(0, Thread::Worker, 1.0, 0.0), []);
-        // 1 and 1 cores wanted of 1, then 1 of 1.
-        assert_eq!(times(&graph, &cluster(&[(1, 1.0)], 1)), [(0.0, 6.0), (0.0, 2.0)]);
+        let work = Work::Cpu { thread: Thread::Compute, cpu: 6.0, alone: 2.0 };
+        graph.add(Task { work, ..second(0, Thread::Compute) }, []);
+        assert_eq!(times(&graph, &cluster(&[(8, 1.0)])), [(0.0, 2.0)]);
+        assert_eq!(times(&graph, &cluster(&[(8, 0.5)])), [(0.0, 4.0)]);
+        graph.add(second(0, Thread::Worker), []);
+        // 4 cores are wanted: with 2, all take twice the time. The first task then has half a second left, on 3 cores.
+        assert_eq!(times(&graph, &cluster(&[(2, 1.0)])), [(0.0, 3.5), (0.0, 2.0)]);
     }
 
     #[test]
     fn messages_share_a_link_and_arrive_after_the_latency() {
         let mut graph = Graph::default();
-        let first = graph.add(cpu(0, Thread::Worker, 1.0, 0.0), []);
+        let first = graph.add(second(0, Thread::Worker), []);
         let sent = graph.add(send(0, 1, 2e6), [first]);
         graph.add(send(0, 1, 1e6), [first]);
-        graph.add(cpu(1, Thread::Worker, 1.0, 0.0), [sent]);
+        graph.add(second(1, Thread::Worker), [sent]);
         let expected = [(0.0, 1.0), (1.0, 3.5), (1.0, 4.5), (3.5, 4.5)];
-        assert_eq!(times(&graph, &cluster(&[(1, 1.0); 2], 1)), expected);
+        assert_eq!(times(&graph, &cluster(&[(1, 1.0); 2])), expected);
         // Inside a process, messages take no time.
-        let one = Cluster { processes: 1, ..cluster(&[(1, 1.0)], 1) };
+        let one = Cluster { processes: 1, ..cluster(&[(1, 1.0)]) };
         let mut graph = Graph::default();
-        let first = graph.add(cpu(0, Thread::Worker, 1.0, 0.0), []);
+        let first = graph.add(second(0, Thread::Worker), []);
         let sent = graph.add(send(0, 0, 2e6), [first]);
         graph.join([sent]);
         assert_eq!(times(&graph, &one), [(0.0, 1.0), (1.0, 1.0), (1.0, 1.0)]);
@@ -305,11 +298,11 @@ mod tests {
     #[test]
     fn idle_hosts_run_tasks_that_begin_together() {
         let mut graph = Graph::default();
-        let first = graph.add(cpu(0, Thread::Worker, 1.0, 0.0), []);
+        let first = graph.add(second(0, Thread::Worker), []);
         let sent = graph.add(send(0, 1, 0.0), [first]);
         for thread in [Thread::Worker, Thread::Compute] {
-            graph.add(cpu(1, thread, 1.0, 0.0), [sent]);
+            graph.add(second(1, thread), [sent]);
         }
-        assert_eq!(times(&graph, &cluster(&[(1, 1.0); 2], 1))[2..], [(1.5, 3.5), (1.5, 3.5)]);
+        assert_eq!(times(&graph, &cluster(&[(1, 1.0); 2]))[2..], [(1.5, 3.5), (1.5, 3.5)]);
     }
 }
