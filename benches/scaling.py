@@ -10,7 +10,7 @@ several of them each. simulate.py tells how far predictions are off. The result 
 import argparse, json, pathlib, subprocess, sys, tempfile
 
 from program import about, build, sets, write
-from schedules import GRAPHS, LABELED, PIPELINE, plant
+from schedules import GRAPHS, pipeline_of
 from simulate import SCHEDULES
 
 SCHEDULES = {**SCHEDULES, "tensor-parallel, decoupled": ["train.schedule.kind=tensor-parallel", "model.decoupled=true"]}
@@ -19,13 +19,7 @@ LINKS = {"1 Gbit/s, 0.2 ms": ["--bandwidth", "118MB", "--latency", "0.2"], "25 G
 
 def rows(binary, name, work, options):
     """Records all schedules on a graph, and simulates them."""
-    graph, more, _, _ = GRAPHS[name]
-    data = pathlib.Path(options.data).resolve()
-    if graph == LABELED:
-        plant(data / name, work)
-    pipeline = work / "p.toml"
-    text = graph.format(data=data, name=name, work=work, more=more)
-    pipeline.write_text(PIPELINE.format(graph=text, processes=options.processes))
+    pipeline = pipeline_of(name, work, options.data, options.processes)
     hosts = [str(2**power) for power in range(options.processes.bit_length()) if 2**power <= options.processes]
     for schedule, settings in SCHEDULES.items():
         folder = work / schedule

@@ -130,15 +130,22 @@ def auto(binary, pipeline, out, rates, rows, options):
     return {"chosen": found["chosen"], "regret": chosen and round(chosen / min(possible) - 1, 3), "expected_epoch_seconds": expected}
 
 
-def measure(binary, name, work, rates, options):
-    """All schedules on a graph."""
-    graph, more, full_epochs, batch_epochs = GRAPHS[name]
-    data = pathlib.Path(options.data).resolve()
+def pipeline_of(name, work, data, processes):
+    """Writes the pipeline file of a graph to the folder `work`, with one partition per process."""
+    graph, more, _, _ = GRAPHS[name]
+    data = pathlib.Path(data).resolve()
     if graph == LABELED:
         plant(data / name, work)
     pipeline = work / "p.toml"
     text = graph.format(data=data, name=name, work=work, more=more)
-    pipeline.write_text(PIPELINE.format(graph=text, work=work, processes=options.processes))
+    pipeline.write_text(PIPELINE.format(graph=text, processes=processes))
+    return pipeline
+
+
+def measure(binary, name, work, rates, options):
+    """All schedules on a graph."""
+    _, _, full_epochs, batch_epochs = GRAPHS[name]
+    pipeline = pipeline_of(name, work, options.data, options.processes)
     cases, curves = {}, {}
     for schedule, (settings, every) in SCHEDULES.items():
         epochs = batch_epochs if every == 1 else full_epochs

@@ -12,7 +12,7 @@ import argparse, json, os, pathlib, statistics, subprocess, sys, tempfile
 
 from distributed import namespaces
 from program import about, build, sets, write
-from schedules import GRAPHS, LABELED, PIPELINE, plant
+from schedules import GRAPHS, pipeline_of
 
 SCHEDULES = {
     "mini-batch": ["train.schedule.kind=mini-batch"],
@@ -36,13 +36,8 @@ class Graph:
     """A prepared graph."""
 
     def __init__(self, binary, name, work, options, spaces):
-        graph, more, _, _ = GRAPHS[name]
-        data = pathlib.Path(options.data).resolve()
-        if graph == LABELED:
-            plant(data / name, work)
         self.binary, self.work, self.spaces = binary, work, spaces
-        self.pipeline = work / "p.toml"
-        self.pipeline.write_text(PIPELINE.format(graph=graph.format(data=data, name=name, work=work, more=more), processes=2))
+        self.pipeline = pipeline_of(name, work, options.data, processes=2)
         subprocess.run([binary, "prepare", self.pipeline, "--quiet", "--set", f"partition.out={work / 'ds'}"], check=True)
 
     def command(self, schedule, threads, trace, folder):
@@ -76,8 +71,9 @@ class Graph:
 
     def predict(self, schedule, recorded, predicted, apart):
         folder, scaling = (self.work / f"{schedule}-{p}-{t}-True" for p, t in (recorded, (1, 2)))
-        options = LINK if apart else ["--processes", str(predicted[0])]
-        command = [self.binary, "simulate", folder, "--json", "--quiet", "--threads", str(predicted[1]), "--scaling", scaling, *options]
+        options = LINK[:] if apart else ["--processes", str(predicted[0])]
+        options += ["--scaling", scaling] if predicted[1] > 1 else []
+        command = [self.binary, "simulate", folder, "--json", "--quiet", "--threads", str(predicted[1]), *options]
         printed = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, timeout=60).stdout
         return json.loads(printed)["predictions"][0]
 
