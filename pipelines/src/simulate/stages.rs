@@ -10,7 +10,7 @@ use crate::engine::stages::synchrony::Synchrony;
 use crate::outputs::work_log::{JobWork, SentFor};
 
 /// Jobs that copy rows into messages, and out of them.
-const CUT: &str = "paced scatter: cut";
+pub(super) const CUT: &str = "paced scatter: cut";
 const PUT: &str = "paced scatter: put";
 /// Maximum number of parts into which the intervals of a stage are grouped.
 const PARTS: usize = 8;
@@ -137,11 +137,15 @@ fn scatter(
     let (cut, put): (Arc<str>, Arc<str>) = (CUT.into(), PUT.into());
     let bytes = |rank: usize| worker.sent(at, SentFor::Rows, rank) / parts as f64;
     let all: f64 = (0..builder.recording.processes()).map(bytes).sum();
-    if all == 0.0 {
-        return Vec::new();
-    }
     // Storing the rows of a message takes about as long as copying them into it.
     let copying = cpu(worker.jobs(at.0, at.1), |job| *job.name == *CUT) / parts as f64;
+    if all == 0.0 {
+        // Partitions of one process send each other rows, too.
+        return match copying > 0.0 {
+            true => vec![builder.job(process, (&cut, 2.0 * copying), true, [job])],
+            false => Vec::new(),
+        };
+    }
     let mut stored = Vec::new();
     for to in builder.processes() {
         let sent: f64 = builder.ranks(to).map(bytes).sum();
