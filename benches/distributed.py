@@ -3,12 +3,15 @@
 
     benches/distributed.py [--only scaling,traffic,methods,fastsample,link] [--rounds 3] [--deadline 900] [--set graph.generate.nodes=400000 …]
 
-scaling     two processes of one thread compared with one process of two threads, on the same work
+scaling     two processes of one thread compared with one process of two threads, on the same work; features of the other process
+            are shared (mapped files) or fetched by messages
 traffic     bytes, messages and rounds per step with partitioned or replicated topology, with and without a feature cache
 methods     the same for partitions by random, spring, multilevel and metis (DistDGL, Fig. 10), at 4 processes
 fastsample  partitioned and unfused, replicated and unfused, replicated and fused (FastSample, Fig. 5 and 6), at 2 and 4 processes
 link        scaling and traffic with processes in network namespaces, over a link of 1 Gbit/s and 1 ms; needs root, and the
             kernel's netem for the delay (the result contains the link that was available)
+
+All but `scaling` fetch features as between hosts (partition.features = "partitioned").
 
 3-layer SAGE, hidden 128, fanouts 15,10,5, 4 partitions, 250 seeds each. The second epoch is measured. Each process is bound to
 separate cores if there are enough. The result is written to benches/runs/<date>-distributed.json.
@@ -175,7 +178,7 @@ def main():
         manifest = json.loads((work / "multilevel" / "manifest.json").read_text())
         bench.steps = -(-manifest["splits"]["train"] // 4 // 250)
         replicated, unfused = ["partition.topology=replicated"], ["debug.fused_sampling=false"]
-        cache = ["train.schedule.cache=16MiB"]
+        cache, fetched = ["train.schedule.cache=16MiB"], ["partition.features=partitioned"]
 
         def case(processes, threads, *settings, by=multilevel):
             return lambda: bench.run(processes, threads, [*by, *[s for more in settings for s in more]])
@@ -186,22 +189,25 @@ def main():
         ]
         for what in options.only.split(","):
             if what == "scaling":
-                rows = bench.take_turns([("1 process of 2 threads", case(1, 2)), ("2 processes of 1 thread", case(2, 1)), ("2 processes of 1 thread, replicated", case(2, 1, replicated))])
+                cases = [("1 process of 2 threads", case(1, 2))]
+                for name, settings in [("", []), (", replicated", replicated)]:
+                    cases += [(f"2 processes of 1 thread{name}", case(2, 1, settings)), (f"2 processes of 1 thread{name}, fetched", case(2, 1, settings, fetched))]
+                rows = bench.take_turns(cases)
                 for row in rows:
                     row["throughput_beside_one_process"] = round(rows[0]["epoch_seconds"] / row["epoch_seconds"], 3)
                 results[what] = rows
             elif what == "traffic":
-                results[what] = bench.take_turns([(name, case(2, 1, settings)) for name, settings in traffic])
+                results[what] = bench.take_turns([(name, case(2, 1, settings, fetched)) for name, settings in traffic])
             elif what == "methods":
-                cases = [(method, case(4, 1, by=bench.method(method))) for method in ["random", "spring", "multilevel", "metis"]]
+                cases = [(method, case(4, 1, fetched, by=bench.method(method))) for method in ["random", "spring", "multilevel", "metis"]]
                 results[what] = bench.take_turns(cases)
             elif what == "fastsample":
                 results[what] = []
                 for processes in [2, 4]:
                     cases = [
-                        (f"{processes} processes, partitioned, unfused", case(processes, 1, unfused)),
-                        (f"{processes} processes, replicated, unfused", case(processes, 1, replicated, unfused)),
-                        (f"{processes} processes, replicated, fused", case(processes, 1, replicated)),
+                        (f"{processes} processes, partitioned, unfused", case(processes, 1, fetched, unfused)),
+                        (f"{processes} processes, replicated, unfused", case(processes, 1, fetched, replicated, unfused)),
+                        (f"{processes} processes, replicated, fused", case(processes, 1, fetched, replicated)),
                     ]
                     results[what] += bench.take_turns(cases)
             elif what == "link":

@@ -29,6 +29,7 @@ duplicates = "drop"
 [partition]
 parts = {processes}
 halo = "features"
+features = "partitioned"
 [model]
 kind = "gcn"
 layers = 2

@@ -12,8 +12,8 @@ use gnnflow_pipelines::{
 };
 
 use crate::cluster::{
-    ClusterConfig, Fingerprints, Launcher, Liveness, Membership, Secret, config_from_launcher, execute, is_launched,
-    is_supervised, rank_assignment, read_hosts,
+    ClusterConfig, Fingerprints, Launcher, Liveness, Membership, Secret, config_from_launcher, execute, host_numbers,
+    is_launched, is_supervised, rank_assignment, read_hosts,
 };
 use crate::console::Console;
 use crate::error::Error;
@@ -90,7 +90,8 @@ pub fn run(config: &Config, options: &RunOptions) -> Result<Outcome, Error> {
             membership
         }
     };
-    let local = if options.hosts.is_some() { 1 } else { size };
+    let hosts = host_numbers(membership.addresses());
+    let local = hosts.iter().filter(|&&host| host == hosts[membership.rank()]).count();
     let liveness = membership.liveness();
     let tensor_workers = TensorWorkers::new(config, secret, remote, first)?;
     let runtime =
@@ -101,6 +102,7 @@ pub fn run(config: &Config, options: &RunOptions) -> Result<Outcome, Error> {
         registry: options.registry.clone(),
         run_dir: options.run_dir.clone(),
         resume,
+        hosts,
         threads: train.threads(local),
         prepare_seconds: prepared,
         runtime: Arc::new(runtime),

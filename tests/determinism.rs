@@ -53,6 +53,7 @@ fn feature_cache_saves_bytes_and_keeps_equal_bits() {
     );
     let run = |name: &str, settings: &[&str]| {
         let mut args = vec!["run", "p.toml", "--quiet", "--processes", "2", "--run-dir", name];
+        args.extend(["--set", "partition.features=partitioned"]);
         settings.iter().for_each(|setting| args.extend(["--set", setting]));
         let ended = place.run(&args);
         assert_eq!(ended.code, 0, "{}", ended.stderr);

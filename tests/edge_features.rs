@@ -111,7 +111,8 @@ fn stored_halo_features_save_bytes_and_keep_equal_bits() {
         planted(&place, "p.toml", &sections(model));
         let run = |halo: &str, processes: &str| {
             let halo = format!("partition.halo={halo}");
-            run(&place, &["--processes", processes, "--set", &halo])
+            let fetched = ["--set", "partition.features=partitioned"];
+            run(&place, &[&["--processes", processes, "--set", &halo], &fetched[..]].concat())
         };
         let one = run("ids", "1");
         for processes in ["2", "4"] {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::common::{TestDir, summary};
+use crate::common::{TestDir, hashes, planted, succeed, summary};
 use arrow::array::{Float32Array, Int64Array, ListArray, StringArray};
 use arrow::datatypes::Float32Type;
 use gnnflow_data::rng::{Key, Purpose};
@@ -69,11 +69,46 @@ fn columns_of_two_types_give_the_results_of_f32() {
         ),
         ("halo", &["--processes", "4", "--set", "partition.halo=features"]),
     ] {
-        assert_eq!(run_hashes(&place, run, &[&mixed[..], more].concat()), wide, "{run}");
+        for features in ["shared", "partitioned"] {
+            let features = format!("partition.features={features}");
+            let more = [&mixed[..], more, &["--set", &features]].concat();
+            assert_eq!(run_hashes(&place, run, &more), wide, "{run}, {features}");
+        }
     }
     // In bf16, the fine column loses precision.
     let lossy = ["--set", "graph.feature_dtype=[\"f32\", \"bf16\"]", "--set", "partition.out=lossy"];
     assert_ne!(run_hashes(&place, "lossy-run", &lossy), wide);
+}
+
+#[test]
+fn processes_of_one_host_read_features_without_messages() {
+    let place = TestDir::new();
+    let run = |processes: &str, features: &str, topology: &str| {
+        let sets = [format!("partition.features={features}"), format!("partition.topology={topology}")];
+        succeed(&place, &["--processes", processes, "--set", &sets[0], "--set", &sets[1]])
+    };
+    // GCN also fetches degrees, in messages without rows.
+    for model in ["sage", "gcn"] {
+        let train =
+            "hidden = 16\n[train]\nepochs = 2\nbatch = 50\nfanouts = [5, 3]\nschedule.seed_split = 'partition'\n";
+        planted(&place, "p.toml", &format!("[model]\nkind = '{model}'\n{train}"));
+        let one = hashes(&run("1", "shared", "partitioned"));
+        for processes in ["2", "4"] {
+            let (shared, fetched) =
+                (run(processes, "shared", "partitioned"), run(processes, "partitioned", "partitioned"));
+            assert_eq!(
+                [hashes(&shared), hashes(&fetched)],
+                [one.clone(), one.clone()],
+                "{model}, {processes} processes"
+            );
+            let bytes = |summary: &serde_json::Value| summary["bytes_sent"].as_u64().unwrap();
+            assert!(bytes(&shared) < bytes(&fetched), "{model}: {} bytes of {}", bytes(&shared), bytes(&fetched));
+            // With the structure of all partitions, only GCN's degrees are requested.
+            let local = run(processes, "shared", "replicated");
+            assert_eq!(hashes(&local), one);
+            assert_eq!(local["rounds_per_step"], if model == "gcn" { 2.0 } else { 0.0 }, "{model}");
+        }
+    }
 }
 
 #[test]

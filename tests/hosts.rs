@@ -5,7 +5,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::common::{TestDir, assert_same_results, children, kill, planted, wait_for_epochs};
+use crate::common::{TestDir, assert_same_results, children, kill, planted, summary, wait_for_epochs};
 
 const SETTINGS: &str = "[model]\nkind = 'sage'\nhidden = 32\n[train]\nepochs = 60\nbatch = 32\nfanouts = [5, 3]\n\
                         checkpoint_every = 1\n";
@@ -76,12 +76,18 @@ impl Drop for Member {
     }
 }
 
-/// Writes a hosts file of addresses that no other test uses. Returns its name.
+/// Writes a hosts file of addresses that no other test uses, all on one host. Returns its name.
 fn hosts(place: &TestDir, size: usize) -> String {
+    hosts_on(place, &vec![0; size])
+}
+
+/// Writes a hosts file whose processes are `on` the hosts with these numbers. Returns its name.
+fn hosts_on(place: &TestDir, on: &[u32]) -> String {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let (file, process) = (NEXT.fetch_add(1, Ordering::Relaxed), std::process::id());
-    let host = format!("127.{}.{}.{}", 1 + process % 250, 1 + process / 250 % 250, 1 + file % 250);
-    let lines: String = (0..size).map(|rank| format!("{host}:{}\n", 23000 + rank)).collect();
+    let name = |host| format!("127.{}.{}.{}", 1 + process % 250, 1 + process / 250 % 250, 1 + (file + host) % 250);
+    let line = |(rank, &host): (usize, &u32)| format!("{}:{}\n", name(host), 23000 + 100 * host as usize + rank);
+    let lines: String = on.iter().enumerate().map(line).collect();
     let name = format!("hosts-{file}");
     place.write(&name, lines);
     name
@@ -127,6 +133,24 @@ fn ready() -> TestDir {
     let place = TestDir::new();
     planted(&place, "p.toml", SETTINGS);
     place
+}
+
+#[test]
+fn features_are_fetched_from_other_hosts_only() {
+    let place = ready();
+    let bytes = |on: &[u32]| {
+        let (run, hosts) = (format!("on-{}-hosts", on[1] + 1), hosts_on(&place, on));
+        let args = ["--set", "train.epochs=2"];
+        let mut members: Vec<Member> = (0..on.len()).map(|rank| start(&place, &hosts, rank, &run, &args)).collect();
+        let ended: Vec<i32> = members.iter_mut().map(Member::end).collect();
+        assert!(ended.iter().all(|&code| code == 0), "{}", all_stderr(&members));
+        summary(&place, &run)["bytes_sent"].as_u64().unwrap()
+    };
+    let (one, two) = (bytes(&[0, 0]), bytes(&[0, 1]));
+    assert_same_results(&place, "on-1-hosts", "on-2-hosts");
+    assert!(one < two, "{one} bytes on one host, {two} on two");
+    place.succeed(&["run", "p.toml", "--quiet", "--processes", "2", "--set", "train.epochs=2", "--run-dir", "local"]);
+    assert_eq!(summary(&place, "local")["bytes_sent"], one, "`--processes` are on one host");
 }
 
 #[test]

@@ -22,7 +22,8 @@ fn resident_in_halves(train: &str, processes: &str) -> Vec<[u64; 2]> {
     );
     planted(&place, "p.toml", &settings);
     place.succeed(&["prepare", "p.toml", "--quiet"]);
-    let args = ["run", "p.toml", "--quiet", "--run-dir", "run", "--processes", processes];
+    let fetched = "partition.features=partitioned";
+    let args = ["run", "p.toml", "--quiet", "--run-dir", "run", "--processes", processes, "--set", fetched];
     let mut parent = place.command(&args).spawn().unwrap();
     let mut samples: Vec<(usize, Vec<u64>)> = Vec::new();
     let status = loop {

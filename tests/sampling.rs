@@ -140,13 +140,15 @@ fn rounds_of_a_step_depend_on_the_topology() {
         ["rounds_per_step", "messages_per_step", "bytes_per_step"].map(|key| summary[key].as_f64().unwrap())
     };
     assert_eq!(of(&["1"]), [0.0; 3], "one process sends no requests");
-    let partitioned = of(&["2"]);
-    let replicated = of(&["2", "partition.topology=replicated"]);
+    let partitioned = of(&["2", "partition.features=partitioned"]);
+    let replicated = of(&["2", "partition.features=partitioned", "partition.topology=replicated"]);
     // With local seeds, sampling takes 2 (L − 1) rounds and fetching 2. A replicated topology needs only the fetch.
     assert_eq!((partitioned[0], replicated[0]), (6.0, 2.0));
     assert!(partitioned[1] > replicated[1] && partitioned[2] > replicated[2], "{partitioned:?} {replicated:?}");
     // Each of 4 batches sends a request and gets a reply in each round trip; gradients are sent in addition.
     assert!(partitioned[1] >= 4.0 * 6.0 && replicated[1] >= 4.0 * 2.0, "{partitioned:?} {replicated:?}");
+    // Shared features need no fetch.
+    assert_eq!((of(&["2"])[0], of(&["2", "partition.topology=replicated"])[0]), (4.0, 0.0));
 }
 
 #[test]

@@ -18,7 +18,8 @@ fn traced(place: &TestDir, schedule: &str) {
     let train =
         format!("[model]\nhidden = 16\n[train]\nepochs = 4\nevaluate_every = 0\ntrace = true\nschedule = {schedule}\n");
     planted(place, "p.toml", &train);
-    place.succeed(&["run", "p.toml", "--quiet", "--processes", "2", "--run-dir", "run", "--set", "partition.parts=2"]);
+    let sets = ["--set", "partition.parts=2", "--set", "partition.features=partitioned"];
+    place.succeed(&[&["run", "p.toml", "--quiet", "--processes", "2", "--run-dir", "run"], &sets[..]].concat());
 }
 
 /// Simulates the run with `options`, and returns the only prediction.
@@ -100,6 +101,9 @@ fn runs_and_clusters_that_do_not_fit_are_refused() {
     refused(&["run", "--threads", "1", "--scaling", "run"], 2, &["--scaling: has no effect on one thread"]);
     refused(&["run", "--threads", "2", "--scaling", "run"], 2, &["do not tell how well jobs use several threads"]);
     let run = |more: &[&str]| place.succeed(&[&["run", "p.toml", "--quiet", "--run-dir", "run"], more].concat());
+    run(&["--set", "train.epochs=2", "--processes", "2"]);
+    refused(&["run", "--hosts", "2"], 2, &["shared features", "`--set partition.features=partitioned`"]);
+    place.succeed(&["simulate", "run", "--processes", "2"]);
     run(&["--set", "train.trace=false"]);
     refused(&["run"], 3, &["worker-0-work.json: not found", "`--set train.trace=true`"]);
     run(&["--set", "train.task=link-prediction", "--set", "train.epochs=1"]);

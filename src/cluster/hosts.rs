@@ -78,6 +78,27 @@ pub(super) fn check_address(entry: &str) -> Result<(), String> {
     }
 }
 
+/// Returns, by rank, the number of the process's host, from `host:port` addresses. Processes with equal host names or IP addresses are on
+/// one host.
+///
+/// ```
+/// use gnnflow::cluster::host_numbers;
+///
+/// let addresses = ["node1:7000", "node2:7000", "node1:7001"].map(String::from);
+/// assert_eq!(host_numbers(&addresses), [0, 1, 0]);
+/// ```
+pub fn host_numbers(addresses: &[String]) -> Vec<usize> {
+    let name = |address: &String| address.rsplit_once(':').map_or(address.clone(), |(host, _)| host.to_owned());
+    let mut names: Vec<String> = Vec::new();
+    let number = |name: String| {
+        names.iter().position(|seen| *seen == name).unwrap_or_else(|| {
+            names.push(name);
+            names.len() - 1
+        })
+    };
+    addresses.iter().map(name).map(number).collect()
+}
+
 /// Returns rank and size of this process.
 ///
 /// `rank` is the command line's `--rank`; `hosts` the number of entries in the hosts file, if there is one; `environment`

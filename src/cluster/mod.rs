@@ -48,7 +48,7 @@ pub use execute::execute;
 #[cfg(feature = "tensor-workers")]
 pub(crate) use handshake::{constant_time_eq, mac};
 pub(crate) use hook::{cause_of, exit_if_not_unwinding};
-pub use hosts::{RankAssignment, rank_assignment, read_hosts};
+pub use hosts::{RankAssignment, host_numbers, rank_assignment, read_hosts};
 pub use launcher::Launcher;
 pub use liveness::{Busy, Liveness};
 pub use membership::Membership;

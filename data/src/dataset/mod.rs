@@ -191,6 +191,22 @@ impl Dataset {
         }
     }
 
+    /// Opens the features of partition `part`, which another process verifies.
+    ///
+    /// # Errors
+    /// [`Error::Damaged`] for a file whose size or headers do not match the manifest.
+    ///
+    /// # Panics
+    /// When there is no such partition.
+    pub fn features_verified_elsewhere(&self, part: usize) -> Result<Features> {
+        let info = &self.manifest.partitions[part];
+        let Some(file) = &info.features else { return Ok(Features::none(info.nodes as usize)) };
+        let path = self.file(part, FileKind::Features);
+        let (opened, _) = mapped::open_file(&path, file)?;
+        let (batch, map) = mapped::map(&opened, &path, file, info.nodes)?;
+        Features::from_batch((&batch, map), &path, self.manifest.features.layout())
+    }
+
     /// Opens the halo of partition `part`; `None` for a dataset of an older version of gnnflow. The first call in a process verifies its
     /// checksum and checks its nodes.
     ///

@@ -59,12 +59,14 @@ pub(crate) fn local(
 pub(crate) struct TellingRows {
     rows: Vec<f32>,
     dim: usize,
+    /// Whether all workers read them.
+    pub(crate) shared: bool,
 }
 
 impl TellingRows {
     pub(crate) fn new(nodes: u32, dim: usize) -> Self {
         let row = |node: u32| (0..dim).map(move |column| node as f32 + column as f32 / 1000.0);
-        Self { rows: (0..nodes).flat_map(row).collect(), dim }
+        Self { rows: (0..nodes).flat_map(row).collect(), dim, shared: false }
     }
 }
 
@@ -74,6 +76,9 @@ impl RowSource for TellingRows {
     }
     fn open(&self) -> Result<Box<dyn RowReader + '_>, Busy> {
         Ok(Box::new(self))
+    }
+    fn shares(&self, _node: u32) -> bool {
+        self.shared
     }
 }
 

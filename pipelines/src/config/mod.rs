@@ -53,7 +53,7 @@ pub(crate) use model::is_builtin as is_builtin_layer;
 pub use model::{Activation, Aggregator, JumpingKnowledge, Model, Norm};
 pub use optimizer::{LrSchedule, Optimizer};
 pub use overrides::Override;
-pub use partition::{Balance, Degrees, FileColumns, Halo, Limit, NoLimit, Partition, Topology};
+pub use partition::{Balance, Degrees, Features, FileColumns, Halo, Limit, NoLimit, Partition, Topology};
 pub use pipeline::{Config, Registered, Source};
 pub use price::Price;
 pub use resolved::{AutoParts, AutoSchedule, Candidate};
@@ -167,7 +167,12 @@ impl Config {
             None => {
                 // The hash is over all keys that change the dataset, without performance keys.
                 let default = Partition::default();
-                let cut = Partition { topology: default.topology, memory: default.memory, ..self.partition.clone() };
+                let cut = Partition {
+                    topology: default.topology,
+                    features: default.features,
+                    memory: default.memory,
+                    ..self.partition.clone()
+                };
                 let graph = Graph { retry: Graph::default().retry, ..self.graph.clone() };
                 let settings = serde_json::json!([graph, cut]);
                 let name = format!("{}-{}", self.name, &digest(&settings)[..8]);
@@ -182,6 +187,7 @@ impl Config {
         if config.graph.dataset.is_some() {
             config.partition = Partition {
                 topology: config.partition.topology,
+                features: config.partition.features,
                 memory: config.partition.memory,
                 method_memory: config.partition.method_memory,
                 ..Partition::default()

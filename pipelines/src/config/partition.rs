@@ -59,6 +59,9 @@ section! {
         /// Where training keeps the graph's structure.
         #[schemars(extend("x-results" = false))]
         pub topology: Topology = Topology::Partitioned,
+        /// From where batches read features of other processes.
+        #[schemars(extend("x-results" = false))]
+        pub features: Features = Features::Shared,
         /// Total memory of each process of `prepare`; more data spills to disk. A budget that is too small is refused with the
         /// amount that is needed.
         #[schemars(extend("x-results" = false))]
@@ -218,6 +221,16 @@ words! {
         Ids = "ids",
         /// Their ids and features; `partition-parallel` needs both.
         Features = "features",
+    }
+}
+
+words! {
+    /// From where batches read features of other processes.
+    pub enum Features {
+        /// The processes of one host map the files of all their partitions, which are in memory once. Features of other hosts are fetched.
+        Shared = "shared",
+        /// Each process maps its own partitions and fetches all other features from their owners, as if each process had its own host.
+        Partitioned = "partitioned",
     }
 }
 

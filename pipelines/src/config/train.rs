@@ -81,7 +81,7 @@ section! {
         #[schemars(extend("x-results" = false), extend("examples" = ["8GiB"]))]
         pub memory: Option<Bytes> = None,
         /// Read the features of the next batches from disk ahead of time, for features larger than memory.
-        /// Unset: true if a process's features are more than half of the machine's memory.
+        /// Unset: true if the features that a process maps are more than half of the machine's memory.
         #[schemars(extend("x-results" = false), extend("examples" = [true]))]
         pub read_ahead: Option<bool> = None,
         /// Tensor workers: stateless processes that compute node tasks for `full-graph` and `tensor-parallel`.

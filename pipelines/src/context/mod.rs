@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use gnnflow_data::dataset::{FileKind, Partition, Topology};
+use gnnflow_data::dataset::{Features, FileKind, Partition, Topology};
 use gnnflow_data::source::FeatureDtype;
 use gnnflow_dataflow::batch::halo::HaloRows;
 use gnnflow_dataflow::fetch::cache::{Policy, RowCache};
@@ -163,10 +163,12 @@ impl EdgeSource for EdgeParts {
     }
 }
 
-/// The partitions of a worker: labels and features.
+/// The partitions of a worker: labels and features; and the features of other partitions on its host.
 pub(crate) struct FeatureStore {
     offsets: Vec<u64>,
     parts: Vec<Option<Arc<Partition>>>,
+    /// By partition; of own partitions, too.
+    features: Vec<Option<Features>>,
     /// Whether features are read ahead of their use (`train.read_ahead`).
     reads_ahead: bool,
 }
@@ -184,13 +186,23 @@ impl FeatureStore {
         for part in placement.parts_of(worker) {
             parts[part] = Some(Arc::new(job.dataset.partition(part)?));
         }
-        let bytes: usize = parts.iter().flatten().map(|part| part.features.bytes().len()).sum();
+        let shares = |part: usize| {
+            let hosts = [worker, placement.worker_of(part)].map(|worker| job.hosts[worker]);
+            job.config.partition.features == config::Features::Shared && hosts[0] == hosts[1]
+        };
+        let open = |part: usize| match &parts[part] {
+            Some(own) => Ok(Some(own.features.clone())),
+            None if shares(part) => job.dataset.features_verified_elsewhere(part).map(Some),
+            None => Ok(None),
+        };
+        let features: Vec<Option<Features>> = (0..placement.parts()).map(open).collect::<Result<_, _>>()?;
+        let bytes: usize = features.iter().flatten().map(|features| features.bytes().len()).sum();
         let setting = job.config.train.as_ref().and_then(|train| train.read_ahead);
         let reads_ahead = setting.unwrap_or_else(|| bytes as u64 > machine::memory() / 2);
         if reads_ahead {
-            parts.iter().flatten().for_each(|part| part.features.read_at_random());
+            features.iter().flatten().for_each(Features::read_at_random);
         }
-        Ok(Arc::new(Self { offsets: job.dataset.book().offsets().to_vec(), parts, reads_ahead }))
+        Ok(Arc::new(Self { offsets: job.dataset.book().offsets().to_vec(), parts, features, reads_ahead }))
     }
 
     fn owner(&self, node: u32) -> usize {
@@ -207,6 +219,16 @@ impl FeatureStore {
     pub(crate) fn find(&self, node: u32) -> (&Partition, usize) {
         let part = self.get(self.owner(node));
         (part, (u64::from(node) - part.range.start) as usize)
+    }
+
+    /// Returns whether the features of all partitions are read here.
+    fn has_all(&self) -> bool {
+        self.features.iter().all(Option::is_some)
+    }
+
+    /// Returns whether features of other workers are read here.
+    pub(crate) fn shares_any(&self) -> bool {
+        self.features.iter().flatten().count() > self.parts.iter().flatten().count()
     }
 
     /// Returns partition `part`.
@@ -256,7 +278,7 @@ pub(crate) fn halo_rows(job: &Job, graph: &LocalGraph, worker: usize) -> Result<
 
 impl RowSource for FeatureStore {
     fn row_bytes(&self) -> usize {
-        self.parts.iter().flatten().next().map_or(0, |part| part.features.row_bytes())
+        self.features.iter().flatten().next().map_or(0, Features::row_bytes)
     }
 
     fn open(&self) -> Result<Box<dyn RowReader + '_>, Busy> {
@@ -273,17 +295,23 @@ impl RowSource for FeatureStore {
             let owner = self.owner(node);
             rows[owner].push((u64::from(node) - self.offsets[owner]) as usize);
         }
-        for (part, rows) in self.parts.iter().zip(rows) {
-            part.iter().for_each(|part| part.features.will_need(rows.iter().copied()));
+        for (features, rows) in self.features.iter().zip(rows) {
+            features.iter().for_each(|features| features.will_need(rows.iter().copied()));
         }
+    }
+
+    fn shares(&self, node: u32) -> bool {
+        let owner = self.owner(node);
+        self.features[owner].is_some() && self.parts[owner].is_none()
     }
 }
 
 impl RowReader for FeatureStore {
     fn row(&self, node: u32) -> &[u8] {
-        let (part, row) = self.find(node);
-        let bytes = part.features.row_bytes();
-        &part.features.bytes()[row * bytes..(row + 1) * bytes]
+        let owner = self.owner(node);
+        let features = self.features[owner].as_ref().expect("this worker hosts the partition, or shares its features");
+        let (row, bytes) = ((u64::from(node) - self.offsets[owner]) as usize, features.row_bytes());
+        &features.bytes()[row * bytes..(row + 1) * bytes]
     }
 }
 
@@ -364,10 +392,10 @@ impl WorkerContext {
         Some(FetchEdges { graph: Arc::clone(graph), rows, meter: Rc::clone(meter) })
     }
 
-    /// Returns a cache of other workers' features, if the pipeline has one and the graph is not entirely local.
+    /// Returns a cache of other workers' features, if the pipeline has one and some features are fetched.
     pub(crate) fn cache(&self, options: &config::schedule::MiniBatch) -> Option<RowCache> {
         let bytes = options.cache?.0;
-        if self.graph.is_whole() {
+        if self.parts.has_all() {
             return None;
         }
         let policy = match options.cache_policy {
@@ -376,7 +404,8 @@ impl WorkerContext {
             CachePolicy::Dynamic => Policy::Dynamic,
         };
         let row_bytes = self.features.number.bytes() * self.features.dim;
-        Some(RowCache::new(policy, usize::try_from(bytes).unwrap_or(usize::MAX), row_bytes, &self.graph))
+        let fetches = |node| !self.features.source.shares(node);
+        Some(RowCache::new(policy, usize::try_from(bytes).unwrap_or(usize::MAX), row_bytes, &self.graph, fetches))
     }
 
     /// Returns the steps of an epoch: those of the partition with most training nodes.

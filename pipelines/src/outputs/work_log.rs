@@ -16,6 +16,9 @@ pub(crate) struct WorkLog {
     pub(crate) cores: usize,
     /// Maximum number of steps in flight, in training with batches.
     pub(crate) window: usize,
+    /// Whether the process read features of other processes from their files, without messages.
+    #[serde(default)]
+    pub(crate) shares_features: bool,
     /// Training without evaluations. Of a long run, the last rounds are missing, because the number of jobs and messages is limited.
     pub(crate) rounds: Vec<Round>,
     /// Jobs of the compute thread, by time and name.

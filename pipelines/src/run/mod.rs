@@ -143,7 +143,8 @@ impl<'a> Run<'a> {
         }
         drop(busy);
         let Plan { window, tables_mapped, .. } = Plan::counted(&job.config, workers, examples.targets())?;
-        trace.iter_mut().for_each(|trace| trace.set_window(window));
+        let shares = context.parts.shares_any();
+        trace.iter_mut().for_each(|trace| trace.set_reading(window, shares));
         let mut collectives = Collectives::new(context.placement, rank, Rc::clone(&context.other_meter));
         let sampling = Sampling::open(driver, job, &context, &mut collectives, (model, train), &examples)?;
         let split = match train.is_full_graph() {

@@ -25,6 +25,8 @@ pub struct Job {
     pub run_dir: PathBuf,
     /// Whether to resume from the last checkpoint in the run folder.
     pub resume: bool,
+    /// By rank, the number of the process's host. The processes of one host read the same files.
+    pub hosts: Vec<usize>,
     /// Threads of this process, for sampling and arithmetic.
     pub threads: usize,
     /// Seconds of preparation.

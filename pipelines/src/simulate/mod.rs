@@ -55,6 +55,12 @@ pub fn simulate(recording: &Recording, cluster: &Cluster) -> Result<Prediction, 
         let (hosts, processes) = (plural(hosts, "host"), plural(processes, "process"));
         return Err(Error::Usage(format!("{hosts} for {processes}; each host needs one")));
     }
+    if hosts > 1 && recording.shares_features && recording.dataflow == Dataflow::MiniBatch {
+        return Err(Error::Usage(format!(
+            "{hosts} hosts cannot be simulated: the processes of the run shared features, and sent no messages for them; record a run \
+             with `--set partition.features=partitioned`"
+        )));
+    }
     let mut builder = Builder::new(recording, cluster);
     match recording.dataflow {
         Dataflow::MiniBatch => mini_batch::build(&mut builder),
@@ -89,6 +95,10 @@ mod tests {
 
     /// The work of two workers whose dataflow takes no time. `name` names the jobs; each step sends `bytes` for `purpose`.
     fn record(dataflow: Dataflow, name: &str, sent: Option<(SentFor, u64)>) -> Recording {
+        Recording::from_logs(dataflow, logs(dataflow, name, sent).into())
+    }
+
+    fn logs(dataflow: Dataflow, name: &str, sent: Option<(SentFor, u64)>) -> [WorkLog; 2] {
         let steps = || (1..=EPOCHS).flat_map(|epoch| (0..STEPS).map(move |step| (epoch, step)));
         let log = |rank: usize| {
             let job = |(epoch, step)| JobWork {
@@ -111,12 +121,13 @@ mod tests {
             WorkLog {
                 cores: 2,
                 window: 2,
+                shares_features: false,
                 rounds: (0..=EPOCHS).map(round).collect(),
                 jobs: steps().map(job).chain(applied.map(apply)).collect(),
                 sent: sent.collect(),
             }
         };
-        Recording::from_logs(dataflow, vec![log(0), log(1)])
+        [log(0), log(1)]
     }
 
     fn cluster(processes: usize) -> Cluster {
@@ -187,6 +198,20 @@ mod tests {
         });
         let stale = Synchrony::Stale { epochs: 0, backward: BackwardRows::Stale };
         assert_near(seconds(&recording(stale), &cluster(2)), alone.sum::<f64>() / f64::from(EPOCHS) + 0.5);
+    }
+
+    #[test]
+    fn rows_between_partitions_of_one_process_are_copied_twice() {
+        let dataflow = Dataflow::Stages(Synchrony::Pipelined);
+        let mut logs = logs(dataflow, "forward 1", None);
+        for log in &mut logs {
+            let cut = |job: &JobWork| JobWork { name: stages::CUT.into(), cpu_seconds: 0.25, ..job.clone() };
+            let cuts: Vec<JobWork> = log.jobs.iter().filter(|job| job.name == "forward 1").map(cut).collect();
+            log.jobs.extend(cuts);
+        }
+        let slowest = |epoch, step| job(0, epoch, step).max(job(1, epoch, step)) + 2.0 * 0.25;
+        let recording = Recording::from_logs(dataflow, logs.into());
+        assert_near(seconds(&recording, &cluster(2)), per_epoch(slowest) + 0.5);
     }
 
     #[test]

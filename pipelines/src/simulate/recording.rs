@@ -41,6 +41,8 @@ pub struct Recording {
     pub(super) sampling_threads: usize,
     /// The cores of its machine.
     pub cores: usize,
+    /// Whether processes read each other's features without messages.
+    pub(super) shares_features: bool,
     /// The part of each job that all compute threads share, if the run tells.
     parallel: Option<HashMap<String, f64>>,
 }
@@ -129,6 +131,7 @@ impl Recording {
         let complete = logs.iter().map(|log| log.rounds.len()).min().unwrap_or(0);
         logs.iter_mut().for_each(|log| log.rounds.truncate(complete));
         let cores = logs.iter().map(|log| log.cores).min().unwrap_or(1);
+        let shares_features = logs.iter().any(|log| log.shares_features);
         let threads = summary.compute_threads;
         let quiet = threads > 1 && summary.processes * threads <= cores;
         let parallel = quiet.then(|| shared_parts(&logs, threads));
@@ -144,6 +147,7 @@ impl Recording {
             threads,
             sampling_threads: summary.sampling_threads.max(1),
             cores,
+            shares_features,
             parallel,
         })
     }
@@ -153,7 +157,17 @@ impl Recording {
     pub(super) fn from_logs(dataflow: Dataflow, logs: Vec<WorkLog>) -> Self {
         let (cores, parts) = (logs[0].cores, logs.len());
         let workers = logs.into_iter().map(WorkerRecord::new).collect();
-        Self { dataflow, trips: 2.0, parts, workers, threads: 1, sampling_threads: 1, cores, parallel: None }
+        Self {
+            dataflow,
+            trips: 2.0,
+            parts,
+            workers,
+            threads: 1,
+            sampling_threads: 1,
+            cores,
+            shares_features: false,
+            parallel: None,
+        }
     }
 
     /// Takes from `other`, a run of the same pipeline, how well jobs use several threads.

@@ -15,7 +15,7 @@ use gnnflow_kernels::matrix::{Matrix, Number};
 /// caches hold its numbers as `f32`.
 #[derive(Clone)]
 pub struct FeatureView {
-    /// The rows that this worker hosts.
+    /// The rows that this worker hosts or shares.
     pub source: Arc<dyn RowSource>,
     /// The number type of rows in a batch; `f32` if rows are packed.
     pub number: Number,
@@ -54,7 +54,7 @@ impl FeatureView {
         }
     }
 
-    /// Returns a matrix of the rows of `nodes`, all of which this worker hosts.
+    /// Returns a matrix of the rows of `nodes`, all of which the source has.
     pub(crate) fn gather(&self, nodes: &[u32]) -> Matrix {
         let rows = self.open();
         let row_of = |node| rows.row(node);

@@ -79,7 +79,8 @@ impl RowCache {
         rows * (row_bytes + 9 + 11)
     }
 
-    /// Creates a cache of at most `bytes` bytes for rows of `row_bytes` bytes. [`Policy::Degree`] reads the halo of `graph`.
+    /// Creates a cache of at most `bytes` bytes for rows of `row_bytes` bytes. [`Policy::Degree`] chooses among those halo nodes of
+    /// `graph` for which `fetches` returns true: their rows are fetched.
     ///
     /// ```
     /// # use std::sync::Arc;
@@ -91,13 +92,19 @@ impl RowCache {
     /// # let edges = || OwnedInEdges { indptr: vec![0, 1], indices: vec![2], ..OwnedInEdges::default() };
     /// # let load = |_| Ok::<_, ()>(Arc::new(edges()) as Arc<dyn InEdges>);
     /// # let graph = LocalGraph::load(&book, Placement::new(2, 2), 0, false, load).unwrap();
-    /// let mut cache = RowCache::new(Policy::Dynamic, 1 << 10, 4, &graph);
+    /// let mut cache = RowCache::new(Policy::Dynamic, 1 << 10, 4, &graph, |_| true);
     /// assert!(cache.find(2).is_none());
     /// cache.insert(2, &[1, 2, 3, 4], 7);
     /// assert_eq!(cache.find(2), Some((&[1, 2, 3, 4][..], 7)));
     /// assert_eq!((cache.counts().hits, cache.counts().misses), (1, 1));
     /// ```
-    pub fn new(policy: Policy, bytes: usize, row_bytes: usize, graph: &LocalGraph) -> Self {
+    pub fn new(
+        policy: Policy,
+        bytes: usize,
+        row_bytes: usize,
+        graph: &LocalGraph,
+        fetches: impl Fn(u32) -> bool,
+    ) -> Self {
         let capacity = (bytes / Self::bytes(1, row_bytes)).min(graph.num_nodes() as usize);
         let mut cache = Self {
             policy,
@@ -113,7 +120,9 @@ impl RowCache {
             counts: CacheCounts::default(),
         };
         match policy {
-            Policy::Degree => cache.choose(graph.halo_degrees().into_iter().collect()),
+            Policy::Degree => {
+                cache.choose(graph.halo_degrees().into_iter().filter(|&(node, _)| fetches(node)).collect())
+            }
             Policy::Frequency => {}
             // Zeroed pages take no memory before they are written.
             Policy::Dynamic => cache.rows = vec![0; capacity * row_bytes],
@@ -235,7 +244,7 @@ mod tests {
         let local = local(&graph, &book(300, 3), 3, 2, false);
         for policy in [Policy::Degree, Policy::Frequency, Policy::Dynamic] {
             for rows in [0, 1, 7, 1000] {
-                let mut cache = RowCache::new(policy, RowCache::bytes(rows, 8), 8, &local);
+                let mut cache = RowCache::new(policy, RowCache::bytes(rows, 8), 8, &local, |_| true);
                 assert_eq!(cache.capacity(), rows.min(300));
                 for step in 0..2000u32 {
                     if step == 500 {
@@ -274,10 +283,10 @@ mod tests {
         }
         let mut expected: Vec<(u32, u32)> = edges.into_iter().collect();
         expected.sort_by_key(|&(node, count)| (std::cmp::Reverse(count), node));
-        let cache = RowCache::new(Policy::Degree, RowCache::bytes(5, 4), 4, &local);
+        let cache = RowCache::new(Policy::Degree, RowCache::bytes(5, 4), 4, &local, |_| true);
         assert_eq!(cache.nodes, expected[..5].iter().map(|&(node, _)| node).collect::<Vec<_>>());
 
-        let mut cache = RowCache::new(Policy::Frequency, RowCache::bytes(2, 4), 4, &local);
+        let mut cache = RowCache::new(Policy::Frequency, RowCache::bytes(2, 4), 4, &local, |_| true);
         for (node, times) in [(70, 1), (60, 3), (80, 3), (90, 2)] {
             (0..times).for_each(|_| assert!(cache.find(node).is_none()));
         }
@@ -289,7 +298,7 @@ mod tests {
     fn clock_gives_a_used_row_a_second_chance() {
         let graph = random_graph(50, 3);
         let local = local(&graph, &book(50, 2), 2, 0, false);
-        let mut cache = RowCache::new(Policy::Dynamic, RowCache::bytes(3, 8), 8, &local);
+        let mut cache = RowCache::new(Policy::Dynamic, RowCache::bytes(3, 8), 8, &local, |_| true);
         for node in [30, 31, 32] {
             cache.insert(node, &row(node), 0);
         }

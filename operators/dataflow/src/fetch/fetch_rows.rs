@@ -4,9 +4,9 @@
 //! time*: batches that wait for replies. *Capabilities*: held with them.
 //!
 //! A request is a list of ids whose rows fit into one message. Owners gather rows directly into the network's buffer, and the
-//! caller scatters them into the batch's matrix. Rows of own partitions are read locally. Rows in the
-//! [`HaloRows`](crate::batch::halo::HaloRows) or in a [`RowCache`] are not requested. Degrees of halo nodes are requested once,
-//! without rows.
+//! caller scatters them into the batch's matrix. Rows of own partitions, and [shared](crate::storage::RowSource::shares) rows of others, are read
+//! locally. Rows in the [`HaloRows`](crate::batch::halo::HaloRows) or in a [`RowCache`] are not requested. If a row is not
+//! requested, its owner is asked for the degree only; for halo nodes, once.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -98,7 +98,7 @@ impl Rpc<MiniBatch> for FetchRpc {
             if cache.is_some() || halo.is_some() {
                 self.prepare(timestamp, batch);
             }
-            // Positions of halo nodes whose degrees are not known here, by owner.
+            // Positions of nodes whose rows are here and whose degrees are not, by owner.
             let mut unknown: Vec<Vec<u32>> = vec![Vec::new(); graph.placement().workers()];
             let MiniBatch { positions, nodes, buffer, degrees, .. } = &mut *batch;
             for (position, &node) in nodes.iter().enumerate() {
@@ -112,6 +112,13 @@ impl Rpc<MiniBatch> for FetchRpc {
                         _ if !self.from.degrees => {}
                         Some(degree) => degrees[position] = degree,
                         None => unknown[worker].push(position as u32),
+                    }
+                    continue;
+                }
+                if worker != me && rows.source.shares(node) {
+                    positions[me].push(position as u32);
+                    if self.from.degrees {
+                        unknown[worker].push(position as u32);
                     }
                     continue;
                 }
@@ -201,8 +208,9 @@ impl Rpc<MiniBatch> for FetchRpc {
             let buffer = buffer.as_mut().expect("`prepare` has just reserved it");
             rows.gather_at(nodes, &positions[self.me], buffer);
             if self.from.degrees {
-                let own = &positions[self.me];
-                own.iter().for_each(|&position| degrees[position as usize] = graph.degree(nodes[position as usize]));
+                let positions = positions[self.me].iter().map(|&position| position as usize);
+                let own = positions.filter(|&position| graph.hosts(nodes[position]));
+                own.for_each(|position| degrees[position] = graph.degree(nodes[position]));
             }
         });
     }

@@ -51,6 +51,12 @@ pub trait RowSource: Send + Sync {
 
     /// Starts reading from disk the rows of those `nodes` that this process holds.
     fn will_need(&self, _nodes: &[u32]) {}
+
+    /// Returns whether the row of `node`, which another worker hosts, can be read here, too. It is then not fetched. Workers of one
+    /// host share a feature store in this way.
+    fn shares(&self, _node: u32) -> bool {
+        false
+    }
 }
 
 /// Rows that stay the same while the reader is open.

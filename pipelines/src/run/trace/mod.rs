@@ -38,6 +38,7 @@ pub(super) struct Trace {
     rounds: Vec<Round>,
     /// Maximum number of steps in flight.
     window: usize,
+    shares_features: bool,
     zero: Instant,
     started: Instant,
     rank: usize,
@@ -61,15 +62,16 @@ impl Trace {
             sampling: Arc::new(PoolTrace::new(zero)),
             rounds: Vec::new(),
             window: 0,
+            shares_features: false,
             zero,
             started: Instant::now(),
             rank: worker.index(),
         })
     }
 
-    /// Sets the maximum number of steps in flight.
-    pub(super) fn set_window(&mut self, window: usize) {
-        self.window = window;
+    /// Sets the maximum number of steps in flight, and whether features of other processes are read from their files.
+    pub(super) fn set_reading(&mut self, window: usize, shares_features: bool) {
+        (self.window, self.shares_features) = (window, shares_features);
     }
 
     pub(super) fn of_compute_thread(&self) -> ComputeTrace {

@@ -45,6 +45,16 @@ fn seeds(range: std::ops::Range<u32>, step: u32) -> Vec<u32> {
 const STEPS: u32 = 3;
 const DIM: usize = 5;
 
+/// What a worker has of the rows of others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Foreign {
+    Nothing,
+    /// Those of the halo.
+    Halo,
+    /// All.
+    Shared,
+}
+
 /// All batches of a run on `workers` workers, by step and partition.
 fn run(
     graph: &Adjacency,
@@ -53,7 +63,7 @@ fn run(
     workers: usize,
     replicated: bool,
     cache: Option<(Policy, usize)>,
-    halo: bool,
+    foreign: Foreign,
 ) -> (Vec<(BatchKey, Seen)>, [u64; 2]) {
     let (graph, fanouts) = (graph.clone(), fanouts.to_vec());
     let (send, receive) = mpsc::channel();
@@ -65,8 +75,10 @@ fn run(
         let (index, send) = (worker.index(), send.lock().unwrap().clone());
         let local = Arc::new(local(&graph, &book(nodes, parts), workers, index, replicated));
         let meter = Rc::new(Meter::default());
-        let source = Arc::new(TellingRows::new(nodes, DIM));
-        let halo = halo.then(|| {
+        let mut source = TellingRows::new(nodes, DIM);
+        source.shared = foreign == Foreign::Shared;
+        let source = Arc::new(source);
+        let halo = (foreign == Foreign::Halo).then(|| {
             let of = |part| halo_of(&graph, local.range(part), &source);
             let halos = local.placement().parts_of(index).map(of).collect();
             Arc::new(HaloRows::new(halos, |node| !local.hosts(node)).unwrap())
@@ -104,7 +116,7 @@ fn run(
                     degrees: true,
                     cache: cache.map(|(policy, rows)| {
                         let bytes = RowCache::bytes(rows, 4 * DIM);
-                        Rc::new(RefCell::new(RowCache::new(policy, bytes, 4 * DIM, &local)))
+                        Rc::new(RefCell::new(RowCache::new(policy, bytes, 4 * DIM, &local, |_| true)))
                     }),
                     meter: meter.clone(),
                 })
@@ -139,13 +151,13 @@ fn batches_have_the_same_bits_at_1_2_and_4_workers_in_both_topologies() {
         vec![Fanout::Uniform { k: 3 }, Fanout::Uniform { k: 2 }, Fanout::All],
         vec![Fanout::UniformWithReplacement { k: 4 }, Fanout::Uniform { k: 1 }],
     ] {
-        let (one, _) = run(&graph, 4, &fanouts, 1, false, None, false);
+        let (one, _) = run(&graph, 4, &fanouts, 1, false, None, Foreign::Nothing);
         assert_eq!(one.len(), 4 * STEPS as usize);
         for (workers, replicated) in [(2, false), (4, false), (2, true), (3, true)] {
             for cache in [None, Some((Policy::Degree, 30)), Some((Policy::Frequency, 9)), Some((Policy::Dynamic, 5))] {
-                for halo in [false, true] {
-                    let (some, _) = run(&graph, 4, &fanouts, workers, replicated, cache, halo);
-                    assert_eq!(some, one, "{fanouts:?} on {workers} with {cache:?}, halo {halo}");
+                for foreign in [Foreign::Nothing, Foreign::Halo, Foreign::Shared] {
+                    let (some, _) = run(&graph, 4, &fanouts, workers, replicated, cache, foreign);
+                    assert_eq!(some, one, "{fanouts:?} on {workers} with {cache:?} and {foreign:?}");
                 }
             }
         }
@@ -155,7 +167,7 @@ fn batches_have_the_same_bits_at_1_2_and_4_workers_in_both_topologies() {
 #[test]
 fn rows_degrees_and_all_neighbors_equal_the_graph() {
     let graph = random_graph(120, 9);
-    for (_, batch) in run(&graph, 3, &[Fanout::All, Fanout::All], 2, false, None, false).0 {
+    for (_, batch) in run(&graph, 3, &[Fanout::All, Fanout::All], 2, false, None, Foreign::Nothing).0 {
         for (i, &node) in batch.nodes.iter().enumerate() {
             let expected: Vec<f32> = (0..DIM).map(|column| node as f32 + column as f32 / 1000.0).collect();
             assert_eq!(batch.features[i * DIM..(i + 1) * DIM], expected);
@@ -179,9 +191,9 @@ fn replies_larger_than_a_message_arrive_complete() {
     graph[nodes as usize - 1] = (0..nodes).collect(); // a hub: 400 KB of samples
     graph[0] = vec![nodes - 1];
     let fanouts = [Fanout::All, Fanout::All];
-    let (one, _) = run(&graph, 2, &fanouts, 1, false, None, false);
-    for halo in [false, true] {
-        assert_eq!(run(&graph, 2, &fanouts, 2, false, None, halo).0, one);
+    let (one, _) = run(&graph, 2, &fanouts, 1, false, None, Foreign::Nothing);
+    for foreign in [Foreign::Nothing, Foreign::Halo, Foreign::Shared] {
+        assert_eq!(run(&graph, 2, &fanouts, 2, false, None, foreign).0, one);
     }
 }
 
@@ -190,8 +202,8 @@ fn one_hop_requests_no_rows_that_the_halo_has() {
     let graph = random_graph(200, 12);
     // From the second step on, degrees are known or requested. Rows are never requested.
     let hop = [Fanout::All];
-    let (without, [messages, bytes]) = run(&graph, 2, &hop, 2, true, None, false);
-    let (with, [fewer, less]) = run(&graph, 2, &hop, 2, true, None, true);
+    let (without, [messages, bytes]) = run(&graph, 2, &hop, 2, true, None, Foreign::Nothing);
+    let (with, [fewer, less]) = run(&graph, 2, &hop, 2, true, None, Foreign::Halo);
     assert_eq!(with, without);
     let foreign: Vec<Vec<u32>> = (with.iter())
         .map(|(key, batch)| {
@@ -206,8 +218,27 @@ fn one_hop_requests_no_rows_that_the_halo_has() {
 
     // Two hops reach beyond the halo: fewer rows, but some.
     let hops = [Fanout::Uniform { k: 2 }, Fanout::Uniform { k: 2 }];
-    let (without, [_, bytes]) = run(&graph, 4, &hops, 4, true, None, false);
-    let (with, [_, less]) = run(&graph, 4, &hops, 4, true, None, true);
+    let (without, [_, bytes]) = run(&graph, 4, &hops, 4, true, None, Foreign::Nothing);
+    let (with, [_, less]) = run(&graph, 4, &hops, 4, true, None, Foreign::Halo);
     assert_eq!(with, without);
     assert!(0 < less && less < bytes, "{less} bytes of {bytes}");
+}
+
+#[test]
+fn shared_rows_are_not_requested() {
+    let graph = random_graph(200, 12);
+    let hops = [Fanout::Uniform { k: 3 }, Fanout::Uniform { k: 2 }];
+    let (without, [messages, bytes]) = run(&graph, 4, &hops, 4, true, None, Foreign::Nothing);
+    let (with, [_, less]) = run(&graph, 4, &hops, 4, true, None, Foreign::Shared);
+    assert_eq!(with, without);
+    // Requests and replies have headers, ids and degrees; and replies without sharing have rows.
+    let book = book(200, 4);
+    let own = |key: &BatchKey| book.range(key.partition as usize / 10);
+    let foreign: usize = with
+        .iter()
+        .map(|(key, batch)| batch.nodes.iter().filter(|&&node| !own(key).contains(&node.into())).count())
+        .sum();
+    // A message is padded to 8 bytes.
+    let rows = 4 * (DIM * foreign) as u64;
+    assert!(rows > 0 && (bytes - less).abs_diff(rows) <= 8 * messages, "{less} bytes of {bytes}, {foreign} rows");
 }
