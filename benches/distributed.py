@@ -16,8 +16,9 @@ All but `scaling` fetch features as between hosts (partition.features = "partiti
 3-layer SAGE, hidden 128, fanouts 15,10,5, 4 partitions, 250 seeds each. The second epoch is measured. Each process is bound to
 separate cores if there are enough. The result is written to benches/runs/<date>-distributed.json.
 """
-import argparse, json, os, pathlib, statistics, subprocess, sys, tempfile, time
+import argparse, json, os, pathlib, statistics, subprocess, sys, tempfile
 
+from network import namespaces, run_on_hosts
 from program import CORES, about, build, sets, write
 
 PIPELINE = """
@@ -82,26 +83,10 @@ class Bench:
 
     def run_apart(self, spaces, threads, settings):
         """Runs one process in each network namespace."""
-        hosts = self.work / "hosts.txt"
-        hosts.write_text("".join(f"10.77.0.{i + 1}:7000\n" for i in range(len(spaces))))
-        environment = {**os.environ, "GNNFLOW_SECRET": "of-this-benchmark-alone-0123456789"}
-        running = []
-        for rank, space in enumerate(spaces):
-            more = ["--hosts", str(hosts), "--rank", str(rank), "--run-dir", str(self.work / "apart")]
-            command = self.command([f"train.threads={threads}", *settings], *more)
-            core = ["taskset", "-c", ",".join(str((rank * threads + i) % CORES) for i in range(threads))]
-            running.append(subprocess.Popen(["ip", "netns", "exec", space, *core, *command], env=environment, stdout=subprocess.PIPE, text=True))
-        try:
-            end = time.monotonic() + self.options.deadline
-            outs = [process.communicate(timeout=max(1, end - time.monotonic()))[0] for process in running]
-        except subprocess.TimeoutExpired:
-            sys.exit(f"error: a run in network namespaces took more than {self.options.deadline} s (--deadline)")
-        finally:
-            for process in running:
-                process.kill()
-        if any(process.returncode for process in running):
-            sys.exit("error: a run in network namespaces failed")
-        return self.read(outs[0])
+        command = self.command([f"train.threads={threads}", *settings], "--run-dir", str(self.work / "apart"))
+        cores = [",".join(str((rank * threads + i) % CORES) for i in range(threads)) for rank in range(len(spaces))]
+        out = run_on_hosts(spaces, command, self.work, self.options.deadline, [["taskset", "-c", each] for each in cores])
+        return self.read(out)
 
     def take_turns(self, cases):
         """Runs every case, a pair of name and function, once per round. Returns the rows of the median epochs."""
@@ -118,46 +103,6 @@ class Bench:
             middle = min(runs, key=lambda run: abs(run["epoch_seconds"] - median))
             result.append({"case": name, **middle, "epoch_seconds": round(median, 3), "rounds": [round(run["epoch_seconds"], 3) for run in runs]})
         return result
-
-
-def namespaces(count):
-    """Creates namespaces joined by a bridge, each with 1 Gbit/s and, if supported, 1 ms. Returns names, link and cleanup."""
-    names, done = [f"gnnflow{i}" for i in range(count)], []
-
-    def ip(*words, check=True):
-        return subprocess.run(["ip", *words], check=check, capture_output=True, text=True)
-
-    def undo():
-        for name in done:
-            ip("netns", "del", name, check=False)
-
-    try:
-        for name in [*names, "gnnflowhub"]:
-            ip("netns", "add", name)
-            done.append(name)
-        hub = ["netns", "exec", "gnnflowhub", "ip"]
-        ip(*hub, "link", "add", "bridge", "type", "bridge")
-        ip(*hub, "link", "set", "bridge", "up")
-        shaped = []
-        for i, name in enumerate(names):
-            ip("link", "add", "eth", "netns", name, "type", "veth", "peer", "name", f"port{i}", "netns", "gnnflowhub")
-            ip(*hub, "link", "set", f"port{i}", "master", "bridge", "up")
-            inside = ["netns", "exec", name]
-            ip(*inside, "ip", "addr", "add", f"10.77.0.{i + 1}/24", "dev", "eth")
-            ip(*inside, "ip", "link", "set", "eth", "up")
-            ip(*inside, "ip", "link", "set", "lo", "up")
-            tc = [*inside, "tc", "qdisc", "add", "dev", "eth", "root"]
-            if ip(*tc, "netem", "delay", "1ms", "rate", "1gbit", check=False).returncode == 0:
-                shaped.append("1 Gbit/s, 1 ms")
-            elif ip(*tc, "tbf", "rate", "1gbit", "burst", "256kb", "latency", "50ms", check=False).returncode == 0:
-                shaped.append("1 Gbit/s; no delay: the kernel has no netem")
-            else:
-                shaped.append("not shaped: the kernel has neither netem nor tbf")
-        return names, shaped[0], undo
-    except (subprocess.CalledProcessError, FileNotFoundError) as error:
-        undo()
-        print(f"link: left out, no network namespaces: {getattr(error, 'stderr', error)}", file=sys.stderr)
-        return None, None, undo
 
 
 def main():

@@ -3,14 +3,14 @@
 
     benches/link.py DATA [--graphs NAME…] [--models NAME…] [--rounds 5] [--out FILE]
 
-Two processes of one thread, each in a network namespace, joined by a link (see distributed.py); mini-batches on graphs with locality. Cases:
+Two processes of one thread, each in a network namespace, joined by a link (see network.py); mini-batches on graphs with locality. Cases:
 random, METIS and multilevel partitions; with multilevel partitions also a replicated topology, a cache of a quarter of the features, and
 both. One row more is two processes of the same machine that share features, for comparison. Cases take turns; the first round warms up and
 is left out; medians of the second and third epoch. Needs root. The result is written to benches/runs/<date>-link.json.
 """
-import argparse, json, os, pathlib, statistics, subprocess, sys, tempfile
+import argparse, json, pathlib, statistics, subprocess, sys, tempfile
 
-from distributed import namespaces
+from network import namespaces, run_on_hosts
 from program import about, build, sets, write
 from schedules import GRAPHS, pipeline_of
 
@@ -58,15 +58,7 @@ class Graph:
         if not apart:
             out = subprocess.run([*command, "--processes", "2"], check=True, stdout=subprocess.PIPE, text=True, timeout=600).stdout
         else:
-            hosts = self.work / "hosts.txt"
-            hosts.write_text("".join(f"10.77.0.{i + 1}:7000\n" for i in range(2)))
-            environment = {**os.environ, "GNNFLOW_SECRET": "of-this-benchmark-alone-0123456789"}
-            running = [subprocess.Popen(["ip", "netns", "exec", space, *command, "--hosts", hosts, "--rank", str(rank)], env=environment,
-                                        stdout=subprocess.PIPE, text=True) for rank, space in enumerate(self.spaces)]
-            outs = [process.communicate(timeout=600)[0] for process in running]
-            if any(process.returncode for process in running):
-                sys.exit("error: a run in network namespaces failed")
-            out = outs[0]
+            out = run_on_hosts(self.spaces, command, self.work, 600)
         summary = json.loads(out)
         return {"epoch_seconds": statistics.median(summary["seconds"]["per_epoch"][1:]), "model": summary["model_sha256"],
                 "bytes_per_step": round(summary["bytes_per_step"]), "rounds_per_step": summary["rounds_per_step"],

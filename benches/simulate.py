@@ -6,12 +6,12 @@
 Graphs and models are those of schedules.py: 2 partitions, a 2-layer GCN. In each round, runs of one and of two processes of one thread, and
 of one process of two threads (which tells how well jobs use threads), are traced, and the clusters of CASES are predicted from them. In the
 same round the clusters are measured, without a trace: on this machine, and between two network namespaces with 1 Gbit/s (see
-distributed.py). Runs take turns, the first round warms up and is left out, and both values are medians over the others. The result is
+network.py). Runs take turns, the first round warms up and is left out, and both values are medians over the others. The result is
 written to benches/runs/<date>-simulate.json.
 """
-import argparse, json, os, pathlib, statistics, subprocess, sys, tempfile
+import argparse, json, pathlib, statistics, subprocess, sys, tempfile
 
-from distributed import namespaces
+from network import namespaces, run_on_hosts
 from program import about, build, sets, write
 from schedules import GRAPHS, pipeline_of
 
@@ -55,14 +55,8 @@ class Graph:
 
     def run_apart(self, schedule):
         """Runs a process in each network namespace."""
-        folder, hosts = self.work / f"{schedule}-apart", self.work / "hosts.txt"
-        hosts.write_text("".join(f"10.77.0.{i + 1}:7000\n" for i in range(2)))
-        environment = {**os.environ, "GNNFLOW_SECRET": "of-this-benchmark-alone-0123456789"}
-        command = [*self.command(schedule, 1, False, folder), "--hosts", hosts, "--rank"]
-        running = [subprocess.Popen(["ip", "netns", "exec", space, *command, str(rank)], env=environment, stdout=subprocess.DEVNULL)
-                   for rank, space in enumerate(self.spaces)]
-        if any(process.wait(timeout=300) for process in running):
-            sys.exit("error: a run in network namespaces failed")
+        folder = self.work / f"{schedule}-apart"
+        run_on_hosts(self.spaces, self.command(schedule, 1, False, folder), self.work, 300)
         return folder
 
     def measure(self, schedule, predicted, apart):
