@@ -101,14 +101,30 @@ fn processes_of_one_host_read_features_without_messages() {
                 [one.clone(), one.clone()],
                 "{model}, {processes} processes"
             );
-            let bytes = |summary: &serde_json::Value| summary["bytes_sent"].as_u64().unwrap();
-            assert!(bytes(&shared) < bytes(&fetched), "{model}: {} bytes of {}", bytes(&shared), bytes(&fetched));
+            let bytes = |summary: &serde_json::Value| summary["bytes_sent"].as_u64();
+            assert!(bytes(&shared) < bytes(&fetched), "{model}: {shared}, {fetched}");
             // With the structure of all partitions, only GCN's degrees are requested.
             let local = run(processes, "shared", "replicated");
             assert_eq!(hashes(&local), one);
             assert_eq!(local["rounds_per_step"], if model == "gcn" { 2.0 } else { 0.0 }, "{model}");
         }
     }
+}
+
+#[test]
+fn cache_that_has_no_effect_is_reported() {
+    let place = TestDir::new();
+    planted(&place, "p.toml", "[model]\nkind = 'sage'\nhidden = 16\n[train]\nepochs = 1\nschedule.cache = '1MiB'\n");
+    let stderr = |more: &[&str]| {
+        let ended = place.run(&[&["run", "p.toml", "--run-dir", "run"], more].concat());
+        assert_eq!(ended.code, 0, "{}", ended.stderr);
+        ended.stderr
+    };
+    let words = "train.schedule.cache has no effect: all processes are on one host";
+    let found = stderr(&["--processes", "2"]);
+    assert_eq!(found.matches(words).count(), 1, "{found}");
+    let found = stderr(&["--processes", "2", "--set", "partition.features=partitioned"]);
+    assert!(!found.contains(words), "{found}");
 }
 
 #[test]

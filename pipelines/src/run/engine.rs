@@ -184,6 +184,11 @@ impl EngineSetup<'_> {
         let Self { train, context, compute_thread, batches: source, degrees, params, window, .. } = self;
         let Sampling { strategies, operators, subgraphs } = self.sampling;
         let cache = context.cache(options).map(|cache| Rc::new(RefCell::new(cache)));
+        if options.cache.is_some() && cache.is_none() && context.parts.shares_any() && context.worker == 0 {
+            let message = "train.schedule.cache has no effect: all processes are on one host and read features from files; remove \
+                           this key, or set partition.features = \"partitioned\"";
+            driver.runtime.warn(message);
+        }
         let batches = Batches { source, strategies, subgraphs, operators, degrees, params, window, cache };
         MiniBatchTraining::build(driver.worker, context, train, batches, compute_thread)
     }
