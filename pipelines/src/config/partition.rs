@@ -59,7 +59,7 @@ section! {
         /// Where training keeps the graph's structure.
         #[schemars(extend("x-results" = false))]
         pub topology: Topology = Topology::Partitioned,
-        /// From where batches read features of other processes.
+        /// How a process reads the features of nodes that other processes own.
         #[schemars(extend("x-results" = false))]
         pub features: Features = Features::Shared,
         /// Total memory of each process of `prepare`; more data spills to disk. A budget that is too small is refused with the
@@ -225,7 +225,7 @@ words! {
 }
 
 words! {
-    /// From where batches read features of other processes.
+    /// How a process reads the features of nodes that other processes own.
     pub enum Features {
         /// The processes of one host map the files of all their partitions, which are in memory once. Features of other hosts are fetched.
         Shared = "shared",

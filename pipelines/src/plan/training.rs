@@ -29,6 +29,7 @@ pub struct Training {
     /// Rounds of messages in a step, for L layers. Several processes need 2 (L − 1) to sample and 2 to fetch. Walks need 2 for
     /// each step after the first, and 2 for the edges of the subgraph. A replicated topology needs the 2 to fetch only. One
     /// process, and batches within a partition, need none.
+    /// Every process counts as a host of its own, also in the bytes: processes of one host that share features need less.
     pub rounds_per_step: u64,
     /// Upper bound of the bytes between processes in a step: requests, replies, features, gradients.
     pub bytes_per_step: u64,

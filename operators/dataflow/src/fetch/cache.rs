@@ -285,6 +285,9 @@ mod tests {
         expected.sort_by_key(|&(node, count)| (std::cmp::Reverse(count), node));
         let cache = RowCache::new(Policy::Degree, RowCache::bytes(5, 4), 4, &local, |_| true);
         assert_eq!(cache.nodes, expected[..5].iter().map(|&(node, _)| node).collect::<Vec<_>>());
+        let fetches = |node| node != expected[0].0;
+        let cache = RowCache::new(Policy::Degree, RowCache::bytes(5, 4), 4, &local, fetches);
+        assert_eq!(cache.nodes, expected[1..6].iter().map(|&(node, _)| node).collect::<Vec<_>>());
 
         let mut cache = RowCache::new(Policy::Frequency, RowCache::bytes(2, 4), 4, &local, |_| true);
         for (node, times) in [(70, 1), (60, 3), (80, 3), (90, 2)] {

@@ -4,9 +4,9 @@
 //! time*: batches that wait for replies. *Capabilities*: held with them.
 //!
 //! A request is a list of ids whose rows fit into one message. Owners gather rows directly into the network's buffer, and the
-//! caller scatters them into the batch's matrix. Rows of own partitions, and [shared](crate::storage::RowSource::shares) rows of others, are read
-//! locally. Rows in the [`HaloRows`](crate::batch::halo::HaloRows) or in a [`RowCache`] are not requested. If a row is not
-//! requested, its owner is asked for the degree only; for halo nodes, once.
+//! caller scatters them into the batch's matrix. Rows of own partitions are read locally, and so are rows that another worker
+//! [shares](crate::storage::RowSource::shares). Rows in the [`HaloRows`](crate::batch::halo::HaloRows) or in a [`RowCache`] are
+//! not requested. The degree of a halo node is requested once, without a row; that of a node whose row is shared, for each batch.
 
 use std::cell::RefCell;
 use std::rc::Rc;

@@ -38,6 +38,7 @@ pub(super) struct Trace {
     rounds: Vec<Round>,
     /// Maximum number of steps in flight.
     window: usize,
+    /// Whether features of other processes are read from their files.
     shares_features: bool,
     zero: Instant,
     started: Instant,
