@@ -17,8 +17,10 @@ use crate::cuda;
 
 /// Rows per panel, or summed rows if `a` is transposed. A matrix cut at a multiple of this has the bits of the whole.
 pub const PANEL: usize = 512;
-/// Panels of the summed dimension whose products are held at the same time.
-const WAVE: usize = 16;
+/// Panels of the summed dimension per thread whose products are held at the same time.
+const PANELS_HELD: usize = 2;
+/// Numbers of a sum that a thread adds at a time.
+const ADDED: usize = 4096;
 
 /// `(x [N, K], W [O, K], base [O] or [N, O])` → `base + x·Wᵀ`.
 #[derive(Clone, Debug)]
@@ -252,37 +254,33 @@ fn rows_product<T: WithDType>(
 /// `aᵀ·b` by panels of the summed dimension; `a` is `[k, rows]`.
 fn summed_product<T: WithDType>(a: &[T], b: &[T], dims: Dims) -> Vec<T> {
     let Dims { rows, columns, k, transpose_b } = dims;
-    let mut out = vec![T::zero(); rows * columns];
+    let len = rows * columns;
+    let mut out = vec![T::zero(); len];
     if out.is_empty() {
         return out;
     }
-    let panel = |p: usize| {
-        let k0 = p * PANEL;
-        let mut part: Vec<T> = Vec::with_capacity(rows * columns);
-        let b = &b[if transpose_b { k0 } else { k0 * columns }..];
-        // SAFETY: by the strides, `a[k0..]` and `b` hold at least the panel's rows (`b`'s strides are those of the
-        // whole). `part` has the capacity for `rows × columns`, and a panel sums over at least one number.
-        unsafe {
-            let dims = Dims { k: PANEL.min(k - k0), ..dims };
-            gemm_strided(
-                dims,
-                a[k0 * rows..].as_ptr(),
-                [1, rows],
-                b.as_ptr(),
-                b_strides(dims, k),
-                part.as_mut_ptr(),
-                false,
-            );
-            // `gemm` has written every number and read none.
-            part.set_len(rows * columns);
-        }
-        part
-    };
     let panels = k.div_ceil(PANEL);
-    for wave in (0..panels).step_by(WAVE) {
-        for part in parallel::map(WAVE.min(panels - wave), &|p| panel(wave + p)) {
-            out.iter_mut().zip(part).for_each(|(o, p)| *o += p);
-        }
+    let held = (PANELS_HELD * rayon::current_num_threads()).min(panels).max(1);
+    let mut parts: Vec<T> = Vec::with_capacity(held * len);
+    for first in (0..panels).step_by(held) {
+        let count = held.min(panels - first);
+        let panel = |p: usize, part: &mut [MaybeUninit<T>]| {
+            let k0 = (first + p) * PANEL;
+            let b = &b[if transpose_b { k0 } else { k0 * columns }..];
+            let dims = Dims { k: PANEL.min(k - k0), ..dims };
+            let (a, a_strides) = (a[k0 * rows..].as_ptr(), [1, rows]);
+            // SAFETY: by the strides, `a[k0..]` and `b` hold at least the panel's rows (`b`'s strides are those of the
+            // whole). `part` has `rows × columns` numbers, and `gemm` reads none of them.
+            unsafe { gemm_strided(dims, a, a_strides, b.as_ptr(), b_strides(dims, k), part.as_mut_ptr().cast(), false) }
+        };
+        parallel::chunks(&mut parts.spare_capacity_mut()[..count * len], len, &panel);
+        // SAFETY: each panel sums over at least one number, so `gemm` has written all numbers of these parts.
+        let parts = unsafe { std::slice::from_raw_parts(parts.as_ptr(), count * len) };
+        parallel::chunks(&mut out, ADDED, &|at, out| {
+            for part in parts.chunks_exact(len) {
+                out.iter_mut().zip(parallel::chunk(part, at, ADDED)).for_each(|(sum, &number)| *sum += number);
+            }
+        });
     }
     out
 }
