@@ -47,6 +47,15 @@ pub struct Recording {
     parallel: Option<HashMap<String, f64>>,
 }
 
+/// Seconds of the jobs of one name.
+#[derive(Clone, Copy, Default)]
+struct JobSeconds {
+    /// CPU time of all threads that took part.
+    cpu: f64,
+    /// Wall-clock time.
+    wall: f64,
+}
+
 /// The recorded work of one process.
 pub(super) struct WorkerRecord {
     /// The rounds that are simulated.
@@ -133,13 +142,11 @@ impl Recording {
         let cores = logs.iter().map(|log| log.cores).min().unwrap_or(1);
         let shares_features = logs.iter().any(|log| log.shares_features);
         let threads = summary.compute_threads;
-        let quiet = threads > 1 && summary.processes * threads <= cores;
-        let parallel = quiet.then(|| shared_parts(&logs, threads));
         let workers: Vec<WorkerRecord> = logs.into_iter().map(WorkerRecord::new).collect();
         if workers.iter().any(|worker| worker.rounds.is_empty()) {
             return Err(Error::Input(format!("{}: the run has trained no epoch", run_dir.display())));
         }
-        Ok(Self {
+        let mut recording = Self {
             dataflow,
             trips: summary.rounds_per_step,
             parts: summary.partitions,
@@ -148,8 +155,14 @@ impl Recording {
             sampling_threads: summary.sampling_threads.max(1),
             cores,
             shares_features,
-            parallel,
-        })
+            parallel: None,
+        };
+        if threads > 1 && summary.processes * threads <= cores {
+            let parts = recording.job_seconds().into_iter();
+            let parts = parts.map(|(name, job)| (name.to_owned(), shared_part(job.cpu, job.wall, threads)));
+            recording.parallel = Some(parts.collect());
+        }
+        Ok(recording)
     }
 
     /// Returns a recording of one partition for each process, of one thread.
@@ -172,15 +185,45 @@ impl Recording {
 
     /// Takes from `other`, a run of the same pipeline, how well jobs use several threads.
     ///
+    /// If this run has one thread, its jobs are compared with those of `other`. The CPU time of several threads would be too long: it contains
+    /// their waiting for memory, and for each other.
+    ///
     /// # Errors
     /// [`Error::Usage`] if `other` does not tell.
     pub fn scale_as(&mut self, other: Self) -> Result<(), Error> {
-        let message = || {
+        let Some(mut parallel) = other.parallel.clone() else {
             let needed = "at least 2 threads, and a core for each thread of all processes";
-            Error::Usage(format!("{other} do not tell how well jobs use several threads; record a run with {needed}"))
+            return Err(Error::Usage(format!(
+                "{other} do not tell how well jobs use several threads; record a run with {needed}"
+            )));
         };
-        self.parallel = Some(other.parallel.clone().ok_or_else(message)?);
+        if self.threads == 1 {
+            let alone = self.job_seconds();
+            for (name, JobSeconds { wall, .. }) in other.job_seconds() {
+                if let Some(JobSeconds { cpu, .. }) = alone.get(name) {
+                    parallel.insert(name.to_owned(), shared_part(*cpu, wall, other.threads));
+                }
+            }
+        }
+        self.parallel = Some(parallel);
         Ok(())
+    }
+
+    /// Returns the mean seconds per simulated epoch of the jobs of all processes, by name.
+    fn job_seconds(&self) -> HashMap<&str, JobSeconds> {
+        let epochs = self.epochs();
+        let count = epochs.clone().count() as f64;
+        let mut totals: HashMap<&str, JobSeconds> = HashMap::new();
+        // The times of jobs count epochs from 0. In `partition-parallel` training, an epoch is a step of epoch 0.
+        let local = self.dataflow == Dataflow::PartitionParallel;
+        let epoch = |job: &JobWork| if local { job.step } else { job.epoch } + 1;
+        let jobs = self.workers.iter().flat_map(|worker| worker.jobs.values().flatten());
+        for job in jobs.filter(|job| epochs.contains(&epoch(job))) {
+            let total = totals.entry(&job.name).or_default();
+            total.cpu += job.cpu_seconds / count;
+            total.wall += job.seconds / count;
+        }
+        totals
     }
 
     /// Tells whether the run, or another one, tells how well jobs use several threads.
@@ -211,17 +254,10 @@ impl Recording {
     }
 }
 
-/// Returns the part of each job that its threads shared, by Amdahl's law, from the CPU time and the wall-clock time on `threads` threads.
-fn shared_parts(logs: &[WorkLog], threads: usize) -> HashMap<String, f64> {
-    let mut totals: HashMap<&str, [f64; 2]> = HashMap::new();
-    for job in logs.iter().flat_map(|log| &log.jobs) {
-        let total = totals.entry(&job.name).or_default();
-        total[0] += job.cpu_seconds;
-        total[1] += job.seconds;
-    }
+/// Returns the part of a job that `threads` threads shared, by Amdahl's law: it takes `alone` seconds on one thread and `wall` on all.
+fn shared_part(alone: f64, wall: f64, threads: usize) -> f64 {
     let threads = threads as f64;
-    let part = |[cpu, wall]: [f64; 2]| ((cpu - wall) / cpu * threads / (threads - 1.0)).clamp(0.0, 1.0);
-    totals.into_iter().filter(|(_, total)| total[0] > 0.0).map(|(name, total)| (name.to_owned(), part(total))).collect()
+    if alone > 0.0 { ((alone - wall) / alone * threads / (threads - 1.0)).clamp(0.0, 1.0) } else { 0.0 }
 }
 
 /// Describes a run in a few words.
@@ -229,5 +265,38 @@ impl std::fmt::Display for Recording {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let (processes, threads) = (plural(self.processes(), "process"), plural(self.threads, "thread"));
         write!(f, "{processes} of {threads} on a machine with {}", plural(self.cores, "core"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A run of two epochs on `threads` threads, in which a job takes `cpu` and `wall` seconds. The first epoch warms up.
+    fn run(threads: usize, cpu: f64, wall: f64) -> Recording {
+        let round = |first_epoch| Round { first_epoch, seconds: vec![1.0], ..Round::default() };
+        let job = |(epoch, slowed)| {
+            let (cpu_seconds, seconds) = (cpu * slowed, wall * slowed);
+            JobWork { epoch, step: 0, name: "gradient".into(), count: 1, seconds, cpu_seconds }
+        };
+        let jobs = [(0, 7.0), (1, 1.0)].map(job).into();
+        let log = WorkLog { cores: 8, rounds: vec![round(0), round(1)], jobs, ..WorkLog::default() };
+        let mut recording = Recording::from_logs(Dataflow::MiniBatch, vec![log]);
+        recording.threads = threads;
+        recording.parallel = (threads > 1).then(HashMap::new);
+        recording
+    }
+
+    #[test]
+    fn jobs_of_several_threads_are_compared_with_those_of_one() {
+        // Four threads spend 12 seconds on a job of 8, in 4 seconds: two thirds of the job are shared.
+        let mut alone = run(1, 8.0, 8.0);
+        alone.scale_as(run(4, 12.0, 4.0)).unwrap();
+        assert!((alone.parallel_part("gradient") - 2.0 / 3.0).abs() < 1e-12, "{}", alone.parallel_part("gradient"));
+        assert!((alone.parallel_part("apply") - PARALLEL).abs() < 1e-12, "the other run has no such job");
+        // Threads that make a job slower share none of it.
+        alone.scale_as(run(4, 40.0, 10.0)).unwrap();
+        assert!(alone.parallel_part("gradient").abs() < 1e-12);
+        assert!(alone.scale_as(run(1, 8.0, 8.0)).is_err());
     }
 }
