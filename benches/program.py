@@ -5,9 +5,11 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 CORES = os.cpu_count()
 
 
-def build():
-    """Builds the release program and returns its path."""
-    subprocess.run(["cargo", "build", "--release", "--quiet"], cwd=ROOT, check=True)
+def build(*options):
+    """Builds the release program and returns its path; GNNFLOW_BINARY names one that is already built."""
+    if binary := os.environ.get("GNNFLOW_BINARY"):
+        return pathlib.Path(binary).resolve()
+    subprocess.run(["cargo", "build", "--release", "--quiet", *options], cwd=ROOT, check=True)
     return pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "release" / "gnnflow"
 
 
@@ -18,9 +20,10 @@ def sets(settings):
 
 def about(bench):
     """Returns the first fields of a result: bench, date, commit, machine."""
+    names = [line.split(":")[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")]
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, stdout=subprocess.PIPE, text=True).stdout.strip()
     return {"bench": bench, "date": datetime.date.today().isoformat(), "commit": commit,
-            "machine": {"cores": CORES, "architecture": platform.machine()}, "load_after": os.getloadavg()[0]}
+            "machine": {"cores": CORES, "architecture": platform.machine(), "cpu": names[0] if names else None}, "load_after": os.getloadavg()[0]}
 
 
 def write(result, name, out=None):

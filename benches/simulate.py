@@ -30,15 +30,15 @@ CASES = [
     ("2 hosts, 1 thread, 1 Gbit/s", (2, 1), (2, 1), True),
     ("from 2 processes: 1 process, 1 thread", (2, 1), (1, 1), False),
 ]
-LINK = ["--hosts", "2", "--cores", "1", "--bandwidth", "118MB", "--latency", "0.1"]
+LINK = ["--bandwidth", "118MB", "--latency", "0.1"]
 
 
 class Graph:
     """A prepared graph."""
 
-    def __init__(self, binary, name, work, options, spaces):
+    def __init__(self, binary, name, work, options, spaces, parts=2):
         self.binary, self.work, self.spaces = binary, work, spaces
-        self.pipeline = pipeline_of(name, work, options.data, processes=2)
+        self.pipeline = pipeline_of(name, work, options.data, parts)
         subprocess.run([binary, "prepare", self.pipeline, "--quiet", "--set", f"partition.out={work / 'ds'}"], check=True)
 
     def command(self, schedule, threads, trace, folder):
@@ -64,9 +64,9 @@ class Graph:
         lines = (folder / "metrics.jsonl").read_text().splitlines()
         return statistics.median(json.loads(line)["seconds"] for line in lines[1:])
 
-    def predict(self, schedule, recorded, predicted, apart):
-        folder, scaling = (self.work / f"{schedule}-{p}-{t}-True" for p, t in (recorded, (1, 2)))
-        options = LINK[:] if apart else ["--processes", str(predicted[0])]
+    def predict(self, schedule, recorded, predicted, link=None, scaling=(1, 2)):
+        folder, scaling = (self.work / f"{schedule}-{p}-{t}-True" for p, t in (recorded, scaling))
+        options = ["--hosts", str(predicted[0]), "--cores", str(predicted[1]), *link] if link else ["--processes", str(predicted[0])]
         options += ["--scaling", scaling] if predicted[1] > 1 else []
         command = [self.binary, "simulate", folder, "--json", "--quiet", "--threads", str(predicted[1]), *options]
         printed = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, timeout=60).stdout
@@ -88,7 +88,8 @@ def rows(graph, name, schedule, options):
             else:
                 graph.run(schedule, *cluster)
         for case in cases:
-            predictions[case].append(graph.predict(schedule, *case[1:]))
+            _, recorded, predicted, apart = case
+            predictions[case].append(graph.predict(schedule, recorded, predicted, LINK if apart else None))
     result = []
     for case in cases:
         rounds = seconds[case[2:]][1:]

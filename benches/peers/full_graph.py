@@ -3,18 +3,18 @@
 
     GNNFLOW_PEERS=<folder of the peers' bench_fullgraph.py> GNNFLOW_PEERS_PYTHON=<python with dgl, torch, pyg> \\
     GNNFLOW_BENCH_GRAPH=<folder of nodes.parquet, edges.parquet and the peers' .npy> \\
-    benches/peers/full_graph.py [--rounds 3] [--threads 2] [--models gcn,gat] [--backends dgl32,dgl] [--out FILE]
+    benches/peers/full_graph.py [--rounds 3] [--threads 2] [--models gcn,gat] [--backends dgl32,dgl] [--cuda] [--out FILE]
 
 Hidden 64 (GAT: 4 heads of 16), Adam, no dropout, one partition in one process, bound to as many cores as threads. An epoch is forward,
 backward and a step; the median without the first epoch is compared. Peers compute the last layer of all nodes. gnnflow computes it in
 training only for nodes with a loss; `seconds_evaluate` is the additional time for all nodes. The GCN of gnnflow runs with rows in f32,
-which is used for ratios, and with rows in bf16. Preparation is not measured. The result is written to
-benches/runs/<date>-full-graph-beside-peers.json.
+which is used for ratios, and with rows in bf16. With --cuda, all of them compute on the GPU (peers get the option too). Preparation is not
+measured. The result is written to benches/runs/<date>-full-graph-beside-peers.json, or <date>-gpu-full-graph.json.
 """
 import argparse, json, os, pathlib, statistics, subprocess, sys, tempfile
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
-from contest import beside, bound, graph_and_python, in_turn, medians, peer
+from contest import beside, bound, graph_and_python, in_turn, peer
 from program import about, build, write
 
 PIPELINE = """
@@ -43,18 +43,39 @@ optimizer = {{ kind = "adam", lr = 0.01 }}
 BF16 = "gnnflow bf16"
 
 
-def ours(binary, work, threads, model, who):
+def ours(binary, work, options, model, who):
     """Returns median epoch seconds without the first, all epoch seconds, seconds of evaluation, and peak bytes."""
     run = work / "run"
-    sets = [f"train.threads={threads}", f"model.kind={model}"] + (["model.heads=4"] if model == "gat" else [])
+    sets = [f"train.threads={options.threads}", f"model.kind={model}"] + (["model.heads=4"] if model == "gat" else [])
+    sets += ["train.device=cuda"] if options.cuda else []
     sets += ["train.schedule.row_dtype=bf16"] if who == BF16 else []
     command = [binary, "run", work / "p.toml", "--run-dir", run, "--quiet", "--json"]
     command += [word for key in sets for word in ("--set", key)]
-    done = subprocess.run([*bound(threads), *map(str, command)], check=True, stdout=subprocess.PIPE, text=True)
+    done = subprocess.run([*bound(options.threads), *map(str, command)], check=True, stdout=subprocess.PIPE, text=True)
     summary = json.loads(done.stdout)
     evaluated = [json.loads(line).get("evaluate_seconds") for line in (run / "metrics.jsonl").read_text().splitlines()]
     epochs = summary["seconds"]["per_epoch"]
     return statistics.median(epochs[1:]), epochs, evaluated[-1], max(summary["peak_rss_bytes"])
+
+
+def rows(runs, options):
+    """The rows of the result, from the runs of all finished rounds."""
+    found = []
+    for model in options.models.split(","):
+        seconds, peaks, evaluation, epochs = ({who: values for (m, who), values in of.items() if m == model} for of in runs)
+        median = {who: statistics.median(values) for who, values in seconds.items()}
+        mine = median.pop("gnnflow")
+        row = {"model": model, "threads": options.threads, "gnnflow_seconds": round(mine, 5), "peers_seconds": median}
+        rounded = median.pop(BF16, None)
+        row["gnnflow_epochs"], row["gnnflow_seconds_evaluate"] = epochs["gnnflow"], statistics.median(evaluation["gnnflow"])
+        row["gnnflow_peak_rss_bytes"] = max(peaks["gnnflow"])
+        if rounded:
+            row["bf16"] = {"seconds": round(rounded, 5), "epochs": epochs[BF16], "seconds_evaluate": statistics.median(evaluation[BF16]),
+                           "peak_rss_bytes": max(peaks[BF16]), "ratio_to_f32": round(mine / rounded, 2)}
+        row["peers_peak_rss_bytes"] = {who: max(values) for who, values in peaks.items() if not who.startswith("gnnflow")}
+        row["rounds"] = seconds
+        found.append(row | beside(median, mine))
+    return found
 
 
 def main():
@@ -65,10 +86,11 @@ def main():
     parser.add_argument("--epochs", type=int, default=4)
     parser.add_argument("--peer-epochs", type=int, default=2)
     parser.add_argument("--backends", default="dgl32,dgl")
+    parser.add_argument("--cuda", action="store_true")
     parser.add_argument("--out")
     options = parser.parse_args()
     graph, python = graph_and_python()
-    binary = build()
+    binary = build(*["--features", "cuda"][: 2 * options.cuda])
     seconds, peaks, evaluation, epochs, why = {}, {}, {}, {}, {}
     with tempfile.TemporaryDirectory(dir=os.environ.get("GNNFLOW_BENCH_SCRATCH")) as scratch:
         work = pathlib.Path(scratch)
@@ -79,38 +101,27 @@ def main():
                 for backend in in_turn(number, options.backends + ("" if model == "gat" else f",{BF16}")):
                     key = (model, backend or "gnnflow")
                     if backend in (None, BF16):
-                        median, all_epochs, evaluated, peak = ours(binary, work, options.threads, model, key[1])
+                        median, all_epochs, evaluated, peak = ours(binary, work, options, model, key[1])
                         epochs.setdefault(key, []).append(all_epochs)
                         evaluation.setdefault(key, []).append(evaluated)
                     else:
                         row, reason = peer("bench_fullgraph.py", options.threads, python, "--graph", graph, "--backend", backend, "--model", model,
-                                           "--hidden", 64, "--heads", 4, "--epochs", options.peer_epochs, "--warmup", 1)
+                                           "--hidden", 64, "--heads", 4, "--epochs", options.peer_epochs, "--warmup", 1, *["--cuda"][: options.cuda])
                         if row is None:
                             why[f"{backend} {model}"] = reason
                             continue
                         median, peak = row["s_per_epoch"]["median"], row["peak_rss_gib"] * 2**30
                     seconds.setdefault(key, []).append(median)
                     peaks.setdefault(key, []).append(peak)
-                    print(f"round {number + 1}, {model}, {key[1]}: {median:.2f} s an epoch", file=sys.stderr, flush=True)
-    rows = []
-    for model in options.models.split(","):
-        median = medians(seconds, model)
-        mine = median.pop("gnnflow")
-        row = {"model": model, "threads": options.threads, "gnnflow_seconds": round(mine, 3), "peers_seconds": median}
-        rounded = median.pop(BF16, None)
-        row["gnnflow_epochs"], row["gnnflow_seconds_evaluate"] = epochs[model, "gnnflow"], statistics.median(evaluation[model, "gnnflow"])
-        row["gnnflow_peak_rss_bytes"] = max(peaks[model, "gnnflow"])
-        if rounded:
-            row["bf16"] = {"seconds": round(rounded, 3), "epochs": epochs[model, BF16], "seconds_evaluate": statistics.median(evaluation[model, BF16]),
-                           "peak_rss_bytes": max(peaks[model, BF16]), "ratio_to_f32": round(mine / rounded, 2)}
-        row["peers_peak_rss_bytes"] = {who: max(values) for (m, who), values in peaks.items() if m == model and not who.startswith("gnnflow")}
-        row["rounds"] = {who: values for (m, who), values in seconds.items() if m == model}
-        row |= beside(median, mine)
-        rows.append(row)
-        print(f"{model}: {mine:.2f} s an epoch = {row.get('ratio_to_best_peer', '?')} x as fast as {row.get('best_peer')}; peers {median}; "
-              f"in bf16 {row.get('bf16')}; "
+                    print(f"round {number + 1}, {model}, {key[1]}: {median:.4f} s an epoch", file=sys.stderr, flush=True)
+            # After each round: the rest takes minutes.
+            result = about("full graph beside peers") | {"results": rows((seconds, peaks, evaluation, epochs), options), "failures": why}
+            path = write(result, "gpu-full-graph" if options.cuda else "full-graph-beside-peers", options.out)
+    for row in result["results"]:
+        print(f"{row['model']}: {row['gnnflow_seconds']:.4f} s an epoch = {row.get('ratio_to_best_peer', '?')} x as fast as {row.get('best_peer')}; "
+              f"peers {row['peers_seconds']}; in bf16 {row.get('bf16')}; "
               f"peak {row['gnnflow_peak_rss_bytes'] / 2**30:.2f} GiB, peers {row['peers_peak_rss_bytes']}")
-    write(about("full graph beside peers") | {"results": rows, "failures": why}, "full-graph-beside-peers", options.out)
+    print(path)
 
 
 if __name__ == "__main__":

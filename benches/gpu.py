@@ -1,0 +1,100 @@
+#!/usr/bin/env python3
+"""Epochs on a GPU beside epochs on the CPU of the same machine, in turn, with the time of each stage.
+
+    benches/gpu.py [--rounds 5] [--cases NAME…] [--threads N] [--set graph.generate.nodes=500000 …] [--out FILE]
+
+Needs a GPU, and what a build with `--features cuda` needs. One partition in one process, on a planted graph of 100 thousand nodes and 4
+million directed edges. Both have --threads compute threads (default: all cores). The first round warms up and is left out; within a run,
+so is the first epoch. Whether all runs on a device gave the same model is in the result, and so are the losses. The result is written to benches/runs/<date>-gpu.json.
+"""
+import argparse, json, os, pathlib, statistics, subprocess, sys, tempfile
+
+from program import CORES, about, build, sets, write
+
+PIPELINE = """
+name = "gpu"
+[graph]
+generate = {{ kind = "planted", nodes = 100_000, edges = 2_000_000, features = 128, classes = 32, split = [0.2, 0.1, 0.4], out = "{scratch}/graph" }}
+undirected = true
+[partition]
+method = "range"
+parts = 1
+out = "{scratch}/dataset"
+[model]
+dropout = 0.0
+[train]
+epochs = 4
+evaluate_every = 0
+checkpoint_every = 0
+optimizer = {{ kind = "adam", lr = 0.003 }}
+[infer]
+predictions = false
+"""
+BATCHES = ["train.schedule.kind=mini-batch", "train.batch=1000", "model.layers=3"]
+FULL = ["train.schedule.kind=full-graph", "model.layers=2"]
+CASES = {
+    "SAGE, batches, hidden 256": [*BATCHES, "model.kind=sage", "model.hidden=256", "train.fanouts=[15, 10, 5]"],
+    "GAT, batches, 4 heads of 64": [*BATCHES, "model.kind=gat", "model.hidden=256", "model.heads=4", "train.fanouts=[10, 10, 10]"],
+    "GCN, full graph, hidden 64": [*FULL, "model.kind=gcn", "model.hidden=64"],
+    "GCN, full graph, hidden 512": [*FULL, "model.kind=gcn", "model.hidden=512"],
+    "GAT, full graph, 4 heads of 16": [*FULL, "model.kind=gat", "model.hidden=64", "model.heads=4"],
+}
+STAGES = ["sample", "fetch", "forward", "backward", "reduce", "step"]
+
+
+def run(binary, pipeline, settings, folder):
+    """Trains. Returns seconds by epoch and by stage, losses, and the model's checksum."""
+    command = [binary, "run", pipeline, "--quiet", "--json", "--run-dir", folder, *sets(settings)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=300)
+    if done.returncode:
+        sys.exit(f"error: {settings}: {done.stderr}")
+    summary = json.loads(done.stdout)
+    losses = [json.loads(line)["loss"] for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    seconds = summary["seconds"]
+    stages = {stage: round(seconds[stage] / summary["epochs"], 4) for stage in STAGES if stage in seconds}
+    return seconds["per_epoch"], stages, losses, summary["model_sha256"]
+
+
+def row(name, device, runs):
+    """The figures of a case on a device, without the first round."""
+    seconds = [statistics.median(epochs[1:]) for epochs, *_ in runs[1:] or runs]
+    return {"case": name, "device": device, "epoch_seconds": round(statistics.median(seconds), 4), "rounds": [round(second, 4) for second in seconds],
+            "stages": runs[-1][1], "losses": runs[-1][2], "equal_models": len({model for *_, model in runs}) == 1}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--cases", nargs="*", default=list(CASES), choices=CASES)
+    parser.add_argument("--threads", type=int, default=CORES)
+    parser.add_argument("--set", action="append", default=[])
+    parser.add_argument("--out")
+    options = parser.parse_args()
+    binary = build("--features", "cuda")
+    command = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
+    gpu = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
+    devices = {"cuda": ["train.device=cuda", f"train.threads={options.threads}"],
+               f"cpu, {options.threads} threads": [f"train.threads={options.threads}"],}
+    rows = []
+    with tempfile.TemporaryDirectory(dir=os.environ.get("GNNFLOW_BENCH_SCRATCH")) as scratch:
+        scratch = pathlib.Path(scratch)
+        pipeline = scratch / "p.toml"
+        pipeline.write_text(PIPELINE.format(scratch=scratch))
+        subprocess.run([binary, "prepare", pipeline, "--quiet", *sets(options.set), "--set", "model.kind=gcn"], check=True, stdout=subprocess.DEVNULL)
+        for name in options.cases:
+            runs = {device: [] for device in devices}
+            for number in range(options.rounds + 1):
+                for device in list(devices)[:: 1 if number % 2 else -1]:
+                    runs[device].append(run(binary, pipeline, [*options.set, *CASES[name], *devices[device]], scratch / "run"))
+            found = [row(name, device, of_device) for device, of_device in runs.items()]
+            for each in found:
+                each["ratio_to_cuda"] = round(each["epoch_seconds"] / found[0]["epoch_seconds"], 2)
+                print(f"{name}, {each['device']}: {each['epoch_seconds']:.4f} s, losses {each['losses']}, {each['stages']}", file=sys.stderr, flush=True)
+            rows += found
+            # After each case: the rest takes minutes.
+            path = write({**about("gpu"), "gpu": gpu, "rounds": options.rounds, "results": rows}, "gpu", options.out)
+    print(path)
+
+
+if __name__ == "__main__":
+    main()
