@@ -5,7 +5,8 @@
 
 Needs a GPU, and what a build with `--features cuda` needs. One partition in one process, on a planted graph of 100 thousand nodes and 4
 million directed edges. Both have --threads compute threads (default: all cores). The first round warms up and is left out; within a run,
-so is the first epoch. Whether all runs on a device gave the same model is in the result, and so are the losses. The result is written to benches/runs/<date>-gpu.json.
+so is the first epoch. Whether all runs on a device gave the same model is in the result, and so are the losses. The result is written to
+benches/runs/<date>-gpu.json.
 """
 import argparse, json, os, pathlib, statistics, subprocess, sys, tempfile
 
@@ -74,7 +75,7 @@ def main():
     command = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
     gpu = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
     devices = {"cuda": ["train.device=cuda", f"train.threads={options.threads}"],
-               f"cpu, {options.threads} threads": [f"train.threads={options.threads}"],}
+               f"cpu, {options.threads} threads": [f"train.threads={options.threads}"]}
     rows = []
     with tempfile.TemporaryDirectory(dir=os.environ.get("GNNFLOW_BENCH_SCRATCH")) as scratch:
         scratch = pathlib.Path(scratch)

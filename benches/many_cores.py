@@ -3,12 +3,12 @@
 
     benches/many_cores.py DATA [--graphs NAME…] [--schedules NAME…] [--cores N] [--rounds 5] [--seconds 3600] [--out FILE]
 
-Graphs and models are those of schedules.py, with one partition per core. Measured are 1, 2, 4, … processes of one thread, one process of
-2, 4, … threads, and processes of several threads that use all cores. Predictions for processes of one thread come from a traced run of as
-many processes; those for several threads come from runs of one thread, and a run of one process of 4 threads tells how well jobs use
-threads. Hosts of one core, with the links of LINKS, are predicted from the same runs. (simulate.py compares two hosts with measurements.)
-Runs take turns in both orders, the first round warms up and is left out, and values are medians. No round starts after --seconds. The
-result is written to benches/runs/<date>-many-cores.json.
+Graphs and models are those of schedules.py, with one partition per core (tensor-parallel needs as many classes). Measured are 1, 2, 4, …
+processes of one thread, one process of 2, 4, … threads, and processes of several threads that use all cores. Predictions for processes of
+one thread come from a traced run of as many processes; those for several threads come from runs of one thread, and a run of one process
+of 4 threads tells how well jobs use threads. Hosts of one core, with the links of LINKS, are predicted from the same runs. (simulate.py
+compares two hosts with measurements.) Runs take turns in both orders, the first round warms up and is left out, and values are medians.
+No round starts after --seconds. The result is written to benches/runs/<date>-many-cores.json.
 """
 import argparse, pathlib, statistics, sys, tempfile, time
 
@@ -29,6 +29,11 @@ def cases(cores):
 
 
 LINKS = {"1 Gbit/s, 0.2 ms": ["--bandwidth", "118MB", "--latency", "0.2"], "25 Gbit/s, 0.05 ms": ["--bandwidth", "3GB", "--latency", "0.05"]}
+
+
+def warm(rounds):
+    """Returns the rounds after the first one, which warms up, if there are any."""
+    return rounds[1:] or rounds
 
 
 class Rounds:
@@ -56,10 +61,9 @@ class Rounds:
             predictions.append(self.graph.predict(self.schedule, (processes, 1), (processes, 1), LINKS[link]))
 
     def rows(self):
-        base = statistics.median(self.measured[1, 1][1:] or self.measured[1, 1])
+        base = statistics.median(warm(self.measured[1, 1]))
         for (processes, threads), seconds in self.measured.items():
-            # The first round warms up.
-            rounds, predictions = seconds[1:] or seconds, self.predicted[processes, threads][1:] or self.predicted[processes, threads]
+            rounds, predictions = warm(seconds), warm(self.predicted[processes, threads])
             measured, predicted = statistics.median(rounds), statistics.median(predictions)
             yield {"graph": self.name, "schedule": self.schedule, "processes": processes, "threads": threads, "measured": round(measured, 4),
                    "speedup": round(base / measured, 2), "predicted": round(predicted, 4), "error": round(predicted / measured - 1, 3),
@@ -68,7 +72,7 @@ class Rounds:
     def host_rows(self):
         """The predictions for hosts, and what the longest parts of the critical path take of an epoch."""
         for (hosts, link), predictions in self.hosts.items():
-            predictions = predictions[1:] or predictions
+            predictions = warm(predictions)
             seconds = [prediction["epoch_seconds"] for prediction in predictions]
             path = {part["name"]: round(part["seconds"] / seconds[-1], 2) for part in predictions[-1]["critical_path"][:3]}
             yield {"graph": self.name, "schedule": self.schedule, "link": link, "hosts": hosts, "predicted": round(statistics.median(seconds), 4),
