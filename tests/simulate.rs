@@ -100,6 +100,8 @@ fn runs_and_clusters_that_do_not_fit_are_refused() {
     refused(&["run", "--latency", "1"], 2, &["--latency: one host has no network"]);
     refused(&["run", "--threads", "1", "--scaling", "run"], 2, &["--scaling: has no effect on one thread"]);
     refused(&["run", "--threads", "2", "--scaling", "run"], 2, &["do not tell how well jobs use several threads"]);
+    place.succeed(&["run", "p.toml", "--quiet", "--run-dir", "other", "--set", "model.hidden=8"]);
+    refused(&["run", "--threads", "2", "--scaling", "other"], 2, &["the two runs have different pipelines"]);
     let run = |more: &[&str]| place.succeed(&[&["run", "p.toml", "--quiet", "--run-dir", "run"], more].concat());
     run(&["--set", "train.epochs=2", "--processes", "2"]);
     refused(&["run", "--hosts", "2"], 2, &["shared features", "`--set partition.features=partitioned`"]);

@@ -43,6 +43,8 @@ pub struct Recording {
     pub cores: usize,
     /// Whether processes read each other's features without messages.
     pub(super) shares_features: bool,
+    /// Identifies the pipeline, without the number of epochs; see [`Config::model_fingerprint`].
+    fingerprint: String,
     /// The part of each job that all compute threads share, if the run tells.
     parallel: Option<HashMap<String, f64>>,
 }
@@ -155,6 +157,7 @@ impl Recording {
             sampling_threads: summary.sampling_threads.max(1),
             cores,
             shares_features,
+            fingerprint: config.model_fingerprint(),
             parallel: None,
         };
         if threads > 1 && summary.processes * threads <= cores {
@@ -179,6 +182,7 @@ impl Recording {
             sampling_threads: 1,
             cores,
             shares_features: false,
+            fingerprint: String::new(),
             parallel: None,
         }
     }
@@ -189,8 +193,12 @@ impl Recording {
     /// their waiting for memory, and for each other.
     ///
     /// # Errors
-    /// [`Error::Usage`] if `other` does not tell.
+    /// [`Error::Usage`] if `other` does not tell, or is of another pipeline.
     pub fn scale_as(&mut self, other: Self) -> Result<(), Error> {
+        if self.fingerprint != other.fingerprint {
+            let message = "--scaling: the two runs have different pipelines; record both with the same file and the same settings";
+            return Err(Error::Usage(message.into()));
+        }
         let Some(mut parallel) = other.parallel.clone() else {
             let needed = "at least 2 threads, and a core for each thread of all processes";
             return Err(Error::Usage(format!(

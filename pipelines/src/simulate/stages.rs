@@ -76,7 +76,7 @@ fn epoch(
             .map(|worker| cpu(worker.jobs(epoch, last.1), |job| *job.name == *APPLY))
             .sum::<f64>();
         let cpu = cpu / builder.ranks(process).len() as f64;
-        // The dataflow's own work is small, and most of it overlaps. Nearly all of it tracks progress, once for all partitions of a process.
+        // The dataflow's own work is small, and most of it overlaps. It grows with the processes, and not with the partitions of each.
         let dataflow: f64 = builder.workers(process).map(|worker| worker.rounds[round].worker_cpu * share).sum();
         let dataflow = dataflow / builder.ranks(process).len() as f64;
         let applied = builder.job(process, (&apply, cpu), false, has);
