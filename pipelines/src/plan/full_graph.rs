@@ -218,12 +218,6 @@ impl FullGraphPlan {
         }
     }
 
-    /// Returns the columns of the narrowest rows that are cut among `processes`, if they are fewer than `processes`.
-    pub(super) fn fewer_columns_than(&self, processes: usize) -> Option<usize> {
-        let cut = self.hops.iter().filter(|hop| hop.aggregation != Aggregation::Nothing).map(|hop| hop.width);
-        cut.min().filter(|&width| self.column_parallel && width < processes)
-    }
-
     /// Returns the work of an epoch, which is one step.
     pub(super) fn training(&self, config: &Config, graph: &Sizes, placement: Placement) -> Option<Training> {
         let (train, w) = (config.train.as_ref()?, placement.workers() as u64);

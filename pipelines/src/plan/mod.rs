@@ -126,15 +126,6 @@ impl Plan {
         let parameters = parameters.filter(|_| config.model.is_some());
         let placement = Placement::new(graph.parts.len(), processes);
         let full_graph = FullGraphPlan::of(config, &sizes);
-        // The width of the last layer is unknown before labels are read.
-        let cut = full_graph.as_ref().filter(|_| known);
-        if let Some(columns) = cut.and_then(|full| full.fewer_columns_than(processes)) {
-            let message = format!(
-                "train.schedule = \"tensor-parallel\" cuts rows by columns, and a layer has {columns} columns for {processes} \
-                 processes; use at most {columns} processes, or \"full-graph\""
-            );
-            return Err(Error::Usage(message));
-        }
         let parameters =
             full_graph.as_ref().map(|full| full.parameters).filter(|_| known && decoded.is_some()).or(parameters);
         let training = match &full_graph {

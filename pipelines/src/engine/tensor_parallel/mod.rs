@@ -43,7 +43,7 @@ pub(crate) struct TensorParallel {
 /// Builds the program of an epoch and reserves the tables.
 ///
 /// # Errors
-/// When there is no space, a hop has fewer columns than there are workers, or one node exceeds the memory of a chunk.
+/// When there is no space, or one node exceeds the memory of a chunk.
 pub(crate) fn open(edges: AllEdges, config: &StageConfig) -> Result<(Program, Box<dyn RowExchange>), Error> {
     let StageConfig { profile, place, row_dtype, .. } = config;
     let (hops, element_wise) = (&profile.hops[..], config.element_wise());

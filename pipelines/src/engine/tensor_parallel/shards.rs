@@ -70,7 +70,7 @@ impl Shards {
     /// Reserves the column shards of all nodes. `factors` holds the factors of element-wise node tasks.
     ///
     /// # Errors
-    /// When there is no space, or a hop has fewer columns than there are workers.
+    /// When there is no space.
     pub(crate) fn new(
         graph: AllEdges,
         Cut { chunks, pipelined }: Cut,
@@ -87,14 +87,7 @@ impl Shards {
         let element_wise = |task: usize| factors[task].is_some();
         for (index, hop) in hops.iter().enumerate() {
             let width = if hop.aggregation == Aggregation::Nothing { 0 } else { hop.width };
-            if width > 0 && width < workers {
-                let message = format!(
-                    "train.schedule = \"tensor-parallel\" cuts rows by columns, and layer {} has rows of {width} columns for \
-                     {workers} processes; use at most {width} processes, or \"full-graph\"",
-                    index + 1
-                );
-                return Err(Error::Usage(message));
-            }
+            // With fewer columns than workers, some workers have none.
             let mut columns = intervals(width, workers.max(1));
             columns.resize(workers, width..width);
             let first = if element_wise(index) { shards[index - 1].first } else { index };
@@ -185,7 +178,7 @@ impl Shards {
         let to_worker = |worker: usize| {
             let header = Header { to: worker as u32, seq: positions.start as u32, ..header };
             let width: usize = self.ranges(hop, backward, worker).iter().map(Range::len).sum();
-            // A worker may have no heads.
+            // A worker may have no columns.
             row_headers(header, if width == 0 { 0 } else { positions.len() }, self.dtype.bytes() as usize * width)
         };
         (0..columns.len()).flat_map(to_worker).collect()
@@ -360,7 +353,7 @@ impl Shards {
     /// Returns messages with the shards of these nodes for their owners.
     fn gather(&self, header: Header, rows: Range<usize>, width: usize, shards: &[f32]) -> Vec<WireBlock> {
         if width == 0 {
-            return Vec::new(); // this worker has no heads
+            return Vec::new(); // this worker has no columns
         }
         let starts = &self.graph.starts;
         let to_worker = |(worker, bounds): (usize, &[u32])| {
