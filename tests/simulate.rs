@@ -13,10 +13,11 @@ const SCHEDULES: [&str; 6] = [
     "'tensor-parallel'",
 ];
 
-/// Runs two processes with a trace.
+/// Runs two processes with a trace. Most of the time, they compute.
 fn traced(place: &TestDir, schedule: &str) {
-    let train =
-        format!("[model]\nhidden = 16\n[train]\nepochs = 4\nevaluate_every = 0\ntrace = true\nschedule = {schedule}\n");
+    let train = format!(
+        "[model]\nhidden = 128\n[train]\nepochs = 4\nevaluate_every = 0\ntrace = true\nschedule = {schedule}\n"
+    );
     planted(place, "p.toml", &train);
     let sets = ["--set", "partition.parts=2", "--set", "partition.features=partitioned"];
     place.succeed(&[&["run", "p.toml", "--quiet", "--processes", "2", "--run-dir", "run"], &sets[..]].concat());

@@ -99,11 +99,12 @@ fn sampling_threads_have_lines_and_a_share_of_the_waiting() {
 
 #[test]
 fn cpu_time_of_jobs_is_at_most_that_of_their_threads() {
-    let Traced { times, .. } = traced("mini-batch", &["--set", "partition.topology=replicated"]);
-    for times in &times {
+    let of_threads =
+        |threads| traced("mini-batch", &["--set", "partition.topology=replicated", "--set", threads]).times;
+    let (one, several) = (of_threads("train.threads=1"), of_threads("train.threads=4"));
+    for times in one.iter().chain(&several) {
         let threads = number(&times["compute_threads"]["threads"]);
-        assert!(threads >= 2.0, "the compute thread, and at least one that it uses: {threads}");
-        for (line, threads) in [("compute", threads), ("sampling", 1.0)] {
+        for (line, threads) in [("compute", threads), ("sampling", number(&times["sampling_threads"]["threads"]))] {
             for row in rows(times, line) {
                 let (cpu, most) = (number(&row["cpu_seconds"]), threads * number(&row["seconds"]) + 0.05);
                 assert!(cpu <= most, "{cpu} of {most}: {row}");
@@ -117,6 +118,10 @@ fn cpu_time_of_jobs_is_at_most_that_of_their_threads() {
         assert!(worker > 0.0 && worker <= number(&times["seconds"]) + 0.05, "{worker}");
         assert!(rows(times, "dataflow").iter().all(|row| row.get("cpu_seconds").is_none()));
     }
+    // One thread runs its jobs itself. Several are the thread that has the jobs, and at least two that run them.
+    let threads = |times: &Value| number(&times["compute_threads"]["threads"]);
+    assert!(one.iter().all(|times| threads(times) == 1.0), "{one:?}");
+    assert!(several.iter().all(|times| threads(times) >= 3.0), "{several:?}");
 }
 
 #[test]

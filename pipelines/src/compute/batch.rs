@@ -103,12 +103,12 @@ impl ComputeState {
     }
 
     pub(super) fn gradient(&mut self, batch: &mut MiniBatch) -> Result<BatchGradient, Error> {
-        let Self { pool, model, objective, uses_edges, seed, spent, params, learns_rows, .. } = self;
+        let Self { threads, model, objective, uses_edges, seed, spent, params, learns_rows, .. } = self;
         let BatchKey { epoch, step, partition } = batch.key;
         let key = [partition, epoch, step]
             .into_iter()
             .fold(Key::new(*seed, Purpose::Dropout), |key, word| key.fold(u64::from(word)));
-        pool.install(|| {
+        threads.install(|| {
             let start = Instant::now();
             let sampled = std::mem::take(&mut batch.blocks);
             let blocks = blocks(sampled, &batch.edges, batch.num_seeds, model.num_layers(), *uses_edges);
@@ -158,8 +158,8 @@ impl ComputeState {
         own: &[Arc<RowStore>],
         into: &RowStore,
     ) -> Result<(), Error> {
-        let Self { pool, model, .. } = self;
-        pool.install(|| {
+        let Self { threads, model, .. } = self;
+        threads.install(|| {
             let nodes = &batch.nodes[..batch.num_seeds];
             let reads = !batch.blocks.is_empty();
             let block = blocks(batch.blocks, &batch.edges, nodes.len(), 1, reads).remove(0);

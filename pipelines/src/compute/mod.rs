@@ -5,6 +5,7 @@ mod nodes;
 mod pairs;
 mod partition;
 mod step;
+mod threads;
 
 pub(crate) use batch::{Gradients, StepReport};
 pub(crate) use pairs::PairGradients;
@@ -13,7 +14,6 @@ pub(crate) use partition::TrainedPartition;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use gnnflow_data::error::FEWER_THREADS;
 use gnnflow_dataflow::trace::thread_group::ThreadGroup;
 use gnnflow_nn::Model;
 use gnnflow_nn::optimizer::{Adam, AdamOptions, Optimizer, Sgd, SgdOptions, State};
@@ -22,6 +22,7 @@ use gnnflow_nn::parameter_versions::ParameterVersions;
 use crate::config;
 use crate::error::Error;
 use crate::task::objective::Objective;
+use threads::Threads;
 
 /// Time spent on the compute thread.
 #[derive(Clone, Copy, Debug, Default)]
@@ -33,7 +34,7 @@ pub(crate) struct ComputeTime {
 
 /// Model, optimizer and task of a process.
 pub(crate) struct ComputeState {
-    pool: rayon::ThreadPool,
+    threads: Threads,
     model: Model,
     optimizer: Box<dyn Optimizer>,
     /// All parameters, one after another, followed by the buffers, which the optimizer does not change.
@@ -80,13 +81,13 @@ impl ComputeState {
         threads: usize,
     ) -> Result<Self, Error> {
         let (model_spec, train) = config;
-        let pool = compute_pool(threads)?;
+        let threads = Threads::start(threads)?;
         let mut params = vec![0.0; model.params().flat_len()];
         model.params().copy_to(&mut params)?;
         let (trained, average_momentum) = (model.params().trained_len(), train.average_momentum());
         let optimizer = optimizer(&train.optimizer, trained);
         Ok(Self {
-            pool,
+            threads,
             model,
             optimizer,
             params,
@@ -113,8 +114,8 @@ impl ComputeState {
 
     /// Changes the number of compute threads.
     pub(crate) fn set_threads(&mut self, threads: usize) -> Result<(), Error> {
-        if threads != self.pool.current_num_threads() {
-            self.pool = compute_pool(threads)?;
+        if threads != self.threads.count() {
+            self.threads = Threads::start(threads)?;
             self.enter_group();
         }
         Ok(())
@@ -128,26 +129,26 @@ impl ComputeState {
 
     fn enter_group(&self) {
         if let Some(group) = &self.group {
-            self.pool.broadcast(|_| group.enter());
+            self.threads.count_in(group);
         }
     }
 
     /// Runs `work` on the compute threads.
     pub(crate) fn on_threads<R: Send>(&self, work: impl FnOnce() -> R + Send) -> R {
-        self.pool.install(work)
+        self.threads.install(work)
     }
 
     /// Runs `work` on the compute threads and adds its time to the forward pass.
     pub(crate) fn timed_forward(&mut self, work: impl FnOnce() + Send) {
         let start = Instant::now();
-        self.pool.install(work);
+        self.threads.install(work);
         self.spent.forward += start.elapsed();
     }
 
     /// Runs `work` on the compute threads and adds its time to the backward pass.
     pub(crate) fn timed_backward(&mut self, work: impl FnOnce() + Send) {
         let start = Instant::now();
-        self.pool.install(work);
+        self.threads.install(work);
         self.spent.backward += start.elapsed();
     }
 
@@ -172,14 +173,6 @@ impl ComputeState {
     pub(crate) fn set_learning_rate(&mut self, lr: f64) {
         self.optimizer.set_learning_rate(lr);
     }
-}
-
-fn compute_pool(threads: usize) -> Result<rayon::ThreadPool, Error> {
-    rayon::ThreadPoolBuilder::new()
-        .num_threads(threads)
-        .thread_name(|i| format!("compute-{i}"))
-        .build()
-        .map_err(|error| Error::Machine(format!("cannot start {threads} compute threads: {error}; {FEWER_THREADS}")))
 }
 
 /// Returns the configured optimizer.

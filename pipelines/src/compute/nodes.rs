@@ -55,7 +55,7 @@ impl ComputeState {
     /// See [`NodeTask::run`].
     pub(crate) fn node_task(&mut self, task: NodeTask, version: u64) -> Result<NodeResult, Error> {
         let (start, forward) = (Instant::now(), task.is_forward());
-        let Self { pool, model, versions, .. } = self;
+        let Self { threads, model, versions, .. } = self;
         if let Some(versions) = versions.as_mut().filter(|versions| versions.loaded != version) {
             let flat = versions.parameters.get(version, Duration::ZERO);
             let flat =
@@ -63,7 +63,7 @@ impl ComputeState {
             model.params_mut().set_from(&flat)?;
             versions.loaded = version;
         }
-        let result = pool.install(|| task.run(model)).map_err(Error::from);
+        let result = threads.install(|| task.run(model)).map_err(Error::from);
         let spent = if forward { &mut self.spent.forward } else { &mut self.spent.backward };
         *spent += start.elapsed();
         result

@@ -35,12 +35,12 @@ impl ComputeState {
             let rows = RowGradients { partition, ..RowGradients::default() };
             return Ok(PairGradients { rows, flat: None, loss: 0.0 });
         }
-        let Self { pool, model, objective, spent, .. } = self;
+        let Self { threads, model, objective, spent, .. } = self;
         let (nodes, Matrix { values, dim }) = (batch.nodes, batch.features);
         let Values::F32(values) = values else {
             return Err(Error::Bug("the model's results are 32-bit floats".into()));
         };
-        pool.install(|| {
+        threads.install(|| {
             let start = Instant::now();
             let x = Var::from_vec(values, (nodes.len(), dim), model.device()).map_err(tensor)?;
             let (relations, head) = (model.relations(), model.pair_head());

@@ -29,8 +29,8 @@ impl ComputeState {
     /// Takes one step along `sum`, the gradient summed over `examples` examples.
     pub(super) fn step(&mut self, mut sum: Vec<f32>, examples: u64) -> Result<(), Error> {
         let start = Instant::now();
-        let Self { pool, model, optimizer, params, clip_norm, .. } = self;
-        let result = pool.install(|| {
+        let Self { threads, model, optimizer, params, clip_norm, .. } = self;
+        let result = threads.install(|| {
             let scale = 1.0 / examples as f32;
             let trained = model.params().trained_len();
             let gradients = &mut sum[..trained];
@@ -54,7 +54,7 @@ impl ComputeState {
     /// [`Error::Bug`] when the rows are being read or written.
     pub(crate) fn update_rows(&mut self, rows: &NodeEmbeddings, pushed: &PushedRows) -> Result<(), Error> {
         let start = Instant::now();
-        let result = self.pool.install(|| rows.apply(pushed));
+        let result = self.threads.install(|| rows.apply(pushed));
         self.spent.step += start.elapsed();
         result
     }

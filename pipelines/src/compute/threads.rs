@@ -1,0 +1,62 @@
+//! The threads that jobs of the compute thread run on.
+
+use gnnflow_data::error::FEWER_THREADS;
+use gnnflow_dataflow::trace::thread_group::ThreadGroup;
+use rayon::{ThreadPool, ThreadPoolBuilder};
+
+use crate::error::Error;
+
+/// The threads of jobs.
+pub(super) enum Threads {
+    /// The caller's thread alone. Moving each job to another thread and waiting for it would take longer than short jobs.
+    Caller,
+    /// A pool of several threads.
+    Several(ThreadPool),
+}
+
+thread_local! {
+    /// A pool that has no thread but this one.
+    static ALONE: ThreadPool = ThreadPoolBuilder::new()
+        .num_threads(1)
+        .use_current_thread()
+        .build()
+        .expect("a pool that starts no thread can be built on a thread that is in no other pool");
+}
+
+impl Threads {
+    /// Starts `threads` threads.
+    ///
+    /// # Errors
+    /// [`Error::Machine`] if the system cannot start a thread.
+    pub(super) fn start(threads: usize) -> Result<Self, Error> {
+        if threads == 1 {
+            return Ok(Self::Caller);
+        }
+        let pool = ThreadPoolBuilder::new().num_threads(threads).thread_name(|i| format!("compute-{i}")).build();
+        pool.map(Self::Several).map_err(|error| {
+            Error::Machine(format!("cannot start {threads} compute threads: {error}; {FEWER_THREADS}"))
+        })
+    }
+
+    pub(super) fn count(&self) -> usize {
+        match self {
+            Self::Caller => 1,
+            Self::Several(pool) => pool.current_num_threads(),
+        }
+    }
+
+    /// Runs `work`, and the parallel loops in it, on these threads.
+    pub(super) fn install<R: Send>(&self, work: impl FnOnce() -> R + Send) -> R {
+        match self {
+            Self::Caller => ALONE.with(|pool| pool.install(work)),
+            Self::Several(pool) => pool.install(work),
+        }
+    }
+
+    /// Counts the CPU time of these threads in `group`. The caller counts its own.
+    pub(super) fn count_in(&self, group: &ThreadGroup) {
+        if let Self::Several(pool) = self {
+            pool.broadcast(|_| group.enter());
+        }
+    }
+}
