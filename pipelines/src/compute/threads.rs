@@ -60,3 +60,35 @@ impl Threads {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::thread::Thread;
+
+    use rayon::prelude::*;
+
+    use super::*;
+
+    /// Returns the threads that a loop runs on.
+    fn of_loop(threads: &Threads) -> Vec<Thread> {
+        threads.install(|| (0..100).into_par_iter().map(|_| std::thread::current()).collect())
+    }
+
+    #[test]
+    fn one_thread_is_the_caller_and_several_are_a_pool() {
+        let [one, three] = [1, 3].map(|threads| Threads::start(threads).unwrap());
+        assert_eq!([one.count(), three.count()], [1, 3]);
+        for _ in 0..2 {
+            assert!(of_loop(&one).iter().all(|thread| thread.id() == std::thread::current().id()));
+            assert!(of_loop(&three).iter().all(|thread| thread.name().unwrap().starts_with("compute-")));
+        }
+        // On another thread, it is that thread.
+        std::thread::scope(|scope| {
+            let other = scope.spawn(|| {
+                let all = of_loop(&one);
+                assert!(all.iter().all(|thread| thread.id() == std::thread::current().id()));
+            });
+            other.join().unwrap();
+        });
+    }
+}
