@@ -3,12 +3,12 @@
 
     benches/many_cores.py DATA [--graphs NAME…] [--schedules NAME…] [--cores N] [--rounds 5] [--seconds 3600] [--out FILE]
 
-Graphs and models are those of schedules.py, with one partition per core. Measured are 1, 2, 4, …
-processes of one thread, one process of 2, 4, … threads, and processes of several threads that use all cores. Predictions for processes of
-one thread come from a traced run of as many processes; those for several threads come from runs of one thread, and a run of one process
-of 4 threads tells how well jobs use threads. Hosts of one core, with the links of LINKS, are predicted from the same runs. (simulate.py
-compares two hosts with measurements.) Runs take turns in both orders, the first round warms up and is left out, and values are medians.
-No round starts after --seconds. The result is written to benches/runs/<date>-many-cores.json.
+Graphs and models are those of schedules.py, with one partition per core. Measured are 1, 2, 4, … processes of one thread, one process of
+2, 4, … threads, and processes of several threads that use all cores. Predictions for processes of one thread come from a traced run of as
+many processes; those for several threads come from runs of one thread, and a run of one process of 4 threads tells how well jobs use
+threads. Hosts of one core, with the links of LINKS, are predicted from the same runs. (simulate.py compares two hosts with measurements.)
+Runs take turns in both orders, the first round warms up and is left out, and values are medians. No round starts after --seconds. The
+result is written to benches/runs/<date>-many-cores.json.
 """
 import argparse, pathlib, statistics, sys, tempfile, time
 

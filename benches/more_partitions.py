@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """More partitions than processes: training under a memory limit smaller than the data (SDT-GNN, Fig. 11).
 
-    benches/more_partitions.py DATA [--schedules NAME…] [--memory 256MiB] [--features 256] [--epochs 4] [--rounds 5] [--deadline 300] [--out FILE]
+    benches/more_partitions.py DATA [--schedules NAME…] [--memory 256MiB] [--features 64] [--epochs 3] [--rounds 5] [--deadline 60] [--out FILE]
 
 amazon0601 with planted labels and features, 16 partitions, one process of 2 threads, 2-layer GraphSAGE of 64, on partitions by SPRING and
 multilevel. Schedules: partition-parallel (a plain average of parameters after each epoch; with the momentum of the average; with batches of
@@ -104,10 +104,10 @@ def main():
     parser.add_argument("data")
     parser.add_argument("--schedules", nargs="*", default=list(SCHEDULES), choices=SCHEDULES)
     parser.add_argument("--memory", default="256MiB")
-    parser.add_argument("--features", type=int, default=256)
-    parser.add_argument("--epochs", type=int, default=4)
+    parser.add_argument("--features", type=int, default=64)
+    parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--deadline", type=float, default=300, help="seconds that a run may take")
+    parser.add_argument("--deadline", type=float, default=60, help="seconds that a run may take")
     parser.add_argument("--out")
     options = parser.parse_args()
     binary = build()
