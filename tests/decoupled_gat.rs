@@ -261,7 +261,7 @@ fn training_matches_a_dense_reference() {
             (&[], true),
             (&["--processes", "2"], true),
             (&chunks, true),
-            // With one head, the third class is the last column: a process has none.
+            // One head has three columns, one per class: the fourth process has none.
             (&["--processes", "4"], true),
             (&full_graph, false),
             (&batches, false),
