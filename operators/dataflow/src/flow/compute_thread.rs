@@ -20,7 +20,16 @@ struct Job<S> {
     name: Arc<str>,
     time: Option<u64>,
     priority: bool,
-    run: Box<dyn FnOnce(&mut S) + Send>,
+    run: Box<dyn FnOnce(&mut S) -> Done + Send>,
+}
+
+/// Where a job does its work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Done {
+    /// It has done its work on the compute thread.
+    Here,
+    /// Another thread does the work. Then [`Observer::end`] is not called.
+    Elsewhere,
 }
 
 /// A job that has run.
@@ -43,7 +52,7 @@ pub trait Observer: Send + 'static {
     /// Called before each job.
     fn begin(&mut self);
 
-    /// Called after each job.
+    /// Called after each job that has done its work on the thread.
     fn end(&mut self, ran: &Ran<'_>);
 }
 
@@ -120,9 +129,10 @@ impl<S: 'static> ComputeThread<S> {
                     let waiting_now = waiting.len();
                     observer.begin();
                     let start = Instant::now();
-                    (job.run)(&mut state);
-                    let Job { name, time, .. } = job;
-                    observer.end(&Ran { name: &name, time, start, end: Instant::now(), waiting: waiting_now });
+                    let Job { name, time, run, .. } = job;
+                    if run(&mut state) == Done::Here {
+                        observer.end(&Ran { name: &name, time, start, end: Instant::now(), waiting: waiting_now });
+                    }
                     queue.try_iter().for_each(|job| waiting.push(job));
                 }
             }
@@ -163,6 +173,17 @@ impl<S: 'static> ComputeThread<S> {
     /// # Panics
     /// When the thread has panicked. Its panic has already been reported.
     pub fn post(&self, job: impl FnOnce(&mut S) + Send + 'static) {
+        self.post_or_pass_on(|state| {
+            job(state);
+            Done::Here
+        });
+    }
+
+    /// Queues `job`, which may pass its work on to another thread.
+    ///
+    /// # Panics
+    /// When the thread has panicked. Its panic has already been reported.
+    pub fn post_or_pass_on(&self, job: impl FnOnce(&mut S) -> Done + Send + 'static) {
         let (name, run) = (Arc::clone(&self.name), Box::new(job));
         let job = Job { name, time: self.time, priority: self.priority, run };
         assert!(self.jobs.send(job).is_ok(), "the compute thread has panicked");
@@ -284,8 +305,9 @@ mod tests {
         let compute_thread = ComputeThread::start_observed("queue", || (), Waited(waited.0)).unwrap();
         compute_thread.post(move |()| _ = wait.1.recv());
         (0..3).for_each(|_| compute_thread.post(|()| ()));
+        compute_thread.post_or_pass_on(|()| Done::Elsewhere);
         drop((wait.0, compute_thread));
-        assert_eq!(waited.1.iter().skip(1).collect::<Vec<_>>(), [2, 1, 0]);
+        assert_eq!(waited.1.iter().skip(1).collect::<Vec<_>>(), [3, 2, 1], "the last one is not observed");
     }
 
     #[test]
