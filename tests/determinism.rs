@@ -1,4 +1,4 @@
-//! Equal bits for 1, 2 and 4 processes, and for 1 and 2 compute threads.
+//! Equal bits for 1, 2 and 4 processes, and for 1, 2 and 3 compute threads, which compute the partitions of a process at the same time.
 
 use crate::common::{TestDir, hashes, planted, summary};
 
@@ -6,7 +6,7 @@ fn assert_same_bits(settings: &str) {
     let place = TestDir::new();
     planted(&place, "p.toml", settings);
     let mut expected: Option<Vec<String>> = None;
-    for (processes, threads) in [("1", 1), ("1", 2), ("2", 1), ("4", 2)] {
+    for (processes, threads) in [("1", 1), ("1", 2), ("1", 3), ("2", 1), ("2", 2), ("4", 2)] {
         let (run, threads) = (format!("run-{processes}-{threads}"), format!("train.threads={threads}"));
         let args = ["run", "p.toml", "--quiet", "--processes", processes, "--run-dir", &run, "--set", &threads];
         let ended = place.run(&args);

@@ -38,9 +38,10 @@ fn model_has_equal_bits_for_1_2_4_processes() {
     for model in MODELS {
         planted(&place, "p.toml", &settings(&format!("{model}\ninput_dropout = 0.3"), "schedule.intervals = 3\n"));
         for graph in [&[][..], &["--set", "graph.undirected=true"], &MANY_SEEDS] {
-            let one = succeed(&place, graph);
-            for processes in ["2", "4"] {
-                let some = succeed(&place, &[graph, &["--processes", processes]].concat());
+            let one = succeed(&place, &[graph, &["--set", "train.threads=1"]].concat());
+            // Two processes of three threads, which compute intervals at the same time.
+            for (processes, threads) in [("2", "train.threads=3"), ("4", "train.threads=1")] {
+                let some = succeed(&place, &[graph, &["--processes", processes, "--set", threads]].concat());
                 assert_eq!(hashes(&some), hashes(&one), "{model} {graph:?}: {processes} processes");
                 assert!(model.contains("mlp") || some["rounds_per_step"].as_f64() >= Some(2.0));
             }
@@ -479,8 +480,11 @@ fn peak_memory_is_close_to_the_plan() {
     planted(&place, "p.toml", &settings("kind = 'gcn'\nlayers = 2", ""));
     let graph = ["graph.generate.nodes=200000", "graph.generate.edges=1000000", "partition.parts=2", "train.epochs=2"];
     for schedule in ["train.schedule.kind=full-graph", "train.schedule.kind=tensor-parallel"] {
-        let sets = [&graph[..], &["model.hidden=256", "infer.embeddings=false", schedule]].concat();
-        assert_peak_memory_is_close_to_the_plan(&place, &sets, "2");
+        // Two threads compute two of four intervals at the same time.
+        for threads in ["train.threads=1", "train.threads=2"] {
+            let sets = [&graph[..], &["model.hidden=256", "infer.embeddings=false", schedule, threads]].concat();
+            assert_peak_memory_is_close_to_the_plan(&place, &sets, "2");
+        }
     }
 }
 

@@ -16,13 +16,15 @@ struct Traced {
     summary: Value,
 }
 
-/// Runs with and without a trace, and compares the results.
+/// Runs with and without a trace, on one thread unless `more` says otherwise, and compares the results.
 fn traced(schedule: &str, more: &[&str]) -> Traced {
+    let (one_thread, set_threads) = (["--set", "train.threads=1"], more.iter().any(|key| key.contains("threads")));
+    let more = [if set_threads { &[] } else { &one_thread[..] }, more].concat();
     let place = TestDir::new();
     planted(&place, "p.toml", &format!("[model]\n[train]\nepochs = 3\nschedule = '{schedule}'\n"));
     let run = |folder: &str, trace: &str| {
         let args = ["run", "p.toml", "--quiet", "--processes", "2", "--run-dir", folder, "--set", trace];
-        place.succeed(&[&args, more].concat());
+        place.succeed(&[&args, &more[..]].concat());
     };
     run("traced", "train.trace=true");
     run("plain", "train.trace=false");
@@ -125,6 +127,25 @@ fn cpu_time_of_jobs_is_at_most_that_of_their_threads() {
 }
 
 #[test]
+fn jobs_that_run_at_the_same_time_have_lines_of_their_own() {
+    // Each process has two partitions.
+    for (schedule, task) in [("mini-batch", "gradient"), ("full-graph", "forward 2"), ("tensor-parallel", "loss")] {
+        let Traced { processes, times, .. } = traced(schedule, &["--set", "train.threads=2"]);
+        for (events, times) in processes.iter().zip(&times) {
+            let of_jobs = |event: &&Value| {
+                let name = event["args"]["name"].as_str().unwrap_or_default();
+                event["name"] == "thread_name" && name.starts_with("job ")
+            };
+            let threads: Vec<u64> = events.iter().filter(of_jobs).map(|event| event["tid"].as_u64().unwrap()).collect();
+            assert_eq!(threads.len(), 2, "{schedule}");
+            assert!(threads.iter().any(|&thread| names(events, thread).contains(task)), "{schedule}");
+            assert!(!names(events, 1).contains(task), "{schedule}: the compute thread passes them on");
+            assert!(rows(times, "compute").iter().any(|row| row["name"] == task), "{schedule}");
+        }
+    }
+}
+
+#[test]
 fn messages_by_destination_add_up_to_those_of_the_summary() {
     for schedule in ["mini-batch", "full-graph"] {
         let Traced { times, report, summary, .. } = traced(schedule, &[]);
@@ -161,10 +182,11 @@ fn queues_are_counted() {
 #[test]
 fn stages_of_whole_graph_schedules_are_traced_by_name() {
     let Traced { processes, report, .. } = traced("full-graph", &[]);
-    for stage in ["forward 1", "loss", "backward 2"] {
+    for stage in ["forward 1", "forward 2: gather", "loss", "backward 2"] {
         assert!(processes.iter().all(|events| names(events, 1).contains(stage)), "{stage}");
         assert!(report.contains(stage), "{stage}");
     }
+    assert!(report.contains("backward 2: scatter"));
     let Traced { processes, .. } = traced("tensor-parallel", &[]);
     for stage in ["aggregate 1", "aggregate backward 2"] {
         assert!(processes.iter().all(|events| names(events, 1).contains(stage)), "{:?}", names(&processes[0], 1));

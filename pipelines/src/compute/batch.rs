@@ -1,6 +1,6 @@
 //! The passes of one batch: forward and backward in training, or one stage of inference.
 
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::Instant;
 
 use bytemuck::{Pod, Zeroable};
@@ -17,7 +17,8 @@ use gnnflow_nn::GraphBlock;
 use gnnflow_nn::loss::weigh_rows;
 use sha2::{Digest, Sha256};
 
-use super::ComputeState;
+use super::passes::Pass;
+use super::{JobThread, Passes};
 use crate::collectives::Payload;
 use crate::error::Error;
 use crate::task::objective::{Examples, Loss};
@@ -77,9 +78,9 @@ impl Payload for StepReport {
     }
 }
 
-impl ComputeState {
+impl Passes {
     /// Returns the gradients of the loss of a batch, summed over its examples.
-    pub(crate) fn batch_gradients(&mut self, mut batch: MiniBatch) -> Result<Gradients, Error> {
+    pub(crate) fn batch_gradients(&self, on: &JobThread, mut batch: MiniBatch) -> Result<Gradients, Error> {
         let partition = batch.key.partition;
         if batch.num_seeds == 0 {
             let (examples, rounds) = (batch.represented_examples.unwrap_or(0), u64::from(batch.rounds));
@@ -89,7 +90,7 @@ impl ComputeState {
         }
         let digest = self.digest(&batch);
         let rounds = u64::from(batch.rounds);
-        let BatchGradient { flat, rows, loss, examples } = self.gradient(&mut batch)?;
+        let BatchGradient { flat, rows, loss, examples } = self.gradient(on, &mut batch)?;
         let report = StepReport { examples, loss, rounds, digest };
         let dense = Contribution { partition, vector: Some(Arc::new(flat)), words: report.to_words() };
         let nodes = batch.nodes;
@@ -102,19 +103,19 @@ impl ComputeState {
         if self.hash_blocks { digest(batch) } else { [0; 32] }
     }
 
-    pub(super) fn gradient(&mut self, batch: &mut MiniBatch) -> Result<BatchGradient, Error> {
-        let Self { threads, model, objective, uses_edges, seed, spent, params, learns_rows, .. } = self;
+    pub(super) fn gradient(&self, on: &JobThread, batch: &mut MiniBatch) -> Result<BatchGradient, Error> {
+        let model = &self.read().model;
         let BatchKey { epoch, step, partition } = batch.key;
         let key = [partition, epoch, step]
             .into_iter()
-            .fold(Key::new(*seed, Purpose::Dropout), |key, word| key.fold(u64::from(word)));
-        threads.install(|| {
+            .fold(Key::new(self.seed, Purpose::Dropout), |key, word| key.fold(u64::from(word)));
+        on.threads.install(|| {
             let start = Instant::now();
             let sampled = std::mem::take(&mut batch.blocks);
-            let blocks = blocks(sampled, &batch.edges, batch.num_seeds, model.num_layers(), *uses_edges);
+            let blocks = blocks(sampled, &batch.edges, batch.num_seeds, model.num_layers(), self.uses_edges);
             let degrees = (!batch.degrees.is_empty()).then_some(&batch.degrees[..]);
             let features = std::mem::take(&mut batch.features);
-            let (x, learned) = input(features, batch.nodes.len(), model, *learns_rows)?;
+            let (x, learned) = input(features, batch.nodes.len(), model, self.learns_rows)?;
             let (outputs, sums) = model.forward_with_sums(&blocks, &x, degrees, Some(key))?;
             // If all layers read one block, nodes other than seeds also have outputs.
             let narrow = |outputs: Tensor| match batch.num_seeds < outputs.dim(0)? {
@@ -131,20 +132,20 @@ impl ComputeState {
                 relations: model.relations(),
                 head: model.pair_head(),
             };
-            let Loss { sum: loss, examples } = objective.loss(&examples, &outputs)?;
+            let Loss { sum: loss, examples } = self.objective.loss(&examples, &outputs)?;
             let value = loss.to_scalar::<f64>().map_err(gnnflow_nn::Error::from)?;
             let (value, examples) = match batch.represented_examples {
                 Some(all) => (value * all as f64 / examples.max(1) as f64, all),
                 None => (value, examples),
             };
-            spent.forward += start.elapsed();
+            self.spend(Pass::Forward, on, start);
             let start = Instant::now();
             let gradients = loss.backward().map_err(gnnflow_nn::Error::from)?;
-            let mut flat = vec![0.0; params.len()];
+            let mut flat = vec![0.0; model.params().flat_len()];
             model.params().gradients(&gradients, &mut flat)?;
             flat[model.params().trained_len()..].copy_from_slice(&sums);
             let rows = learned.map(|learned| row_gradients(&gradients, &learned)).transpose()?;
-            spent.backward += start.elapsed();
+            self.spend(Pass::Backward, on, start);
             Ok(BatchGradient { flat, rows, loss: value, examples })
         })
     }
@@ -152,14 +153,15 @@ impl ComputeState {
     /// Runs stage `stage` of the model on a batch and writes the results to `into`. `own` are the results of the earlier stages that it
     /// reads for its own nodes.
     pub(crate) fn infer(
-        &mut self,
+        &self,
+        on: &JobThread,
         stage: usize,
         batch: MiniBatch,
         own: &[Arc<RowStore>],
         into: &RowStore,
     ) -> Result<(), Error> {
-        let Self { threads, model, .. } = self;
-        threads.install(|| {
+        let model = &self.read().model;
+        on.threads.install(|| {
             let nodes = &batch.nodes[..batch.num_seeds];
             let reads = !batch.blocks.is_empty();
             let block = blocks(batch.blocks, &batch.edges, nodes.len(), 1, reads).remove(0);
@@ -173,6 +175,7 @@ impl ComputeState {
             };
             let own = own.iter().map(rows).collect::<Result<Vec<_>, _>>()?;
             let rows = model.forward_stage(stage, &block, &x, degrees, &own)?;
+            let _alone = self.store_rows.lock().unwrap_or_else(PoisonError::into_inner);
             let mut into = into.write()?;
             Ok(read(&rows, |rows| into.set(nodes, rows))?)
         })

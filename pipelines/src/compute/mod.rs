@@ -1,62 +1,57 @@
 //! The state of the compute thread: model, optimizer, and their operations.
 
 mod batch;
+mod job_threads;
 mod nodes;
 mod pairs;
 mod partition;
+mod passes;
+mod run_jobs;
 mod step;
 mod threads;
 
 pub(crate) use batch::{Gradients, StepReport};
+pub(crate) use job_threads::{JobObserver, JobThread};
 pub(crate) use pairs::PairGradients;
 pub(crate) use partition::TrainedPartition;
+pub(crate) use passes::{ComputeTime, Passes};
+pub(crate) use run_jobs::RunJobs;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use gnnflow_dataflow::trace::thread_group::ThreadGroup;
+use gnnflow_dataflow::flow::compute_thread::Done;
 use gnnflow_nn::Model;
 use gnnflow_nn::optimizer::{Adam, AdamOptions, Optimizer, Sgd, SgdOptions, State};
-use gnnflow_nn::parameter_versions::ParameterVersions;
 
 use crate::config;
 use crate::error::Error;
 use crate::task::objective::Objective;
-use threads::Threads;
-
-/// Time spent on the compute thread.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct ComputeTime {
-    pub(crate) forward: Duration,
-    pub(crate) backward: Duration,
-    pub(crate) step: Duration,
-}
+use job_threads::JobThreads;
+use passes::Pass;
 
 /// Model, optimizer and task of a process.
 pub(crate) struct ComputeState {
-    threads: Threads,
-    model: Model,
+    /// The threads of jobs of the compute thread, one at a time.
+    all: JobThread,
+    /// Maximum number of jobs at the same time.
+    jobs: usize,
+    /// As many threads again, for several jobs at the same time. Both may be busy together: rows are gathered while node tasks run.
+    job_threads: Option<JobThreads>,
+    passes: Arc<Passes>,
     optimizer: Box<dyn Optimizer>,
     /// All parameters, one after another, followed by the buffers, which the optimizer does not change.
     params: Vec<f32>,
-    objective: Arc<dyn Objective>,
-    uses_edges: bool,
-    seed: u64,
-    hash_blocks: bool,
     clip_norm: Option<f64>,
-    /// Whether the input rows of nodes are learned.
-    learns_rows: bool,
-    spent: ComputeTime,
+    /// Time of steps.
+    step_time: Duration,
     error: Option<Error>,
     /// In a round of partition-local training: the replica with which every partition begins.
     common: Option<Replica>,
     /// The velocity of averages with momentum, as long as the trained parameters.
     velocity: Option<Vec<f32>>,
     average_momentum: f64,
-    /// In full-graph training: the published versions of the parameters.
-    versions: Option<Versions>,
-    /// Counts the CPU time of the threads, for traces.
-    group: Option<ThreadGroup>,
+    observer: Box<dyn JobObserver>,
 }
 
 /// Parameters, and the optimizer's state.
@@ -66,90 +61,122 @@ struct Replica {
     optimizer: State,
 }
 
-/// The versions of the parameters.
-struct Versions {
-    parameters: Arc<ParameterVersions>,
-    /// The version in the model.
-    loaded: u64,
-}
-
 impl ComputeState {
+    /// Creates the state on `threads` threads, which run up to `jobs` jobs at the same time. `observer` is that of the compute thread.
+    ///
+    /// # Errors
+    /// [`Error::Machine`] if the system cannot start a thread.
     pub(crate) fn new(
         model: Model,
         objective: Arc<dyn Objective>,
-        config: (&config::Model, &config::Train),
-        threads: usize,
+        (model_spec, train): (&config::Model, &config::Train),
+        (threads, jobs): (usize, usize),
+        observer: Box<dyn JobObserver>,
     ) -> Result<Self, Error> {
-        let (model_spec, train) = config;
-        let threads = Threads::start(threads)?;
         let mut params = vec![0.0; model.params().flat_len()];
         model.params().copy_to(&mut params)?;
         let (trained, average_momentum) = (model.params().trained_len(), train.average_momentum());
         let optimizer = optimizer(&train.optimizer, trained);
-        Ok(Self {
-            threads,
-            model,
+        let options = (model_spec.uses_edges(), model_spec.embedding.is_some(), train.hash_blocks);
+        let mut state = Self {
+            all: JobThread::alone(threads)?,
+            jobs,
+            job_threads: None,
+            passes: Arc::new(Passes::new(model, objective, options, train.seed)),
             optimizer,
             params,
-            objective,
-            uses_edges: model_spec.uses_edges(),
-            seed: train.seed,
-            hash_blocks: train.hash_blocks,
             clip_norm: train.clip_norm,
-            learns_rows: model_spec.embedding.is_some(),
-            spent: ComputeTime::default(),
+            step_time: Duration::ZERO,
             error: None,
             common: None,
             velocity: (average_momentum > 0.0).then(|| vec![0.0; trained]),
             average_momentum,
-            versions: None,
-            group: None,
-        })
+            observer,
+        };
+        state.start_job_threads()?;
+        Ok(state)
     }
 
     /// Returns the times so far, or the first error of a step.
     pub(crate) fn report(&mut self) -> Result<ComputeTime, Error> {
-        self.error.take().map_or(Ok(self.spent), Err)
+        let spent = ComputeTime { step: self.step_time, ..self.passes.spent() };
+        self.error.take().map_or(Ok(spent), Err)
     }
 
     /// Changes the number of compute threads.
     pub(crate) fn set_threads(&mut self, threads: usize) -> Result<(), Error> {
-        if threads != self.threads.count() {
-            self.threads = Threads::start(threads)?;
-            self.enter_group();
+        if threads != self.all.threads.count() {
+            self.all = JobThread::alone(threads)?;
+            self.observe_threads();
+            self.start_job_threads()?;
         }
         Ok(())
     }
 
-    /// Counts the CPU time of the compute threads in `group`.
-    pub(crate) fn count_threads_in(&mut self, group: ThreadGroup) {
-        self.group = Some(group);
-        self.enter_group();
+    /// Counts the CPU time of the compute threads. Called on the compute thread.
+    pub(crate) fn observe(&self) {
+        self.observer.count_this_thread();
+        self.observe_threads();
     }
 
-    fn enter_group(&self) {
-        if let Some(group) = &self.group {
-            self.threads.count_in(group);
+    fn observe_threads(&self) {
+        self.all.threads.for_each_started(|| self.observer.count_this_thread());
+    }
+
+    fn start_job_threads(&mut self) -> Result<(), Error> {
+        let threads = self.all.threads.count();
+        let jobs = self.jobs.min(threads);
+        self.job_threads = match jobs {
+            0 | 1 => None,
+            _ => Some(JobThreads::start(jobs, threads, &*self.observer)?),
+        };
+        Ok(())
+    }
+
+    /// Tells whether several jobs may run at the same time.
+    pub(crate) fn runs_several_jobs(&self) -> bool {
+        self.job_threads.is_some()
+    }
+
+    /// Runs `job` on its own threads beside other jobs, or else on the compute thread.
+    pub(crate) fn run_job(
+        &mut self,
+        name: &Arc<str>,
+        time: u64,
+        job: impl FnOnce(&Passes, &JobThread) + Send + 'static,
+    ) -> Done {
+        match &self.job_threads {
+            Some(threads) => {
+                let passes = Arc::clone(&self.passes);
+                threads.queue(Arc::clone(name), time, move |on| job(&passes, on));
+                Done::Elsewhere
+            }
+            None => {
+                job(&self.passes, &self.all);
+                Done::Here
+            }
         }
     }
 
     /// Runs `work` on the compute threads.
     pub(crate) fn on_threads<R: Send>(&self, work: impl FnOnce() -> R + Send) -> R {
-        self.threads.install(work)
+        self.all.threads.install(work)
     }
 
     /// Runs `work` on the compute threads and adds its time to the forward pass.
     pub(crate) fn timed_forward(&mut self, work: impl FnOnce() + Send) {
-        let start = Instant::now();
-        self.threads.install(work);
-        self.spent.forward += start.elapsed();
+        self.timed(Pass::Forward, work);
     }
 
     /// Runs `work` on the compute threads and adds its time to the backward pass.
     pub(crate) fn timed_backward(&mut self, work: impl FnOnce() + Send) {
+        self.timed(Pass::Backward, work);
+    }
+
+    fn timed(&self, pass: Pass, work: impl FnOnce() + Send) {
         let start = Instant::now();
-        self.threads.install(work);
-        self.spent.backward += start.elapsed();
+        self.all.threads.install(work);
+        self.passes.spend(pass, &self.all, start);
     }
 
     /// Returns the parameters, one after another.
@@ -157,15 +184,17 @@ impl ComputeState {
         &self.params
     }
 
-    pub(crate) fn model(&self) -> &Model {
-        &self.model
+    /// Calls `read` with the model.
+    pub(crate) fn with_model<R>(&self, read: impl FnOnce(&Model) -> R) -> R {
+        read(&self.passes.read().model)
     }
 
     /// Replaces the parameters.
     pub(crate) fn set_params(&mut self, params: Vec<f32>) -> Result<(), Error> {
-        self.model.params_mut().set_from(&params)?;
+        let mut loaded = self.passes.write();
+        loaded.model.params_mut().set_from(&params)?;
         self.params = params;
-        self.publish();
+        self.passes.publish(&mut loaded, &self.params);
         Ok(())
     }
 

@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 
 use gnnflow_nn::ModelProfile;
 
-use super::{ComputeState, Versions};
+use super::passes::{LoadedModel, Pass};
+use super::{ComputeState, JobThread, Passes};
 use crate::error::Error;
 use gnnflow_nn::node_targets::NodeTargets;
 use gnnflow_nn::node_task::{NodeResult, NodeTask};
@@ -17,28 +18,21 @@ impl ComputeState {
     /// # Errors
     /// When the model does not support full-graph training.
     pub(crate) fn profile(&mut self) -> Result<ModelProfile, Error> {
-        let mut profile = self.model.profile()?;
-        if self.learns_rows {
+        let mut profile = self.passes.read().model.profile()?;
+        if self.passes.learns_rows {
             (profile.tasks[0].learns, profile.tasks[0].constant) = (true, false);
         }
         Ok(profile)
     }
 
     pub(crate) fn seed(&mut self) -> u64 {
-        self.seed
+        self.passes.seed
     }
 
     /// Publishes the parameters to `parameters`, now and after each change.
     pub(crate) fn publish_to(&mut self, parameters: Arc<ParameterVersions>) {
-        let loaded = parameters.publish(&self.params);
-        self.versions = Some(Versions { parameters, loaded });
-    }
-
-    /// Publishes the parameters of the model as the latest version.
-    pub(super) fn publish(&mut self) {
-        if let Some(versions) = &mut self.versions {
-            versions.loaded = versions.parameters.publish(&self.params);
-        }
+        let parameters = self.passes.versions.get_or_init(|| parameters);
+        self.passes.write().version = parameters.publish(&self.params);
     }
 
     /// Returns the targets of nodes, given by global ids.
@@ -46,27 +40,52 @@ impl ComputeState {
     /// # Errors
     /// When a node has no target.
     pub(crate) fn targets(&self, nodes: &[u32]) -> Result<NodeTargets, Error> {
-        self.objective.targets(nodes)
+        self.passes.objective.targets(nodes)
     }
 
-    /// Computes a node task with a version of the parameters, which it copies into the model if needed.
+    /// Computes a node task on all compute threads; see [`Passes::node_task`].
+    ///
+    /// # Errors
+    /// Those of [`Passes::node_task`].
+    pub(crate) fn node_task(&mut self, task: NodeTask, version: u64) -> Result<NodeResult, Error> {
+        self.passes.node_task(&self.all, task, version)
+    }
+}
+
+impl Passes {
+    /// Publishes the parameters of the model as the latest version.
+    pub(super) fn publish(&self, loaded: &mut LoadedModel, params: &[f32]) {
+        if let Some(versions) = self.versions.get() {
+            loaded.version = versions.publish(params);
+        }
+    }
+
+    /// Computes a node task with a version of the parameters. Copies them into the model if it has another version; no other task runs meanwhile.
     ///
     /// # Errors
     /// See [`NodeTask::run`].
-    pub(crate) fn node_task(&mut self, task: NodeTask, version: u64) -> Result<NodeResult, Error> {
-        let (start, forward) = (Instant::now(), task.is_forward());
-        let Self { threads, model, versions, .. } = self;
-        if let Some(versions) = versions.as_mut().filter(|versions| versions.loaded != version) {
-            let flat = versions.parameters.get(version, Duration::ZERO);
+    pub(crate) fn node_task(&self, on: &JobThread, task: NodeTask, version: u64) -> Result<NodeResult, Error> {
+        let pass = if task.is_forward() { Pass::Forward } else { Pass::Backward };
+        let run = |loaded: &LoadedModel| {
+            let start = Instant::now();
+            let result = on.threads.install(|| task.run(&loaded.model)).map_err(Error::from);
+            self.spend(pass, on, start);
+            result
+        };
+        let loaded = self.read();
+        if loaded.version == version {
+            return run(&loaded);
+        }
+        drop(loaded);
+        let mut loaded = self.write();
+        if loaded.version != version {
+            let flat = self.versions.get().and_then(|versions| versions.get(version, Duration::ZERO));
             let flat =
                 flat.ok_or_else(|| Error::Bug(format!("version {version} of the parameters has been released")))?;
-            model.params_mut().set_from(&flat)?;
-            versions.loaded = version;
+            loaded.model.params_mut().set_from(&flat)?;
+            loaded.version = version;
         }
-        let result = threads.install(|| task.run(model)).map_err(Error::from);
-        let spent = if forward { &mut self.spent.forward } else { &mut self.spent.backward };
-        *spent += start.elapsed();
-        result
+        run(&loaded)
     }
 }
 
@@ -104,7 +123,7 @@ mod tests {
         let model = Model::build(&ModelSpec::new("gcn", 1, 3, 4, 2), registry.layers(), &Device::Cpu, 1).unwrap();
         let (width, len) = (model.hops().unwrap()[0].width, model.params().flat_len());
         let settings = (&config::Model::default(), &config::Train::default());
-        let mut compute = ComputeState::new(model, Arc::new(Nothing), settings, 1).unwrap();
+        let mut compute = ComputeState::new(model, Arc::new(Nothing), settings, (1, 1), Box::new(())).unwrap();
         let versions = Arc::new(ParameterVersions::new(0, 1, 1));
         compute.publish_to(Arc::clone(&versions));
         let rows: Vec<f32> = (0..2 * width).map(|i| i as f32 * 0.5 - 1.0).collect();

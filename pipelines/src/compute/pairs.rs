@@ -9,6 +9,7 @@ use gnnflow_dataflow::embed::push_rows::RowGradients;
 use gnnflow_kernels::matrix::{Matrix, Values};
 
 use super::ComputeState;
+use super::passes::Pass;
 use crate::error::Error;
 use crate::task::objective::{Examples, Loss};
 use gnnflow_nn::tensors::row_gradients;
@@ -35,19 +36,20 @@ impl ComputeState {
             let rows = RowGradients { partition, ..RowGradients::default() };
             return Ok(PairGradients { rows, flat: None, loss: 0.0 });
         }
-        let Self { threads, model, objective, spent, .. } = self;
+        let Self { all, passes, .. } = self;
+        let model = &passes.read().model;
         let (nodes, Matrix { values, dim }) = (batch.nodes, batch.features);
         let Values::F32(values) = values else {
             return Err(Error::Bug("the model's results are 32-bit floats".into()));
         };
-        threads.install(|| {
+        all.threads.install(|| {
             let start = Instant::now();
             let x = Var::from_vec(values, (nodes.len(), dim), model.device()).map_err(tensor)?;
             let (relations, head) = (model.relations(), model.pair_head());
             let examples = Examples { seeds: &nodes, pairs: batch.pairs.as_ref(), relations, head };
-            let Loss { sum, examples } = objective.loss(&examples, x.as_tensor())?;
+            let Loss { sum, examples } = passes.objective.loss(&examples, x.as_tensor())?;
             let loss = sum.to_scalar::<f64>().map_err(tensor)?;
-            spent.forward += start.elapsed();
+            passes.spend(Pass::Forward, all, start);
             let start = Instant::now();
             let gradients = sum.backward().map_err(tensor)?;
             let flat = match relations.is_some() || head.is_some() {
@@ -59,7 +61,7 @@ impl ComputeState {
                 false => None,
             };
             let rows = Arc::new(row_gradients(&gradients, &x)?);
-            spent.backward += start.elapsed();
+            passes.spend(Pass::Backward, all, start);
             Ok(PairGradients { rows: RowGradients { partition, examples, nodes, rows }, flat, loss })
         })
     }

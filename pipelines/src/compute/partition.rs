@@ -47,7 +47,7 @@ impl ComputeState {
 
     /// Runs the forward and backward pass and an optimizer step on a batch of the current partition.
     pub(crate) fn local_step(&mut self, mut batch: MiniBatch, lr: f64) -> Result<StepReport, Error> {
-        let digest = self.digest(&batch);
+        let digest = self.passes.digest(&batch);
         let rounds = u64::from(batch.rounds);
         if batch.num_seeds == 0 {
             // An estimate of the gradient of all examples may be 0. It is a step like any other, for example for momentum.
@@ -58,7 +58,7 @@ impl ComputeState {
             }
             return Ok(StepReport { examples, rounds, ..StepReport::default() });
         }
-        let BatchGradient { flat: gradient, loss, examples, .. } = self.gradient(&mut batch)?;
+        let BatchGradient { flat: gradient, loss, examples, .. } = self.passes.gradient(&self.all, &mut batch)?;
         self.optimizer.set_learning_rate(lr);
         self.step(gradient, examples)?;
         Ok(StepReport { examples, loss, rounds, digest })

@@ -29,8 +29,10 @@ impl ComputeState {
     /// Takes one step along `sum`, the gradient summed over `examples` examples.
     pub(super) fn step(&mut self, mut sum: Vec<f32>, examples: u64) -> Result<(), Error> {
         let start = Instant::now();
-        let Self { threads, model, optimizer, params, clip_norm, .. } = self;
-        let result = threads.install(|| {
+        let Self { all, passes, optimizer, params, clip_norm, .. } = self;
+        let mut loaded = passes.write();
+        let model = &mut loaded.model;
+        let result = all.threads.install(|| {
             let scale = 1.0 / examples as f32;
             let trained = model.params().trained_len();
             let gradients = &mut sum[..trained];
@@ -42,9 +44,9 @@ impl ComputeState {
             model.absorb(params, &sum);
             model.params_mut().set_from(params)
         });
-        self.spent.step += start.elapsed();
+        self.step_time += start.elapsed();
         result?;
-        self.publish();
+        passes.publish(&mut loaded, params);
         Ok(())
     }
 
@@ -54,8 +56,8 @@ impl ComputeState {
     /// [`Error::Bug`] when the rows are being read or written.
     pub(crate) fn update_rows(&mut self, rows: &NodeEmbeddings, pushed: &PushedRows) -> Result<(), Error> {
         let start = Instant::now();
-        let result = self.threads.install(|| rows.apply(pushed));
-        self.spent.step += start.elapsed();
+        let result = self.all.threads.install(|| rows.apply(pushed));
+        self.step_time += start.elapsed();
         result
     }
 }

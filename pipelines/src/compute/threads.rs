@@ -1,7 +1,6 @@
 //! The threads that jobs of the compute thread run on.
 
 use gnnflow_data::error::FEWER_THREADS;
-use gnnflow_dataflow::trace::thread_group::ThreadGroup;
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
 use crate::error::Error;
@@ -53,10 +52,10 @@ impl Threads {
         }
     }
 
-    /// Counts the CPU time of these threads in `group`. The caller counts its own.
-    pub(super) fn count_in(&self, group: &ThreadGroup) {
+    /// Runs `work` once on each thread that was started. The caller is not one of them.
+    pub(super) fn for_each_started(&self, work: impl Fn() + Sync) {
         if let Self::Several(pool) = self {
-            pool.broadcast(|_| group.enter());
+            pool.broadcast(|_| work());
         }
     }
 }

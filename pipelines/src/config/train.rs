@@ -73,11 +73,12 @@ section! {
         pub threads: Option<usize> = None,
         /// The device that computes.
         pub device: Device = Device::Cpu,
-        /// Steps in flight, and (at least 2) batches of a process with fetched features.
+        /// Steps in flight, and batches of a process with fetched features: at least 2, and one more than it computes at the same time.
         /// Unset: 2; with `train.memory`, as many as fit, up to 8.
         #[schemars(range(min = 1, max = 64), extend("x-results" = false), extend("examples" = [4]))]
         pub window: Option<usize> = None,
-        /// Memory of each process for training, without mapped files. A run that needs more is refused. Unset: no bound.
+        /// Memory of each process for training, without mapped files. A run that needs more is refused. Unset: no bound; only as many
+        /// batches are computed at the same time as fit into three quarters of the machine's memory.
         #[schemars(extend("x-results" = false), extend("examples" = ["8GiB"]))]
         pub memory: Option<Bytes> = None,
         /// Read the features of the next batches from disk ahead of time, for features larger than memory.
@@ -131,15 +132,16 @@ impl Train {
         }
     }
 
-    /// Returns the number of a process's batches that may have their features at the same time, with `window` steps in flight
-    /// and `hosted` partitions. With registered operators it is all batches of these steps: an operator that loses batches is
+    /// Returns the number of a process's batches that may have their features at the same time, with `window` steps in flight, `hosted`
+    /// partitions and `jobs` batches in computation: at least one is fetched meanwhile. With registered operators it is all batches of these steps: an operator that loses batches is
     /// found when all batches of a step have passed it.
-    pub(crate) fn fetched_batches(&self, window: usize, hosted: usize) -> usize {
-        if self.operators.is_empty() || matches!(self.schedule, Schedule::PartitionParallel(_)) {
+    pub(crate) fn fetched_batches(&self, window: usize, hosted: usize, jobs: usize) -> usize {
+        let batches = if self.operators.is_empty() || matches!(self.schedule, Schedule::PartitionParallel(_)) {
             window.max(2)
         } else {
             window.max(2) * hosted
-        }
+        };
+        batches.max(jobs + 1)
     }
 
     /// Whether partitions take equal numbers of training nodes as seeds, of any owner. `train` has the number that each owns.

@@ -128,15 +128,18 @@ impl EdgeClassifier {
 
 /// Computes the logits of the fetched pairs.
 fn write_logits(logits: &mut Vec<f32>, compute: &ComputeState, fetched: &FetchedRows<'_>) -> Result<(), Error> {
-    let (Some(pairs), Some(head)) = (fetched.pairs, compute.model().pair_head()) else {
-        return Err(Error::Bug("a batch of edges has no pairs, or the model no head".into()));
-    };
     let tensor = gnnflow_nn::Error::from;
-    let (nodes, device) = (fetched.nodes.len(), compute.model().device());
-    *logits = compute.on_threads(|| -> Result<Vec<f32>, Error> {
-        let x = Tensor::from_slice(fetched.rows, (nodes, fetched.rows.len() / nodes.max(1)), device).map_err(tensor)?;
-        let found = head.forward(&x, pairs)?;
-        Ok(found.flatten_all().and_then(|found| found.to_vec1()).map_err(tensor)?)
+    *logits = compute.with_model(|model| {
+        let (Some(pairs), Some(head)) = (fetched.pairs, model.pair_head()) else {
+            return Err(Error::Bug("a batch of edges has no pairs, or the model no head".into()));
+        };
+        let nodes = fetched.nodes.len();
+        compute.on_threads(|| {
+            let shape = (nodes, fetched.rows.len() / nodes.max(1));
+            let x = Tensor::from_slice(fetched.rows, shape, model.device()).map_err(tensor)?;
+            let found = head.forward(&x, pairs)?;
+            Ok(found.flatten_all().and_then(|found| found.to_vec1()).map_err(tensor)?)
+        })
     })?;
     Ok(())
 }

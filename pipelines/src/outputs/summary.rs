@@ -219,7 +219,7 @@ pub struct Seconds {
     pub sample: f64,
     /// Fetching features.
     pub fetch: f64,
-    /// Forward passes.
+    /// Forward passes. With several jobs at the same time, a job's seconds are divided by how many may run; so are those of backward passes.
     pub forward: f64,
     /// Backward passes.
     pub backward: f64,

@@ -16,6 +16,9 @@ pub(crate) struct WorkLog {
     pub(crate) cores: usize,
     /// Maximum number of steps in flight, in training with batches.
     pub(crate) window: usize,
+    /// Number of jobs that may run at the same time on the compute threads; 0 or 1 for one after another.
+    #[serde(default)]
+    pub(crate) at_once: usize,
     /// Whether the process read features of other processes from their files, without messages.
     #[serde(default)]
     pub(crate) shares_features: bool,

@@ -322,14 +322,21 @@ impl FullGraphPlan {
     }
 
     /// Sets the memory of a process that full-graph training needs instead of batches.
-    pub(super) fn set_memory(&self, process: &mut Process, graph: &Sizes, processes: usize, tables_mapped: bool) {
+    pub(super) fn set_memory(
+        &self,
+        process: &mut Process,
+        graph: &Sizes,
+        processes: usize,
+        jobs: usize,
+        tables_mapped: bool,
+    ) {
         let (memory, parts) = (&mut process.memory, &process.parts);
         let tables = self.tables(graph, parts, processes);
         memory.tables = if tables_mapped { 0 } else { tables };
         memory.scratch += if tables_mapped { tables } else { 0 };
         memory.batches = 0;
-        memory.tensor_rows = self.tensor_rows(graph, parts);
-        memory.activations = self.activations(graph, parts, processes);
+        memory.tensor_rows = self.tensor_rows(graph, parts, jobs);
+        memory.activations = self.activations(graph, parts, processes, jobs);
         if let Some(pairs) = &self.pairs {
             memory.scratch += pairs.results(process.nodes);
             memory.batches = pairs.batches(graph, parts);
@@ -410,6 +417,11 @@ impl FullGraphPlan {
         self.value_bytes * stored + 4 * (values + if self.keeps_initial { graph.nodes * first } else { 0 })
     }
 
+    /// Returns the number of intervals of a partition of `nodes` nodes.
+    pub(super) fn intervals_of(&self, nodes: u64) -> usize {
+        self.intervals.unwrap_or((nodes as usize).div_ceil(INTERVAL_NODES)).max(1)
+    }
+
     /// Returns the nodes of the largest interval of these partitions.
     fn interval(&self, graph: &Sizes, parts: &std::ops::Range<usize>) -> u64 {
         let most = graph.parts[parts.clone()].iter().map(|part| part.nodes).max().unwrap_or(0);
@@ -458,9 +470,12 @@ impl FullGraphPlan {
     }
 
     /// Returns the bytes of rows and results of tasks with tensor workers or in flight, and of the messages of their calls.
-    fn tensor_rows(&self, graph: &Sizes, parts: &std::ops::Range<usize>) -> u64 {
-        let Some((workers, _)) = self.tensor else { return 0 };
+    fn tensor_rows(&self, graph: &Sizes, parts: &std::ops::Range<usize>, jobs: usize) -> u64 {
         let bytes = self.task(graph, parts);
+        let Some((workers, _)) = self.tensor else {
+            let tasks = if jobs > 1 { permits(self.column_parallel) + jobs } else { 0 };
+            return tasks as u64 * bytes;
+        };
         let tasks = (permits(self.column_parallel) + tasks_in_flight(workers, bytes)) as u64;
         tasks * bytes + (CALLS_PER_WORKER * workers) as u64 * bytes.max(CALL_BYTES as u64)
     }
@@ -476,10 +491,10 @@ impl FullGraphPlan {
         Some(PROGRAM_BYTES + calls * call + (WORKER_VERSIONS + calls) * 4 * self.parameters)
     }
 
-    /// Returns the bytes of activations: the computation of an interval (values, inputs and gradients of its widest task), rows
+    /// Returns the bytes of activations: the computation of `jobs` intervals (values, inputs and gradients of their widest task), rows
     /// in flight and, in column-parallel training, the sums of a chunk.
-    fn activations(&self, graph: &Sizes, parts: &std::ops::Range<usize>, processes: usize) -> u64 {
-        let task = self.task_activations(self.interval(graph, parts));
+    fn activations(&self, graph: &Sizes, parts: &std::ops::Range<usize>, processes: usize, jobs: usize) -> u64 {
+        let task = jobs as u64 * self.task_activations(self.interval(graph, parts));
         let largest = graph.parts.iter().map(|part| part.nodes).max().unwrap_or(0);
         let shard = self.hops.iter().map(|hop| Self::share(hop, graph, processes)).max().unwrap_or(0) as u64;
         task + self.rows_in_flight(graph, parts, processes)

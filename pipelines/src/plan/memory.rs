@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::training::edge_bytes;
 use super::{Layer, PartSize, Sizes, Training, batch, embedding};
 use crate::config::{Config, Infer, JumpingKnowledge, Model, Task, Topology};
-use crate::engine::inference::{CHUNK_EDGES, WINDOW};
+use crate::engine::inference::{CHUNK_EDGES, window};
 
 pub(super) const PROGRAM_BYTES: u64 = 64 << 20;
 
@@ -28,6 +28,15 @@ pub struct Process {
     pub memory: Memory,
 }
 
+/// What a process computes at the same time.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct InFlight {
+    /// Maximum number of steps.
+    pub(super) window: usize,
+    /// Maximum number of jobs.
+    pub(super) jobs: usize,
+}
+
 /// The memory of a process, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Memory {
@@ -46,23 +55,24 @@ pub struct Memory {
     pub sampler: u64,
     /// `train.schedule.cache`, with several processes.
     pub cache: u64,
-    /// Features of `train.window` batches (at least 2; of each partition with `train.operators`): nodes × (width × 4 + 8) and
+    /// Features of `train.window` batches (at least 2, and one more than jobs at the same time; all in computation but one count as activations; of each partition with
+    /// `train.operators`): nodes × (width × 4 + 8) and
     /// edges × 8 each, and edges × (edge width + 1) × 4 if the model reads edge features. Lists and blocks of partitions ×
     /// `train.window` batches: nodes × 4 and edges × 8 each. Gradients of learned rows in flight: 2 × partitions × nodes ×
     /// (width + 1) × 4. In full-graph training on edges: 3 chunks per partition, nodes × (width × 8 + 12) each.
     pub batches: u64,
-    /// Forward and backward of a batch: three times (values, inputs, gradients) the sum over layers of nodes × width × 4; for
-    /// `rgcn` with `num_bases` also nodes × bases × input width × 4. In full-graph training: an interval's nodes × 4 × six
+    /// Forward and backward of a batch, for each job at the same time: three times (values, inputs, gradients) the sum over layers of nodes × width × 4; for
+    /// `rgcn` with `num_bases` also nodes × bases × input width × 4. In full-graph training, for each job: an interval's nodes × 4 × six
     /// times the widest rows of a task, or eight times the sums of all relations, if more; the rows of one stage in flight, at
     /// most 16 MiB per process; in `tensor-parallel` also a chunk's sums, at most `train.schedule.chunk_memory`, and as much
     /// in flight per process.
     pub activations: u64,
     /// Tables of full-graph training, by hop: sent and aggregated rows, and their gradients. 0 if they are scratch files.
     pub tables: u64,
-    /// Rows and results of tasks with tensor workers or in flight: 4 (`tensor-parallel`: 2) + 4 × workers tasks, or more if they
-    /// are smaller than 256 KiB; and the messages of 2 × workers calls.
+    /// Rows and results of tasks with tensor workers or in flight: 4 (`tensor-parallel`: 2) + 4 × workers tasks (instead of workers,
+    /// with several jobs at the same time, + their number), or more if they are smaller than 256 KiB; and the messages of 2 × workers calls.
     pub tensor_rows: u64,
-    /// Exact inference for evaluation and outputs: 3 chunks in flight, and twice one chunk in computation. A chunk has
+    /// Exact inference for evaluation and outputs: 3 chunks in flight, or one more than jobs at the same time, and twice the chunks in computation. A chunk has
     /// `infer.batch` nodes or 2¹⁸ edges: its sources × the widest input of a layer × 4. 0 if full-graph stages evaluate.
     pub inference: u64,
     /// Parameters, their gradients of each partition, and optimizer state. In `partition-parallel`: twice parameters and state,
@@ -106,7 +116,7 @@ impl Process {
         parameters: Option<u64>,
         training: &Option<Training>,
         local: usize,
-        window: usize,
+        InFlight { window, jobs }: InFlight,
         others: bool,
     ) -> Self {
         let own = &graph.parts[parts.clone()];
@@ -133,7 +143,8 @@ impl Process {
             let one = all * (input as u64 * 4 + 8) + edges * 8 + edge_rows;
             // Features of the batches that may have them; blocks of all steps in flight.
             let lists = all * 4 + training.batch_edges.iter().sum::<u64>() * 8;
-            let fetched = train.fetched_batches(window, own.len()) as u64;
+            // Those of all batches in computation but one count as activations.
+            let fetched = (train.fetched_batches(window, own.len(), jobs) - (jobs - 1)) as u64;
             memory.batches = fetched * one + own.len() as u64 * window as u64 * lists;
             // Gradients of learned rows: those of own batches, and about as many received.
             memory.batches += 2 * own.len() as u64 * embedding::push(config, all);
@@ -153,9 +164,9 @@ impl Process {
             let bases = config.model.as_ref().filter(|model| model.kind == "rgcn").and_then(|model| model.num_bases);
             let mixed = |(l, layer): (usize, &Layer)| rows(l) * (bases.unwrap_or(0) * layer.input) as u64 * 4;
             let mixed = layers.iter().enumerate().map(mixed).sum::<u64>();
-            memory.activations = 3 * (outputs.sum::<u64>() + all * input as u64 * 4 + on_edges + mixed);
+            memory.activations = 3 * jobs as u64 * (outputs.sum::<u64>() + all * input as u64 * 4 + on_edges + mixed);
             let own_nodes = sum(|part| part.nodes, own);
-            (memory.inference, memory.scratch) = inference(config, graph, layers, own_nodes);
+            (memory.inference, memory.scratch) = inference(config, graph, layers, own_nodes, jobs);
             if train.schedule.is_partition_parallel() {
                 memory.scratch += batch::count_bytes(train, own);
             }
@@ -188,7 +199,7 @@ impl Process {
 }
 
 /// Returns the bytes of exact inference in memory and in scratch files.
-fn inference(config: &Config, graph: &Sizes, layers: &[Layer], own_nodes: u64) -> (u64, u64) {
+fn inference(config: &Config, graph: &Sizes, layers: &[Layer], own_nodes: u64, jobs: usize) -> (u64, u64) {
     let mean_degree = graph.edges as f64 / graph.nodes.max(1) as f64;
     let most = config.infer.as_ref().map_or_else(|| Infer::default().batch, |infer| infer.batch) as f64;
     let nodes = most.min(CHUNK_EDGES as f64 / mean_degree.max(1e-9)).max(1.0);
@@ -207,5 +218,5 @@ fn inference(config: &Config, graph: &Sizes, layers: &[Layer], own_nodes: u64) -
         _ => 0,
     };
     let scratch = own_nodes * 4 * (hidden + predicted + classes);
-    (chunk * (u64::from(WINDOW) + 2), scratch)
+    (chunk * (u64::from(window(jobs)) + 2 * jobs as u64), scratch)
 }

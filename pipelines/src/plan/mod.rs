@@ -11,6 +11,7 @@ mod embedding;
 mod epochs;
 mod expected_batch;
 mod full_graph;
+mod jobs;
 mod memory;
 mod model;
 mod pairs;
@@ -23,6 +24,7 @@ mod window;
 
 pub use crate::config::{AutoParts, AutoSchedule, Candidate};
 pub use embedding::LearnedRows;
+use memory::InFlight;
 pub use memory::{Memory, Process};
 pub use model::{Layer, layers};
 pub use ranking::RankingCost;
@@ -37,7 +39,6 @@ use gnnflow_dataflow::graph::placement::Placement;
 use serde::Serialize;
 
 use self::full_graph::FullGraphPlan;
-use self::window::window;
 use crate::config::{Config, Task};
 use crate::engine::sampling::strategies::check_types;
 use crate::error::Error;
@@ -82,6 +83,8 @@ pub struct Plan {
     pub ranking: Option<RankingCost>,
     /// Maximum number of steps in flight.
     pub window: usize,
+    /// Maximum number of jobs that a process runs at the same time.
+    pub jobs: usize,
     /// Whether full-graph tables are mapped scratch files, because they do not fit into `train.memory`.
     pub tables_mapped: bool,
     /// Bytes that each tensor worker needs.
@@ -106,9 +109,14 @@ impl Plan {
     }
 
     /// [`Plan::new`] for a prepared dataset whose target edges are counted already.
-    pub(crate) fn counted(config: &Config, processes: usize, targets: Option<TargetCounts>) -> Result<Self, Error> {
+    pub(crate) fn counted(
+        config: &Config,
+        processes: usize,
+        local: usize,
+        targets: Option<TargetCounts>,
+    ) -> Result<Self, Error> {
         let graph = Sizes { targets, ..Sizes::of(config, processes)? };
-        Self::of(config, graph, processes, processes)
+        Self::of(config, graph, processes, local)
     }
 
     /// [`Plan::new`] for a graph of these sizes.
@@ -133,24 +141,29 @@ impl Plan {
             None => Training::new(config, &sizes, processes, parameters.unwrap_or(0)),
         };
         let memory = config.train.as_ref().and_then(|train| train.memory).map_or(u64::MAX, |memory| memory.0);
-        let plan = |window, tables_mapped: bool| -> Vec<Process> {
+        let plan = |in_flight: InFlight, tables_mapped: bool| -> Vec<Process> {
             let process = |rank| {
                 let parts = placement.parts_of(rank);
                 let others = processes > 1;
                 let mut process =
-                    Process::new(config, &sizes, rank, parts, &layers, parameters, &training, local, window, others);
+                    Process::new(config, &sizes, rank, parts, &layers, parameters, &training, local, in_flight, others);
                 if let Some(full_graph) = &full_graph {
-                    full_graph.set_memory(&mut process, &sizes, processes, tables_mapped);
+                    full_graph.set_memory(&mut process, &sizes, processes, in_flight.jobs, tables_mapped);
                 }
                 process
             };
             (0..processes).map(process).collect()
         };
         let most = |processes: Vec<Process>| processes.iter().map(|process| process.memory.heap()).max().unwrap_or(0);
-        let tables_mapped = full_graph.is_some() && most(plan(1, false)) > memory;
-        let window = window(config, |window| most(plan(window, tables_mapped)))?;
+        let one = InFlight { window: 1, jobs: 1 };
+        let tables_mapped = full_graph.is_some() && most(plan(one, false)) > memory;
+        // More jobs at the same time are worth more than more steps in flight.
+        let window = window::wanted(config);
+        let jobs = jobs::most(config, full_graph.as_ref(), &sizes, placement, local);
+        let jobs = jobs::fitting(config, jobs, local, |jobs| most(plan(InFlight { window, jobs }, tables_mapped)));
+        let window = window::fitting(config, |window| most(plan(InFlight { window, jobs }, tables_mapped)))?;
         let tensor_worker_bytes = full_graph.as_ref().and_then(|full| full.tensor_worker(&sizes, processes));
-        let processes = plan(window, tables_mapped);
+        let processes = plan(InFlight { window, jobs }, tables_mapped);
         Ok(Self {
             name: config.name.clone(),
             task: config.train.as_ref().map(|train| train.task),
@@ -168,6 +181,7 @@ impl Plan {
             parameters,
             training,
             window,
+            jobs,
             tables_mapped,
             tensor_worker_bytes,
         })

@@ -38,6 +38,29 @@ fn one_process_sends_nothing_and_replicated_topology_needs_fetches_only() {
 }
 
 #[test]
+fn jobs_at_the_same_time_depend_on_threads_partitions_and_memory() {
+    let text = PLANTED.replace("threads = 1", "threads = 3");
+    let with = |keys: &str, processes| plan(&format!("{text}\n{keys}"), processes).unwrap();
+    // As many as threads, or as the process has partitions.
+    assert_eq!([1, 2, 4].map(|processes| with("memory = '1TiB'", processes).jobs), [3, 2, 1]);
+    let heap = |plan: &Plan| plan.processes.iter().map(|process| process.memory.heap()).max().unwrap();
+    let all = with("memory = '1TiB'\nwindow = 2", 1);
+    let memory = |bytes: u64| with(&format!("memory = '{bytes}B'"), 1);
+    let (fits, below) = (memory(heap(&all)), memory(heap(&all) - 1));
+    assert_eq!([(fits.jobs, fits.window), (below.jobs, below.window.min(2))], [(3, 2), (2, 2)]);
+    assert!(heap(&below) < heap(&all) && all.to_string().contains(", up to 3 jobs at the same time"), "{all}");
+    let whole = |schedule: &str| {
+        let text = text.replace("\nfanouts = [15, 10, 5]", &format!("\nmemory = '1TiB'\nschedule = {schedule}"));
+        plan(&text, 4).unwrap().jobs
+    };
+    // One partition of 500,000 nodes has 16 intervals, unless the pipeline says otherwise.
+    assert_eq!([whole("'full-graph'"), whole("'tensor-parallel'")], [3, 3]);
+    assert_eq!(whole("{ kind = 'full-graph', intervals = 2 }"), 2);
+    assert_eq!(whole("{ kind = 'full-graph', mode = 'async' }"), 1, "rows would be stale without need");
+    assert_eq!(with("schedule = 'partition-parallel'", 1).jobs, 1, "one partition after another");
+}
+
+#[test]
 fn memory_limits_the_window_and_plans_that_do_not_fit_are_refused() {
     let with = |keys: &str| plan(&format!("{PLANTED}\n{keys}"), 2);
     let needs = |window: usize| {

@@ -145,11 +145,12 @@ impl Plan {
         let program = bytes(memory.program);
         let parameters = self.parameters.map_or_else(|| "unknown".into(), |_| bytes(memory.parameters));
         let (window, cache) = (self.window, memory.cache);
+        let jobs = if self.jobs > 1 { format!(", up to {} jobs at the same time", self.jobs) } else { String::new() };
         let cache = if cache > 0 { format!(", {} cached features", bytes(cache)) } else { String::new() };
         let sampler = if memory.sampler > 0 { format!(", {} sampler", bytes(memory.sampler)) } else { String::new() };
         writeln!(
             f,
-            "  train     {batches} batches ({window} steps in flight), {activations} activations, {parameters} parameters{cache}{sampler}"
+            "  train     {batches} batches ({window} steps in flight{jobs}), {activations} activations, {parameters} parameters{cache}{sampler}"
         )?;
         if self.tables_mapped {
             writeln!(f, "  tables    rows of all nodes in scratch files, because they do not fit into train.memory")?;
@@ -159,7 +160,10 @@ impl Plan {
         }
         if memory.tensor_rows > 0 {
             let rows = bytes(memory.tensor_rows);
-            writeln!(f, "  tensor    {rows} rows of tasks with tensor workers or in flight")?;
+            match self.tensor_worker_bytes {
+                Some(_) => writeln!(f, "  tensor    {rows} rows of tasks with tensor workers or in flight")?,
+                None => writeln!(f, "  tasks     {rows} rows of node tasks at the same time and in flight")?,
+            }
         }
         writeln!(f, "  infer     {inference} chunks; program {program}")?;
         writeln!(f, "  together  about {}, {} of it mapped", bytes(memory.total()), bytes(memory.mapped()))

@@ -8,12 +8,17 @@ use gnnflow_data::format::bytes;
 /// Default maximum of steps in flight. It suffices to hide a round trip and a slow step.
 const MOST_WINDOW: usize = 8;
 
-/// Returns the number of steps in flight. `needs` returns the bytes that a process needs for a number of steps.
-pub(super) fn window(config: &Config, needs: impl Fn(usize) -> u64) -> Result<usize, Error> {
-    let Some(train) = &config.train else { return Ok(2) };
+/// Returns the number of steps in flight without a limit of memory.
+pub(super) fn wanted(config: &Config) -> usize {
     // A staleness of s steps needs s + 1 steps in flight.
     let default = embedding::of(config).map_or(2, |embedding| (embedding.staleness() + 1).max(2));
-    let Some(memory) = train.memory else { return Ok(train.window.unwrap_or(default)) };
+    config.train.as_ref().and_then(|train| train.window).unwrap_or(default)
+}
+
+/// Returns the number of steps in flight. `needs` returns the bytes that a process needs for a number of steps.
+pub(super) fn fitting(config: &Config, needs: impl Fn(usize) -> u64) -> Result<usize, Error> {
+    let Some(train) = &config.train else { return Ok(2) };
+    let Some(memory) = train.memory else { return Ok(wanted(config)) };
     let fits = |window: &usize| needs(*window) <= memory.0;
     let most = (1..=train.window.unwrap_or(MOST_WINDOW)).rev().find(fits);
     match (most, train.window) {

@@ -6,7 +6,7 @@ use gnnflow_data::error::FEWER_THREADS;
 use gnnflow_dataflow::flow::compute_thread::{ComputeThread, Observer, Ran};
 
 use super::trace::ComputeTrace;
-use crate::compute::ComputeState;
+use crate::compute::{ComputeState, JobObserver};
 use crate::error::Error;
 use crate::runtime::job::Runtime;
 
@@ -14,28 +14,26 @@ use crate::runtime::job::Runtime;
 ///
 /// # Errors
 /// [`Error::Machine`] if the system cannot start a thread.
-pub(super) fn start(
-    runtime: &Arc<dyn Runtime>,
-    mut compute: ComputeState,
-    trace: Option<ComputeTrace>,
-) -> Result<ComputeThread<ComputeState>, Error> {
-    let group = trace.as_ref().map(|trace| trace.group().clone());
-    let watch = Watch { runtime: Arc::clone(runtime), trace };
+pub(super) fn start(compute: ComputeState, watch: Watch) -> Result<ComputeThread<ComputeState>, Error> {
     let make = move || {
-        if let Some(group) = group {
-            group.enter();
-            compute.count_threads_in(group);
-        }
+        compute.observe();
         compute
     };
     ComputeThread::start_observed("compute_thread", make, watch)
         .map_err(|error| Error::Machine(format!("cannot start the compute thread: {error}; {FEWER_THREADS}")))
 }
 
-/// Observes the jobs of the compute thread.
-struct Watch {
+/// Observes the jobs of the compute thread, and of threads for several jobs.
+#[derive(Clone)]
+pub(super) struct Watch {
     runtime: Arc<dyn Runtime>,
     trace: Option<ComputeTrace>,
+}
+
+impl Watch {
+    pub(super) fn new(runtime: &Arc<dyn Runtime>, trace: Option<ComputeTrace>) -> Self {
+        Self { runtime: Arc::clone(runtime), trace }
+    }
 }
 
 impl Observer for Watch {
@@ -46,5 +44,16 @@ impl Observer for Watch {
     fn end(&mut self, ran: &Ran<'_>) {
         self.runtime.progressed();
         self.trace.iter_mut().for_each(|trace| trace.end(ran));
+    }
+}
+
+impl JobObserver for Watch {
+    fn of_thread(&self, number: usize) -> Box<dyn JobObserver> {
+        let trace = self.trace.as_ref().map(|trace| trace.of_thread(number));
+        Box::new(Self { runtime: Arc::clone(&self.runtime), trace })
+    }
+
+    fn count_this_thread(&self) {
+        self.trace.iter().for_each(ComputeTrace::count_this_thread);
     }
 }

@@ -107,6 +107,8 @@ pub(super) struct EngineSetup<'a> {
     pub(super) width: usize,
     /// Maximum number of steps in flight.
     pub(super) window: usize,
+    /// Maximum number of jobs of a process at the same time.
+    pub(super) jobs: usize,
     /// Whether full-graph tables are mapped scratch files.
     pub(super) tables_mapped: bool,
 }
@@ -131,7 +133,7 @@ impl EngineSetup<'_> {
         collectives: &mut Collectives,
         options: &FullGraphOptions,
     ) -> Result<StagedTraining, Error> {
-        let Self { job, train, context, compute_thread, .. } = self;
+        let Self { job, train, context, compute_thread, jobs, .. } = self;
         let source = match train.learns_edges() {
             true => Some(PairSource { batches: self.batches, targets: PairTargets::open(context, train, self.width)? }),
             false => None,
@@ -167,7 +169,7 @@ impl EngineSetup<'_> {
         let pairs = source.as_ref().map(|source| source.targets.clone());
         let features = context.features.clone();
         let state = EpochState::new(&config, (own, intervals), program, features, parameters, pairs)?;
-        let state = StageRunner::new(state.learning(learned), compute_thread.clone(), executor);
+        let state = StageRunner::new(state.learning(learned), compute_thread.clone(), executor, jobs);
         Ok(StagedTraining::build(driver.worker, context, train, self.params, (state, source), compute_thread))
     }
 
@@ -181,7 +183,7 @@ impl EngineSetup<'_> {
     }
 
     fn mini_batch(self, driver: &mut Driver<'_>, options: &MiniBatch) -> MiniBatchTraining {
-        let Self { train, context, compute_thread, batches: source, degrees, params, window, .. } = self;
+        let Self { train, context, compute_thread, batches: source, degrees, params, window, jobs, .. } = self;
         let Sampling { strategies, operators, subgraphs } = self.sampling;
         let cache = context.cache(options).map(|cache| Rc::new(RefCell::new(cache)));
         if options.cache.is_some() && cache.is_none() && context.parts.shares_any() && context.worker == 0 {
@@ -189,7 +191,7 @@ impl EngineSetup<'_> {
                            this key, or set partition.features = \"partitioned\"";
             driver.runtime.warn(message);
         }
-        let batches = Batches { source, strategies, subgraphs, operators, degrees, params, window, cache };
+        let batches = Batches { source, strategies, subgraphs, operators, degrees, params, window, jobs, cache };
         MiniBatchTraining::build(driver.worker, context, train, batches, compute_thread)
     }
 }

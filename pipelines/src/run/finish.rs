@@ -5,6 +5,7 @@ use std::time::Instant;
 use bytemuck::{Pod, Zeroable};
 use gnnflow_data::format::{hex, plural};
 use gnnflow_data::process_memory::high_water_mark;
+use gnnflow_nn::Model;
 
 use super::{Run, StageTimes};
 use crate::collectives::{self, Driver};
@@ -193,7 +194,7 @@ impl Run<'_> {
             digests.rows = outputs::embeddings(driver, &self.context, self.job.dataset.manifest(), rows, path)?;
         }
         if let Some(folder) = &self.folder {
-            let params = self.compute_thread.call(|compute| compute.model().params().export())?;
+            let params = self.compute_thread.call(|compute| compute.with_model(|model| model.params().export()))?;
             digests.model = Some(outputs::weights(&params, &folder.path("model.safetensors"))?);
         }
         Ok(digests)
@@ -215,7 +216,7 @@ impl Run<'_> {
 
     /// Writes the input rows of the last layer or, for tasks on edges, the results that the decoder reads.
     fn write_embeddings(&self, driver: &mut Driver<'_>) -> Result<(), Error> {
-        let carried = self.compute_thread.call(|compute| compute.model().carried_dim());
+        let carried = self.compute_thread.call(|compute| compute.with_model(Model::carried_dim));
         let (rows, carried) = match self.edges {
             Some(_) => (self.inference.results(), 0),
             None => (self.inference.embeddings(), carried),

@@ -20,6 +20,7 @@ use gnnflow_dataflow::graph::placement::Placement;
 use gnnflow_dataflow::wire::meter::{Meter, Stage};
 use timely::worker::Worker;
 
+use self::compute_thread::Watch;
 use self::engine::{EngineSetup, Sampling, open_batches};
 use self::loss_watch::LossWatch;
 use self::trace::Trace;
@@ -142,18 +143,21 @@ impl<'a> Run<'a> {
             context.meter.record();
         }
         drop(busy);
-        let Plan { window, tables_mapped, .. } = Plan::counted(&job.config, workers, examples.targets())?;
+        let Plan { window, jobs, tables_mapped, .. } =
+            Plan::counted(&job.config, workers, job.local(rank), examples.targets())?;
         let shares = context.parts.shares_any();
-        trace.iter_mut().for_each(|trace| trace.set_reading(window, shares));
         let mut collectives = Collectives::new(context.placement, rank, Rc::clone(&context.other_meter));
         let sampling = Sampling::open(driver, job, &context, &mut collectives, (model, train), &examples)?;
         let split = match train.is_full_graph() {
             true => Split { sampling: 1, compute: job.threads }, // nothing is sampled
             false => Split::planned(job.threads),
         };
-        let compute = ComputeState::new(built, task.objective(), (model, train), split.compute)?;
-        let compute_thread =
-            compute_thread::start(&job.runtime, compute, trace.as_ref().map(Trace::of_compute_thread))?;
+        let at_once = jobs.min(split.compute);
+        trace.iter_mut().for_each(|trace| trace.set_work(window, at_once, shares));
+        let watch = Watch::new(&job.runtime, trace.as_ref().map(Trace::of_compute_thread));
+        let (threads, observer) = ((split.compute, jobs), Box::new(watch.clone()));
+        let compute = ComputeState::new(built, task.objective(), (model, train), threads, observer)?;
+        let compute_thread = compute_thread::start(compute, watch)?;
         let (batches, edges) = open_batches(&context, &task, train, examples)?;
         let setup = EngineSetup {
             job,
@@ -167,6 +171,7 @@ impl<'a> Run<'a> {
             params,
             width: task.objective().width(),
             window,
+            jobs,
             tables_mapped,
         };
         let training = setup.open(driver, &mut collectives)?;
@@ -177,7 +182,7 @@ impl<'a> Run<'a> {
             &stages,
             model.uses_edges(),
             degrees,
-            infer.batch,
+            (infer.batch, jobs),
             &compute_thread,
         )?;
         let (results, scores) = (inference.results(), infer.writes_scores());

@@ -35,6 +35,13 @@ pub struct Job {
     pub runtime: Arc<dyn Runtime>,
 }
 
+impl Job {
+    /// Returns the number of processes on the host of the process of this rank.
+    pub(crate) fn local(&self, rank: usize) -> usize {
+        self.hosts.iter().filter(|&&host| host == self.hosts[rank]).count()
+    }
+}
+
 /// Returns the folder of scratch files in a run folder. It exists during a run.
 pub fn scratch_folder(run_dir: &Path) -> PathBuf {
     run_dir.join("scratch")

@@ -19,7 +19,7 @@ pub(super) struct Builder<'a> {
     /// Recorded workers on simulated processes.
     placement: Placement,
     /// Compute threads of each process.
-    threads: f64,
+    pub(super) threads: usize,
     names: Names,
 }
 
@@ -39,8 +39,7 @@ impl<'a> Builder<'a> {
             message: "".into(),
         };
         let placement = Placement::new(recording.processes(), cluster.processes);
-        let threads = cluster.threads as f64;
-        Self { graph: Graph::default(), recording, placement, threads, names }
+        Self { graph: Graph::default(), recording, placement, threads: cluster.threads, names }
     }
 
     pub(super) fn processes(&self) -> Range<usize> {
@@ -90,10 +89,31 @@ impl<'a> Builder<'a> {
         urgent: bool,
         after: impl IntoIterator<Item = TaskId>,
     ) -> TaskId {
-        let part = self.recording.parallel_part(name);
-        let alone = cpu * (1.0 - part + part / self.threads);
-        let work = Work::Cpu { thread: Thread::Compute, cpu, alone };
+        let work = Work::Cpu { thread: Thread::Compute, cpu, alone: self.alone(name, cpu, self.threads as f64) };
         self.graph.add(Task { process, name: Arc::clone(name), work, urgent }, after)
+    }
+
+    /// Adds a job that takes `cpu` seconds. It is one of `jobs` jobs of its process that may run at the same time, and share the compute threads.
+    pub(super) fn one_of(
+        &mut self,
+        jobs: usize,
+        process: usize,
+        (name, cpu): (&Arc<str>, f64),
+        after: impl IntoIterator<Item = TaskId>,
+    ) -> TaskId {
+        let at_once = jobs.min(self.threads);
+        if at_once <= 1 {
+            return self.job(process, (name, cpu), false, after);
+        }
+        let alone = self.alone(name, cpu, self.threads as f64 / at_once as f64);
+        let work = Work::Cpu { thread: Thread::Jobs, cpu, alone };
+        self.graph.add(Task { process, name: Arc::clone(name), work, urgent: false }, after)
+    }
+
+    /// Returns the seconds of a job of `cpu` seconds on `threads` threads.
+    fn alone(&self, name: &str, cpu: f64, threads: f64) -> f64 {
+        let part = self.recording.parallel_part(name);
+        cpu * (1.0 - part + part / threads)
     }
 
     /// Adds messages to another process.

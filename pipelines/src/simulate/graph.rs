@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-/// A thread of a process that runs one task after another.
+/// A thread of a process that runs one task after another; or, for jobs, as many threads as there are compute threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Thread {
     /// The dataflow: sampling on request, fetching, sums.
@@ -12,10 +12,12 @@ pub(super) enum Thread {
     Sampling,
     /// The model.
     Compute,
+    /// Jobs of the model that may run at the same time.
+    Jobs,
 }
 
 impl Thread {
-    pub(super) const COUNT: usize = 3;
+    pub(super) const COUNT: usize = 4;
 }
 
 /// What a task does.

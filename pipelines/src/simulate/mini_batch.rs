@@ -6,6 +6,7 @@ use super::builder::Builder;
 use super::graph::TaskId;
 use super::recording::WorkerRecord;
 use crate::engine::APPLY;
+use crate::engine::mini_batch::GRADIENT;
 use crate::outputs::work_log::{Round, SentFor};
 
 /// Adds all recorded rounds.
@@ -86,11 +87,19 @@ fn fetch(builder: &mut Builder<'_>, process: usize, at: (u32, u32), sampled: Tas
 
 /// Adds the jobs of a process's batches.
 fn gradients(builder: &mut Builder<'_>, process: usize, at: (u32, u32), gate: &[TaskId]) -> Vec<TaskId> {
-    let name: Arc<str> = "gradient".into();
+    let name: Arc<str> = GRADIENT.into();
+    let count = |worker: &WorkerRecord| {
+        let jobs = worker.jobs(at.0, at.1).iter().filter(|job| job.name == GRADIENT);
+        jobs.map(|job| job.count as usize).sum::<usize>().max(1)
+    };
+    let all = builder.workers(process).map(count).sum();
     let mut ready = gate.to_vec();
     for worker in builder.workers(process) {
-        let cpu = cpu(worker, at, |name| name != APPLY);
-        ready = vec![builder.job(process, (&name, cpu), false, ready)];
+        let count = count(worker);
+        let cpu = cpu(worker, at, |name| name != APPLY) / count as f64;
+        for _ in 0..count {
+            ready.push(builder.one_of(all, process, (&name, cpu), gate.iter().copied()));
+        }
     }
     ready
 }

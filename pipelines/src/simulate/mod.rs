@@ -121,6 +121,7 @@ mod tests {
             WorkLog {
                 cores: 2,
                 window: 2,
+                at_once: 1,
                 shares_features: false,
                 rounds: (0..=EPOCHS).map(round).collect(),
                 jobs: steps().map(job).chain(applied.map(apply)).collect(),
@@ -158,6 +159,48 @@ mod tests {
         // One process with both partitions applies the sum once.
         let sum = |epoch, step| job(0, epoch, step) + job(1, epoch, step) + 0.5;
         assert_near(seconds(&recording, &cluster(1)), per_epoch(sum));
+    }
+
+    #[test]
+    fn jobs_of_several_partitions_run_at_the_same_time() {
+        let recording = record(Dataflow::MiniBatch, "gradient", None);
+        // One process has both partitions, and two threads.
+        let slowest = |epoch, step| job(0, epoch, step).max(job(1, epoch, step)) + 0.5 * (0.3 + 0.7 / 2.0);
+        assert_near(seconds(&recording, &Cluster { threads: 2, ..cluster(1) }), per_epoch(slowest));
+        // Of four threads, each job has two. They share 70 % of it.
+        let half =
+            |epoch, step| job(0, epoch, step).max(job(1, epoch, step)) * (0.3 + 0.7 / 2.0) + 0.5 * (0.3 + 0.7 / 4.0);
+        assert_near(seconds(&recording, &Cluster { threads: 4, ..cluster(1) }), per_epoch(half));
+    }
+
+    #[test]
+    fn node_tasks_of_intervals_run_beside_the_compute_thread() {
+        let dataflow = Dataflow::Stages(Synchrony::Pipelined);
+        let [mut log, _] = logs(dataflow, "forward 1", None);
+        let tasks: Vec<JobWork> = log.jobs.iter().filter(|job| job.name == "forward 1").cloned().collect();
+        log.jobs.retain(|job| job.name != "forward 1");
+        for task in &tasks {
+            // Two intervals: gathering takes a second each, the node tasks three, and scattering half a second.
+            let part = |name: &str, cpu_seconds| JobWork {
+                name: format!("forward 1{name}"),
+                count: 2,
+                cpu_seconds,
+                ..task.clone()
+            };
+            log.jobs.extend([part(": gather", 2.0), part("", 6.0), part(": scatter", 1.0)]);
+        }
+        let mut recording = Recording::from_logs(dataflow, vec![log]);
+        let stage = |seconds: f64| seconds * f64::from(STEPS) + 0.5;
+        let one = cluster(1);
+        assert_near(seconds(&recording, &one), stage(9.0));
+        // On two threads, gathering and scattering take 65 % of their time. The second interval is gathered while the first one is computed.
+        let expected = f64::from(STEPS) * (2.0 * 0.65 + 3.0 + 0.5 * 0.65) + 0.5 * 0.65;
+        let two = Cluster { threads: 2, ..one };
+        assert_near(seconds(&recording, &two), expected);
+        // Asynchronous training runs one job at a time, of which two threads share 70 %.
+        let stale = Synchrony::Stale { epochs: 0, backward: BackwardRows::Stale };
+        recording.dataflow = Dataflow::Stages(stale);
+        assert_near(seconds(&recording, &two), (9.0 * f64::from(STEPS) + 0.5) * 0.65);
     }
 
     #[test]

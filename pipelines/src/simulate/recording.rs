@@ -7,6 +7,8 @@ use std::path::Path;
 use gnnflow_data::format::plural;
 
 use crate::config::{Config, Device, Mode, Registered};
+use crate::engine::mini_batch::GRADIENT;
+use crate::engine::stages::program::GATHER;
 use crate::engine::stages::synchrony::Synchrony;
 use crate::error::Error;
 use crate::outputs::run_folder::RunFolder;
@@ -37,6 +39,8 @@ pub struct Recording {
     pub(super) workers: Vec<WorkerRecord>,
     /// The run's compute threads of each process.
     pub threads: usize,
+    /// Its jobs at the same time in each process.
+    at_once: usize,
     /// Its sampling threads of each process.
     pub(super) sampling_threads: usize,
     /// The cores of its machine.
@@ -144,6 +148,7 @@ impl Recording {
         let cores = logs.iter().map(|log| log.cores).min().unwrap_or(1);
         let shares_features = logs.iter().any(|log| log.shares_features);
         let threads = summary.compute_threads;
+        let at_once = logs.iter().map(|log| log.at_once).max().unwrap_or(1).max(1);
         let workers: Vec<WorkerRecord> = logs.into_iter().map(WorkerRecord::new).collect();
         if workers.iter().any(|worker| worker.rounds.is_empty()) {
             return Err(Error::Input(format!("{}: the run has trained no epoch", run_dir.display())));
@@ -154,6 +159,7 @@ impl Recording {
             parts: summary.partitions,
             workers,
             threads,
+            at_once,
             sampling_threads: summary.sampling_threads.max(1),
             cores,
             shares_features,
@@ -161,8 +167,9 @@ impl Recording {
             parallel: None,
         };
         if threads > 1 && summary.processes * threads <= cores {
-            let parts = recording.job_seconds().into_iter();
-            let parts = parts.map(|(name, job)| (name.to_owned(), shared_part(job.cpu, job.wall, threads)));
+            let parts = recording.job_seconds().into_iter().filter_map(|(name, job)| {
+                Some((name.to_owned(), shared_part(job.cpu, job.wall, recording.threads_of(name))?))
+            });
             recording.parallel = Some(parts.collect());
         }
         Ok(recording)
@@ -179,6 +186,7 @@ impl Recording {
             parts,
             workers,
             threads: 1,
+            at_once: 1,
             sampling_threads: 1,
             cores,
             shares_features: false,
@@ -208,8 +216,9 @@ impl Recording {
         if self.threads == 1 {
             let alone = self.job_seconds();
             for (name, JobSeconds { wall, .. }) in other.job_seconds() {
-                if let Some(JobSeconds { cpu, .. }) = alone.get(name) {
-                    parallel.insert(name.to_owned(), shared_part(*cpu, wall, other.threads));
+                let part = |job: &JobSeconds| shared_part(job.cpu, wall, other.threads_of(name));
+                if let Some(part) = alone.get(name).and_then(part) {
+                    parallel.insert(name.to_owned(), part);
                 }
             }
         }
@@ -232,6 +241,18 @@ impl Recording {
             total.wall += job.seconds / count;
         }
         totals
+    }
+
+    /// Returns the compute threads of the jobs with this name.
+    fn threads_of(&self, name: &str) -> usize {
+        let gathered = || self.workers.iter().flat_map(|worker| worker.jobs.values().flatten());
+        let is_task = || gathered().any(|job| job.name.strip_suffix(GATHER) == Some(name));
+        match self.dataflow {
+            _ if self.at_once <= 1 => self.threads,
+            Dataflow::MiniBatch if name == GRADIENT => self.threads / self.at_once,
+            Dataflow::Stages(_) if is_task() => self.threads / self.at_once,
+            _ => self.threads,
+        }
     }
 
     /// Tells whether the run, or another one, tells how well jobs use several threads.
@@ -262,10 +283,14 @@ impl Recording {
     }
 }
 
-/// Returns the part of a job that `threads` threads shared, by Amdahl's law: it takes `alone` seconds on one thread and `wall` on all.
-fn shared_part(alone: f64, wall: f64, threads: usize) -> f64 {
+/// Returns the part of a job that `threads` threads shared, by Amdahl's law: it takes `alone` seconds on one thread and `wall` on all. One thread
+/// does not tell.
+fn shared_part(alone: f64, wall: f64, threads: usize) -> Option<f64> {
+    if threads <= 1 {
+        return None;
+    }
     let threads = threads as f64;
-    if alone > 0.0 { ((alone - wall) / alone * threads / (threads - 1.0)).clamp(0.0, 1.0) } else { 0.0 }
+    Some(if alone > 0.0 { ((alone - wall) / alone * threads / (threads - 1.0)).clamp(0.0, 1.0) } else { 0.0 })
 }
 
 /// Describes a run in a few words.

@@ -6,6 +6,7 @@ use super::builder::Builder;
 use super::graph::TaskId;
 use super::recording::WorkerRecord;
 use crate::engine::APPLY;
+use crate::engine::stages::program::{GATHER, SCATTER};
 use crate::engine::stages::synchrony::Synchrony;
 use crate::outputs::work_log::{JobWork, SentFor};
 
@@ -96,7 +97,7 @@ fn is_own(job: &JobWork) -> bool {
     ![CUT, PUT, APPLY].contains(&&*job.name)
 }
 
-/// Adds a stage. Each process begins it after its `gates`. Returns the last job of each process, and the tasks after which all rows are stored.
+/// Adds a stage. Each process begins it after its `gates`. Returns the jobs of each process, and the tasks after which all rows are stored.
 fn stage(
     builder: &mut Builder<'_>,
     at: (u32, u32),
@@ -105,16 +106,26 @@ fn stage(
 ) -> (Vec<Vec<TaskId>>, Vec<TaskId>) {
     let (mut computed, mut stored, mut held) = (gates.to_vec(), Vec::new(), Vec::new());
     for process in builder.processes() {
+        let works = builder.workers(process).filter_map(|worker| StageWork::of(worker.jobs(at.0, at.1)));
+        // Asynchronous training runs one job at a time.
+        let at_once = if synchrony.is_stale() { 1 } else { works.map(|work| work.items).sum() };
         for worker in builder.workers(process) {
-            let jobs = worker.jobs(at.0, at.1);
-            let own = jobs.iter().filter(|job| is_own(job));
-            let Some(name) = own.clone().next().map(|job| Arc::<str>::from(&*job.name)) else { continue };
-            let parts = (own.map(|job| job.count).sum::<u64>() as usize).clamp(1, PARTS);
-            let cpu = cpu(jobs, is_own) / parts as f64;
+            let Some(work) = StageWork::of(worker.jobs(at.0, at.1)) else { continue };
+            // Enough parts for all threads.
+            let parts = work.items.clamp(1, PARTS.max(builder.threads));
+            let cpu = |name: &str| cpu(worker.jobs(at.0, at.1), |job| job.name == name) / parts as f64;
             for _ in 0..parts {
-                let job = builder.job(process, (&name, cpu), false, computed[process].iter().copied());
-                computed[process] = vec![job];
-                held.push((process, worker, job, parts));
+                let gates = gates[process].iter().copied();
+                let ended = match &work.around {
+                    None => builder.job(process, (&work.name, cpu(&work.name)), false, gates),
+                    Some([gather, scatter]) => {
+                        let gathered = builder.job(process, (gather, cpu(gather)), false, gates);
+                        let task = builder.one_of(at_once, process, (&work.name, cpu(&work.name)), [gathered]);
+                        builder.job(process, (scatter, cpu(scatter)), true, [task])
+                    }
+                };
+                computed[process].push(ended);
+                held.push((process, worker, ended, parts));
             }
         }
     }
@@ -124,6 +135,34 @@ fn stage(
         stored.extend(scatter(builder, process, worker, at, barrier.unwrap_or(job), parts));
     }
     (computed, stored)
+}
+
+/// The own jobs of a process in a stage.
+struct StageWork {
+    /// The name of the node tasks, or of the jobs of a chunk.
+    name: Arc<str>,
+    /// The names of the jobs that gather the rows of an interval, and that store and send them. A chunk has none.
+    around: Option<[Arc<str>; 2]>,
+    /// Number of intervals, or of jobs of a chunk.
+    items: usize,
+}
+
+impl StageWork {
+    fn of(jobs: &[JobWork]) -> Option<Self> {
+        let own = jobs.iter().filter(|job| is_own(job));
+        let count =
+            |is: &dyn Fn(&JobWork) -> bool| own.clone().filter(|job| is(job)).map(|job| job.count as usize).sum();
+        let gather = own.clone().find_map(|job| job.name.strip_suffix(GATHER));
+        match (gather, own.clone().next()) {
+            (Some(name), _) => {
+                let items = count(&|job| job.name.ends_with(GATHER));
+                let around = [GATHER, SCATTER].map(|end| format!("{name}{end}").into());
+                Some(Self { name: name.into(), around: Some(around), items })
+            }
+            (None, Some(job)) => Some(Self { name: (&*job.name).into(), around: None, items: count(&|_| true) }),
+            (None, None) => None,
+        }
+    }
 }
 
 /// Adds the messages of one of `parts` parts of a worker's stage, after `job`. Returns the tasks after which their rows are stored.

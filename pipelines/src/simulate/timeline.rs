@@ -83,7 +83,8 @@ struct Running {
 
 #[derive(Default)]
 struct ThreadState {
-    busy: bool,
+    /// Number of tasks that run on it.
+    running: usize,
     /// Tasks that wait for the thread: not urgent, its number.
     waiting: BinaryHeap<Reverse<(bool, TaskId)>>,
 }
@@ -117,11 +118,12 @@ impl<'a> Simulation<'a> {
         match task.work {
             Work::Join => self.end(id),
             Work::Cpu { thread, .. } => {
+                let most = if thread == Thread::Jobs { self.cluster.threads } else { 1 };
                 let thread = &mut self.threads[task.process * Thread::COUNT + thread as usize];
-                if thread.busy {
+                if thread.running == most {
                     thread.waiting.push(Reverse((!task.urgent, id)));
                 } else {
-                    thread.busy = true;
+                    thread.running += 1;
                     self.start(id);
                 }
             }
@@ -184,7 +186,7 @@ impl<'a> Simulation<'a> {
     /// Starts the next task of a thread, on which `ended` has ended.
     fn free(&mut self, thread: usize, ended: TaskId) {
         match self.threads[thread].waiting.pop() {
-            None => self.threads[thread].busy = false,
+            None => self.threads[thread].running -= 1,
             Some(Reverse((_, next))) => {
                 let ran = &mut self.ran[next];
                 // Without a wait for the thread, the cause is the last task that it waited for.
@@ -263,6 +265,17 @@ mod tests {
         graph.add(Task { urgent: true, ..second(0, Thread::Compute) }, []);
         let expected = [(0.0, 1.0), (2.0, 3.0), (3.0, 4.0), (1.0, 2.0)];
         assert_eq!(times(&graph, &cluster(&[(8, 1.0)])), expected);
+    }
+
+    #[test]
+    fn as_many_jobs_as_threads_run_at_the_same_time() {
+        let mut graph = Graph::default();
+        for _ in 0..4 {
+            graph.add(second(0, Thread::Jobs), []);
+        }
+        let threads = |threads| Cluster { threads, ..cluster(&[(8, 1.0)]) };
+        assert_eq!(times(&graph, &threads(3)), [(0.0, 1.0), (0.0, 1.0), (0.0, 1.0), (1.0, 2.0)]);
+        assert_eq!(times(&graph, &threads(1))[3], (3.0, 4.0));
     }
 
     #[test]

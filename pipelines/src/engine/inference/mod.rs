@@ -16,7 +16,7 @@ use gnnflow_dataflow::batch::mini_batch::{BatchKey, MiniBatch};
 use gnnflow_dataflow::fetch::fetch_edge_rows::FetchEdgeRows;
 use gnnflow_dataflow::fetch::fetch_rows::{FeatureView, FetchFrom, FetchRows};
 use gnnflow_dataflow::fetch::read_ahead::ReadAhead;
-use gnnflow_dataflow::flow::compute_thread::{ComputeThread, OnThread};
+use gnnflow_dataflow::flow::compute_thread::ComputeThread;
 use gnnflow_dataflow::sample::sample_hop::{CompactorPool, Hop, SampleHop, Strategy};
 use gnnflow_dataflow::time;
 use gnnflow_kernels::matrix::Number;
@@ -31,7 +31,7 @@ use timely::dataflow::operators::{Concatenate, Input, Probe, probe};
 use timely::worker::Worker;
 
 use crate::collectives::{Driver, FirstError};
-use crate::compute::ComputeState;
+use crate::compute::{ComputeState, RunJobs};
 use crate::context::WorkerContext;
 use crate::engine::result_sink::ResultSink;
 use crate::error::Error;
@@ -40,7 +40,12 @@ use gnnflow_dataflow::storage::{Place, RowStore};
 /// Maximum number of edges of a chunk, unless one node has more.
 pub(crate) const CHUNK_EDGES: usize = 1 << 18;
 /// Maximum number of chunks in flight.
-pub(crate) const WINDOW: u32 = 3;
+const WINDOW: u32 = 3;
+
+/// Returns the maximum number of chunks in flight, with `jobs` in computation.
+pub(crate) fn window(jobs: usize) -> u32 {
+    WINDOW.max(jobs as u32 + 1)
+}
 
 /// A chunk of a partition's nodes, by global ids.
 type Chunk = (BatchKey, Range<u32>);
@@ -56,10 +61,12 @@ pub(crate) struct Inference {
     chunks: Vec<(u32, Range<u32>)>,
     /// Stages computed in all passes so far. Timestamps use it as epoch.
     stages_done: u32,
+    /// Maximum number of chunks in flight.
+    window: u32,
 }
 
 impl Inference {
-    /// Builds the dataflow of the model's `stages`. A chunk has at most `nodes` nodes.
+    /// Builds the dataflow of the model's `stages`. A chunk has at most `nodes` nodes; up to `jobs` chunks are computed at the same time.
     ///
     /// # Errors
     /// When there is no space for the rows of the stages.
@@ -69,7 +76,7 @@ impl Inference {
         stages: &[Stage],
         uses_edges: bool,
         degrees: bool,
-        nodes: usize,
+        (nodes, jobs): (usize, usize),
         compute_thread: &ComputeThread<ComputeState>,
     ) -> Result<Self, Error> {
         let stores = reserve_stores(context, stages)?;
@@ -123,14 +130,22 @@ impl Inference {
                     cache: None,
                     meter: Rc::clone(&context.other_meter),
                 })
-                .on_thread("layer", compute_thread.clone(), move |compute: &mut ComputeState, batch: MiniBatch| {
+                .run_jobs("layer", compute_thread, move |passes, on, batch| {
                     let stage = batch.key.epoch as usize % count;
-                    compute.infer(stage, batch, &own[stage], &results[stage])
+                    passes.infer(on, stage, batch, &own[stage], &results[stage])
                 })
                 .flat_map(move |done| first_error.capture(done))
                 .probe_with(&probe);
         });
-        Ok(Self { input, probe, errors, stores, chunks: own_chunks(context, nodes), stages_done: 0 })
+        Ok(Self {
+            input,
+            probe,
+            errors,
+            stores,
+            chunks: own_chunks(context, nodes),
+            window: window(jobs),
+            stages_done: 0,
+        })
     }
 
     /// Computes all stages with the compute thread's parameters. Returns when all workers have finished the last stage.
@@ -148,7 +163,7 @@ impl Inference {
                 self.input.send((key, nodes.clone()));
                 self.input.advance_to(time::at(epoch, step + 1));
                 self.input.flush();
-                let oldest = time::at(epoch, (step + 1).saturating_sub(WINDOW));
+                let oldest = time::at(epoch, (step + 1).saturating_sub(self.window));
                 driver.run_until(&self.probe, oldest, &self.errors)?;
                 progress.advance(nodes.len() as u64);
             }

@@ -21,7 +21,7 @@
 //!
 //! The probe bounds the number of steps in flight. A step may be sampled and fetched while an earlier one is computed; `gate` holds its
 //! computation until the earlier one has been applied. Features take most memory: `limit_in_flight` limits a worker to `train.window` batches
-//! with features, for any number of its partitions.
+//! with features, and one more than it computes at the same time, for any number of its partitions.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -54,7 +54,7 @@ use timely::worker::Worker;
 
 use super::{APPLY, BlocksHash, Engine, EpochSums, Staleness};
 use crate::collectives::{Driver, FirstError};
-use crate::compute::{ComputeState, Gradients, StepReport};
+use crate::compute::{ComputeState, Gradients, Passes, RunJobs, StepReport};
 use crate::config::Train;
 use crate::context::WorkerContext;
 use crate::embedding::NodeEmbeddings;
@@ -62,6 +62,9 @@ use crate::engine::sampling::operators::Operators;
 use crate::engine::sampling::strategies::hops;
 use crate::engine::sampling::subgraphs::Subgraphs;
 use crate::error::Error;
+
+/// The name of the jobs that compute the gradients of batches.
+pub(crate) const GRADIENT: &str = "gradient";
 
 /// The training dataflow of one worker.
 pub(crate) struct MiniBatchTraining {
@@ -127,6 +130,8 @@ pub(crate) struct Batches {
     pub(crate) params: usize,
     /// Maximum number of steps in flight.
     pub(crate) window: usize,
+    /// Maximum number of batches in computation.
+    pub(crate) jobs: usize,
     /// The cache of features of other workers' nodes.
     pub(crate) cache: Option<Rc<RefCell<RowCache>>>,
 }
@@ -146,7 +151,7 @@ impl MiniBatchTraining {
             Some(subgraphs) => subgraphs.steps(context.train_nodes.iter().copied().max().unwrap_or(0)) as u32,
             None => context.steps(train.batch),
         };
-        let Batches { source, strategies, subgraphs, operators, degrees, params, window, cache } = batches;
+        let Batches { source, strategies, subgraphs, operators, degrees, params, window, jobs, cache } = batches;
         let pull = context.embeddings.as_ref().map(|rows| Rc::new(Pull::new(rows.config().staleness())));
         worker.dataflow::<u64, _, _>(|scope| {
             let hops = hops(context, &context.graph, train, strategies);
@@ -158,7 +163,7 @@ impl MiniBatchTraining {
             let features = context.features.clone();
             // At least one batch is fetched while another is computed.
             let hosted = context.placement.parts_of(context.worker).len();
-            let permits = Rc::new(Permits::new(train.fetched_batches(window, hosted)));
+            let permits = Rc::new(Permits::new(train.fetched_batches(window, hosted, jobs)));
             let held = Rc::clone(&permits);
             let rows: Rc<dyn Fn(u64) -> FeatureView> = Rc::new(move |_| features.clone());
             let stream = stream.read_ahead(Rc::clone(&rows));
@@ -181,7 +186,7 @@ impl MiniBatchTraining {
             let gradients = operators
                 .apply(batches, context, &context.graph, &errors)
                 .gate(Rc::clone(&gate))
-                .on_thread("gradient", compute_thread.clone(), ComputeState::batch_gradients)
+                .run_jobs(GRADIENT, compute_thread, Passes::batch_gradients)
                 .flat_map(move |gradients| {
                     held.release();
                     first_error.capture(gradients)

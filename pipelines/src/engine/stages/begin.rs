@@ -74,8 +74,7 @@ impl EpochState {
 
     /// Tells whether a token is an interval at a stage, rather than a chunk.
     pub(super) fn is_interval(&self, token: Token) -> bool {
-        let stage = self.program.stage(token.stage());
-        !matches!(stage, Stage::Propagate(_) | Stage::AttentionBackward(_) | Stage::Pairs(_))
+        self.program.stage(token.stage()).is_of_intervals()
     }
 
     fn propagate(&mut self, compute: &mut ComputeState, token: Token, stage: Propagated) -> Vec<Outgoing> {

@@ -15,7 +15,7 @@
 //! mirrors of their owners' rows ([`mirrors`](crate::engine::full_graph::mirrors)). With attention and staleness 0, rows are stale in the
 //! forward pass only, because both ends of an edge recompute its weight from the same rows.
 //!
-//! With tensor workers, the node task of a stage leaves the compute thread ([`StageRunner`]). The token keeps its time meanwhile.
+//! With several compute threads, or with tensor workers, the node task of a stage leaves the compute thread ([`StageRunner`]). The token keeps its time meanwhile.
 //!
 //! In `sync`, rows are sent when all workers have computed all intervals of the stage. Else the rows of an interval are sent while the next one
 //! is computed. Rows are copied into messages when a permit is free ([`PacedScatter`](gnnflow_dataflow::ghost::paced_scatter)). Copied rows
@@ -62,7 +62,7 @@ use crate::engine::{APPLY, BlocksHash, Engine, EpochSums, Staleness};
 use crate::error::Error;
 use crate::runtime::records::TensorUse;
 
-/// Returns the maximum number of intervals or chunks of a worker in flight, without tensor workers: some are computed while the rows of others
+/// Returns the maximum number of intervals or chunks of a worker in flight whose tasks are not computed beside the compute thread: some are computed while the rows of others
 /// are sent.
 pub(crate) fn permits(column_parallel: bool) -> usize {
     if column_parallel { 2 } else { 4 }

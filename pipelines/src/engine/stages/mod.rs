@@ -7,7 +7,7 @@
 //! | [`token`], [`intervals`] | one item of a stage |
 //! | [`synchrony`] | how far intervals and epochs may run ahead |
 //! | [`dataflow`] | the operators: gate, stage, scatter, all-reduce |
-//! | [`runner`] | tokens on the compute thread, and tasks at tensor workers |
+//! | [`runner`] | tokens on the compute thread, and node tasks on other threads or at tensor workers |
 //! | [`state`], [`begin`], [`finish`] | the tables of a worker; the start and the end of a stage |
 //! | [`exchange`], [`message`] | how rows move: the trait that the two schedules implement |
 //! | [`node_tables`], [`learned_rows`], [`gradient_sums`] | rows of own nodes, learned rows, the epoch's gradient |

@@ -51,6 +51,13 @@ pub(crate) enum Stage {
     AttentionBackward(AttentionStage),
 }
 
+impl Stage {
+    /// Tells whether the items of the stage are intervals.
+    pub(crate) fn is_of_intervals(&self) -> bool {
+        !matches!(self, Self::Propagate(_) | Self::AttentionBackward(_) | Self::Pairs(_))
+    }
+}
+
 impl fmt::Display for Stage {
     /// Its name in traces. Layers and hops count from 1.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -64,6 +71,29 @@ impl fmt::Display for Stage {
             Self::Propagate(Propagated { hop, .. }) => write!(f, "aggregate backward {}", hop + 1),
             Self::AttentionBackward(AttentionStage { hop, .. }) => write!(f, "attention backward {}", hop + 1),
         }
+    }
+}
+
+/// The names of the jobs of a stage, for traces.
+pub(crate) struct StageNames {
+    /// Of an interval: gathering its rows. Of a chunk: all its work.
+    pub(crate) begin: Arc<str>,
+    /// The node task of an interval.
+    pub(crate) task: Arc<str>,
+    /// Storing and sending the rows of an interval. Also tasks that tensor workers have returned, and gathering the rows of an interval that waited
+    /// for this one.
+    pub(crate) end: Arc<str>,
+}
+
+/// The ends of the names of jobs that gather the rows of an interval, and that store and send them. The rest is the name of the stage.
+pub(crate) const GATHER: &str = ": gather";
+pub(crate) const SCATTER: &str = ": scatter";
+
+impl StageNames {
+    fn of(stage: &Stage) -> Self {
+        let begin = if stage.is_of_intervals() { GATHER } else { "" };
+        let name = |end: &str| format!("{stage}{end}").into();
+        Self { begin: name(begin), task: name(""), end: name(SCATTER) }
     }
 }
 
@@ -188,9 +218,9 @@ impl Program {
         self.stages.len() as u32
     }
 
-    /// Returns the name of each stage, for traces.
-    pub(crate) fn stage_names(&self) -> Vec<Arc<str>> {
-        self.stages.iter().map(|stage| stage.to_string().into()).collect()
+    /// Returns the names of the jobs of each stage, for traces.
+    pub(crate) fn stage_names(&self) -> Vec<StageNames> {
+        self.stages.iter().map(StageNames::of).collect()
     }
 
     pub(crate) fn stage(&self, step: u32) -> Stage {

@@ -1,4 +1,5 @@
-//! Runs the stages of tokens on the compute thread. With tensor workers, the node tasks of several intervals are in flight.
+//! Runs the stages of tokens. The compute thread gathers the rows of an interval, and stores and sends the result of its node task. With several
+//! compute threads, the node tasks of several intervals run at the same time ([`ComputeState::run_job`]); or they run at tensor workers.
 //!
 //! An interval is at one stage at a time: a token that arrives early waits for the one before it. The gate of the dataflow decides the order of
 //! intervals, and [`super::gradient_sums`] the order of sums. In lockstep, where own rows must be of one epoch
@@ -12,9 +13,10 @@ use gnnflow_dataflow::flow::compute_thread::ComputeThread;
 use gnnflow_dataflow::flow::map_async::Completer;
 
 use super::begin::Begun;
+use super::program::StageNames;
 use super::state::EpochState;
 use super::token::{Ended, Finished, Token};
-use crate::compute::ComputeState;
+use crate::compute::{ComputeState, JobThread, Passes};
 use crate::engine::result_sink::ResultSink;
 use crate::error::Error;
 use crate::runtime::executor::{Completion, TaskExecutor};
@@ -28,8 +30,10 @@ type TokenCompleter = Completer<Result<Finished, Error>>;
 pub(crate) struct StageRunner {
     state: Mutex<EpochState>,
     compute_thread: ComputeThread<ComputeState>,
-    /// The name of each stage, for traces.
-    names: Vec<Arc<str>>,
+    /// The names of the jobs of each stage, for traces.
+    names: Vec<StageNames>,
+    /// Maximum number of node tasks that run at the same time in this process.
+    jobs: usize,
     tokens: Mutex<Tokens>,
     /// Computes node tasks, with tensor workers.
     executor: Option<Box<dyn TaskExecutor>>,
@@ -69,6 +73,7 @@ impl StageRunner {
         state: EpochState,
         compute_thread: ComputeThread<ComputeState>,
         executor: Option<Box<dyn TaskExecutor>>,
+        jobs: usize,
     ) -> Arc<Self> {
         let queued = executor.as_ref().map(|executor| executor.backlog()).unwrap_or_default();
         let (lockstep, names) = (state.is_lockstep(), state.program.stage_names());
@@ -76,6 +81,7 @@ impl StageRunner {
             state: Mutex::new(state),
             compute_thread,
             names,
+            jobs,
             tokens: Mutex::default(),
             executor,
             queued,
@@ -98,14 +104,19 @@ impl StageRunner {
         self.executor.as_ref().map(|executor| executor.stats())
     }
 
-    /// Returns the maximum number of intervals in flight: `local`, plus the capacity of tensor workers.
+    /// Returns the maximum number of intervals in flight: `local`, plus the tasks that run beside the compute thread.
     pub(crate) fn permits(&self, local: usize) -> usize {
-        self.executor.as_ref().map_or(local, |executor| local + executor.capacity())
+        match &self.executor {
+            Some(executor) => local + executor.capacity(),
+            None if self.jobs > 1 => local + self.jobs,
+            None => local,
+        }
     }
 
     /// Runs the stage of a token and completes it.
     pub(crate) fn run(self: &Arc<Self>, token: Token, completer: TokenCompleter) {
-        self.on_compute_thread(token, move |stages, compute| {
+        let thread = self.compute_thread.with_name(Arc::clone(&self.names[token.stage() as usize].begin));
+        self.on_compute_thread(&thread, token, move |stages, compute| {
             if stages.lockstep {
                 let mut tokens = lock(&stages.tokens);
                 if !tokens.ahead.is_empty() || !tokens.may_begin(token) {
@@ -119,13 +130,13 @@ impl StageRunner {
     /// Queues a job for the stage of a token.
     fn on_compute_thread(
         self: &Arc<Self>,
+        compute_thread: &ComputeThread<ComputeState>,
         token: Token,
         job: impl FnOnce(&Arc<Self>, &mut ComputeState) + Send + 'static,
     ) {
         let stages = Arc::clone(self);
         self.queued.fetch_add(1, Ordering::Relaxed);
-        let name = Arc::clone(&self.names[token.stage() as usize]);
-        self.compute_thread.with_name(name).at(token.time).post(move |compute| {
+        compute_thread.at(token.time).post(move |compute| {
             stages.queued.fetch_sub(1, Ordering::Relaxed);
             job(&stages, compute);
         });
@@ -143,28 +154,45 @@ impl StageRunner {
         }
         match state.begin(compute, token) {
             Ok(Begun::Ended(ended)) => self.complete_all(ended),
-            Ok(Begun::Task(task, version)) => match &self.executor {
-                None => {
-                    let result = compute.node_task(*task, version.version);
-                    let ended = result.and_then(|result| state.end(compute, token, Some(result)));
-                    self.complete(token, ended);
+            Ok(Begun::Task(task, version)) => {
+                lock(&self.tokens).busy.insert(token.item);
+                let stages = Arc::clone(self);
+                let done = move |completion| {
+                    let name = Arc::clone(&stages.names[token.stage() as usize].end);
+                    // Its rows leave as early as possible.
+                    let thread = stages.compute_thread.with_priority().with_name(name);
+                    stages.on_compute_thread(&thread, token, move |stages, compute| {
+                        stages.end(compute, token, completion, version)
+                    });
+                };
+                match &self.executor {
+                    Some(executor) => executor.submit(*task, version, Box::new(done)),
+                    None => self.run_task(compute, token, move |passes, on| {
+                        done(passes.node_task(on, *task, version.version).map(Completion::Done));
+                    }),
                 }
-                Some(executor) => {
-                    lock(&self.tokens).busy.insert(token.item);
-                    let stages = Arc::clone(self);
-                    let done = move |completion| {
-                        stages.on_compute_thread(token, move |stages, compute| {
-                            stages.end(compute, token, completion, version)
-                        });
-                    };
-                    executor.submit(*task, version, Box::new(done));
-                }
-            },
+            }
             Err(error) => self.complete(token, Err(error)),
         }
     }
 
-    /// Writes the result of a task of a tensor worker, or computes a returned task here. Then begins the tokens that waited for it.
+    /// Runs a node task beside the compute thread, or as its next job.
+    fn run_task(
+        &self,
+        compute: &mut ComputeState,
+        token: Token,
+        task: impl FnOnce(&Passes, &JobThread) + Send + 'static,
+    ) {
+        let name = Arc::clone(&self.names[token.stage() as usize].task);
+        if compute.runs_several_jobs() {
+            compute.run_job(&name, token.time, task);
+        } else {
+            let thread = self.compute_thread.with_priority().with_name(Arc::clone(&name)).at(token.time);
+            thread.post_or_pass_on(move |compute| compute.run_job(&name, token.time, task));
+        }
+    }
+
+    /// Writes the result of a task, or computes a task here that a tensor worker has returned. Then begins the tokens that waited for it.
     fn end(
         self: &Arc<Self>,
         compute: &mut ComputeState,

@@ -1,4 +1,4 @@
-//! The jobs of the compute thread.
+//! The jobs of the compute thread, and of the threads for several jobs.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,21 +12,26 @@ use gnnflow_dataflow::trace::thread_group::ThreadGroup;
 
 use crate::outputs::work_log::JobWork;
 
-/// Records the jobs of the compute thread. Clones share the record.
+/// Records the jobs of a thread. Clones share the record.
 #[derive(Clone)]
 pub(crate) struct ComputeTrace {
     zero: Instant,
     jobs: Arc<Mutex<Jobs>>,
-    /// The compute thread and the threads on which its jobs run.
-    group: ThreadGroup,
-    /// The CPU time of the group when the job began.
+    /// The number of the thread that runs the jobs; 0 is the compute thread.
+    number: usize,
+    /// The thread that runs the jobs, and those of their loops.
+    own: ThreadGroup,
+    /// The threads of all clones.
+    all: ThreadGroup,
+    /// The CPU time of the own threads when the job began.
     cpu_before: Duration,
 }
 
 #[derive(Default)]
 pub(super) struct Jobs {
-    pub(super) spans: Spans,
-    /// The number of jobs that waited when a job began.
+    /// By thread.
+    pub(super) spans: Vec<Spans>,
+    /// The number of jobs that waited for the compute thread when one of its jobs began.
     pub(super) waiting: Counter,
     /// Jobs of items, by time.
     by_time: BTreeMap<u64, Vec<JobWork>>,
@@ -67,11 +72,24 @@ impl Jobs {
 impl ComputeTrace {
     /// Creates a record whose times count from `zero`.
     pub(super) fn new(zero: Instant) -> Self {
-        Self { zero, jobs: Arc::default(), group: ThreadGroup::default(), cpu_before: Duration::ZERO }
+        let (own, all) = <(ThreadGroup, ThreadGroup)>::default();
+        Self { zero, jobs: Arc::default(), number: 0, own, all, cpu_before: Duration::ZERO }
     }
 
-    pub(crate) fn group(&self) -> &ThreadGroup {
-        &self.group
+    /// Returns the part of the record for another thread.
+    pub(crate) fn of_thread(&self, number: usize) -> Self {
+        Self { number, own: ThreadGroup::default(), ..self.clone() }
+    }
+
+    /// Counts the CPU time of the calling thread.
+    pub(crate) fn count_this_thread(&self) {
+        self.own.enter();
+        self.all.enter();
+    }
+
+    /// Returns the threads of all jobs.
+    pub(super) fn group(&self) -> &ThreadGroup {
+        &self.all
     }
 
     pub(super) fn jobs(&self) -> MutexGuard<'_, Jobs> {
@@ -81,16 +99,21 @@ impl ComputeTrace {
 
 impl Observer for ComputeTrace {
     fn begin(&mut self) {
-        self.cpu_before = self.group.cpu();
+        self.cpu_before = self.own.cpu();
     }
 
     fn end(&mut self, ran: &Ran<'_>) {
-        let cpu = self.group.cpu().saturating_sub(self.cpu_before);
+        let cpu = self.own.cpu().saturating_sub(self.cpu_before);
         let [start, end] = [ran.start, ran.end].map(|time| time.saturating_duration_since(self.zero));
         let mut jobs = self.jobs();
-        jobs.waiting.add(start, ran.waiting as u64);
+        if self.number == 0 {
+            jobs.waiting.add(start, ran.waiting as u64);
+        }
         let wall = end.saturating_sub(start);
-        jobs.spans.add(Span { name: ran.name, start, end, cpu: Some(cpu) }, wall);
+        if jobs.spans.len() <= self.number {
+            jobs.spans.resize_with(self.number + 1, Spans::default);
+        }
+        jobs.spans[self.number].add(Span { name: ran.name, start, end, cpu: Some(cpu) }, wall);
         if let Some(time) = ran.time {
             jobs.add(time, ran.name, wall, cpu);
         }

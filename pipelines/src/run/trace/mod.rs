@@ -38,6 +38,8 @@ pub(super) struct Trace {
     rounds: Vec<Round>,
     /// Maximum number of steps in flight.
     window: usize,
+    /// Number of jobs that may run at the same time.
+    at_once: usize,
     /// Whether features of other processes are read from their files.
     shares_features: bool,
     zero: Instant,
@@ -63,6 +65,7 @@ impl Trace {
             sampling: Arc::new(PoolTrace::new(zero)),
             rounds: Vec::new(),
             window: 0,
+            at_once: 1,
             shares_features: false,
             zero,
             started: Instant::now(),
@@ -70,9 +73,10 @@ impl Trace {
         })
     }
 
-    /// Sets the maximum number of steps in flight, and whether features of other processes are read from their files.
-    pub(super) fn set_reading(&mut self, window: usize, shares_features: bool) {
-        (self.window, self.shares_features) = (window, shares_features);
+    /// Sets the maximum number of steps in flight, and of jobs at the same time, and whether features of other processes are read from
+    /// their files.
+    pub(super) fn set_work(&mut self, window: usize, at_once: usize, shares_features: bool) {
+        (self.window, self.at_once, self.shares_features) = (window, at_once, shares_features);
     }
 
     pub(super) fn of_compute_thread(&self) -> ComputeTrace {

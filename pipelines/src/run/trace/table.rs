@@ -15,7 +15,8 @@ pub(super) struct Records<'a> {
     /// Seconds from the start of the record to its end.
     pub(super) seconds: f64,
     pub(super) dataflow: &'a Spans,
-    pub(super) compute: &'a Spans,
+    /// By thread; the first one is the compute thread.
+    pub(super) compute: &'a [Spans],
     /// By thread.
     pub(super) sampling: &'a [Spans],
     pub(super) jobs_waiting: &'a Counter,
@@ -25,9 +26,13 @@ pub(super) struct Records<'a> {
 impl Records<'_> {
     pub(super) fn write_events(&self, mut trace: ChromeTrace<impl Write>) -> Result<()> {
         trace.thread("dataflow", self.dataflow)?;
-        trace.thread("compute", self.compute)?;
+        let (compute, jobs) = self.compute.split_at(self.compute.len().min(1));
+        compute.iter().try_for_each(|spans| trace.thread("compute", spans))?;
         for (number, spans) in self.sampling.iter().enumerate() {
             trace.thread(&format!("sampling {number}"), spans)?;
+        }
+        for (number, spans) in jobs.iter().enumerate() {
+            trace.thread(&format!("job {number}"), spans)?;
         }
         trace.counter("jobs waiting", self.jobs_waiting)?;
         trace.counter("permits in use", self.permits)?;
@@ -37,15 +42,16 @@ impl Records<'_> {
     /// Returns the table. `groups` are the worker thread, the compute threads and the sampling threads.
     pub(super) fn table(&self, groups: [&ThreadGroup; 3], sent: Vec<SentTo>) -> TraceTable {
         let [worker, compute, sampling] = groups.map(thread_use);
-        let busy: Vec<&Spans> = std::iter::once(self.compute).chain(self.sampling).collect();
-        let for_compute = overlap(self.dataflow, WAITING, &[self.compute]);
+        let compute_spans: Vec<&Spans> = self.compute.iter().collect();
+        let busy: Vec<&Spans> = self.compute.iter().chain(self.sampling).collect();
+        let for_compute = overlap(self.dataflow, WAITING, &compute_spans);
         let for_both = overlap(self.dataflow, WAITING, &busy);
-        let spans = self.sampling.iter().chain([self.dataflow, self.compute]);
+        let spans = self.sampling.iter().chain(self.compute).chain([self.dataflow]);
         let dropped: u64 = spans.map(Spans::dropped).sum();
         TraceTable {
             seconds: self.seconds,
             dataflow: times(self.dataflow.totals()),
-            compute: times(self.compute.totals()),
+            compute: times(self.compute.iter().flat_map(Spans::totals)),
             sampling: times(self.sampling.iter().flat_map(Spans::totals)),
             waiting_for_compute: for_compute.as_secs_f64(),
             waiting_for_sampling: for_both.saturating_sub(for_compute).as_secs_f64(),

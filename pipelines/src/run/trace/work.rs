@@ -54,6 +54,7 @@ impl Trace {
         WorkLog {
             cores: std::thread::available_parallelism().map_or(1, usize::from),
             window: self.window,
+            at_once: self.at_once,
             shares_features: self.shares_features,
             rounds: self.rounds.clone(),
             jobs: self.compute.jobs().by_time(),

@@ -1,0 +1,94 @@
+//! What passes of the model over batches and nodes read. Several passes may run at the same time.
+
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::time::{Duration, Instant};
+
+use gnnflow_nn::Model;
+use gnnflow_nn::parameter_versions::ParameterVersions;
+
+use super::job_threads::JobThread;
+use crate::task::objective::Objective;
+
+/// Time spent on the compute threads.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct ComputeTime {
+    pub(crate) forward: Duration,
+    pub(crate) backward: Duration,
+    pub(crate) step: Duration,
+}
+
+/// The model of a process, its objective, and the options of passes.
+pub(crate) struct Passes {
+    model: RwLock<LoadedModel>,
+    pub(super) objective: Arc<dyn Objective>,
+    pub(super) uses_edges: bool,
+    pub(super) seed: u64,
+    pub(super) hash_blocks: bool,
+    /// Whether the input rows of nodes are learned.
+    pub(super) learns_rows: bool,
+    /// In full-graph training: the published versions of the parameters.
+    pub(super) versions: OnceLock<Arc<ParameterVersions>>,
+    /// Held while the results of a batch are written into a table, which has one writer at a time.
+    pub(super) store_rows: Mutex<()>,
+    spent: Mutex<ComputeTime>,
+}
+
+/// The model, with one version of the parameters.
+pub(super) struct LoadedModel {
+    pub(super) model: Model,
+    /// The number of the version in [`Passes::versions`].
+    pub(super) version: u64,
+}
+
+/// The two passes.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Pass {
+    Forward,
+    Backward,
+}
+
+impl Passes {
+    pub(super) fn new(
+        model: Model,
+        objective: Arc<dyn Objective>,
+        (uses_edges, learns_rows, hash_blocks): (bool, bool, bool),
+        seed: u64,
+    ) -> Self {
+        Self {
+            model: RwLock::new(LoadedModel { model, version: 0 }),
+            objective,
+            uses_edges,
+            seed,
+            hash_blocks,
+            learns_rows,
+            versions: OnceLock::new(),
+            store_rows: Mutex::default(),
+            spent: Mutex::default(),
+        }
+    }
+
+    /// Returns the model for reading.
+    pub(super) fn read(&self) -> RwLockReadGuard<'_, LoadedModel> {
+        self.model.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the model for writing, when no pass reads it.
+    pub(super) fn write(&self) -> RwLockWriteGuard<'_, LoadedModel> {
+        self.model.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds the time since `start` to that of a pass.
+    pub(super) fn spend(&self, pass: Pass, on: &JobThread, start: Instant) {
+        let elapsed = on.spent_since(start);
+        let mut spent = self.spent.lock().unwrap_or_else(PoisonError::into_inner);
+        match pass {
+            Pass::Forward => spent.forward += elapsed,
+            Pass::Backward => spent.backward += elapsed,
+        }
+    }
+
+    /// Returns the times of both passes so far.
+    pub(super) fn spent(&self) -> ComputeTime {
+        *self.spent.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
