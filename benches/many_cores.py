@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Epochs on 1 to all cores of one machine, by processes and by threads, beside what `gnnflow simulate` predicts for them and for hosts.
 
-    benches/many_cores.py DATA [--graphs NAME…] [--schedules NAME…] [--cores N] [--rounds 5] [--seconds 3600] [--out FILE]
+    benches/many_cores.py DATA [--graphs NAME…] [--schedules NAME…] [--cores N] [--parts N] [--rounds 5] [--seconds 3600] [--out FILE]
 
-Graphs and models are those of schedules.py, with one partition per core. Measured are 1, 2, 4, … processes of one thread, one process of
+Graphs and models are those of schedules.py, with --parts partitions: by default one per core. Measured are 1, 2, 4, … processes of one thread, one process of
 2, 4, … threads, and processes of several threads that use all cores. Predictions for processes of one thread come from a traced run of as
 many processes; those for several threads come from runs of one thread, and a run of one process of 4 threads tells how well jobs use
 threads. Hosts of one core, with the links of LINKS, are predicted from the same runs. (simulate.py compares two hosts with measurements.)
@@ -85,6 +85,7 @@ def main():
     parser.add_argument("--graphs", nargs="*", default=["debian-bookworm", "skewed"], choices=GRAPHS)
     parser.add_argument("--schedules", nargs="*", default=list(SCHEDULES), choices=SCHEDULES)
     parser.add_argument("--cores", type=int, default=CORES)
+    parser.add_argument("--parts", type=int)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=3600)
     parser.add_argument("--out")
@@ -95,7 +96,7 @@ def main():
         for name in options.graphs:
             folder = pathlib.Path(work) / name
             folder.mkdir()
-            graph = Graph(binary, name, folder, options, spaces=None, parts=options.cores)
+            graph = Graph(binary, name, folder, options, spaces=None, parts=options.parts or options.cores)
             everything += [Rounds(graph, name, schedule, options.cores) for schedule in options.schedules]
         for number in range(options.rounds + 1):
             for rounds in everything:
@@ -105,7 +106,7 @@ def main():
                 begun = [rounds for rounds in everything if rounds.measured[1, 1]]
                 rows, hosts = [row for rounds in begun for row in rounds.rows()], [row for rounds in begun for row in rounds.host_rows()]
                 # After each schedule: the rest takes minutes.
-                path = write({**about("many-cores"), "results": rows, "hosts": hosts}, "many-cores", options.out)
+                path = write({**about("many-cores"), "parts": options.parts or options.cores, "results": rows, "hosts": hosts}, "many-cores", options.out)
     for row in rows:
         print(f"{row['graph']}, {row['schedule']}, {row['processes']} × {row['threads']}: {row['measured']:.4f} s, {row['speedup']} x, "
               f"predicted {row['predicted']:.4f} s, {100 * row['error']:+.1f} %", file=sys.stderr)
