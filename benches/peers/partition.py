@@ -2,16 +2,17 @@
 """Compares all partition methods and pymetis, each in a separate process.
 
     GNNFLOW_PEERS_PYTHON=<python with pymetis, numpy, pyarrow> \\
-    benches/peers/partition.py NAME=FOLDER… [--methods random,spring,…] [--parts 4,8,16] [--memory 2GiB] [--out FILE]
+    benches/peers/partition.py NAME=FOLDER… [--methods random,spring,…] [--parts 4,8,16] [--memory 2GiB] [--rounds 1] [--out FILE]
 
 A folder contains edges.parquet (src, dst: integers) and optionally nodes.parquet (node_id). Edges are undirected; duplicates and self
 loops are dropped; a random half of the nodes is for training. "metis" is pymetis on a CSR in memory, with its bound on nodes: its seconds
 exclude loading, and its peak memory includes the CSR. "multilevel nodes" has no other bound either. "metis bounds" is the METIS library inside
 gnnflow with the bounds of "multilevel" as its constraints: nodes, in-edges and training nodes. The quality of all methods is measured by
 `gnnflow prepare`, for METIS with `method = "file"`. The rates of passes are compared with those of the disk and the memory, measured
-first. The result is written to benches/runs/<date>-partition.json, and a table to stdout.
+first. With --rounds, the methods take turns in both orders, and seconds are medians; ratios of seconds have the range over the rounds. The
+result is written to benches/runs/<date>-partition.json, and a table to stdout.
 """
-import argparse, json, os, pathlib, shutil, subprocess, sys, tempfile
+import argparse, json, os, pathlib, shutil, statistics, subprocess, sys, tempfile
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 from program import about, build, write
@@ -115,6 +116,7 @@ def main():
     parser.add_argument("--methods", default=",".join(METHODS))
     parser.add_argument("--parts", default="4,8,16")
     parser.add_argument("--memory", default="2GiB")
+    parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--no-metis", action="store_true")
     parser.add_argument("--out")
     options = parser.parse_args()
@@ -142,7 +144,9 @@ def main():
                 subprocess.run([python, work / "metis.py", "build", folder, scratch], check=True)
             for parts in options.parts.split(","):
                 contests = options.methods.split(",") + ([] if options.no_metis else ["metis"])
-                for method in contests:
+                measured = {}
+                turns = [method for number in range(options.rounds) for method in contests[:: -1 if number % 2 else 1]]
+                for method in turns:
                     keys, cost = KEYS.get(method, f'method = "{method}"'), {}
                     if method == "metis":
                         run = [python, work / "metis.py", "cut", folder, scratch, parts]
@@ -151,13 +155,15 @@ def main():
                     found, why = prepare(binary, work, toml(folder, parts, keys, options.memory))
                     if found is None:
                         print(f"{name} {parts} {method}: no result: {why}", file=sys.stderr)
-                        rows.append({"graph": name, "parts": int(parts), "method": method, "why": why})
+                        measured[method] = measured.get(method) or {"graph": name, "parts": int(parts), "method": method, "why": why}
                         continue
                     kept = ["edge_cut", "replication_factor", "balance", "seconds", "partition_seconds", "partition_bytes"]
                     row = {"graph": name, "parts": int(parts), "method": method} | {key: found[key] for key in kept}
                     row |= {"peak_rss_bytes": found["peak_rss_bytes"], "passes": found["passes"]} | cost
-                    rows.append(row)
                     show(row)
+                    seconds = [*measured.get(method, {}).get("rounds", []), row["partition_seconds"]]
+                    measured[method] = row | {"partition_seconds": statistics.median(seconds), "rounds": seconds}
+                rows += measured.values()
     summary = compare(rows) | {"passes of multilevel on the largest graph": passes(rows, rates)}
     rates = {name: round(rate) for name, rate in rates.items()}
     result = about("partition beside METIS") | {"memory": options.memory, "rates": rates, "summary": summary, "results": rows}
@@ -182,7 +188,13 @@ def compare(rows):
     def ratios(method, other, what):
         pairs = [(by.get((*case, method)), by.get((*case, other))) for case in cases]
         found = {f"{c[0]} {c[1]}": round(a[what] / b[what], 4) for c, (a, b) in zip(cases, pairs) if a and b and b[what]}
-        return {"mean": round(sum(found.values()) / len(found), 4), "worst": max(found.values()), "cases": found} if found else None
+        if not found:
+            return None
+        result = {"mean": round(sum(found.values()) / len(found), 4), "worst": max(found.values()), "cases": found}
+        if what == "partition_seconds":
+            by_round = {f"{c[0]} {c[1]}": [x / y for x, y in zip(a["rounds"], b["rounds"]) if y] for c, (a, b) in zip(cases, pairs) if a and b}
+            result["ranges"] = {case: [round(min(found), 4), round(max(found), 4)] for case, found in by_round.items() if found}
+        return result
     summary = {}
     for other in ["dbh", "greedy", "hdrf", "2ps-l"]:
         summary[f"spring over {other}"] = {w: ratios("spring", other, w) for w in ["replication_factor", "partition_seconds"]}
