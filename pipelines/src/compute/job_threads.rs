@@ -1,10 +1,8 @@
 //! Threads that run several jobs at the same time.
 //!
 //! The loops of one job use several threads badly if the job is small, or if parts of it run on one thread. Jobs that need no result of each other
-//! (the batches of several partitions, the node tasks of several intervals) use all threads. Other systems call the two inter-op and intra-op
-//! parallelism.
+//! (the batches of several partitions, the node tasks of several intervals) use all threads. PyTorch and TensorFlow call this inter-op parallelism.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
@@ -62,7 +60,6 @@ struct Queued {
 /// Threads that take jobs from one queue. Dropping it ends them, after the queued jobs.
 pub(super) struct JobThreads {
     queue: mpsc::Sender<Queued>,
-    waiting: Arc<AtomicUsize>,
 }
 
 impl JobThreads {
@@ -72,19 +69,18 @@ impl JobThreads {
     /// [`Error::Machine`] if the system cannot start a thread.
     pub(super) fn start(jobs: usize, threads: usize, observer: &dyn JobObserver) -> Result<Self, Error> {
         let (queue, waits) = mpsc::channel();
-        let (waits, waiting): (_, Arc<AtomicUsize>) = (Arc::new(Mutex::new(waits)), Arc::default());
+        let waits = Arc::new(Mutex::new(waits));
         for number in 0..jobs {
             let own = threads / jobs + usize::from(number < threads % jobs);
             let on = JobThread { threads: Threads::start(own)?, share: 1.0 / jobs as f64 };
-            let (waits, waiting) = (Arc::clone(&waits), Arc::clone(&waiting));
-            let observer = observer.of_thread(number + 1);
-            let run = move || run(&on, &waits, &waiting, observer);
+            let (waits, observer) = (Arc::clone(&waits), observer.of_thread(number + 1));
+            let run = move || run(&on, &waits, observer);
             let started = std::thread::Builder::new().name(format!("job-{number}")).spawn(run);
             started.map_err(|error| {
                 Error::Machine(format!("cannot start {jobs} threads for jobs: {error}; {FEWER_THREADS}"))
             })?;
         }
-        Ok(Self { queue, waiting })
+        Ok(Self { queue })
     }
 
     /// Queues a job.
@@ -92,29 +88,22 @@ impl JobThreads {
     /// # Panics
     /// When all threads have panicked. The first panic has already been reported.
     pub(super) fn queue(&self, name: Arc<str>, time: u64, job: impl FnOnce(&JobThread) + Send + 'static) {
-        self.waiting.fetch_add(1, Ordering::Relaxed);
         let queued = Queued { name, time, job: Box::new(job) };
         assert!(self.queue.send(queued).is_ok(), "all threads for jobs have panicked");
     }
 }
 
 /// Runs the jobs of one thread, until the queue ends.
-fn run(
-    on: &JobThread,
-    waits: &Mutex<mpsc::Receiver<Queued>>,
-    waiting: &AtomicUsize,
-    mut observer: Box<dyn JobObserver>,
-) {
+fn run(on: &JobThread, waits: &Mutex<mpsc::Receiver<Queued>>, mut observer: Box<dyn JobObserver>) {
     observer.count_this_thread();
     on.threads.for_each_started(|| observer.count_this_thread());
     loop {
         let next = waits.lock().unwrap_or_else(PoisonError::into_inner).recv();
         let Ok(Queued { name, time, job }) = next else { return };
-        let left = waiting.fetch_sub(1, Ordering::Relaxed) - 1;
         observer.begin();
         let start = Instant::now();
         job(on);
-        observer.end(&Ran { name: &name, time: Some(time), start, end: Instant::now(), waiting: left });
+        observer.end(&Ran { name: &name, time: Some(time), start, end: Instant::now(), waiting: None });
     }
 }
 

@@ -43,8 +43,8 @@ pub struct Ran<'a> {
     pub start: Instant,
     /// Its end.
     pub end: Instant,
-    /// Number of jobs that waited when it began.
-    pub waiting: usize,
+    /// Number of jobs that waited for the compute thread when it began; `None` for a job of another thread.
+    pub waiting: Option<usize>,
 }
 
 /// Observes the jobs of a [`ComputeThread`], on the thread, for watchdogs and traces.
@@ -131,7 +131,13 @@ impl<S: 'static> ComputeThread<S> {
                     let start = Instant::now();
                     let Job { name, time, run, .. } = job;
                     if run(&mut state) == Done::Here {
-                        observer.end(&Ran { name: &name, time, start, end: Instant::now(), waiting: waiting_now });
+                        observer.end(&Ran {
+                            name: &name,
+                            time,
+                            start,
+                            end: Instant::now(),
+                            waiting: Some(waiting_now),
+                        });
                     }
                     queue.try_iter().for_each(|job| waiting.push(job));
                 }
@@ -295,7 +301,7 @@ mod tests {
         fn begin(&mut self) {}
 
         fn end(&mut self, ran: &Ran<'_>) {
-            _ = self.0.send(ran.waiting);
+            _ = self.0.send(ran.waiting.unwrap());
         }
     }
 

@@ -106,8 +106,8 @@ impl Observer for ComputeTrace {
         let cpu = self.own.cpu().saturating_sub(self.cpu_before);
         let [start, end] = [ran.start, ran.end].map(|time| time.saturating_duration_since(self.zero));
         let mut jobs = self.jobs();
-        if self.number == 0 {
-            jobs.waiting.add(start, ran.waiting as u64);
+        if let Some(waiting) = ran.waiting {
+            jobs.waiting.add(start, waiting as u64);
         }
         let wall = end.saturating_sub(start);
         if jobs.spans.len() <= self.number {
