@@ -97,10 +97,12 @@ impl Simulate {
             }
             recording.scale_as(Recording::open(run, &registered)?)?;
         }
-        if threads > 1 && !recording.knows_scaling() {
+        let unknown = if threads > 1 { recording.unknown_scaling() } else { Vec::new() };
+        if !unknown.is_empty() {
             context.console.say(&format!(
-                "note: {recording} do not tell how well jobs use several threads; seven tenths of each job are assumed to. \
-                 A run of one process with at least 2 threads tells it: `--scaling RUN`"
+                "note: {recording} do not tell how well these jobs use several threads: {}; seven tenths of each are assumed to be \
+                 shared. A run in which each of them has at least 2 threads tells it: `--scaling RUN`",
+                unknown.join(", ")
             ));
         }
         let rows = self.hosts.iter().map(|hosts| self.simulate(&recording, hosts.get()));

@@ -49,7 +49,7 @@ fn epoch(builder: &mut Builder<'_>, round: usize, before: &[TaskId]) -> Vec<Task
         let has = builder.all_reduce(bytes, reducing / f64::from(steps), &ready);
         let apply: Arc<str> = APPLY.into();
         for (process, has) in has.into_iter().enumerate() {
-            let cpu = builder.workers(process).map(|worker| cpu(worker, at, |name| name == APPLY)).sum::<f64>();
+            let cpu = builder.workers(process).map(|worker| cpu(worker, at, APPLY)).sum::<f64>();
             let cpu = cpu / builder.ranks(process).len() as f64;
             applied[process] = vec![builder.job(process, (&apply, cpu), false, has)];
         }
@@ -96,7 +96,7 @@ fn gradients(builder: &mut Builder<'_>, process: usize, at: (u32, u32), gate: &[
     let mut ready = gate.to_vec();
     for worker in builder.workers(process) {
         let count = count(worker);
-        let cpu = cpu(worker, at, |name| name != APPLY) / count as f64;
+        let cpu = cpu(worker, at, GRADIENT) / count as f64;
         for _ in 0..count {
             ready.push(builder.one_of(all, process, (&name, cpu), gate.iter().copied()));
         }
@@ -104,7 +104,7 @@ fn gradients(builder: &mut Builder<'_>, process: usize, at: (u32, u32), gate: &[
     ready
 }
 
-/// Returns the CPU time of jobs at a time.
-fn cpu(worker: &WorkerRecord, (epoch, step): (u32, u32), is: impl Fn(&str) -> bool) -> f64 {
-    worker.jobs(epoch, step).iter().filter(|job| is(&job.name)).map(|job| job.cpu_seconds).sum()
+/// Returns the CPU time of the jobs with this name at a time. (The jobs of inference have times that count from 0 again.)
+fn cpu(worker: &WorkerRecord, (epoch, step): (u32, u32), name: &str) -> f64 {
+    worker.jobs(epoch, step).iter().filter(|job| job.name == name).map(|job| job.cpu_seconds).sum()
 }

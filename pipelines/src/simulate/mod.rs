@@ -156,6 +156,15 @@ mod tests {
         let recording = record(Dataflow::MiniBatch, "gradient", None);
         let slowest = |epoch, step| job(0, epoch, step).max(job(1, epoch, step)) + 0.5;
         assert_near(seconds(&recording, &cluster(2)), per_epoch(slowest));
+        // The chunks of inference have the times of epochs.
+        let mut logs = logs(Dataflow::MiniBatch, "gradient", None);
+        for log in &mut logs {
+            let chunk = |job: &JobWork| JobWork { name: "layer".into(), cpu_seconds: 7.0, ..job.clone() };
+            let chunks: Vec<JobWork> = log.jobs.iter().map(chunk).collect();
+            log.jobs.extend(chunks);
+        }
+        let with_inference = Recording::from_logs(Dataflow::MiniBatch, logs.into());
+        assert_near(seconds(&with_inference, &cluster(2)), per_epoch(slowest));
         // One process with both partitions applies the sum once.
         let sum = |epoch, step| job(0, epoch, step) + job(1, epoch, step) + 0.5;
         assert_near(seconds(&recording, &cluster(1)), per_epoch(sum));

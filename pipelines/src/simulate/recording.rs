@@ -255,9 +255,19 @@ impl Recording {
         }
     }
 
-    /// Tells whether the run, or another one, tells how well jobs use several threads.
-    pub fn knows_scaling(&self) -> bool {
-        self.parallel.is_some()
+    /// Returns the names of the jobs that take a tenth or more of the run's CPU time, and of which neither this run nor another one tells how well
+    /// they use several threads, in alphabetical order. (A job that had one thread does not tell, even if several jobs ran at the same time.)
+    pub fn unknown_scaling(&self) -> Vec<&str> {
+        let jobs = self.job_seconds();
+        let all: f64 = jobs.values().map(|job| job.cpu).sum();
+        let known = |name: &str| self.parallel.as_ref().is_some_and(|parts| parts.contains_key(name));
+        let mut names: Vec<&str> = jobs
+            .into_iter()
+            .filter(|(name, job)| job.cpu >= all / 10.0 && !known(name))
+            .map(|(name, _)| name)
+            .collect();
+        names.sort_unstable();
+        names
     }
 
     /// Returns the number of processes of the run.
@@ -324,7 +334,9 @@ mod tests {
     fn jobs_of_several_threads_are_compared_with_those_of_one() {
         // Four threads spend 12 seconds on a job of 8, in 4 seconds: two thirds of the job are shared.
         let mut alone = run(1, 8.0, 8.0);
+        assert_eq!(alone.unknown_scaling(), ["gradient"]);
         alone.scale_as(run(4, 12.0, 4.0)).unwrap();
+        assert!(alone.unknown_scaling().is_empty());
         assert!((alone.parallel_part("gradient") - 2.0 / 3.0).abs() < 1e-12, "{}", alone.parallel_part("gradient"));
         assert!((alone.parallel_part("apply") - PARALLEL).abs() < 1e-12, "the other run has no such job");
         // Threads that make a job slower share none of it.
