@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
 """Epochs on 1 to all cores of one machine, by processes and by threads, beside what `gnnflow simulate` predicts for them and for hosts.
 
-    benches/many_cores.py DATA [--graphs NAME…] [--schedules NAME…] [--cores N] [--parts N] [--rounds 5] [--seconds 3600] [--out FILE]
+    benches/many_cores.py DATA [--graphs NAME…] [--schedules NAME…] [--cores N] [--parts N] [--rounds 5] [--predicted N] [--seconds 3600] [--out FILE]
 
 Graphs and models are those of schedules.py, with --parts partitions: by default one per core. Measured are 1, 2, 4, … processes of one thread, one process of
 2, 4, … threads, and processes of several threads that use all cores. Predictions for processes of one thread come from a traced run of as
 many processes; those for several threads come from runs of one thread, and a run of one process of 4 threads tells how well jobs use
 threads. Hosts of one core, with the links of LINKS, are predicted from the same runs. (simulate.py compares two hosts with measurements.)
-Runs take turns in both orders, the first round warms up and is left out, and values are medians. No round starts after --seconds. The
-result is written to benches/runs/<date>-many-cores.json.
+Runs take turns in both orders, the first round warms up and is left out, and values are medians. Predictions are made in the first --predicted
+rounds after it (default: all), because traced runs take as long as the others. No round starts after --seconds. The result is written to
+benches/runs/<date>-many-cores.json.
 """
 import argparse, pathlib, statistics, sys, tempfile, time
 
@@ -46,14 +47,16 @@ class Rounds:
         self.predicted = {cluster: [] for cluster in self.predicted_from}
         self.hosts = {(processes, link): [] for processes, threads in self.predicted_from if threads == 1 < processes for link in LINKS}
 
-    def run(self, reverse):
-        traced = {*self.predicted_from.values(), self.scaling}
+    def run(self, reverse, predict):
+        traced = {*self.predicted_from.values(), self.scaling} if predict else set()
         turns = [(*cluster, True) for cluster in traced] + [(*cluster, False) for cluster in self.measured]
         for processes, threads, trace in sorted(turns, reverse=reverse):
             if trace:
                 self.graph.run(self.schedule, processes, threads, trace=True)
             else:
                 self.measured[processes, threads].append(self.graph.measure(self.schedule, (processes, threads), apart=False))
+        if not predict:
+            return
         for cluster, recorded in self.predicted_from.items():
             prediction = self.graph.predict(self.schedule, recorded, cluster, scaling=self.scaling)
             self.predicted[cluster].append(prediction["epoch_seconds"])
@@ -63,16 +66,21 @@ class Rounds:
     def rows(self):
         base = statistics.median(warm(self.measured[1, 1]))
         for (processes, threads), seconds in self.measured.items():
-            rounds, predictions = warm(seconds), warm(self.predicted[processes, threads])
-            measured, predicted = statistics.median(rounds), statistics.median(predictions)
-            yield {"graph": self.name, "schedule": self.schedule, "processes": processes, "threads": threads, "measured": round(measured, 4),
-                   "speedup": round(base / measured, 2), "predicted": round(predicted, 4), "error": round(predicted / measured - 1, 3),
-                   "measured_rounds": [round(second, 4) for second in rounds], "predicted_rounds": [round(second, 4) for second in predictions]}
+            rounds, predictions = warm(seconds), self.predicted[processes, threads]
+            measured = statistics.median(rounds)
+            row = {"graph": self.name, "schedule": self.schedule, "processes": processes, "threads": threads, "measured": round(measured, 4),
+                   "speedup": round(base / measured, 2), "measured_rounds": [round(second, 4) for second in rounds]}
+            if predictions:
+                predicted = statistics.median(predictions)
+                row |= {"predicted": round(predicted, 4), "error": round(predicted / measured - 1, 3),
+                        "predicted_rounds": [round(second, 4) for second in predictions]}
+            yield row
 
     def host_rows(self):
         """The predictions for hosts, and what the longest parts of the critical path take of an epoch."""
         for (hosts, link), predictions in self.hosts.items():
-            predictions = warm(predictions)
+            if not predictions:
+                continue
             seconds = [prediction["epoch_seconds"] for prediction in predictions]
             path = {part["name"]: round(part["seconds"] / seconds[-1], 2) for part in predictions[-1]["critical_path"][:3]}
             yield {"graph": self.name, "schedule": self.schedule, "link": link, "hosts": hosts, "predicted": round(statistics.median(seconds), 4),
@@ -87,6 +95,7 @@ def main():
     parser.add_argument("--cores", type=int, default=CORES)
     parser.add_argument("--parts", type=int)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--predicted", type=int)
     parser.add_argument("--seconds", type=float, default=3600)
     parser.add_argument("--out")
     options = parser.parse_args()
@@ -102,14 +111,14 @@ def main():
             for rounds in everything:
                 if time.monotonic() > end:
                     break
-                rounds.run(reverse=number % 2 == 1)
+                rounds.run(reverse=number % 2 == 1, predict=0 < number <= (options.rounds if options.predicted is None else options.predicted))
                 begun = [rounds for rounds in everything if rounds.measured[1, 1]]
                 rows, hosts = [row for rounds in begun for row in rounds.rows()], [row for rounds in begun for row in rounds.host_rows()]
                 # After each schedule: the rest takes minutes.
                 path = write({**about("many-cores"), "parts": options.parts or options.cores, "results": rows, "hosts": hosts}, "many-cores", options.out)
     for row in rows:
         print(f"{row['graph']}, {row['schedule']}, {row['processes']} × {row['threads']}: {row['measured']:.4f} s, {row['speedup']} x, "
-              f"predicted {row['predicted']:.4f} s, {100 * row['error']:+.1f} %", file=sys.stderr)
+              + (f"predicted {row['predicted']:.4f} s, {100 * row['error']:+.1f} %" if "predicted" in row else "not predicted"), file=sys.stderr)
     for row in hosts:
         print(f"{row['graph']}, {row['schedule']}, {row['link']}, {row['hosts']} hosts: {row['predicted']:.4f} s {row['critical_path']}", file=sys.stderr)
     print(path)
