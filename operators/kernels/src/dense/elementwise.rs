@@ -379,6 +379,26 @@ multiversion! {
     }
 }
 
+/// As [`relu_of_result`], in place: `gradient` becomes the gradient of the input.
+///
+/// # Panics
+/// If lengths differ.
+pub fn relu_of_result_in_place<A: Real>(dropout: Option<Dropout>, result: &[A], gradient: &mut [A]) {
+    assert!(result.len() == gradient.len(), "one gradient per number");
+    let scale = A::from_f64(dropout.map_or(1.0, |dropout| dropout.scale));
+    parallel::chunks(gradient, PIECE, &|piece, gradient| {
+        relu_slope_in_place_piece(scale, parallel::chunk(result, piece, PIECE), gradient);
+    });
+}
+
+multiversion! {
+    fn relu_slope_in_place_piece [A: Real] (scale: A, result: &[A], gradient: &mut [A]) {
+        for (&x, g) in result.iter().zip(gradient) {
+            *g = *g * Relu.slope(x) * scale;
+        }
+    }
+}
+
 /// `out[r, c] = x[r, c] + bias[c]`
 ///
 /// # Panics

@@ -307,6 +307,16 @@ pub trait Layer: Send + Sync {
         self.apply_node(pass, &h_dst, &aggregated)
     }
 
+    /// If [`Layer::forward`] over `block` is one product of [`self_and_mean`](super::ops::self_and_mean), returns its weight and bias. Such layers
+    /// that follow one another are fused, with the same bits ([`Means`](super::ops::Means)). By default, none.
+    ///
+    /// # Errors
+    /// As [`Layer::send`].
+    fn product_of_self_and_mean(&self, block: &GraphBlock) -> Result<Option<[Tensor; 2]>> {
+        let _ = block;
+        Ok(None)
+    }
+
     /// Returns ReLU of [`Layer::forward`], masked by `dropout`: the input of the next layer. A layer that ends with a matrix
     /// product can fuse both with the same bits ([`linear_relu`](super::ops::linear_relu)).
     ///

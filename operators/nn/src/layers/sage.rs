@@ -5,6 +5,7 @@ use candle_core::{DType, Tensor, Var};
 use super::LayerSpec;
 use super::{Aggregation, Layer, LayerInfo, Pass};
 use crate::error::{Error, Result};
+use crate::graph_block::GraphBlock;
 use crate::initial::Initial;
 use crate::ops::{
     activate, add_bias, linear, linear_relu, prefix, segment_max, segment_mean, self_and_mean, weighted_sum,
@@ -77,17 +78,6 @@ impl Sage {
         Ok(Self { in_dim, out_dim, aggregator, neighbor, own, pool, bias })
     }
 
-    /// Returns `W_self` if the own row and the mean can share one product ([`self_and_mean`]).
-    fn fused_self_weight(&self, pass: &Pass<'_>) -> Option<&Var> {
-        let is_weighted = pass.block.block().edge_weights().is_some();
-        self.own.as_ref().filter(|_| self.aggregator == Aggregator::Mean && !self.transforms_first() && !is_weighted)
-    }
-
-    /// Returns `W_self` and `W_neighbor`, concatenated by columns.
-    fn stacked(&self, own: &Var) -> Result<Tensor> {
-        Ok(Tensor::cat(&[own.as_tensor(), self.neighbor.as_tensor()], 1)?)
-    }
-
     fn transforms_first(&self) -> bool {
         self.aggregator != Aggregator::Pool && self.in_dim > self.out_dim
     }
@@ -120,8 +110,8 @@ impl Layer for Sage {
 
     /// As the pieces. If possible, one product covers the own row and the mean: fewer, longer sums and no copied rows.
     fn forward(&self, pass: &Pass<'_>, h_src: &Tensor) -> Result<Tensor> {
-        match self.fused_self_weight(pass) {
-            Some(own) => Ok(linear(&self_and_mean(pass.block, h_src)?, &self.stacked(own)?, Some(&self.bias))?),
+        match self.product_of_self_and_mean(pass.block)? {
+            Some([weight, bias]) => Ok(linear(&self_and_mean(pass.block, h_src)?, &weight, Some(&bias))?),
             None => {
                 let aggregated = self.aggregate(pass, &self.send(pass, h_src)?, None)?;
                 self.apply_node(pass, &prefix(h_src, pass.block.num_dst())?, &aggregated)
@@ -129,9 +119,21 @@ impl Layer for Sage {
         }
     }
 
+    /// Concatenates `W_self` and `W_neighbor` by columns.
+    fn product_of_self_and_mean(&self, block: &GraphBlock) -> Result<Option<[Tensor; 2]>> {
+        let is_weighted = block.block().edge_weights().is_some();
+        match &self.own {
+            Some(own) if self.aggregator == Aggregator::Mean && !self.transforms_first() && !is_weighted => {
+                let weight = Tensor::cat(&[own.as_tensor(), self.neighbor.as_tensor()], 1)?;
+                Ok(Some([weight, self.bias.as_tensor().clone()]))
+            }
+            _ => Ok(None),
+        }
+    }
+
     fn forward_relu(&self, pass: &Pass<'_>, h_src: &Tensor, dropout: Option<Dropout>) -> Result<Tensor> {
-        match self.fused_self_weight(pass) {
-            Some(own) => Ok(linear_relu(&self_and_mean(pass.block, h_src)?, &self.stacked(own)?, &self.bias, dropout)?),
+        match self.product_of_self_and_mean(pass.block)? {
+            Some([weight, bias]) => Ok(linear_relu(&self_and_mean(pass.block, h_src)?, &weight, &bias, dropout)?),
             None => Ok(activate(&self.forward(pass, h_src)?, Activation::Relu, dropout)?),
         }
     }

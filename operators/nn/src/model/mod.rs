@@ -17,7 +17,7 @@ use super::error::{Error, Result};
 use super::graph_block::GraphBlock;
 use super::initial::Initial;
 use super::layers::{Layer, Pass};
-use super::ops::{activate, prefix};
+use super::ops::{Means, activate, prefix};
 use super::pair_head::PairHead;
 use super::params::{ParamBuilder, Params};
 use super::perceptron::{Perceptron, PerceptronDropout};
@@ -256,8 +256,18 @@ impl Model {
             h = predictor.forward(x, self.predictor_dropout(dropout), 0)?;
         }
         let (first, mut results) = (h.clone(), Vec::new());
+        let plain = |index: usize| self.residual_norms[index].is_identity() && self.readout.is_none();
+        let products =
+            blocks.iter().zip(&self.layers).enumerate().map(|(index, (block, layer))| {
+                if plain(index) { layer.product_of_self_and_mean(block) } else { Ok(None) }
+            });
+        let products = products.collect::<Result<Vec<_>>>()?;
+        // Own rows and means of the layer's input, if the layer before has computed them instead of `h`.
+        let mut means: Option<Means> = None;
         for (index, (block, layer)) in blocks.iter().zip(&self.layers).enumerate() {
-            self.check(index, block, &h)?;
+            if means.is_none() {
+                self.check(index, block, h.dims())?;
+            }
             let key = key_of(index);
             if index == 0 || !self.ends_with_relu(index - 1) {
                 let activation = if index == 0 { Activation::Identity } else { self.activation() };
@@ -268,8 +278,22 @@ impl Model {
             }
             let initial = if layer.info().needs_initial { Some(prefix(&first, block.num_dst())?) } else { None };
             let pass = Pass { block, degrees, dropout: key.map(|key| key.fold(1)), initial: initial.as_ref() };
+            let mask = self.mask(index + 1, dropout);
+            if let Some([weight, bias]) = &products[index] {
+                let input = means.take().map_or_else(|| Means::new(block, &h), Ok)?;
+                if !self.ends_with_relu(index) {
+                    h = self.checked(index, block, input.linear(weight, bias)?)?;
+                } else if products[index + 1].is_some() {
+                    let next = &blocks[index + 1];
+                    self.check(index + 1, next, &[block.num_dst(), layer.info().out_dim])?;
+                    means = Some(input.then(weight, bias, mask, next)?);
+                } else {
+                    h = self.checked(index, block, input.linear_relu(weight, bias, mask)?)?;
+                }
+                continue;
+            }
             if self.ends_with_relu(index) {
-                h = self.checked(index, block, layer.forward_relu(&pass, &h, self.mask(index + 1, dropout))?)?;
+                h = self.checked(index, block, layer.forward_relu(&pass, &h, mask)?)?;
                 continue;
             }
             let z = self.checked(index, block, layer.forward(&pass, &h)?)?;
@@ -332,7 +356,7 @@ impl Model {
                 None => Ok(h.clone()),
             },
             Step::Layer(index) => {
-                self.check(index, block, h)?;
+                self.check(index, block, h.dims())?;
                 let pass = Pass { block, degrees, dropout: None, initial: own.first() };
                 if self.ends_with_relu(index) {
                     return self.checked(index, block, self.layers[index].forward_relu(&pass, h, None)?);
@@ -384,8 +408,9 @@ impl Model {
         }
     }
 
-    fn check(&self, index: usize, block: &GraphBlock, h: &Tensor) -> Result<()> {
-        let (found, wanted) = (h.dims(), [block.num_src(), self.layers[index].info().in_dim]);
+    /// Checks the shape of the input of layer `index`.
+    fn check(&self, index: usize, block: &GraphBlock, found: &[usize]) -> Result<()> {
+        let wanted = [block.num_src(), self.layers[index].info().in_dim];
         if found != wanted {
             return Err(Error::Input(format!("layer {index} got rows of shape {found:?}; expected {wanted:?}")));
         }
