@@ -100,8 +100,9 @@ impl Simulate {
         let unknown = if threads > 1 { recording.unknown_scaling() } else { Vec::new() };
         if !unknown.is_empty() {
             context.console.say(&format!(
-                "note: {recording} do not tell how well these jobs use several threads: {}; seven tenths of each are assumed to be \
-                 shared. A run in which each of them has at least 2 threads tells it: `--scaling RUN`",
+                "note: the run does not tell how well these jobs use several threads: {}. Seven tenths of their time are assumed to \
+                 be parallel. To measure it, add `--scaling RUN` with a run of the same pipeline in which each of these jobs has at \
+                 least 2 threads",
                 unknown.join(", ")
             ));
         }

@@ -104,7 +104,7 @@ fn gradients(builder: &mut Builder<'_>, process: usize, at: (u32, u32), gate: &[
     ready
 }
 
-/// Returns the CPU time of the jobs with this name at a time. (The jobs of inference have times that count from 0 again.)
+/// Returns the CPU time of the jobs with this name at a time.
 fn cpu(worker: &WorkerRecord, (epoch, step): (u32, u32), name: &str) -> f64 {
     worker.jobs(epoch, step).iter().filter(|job| job.name == name).map(|job| job.cpu_seconds).sum()
 }

@@ -156,7 +156,7 @@ mod tests {
         let recording = record(Dataflow::MiniBatch, "gradient", None);
         let slowest = |epoch, step| job(0, epoch, step).max(job(1, epoch, step)) + 0.5;
         assert_near(seconds(&recording, &cluster(2)), per_epoch(slowest));
-        // The chunks of inference have the times of epochs.
+        // Jobs of inference have the times of epochs, and are not simulated.
         let mut logs = logs(Dataflow::MiniBatch, "gradient", None);
         for log in &mut logs {
             let chunk = |job: &JobWork| JobWork { name: "layer".into(), cpu_seconds: 7.0, ..job.clone() };
@@ -165,6 +165,7 @@ mod tests {
         }
         let with_inference = Recording::from_logs(Dataflow::MiniBatch, logs.into());
         assert_near(seconds(&with_inference, &cluster(2)), per_epoch(slowest));
+        assert_eq!(with_inference.unknown_scaling(), ["apply", "gradient"]);
         // One process with both partitions applies the sum once.
         let sum = |epoch, step| job(0, epoch, step) + job(1, epoch, step) + 0.5;
         assert_near(seconds(&recording, &cluster(1)), per_epoch(sum));

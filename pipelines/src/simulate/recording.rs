@@ -7,6 +7,7 @@ use std::path::Path;
 use gnnflow_data::format::plural;
 
 use crate::config::{Config, Device, Mode, Registered};
+use crate::engine::inference::LAYER;
 use crate::engine::mini_batch::GRADIENT;
 use crate::engine::stages::program::GATHER;
 use crate::engine::stages::synchrony::Synchrony;
@@ -79,7 +80,9 @@ impl WorkerRecord {
     fn new(log: WorkLog) -> Self {
         let WorkLog { window, rounds, jobs, sent, .. } = log;
         let mut by_time: BTreeMap<(u32, u32), Vec<JobWork>> = BTreeMap::new();
-        jobs.into_iter().for_each(|job| by_time.entry((job.epoch, job.step)).or_default().push(job));
+        // Inference is not simulated. Its times count from 0, too, so its jobs have the times of epochs.
+        let trained = jobs.into_iter().filter(|job| job.name != LAYER);
+        trained.for_each(|job| by_time.entry((job.epoch, job.step)).or_default().push(job));
         let sums = sent.iter().filter(|sent| sent.purpose == SentFor::Sums).map(|sent| sent.sent.bytes as f64).sum();
         let bytes = sent.iter().map(|sent| ((sent.epoch, sent.step, sent.purpose, sent.to), sent.sent.bytes as f64));
         let sent = bytes.collect();
@@ -255,8 +258,8 @@ impl Recording {
         }
     }
 
-    /// Returns the names of the jobs that take a tenth or more of the run's CPU time, and of which neither this run nor another one tells how well
-    /// they use several threads, in alphabetical order. (A job that had one thread does not tell, even if several jobs ran at the same time.)
+    /// Returns the names of the jobs of which neither this run nor another one tells how well they use several threads, in alphabetical order.
+    /// A job that had one thread does not tell, even if several jobs ran at the same time. Jobs of less than a tenth of the CPU time are left out.
     pub fn unknown_scaling(&self) -> Vec<&str> {
         let jobs = self.job_seconds();
         let all: f64 = jobs.values().map(|job| job.cpu).sum();

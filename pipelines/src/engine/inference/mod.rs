@@ -37,6 +37,8 @@ use crate::engine::result_sink::ResultSink;
 use crate::error::Error;
 use gnnflow_dataflow::storage::{Place, RowStore};
 
+/// The jobs' name.
+pub(crate) const LAYER: &str = "layer";
 /// Maximum number of edges of a chunk, unless one node has more.
 pub(crate) const CHUNK_EDGES: usize = 1 << 18;
 /// Maximum number of chunks in flight.
@@ -130,7 +132,7 @@ impl Inference {
                     cache: None,
                     meter: Rc::clone(&context.other_meter),
                 })
-                .run_jobs("layer", compute_thread, move |passes, on, batch| {
+                .run_jobs(LAYER, compute_thread, move |passes, on, batch| {
                     let stage = batch.key.epoch as usize % count;
                     passes.infer(on, stage, batch, &own[stage], &results[stage])
                 })
