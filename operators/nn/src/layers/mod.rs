@@ -307,8 +307,9 @@ pub trait Layer: Send + Sync {
         self.apply_node(pass, &h_dst, &aggregated)
     }
 
-    /// If [`Layer::forward`] over `block` is one product of [`self_and_mean`](super::ops::self_and_mean), returns its weight and bias. Such layers
-    /// that follow one another are fused, with the same bits ([`Means`](super::ops::Means)). By default, none.
+    /// If [`Layer::forward`] over `block` is one product of [`self_and_mean`](super::ops::self_and_mean), returns its weight,
+    /// `[out_dim, 2 · in_dim]` with the columns of the own row first, and its bias, `[out_dim]`. Such layers that follow one another
+    /// are fused, with the same bits ([`Means`](super::ops::Means)). By default, returns none.
     ///
     /// # Errors
     /// As [`Layer::send`].

@@ -285,7 +285,7 @@ impl Model {
                     h = self.checked(index, block, input.linear(weight, bias)?)?;
                 } else if products[index + 1].is_some() {
                     let next = &blocks[index + 1];
-                    self.check(index + 1, next, &[block.num_dst(), layer.info().out_dim])?;
+                    self.check(index + 1, next, &[block.num_dst(), weight.dim(0)?])?;
                     means = Some(input.then(weight, bias, mask, next)?);
                 } else {
                     h = self.checked(index, block, input.linear_relu(weight, bias, mask)?)?;

@@ -3,10 +3,14 @@
 use candle_core::{Device, Tensor};
 use gnnflow_data::rng::{Key, Purpose};
 use gnnflow_kernels::block::Block;
-use gnnflow_nn::layers::gcn_weights;
+use gnnflow_kernels::dense::elementwise::{Activation, Dropout};
+use gnnflow_nn::layers::{Sage, gcn_weights};
 use gnnflow_nn::metrics::{Bounds, Counts, Task};
 use gnnflow_nn::optimizer::{Adam, AdamOptions, Optimizer};
-use gnnflow_nn::{Error, GraphBlock, JumpingKnowledge, KindOptions, Model, ModelSpec, Norm, Registry, loss, ops};
+use gnnflow_nn::{
+    Error, GraphBlock, JumpingKnowledge, KindOptions, Layer, LayerInfo, Model, ModelSpec, Norm, Pass, Registry, loss,
+    ops,
+};
 
 use crate::factory::{flat, key, random, tensor};
 
@@ -70,6 +74,74 @@ fn forward_with_mismatched_input_is_an_error() {
     let logits = run(&tensor((9, 3), 1), Some(&[2; 9])).unwrap();
     assert!(loss::cross_entropy(&logits, &[0, 1, 2, 5]).unwrap_err().to_string().contains("label 5"));
     assert!(loss::cross_entropy(&logits, &[0, 1]).is_err());
+}
+
+/// GraphSAGE without [`Layer::product_of_self_and_mean`], whose layers are never fused.
+struct Unfused(Sage);
+
+impl Layer for Unfused {
+    fn info(&self) -> LayerInfo {
+        self.0.info()
+    }
+
+    fn send(&self, pass: &Pass<'_>, h_src: &Tensor) -> Result<Tensor, Error> {
+        self.0.send(pass, h_src)
+    }
+
+    fn aggregate(&self, pass: &Pass<'_>, sent: &Tensor, edges: Option<&Tensor>) -> Result<Tensor, Error> {
+        self.0.aggregate(pass, sent, edges)
+    }
+
+    fn apply_node(&self, pass: &Pass<'_>, h_dst: &Tensor, aggregated: &Tensor) -> Result<Tensor, Error> {
+        self.0.apply_node(pass, h_dst, aggregated)
+    }
+
+    fn forward(&self, pass: &Pass<'_>, h_src: &Tensor) -> Result<Tensor, Error> {
+        self.0.forward(pass, h_src)
+    }
+
+    fn forward_relu(&self, pass: &Pass<'_>, h_src: &Tensor, dropout: Option<Dropout>) -> Result<Tensor, Error> {
+        self.0.forward_relu(pass, h_src, dropout)
+    }
+}
+
+#[test]
+fn fused_layers_have_the_bits_of_separate_ones() {
+    let mut registry = Registry::default();
+    registry.register("unfused", |spec, params| Ok(Box::new(Unfused(Sage::new(spec, params)?))));
+    let plain = [random(700, 900, 4, 1), random(300, 700, 5, 2), random(40, 300, 6, 3)];
+    let weighted = |at: usize| {
+        let mut blocks = plain.clone();
+        let weights = (0..blocks[at].indices().len()).map(|edge| edge as f32 * 0.01).collect();
+        blocks[at] = blocks[at].clone().with_edge_weights(weights);
+        blocks
+    };
+    let labels: Vec<u32> = (0..40).map(|node| node % 3).collect();
+    for blocks in [plain.clone(), weighted(0), weighted(1), weighted(2)] {
+        // The last layer of the first spec can be fused, that of the second one transforms first, and the others are never fused.
+        let wide = ModelSpec { dropout: 0.3, input_dropout: 0.2, ..ModelSpec::new("sage", 3, 5, 24, 30) };
+        let specs = [
+            wide.clone(),
+            ModelSpec { out_dim: 3, ..wide.clone() },
+            ModelSpec { residual: true, ..wide.clone() },
+            ModelSpec { norm: Norm::Layer, ..wide.clone() },
+            ModelSpec { jumping_knowledge: JumpingKnowledge::Cat, ..wide.clone() },
+            ModelSpec { activation: Some(Activation::Elu), ..wide },
+        ];
+        for spec in specs {
+            let all = |kind: &str| {
+                let spec = ModelSpec { kind: kind.to_owned(), ..spec.clone() };
+                let model = Model::build(&spec, &registry, &Device::Cpu, 1).unwrap();
+                let blocks: Vec<_> = blocks.iter().cloned().map(GraphBlock::new).collect();
+                let outputs = model.forward(&blocks, &tensor((900, 5), 4), None, Some(key(5))).unwrap();
+                let loss = loss::cross_entropy(&outputs, &labels).unwrap();
+                let mut gradients = vec![0.0; model.params().flat_len()];
+                model.params().gradients(&loss.backward().unwrap(), &mut gradients).unwrap();
+                (flat(&outputs), gradients)
+            };
+            assert_eq!(all("sage"), all("unfused"), "{spec:?}");
+        }
+    }
 }
 
 #[test]
