@@ -6,7 +6,7 @@
 Graphs and models are those of schedules.py, with --parts partitions: by default one per core. Measured are 1, 2, 4, … processes of one thread, one process of
 2, 4, … threads, and processes of several threads that use all cores. Predictions for processes of one thread come from a traced run of as
 many processes; those for several threads come from runs of one thread, and a run of one process of 4 threads tells how well jobs use
-threads. Hosts of one core, with the links of LINKS, are predicted from the same runs. (simulate.py compares two hosts with measurements.)
+threads. (Jobs that run at the same time have fewer: one each, if there are as many. Then it does not tell.) Hosts of one core, with the links of LINKS, are predicted from the same runs. (simulate.py compares two hosts with measurements.)
 Runs take turns in both orders, the first round warms up and is left out, and values are medians. Predictions are made in the first --predicted
 rounds after it (default: all), because traced runs take as long as the others. No round starts after --seconds. The result is written to
 benches/runs/<date>-many-cores.json.
@@ -71,8 +71,9 @@ class Rounds:
             row = {"graph": self.name, "schedule": self.schedule, "processes": processes, "threads": threads, "measured": round(measured, 4),
                    "speedup": round(base / measured, 2), "measured_rounds": [round(second, 4) for second in rounds]}
             if predictions:
-                predicted = statistics.median(predictions)
-                row |= {"predicted": round(predicted, 4), "error": round(predicted / measured - 1, 3),
+                # The speed of a machine changes: predictions are compared with the measurements of their rounds.
+                predicted, same = statistics.median(predictions), statistics.median(rounds[: len(predictions)])
+                row |= {"predicted": round(predicted, 4), "error": round(predicted / same - 1, 3),
                         "predicted_rounds": [round(second, 4) for second in predictions]}
             yield row
 

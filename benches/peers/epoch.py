@@ -52,6 +52,20 @@ def ours(binary, work, threads):
     return seconds["per_epoch"][1], {stage: seconds[stage] / 2 for stage in STAGES}, max(summary["peak_rss_bytes"])
 
 
+def rows(seconds, stages, peak):
+    """The rows of the result, by threads."""
+    found = []
+    for threads in sorted({key[0] for key in seconds}):
+        median = medians(seconds, threads)
+        mine = median.pop("gnnflow")
+        row = {"threads": threads, "gnnflow_seconds": round(mine, 2), "peers_seconds": {who: round(s, 2) for who, s in median.items()}}
+        row["gnnflow_stages"] = {s: round(statistics.median(p[s] for p in stages[threads, "gnnflow"]), 2) for s in STAGES}
+        row["gnnflow_peak_rss_bytes"] = peak[threads, "gnnflow"]
+        row["rounds"] = {who: values for (t, who), values in seconds.items() if t == threads}
+        found.append(row | beside(median, mine))
+    return found
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
@@ -62,7 +76,7 @@ def main():
     options = parser.parse_args()
     graph, python = graph_and_python()
     binary = build()
-    seconds, stages, why, peak = {}, {}, {}, {}
+    seconds, stages, why, peak, results = {}, {}, {}, {}, []
     with tempfile.TemporaryDirectory(dir=os.environ.get("GNNFLOW_BENCH_SCRATCH")) as scratch:
         work = pathlib.Path(scratch)
         (work / "p.toml").write_text(PIPELINE.format(graph=graph))
@@ -85,19 +99,13 @@ def main():
                         stages.setdefault(key, []).append(row.get("split_ms", {}))
                     seconds.setdefault(key, []).append(epoch)
                     print(f"round {number + 1}, {threads} threads, {key[1]}: {epoch:.1f} s an epoch", file=sys.stderr, flush=True)
-    rows = []
-    for threads in sorted({key[0] for key in seconds}):
-        median = medians(seconds, threads)
-        mine = median.pop("gnnflow")
-        row = {"threads": threads, "gnnflow_seconds": round(mine, 2), "peers_seconds": {who: round(s, 2) for who, s in median.items()}}
-        row["gnnflow_stages"] = {s: round(statistics.median(p[s] for p in stages[threads, "gnnflow"]), 2) for s in STAGES}
-        row["gnnflow_peak_rss_bytes"] = peak[threads, "gnnflow"]
-        row["rounds"] = {who: values for (t, who), values in seconds.items() if t == threads}
-        row |= beside(median, mine)
-        rows.append(row)
-        print(f"{threads} threads: {mine:.1f} s an epoch = {row.get('ratio_to_best_peer', '?')} × as fast as {row.get('best_peer')}; peers {row['peers_seconds']}; stages {row['gnnflow_stages']}")
-    result = about("SAGE epoch beside peers") | {"steps": steps, "nodes": manifest["nodes"], "edges": manifest["edges"], "results": rows, "failures": why}
-    write(result, "epoch-beside-peers", options.out)
+            # After each round: the rest takes minutes.
+            results = rows(seconds, stages, peak)
+            result = about("SAGE epoch beside peers") | {"steps": steps, "nodes": manifest["nodes"], "edges": manifest["edges"]}
+            write(result | {"results": results, "failures": why}, "epoch-beside-peers", options.out)
+    for row in results:
+        print(f"{row['threads']} threads: {row['gnnflow_seconds']:.1f} s an epoch = {row.get('ratio_to_best_peer', '?')} × as fast as {row.get('best_peer')}; "
+              f"peers {row['peers_seconds']}; stages {row['gnnflow_stages']}")
 
 
 if __name__ == "__main__":
