@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
 """Epochs on 1 to all cores of one machine, by processes and by threads, beside what `gnnflow simulate` predicts for them and for hosts.
 
-    benches/many_cores.py DATA [--graphs NAME…] [--schedules NAME…] [--cores N] [--parts N] [--rounds 5] [--predicted N] [--seconds 3600] [--out FILE]
+    benches/many_cores.py DATA [--graphs NAME…] [--schedules NAME…] [--cores N] [--parts N] [--rounds 5] [--predicted N]
+                          [--seconds 3600] [--out FILE]
 
 Graphs and models are those of schedules.py, with --parts partitions: by default one per core. Measured are 1, 2, 4, … processes of one thread, one process of
 2, 4, … threads, and processes of several threads that use all cores. Predictions for processes of one thread come from a traced run of as
 many processes; those for several threads come from runs of one thread, and a run of one process of 4 threads tells how well jobs use
-threads. (Jobs that run at the same time have fewer: one each, if there are as many. Then it does not tell.) Hosts of one core, with the links of LINKS, are predicted from the same runs. (simulate.py compares two hosts with measurements.)
+threads. (It does not tell this of jobs that run at the same time on one thread each: seven tenths of them are assumed to be parallel.)
+Hosts of one core, with the links of LINKS, are predicted from the same runs. (simulate.py compares two hosts with measurements.)
 Runs take turns in both orders, the first round warms up and is left out, and values are medians. Predictions are made in the first --predicted
 rounds after it (default: all), because traced runs take as long as the others. No round starts after --seconds. The result is written to
 benches/runs/<date>-many-cores.json.

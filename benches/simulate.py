@@ -4,9 +4,9 @@
     benches/simulate.py DATA [--graphs NAME…] [--schedules NAME…] [--rounds 5] [--out FILE]
 
 Graphs and models are those of schedules.py: 2 partitions, a 2-layer GCN. In each round, runs of one and of two processes of one thread, and
-of one process of two threads (which tells how well jobs use threads, except those that run at the same time on one thread each), are traced, and the clusters of CASES are predicted from them. In the
-same round the clusters are measured, without a trace: on this machine, and between two network namespaces with 1 Gbit/s (see
-network.py). Runs take turns, the first round warms up and is left out, and both values are medians over the others. The result is
+of one process of two threads, are traced, and the clusters of CASES are predicted from them. The latter tells how well jobs use threads,
+except of jobs that run at the same time on one thread each: seven tenths of them are assumed to be parallel. In the same round
+the clusters are measured, without a trace: on this machine, and between two network namespaces with 1 Gbit/s (see network.py). Runs take turns, the first round warms up and is left out, and both values are medians over the others. The result is
 written to benches/runs/<date>-simulate.json.
 """
 import argparse, json, pathlib, statistics, subprocess, sys, tempfile

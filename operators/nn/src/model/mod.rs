@@ -256,6 +256,8 @@ impl Model {
             h = predictor.forward(x, self.predictor_dropout(dropout), 0)?;
         }
         let (first, mut results) = (h.clone(), Vec::new());
+        // By layer, its weight and bias if it is one product of `self_and_mean`, and nothing else reads its input or changes its result. Two
+        // such layers in a row are fused.
         let plain = |index: usize| self.residual_norms[index].is_identity() && self.readout.is_none();
         let products =
             blocks.iter().zip(&self.layers).enumerate().map(|(index, (block, layer))| {
