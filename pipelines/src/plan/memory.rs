@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use serde::Serialize;
 
+use super::model::aggregates_features;
 use super::training::edge_bytes;
 use super::{Layer, PartSize, Sizes, Training, batch, embedding};
 use crate::config::{Config, Infer, JumpingKnowledge, Model, Task, Topology};
@@ -61,11 +62,12 @@ pub struct Memory {
     /// `train.window` batches: nodes × 4 and edges × 8 each. Gradients of learned rows in flight: 2 × partitions × nodes ×
     /// (width + 1) × 4. In full-graph training on edges: 3 chunks per partition, nodes × (width × 8 + 12) each.
     pub batches: u64,
-    /// Forward and backward of a batch, for each job at the same time: three times (values, inputs, gradients) the sum over layers of nodes × width × 4; for
-    /// `rgcn` with `num_bases` also nodes × bases × input width × 4. In full-graph training, for each job: an interval's nodes × 4 × six
-    /// times the widest rows of a task, or eight times the sums of all relations, if more; the rows of one stage in flight, at
-    /// most 16 MiB per process; in `tensor-parallel` also a chunk's sums, at most `train.schedule.chunk_memory`, and as much
-    /// in flight per process.
+    /// Forward and backward of a batch, for each job at the same time: three times (values, inputs, gradients) the sum over layers of
+    /// nodes × width × 4. Of features that `gcn` and `sage` aggregate as they are, each job counts one copy and the aggregated rows,
+    /// and the process three more copies. For `rgcn` with `num_bases` also nodes × bases × input width × 4. In full-graph training,
+    /// for each job: an interval's nodes × 4 × six times the widest rows of a task, or eight times the sums of all relations, if more;
+    /// the rows of one stage in flight, at most 16 MiB per process; in `tensor-parallel` also a chunk's sums, at most
+    /// `train.schedule.chunk_memory`, and as much in flight per process.
     pub activations: u64,
     /// Tables of full-graph training, by hop: sent and aggregated rows, and their gradients. 0 if they are scratch files.
     pub tables: u64,
@@ -164,7 +166,13 @@ impl Process {
             let bases = config.model.as_ref().filter(|model| model.kind == "rgcn").and_then(|model| model.num_bases);
             let mixed = |(l, layer): (usize, &Layer)| rows(l) * (bases.unwrap_or(0) * layer.input) as u64 * 4;
             let mixed = layers.iter().enumerate().map(mixed).sum::<u64>();
-            memory.activations = 3 * jobs as u64 * (outputs.sum::<u64>() + all * input as u64 * 4 + on_edges + mixed);
+            let inputs = match config.model.as_ref().is_some_and(|model| aggregates_features(model, layers)) {
+                // Each job has the rows and the aggregated rows. The allocator keeps freed rows for a second: those of three batches.
+                true => (jobs as u64 + 3) * all + jobs as u64 * rows(0),
+                false => 3 * jobs as u64 * all,
+            };
+            let computed = 3 * jobs as u64 * (outputs.sum::<u64>() + on_edges + mixed);
+            memory.activations = computed + inputs * input as u64 * 4;
             let own_nodes = sum(|part| part.nodes, own);
             (memory.inference, memory.scratch) = inference(config, graph, layers, own_nodes, jobs);
             if train.schedule.is_partition_parallel() {

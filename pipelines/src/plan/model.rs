@@ -62,6 +62,25 @@ pub fn layers(
     all
 }
 
+/// Tells whether the first layer aggregates the features as they are. Training then needs no copy of their rows, and no gradient of them.
+/// `layers` are those of `model`.
+pub(super) fn aggregates_features(model: &Model, layers: &[Layer]) -> bool {
+    let aggregates = match model.kind.as_str() {
+        "gcn" => true,
+        "sage" => model.aggregator() != Aggregator::Pool,
+        _ => false,
+    };
+    // A layer that is narrower than its input multiplies first.
+    let widens = layers.first().is_some_and(|layer| layer.input <= layer.output);
+    aggregates
+        && widens
+        && model.embedding.is_none()
+        && model.input_dropout == 0.0
+        && !model.residual
+        && model.norm == Norm::None
+        && model.jumping_knowledge == JumpingKnowledge::None
+}
+
 /// Returns the layers of a decoupled `gat`. Between two propagations, a node has a prediction and two attention terms per head.
 fn decoupled(model: &Model, features: usize, classes: usize) -> Vec<Layer> {
     let (predicted, between) = (model.output_heads() * classes, model.output_heads() * (classes + 2));
@@ -184,6 +203,36 @@ mod tests {
                 layers(&model, 10, 3, Some(5), Some(4)).iter().filter_map(|layer| layer.parameters).sum();
             assert_eq!(built.params().flat_len() as u64, parameters, "{model:?}");
         }
+    }
+
+    #[test]
+    fn layers_that_aggregate_features_send_their_input() {
+        let registry = Registry::default();
+        for kind in registry.names() {
+            for (hidden, aggregator) in
+                [(8, None), (16, None), (16, Some(Aggregator::Gcn)), (16, Some(Aggregator::Pool))]
+            {
+                if kind != "sage" && aggregator.is_some() {
+                    continue;
+                }
+                let model = Model { kind: kind.into(), hidden, layers: 2, aggregator, ..Model::default() };
+                let built = compute::Model::build(&model.describe(10, 3, 5, 4), &registry, &Device::Cpu, 1).unwrap();
+                let sends_input = built.hops().is_ok_and(|hops| hops[0].width == 10);
+                let expected = matches!(kind, "gcn" | "sage") && aggregator != Some(Aggregator::Pool) && sends_input;
+                assert_eq!(
+                    aggregates_features(&model, &layers(&model, 10, 3, Some(5), Some(4))),
+                    expected,
+                    "{kind} {hidden}"
+                );
+            }
+        }
+        let model = |change: fn(&mut Model)| {
+            let mut model = Model { kind: "sage".into(), hidden: 16, layers: 2, ..Model::default() };
+            change(&mut model);
+            aggregates_features(&model, &layers(&model, 10, 3, None, None))
+        };
+        assert!(model(|_| {}));
+        assert!(!model(|model| model.input_dropout = 0.1) && !model(|model| model.residual = true));
     }
 
     #[test]

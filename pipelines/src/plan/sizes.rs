@@ -82,7 +82,8 @@ impl Sizes {
             Some(generate) => {
                 let generator = generate.generator();
                 let (nodes, rows) = generator.size();
-                let train = (nodes as f64 * generate.split.first().copied().unwrap_or(0.0)).ceil() as u64;
+                let fractions = config.graph.split_fractions.as_ref().unwrap_or(&generate.split);
+                let train = (nodes as f64 * fractions.first().copied().unwrap_or(0.0)).ceil() as u64;
                 let edges = if config.graph.undirected || config.graph.reverse_edges { 2 * rows } else { rows };
                 Ok(Self::bound(config, nodes, edges, generator.features(), Some(generator.classes()), Some(train)))
             }

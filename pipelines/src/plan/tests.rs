@@ -21,6 +21,9 @@ fn sizes_before_preparation_are_those_of_the_generator() {
     assert_eq!(training.batch_nodes, [1000, 16_000, 176_000, 1_056_000]);
     assert_eq!(training.batch_edges, [15_000, 160_000, 880_000]);
     assert_eq!(training.steps_per_epoch, 50);
+    let drawn =
+        self::plan(&PLANTED.replace("[partition]", "split_fractions = [0.01, 0.01, 0.98]\n[partition]"), 2).unwrap();
+    assert_eq!(drawn.training.unwrap().steps_per_epoch, 5);
     // 2(L - 1) rounds of sampling and 2 of fetching.
     assert_eq!(training.rounds_per_step, 6);
     assert_eq!(plan.parameters, Some(2 * 100 * 256 + 256 + 2 * 256 * 256 + 256 + 2 * 256 * 10 + 10));
