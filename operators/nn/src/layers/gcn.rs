@@ -7,7 +7,7 @@ use super::{Aggregation, Layer, LayerInfo, Pass};
 use crate::error::{Error, Result};
 use crate::graph_block::GraphBlock;
 use crate::initial::Initial;
-use crate::ops::{activate, add_bias, linear, linear_relu, weighted_sum};
+use crate::ops::{Aggregated, AggregatedProduct, RowAggregation, activate, add_bias, linear, weighted_sum};
 use crate::params::ParamBuilder;
 use gnnflow_kernels::dense::elementwise::{Activation, Dropout};
 
@@ -108,12 +108,23 @@ impl Layer for Gcn {
         degree_weighted_sum(pass, sent, edges)
     }
 
-    fn forward_relu(&self, pass: &Pass<'_>, h_src: &Tensor, dropout: Option<Dropout>) -> Result<Tensor> {
+    fn product_of_aggregated(&self, pass: &Pass<'_>) -> Result<Option<AggregatedProduct>> {
         if self.transforms_first() {
-            return Ok(activate(&self.forward(pass, h_src)?, Activation::Relu, dropout)?);
+            return Ok(None);
         }
-        let aggregated = degree_weighted_sum(pass, h_src, Some(&edge_weights(pass, h_src)?))?;
-        Ok(linear_relu(&aggregated, &self.weight, &self.bias, dropout)?)
+        let (weight, bias) = (self.weight.as_tensor().clone(), self.bias.as_tensor().clone());
+        let weights = edge_weights(pass, &weight)?;
+        let aggregation = RowAggregation::WeightedSum(pass.block.with_self_loops().clone(), weights);
+        Ok(Some(AggregatedProduct { aggregation, weight, bias }))
+    }
+
+    fn forward_relu(&self, pass: &Pass<'_>, h_src: &Tensor, dropout: Option<Dropout>) -> Result<Tensor> {
+        match self.product_of_aggregated(pass)? {
+            Some(AggregatedProduct { aggregation, weight, bias }) => {
+                Ok(Aggregated::new(&aggregation, h_src)?.linear_relu(&weight, &bias, dropout)?)
+            }
+            None => Ok(activate(&self.forward(pass, h_src)?, Activation::Relu, dropout)?),
+        }
     }
 
     fn apply_node(&self, _: &Pass<'_>, _: &Tensor, aggregated: &Tensor) -> Result<Tensor> {

@@ -25,7 +25,7 @@ use gnnflow_data::rng::Key;
 
 use super::error::{Error, Result};
 use super::graph_block::GraphBlock;
-use super::ops::{activate, prefix};
+use super::ops::{AggregatedProduct, activate, prefix};
 use gnnflow_kernels::dense::elementwise::{Activation, Dropout};
 
 pub use appnp::Appnp;
@@ -307,14 +307,13 @@ pub trait Layer: Send + Sync {
         self.apply_node(pass, &h_dst, &aggregated)
     }
 
-    /// If [`Layer::forward`] over `block` is one product of [`self_and_mean`](super::ops::self_and_mean), returns its weight,
-    /// `[out_dim, 2 · in_dim]` with the columns of the own row first, and its bias, `[out_dim]`. Such layers that follow one another
-    /// are fused, with the same bits ([`Means`](super::ops::Means)). By default, returns none.
+    /// Returns the parts of [`Layer::forward`] if it is one product of aggregated input rows. Such layers that follow one another are
+    /// fused, with the same bits ([`Aggregated`](super::ops::Aggregated)). By default, returns none.
     ///
     /// # Errors
     /// As [`Layer::send`].
-    fn product_of_self_and_mean(&self, block: &GraphBlock) -> Result<Option<[Tensor; 2]>> {
-        let _ = block;
+    fn product_of_aggregated(&self, pass: &Pass<'_>) -> Result<Option<AggregatedProduct>> {
+        let _ = pass;
         Ok(None)
     }
 

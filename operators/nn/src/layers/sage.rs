@@ -5,10 +5,10 @@ use candle_core::{DType, Tensor, Var};
 use super::LayerSpec;
 use super::{Aggregation, Layer, LayerInfo, Pass};
 use crate::error::{Error, Result};
-use crate::graph_block::GraphBlock;
 use crate::initial::Initial;
 use crate::ops::{
-    activate, add_bias, linear, linear_relu, prefix, segment_max, segment_mean, self_and_mean, weighted_sum,
+    Aggregated, AggregatedProduct, RowAggregation, activate, add_bias, linear, prefix, segment_max, segment_mean,
+    weighted_sum,
 };
 use crate::params::ParamBuilder;
 use gnnflow_kernels::dense::elementwise::{Activation, Dropout};
@@ -110,8 +110,10 @@ impl Layer for Sage {
 
     /// As the pieces. If possible, one product covers the own row and the mean: fewer, longer sums and no copied rows.
     fn forward(&self, pass: &Pass<'_>, h_src: &Tensor) -> Result<Tensor> {
-        match self.product_of_self_and_mean(pass.block)? {
-            Some([weight, bias]) => Ok(linear(&self_and_mean(pass.block, h_src)?, &weight, Some(&bias))?),
+        match self.product_of_aggregated(pass)? {
+            Some(AggregatedProduct { aggregation, weight, bias }) => {
+                Ok(Aggregated::new(&aggregation, h_src)?.linear(&weight, &bias)?)
+            }
             None => {
                 let aggregated = self.aggregate(pass, &self.send(pass, h_src)?, None)?;
                 self.apply_node(pass, &prefix(h_src, pass.block.num_dst())?, &aggregated)
@@ -120,20 +122,23 @@ impl Layer for Sage {
     }
 
     /// Concatenates `W_self` and `W_neighbor` by columns.
-    fn product_of_self_and_mean(&self, block: &GraphBlock) -> Result<Option<[Tensor; 2]>> {
-        let is_weighted = block.block().edge_weights().is_some();
+    fn product_of_aggregated(&self, pass: &Pass<'_>) -> Result<Option<AggregatedProduct>> {
+        let is_weighted = pass.block.block().edge_weights().is_some();
         match &self.own {
             Some(own) if self.aggregator == Aggregator::Mean && !self.transforms_first() && !is_weighted => {
                 let weight = Tensor::cat(&[own.as_tensor(), self.neighbor.as_tensor()], 1)?;
-                Ok(Some([weight, self.bias.as_tensor().clone()]))
+                let aggregation = RowAggregation::SelfAndMean(pass.block.clone());
+                Ok(Some(AggregatedProduct { aggregation, weight, bias: self.bias.as_tensor().clone() }))
             }
             _ => Ok(None),
         }
     }
 
     fn forward_relu(&self, pass: &Pass<'_>, h_src: &Tensor, dropout: Option<Dropout>) -> Result<Tensor> {
-        match self.product_of_self_and_mean(pass.block)? {
-            Some([weight, bias]) => Ok(linear_relu(&self_and_mean(pass.block, h_src)?, &weight, &bias, dropout)?),
+        match self.product_of_aggregated(pass)? {
+            Some(AggregatedProduct { aggregation, weight, bias }) => {
+                Ok(Aggregated::new(&aggregation, h_src)?.linear_relu(&weight, &bias, dropout)?)
+            }
             None => Ok(activate(&self.forward(pass, h_src)?, Activation::Relu, dropout)?),
         }
     }

@@ -17,7 +17,7 @@ use super::error::{Error, Result};
 use super::graph_block::GraphBlock;
 use super::initial::Initial;
 use super::layers::{Layer, Pass};
-use super::ops::{Means, activate, prefix};
+use super::ops::{Aggregated, AggregatedProduct, activate, prefix};
 use super::pair_head::PairHead;
 use super::params::{ParamBuilder, Params};
 use super::perceptron::{Perceptron, PerceptronDropout};
@@ -256,18 +256,18 @@ impl Model {
             h = predictor.forward(x, self.predictor_dropout(dropout), 0)?;
         }
         let (first, mut results) = (h.clone(), Vec::new());
-        // By layer, its weight and bias if it is one product of `self_and_mean`, and nothing else reads its input or changes its result. Two
-        // such layers in a row are fused.
+        // By layer, its parts if it is one product of aggregated rows, and nothing else reads its input or changes its result. Two such
+        // layers in a row are fused.
         let plain = |index: usize| self.residual_norms[index].is_identity() && self.readout.is_none();
-        let products =
-            blocks.iter().zip(&self.layers).enumerate().map(|(index, (block, layer))| {
-                if plain(index) { layer.product_of_self_and_mean(block) } else { Ok(None) }
-            });
+        let products = blocks.iter().zip(&self.layers).enumerate().map(|(index, (block, layer))| {
+            let pass = Pass { block, degrees, dropout: None, initial: None };
+            if plain(index) { layer.product_of_aggregated(&pass) } else { Ok(None) }
+        });
         let products = products.collect::<Result<Vec<_>>>()?;
-        // Own rows and means of the layer's input, if the layer before has computed them instead of `h`.
-        let mut means: Option<Means> = None;
+        // The aggregated input of the layer, if the layer before has computed it instead of `h`.
+        let mut aggregated: Option<Aggregated> = None;
         for (index, (block, layer)) in blocks.iter().zip(&self.layers).enumerate() {
-            if means.is_none() {
+            if aggregated.is_none() {
                 self.check(index, block, h.dims())?;
             }
             let key = key_of(index);
@@ -281,14 +281,13 @@ impl Model {
             let initial = if layer.info().needs_initial { Some(prefix(&first, block.num_dst())?) } else { None };
             let pass = Pass { block, degrees, dropout: key.map(|key| key.fold(1)), initial: initial.as_ref() };
             let mask = self.mask(index + 1, dropout);
-            if let Some([weight, bias]) = &products[index] {
-                let input = means.take().map_or_else(|| Means::new(block, &h), Ok)?;
+            if let Some(AggregatedProduct { aggregation, weight, bias }) = &products[index] {
+                let input = aggregated.take().map_or_else(|| Aggregated::new(aggregation, &h), Ok)?;
                 if !self.ends_with_relu(index) {
                     h = self.checked(index, block, input.linear(weight, bias)?)?;
-                } else if products[index + 1].is_some() {
-                    let next = &blocks[index + 1];
-                    self.check(index + 1, next, &[block.num_dst(), weight.dim(0)?])?;
-                    means = Some(input.then(weight, bias, mask, next)?);
+                } else if let Some(next) = &products[index + 1] {
+                    self.check(index + 1, &blocks[index + 1], &[block.num_dst(), weight.dim(0)?])?;
+                    aggregated = Some(input.then(weight, bias, mask, &next.aggregation)?);
                 } else {
                     h = self.checked(index, block, input.linear_relu(weight, bias, mask)?)?;
                 }

@@ -1,4 +1,4 @@
-//! Fused layers of GraphSAGE. Gradients between them do not pass through candle.
+//! Fused layers of GraphSAGE and GCN. Gradients between them do not pass through candle.
 //!
 //! candle adds every gradient to zeros, on one thread. The rows between two layers are the longest arrays of a batch: this took a fifth of the
 //! backward pass of two threads, and half of that of sixteen. Here, candle gets a tensor of one number instead of the rows. Each operation gives
@@ -11,10 +11,58 @@ use candle_core::{CpuStorage, CustomOp2, CustomOp3, Layout, Result, Shape, Stora
 use super::linear::{Linear, product};
 use super::linear_relu::{LinearRelu, ReluOfResult};
 use super::self_and_mean::SelfAndMean;
-use super::{column_sum, elements, expect, gradient_of, linear, linear_relu, self_and_mean, store, with_real, zeros};
+use super::weighted::WeightedSum;
+use super::{
+    column_sum, elements, expect, gradient_of, linear, linear_relu, self_and_mean, store, weighted_sum, with_real,
+    zeros,
+};
 use crate::graph_block::GraphBlock;
-use gnnflow_kernels::aggregate::segment;
+use gnnflow_kernels::aggregate::{segment, weighted};
 use gnnflow_kernels::dense::elementwise::{Dropout, relu_of_result_in_place};
+
+/// A layer that multiplies aggregated rows: `aggregation(h)·weightᵀ + bias`.
+#[derive(Clone, Debug)]
+pub struct AggregatedProduct {
+    /// The aggregation of the input rows `h [num_src, D]`, to `[num_dst, K]`.
+    pub aggregation: RowAggregation,
+    /// `[O, K]`
+    pub weight: Tensor,
+    /// `[O]`
+    pub bias: Tensor,
+}
+
+/// An aggregation of the sources' rows without parameters.
+#[derive(Clone, Debug)]
+pub enum RowAggregation {
+    /// [`self_and_mean`] over the block.
+    SelfAndMean(Arc<GraphBlock>),
+    /// [`weighted_sum`] over the block, with constant weights `[E, 1]`.
+    WeightedSum(Arc<GraphBlock>, Tensor),
+}
+
+impl RowAggregation {
+    fn block(&self) -> &Arc<GraphBlock> {
+        match self {
+            Self::SelfAndMean(block) | Self::WeightedSum(block, _) => block,
+        }
+    }
+
+    /// Returns the aggregated rows of `x`.
+    fn apply(&self, x: &Tensor) -> Result<Tensor> {
+        match self {
+            Self::SelfAndMean(block) => self_and_mean(block, x),
+            Self::WeightedSum(block, weights) => weighted_sum(block, x, weights),
+        }
+    }
+
+    /// Returns the aggregated rows of `x`, on the CPU, which candle does not track.
+    fn apply_untracked(&self, x: &Tensor) -> Result<Tensor> {
+        match self {
+            Self::SelfAndMean(block) => x.apply_op1_no_bwd(&SelfAndMean { block: block.clone() }),
+            Self::WeightedSum(block, weights) => x.apply_op2_no_bwd(weights, &WeightedSum { block: block.clone() }),
+        }
+    }
+}
 
 /// Holds the gradient of an operation's input until the previous operation takes it.
 #[derive(Default)]
@@ -31,14 +79,14 @@ impl GradientSlot {
     }
 }
 
-/// [`self_and_mean`] of the rows of a layer, to be read by one operation: the product of the next layer.
+/// The aggregated rows of a layer, to be read by one operation: the product of the next layer.
 ///
 /// The results and gradients have the bits of the separate operations.
 ///
 /// ```
 /// use candle_core::{Device, Result, Tensor};
 /// use gnnflow_kernels::block::Block;
-/// use gnnflow_nn::{GraphBlock, ops::Means};
+/// use gnnflow_nn::{GraphBlock, ops::{Aggregated, RowAggregation}};
 ///
 /// # fn main() -> Result<()> {
 /// // Node 0 has the in-neighbors 1 and 2.
@@ -46,17 +94,18 @@ impl GradientSlot {
 /// let x = Tensor::new(&[[1f32], [2.0], [6.0]], &Device::Cpu)?;
 /// // Adds the own row and the mean of the neighbors.
 /// let (weight, bias) = (Tensor::new(&[[1f32, 1.0]], &Device::Cpu)?, Tensor::new(&[0f32], &Device::Cpu)?);
-/// assert_eq!(Means::new(&block, &x)?.linear(&weight, &bias)?.to_vec2::<f32>()?, [[5.0]]);
+/// let aggregated = Aggregated::new(&RowAggregation::SelfAndMean(block), &x)?;
+/// assert_eq!(aggregated.linear(&weight, &bias)?.to_vec2::<f32>()?, [[5.0]]);
 /// # Ok(())
 /// # }
 /// ```
-pub struct Means {
-    /// `[num_dst, 2 D]`. Without `before`, candle tracks their gradient.
+pub struct Aggregated {
+    /// `[num_dst, K]`. Without `before`, candle tracks their gradient.
     rows: Tensor,
     before: Option<Before>,
 }
 
-/// The operation that has computed the rows of [`Means`].
+/// The operation that has computed the rows of [`Aggregated`].
 struct Before {
     /// One number, which candle tracks instead of the rows.
     link: Tensor,
@@ -64,13 +113,13 @@ struct Before {
     gradient: Arc<GradientSlot>,
 }
 
-impl Means {
-    /// Returns the own rows and means of `x [num_src, D]`: the beginning of fused layers.
+impl Aggregated {
+    /// Returns the aggregated rows of `x [num_src, D]`: the beginning of fused layers.
     ///
     /// # Errors
     /// When `x` does not fit the block.
-    pub fn new(block: &Arc<GraphBlock>, x: &Tensor) -> Result<Self> {
-        Ok(Self { rows: self_and_mean(block, x)?, before: None })
+    pub fn new(aggregation: &RowAggregation, x: &Tensor) -> Result<Self> {
+        Ok(Self { rows: aggregation.apply(x)?, before: None })
     }
 
     /// Returns [`linear`] of the rows: the end of fused layers.
@@ -95,29 +144,24 @@ impl Means {
         }
     }
 
-    /// Returns the own rows and means, over `block`, of [`linear_relu`] of the rows. Devices other than the CPU run separate operations.
+    /// Returns the aggregated rows of the next layer, whose input is [`linear_relu`] of the rows. Devices other than the CPU run separate
+    /// operations.
     ///
     /// # Errors
-    /// When shapes disagree, or the rows do not fit the block.
-    pub fn then(
-        self,
-        weight: &Tensor,
-        bias: &Tensor,
-        dropout: Option<Dropout>,
-        block: &Arc<GraphBlock>,
-    ) -> Result<Self> {
+    /// When shapes disagree, or the rows do not fit the block of `next`.
+    pub fn then(self, weight: &Tensor, bias: &Tensor, dropout: Option<Dropout>, next: &RowAggregation) -> Result<Self> {
         if !self.rows.device().is_cpu() {
-            return Self::new(block, &self.linear_relu(weight, bias, dropout)?);
+            return Self::new(next, &self.linear_relu(weight, bias, dropout)?);
         }
         let (weight, bias) = (weight.contiguous()?, bias.contiguous()?);
         let relu = self.rows.apply_op3_no_bwd(&weight, &bias, &LinearRelu { dropout })?;
-        let rows = relu.apply_op1_no_bwd(&SelfAndMean { block: block.clone() })?;
+        let rows = next.apply_untracked(&relu)?;
         let gradient = Arc::new(GradientSlot::default());
         let (input, operand, before) = match self.before {
             None => (self.rows.detach(), self.rows, None),
             Some(Before { link, gradient }) => (self.rows, link, Some(gradient)),
         };
-        let then = Then { block: block.clone(), input, before, relu, dropout, gradient: gradient.clone() };
+        let then = Then { input, before, relu, dropout, next: next.clone(), gradient: gradient.clone() };
         Ok(Self { rows, before: Some(Before { link: operand.apply_op3(&weight, &bias, then)?, gradient }) })
     }
 }
@@ -128,24 +172,23 @@ fn last(rows: Tensor, before: Before, [weight, bias]: [&Tensor; 2], product: Pro
     link.apply_op3(&weight.contiguous()?, &bias.contiguous()?, Last { rows, product, before: gradient })
 }
 
-/// [`Means::then`]: `(link [1] or rows [N, K], W [D, K], bias [D])` → a link.
+/// [`Aggregated::then`]: `(link [1] or rows [N, K], W [D, K], bias [D])` → a link.
 struct Then {
-    /// The edges.
-    block: Arc<GraphBlock>,
-    /// `[num_src, K]`
+    /// `[N, K]`
     input: Tensor,
     /// Where the gradient of `input` goes, if candle has a link in its place.
     before: Option<Arc<GradientSlot>>,
-    /// [`linear_relu`] of the input, `[num_src, D]`.
+    /// [`linear_relu`] of the input, `[N, D]`: the sources of `next`.
     relu: Tensor,
     dropout: Option<Dropout>,
+    next: RowAggregation,
     /// Where the next operation puts the gradient of the result.
     gradient: Arc<GradientSlot>,
 }
 
 impl CustomOp3 for Then {
     fn name(&self) -> &'static str {
-        "linear-relu-mean"
+        "linear-relu-aggregate"
     }
 
     fn cpu_fwd(
@@ -169,7 +212,7 @@ impl CustomOp3 for Then {
         _: &Tensor,
         _: &Tensor,
     ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
-        let backward = MeanReluBackward { block: self.block.clone(), dropout: self.dropout };
+        let backward = AggregateReluBackward { aggregation: self.next.clone(), dropout: self.dropout };
         let g = self.relu.apply_op2_no_bwd(&self.gradient.take(self.name())?.contiguous()?, &backward)?;
         gradients(&g, &self.input, [operand, w, bias], self.before.as_deref())
     }
@@ -193,25 +236,37 @@ fn gradients(
     Ok((dx, dw, gradient_of(bias, || column_sum(g))?))
 }
 
-/// Gradient of ReLU's input: `(result of ReLU [num_src, D], gradient of the means [num_dst, 2 D])` → `[num_src, D]`.
-struct MeanReluBackward {
-    block: Arc<GraphBlock>,
+/// Gradient of ReLU's input: `(result of ReLU [num_src, D], gradient of the aggregated rows [num_dst, K])` → `[num_src, D]`.
+struct AggregateReluBackward {
+    aggregation: RowAggregation,
     dropout: Option<Dropout>,
 }
 
-impl CustomOp2 for MeanReluBackward {
+impl CustomOp2 for AggregateReluBackward {
     fn name(&self) -> &'static str {
-        "mean-relu-backward"
+        "aggregate-relu-backward"
     }
 
     fn cpu_fwd(&self, relu: &CpuStorage, lr: &Layout, g: &CpuStorage, lg: &Layout) -> Result<(CpuStorage, Shape)> {
         let ((rows, width), (destinations, columns)) = (lr.shape().dims2()?, lg.shape().dims2()?);
-        expect(self.name(), "destination rows", destinations, self.block.num_dst())?;
-        expect(self.name(), "columns", columns, 2 * width)?;
+        let block = self.aggregation.block();
+        let per_column = if matches!(self.aggregation, RowAggregation::SelfAndMean(_)) { 2 } else { 1 };
+        expect(self.name(), "destination rows", destinations, block.num_dst())?;
+        expect(self.name(), "columns", columns, per_column * width)?;
         let out = with_real!(relu, self.name(), T => {
             let (relu, g) = (elements::<T>(relu, lr, self.name())?, elements::<T>(g, lg, self.name())?);
             let mut out = zeros::<T>(relu.len());
-            segment::self_and_mean_backward(self.block.transpose(), self.block.inverse_degrees(), g, width, &mut out);
+            match &self.aggregation {
+                RowAggregation::SelfAndMean(_) => {
+                    segment::self_and_mean_backward(block.transpose(), block.inverse_degrees(), g, width, &mut out);
+                }
+                RowAggregation::WeightedSum(_, weights) => {
+                    let (weights, layout) = weights.storage_and_layout();
+                    let Storage::Cpu(weights) = &*weights else { bail!("{}: the weights are not on the CPU", self.name()) };
+                    let weights = elements::<T>(weights, layout, self.name())?;
+                    weighted::backward_rows(block.transpose(), weights, 1, g, width, &mut out);
+                }
+            }
             relu_of_result_in_place(self.dropout, relu, &mut out);
             store(out)
         });
@@ -238,7 +293,7 @@ struct Last {
 
 impl CustomOp3 for Last {
     fn name(&self) -> &'static str {
-        "linear-of-means"
+        "linear-of-aggregated"
     }
 
     fn cpu_fwd(
@@ -303,18 +358,25 @@ mod tests {
             };
             let x = var(&[2000, 7]);
             let params = [var(&[19, 14]), var(&[19]), var(&[33, 38]), var(&[33]), var(&[5, 66]), var(&[5])];
-            let [w0, b0, w1, b1, w2, b2] = &params;
             let probe = var(&[60, 5]);
-            for (dropout, relu) in [(None, false), (Some(mask), false), (Some(mask), true)] {
+            // The weights of a sum fit its `K` columns, which are those of the source rows.
+            let weights = |block: &GraphBlock| var(&[block.num_edges(), 1]).as_tensor().detach();
+            let sums = blocks.clone().map(|block| RowAggregation::WeightedSum(block.clone(), weights(&block)));
+            let means = blocks.clone().map(RowAggregation::SelfAndMean);
+            let narrow = [var(&[19, 7]), var(&[19]), var(&[33, 19]), var(&[33]), var(&[5, 33]), var(&[5])];
+            let cases = [(None, false), (Some(mask), false), (Some(mask), true)];
+            let cases = cases.iter().flat_map(|case| [(case, &means, &params), (case, &sums, &narrow)]);
+            for (&(dropout, relu), [first, second, third], params) in cases {
+                let [w0, b0, w1, b1, w2, b2] = params;
                 let chain = |x: &Tensor| {
-                    let means = Means::new(&blocks[0], x)?.then(w0, b0, dropout, &blocks[1])?;
-                    let means = means.then(w1, b1, None, &blocks[2])?;
-                    if relu { means.linear_relu(w2, b2, dropout) } else { means.linear(w2, b2) }
+                    let rows = Aggregated::new(first, x)?.then(w0, b0, dropout, second)?;
+                    let rows = rows.then(w1, b1, None, third)?;
+                    if relu { rows.linear_relu(w2, b2, dropout) } else { rows.linear(w2, b2) }
                 };
                 let apart = |x: &Tensor| {
-                    let x = linear_relu(&self_and_mean(&blocks[0], x)?, w0, b0, dropout)?;
-                    let x = linear_relu(&self_and_mean(&blocks[1], &x)?, w1, b1, None)?;
-                    let x = self_and_mean(&blocks[2], &x)?;
+                    let x = linear_relu(&first.apply(x)?, w0, b0, dropout)?;
+                    let x = linear_relu(&second.apply(&x)?, w1, b1, None)?;
+                    let x = third.apply(&x)?;
                     if relu { linear_relu(&x, w2, b2, dropout) } else { linear(&x, w2, Some(b2)) }
                 };
                 // With and without a gradient of the input.

@@ -7,7 +7,7 @@
 pub(crate) mod activate;
 mod attention;
 pub(crate) mod edges;
-mod fused_means;
+mod fused_layers;
 pub(crate) mod heads;
 mod inject_gradient;
 pub(crate) mod linear;
@@ -26,7 +26,7 @@ pub(crate) mod weighted;
 pub use activate::{activate, add_bias, column_sum, widen};
 pub use attention::attention_logits;
 pub use edges::{Side, edge_add, edge_softmax, edge_sum};
-pub use fused_means::Means;
+pub use fused_layers::{Aggregated, AggregatedProduct, RowAggregation};
 pub use heads::{head_dot, head_mean};
 pub use inject_gradient::inject_gradient;
 pub use linear::{MatMul, PANEL, linear, matmul};

@@ -4,7 +4,7 @@ use candle_core::{Device, Tensor};
 use gnnflow_data::rng::{Key, Purpose};
 use gnnflow_kernels::block::Block;
 use gnnflow_kernels::dense::elementwise::{Activation, Dropout};
-use gnnflow_nn::layers::{Sage, gcn_weights};
+use gnnflow_nn::layers::{Gcn, Sage, gcn_weights};
 use gnnflow_nn::metrics::{Bounds, Counts, Task};
 use gnnflow_nn::optimizer::{Adam, AdamOptions, Optimizer};
 use gnnflow_nn::{
@@ -76,16 +76,20 @@ fn forward_with_mismatched_input_is_an_error() {
     assert!(loss::cross_entropy(&logits, &[0, 1]).is_err());
 }
 
-/// GraphSAGE without [`Layer::product_of_self_and_mean`], whose layers are never fused.
-struct Unfused(Sage);
+/// A layer without [`Layer::product_of_aggregated`], which is never fused.
+struct Unfused<L>(L);
 
-impl Layer for Unfused {
+impl<L: Layer> Layer for Unfused<L> {
     fn info(&self) -> LayerInfo {
         self.0.info()
     }
 
     fn send(&self, pass: &Pass<'_>, h_src: &Tensor) -> Result<Tensor, Error> {
         self.0.send(pass, h_src)
+    }
+
+    fn apply_edge(&self, pass: &Pass<'_>, h_dst: &Tensor, sent: &Tensor) -> Result<Option<Tensor>, Error> {
+        self.0.apply_edge(pass, h_dst, sent)
     }
 
     fn aggregate(&self, pass: &Pass<'_>, sent: &Tensor, edges: Option<&Tensor>) -> Result<Tensor, Error> {
@@ -108,7 +112,8 @@ impl Layer for Unfused {
 #[test]
 fn fused_layers_have_the_bits_of_separate_ones() {
     let mut registry = Registry::default();
-    registry.register("unfused", |spec, params| Ok(Box::new(Unfused(Sage::new(spec, params)?))));
+    registry.register("unfused sage", |spec, params| Ok(Box::new(Unfused(Sage::new(spec, params)?))));
+    registry.register("unfused gcn", |spec, params| Ok(Box::new(Unfused(Gcn::new(spec, params)?))));
     let plain = [random(700, 900, 4, 1), random(300, 700, 5, 2), random(40, 300, 6, 3)];
     let weighted = |at: usize| {
         let mut blocks = plain.clone();
@@ -117,6 +122,7 @@ fn fused_layers_have_the_bits_of_separate_ones() {
         blocks
     };
     let labels: Vec<u32> = (0..40).map(|node| node % 3).collect();
+    let degrees: Vec<u32> = (0..900).map(|node| 4 + node % 9).collect();
     for blocks in [plain.clone(), weighted(0), weighted(1), weighted(2)] {
         // The last layer of the first spec can be fused, that of the second one transforms first, and the others are never fused.
         let wide = ModelSpec { dropout: 0.3, input_dropout: 0.2, ..ModelSpec::new("sage", 3, 5, 24, 30) };
@@ -133,13 +139,15 @@ fn fused_layers_have_the_bits_of_separate_ones() {
                 let spec = ModelSpec { kind: kind.to_owned(), ..spec.clone() };
                 let model = Model::build(&spec, &registry, &Device::Cpu, 1).unwrap();
                 let blocks: Vec<_> = blocks.iter().cloned().map(GraphBlock::new).collect();
-                let outputs = model.forward(&blocks, &tensor((900, 5), 4), None, Some(key(5))).unwrap();
+                let outputs = model.forward(&blocks, &tensor((900, 5), 4), Some(&degrees), Some(key(5))).unwrap();
                 let loss = loss::cross_entropy(&outputs, &labels).unwrap();
                 let mut gradients = vec![0.0; model.params().flat_len()];
                 model.params().gradients(&loss.backward().unwrap(), &mut gradients).unwrap();
                 (flat(&outputs), gradients)
             };
-            assert_eq!(all("sage"), all("unfused"), "{spec:?}");
+            for kind in ["sage", "gcn"] {
+                assert_eq!(all(kind), all(&format!("unfused {kind}")), "{kind}: {spec:?}");
+            }
         }
     }
 }
