@@ -100,7 +100,11 @@ fn runs_and_clusters_that_do_not_fit_are_refused() {
     refused(&["run", "--bandwidth", "1GB"], 2, &["--bandwidth: one host has no network"]);
     refused(&["run", "--latency", "1"], 2, &["--latency: one host has no network"]);
     refused(&["run", "--threads", "1", "--scaling", "run"], 2, &["--scaling: has no effect on one thread"]);
-    refused(&["run", "--threads", "2", "--scaling", "run"], 2, &["do not tell how well jobs use several threads"]);
+    refused(
+        &["run", "--threads", "2", "--scaling", "run"],
+        2,
+        &["a run of 1 process", "does not tell how well jobs use several threads"],
+    );
     place.succeed(&["run", "p.toml", "--quiet", "--run-dir", "other", "--set", "model.hidden=8"]);
     refused(&["run", "--threads", "2", "--scaling", "other"], 2, &["the two runs have different pipelines"]);
     let run = |more: &[&str]| place.succeed(&[&["run", "p.toml", "--quiet", "--run-dir", "run"], more].concat());

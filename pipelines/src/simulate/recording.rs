@@ -213,7 +213,7 @@ impl Recording {
         let Some(mut parallel) = other.parallel.clone() else {
             let needed = "at least 2 threads, and a core for each thread of all processes";
             return Err(Error::Usage(format!(
-                "{other} do not tell how well jobs use several threads; record a run with {needed}"
+                "--scaling: a run of {other} does not tell how well jobs use several threads; record a run with {needed}"
             )));
         };
         if self.threads == 1 {
