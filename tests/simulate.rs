@@ -103,7 +103,7 @@ fn runs_and_clusters_that_do_not_fit_are_refused() {
     refused(
         &["run", "--threads", "2", "--scaling", "run"],
         2,
-        &["a run of 1 process", "does not tell how well jobs use several threads"],
+        &["a run of 2 processes of 1 thread", "does not tell how well jobs use several threads"],
     );
     place.succeed(&["run", "p.toml", "--quiet", "--run-dir", "other", "--set", "model.hidden=8"]);
     refused(&["run", "--threads", "2", "--scaling", "other"], 2, &["the two runs have different pipelines"]);
