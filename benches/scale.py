@@ -92,6 +92,8 @@ def main():
     parser.add_argument("--scratch")
     parser.add_argument("--out")
     options = parser.parse_args()
+    if not 2 <= options.smaller <= options.nodes:
+        parser.error("--smaller: must be at least 2, and at most the number of nodes")
     binary, rows = build(), []
     for divisor in (options.smaller, 1):
         with tempfile.TemporaryDirectory(dir=options.scratch) as work:
