@@ -42,7 +42,10 @@ pub struct NodeGradient {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Work {
     /// The forward pass.
-    Forward,
+    Forward {
+        /// Whether to return the held rows.
+        held: bool,
+    },
     /// The backward pass, for these gradients of the outputs.
     Backward {
         /// Gradients with respect to the outputs.
@@ -141,12 +144,16 @@ impl NodeTask {
     /// # Errors
     /// As [`NodeTask::run`].
     pub fn run_from_row(self, model: &Model, first: usize) -> Result<NodeResult> {
-        let Self { index, count, rows, key, .. } = self;
+        let Self { index, count, rows, key, work } = self;
         let inputs = Inputs { first, ..Inputs::new(count, rows, false, model)? };
         // Only the backward pass adds to the running statistics; a forward pass drops its sums.
         let mut dropped = vec![0.0; model.params().flat_len() - model.params().trained_len()];
         let sums = key.is_some().then_some(&mut dropped[..]);
-        Ok(NodeResult::Outputs(model.node_task(index, inputs.rows(), key, sums)?))
+        let mut outputs = model.node_task(index, inputs.rows(), key, sums)?;
+        if work == (Work::Forward { held: false }) {
+            outputs.held = None;
+        }
+        Ok(NodeResult::Outputs(outputs))
     }
 
     /// Runs the task like [`NodeTask::run`], but obtains targets or output gradients from `late` after the forward pass.
@@ -161,7 +168,7 @@ impl NodeTask {
         }
         let Self { index, count, rows, key, work } = self;
         let of_rows = match &work {
-            Work::Forward => false,
+            Work::Forward { .. } => false,
             Work::Backward { of_rows, .. } => *of_rows,
             Work::Loss(_) => true,
         };
@@ -172,13 +179,13 @@ impl NodeTask {
         let (mut loss, mut examples) = (0.0, 0);
         let root = match late(work)? {
             Work::Loss(targets) => {
-                let sum = targets.loss(&outputs.held)?;
+                let sum = targets.loss(outputs.held()?)?;
                 loss = sum.to_scalar::<f64>()?;
                 examples = count as u64;
                 sum
             }
             Work::Backward { gradient, .. } => backward_root(count, &outputs, gradient, model)?,
-            Work::Forward => return Err(bug("a forward task has no gradient")),
+            Work::Forward { .. } => return Err(bug("a forward task has no gradient")),
         };
         let gradients = root.backward()?;
         model.params().gradients(&gradients, &mut flat)?;
@@ -200,7 +207,7 @@ impl NodeTask {
     /// Returns the bytes of the task's input rows, gradients and targets.
     pub fn bytes(&self) -> usize {
         let more = match &self.work {
-            Work::Forward => 0,
+            Work::Forward { .. } => 0,
             Work::Backward { gradient, .. } => gradient.bytes(),
             Work::Loss(NodeTargets::Classes(classes)) => 4 * classes.len(),
             Work::Loss(NodeTargets::WeightedClasses { classes, .. }) => 8 * classes.len(),
@@ -216,6 +223,7 @@ impl NodeTask {
     /// Returns whether `other` does the same work on other nodes.
     pub fn is_like(&self, other: &Self) -> bool {
         let is_same_work = match (&self.work, &other.work) {
+            (Work::Forward { held }, Work::Forward { held: others }) => held == others,
             (Work::Backward { of_rows, .. }, Work::Backward { of_rows: others, .. }) => of_rows == others,
             (Work::Loss(targets), Work::Loss(others)) => {
                 std::mem::discriminant(targets) == std::mem::discriminant(others)
@@ -227,7 +235,7 @@ impl NodeTask {
 
     /// Returns whether this is a forward pass only.
     pub fn is_forward(&self) -> bool {
-        matches!(self.work, Work::Forward)
+        matches!(self.work, Work::Forward { .. })
     }
 }
 
@@ -240,7 +248,7 @@ fn backward_root(count: usize, outputs: &NodeOutputs, gradient: NodeGradient, mo
         Ok(())
     };
     if let Some(gradient) = gradient.held {
-        seed(&outputs.held, gradient)?;
+        seed(outputs.held()?, gradient)?;
     }
     if let (Some(sent), Some(gradient)) = (&outputs.sent, gradient.sent) {
         seed(sent, gradient)?;

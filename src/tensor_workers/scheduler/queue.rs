@@ -200,7 +200,7 @@ mod tests {
 
     fn task(index: usize, numbers: usize) -> NodeTask {
         let rows = NodeRows { held: Some(matrix(vec![0.0; numbers], 1)), ..NodeRows::default() };
-        NodeTask { index, count: numbers, rows, key: None, work: Work::Forward }
+        NodeTask { index, count: numbers, rows, key: None, work: Work::Forward { held: true } }
     }
 
     fn queue(tasks: &[(usize, usize, u64)]) -> Queue {

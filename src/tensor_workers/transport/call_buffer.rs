@@ -64,7 +64,7 @@ pub(super) async fn read_pieces(
             }
             pieces.send(Piece::Rows(rows)).await.map_err(|_| None)?;
         }
-        if kind != TaskKind::Forward {
+        if !kind.is_forward() {
             let mut matrices_of_work = Vec::new();
             for _ in 0..task.work {
                 let next = in_time(matrices.next()).await??;

@@ -135,7 +135,7 @@ impl TaskRunner {
         task: TaskHeader,
         buffer: &mut CallBuffer,
     ) -> Result<(), String> {
-        let splittable = kind == TaskKind::Forward && model.task_works_by_row(index, task.key.is_some());
+        let splittable = kind.is_forward() && model.task_works_by_row(index, task.key.is_some());
         if task.split.is_some() && (task.split != split_row(task.count) || !splittable) {
             return Err(format!("node task {index} of {} rows cannot be split like this", task.count));
         }
@@ -144,8 +144,8 @@ impl TaskRunner {
         for range in task.ranges() {
             let (count, rows) = (range.len(), buffer.rows()?);
             let result = match kind {
-                TaskKind::Forward => {
-                    let task = NodeTask { index, count, rows, key, work: Work::Forward };
+                TaskKind::Forward { held } => {
+                    let task = NodeTask { index, count, rows, key, work: Work::Forward { held } };
                     self.threads.install(|| task.run_from_row(model, range.start))
                 }
                 kind => {

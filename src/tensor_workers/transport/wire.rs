@@ -61,7 +61,9 @@ impl TaskHeader {
 /// The kind of a task, and of its targets.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub(super) enum TaskKind {
-    Forward,
+    Forward {
+        held: bool,
+    },
     Backward {
         of_rows: bool,
     },
@@ -78,6 +80,13 @@ pub(super) enum TaskKind {
     Numbers,
 }
 
+impl TaskKind {
+    /// Tells whether it is a forward pass only.
+    pub(super) fn is_forward(self) -> bool {
+        matches!(self, Self::Forward { .. })
+    }
+}
+
 /// Returns the matrices that a task's forward pass reads.
 fn rows(task: &NodeTask) -> impl Iterator<Item = (Name, &Matrix)> {
     let NodeRows { held, aggregated, initial } = &task.rows;
@@ -89,7 +98,7 @@ fn rows(task: &NodeTask) -> impl Iterator<Item = (Name, &Matrix)> {
 fn work_data(task: &NodeTask) -> Vec<(Name, WorkData<'_>)> {
     let matrix = |name, matrix| (name, WorkData::Matrix(matrix));
     match &task.work {
-        Work::Forward => Vec::new(),
+        Work::Forward { .. } => Vec::new(),
         Work::Backward { gradient: NodeGradient { held, sent, terms }, .. } => {
             let held = held.iter().map(|held| matrix(Name::GradientHeld, held));
             let sent = sent.iter().map(|sent| matrix(Name::Sent, sent));
@@ -116,7 +125,7 @@ enum WorkData<'a> {
 /// Returns the kind of a task.
 pub(super) fn kind(task: &NodeTask) -> TaskKind {
     match &task.work {
-        Work::Forward => TaskKind::Forward,
+        Work::Forward { held } => TaskKind::Forward { held: *held },
         Work::Backward { of_rows, .. } => TaskKind::Backward { of_rows: *of_rows },
         Work::Loss(NodeTargets::Classes(_)) => TaskKind::Classes,
         Work::Loss(NodeTargets::WeightedClasses { gamma, .. }) => TaskKind::WeightedClasses { gamma: *gamma },
@@ -206,7 +215,7 @@ pub(super) fn work(kind: TaskKind, parts: Vec<(Name, Matrix)>) -> Result<Work, S
     let weights = weights.ok_or_else(|| "sent a weighted loss task without weights".to_owned());
     let classes = |targets: Vec<f32>| targets.into_iter().map(f32::to_bits).collect();
     Ok(match kind {
-        TaskKind::Forward => Work::Forward,
+        TaskKind::Forward { held } => Work::Forward { held },
         TaskKind::Backward { of_rows } => Work::Backward { gradient, of_rows },
         TaskKind::Classes => Work::Loss(NodeTargets::Classes(classes(targets?))),
         TaskKind::WeightedClasses { gamma } => {
@@ -225,7 +234,10 @@ pub(super) fn work(kind: TaskKind, parts: Vec<(Name, Matrix)>) -> Result<Work, S
 pub(super) fn result(result: &NodeResult, count: usize) -> Result<Vec<FlightData>, String> {
     match result {
         NodeResult::Outputs(NodeOutputs { held, sent, terms }) => {
-            let mut all = tensor(Name::Held, held)?;
+            let mut all = Vec::new();
+            if let Some(held) = held {
+                all.extend(tensor(Name::Held, held)?);
+            }
             if let Some(sent) = sent {
                 all.extend(tensor(Name::Sent, sent)?);
             }
@@ -309,7 +321,6 @@ pub(super) async fn read(matrices: &mut Matrices, count: usize) -> Result<NodeRe
             (Some(left), Some(right)) => Some([left, right]),
             _ => None,
         };
-        let held = held.ok_or_else(|| "left out the held rows".to_owned())?;
         return Ok(NodeResult::Outputs(NodeOutputs { held, sent, terms }));
     };
     let mut values = |name: Name| take(name).map(|(_, values)| values);

@@ -91,12 +91,22 @@ pub struct NodeInputs<'a> {
 /// The output rows of a node task.
 #[derive(Clone, Debug)]
 pub struct NodeOutputs {
-    /// The held rows, `[N, held]`; from the last task, the model's result.
-    pub held: Tensor,
+    /// The held rows, `[N, held]`; from the last task, the model's result. `None` if the task does not request them.
+    pub held: Option<Tensor>,
     /// The sent rows, `[N, width]`; `None` from the last task.
     pub sent: Option<Tensor>,
     /// The source and destination scores, if the next layer has attention.
     pub terms: Option<[Tensor; 2]>,
+}
+
+impl NodeOutputs {
+    /// Returns the held rows.
+    ///
+    /// # Errors
+    /// [`Error::Input`] if the task did not request them.
+    pub fn held(&self) -> Result<&Tensor> {
+        self.held.as_ref().ok_or_else(|| Error::Input("the node task did not request its held rows".into()))
+    }
 }
 
 /// Returns the rows of the first part of a split task: about half, a multiple of [`PANEL`]. `None` if that is all.
@@ -264,10 +274,12 @@ impl Model {
             results.push(activate(&held, self.activation(), None)?);
             if index == self.layers.len() {
                 let mask = self.mask(index, dropout).map(|mask| mask.behind((inputs.first * readout.width()) as u64));
-                return Ok(NodeOutputs { held: readout.apply(&results, mask)?, sent: None, terms: None });
+                return Ok(NodeOutputs { held: Some(readout.apply(&results, mask)?), sent: None, terms: None });
             }
         }
-        let Some(layer) = self.layers.get(index) else { return Ok(NodeOutputs { held, sent: None, terms: None }) };
+        let Some(layer) = self.layers.get(index) else {
+            return Ok(NodeOutputs { held: Some(held), sent: None, terms: None });
+        };
         let before = (inputs.first * held.dim(1)?) as u64;
         let mask = self.mask(index, dropout).map(|mask| mask.behind(before));
         let activation = if index == 0 { Activation::Identity } else { self.activation() };
@@ -286,6 +298,6 @@ impl Model {
             (false, 0) => Tensor::cat(&results, 1)?,
             (false, _) => Tensor::cat(&[&[held], &results[..]].concat(), 1)?,
         };
-        Ok(NodeOutputs { held, sent: Some(sent), terms })
+        Ok(NodeOutputs { held: Some(held), sent: Some(sent), terms })
     }
 }

@@ -10,7 +10,7 @@ use crate::factory::{flat, tensor};
 const DIM: usize = 37;
 
 fn all(outputs: &NodeOutputs) -> Vec<&Tensor> {
-    [Some(&outputs.held), outputs.sent.as_ref()].into_iter().flatten().chain(outputs.terms.iter().flatten()).collect()
+    [outputs.held.as_ref(), outputs.sent.as_ref()].into_iter().flatten().chain(outputs.terms.iter().flatten()).collect()
 }
 
 fn bits(tensors: &[&Tensor]) -> Vec<u32> {

@@ -121,7 +121,10 @@ impl EpochState {
         if index > 0 {
             self.aggregate(compute, token, index - 1, interval);
         }
-        Some(self.task(index, Selection::Range(interval.rows.clone()), key, Work::Forward))
+        let is_embedding = || key.is_none() && index + 1 == self.hops;
+        let writes_embeddings = || self.sink.as_ref().is_some_and(|sink| sink.embeddings.is_some());
+        let held = index == self.hops || self.nodes.keeps(index) || is_embedding() && writes_embeddings();
+        Some(self.task(index, Selection::Range(interval.rows.clone()), key, Work::Forward { held }))
     }
 
     /// Returns the last task of an evaluation. Its results are those of the model.
@@ -131,14 +134,14 @@ impl EpochState {
         match exchange.evaluate_last_hop(&mut cx, interval) {
             Evaluated::AsInTraining => {
                 self.aggregate(compute, token, last, interval);
-                self.task(last + 1, rows, None, Work::Forward)
+                self.task(last + 1, rows, None, Work::Forward { held: true })
             }
             Evaluated::Rows(aggregated) => NodeTask {
                 index: last + 1,
                 count: interval.rows.len(),
                 rows: self.nodes.inputs(last + 1, &rows, aggregated),
                 key: None,
-                work: Work::Forward,
+                work: Work::Forward { held: true },
             },
         }
     }

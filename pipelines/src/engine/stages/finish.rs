@@ -42,7 +42,7 @@ impl EpochState {
                 let nodes: Vec<u32> = self.nodes.nodes(&interval.rows).collect();
                 if let Some(sink) = &self.sink {
                     let mut into = sink.results.write()?;
-                    read(&outputs.held, |found| into.set(&nodes, found))?;
+                    read(outputs.held()?, |found| into.set(&nodes, found))?;
                 }
                 Vec::new()
             }
@@ -83,11 +83,11 @@ impl EpochState {
         };
         let (nodes, mut written) = (&mut self.nodes, Ok(()));
         compute.timed_forward(|| {
-            written = nodes.hold(index, &interval.rows, &outputs.held).and_then(|()| {
+            written = nodes.hold(index, &interval.rows, outputs).and_then(|()| {
                 let Some(store) = embeddings else { return Ok(()) };
                 let nodes: Vec<u32> = nodes.nodes(&interval.rows).collect();
                 let mut into = store.write()?;
-                Ok(read(&outputs.held, |found| into.set(&nodes, found))?)
+                Ok(read(outputs.held()?, |found| into.set(&nodes, found))?)
             });
         });
         written?;

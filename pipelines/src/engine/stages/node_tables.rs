@@ -6,6 +6,7 @@ use gnnflow_dataflow::fetch::fetch_rows::FeatureView;
 use gnnflow_dataflow::storage::{Place, Table};
 use gnnflow_kernels::matrix::Matrix;
 use gnnflow_nn::ModelProfile;
+use gnnflow_nn::model::NodeOutputs;
 use gnnflow_nn::tensors::read;
 
 use crate::engine::aggregation::rows::Selection;
@@ -84,11 +85,16 @@ impl NodeTables {
     }
 
     /// Stores the rows that an interval's nodes keep at hop `hop`, if a later task reads them.
-    pub(crate) fn hold(&mut self, hop: usize, rows: &Range<usize>, held: &candle_core::Tensor) -> Result<(), Error> {
+    pub(crate) fn hold(&mut self, hop: usize, rows: &Range<usize>, outputs: &NodeOutputs) -> Result<(), Error> {
         if let Some(table) = &mut self.held[hop] {
-            read(held, |found| table.rows.some_mut(rows.clone()).copy_from_slice(found))?;
+            read(outputs.held()?, |found| table.rows.some_mut(rows.clone()).copy_from_slice(found))?;
         }
         Ok(())
+    }
+
+    /// Tells whether a later task reads the rows that nodes keep at hop `hop`.
+    pub(crate) fn keeps(&self, hop: usize) -> bool {
+        self.held[hop].is_some()
     }
 
     /// Sets the gradients of some rows to zero, at all hops.

@@ -72,7 +72,7 @@ impl PairResults {
         let nodes: Vec<u32> = nodes.nodes(rows).collect();
         self.gradient.some_mut(rows.clone()).fill(0.0);
         let mut into = self.rows.write()?;
-        Ok(read(&outputs.held, |found| into.set(&nodes, found))?)
+        Ok(read(outputs.held()?, |found| into.set(&nodes, found))?)
     }
 
     /// Adds gradients of own nodes' results, in the order of `pushed`.
