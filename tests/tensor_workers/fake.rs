@@ -1,13 +1,9 @@
 //! A Flight server that completes the handshake of a tensor worker and then misbehaves.
 
 use std::pin::Pin;
-use std::sync::Arc;
 use std::time::Duration;
 
-use arrow::array::{FixedSizeBinaryArray, RecordBatch};
-use arrow::datatypes::{DataType, Field, Schema};
 use arrow_flight::flight_service_server::{FlightService, FlightServiceServer};
-use arrow_flight::utils::batches_to_flight_data;
 use arrow_flight::{
     Action, ActionType, Criteria, Empty, FlightData, FlightDescriptor, FlightInfo, HandshakeRequest, HandshakeResponse,
     PollInfo, PutResult, SchemaResult, Ticket,
@@ -91,15 +87,9 @@ fn stream_of<T: Send + 'static>(receiver: mpsc::Receiver<Result<T, Status>>) -> 
 
 /// Returns a matrix of one number, followed by the end of an answer.
 fn wrong_shape() -> Vec<FlightData> {
-    let schema = Arc::new(Schema::new(vec![Field::new("rows", DataType::FixedSizeBinary(4), false)]));
-    let rows = FixedSizeBinaryArray::try_new(4, vec![0u8; 4].into(), None).unwrap();
-    let batch = RecordBatch::try_new(Arc::clone(&schema), vec![Arc::new(rows)]).unwrap();
-    let mut messages = batches_to_flight_data(&schema, &[batch]).unwrap();
-    messages[0].app_metadata = r#"{"name":"Held","rows":1,"dim":1,"number":"F32"}"#.into();
-    let mut end = batches_to_flight_data(&Schema::empty(), &[]).unwrap();
-    end[0].app_metadata = r#"{"loss":null}"#.into();
-    messages.extend(end);
-    messages
+    let metadata = r#"{"name":"Held","rows":1,"dim":1,"number":"F32"}"#;
+    let rows = FlightData { app_metadata: metadata.into(), data_body: vec![0; 4].into(), ..FlightData::default() };
+    vec![rows, FlightData { app_metadata: r#"{"loss":null}"#.into(), ..FlightData::default() }]
 }
 
 fn not_supported<T>() -> Result<T, Status> {

@@ -22,7 +22,7 @@ use tonic::metadata::MetadataMap;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Request, Status};
 
-use super::{PROTOCOL, VERSION};
+use super::{CONNECTION_WINDOW, FRAME_BYTES, PROTOCOL, STREAM_WINDOW, VERSION};
 use crate::cluster::{Secret, constant_time_eq, mac, random_hex};
 
 /// Name of the token in a call's metadata.
@@ -189,8 +189,9 @@ impl AuthenticatedClient {
     async fn handshake(address: &str, secret: Option<&Secret>) -> Result<Self, ConnectError> {
         let endpoint = Endpoint::from_shared(format!("http://{address}"));
         let endpoint = endpoint.map_err(|error| ConnectError::Refused(error.to_string()))?;
-        let endpoint =
-            endpoint.connect_timeout(HANDSHAKE_TIMEOUT).tcp_nodelay(true).initial_stream_window_size(1 << 20);
+        let endpoint = endpoint.connect_timeout(HANDSHAKE_TIMEOUT).tcp_nodelay(true);
+        let endpoint = endpoint.initial_stream_window_size(STREAM_WINDOW).max_frame_size(FRAME_BYTES);
+        let endpoint = endpoint.initial_connection_window_size(CONNECTION_WINDOW);
         let unreachable =
             |error: &dyn std::error::Error| ConnectError::Lost(format!("cannot be reached: {}", root(error)));
         let channel = endpoint.connect().await.map_err(|error| unreachable(&error))?;

@@ -1,24 +1,20 @@
 //! Matrices as Flight messages.
 //!
-//! A matrix is a schema, with the matrix's name, shape and number type as metadata, and record batches of one column, in which a row
-//! is one binary value of fixed size. A schema without columns ends a result.
+//! The body of a message has the bytes of some rows. The first message of a matrix has the matrix's name, shape and number type as metadata, in
+//! JSON; later ones have none. Messages with rows hold no Arrow data, because encoding record batches would copy each matrix twice more. A
+//! message with other metadata ends a result.
 
 use std::ops::Range;
-use std::sync::Arc;
+use std::pin::Pin;
 
-use arrow::array::{Array, FixedSizeBinaryArray, RecordBatch};
-use arrow::buffer::Buffer;
-use arrow::datatypes::{DataType, Field, Schema};
 use arrow_flight::FlightData;
-use arrow_flight::decode::{DecodedPayload, FlightDataDecoder};
-use arrow_flight::error::FlightError;
-use arrow_flight::utils::batches_to_flight_data;
-use futures_util::{Stream, StreamExt, TryStreamExt};
+use futures_util::{Stream, StreamExt};
 use gnnflow_kernels::matrix::{Matrix, Number, Values};
 use serde::{Deserialize, Serialize};
+use tonic::Status;
 
-/// Approximate bytes of a record batch.
-const BATCH_BYTES: usize = 128 << 10;
+/// Approximate maximum bytes of a message's body.
+const BODY_BYTES: usize = 256 << 10;
 /// Maximum numbers in a received matrix: 16 GiB.
 const MAX_NUMBERS: usize = 1 << 32;
 
@@ -37,7 +33,15 @@ pub(super) enum Name {
     Flat,
 }
 
-/// The metadata before a matrix.
+/// The metadata of a message.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
+enum Metadata {
+    Matrix(MatrixHeader),
+    End(ResultEnd),
+}
+
+/// The metadata of a matrix's first message.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 struct MatrixHeader {
     name: Name,
@@ -46,7 +50,7 @@ struct MatrixHeader {
     number: Number,
 }
 
-/// The metadata behind the matrices of a result.
+/// The metadata of the message behind the matrices of a result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct ResultEnd {
     /// The bits of the loss and its number of examples; `None` for a forward task.
@@ -78,39 +82,25 @@ pub(super) fn rows(name: Name, matrix: &Matrix, rows: Range<usize>) -> Result<Ve
 }
 
 fn messages(header: MatrixHeader, bytes: &[u8]) -> Result<Vec<FlightData>, String> {
-    let row = header.dim * header.number.bytes();
-    let size = i32::try_from(row).map_err(|_| format!("a row of {row} bytes is too long"))?;
-    let schema = Arc::new(Schema::new(vec![Field::new("rows", DataType::FixedSizeBinary(size), false)]));
-    let mut batches = Vec::new();
-    if let Some(rows) = BATCH_BYTES.checked_div(row) {
-        for chunk in bytes.chunks(rows.max(1) * row) {
-            let rows = FixedSizeBinaryArray::try_new(size, Buffer::from(chunk), None).map_err(malformed)?;
-            batches.push(RecordBatch::try_new(Arc::clone(&schema), vec![Arc::new(rows)]).map_err(malformed)?);
-        }
+    let row = (header.dim * header.number.bytes()).max(1);
+    let body = |chunk: &[u8]| FlightData { data_body: chunk.to_vec().into(), ..FlightData::default() };
+    let mut messages: Vec<FlightData> = bytes.chunks((BODY_BYTES / row).max(1) * row).map(body).collect();
+    if messages.is_empty() {
+        messages.push(FlightData::default());
     }
-    with_metadata(&schema, &batches, &header)
+    messages[0].app_metadata = serde_json::to_vec(&Metadata::Matrix(header)).map_err(malformed)?.into();
+    Ok(messages)
 }
 
 /// Returns the message that ends a result.
-pub(super) fn end(end: &ResultEnd) -> Result<Vec<FlightData>, String> {
-    with_metadata(&Schema::empty(), &[], end)
-}
-
-fn with_metadata(
-    schema: &Schema,
-    batches: &[RecordBatch],
-    metadata: &impl Serialize,
-) -> Result<Vec<FlightData>, String> {
-    let mut messages = batches_to_flight_data(schema, batches).map_err(malformed)?;
-    if let Some(first) = messages.first_mut() {
-        first.app_metadata = serde_json::to_vec(metadata).map_err(malformed)?.into();
-    }
-    Ok(messages)
+pub(super) fn end(end: &ResultEnd) -> Result<FlightData, String> {
+    let metadata = serde_json::to_vec(&Metadata::End(*end)).map_err(malformed)?;
+    Ok(FlightData { app_metadata: metadata.into(), ..FlightData::default() })
 }
 
 /// Reads matrices from a stream of messages.
 pub(super) struct Matrices {
-    decoder: FlightDataDecoder,
+    messages: Pin<Box<dyn Stream<Item = Result<FlightData, Status>> + Send>>,
 }
 
 /// A matrix, or the end of a result.
@@ -120,18 +110,9 @@ pub(super) enum Part {
     End(ResultEnd),
 }
 
-enum Message {
-    Header(MatrixHeader),
-    Rows(FixedSizeBinaryArray),
-    End(ResultEnd),
-}
-
 impl Matrices {
-    pub(super) fn new<S>(messages: S) -> Self
-    where
-        S: Stream<Item = Result<FlightData, tonic::Status>> + Send + 'static,
-    {
-        Self { decoder: FlightDataDecoder::new(messages.map_err(|status| FlightError::Tonic(Box::new(status)))) }
+    pub(super) fn new(messages: impl Stream<Item = Result<FlightData, Status>> + Send + 'static) -> Self {
+        Self { messages: Box::pin(messages) }
     }
 
     /// Returns the next matrix; `None` at the end of the stream.
@@ -151,66 +132,51 @@ impl Matrices {
     /// # Errors
     /// If a message does not belong to a result.
     pub(super) async fn part(&mut self) -> Result<Option<Part>, String> {
-        let header = match self.message().await? {
-            None => return Ok(None),
-            Some(Message::Header(header)) => header,
-            Some(Message::End(end)) => return Ok(Some(Part::End(end))),
-            Some(Message::Rows(_)) => return Err("sent rows before the header of their matrix".to_owned()),
+        let Some(first) = self.message().await? else { return Ok(None) };
+        if first.app_metadata.is_empty() {
+            return Err("sent rows before the header of their matrix".to_owned());
+        }
+        let header = match serde_json::from_slice(&first.app_metadata).map_err(malformed)? {
+            Metadata::Matrix(header) => header,
+            Metadata::End(end) => return Ok(Some(Part::End(end))),
         };
-        let row = header.dim.checked_mul(header.number.bytes());
-        let len = header.rows.checked_mul(header.dim).filter(|&numbers| numbers <= MAX_NUMBERS);
-        let (Some(row), Some(len)) = (row, len) else { return Err("sent a matrix that is too large".to_owned()) };
-        let mut bytes: Vec<u8> = Vec::new();
-        while bytes.len() < row * header.rows {
-            match self.message().await? {
-                Some(Message::Rows(rows)) => {
-                    if bytes.is_empty() {
-                        // At most the announced size, whatever follows.
-                        bytes.reserve_exact((row * header.rows).min(64 << 20));
-                    }
-                    bytes.extend_from_slice(rows.value_data());
-                }
-                _ => return Err("sent a matrix with fewer rows than its header says".to_owned()),
-            }
-        }
-        if bytes.len() != row * header.rows {
-            return Err("sent a matrix with more rows than its header says".to_owned());
-        }
         let values = match header.number {
-            Number::F32 => Values::F32(copied(&bytes, len)),
-            Number::F16 => Values::F16(copied(&bytes, len)),
-            Number::Bf16 => Values::Bf16(copied(&bytes, len)),
+            Number::F32 => Values::F32(self.values(header, first).await?),
+            Number::F16 => Values::F16(self.values(header, first).await?),
+            Number::Bf16 => Values::Bf16(self.values(header, first).await?),
         };
         Ok(Some(Part::Matrix(header.name, Matrix { values, dim: header.dim })))
     }
 
-    async fn message(&mut self) -> Result<Option<Message>, String> {
-        let Some(decoded) = self.decoder.next().await else { return Ok(None) };
-        let decoded = decoded.map_err(|error| match error {
-            FlightError::Tonic(status) => super::auth::describe(&status),
-            error => malformed(error),
-        })?;
-        let metadata = &decoded.inner.app_metadata[..];
-        Ok(Some(match decoded.payload {
-            DecodedPayload::Schema(schema) if schema.fields().is_empty() => {
-                Message::End(serde_json::from_slice(metadata).map_err(malformed)?)
+    /// Reads the numbers of a matrix, from its first message on.
+    async fn values<T: bytemuck::Pod>(&mut self, header: MatrixHeader, first: FlightData) -> Result<Vec<T>, String> {
+        let len = header.rows.checked_mul(header.dim).filter(|&numbers| numbers <= MAX_NUMBERS);
+        let len = len.ok_or("sent a matrix that is too large")?;
+        // At most the announced size, whatever follows.
+        let (size, mut message) = (size_of::<T>(), first);
+        let mut values: Vec<T> = Vec::with_capacity(len.min((64 << 20) / size));
+        loop {
+            if !message.data_body.len().is_multiple_of(size) || values.len() + message.data_body.len() / size > len {
+                return Err("sent a matrix with more rows than its header says".to_owned());
             }
-            DecodedPayload::Schema(_) => Message::Header(serde_json::from_slice(metadata).map_err(malformed)?),
-            DecodedPayload::RecordBatch(batch) => {
-                let rows =
-                    batch.columns().first().and_then(|rows| rows.as_any().downcast_ref::<FixedSizeBinaryArray>());
-                Message::Rows(rows.ok_or_else(|| malformed("rows that are not binary values"))?.clone())
+            values.extend(message.data_body.chunks_exact(size).map(bytemuck::pod_read_unaligned::<T>));
+            if values.len() == len {
+                return Ok(values);
             }
-            DecodedPayload::None => return Err(malformed("an empty message")),
-        }))
+            message = match self.message().await? {
+                Some(message) if message.app_metadata.is_empty() && !message.data_body.is_empty() => message,
+                _ => return Err("sent a matrix with fewer rows than its header says".to_owned()),
+            };
+        }
     }
-}
 
-/// Copies numbers from bytes of any alignment.
-fn copied<T: bytemuck::Pod>(bytes: &[u8], len: usize) -> Vec<T> {
-    let mut values = vec![T::zeroed(); len];
-    bytemuck::cast_slice_mut::<T, u8>(&mut values).copy_from_slice(bytes);
-    values
+    async fn message(&mut self) -> Result<Option<FlightData>, String> {
+        match self.messages.next().await {
+            None => Ok(None),
+            Some(Ok(message)) => Ok(Some(message)),
+            Some(Err(status)) => Err(super::auth::describe(&status)),
+        }
+    }
 }
 
 /// Returns the numbers of a matrix of 32-bit floats.

@@ -7,8 +7,7 @@
 //! tensor worker → graph worker    Handshake, DoAction: registration          (register, registry)
 //! ```
 //!
-//! Rows travel as record batches of about 128 KB, one matrix after another, each behind its own schema. Small tasks of one kind share a
-//! call. A long forward task is split: the first half is computed, and its results are sent, while the second half arrives. A backward
+//! Rows travel in messages of about 256 KiB, one matrix after another. Small tasks of one kind share a call. A long forward task is split: the first half is computed, and its results are sent, while the second half arrives. A backward
 //! task sends the inputs of its forward pass first, which runs while the gradients arrive (Dorylus, section 6: internal streaming). Every wait
 //! has a deadline. Nothing after the handshake is encrypted, as between all processes.
 
@@ -36,9 +35,15 @@ use tokio::runtime::{Builder, Runtime};
 use crate::error::Error;
 
 /// The version of the messages; it changes with them.
-pub(crate) const PROTOCOL: u32 = 2;
+pub(crate) const PROTOCOL: u32 = 3;
 /// The version that both sides must have.
 pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// Bytes of a stream and of a connection that may be in flight. With HTTP/2's default of 64 KiB, calls wait for each other.
+const STREAM_WINDOW: u32 = 1 << 20;
+const CONNECTION_WINDOW: u32 = 4 << 20;
+/// Maximum bytes of an HTTP/2 frame.
+const FRAME_BYTES: u32 = 256 << 10;
 
 /// Starts the threads that send and receive messages.
 fn runtime(name: &str) -> Result<Runtime, Error> {

@@ -11,9 +11,9 @@ use tonic::transport::server::TcpIncoming;
 
 use super::auth::Guard;
 use super::register::{RegisterAt, register};
-use super::runtime;
 use super::service::{Role, Service};
 use super::task_runner::TaskRunner;
+use super::{CONNECTION_WINDOW, FRAME_BYTES, STREAM_WINDOW, runtime};
 use crate::cluster::{ClusterError, Secret};
 use crate::error::Error;
 
@@ -84,8 +84,8 @@ pub(super) fn bind(addresses: &[SocketAddr]) -> std::io::Result<(TcpListener, So
 pub(super) async fn serve(listener: TcpListener, service: Service) -> Result<(), String> {
     let listener = tokio::net::TcpListener::from_std(listener).map_err(|error| error.to_string())?;
     let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
-    let server = Server::builder().initial_stream_window_size(1 << 20).initial_connection_window_size(4 << 20);
-    let mut server = server;
+    let server = Server::builder().initial_stream_window_size(STREAM_WINDOW).max_frame_size(FRAME_BYTES);
+    let mut server = server.initial_connection_window_size(CONNECTION_WINDOW);
     let served = server.add_service(FlightServiceServer::new(service)).serve_with_incoming(incoming).await;
     served.map_err(|error| format!("a tensor worker's server ended: {error}"))
 }

@@ -161,7 +161,7 @@ impl TaskRunner {
             last = Some(result);
         }
         self.done.fetch_add(1, Ordering::Relaxed);
-        last.map_or(Ok(()), |result| buffer.send(wire::end_of(&result)?))
+        last.map_or(Ok(()), |result| buffer.send(vec![wire::end_of(&result)?]))
     }
 
     /// Returns a model that holds these parameters: a cached one that no call uses, or a new one.

@@ -12,6 +12,7 @@ use gnnflow_kernels::matrix::Matrix;
 use gnnflow_nn::model::{ModelSpec, NodeOutputs};
 use gnnflow_nn::node_targets::NodeTargets;
 use gnnflow_nn::node_task::{NodeBack, NodeGradient, NodeResult, NodeRows, NodeTask, Work};
+use gnnflow_nn::tensors::read as read_tensor;
 use serde::{Deserialize, Serialize};
 
 use super::matrices::{self, Matrices, Name, Part, ResultEnd, end, floats, numbers};
@@ -264,7 +265,7 @@ pub(super) fn result(result: &NodeResult, count: usize) -> Result<Vec<FlightData
 ///
 /// # Errors
 /// If it cannot be encoded.
-pub(super) fn end_of(result: &NodeResult) -> Result<Vec<FlightData>, String> {
+pub(super) fn end_of(result: &NodeResult) -> Result<FlightData, String> {
     let loss = match result {
         NodeResult::Outputs(_) => None,
         NodeResult::Back(NodeBack { loss, examples, .. }) => Some((loss.to_bits(), *examples)),
@@ -274,8 +275,9 @@ pub(super) fn end_of(result: &NodeResult) -> Result<Vec<FlightData>, String> {
 
 fn tensor(name: Name, tensor: &candle_core::Tensor) -> Result<Vec<FlightData>, String> {
     let (_, dim) = tensor.dims2().map_err(|error| error.to_string())?;
-    let values = tensor.flatten_all().and_then(|flat| flat.to_vec1::<f32>()).map_err(|error| error.to_string())?;
-    numbers(name, &values, dim)
+    let mut messages = Ok(Vec::new());
+    read_tensor(tensor, |values| messages = numbers(name, values, dim)).map_err(|error| error.to_string())?;
+    messages
 }
 
 /// Reads the next result of a response, for a task of `count` nodes.
