@@ -19,9 +19,16 @@ fn settings(model: &str, train: &str) -> String {
     )
 }
 
+/// Returns the arguments of a run with these settings. Tensor workers compute all tasks, unless the settings say otherwise.
 fn sets<'a>(sets: &[&'a str]) -> Vec<&'a str> {
     let run = ["run", "p.toml", "--run-dir", "run"];
+    let of_workers = |key: &str| sets.iter().any(|set| set.starts_with(&format!("train.tensor_workers.{key}")));
+    let more: &[&str] = match of_workers("") && !of_workers("local_tasks") {
+        true => &["--set", "train.tensor_workers.local_tasks=false"],
+        false => &[],
+    };
     run.into_iter()
+        .chain(more.iter().copied())
         .chain(sets.iter().flat_map(|set| if set.starts_with("--") { vec![*set] } else { vec!["--set", *set] }))
         .collect()
 }
@@ -56,7 +63,30 @@ fn model_with_tensor_workers_has_equal_bits() {
         let two = succeed(&place, &["train.tensor_workers.workers=2", "--processes=2"]);
         assert_eq!(hashes(&two), hashes(&alone), "{model}: two processes");
         assert_eq!(two["tensor"]["lost"], 0);
+        for processes in ["--processes=1", "--processes=2"] {
+            let local = ["train.tensor_workers.workers=1", "train.tensor_workers.local_tasks=true", processes];
+            let shared = succeed(&place, &local);
+            assert_eq!(hashes(&shared), hashes(&alone), "{model}: {processes} computes tasks, too");
+            assert!(shared["tensor"]["local"].as_u64() > Some(0), "{}", shared["tensor"]);
+        }
     }
+}
+
+#[test]
+fn autotuner_uses_no_worker_if_calls_are_too_expensive() {
+    let place = TestDir::new();
+    planted(&place, "p.toml", &settings("kind = 'gcn'", ""));
+    let epochs = ["train.epochs=40", "train.evaluate_every=10"];
+    let alone = succeed(&place, &epochs);
+    let prices = ["price.graph_worker_hour=0.001", "price.tensor_call=1.0"];
+    let workers = ["train.tensor_workers.workers=2", "train.tensor_workers.local_tasks=true"];
+    let tuned = succeed(&place, &[&epochs[..], &prices, &workers].concat());
+    assert_eq!(hashes(&tuned), hashes(&alone));
+    assert_eq!(tuned["tensor"]["workers"], 0, "{}", tuned["tensor"]);
+    let fixed = succeed(&place, &[&epochs[..], &prices, &workers, &["train.tensor_workers.autotune=false"]].concat());
+    assert_eq!((hashes(&fixed), &fixed["tensor"]["workers"]), (hashes(&alone), &2.into()), "{}", fixed["tensor"]);
+    let calls = |summary: &Value| summary["tensor"]["calls"].as_u64().unwrap();
+    assert!(calls(&tuned) < calls(&fixed), "{} {}", tuned["tensor"], fixed["tensor"]);
 }
 
 #[test]

@@ -123,6 +123,7 @@ pub(super) fn costs(summary: &Summary) -> Vec<(&'static str, String)> {
         rows.extend([
             ("tensor workers at the end", count(tensor.workers)),
             ("tasks of tensor workers", count(tensor.tasks)),
+            ("tasks that the processes computed", count(tensor.local)),
             ("calls of tensor workers", count(tensor.calls)),
             ("time of tensor workers", seconds(tensor.seconds)),
             ("tasks reassigned", count(tensor.again)),

@@ -23,7 +23,11 @@ section! {
         /// Threads of each launched worker.
         #[schemars(range(min = 1, max = 4096), extend("x-results" = false))]
         pub threads: usize = 1,
-        /// Adapt the number of workers to the lengths of their queues; at first one per interval, at most 100.
+        /// A process computes tasks, too, when its compute thread is idle. If false, tensor workers compute all tasks.
+        #[schemars(extend("x-results" = false))]
+        pub local_tasks: bool = true,
+        /// Search the number of workers with the best value of an epoch, 1 / (time × cost) with `[price]`, else the shortest one. It
+        /// begins with one per interval, at most 100, and may choose 0 if `local_tasks` is set.
         #[schemars(extend("x-results" = false))]
         pub autotune: bool = true,
         /// A call that takes this many times the median is sent to a second worker, too; the first reply counts.

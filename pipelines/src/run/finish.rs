@@ -87,6 +87,7 @@ impl Reports {
             again: self.sum(|worker| worker.tensor.again),
             lost: self.sum(|worker| worker.tensor.lost),
             tasks: self.sum(|worker| worker.tensor.tasks),
+            local: self.sum(|worker| worker.tensor.local),
             relaunched: self.sum(|worker| worker.tensor.relaunched),
             row_bytes_max: self.most(|worker| worker.tensor.row_bytes_max),
         }

@@ -41,6 +41,7 @@ pub(super) fn executor(
         servers,
         intervals: intervals.len(),
         capacity: tasks_in_flight(settings.expected(), bytes),
+        price: job.config.price.clone(),
     };
     workers.start(setup).map(Some)
 }

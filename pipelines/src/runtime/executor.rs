@@ -7,6 +7,7 @@ use gnnflow_nn::model::{Hop, ModelSpec};
 use gnnflow_nn::node_task::{NodeResult, NodeTask};
 use gnnflow_nn::parameter_versions::{ParameterVersion, ParameterVersions};
 
+use crate::config::Price;
 use crate::error::Error;
 use crate::runtime::records::TensorUse;
 
@@ -24,6 +25,20 @@ pub enum Completion {
 /// Receives the end of a task, on any thread.
 pub type OnCompletion = Box<dyn FnOnce(Result<Completion, Error>) + Send>;
 
+/// A task, the version of the parameters that it uses, and the receiver of its end.
+pub struct SubmittedTask {
+    /// The task.
+    pub task: NodeTask,
+    /// The version of the parameters.
+    pub version: ParameterVersion,
+    /// The name of its job, for traces.
+    pub name: Arc<str>,
+    /// The time of its token.
+    pub time: u64,
+    /// Receives its end.
+    pub done: OnCompletion,
+}
+
 /// Runs node tasks outside the compute thread, which runs all tasks without an executor. Dropping it ends its threads.
 pub trait TaskExecutor: Send + Sync {
     /// Returns the number of tasks that may be in flight besides those of the compute thread.
@@ -32,8 +47,14 @@ pub trait TaskExecutor: Send + Sync {
     /// Returns the counter of jobs that wait for the compute thread. The caller updates it.
     fn backlog(&self) -> Arc<AtomicUsize>;
 
-    /// Runs a task with one version of the parameters, and calls `done` with its end.
-    fn submit(&self, task: NodeTask, version: ParameterVersion, done: OnCompletion);
+    /// Runs a task, and calls its `done` with its end.
+    fn submit(&self, submitted: SubmittedTask);
+
+    /// Returns a submitted task that no worker has yet, for an idle compute thread. The caller runs it and calls its `done`.
+    fn take(&self) -> Option<SubmittedTask>;
+
+    /// Tells the executor that an epoch has ended, which took `seconds`.
+    fn epoch_ended(&self, seconds: f64);
 
     /// Returns the counts so far.
     fn stats(&self) -> TensorUse;
@@ -58,6 +79,8 @@ pub struct ExecutorSetup {
     pub intervals: usize,
     /// Tasks that may be in flight besides those of the compute thread.
     pub capacity: usize,
+    /// The prices of machines.
+    pub price: Option<Price>,
 }
 
 /// Makes the executor of a run.

@@ -131,11 +131,14 @@ pub struct ClassScores {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, Pod, Zeroable)]
 #[repr(C)]
 pub struct TensorUse {
-    /// Workers in use at the end.
+    /// Workers in use at the end, or the choice of the autotuner.
     pub workers: u64,
     /// Completed tasks, including repeated ones.
     #[serde(default)]
     pub tasks: u64,
+    /// Tasks that idle compute threads of the processes took over.
+    #[serde(default)]
+    pub local: u64,
     /// Calls of one or more tasks, including failed calls.
     pub calls: u64,
     /// Seconds of all calls, measured by the callers.

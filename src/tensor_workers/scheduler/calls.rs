@@ -120,9 +120,6 @@ impl Shared {
     fn complete(&self, worker: usize, number: u64, result: NodeResult) {
         let mut state = self.state();
         state.stats.tasks += 1;
-        if self.settings.autotune {
-            state.tuner.record(self.backlog.load(Ordering::Relaxed));
-        }
         // Another worker may have been faster.
         let done = state.queue.complete(worker, number);
         drop(state);

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use gnnflow_nn::node_task::NodeTask;
 use gnnflow_nn::parameter_versions::ParameterVersion;
-use gnnflow_pipelines::executor::{CALL_BYTES, CALL_TASKS, OnCompletion};
+use gnnflow_pipelines::executor::{CALL_BYTES, CALL_TASKS, OnCompletion, SubmittedTask};
 
 /// Maximum wait of a task for others to share a call with.
 pub(super) const HOLD: Duration = Duration::from_millis(5);
@@ -40,6 +40,8 @@ pub(super) struct Queue {
 struct QueuedTask {
     task: Arc<NodeTask>,
     version: ParameterVersion,
+    name: Arc<str>,
+    time: u64,
     done: OnCompletion,
     assigned: Vec<Assignee>,
     queued_at: Instant,
@@ -62,15 +64,26 @@ pub(super) struct Assignment {
 
 impl Queue {
     /// Appends a task.
-    pub(super) fn push(&mut self, task: NodeTask, version: ParameterVersion, done: OnCompletion) {
+    pub(super) fn push(&mut self, submitted: SubmittedTask) {
+        let SubmittedTask { task, version, name, time, done } = submitted;
         let number = self.next;
         self.next += 1;
         self.waiting.push_back(number);
         self.bytes += task.bytes() as u64;
         self.peak_bytes = self.peak_bytes.max(self.bytes);
-        let queued =
-            QueuedTask { task: Arc::new(task), version, done, assigned: Vec::new(), queued_at: Instant::now() };
-        self.tasks.insert(number, queued);
+        let (task, assigned, queued_at) = (Arc::new(task), Vec::new(), Instant::now());
+        self.tasks.insert(number, QueuedTask { task, version, name, time, done, assigned, queued_at });
+    }
+
+    /// Removes and returns the newest unassigned task. The oldest ones go to workers.
+    pub(super) fn take(&mut self) -> Option<SubmittedTask> {
+        loop {
+            let number = self.waiting.pop_back()?;
+            if let Some(queued) = self.tasks.remove(&number) {
+                self.bytes -= queued.task.bytes() as u64;
+                return Some(queued.submitted());
+            }
+        }
     }
 
     /// Returns whether there are unassigned tasks.
@@ -183,12 +196,18 @@ impl Queue {
     }
 
     /// Removes all tasks and returns them with their callbacks.
-    pub(super) fn take_all(&mut self) -> Vec<(NodeTask, OnCompletion)> {
+    pub(super) fn take_all(&mut self) -> Vec<SubmittedTask> {
         self.waiting.clear();
         self.bytes = 0;
-        let tasks = std::mem::take(&mut self.tasks).into_values();
-        let own = |task: Arc<NodeTask>| Arc::try_unwrap(task).unwrap_or_else(|shared| (*shared).clone());
-        tasks.map(|queued| (own(queued.task), queued.done)).collect()
+        std::mem::take(&mut self.tasks).into_values().map(QueuedTask::submitted).collect()
+    }
+}
+
+impl QueuedTask {
+    fn submitted(self) -> SubmittedTask {
+        let Self { task, version, name, time, done, .. } = self;
+        let task = Arc::try_unwrap(task).unwrap_or_else(|shared| (*shared).clone());
+        SubmittedTask { task, version, name, time, done }
     }
 }
 
@@ -206,7 +225,9 @@ mod tests {
     fn queue(tasks: &[(usize, usize, u64)]) -> Queue {
         let mut queue = Queue::default();
         for &(index, numbers, version) in tasks {
-            queue.push(task(index, numbers), ParameterVersion { version, server: 0 }, Box::new(|_| ()));
+            let version = ParameterVersion { version, server: 0 };
+            let (name, time, done): (_, _, OnCompletion) = ("task".into(), 0, Box::new(|_| ()));
+            queue.push(SubmittedTask { task: task(index, numbers), version, name, time, done });
         }
         queue
     }
@@ -266,6 +287,15 @@ mod tests {
         assert_eq!(queue.lose(0), 0);
         assert_eq!(queue.take_all().len(), 3);
         assert!(!queue.has_waiting() && queue.assign(1, 0).is_empty());
+    }
+
+    #[test]
+    fn take_returns_the_newest_task_that_no_worker_has() {
+        let mut queue = queue(&[(0, 4, 1), (1, 4, 1), (0, 4, 1), (2, 4, 1)]);
+        assert_eq!(numbers(&queue.assign(0, 0)), [0, 2]);
+        let mut taken = || queue.take().map(|submitted| submitted.task.index);
+        assert_eq!([taken(), taken(), taken()], [Some(2), Some(1), None]);
+        assert!(queue.is_open(0) && !queue.is_open(1) && !queue.has_waiting());
     }
 
     #[test]

@@ -8,11 +8,10 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use gnnflow_data::error::FEWER_THREADS;
 use gnnflow_nn::node_task::NodeTask;
-use gnnflow_nn::parameter_versions::ParameterVersion;
 use gnnflow_pipelines::Error;
 use gnnflow_pipelines::config::{Tensor, WhenGone};
-use gnnflow_pipelines::executor::{Completion, ExecutorSetup, OnCompletion, TaskExecutor};
-use gnnflow_pipelines::summary::TensorUse;
+use gnnflow_pipelines::executor::{Completion, ExecutorSetup, SubmittedTask, TaskExecutor};
+use gnnflow_pipelines::summary::{TensorUse, Value};
 
 use super::autotune::Autotuner;
 use super::queue::Queue;
@@ -43,7 +42,10 @@ pub(super) struct Shared {
 pub(super) struct State {
     pub(super) queue: Queue,
     pub(super) workers: Vec<Worker>,
-    pub(super) tuner: Autotuner,
+    /// With `autotune`.
+    tuner: Option<Autotuner>,
+    /// The counts at the end of the last epoch.
+    before: TensorUse,
     pub(super) stats: TensorUse,
     pub(super) closed: bool,
     /// Whether the loss of all workers has been reported.
@@ -95,11 +97,12 @@ impl TaskScheduler {
         setup: ExecutorSetup,
     ) -> Result<Self, Error> {
         let count = workers.count();
-        let initial = if settings.autotune { setup.intervals } else { usize::MAX };
+        let least = usize::from(!settings.local_tasks);
         let state = State {
             queue: Queue::default(),
             workers: Vec::new(),
-            tuner: Autotuner::new(initial, 0),
+            tuner: settings.autotune.then(|| Autotuner::new(setup.intervals, least)),
+            before: TensorUse::default(),
             stats: TensorUse::default(),
             closed: false,
             reported_gone: false,
@@ -143,7 +146,7 @@ impl TaskExecutor for TaskScheduler {
         Arc::clone(&self.shared.backlog)
     }
 
-    fn submit(&self, task: NodeTask, version: ParameterVersion, done: OnCompletion) {
+    fn submit(&self, submitted: SubmittedTask) {
         let mut state = self.shared.state();
         if state.all_gone() {
             let first = !std::mem::replace(&mut state.reported_gone, true);
@@ -152,16 +155,51 @@ impl TaskExecutor for TaskScheduler {
                 let line = "no tensor worker has registered yet; this process computes the tasks until one does (train.tensor_workers.accept)";
                 self.shared.console.say(line);
             }
+            let SubmittedTask { task, done, .. } = submitted;
             return done(self.shared.return_task(task));
         }
-        state.queue.push(task, version, done);
+        if state.number() == 0 {
+            state.stats.local += 1;
+            drop(state);
+            return (submitted.done)(Ok(Completion::Returned(Box::new(submitted.task))));
+        }
+        state.queue.push(submitted);
+        drop(state);
+        self.shared.changed.notify_all();
+    }
+
+    fn take(&self) -> Option<SubmittedTask> {
+        if !self.shared.settings.local_tasks {
+            return None;
+        }
+        let mut state = self.shared.state();
+        let taken = state.queue.take();
+        state.stats.local += u64::from(taken.is_some());
+        taken
+    }
+
+    fn epoch_ended(&self, seconds: f64) {
+        let mut state = self.shared.state();
+        let (now, before) = (state.stats, state.before);
+        state.before = now;
+        let used = TensorUse {
+            calls: now.calls - before.calls,
+            seconds: now.seconds - before.seconds,
+            ..TensorUse::default()
+        };
+        let price = self.shared.setup.price.as_ref();
+        let cost = price.map(|price| Value::new(price, seconds, 1, Some(&used)).cost).filter(|&cost| cost > 0.0);
+        if let Some(tuner) = &mut state.tuner {
+            tuner.epoch_ended(seconds * cost.unwrap_or(1.0));
+        }
         drop(state);
         self.shared.changed.notify_all();
     }
 
     fn stats(&self) -> TensorUse {
         let state = self.shared.state();
-        TensorUse { workers: state.tuner.number() as u64, row_bytes_max: state.queue.peak_bytes(), ..state.stats }
+        let workers = state.tuner.as_ref().map_or(state.workers.len(), Autotuner::best) as u64;
+        TensorUse { workers, row_bytes_max: state.queue.peak_bytes(), ..state.stats }
     }
 }
 
@@ -179,10 +217,15 @@ impl State {
         self.workers.iter().all(|worker| worker.state == WorkerState::Gone)
     }
 
+    /// Returns the number of workers that get tasks.
+    fn number(&self) -> usize {
+        self.tuner.as_ref().map_or(usize::MAX, Autotuner::number)
+    }
+
     /// Returns whether a worker gets tasks: whether it is among the first [`Autotuner::number`] workers that are not gone.
     pub(super) fn in_use(&self, worker: usize) -> bool {
         let before = self.workers[..worker].iter().filter(|before| before.state != WorkerState::Gone).count();
-        before < self.tuner.number()
+        before < self.number()
     }
 
     /// Returns the number of workers other than this one that have no call in flight.
@@ -223,7 +266,9 @@ impl Shared {
             let mut state = self.state();
             if state.workers.len() <= worker {
                 state.workers.resize(worker + 1, Worker { state: WorkerState::Gone, ..Worker::default() });
-                state.tuner.raise_limit(worker + 1);
+                if let Some(tuner) = &mut state.tuner {
+                    tuner.raise_limit(worker + 1);
+                }
             }
             if std::mem::replace(&mut state.workers[worker].has_thread, true) {
                 return Ok(());
@@ -300,7 +345,7 @@ impl Shared {
                 "all tensor workers are gone; this process computes their tasks (train.tensor_workers.when_gone)",
             );
         }
-        for (task, done) in returned {
+        for SubmittedTask { task, done, .. } in returned {
             done(self.return_task(task));
         }
     }

@@ -326,7 +326,9 @@ impl Engine for StagedTraining {
             progress.done();
             let sums = self.shared.sums.borrow_mut().remove(&epoch);
             let sums = sums.ok_or_else(|| Error::Bug("an epoch ended without a sum of gradients".into()))?;
-            done.push(EpochSums { rounds: self.rounds, seconds: start.elapsed().as_secs_f64(), ..sums });
+            let seconds = start.elapsed().as_secs_f64();
+            self.state.epoch_ended(seconds);
+            done.push(EpochSums { rounds: self.rounds, seconds, ..sums });
             start = Instant::now();
         }
         Ok(done)

@@ -1,12 +1,13 @@
 //! Runs the stages of tokens. The compute thread gathers the rows of an interval, and stores and sends the result of its node task. With several
-//! compute threads, the node tasks of several intervals run at the same time ([`ComputeState::run_job`]); or they run at tensor workers.
+//! compute threads, the node tasks of several intervals run at the same time ([`ComputeState::run_job`]); or they run at tensor workers, and
+//! at the compute thread when it is idle.
 //!
 //! An interval is at one stage at a time: a token that arrives early waits for the one before it. The gate of the dataflow decides the order of
 //! intervals, and [`super::gradient_sums`] the order of sums. In lockstep, where own rows must be of one epoch
 //! ([`crate::engine::full_graph::mirrors`]), intervals wait here until all have finished a stage.
 
 use std::collections::{HashMap, HashSet, VecDeque};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use gnnflow_dataflow::flow::compute_thread::ComputeThread;
@@ -19,7 +20,7 @@ use super::token::{Ended, Finished, Token};
 use crate::compute::{ComputeState, JobThread, Passes};
 use crate::engine::result_sink::ResultSink;
 use crate::error::Error;
-use crate::runtime::executor::{Completion, TaskExecutor};
+use crate::runtime::executor::{Completion, SubmittedTask, TaskExecutor};
 use crate::runtime::records::TensorUse;
 use gnnflow_nn::parameter_versions::ParameterVersion;
 
@@ -39,6 +40,8 @@ pub(crate) struct StageRunner {
     executor: Option<Box<dyn TaskExecutor>>,
     /// Number of jobs that wait for the compute thread.
     queued: Arc<AtomicUsize>,
+    /// Whether the compute thread has taken a task back from the executor.
+    helps: AtomicBool,
     /// Whether all intervals finish a stage before any begins the next.
     lockstep: bool,
 }
@@ -85,6 +88,7 @@ impl StageRunner {
             tokens: Mutex::default(),
             executor,
             queued,
+            helps: AtomicBool::new(false),
             lockstep,
         })
     }
@@ -97,6 +101,13 @@ impl StageRunner {
     /// Sets the stores of the next evaluation.
     pub(crate) fn set_sink(&self, sink: ResultSink) {
         self.state().set_sink(sink);
+    }
+
+    /// Tells the executor that an epoch has ended, which took `seconds`.
+    pub(crate) fn epoch_ended(&self, seconds: f64) {
+        if let Some(executor) = &self.executor {
+            executor.epoch_ended(seconds);
+        }
     }
 
     /// Returns the counters of tensor workers; `None` without tensor workers.
@@ -139,6 +150,22 @@ impl StageRunner {
         compute_thread.at(token.time).post(move |compute| {
             stages.queued.fetch_sub(1, Ordering::Relaxed);
             job(&stages, compute);
+            stages.help();
+        });
+    }
+
+    /// Lets the compute thread compute a task that no tensor worker has yet, if it has no other job.
+    fn help(self: &Arc<Self>) {
+        let Some(executor) = &self.executor else { return };
+        if self.queued.load(Ordering::Relaxed) > 0 || self.helps.load(Ordering::Relaxed) {
+            return;
+        }
+        let Some(SubmittedTask { task, version, name, time, done }) = executor.take() else { return };
+        self.helps.store(true, Ordering::Relaxed);
+        let stages = Arc::clone(self);
+        self.compute_thread.with_name(name).at(time).post(move |compute| {
+            stages.helps.store(false, Ordering::Relaxed);
+            done(compute.node_task(task, version.version).map(Completion::Done));
         });
     }
 
@@ -166,7 +193,16 @@ impl StageRunner {
                     });
                 };
                 match &self.executor {
-                    Some(executor) => executor.submit(*task, version, Box::new(done)),
+                    Some(executor) => {
+                        let name = Arc::clone(&self.names[token.stage() as usize].task);
+                        executor.submit(SubmittedTask {
+                            task: *task,
+                            version,
+                            name,
+                            time: token.time,
+                            done: Box::new(done),
+                        });
+                    }
                     None => self.run_task(compute, token, move |passes, on| {
                         done(passes.node_task(on, *task, version.version).map(Completion::Done));
                     }),
