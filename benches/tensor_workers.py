@@ -1,17 +1,22 @@
 #!/usr/bin/env python3
-"""Full-graph training with 0, 1, 2 and 4 tensor workers (Dorylus, sections 6 and 7).
+"""Full-graph training with and without tensor workers (Dorylus, sections 6 and 7).
 
-    benches/tensor_workers.py [--data FOLDER] [--nodes 20000] [--epochs 10] [--intervals 8] [--rounds 3] [--workers 0,1,2,4] [--out FILE]
+    benches/tensor_workers.py [--data FOLDER] [--nodes 40000] [--epochs 20] [--intervals 16] [--rounds 5] [--workers 1,2] [--out FILE]
 
-2-layer GCN on a planted graph, or on FOLDER/{nodes,edges}.parquet. One process and each tensor worker have one thread.
+GCN, GAT and GraphSAGE of 2 layers, narrow and wide, on a planted graph or on FOLDER/{nodes,edges}.parquet. One process and each tensor worker
+have one thread.
 
-workers     epoch seconds, tasks, calls, seconds of calls and value for each number of workers, without the autotuner; prices are those of
-            the paper (an hour of a graph worker 0.432, a million calls 0.20, an hour of a tensor worker 0.01125)
-autotuner   the choice of the autotuner among the same numbers of workers, compared with the best of them
-killed      the largest number of workers, two of which are killed after the first epochs: the lost time
+none        the process alone
+two threads the process alone, with two threads
+all tasks   1, 2 … workers compute all node tasks, as in the paper
+shared      1, 2 … workers, and the process computes tasks when it is idle
+autotuned   as `shared`, with as many workers as the autotuner chooses of the largest number, 0 included
+killed      2 workers that compute all tasks, and are killed after the first epochs: the lost time
 bits        exits with 1 if the models of all runs are not equal
 
-The result is written to benches/runs/<date>-tensor-workers.json.
+The ways take turns. Each row has epoch seconds, calls, seconds of calls, value (1 / (time × cost) of an epoch), and the ratio to `none` in the same round.
+Prices are those of the paper: an hour of a graph worker 0.432, a million calls 0.20, an hour of a tensor worker 0.01125. The result is written
+to benches/runs/<date>-tensor-workers.json.
 """
 import argparse, json, os, pathlib, signal, statistics, subprocess, sys, tempfile, time
 
@@ -24,6 +29,7 @@ edges = "{data}/edges.parquet"
 undirected = true
 duplicates = "drop"
 """
+GRAPH_WORKER_HOUR, TENSOR_CALL, TENSOR_SECOND = 0.432, 2e-7, 0.01125 / 3600
 PIPELINE = """
 name = "tensor-workers"
 [graph]
@@ -35,7 +41,6 @@ out = "{scratch}/dataset"
 [model]
 kind = "gcn"
 layers = 2
-hidden = 128
 dropout = 0.5
 input_dropout = 0.5
 [train]
@@ -45,10 +50,36 @@ evaluate_every = 0
 checkpoint_every = 0
 threads = 1
 [price]
-graph_worker_hour = 0.432
-tensor_call = 2e-7
-tensor_second = 3.125e-6
+graph_worker_hour = {GRAPH_WORKER_HOUR}
+tensor_call = {TENSOR_CALL}
+tensor_second = {TENSOR_SECOND}
 """
+
+
+MODELS = {
+    "gcn 128": ["model.hidden=128"],
+    "gcn 512": ["model.hidden=512"],
+    "gat 4 × 32": ["model.kind=gat", "model.hidden=128", "model.heads=4"],
+    "gat 4 × 128": ["model.kind=gat", "model.hidden=512", "model.heads=4"],
+    "sage 512": ["model.kind=sage", "model.hidden=512"],
+}
+
+
+def of_workers(**keys):
+    """Returns settings of tensor workers."""
+    return [f"train.tensor_workers.{key}={value}" for key, value in keys.items()]
+
+
+def ways(numbers):
+    """Returns the settings of each way, and how many of its workers are killed."""
+    found = {"none": ([], 0), "two threads": (["train.threads=2"], 0)}
+    for number in numbers:
+        workers = of_workers(workers=number, autotune="false")
+        found[f"{number}, all tasks"] = ([*workers, *of_workers(local_tasks="false")], 0)
+        found[f"{number}, shared"] = (workers, 0)
+    found["autotuned"] = (of_workers(workers=max(numbers)), 0)
+    found["2, all tasks, killed"] = (of_workers(workers=2, autotune="false", local_tasks="false"), 2)
+    return found
 
 
 def train(binary, pipeline, run, settings, kill=0):
@@ -68,73 +99,73 @@ def train(binary, pipeline, run, settings, kill=0):
     return json.loads(out)
 
 
-def row(way, summaries):
-    """Combines several runs of one case."""
-    # The first epoch launches the workers.
-    epochs = [statistics.median(summary["seconds"]["per_epoch"][1:]) for summary in summaries]
-    totals = [sum(summary["seconds"]["per_epoch"]) for summary in summaries]
-    last = summaries[-1]
+def value(run, seconds):
+    """Returns 1 / (time × cost) of an epoch that takes `seconds`, with its share of the run's calls."""
+    tensor, epochs = run.get("tensor") or {"calls": 0, "seconds": 0}, len(run["seconds"]["per_epoch"])
+    cost = seconds * GRAPH_WORKER_HOUR / 3600 + (tensor["calls"] * TENSOR_CALL + tensor["seconds"] * TENSOR_SECOND) / epochs
+    return 1 / (seconds * cost)
+
+
+def row(model, way, runs, alone):
+    """Combines the runs of one case, one per round. `alone` are those of the process alone."""
+    # The first epochs launch and connect the workers.
+    epochs = lambda runs: [statistics.median(run["seconds"]["per_epoch"][2:]) for run in runs]
+    seconds, last = epochs(runs), runs[-1]
+    speeds = [before / now for before, now in zip(epochs(alone), seconds)]
+    values = [value(run, now) / value(before, then) for run, now, before, then in zip(runs, seconds, alone, epochs(alone))]
+    spread = lambda ratios: [round(statistics.median(ratios), 3), round(min(ratios), 3), round(max(ratios), 3)]
     return {
-        "way": way, "epoch_seconds": statistics.median(epochs), "min": min(epochs), "max": max(epochs),
-        "all_epochs_seconds": statistics.median(totals), "tensor": last.get("tensor"), "value": last.get("value"),
-        "model_sha256": last["model_sha256"],
+        "model": model, "way": way, "epoch_seconds": statistics.median(seconds), "min": min(seconds), "max": max(seconds),
+        "speed_beside_none": spread(speeds), "value_beside_none": spread(values),
+        "all_epochs_seconds": statistics.median(sum(run["seconds"]["per_epoch"]) for run in runs), "tensor": last.get("tensor"),
+        "chosen": [run["tensor"]["workers"] for run in runs] if way == "autotuned" else None,
+        "value": statistics.median(map(value, runs, seconds)), "model_sha256": sorted({run["model_sha256"] for run in runs}),
     }
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=pathlib.Path)
-    parser.add_argument("--nodes", type=int, default=20000)
-    parser.add_argument("--epochs", type=int, default=10)
-    parser.add_argument("--intervals", type=int, default=8)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--workers", default="0,1,2,4")
+    parser.add_argument("--nodes", type=int, default=40000)
+    parser.add_argument("--epochs", type=int, default=20)
+    parser.add_argument("--intervals", type=int, default=16)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--workers", default="1,2")
+    parser.add_argument("--models", default=",".join(MODELS))
     parser.add_argument("--out")
     options = parser.parse_args()
     if options.epochs < 4:
         parser.error("--epochs: two are over when workers are killed, and one at least must follow: give 4 or more")
-    workers, binary, rows = [int(number) for number in options.workers.split(",")], build(), []
-    most = max(workers)
+    binary, rows = build(), []
+    found = ways([int(number) for number in options.workers.split(",")])
     with tempfile.TemporaryDirectory(dir=os.environ.get("GNNFLOW_BENCH_SCRATCH")) as scratch:
         work = pathlib.Path(scratch)
         values = {"nodes": options.nodes, "edges": 12 * options.nodes, "scratch": work, "data": options.data and options.data.resolve()}
         graph = (FILES if options.data else PLANTED).format(**values)
         pipeline = work / "tensor-workers.toml"
-        pipeline.write_text(PIPELINE.format(graph=graph, scratch=work, epochs=options.epochs, intervals=options.intervals))
-        settings = lambda number, tuned: [f"train.tensor_workers.workers={number}", f"train.tensor_workers.autotune={str(tuned).lower()}"]
-        kinds = [(f"{number} workers", settings(number, False) if number else [], 0) for number in workers]
-        if most:
-            kinds.append(("autotuned", settings(most, True), 0))
-        if most > 2:
-            kinds.append((f"{most} workers, two killed", settings(most, False), 2))
-        train(binary, pipeline, work / "warm", [])
-        found = {way: [] for way, *_ in kinds}
-        for _ in range(options.rounds):
-            for way, keys, kill in kinds:
-                found[way].append(train(binary, pipeline, work / "run", keys, kill))
-        rows = [row(way, found[way]) for way, *_ in kinds]
-    for line in rows:
-        tasks, calls = (line["tensor"]["tasks"], line["tensor"]["calls"]) if line["tensor"] else (0, 0)
-        print(f"{line['way']:>24}  {line['epoch_seconds']:8.4f} s an epoch  {tasks:>7} tasks {calls:>7} calls  value {line['value']['value']:.4g}")
-    by_way = {line["way"]: line for line in rows}
-    sweep = [by_way[f"{number} workers"] for number in workers if number]
-    result = {"results": rows}
-    if sweep:
-        best, tuned = min(sweep, key=lambda line: line["epoch_seconds"]), by_way["autotuned"]
-        result["autotuner"] = {
-            "chose": tuned["tensor"]["workers"], "best_of_sweep": best["way"],
-            "ratio": tuned["epoch_seconds"] / best["epoch_seconds"],
-        }
-    killed = by_way.get(f"{most} workers, two killed")
-    if killed:
-        result["seconds_lost"] = killed["all_epochs_seconds"] - by_way[f"{most} workers"]["all_epochs_seconds"]
-        print(f"two killed: {result['seconds_lost']:.3f} s lost over {options.epochs} epochs")
-    same = len({line["model_sha256"] for line in rows}) == 1
-    result["same_bits"] = same
+        pipeline.write_text(PIPELINE.format(**globals(), graph=graph, scratch=work, epochs=options.epochs, intervals=options.intervals))
+        for model in options.models.split(","):
+            train(binary, pipeline, work / "warm", MODELS[model])
+            runs = {way: [] for way in found}
+            for number in range(options.rounds):
+                for way in list(found)[:: -1 if number % 2 else 1]:
+                    keys, kill = found[way]
+                    runs[way].append(train(binary, pipeline, work / "run", [*MODELS[model], *keys], kill))
+            for way in found:
+                rows.append(row(model, way, runs[way], runs["none"]))
+                show(rows[-1])
+    same = all(len({hash for line in rows if line["model"] == model for hash in line["model_sha256"]}) == 1 for model in options.models.split(","))
     settings = vars(options) | {"data": options.data and str(options.data)}
-    print(write(about("tensor_workers") | {"settings": settings} | result, "tensor-workers", options.out))
+    print(write(about("tensor_workers") | {"settings": settings, "results": rows, "same_bits": same}, "tensor-workers", options.out))
     if not same:
         sys.exit("error: the models differ")
+
+
+def show(line):
+    tensor = line["tensor"] or {"tasks": 0, "local": 0, "calls": 0}
+    speed, value = (f"{middle:.2f} ({least:.2f} to {most:.2f})" for middle, least, most in (line["speed_beside_none"], line["value_beside_none"]))
+    print(f"{line['model']:12} {line['way']:22} {line['epoch_seconds']:.4f} s an epoch ({line['min']:.4f} to {line['max']:.4f}), speed {speed}, value {value}, "
+          f"{tensor['tasks']} tasks, {tensor['local']} local, {tensor['calls']} calls{', chose ' + str(line['chosen']) if line['chosen'] else ''}", flush=True)
 
 
 if __name__ == "__main__":
