@@ -189,3 +189,56 @@ pub(super) fn floats(matrix: Matrix) -> Result<Vec<f32>, String> {
         _ => Err("sent 16-bit floats instead of 32-bit ones".to_owned()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Reads all matrices of a stream with these messages.
+    fn read(messages: Vec<FlightData>) -> Result<Vec<(Name, Matrix)>, String> {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let mut matrices = Matrices::new(futures_util::stream::iter(messages.into_iter().map(Ok)));
+        runtime.block_on(async {
+            let mut found = Vec::new();
+            while let Some(next) = matrices.next().await? {
+                found.push(next);
+            }
+            Ok(found)
+        })
+    }
+
+    #[test]
+    fn matrices_arrive_as_they_were_sent() {
+        let long = BODY_BYTES / 4 + 3;
+        for (rows, dim) in [(0, 4), (3, 0), (1, 1), (5, 7), (long, 1), (100, long / 10), (2, long)] {
+            let values: Vec<f32> = (0..rows * dim).map(|i| i as f32 - 0.5).collect();
+            let matrix = Matrix { values: Values::F32(values), dim };
+            let halves = Matrix { values: Values::Bf16(vec![half::bf16::from_f32(1.5); rows * dim]), dim };
+            let sent = [(Name::Held, &matrix), (Name::Sent, &halves)];
+            let messages = sent.map(|(name, matrix)| super::rows(name, matrix, 0..rows).unwrap()).concat();
+            assert!(messages.iter().all(|message| message.data_body.len() <= BODY_BYTES.max(4 * dim)));
+            let found = read(messages).unwrap();
+            assert_eq!(found, [(Name::Held, matrix), (Name::Sent, halves)], "{rows} rows of {dim}");
+        }
+    }
+
+    #[test]
+    fn messages_that_do_not_fit_their_header_are_refused() {
+        let whole = numbers(Name::Flat, &vec![1.0; BODY_BYTES], 1).unwrap();
+        assert_eq!(whole.len(), 4);
+        let refused = |messages: &[&[FlightData]], text: &str| {
+            let error = read(messages.concat()).unwrap_err();
+            assert!(error.contains(text), "{error}");
+        };
+        refused(&[&whole[..3]], "fewer rows");
+        refused(&[&whole[..3], &whole], "fewer rows");
+        refused(&[&whole[..3], &[FlightData::default()]], "fewer rows");
+        refused(&[&whole, &whole[3..]], "before the header");
+        let body = FlightData { data_body: vec![0; 5].into(), ..FlightData::default() };
+        refused(&[&whole[..3], &[body]], "more rows");
+        let header = |text: &'static str| FlightData { app_metadata: text.into(), ..FlightData::default() };
+        refused(&[&[header("[]")]], "malformed");
+        refused(&[&[header(r#"{"name":"Flat","rows":4294967296,"dim":4294967296,"number":"F32"}"#)]], "too large");
+        refused(&[&[header(r#"{"loss":null}"#)]], "end of a result");
+    }
+}
