@@ -192,8 +192,17 @@ impl TaskExecutor for TaskScheduler {
         if let Some(tuner) = &mut state.tuner {
             tuner.epoch_ended(seconds * cost.unwrap_or(1.0));
         }
+        // In asynchronous training, tasks of the next epoch may wait already.
+        let returned: Vec<_> = match state.number() {
+            0 => std::iter::from_fn(|| state.queue.take()).collect(),
+            _ => Vec::new(),
+        };
+        state.stats.local += returned.len() as u64;
         drop(state);
         self.shared.changed.notify_all();
+        for SubmittedTask { task, done, .. } in returned {
+            done(Ok(Completion::Returned(Box::new(task))));
+        }
     }
 
     fn stats(&self) -> TensorUse {
