@@ -87,10 +87,10 @@ fn autotuner_uses_no_worker_if_calls_are_too_expensive() {
     assert_eq!((hashes(&fixed), &fixed["tensor"]["workers"]), (hashes(&alone), &2.into()), "{}", fixed["tensor"]);
     let calls = |summary: &Value| summary["tensor"]["calls"].as_u64().unwrap();
     assert!(calls(&tuned) < calls(&fixed), "{} {}", tuned["tensor"], fixed["tensor"]);
-    // Epochs overlap, so tasks of the next one may wait for a worker when the autotuner chooses none.
+    // Epochs overlap, so tasks of the next one may wait for a worker when the autotuner chooses none. The run must end.
     let stale = ["train.schedule.mode=async", "train.schedule.staleness=1", "train.evaluate_every=0", "--processes=2"];
     let stale = succeed(&place, &[&epochs[..1], &prices, &workers, &stale].concat());
-    assert_eq!(stale["tensor"]["workers"], 0, "{}", stale["tensor"]);
+    assert!(calls(&stale) < calls(&fixed), "{} {}", stale["tensor"], fixed["tensor"]);
 }
 
 #[test]
