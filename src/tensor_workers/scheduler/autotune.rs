@@ -86,7 +86,8 @@ impl Autotuner {
         };
     }
 
-    /// Returns a number that may be better: first a smaller one, then a larger one, until the numbers next to the best are worse.
+    /// Returns a number that may be better: first a smaller one, then a larger one, until the numbers next to the best are worse. At last, the
+    /// least: no worker may be better than few.
     fn candidate(&self) -> Option<usize> {
         let best = self.best();
         let smaller = match self.worse.range(..best).next_back() {
@@ -99,7 +100,7 @@ impl Autotuner {
         };
         let may_try = |number: &usize| (self.least..=self.limit).contains(number) && *number != best;
         let is_new = |number: &usize| may_try(number) && !self.worse.contains(number);
-        [smaller, larger.min(self.limit)].into_iter().find(is_new)
+        [smaller, larger.min(self.limit), self.least].into_iter().find(is_new)
     }
 }
 
@@ -171,6 +172,11 @@ mod tests {
         assert_eq!(tuner.number(), 2);
         [0.1, 2.0, 2.0].into_iter().for_each(|score| tuner.epoch_ended(score));
         assert_eq!(tuner.number(), 4);
+    }
+
+    #[test]
+    fn none_is_tried_even_if_one_is_worse() {
+        assert_eq!(search(&mut tuner(4, 0, 4), 80, |number| [1.0, 5.0, 4.0, 3.0, 2.0][number]).0, 0);
     }
 
     #[test]
