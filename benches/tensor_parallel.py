@@ -60,6 +60,7 @@ WAYS = {
 }
 VARIED = ("node-parallel", "skewed", "naive", "decoupled")
 COLORS = {"node-parallel": "#444", "skewed": "#999", "naive": "#1b6ca8", "decoupled": "#d1495b"}
+PARTS = ("layers", "features", "hidden", "chunks", "pipelining", "rgcn", "link", "cap")
 # Settings of the parts with other graphs.
 RELATIONS = ["graph.undirected=false", "graph.reverse_edges=true", "model.kind=rgcn"]
 LINKS = ["graph.generate.nodes=16384", "train.task=link-prediction", "train.batch=65536"]
@@ -178,7 +179,7 @@ def picture(rows, part, title):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", default="layers,features,hidden,chunks,pipelining,rgcn,link,cap")
+    parser.add_argument("--only", default=",".join(PARTS))
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--layers", default="2,4,8")
@@ -190,7 +191,12 @@ def main():
     parser.add_argument("--set", action="append", default=[])
     parser.add_argument("--out")
     options = parser.parse_args()
-    binary, only = build(), options.only.split(",")
+    only = options.only.split(",")
+    if unknown := set(only) - set(PARTS):
+        parser.error(f"--only: {', '.join(sorted(unknown))}: the parts are {', '.join(PARTS)}")
+    if options.rounds < 1:
+        parser.error("--rounds: must be at least 1")
+    binary = build()
     with tempfile.TemporaryDirectory(dir=os.environ.get("GNNFLOW_BENCH_SCRATCH")) as scratch:
         work = pathlib.Path(scratch)
         pipeline = work / "p.toml"

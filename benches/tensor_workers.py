@@ -136,6 +136,10 @@ def main():
     options = parser.parse_args()
     if options.epochs < 4:
         parser.error("--epochs: two are over when workers are killed, and one at least must follow: give 4 or more")
+    if options.rounds < 1:
+        parser.error("--rounds: must be at least 1")
+    if unknown := set(options.models.split(",")) - set(MODELS):
+        parser.error(f"--models: {', '.join(sorted(unknown))}: the models are {', '.join(MODELS)}")
     binary, rows = build(), []
     found = ways([int(number) for number in options.workers.split(",")])
     with tempfile.TemporaryDirectory(dir=os.environ.get("GNNFLOW_BENCH_SCRATCH")) as scratch:

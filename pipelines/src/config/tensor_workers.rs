@@ -26,7 +26,7 @@ section! {
         /// A process computes tasks, too, when its compute thread is idle. If false, tensor workers compute all tasks.
         #[schemars(extend("x-results" = false))]
         pub local_tasks: bool = true,
-        /// Search the number of workers with the best value of an epoch, 1 / (time × cost) with `[price]`, else the shortest one. It
+        /// Search the number of workers with the best value of an epoch, 1 / (time × cost) with `[price]`, else with the shortest epoch. It
         /// begins with one per interval, at most 100, and may choose 0 if `local_tasks` is set.
         #[schemars(extend("x-results" = false))]
         pub autotune: bool = true,
