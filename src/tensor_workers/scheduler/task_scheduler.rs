@@ -193,16 +193,10 @@ impl TaskExecutor for TaskScheduler {
             tuner.epoch_ended(seconds * cost.unwrap_or(1.0));
         }
         // In asynchronous training, tasks of the next epoch may wait already.
-        let returned: Vec<_> = match state.number() {
-            0 => std::iter::from_fn(|| state.queue.take()).collect(),
-            _ => Vec::new(),
-        };
-        state.stats.local += returned.len() as u64;
+        let returned = state.take_if_unused();
         drop(state);
         self.shared.changed.notify_all();
-        for SubmittedTask { task, done, .. } in returned {
-            done(Ok(Completion::Returned(Box::new(task))));
-        }
+        return_all(returned);
     }
 
     fn stats(&self) -> TensorUse {
@@ -220,10 +214,27 @@ impl Drop for TaskScheduler {
     }
 }
 
+/// Returns tasks to the process, which computes them.
+fn return_all(tasks: Vec<SubmittedTask>) {
+    for SubmittedTask { task, done, .. } in tasks {
+        done(Ok(Completion::Returned(Box::new(task))));
+    }
+}
+
 impl State {
     /// Returns whether all workers are gone and none is pending.
     fn all_gone(&self) -> bool {
         self.workers.iter().all(|worker| worker.state == WorkerState::Gone)
+    }
+
+    /// Removes and returns the unassigned tasks if the autotuner has chosen no worker, because then none would take them.
+    fn take_if_unused(&mut self) -> Vec<SubmittedTask> {
+        if self.number() > 0 {
+            return Vec::new();
+        }
+        let taken: Vec<_> = std::iter::from_fn(|| self.queue.take()).collect();
+        self.stats.local += taken.len() as u64;
+        taken
     }
 
     /// Returns the number of workers that get tasks.
@@ -331,9 +342,11 @@ impl Shared {
         state.stats.again += requeued;
         let all_gone = state.all_gone();
         let returned = if all_gone { state.queue.take_all() } else { Vec::new() };
+        let unused = state.take_if_unused();
         let first = all_gone && !std::mem::replace(&mut state.reported_gone, all_gone);
         drop(state);
         self.changed.notify_all();
+        return_all(unused);
         let next = match (retry, last_retry) {
             (Retry::Relaunch(after), _) => format!("; it is started again in {} s", after.as_secs_f64()),
             (Retry::Never, Some(Retry::Relaunch(_))) => {
