@@ -130,7 +130,8 @@ fn cpu_time_of_jobs_is_at_most_that_of_their_threads() {
 fn jobs_that_run_at_the_same_time_have_lines_of_their_own() {
     // Each process has two partitions. After the first epoch of batches, a thread may go from computation to sampling.
     for (schedule, task) in [("mini-batch", "gradient"), ("full-graph", "forward 2"), ("tensor-parallel", "loss")] {
-        let Traced { processes, times, .. } = traced(schedule, &["--set", "train.threads=2", "--set", "train.epochs=1"]);
+        let Traced { processes, times, .. } =
+            traced(schedule, &["--set", "train.threads=2", "--set", "train.epochs=1"]);
         for (events, times) in processes.iter().zip(&times) {
             let of_jobs = |event: &&Value| {
                 let name = event["args"]["name"].as_str().unwrap_or_default();
