@@ -1,7 +1,7 @@
 //! Options and outcome of a run.
 
 use crate::console::Console;
-use gnnflow_pipelines::{Registry, Summary};
+use gnnflow_pipelines::{Registry, Summary, Work};
 use std::path::PathBuf;
 
 /// Options of a run that are not in the pipeline file.
@@ -15,8 +15,8 @@ pub struct RunOptions {
     pub rank: Option<usize>,
     /// The run folder.
     pub run_dir: PathBuf,
-    /// Whether to continue after the last complete checkpoint in the run folder.
-    pub resume: bool,
+    /// Whether to train, or to compute results with the model of an earlier run.
+    pub work: Work,
     /// Seconds that the preparation took, if the parent process has done it.
     pub prepare_seconds: Option<f64>,
     /// Shows progress.
@@ -33,7 +33,7 @@ impl RunOptions {
             hosts: None,
             rank: None,
             run_dir: run_dir.into(),
-            resume: false,
+            work: Work::Train { resume: false },
             prepare_seconds: None,
             console: Console::silent(),
             registry: Registry::default(),

@@ -8,7 +8,8 @@ use gnnflow_data::progress::Progress;
 use gnnflow_pipelines::executor::ExecutorFactory;
 use gnnflow_pipelines::summary::{EpochRecord, SCHEMA, Seconds};
 use gnnflow_pipelines::{
-    Config, Error as PipelineError, Job, Runtime, Summary, keep_earlier_run, last_checkpoint, prepare, run_worker,
+    Config, Error as PipelineError, Job, Runtime, Summary, Work, keep_earlier_run, labels_of_model, last_checkpoint,
+    prepare, run_worker,
 };
 
 use crate::cluster::{
@@ -22,7 +23,7 @@ use crate::run_lock::RunLock;
 use crate::tensor_workers::{self, TensorWorkers};
 use crate::threads::start_reading_threads;
 
-/// Runs the stages of `config`: prepares the dataset, trains, infers.
+/// Runs the stages of `config`: prepares the dataset, trains, infers; or infers with the model of an earlier run.
 ///
 /// With `options.processes` above 1, this process prepares the dataset, starts child processes and waits for them. Rank 0 of them has
 /// the results.
@@ -40,8 +41,11 @@ pub fn run(config: &Config, options: &RunOptions) -> Result<Outcome, Error> {
     let console = if first { options.console.clone() } else { Console::silent() };
     // Child processes write under the lock of their parent.
     let _lock = (first && !is_launched()).then(|| RunLock::take(&options.run_dir)).transpose()?;
-    let begin = Instant::now();
+    let (begin, mut work) = (Instant::now(), options.work.clone());
     let dataset = prepare(config, &options.registry, None, &console)?;
+    if let Work::Infer { run, labels } = &mut work {
+        *labels = labels_of_model(run, dataset.manifest())?;
+    }
     let prepared = options.prepare_seconds.unwrap_or_else(|| begin.elapsed().as_secs_f64());
     let size = cluster.as_ref().map_or(options.processes, ClusterConfig::size);
     config.check_processes(size, dataset.manifest().parts())?;
@@ -67,7 +71,7 @@ pub fn run(config: &Config, options: &RunOptions) -> Result<Outcome, Error> {
         console.say(&format!("train.schedule = \"auto\" chooses \"{}\": {}", auto.chosen, auto.because));
     }
 
-    let (mut secret, mut remote, mut resume) = (None, None, options.resume);
+    let (mut secret, mut remote) = (None, None);
     let membership = match cluster {
         None => Membership::single(config.cluster.stall_timeout.0),
         Some(mut cluster) => {
@@ -84,9 +88,11 @@ pub fn run(config: &Config, options: &RunOptions) -> Result<Outcome, Error> {
             cluster.heartbeat_timeout = config.cluster.heartbeat_timeout.0;
             cluster.stall_timeout = config.cluster.stall_timeout.0;
             // Rank 0, which has the run folder, decides whether to resume.
-            cluster.announced = if options.resume { RESUMES.into() } else { String::new() };
+            cluster.announced = if work == (Work::Train { resume: true }) { RESUMES.into() } else { String::new() };
             let membership = Membership::join(cluster)?;
-            resume = membership.announced() == RESUMES;
+            if let Work::Train { resume } = &mut work {
+                *resume = membership.announced() == RESUMES;
+            }
             membership
         }
     };
@@ -101,7 +107,7 @@ pub fn run(config: &Config, options: &RunOptions) -> Result<Outcome, Error> {
         dataset,
         registry: options.registry.clone(),
         run_dir: options.run_dir.clone(),
-        resume,
+        work,
         hosts,
         threads: train.threads(local),
         prepare_seconds: prepared,

@@ -22,6 +22,7 @@ mod feature_store;
 mod full_graph;
 mod hosts;
 mod import;
+mod infer;
 mod init;
 mod limits;
 mod link_prediction;

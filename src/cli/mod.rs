@@ -8,6 +8,7 @@ mod context;
 mod export;
 mod generate;
 mod import;
+mod infer;
 mod init;
 mod inspect;
 mod interrupt;
@@ -58,6 +59,7 @@ memory, port, device); 5 the cluster (a process is lost, stalled or refused); 70
 #[derive(Debug, Subcommand)]
 enum Command {
     Run(run::Run),
+    Infer(infer::Infer),
     Prepare(prepare::Prepare),
     Generate(generate::Generate),
     Import(Box<import::Import>),
@@ -133,12 +135,13 @@ fn remove_advice_on_values(error: &mut clap::Error) {
 }
 
 fn execute(command: Command, context: Context) -> Result<u8, Error> {
-    // `run` starts them later, only in processes that read files. The last two commands do not need them.
-    if !matches!(command, Command::Run(_) | Command::TensorWorker(_) | Command::Reference(_)) {
+    // `run` and `infer` start them later, only in processes that read files. The last two commands do not need them.
+    if !matches!(command, Command::Run(_) | Command::Infer(_) | Command::TensorWorker(_) | Command::Reference(_)) {
         start_reading_threads()?;
     }
     match command {
         Command::Run(command) => command.execute(context),
+        Command::Infer(command) => command.execute(context),
         Command::Prepare(command) => command.execute(&context),
         Command::Generate(command) => command.execute(&context).map(|()| 0),
         Command::Import(command) => command.execute(&context).map(|()| 0),

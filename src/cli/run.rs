@@ -6,7 +6,7 @@ use crate::error::Error;
 use crate::options::{Outcome, RunOptions};
 use crate::{cluster, report};
 use gnnflow_data::prepare::Quality;
-use gnnflow_pipelines::Plan;
+use gnnflow_pipelines::{Plan, Work};
 use std::path::PathBuf;
 
 const EXAMPLES: &str = "\
@@ -72,7 +72,7 @@ impl Run {
             hosts: self.hosts,
             rank: self.rank,
             run_dir: run_dir.clone(),
-            resume: self.resume,
+            work: Work::Train { resume: self.resume },
             prepare_seconds: self.prepare_seconds,
             console: context.console,
             registry: context.registry,

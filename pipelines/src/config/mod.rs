@@ -185,13 +185,7 @@ impl Config {
     pub fn resolved_toml(&self) -> String {
         let mut config = self.clone();
         if config.graph.dataset.is_some() {
-            config.partition = Partition {
-                topology: config.partition.topology,
-                features: config.partition.features,
-                memory: config.partition.memory,
-                method_memory: config.partition.method_memory,
-                ..Partition::default()
-            };
+            config.partition = config.partition.of_dataset();
         }
         let mut value = toml::Value::try_from(&config).expect("all keys are TOML values");
         remove_conflicting_defaults(&mut value, &config);

@@ -164,6 +164,12 @@ impl Balance {
 }
 
 impl Partition {
+    /// Returns the keys that apply to a prepared dataset; the others have their defaults.
+    pub(super) fn of_dataset(&self) -> Self {
+        let Self { topology, features, memory, method_memory, .. } = *self;
+        Self { topology, features, memory, method_memory, ..Self::default() }
+    }
+
     /// Returns the bytes that the method plans with.
     pub fn method_memory(&self) -> u64 {
         self.method_memory.map_or(DEFAULT_METHOD_MEMORY, |memory| memory.0)

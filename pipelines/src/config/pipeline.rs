@@ -76,6 +76,21 @@ pub struct Registered {
 }
 
 impl Config {
+    /// Returns the pipeline of `gnnflow infer`: the same model with a prepared dataset. It writes predictions, and has neither tensor workers nor a trace.
+    #[must_use]
+    pub fn for_inference(mut self, dataset: &Path) -> Self {
+        self.graph = Graph { dataset: Some(dataset.to_owned()), ..Graph::default() };
+        self.partition = self.partition.of_dataset();
+        self.infer = Some(Infer { predictions: true, ..self.infer.unwrap_or_default() });
+        if let Some(train) = &mut self.train {
+            (train.tensor_workers, train.trace) = (None, false);
+            if let Some(classes) = &mut train.classes {
+                (classes.weights, classes.node_weights) = (None, None);
+            }
+        }
+        self
+    }
+
     /// Returns the folder of the prepared dataset: `graph.dataset` or `partition.out`.
     pub fn dataset_folder(&self) -> &Path {
         let folder = self.graph.dataset.as_ref().or(self.partition.out.as_ref());

@@ -4,6 +4,7 @@ pub(crate) mod aggregation;
 pub(crate) mod full_graph;
 pub(crate) mod inference;
 pub(crate) mod mini_batch;
+pub(crate) mod no_training;
 pub(crate) mod partition_local;
 pub(crate) mod result_sink;
 pub(crate) mod sampling;

@@ -1,8 +1,9 @@
-//! Outputs of a run: predictions and embeddings as Parquet, weights as safetensors.
+//! Outputs of a run: predictions and embeddings as Parquet, the model as safetensors.
 //!
 //! All workers send their rows to the first worker, in the order of global ids, in messages of bounded size and with the
 //! user's ids. The first worker writes the files.
 
+pub(crate) mod model_file;
 pub(crate) mod run_folder;
 pub mod summary;
 mod trace_file;
@@ -25,18 +26,15 @@ use gnnflow_dataflow::flow::in_order::InOrder;
 use gnnflow_dataflow::time;
 use gnnflow_dataflow::wire::meter::Stage;
 use gnnflow_dataflow::wire::{Header, MESSAGE_BYTES, Rows, WireBlock};
-use gnnflow_nn::params::Param;
 use parquet::arrow::ArrowWriter;
 use parquet::basic::{Compression, ZstdLevel};
 use parquet::file::properties::WriterProperties;
-use safetensors::tensor::Dtype;
 use sha2::{Digest, Sha256};
 use timely::container::NoopBuilder;
 use timely::dataflow::InputHandle;
 use timely::dataflow::operators::core::Inspect;
 use timely::dataflow::operators::{Input, Probe, probe};
 
-use crate::checkpoint::tensor_file::{self, Tensor};
 use crate::collectives::{Driver, FirstError};
 use crate::context::WorkerContext;
 use crate::error::Error;
@@ -220,18 +218,4 @@ pub(crate) fn embeddings<'a>(
     let nodes: Vec<u64> = manifest.partitions.iter().map(|part| part.nodes).collect();
     let table = Table { path, schema: Arc::clone(&schema), row_bytes: 16 + 4 * dim, rows: &make };
     write_table(driver, context, &nodes, &table)
-}
-
-/// Writes `model.safetensors`: all parameters by name. Returns the SHA-256 of names, shapes and values.
-pub(crate) fn weights(params: &[Param], path: &Path) -> Result<String, Error> {
-    let mut hash = Sha256::new();
-    let mut tensors = Vec::new();
-    for Param { name, shape, values } in params {
-        let bytes = bytemuck::cast_slice::<f32, u8>(values);
-        hash.update(format!("{name} {shape:?}\n"));
-        hash.update(bytes);
-        tensors.push(Tensor { name: name.clone(), dtype: Dtype::F32, shape: shape.clone(), bytes });
-    }
-    tensor_file::write(path, None, tensors)?;
-    Ok(hex(&hash.finalize()))
 }

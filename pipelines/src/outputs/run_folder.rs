@@ -9,6 +9,7 @@ use gnnflow_data::fs::write_atomic;
 
 use crate::config::Config;
 use crate::error::Error;
+use crate::outputs::model_file;
 use crate::outputs::summary::Summary;
 use crate::runtime::records::EpochRecord;
 
@@ -18,15 +19,13 @@ pub(crate) struct RunFolder {
     metrics: File,
 }
 
+/// Embeddings of all nodes.
+const EMBEDDINGS: &str = "embeddings.parquet";
+/// Learned rows of all nodes.
+pub(crate) const NODE_EMBEDDINGS: &str = "node_embeddings.parquet";
 /// The outputs of a finished run.
-const OUTPUTS: [&str; 6] = [
-    Summary::FILE,
-    "report.html",
-    "model.safetensors",
-    "predictions.parquet",
-    "embeddings.parquet",
-    "node_embeddings.parquet",
-];
+const OUTPUTS: [&str; 6] =
+    [Summary::FILE, "report.html", model_file::FILE, "predictions.parquet", EMBEDDINGS, NODE_EMBEDDINGS];
 /// What a run writes before its outputs.
 const CHECKPOINTS: &str = "checkpoints";
 const PIPELINE: &str = "pipeline.toml";
@@ -39,11 +38,7 @@ impl RunFolder {
     /// Opens the folder for a run that resumes after `epochs` epochs, and removes the outputs that the run writes again.
     pub(crate) fn resume(dir: &Path, config: &Config, epochs: u32) -> Result<Self, Error> {
         for name in OUTPUTS {
-            let path = dir.join(name);
-            match std::fs::remove_file(&path) {
-                Err(error) if error.kind() != ErrorKind::NotFound => return Err(Error::io("remove", &path)(error)),
-                _ => {}
-            }
+            remove(&dir.join(name))?;
         }
         // The trace is of the run before; the number of its processes may differ.
         let trace = dir.join(TRACE);
@@ -90,10 +85,20 @@ impl RunFolder {
         let path = self.path(EpochRecord::FILE);
         self.metrics.write_all(line(record).as_bytes()).map_err(Error::io("write", path))
     }
+}
 
-    /// Writes `summary.json`, the last file of a finished run.
-    pub(crate) fn summary(&self, summary: &Summary) -> Result<(), Error> {
-        summary.write(&self.dir)
+/// Removes results of an earlier inference in `dir` that this one does not replace.
+pub(crate) fn remove_old_results(dir: &Path, config: &Config) -> Result<(), Error> {
+    if config.infer.as_ref().is_some_and(|infer| infer.embeddings) {
+        return Ok(());
+    }
+    remove(&dir.join(EMBEDDINGS))
+}
+
+fn remove(path: &Path) -> Result<(), Error> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(Error::io("remove", path)(error)),
+        _ => Ok(()),
     }
 }
 

@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use gnnflow_dataflow::batch::mini_batch::{BatchKey, MiniBatch};
 use gnnflow_dataflow::flow::compute_thread::ComputeThread;
 use gnnflow_dataflow::sample::sample_hop::Strategy;
 use gnnflow_dataflow::sample::seeds::BatchSource;
@@ -14,7 +15,7 @@ use gnnflow_nn::parameter_versions::ParameterVersions;
 use super::tensor_workers;
 use crate::collectives::{Collectives, Driver};
 use crate::compute::ComputeState;
-use crate::config::schedule::{FullGraphOptions, MiniBatch};
+use crate::config::schedule::{self, FullGraphOptions};
 use crate::config::{Model, Sampler, Schedule, Train};
 use crate::context::WorkerContext;
 use crate::engine::Engine;
@@ -75,19 +76,29 @@ impl Sampling {
     }
 }
 
-/// Returns the batches of training examples, and the edges that are evaluated, in tasks on edges.
+/// Returns the batches of training examples, and the edges that are evaluated, in tasks on edges. A job that does not train has no batches of nodes.
 pub(super) fn open_batches(
     context: &WorkerContext,
     task: &Task,
-    train: &Train,
+    (job, train): (&Job, &Train),
     examples: Source,
 ) -> Result<(Arc<dyn BatchSource>, Option<Source>), Error> {
     let opened: (Arc<dyn BatchSource>, _) = match examples {
+        Source::Nodes(_) if !job.trains() => (Arc::new(NoBatches), None),
         Source::Nodes(split) => (Arc::new(node_batches(context, task, train, split)?), None),
         Source::Links(mut edges) => (Arc::new(edges.batches(train, &train.link())), Some(Source::Links(edges))),
         Source::Edges(edges, classes) => (Arc::new(edges.batches(train)), Some(Source::Edges(edges, classes))),
     };
     Ok(opened)
+}
+
+/// Batches without seeds.
+struct NoBatches;
+
+impl BatchSource for NoBatches {
+    fn batch(&self, key: BatchKey) -> MiniBatch {
+        MiniBatch::new(key, Vec::new())
+    }
 }
 
 /// The inputs of every engine's constructor.
@@ -182,7 +193,7 @@ impl EngineSetup<'_> {
         Ok(PartitionParallel::build(driver.worker, context, options, compute_thread))
     }
 
-    fn mini_batch(self, driver: &mut Driver<'_>, options: &MiniBatch) -> MiniBatchTraining {
+    fn mini_batch(self, driver: &mut Driver<'_>, options: &schedule::MiniBatch) -> MiniBatchTraining {
         let Self { train, context, compute_thread, batches: source, degrees, params, window, jobs, .. } = self;
         let Sampling { strategies, operators, subgraphs } = self.sampling;
         let cache = context.cache(options).map(|cache| Rc::new(RefCell::new(cache)));

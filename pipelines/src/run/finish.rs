@@ -15,9 +15,10 @@ use crate::context::WorkerContext;
 use crate::engine::Staleness;
 use crate::error::Error;
 use crate::evaluate::{Evaluation, node_predictions};
-use crate::outputs;
+use crate::outputs::run_folder::NODE_EMBEDDINGS;
 use crate::outputs::summary::{CacheUse, EmbeddingUse, SCHEMA, Seconds, Summary, Value, WorkerUse};
 use crate::outputs::trace_table::SentTo;
+use crate::outputs::{self, model_file};
 use crate::runtime::records::{ByClass, TensorUse};
 
 /// The counts of a worker.
@@ -151,9 +152,11 @@ impl Run<'_> {
         let reports = Reports(self.collectives.all_gather(driver, &self.report())?);
         // The scratch files are unlinked already.
         let _ = std::fs::remove_dir(&self.context.scratch);
-        let Some(folder) = &self.folder else { return Ok(None) };
+        if self.context.worker > 0 {
+            return Ok(None);
+        }
         let summary = self.summary(&reports, evaluation, digests, infer_seconds);
-        folder.summary(&summary)?;
+        summary.write(&self.job.run_dir)?;
         Ok(Some(summary))
     }
 
@@ -188,15 +191,18 @@ impl Run<'_> {
         if self.job.config.infer.as_ref().is_some_and(|infer| infer.embeddings) {
             self.write_embeddings(driver)?;
         }
-        if let Some(rows) = &self.context.embeddings {
-            let path = self.job.run_dir.join("node_embeddings.parquet");
+        if let Some(rows) = self.context.embeddings.as_ref().filter(|_| self.job.trains()) {
+            let path = self.job.run_dir.join(NODE_EMBEDDINGS);
             let (dim, rows) = (rows.dim(), rows.read()?);
             let rows = (dim, |node| rows.row(node));
             digests.rows = outputs::embeddings(driver, &self.context, self.job.dataset.manifest(), rows, path)?;
         }
-        if let Some(folder) = &self.folder {
+        if self.context.worker == 0 {
             let params = self.compute_thread.call(|compute| compute.with_model(|model| model.params().export()))?;
-            digests.model = Some(outputs::weights(&params, &folder.path("model.safetensors"))?);
+            digests.model = Some(model_file::digest(&params));
+            if self.job.trains() {
+                model_file::write(&params, self.job.dataset.manifest(), &self.job.run_dir)?;
+            }
         }
         Ok(digests)
     }
@@ -244,7 +250,7 @@ impl Run<'_> {
         };
         let tensor = self.training.tensor().map(|_| reports.tensor());
         let (trained, workers) = (self.trained.as_secs_f64(), self.context.placement.workers());
-        let value = self.job.config.price.as_ref();
+        let value = self.job.config.price.as_ref().filter(|_| self.job.trains());
         let value = value.map(|price| Value::new(price, trained, workers, tensor.as_ref()));
         Summary {
             schema: SCHEMA,
@@ -265,7 +271,7 @@ impl Run<'_> {
             test: evaluation.test,
             positive_class: evaluation.by_class.values().find_map(ByClass::positive),
             by_class: evaluation.by_class,
-            notes: notes(self.train, if self.job.resume { 0 } else { self.rounds.1 }),
+            notes: notes(self.train, if self.job.resumes() { 0 } else { self.rounds.1 }),
             seconds: Seconds {
                 prepare: self.job.prepare_seconds,
                 train: trained,
@@ -284,7 +290,7 @@ impl Run<'_> {
             staleness_mean: stale.map(|_| stale_mean),
             tensor,
             value,
-            node_embeddings: self.context.embeddings.as_ref().map(|rows| EmbeddingUse {
+            node_embeddings: self.context.embeddings.as_ref().filter(|_| self.job.trains()).map(|rows| EmbeddingUse {
                 dim: rows.dim(),
                 rows_moved: reports.sum(|worker| worker.rows_moved),
                 staleness_max: if rows_are_stale { stale_most } else { 0 },
@@ -295,7 +301,7 @@ impl Run<'_> {
             peak_rss_bytes: reports.0.iter().map(|worker| worker.peak_rss_bytes).collect(),
             model_sha256: digests.model,
             predictions_sha256: digests.predictions,
-            blocks_sha256: self.train.hash_blocks.then(|| hex(&self.progress.blocks)),
+            blocks_sha256: (self.train.hash_blocks && self.job.trains()).then(|| hex(&self.progress.blocks)),
             device: self.train.device.to_string(),
             versions: [("gnnflow".to_owned(), env!("CARGO_PKG_VERSION").to_owned())].into(),
         }

@@ -1,10 +1,12 @@
-//! The run of one worker: trains, evaluates, computes all nodes with the best model, and writes the results.
+//! The run of one worker: trains, evaluates, computes all nodes with the best model, and writes the results. Or it computes all nodes with the
+//! model of an earlier run.
 
 mod checkpoints;
 mod compute_thread;
 mod empty_classes;
 mod engine;
 mod finish;
+mod load_model;
 mod loss_watch;
 pub(crate) mod prepare;
 mod tensor_workers;
@@ -33,6 +35,7 @@ use crate::context;
 use crate::context::threads::Split;
 use crate::context::{FeatureStore, ModelInputs, WorkerContext};
 use crate::engine::inference::Inference;
+use crate::engine::no_training::NoTraining;
 use crate::engine::{Engine, EpochSums};
 use crate::error::Error;
 use crate::evaluate::edge_evaluation::EdgeEvaluation;
@@ -40,7 +43,7 @@ use crate::evaluate::{Evaluation, evaluate};
 use crate::outputs::run_folder::{RunFolder, keep_earlier_run};
 use crate::outputs::summary::Summary;
 use crate::plan::Plan;
-use crate::runtime::job::Job;
+use crate::runtime::job::{Job, Work};
 use crate::runtime::records::EpochRecord;
 use crate::task::{self, Task};
 
@@ -55,7 +58,9 @@ pub fn run_worker(worker: &mut Worker, job: &Job) -> Result<Option<Summary>, Err
     let network = model.network(&train.schedule);
     let mut driver = Driver { worker, runtime: &*job.runtime };
     let mut run = Run::start(&mut driver, job, &network, train)?;
-    run.train(&mut driver)?;
+    if job.trains() {
+        run.train(&mut driver)?;
+    }
     run.finish(&mut driver)
 }
 
@@ -72,7 +77,7 @@ struct Run<'a> {
     /// The last evaluation of a task on edges, and its epoch.
     last: Option<(u32, Evaluation)>,
     collectives: Collectives,
-    /// `Some` at the first worker.
+    /// `Some` at the first worker of a job that trains.
     folder: Option<RunFolder>,
     progress: Progress,
     /// Parameters of the best epoch.
@@ -147,8 +152,12 @@ impl<'a> Run<'a> {
             Plan::counted(&job.config, workers, job.local(rank), examples.targets())?;
         let shares = context.parts.shares_any();
         let mut collectives = Collectives::new(context.placement, rank, Rc::clone(&context.other_meter));
-        let sampling = Sampling::open(driver, job, &context, &mut collectives, (model, train), &examples)?;
-        let split = match train.is_full_graph() {
+        // Full-graph schedules compute results by the stages of training, whose sums have another order than those of inference.
+        let opens_engine = job.trains() || train.is_full_graph();
+        let sampling = opens_engine
+            .then(|| Sampling::open(driver, job, &context, &mut collectives, (model, train), &examples))
+            .transpose()?;
+        let split = match train.is_full_graph() || !job.trains() {
             true => Split { sampling: 1, compute: job.threads }, // nothing is sampled
             false => Split::planned(job.threads),
         };
@@ -158,23 +167,28 @@ impl<'a> Run<'a> {
         let (threads, observer) = ((split.compute, jobs), Box::new(watch.clone()));
         let compute = ComputeState::new(built, task.objective(), (model, train), threads, observer)?;
         let compute_thread = compute_thread::start(compute, watch)?;
-        let (batches, edges) = open_batches(&context, &task, train, examples)?;
-        let setup = EngineSetup {
-            job,
-            train,
-            context: &context,
-            compute_thread: &compute_thread,
-            batches,
-            sampling,
-            model: built_spec,
-            degrees,
-            params,
-            width: task.objective().width(),
-            window,
-            jobs,
-            tables_mapped,
+        let (training, edges): (Box<dyn Engine>, _) = match sampling {
+            None => (Box::new(NoTraining::default()), examples.of_edges()),
+            Some(sampling) => {
+                let (batches, edges) = open_batches(&context, &task, (job, train), examples)?;
+                let setup = EngineSetup {
+                    job,
+                    train,
+                    context: &context,
+                    compute_thread: &compute_thread,
+                    batches,
+                    sampling,
+                    model: built_spec,
+                    degrees,
+                    params,
+                    width: task.objective().width(),
+                    window,
+                    jobs,
+                    tables_mapped,
+                };
+                (setup.open(driver, &mut collectives)?, edges)
+            }
         };
-        let training = setup.open(driver, &mut collectives)?;
         let infer = job.config.infer.clone().unwrap_or_default();
         let inference = Inference::build(
             driver.worker,
@@ -214,12 +228,17 @@ impl<'a> Run<'a> {
             split,
             trace,
         };
-        run.warn_of_empty_classes(driver)?;
-        if job.resume {
-            run.resume(driver, params, trained)?;
-        }
-        if run.context.worker == 0 {
-            run.folder = Some(run.open_folder()?);
+        match &job.work {
+            Work::Infer { run: folder, .. } => run.load_model(driver, folder, params)?,
+            Work::Train { resume } => {
+                run.warn_of_empty_classes(driver)?;
+                if *resume {
+                    run.resume(driver, params, trained)?;
+                }
+                if run.context.worker == 0 {
+                    run.folder = Some(run.open_folder()?);
+                }
+            }
         }
         Ok(run)
     }
@@ -238,7 +257,7 @@ impl<'a> Run<'a> {
             }
             return RunFolder::resume(run_dir, config, done);
         }
-        if self.job.resume {
+        if self.job.resumes() {
             runtime.say(&format!("note: {} has no checkpoint; the run begins with epoch 1", run_dir.display()));
         }
         keep_earlier_run(run_dir, |line| runtime.say(line))?;

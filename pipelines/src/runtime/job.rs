@@ -4,7 +4,7 @@ use std::any::Any;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use gnnflow_data::dataset::Dataset;
+use gnnflow_data::dataset::{Dataset, LabelInfo};
 use gnnflow_data::progress::Progress;
 
 use crate::config::Config;
@@ -12,6 +12,23 @@ use crate::error::Error;
 use crate::runtime::executor::ExecutorFactory;
 use crate::runtime::records::EpochRecord;
 use crate::runtime::registry::Registry;
+
+/// What a job does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Work {
+    /// Trains a model, and computes the results of all nodes with it.
+    Train {
+        /// Whether to resume from the last checkpoint in the run folder.
+        resume: bool,
+    },
+    /// Computes the results of all nodes with the model of an earlier run.
+    Infer {
+        /// The folder of that run.
+        run: PathBuf,
+        /// The labels that the model has learned, see [`labels_of_model`](crate::labels_of_model).
+        labels: Option<LabelInfo>,
+    },
+}
 
 /// A prepared run. Equal on all processes, except for `runtime`.
 pub struct Job {
@@ -23,8 +40,8 @@ pub struct Job {
     pub registry: Registry,
     /// The run folder; the first worker writes it, and all workers keep scratch files in it.
     pub run_dir: PathBuf,
-    /// Whether to resume from the last checkpoint in the run folder.
-    pub resume: bool,
+    /// What the workers do.
+    pub work: Work,
     /// By rank, the number of the process's host. The processes of one host read the same files.
     pub hosts: Vec<usize>,
     /// Threads of this process, for sampling and arithmetic.
@@ -36,6 +53,25 @@ pub struct Job {
 }
 
 impl Job {
+    /// Returns the labels that the model learns or, if the dataset has none, that it has learned.
+    pub(crate) fn labels(&self) -> Option<&LabelInfo> {
+        let of_model = match &self.work {
+            Work::Infer { labels, .. } => labels.as_ref(),
+            Work::Train { .. } => None,
+        };
+        self.dataset.manifest().labels.as_ref().or(of_model)
+    }
+
+    /// Returns whether the job trains.
+    pub(crate) fn trains(&self) -> bool {
+        matches!(self.work, Work::Train { .. })
+    }
+
+    /// Returns whether training resumes from the last checkpoint in the run folder.
+    pub(crate) fn resumes(&self) -> bool {
+        matches!(self.work, Work::Train { resume: true })
+    }
+
     /// Returns the number of processes on the host of the process of this rank.
     pub(crate) fn local(&self, rank: usize) -> usize {
         self.hosts.iter().filter(|&&host| host == self.hosts[rank]).count()

@@ -24,6 +24,11 @@ impl Labels {
         self.parts.get(part)
     }
 
+    /// Returns whether nodes of partition `part` may have labels.
+    pub(crate) fn has_any(&self, part: usize) -> bool {
+        !matches!(self.parts.get(part).nodes.labels(), Column::None)
+    }
+
     /// Returns the class of `node`, if it has one.
     pub(crate) fn class(&self, node: u32) -> Option<u32> {
         let bytes = self.bytes(node).and_then(|bytes| bytes.try_into().ok());

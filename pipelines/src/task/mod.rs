@@ -93,6 +93,14 @@ impl Source {
         }
     }
 
+    /// Returns the examples if they are edges.
+    pub(crate) fn of_edges(self) -> Option<Self> {
+        match self {
+            Self::Nodes(_) => None,
+            Self::Links(_) | Self::Edges(..) => Some(self),
+        }
+    }
+
     /// Returns the numbers of target edges of every partition, for tasks on edges.
     pub(crate) fn targets(&self) -> Option<TargetCounts> {
         let held_out = match self {
@@ -121,7 +129,7 @@ pub(crate) fn open(
     }
     let mut split = SeedSplit::open(job, train, parts, hosted.clone())?;
     let foreign = std::mem::take(&mut split.foreign);
-    let Some(info) = job.dataset.manifest().labels.as_ref() else {
+    let Some(info) = job.labels() else {
         return Err(Error::Input(
             "the graph has no labels to learn from; name their column in graph.columns.label".into(),
         ));

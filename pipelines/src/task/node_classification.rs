@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, UInt8Array};
+use arrow::array::{ArrayRef, UInt8Array, new_null_array};
 use arrow::datatypes::DataType;
 use candle_core::Tensor;
 use gnnflow_data::dataset::{LabelInfo, LabelKind};
@@ -88,7 +88,8 @@ impl NodeObjective for NodeClassification {
     fn count(&self, part: usize, split: u8, rows: &Rows<'_>) -> Tally {
         debug_assert!((split as usize) < SPLITS.len());
         let (partition, mut counts, mut loss) = (self.labels.partition(part), self.metrics.counts(), 0.0);
-        for local in partition.nodes.in_split(split) {
+        let labeled = if self.labels.has_any(part) { partition.nodes.in_split(split) } else { Vec::new() };
+        for local in labeled {
             let node = partition.range.start as u32 + local;
             let row = rows.row(node);
             match self.task {
@@ -131,9 +132,14 @@ impl NodeObjective for NodeClassification {
             }
             Task::MultiLabel => {
                 let predicted = nodes.clone().flat_map(|node| rows.row(node)).map(|&logit| u8::from(logit > 0.0));
-                let truth = nodes.flat_map(|node| self.labels.flags(node)).copied();
                 let lists = |flags| list_of(self.classes.count, Arc::new(flags));
-                Ok([lists(UInt8Array::from_iter_values(predicted))?, lists(UInt8Array::from_iter_values(truth))?])
+                let truth = match self.labels.has_any(part) {
+                    true => {
+                        lists(UInt8Array::from_iter_values(nodes.flat_map(|node| self.labels.flags(node)).copied()))?
+                    }
+                    false => new_null_array(&self.prediction_type(), nodes.len()),
+                };
+                Ok([lists(UInt8Array::from_iter_values(predicted))?, truth])
             }
         }
     }

@@ -1,0 +1,21 @@
+//! The engine of jobs that neither train nor compute results by the stages of training.
+
+use super::{BlocksHash, Engine, EpochSums};
+use crate::collectives::Driver;
+use crate::error::Error;
+
+/// Trains nothing. Exact inference computes the results of all nodes.
+#[derive(Default)]
+pub(crate) struct NoTraining {
+    blocks: BlocksHash,
+}
+
+impl Engine for NoTraining {
+    fn train_round(&mut self, _: &mut Driver<'_>, _: u32, _: &dyn Fn(u32) -> f64) -> Result<Vec<EpochSums>, Error> {
+        Err(Error::Bug("this job does not train".into()))
+    }
+
+    fn blocks(&mut self) -> &mut BlocksHash {
+        &mut self.blocks
+    }
+}

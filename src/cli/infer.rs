@@ -1,0 +1,133 @@
+//! `gnnflow infer`: computes the results of all nodes with the model of a finished run.
+
+use super::context::Context;
+use super::output::print;
+use crate::cluster::read_hosts;
+use crate::error::Error;
+use crate::options::{Outcome, RunOptions};
+use crate::report;
+use gnnflow_pipelines::config::{Config, Override};
+use gnnflow_pipelines::{Error as PipelineError, Work};
+use std::path::{Path, PathBuf};
+
+const EXAMPLES: &str = "\
+Examples:
+  gnnflow infer runs/p --out results                       the dataset of the run
+  gnnflow infer runs/p --dataset prepared/tuesday --out tuesday --processes 4
+  gnnflow infer runs/p --out results --set infer.embeddings=true";
+
+/// Compute predictions and embeddings of all nodes with the model of a finished run.
+///
+/// The dataset is that of the run, or another one with the same columns and classes, as after `gnnflow update`. Results are computed from all neighbors, as at the
+/// end of a run: they do not depend on the number of processes. If nodes have labels, metrics are printed.
+#[derive(Debug, clap::Args)]
+#[command(before_long_help = EXAMPLES)]
+pub(super) struct Infer {
+    /// Folder of the run that trained the model.
+    run: PathBuf,
+    /// Folder of a prepared dataset [default: that of the run].
+    #[arg(long, value_name = "DIR")]
+    dataset: Option<PathBuf>,
+    /// Folder for predictions.parquet, embeddings.parquet and summary.json; earlier results there are replaced.
+    #[arg(long, value_name = "DIR")]
+    out: PathBuf,
+    /// Override a key of [infer] or [cluster], or `train.threads`, `train.memory`, `train.device`.
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    sets: Vec<String>,
+    /// Number of processes on this machine, at most one per partition; it does not change results.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
+    processes: u16,
+    /// File with one line `host:port` per process, for several machines; start this command once per line.
+    #[arg(long, value_name = "FILE", conflicts_with = "processes")]
+    hosts: Option<PathBuf>,
+    /// This process's line in the hosts file, from 0 [default: from the variables of Slurm, MPI or torchrun].
+    #[arg(long, value_name = "K", requires = "hosts")]
+    rank: Option<usize>,
+    /// Duration of opening the dataset; set for the processes that `--processes` starts.
+    #[arg(long, hide = true, value_name = "SECONDS")]
+    prepare_seconds: Option<f64>,
+}
+
+/// Keys of pipeline files that do not change the model; a name with a dot at its end is a section.
+const KEYS: [&str; 5] = ["infer.", "cluster.", "train.threads", "train.memory", "train.device"];
+
+impl Infer {
+    pub(super) fn execute(self, context: Context) -> Result<u8, Error> {
+        let config = self.config(&context)?;
+        check_out(&self.run, &self.out)?;
+        let processes = match &self.hosts {
+            Some(hosts) => read_hosts(hosts)?.len(),
+            None => usize::from(self.processes),
+        };
+        let quiet = context.console.is_silent();
+        let options = RunOptions {
+            processes,
+            hosts: self.hosts,
+            rank: self.rank,
+            run_dir: self.out.clone(),
+            work: Work::Infer { run: self.run, labels: None },
+            prepare_seconds: self.prepare_seconds,
+            console: context.console,
+            registry: context.registry,
+        };
+        match crate::run::run(&config, &options)? {
+            Outcome::Elsewhere(code) => Ok(code),
+            Outcome::Done(summary) => {
+                if context.json {
+                    print(&summary.to_json())?;
+                } else if !quiet {
+                    print(&format!("{}results in {}\n", report::table(&summary), self.out.display()))?;
+                }
+                Ok(0)
+            }
+        }
+    }
+
+    /// Returns the pipeline of the run, with the dataset.
+    fn config(&self, context: &Context) -> Result<Config, Error> {
+        for set in &self.sets {
+            let key = set.split('=').next().unwrap_or_default().trim();
+            if !KEYS.iter().any(|allowed| key == *allowed || allowed.ends_with('.') && key.starts_with(allowed)) {
+                let message = format!(
+                    "--set {key}: the model is trained, so only keys of [infer] and [cluster], and train.threads, train.memory and train.device \
+                     can be set"
+                );
+                return Err(PipelineError::Usage(message).into());
+            }
+        }
+        let file = self.run.join("pipeline.toml");
+        if !file.is_file() {
+            let message = format!(
+                "{}: no run folder: it has no pipeline.toml; name the folder of a finished run",
+                self.run.display()
+            );
+            return Err(PipelineError::Usage(message).into());
+        }
+        let overrides: Vec<_> = self.sets.iter().cloned().map(Override::Set).collect();
+        let config = Config::load(&file, &overrides, &context.registry.names())?;
+        context.registry.check(&config)?;
+        if config.train.is_none() {
+            let message = format!(
+                "{}: the run has prepared a dataset and trained no model: pipeline.toml has no [train]",
+                self.run.display()
+            );
+            return Err(PipelineError::Usage(message).into());
+        }
+        let dataset = self.dataset.clone().unwrap_or_else(|| config.dataset_folder().to_owned());
+        Ok(config.for_inference(&dataset))
+    }
+}
+
+/// Refuses to write results among the files of a run that has trained.
+fn check_out(run: &Path, out: &Path) -> Result<(), Error> {
+    let has_run = out.join("pipeline.toml").exists() || same(run, out);
+    if !has_run {
+        return Ok(());
+    }
+    let message = format!("--out {}: the folder has a run with its own results; choose another folder", out.display());
+    Err(PipelineError::Usage(message).into())
+}
+
+fn same(a: &Path, b: &Path) -> bool {
+    matches!((a.canonicalize(), b.canonicalize()), (Ok(a), Ok(b)) if a == b)
+}

@@ -1,0 +1,238 @@
+//! `gnnflow infer`: the results of a run from its model, results on an updated dataset, and refused models.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use arrow::array::{Array, AsArray, Int64Array};
+use arrow::datatypes::{Float32Type, Int64Type};
+
+use crate::common::{TestDir, planted, read, summary};
+
+/// Trains in the run folder `run`.
+fn train(place: &TestDir, more: &[&str]) {
+    let args = ["run", "p.toml", "--quiet", "--run-dir", "run", "--set", "train.epochs=2"];
+    place.succeed(&[&args, more].concat());
+}
+
+/// Writes edges to add.
+fn added(place: &TestDir) {
+    let ids = |ids: &[i64]| Arc::new(Int64Array::from(ids.to_vec())) as _;
+    place.parquet("added.parquet", vec![("src", ids(&[0, 5, 9])), ("dst", ids(&[700, 1100, 1400]))]);
+}
+
+#[test]
+fn results_equal_those_of_the_run() {
+    for (schedule, model) in [
+        ("mini-batch", "kind = 'sage'"),
+        ("mini-batch", "kind = 'gat'\nnorm = 'batch'"),
+        ("partition-parallel", "kind = 'gin'"),
+        ("full-graph", "kind = 'gcn'"),
+        ("full-graph", "kind = 'gat'"),
+        ("tensor-parallel", "kind = 'gcn'"),
+        ("tensor-parallel", "kind = 'sage'"),
+        ("full-graph", "kind = 'appnp'"),
+    ] {
+        let place = TestDir::new();
+        planted(&place, "p.toml", &format!("[model]\n{model}\n[train]\nschedule = '{schedule}'\n"));
+        train(&place, &["--set", "infer.scores=true"]);
+        let trained = summary(&place, "run");
+        let bytes = |path: String| std::fs::read(place.path(&path)).unwrap();
+        for processes in ["1", "2", "4"] {
+            let out = format!("out-{processes}");
+            place.succeed(&["infer", "run", "--out", &out, "--processes", processes, "--quiet"]);
+            for file in ["predictions.parquet", "embeddings.parquet"] {
+                let equal = bytes(format!("run/{file}")) == bytes(format!("{out}/{file}"));
+                assert!(equal, "{schedule}, {model}: {file} of {processes} processes");
+            }
+            let inferred = summary(&place, &out);
+            for key in ["train", "val", "test", "by_class", "model_sha256", "predictions_sha256"] {
+                assert_eq!(inferred[key], trained[key], "{schedule}, {model}: {key}");
+            }
+            let mut files: Vec<String> = std::fs::read_dir(place.path(&out))
+                .unwrap()
+                .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+                .filter(|name| !name.starts_with('.'))
+                .collect();
+            files.sort();
+            assert_eq!(files, ["embeddings.parquet", "predictions.parquet", "summary.json"]);
+        }
+    }
+}
+
+#[test]
+fn nodes_whose_neighborhood_is_unchanged_have_equal_results_after_an_update() {
+    let place = TestDir::new();
+    planted(&place, "p.toml", "[model]\nkind = 'sage'\nlayers = 2\n[train]\n");
+    train(&place, &[]);
+    added(&place);
+    place.succeed(&["update", "dataset", "--edges", "added.parquet", "--out", "tuesday", "--hops", "2", "--quiet"]);
+    let results = |out: &str| {
+        let read = read(&place, &format!("{out}/embeddings.parquet"));
+        let ids = read.column_by_name("node_id").unwrap().as_primitive::<Int64Type>().values().to_vec();
+        let rows = read.column_by_name("embedding").unwrap().as_fixed_size_list().clone();
+        let row = |row| rows.value(row).as_primitive::<Float32Type>().values().to_vec();
+        ids.into_iter().enumerate().map(|(at, id)| (id, row(at))).collect::<Vec<_>>()
+    };
+    for processes in ["1", "2", "4"] {
+        let args = ["infer", "run", "--dataset", "tuesday", "--quiet", "--out"];
+        place.succeed(&[&args[..], &[&format!("out-{processes}"), "--processes", processes]].concat());
+    }
+    let bytes = |out: &str| std::fs::read(place.path(&format!("{out}/predictions.parquet"))).unwrap();
+    assert!(bytes("out-1") == bytes("out-2") && bytes("out-1") == bytes("out-4"));
+    let affected = read(&place, "tuesday/affected.parquet");
+    let affected: BTreeSet<i64> = affected.column(0).as_primitive::<Int64Type>().values().iter().copied().collect();
+    let (before, after) = (results("run"), results("out-1"));
+    let changed: BTreeSet<i64> = before.iter().zip(&after).filter(|(a, b)| a != b).map(|(a, _)| a.0).collect();
+    assert_eq!(before.len(), after.len());
+    assert!([700, 1100, 1400].iter().all(|id| changed.contains(id)), "{changed:?}");
+    assert!(changed.is_subset(&affected) && affected.len() < before.len(), "{}", affected.len());
+}
+
+#[test]
+fn nodes_need_no_labels() {
+    for schedule in ["mini-batch", "full-graph"] {
+        let place = TestDir::new();
+        planted(&place, "p.toml", &format!("[model]\n[train]\nschedule = '{schedule}'\n"));
+        train(&place, &[]);
+        place.write("plain.toml", "[graph]\nnodes = 'graph/nodes.parquet'\nedges = 'graph/edges.parquet'\nundirected = true\n\
+                                   [graph.columns]\nlabel = ''\nsplit = ''\n[partition]\nmethod = 'random'\nparts = 4\n");
+        place.succeed(&["prepare", "plain.toml", "--out", "plain", "--quiet"]);
+        let infer = |dataset: &str, out: &str, processes: &str| {
+            place.succeed(&["infer", "run", "--dataset", dataset, "--out", out, "--processes", processes, "--quiet"]);
+            read(&place, &format!("{out}/predictions.parquet"))
+        };
+        let (labeled, plain) = (infer("dataset", "labeled", "1"), infer("plain", "unlabeled", "1"));
+        for name in ["node_id", "prediction"] {
+            assert_eq!(labeled.column_by_name(name), plain.column_by_name(name), "{schedule}: {name}");
+        }
+        let label = plain.column_by_name("label").unwrap();
+        assert_eq!(label.null_count(), plain.num_rows());
+        assert_eq!(plain.schema(), labeled.schema());
+        assert_eq!(infer("plain", "two", "2"), plain);
+        assert!(summary(&place, "unlabeled")["test"].is_null());
+    }
+}
+
+#[test]
+fn old_results_are_replaced() {
+    let place = TestDir::new();
+    planted(&place, "p.toml", "[model]\n[train]\n");
+    train(&place, &[]);
+    let infer = |more: &[&str]| place.succeed(&[&["infer", "run", "--out", "out"], more].concat());
+    let said = infer(&["--set", "infer.scores=true"]);
+    assert!(said.contains("accuracy") && said.contains("results in out"), "{said}");
+    assert!(read(&place, "out/predictions.parquet").column_by_name("scores").is_some());
+    assert!(place.path("out/embeddings.parquet").exists());
+    infer(&["--set", "infer.embeddings=false", "--set", "train.threads=1"]);
+    assert!(read(&place, "out/predictions.parquet").column_by_name("scores").is_none());
+    assert!(!place.path("out/embeddings.parquet").exists());
+}
+
+#[test]
+fn models_that_do_not_fit_are_refused() {
+    let place = TestDir::new();
+    planted(&place, "p.toml", "[model]\n[train]\n");
+    train(&place, &[]);
+    let refused = |args: &[&str], code: i32, words: &[&str]| {
+        for processes in ["1", "2"] {
+            let args = [&["infer"], args, &["--quiet", "--processes", processes]].concat();
+            let errors = place.fail(&args, code, words);
+            assert_eq!(errors.len(), 1, "{errors:?}");
+        }
+    };
+    refused(&["nothing", "--out", "out"], 2, &["nothing: no run folder", "pipeline.toml"]);
+    refused(&["run", "--out", "run"], 2, &["--out run: the folder has a run"]);
+    refused(&["run", "--out", "out", "--set", "model.hidden=8"], 2, &["--set model.hidden", "the model is trained"]);
+    refused(&["run", "--out", "out", "--set", "infer.scors=true"], 2, &["infer.scors: unknown key", "scores"]);
+    refused(&["run", "--out", "out", "--dataset", "none"], 3, &["none"]);
+    let errors =
+        place.fail(&["infer", "run", "--out", "out", "--processes", "5", "--quiet"], 2, &["more processes (5)"]);
+    assert_eq!(errors.len(), 1);
+
+    // Datasets with other columns or classes.
+    for (key, words) in [
+        ("graph.generate.features=25", "nodes with 24 features, and the dataset has 25 features"),
+        ("graph.generate.classes=6", "5 classes, and the dataset has 6 classes"),
+    ] {
+        let sets = ["--set", key, "--set", "graph.generate.out=other"];
+        place.succeed(&[&["prepare", "p.toml", "--out", "other-dataset", "--quiet"], &sets[..]].concat());
+        refused(&["run", "--out", "out", "--dataset", "other-dataset"], 3, &["run/model.safetensors", words]);
+    }
+
+    // A run whose model is missing, damaged or of another pipeline.
+    let (model, pipeline) = (place.path("run/model.safetensors"), place.path("run/pipeline.toml"));
+    let (bytes, text) = (std::fs::read(&model).unwrap(), std::fs::read_to_string(&pipeline).unwrap());
+    let hidden = text.lines().find(|line| line.starts_with("hidden = ")).unwrap();
+    std::fs::write(&pipeline, text.replace(hidden, "hidden = 7")).unwrap();
+    refused(&["run", "--out", "out"], 3, &["run/model.safetensors", "has the shape", "different runs"]);
+    std::fs::write(&pipeline, &text).unwrap();
+    let mut damaged = bytes.clone();
+    *damaged.last_mut().unwrap() ^= 1;
+    std::fs::write(&model, damaged).unwrap();
+    refused(&["run", "--out", "out"], 3, &["run/model.safetensors: the model is damaged", "restore it"]);
+    std::fs::remove_file(&model).unwrap();
+    refused(&["run", "--out", "out"], 3, &["run has no model.safetensors", "has not finished"]);
+    std::fs::write(&model, bytes).unwrap();
+    assert!(!place.path("out/predictions.parquet").exists());
+    place.succeed(&["infer", "run", "--out", "out", "--quiet"]);
+}
+
+#[test]
+fn learned_rows_belong_to_the_nodes_with_their_ids() {
+    for schedule in ["mini-batch", "full-graph"] {
+        let place = TestDir::new();
+        let settings = format!("[model]\nembedding = {{ dim = 8 }}\n[train]\nschedule = '{schedule}'\n");
+        planted(&place, "p.toml", &settings);
+        let no_features = ["--set", "graph.generate.features=0"];
+        train(&place, &no_features);
+        // A dataset with other partitions has its nodes in another order.
+        let other = ["prepare", "p.toml", "--out", "other", "--quiet", "--set", "partition.method=range"];
+        place.succeed(&[&other[..], &no_features].concat());
+        for processes in ["1", "2", "4"] {
+            place.succeed(&["infer", "run", "--out", "out", "--processes", processes, "--quiet"]);
+            let bytes = |path: &str| std::fs::read(place.path(path)).unwrap();
+            for file in ["predictions.parquet", "embeddings.parquet"] {
+                assert!(bytes(&format!("run/{file}")) == bytes(&format!("out/{file}")), "{schedule}: {file}");
+            }
+            assert!(!place.path("out/node_embeddings.parquet").exists());
+        }
+        place.succeed(&["infer", "run", "--dataset", "other", "--out", "range", "--processes", "2", "--quiet"]);
+        let predictions = |out: &str| {
+            let batch = read(&place, &format!("{out}/predictions.parquet"));
+            let [ids, classes] = ["node_id", "prediction"].map(|name| batch.column_by_name(name).unwrap().clone());
+            let classes = classes.as_primitive::<Int64Type>().clone();
+            let ids = ids.as_primitive::<Int64Type>().values().to_vec();
+            ids.into_iter().zip(classes.values().to_vec()).collect::<BTreeMap<_, _>>()
+        };
+        let (own, range) = (predictions("out"), predictions("range"));
+        let different = own.iter().filter(|(id, class)| range[*id] != **class).count();
+        assert!(different * 100 < own.len(), "{schedule}: {different}, from sums in another order");
+
+        // A node without a row, and rows of another model.
+        place.parquet(
+            "more.parquet",
+            vec![
+                ("node_id", Arc::new(Int64Array::from(vec![9000])) as _),
+                ("label", Arc::new(Int64Array::from(vec![1])) as _),
+                ("split", Arc::new(arrow::array::StringArray::from(vec!["none"])) as _),
+            ],
+        );
+        place.succeed(&["update", "dataset", "--nodes", "more.parquet", "--out", "grown", "--quiet"]);
+        let args = ["infer", "run", "--dataset", "grown", "--out", "out", "--quiet"];
+        place.fail(
+            &args,
+            3,
+            &["run/node_embeddings.parquet: 1 node of the dataset, such as 9000, have no learned row"],
+        );
+        std::fs::write(place.path("run/node_embeddings.parquet"), "no rows").unwrap();
+        place.fail(&["infer", "run", "--out", "out", "--quiet"], 3, &["run/node_embeddings.parquet: is damaged"]);
+    }
+}
+
+#[test]
+fn pipelines_without_training_are_refused() {
+    let place = TestDir::new();
+    place.write("prepare.toml", "[graph]\ngenerate = { kind = 'planted', nodes = 100, edges = 300 }\n");
+    place.succeed(&["run", "prepare.toml", "--run-dir", "prepared", "--quiet"]);
+    place.fail(&["infer", "prepared", "--out", "out", "--quiet"], 2, &["prepared: the run", "trained no model"]);
+}
