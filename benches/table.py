@@ -13,20 +13,23 @@ RUNS = ROOT / "benches" / "runs"
 PAGE = ROOT / "docs" / "book" / "src" / "benchmarks.md"
 ABOUT = """# Benchmarks
 
-gnnflow beside DGL, GraphBolt and PyG: each row is one run in which the systems take turns on the same two cores (AMD EPYC, 24 GB of memory, a
+gnnflow beside DGL, GraphBolt and PyG: each row is one run in which the systems take turns on the same two cores (AMD EPYC or Intel Xeon, 24 GB of memory, a
 virtual machine whose host has other guests). The memory bandwidth of these hosts differs by a factor of two, and so do the figures; compare ratios,
 not rows of different days.
 
 - The graph is an R-MAT graph of the size of ogbn-products (2,449,029 nodes, 123.7 million directed edges, 100 features), unless a row names another.
 - In full-graph training, the other systems compute the last layer of all nodes. gnnflow computes it for nodes with a loss only, 8 per cent here.
 - Where our rows are in bf16, those of the other systems are in f32.
-- Results named `slow-memory` come from slower hosts; the table has another result of their kind. There an epoch of SAGE has a ratio of 1.84 × (`2026-11-22`), and of 1.5 × (`2026-11-26`, one round: 107 s, graphbolt 160 s, dgl 163 s).
+- *Of the limit* is gnnflow's rate over what the machine allows, measured in the same process: two random reads of memory per sampled edge, or the bytes of a plain copy for propagation. Caches serve some reads, so
+  the share may exceed 1. Empty: not measured.
+- Ratios depend on the host. Before the newest change of the layers, an epoch of SAGE had 2.63 × on a fast host (`2026-11-22`: 34.5 s, dgl 90.5 s), and 1.84 × and 1.5 × on slow ones (results named `slow-memory`: `2026-11-22`; and
+  `2026-11-26`, one round: 107 s, graphbolt 160 s, dgl 163 s).
 
 `benches/README.md` says how to run each benchmark, and lists those beside a plain loop, raw TCP or METIS. Accuracies are on [their own page](accuracy.md).
 `python3 benches/table.py` writes this page from the newest results in `benches/runs`. Numbers are medians over rounds.
 
-| what | threads | gnnflow | best of the others | ratio | the rest | result |
-|---|---|---|---|---|---|---|
+| what | threads | gnnflow | best of the others | ratio | of the limit | the rest | result |
+|---|---|---|---|---|---|---|---|
 """
 
 
@@ -100,8 +103,10 @@ def rows():
                     mine += f", {gib(row['gnnflow_peak_rss_bytes'])}"
                     other += f", {gib(row['peers_peak_rss_bytes'][best])}"
                 date, commit = file.name[:10], str(result.get("commit", ""))[:7]
-                link = f"`{file.name}`, {commit}"
-                yield f"| {what} | {row['threads']} | {mine} | {other} | {row['ratio_to_best_peer']:.2f} × | {rest} | {link} |\n"
+                cpu = " ".join(str(result.get("machine", {}).get("cpu") or "AMD EPYC").replace("(R)", "").split()[:2])
+                link = f"`{file.name}`, {commit}, {cpu}"
+                limit = f"{row['share_of_limit']:.2f} ({row.get('limit', 'matrix product')})" if "share_of_limit" in row else ""
+                yield f"| {what} | {row['threads']} | {mine} | {other} | {row['ratio_to_best_peer']:.2f} × | {limit} | {rest} | {link} |\n"
 
 
 SCALE = """

@@ -6,8 +6,9 @@
     benches/peers/compare.py sampling|propagate [--rounds 3] [--threads 1,2] [--repeats 7] [--out FILE]
 
 The peers' scripts and packages are not part of this project. Every round runs each system once, in a different order, so that other
-load on the machine affects all systems equally. Medians over rounds are compared. The result is written to
-benches/runs/<date>-<bench>-beside-peers.json.
+load on the machine affects all systems equally. Medians over rounds are compared. `share_of_limit` is our rate over what the machine
+allows, measured in the same process: for sampling, two random reads of memory per edge; for propagation, the bytes of a plain copy.
+The result is written to benches/runs/<date>-<bench>-beside-peers.json.
 """
 import argparse, json, os, pathlib, statistics, subprocess, sys, tempfile
 
@@ -31,6 +32,7 @@ BENCHES = {
         "ours": lambda row: (row["fanouts"], row["rate"]) if row["case"] == "fused" else None,
         "peer": lambda row: row["edges_per_s"],
         "unit": "edges/s",
+        "limit": ("random reads", lambda row: 2 * row["rate"]),
     },
     "propagate": {
         "script": "bench_propagate.py",
@@ -40,6 +42,7 @@ BENCHES = {
         "ours": lambda row: (OURS[row["case"]], row["rate"]) if row["case"] in OURS else None,
         "peer": lambda row: row["edges_per_s"],
         "unit": "edges/s",
+        "limit": ("copy", lambda row: 1e9 * row["gb_per_s"]),
         # No peer sums bf16 rows, so these cases are compared with the peers' sum of f32 rows.
         "beside": {"sum, bf16 rows": "sum", "sum, rows across lines": "sum", "sum, small pages": "sum"},
     },
@@ -56,15 +59,22 @@ def build(bench):
 
 
 def run_ours(executable, bench, threads, repeats):
-    """Runs the gnnflow bench. Returns {(variant, threads): rate}, and the other fields of its result."""
+    """Runs the gnnflow bench. Returns {(variant, threads): (rate, share of the limit)}, and the other fields of its result."""
     with tempfile.TemporaryDirectory() as folder:
         out = os.path.join(folder, "result.json")
         command = [executable, "--bench", "--threads", str(threads), "--repeats", str(repeats), "--out", out]
         command += BENCHES[bench].get("options", [])
         subprocess.run([*bound(threads), *command], check=True, stdout=subprocess.DEVNULL)
         result = json.load(open(out))
-    rates = [BENCHES[bench]["ours"](row) for row in result.pop("results") if row["threads"] == threads]
-    return {(variant, threads): rate for variant, rate in filter(None, rates)}, result
+    rows = [row for row in result.pop("results") if row["threads"] == threads]
+    case, demand = BENCHES[bench]["limit"]
+    [limit] = [row["rate"] for row in rows if row["case"] == case]
+    found = {}
+    for row in rows:
+        if ours := BENCHES[bench]["ours"](row):
+            variant, rate = ours
+            found[variant, threads] = (rate, demand(row) / limit)
+    return found, result
 
 
 def run_peer(bench, variant, backend, threads, graph, python):
@@ -90,7 +100,7 @@ def main():
     thread_counts = [int(t) for t in options.threads.split(",")]
     executable = build(bench)
 
-    rates, failures, measured = {}, {}, {}
+    rates, shares, failures, measured = {}, {}, {}, {}
     for number in range(options.rounds):
         for threads in thread_counts:
             contests = [(v, b) for v in of for b in of[v] if not wanted or b in wanted] + [None]
@@ -98,8 +108,9 @@ def main():
             for contest in contests[turn:] + contests[:turn]:
                 if contest is None:
                     found, measured = run_ours(executable, bench, threads, options.repeats)
-                    for key, rate in found.items():
+                    for key, (rate, share) in found.items():
                         rates.setdefault((*key, "gnnflow"), []).append(rate)
+                        shares.setdefault(key, []).append(share)
                 elif (*contest, threads) not in failures:
                     rate, why = run_peer(bench, *contest, threads, graph, python)
                     if rate is None:
@@ -120,7 +131,8 @@ def main():
         ours = statistics.median(of_ours)
         best = max(median, key=median.get, default=None)
         row = {"variant": variant, "threads": threads, "unit": BENCHES[bench]["unit"], "gnnflow": ours, "peers": median}
-        row |= {"rounds": {"gnnflow": of_ours, **of_peers}}
+        row |= {"rounds": {"gnnflow": of_ours, **of_peers}, "limit": BENCHES[bench]["limit"][0],
+                "share_of_limit": round(statistics.median(shares[variant, threads]), 2)}
         if best:
             row |= {"best_peer": best, "ratio_to_best_peer": round(ours / median[best], 2)}
         rows.append(row)
