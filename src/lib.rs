@@ -21,5 +21,5 @@ mod threads;
 pub use app::App;
 pub use console::Console;
 pub use error::Error;
-pub use options::{Outcome, RunOptions};
+pub use options::{Action, Outcome, RunOptions};
 pub use prepare::{PrepareOptions, Prepared};

@@ -1,7 +1,7 @@
 //! Options and outcome of a run.
 
 use crate::console::Console;
-use gnnflow_pipelines::{Registry, Summary, Work};
+use gnnflow_pipelines::{Registry, Summary};
 use std::path::PathBuf;
 
 /// Options of a run that are not in the pipeline file.
@@ -16,7 +16,7 @@ pub struct RunOptions {
     /// The run folder.
     pub run_dir: PathBuf,
     /// Whether to train, or to compute results with the model of an earlier run.
-    pub work: Work,
+    pub action: Action,
     /// Seconds that the preparation took, if the parent process has done it.
     pub prepare_seconds: Option<f64>,
     /// Shows progress.
@@ -33,12 +33,27 @@ impl RunOptions {
             hosts: None,
             rank: None,
             run_dir: run_dir.into(),
-            work: Work::Train { resume: false },
+            action: Action::Train { resume: false },
             prepare_seconds: None,
             console: Console::silent(),
             registry: Registry::default(),
         }
     }
+}
+
+/// What a run does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Prepares the dataset, trains and infers.
+    Train {
+        /// Whether to continue after the last complete checkpoint in the run folder.
+        resume: bool,
+    },
+    /// Computes results with the model of an earlier run.
+    Infer {
+        /// The folder of that run.
+        run: PathBuf,
+    },
 }
 
 /// The result of a successful run.

@@ -8,7 +8,7 @@ use gnnflow_data::progress::Progress;
 use gnnflow_pipelines::executor::ExecutorFactory;
 use gnnflow_pipelines::summary::{EpochRecord, SCHEMA, Seconds};
 use gnnflow_pipelines::{
-    Config, Error as PipelineError, Job, Runtime, Summary, Work, keep_earlier_run, labels_of_model, last_checkpoint,
+    Config, Error as PipelineError, FittingModel, Job, Runtime, Summary, Work, keep_earlier_run, last_checkpoint,
     prepare, run_worker,
 };
 
@@ -18,7 +18,7 @@ use crate::cluster::{
 };
 use crate::console::Console;
 use crate::error::Error;
-use crate::options::{Outcome, RunOptions};
+use crate::options::{Action, Outcome, RunOptions};
 use crate::run_lock::RunLock;
 use crate::tensor_workers::{self, TensorWorkers};
 use crate::threads::start_reading_threads;
@@ -41,11 +41,8 @@ pub fn run(config: &Config, options: &RunOptions) -> Result<Outcome, Error> {
     let console = if first { options.console.clone() } else { Console::silent() };
     // Child processes write under the lock of their parent.
     let _lock = (first && !is_launched()).then(|| RunLock::take(&options.run_dir)).transpose()?;
-    let (begin, mut work) = (Instant::now(), options.work.clone());
+    let begin = Instant::now();
     let dataset = prepare(config, &options.registry, None, &console)?;
-    if let Work::Infer { run, labels } = &mut work {
-        *labels = labels_of_model(run, dataset.manifest())?;
-    }
     let prepared = options.prepare_seconds.unwrap_or_else(|| begin.elapsed().as_secs_f64());
     let size = cluster.as_ref().map_or(options.processes, ClusterConfig::size);
     config.check_processes(size, dataset.manifest().parts())?;
@@ -56,6 +53,10 @@ pub fn run(config: &Config, options: &RunOptions) -> Result<Outcome, Error> {
     let config = &resolved;
     let Some(train) = &config.train else {
         return prepared_only(config, options, dataset.manifest().parts(), prepared);
+    };
+    let mut work = match &options.action {
+        Action::Train { resume } => Work::Train { resume: *resume },
+        Action::Infer { run } => Work::Infer(FittingModel::open(run, train.task, dataset.manifest())?),
     };
 
     if cluster.is_none() && options.processes > 1 {
@@ -81,7 +82,10 @@ pub fn run(config: &Config, options: &RunOptions) -> Result<Outcome, Error> {
             secret = cluster.secret.clone();
             cluster.fingerprints = Fingerprints {
                 build: Fingerprints::of_build()?,
-                pipeline: config.fingerprint(),
+                pipeline: match &work {
+                    Work::Train { .. } => config.fingerprint(),
+                    Work::Infer(model) => format!("{} with model {}", config.fingerprint(), model.sha256),
+                },
                 dataset: dataset.manifest().fingerprint.clone(),
             };
             cluster.start_timeout = config.cluster.start_timeout.0;
@@ -126,7 +130,9 @@ fn supervisor(config: &Config, options: &RunOptions, cluster: Option<&ClusterCon
     let rank = cluster.filter(|_| !is_launched() && !is_supervised() && config.cluster.restarts > 0)?.rank;
     let mut launcher = Launcher::this_rank();
     launcher.restarts = config.cluster.restarts as usize;
-    launcher.checkpoint = (rank == 0).then(|| last_checkpoint(&options.run_dir));
+    // Inference has no checkpoint and begins anew: there is no such file.
+    let infers = matches!(options.action, Action::Infer { .. });
+    launcher.checkpoint = (rank == 0 || infers).then(|| last_checkpoint(&options.run_dir));
     Some(launcher)
 }
 

@@ -142,6 +142,9 @@ fn models_that_do_not_fit_are_refused() {
     };
     refused(&["nothing", "--out", "out"], 2, &["nothing: no run folder", "pipeline.toml"]);
     refused(&["run", "--out", "run"], 2, &["--out run: the folder has a run"]);
+    refused(&["run", "--out", "dataset"], 2, &["--out dataset: the folder is a prepared dataset"]);
+    let nothing = ["run", "--out", "out", "--set", "infer.predictions=false", "--set", "infer.embeddings=false"];
+    refused(&nothing, 2, &["there is nothing to compute"]);
     refused(&["run", "--out", "out", "--set", "model.hidden=8"], 2, &["--set model.hidden", "the model is trained"]);
     refused(&["run", "--out", "out", "--set", "infer.scors=true"], 2, &["infer.scors: unknown key", "scores"]);
     refused(&["run", "--out", "out", "--dataset", "none"], 3, &["none"]);
@@ -153,6 +156,7 @@ fn models_that_do_not_fit_are_refused() {
     for (key, words) in [
         ("graph.generate.features=25", "nodes with 24 features, and the dataset has 25 features"),
         ("graph.generate.classes=6", "5 classes, and the dataset has 6 classes"),
+        ("graph.undirected=false", "graph.undirected = true, and the dataset has graph.undirected = false"),
     ] {
         let sets = ["--set", key, "--set", "graph.generate.out=other"];
         place.succeed(&[&["prepare", "p.toml", "--out", "other-dataset", "--quiet"], &sets[..]].concat());
@@ -225,7 +229,44 @@ fn learned_rows_belong_to_the_nodes_with_their_ids() {
             &["run/node_embeddings.parquet: 1 node of the dataset, such as 9000, have no learned row"],
         );
         std::fs::write(place.path("run/node_embeddings.parquet"), "no rows").unwrap();
-        place.fail(&["infer", "run", "--out", "out", "--quiet"], 3, &["run/node_embeddings.parquet: is damaged"]);
+        let words = ["run/node_embeddings.parquet: these are not the learned rows of model.safetensors"];
+        place.fail(&["infer", "run", "--out", "out", "--quiet"], 3, &words);
+    }
+}
+
+#[test]
+fn held_out_edges_have_the_results_of_the_run() {
+    // Numbers as edge types, with reverses.
+    let place = TestDir::new();
+    let pairs: Vec<(i64, i64)> =
+        (0..240).flat_map(|node| [(node, (node * 7 + 1) % 240), (node, (node + 2) % 240)]).collect();
+    let ints = |values: Vec<i64>| Arc::new(Int64Array::from(values)) as _;
+    place.parquet("nodes.parquet", vec![("node_id", ints((0..240).collect()))]);
+    let of = |value: fn(&(i64, i64)) -> i64| ints(pairs.iter().map(value).collect());
+    let edges =
+        vec![("src", of(|pair| pair.0)), ("dst", of(|pair| pair.1)), ("kind", of(|pair| (pair.0 + pair.1) % 2))];
+    place.parquet("edges.parquet", edges);
+    for (schedule, target) in [("mini-batch", "target_etype = ['0']"), ("mini-batch", ""), ("full-graph", "")] {
+        place.write("p.toml", format!(
+            "[graph]\nnodes = 'nodes.parquet'\nedges = 'edges.parquet'\nreverse_edges = true\ncolumns = {{ edge_type = 'kind' }}\n\
+             [partition]\nmethod = 'random'\nparts = 4\n[model]\nkind = 'rgcn'\nhidden = 8\nembedding = {{ dim = 8 }}\n\
+             [train]\nschedule = '{schedule}'\ntask = 'link-prediction'\n[train.link]\ndecoder = 'distmult'\n{target}\n\
+             [infer]\nembeddings = true\n"
+        ));
+        train(&place, &[]);
+        for processes in ["1", "2", "4"] {
+            place.succeed(&["infer", "run", "--out", "out", "--processes", processes, "--quiet"]);
+            let bytes = |path: &str| std::fs::read(place.path(path)).unwrap();
+            for file in ["predictions.parquet", "embeddings.parquet"] {
+                assert!(bytes(&format!("run/{file}")) == bytes(&format!("out/{file}")), "{schedule} {target}: {file}");
+            }
+            assert_eq!(summary(&place, "out")["test"], summary(&place, "run")["test"]);
+        }
+        // Another dataset has other held-out edges.
+        place.succeed(&["prepare", "p.toml", "--out", "other", "--quiet", "--set", "partition.method=range"]);
+        let args = ["infer", "run", "--dataset", "other", "--out", "out", "--quiet"];
+        place.fail(&args, 3, &["only on the dataset of its run"]);
+        std::fs::remove_dir_all(place.path("run")).unwrap();
     }
 }
 

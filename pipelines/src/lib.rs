@@ -20,7 +20,7 @@ pub use checkpoint::tensor_file::verify_tensors;
 pub use config::Config;
 pub use error::{Error, Fault, Problem, Problems};
 pub use gnnflow_nn::parameter_versions;
-pub use outputs::model_file::labels_of_model;
+pub use outputs::model_file::FittingModel;
 pub use outputs::run_folder::{keep_earlier_run, last_checkpoint};
 pub use outputs::summary::{self, Summary};
 pub use outputs::trace_table;

@@ -4,10 +4,10 @@ use super::context::Context;
 use super::output::print;
 use crate::cluster::read_hosts;
 use crate::error::Error;
-use crate::options::{Outcome, RunOptions};
+use crate::options::{Action, Outcome, RunOptions};
 use crate::report;
+use gnnflow_pipelines::Error as PipelineError;
 use gnnflow_pipelines::config::{Config, Override};
-use gnnflow_pipelines::{Error as PipelineError, Work};
 use std::path::{Path, PathBuf};
 
 const EXAMPLES: &str = "\
@@ -18,8 +18,8 @@ Examples:
 
 /// Compute predictions and embeddings of all nodes with the model of a finished run.
 ///
-/// The dataset is that of the run, or another one with the same columns and classes, as after `gnnflow update`. Results are computed from all neighbors, as at the
-/// end of a run: they do not depend on the number of processes. If nodes have labels, metrics are printed.
+/// The dataset is that of the run, or another one with the same columns and classes, as after `gnnflow update`. Results are those of the end of a run: they are computed
+/// from all neighbors and do not depend on the number of processes. Metrics of labeled nodes are printed for each split.
 #[derive(Debug, clap::Args)]
 #[command(before_long_help = EXAMPLES)]
 pub(super) struct Infer {
@@ -31,7 +31,7 @@ pub(super) struct Infer {
     /// Folder for predictions.parquet, embeddings.parquet and summary.json; earlier results there are replaced.
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
-    /// Override a key of [infer] or [cluster], or `train.threads`, `train.memory`, `train.device`.
+    /// Override a key of [infer] or [cluster], or `train.threads`, `train.device`, `train.read_ahead`, `partition.topology`, `partition.features`.
     #[arg(long = "set", value_name = "KEY=VALUE")]
     sets: Vec<String>,
     /// Number of processes on this machine, at most one per partition; it does not change results.
@@ -49,7 +49,15 @@ pub(super) struct Infer {
 }
 
 /// Keys of pipeline files that do not change the model; a name with a dot at its end is a section.
-const KEYS: [&str; 5] = ["infer.", "cluster.", "train.threads", "train.memory", "train.device"];
+const KEYS: [&str; 7] = [
+    "infer.",
+    "cluster.",
+    "train.threads",
+    "train.device",
+    "train.read_ahead",
+    "partition.topology",
+    "partition.features",
+];
 
 impl Infer {
     pub(super) fn execute(self, context: Context) -> Result<u8, Error> {
@@ -65,7 +73,7 @@ impl Infer {
             hosts: self.hosts,
             rank: self.rank,
             run_dir: self.out.clone(),
-            work: Work::Infer { run: self.run, labels: None },
+            action: Action::Infer { run: self.run },
             prepare_seconds: self.prepare_seconds,
             console: context.console,
             registry: context.registry,
@@ -89,8 +97,8 @@ impl Infer {
             let key = set.split('=').next().unwrap_or_default().trim();
             if !KEYS.iter().any(|allowed| key == *allowed || allowed.ends_with('.') && key.starts_with(allowed)) {
                 let message = format!(
-                    "--set {key}: the model is trained, so only keys of [infer] and [cluster], and train.threads, train.memory and train.device \
-                     can be set"
+                    "--set {key}: the model is trained, so only keys of [infer] and [cluster], train.threads, train.device, train.read_ahead, \
+                     partition.topology and partition.features can be set"
                 );
                 return Err(PipelineError::Usage(message).into());
             }
@@ -114,17 +122,24 @@ impl Infer {
             return Err(PipelineError::Usage(message).into());
         }
         let dataset = self.dataset.clone().unwrap_or_else(|| config.dataset_folder().to_owned());
-        Ok(config.for_inference(&dataset))
+        let config = config.for_inference(&dataset);
+        if config.infer.as_ref().is_some_and(|infer| !infer.predictions && !infer.embeddings) {
+            let message = "infer.predictions and infer.embeddings are false, so there is nothing to compute; set one of them, as in \
+                           --set infer.embeddings=true";
+            return Err(PipelineError::Usage(message.into()).into());
+        }
+        Ok(config)
     }
 }
 
-/// Refuses to write results among the files of a run that has trained.
+/// Refuses to write results among the files of a run that has trained, or of a dataset.
 fn check_out(run: &Path, out: &Path) -> Result<(), Error> {
-    let has_run = out.join("pipeline.toml").exists() || same(run, out);
-    if !has_run {
-        return Ok(());
-    }
-    let message = format!("--out {}: the folder has a run with its own results; choose another folder", out.display());
+    let is = match (out.join("pipeline.toml").exists() || same(run, out), out.join("manifest.json").exists()) {
+        (true, _) => "has a run with its own results",
+        (_, true) => "is a prepared dataset",
+        _ => return Ok(()),
+    };
+    let message = format!("--out {}: the folder {is}; choose another folder", out.display());
     Err(PipelineError::Usage(message).into())
 }
 

@@ -3,10 +3,10 @@
 use super::context::{Context, Pipeline};
 use super::output::{print, print_json};
 use crate::error::Error;
-use crate::options::{Outcome, RunOptions};
+use crate::options::{Action, Outcome, RunOptions};
 use crate::{cluster, report};
 use gnnflow_data::prepare::Quality;
-use gnnflow_pipelines::{Plan, Work};
+use gnnflow_pipelines::Plan;
 use std::path::PathBuf;
 
 const EXAMPLES: &str = "\
@@ -72,7 +72,7 @@ impl Run {
             hosts: self.hosts,
             rank: self.rank,
             run_dir: run_dir.clone(),
-            work: Work::Train { resume: self.resume },
+            action: Action::Train { resume: self.resume },
             prepare_seconds: self.prepare_seconds,
             console: context.console,
             registry: context.registry,

@@ -86,7 +86,9 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<(SafeTensors<'_>, String), String> {
     let tensors = SafeTensors::deserialize(bytes).map_err(damaged)?;
     let (_, header) = SafeTensors::read_metadata(bytes).map_err(damaged)?;
     let metadata: Option<&HashMap<String, String>> = header.metadata().as_ref();
-    let content = metadata.and_then(|metadata| metadata.get(CONTENT)).ok_or("was not written by gnnflow")?;
+    let content = metadata
+        .and_then(|metadata| metadata.get(CONTENT))
+        .ok_or("has no description: it is from an older version of gnnflow or from another program")?;
     match checksum {
         // Training must not resume from unverified content.
         Checksum::None => Err("has no checksum, and is from an older version of gnnflow or damaged".into()),

@@ -76,14 +76,27 @@ pub struct Registered {
 }
 
 impl Config {
-    /// Returns the pipeline of `gnnflow infer`: the same model with a prepared dataset. It writes predictions, and has neither tensor workers nor a trace.
+    /// Returns the pipeline of `gnnflow infer`: the same model with a prepared dataset. It has neither tensor workers nor a trace. Without `[infer]`, it writes predictions.
+    ///
+    /// ```
+    /// use gnnflow_pipelines::config::{Config, Registered};
+    /// use std::path::Path;
+    ///
+    /// let text = "[graph]\nnodes = 'n.parquet'\nedges = 'e.parquet'\n[model]\nhidden = 8\n[train]";
+    /// let trained = Config::parse(text, Path::new("p.toml"), &[], &Registered::default())?;
+    /// let config = trained.for_inference(Path::new("prepared/tuesday"));
+    /// assert_eq!(config.dataset_folder(), Path::new("prepared/tuesday"));
+    /// assert_eq!((config.model.unwrap().hidden, config.infer.unwrap().predictions), (8, true));
+    /// # Ok::<(), gnnflow_pipelines::Error>(())
+    /// ```
     #[must_use]
     pub fn for_inference(mut self, dataset: &Path) -> Self {
         self.graph = Graph { dataset: Some(dataset.to_owned()), ..Graph::default() };
         self.partition = self.partition.of_dataset();
-        self.infer = Some(Infer { predictions: true, ..self.infer.unwrap_or_default() });
+        self.infer.get_or_insert_default();
         if let Some(train) = &mut self.train {
-            (train.tensor_workers, train.trace) = (None, false);
+            // The memory of training is no bound of inference.
+            (train.tensor_workers, train.memory, train.trace) = (None, None, false);
             if let Some(classes) = &mut train.classes {
                 (classes.weights, classes.node_weights) = (None, None);
             }

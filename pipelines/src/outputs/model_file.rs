@@ -1,20 +1,24 @@
 //! `model.safetensors`: the parameters of a trained model by name, and the description of the data that they fit.
 
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
-use gnnflow_data::dataset::{InputFile, LabelInfo, LabelKind, Manifest, TypeInfo};
+use gnnflow_data::dataset::{Cleaning, FeatureInfo, InputFile, LabelInfo, LabelKind, Manifest, TypeInfo};
 use gnnflow_data::format::{hex, plural};
 use gnnflow_data::source::Normalize;
 use gnnflow_nn::params::Param;
 use safetensors::tensor::{Dtype, SafeTensors};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use crate::checkpoint::tensor_file::{self, Tensor};
+use crate::config::Task;
 use crate::error::Error;
+use crate::outputs::run_folder::{MODEL, NODE_EMBEDDINGS};
 
-/// Name of the file in a run folder.
-pub(crate) const FILE: &str = "model.safetensors";
 /// Version of [`TrainedOn`]. It increases when a field changes its meaning or is removed.
 const SCHEMA: u32 = 1;
 
@@ -29,7 +33,7 @@ pub(crate) struct TrainedOn {
     features: usize,
     /// The scaling of features.
     normalize: Normalize,
-    /// The node files whose means and deviations scaled the features; empty if features are not scaled by column.
+    /// The files whose means and deviations scaled the features; empty if features are not scaled by column.
     scaled_by: Vec<InputFile>,
     /// Classes of nodes.
     labels: Option<Classes>,
@@ -37,8 +41,38 @@ pub(crate) struct TrainedOn {
     edge_types: Option<TypeInfo>,
     /// Values per edge.
     edge_features: usize,
-    /// Classes of edges.
-    edge_labels: Option<Classes>,
+    /// The settings of `[graph]` that decide which edges a node has, by key.
+    edges: BTreeMap<String, Value>,
+    /// The file of learned rows, if the model has them.
+    rows: Option<RowsFile>,
+}
+
+/// Settings of `[graph]` that decide which edges a node has.
+const EDGE_SETTINGS: [&str; 3] = ["undirected", "reverse_edges", "self_loops"];
+
+/// Identifies the file of learned rows that belongs to a model.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct RowsFile {
+    bytes: u64,
+    /// SHA-256 of its last bytes, which have the offsets and the bounds of all columns.
+    end_sha256: String,
+}
+
+/// The number of bytes that [`RowsFile`] hashes.
+const END: u64 = 64 << 10;
+
+impl RowsFile {
+    fn of(path: &Path) -> Result<Self, Error> {
+        let read = || {
+            let mut file = File::open(path)?;
+            let bytes = file.metadata()?.len();
+            file.seek(SeekFrom::Start(bytes.saturating_sub(END)))?;
+            let mut end = Vec::new();
+            file.read_to_end(&mut end)?;
+            Ok(Self { bytes, end_sha256: hex(&Sha256::digest(&end)) })
+        };
+        read().map_err(Error::io("read", path))
+    }
 }
 
 /// The classes of labels.
@@ -61,6 +95,12 @@ impl Classes {
         LabelInfo { kind, classes: count, names, labeled: 0, counts }
     }
 
+    /// Returns whether labels of a dataset, `self`, are classes of a model. Of classes that are numbers, the dataset may lack the largest ones.
+    fn are_of(&self, model: &Self) -> bool {
+        let numbers = self.kind == LabelKind::Class && self.names.is_empty() && model.names.is_empty();
+        self == model || self.kind == model.kind && numbers && self.count <= model.count
+    }
+
     fn describe(classes: Option<&Self>) -> String {
         match classes {
             None => "no labels".into(),
@@ -73,36 +113,47 @@ impl Classes {
 
 impl TrainedOn {
     /// Describes a dataset.
-    pub(crate) fn of(manifest: &Manifest) -> Self {
-        let normalize = manifest.features.normalize;
-        let nodes = manifest.inputs.iter().filter(|file| file.role == "nodes");
+    fn of(manifest: &Manifest) -> Self {
+        let FeatureInfo { dim, normalize, .. } = manifest.features;
+        // Which nodes remain after cleaning depends on the edges.
+        let cleaned = manifest.cleaning != Cleaning::default();
+        let scaling =
+            |file: &&InputFile| dim > 0 && normalize == Normalize::Standard && (cleaned || file.role == "nodes");
+        let setting = |key: &str| Some((key.to_owned(), manifest.settings.get("graph")?.get(key)?.clone()));
         Self {
             schema: SCHEMA,
             dataset: manifest.fingerprint.clone(),
-            features: manifest.features.dim,
+            features: dim,
             normalize,
-            scaled_by: if normalize == Normalize::Standard { nodes.cloned().collect() } else { Vec::new() },
+            scaled_by: manifest.inputs.iter().filter(scaling).cloned().collect(),
             labels: manifest.labels.as_ref().map(Classes::of),
             edge_types: manifest.edge_columns.edge_type.clone(),
             edge_features: manifest.edge_columns.features,
-            edge_labels: manifest.edge_columns.label.as_ref().map(Classes::of),
+            edges: EDGE_SETTINGS.into_iter().filter_map(setting).collect(),
+            rows: None,
         }
     }
 
-    /// Checks that a model fits a dataset, which `self` describes.
+    /// Checks that a model for `task` fits a dataset, which `self` describes.
     ///
     /// # Errors
     /// The first difference, as "the model …, and the dataset …".
-    fn fits(&self, model: &Self) -> Result<(), String> {
+    fn fits(&self, model: &Self, task: Task) -> Result<(), String> {
         let differ = |what: &str, model: String, dataset: String| {
             Err(format!("the model was trained on {what}{model}, and the dataset has {dataset}"))
         };
+        let predicts_edges = matches!(task, Task::LinkPrediction | Task::EdgeClassification);
+        if predicts_edges && self.dataset != model.dataset {
+            return Err("the model predicts edges, so it can be evaluated only on the dataset of its run: another dataset has other held-out edges; \
+                        run the pipeline on it"
+                .into());
+        }
         if self.features != model.features {
             let features = |count: usize| plural(count, "feature");
             return differ("nodes with ", features(model.features), features(self.features));
         }
         if self.normalize != model.normalize {
-            let scaling = |normalize: Normalize| format!("normalize = \"{normalize:?}\"").to_lowercase();
+            let scaling = |normalize: Normalize| format!("normalize_features = \"{normalize:?}\"").to_lowercase();
             return differ("features with ", scaling(model.normalize), scaling(self.normalize));
         }
         if self.scaled_by != model.scaled_by {
@@ -122,15 +173,19 @@ impl TrainedOn {
             let features = |count: usize| plural(count, "edge feature");
             return differ("", features(model.edge_features), features(self.edge_features));
         }
-        for (what, own, of_model) in
-            [("nodes with ", &self.labels, &model.labels), ("edges with ", &self.edge_labels, &model.edge_labels)]
-        {
-            // Results need no labels.
-            if own.is_some() && own != of_model {
-                return differ(what, Classes::describe(of_model.as_ref()), Classes::describe(own.as_ref()));
+        for key in EDGE_SETTINGS {
+            let [own, of_model] = [&self.edges, &model.edges].map(|edges| edges.get(key));
+            if own != of_model {
+                let show = |value: Option<&Value>| format!("graph.{key} = {}", value.unwrap_or(&Value::Bool(false)));
+                return differ("a graph with ", show(of_model), show(own));
             }
         }
-        Ok(())
+        match (&self.labels, &model.labels) {
+            (Some(own), Some(of_model)) if !predicts_edges && !own.are_of(of_model) => {
+                differ("nodes with ", Classes::describe(Some(of_model)), Classes::describe(Some(own)))
+            }
+            _ => Ok(()),
+        }
     }
 }
 
@@ -144,13 +199,15 @@ pub(crate) fn digest(params: &[Param]) -> String {
     hex(&hash.finalize())
 }
 
-/// Writes all parameters by name.
+/// Writes all parameters by name. With `learned_rows`, their file is already in `folder`.
 ///
 /// # Errors
 /// If the file cannot be written.
-pub(crate) fn write(params: &[Param], manifest: &Manifest, folder: &Path) -> Result<(), Error> {
-    let content = serde_json::to_string(&TrainedOn::of(manifest)).map_err(|error| Error::Bug(error.to_string()))?;
-    tensor_file::write(&folder.join(FILE), Some(&content), params.iter().map(tensor).collect())
+pub(crate) fn write(params: &[Param], manifest: &Manifest, folder: &Path, learned_rows: bool) -> Result<(), Error> {
+    let rows = learned_rows.then(|| RowsFile::of(&folder.join(NODE_EMBEDDINGS))).transpose()?;
+    let trained_on = TrainedOn { rows, ..TrainedOn::of(manifest) };
+    let content = serde_json::to_string(&trained_on).map_err(|error| Error::Bug(error.to_string()))?;
+    tensor_file::write(&folder.join(MODEL), Some(&content), params.iter().map(tensor).collect())
 }
 
 fn tensor(param: &Param) -> Tensor<'_> {
@@ -158,15 +215,38 @@ fn tensor(param: &Param) -> Tensor<'_> {
     Tensor { name: name.clone(), dtype: Dtype::F32, shape: shape.clone(), bytes: bytemuck::cast_slice(values) }
 }
 
-/// Checks that the model of the run folder `run` fits a dataset, which may have no labels. Returns the labels of nodes that the model has learned, without counts.
-///
-/// # Errors
-/// [`Error::Input`] if there is no model, it is damaged, or it was trained on other columns or classes.
-pub fn labels_of_model(run: &Path, dataset: &Manifest) -> Result<Option<LabelInfo>, Error> {
-    let (path, bytes) = open(run)?;
-    let (_, model) = parse(&path, &bytes)?;
-    TrainedOn::of(dataset).fits(&model).map_err(|message| refused(&path, &message))?;
-    Ok(model.labels.as_ref().map(Classes::info))
+/// A model that fits a dataset.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FittingModel {
+    /// The run folder that has the model.
+    pub run: PathBuf,
+    /// The SHA-256 of its file.
+    pub sha256: String,
+    /// The labels of nodes that it has learned, without counts.
+    pub labels: Option<LabelInfo>,
+}
+
+impl FittingModel {
+    /// Opens the model of the run folder `run` for a pipeline with this task and dataset. The dataset may have no labels.
+    ///
+    /// # Errors
+    /// [`Error::Input`] if there is no model, it is damaged, or it was trained on other columns or classes.
+    pub fn open(run: &Path, task: Task, dataset: &Manifest) -> Result<Self, Error> {
+        let (path, bytes) = open(run)?;
+        let (_, model) = parse(&path, &bytes)?;
+        TrainedOn::of(dataset).fits(&model, task).map_err(|message| refused(&path, &message))?;
+        if let Some(rows) = &model.rows {
+            let of_rows = run.join(NODE_EMBEDDINGS);
+            if RowsFile::of(&of_rows)? != *rows {
+                let message = format!(
+                    "these are not the learned rows of {MODEL} beside it; restore them from a copy of the run folder"
+                );
+                return Err(refused(&of_rows, &message));
+            }
+        }
+        let labels = model.labels.as_ref().map(Classes::info);
+        Ok(Self { run: run.to_owned(), sha256: hex(&Sha256::digest(&bytes)), labels })
+    }
 }
 
 /// Reads the model in the run folder `run`. Sets the values of `params`, which have the names and shapes of the model in the pipeline.
@@ -185,10 +265,10 @@ fn refused(path: &Path, message: &str) -> Error {
 
 /// Returns the file in the run folder `run`, and its bytes.
 fn open(run: &Path) -> Result<(PathBuf, Vec<u8>), Error> {
-    let path = run.join(FILE);
+    let path = run.join(MODEL);
     if !path.exists() {
         let message =
-            format!("{} has no {FILE}: its run has not finished; let it finish, with --resume", run.display());
+            format!("{} has no {MODEL}: its run has not finished; let it finish, with --resume", run.display());
         return Err(Error::Input(message));
     }
     let bytes = std::fs::read(&path).map_err(Error::io("read", &path))?;
@@ -197,8 +277,9 @@ fn open(run: &Path) -> Result<(PathBuf, Vec<u8>), Error> {
 
 /// Returns the parameters of a file, and the data that they fit.
 fn parse<'a>(path: &Path, bytes: &'a [u8]) -> Result<(SafeTensors<'a>, TrainedOn), Error> {
-    let (tensors, content) = tensor_file::parse(bytes)
-        .map_err(|reason| refused(path, &format!("the model {reason}; restore it from a copy, or train it again")))?;
+    let (tensors, content) = tensor_file::parse(bytes).map_err(|reason| {
+        refused(path, &format!("the model {reason}; restore it from a copy, or run the pipeline again with --resume"))
+    })?;
     let model: TrainedOn = serde_json::from_str(&content).map_err(|error| {
         refused(path, &format!("the model is of another version of gnnflow: {error}; train it again"))
     })?;
@@ -240,25 +321,33 @@ fn fill(tensors: &SafeTensors<'_>, params: &mut [Param]) -> Result<(), String> {
 mod tests {
     use super::*;
 
+    fn classes(count: u32, names: &[&str]) -> Option<Classes> {
+        let names = names.iter().map(ToString::to_string).collect();
+        Some(Classes { kind: LabelKind::Class, count, names })
+    }
+
     fn described() -> TrainedOn {
-        let names = |names: &[&str]| names.iter().map(ToString::to_string).collect();
         TrainedOn {
             schema: SCHEMA,
             dataset: "d".into(),
             features: 3,
             normalize: Normalize::Standard,
             scaled_by: Vec::new(),
-            labels: Some(Classes { kind: LabelKind::Class, count: 2, names: names(&["cat", "dog"]) }),
+            labels: classes(2, &["cat", "dog"]),
             edge_types: None,
             edge_features: 0,
-            edge_labels: None,
+            edges: [("undirected".to_owned(), true.into())].into(),
+            rows: None,
         }
     }
 
     #[test]
     fn first_difference_is_named() {
-        let model = described();
-        assert_eq!(TrainedOn { dataset: "other".into(), labels: None, ..described() }.fits(&model), Ok(()));
+        let (model, nodes) = (described(), Task::NodeClassification);
+        let other = TrainedOn { dataset: "other".into(), ..described() };
+        assert_eq!(TrainedOn { labels: None, ..other.clone() }.fits(&model, nodes), Ok(()));
+        assert_eq!(described().fits(&model, Task::LinkPrediction), Ok(()));
+        assert!(other.fits(&model, Task::LinkPrediction).unwrap_err().contains("only on the dataset of its run"));
         let file = InputFile {
             role: "nodes".into(),
             name: "nodes.parquet".into(),
@@ -266,29 +355,49 @@ mod tests {
             bytes: 1,
             digest: "1".into(),
         };
-        let classes = |count, names: &[&str]| {
-            let names = names.iter().map(ToString::to_string).collect();
-            Some(Classes { kind: LabelKind::Class, count, names })
-        };
         let types = Some(TypeInfo { count: 2, names: Vec::new() });
         for (dataset, words) in [
             (TrainedOn { features: 4, ..described() }, "nodes with 3 features, and the dataset has 4 features"),
             (
                 TrainedOn { normalize: Normalize::None, ..described() },
-                "normalize = \"standard\", and the dataset has normalize = \"none\"",
+                "features = \"standard\", and the dataset has normalize_features = \"none\"",
             ),
             (TrainedOn { scaled_by: vec![file], ..described() }, "gnnflow update"),
             (TrainedOn { edge_types: types, ..described() }, "no edge types, and the dataset has 2 edge types"),
             (TrainedOn { edge_features: 1, ..described() }, "0 edge features, and the dataset has 1 edge feature"),
+            (
+                TrainedOn { edges: BTreeMap::new(), ..described() },
+                "graph.undirected = true, and the dataset has graph.undirected = false",
+            ),
             (TrainedOn { labels: classes(2, &["dog", "cat"]), ..described() }, "the dataset has the classes dog, cat"),
             (
-                TrainedOn { edge_labels: classes(3, &[]), ..described() },
-                "edges with no labels, and the dataset has 3 classes",
+                TrainedOn { labels: classes(2, &[]), ..described() },
+                "the classes cat, dog, and the dataset has 2 classes",
             ),
         ] {
-            let why = dataset.fits(&model).unwrap_err();
+            let why = dataset.fits(&model, nodes).unwrap_err();
             assert!(why.contains(words), "{why}");
         }
+        // Numbers as classes.
+        let model = TrainedOn { labels: classes(3, &[]), ..described() };
+        let with = |count| TrainedOn { labels: classes(count, &[]), ..described() }.fits(&model, nodes);
+        assert_eq!((with(0), with(3)), (Ok(()), Ok(())));
+        assert!(with(4).unwrap_err().contains("3 classes, and the dataset has 4 classes"));
+    }
+
+    #[test]
+    fn rows_of_another_run_are_found() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(NODE_EMBEDDINGS);
+        let of = |bytes: Vec<u8>| {
+            std::fs::write(&path, bytes).unwrap();
+            RowsFile::of(&path).unwrap()
+        };
+        let (len, mut other) = (END as usize + 5, vec![0; END as usize + 5]);
+        other[len - 1] = 1;
+        let first = of(vec![0; len]);
+        assert_eq!(first.bytes, END + 5);
+        assert!(first != of(other) && first != of(vec![0; len - 1]) && first == of(vec![0; len]));
     }
 
     #[test]

@@ -9,7 +9,6 @@ use gnnflow_data::fs::write_atomic;
 
 use crate::config::Config;
 use crate::error::Error;
-use crate::outputs::model_file;
 use crate::outputs::summary::Summary;
 use crate::runtime::records::EpochRecord;
 
@@ -21,11 +20,12 @@ pub(crate) struct RunFolder {
 
 /// Embeddings of all nodes.
 const EMBEDDINGS: &str = "embeddings.parquet";
+/// The model.
+pub(crate) const MODEL: &str = "model.safetensors";
 /// Learned rows of all nodes.
 pub(crate) const NODE_EMBEDDINGS: &str = "node_embeddings.parquet";
 /// The outputs of a finished run.
-const OUTPUTS: [&str; 6] =
-    [Summary::FILE, "report.html", model_file::FILE, "predictions.parquet", EMBEDDINGS, NODE_EMBEDDINGS];
+const OUTPUTS: [&str; 6] = [Summary::FILE, "report.html", MODEL, "predictions.parquet", EMBEDDINGS, NODE_EMBEDDINGS];
 /// What a run writes before its outputs.
 const CHECKPOINTS: &str = "checkpoints";
 const PIPELINE: &str = "pipeline.toml";

@@ -167,7 +167,8 @@ impl Run<'_> {
             return Ok(evaluation);
         }
         self.restore_best(driver)?;
-        let embeddings = self.job.config.infer.as_ref().is_some_and(|infer| infer.embeddings);
+        // Embeddings of tasks on edges are the results themselves.
+        let embeddings = self.edges.is_none() && self.job.config.infer.as_ref().is_some_and(|infer| infer.embeddings);
         self.evaluate(driver, embeddings)
     }
 
@@ -201,7 +202,8 @@ impl Run<'_> {
             let params = self.compute_thread.call(|compute| compute.with_model(|model| model.params().export()))?;
             digests.model = Some(model_file::digest(&params));
             if self.job.trains() {
-                model_file::write(&params, self.job.dataset.manifest(), &self.job.run_dir)?;
+                let learned_rows = self.context.embeddings.is_some();
+                model_file::write(&params, self.job.dataset.manifest(), &self.job.run_dir, learned_rows)?;
             }
         }
         Ok(digests)

@@ -28,10 +28,10 @@ impl Run<'_> {
         }
         let flat = match self.context.worker {
             0 => {
-                remove_old_results(&self.job.run_dir, &self.job.config)?;
                 let mut params: Vec<Param> =
                     self.compute_thread.call(|compute| compute.with_model(|model| model.params().export()))?;
                 model_file::read(folder, &mut params)?;
+                remove_old_results(&self.job.run_dir, &self.job.config)?;
                 Some(Arc::new(params.into_iter().flat_map(|param| param.values).collect::<Vec<f32>>()))
             }
             _ => None,

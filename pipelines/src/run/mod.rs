@@ -229,7 +229,7 @@ impl<'a> Run<'a> {
             trace,
         };
         match &job.work {
-            Work::Infer { run: folder, .. } => run.load_model(driver, folder, params)?,
+            Work::Infer(model) => run.load_model(driver, &model.run, params)?,
             Work::Train { resume } => {
                 run.warn_of_empty_classes(driver)?;
                 if *resume {

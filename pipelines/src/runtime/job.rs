@@ -9,6 +9,7 @@ use gnnflow_data::progress::Progress;
 
 use crate::config::Config;
 use crate::error::Error;
+use crate::outputs::model_file::FittingModel;
 use crate::runtime::executor::ExecutorFactory;
 use crate::runtime::records::EpochRecord;
 use crate::runtime::registry::Registry;
@@ -22,12 +23,7 @@ pub enum Work {
         resume: bool,
     },
     /// Computes the results of all nodes with the model of an earlier run.
-    Infer {
-        /// The folder of that run.
-        run: PathBuf,
-        /// The labels that the model has learned, see [`labels_of_model`](crate::labels_of_model).
-        labels: Option<LabelInfo>,
-    },
+    Infer(FittingModel),
 }
 
 /// A prepared run. Equal on all processes, except for `runtime`.
@@ -53,13 +49,12 @@ pub struct Job {
 }
 
 impl Job {
-    /// Returns the labels that the model learns or, if the dataset has none, that it has learned.
+    /// Returns the labels of nodes that the model learns, or has learned.
     pub(crate) fn labels(&self) -> Option<&LabelInfo> {
-        let of_model = match &self.work {
-            Work::Infer { labels, .. } => labels.as_ref(),
-            Work::Train { .. } => None,
-        };
-        self.dataset.manifest().labels.as_ref().or(of_model)
+        match &self.work {
+            Work::Infer(model) => model.labels.as_ref(),
+            Work::Train { .. } => self.dataset.manifest().labels.as_ref(),
+        }
     }
 
     /// Returns whether the job trains.

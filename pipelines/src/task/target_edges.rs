@@ -56,8 +56,8 @@ impl TargetRules {
         if columns.split.is_some() && split_fractions.is_some() {
             return Err(config.problem(&format!("{section}.split_fractions"), HAS_SPLITS));
         }
-        let graph = &config.graph;
-        let reverses = reverses(types, graph.reverse_edges, graph.dataset.is_some());
+        let added = manifest.settings.pointer("/graph/reverse_edges").is_some_and(|value| value == true);
+        let reverses = reverses(types, added);
         let count = types.map_or(1, |types| types.count as usize);
         let is_reverse = |index: usize| reverses.contains(&Some(index as u16));
         let targets: Vec<bool> = match target_etype {
@@ -148,12 +148,12 @@ impl EdgeFilter for TargetRules {
     }
 }
 
-/// Returns, by type, the type of its reverses: the one named `rev_…`; or, if types are numbers and the configuration has `added` reverses, the type
-/// plus half the number of types. Reverses of edges without types create two types; of a `ready` dataset, only names tell.
-fn reverses(types: Option<&TypeInfo>, added: bool, ready: bool) -> Vec<Option<u16>> {
+/// Returns, by type, the type of its reverses: the one named `rev_…`; or, if types are numbers and the dataset has `added` reverses, the type
+/// plus half the number of types. Reverses of edges without types create two types.
+fn reverses(types: Option<&TypeInfo>, added: bool) -> Vec<Option<u16>> {
     let Some(types) = types else { return vec![None] };
     let count = types.count as usize;
-    if (added || ready) && types.names.starts_with(&FORWARD_AND_REVERSE.map(String::from)) {
+    if added && types.names.starts_with(&FORWARD_AND_REVERSE.map(String::from)) {
         return (0..count).map(|index| (index == 0).then_some(1)).collect();
     }
     let of = |index: usize| match types.names.get(index) {
@@ -250,15 +250,14 @@ mod tests {
     #[test]
     fn reverses_are_found_by_name_and_by_number() {
         let named = TypeInfo { count: 3, names: ["buys", "likes", "rev_buys"].map(String::from).into() };
-        assert_eq!(reverses(Some(&named), false, true), [Some(2), None, None]);
+        assert_eq!(reverses(Some(&named), false), [Some(2), None, None]);
         let numbered = TypeInfo { count: 4, names: vec![] };
-        assert_eq!(reverses(Some(&numbered), true, false), [Some(2), Some(3), None, None]);
-        assert_eq!(reverses(Some(&numbered), false, true), [None; 4]);
-        assert_eq!(reverses(None, false, true), [None]);
+        assert_eq!(reverses(Some(&numbered), true), [Some(2), Some(3), None, None]);
+        assert_eq!(reverses(Some(&numbered), false), [None; 4]);
+        assert_eq!(reverses(None, false), [None]);
         let of_none = TypeInfo { count: 2, names: FORWARD_AND_REVERSE.map(String::from).into() };
-        assert_eq!(reverses(Some(&of_none), true, false), [Some(1), None]);
-        assert_eq!(reverses(Some(&of_none), false, true), [Some(1), None]);
-        assert_eq!(reverses(Some(&of_none), false, false), [None; 2], "types with these names by the user");
+        assert_eq!(reverses(Some(&of_none), true), [Some(1), None]);
+        assert_eq!(reverses(Some(&of_none), false), [None; 2], "types with these names by the user");
         assert_eq!(find_type(&named, "likes"), Ok(1));
         assert_eq!(find_type(&numbered, "3"), Ok(3));
         let message = find_type(&named, "bys").unwrap_err();
