@@ -20,10 +20,10 @@ not rows of different days.
 - The graph is an R-MAT graph of the size of ogbn-products (2,449,029 nodes, 123.7 million directed edges, 100 features), unless a row names another.
 - In full-graph training, the other systems compute the last layer of all nodes. gnnflow computes it for nodes with a loss only, 8 per cent here.
 - Where our rows are in bf16, those of the other systems are in f32.
-- *Of the limit* is gnnflow's rate over what the machine allows, measured in the same process: two random reads of memory per sampled edge, or the bytes of a plain copy for propagation. Caches serve some reads, so
-  the share may exceed 1. Empty: not measured.
-- Ratios depend on the host. Before the newest change of the layers, an epoch of SAGE had 2.63 × on a fast host (`2026-11-22`: 34.5 s, dgl 90.5 s), and 1.84 × and 1.5 × on slow ones (results named `slow-memory`: `2026-11-22`; and
-  `2026-11-26`, one round: 107 s, graphbolt 160 s, dgl 163 s).
+- *Of the limit* is gnnflow's rate over what the machine allows. For ranking, that is PyTorch's product of the matrices alone. For sampling it is two random reads of memory per edge, for propagation the bytes of a plain
+  copy, both in the same process; caches serve some reads, so the share may exceed 1. Empty: not measured.
+- Ratios depend on the host. Before layers were fused, an epoch of SAGE had 2.63 × on a fast host (`2026-11-22`: 34.5 s, dgl 90.5 s) and 1.84 × on a slow one (`2026-11-22`, `slow-memory`). With fused layers it had 1.5 × on a
+  slower one (`2026-11-26`, `slow-memory`, one round: 107 s, graphbolt 160 s, dgl 163 s).
 
 `benches/README.md` says how to run each benchmark, and lists those beside a plain loop, raw TCP or METIS. Accuracies are on [their own page](accuracy.md).
 `python3 benches/table.py` writes this page from the newest results in `benches/runs`. Numbers are medians over rounds.

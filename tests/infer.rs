@@ -123,6 +123,8 @@ fn old_results_are_replaced() {
     assert!(said.contains("accuracy") && said.contains("results in out"), "{said}");
     assert!(read(&place, "out/predictions.parquet").column_by_name("scores").is_some());
     assert!(place.path("out/embeddings.parquet").exists());
+    infer(&["--set", "infer.predictions=false"]);
+    assert!(!place.path("out/predictions.parquet").exists());
     infer(&["--set", "infer.embeddings=false", "--set", "train.threads=1"]);
     assert!(read(&place, "out/predictions.parquet").column_by_name("scores").is_none());
     assert!(!place.path("out/embeddings.parquet").exists());
@@ -226,7 +228,7 @@ fn learned_rows_belong_to_the_nodes_with_their_ids() {
         place.fail(
             &args,
             3,
-            &["run/node_embeddings.parquet: 1 node of the dataset, such as 9000, have no learned row"],
+            &["run/node_embeddings.parquet: has no learned row for 1 node of the dataset, such as 9000"],
         );
         std::fs::write(place.path("run/node_embeddings.parquet"), "no rows").unwrap();
         let words = ["run/node_embeddings.parquet: these are not the learned rows of model.safetensors"];

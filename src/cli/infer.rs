@@ -116,7 +116,7 @@ impl Infer {
         context.registry.check(&config)?;
         if config.train.is_none() {
             let message = format!(
-                "{}: the run has prepared a dataset and trained no model: pipeline.toml has no [train]",
+                "{}: the run has prepared a dataset and trained no model: pipeline.toml has no [train]; name the folder of a run that has trained",
                 self.run.display()
             );
             return Err(PipelineError::Usage(message).into());

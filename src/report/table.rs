@@ -106,7 +106,9 @@ fn traffic(summary: &Summary) -> Option<Table> {
     let mut table = empty(&["resources", ""]);
     table.add_row(["sent between processes".into(), bytes(summary.bytes_sent)]);
     table.add_row(["messages".into(), count(summary.messages_sent)]);
-    table.add_row(["rounds per step".into(), summary.rounds_per_step.to_string()]);
+    if summary.epochs > 0 {
+        table.add_row(["rounds per step".into(), summary.rounds_per_step.to_string()]);
+    }
     if let Some(cache) = &summary.cache {
         table.add_row(["cached remote features".into(), format!("{:.1} %", 100.0 * cache.hit_rate)]);
     }

@@ -174,7 +174,7 @@ mod tests {
         assert_eq!(tensors.tensor("steps").unwrap().data(), bytemuck::cast_slice::<u32, u8>(&[7, 8]));
         assert_eq!(tensors.tensor("a").unwrap().shape(), [0]);
         assert_eq!(bytes, written(folder.path(), Some(&content)), "equal bytes in each call");
-        assert!(parse(&written(folder.path(), None)).unwrap_err().contains("not written by gnnflow"));
+        assert!(parse(&written(folder.path(), None)).unwrap_err().contains("has no description"));
     }
 
     #[test]

@@ -68,8 +68,11 @@ impl NodeEmbeddings {
             let batch = batch.map_err(|error| damaged(&error))?;
             let taken = self.rows_of(&batch).and_then(|(ids, values)| Some((waiting.take(ids)?, values)));
             let Some((taken, values)) = taken else {
-                let message =
-                    format!("has no rows of {} numbers with ids as in the dataset; it is of another model", self.dim());
+                let message = format!(
+                    "has no rows of {} numbers with ids of the type of the dataset's; use a dataset with the same node ids, and the pipeline.toml of \
+                     this run",
+                    self.dim()
+                );
                 return Err(refuse(&message));
             };
             for (row, node) in taken {
@@ -81,7 +84,7 @@ impl NodeEmbeddings {
             (count, first) => {
                 let nodes = counted(count as u64, "node");
                 Err(refuse(&format!(
-                    "{nodes} of the dataset, such as {first}, have no learned row; train a model with them"
+                    "has no learned row for {nodes} of the dataset, such as {first}; train a model on this dataset"
                 )))
             }
         }

@@ -105,8 +105,13 @@ impl Classes {
         match classes {
             None => "no labels".into(),
             Some(Self { kind: LabelKind::Value, .. }) => "numbers as labels".into(),
-            Some(Self { count, names, .. }) if names.is_empty() => plural(*count as usize, "class"),
-            Some(Self { names, .. }) => format!("the classes {}", names.join(", ")),
+            Some(Self { kind, count, names }) => {
+                let lists = if *kind == LabelKind::Multi { "lists of " } else { "" };
+                match names.is_empty() {
+                    true => format!("{lists}{}", plural(*count as usize, "class")),
+                    false => format!("{lists}the classes {}", names.join(", ")),
+                }
+            }
         }
     }
 }
@@ -140,12 +145,15 @@ impl TrainedOn {
     /// The first difference, as "the model …, and the dataset …".
     fn fits(&self, model: &Self, task: Task) -> Result<(), String> {
         let differ = |what: &str, model: String, dataset: String| {
-            Err(format!("the model was trained on {what}{model}, and the dataset has {dataset}"))
+            Err(format!(
+                "the model was trained on {what}{model}, and the dataset has {dataset}; prepare it with the columns and settings of the run's, or \
+                 train a model on it"
+            ))
         };
         let predicts_edges = matches!(task, Task::LinkPrediction | Task::EdgeClassification);
         if predicts_edges && self.dataset != model.dataset {
             return Err("the model predicts edges, so it can be evaluated only on the dataset of its run: another dataset has other held-out edges; \
-                        run the pipeline on it"
+                        to predict its edges, train a model on it"
                 .into());
         }
         if self.features != model.features {
@@ -158,7 +166,7 @@ impl TrainedOn {
         }
         if self.scaled_by != model.scaled_by {
             return Err("features are scaled by the means and deviations of the dataset's own nodes, and the model was trained with those of \
-                        other files; apply `gnnflow update` to the dataset of the model instead of preparing another one"
+                        other files; change edges with `gnnflow update` of the model's dataset; with new nodes, train a model on this dataset"
                 .into());
         }
         let edge_types = |types: &Option<TypeInfo>| match types {
@@ -278,7 +286,12 @@ fn open(run: &Path) -> Result<(PathBuf, Vec<u8>), Error> {
 /// Returns the parameters of a file, and the data that they fit.
 fn parse<'a>(path: &Path, bytes: &'a [u8]) -> Result<(SafeTensors<'a>, TrainedOn), Error> {
     let (tensors, content) = tensor_file::parse(bytes).map_err(|reason| {
-        refused(path, &format!("the model {reason}; restore it from a copy, or run the pipeline again with --resume"))
+        refused(
+            path,
+            &format!(
+                "the model {reason}; restore it from a copy, or run the pipeline again with --resume, or train it again"
+            ),
+        )
     })?;
     let model: TrainedOn = serde_json::from_str(&content).map_err(|error| {
         refused(path, &format!("the model is of another version of gnnflow: {error}; train it again"))
@@ -297,11 +310,11 @@ fn parse<'a>(path: &Path, bytes: &'a [u8]) -> Result<(SafeTensors<'a>, TrainedOn
 fn fill(tensors: &SafeTensors<'_>, params: &mut [Param]) -> Result<(), String> {
     for Param { name, shape, values } in &mut *params {
         let tensor = tensors.tensor(name).map_err(|_| {
-            format!("the model of pipeline.toml has the parameter {name:?}, which this file has not; they are of different runs")
+            format!("the model of pipeline.toml has the parameter {name:?}, which this file has not; they are of different runs; restore both from a copy of one run folder")
         })?;
         if tensor.dtype() != Dtype::F32 || tensor.shape() != &shape[..] {
             return Err(format!(
-                "{name:?} has the shape {:?}, and the model of pipeline.toml has {shape:?}; they are of different runs",
+                "{name:?} has the shape {:?}, and the model of pipeline.toml has {shape:?}; they are of different runs; restore both from a copy of one run folder",
                 tensor.shape()
             ));
         }
@@ -310,7 +323,7 @@ fn fill(tensors: &SafeTensors<'_>, params: &mut [Param]) -> Result<(), String> {
     match tensors.len() == params.len() {
         true => Ok(()),
         false => Err(format!(
-            "the file has {} parameters, and the model of pipeline.toml has {}; they are of different runs",
+            "the file has {} parameters, and the model of pipeline.toml has {}; they are of different runs; restore both from a copy of one run folder",
             tensors.len(),
             params.len()
         )),

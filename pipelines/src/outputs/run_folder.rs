@@ -18,6 +18,8 @@ pub(crate) struct RunFolder {
     metrics: File,
 }
 
+/// Predictions of nodes or edges.
+const PREDICTIONS: &str = "predictions.parquet";
 /// Embeddings of all nodes.
 const EMBEDDINGS: &str = "embeddings.parquet";
 /// The model.
@@ -25,7 +27,7 @@ pub(crate) const MODEL: &str = "model.safetensors";
 /// Learned rows of all nodes.
 pub(crate) const NODE_EMBEDDINGS: &str = "node_embeddings.parquet";
 /// The outputs of a finished run.
-const OUTPUTS: [&str; 6] = [Summary::FILE, "report.html", MODEL, "predictions.parquet", EMBEDDINGS, NODE_EMBEDDINGS];
+const OUTPUTS: [&str; 6] = [Summary::FILE, "report.html", MODEL, PREDICTIONS, EMBEDDINGS, NODE_EMBEDDINGS];
 /// What a run writes before its outputs.
 const CHECKPOINTS: &str = "checkpoints";
 const PIPELINE: &str = "pipeline.toml";
@@ -89,10 +91,14 @@ impl RunFolder {
 
 /// Removes results of an earlier inference in `dir` that this one does not replace.
 pub(crate) fn remove_old_results(dir: &Path, config: &Config) -> Result<(), Error> {
-    if config.infer.as_ref().is_some_and(|infer| infer.embeddings) {
-        return Ok(());
+    let infer = config.infer.clone().unwrap_or_default();
+    if !infer.predictions {
+        remove(&dir.join(PREDICTIONS))?;
     }
-    remove(&dir.join(EMBEDDINGS))
+    if !infer.embeddings {
+        remove(&dir.join(EMBEDDINGS))?;
+    }
+    Ok(())
 }
 
 fn remove(path: &Path) -> Result<(), Error> {
