@@ -424,8 +424,8 @@ impl FullGraphPlan {
 
     /// Returns the nodes of the largest interval of these partitions.
     fn interval(&self, graph: &Sizes, parts: &std::ops::Range<usize>) -> u64 {
-        let most = graph.parts[parts.clone()].iter().map(|part| part.nodes).max().unwrap_or(0);
-        self.intervals.map_or(most.min(INTERVAL_NODES as u64), |count| most.div_ceil(count as u64))
+        let largest = |nodes: u64| nodes.div_ceil(self.intervals_of(nodes) as u64);
+        graph.parts[parts.clone()].iter().map(|part| largest(part.nodes)).max().unwrap_or(0)
     }
 
     /// Returns the bytes of a task's computation: six times its widest rows. With sums of several relations, eight times these
