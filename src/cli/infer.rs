@@ -1,8 +1,7 @@
 //! `gnnflow infer`: computes the results of all nodes with the model of a finished run.
 
-use super::context::Context;
+use super::context::{Context, Processes};
 use super::output::print;
-use crate::cluster::read_hosts;
 use crate::error::Error;
 use crate::options::{Action, Outcome, RunOptions};
 use crate::report;
@@ -34,15 +33,8 @@ pub(super) struct Infer {
     /// Override a key of [infer] or [cluster], or `train.threads`, `train.device`, `train.read_ahead`, `partition.topology`, `partition.features`.
     #[arg(long = "set", value_name = "KEY=VALUE")]
     sets: Vec<String>,
-    /// Number of processes on this machine, at most one per partition; it does not change results.
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
-    processes: u16,
-    /// File with one line `host:port` per process, for several machines; start this command once per line.
-    #[arg(long, value_name = "FILE", conflicts_with = "processes")]
-    hosts: Option<PathBuf>,
-    /// This process's line in the hosts file, from 0 [default: from the variables of Slurm, MPI or torchrun].
-    #[arg(long, value_name = "K", requires = "hosts")]
-    rank: Option<usize>,
+    #[command(flatten)]
+    at: Processes,
     /// Duration of opening the dataset; set for the processes that `--processes` starts.
     #[arg(long, hide = true, value_name = "SECONDS")]
     prepare_seconds: Option<f64>,
@@ -63,15 +55,11 @@ impl Infer {
     pub(super) fn execute(self, context: Context) -> Result<u8, Error> {
         let config = self.config(&context)?;
         check_out(&self.run, &self.out)?;
-        let processes = match &self.hosts {
-            Some(hosts) => read_hosts(hosts)?.len(),
-            None => usize::from(self.processes),
-        };
         let quiet = context.console.is_silent();
         let options = RunOptions {
-            processes,
-            hosts: self.hosts,
-            rank: self.rank,
+            processes: usize::from(self.at.processes),
+            hosts: self.at.hosts,
+            rank: self.at.rank,
             run_dir: self.out.clone(),
             action: Action::Infer { run: self.run },
             prepare_seconds: self.prepare_seconds,

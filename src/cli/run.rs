@@ -1,10 +1,10 @@
 //! `gnnflow run`: runs a pipeline.
 
-use super::context::{Context, Pipeline};
+use super::context::{Context, Pipeline, Processes};
 use super::output::{print, print_json};
 use crate::error::Error;
 use crate::options::{Action, Outcome, RunOptions};
-use crate::{cluster, report};
+use crate::report;
 use gnnflow_data::prepare::Quality;
 use gnnflow_pipelines::Plan;
 use std::path::PathBuf;
@@ -22,15 +22,8 @@ Examples:
 pub(super) struct Run {
     #[command(flatten)]
     pipeline: Pipeline,
-    /// Number of processes on this machine, at most one per partition; it does not change results.
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
-    processes: u16,
-    /// File with one line `host:port` per process, for a run across machines; start this command once per line.
-    #[arg(long, value_name = "FILE", conflicts_with = "processes")]
-    hosts: Option<PathBuf>,
-    /// This process's line in the hosts file, from 0 [default: from the variables of Slurm, MPI or torchrun].
-    #[arg(long, value_name = "K", requires = "hosts")]
-    rank: Option<usize>,
+    #[command(flatten)]
+    at: Processes,
     /// Run folder [default: runs/NAME].
     #[arg(long, value_name = "DIR")]
     run_dir: Option<PathBuf>,
@@ -48,11 +41,7 @@ pub(super) struct Run {
 impl Run {
     pub(super) fn execute(self, context: Context) -> Result<u8, Error> {
         let config = self.pipeline.load(&context.registry)?;
-        let local = usize::from(self.processes);
-        let processes = match &self.hosts {
-            Some(hosts) => cluster::read_hosts(hosts)?.len(),
-            None => local,
-        };
+        let (local, processes) = (usize::from(self.at.processes), self.at.count()?);
         if config.graph.dataset.is_none() {
             config.check_processes(processes, config.parts())?;
         }
@@ -69,8 +58,8 @@ impl Run {
         let quiet = context.console.is_silent();
         let options = RunOptions {
             processes: local,
-            hosts: self.hosts,
-            rank: self.rank,
+            hosts: self.at.hosts,
+            rank: self.at.rank,
             run_dir: run_dir.clone(),
             action: Action::Train { resume: self.resume },
             prepare_seconds: self.prepare_seconds,
