@@ -206,6 +206,12 @@ pub(super) enum Onto<'a, T> {
     Rows(&'a [T]),
 }
 
+/// Returns the number of rows from which on `gemm` sums every row in the same order. For smaller products it has other kernels, so these are
+/// computed with more rows. A row then has the same bits in every batch.
+fn least_rows(columns: usize) -> usize {
+    (256 / columns + 1).max(if columns > 64 { 2 } else { 65 })
+}
+
 /// Returns `a·b` added to `onto`, by panels of rows. `a` is `[rows, k]`; `finish` as in [`times_transposed_onto`].
 fn rows_product<T: WithDType>(
     a: &[T],
@@ -237,10 +243,23 @@ fn rows_product<T: WithDType>(
         }
         if k > 0 {
             let a = &a[p * PANEL * k..(p * PANEL + rows) * k];
-            let add = !matches!(onto, Onto::Nothing);
-            // SAFETY: `a` is `rows × k`, `b` is `k × columns` by the strides, and `out` is `rows × columns`. `gemm`
-            // reads `out` only with `add`, after it was written above.
-            unsafe { gemm(Dims { rows, ..dims }, a.as_ptr(), [k, 1], b.as_ptr(), out.as_mut_ptr().cast(), add) }
+            let (add, least) = (!matches!(onto, Onto::Nothing), least_rows(columns));
+            if rows < least {
+                let (mut padded, mut sums) = (vec![T::zero(); least * k], vec![T::zero(); least * columns]);
+                padded[..a.len()].copy_from_slice(a);
+                if add {
+                    // SAFETY: the panel was written above.
+                    sums[..out.len()].copy_from_slice(unsafe { out.assume_init_ref() });
+                }
+                let (a, sum) = (padded.as_ptr(), sums.as_mut_ptr());
+                // SAFETY: as below, with `least` rows.
+                unsafe { gemm(Dims { rows: least, ..dims }, a, [k, 1], b.as_ptr(), sum, add) }
+                out.write_copy_of_slice(&sums[..out.len()]);
+            } else {
+                // SAFETY: `a` is `rows × k`, `b` is `k × columns` by the strides, and `out` is `rows × columns`. `gemm`
+                // reads `out` only with `add`, after it was written above.
+                unsafe { gemm(Dims { rows, ..dims }, a.as_ptr(), [k, 1], b.as_ptr(), out.as_mut_ptr().cast(), add) }
+            }
         }
         // SAFETY: the whole panel has been written.
         finish(first, unsafe { out.assume_init_mut() });
@@ -334,5 +353,39 @@ unsafe fn gemm_strided<T: WithDType>(
             false,
             gemm::Parallelism::None,
         );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gnnflow_data::rng::{Key, Purpose};
+
+    use super::*;
+
+    #[test]
+    fn rows_have_the_same_bits_in_products_of_any_size() {
+        let draw = |seed: u64, count: usize| -> Vec<f32> {
+            let key = Key::new(seed, Purpose::Init);
+            (0..count as u64).map(|at| key.normal(at) as f32).collect()
+        };
+        for (k, columns) in
+            [3, 47, 128, 600, 1100].into_iter().flat_map(|k| [1, 2, 5, 47, 64, 65, 128, 300].map(|c| (k, c)))
+        {
+            let (a, b, bias) = (draw(1, 600 * k), draw(2, columns * k), draw(3, columns));
+            for (transpose_b, onto) in [(true, Onto::Bias(&bias[..])), (true, Onto::Nothing), (false, Onto::Nothing)] {
+                let of = |first: usize, rows: usize| {
+                    let dims = Dims { rows, columns, k, transpose_b };
+                    rows_product(&a[first * k..(first + rows) * k], &b, dims, onto, |_, _| ())
+                };
+                let whole = of(0, 600);
+                for rows in [1, 2, 3, 4, 7, 16, 63, 64, 65, 66, 130, 511, 513] {
+                    for first in [0, 1, 600 - rows] {
+                        let expected = &whole[first * columns..(first + rows) * columns];
+                        let equal = of(first, rows).iter().zip(expected).all(|(a, b)| a.to_bits() == b.to_bits());
+                        assert!(equal, "{rows} rows from {first} of {k} × {columns}, {transpose_b}");
+                    }
+                }
+            }
+        }
     }
 }
