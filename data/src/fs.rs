@@ -52,6 +52,20 @@ pub fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
     std::fs::rename(&new, path)
 }
 
+/// Gives a file a second name by a hard link. Where the file system has none, copies it and syncs the copy.
+///
+/// # Errors
+/// When `to` exists, or cannot be written.
+pub fn link_or_copy(from: &Path, to: &Path) -> Result<()> {
+    match std::fs::hard_link(from, to) {
+        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => return Err(error),
+        Err(_) => {}
+        Ok(()) => return Ok(()),
+    }
+    std::fs::copy(from, to)?;
+    File::open(to)?.sync_all()
+}
+
 fn hidden_beside(path: &Path) -> PathBuf {
     let mut name = std::ffi::OsString::from(".");
     name.push(path.file_name().unwrap_or_default());
@@ -60,7 +74,10 @@ fn hidden_beside(path: &Path) -> PathBuf {
 }
 
 /// Syncs the entries of a folder.
-pub(crate) fn sync_folder(folder: &Path) -> Result<()> {
+///
+/// # Errors
+/// When the folder cannot be opened or synced.
+pub fn sync_folder(folder: &Path) -> Result<()> {
     File::open(folder)?.sync_all()
 }
 

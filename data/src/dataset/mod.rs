@@ -12,6 +12,7 @@
 //!
 //! Each Arrow file is an IPC file with one record batch and one row per core (or halo) node; any Arrow reader opens it.
 
+mod differences;
 mod features;
 mod files;
 mod halo;
@@ -20,6 +21,7 @@ mod manifest;
 mod mapped;
 mod nodes;
 mod row_layout;
+mod snapshot;
 pub mod split;
 mod topology;
 mod verify;
@@ -32,6 +34,7 @@ use std::sync::atomic::Ordering;
 use arrow::array::RecordBatch;
 use memmap2::Mmap;
 
+pub use differences::Differences;
 pub(crate) use features::feature_field;
 pub use features::{DTYPE_KEY, Features};
 pub use files::FileKind;

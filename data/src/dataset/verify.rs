@@ -133,7 +133,8 @@ impl Dataset {
         let both = self.manifest.partitions.iter().zip(&older.manifest.partitions).enumerate();
         for (part, (own, old)) in both {
             for kind in FileKind::ALL.into_iter().filter(|kind| kind.info(own) == kind.info(old)) {
-                *self.state(part, kind).verified() = *older.state(part, kind).verified();
+                let verified = *older.state(part, kind).verified();
+                *self.state(part, kind).verified() = verified;
             }
         }
     }

@@ -11,6 +11,7 @@ use sha2::{Digest, Sha256};
 use crate::dataset::{Dataset, FEATURES, HALO, Manifest, NODES, SCHEMA_VERSION, TOPOLOGY, UpdateInfo, part_folder};
 use crate::error::{Error, Result};
 use crate::format::hex;
+use crate::fs::link_or_copy;
 use crate::prepare::{HaloFeatures, Lock, NodeFiles, PAIRS, Quality, Recorder, SCRATCH, StagingFolder, write_file};
 use crate::process_memory;
 use crate::progress::Progress;
@@ -234,11 +235,7 @@ impl Work<'_> {
     fn link(&self, part: usize, name: &str) -> Result<()> {
         let (from, to) = (self.dataset.dir().join(part_folder(part)), self.dir.join(part_folder(part)));
         let (from, to): (PathBuf, PathBuf) = (from.join(name), to.join(name));
-        if std::fs::hard_link(&from, &to).is_ok() {
-            return Ok(());
-        }
-        std::fs::copy(&from, &to).map_err(Error::io(&to, "write"))?;
-        std::fs::File::open(&to).and_then(|file| file.sync_all()).map_err(Error::io(&to, "flush"))
+        link_or_copy(&from, &to).map_err(Error::io(&to, "write"))
     }
 
     /// Adds the update to the manifest: counts, files and fingerprint.

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::*;
+use crate::dataset::Differences;
 use crate::prepare::Quality;
 use crate::source::{Duplicates, SelfLoops};
 use crate::testing::{graphs, power_law};
@@ -117,6 +118,9 @@ impl Case {
         let first: Vec<u16> = (0..dump.nodes).map(|node| part_of(node, self.parts)).collect();
         let before = prepared(&source, first.clone(), &out, self.parts);
         let lists_before = lists(&before);
+        let snapshot = dir.path().join("snapshot");
+        (0..self.parts as usize).for_each(|part| before.link_partition(part, &snapshot).unwrap());
+        before.write_snapshot_manifest(&snapshot).unwrap();
 
         let mut batches = Vec::new();
         for round in 0..3 {
@@ -143,6 +147,7 @@ impl Case {
         updated.verify(&Silent).unwrap();
         let parts_of = assignment(&updated, &dump, self.ids);
         assert_eq!(parts_of[..first.len()], first, "{name}: an old node moved");
+        check_differences(&name, &Dataset::open(&snapshot).unwrap(), &updated);
         let source = self.source(dump.write(&dir.path().join("changed"), self.ids));
         let rebuilt = prepared(&source, parts_of, &dir.path().join("rebuilt"), self.parts);
         let (found, expected) = (updated.manifest(), rebuilt.manifest());
@@ -230,6 +235,30 @@ fn check_affected(name: &str, before: &Lists, dataset: &Dataset, updated: &Updat
         let new = !before.contains_key(node);
         let expected = if new { Some(1) } else { [1, 2].into_iter().find(changed) };
         assert_eq!(found.get(node).copied(), expected, "{name}: node {node}");
+    }
+}
+
+/// Checks that exactly the new nodes and those with other in-edges differ from the snapshot before the update.
+fn check_differences(name: &str, before: &Dataset, after: &Dataset) {
+    let lists = [before, after].map(lists);
+    let (mut differ, mut new) = (BTreeSet::new(), BTreeSet::new());
+    for part in 0..after.manifest().parts() {
+        let found = after.differences(before, part).unwrap().unwrap();
+        let nodes = after.nodes(part).unwrap();
+        let ids = |locals: Vec<u32>| -> Vec<String> {
+            locals.into_iter().map(|local| nodes.ids().display(local as usize).to_string()).collect()
+        };
+        assert!(found.edges.is_sorted_by(|a, b| a < b), "{name}");
+        differ.extend(ids(found.edges));
+        new.extend(ids(found.features));
+        assert_eq!(after.differences(after, part).unwrap(), Some(Differences::default()), "{name}");
+    }
+    for node in lists[1].keys() {
+        assert_eq!(new.contains(node), !lists[0].contains_key(node), "{name}: node {node}");
+        let other = lists[0].get(node) != lists[1].get(node);
+        // Copies of an edge may have changed their order.
+        let copies = lists[1][node].windows(2).any(|two| two[0].0 == two[1].0);
+        assert!(differ.contains(node) == other || copies && !other, "{name}: node {node}");
     }
 }
 

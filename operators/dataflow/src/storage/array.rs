@@ -1,8 +1,9 @@
-//! Large arrays of numbers, in memory or in mapped files without names.
+//! Large arrays of numbers, in memory or in mapped files.
 
+use std::fs::File;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use bytemuck::Pod;
 use memmap2::{MmapMut, MmapOptions};
@@ -59,6 +60,49 @@ impl<T: Pod> Array<T> {
             }
         };
         Ok(Self { map, len, numbers: PhantomData })
+    }
+
+    /// Maps the first `len` numbers of the file at `path`. A missing or shorter file is filled with zeros; the rest of a longer one stays as it is.
+    /// Changes are written to the file; [`Array::sync`] waits for that. No other process may change the file meanwhile.
+    ///
+    /// # Errors
+    /// When the disk is full, or the file is not writable.
+    ///
+    /// ```
+    /// use gnnflow_dataflow::storage::Array;
+    ///
+    /// let folder = tempfile::tempdir()?;
+    /// let path = folder.path().join("numbers");
+    /// let mut array = Array::<u32>::in_file(2, &path)?;
+    /// array[1] = 7;
+    /// array.sync()?;
+    /// drop(array);
+    /// assert_eq!(Array::<u32>::in_file(3, &path)?[..], [0, 7, 0]);
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    pub fn in_file(len: usize, path: &Path) -> std::io::Result<Self> {
+        let bytes = len.checked_mul(size_of::<T>()).ok_or(std::io::ErrorKind::OutOfMemory)?;
+        let file = File::options().read(true).write(true).create(true).truncate(false).open(path)?;
+        if file.metadata()?.len() < bytes as u64 {
+            file.set_len(bytes as u64)?;
+        }
+        let map = match bytes {
+            0 => None,
+            _ => {
+                rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, bytes as u64)?;
+                // SAFETY: the caller keeps other processes from changing the file.
+                Some(unsafe { MmapOptions::new().len(bytes).map_mut(&file)? })
+            }
+        };
+        Ok(Self { map, len, numbers: PhantomData })
+    }
+
+    /// Waits until the changes of a mapped file are on disk.
+    ///
+    /// # Errors
+    /// When they cannot be written.
+    pub fn sync(&self) -> std::io::Result<()> {
+        self.map.as_ref().map_or(Ok(()), MmapMut::flush)
     }
 }
 

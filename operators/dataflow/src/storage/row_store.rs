@@ -9,6 +9,7 @@
 //! operation for each gather and each write.
 
 use std::io;
+use std::path::PathBuf;
 use std::sync::{Arc, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError};
 
 use rayon::prelude::*;
@@ -59,6 +60,29 @@ impl RowStore {
     /// # Errors
     /// When memory or disk is full, or the folder is not writable.
     pub fn create(place: &Place, graph: &Arc<LocalGraph>, worker: usize, width: usize) -> io::Result<Self> {
+        Self::reserve(graph, worker, width, |_, len| Array::zeros(len, place))
+    }
+
+    /// Maps rows of `width` numbers in files that remain, one file for each partition that `worker` hosts, and all 0 in new files.
+    ///
+    /// # Errors
+    /// When the disk is full, or a file is not writable.
+    pub fn in_files(
+        file: impl Fn(usize) -> PathBuf,
+        graph: &Arc<LocalGraph>,
+        worker: usize,
+        width: usize,
+    ) -> io::Result<Self> {
+        Self::reserve(graph, worker, width, |part, len| Array::in_file(len, &file(part)))
+    }
+
+    /// Reserves the rows of each partition by `array`, which gets the partition and the number of its values.
+    fn reserve(
+        graph: &Arc<LocalGraph>,
+        worker: usize,
+        width: usize,
+        array: impl Fn(usize, usize) -> io::Result<Array<f32>>,
+    ) -> io::Result<Self> {
         let placement = graph.placement();
         let mut shards: Shards = (0..placement.parts()).map(|_| None).collect();
         let mut reserved = 0;
@@ -67,7 +91,7 @@ impl RowStore {
             let len = range.len().checked_mul(width).ok_or(io::ErrorKind::OutOfMemory)?;
             if len > 0 {
                 reserved += 4 * len as u64;
-                shards[part] = Some(Shard { first: range.start, values: Array::zeros(len, place)? });
+                shards[part] = Some(Shard { first: range.start, values: array(part, len)? });
             }
         }
         Ok(Self { graph: Arc::clone(graph), width, reserved, shards: RwLock::new(shards) })
@@ -94,6 +118,15 @@ impl RowStore {
     /// Returns the number of bytes reserved for rows.
     pub fn reserved(&self) -> u64 {
         self.reserved
+    }
+
+    /// Waits until rows in files are on disk.
+    ///
+    /// # Errors
+    /// When they cannot be written, or are being written by another thread.
+    pub fn sync(&self) -> io::Result<()> {
+        let shards = try_read(&self.shards).map_err(io::Error::other)?;
+        shards.iter().flatten().try_for_each(|shard| shard.values.sync())
     }
 
     /// Opens the rows for reading. Several readers may be open at a time.
