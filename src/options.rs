@@ -53,6 +53,8 @@ pub enum Action {
     Infer {
         /// The folder of that run.
         run: PathBuf,
+        /// The folder of stored rows of layers. With it, only rows that have changed since are computed.
+        layers: Option<PathBuf>,
     },
 }
 

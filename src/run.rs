@@ -56,7 +56,9 @@ pub fn run(config: &Config, options: &RunOptions) -> Result<Outcome, Error> {
     };
     let mut work = match &options.action {
         Action::Train { resume } => Work::Train { resume: *resume },
-        Action::Infer { run } => Work::Infer(FittingModel::open(run, train.task, dataset.manifest())?),
+        Action::Infer { run, layers } => {
+            Work::Infer { model: FittingModel::open(run, train.task, dataset.manifest())?, layers: layers.clone() }
+        }
     };
 
     if cluster.is_none() && options.processes > 1 {
@@ -84,7 +86,10 @@ pub fn run(config: &Config, options: &RunOptions) -> Result<Outcome, Error> {
                 build: Fingerprints::of_build()?,
                 pipeline: match &work {
                     Work::Train { .. } => config.fingerprint(),
-                    Work::Infer(model) => format!("{} with model {}", config.fingerprint(), model.sha256),
+                    Work::Infer { model, layers } => {
+                        let refreshes = if layers.is_some() { "refresh of " } else { "" };
+                        format!("{refreshes}{} with model {}", config.fingerprint(), model.sha256)
+                    }
                 },
                 dataset: dataset.manifest().fingerprint.clone(),
             };
@@ -115,6 +120,7 @@ pub fn run(config: &Config, options: &RunOptions) -> Result<Outcome, Error> {
         hosts,
         threads: train.threads(local),
         prepare_seconds: prepared,
+        build: Fingerprints::of_build()?,
         runtime: Arc::new(runtime),
     };
     let summary = execute(membership, move |worker| run_worker(worker, &job).map_err(Error::from))?;

@@ -35,6 +35,7 @@ mod pipelines;
 mod prepare;
 mod readme;
 mod recovery;
+mod refresh;
 mod regression;
 mod relations;
 mod report;

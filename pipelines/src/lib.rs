@@ -11,6 +11,7 @@ mod error;
 mod evaluate;
 mod outputs;
 pub mod plan;
+mod refresh;
 mod run;
 mod runtime;
 pub mod simulate;

@@ -6,7 +6,7 @@ use crate::error::Error;
 use crate::options::{Action, Outcome, RunOptions};
 use crate::report;
 use gnnflow_pipelines::Error as PipelineError;
-use gnnflow_pipelines::config::{Config, Override};
+use gnnflow_pipelines::config::{Config, Override, Task};
 use std::path::{Path, PathBuf};
 
 const EXAMPLES: &str = "\
@@ -22,6 +22,19 @@ Examples:
 #[derive(Debug, clap::Args)]
 #[command(before_long_help = EXAMPLES)]
 pub(super) struct Infer {
+    #[command(flatten)]
+    scoring: Scoring,
+}
+
+impl Infer {
+    pub(super) fn execute(self, context: Context) -> Result<u8, Error> {
+        self.scoring.execute(context, None)
+    }
+}
+
+/// What is computed, with which model, and where.
+#[derive(Debug, clap::Args)]
+pub(super) struct Scoring {
     /// Folder of the run that trained the model.
     run: PathBuf,
     /// Folder of a prepared dataset [default: that of the run].
@@ -40,6 +53,34 @@ pub(super) struct Infer {
     prepare_seconds: Option<f64>,
 }
 
+/// Where rows of layers are stored for a refresh.
+pub(super) enum Layers {
+    /// In this folder.
+    Folder(PathBuf),
+    /// Beside the dataset.
+    BesideDataset,
+}
+
+impl Layers {
+    fn folder(self, dataset: &Path) -> Result<PathBuf, Error> {
+        match self {
+            Self::Folder(folder) if folder.join("manifest.json").exists() => {
+                let message =
+                    format!("--layers {}: the folder is a prepared dataset; choose another folder", folder.display());
+                Err(PipelineError::Usage(message).into())
+            }
+            Self::Folder(folder) => Ok(folder),
+            Self::BesideDataset => {
+                // The name of `.` is that of the current folder.
+                let dataset = dataset.canonicalize().unwrap_or_else(|_| dataset.to_owned());
+                let mut name = dataset.file_name().unwrap_or_default().to_owned();
+                name.push(".layers");
+                Ok(dataset.with_file_name(name))
+            }
+        }
+    }
+}
+
 /// Keys of pipeline files that do not change the model; a name with a dot at its end is a section.
 const KEYS: [&str; 7] = [
     "infer.",
@@ -51,17 +92,19 @@ const KEYS: [&str; 7] = [
     "partition.features",
 ];
 
-impl Infer {
-    pub(super) fn execute(self, context: Context) -> Result<u8, Error> {
-        let config = self.config(&context)?;
+impl Scoring {
+    /// Computes the results of all nodes or, with stored rows of `layers`, of those that have changed.
+    pub(super) fn execute(self, context: Context, layers: Option<Layers>) -> Result<u8, Error> {
+        let config = self.config(&context, layers.is_some())?;
         check_out(&self.run, &self.out)?;
         let quiet = context.console.is_silent();
+        let layers = layers.map(|layers| layers.folder(config.dataset_folder())).transpose()?;
         let options = RunOptions {
             processes: usize::from(self.at.processes),
             hosts: self.at.hosts,
             rank: self.at.rank,
             run_dir: self.out.clone(),
-            action: Action::Infer { run: self.run },
+            action: Action::Infer { run: self.run, layers },
             prepare_seconds: self.prepare_seconds,
             console: context.console,
             registry: context.registry,
@@ -80,7 +123,7 @@ impl Infer {
     }
 
     /// Returns the pipeline of the run, with the dataset.
-    fn config(&self, context: &Context) -> Result<Config, Error> {
+    fn config(&self, context: &Context, refreshes: bool) -> Result<Config, Error> {
         for set in &self.sets {
             let key = set.split('=').next().unwrap_or_default().trim();
             if !KEYS.iter().any(|allowed| key == *allowed || allowed.ends_with('.') && key.starts_with(allowed)) {
@@ -109,9 +152,20 @@ impl Infer {
             );
             return Err(PipelineError::Usage(message).into());
         }
+        let predicts_edges = config
+            .train
+            .as_ref()
+            .is_some_and(|train| matches!(train.task, Task::LinkPrediction | Task::EdgeClassification));
+        if refreshes && predicts_edges {
+            let message = format!(
+                "{}: the model predicts edges, and results of edges cannot be refreshed: another dataset has other held-out edges; train a model on it",
+                self.run.display()
+            );
+            return Err(PipelineError::Usage(message).into());
+        }
         let dataset = self.dataset.clone().unwrap_or_else(|| config.dataset_folder().to_owned());
         let config = config.for_inference(&dataset);
-        if config.infer.as_ref().is_some_and(|infer| !infer.predictions && !infer.embeddings) {
+        if !refreshes && config.infer.as_ref().is_some_and(|infer| !infer.predictions && !infer.embeddings) {
             let message = "infer.predictions and infer.embeddings are false, so there is nothing to compute; set one of them, as in \
                            --set infer.embeddings=true";
             return Err(PipelineError::Usage(message.into()).into());

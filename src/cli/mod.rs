@@ -15,6 +15,7 @@ mod interrupt;
 mod output;
 mod prepare;
 mod reference;
+mod refresh;
 mod run;
 mod simulate;
 mod tensor_worker;
@@ -60,6 +61,7 @@ memory, port, device); 5 the cluster (a process is lost, stalled or refused); 70
 enum Command {
     Run(run::Run),
     Infer(infer::Infer),
+    Refresh(refresh::Refresh),
     Prepare(prepare::Prepare),
     Generate(generate::Generate),
     Import(Box<import::Import>),
@@ -135,13 +137,15 @@ fn remove_advice_on_values(error: &mut clap::Error) {
 }
 
 fn execute(command: Command, context: Context) -> Result<u8, Error> {
-    // `run` and `infer` start them later, only in processes that read files. The last two commands do not need them.
-    if !matches!(command, Command::Run(_) | Command::Infer(_) | Command::TensorWorker(_) | Command::Reference(_)) {
+    // The first three start them later, only in processes that read files. The last two do not need them.
+    let later = matches!(command, Command::Run(_) | Command::Infer(_) | Command::Refresh(_));
+    if !later && !matches!(command, Command::TensorWorker(_) | Command::Reference(_)) {
         start_reading_threads()?;
     }
     match command {
         Command::Run(command) => command.execute(context),
         Command::Infer(command) => command.execute(context),
+        Command::Refresh(command) => command.execute(context),
         Command::Prepare(command) => command.execute(&context),
         Command::Generate(command) => command.execute(&context).map(|()| 0),
         Command::Import(command) => command.execute(&context).map(|()| 0),

@@ -4,7 +4,7 @@ use super::number::score;
 use super::{bytes, count, plural, seconds};
 use comfy_table::{CellAlignment, Table, TableComponent, presets};
 use gnnflow_pipelines::Summary;
-use gnnflow_pipelines::summary::Scores;
+use gnnflow_pipelines::summary::{Refreshed, Scores};
 use std::collections::BTreeSet;
 use std::fmt::Write;
 
@@ -28,6 +28,15 @@ pub fn table(summary: &Summary) -> String {
     }
     for note in &summary.notes {
         let _ = writeln!(text, "note: {note}");
+    }
+    if let Some(refreshed) = &summary.refreshed {
+        let Refreshed { computed_rows, all_rows, changed_nodes, .. } = refreshed;
+        let of = format!("{} of {}", count(*computed_rows), count(*all_rows));
+        let _ = write!(text, "refreshed: {of} rows of layers computed in {}", seconds(refreshed.seconds));
+        let _ = match changed_nodes {
+            Some(nodes) => writeln!(text, "; {} in changes.parquet", plural(*nodes as usize, "node")),
+            None => writeln!(text),
+        };
     }
     for table in [time(summary), traffic(summary), cost_table(summary)].into_iter().flatten() {
         let _ = writeln!(text, "{table}");

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use crate::error::Result;
-use crate::model::{Hop, JumpingKnowledge, Model};
+use crate::model::{Hop, Model};
 
 /// The node tasks of a model, and the hops between them.
 ///
@@ -29,8 +29,6 @@ pub struct ModelProfile {
     pub tasks: Vec<TaskProfile>,
     /// By hop: the range of its attention vectors among the parameters, if computing edge weights needs them (GATv2).
     pub attention: Vec<Option<Range<usize>>>,
-    /// Whether a readout joins the results of all layers. The last layer's results are then not sent.
-    pub readout: bool,
     /// The length of the flat vector of all parameters and buffers.
     pub parameters: usize,
 }
@@ -70,7 +68,6 @@ impl Model {
             hops: self.hops()?,
             tasks: (0..=self.num_layers()).map(task).collect(),
             attention: (0..self.num_layers()).map(|index| self.attention_vectors(index)).collect(),
-            readout: self.spec().jumping_knowledge != JumpingKnowledge::None,
             parameters: self.params().flat_len(),
         })
     }

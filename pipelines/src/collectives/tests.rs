@@ -10,7 +10,7 @@ use super::*;
 use crate::runtime::job::{NoRuntime, Runtime};
 
 /// Partitions: three of the workers host two of them.
-const PARTS: usize = 7;
+pub(crate) const PARTS: usize = 7;
 /// Lengths in words: none, one, those around one round, and more than two rounds.
 const LENGTHS: [usize; 6] = [0, 1, ROUND_WORDS - 1, ROUND_WORDS, ROUND_WORDS + 1, 2 * ROUND_WORDS + 17];
 

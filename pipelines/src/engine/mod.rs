@@ -6,17 +6,18 @@ pub(crate) mod inference;
 pub(crate) mod mini_batch;
 pub(crate) mod no_training;
 pub(crate) mod partition_local;
-pub(crate) mod result_sink;
 pub(crate) mod sampling;
 pub(crate) mod stages;
 pub(crate) mod tensor_parallel;
 
+use std::sync::Arc;
+
 use bytemuck::{Pod, Zeroable};
 use gnnflow_dataflow::collective::all_reduce::Reduced;
 use gnnflow_dataflow::fetch::cache::CacheCounts;
+use gnnflow_dataflow::storage::RowStore;
 use sha2::{Digest, Sha256};
 
-use self::result_sink::ResultSink;
 use crate::collectives::{Driver, Payload};
 use crate::compute::StepReport;
 use crate::error::Error;
@@ -39,13 +40,13 @@ pub(crate) trait Engine {
         lr: &dyn Fn(u32) -> f64,
     ) -> Result<Vec<EpochSums>, Error>;
 
-    /// Computes every node with the current parameters and writes the results to `sink`, with the inputs of the last layer if it has a
-    /// store for them. Returns false, without computing anything, if the schedule cannot do so.
+    /// Computes every node with the current parameters and writes the results to `results`, for an evaluation in training. Returns false, without
+    /// computing anything, if the schedule cannot do so.
     ///
     /// # Errors
     /// See [`Engine::train_round`].
-    fn evaluate_into(&mut self, driver: &mut Driver<'_>, sink: ResultSink) -> Result<bool, Error> {
-        let _ = (driver, sink);
+    fn evaluate_into(&mut self, driver: &mut Driver<'_>, results: &Arc<RowStore>) -> Result<bool, Error> {
+        let _ = (driver, results);
         Ok(false)
     }
 

@@ -1,4 +1,4 @@
-//! The engine of jobs that neither train nor compute results by the stages of training.
+//! The engine of jobs that do not train, or have finished training.
 
 use super::{BlocksHash, Engine, EpochSums};
 use crate::collectives::Driver;

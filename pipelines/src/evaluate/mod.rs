@@ -1,5 +1,6 @@
 //! Metrics over all nodes or edges, from the results of exact inference.
 
+pub(crate) mod changed_predictions;
 pub(crate) mod class_predictions;
 pub(crate) mod classification;
 pub(crate) mod edge_evaluation;

@@ -40,12 +40,14 @@ pub(crate) fn predictions(
     let schema = Arc::new(Schema::new(fields));
     let rows = |part: usize, nodes: Range<usize>| {
         let partition = context.parts.get(part);
-        let [prediction, label] = task.predictions(part, nodes.clone(), &results)?;
+        let first = partition.range.start as u32;
+        let row = |local: usize| results.row(first + local as u32);
+        let prediction = task.predictions(&mut nodes.clone().map(|local| Some(row(local))))?;
+        let label = task.labels(part, nodes.clone())?;
         let split = partition.nodes.split()[nodes.clone()].iter().map(|&split| SPLITS[usize::from(split).min(3)]);
         let split: ArrayRef = Arc::new(StringArray::from_iter_values(split));
         let mut columns = vec![ids(context, part, nodes.clone()), prediction, label, split];
         if width > 0 {
-            let row = |local: usize| results.row(partition.range.start as u32 + local as u32);
             let values: Vec<f32> = nodes.flat_map(|local| task.scores(row(local))).collect();
             columns.push(list_of(width, Arc::new(Float32Array::from(values)))?);
         }

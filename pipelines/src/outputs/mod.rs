@@ -17,6 +17,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use arrow::array::{ArrayRef, FixedSizeListArray, Float32Array, Int64Array, LargeStringArray, RecordBatch};
+use arrow::buffer::NullBuffer;
 use arrow::datatypes::{DataType, Field, Schema};
 use arrow::ipc::{reader::StreamReader, writer::StreamWriter};
 use gnnflow_data::dataset::{IdColumn, Manifest};
@@ -173,9 +174,10 @@ fn failed(path: &Path, error: parquet::errors::ParquetError) -> Error {
     Error::Io { action: "write", path: path.to_owned(), source }
 }
 
-pub(crate) fn ids(context: &WorkerContext, part: usize, nodes: std::ops::Range<usize>) -> ArrayRef {
+/// Returns the user's ids of some nodes of a partition, given by local ids.
+pub(crate) fn ids(context: &WorkerContext, part: usize, nodes: impl Iterator<Item = usize>) -> ArrayRef {
     match context.parts.get(part).nodes.ids() {
-        IdColumn::Int(ids) => Arc::new(Int64Array::from(ids[nodes].to_vec())),
+        IdColumn::Int(ids) => Arc::new(Int64Array::from_iter_values(nodes.map(|node| ids[node]))),
         IdColumn::Text(ids) => Arc::new(LargeStringArray::from_iter_values(nodes.map(|node| ids.value(node)))),
     }
 }
@@ -193,8 +195,12 @@ pub(crate) fn list(width: usize, item: DataType) -> DataType {
 }
 
 pub(crate) fn list_of(width: usize, values: ArrayRef) -> Result<ArrayRef, Error> {
+    nullable_list_of(width, values, None)
+}
+
+pub(crate) fn nullable_list_of(width: usize, values: ArrayRef, nulls: Option<NullBuffer>) -> Result<ArrayRef, Error> {
     let item = Arc::new(Field::new("item", values.data_type().clone(), false));
-    let array = FixedSizeListArray::try_new(item, width as i32, values, None).map_err(arrow_bug)?;
+    let array = FixedSizeListArray::try_new(item, width as i32, values, nulls).map_err(arrow_bug)?;
     Ok(Arc::new(array))
 }
 

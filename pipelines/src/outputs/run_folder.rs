@@ -22,12 +22,14 @@ pub(crate) struct RunFolder {
 const PREDICTIONS: &str = "predictions.parquet";
 /// Embeddings of all nodes.
 const EMBEDDINGS: &str = "embeddings.parquet";
+/// The nodes that a refresh has computed anew.
+pub(crate) const CHANGES: &str = "changes.parquet";
 /// The model.
 pub(crate) const MODEL: &str = "model.safetensors";
 /// Learned rows of all nodes.
 pub(crate) const NODE_EMBEDDINGS: &str = "node_embeddings.parquet";
 /// The outputs of a finished run.
-const OUTPUTS: [&str; 6] = [Summary::FILE, "report.html", MODEL, PREDICTIONS, EMBEDDINGS, NODE_EMBEDDINGS];
+const OUTPUTS: [&str; 7] = [Summary::FILE, "report.html", MODEL, PREDICTIONS, EMBEDDINGS, NODE_EMBEDDINGS, CHANGES];
 /// What a run writes before its outputs.
 const CHECKPOINTS: &str = "checkpoints";
 const PIPELINE: &str = "pipeline.toml";
@@ -98,7 +100,7 @@ pub(crate) fn remove_old_results(dir: &Path, config: &Config) -> Result<(), Erro
     if !infer.embeddings {
         remove(&dir.join(EMBEDDINGS))?;
     }
-    Ok(())
+    remove(&dir.join(CHANGES))
 }
 
 fn remove(path: &Path) -> Result<(), Error> {

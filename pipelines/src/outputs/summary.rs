@@ -91,6 +91,9 @@ pub struct Summary {
     /// Measurements of learned rows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node_embeddings: Option<EmbeddingUse>,
+    /// What a refresh has computed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refreshed: Option<Refreshed>,
     /// Measurements of each process, in training.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub workers: Vec<WorkerUse>,
@@ -168,6 +171,23 @@ impl CacheUse {
     pub fn new(hits: u64, misses: u64) -> Self {
         Self { hits, misses, hit_rate: hits as f64 / (hits + misses).max(1) as f64 }
     }
+}
+
+/// What a refresh of stored results has computed.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Refreshed {
+    /// Nodes whose results may have changed; absent if no earlier results are known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub changed_nodes: Option<u64>,
+    /// Rows that were computed, over all stages of the model.
+    pub computed_rows: u64,
+    /// Rows of all nodes, over all stages of the model.
+    pub all_rows: u64,
+    /// Why all rows were computed; absent if only those of changed nodes were.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub because: Option<String>,
+    /// Seconds of finding the changes, computing the rows and storing them.
+    pub seconds: f64,
 }
 
 /// Measurements of one process, in training.

@@ -75,7 +75,7 @@ pub struct Memory {
     /// with several jobs at the same time, + their number), or more if they are smaller than 256 KiB; and the messages of 2 × workers calls.
     pub tensor_rows: u64,
     /// Exact inference for evaluation and outputs: 3 chunks in flight, or one more than jobs at the same time, and twice the chunks in computation. A chunk has
-    /// `infer.batch` nodes or 2¹⁸ edges: its sources × the widest input of a layer × 4. 0 if full-graph stages evaluate.
+    /// `infer.batch` nodes or 2¹⁴ edges: its sources × the widest input of a layer × 4.
     pub inference: u64,
     /// Parameters, their gradients of each partition, and optimizer state. In `partition-parallel`: twice parameters and state,
     /// and once more for each partition of the process and for the average.
@@ -90,11 +90,9 @@ impl Memory {
         self.heap() + self.mapped()
     }
 
-    /// Returns the memory without mapped files. Training and inference alternate.
+    /// Returns the memory without mapped files. Training and inference alternate; the tables of full-graph training are freed before inference.
     pub(crate) fn heap(&self) -> u64 {
-        (self.batches + self.activations).max(self.inference)
-            + self.tables
-            + self.tensor_rows
+        (self.batches + self.activations + self.tables + self.tensor_rows).max(self.inference)
             + self.cache
             + self.sampler
             + self.parameters
@@ -180,11 +178,6 @@ impl Process {
             }
             if train.task == Task::EdgeClassification && config.infer.as_ref().is_some_and(Infer::writes_scores) {
                 memory.scratch += sum(|part| part.edges, own) * 4 * graph.edge_classes.unwrap_or(0);
-            }
-            // Full-graph stages evaluate. Inference runs only to write embeddings with `tensor-parallel`, which has no full rows.
-            let embeddings = config.infer.as_ref().is_some_and(|infer| infer.embeddings);
-            if train.is_full_graph() && !(embeddings && train.schedule.is_tensor_parallel()) {
-                memory.inference = 0;
             }
             let (replica, parts) = (1 + train.optimizer.state(), graph.parts.len() as u64);
             let vectors = if train.schedule.is_partition_parallel() {

@@ -4,7 +4,6 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use gnnflow_dataflow::batch::mini_batch::{BatchKey, MiniBatch};
 use gnnflow_dataflow::flow::compute_thread::ComputeThread;
 use gnnflow_dataflow::sample::sample_hop::Strategy;
 use gnnflow_dataflow::sample::seeds::BatchSource;
@@ -76,29 +75,19 @@ impl Sampling {
     }
 }
 
-/// Returns the batches of training examples, and the edges that are evaluated, in tasks on edges. A job that does not train has no batches of nodes.
+/// Returns the batches of training examples, and the edges that are evaluated, in tasks on edges.
 pub(super) fn open_batches(
     context: &WorkerContext,
     task: &Task,
-    (job, train): (&Job, &Train),
+    train: &Train,
     examples: Source,
 ) -> Result<(Arc<dyn BatchSource>, Option<Source>), Error> {
     let opened: (Arc<dyn BatchSource>, _) = match examples {
-        Source::Nodes(_) if !job.trains() => (Arc::new(NoBatches), None),
         Source::Nodes(split) => (Arc::new(node_batches(context, task, train, split)?), None),
         Source::Links(mut edges) => (Arc::new(edges.batches(train, &train.link())), Some(Source::Links(edges))),
         Source::Edges(edges, classes) => (Arc::new(edges.batches(train)), Some(Source::Edges(edges, classes))),
     };
     Ok(opened)
-}
-
-/// Batches without seeds.
-struct NoBatches;
-
-impl BatchSource for NoBatches {
-    fn batch(&self, key: BatchKey) -> MiniBatch {
-        MiniBatch::new(key, Vec::new())
-    }
 }
 
 /// The inputs of every engine's constructor.

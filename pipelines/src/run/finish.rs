@@ -5,14 +5,17 @@ use std::time::Instant;
 use bytemuck::{Pod, Zeroable};
 use gnnflow_data::format::{hex, plural};
 use gnnflow_data::process_memory::high_water_mark;
+use gnnflow_dataflow::fetch::cache::CacheCounts;
 use gnnflow_nn::Model;
+use gnnflow_nn::alloc::ReturnAtOnce;
 
-use super::{Run, StageTimes};
+use super::{Run, StageTimes, refresh};
 use crate::collectives::{self, Driver};
 use crate::config;
 use crate::config::RankAmong;
 use crate::context::WorkerContext;
-use crate::engine::Staleness;
+use crate::engine::no_training::NoTraining;
+use crate::engine::{Engine, Staleness};
 use crate::error::Error;
 use crate::evaluate::{Evaluation, node_predictions};
 use crate::outputs::run_folder::NODE_EMBEDDINGS;
@@ -95,6 +98,21 @@ impl Reports {
     }
 }
 
+/// The counts of the engine that has trained.
+struct EngineUse {
+    cached: Option<CacheCounts>,
+    rows: Option<[u64; 2]>,
+    staleness: Option<Staleness>,
+    tensor: Option<TensorUse>,
+}
+
+impl EngineUse {
+    fn of(engine: &dyn Engine) -> Self {
+        let (cached, rows, staleness, tensor) = (engine.cached(), engine.rows(), engine.staleness(), engine.tensor());
+        Self { cached, rows, staleness, tensor }
+    }
+}
+
 /// The SHA-256 of the files written.
 #[derive(Default)]
 struct Digests {
@@ -118,10 +136,10 @@ impl Run<'_> {
         sums
     }
 
-    fn report(&self) -> WorkerReport {
+    fn report(&self, trained: &EngineUse) -> WorkerReport {
         let WorkerContext { meter, other_meter, embeddings, .. } = &self.context;
-        let cache = self.training.cached().map_or([0; 2], |counts| [counts.hits, counts.misses]);
-        let [table_bytes, edge_numbers] = self.training.rows().unwrap_or_default();
+        let cache = trained.cached.map_or([0; 2], |counts| [counts.hits, counts.misses]);
+        let [table_bytes, edge_numbers] = trained.rows.unwrap_or_default();
         WorkerReport {
             bytes: meter.bytes() + other_meter.bytes(),
             messages: meter.messages() + other_meter.messages(),
@@ -131,45 +149,73 @@ impl Run<'_> {
             cache_misses: cache[1],
             step_bytes: meter.bytes(),
             step_messages: meter.messages(),
-            stale: self.training.staleness().unwrap_or_default(),
+            stale: trained.staleness.unwrap_or_default(),
             rows_moved: embeddings.as_ref().map_or(0, |rows| rows.updated()),
             table_bytes,
             edge_numbers,
             embedding_bytes: embeddings.as_ref().map_or(0, |rows| rows.reserved()),
-            tensor: self.training.tensor().unwrap_or_default(),
+            tensor: trained.tensor.unwrap_or_default(),
         }
     }
 
     /// Computes all nodes with the best model and writes all outputs.
     pub(super) fn finish(mut self, driver: &mut Driver<'_>) -> Result<Option<Summary>, Error> {
         let begin = Instant::now();
-        let evaluation = self.evaluate_best(driver)?;
+        let trained = EngineUse::of(&*self.training);
+        self.free_engine(driver)?;
+        // Its files are locked until all workers have written their results.
+        let refresh = self.refresh.take();
+        let (evaluation, refreshed) = match &refresh {
+            Some(refresh) => {
+                let refresh::Outcome { refreshed, changes } = self.refresh(driver, refresh)?;
+                if let Some(changes) = changes {
+                    self.write_changes(driver, &changes)?;
+                }
+                (self.evaluate_results(driver)?, Some(refreshed))
+            }
+            None => (self.evaluate_best(driver)?, None),
+        };
         let digests = self.write_outputs(driver)?;
         let infer_seconds = begin.elapsed().as_secs_f64();
         if let Some(trace) = &self.trace {
             trace.write(driver.worker, &self.job.run_dir, self.sent(), &self.context.meter)?;
         }
-        let reports = Reports(self.collectives.all_gather(driver, &self.report())?);
+        let reports = Reports(self.collectives.all_gather(driver, &self.report(&trained))?);
+        drop(refresh);
         // The scratch files are unlinked already.
         let _ = std::fs::remove_dir(&self.context.scratch);
         if self.context.worker > 0 {
             return Ok(None);
         }
-        let summary = self.summary(&reports, evaluation, digests, infer_seconds);
+        let summary = Summary { refreshed, ..self.summary(&trained, &reports, evaluation, digests, infer_seconds) };
         summary.write(&self.job.run_dir)?;
         Ok(Some(summary))
     }
 
-    /// Computes all nodes with the best model and evaluates it. Ranked and classified edges of the last epoch are kept if it is the best.
+    /// Drops the engine, because inference needs the memory of its tables. They are free when its dataflow has ended: when the worker has received
+    /// the last messages of all workers about it, which precede those of the second barrier.
+    fn free_engine(&mut self, driver: &mut Driver<'_>) -> Result<(), Error> {
+        self.training = Box::new(NoTraining::default());
+        if self.train.is_full_graph() && self.job.trains() {
+            self.collectives.barrier(driver)?;
+            self.collectives.barrier(driver)?;
+            // The allocator would keep it for a second.
+            drop(ReturnAtOnce::start());
+        }
+        Ok(())
+    }
+
+    /// Computes all nodes with the best model by exact inference, and evaluates it. Ranked and classified edges of the last epoch are kept if it is
+    /// the best and they were computed in the same way.
     fn evaluate_best(&mut self, driver: &mut Driver<'_>) -> Result<Evaluation, Error> {
         let best = self.progress.best.map_or(self.progress.epochs, |(epoch, _)| epoch);
-        if let Some((_, evaluation)) = self.last.take_if(|(epoch, _)| *epoch == best && best == self.progress.epochs) {
+        let is_exact = !self.train.is_full_graph();
+        let last = self.last.take().filter(|(epoch, _)| is_exact && *epoch == best && best == self.progress.epochs);
+        if let Some((_, evaluation)) = last {
             return Ok(evaluation);
         }
         self.restore_best(driver)?;
-        // Embeddings of tasks on edges are the results themselves.
-        let embeddings = self.edges.is_none() && self.job.config.infer.as_ref().is_some_and(|infer| infer.embeddings);
-        self.evaluate(driver, embeddings)
+        self.evaluate(driver)
     }
 
     /// Restores the parameters and the learned rows of the best epoch.
@@ -237,23 +283,30 @@ impl Run<'_> {
         Ok(())
     }
 
-    fn summary(&self, reports: &Reports, evaluation: Evaluation, digests: Digests, infer_seconds: f64) -> Summary {
+    fn summary(
+        &self,
+        trained: &EngineUse,
+        reports: &Reports,
+        evaluation: Evaluation,
+        digests: Digests,
+        infer_seconds: f64,
+    ) -> Summary {
         let steps = self.rounds.1.max(1) as f64;
         let (stale_most, stale_mean) = reports.staleness();
         // The staleness of learned rows in batches is counted in steps, and is part of `node_embeddings`.
         let rows_are_stale = self.context.embeddings.is_some() && !self.train.is_full_graph();
-        let stale = self.training.staleness().filter(|_| !rows_are_stale);
-        let has_rows = self.training.rows().is_some();
+        let stale = trained.staleness.filter(|_| !rows_are_stale);
+        let has_rows = trained.rows.is_some();
         let of_worker = |worker: &WorkerReport| WorkerUse {
             bytes_per_step: worker.step_bytes as f64 / steps,
             table_bytes: has_rows.then_some(worker.table_bytes),
             edge_numbers: has_rows.then_some(worker.edge_numbers),
             embedding_bytes: self.context.embeddings.as_ref().map(|_| worker.embedding_bytes),
         };
-        let tensor = self.training.tensor().map(|_| reports.tensor());
-        let (trained, workers) = (self.trained.as_secs_f64(), self.context.placement.workers());
+        let tensor = trained.tensor.map(|_| reports.tensor());
+        let (seconds, workers) = (self.trained.as_secs_f64(), self.context.placement.workers());
         let value = self.job.config.price.as_ref().filter(|_| self.job.trains());
-        let value = value.map(|price| Value::new(price, trained, workers, tensor.as_ref()));
+        let value = value.map(|price| Value::new(price, seconds, workers, tensor.as_ref()));
         Summary {
             schema: SCHEMA,
             name: self.job.config.name.clone(),
@@ -276,7 +329,7 @@ impl Run<'_> {
             notes: notes(self.train, if self.job.resumes() { 0 } else { self.rounds.1 }),
             seconds: Seconds {
                 prepare: self.job.prepare_seconds,
-                train: trained,
+                train: seconds,
                 evaluate: self.evaluated.as_secs_f64(),
                 infer: infer_seconds,
                 per_epoch: self.progress.seconds.clone(),
@@ -287,7 +340,7 @@ impl Run<'_> {
             rounds_per_step: self.rounds.0 as f64 / steps,
             bytes_per_step: reports.sum(|worker| worker.step_bytes) as f64 / steps,
             messages_per_step: reports.sum(|worker| worker.step_messages) as f64 / steps,
-            cache: self.training.cached().map(|_| reports.cache()),
+            cache: trained.cached.map(|_| reports.cache()),
             staleness_max: stale.map(|_| stale_most),
             staleness_mean: stale.map(|_| stale_mean),
             tensor,
@@ -299,6 +352,7 @@ impl Run<'_> {
                 staleness_mean: if rows_are_stale { stale_mean } else { 0.0 },
                 sha256: digests.rows,
             }),
+            refreshed: None,
             workers: reports.0.iter().map(of_worker).collect(),
             peak_rss_bytes: reports.0.iter().map(|worker| worker.peak_rss_bytes).collect(),
             model_sha256: digests.model,

@@ -9,6 +9,7 @@ mod finish;
 mod load_model;
 mod loss_watch;
 pub(crate) mod prepare;
+mod refresh;
 mod tensor_workers;
 mod trace;
 
@@ -19,7 +20,8 @@ use bytemuck::{Pod, Zeroable};
 use gnnflow_data::error::FEWER_THREADS;
 use gnnflow_dataflow::flow::compute_thread::ComputeThread;
 use gnnflow_dataflow::graph::placement::Placement;
-use gnnflow_dataflow::wire::meter::{Meter, Stage};
+use gnnflow_dataflow::wire::meter::{self, Meter};
+use gnnflow_nn::model::Stage;
 use timely::worker::Worker;
 
 use self::compute_thread::Watch;
@@ -34,7 +36,7 @@ use crate::config::Metric;
 use crate::context;
 use crate::context::threads::Split;
 use crate::context::{FeatureStore, ModelInputs, WorkerContext};
-use crate::engine::inference::Inference;
+use crate::engine::inference::{Inference, scratch_stores};
 use crate::engine::no_training::NoTraining;
 use crate::engine::{Engine, EpochSums};
 use crate::error::Error;
@@ -43,6 +45,8 @@ use crate::evaluate::{Evaluation, evaluate};
 use crate::outputs::run_folder::{RunFolder, keep_earlier_run};
 use crate::outputs::summary::Summary;
 use crate::plan::Plan;
+use crate::refresh::Refresh;
+use crate::refresh::layer_store::LayerStore;
 use crate::runtime::job::{Job, Work};
 use crate::runtime::records::EpochRecord;
 use crate::task::{self, Task};
@@ -72,6 +76,8 @@ struct Run<'a> {
     compute_thread: ComputeThread<ComputeState>,
     training: Box<dyn Engine>,
     inference: Inference,
+    /// The stored rows that the job refreshes.
+    refresh: Option<Refresh>,
     /// Evaluation of tasks on edges.
     edges: Option<EdgeEvaluation>,
     /// The last evaluation of a task on edges, and its epoch.
@@ -109,10 +115,10 @@ struct StageTimes {
 }
 
 impl StageTimes {
-    fn now(meter: &Meter, spent: ComputeTime) -> Self {
+    fn now(of: &Meter, spent: ComputeTime) -> Self {
         let nanoseconds = |time: Duration| time.as_nanos() as u64;
         let [sample, fetch, reduce] =
-            [Stage::Sample, Stage::Fetch, Stage::Reduce].map(|stage| nanoseconds(meter.spent(stage)));
+            [meter::Stage::Sample, meter::Stage::Fetch, meter::Stage::Reduce].map(|stage| nanoseconds(of.spent(stage)));
         let [forward, backward, step] = [spent.forward, spent.backward, spent.step].map(nanoseconds);
         Self { sample, fetch, forward, backward, reduce, step }
     }
@@ -140,7 +146,7 @@ impl<'a> Run<'a> {
         let built = context::model(job, model, train, task.objective().width())?;
         let needs = ModelInputs::of(&built);
         let (degrees, stages, params) = (needs.degrees, built.stages(), built.params().flat_len());
-        let (trained, built_spec) = (built.params().trained_len(), built.spec().clone());
+        let (trained, network) = (built.params().trained_len(), built.spec().clone());
         let mut context = WorkerContext::open(job, rank, workers, parts, task.edge_filter(), needs)?;
         context.train_nodes = examples.counts().to_vec();
         if let Some(trace) = &trace {
@@ -152,9 +158,8 @@ impl<'a> Run<'a> {
             Plan::counted(&job.config, workers, job.local(rank), examples.targets())?;
         let shares = context.parts.shares_any();
         let mut collectives = Collectives::new(context.placement, rank, Rc::clone(&context.other_meter));
-        // Full-graph schedules compute results by the stages of training, whose sums have another order than those of inference.
-        let opens_engine = job.trains() || train.is_full_graph();
-        let sampling = opens_engine
+        let sampling = job
+            .trains()
             .then(|| Sampling::open(driver, job, &context, &mut collectives, (model, train), &examples))
             .transpose()?;
         let split = match train.is_full_graph() || !job.trains() {
@@ -170,7 +175,7 @@ impl<'a> Run<'a> {
         let (training, edges): (Box<dyn Engine>, _) = match sampling {
             None => (Box::new(NoTraining::default()), examples.of_edges()),
             Some(sampling) => {
-                let (batches, edges) = open_batches(&context, &task, (job, train), examples)?;
+                let (batches, edges) = open_batches(&context, &task, train, examples)?;
                 let setup = EngineSetup {
                     job,
                     train,
@@ -178,7 +183,7 @@ impl<'a> Run<'a> {
                     compute_thread: &compute_thread,
                     batches,
                     sampling,
-                    model: built_spec,
+                    model: network.clone(),
                     degrees,
                     params,
                     width: task.objective().width(),
@@ -190,15 +195,27 @@ impl<'a> Run<'a> {
             }
         };
         let infer = job.config.infer.clone().unwrap_or_default();
+        let refresh = match &job.work {
+            Work::Infer { model: of_run, layers: Some(folder) } => {
+                let store = LayerStore::open(job, &context, (of_run, &network, &stages), folder)?;
+                let read = |stage: &Stage| Stage { edges: stage.edges && model.uses_edges(), ..stage.clone() };
+                Some(Refresh { store, stages: stages.iter().map(read).collect(), degrees })
+            }
+            _ => None,
+        };
+        let stores = match &refresh {
+            Some(Refresh { store, .. }) => store.rows(&context, &stages)?,
+            None => scratch_stores(&context, &stages)?,
+        };
         let inference = Inference::build(
             driver.worker,
             &context,
-            &stages,
+            (&stages, stores),
             model.uses_edges(),
             degrees,
             (infer.batch, jobs),
             &compute_thread,
-        )?;
+        );
         let (results, scores) = (inference.results(), infer.writes_scores());
         let edges = edges
             .map(|edges| EdgeEvaluation::build(driver.worker, &context, results, edges, &compute_thread, scores))
@@ -213,6 +230,7 @@ impl<'a> Run<'a> {
             compute_thread,
             training,
             inference,
+            refresh,
             edges,
             last: None,
             collectives,
@@ -229,7 +247,7 @@ impl<'a> Run<'a> {
             trace,
         };
         match &job.work {
-            Work::Infer(model) => run.load_model(driver, &model.run, params)?,
+            Work::Infer { model, .. } => run.load_model(driver, &model.run, params)?,
             Work::Train { resume } => {
                 run.warn_of_empty_classes(driver)?;
                 if *resume {
@@ -306,7 +324,7 @@ impl<'a> Run<'a> {
                 let evaluated = due(train.evaluate_every) || (train.evaluate_every > 0 && end == epochs);
                 if last && evaluated {
                     let begin = Instant::now();
-                    let evaluation = self.evaluate(driver, false)?;
+                    let evaluation = self.evaluate(driver)?;
                     record.best = self.save_if_best(&evaluation)?;
                     record.metric = evaluation.name_of(self.metric).map(str::to_owned);
                     self.last = self.edges.as_ref().map(|_| (self.progress.epochs, evaluation.clone()));
@@ -366,12 +384,16 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Computes the results of all nodes with the current parameters, and returns their metrics. With `embeddings`, the input
-    /// rows of the last layer are computed, too.
-    fn evaluate(&mut self, driver: &mut Driver<'_>, embeddings: bool) -> Result<Evaluation, Error> {
-        if !self.training.evaluate_into(driver, self.inference.sink(embeddings))? {
+    /// Computes the results of all nodes with the current parameters, and returns their metrics.
+    fn evaluate(&mut self, driver: &mut Driver<'_>) -> Result<Evaluation, Error> {
+        if !self.training.evaluate_into(driver, self.inference.results())? {
             self.inference.pass(driver)?;
         }
+        self.evaluate_results(driver)
+    }
+
+    /// Returns the metrics of the results of all nodes.
+    fn evaluate_results(&mut self, driver: &mut Driver<'_>) -> Result<Evaluation, Error> {
         if let Some(edges) = &mut self.edges {
             return edges.evaluate(driver, &self.context, &mut self.collectives);
         }

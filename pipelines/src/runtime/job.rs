@@ -23,7 +23,12 @@ pub enum Work {
         resume: bool,
     },
     /// Computes the results of all nodes with the model of an earlier run.
-    Infer(FittingModel),
+    Infer {
+        /// The model.
+        model: FittingModel,
+        /// The folder of stored rows of layers. With it, only rows that have changed since are computed.
+        layers: Option<PathBuf>,
+    },
 }
 
 /// A prepared run. Equal on all processes, except for `runtime`.
@@ -44,6 +49,8 @@ pub struct Job {
     pub threads: usize,
     /// Seconds of preparation.
     pub prepare_seconds: f64,
+    /// The build of the program. Stored rows are used by the build that has computed them.
+    pub build: String,
     /// The program around the worker.
     pub runtime: Arc<dyn Runtime>,
 }
@@ -52,7 +59,7 @@ impl Job {
     /// Returns the labels of nodes that the model learns, or has learned.
     pub(crate) fn labels(&self) -> Option<&LabelInfo> {
         match &self.work {
-            Work::Infer(model) => model.labels.as_ref(),
+            Work::Infer { model, .. } => model.labels.as_ref(),
             Work::Train { .. } => self.dataset.manifest().labels.as_ref(),
         }
     }

@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use arrow::array::{ArrayRef, UInt8Array, new_null_array};
+use arrow::buffer::NullBuffer;
 use arrow::datatypes::DataType;
 use candle_core::Tensor;
 use gnnflow_data::dataset::{LabelInfo, LabelKind};
@@ -17,7 +18,7 @@ use super::objective::{Examples, Loss, Metrics, NodeObjective, Objective, Tally}
 use crate::config::{ClassOptions, Metric};
 use crate::context::SPLITS;
 use crate::error::Error;
-use crate::outputs::{list, list_of};
+use crate::outputs::{list, list_of, nullable_list_of};
 use gnnflow_dataflow::storage::Rows;
 use gnnflow_nn::node_targets::NodeTargets;
 
@@ -121,26 +122,34 @@ impl NodeObjective for NodeClassification {
     }
 
     /// Classes are numbers, or names if the labels of the dump are strings. Several labels are a list of 0 and 1.
-    fn predictions(&self, part: usize, nodes: Range<usize>, rows: &Rows<'_>) -> Result<[ArrayRef; 2], Error> {
+    fn predictions(&self, rows: &mut dyn Iterator<Item = Option<&[f32]>>) -> Result<ArrayRef, Error> {
+        if self.task == Task::SingleLabel {
+            return Ok(self.classes.column(rows.map(|row| row.map(largest))));
+        }
+        let (mut flags, mut valid) = (Vec::new(), Vec::new());
+        for row in rows {
+            valid.push(row.is_some());
+            match row {
+                Some(row) => flags.extend(row.iter().map(|&logit| u8::from(logit > 0.0))),
+                None => flags.resize(flags.len() + self.classes.count, 0),
+            }
+        }
+        let nulls = valid.contains(&false).then(|| NullBuffer::from(valid));
+        nullable_list_of(self.classes.count, Arc::new(UInt8Array::from(flags)), nulls)
+    }
+
+    fn labels(&self, part: usize, nodes: Range<usize>) -> Result<ArrayRef, Error> {
         let first = self.labels.partition(part).range.start as u32;
         let nodes = nodes.map(|local| first + local as u32);
         match self.task {
             Task::SingleLabel => {
-                let predicted = nodes.clone().map(|node| Some(largest(rows.row(node))));
-                let truth = nodes.map(|node| self.labels.class(node).map(|class| class as usize));
-                Ok([self.classes.column(predicted), self.classes.column(truth)])
+                Ok(self.classes.column(nodes.map(|node| self.labels.class(node).map(|class| class as usize))))
             }
-            Task::MultiLabel => {
-                let predicted = nodes.clone().flat_map(|node| rows.row(node)).map(|&logit| u8::from(logit > 0.0));
-                let lists = |flags| list_of(self.classes.count, Arc::new(flags));
-                let truth = match self.labels.has_any(part) {
-                    true => {
-                        lists(UInt8Array::from_iter_values(nodes.flat_map(|node| self.labels.flags(node)).copied()))?
-                    }
-                    false => new_null_array(&self.prediction_type(), nodes.len()),
-                };
-                Ok([lists(UInt8Array::from_iter_values(predicted))?, truth])
+            Task::MultiLabel if self.labels.has_any(part) => {
+                let flags = nodes.flat_map(|node| self.labels.flags(node)).copied();
+                list_of(self.classes.count, Arc::new(UInt8Array::from_iter_values(flags)))
             }
+            Task::MultiLabel => Ok(new_null_array(&self.prediction_type(), nodes.len())),
         }
     }
 

@@ -77,12 +77,13 @@ impl NodeObjective for NodeRegression {
         DataType::Float32
     }
 
-    fn predictions(&self, part: usize, nodes: Range<usize>, rows: &Rows<'_>) -> Result<[ArrayRef; 2], Error> {
+    fn predictions(&self, rows: &mut dyn Iterator<Item = Option<&[f32]>>) -> Result<ArrayRef, Error> {
+        Ok(Arc::new(Float32Array::from_iter(rows.map(|row| row.map(|row| row[0])))))
+    }
+
+    fn labels(&self, part: usize, nodes: Range<usize>) -> Result<ArrayRef, Error> {
         let first = self.labels.partition(part).range.start as u32;
-        let nodes = nodes.map(|local| first + local as u32);
-        let predicted = Float32Array::from_iter_values(nodes.clone().map(|node| rows.row(node)[0]));
-        let truth = Float32Array::from_iter(nodes.map(|node| self.labels.value(node)));
-        Ok([Arc::new(predicted), Arc::new(truth)])
+        Ok(Arc::new(Float32Array::from_iter(nodes.map(|local| self.labels.value(first + local as u32)))))
     }
 }
 

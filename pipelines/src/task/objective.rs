@@ -59,8 +59,11 @@ pub(crate) trait NodeObjective: Objective {
     /// Returns the type of a prediction in `predictions.parquet`.
     fn prediction_type(&self) -> DataType;
 
-    /// Returns the predictions and labels of nodes of one partition, given by local ids.
-    fn predictions(&self, part: usize, nodes: Range<usize>, rows: &Rows<'_>) -> Result<[ArrayRef; 2], Error>;
+    /// Returns the predictions of rows of the model's results; null for a missing row.
+    fn predictions(&self, rows: &mut dyn Iterator<Item = Option<&[f32]>>) -> Result<ArrayRef, Error>;
+
+    /// Returns the labels of nodes of one partition, given by local ids.
+    fn labels(&self, part: usize, nodes: Range<usize>) -> Result<ArrayRef, Error>;
 
     /// Returns the number of scores per node with `infer.scores`; 0 if the task has no scores.
     fn score_width(&self) -> usize {

@@ -17,6 +17,7 @@ use gnnflow_dataflow::fetch::fetch_edge_rows::FetchEdgeRows;
 use gnnflow_dataflow::fetch::fetch_rows::{FeatureView, FetchFrom, FetchRows};
 use gnnflow_dataflow::fetch::read_ahead::ReadAhead;
 use gnnflow_dataflow::flow::compute_thread::ComputeThread;
+use gnnflow_dataflow::graph::local_graph::LocalGraph;
 use gnnflow_dataflow::sample::sample_hop::{CompactorPool, Hop, SampleHop, Strategy};
 use gnnflow_dataflow::time;
 use gnnflow_kernels::matrix::Number;
@@ -33,14 +34,13 @@ use timely::worker::Worker;
 use crate::collectives::{Driver, FirstError};
 use crate::compute::{ComputeState, RunJobs};
 use crate::context::WorkerContext;
-use crate::engine::result_sink::ResultSink;
 use crate::error::Error;
 use gnnflow_dataflow::storage::{Place, RowStore};
 
 /// The jobs' name.
 pub(crate) const LAYER: &str = "layer";
-/// Maximum number of edges of a chunk, unless one node has more.
-pub(crate) const CHUNK_EDGES: usize = 1 << 18;
+/// Maximum number of edges of a chunk, unless one node has more. It bounds the rows that are fetched for a chunk.
+pub(crate) const CHUNK_EDGES: usize = 1 << 14;
 /// Maximum number of chunks in flight.
 const WINDOW: u32 = 3;
 
@@ -49,8 +49,31 @@ pub(crate) fn window(jobs: usize) -> u32 {
     WINDOW.max(jobs as u32 + 1)
 }
 
-/// A chunk of a partition's nodes, by global ids.
-type Chunk = (BatchKey, Range<u32>);
+/// The nodes of a chunk, all of one partition, by global ids.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Nodes {
+    All(Range<u32>),
+    Some(Vec<u32>),
+}
+
+impl Nodes {
+    fn len(&self) -> usize {
+        match self {
+            Self::All(nodes) => nodes.len(),
+            Self::Some(nodes) => nodes.len(),
+        }
+    }
+
+    fn into_list(self) -> Vec<u32> {
+        match self {
+            Self::All(nodes) => nodes.collect(),
+            Self::Some(nodes) => nodes,
+        }
+    }
+}
+
+/// A chunk of a partition's nodes.
+type Chunk = (BatchKey, Nodes);
 
 /// The inference dataflow of one worker.
 pub(crate) struct Inference {
@@ -59,8 +82,9 @@ pub(crate) struct Inference {
     errors: FirstError,
     /// Results by stage.
     stores: Vec<Arc<RowStore>>,
-    /// The chunks of the partitions hosted here: partition and global ids.
-    chunks: Vec<(u32, Range<u32>)>,
+    graph: Arc<LocalGraph>,
+    /// Maximum number of nodes of a chunk.
+    most: usize,
     /// Stages computed in all passes so far. Timestamps use it as epoch.
     stages_done: u32,
     /// Maximum number of chunks in flight.
@@ -68,20 +92,17 @@ pub(crate) struct Inference {
 }
 
 impl Inference {
-    /// Builds the dataflow of the model's `stages`. A chunk has at most `nodes` nodes; up to `jobs` chunks are computed at the same time.
-    ///
-    /// # Errors
-    /// When there is no space for the rows of the stages.
+    /// Builds the dataflow of the model's `stages`, which writes their rows to `stores`. A chunk has at most `nodes` nodes; up to `jobs` chunks are
+    /// computed at the same time.
     pub(crate) fn build(
         worker: &mut Worker,
         context: &WorkerContext,
-        stages: &[Stage],
+        (stages, stores): (&[Stage], Vec<Arc<RowStore>>),
         uses_edges: bool,
         degrees: bool,
         (nodes, jobs): (usize, usize),
         compute_thread: &ComputeThread<ComputeState>,
-    ) -> Result<Self, Error> {
-        let stores = reserve_stores(context, stages)?;
+    ) -> Self {
         let count = stages.len();
         let (mut input, probe, errors) = (InputHandle::new_with_builder(), probe::Handle::new(), FirstError::default());
         let stage_of = move |time: u64| time::epoch(time) as usize % count;
@@ -102,7 +123,7 @@ impl Inference {
         let (first_error, results) = (errors.clone(), stores.clone());
         worker.dataflow::<u64, _, _>(|scope| {
             let chunks = scope.input_from(&mut input);
-            let batch = |(key, nodes): Chunk| MiniBatch::new(key, nodes.collect());
+            let batch = |(key, nodes): Chunk| MiniBatch::new(key, nodes.into_list());
             let stream = if uses_edges {
                 let without = move |chunk: &Chunk| without_edges[chunk.0.epoch as usize % count];
                 let (with_edges, without_edges): (StreamVec<'_, u64, Chunk>, StreamVec<'_, u64, Chunk>) =
@@ -139,44 +160,68 @@ impl Inference {
                 .flat_map(move |done| first_error.capture(done))
                 .probe_with(&probe);
         });
-        Ok(Self {
+        Self {
             input,
             probe,
             errors,
             stores,
-            chunks: own_chunks(context, nodes),
+            graph: Arc::clone(&context.graph),
+            most: nodes,
             window: window(jobs),
             stages_done: 0,
-        })
+        }
     }
 
-    /// Computes all stages with the compute thread's parameters. Returns when all workers have finished the last stage.
+    /// Computes all stages of all nodes with the compute thread's parameters. Returns when all workers have finished the last stage.
     ///
     /// # Errors
     /// The first error of an operator or of the compute thread.
     pub(crate) fn pass(&mut self, driver: &mut Driver<'_>) -> Result<(), Error> {
-        let progress = driver.runtime.progress();
-        let nodes = self.chunks.iter().map(|(_, nodes)| nodes.len() as u64).sum::<u64>();
-        progress.brief_stage("compute all nodes", nodes * self.stores.len() as u64, "rows");
-        for _stage in 0..self.stores.len() {
-            let epoch = self.stages_done;
-            for (step, (partition, nodes)) in (0..).zip(&self.chunks) {
-                let key = BatchKey { epoch, step, partition: *partition };
-                self.input.send((key, nodes.clone()));
-                self.input.advance_to(time::at(epoch, step + 1));
-                self.input.flush();
-                let oldest = time::at(epoch, (step + 1).saturating_sub(self.window));
-                driver.run_until(&self.probe, oldest, &self.errors)?;
-                progress.advance(nodes.len() as u64);
-            }
-            self.stages_done += 1;
-            let next = time::at(epoch + 1, 0);
-            self.input.advance_to(next);
-            self.input.flush();
-            driver.run_until(&self.probe, next, &self.errors)?;
-        }
-        progress.done();
+        let chunks = all_chunks(&self.graph, self.most);
+        let nodes = chunks.iter().map(|(_, nodes)| nodes.len() as u64).sum::<u64>();
+        let stages = self.stores.len();
+        driver.runtime.progress().brief_stage("compute all nodes", nodes * stages as u64, "rows");
+        (0..stages).try_for_each(|_| self.stage(driver, chunks.iter().cloned()))?;
+        driver.runtime.progress().done();
         Ok(())
+    }
+
+    /// Computes `nodes` by stage, which are own nodes, ascending. The rows of all other nodes stay as they are. Returns when all workers have
+    /// finished the last stage.
+    ///
+    /// # Errors
+    /// The first error of an operator or of the compute thread.
+    pub(crate) fn pass_over(&mut self, driver: &mut Driver<'_>, nodes: &[Vec<u32>]) -> Result<(), Error> {
+        let rows = nodes.iter().map(|nodes| nodes.len() as u64).sum();
+        driver.runtime.progress().brief_stage("compute changed nodes", rows, "rows");
+        let (graph, most) = (Arc::clone(&self.graph), self.most);
+        nodes.iter().try_for_each(|nodes| self.stage(driver, chunks_of(&graph, nodes, most)))?;
+        driver.runtime.progress().done();
+        Ok(())
+    }
+
+    /// Computes the next stage of `chunks`.
+    fn stage(&mut self, driver: &mut Driver<'_>, chunks: impl Iterator<Item = (u32, Nodes)>) -> Result<(), Error> {
+        let epoch = self.stages_done;
+        for (step, (partition, nodes)) in (0..).zip(chunks) {
+            let (key, count) = (BatchKey { epoch, step, partition }, nodes.len() as u64);
+            self.input.send((key, nodes));
+            self.input.advance_to(time::at(epoch, step + 1));
+            self.input.flush();
+            let oldest = time::at(epoch, (step + 1).saturating_sub(self.window));
+            driver.run_until(&self.probe, oldest, &self.errors)?;
+            driver.runtime.progress().advance(count);
+        }
+        self.stages_done += 1;
+        let next = time::at(epoch + 1, 0);
+        self.input.advance_to(next);
+        self.input.flush();
+        driver.run_until(&self.probe, next, &self.errors)
+    }
+
+    /// Returns the rows of each stage. Several stages may use one store, which has the rows of the last one then.
+    pub(crate) fn stores(&self) -> &[Arc<RowStore>] {
+        &self.stores
     }
 
     /// Returns the model's results of the last pass.
@@ -188,17 +233,13 @@ impl Inference {
     pub(crate) fn embeddings(&self) -> &Arc<RowStore> {
         &self.stores[self.stores.len().saturating_sub(2)]
     }
-
-    /// Returns the store of the results and, with `embeddings`, that of the inputs of the last stage, for an evaluation without [`Inference::pass`].
-    pub(crate) fn sink(&self, embeddings: bool) -> ResultSink {
-        let (results, inputs) = (Arc::clone(self.results()), self.embeddings());
-        let embeddings = (embeddings && !Arc::ptr_eq(&results, inputs)).then(|| Arc::clone(inputs));
-        ResultSink { results, embeddings }
-    }
 }
 
-/// Reserves the stores of all stages.
-fn reserve_stores(context: &WorkerContext, stages: &[Stage]) -> Result<Vec<Arc<RowStore>>, Error> {
+/// Reserves the stores of all stages in the scratch folder.
+///
+/// # Errors
+/// When there is no space for the rows.
+pub(crate) fn scratch_stores(context: &WorkerContext, stages: &[Stage]) -> Result<Vec<Arc<RowStore>>, Error> {
     let place = Place::Folder(context.scratch.clone());
     let mut stores: Vec<Arc<RowStore>> = Vec::new();
     for (stage, earlier) in reused_stores(stages).into_iter().enumerate() {
@@ -233,12 +274,33 @@ fn reused_stores(stages: &[Stage]) -> Vec<Option<usize>> {
 }
 
 /// Cuts the partitions hosted here into chunks of at most `most` nodes.
-fn own_chunks(context: &WorkerContext, most: usize) -> Vec<(u32, Range<u32>)> {
+fn all_chunks(graph: &LocalGraph, most: usize) -> Vec<(u32, Nodes)> {
     let cut = |part: usize| {
-        let cut = chunks(context.parts.get(part).topology.indptr(), context.graph.range(part).start, most);
-        cut.into_iter().map(move |chunk| (part as u32, chunk))
+        let cut = chunks(graph.in_edges(part).indptr(), graph.range(part).start, most);
+        cut.into_iter().map(move |chunk| (part as u32, Nodes::All(chunk)))
     };
-    context.placement.parts_of(context.worker).flat_map(cut).collect()
+    graph.hosted().flat_map(cut).collect()
+}
+
+/// Cuts nodes hosted here, ascending, into chunks of one partition, at most `most` nodes and about [`CHUNK_EDGES`] edges.
+fn chunks_of(graph: &LocalGraph, nodes: &[u32], most: usize) -> impl Iterator<Item = (u32, Nodes)> {
+    let mut rest = nodes;
+    std::iter::from_fn(move || {
+        let part = graph.partition_of(*rest.first()?);
+        let (range, indptr) = (graph.range(part), graph.in_edges(part).indptr());
+        let (mut count, mut edges) = (0, 0);
+        for node in rest.iter().take(most).take_while(|node| range.contains(node)) {
+            let local = (node - range.start) as usize;
+            edges += indptr[local + 1] - indptr[local];
+            if count > 0 && edges > CHUNK_EDGES as i64 {
+                break;
+            }
+            count += 1;
+        }
+        let (chunk, after) = rest.split_at(count);
+        rest = after;
+        Some((part as u32, Nodes::Some(chunk.to_vec())))
+    })
 }
 
 /// Cuts a partition's nodes, from global id `first`, into chunks of at most `most` nodes and about [`CHUNK_EDGES`] edges.
@@ -259,6 +321,10 @@ fn chunks(indptr: &[i64], first: u32, most: usize) -> Vec<Range<u32>> {
 
 #[cfg(test)]
 mod tests {
+    use gnnflow_data::PartitionBook;
+    use gnnflow_dataflow::graph::local_graph::{InEdges, OwnedInEdges};
+    use gnnflow_dataflow::graph::placement::Placement;
+
     use super::*;
 
     #[test]
@@ -274,6 +340,26 @@ mod tests {
         assert_eq!(reused_stores(&appnp), [None, None, None, Some(1), None]);
         let jumping = [stage(7, &[]), stage(7, &[]), stage(7, &[]), stage(7, &[0, 1])];
         assert_eq!(reused_stores(&jumping), [None; 4]);
+    }
+
+    #[test]
+    fn chunks_of_nodes_are_of_one_partition_within_their_bounds() {
+        let degrees = [3, 0, CHUNK_EDGES / 2 + 1, CHUNK_EDGES / 2 + 1, 0, CHUNK_EDGES * 2, 1, 0, 0, 2];
+        let book = PartitionBook::new(vec![0, 2, 2, 10]).unwrap();
+        let load = |part: usize| -> Result<Arc<dyn InEdges>, ()> {
+            let of = |node: u32| vec![0; degrees[node as usize]];
+            Ok(Arc::new(OwnedInEdges::from_fn(book.range(part), of)))
+        };
+        let graph = LocalGraph::load(&book, Placement::new(3, 1), 0, false, load).unwrap();
+        let cut = |nodes: &[u32], most: usize| chunks_of(&graph, nodes, most).collect::<Vec<_>>();
+        let chunk = |part: u32, nodes: &[u32]| (part, Nodes::Some(nodes.to_vec()));
+        assert_eq!(cut(&[], 3), []);
+        let all: Vec<u32> = (0..10).collect();
+        let expected = [&[0, 1][..], &[2], &[3, 4], &[5], &[6, 7, 8], &[9]];
+        let expected: Vec<_> =
+            expected.into_iter().map(|nodes| chunk(if nodes[0] < 2 { 0 } else { 2 }, nodes)).collect();
+        assert_eq!(cut(&all, 3), expected);
+        assert_eq!(cut(&[1, 4, 9], 1), [chunk(0, &[1]), chunk(2, &[4]), chunk(2, &[9])]);
     }
 
     #[test]

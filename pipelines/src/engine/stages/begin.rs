@@ -53,7 +53,7 @@ impl EpochState {
             (Stage::Forward(index), evaluates) => {
                 self.forward(compute, token, index, interval, (!evaluates).then_some(key))
             }
-            (_, true) => self.sink.is_some().then(|| self.result(compute, token, interval)),
+            (_, true) => self.results.is_some().then(|| self.result(compute, token, interval)),
             (Stage::Backward(index), _) if index == self.hops => Some(self.embed_backward(interval, key)?),
             (Stage::Embed, _) => self.forward(compute, token, self.hops, interval, Some(key)),
             (Stage::Backward(index), _) => Some(self.backward(compute, token, index, interval, key)?),
@@ -121,9 +121,7 @@ impl EpochState {
         if index > 0 {
             self.aggregate(compute, token, index - 1, interval);
         }
-        let is_embedding = || key.is_none() && index + 1 == self.hops;
-        let writes_embeddings = || self.sink.as_ref().is_some_and(|sink| sink.embeddings.is_some());
-        let held = index == self.hops || self.nodes.keeps(index) || is_embedding() && writes_embeddings();
+        let held = index == self.hops || self.nodes.keeps(index);
         Some(self.task(index, Selection::Range(interval.rows.clone()), key, Work::Forward { held }))
     }
 

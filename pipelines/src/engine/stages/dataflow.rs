@@ -37,7 +37,7 @@ use gnnflow_dataflow::flow::map_async::MapAsync;
 use gnnflow_dataflow::flow::on_frontier::OnFrontier;
 use gnnflow_dataflow::flow::permits::{LimitInFlight, Permits};
 use gnnflow_dataflow::ghost::paced_scatter::PacedScatter;
-use gnnflow_dataflow::storage::Table;
+use gnnflow_dataflow::storage::{RowStore, Table};
 use gnnflow_dataflow::time;
 use gnnflow_dataflow::wire::meter::Meter;
 use timely::container::CapacityContainerBuilder;
@@ -57,7 +57,6 @@ use crate::collectives::{Driver, FirstError};
 use crate::compute::ComputeState;
 use crate::config::Train;
 use crate::context::WorkerContext;
-use crate::engine::result_sink::ResultSink;
 use crate::engine::{APPLY, BlocksHash, Engine, EpochSums, Staleness};
 use crate::error::Error;
 use crate::runtime::records::TensorUse;
@@ -334,11 +333,8 @@ impl Engine for StagedTraining {
         Ok(done)
     }
 
-    fn evaluate_into(&mut self, driver: &mut Driver<'_>, sink: ResultSink) -> Result<bool, Error> {
-        if sink.embeddings.is_some() && !self.state.state().has_embeddings() {
-            return Ok(false);
-        }
-        self.state.set_sink(sink);
+    fn evaluate_into(&mut self, driver: &mut Driver<'_>, results: &Arc<RowStore>) -> Result<bool, Error> {
+        self.state.set_results(Arc::clone(results));
         // Between two rounds, a process sends only the messages of this evaluation.
         let before = self.meter.by_destination();
         let progress = driver.runtime.progress();

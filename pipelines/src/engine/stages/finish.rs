@@ -40,8 +40,8 @@ impl EpochState {
             }
             (Stage::Loss | Stage::Embed, Some(NodeResult::Outputs(outputs))) => {
                 let nodes: Vec<u32> = self.nodes.nodes(&interval.rows).collect();
-                if let Some(sink) = &self.sink {
-                    let mut into = sink.results.write()?;
+                if let Some(results) = &self.results {
+                    let mut into = results.write()?;
                     read(outputs.held()?, |found| into.set(&nodes, found))?;
                 }
                 Vec::new()
@@ -77,20 +77,9 @@ impl EpochState {
         interval: &Interval,
         outputs: &NodeOutputs,
     ) -> Result<Vec<Outgoing>, Error> {
-        let embeddings = match (&self.sink, token.evaluates() && index + 1 == self.hops) {
-            (Some(sink), true) => sink.embeddings.clone(),
-            _ => None,
-        };
-        let (nodes, mut written) = (&mut self.nodes, Ok(()));
-        compute.timed_forward(|| {
-            written = nodes.hold(index, &interval.rows, outputs).and_then(|()| {
-                let Some(store) = embeddings else { return Ok(()) };
-                let nodes: Vec<u32> = nodes.nodes(&interval.rows).collect();
-                let mut into = store.write()?;
-                Ok(read(outputs.held()?, |found| into.set(&nodes, found))?)
-            });
-        });
-        written?;
+        let (nodes, mut held) = (&mut self.nodes, Ok(()));
+        compute.timed_forward(|| held = nodes.hold(index, &interval.rows, outputs));
+        held?;
         let (exchange, mut cx) = self.exchange(compute, token);
         let rows = exchange.send(&mut cx, index, interval, outputs)?;
         let progress = &mut self.progress[token.item as usize];

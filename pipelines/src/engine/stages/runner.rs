@@ -12,13 +12,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use gnnflow_dataflow::flow::compute_thread::ComputeThread;
 use gnnflow_dataflow::flow::map_async::Completer;
+use gnnflow_dataflow::storage::RowStore;
 
 use super::begin::Begun;
 use super::program::StageNames;
 use super::state::EpochState;
 use super::token::{Ended, Finished, Token};
 use crate::compute::{ComputeState, JobThread, Passes};
-use crate::engine::result_sink::ResultSink;
 use crate::error::Error;
 use crate::runtime::executor::{Completion, SubmittedTask, TaskExecutor};
 use crate::runtime::records::TensorUse;
@@ -98,9 +98,9 @@ impl StageRunner {
         lock(&self.state)
     }
 
-    /// Sets the stores of the next evaluation.
-    pub(crate) fn set_sink(&self, sink: ResultSink) {
-        self.state().set_sink(sink);
+    /// Sets the store of the results of the next evaluation.
+    pub(crate) fn set_results(&self, results: Arc<RowStore>) {
+        self.state().set_results(results);
     }
 
     /// Tells the executor that an epoch has ended, which took `seconds`.

@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use gnnflow_dataflow::fetch::fetch_rows::FeatureView;
-use gnnflow_dataflow::storage::Place;
+use gnnflow_dataflow::storage::{Place, RowStore};
 use gnnflow_dataflow::wire::WireBlock;
 use gnnflow_nn::ModelProfile;
 use gnnflow_nn::parameter_versions::ParameterVersions;
@@ -24,7 +24,6 @@ use super::synchrony::Synchrony;
 use super::token::Token;
 use crate::compute::ComputeState;
 use crate::config::RowDtype;
-use crate::engine::result_sink::ResultSink;
 use crate::error::Error;
 
 /// The options from which the stages of an epoch are built.
@@ -90,7 +89,8 @@ pub(crate) struct EpochState {
     pub(super) vectors: AttentionVectors,
     pub(super) learned: Option<LearnedRows>,
     pub(super) pairs: Option<PairResults>,
-    pub(super) sink: Option<ResultSink>,
+    /// Where an evaluation writes the results of all nodes.
+    pub(super) results: Option<Arc<RowStore>>,
     seed: u64,
     pub(super) hops: usize,
     /// Whether the first node task has equal results in every epoch; and by interval, its progress.
@@ -98,8 +98,6 @@ pub(crate) struct EpochState {
     pub(super) progress: Vec<Progress>,
     /// By node task, whether it is element-wise.
     pub(super) element_wise: Vec<bool>,
-    /// Whether a readout joins the results of all layers.
-    readout: bool,
     /// Whether an epoch has ended.
     pub(super) settled: bool,
 }
@@ -138,12 +136,11 @@ impl EpochState {
             vectors: AttentionVectors::new(profile.attention.clone(), parameters),
             learned: None,
             pairs,
-            sink: None,
+            results: None,
             seed: config.seed,
             hops,
             constant: profile.tasks[0].constant,
             element_wise,
-            readout: profile.readout,
             settled: false,
             program,
         })
@@ -156,9 +153,9 @@ impl EpochState {
         self
     }
 
-    /// Sets the stores of the next evaluation.
-    pub(crate) fn set_sink(&mut self, sink: ResultSink) {
-        self.sink = Some(sink);
+    /// Sets the store of the results of the next evaluation.
+    pub(crate) fn set_results(&mut self, results: Arc<RowStore>) {
+        self.results = Some(results);
     }
 
     /// Returns the exchange and its context for a token.
@@ -178,12 +175,6 @@ impl EpochState {
     /// Tells whether all intervals of this worker go through the stages together.
     pub(crate) fn is_lockstep(&self) -> bool {
         self.synchrony.mirrors()
-    }
-
-    /// Tells whether the inputs of the last layer (the embeddings) exist as whole rows. They do not if a readout follows, which reads the results
-    /// of the last layer.
-    pub(crate) fn has_embeddings(&self) -> bool {
-        !self.element_wise[self.hops - 1] && !self.readout
     }
 
     /// Returns the stages that are chunks of pairs.

@@ -1,0 +1,120 @@
+#!/usr/bin/env python3
+"""Refreshes the results of a model after changes of one edge, 0.01 %, 0.1 % and 1 % of the edges, beside inference of all nodes.
+
+    benches/refresh.py [--graph FOLDER] [--layers 2] [--hidden 256] [--rounds 5] [--parts 8] [--threads 2]
+
+FOLDER has nodes.parquet and edges.parquet (src, dst), read as undirected; without it, a planted graph of 2 million nodes and 30 million
+edges is generated (100 features, 47 classes). Half of a change removes edges, half adds edges between random nodes. In each round, every
+change is applied to the dataset in place by `gnnflow update`; then `gnnflow refresh` computes what has changed, and `gnnflow infer` all
+nodes of the last dataset. Predictions of both must have equal bytes. `refresh` is the time of finding the changes, computing rows and
+storing them; `all` is that with metrics and with writing the predictions of all nodes, of `infer` as well; `wall` is that of the process,
+with opening and verifying the dataset. Medians and ranges over the rounds. The result is written to benches/runs/<date>-refresh.json.
+"""
+import argparse, json, os, pathlib, random, statistics, subprocess, sys, tempfile, time
+
+from program import about, build, write
+
+SHARES = [("one edge", 0.0), ("0.01 %", 0.0001), ("0.1 %", 0.001), ("1 %", 0.01)]
+
+
+def spread(values):
+    """Returns the median and the range."""
+    return {"median": statistics.median(values), "min": min(values), "max": max(values)}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--graph", type=pathlib.Path)
+    parser.add_argument("--model", default="sage")
+    parser.add_argument("--layers", type=int, default=2)
+    parser.add_argument("--hidden", type=int, default=256)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--parts", type=int, default=8)
+    parser.add_argument("--method", default="multilevel")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--out")
+    options = parser.parse_args()
+    if min(options.rounds, options.layers, options.parts, options.threads) < 1:
+        sys.exit("error: --rounds, --layers, --parts and --threads must be at least 1")
+    binary = build()
+
+    def gnnflow(*arguments):
+        begin = time.perf_counter()
+        done = subprocess.run([binary, *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        if done.returncode:
+            sys.exit(f"error: {' '.join(map(str, arguments))}: exit code {done.returncode}: {done.stderr.strip()}")
+        return time.perf_counter() - begin, done.stdout
+
+    with tempfile.TemporaryDirectory(dir=os.environ.get("GNNFLOW_BENCH_SCRATCH")) as scratch:
+        work = pathlib.Path(scratch)
+        graph = options.graph.resolve() if options.graph else work / "dump"
+        if not options.graph:
+            sizes = ["--nodes", 2_000_000, "--edges", 30_000_000, "--features", 100, "--classes", 47, "--seed", 7]
+            gnnflow("generate", "planted", "--out", graph, *sizes, "--quiet")
+        (work / "p.toml").write_text(
+            f'[graph]\nnodes = "{graph}/nodes.parquet"\nedges = "{graph}/edges.parquet"\nundirected = true\nduplicates = "drop"\n'
+            f'[partition]\nparts = {options.parts}\nmethod = "{options.method}"\nout = "{work}/dataset"\n'
+            f'[model]\nkind = "{options.model}"\nlayers = {options.layers}\nhidden = {options.hidden}\n'
+            f"[train]\nepochs = 1\nevaluate_every = 0\nthreads = {options.threads}\nseed = 1\nfanouts = {[5] * options.layers}\n[infer]\npredictions = true\n"
+        )
+        gnnflow("run", work / "p.toml", "--run-dir", work / "run", "--quiet")
+        described = json.loads(gnnflow("inspect", work / "dataset", "--json", "--quiet")[1])
+        nodes, edges = described["nodes"], described["edges"] // 2
+
+        def refresh():
+            wall, printed = gnnflow("refresh", work / "run", "--dataset", work / "dataset", "--out", work / "new", "--json", "--quiet")
+            summary = json.loads(printed)
+            return {"wall": wall, "all": summary["seconds"]["infer"], **summary["refreshed"]}
+
+        def infer():
+            wall, printed = gnnflow("infer", work / "run", "--dataset", work / "dataset", "--out", work / "full", "--json", "--quiet")
+            return {"wall": wall, "all": json.loads(printed)["seconds"]["infer"]}
+
+        def pairs(name, drawn):
+            """Writes a Parquet file of edges and returns its path."""
+            (work / f"{name}.txt").write_text("".join(f"{a} {b}\n" for a, b in drawn))
+            gnnflow("import", "text", work / f"{name}.txt", "--header", "no", "--directed", "--out", work / name, "--quiet")
+            return work / name / "edges.parquet"
+
+        first = refresh()
+        infer()  # warm-up
+        draw, added, measured = random.Random(3), [], {name: [] for name, _ in SHARES}
+        full = []
+        for turn in range(options.rounds):
+            for at, (name, share) in enumerate(SHARES):
+                count = max(1, int(edges * share / 2))
+                come = [(draw.randrange(nodes), draw.randrange(nodes)) for _ in range(count)]
+                # Only edges that an earlier change has added are known to exist.
+                gone = [added.pop(draw.randrange(len(added))) for _ in range(min(count, len(added)))] if share else []
+                added.extend(edge for edge in come if edge[0] != edge[1])
+                change = ["--edges", pairs(f"come-{turn}-{at}", come)]
+                if gone:
+                    change += ["--remove", pairs(f"gone-{turn}-{at}", gone)]
+                gnnflow("update", work / "dataset", *change, "--missing", "ignore", "--quiet")
+                measured[name].append(refresh())
+            full.append(infer())
+            equal = (work / "new" / "predictions.parquet").read_bytes() == (work / "full" / "predictions.parquet").read_bytes()
+            if not equal:
+                sys.exit("error: refresh and infer wrote other predictions")
+            print(f"round {turn + 1} of {options.rounds} done", flush=True)
+    rows = []
+    for name, share in SHARES:
+        runs = measured[name]
+        rows.append({
+            "change": name, **{key: spread([run[key] for run in runs]) for key in ["seconds", "all", "wall"]},
+            "computed_share": spread([run["computed_rows"] / run["all_rows"] for run in runs]),
+            "changed_nodes": spread([run["changed_nodes"] for run in runs]),
+            "of_full": spread([run["all"] / whole["all"] for run, whole in zip(runs, full)]),
+        })
+        print(f"{name}: {rows[-1]['seconds']['median']:.3f} s; with writing {rows[-1]['all']['median']:.2f} s, {100 * rows[-1]['of_full']['median']:.1f} % of full inference, "
+              f"{100 * rows[-1]['computed_share']['median']:.2f} % of the rows")
+    result = about("refresh") | {
+        "graph": str(options.graph.name if options.graph else "planted"), "nodes": nodes, "edges": 2 * edges, "model": options.model, "layers": options.layers,
+        "hidden": options.hidden, "parts": options.parts, "threads": options.threads, "rounds": options.rounds, "first_refresh": first,
+        "full": {key: spread([run[key] for run in full]) for key in ["all", "wall"]}, "refresh": rows,
+    }
+    print(write(result, "refresh", options.out))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,249 @@
+//! The layer store: the rows of all stages of exact inference, and the dataset from which they were computed.
+//!
+//! ```text
+//! FOLDER/MODEL/dataset/                 a snapshot of the dataset: hard links to its files
+//!              part-00000/lock          locked by the process that uses the rows
+//!              part-00000/layers.json   what the rows belong to; missing while they are written
+//!              part-00000/stage-0.f32   rows of a stage, in the order of local ids
+//!              part-00000/stage-1.f32   …
+//! ```
+//!
+//! A process writes only its own partitions. The rows of a partition are changed in place. Its description is removed before and written after
+//! that, so a store that was being written when a process was killed is not used.
+
+use std::io::ErrorKind;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use gnnflow_data::Dataset;
+use gnnflow_data::fs::{sync_folder, write_atomic};
+use gnnflow_data::lock_file::LockFile;
+use gnnflow_dataflow::storage::RowStore;
+use gnnflow_nn::model::{ModelSpec, Stage};
+use serde::{Deserialize, Serialize};
+
+use crate::collectives::{Collectives, Driver};
+use crate::context::WorkerContext;
+use crate::error::Error;
+use crate::outputs::model_file::FittingModel;
+use crate::runtime::job::Job;
+
+/// Version of [`Description`]. It increases when a field or the format of rows changes.
+const SCHEMA: u32 = 1;
+/// The description of a partition's rows.
+const DESCRIPTION: &str = "layers.json";
+
+/// What the rows of a partition belong to.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Description {
+    /// [`SCHEMA`].
+    schema: u32,
+    /// The build of gnnflow that computed them.
+    build: String,
+    /// The device that computed them.
+    device: String,
+    /// The model, without parameters.
+    network: String,
+    /// The SHA-256 of the model's file.
+    model: String,
+    /// The fingerprint of the dataset.
+    dataset: String,
+    /// Nodes of the partition in this dataset.
+    nodes: u64,
+}
+
+/// The layer store of one worker.
+pub(crate) struct LayerStore {
+    folder: PathBuf,
+    /// The description of the rows when they are complete, without the number of nodes.
+    description: Description,
+    /// The partitions of this worker, whose rows it has locked.
+    own: Range<usize>,
+    /// The dataset from which the rows of this worker's partitions were computed; or why there is none.
+    found: Result<Dataset, Unusable>,
+    _locks: Vec<LockFile>,
+}
+
+/// What a layer store has when it is opened.
+pub(crate) enum Stored {
+    /// The rows of all partitions, computed from this dataset.
+    Rows(Dataset),
+    /// No rows that can be used.
+    Nothing(Unusable),
+}
+
+/// Why stored rows cannot be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unusable {
+    /// There are none.
+    Missing,
+    /// They are incomplete or damaged, or of another build or device.
+    Other,
+}
+
+impl LayerStore {
+    /// Opens and locks this worker's part of the store in `folder` of a model.
+    ///
+    /// # Errors
+    /// If another process uses it, or the folder cannot be written.
+    pub(crate) fn open(
+        job: &Job,
+        context: &WorkerContext,
+        (model, network, stages): (&FittingModel, &ModelSpec, &[Stage]),
+        folder: &Path,
+    ) -> Result<Self, Error> {
+        let folder = folder.join(&model.sha256[..16]);
+        let own = context.placement.parts_of(context.worker);
+        let lock = |part: usize| {
+            let path = part_folder(&folder, part).join("lock");
+            let lock = LockFile::try_take(&path).map_err(Error::io("lock", &path))?;
+            lock.ok_or_else(|| {
+                let message =
+                    "another process uses these rows; wait until it has ended, or choose another folder with --layers";
+                Error::Machine(format!("{}: {message}", folder.display()))
+            })
+        };
+        let locks = own.clone().map(lock).collect::<Result<_, _>>()?;
+        let description = Description {
+            schema: SCHEMA,
+            build: job.build.clone(),
+            device: job.config.train.as_ref().map(|train| train.device.to_string()).unwrap_or_default(),
+            network: format!("{network:?}"),
+            model: model.sha256.clone(),
+            dataset: job.dataset.manifest().fingerprint.clone(),
+            nodes: 0,
+        };
+        let mut store = Self { folder, description, own, found: Err(Unusable::Missing), _locks: locks };
+        store.found = store.find(stages)?;
+        Ok(store)
+    }
+
+    /// Returns the dataset from which the rows of this worker's partitions were computed.
+    fn find(&self, stages: &[Stage]) -> Result<Result<Dataset, Unusable>, Error> {
+        let dataset = match Dataset::open(self.snapshot()) {
+            Ok(dataset) => dataset,
+            Err(gnnflow_data::Error::Missing { .. }) => return Ok(Err(Unusable::Missing)),
+            Err(error @ gnnflow_data::Error::Io { .. }) => return Err(error.into()),
+            Err(_) => return Ok(Err(Unusable::Other)),
+        };
+        for part in self.own.clone() {
+            let Some(info) = dataset.manifest().partitions.get(part) else { return Ok(Err(Unusable::Other)) };
+            let fingerprint = dataset.manifest().fingerprint.clone();
+            let expected = Description { dataset: fingerprint, nodes: info.nodes, ..self.description.clone() };
+            let has_rows = |(stage, Stage { width, .. }): (usize, &Stage)| {
+                let file = std::fs::metadata(self.rows_file(part, stage));
+                file.is_ok_and(|file| file.len() >= info.nodes * 4 * *width as u64)
+            };
+            if self.described(part)?.as_ref() != Some(&expected) || !stages.iter().enumerate().all(has_rows) {
+                return Ok(Err(Unusable::Other));
+            }
+        }
+        Ok(Ok(dataset))
+    }
+
+    /// Returns what is stored for all partitions. A collective operation.
+    ///
+    /// # Errors
+    /// If the program ends the run.
+    pub(crate) fn stored(&self, driver: &mut Driver<'_>, collectives: &mut Collectives) -> Result<Stored, Error> {
+        let own = match &self.found {
+            Ok(dataset) => dataset.manifest().fingerprint.clone(),
+            Err(Unusable::Missing) => "missing".to_owned(),
+            Err(Unusable::Other) => "other".to_owned(),
+        };
+        let all = collectives.all_gather(driver, &own)?;
+        Ok(match &self.found {
+            Ok(dataset) if all.iter().all(|one| *one == own) => Stored::Rows(dataset.clone()),
+            Err(Unusable::Missing) if all.iter().all(|one| *one == own) => Stored::Nothing(Unusable::Missing),
+            _ => Stored::Nothing(Unusable::Other),
+        })
+    }
+
+    /// Maps the rows of all stages. Rows of new nodes are 0.
+    ///
+    /// # Errors
+    /// If there is no space for them.
+    pub(crate) fn rows(&self, context: &WorkerContext, stages: &[Stage]) -> Result<Vec<Arc<RowStore>>, Error> {
+        let map = |(stage, Stage { width, .. }): (usize, &Stage)| {
+            let rows = RowStore::in_files(|part| self.rows_file(part, stage), &context.graph, context.worker, *width);
+            Ok(Arc::new(rows.map_err(Error::io("reserve space for rows of layers in", &self.folder))?))
+        };
+        stages.iter().enumerate().map(map).collect()
+    }
+
+    /// Marks the rows of this worker as incomplete: they are about to be changed. A collective operation.
+    ///
+    /// # Errors
+    /// If the folder cannot be written.
+    pub(crate) fn begin(&self, driver: &mut Driver<'_>, collectives: &mut Collectives) -> Result<(), Error> {
+        for part in self.own.clone() {
+            let path = self.part(part).join(DESCRIPTION);
+            match std::fs::remove_file(&path) {
+                Err(error) if error.kind() == ErrorKind::NotFound => {}
+                removed => {
+                    let synced = removed.and_then(|()| sync_folder(&self.part(part)));
+                    synced.map_err(Error::io("remove", &path))?;
+                }
+            }
+        }
+        // No worker changes a row before all have marked theirs.
+        collectives.barrier(driver)
+    }
+
+    /// Marks the rows as complete, computed from the dataset of the job. A collective operation.
+    ///
+    /// # Errors
+    /// If the folder cannot be written.
+    pub(crate) fn complete(
+        &self,
+        driver: &mut Driver<'_>,
+        collectives: &mut Collectives,
+        job: &Job,
+        rows: &[Arc<RowStore>],
+    ) -> Result<(), Error> {
+        let busy = driver.runtime.busy("writing the rows of layers");
+        for rows in rows {
+            rows.sync().map_err(Error::io("write", &self.folder))?;
+        }
+        let snapshot = self.snapshot();
+        std::fs::create_dir_all(&snapshot).map_err(Error::io("create", &snapshot))?;
+        job.dataset.write_snapshot_manifest(&snapshot)?;
+        for part in self.own.clone() {
+            job.dataset.link_partition(part, &snapshot)?;
+            let path = self.part(part).join(DESCRIPTION);
+            let description =
+                Description { nodes: job.dataset.manifest().partitions[part].nodes, ..self.description.clone() };
+            let text = serde_json::to_string_pretty(&description).map_err(|error| Error::Bug(error.to_string()))?;
+            write_atomic(&path, text.as_bytes()).map_err(Error::io("write", &path))?;
+        }
+        drop(busy);
+        collectives.barrier(driver)
+    }
+
+    /// Returns the description of a partition's rows. `None`: they are incomplete, or the description is damaged.
+    fn described(&self, part: usize) -> Result<Option<Description>, Error> {
+        let path = self.part(part).join(DESCRIPTION);
+        match std::fs::read(&path) {
+            Ok(bytes) => Ok(serde_json::from_slice(&bytes).ok()),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(Error::io("read", &path)(error)),
+        }
+    }
+
+    fn snapshot(&self) -> PathBuf {
+        self.folder.join("dataset")
+    }
+
+    fn part(&self, part: usize) -> PathBuf {
+        part_folder(&self.folder, part)
+    }
+
+    fn rows_file(&self, part: usize, stage: usize) -> PathBuf {
+        self.part(part).join(format!("stage-{stage}.f32"))
+    }
+}
+
+fn part_folder(folder: &Path, part: usize) -> PathBuf {
+    folder.join(format!("part-{part:05}"))
+}

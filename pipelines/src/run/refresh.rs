@@ -1,0 +1,127 @@
+//! The refresh of stored results: inference of what has changed.
+
+use std::time::Instant;
+
+use gnnflow_data::Dataset;
+use gnnflow_nn::Model;
+
+use super::Run;
+use crate::collectives::Driver;
+use crate::error::Error;
+use crate::evaluate::changed_predictions::ChangedNodes;
+use crate::outputs::run_folder::CHANGES;
+use crate::outputs::summary::Refreshed;
+use crate::refresh::Refresh;
+use crate::refresh::layer_store::{Stored, Unusable};
+use crate::refresh::reach::{Changed, Reach};
+
+/// If more than this share of all rows may change, a pass over all nodes is computed: it reads rows in order.
+const MOST: f64 = 0.7;
+
+const OTHER_ROWS: &str =
+    "the stored rows are incomplete, or another build of gnnflow or another device has computed them";
+const OTHER_DATASET: &str =
+    "the stored rows are of a dataset with other nodes or columns, or a copy of its files is damaged";
+
+/// What a refresh has computed.
+pub(super) struct Outcome {
+    pub(super) refreshed: Refreshed,
+    /// `None` if there were no earlier results.
+    pub(super) changes: Option<ChangedNodes>,
+}
+
+impl Run<'_> {
+    /// Computes the rows that have changed since the stored ones were computed, or all rows if there are none.
+    pub(super) fn refresh(&mut self, driver: &mut Driver<'_>, refresh: &Refresh) -> Result<Outcome, Error> {
+        let begin = Instant::now();
+        let store = &refresh.store;
+        let (earlier, mut because) = match store.stored(driver, &mut self.collectives)? {
+            Stored::Rows(dataset) => (Some(dataset), None),
+            Stored::Nothing(Unusable::Missing) => (None, Some("no rows are stored yet".to_owned())),
+            Stored::Nothing(Unusable::Other) => (None, Some(OTHER_ROWS.to_owned())),
+        };
+        let busy = driver.runtime.busy("comparing the dataset with the stored one");
+        let changed = earlier.as_ref().map(|earlier| self.changed_since(earlier)).transpose()?.flatten();
+        drop(busy);
+        // 1 if the stored dataset is not an earlier version of this one.
+        let others =
+            self.collectives.all_reduce_counts(driver, &[u64::from(earlier.is_some() && changed.is_none())])?[0];
+        let mut reached: Option<(Vec<Vec<u32>>, Vec<u64>)> = None;
+        match (changed, &earlier) {
+            (Some(changed), Some(earlier)) if others == 0 => {
+                let reach = Reach {
+                    graph: &self.context.graph,
+                    undirected: self.job.dataset.manifest().undirected,
+                    stages: &refresh.stages,
+                    degrees: refresh.degrees,
+                };
+                let nodes = reach.of(driver, &mut self.collectives, changed)?;
+                reached = Some((nodes, earlier.manifest().partitions.iter().map(|part| part.nodes).collect()));
+            }
+            (_, Some(_)) => because = Some(OTHER_DATASET.to_owned()),
+            _ => {}
+        }
+        let own = reached.as_ref().map_or(&[][..], |(nodes, _)| &nodes[..]);
+        let counts = [own.iter().map(Vec::len).sum(), own.last().map_or(0, Vec::len)].map(|count| count as u64);
+        let counts = self.collectives.all_reduce_counts(driver, &counts)?;
+        let all_rows = self.job.dataset.manifest().nodes * refresh.stages.len() as u64;
+        if counts[0] as f64 > MOST * all_rows as f64 {
+            because =
+                Some(format!("the changes reach {:.0} % of all rows", 100.0 * counts[0] as f64 / all_rows as f64));
+        }
+        if let Some(because) = because.as_ref().filter(|_| self.context.worker == 0) {
+            driver.runtime.say(&format!("note: all rows are computed: {because}"));
+        }
+        store.begin(driver, &mut self.collectives)?;
+        let changes = match &reached {
+            Some((nodes, before)) => {
+                let _busy = driver.runtime.busy("copying the results before the change");
+                let last = nodes.last().cloned().unwrap_or_default();
+                Some(ChangedNodes::copy(&self.context, last, before.clone(), self.inference.results())?)
+            }
+            None => None,
+        };
+        match &reached {
+            Some((nodes, _)) if because.is_none() => self.inference.pass_over(driver, nodes)?,
+            _ => self.inference.pass(driver)?,
+        }
+        store.complete(driver, &mut self.collectives, self.job, self.inference.stores())?;
+        let refreshed = Refreshed {
+            changed_nodes: changes.is_some().then_some(counts[1]),
+            computed_rows: if because.is_some() { all_rows } else { counts[0] },
+            all_rows,
+            because,
+            seconds: begin.elapsed().as_secs_f64(),
+        };
+        Ok(Outcome { refreshed, changes })
+    }
+
+    /// Returns the own nodes that differ from an earlier dataset. `None` if it is not an earlier version of this one.
+    fn changed_since(&self, earlier: &Dataset) -> Result<Option<Changed>, Error> {
+        let mut changed = Changed::default();
+        for part in self.context.placement.parts_of(self.context.worker) {
+            let differences = match self.job.dataset.differences(earlier, part) {
+                Ok(Some(differences)) => differences,
+                Ok(None) => return Ok(None),
+                // A file of the snapshot is damaged.
+                Err(gnnflow_data::Error::Damaged { path, .. }) if path.starts_with(earlier.dir()) => return Ok(None),
+                Err(error) => return Err(error.into()),
+            };
+            let first = self.context.graph.range(part).start;
+            changed.features.extend(differences.features.into_iter().map(|local| first + local));
+            changed.edges.extend(differences.edges.into_iter().map(|local| first + local));
+        }
+        Ok(Some(changed))
+    }
+
+    /// Writes `changes.parquet`.
+    pub(super) fn write_changes(&mut self, driver: &mut Driver<'_>, changes: &ChangedNodes) -> Result<(), Error> {
+        let embeds = self.job.config.infer.as_ref().is_some_and(|infer| infer.embeddings);
+        let carried = self.compute_thread.call(|compute| compute.with_model(Model::carried_dim));
+        let embeddings = self.inference.embeddings();
+        let embeddings = embeds.then(|| (&**embeddings, embeddings.width() - carried));
+        let of_task = (&**self.task.nodes()?, &**self.inference.results());
+        let path = self.job.run_dir.join(CHANGES);
+        changes.write(driver, (self.job, &self.context), &mut self.collectives, of_task, embeddings, path)
+    }
+}

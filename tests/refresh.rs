@@ -1,0 +1,371 @@
+//! `gnnflow refresh`: after any change of the dataset, the files of `gnnflow infer`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use arrow::array::{Array, ArrayRef, AsArray, Int64Array, RecordBatch};
+use arrow::datatypes::Int64Type;
+use arrow::util::display::array_value_to_string;
+use gnnflow_data::rng::{Key, Purpose};
+
+use crate::common::{TestDir, kill, planted, read, summary};
+
+/// Trains in the run folder `run`.
+fn train(place: &TestDir, more: &[&str]) {
+    let args = ["run", "p.toml", "--quiet", "--run-dir", "run", "--set", "train.epochs=2"];
+    place.succeed(&[&args, more].concat());
+}
+
+/// Runs `refresh` and `infer` on `dataset` with this number of processes. Their files must have equal bytes. Returns the summary of `refresh`.
+fn refresh(place: &TestDir, dataset: &str, processes: &str, more: &[&str], name: &str) -> serde_json::Value {
+    let args = ["run", "--dataset", dataset, "--processes", processes, "--quiet", "--out"];
+    place.succeed(&[&["refresh"], &args[..], &["new"], more].concat());
+    place.succeed(&[&["infer"], &args[..], &["full"]].concat());
+    for file in ["predictions.parquet", "embeddings.parquet"] {
+        let bytes = |out: &str| std::fs::read(place.path(out).join(file)).unwrap();
+        assert!(bytes("new") == bytes("full"), "{name}: {file}");
+    }
+    let (new, full) = (summary(place, "new"), summary(place, "full"));
+    for key in ["train", "val", "test", "by_class", "model_sha256", "predictions_sha256"] {
+        assert_eq!(new[key], full[key], "{name}: {key}");
+    }
+    new
+}
+
+/// Returns each node's prediction and embedding, as text.
+fn results(place: &TestDir, out: &str) -> BTreeMap<i64, (String, String)> {
+    let [predictions, embeddings] =
+        ["predictions", "embeddings"].map(|file| read(place, &format!("{out}/{file}.parquet")));
+    let text = |batch: &RecordBatch, name: &str, row: usize| {
+        array_value_to_string(batch.column_by_name(name).unwrap(), row).unwrap()
+    };
+    let ids = predictions.column_by_name("node_id").unwrap().as_primitive::<Int64Type>().values();
+    let of = |row: usize| (text(&predictions, "prediction", row), text(&embeddings, "embedding", row));
+    ids.iter().enumerate().map(|(row, &id)| (id, of(row))).collect()
+}
+
+/// Checks `changes.parquet` of the folder `new` beside the results before.
+fn check_changes(place: &TestDir, before: &BTreeMap<i64, (String, String)>, refreshed: &serde_json::Value, name: &str) {
+    let (after, changes) = (results(place, "new"), read(place, "new/changes.parquet"));
+    let column = |name: &str| changes.column_by_name(name).unwrap();
+    let ids = column("node_id").as_primitive::<Int64Type>().values();
+    assert_eq!(refreshed["changed_nodes"], ids.len(), "{name}");
+    for (row, id) in ids.iter().enumerate() {
+        let text = |name: &str| array_value_to_string(column(name), row).unwrap();
+        assert_eq!((text("prediction"), text("embedding")), after[id], "{name}: node {id}");
+        match before.get(id) {
+            Some((prediction, _)) => assert_eq!(text("old_prediction"), *prediction, "{name}: node {id}"),
+            None => assert!(column("old_prediction").is_null(row), "{name}: node {id}"),
+        }
+    }
+    let listed: BTreeSet<i64> = ids.iter().copied().collect();
+    let changed = after.iter().filter(|(id, results)| before.get(id) != Some(results));
+    assert!(changed.map(|(id, _)| *id).collect::<BTreeSet<_>>().is_subset(&listed), "{name}");
+}
+
+/// The edges of the generated graph that have not been removed, and the number of nodes.
+struct Graph {
+    edges: Vec<(i64, i64)>,
+    nodes: i64,
+    key: Key,
+}
+
+impl Graph {
+    fn new(place: &TestDir, seed: u64) -> Self {
+        let edges = read(place, "graph/edges.parquet");
+        let ends = ["src", "dst"]
+            .map(|name| edges.column_by_name(name).unwrap().as_primitive::<Int64Type>().values().to_vec());
+        let edges: BTreeSet<(i64, i64)> = ends[0].iter().copied().zip(ends[1].iter().copied()).collect();
+        Self { edges: edges.into_iter().collect(), nodes: 1500, key: Key::new(seed, Purpose::GenerateEdges) }
+    }
+
+    /// Draws a number below `below`.
+    fn draw(&mut self, below: usize) -> usize {
+        self.key = self.key.fold(1);
+        self.key.below(0, below as u64) as usize
+    }
+
+    /// Updates the folder `dataset` with random changes: `removed` edges, `added` edges and `new` nodes.
+    fn update(&mut self, place: &TestDir, [removed, added, new]: [usize; 3], more: &[&str]) {
+        let ids = |ids: Vec<i64>| Arc::new(Int64Array::from(ids)) as ArrayRef;
+        let ends = |edges: &[(i64, i64)]| {
+            vec![
+                ("src", ids(edges.iter().map(|edge| edge.0).collect())),
+                ("dst", ids(edges.iter().map(|edge| edge.1).collect())),
+            ]
+        };
+        let mut args: Vec<&str> = vec!["update", "dataset", "--quiet"];
+        if removed > 0 {
+            let gone: Vec<(i64, i64)> = (0..removed)
+                .map(|_| {
+                    let at = self.draw(self.edges.len());
+                    self.edges.swap_remove(at)
+                })
+                .collect();
+            place.parquet("removed.parquet", ends(&gone));
+            args.extend(["--remove", "removed.parquet"]);
+        }
+        if new > 0 {
+            let old = read(place, "graph/nodes.parquet").slice(7, new);
+            let names: Vec<String> = old.schema().fields().iter().map(|field| field.name().clone()).collect();
+            let columns = names.iter().zip(old.columns()).map(|(name, column)| match name.as_str() {
+                "node_id" => ("node_id", ids((self.nodes..self.nodes + new as i64).collect())),
+                name => (name, Arc::clone(column)),
+            });
+            place.parquet("nodes.parquet", columns.collect());
+            self.nodes += new as i64;
+            args.extend(["--nodes", "nodes.parquet"]);
+        }
+        if added > 0 {
+            let nodes = self.nodes as usize;
+            // Each new node has an edge.
+            let mut pairs: Vec<(i64, i64)> =
+                (0..new as i64).map(|node| (self.draw(1500) as i64, self.nodes - 1 - node)).collect();
+            pairs.extend((0..added).map(|_| (self.draw(nodes) as i64, self.draw(nodes) as i64)));
+            place.parquet("added.parquet", ends(&pairs));
+            args.extend(["--edges", "added.parquet"]);
+        }
+        args.extend(more);
+        place.succeed(&args);
+    }
+}
+
+#[test]
+fn files_are_those_of_inference_after_random_changes() {
+    for (seed, (schedule, model, undirected)) in (0..).zip([
+        ("mini-batch", "kind = 'sage'", true),
+        ("mini-batch", "kind = 'sage'\nlayers = 3\njumping_knowledge = 'cat'", false),
+        ("mini-batch", "kind = 'gat'\nnorm = 'batch'", true),
+        ("partition-parallel", "kind = 'gin'", false),
+        ("full-graph", "kind = 'gcn'", true),
+        ("full-graph", "kind = 'gcn'\nnorm = 'layer'", false),
+        ("full-graph", "kind = 'gat'", false),
+        ("tensor-parallel", "kind = 'gcn'", false),
+        ("full-graph", "kind = 'appnp'\nlayers = 3", true),
+    ]) {
+        let place = TestDir::new();
+        planted(&place, "p.toml", &format!("[model]\n{model}\n[train]\nschedule = '{schedule}'\n"));
+        let direction = format!("graph.undirected={undirected}");
+        train(&place, &["--set", &direction, "--set", "graph.generate.edges=4000"]);
+        let mut graph = Graph::new(&place, seed);
+        let name = format!("{schedule}, {model}, undirected {undirected}");
+        // The first time, all rows are computed.
+        let first = refresh(&place, "dataset", "2", &[], &name);
+        assert!(first["refreshed"]["changed_nodes"].is_null() && first["refreshed"]["because"].is_string());
+        assert!(!place.path("new/changes.parquet").exists());
+        let mut saved = 0;
+        for (round, (changes, processes)) in
+            [([0, 1, 0], "1"), ([2, 3, 2], "2"), ([3, 0, 0], "4"), ([0, 0, 1], "1"), ([1, 1, 3], "4")]
+                .into_iter()
+                .enumerate()
+        {
+            let before = results(&place, "new");
+            graph.update(&place, changes, &[]);
+            // Rows do not depend on the number of nodes in a chunk.
+            let batch = ["--set", "infer.batch=64"];
+            let more = if round % 2 == 0 { &batch[..] } else { &[] };
+            let name = format!("{name}, round {round}");
+            let now = refresh(&place, "dataset", processes, more, &name);
+            let refreshed = &now["refreshed"];
+            check_changes(&place, &before, refreshed, &name);
+            let (computed, all) =
+                (refreshed["computed_rows"].as_u64().unwrap(), refreshed["all_rows"].as_u64().unwrap());
+            assert_eq!(refreshed["because"].is_null(), computed < all, "{name}: {refreshed}");
+            saved += u64::from(2 * computed < all);
+        }
+        assert!(saved >= 3, "{name}: {saved} of 5 refreshes computed less than half of the rows");
+        // Nothing has changed.
+        let same = refresh(&place, "dataset", "2", &[], &name);
+        assert_eq!(same["refreshed"]["computed_rows"], 0, "{name}");
+        assert_eq!(read(&place, "new/changes.parquet").num_rows(), 0, "{name}");
+    }
+}
+
+#[test]
+fn types_weights_and_features_of_edges_count_as_changes() {
+    for (model, column) in [("kind = 'rgcn'", "edge_type = 'kind'"), ("kind = 'gine'", "edge_features = ['w']")] {
+        let place = TestDir::new();
+        let key = Key::new(1, Purpose::GenerateEdges);
+        let ints = |values: Vec<i64>| Arc::new(Int64Array::from(values)) as ArrayRef;
+        let floats = |values: Vec<f32>| Arc::new(arrow::array::Float32Array::from(values)) as ArrayRef;
+        let nodes = 600;
+        place.parquet(
+            "nodes.parquet",
+            vec![
+                ("node_id", ints((0..nodes).collect())),
+                ("x", floats((0..nodes).map(|node| key.normal(node as u64) as f32).collect())),
+                ("label", ints((0..nodes).map(|node| node % 3).collect())),
+            ],
+        );
+        let edges = |name: &str, pairs: &[(i64, i64)], kind: i64| {
+            let of = |value: &dyn Fn(&(i64, i64)) -> i64| ints(pairs.iter().map(value).collect());
+            place.parquet(
+                name,
+                vec![
+                    ("src", of(&|pair| pair.0)),
+                    ("dst", of(&|pair| pair.1)),
+                    ("kind", of(&|pair| (pair.0 + kind) % 2)),
+                    ("w", floats(pairs.iter().map(|pair| (pair.0 + 3 * kind) as f32 / 100.0).collect())),
+                ],
+            );
+        };
+        let pairs: Vec<(i64, i64)> =
+            (0..900).map(|edge| (key.below(2 * edge, 600) as i64, key.below(2 * edge + 1, 600) as i64)).collect();
+        edges("edges.parquet", &pairs, 0);
+        place.write(
+            "p.toml",
+            format!(
+                "[graph]\nnodes = 'nodes.parquet'\nedges = 'edges.parquet'\nduplicates = 'keep'\n\
+             columns = {{ features = ['x'], label = 'label', {column} }}\nsplit_fractions = [0.5, 0.2, 0.3]\n\
+             [partition]\nmethod = 'random'\nparts = 4\nout = 'dataset'\n[model]\n{model}\nhidden = 8\n[train]\n\
+             [infer]\nembeddings = true\n"
+            ),
+        );
+        train(&place, &[]);
+        refresh(&place, "dataset", "1", &[], model);
+        for (round, processes) in ["2", "1"].into_iter().enumerate() {
+            let before = results(&place, "new");
+            // Removes an edge, and adds it again with another type or feature.
+            edges("removed.parquet", &pairs[5 * round..5 * round + 2], 0);
+            edges("added.parquet", &pairs[5 * round..5 * round + 2], 1);
+            place.succeed(&["update", "dataset", "--remove", "removed.parquet", "--quiet"]);
+            place.succeed(&["update", "dataset", "--edges", "added.parquet", "--quiet"]);
+            let now = refresh(&place, "dataset", processes, &[], model);
+            check_changes(&place, &before, &now["refreshed"], model);
+            assert!(now["refreshed"]["because"].is_null() && now["refreshed"]["changed_nodes"].as_u64().unwrap() > 0);
+        }
+    }
+}
+
+#[test]
+fn stored_rows_that_do_not_fit_are_not_used() {
+    let place = TestDir::new();
+    planted(&place, "p.toml", "[model]\n[train]\n");
+    train(&place, &[]);
+    let note = |dataset: &str, more: &[&str]| {
+        let ended = place.run(&[&["refresh", "run", "--dataset", dataset, "--out", "noted"], more].concat());
+        assert_eq!(ended.code, 0, "{}", ended.stderr);
+        ended.stderr.lines().find(|line| line.starts_with("note: all rows are computed")).map(str::to_owned)
+    };
+    assert!(note("dataset", &[]).unwrap().contains("no rows are stored yet"));
+    assert_eq!(note("dataset", &[]), None);
+    let stored = |file: &str| -> Vec<PathBuf> {
+        let model = std::fs::read_dir(place.path("dataset.layers")).unwrap().next().unwrap().unwrap().path();
+        (0..4).map(|part| model.join(format!("part-0000{part}")).join(file)).collect()
+    };
+    // A refresh that ended early, a damaged description, another build, a missing file of rows.
+    let description = stored("layers.json").remove(2);
+    let text = std::fs::read_to_string(&description).unwrap();
+    std::fs::remove_file(&description).unwrap();
+    assert!(note("dataset", &["--processes", "2"]).unwrap().contains("the stored rows are incomplete"));
+    assert_eq!(std::fs::read_to_string(&description).unwrap(), text);
+    for damaged in ["{", &text.replace("\"build\": \"", "\"build\": \"9")] {
+        std::fs::write(&description, damaged).unwrap();
+        assert!(note("dataset", &[]).unwrap().contains("another build of gnnflow"));
+    }
+    std::fs::remove_file(stored("stage-0.f32").remove(1)).unwrap();
+    assert!(note("dataset", &[]).unwrap().contains("the stored rows are incomplete"));
+    assert_eq!(note("dataset", &[]), None);
+    // A dataset with other partitions has its nodes in another order.
+    place.succeed(&["prepare", "p.toml", "--out", "other", "--quiet", "--set", "partition.method=range"]);
+    assert!(note("other", &["--layers", "dataset.layers"]).unwrap().contains("a dataset with other nodes"));
+    assert!(note("other", &[]).unwrap().contains("no rows are stored yet"));
+    assert!(note("dataset", &[]).unwrap().contains("a dataset with other nodes"));
+    // Rows of another folder: an update that keeps the old dataset.
+    let mut graph = Graph::new(&place, 3);
+    assert_eq!(note("dataset", &[]), None);
+    graph.update(&place, [0, 2, 1], &["--out", "tuesday"]);
+    refresh(&place, "tuesday", "2", &["--layers", "dataset.layers"], "tuesday");
+    assert!(summary(&place, "new")["refreshed"]["because"].is_null());
+    // Back to the smaller dataset, and an error before anything is computed.
+    place.fail(
+        &["refresh", "run", "--out", "noted", "--quiet", "--processes", "9", "--layers", "dataset.layers"],
+        2,
+        &["more processes"],
+    );
+    assert!(note("dataset", &["--layers", "dataset.layers"]).unwrap().contains("a dataset with other nodes"));
+    refresh(&place, "tuesday", "1", &["--layers", "dataset.layers"], "tuesday again");
+    // Another model has rows of its own.
+    place.succeed(&["run", "p.toml", "--quiet", "--run-dir", "second", "--set", "train.epochs=1"]);
+    place.succeed(&[
+        "refresh",
+        "second",
+        "--dataset",
+        "tuesday",
+        "--out",
+        "noted",
+        "--layers",
+        "dataset.layers",
+        "--quiet",
+    ]);
+    assert_eq!(std::fs::read_dir(place.path("dataset.layers")).unwrap().count(), 2);
+}
+
+#[test]
+fn killed_refreshes_leave_no_wrong_rows() {
+    let place = TestDir::new();
+    planted(&place, "p.toml", "[model]\nlayers = 3\n[train]\n");
+    train(&place, &[]);
+    refresh(&place, "dataset", "2", &[], "first");
+    let mut graph = Graph::new(&place, 9);
+    for round in 0..8 {
+        graph.update(&place, [1, 2, 1], &[]);
+        let args = ["refresh", "run", "--dataset", "dataset", "--out", "killed", "--quiet", "--processes", "1"];
+        let mut child = place.command(&args).spawn().unwrap();
+        std::thread::sleep(Duration::from_millis(10 + 12 * round));
+        kill(child.id());
+        child.wait().unwrap();
+        refresh(&place, "dataset", if round % 2 == 0 { "2" } else { "1" }, &[], &format!("kill {round}"));
+    }
+}
+
+#[test]
+fn refused_with_one_line() {
+    let place = TestDir::new();
+    planted(&place, "p.toml", "[model]\n[train]\n");
+    train(&place, &[]);
+    let refused = |args: &[&str], code: i32, words: &[&str]| {
+        let errors = place.fail(&[&["refresh"], args, &["--quiet"]].concat(), code, words);
+        assert_eq!(errors.len(), 1, "{errors:?}");
+    };
+    refused(&["nothing", "--out", "out"], 2, &["nothing: no run folder"]);
+    refused(&["run", "--out", "run"], 2, &["--out run: the folder has a run"]);
+    refused(
+        &["run", "--out", "out", "--layers", "dataset"],
+        2,
+        &["--layers dataset: the folder is a prepared dataset"],
+    );
+    refused(&["run", "--out", "out", "--set", "model.hidden=8"], 2, &["--set model.hidden", "the model is trained"]);
+    place.write("file", "");
+    refused(&["run", "--out", "out", "--layers", "file"], 4, &["file"]);
+    // Another process uses the rows.
+    place.succeed(&["refresh", "run", "--out", "out", "--quiet"]);
+    let model = std::fs::read_dir(place.path("dataset.layers")).unwrap().next().unwrap().unwrap().path();
+    let lock = std::fs::File::create(model.join("part-00001/lock")).unwrap();
+    lock.lock().unwrap();
+    refused(&["run", "--out", "out"], 4, &["dataset.layers", "another process uses these rows", "--layers"]);
+    drop(lock);
+    // Without predictions, only changes are written.
+    place.succeed(&[
+        "refresh",
+        "run",
+        "--out",
+        "out",
+        "--quiet",
+        "--set",
+        "infer.predictions=false",
+        "--set",
+        "infer.embeddings=false",
+    ]);
+    assert!(place.path("out/changes.parquet").exists() && !place.path("out/predictions.parquet").exists());
+    // Tasks on edges.
+    place.write(
+        "links.toml",
+        "[graph]\ngenerate = { kind = 'planted', nodes = 300, edges = 900, features = 8, out = 'links' }\n\
+                               [partition]\nparts = 2\n[model]\n[train]\nepochs = 1\ntask = 'link-prediction'\n",
+    );
+    place.succeed(&["run", "links.toml", "--quiet", "--run-dir", "links-run"]);
+    refused(&["links-run", "--out", "out"], 2, &["links-run: the model predicts edges"]);
+}
