@@ -58,7 +58,7 @@ def main():
             f"[train]\nepochs = 1\nevaluate_every = 0\nthreads = {options.threads}\nseed = 1\nfanouts = {[5] * options.layers}\n[infer]\npredictions = true\n"
         )
         gnnflow("run", work / "p.toml", "--run-dir", work / "run", "--quiet")
-        described = json.loads(gnnflow("inspect", work / "dataset", "--json", "--quiet")[1])
+        described = json.loads((work / "dataset" / "manifest.json").read_text())
         nodes, edges = described["nodes"], described["edges"] // 2
 
         def refresh():

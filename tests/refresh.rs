@@ -141,8 +141,6 @@ fn files_are_those_of_inference_after_random_changes() {
         ("partition-parallel", "kind = 'gin'", false),
         ("full-graph", "kind = 'gcn'", true),
         ("full-graph", "kind = 'gcn'\nnorm = 'layer'", false),
-        ("full-graph", "kind = 'gat'", false),
-        ("tensor-parallel", "kind = 'gcn'", false),
         ("full-graph", "kind = 'appnp'\nlayers = 3", true),
     ]) {
         let place = TestDir::new();
