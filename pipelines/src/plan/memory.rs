@@ -64,7 +64,7 @@ pub struct Memory {
     pub batches: u64,
     /// Forward and backward of a batch, for each job at the same time: three times (values, inputs, gradients) the sum over layers of
     /// nodes × width × 4. Of features that `gcn` and `sage` aggregate as they are, each job counts one copy and the aggregated rows,
-    /// and the process three more copies. For `rgcn` with `num_bases` also nodes × bases × input width × 4. In full-graph training,
+    /// and the process one more copy. For `rgcn` with `num_bases` also nodes × bases × input width × 4. In full-graph training,
     /// for each job: an interval's nodes × 4 × six times the widest rows of a task, or eight times the sums of all relations, if more;
     /// the rows of one stage in flight, at most 16 MiB per process; in `tensor-parallel` also a chunk's sums, at most
     /// `train.schedule.chunk_memory`, and as much in flight per process.
@@ -165,8 +165,8 @@ impl Process {
             let mixed = |(l, layer): (usize, &Layer)| rows(l) * (bases.unwrap_or(0) * layer.input) as u64 * 4;
             let mixed = layers.iter().enumerate().map(mixed).sum::<u64>();
             let inputs = match config.model.as_ref().is_some_and(|model| aggregates_features(model, layers)) {
-                // Each job has the rows and the aggregated rows. The allocator keeps freed rows for a second: those of three batches.
-                true => (jobs as u64 + 3) * all + jobs as u64 * rows(0),
+                // Each job has the rows and the aggregated rows. The allocator keeps freed rows for a second: those of a batch.
+                true => (jobs as u64 + 1) * all + jobs as u64 * rows(0),
                 false => 3 * jobs as u64 * all,
             };
             let computed = 3 * jobs as u64 * (outputs.sum::<u64>() + on_edges + mixed);
