@@ -1,5 +1,5 @@
 """Common code of the Python benches: the built program, and result files with machine, commit and date."""
-import datetime, json, os, pathlib, platform, subprocess
+import datetime, json, os, pathlib, platform, subprocess, sys, time
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 CORES = os.cpu_count()
@@ -11,6 +11,15 @@ def build(*options):
         return pathlib.Path(binary).resolve()
     subprocess.run(["cargo", "build", "--release", "--quiet", *options], cwd=ROOT, check=True)
     return pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "release" / "gnnflow"
+
+
+def timed(binary, *arguments):
+    """Runs the program, which must succeed. Returns its seconds and its stdout."""
+    begin = time.perf_counter()
+    done = subprocess.run([binary, *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    if done.returncode:
+        sys.exit(f"error: {' '.join(map(str, arguments))}: exit code {done.returncode}: {done.stderr.strip()}")
+    return time.perf_counter() - begin, done.stdout
 
 
 def sets(settings):

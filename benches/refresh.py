@@ -10,9 +10,9 @@ nodes of the last dataset. Predictions of both must have equal bytes. `refresh` 
 storing them; `all` is that with metrics and with writing the predictions of all nodes, of `infer` as well; `wall` is that of the process,
 with opening and verifying the dataset. Medians and ranges over the rounds. The result is written to benches/runs/<date>-refresh.json.
 """
-import argparse, json, os, pathlib, random, statistics, subprocess, sys, tempfile, time
+import argparse, json, os, pathlib, random, statistics, sys, tempfile
 
-from program import about, build, write
+from program import about, build, timed, write
 
 SHARES = [("one edge", 0.0), ("0.01 %", 0.0001), ("0.1 %", 0.001), ("1 %", 0.01)]
 
@@ -39,11 +39,7 @@ def main():
     binary = build()
 
     def gnnflow(*arguments):
-        begin = time.perf_counter()
-        done = subprocess.run([binary, *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        if done.returncode:
-            sys.exit(f"error: {' '.join(map(str, arguments))}: exit code {done.returncode}: {done.stderr.strip()}")
-        return time.perf_counter() - begin, done.stdout
+        return timed(binary, *arguments)
 
     with tempfile.TemporaryDirectory(dir=os.environ.get("GNNFLOW_BENCH_SCRATCH")) as scratch:
         work = pathlib.Path(scratch)

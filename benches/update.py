@@ -7,9 +7,9 @@ Half of a change removes edges, and half adds edges. Every update is compared by
 keeps the part of every node (method "file", the cheapest rebuild). The rebuild by `--method` is also measured. The result is written to
 benches/runs/<date>-update.json.
 """
-import argparse, json, os, pathlib, random, shutil, statistics, subprocess, sys, tempfile, time
+import argparse, json, os, pathlib, random, shutil, statistics, sys, tempfile
 
-from program import about, build, write
+from program import about, build, timed, write
 
 SHARES = [("1%", 0.01), ("0.1%", 0.001), ("one edge", 0.0)]
 
@@ -27,11 +27,7 @@ def main():
     binary = build()
 
     def gnnflow(*arguments):
-        begin = time.perf_counter()
-        done = subprocess.run([binary, *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        if done.returncode:
-            sys.exit(f"error: {' '.join(map(str, arguments))}: exit code {done.returncode}: {done.stderr.strip()}")
-        return time.perf_counter() - begin, done.stdout
+        return timed(binary, *arguments)
 
     with tempfile.TemporaryDirectory(dir=os.environ.get("GNNFLOW_BENCH_SCRATCH")) as scratch:
         work = pathlib.Path(scratch)
