@@ -308,11 +308,18 @@ fn killed_refreshes_leave_no_wrong_rows() {
     train(&place, &[]);
     refresh(&place, "dataset", "2", &[], "first");
     let mut graph = Graph::new(&place, 9);
+    let model = std::fs::read_dir(place.path("dataset.layers")).unwrap().next().unwrap().unwrap().path();
+    let description = model.join("part-00003/layers.json");
     for round in 0..8 {
         graph.update(&place, [1, 2, 1], &[]);
         let args = ["refresh", "run", "--dataset", "dataset", "--out", "killed", "--quiet", "--processes", "1"];
         let mut child = place.command(&args).spawn().unwrap();
-        std::thread::sleep(Duration::from_millis(10 + 12 * round));
+        if round % 2 == 0 {
+            std::thread::sleep(Duration::from_millis(10 + 12 * round));
+        } else {
+            // It removes the descriptions just before it changes rows.
+            while description.exists() && child.try_wait().unwrap().is_none() {}
+        }
         kill(child.id());
         child.wait().unwrap();
         refresh(&place, "dataset", if round % 2 == 0 { "2" } else { "1" }, &[], &format!("kill {round}"));

@@ -6,7 +6,7 @@ use crate::error::Error;
 use crate::options::{Action, Outcome, RunOptions};
 use crate::report;
 use gnnflow_pipelines::Error as PipelineError;
-use gnnflow_pipelines::config::{Config, Override, Task};
+use gnnflow_pipelines::config::{Config, Override};
 use std::path::{Path, PathBuf};
 
 const EXAMPLES: &str = "\
@@ -152,10 +152,7 @@ impl Scoring {
             );
             return Err(PipelineError::Usage(message).into());
         }
-        let predicts_edges = config
-            .train
-            .as_ref()
-            .is_some_and(|train| matches!(train.task, Task::LinkPrediction | Task::EdgeClassification));
+        let predicts_edges = config.train.as_ref().is_some_and(|train| train.task.learns_edges());
         if refreshes && predicts_edges {
             let message = format!(
                 "{}: the model predicts edges, and results of edges cannot be refreshed: another dataset has other held-out edges; train a model on it",

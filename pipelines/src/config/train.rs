@@ -280,7 +280,7 @@ words! {
 
 impl Task {
     /// Whether the examples are edges.
-    pub(crate) fn learns_edges(self) -> bool {
+    pub fn learns_edges(self) -> bool {
         matches!(self, Self::LinkPrediction | Self::EdgeClassification)
     }
 

@@ -150,7 +150,7 @@ impl TrainedOn {
                  train a model on it"
             ))
         };
-        let predicts_edges = matches!(task, Task::LinkPrediction | Task::EdgeClassification);
+        let predicts_edges = task.learns_edges();
         if predicts_edges && self.dataset != model.dataset {
             return Err("the model predicts edges, so it can be evaluated only on the dataset of its run: another dataset has other held-out edges; \
                         to predict its edges, train a model on it"

@@ -49,14 +49,12 @@ struct Description {
     model: String,
     /// The fingerprint of the dataset.
     dataset: String,
-    /// Nodes of the partition in this dataset.
-    nodes: u64,
 }
 
 /// The layer store of one worker.
 pub(crate) struct LayerStore {
     folder: PathBuf,
-    /// The description of the rows when they are complete, without the number of nodes.
+    /// The description of the rows when they are complete.
     description: Description,
     /// The partitions of this worker, whose rows it has locked.
     own: Range<usize>,
@@ -112,7 +110,6 @@ impl LayerStore {
             network: format!("{network:?}"),
             model: model.sha256.clone(),
             dataset: job.dataset.manifest().fingerprint.clone(),
-            nodes: 0,
         };
         let mut store = Self { folder, description, own, found: Err(Unusable::Missing), _locks: locks };
         store.found = store.find(stages)?;
@@ -130,7 +127,7 @@ impl LayerStore {
         for part in self.own.clone() {
             let Some(info) = dataset.manifest().partitions.get(part) else { return Ok(Err(Unusable::Other)) };
             let fingerprint = dataset.manifest().fingerprint.clone();
-            let expected = Description { dataset: fingerprint, nodes: info.nodes, ..self.description.clone() };
+            let expected = Description { dataset: fingerprint, ..self.description.clone() };
             let has_rows = |(stage, Stage { width, .. }): (usize, &Stage)| {
                 let file = std::fs::metadata(self.rows_file(part, stage));
                 file.is_ok_and(|file| file.len() >= info.nodes * 4 * *width as u64)
@@ -212,9 +209,8 @@ impl LayerStore {
         for part in self.own.clone() {
             job.dataset.link_partition(part, &snapshot)?;
             let path = self.part(part).join(DESCRIPTION);
-            let description =
-                Description { nodes: job.dataset.manifest().partitions[part].nodes, ..self.description.clone() };
-            let text = serde_json::to_string_pretty(&description).map_err(|error| Error::Bug(error.to_string()))?;
+            let text =
+                serde_json::to_string_pretty(&self.description).map_err(|error| Error::Bug(error.to_string()))?;
             write_atomic(&path, text.as_bytes()).map_err(Error::io("write", &path))?;
         }
         drop(busy);
