@@ -12,7 +12,7 @@ section! {
         /// Add the probabilities of all classes of each node or edge to `predictions.parquet`, by ascending number or name. Not for links,
         /// whose scores are always written, and not for regression.
         pub scores: bool = false,
-        /// Nodes that are computed together.
+        /// Maximum number of nodes that are computed together; fewer if they have more than 16,384 edges.
         #[schemars(range(min = 1, max = 16777216), extend("x-results" = false))]
         pub batch: usize = 4096,
     }
