@@ -1,20 +1,23 @@
 #!/usr/bin/env python3
 """Refreshes the results of a model after changes of one edge, 0.01 %, 0.1 % and 1 % of the edges, beside inference of all nodes.
 
-    benches/refresh.py [--graph FOLDER] [--layers 2] [--hidden 256] [--rounds 5] [--parts 8] [--threads 2]
+    [GNNFLOW_PEERS_PYTHON=<python with dgl, torch and pyarrow>] benches/refresh.py [--graph FOLDER] [--layers 2] [--hidden 256] [--rounds 5] [--parts 8] [--threads 2]
 
 FOLDER has nodes.parquet and edges.parquet (src, dst), read as undirected; without it, a planted graph of 2 million nodes and 30 million
-edges is generated (100 features, 47 classes). Half of a change removes edges, half adds edges between random nodes. In each round, every
-change is applied to the dataset in place by `gnnflow update`; then `gnnflow refresh` computes what has changed, and `gnnflow infer` all
-nodes of the last dataset. Predictions of both must have equal bytes. `refresh` is the time of finding the changes, computing rows and
+edges is generated (100 features, 47 classes). Half of a change removes edges, half adds edges between random nodes: of all nodes, or of
+2,000 nodes, as changes of real graphs are seldom spread evenly. In each round, every change is applied to the dataset in place by
+`gnnflow update`; then `gnnflow refresh` computes what has changed, and `gnnflow infer` all nodes of the last dataset; DGL computes all
+nodes of the first graph in memory (benches/peers/inference.py, SAGE only). Predictions of both must have equal bytes. `refresh` is the time of finding the changes, computing rows and
 storing them; `all` is that with metrics and with writing the predictions of all nodes, of `infer` as well; `wall` is that of the process,
-with opening and verifying the dataset. Medians and ranges over the rounds. The result is written to benches/runs/<date>-refresh.json.
+with opening and verifying the dataset. `reached` has the changed rows of each change and their seconds. Medians and ranges over the rounds. The result is written to benches/runs/<date>-refresh.json.
 """
-import argparse, json, os, pathlib, random, statistics, sys, tempfile
+import argparse, json, os, pathlib, random, statistics, subprocess, sys, tempfile
 
-from program import about, build, timed, write
+from program import ROOT, about, build, timed, write
 
-SHARES = [("one edge", 0.0), ("0.01 %", 0.0001), ("0.1 %", 0.001), ("1 %", 0.01)]
+# Name, share of the edges, and the nodes between which edges change; all nodes without a number.
+CHANGES = [("one edge", 0.0, None), ("0.01 %", 0.0001, None), ("0.1 %", 0.001, None), ("1 %", 0.01, None),
+           ("0.01 % among 2,000 nodes", 0.0001, 2000), ("0.1 % among 2,000 nodes", 0.001, 2000)]
 
 
 def spread(values):
@@ -72,35 +75,56 @@ def main():
             gnnflow("import", "text", work / f"{name}.txt", "--header", "no", "--directed", "--out", work / name, "--quiet")
             return work / name / "edges.parquet"
 
+        peer = None
+        if (python := os.environ.get("GNNFLOW_PEERS_PYTHON")) and options.model == "sage":
+            command = [python, ROOT / "benches" / "peers" / "inference.py", graph, "--layers", options.layers, "--hidden", options.hidden, "--threads", options.threads]
+            threads = {name: str(options.threads) for name in ["OMP_NUM_THREADS", "MKL_NUM_THREADS"]}
+            environment = os.environ | threads | {"DGLBACKEND": "pytorch", "PYTHONWARNINGS": "ignore", "OMP_WAIT_POLICY": "passive"}
+            peer = subprocess.Popen(list(map(str, command)), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
+
+        def dgl():
+            print(file=peer.stdin, flush=True)
+            line = peer.stdout.readline()
+            if not line:
+                sys.exit("error: benches/peers/inference.py has ended")
+            return json.loads(line)
+
         first = refresh()
         infer()  # warm-up
-        draw, added, measured = random.Random(3), [], {name: [] for name, _ in SHARES}
-        full = []
+        if peer:
+            dgl()
+        draw, measured = random.Random(3), {name: [] for name, _, _ in CHANGES}
+        hot = draw.sample(range(nodes), 2000)
+        added, full, peers = {None: [], 2000: []}, [], []
         for turn in range(options.rounds):
-            for at, (name, share) in enumerate(SHARES):
+            for at, (name, share, among) in enumerate(CHANGES):
                 count = max(1, int(edges * share / 2))
-                come = [(draw.randrange(nodes), draw.randrange(nodes)) for _ in range(count)]
+                ends = hot if among else range(nodes)
+                come = [(draw.choice(ends), draw.choice(ends)) for _ in range(count)]
                 # Only edges that an earlier change has added are known to exist.
-                gone = [added.pop(draw.randrange(len(added))) for _ in range(min(count, len(added)))] if share else []
-                added.extend(edge for edge in come if edge[0] != edge[1])
+                known = added[among]
+                gone = [known.pop(draw.randrange(len(known))) for _ in range(min(count, len(known)))] if share else []
+                known.extend(edge for edge in come if edge[0] != edge[1])
                 change = ["--edges", pairs(f"come-{turn}-{at}", come)]
                 if gone:
                     change += ["--remove", pairs(f"gone-{turn}-{at}", gone)]
                 gnnflow("update", work / "dataset", *change, "--missing", "ignore", "--quiet")
                 measured[name].append(refresh())
             full.append(infer())
+            if peer:
+                peers.append(dgl())
             equal = (work / "new" / "predictions.parquet").read_bytes() == (work / "full" / "predictions.parquet").read_bytes()
             if not equal:
                 sys.exit("error: refresh and infer wrote other predictions")
             print(f"round {turn + 1} of {options.rounds} done", flush=True)
     rows = []
-    for name, share in SHARES:
-        runs = measured[name]
+    for name, runs in measured.items():
         rows.append({
             "change": name, **{key: spread([run[key] for run in runs]) for key in ["seconds", "all", "wall"]},
             "computed_share": spread([run["computed_rows"] / run["all_rows"] for run in runs]),
             "changed_nodes": spread([run["changed_nodes"] for run in runs]),
             "of_full": spread([run["all"] / whole["all"] for run, whole in zip(runs, full)]),
+            "reached": [[run["computed_rows"], round(run["seconds"], 4)] for run in runs],
         })
         print(f"{name}: {rows[-1]['seconds']['median']:.3f} s; with writing {rows[-1]['all']['median']:.2f} s, {100 * rows[-1]['of_full']['median']:.1f} % of full inference, "
               f"{100 * rows[-1]['computed_share']['median']:.2f} % of the rows")
@@ -109,6 +133,11 @@ def main():
         "hidden": options.hidden, "parts": options.parts, "threads": options.threads, "rounds": options.rounds, "first_refresh": first,
         "full": {key: spread([run[key] for run in full]) for key in ["all", "wall"]}, "refresh": rows,
     }
+    if peers:
+        result["dgl"] = {"version": peers[0]["dgl"], "whole": spread([run["whole"] for run in peers]), "loader_once": peers[0]["loader"]}
+        ours, whole = result["full"]["all"]["median"], result["dgl"]["whole"]["median"]
+        result["results"] = [{"nodes": nodes, "edges": 2 * edges, "threads": options.threads, "gnnflow_seconds": ours, "best_peer": "dgl",
+                              "peers_seconds": {"dgl": whole, "dgl_loader": peers[0]["loader"]}, "ratio_to_best_peer": whole / ours}]
     print(write(result, "refresh", options.out))
 
 

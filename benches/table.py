@@ -67,6 +67,11 @@ def ranking(row, _):
     return what, row["gnnflow_seconds"], row["peers_seconds"], seconds
 
 
+def inference(row, _):
+    what = f"inference of all nodes of a planted graph ({row['nodes']:,} nodes, {row['edges']:,} directed edges) with 2-layer SAGE; ours from files to files"
+    return what, row["gnnflow_seconds"], row["peers_seconds"], seconds
+
+
 def rounded(row):
     """Yields the same case with bf16 rows, if it was measured."""
     if half := row.get("bf16"):
@@ -82,6 +87,7 @@ KINDS = {
     "epoch-beside-peers": epoch,
     "full-graph-beside-peers": full_graph,
     "ranking-beside-peers": ranking,
+    "refresh": inference,
 }
 
 
@@ -92,7 +98,7 @@ def rows():
         files = (file for file in RUNS.glob(f"*-{kind}*.json") if "slow-memory" not in file.name)
         for file in sorted(files, reverse=True):
             result = json.loads(file.read_text())
-            for row in [one for row in result["results"] for one in (row, *rounded(row))]:
+            for row in [one for row in result.get("results", []) for one in (row, *rounded(row))]:
                 what, ours, peers, show = describe(row, "small" if file.stem.endswith("-small") else None)
                 case = (what, row["threads"])
                 if not peers or case in seen:
