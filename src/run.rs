@@ -1,15 +1,17 @@
 //! Runs a pipeline, in one process or in several.
 
 use std::any::Any;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
+use gnnflow_data::Dataset;
 use gnnflow_data::progress::Progress;
 use gnnflow_pipelines::executor::ExecutorFactory;
 use gnnflow_pipelines::summary::{EpochRecord, SCHEMA, Seconds};
 use gnnflow_pipelines::{
-    Config, Error as PipelineError, FittingModel, Job, Runtime, Summary, Work, keep_earlier_run, last_checkpoint,
-    prepare, run_worker,
+    Config, Error as PipelineError, FittingModel, Job, Runtime, Summary, WarmStart, Work, keep_earlier_run,
+    last_checkpoint, prepare, run_worker,
 };
 
 use crate::cluster::{
@@ -55,7 +57,7 @@ pub fn run(config: &Config, options: &RunOptions) -> Result<Outcome, Error> {
         return prepared_only(config, options, dataset.manifest().parts(), prepared);
     };
     let mut work = match &options.action {
-        Action::Train { resume } => Work::Train { resume: *resume },
+        Action::Train { resume } => Work::Train { resume: *resume, from: warm_start(config, options, &dataset)? },
         Action::Infer { run, layers } => {
             Work::Infer { model: FittingModel::open(run, train.task, dataset.manifest())?, layers: layers.clone() }
         }
@@ -85,7 +87,10 @@ pub fn run(config: &Config, options: &RunOptions) -> Result<Outcome, Error> {
             cluster.fingerprints = Fingerprints {
                 build: Fingerprints::of_build()?,
                 pipeline: match &work {
-                    Work::Train { .. } => config.fingerprint(),
+                    Work::Train { from: None, .. } => config.fingerprint(),
+                    Work::Train { from: Some(model), .. } => {
+                        format!("{} from model {}", config.fingerprint(), model.sha256)
+                    }
                     Work::Infer { model, layers } => {
                         let refreshes = if layers.is_some() { "refresh of " } else { "" };
                         format!("{refreshes}{} with model {}", config.fingerprint(), model.sha256)
@@ -97,9 +102,10 @@ pub fn run(config: &Config, options: &RunOptions) -> Result<Outcome, Error> {
             cluster.heartbeat_timeout = config.cluster.heartbeat_timeout.0;
             cluster.stall_timeout = config.cluster.stall_timeout.0;
             // Rank 0, which has the run folder, decides whether to resume.
-            cluster.announced = if work == (Work::Train { resume: true }) { RESUMES.into() } else { String::new() };
+            let resumes = matches!(work, Work::Train { resume: true, .. });
+            cluster.announced = if resumes { RESUMES.into() } else { String::new() };
             let membership = Membership::join(cluster)?;
-            if let Work::Train { resume } = &mut work {
+            if let Work::Train { resume, .. } = &mut work {
                 *resume = membership.announced() == RESUMES;
             }
             membership
@@ -125,6 +131,25 @@ pub fn run(config: &Config, options: &RunOptions) -> Result<Outcome, Error> {
     };
     let summary = execute(membership, move |worker| run_worker(worker, &job).map_err(Error::from))?;
     Ok(summary.map_or(Outcome::Elsewhere(0), |summary| Outcome::Done(Box::new(summary))))
+}
+
+/// Opens the model from which training starts, if there is one.
+fn warm_start(config: &Config, options: &RunOptions, dataset: &Dataset) -> Result<Option<WarmStart>, Error> {
+    let (Some(model), Some(train)) = (&config.model, &config.train) else { return Ok(None) };
+    let Some(run) = &train.from else { return Ok(None) };
+    if is_same_folder(run, &options.run_dir) {
+        let message = format!(
+            "train.from: {} is also the run folder, whose files are moved when training begins; choose another folder with --run-dir",
+            run.display()
+        );
+        return Err(PipelineError::Usage(message).into());
+    }
+    Ok(Some(WarmStart::open(run, (model, train), dataset.manifest())?))
+}
+
+/// Returns whether two paths lead to one folder.
+pub(crate) fn is_same_folder(a: &Path, b: &Path) -> bool {
+    matches!((a.canonicalize(), b.canonicalize()), (Ok(a), Ok(b)) if a == b)
 }
 
 /// The announcement of rank 0 in a run that continues from a checkpoint.

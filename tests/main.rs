@@ -51,3 +51,4 @@ mod tensor_workers;
 mod trace;
 mod training;
 mod update;
+mod warm_start;

@@ -5,6 +5,7 @@ use super::output::print;
 use crate::error::Error;
 use crate::options::{Action, Outcome, RunOptions};
 use crate::report;
+use crate::run::is_same_folder;
 use gnnflow_pipelines::Error as PipelineError;
 use gnnflow_pipelines::config::{Config, Override};
 use std::path::{Path, PathBuf};
@@ -173,15 +174,12 @@ impl Scoring {
 
 /// Refuses to write results among the files of a run that has trained, or of a dataset.
 fn check_out(run: &Path, out: &Path) -> Result<(), Error> {
-    let is = match (out.join("pipeline.toml").exists() || same(run, out), out.join("manifest.json").exists()) {
+    let is = match (out.join("pipeline.toml").exists() || is_same_folder(run, out), out.join("manifest.json").exists())
+    {
         (true, _) => "has a run with its own results",
         (_, true) => "is a prepared dataset",
         _ => return Ok(()),
     };
     let message = format!("--out {}: the folder {is}; choose another folder", out.display());
     Err(PipelineError::Usage(message).into())
-}
-
-fn same(a: &Path, b: &Path) -> bool {
-    matches!((a.canonicalize(), b.canonicalize()), (Ok(a), Ok(b)) if a == b)
 }

@@ -155,6 +155,7 @@ impl Config {
         let tables = candidates.into_iter().chain(weights);
         tables.flat_map(|files| &mut files.0).filter(|path| !gnnflow_data::source::is_url(path)).for_each(join);
         graph.dataset.iter_mut().for_each(join);
+        self.train.iter_mut().filter_map(|train| train.from.as_mut()).for_each(join);
         if let Some(generate) = &mut graph.generate {
             let name = format!("{}-{}", generate.kind, &digest(&serde_json::json!(generate))[..8]);
             let default = || PathBuf::from(".gnnflow").join(name);
@@ -208,9 +209,9 @@ impl Config {
         let mut value = serde_json::to_value(self).expect("all keys are JSON values");
         let keys = reference::sections().into_iter().flat_map(|section| section.keys);
         let performance: Vec<String> = keys.filter(|key| !key.results).map(|key| key.path).collect();
-        // Tables of performance keys only.
-        let tables = ["price", "debug", "train.tensor_workers"];
-        for path in performance.iter().map(String::as_str).chain(more.iter().copied()).chain(tables) {
+        // Tables of performance keys only, and the path of a model, which runs compare by its content.
+        let others = ["price", "debug", "train.tensor_workers", "train.from"];
+        for path in performance.iter().map(String::as_str).chain(more.iter().copied()).chain(others) {
             let (parent, key) = path.rsplit_once('.').unwrap_or(("", path));
             let pointer = if parent.is_empty() { String::new() } else { format!("/{}", parent.replace('.', "/")) };
             if let Some(table) = value.pointer_mut(&pointer).and_then(|table| table.as_object_mut()) {

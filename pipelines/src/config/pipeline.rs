@@ -96,7 +96,7 @@ impl Config {
         self.infer.get_or_insert_default();
         if let Some(train) = &mut self.train {
             // The memory of training is no bound of inference.
-            (train.tensor_workers, train.memory, train.trace) = (None, None, false);
+            (train.from, train.tensor_workers, train.memory, train.trace) = (None, None, None, false);
             if let Some(classes) = &mut train.classes {
                 (classes.weights, classes.node_weights) = (None, None);
             }

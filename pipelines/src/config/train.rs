@@ -1,6 +1,7 @@
 //! `[train]`: the task, the schedule and the batches.
 
 use std::ops::RangeInclusive;
+use std::path::PathBuf;
 
 use super::classes::ClassOptions;
 use super::edge::EdgeTask;
@@ -29,6 +30,10 @@ section! {
         pub edge: Option<EdgeTask> = None,
         /// Classification: weights for imbalanced classes, and bounds of metrics.
         pub classes: Option<ClassOptions> = None,
+        /// The folder of a finished run: training starts from its model instead of drawn parameters ([details](warm-start.md)). The model has the
+        /// same `[model]`. Unset: parameters are drawn.
+        #[schemars(extend("examples" = ["runs/monday"]))]
+        pub from: Option<PathBuf> = None,
         /// How the work of training is divided.
         pub schedule: Schedule = Schedule::default(),
         /// Passes over the training nodes or edges. Unset: as many as have 500 steps, but at least 10 and at most 200.

@@ -28,6 +28,7 @@ pub(super) const TRAIN: &[(&str, Use)] = &[
     ("link", Use::Task(Task::LinkPrediction)),
     ("edge", Use::Task(Task::EdgeClassification)),
     ("classes", Use::Classes),
+    ("from", Use::Always),
     ("schedule", Use::Always),
     ("epochs", Use::Always),
     ("batch", Use::Batch),

@@ -13,6 +13,15 @@ use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use super::NodeEmbeddings;
 use crate::error::Error;
 
+/// What happens to a node that has no row in the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unknown {
+    /// The file is refused.
+    Refuse,
+    /// The node keeps the row that it has.
+    Keep,
+}
+
 /// Nodes without a row yet: their global ids, by the user's ids.
 #[derive(Default)]
 struct Waiting<'a> {
@@ -51,11 +60,12 @@ impl NodeEmbeddings {
     /// Sets the rows of nodes from the file `path` of a run, by the user's ids. `nodes` has the first global id and the ids of each partition hosted here.
     ///
     /// # Errors
-    /// [`Error::Input`] if the file is no output of such a run, or a node has no row; [`Error::Bug`] if the rows are open.
+    /// [`Error::Input`] if the file is no output of such a run, or a node has no row and `unknown` refuses that; [`Error::Bug`] if the rows are open.
     pub(crate) fn read_from_run<'a>(
         &self,
         path: &Path,
         nodes: impl Iterator<Item = (u32, IdColumn<'a>)>,
+        unknown: Unknown,
     ) -> Result<(), Error> {
         let mut waiting = Waiting::default();
         nodes.for_each(|(first, ids)| waiting.add(first, ids));
@@ -81,6 +91,7 @@ impl NodeEmbeddings {
         }
         match waiting.left() {
             (0, _) => Ok(()),
+            _ if unknown == Unknown::Keep => Ok(()),
             (count, first) => {
                 let nodes = counted(count as u64, "node");
                 Err(refuse(&format!(

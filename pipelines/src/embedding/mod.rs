@@ -1,6 +1,6 @@
 //! Learned rows of nodes in a run: the table, and the rows of the best epoch.
 
-mod from_run;
+pub(crate) mod from_run;
 mod shards;
 
 use std::path::Path;

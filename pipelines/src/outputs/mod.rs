@@ -3,7 +3,6 @@
 //! All workers send their rows to the first worker, in the order of global ids, in messages of bounded size and with the
 //! user's ids. The first worker writes the files.
 
-pub(crate) mod model_file;
 pub(crate) mod run_folder;
 pub mod summary;
 mod trace_file;

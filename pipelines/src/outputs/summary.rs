@@ -38,6 +38,9 @@ pub struct Summary {
     pub sampling_threads: usize,
     /// Compute threads of the first process, at the end.
     pub compute_threads: usize,
+    /// The SHA-256 of the model file of `train.from`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from_model: Option<String>,
     /// Trained epochs, including those before a resume.
     pub epochs: usize,
     /// The epoch (from 1) of the best model by the validation metric.

@@ -26,7 +26,7 @@ use serde::{Deserialize, Serialize};
 use crate::collectives::{Collectives, Driver};
 use crate::context::WorkerContext;
 use crate::error::Error;
-use crate::outputs::model_file::FittingModel;
+use crate::model_file::FittingModel;
 use crate::runtime::job::Job;
 
 /// Version of [`Description`]. It increases when a field or the format of rows changes.

@@ -31,8 +31,8 @@ impl Payload for Progress {
 }
 
 impl Run<'_> {
-    /// Resumes from the last checkpoint, which the first worker reads and broadcasts.
-    pub(super) fn resume(&mut self, driver: &mut Driver<'_>, params: usize, trained: usize) -> Result<(), Error> {
+    /// Resumes from the last checkpoint, which the first worker reads and broadcasts. Returns whether there is one.
+    pub(super) fn resume(&mut self, driver: &mut Driver<'_>, params: usize, trained: usize) -> Result<bool, Error> {
         let path = last_checkpoint(&self.job.run_dir);
         let checkpoint = match self.context.worker {
             0 if path.exists() => {
@@ -47,7 +47,7 @@ impl Run<'_> {
         });
         let header = self.collectives.broadcast(driver, (self.context.worker == 0).then_some(header))?;
         let Some((progress, (steps, Json(names)))): Option<Header> = header else {
-            return Ok(()); // no checkpoint yet
+            return Ok(false);
         };
         // All vectors, concatenated: parameters, those of the optimizer, the best parameters.
         let len = params * (1 + usize::from(progress.best.is_some())) + trained * names.len();
@@ -83,11 +83,13 @@ impl Run<'_> {
         self.compute_thread.call(move |compute| {
             compute.set_params(values)?;
             compute.load_optimizer(State { steps, vectors })
-        })
+        })?;
+        Ok(true)
     }
 
     fn fingerprint(&self) -> String {
-        format!("{} {}", self.job.config.model_fingerprint(), self.job.dataset.manifest().fingerprint)
+        let from = self.job.starts_from().map(|model| format!(" from model {}", model.sha256)).unwrap_or_default();
+        format!("{} {}{from}", self.job.config.model_fingerprint(), self.job.dataset.manifest().fingerprint)
     }
 
     /// Returns the epochs of the learned rows of a checkpoint.

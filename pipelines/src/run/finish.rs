@@ -18,10 +18,11 @@ use crate::engine::no_training::NoTraining;
 use crate::engine::{Engine, Staleness};
 use crate::error::Error;
 use crate::evaluate::{Evaluation, node_predictions};
+use crate::model_file;
+use crate::outputs;
 use crate::outputs::run_folder::NODE_EMBEDDINGS;
 use crate::outputs::summary::{CacheUse, EmbeddingUse, SCHEMA, Seconds, Summary, Value, WorkerUse};
 use crate::outputs::trace_table::SentTo;
-use crate::outputs::{self, model_file};
 use crate::runtime::records::{ByClass, TensorUse};
 
 /// The counts of a worker.
@@ -249,7 +250,9 @@ impl Run<'_> {
             digests.model = Some(model_file::digest(&params));
             if self.job.trains() {
                 let learned_rows = self.context.embeddings.is_some();
-                model_file::write(&params, self.job.dataset.manifest(), &self.job.run_dir, learned_rows)?;
+                let model = self.compute_thread.call(|compute| compute.with_model(|model| model.spec().clone()));
+                let (of, dataset) = ((self.train.task, model), self.job.dataset.manifest());
+                model_file::write(&params, of, dataset, &self.job.run_dir, learned_rows)?;
             }
         }
         Ok(digests)
@@ -319,6 +322,7 @@ impl Run<'_> {
             threads: self.job.threads,
             sampling_threads: self.split.sampling,
             compute_threads: self.split.compute,
+            from_model: self.job.starts_from().map(|model| model.sha256.clone()),
             epochs: self.progress.epochs as usize,
             best_epoch: self.progress.best.map(|(epoch, _)| epoch as usize),
             train: evaluation.train,

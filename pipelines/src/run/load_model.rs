@@ -1,46 +1,108 @@
-//! The model of an earlier run.
+//! The model of an earlier run: for its results, or for training that starts from it.
 
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use candle_core::Device;
 use gnnflow_nn::params::Param;
+use gnnflow_nn::{Model, ModelSpec};
 
 use super::Run;
 use crate::collectives::{Collectives, Driver};
 use crate::context::WorkerContext;
+use crate::embedding::from_run::Unknown;
 use crate::error::Error;
-use crate::outputs::model_file;
+use crate::model_file::{FittingModel, WarmStart};
 use crate::outputs::run_folder::{NODE_EMBEDDINGS, remove_old_results};
 
 impl Run<'_> {
-    /// Sets the parameters to those of the model in the run folder `folder`, which the first worker reads and sends to all.
+    /// Sets the parameters and the learned rows to those of `model`.
     ///
     /// # Errors
-    /// If there is no model, or it is of another pipeline.
-    pub(super) fn load_model(&mut self, driver: &mut Driver<'_>, folder: &Path, count: usize) -> Result<(), Error> {
-        if let Some(rows) = &self.context.embeddings {
-            let _busy = driver.runtime.busy("reading the learned rows of the model");
-            let WorkerContext { parts, placement, worker, .. } = &self.context;
-            let hosted = placement.parts_of(*worker).map(|part| parts.get(part));
-            let nodes = hosted.map(|part| (part.range.start as u32, part.nodes.ids()));
-            rows.read_from_run(&folder.join(NODE_EMBEDDINGS), nodes)?;
+    /// If the model is of another pipeline.
+    pub(super) fn load_model(&mut self, driver: &mut Driver<'_>, model: &FittingModel) -> Result<(), Error> {
+        self.load_rows(driver, &model.run, Unknown::Refuse)?;
+        let params = self.at_first_worker(|run, params| {
+            model.read(params)?;
+            remove_old_results(&run.job.run_dir, &run.job.config)
+        })?;
+        self.broadcast_parameters(driver, params)
+    }
+
+    /// Sets the parameters and the learned rows to those of `model`, as far as it has them. All others stay as they are drawn.
+    ///
+    /// # Errors
+    /// If the model is of another pipeline.
+    pub(super) fn start_from(
+        &mut self,
+        driver: &mut Driver<'_>,
+        model: &WarmStart,
+        spec: &ModelSpec,
+    ) -> Result<(), Error> {
+        self.load_rows(driver, &model.run, Unknown::Keep)?;
+        let mut drawn = Vec::new();
+        let params = self.at_first_worker(|run, params| {
+            let wider = run.wider(params, spec)?;
+            drawn = model.read(params, &wider)?;
+            Ok(())
+        })?;
+        if self.context.worker == 0 {
+            driver.runtime.say(&format!("starts from the model in {}", model.run.display()));
+            let begin_anew = format!("drawn anew, as a whole or in part: {}", drawn.join(", "));
+            let notes = model.notes.iter().chain((!drawn.is_empty()).then_some(&begin_anew));
+            notes.for_each(|note| driver.runtime.say(&format!("note: {note}")));
         }
-        let flat = match self.context.worker {
-            0 => {
-                let mut params: Vec<Param> =
-                    self.compute_thread.call(|compute| compute.with_model(|model| model.params().export()))?;
-                model_file::read(folder, &mut params)?;
-                remove_old_results(&self.job.run_dir, &self.job.config)?;
-                Some(Arc::new(params.into_iter().flat_map(|param| param.values).collect::<Vec<f32>>()))
-            }
-            _ => None,
-        };
+        self.broadcast_parameters(driver, params)
+    }
+
+    /// Reads the learned rows of the run in `folder`, if the model has any.
+    fn load_rows(&self, driver: &Driver<'_>, folder: &Path, unknown: Unknown) -> Result<(), Error> {
+        let Some(rows) = &self.context.embeddings else { return Ok(()) };
+        let _busy = driver.runtime.busy("reading the learned rows of the model");
+        let WorkerContext { parts, placement, worker, .. } = &self.context;
+        let hosted = placement.parts_of(*worker).map(|part| parts.get(part));
+        let nodes = hosted.map(|part| (part.range.start as u32, part.nodes.ids()));
+        rows.read_from_run(&folder.join(NODE_EMBEDDINGS), nodes, unknown)
+    }
+
+    /// Returns the parameters that `set` changes, at the first worker.
+    fn at_first_worker(
+        &self,
+        set: impl FnOnce(&Self, &mut [Param]) -> Result<(), Error>,
+    ) -> Result<Option<Vec<Param>>, Error> {
+        if self.context.worker > 0 {
+            return Ok(None);
+        }
+        let mut params = self.compute_thread.call(|compute| compute.with_model(|model| model.params().export()))?;
+        set(self, &mut params)?;
+        Ok(Some(params))
+    }
+
+    /// Sets the parameters of all workers to `params` of the first one. Returns when all workers have called it.
+    fn broadcast_parameters(&self, driver: &mut Driver<'_>, params: Option<Vec<Param>>) -> Result<(), Error> {
+        let count = self.compute_thread.call(|compute| compute.params().len());
+        let flat = params.map(|params| params.into_iter().flat_map(|param| param.values).collect::<Vec<f32>>());
+        let flat = flat.map(Arc::new);
         // Separate collectives: their dataflow is used once and dropped.
         let context = &self.context;
         let mut vectors = Collectives::new(context.placement, context.worker, Rc::clone(&context.other_meter));
         let values = vectors.all_reduce_rows(driver, count, |part| flat.clone().filter(|_| part == 0))?;
         // No worker requests rows before all have theirs: the sum above waits for all.
         self.compute_thread.call(move |compute| compute.set_params(values))
+    }
+
+    /// Returns the shapes of the model's parameters if its results had more columns.
+    fn wider(&self, params: &[Param], spec: &ModelSpec) -> Result<Vec<Vec<usize>>, Error> {
+        // If the results become as wide as the rows before them, a residual connection has no parameter.
+        for added in 1..=2 {
+            let spec = ModelSpec { out_dim: spec.out_dim + added, ..spec.clone() };
+            let model = Model::build(&spec, self.job.registry.layers(), &Device::Cpu, self.train.seed)?;
+            let wider: Vec<_> = model.params().iter().map(|(name, var)| (name, var.dims().to_vec())).collect();
+            if wider.iter().map(|(name, _)| *name).eq(params.iter().map(|param| &param.name[..])) {
+                return Ok(wider.into_iter().map(|(_, shape)| shape).collect());
+            }
+        }
+        Err(Error::Bug("the number of results decides which parameters the model has".into()))
     }
 }

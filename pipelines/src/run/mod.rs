@@ -247,11 +247,12 @@ impl<'a> Run<'a> {
             trace,
         };
         match &job.work {
-            Work::Infer { model, .. } => run.load_model(driver, &model.run, params)?,
-            Work::Train { resume } => {
+            Work::Infer { model, .. } => run.load_model(driver, model)?,
+            Work::Train { resume, from } => {
                 run.warn_of_empty_classes(driver)?;
-                if *resume {
-                    run.resume(driver, params, trained)?;
+                let resumed = *resume && run.resume(driver, params, trained)?;
+                if let Some(from) = from.as_ref().filter(|_| !resumed) {
+                    run.start_from(driver, from, &network)?;
                 }
                 if run.context.worker == 0 {
                     run.folder = Some(run.open_folder()?);

@@ -9,7 +9,7 @@ use gnnflow_data::progress::Progress;
 
 use crate::config::Config;
 use crate::error::Error;
-use crate::outputs::model_file::FittingModel;
+use crate::model_file::{FittingModel, WarmStart};
 use crate::runtime::executor::ExecutorFactory;
 use crate::runtime::records::EpochRecord;
 use crate::runtime::registry::Registry;
@@ -21,6 +21,8 @@ pub enum Work {
     Train {
         /// Whether to resume from the last checkpoint in the run folder.
         resume: bool,
+        /// The model from which training starts, unless it resumes. `None` for parameters that are drawn.
+        from: Option<WarmStart>,
     },
     /// Computes the results of all nodes with the model of an earlier run.
     Infer {
@@ -71,7 +73,15 @@ impl Job {
 
     /// Returns whether training resumes from the last checkpoint in the run folder.
     pub(crate) fn resumes(&self) -> bool {
-        matches!(self.work, Work::Train { resume: true })
+        matches!(self.work, Work::Train { resume: true, .. })
+    }
+
+    /// Returns the model from which training starts.
+    pub(crate) fn starts_from(&self) -> Option<&WarmStart> {
+        match &self.work {
+            Work::Train { from, .. } => from.as_ref(),
+            Work::Infer { .. } => None,
+        }
     }
 
     /// Returns the number of processes on the host of the process of this rank.

@@ -1,0 +1,99 @@
+//! A trained model that computes the results of a dataset.
+
+use std::path::{Path, PathBuf};
+
+use gnnflow_data::dataset::{LabelInfo, Manifest};
+use gnnflow_data::format::hex;
+use gnnflow_nn::params::Param;
+use safetensors::tensor::{Dtype, SafeTensors};
+use sha2::{Digest, Sha256};
+
+use super::trained_on::{Classes, TrainingData};
+use super::{check_rows, numbers, open, parse, refused};
+use crate::config::Task;
+use crate::error::Error;
+
+/// A model that fits a dataset.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FittingModel {
+    /// The run folder that has the model.
+    pub run: PathBuf,
+    /// The SHA-256 of its file.
+    pub sha256: String,
+    /// The labels of nodes that it has learned, without counts.
+    pub labels: Option<LabelInfo>,
+}
+
+impl FittingModel {
+    /// Opens the model of the run folder `run` for a pipeline with this task and dataset. The dataset may have no labels.
+    ///
+    /// # Errors
+    /// [`Error::Input`] if there is no model, it is damaged, or it was trained on other columns or classes.
+    pub fn open(run: &Path, task: Task, dataset: &Manifest) -> Result<Self, Error> {
+        let (path, bytes) = open(run)?;
+        let (_, model) = parse(&path, &bytes)?;
+        TrainingData::of(dataset).fits(&model.data, task).map_err(|message| refused(&path, &message))?;
+        check_rows(run, &model)?;
+        let labels = model.data.labels.as_ref().map(Classes::info);
+        Ok(Self { run: run.to_owned(), sha256: hex(&Sha256::digest(&bytes)), labels })
+    }
+
+    /// Sets the values of `params`, which have the names and shapes of the model in the pipeline.
+    ///
+    /// # Errors
+    /// [`Error::Input`] if the model is damaged or of another pipeline.
+    pub(crate) fn read(&self, params: &mut [Param]) -> Result<(), Error> {
+        let (path, bytes) = open(&self.run)?;
+        let (tensors, _) = parse(&path, &bytes)?;
+        fill(&tensors, params).map_err(|message| refused(&path, &message))
+    }
+}
+
+/// Sets the values of all parameters.
+fn fill(tensors: &SafeTensors<'_>, params: &mut [Param]) -> Result<(), String> {
+    for Param { name, shape, values } in &mut *params {
+        let tensor = tensors.tensor(name).map_err(|_| {
+            format!("the model of pipeline.toml has the parameter {name:?}, which this file has not; they are of different runs; restore both from a copy of one run folder")
+        })?;
+        if tensor.dtype() != Dtype::F32 || tensor.shape() != &shape[..] {
+            return Err(format!(
+                "{name:?} has the shape {:?}, and the model of pipeline.toml has {shape:?}; they are of different runs; restore both from a copy of one run folder",
+                tensor.shape()
+            ));
+        }
+        *values = numbers(tensor.data());
+    }
+    match tensors.len() == params.len() {
+        true => Ok(()),
+        false => Err(format!(
+            "the file has {} parameters, and the model of pipeline.toml has {}; they are of different runs; restore both from a copy of one run folder",
+            tensors.len(),
+            params.len()
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::digest;
+    use super::super::tests::{file, param};
+    use super::*;
+
+    #[test]
+    fn parameters_of_another_model_are_refused() {
+        let written = [param("a", &[2, 3], 1.5), param("b", &[3], -0.0)];
+        let bytes = file(&written);
+        let tensors = SafeTensors::deserialize(&bytes).unwrap();
+        let mut params = [param("a", &[2, 3], 0.0), param("b", &[3], 0.0)];
+        fill(&tensors, &mut params).unwrap();
+        assert_eq!(digest(&params), digest(&written));
+        for (mut params, words) in [
+            (vec![param("a", &[2, 3], 0.0), param("c", &[3], 0.0)], "\"c\""),
+            (vec![param("a", &[3, 2], 0.0), param("b", &[3], 0.0)], "has the shape [2, 3]"),
+            (vec![param("a", &[2, 3], 0.0)], "the file has 2 parameters"),
+        ] {
+            let why = fill(&tensors, &mut params).unwrap_err();
+            assert!(why.contains(words), "{why}");
+        }
+    }
+}
