@@ -1,7 +1,7 @@
 //! Options and outcome of a run.
 
 use crate::console::Console;
-use gnnflow_pipelines::{Registry, Summary};
+use gnnflow_pipelines::{Registry, Scope, Summary};
 use std::path::PathBuf;
 
 /// Options of a run that are not in the pipeline file.
@@ -53,8 +53,8 @@ pub enum Action {
     Infer {
         /// The folder of that run.
         run: PathBuf,
-        /// The folder of stored rows of layers. With it, only rows that have changed since are computed.
-        layers: Option<PathBuf>,
+        /// Which results are computed.
+        scope: Scope,
     },
 }
 

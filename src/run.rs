@@ -58,8 +58,8 @@ pub fn run(config: &Config, options: &RunOptions) -> Result<Outcome, Error> {
     };
     let mut work = match &options.action {
         Action::Train { resume } => Work::Train { resume: *resume, from: warm_start(config, options, &dataset)? },
-        Action::Infer { run, layers } => {
-            Work::Infer { model: FittingModel::open(run, train.task, dataset.manifest())?, layers: layers.clone() }
+        Action::Infer { run, scope } => {
+            Work::Infer { model: FittingModel::open(run, train.task, dataset.manifest())?, scope: scope.clone() }
         }
     };
 
@@ -91,9 +91,8 @@ pub fn run(config: &Config, options: &RunOptions) -> Result<Outcome, Error> {
                     Work::Train { from: Some(model), .. } => {
                         format!("{} from model {}", config.fingerprint(), model.sha256)
                     }
-                    Work::Infer { model, layers } => {
-                        let refreshes = if layers.is_some() { "refresh of " } else { "" };
-                        format!("{refreshes}{} with model {}", config.fingerprint(), model.sha256)
+                    Work::Infer { model, scope } => {
+                        format!("{scope} of {} with model {}", config.fingerprint(), model.sha256)
                     }
                 },
                 dataset: dataset.manifest().fingerprint.clone(),

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use arrow::array::{Array, AsArray, Int64Array};
+use arrow::array::{Array, AsArray, BooleanArray, Int64Array};
 use arrow::datatypes::{Float32Type, Int64Type};
 
 use crate::common::{TestDir, planted, read, summary};
@@ -278,4 +278,75 @@ fn pipelines_without_training_are_refused() {
     place.write("prepare.toml", "[graph]\ngenerate = { kind = 'planted', nodes = 100, edges = 300 }\n");
     place.succeed(&["run", "prepare.toml", "--run-dir", "prepared", "--quiet"]);
     place.fail(&["infer", "prepared", "--out", "out", "--quiet"], 2, &["prepared: the run", "trained no model"]);
+}
+
+#[test]
+fn listed_nodes_and_splits_have_the_results_of_all_nodes() {
+    for (schedule, model, directed) in [
+        ("mini-batch", "kind = 'sage'\nlayers = 3\njumping_knowledge = 'cat'", true),
+        ("full-graph", "kind = 'appnp'", false),
+        ("mini-batch", "kind = 'mlp'", false),
+        ("mini-batch", "kind = 'gcn'\nlayers = 1", true),
+    ] {
+        let place = TestDir::new();
+        planted(&place, "p.toml", &format!("[model]\n{model}\n[train]\nschedule = '{schedule}'\n"));
+        let of_graph = format!("graph.undirected={}", !directed);
+        train(&place, &["--set", "infer.scores=true", "--set", &of_graph]);
+        let all = read(&place, "run/predictions.parquet");
+        let embeddings = read(&place, "run/embeddings.parquet");
+        let [ids, splits] = ["node_id", "split"].map(|name| all.column_by_name(name).unwrap().clone());
+        let ids = ids.as_primitive::<Int64Type>();
+        let of_rows =
+            |keep: &dyn Fn(usize) -> bool| (0..ids.len()).map(|row| Some(keep(row))).collect::<BooleanArray>();
+        // Twice, and in another order than the dataset.
+        let listed: Vec<i64> = [1203, 7, 640, 7, 3].to_vec();
+        place.parquet("ids.parquet", vec![("node_id", Arc::new(Int64Array::from(listed.clone())) as _)]);
+        let few = of_rows(&|row| listed.contains(&ids.value(row)));
+        let tests = of_rows(&|row| splits.as_string::<i32>().value(row) == "test");
+        for (option, value, rows) in [("--nodes", "ids.parquet", &few), ("--split", "test", &tests)] {
+            for processes in ["1", "2", "4"] {
+                let args = ["infer", "run", "--out", "out", option, value, "--processes", processes];
+                let said = place.succeed(&args);
+                let expected = |batch| arrow::compute::filter_record_batch(batch, rows).unwrap();
+                let case = format!("{model}, {option}, {processes} processes");
+                assert!(read(&place, "out/predictions.parquet") == expected(&all), "{case}");
+                assert!(read(&place, "out/embeddings.parquet") == expected(&embeddings), "{case}");
+                let (inferred, trained) = (summary(&place, "out"), summary(&place, "run"));
+                let computed = inferred["chosen"]["computed_rows"].as_u64().unwrap();
+                assert_eq!(inferred["chosen"]["nodes"], rows.true_count());
+                let reads_all = computed == inferred["chosen"]["all_rows"].as_u64().unwrap();
+                assert!(!reads_all || option == "--split", "{case}: {computed}");
+                assert!(inferred["train"].is_null() && inferred["val"].is_null(), "{case}");
+                match option {
+                    "--split" => assert_eq!(inferred["test"], trained["test"], "{case}"),
+                    _ => assert!(inferred["test"].is_null() && said.contains("results of 4 nodes, from "), "{said}"),
+                }
+            }
+        }
+    }
+    let place = TestDir::new();
+    planted(&place, "p.toml", "[model]\n[train]\n");
+    train(&place, &[]);
+    let ids = |ids: &[i64]| Arc::new(Int64Array::from(ids.to_vec())) as _;
+    place.parquet("ids.parquet", vec![("node_id", ids(&[3, 1500, 9000]))]);
+    place.parquet("other.parquet", vec![("node", ids(&[3]))]);
+    place.parquet("text.parquet", vec![("node_id", Arc::new(arrow::array::StringArray::from(vec!["3"])) as _)]);
+    place.parquet("empty.parquet", vec![("node_id", ids(&[]))]);
+    for (file, words) in [
+        ("ids.parquet", &["ids.parquet", "row 1", "1500", "the id of a node"][..]),
+        ("other.parquet", &["other.parquet", "no column \"node_id\" (--nodes)"]),
+        ("text.parquet", &["text.parquet", "column \"node_id\"", "--nodes needs integers"]),
+        ("nothing.parquet", &["nothing.parquet", "there is no such file or folder (--nodes)"]),
+    ] {
+        let lines = place.fail(&["infer", "run", "--out", "out", "--nodes", file, "--quiet"], 3, words);
+        assert_eq!(lines.len(), 1, "{lines:?}");
+    }
+    place.succeed(&["infer", "run", "--out", "out", "--nodes", "empty.parquet", "--quiet"]);
+    assert_eq!(read(&place, "out/predictions.parquet").num_rows(), 0);
+    place.fail(
+        &["infer", "run", "--out", "out", "--nodes", "ids.parquet", "--split", "val"],
+        2,
+        &["cannot be used with"],
+    );
+    place.fail(&["infer", "run", "--out", "out", "--split", "all"], 2, &["[possible values: train, val, test]"]);
 }

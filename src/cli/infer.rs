@@ -6,15 +6,16 @@ use crate::error::Error;
 use crate::options::{Action, Outcome, RunOptions};
 use crate::report;
 use crate::run::is_same_folder;
-use gnnflow_pipelines::Error as PipelineError;
 use gnnflow_pipelines::config::{Config, Override};
+use gnnflow_pipelines::{Error as PipelineError, NodeSplit, Scope};
 use std::path::{Path, PathBuf};
 
 const EXAMPLES: &str = "\
 Examples:
   gnnflow infer runs/p --out results                       the dataset of the run
   gnnflow infer runs/p --dataset prepared/tuesday --out tuesday --processes 4
-  gnnflow infer runs/p --out results --set infer.embeddings=true";
+  gnnflow infer runs/p --out results --set infer.embeddings=true
+  gnnflow infer runs/p --nodes new.parquet --out new       only the nodes of a list";
 
 /// Compute predictions and embeddings of all nodes with the model of a finished run.
 ///
@@ -25,12 +26,50 @@ Examples:
 pub(super) struct Infer {
     #[command(flatten)]
     scoring: Scoring,
+    /// Only nodes of this list: a Parquet file, a folder of them or a URL, with the column `node_id`.
+    #[arg(long, value_name = "FILE", conflicts_with = "split")]
+    nodes: Option<PathBuf>,
+    /// Only nodes of this split.
+    #[arg(long)]
+    split: Option<Split>,
+}
+
+/// A split of the nodes.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum Split {
+    Train,
+    Val,
+    Test,
+}
+
+impl From<Split> for NodeSplit {
+    fn from(split: Split) -> Self {
+        match split {
+            Split::Train => Self::Train,
+            Split::Val => Self::Val,
+            Split::Test => Self::Test,
+        }
+    }
 }
 
 impl Infer {
     pub(super) fn execute(self, context: Context) -> Result<u8, Error> {
-        self.scoring.execute(context, None)
+        let wanted = match (self.nodes, self.split) {
+            (Some(file), _) => Wanted::Listed(file),
+            (None, Some(split)) => Wanted::Split(split.into()),
+            (None, None) => Wanted::All,
+        };
+        self.scoring.execute(context, wanted)
     }
+}
+
+/// The nodes whose results are computed.
+pub(super) enum Wanted {
+    All,
+    Listed(PathBuf),
+    Split(NodeSplit),
+    /// Those that have changed since rows of layers were stored.
+    Changed(Layers),
 }
 
 /// What is computed, with which model, and where.
@@ -94,18 +133,23 @@ const KEYS: [&str; 7] = [
 ];
 
 impl Scoring {
-    /// Computes the results of all nodes or, with stored rows of `layers`, of those that have changed.
-    pub(super) fn execute(self, context: Context, layers: Option<Layers>) -> Result<u8, Error> {
-        let config = self.config(&context, layers.is_some())?;
+    /// Computes the results of the `wanted` nodes.
+    pub(super) fn execute(self, context: Context, wanted: Wanted) -> Result<u8, Error> {
+        let config = self.config(&context, &wanted)?;
         check_out(&self.run, &self.out)?;
         let quiet = context.console.is_silent();
-        let layers = layers.map(|layers| layers.folder(config.dataset_folder())).transpose()?;
+        let scope = match wanted {
+            Wanted::All => Scope::All,
+            Wanted::Listed(file) => Scope::Listed(file),
+            Wanted::Split(split) => Scope::Split(split),
+            Wanted::Changed(layers) => Scope::Changed(layers.folder(config.dataset_folder())?),
+        };
         let options = RunOptions {
             processes: usize::from(self.at.processes),
             hosts: self.at.hosts,
             rank: self.at.rank,
             run_dir: self.out.clone(),
-            action: Action::Infer { run: self.run, layers },
+            action: Action::Infer { run: self.run, scope },
             prepare_seconds: self.prepare_seconds,
             console: context.console,
             registry: context.registry,
@@ -124,7 +168,7 @@ impl Scoring {
     }
 
     /// Returns the pipeline of the run, with the dataset.
-    fn config(&self, context: &Context, refreshes: bool) -> Result<Config, Error> {
+    fn config(&self, context: &Context, wanted: &Wanted) -> Result<Config, Error> {
         for set in &self.sets {
             let key = set.split('=').next().unwrap_or_default().trim();
             if !KEYS.iter().any(|allowed| key == *allowed || allowed.ends_with('.') && key.starts_with(allowed)) {
@@ -154,11 +198,17 @@ impl Scoring {
             return Err(PipelineError::Usage(message).into());
         }
         let predicts_edges = config.train.as_ref().is_some_and(|train| train.task.learns_edges());
-        if refreshes && predicts_edges {
-            let message = format!(
-                "{}: the model predicts edges, and results of edges cannot be refreshed: another dataset has other held-out edges; train a model on it",
-                self.run.display()
-            );
+        let refreshes = matches!(wanted, Wanted::Changed(_));
+        let why = match wanted {
+            Wanted::All => None,
+            Wanted::Changed(_) => Some(
+                "results of edges cannot be refreshed: another dataset has other held-out edges; train a model on it",
+            ),
+            Wanted::Listed(_) => Some("--nodes chooses nodes; leave it out"),
+            Wanted::Split(_) => Some("--split chooses nodes; leave it out"),
+        };
+        if let Some(why) = why.filter(|_| predicts_edges) {
+            let message = format!("{}: the model predicts edges, and {why}", self.run.display());
             return Err(PipelineError::Usage(message).into());
         }
         let dataset = self.dataset.clone().unwrap_or_else(|| config.dataset_folder().to_owned());

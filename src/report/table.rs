@@ -4,7 +4,7 @@ use super::number::score;
 use super::{bytes, count, plural, seconds};
 use comfy_table::{CellAlignment, Table, TableComponent, presets};
 use gnnflow_pipelines::Summary;
-use gnnflow_pipelines::summary::{Refreshed, Scores};
+use gnnflow_pipelines::summary::{Chosen, Refreshed, Scores};
 use std::collections::BTreeSet;
 use std::fmt::Write;
 
@@ -37,6 +37,10 @@ pub fn table(summary: &Summary) -> String {
             Some(nodes) => writeln!(text, "; {} in changes.parquet", plural(*nodes as usize, "node")),
             None => writeln!(text),
         };
+    }
+    if let Some(Chosen { nodes, computed_rows, all_rows }) = &summary.chosen {
+        let (nodes, rows) = (plural(*nodes as usize, "node"), count(*computed_rows));
+        let _ = writeln!(text, "results of {nodes}, from {rows} of {} rows of layers", count(*all_rows));
     }
     for table in [time(summary), traffic(summary), cost_table(summary)].into_iter().flatten() {
         let _ = writeln!(text, "{table}");

@@ -6,6 +6,7 @@
 
 mod candidates;
 mod edges;
+mod node_list;
 mod node_lookup;
 mod node_weights;
 mod nodes;
@@ -17,6 +18,7 @@ mod values;
 
 pub use candidates::{CandidateTable, Candidates};
 pub use edges::{EdgeChunk, EdgeLabels, EdgeReader};
+pub use node_list::NodeListTable;
 pub use node_weights::NodeWeightTable;
 pub(crate) use nodes::MAX_CLASSES;
 pub use nodes::{NodeChunk, NodeReader, RawLabels};

@@ -11,6 +11,7 @@ use gnnflow_dataflow::storage::{Array, Place, RowStore};
 use crate::collectives::{Collectives, Driver};
 use crate::context::WorkerContext;
 use crate::error::Error;
+use crate::outputs::output_nodes::of_partition;
 use crate::outputs::{Table, arrow_bug, id_field, ids, list, list_of, write_table};
 use crate::runtime::job::Job;
 use crate::task::objective::NodeObjective;
@@ -73,7 +74,7 @@ impl ChangedNodes {
         let schema = Arc::new(Schema::new(fields));
         let (results, embeddings) = (results.read()?, embeddings.map(|(store, _)| store.read()).transpose()?);
         let rows = |part: usize, range: Range<usize>| {
-            let (own, first) = (self.of(context, part), context.graph.range(part).start);
+            let (own, first) = (of_partition(&self.nodes, context, part), context.graph.range(part).start);
             let at = own.start + range.start..own.start + range.end;
             let nodes = &self.nodes[at.clone()];
             let local = |node: &u32| (node - first) as usize;
@@ -92,7 +93,8 @@ impl ChangedNodes {
             }
             RecordBatch::try_new(Arc::clone(&schema), columns).map_err(arrow_bug)
         };
-        let counts = collectives.all_gather_parts(driver, |part| self.of(context, part).len() as u64)?;
+        let counts =
+            collectives.all_gather_parts(driver, |part| of_partition(&self.nodes, context, part).len() as u64)?;
         let listed = match task.prediction_type() {
             DataType::FixedSizeList(_, width) => 2 * width as usize,
             _ => 0,
@@ -100,12 +102,5 @@ impl ChangedNodes {
         let row_bytes = 40 + listed + 4 * embedding_width;
         write_table(driver, context, &counts, &Table { path, schema: Arc::clone(&schema), row_bytes, rows: &rows })?;
         Ok(())
-    }
-
-    /// Returns the positions of a partition's nodes in `nodes`.
-    fn of(&self, context: &WorkerContext, part: usize) -> Range<usize> {
-        let range = context.graph.range(part);
-        let before = |end: u32| self.nodes.partition_point(|&node| node < end);
-        before(range.start)..before(range.end)
     }
 }

@@ -20,6 +20,7 @@ use crate::compute::ComputeState;
 use crate::config::Metric;
 use crate::context::{SPLITS, WorkerContext};
 use crate::error::Error;
+use crate::runtime::job::NodeSplit;
 use crate::runtime::records::{ByClass, Scores};
 use crate::task::objective::{Metrics, NodeObjective, Tally};
 use gnnflow_dataflow::storage::RowStore;
@@ -44,6 +45,17 @@ impl Evaluation {
         let value = val.value(self.name_of(metric)?)?;
         let sign = if metric.is_better(0.0, 1.0) { -1.0 } else { 1.0 };
         Some((sign * value, -val.loss))
+    }
+
+    /// Keeps the metrics of one split.
+    pub(crate) fn of_split(self, split: NodeSplit) -> Self {
+        let Self { train, val, test, mut by_class } = self;
+        by_class.retain(|name, _| *name == SPLITS[split as usize]);
+        match split {
+            NodeSplit::Train => Self { train, by_class, ..Self::default() },
+            NodeSplit::Val => Self { val, by_class, ..Self::default() },
+            NodeSplit::Test => Self { test, by_class, ..Self::default() },
+        }
     }
 
     /// Returns the name of `metric` in the validation metrics.

@@ -1,4 +1,4 @@
-//! `predictions.parquet` of tasks on nodes: all nodes.
+//! `predictions.parquet` of tasks on nodes.
 
 use std::ops::Range;
 use std::path::PathBuf;
@@ -11,6 +11,7 @@ use gnnflow_dataflow::storage::RowStore;
 use crate::collectives::Driver;
 use crate::context::{SPLITS, WorkerContext};
 use crate::error::Error;
+use crate::outputs::output_nodes::OutputNodes;
 use crate::outputs::{Table, arrow_bug, id_field, ids, list, list_of, write_table};
 use crate::runtime::job::Job;
 use crate::task::objective::NodeObjective;
@@ -21,7 +22,7 @@ pub(crate) fn predictions(
     job: &Job,
     context: &WorkerContext,
     task: &dyn NodeObjective,
-    results: &RowStore,
+    (nodes, results): (&OutputNodes, &RowStore),
     scores: bool,
     path: PathBuf,
 ) -> Result<String, Error> {
@@ -38,17 +39,18 @@ pub(crate) fn predictions(
         fields.push(Field::new("scores", list(width, DataType::Float32), false));
     }
     let schema = Arc::new(Schema::new(fields));
-    let rows = |part: usize, nodes: Range<usize>| {
-        let partition = context.parts.get(part);
+    let rows = |part: usize, range: Range<usize>| {
+        let (partition, locals) = (context.parts.get(part), nodes.locals(context, part, range));
         let first = partition.range.start as u32;
-        let row = |local: usize| results.row(first + local as u32);
-        let prediction = task.predictions(&mut nodes.clone().map(|local| Some(row(local))))?;
-        let label = task.labels(part, nodes.clone())?;
-        let split = partition.nodes.split()[nodes.clone()].iter().map(|&split| SPLITS[usize::from(split).min(3)]);
+        let row = |&local: &usize| results.row(first + local as u32);
+        let prediction = task.predictions(&mut locals.iter().map(|local| Some(row(local))))?;
+        let label = task.labels(part, &locals)?;
+        let splits = partition.nodes.split();
+        let split = locals.iter().map(|&local| SPLITS[usize::from(splits[local]).min(3)]);
         let split: ArrayRef = Arc::new(StringArray::from_iter_values(split));
-        let mut columns = vec![ids(context, part, nodes.clone()), prediction, label, split];
+        let mut columns = vec![ids(context, part, locals.iter().copied()), prediction, label, split];
         if width > 0 {
-            let values: Vec<f32> = nodes.flat_map(|local| task.scores(row(local))).collect();
+            let values: Vec<f32> = locals.iter().flat_map(|local| task.scores(row(local))).collect();
             columns.push(list_of(width, Arc::new(Float32Array::from(values)))?);
         }
         RecordBatch::try_new(Arc::clone(&schema), columns).map_err(arrow_bug)
@@ -58,6 +60,5 @@ pub(crate) fn predictions(
         _ => 0,
     };
     let row_bytes = 40 + 4 * width + listed;
-    let nodes: Vec<u64> = manifest.partitions.iter().map(|part| part.nodes).collect();
-    write_table(driver, context, &nodes, &Table { path, schema: Arc::clone(&schema), row_bytes, rows: &rows })
+    write_table(driver, context, nodes.counts(), &Table { path, schema: Arc::clone(&schema), row_bytes, rows: &rows })
 }

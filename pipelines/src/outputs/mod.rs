@@ -3,6 +3,7 @@
 //! All workers send their rows to the first worker, in the order of global ids, in messages of bounded size and with the
 //! user's ids. The first worker writes the files.
 
+pub(crate) mod output_nodes;
 pub(crate) mod run_folder;
 pub mod summary;
 mod trace_file;
@@ -38,6 +39,7 @@ use timely::dataflow::operators::{Input, Probe, probe};
 use crate::collectives::{Driver, FirstError};
 use crate::context::WorkerContext;
 use crate::error::Error;
+use crate::outputs::output_nodes::OutputNodes;
 
 /// Bytes of a Parquet row group, before compression.
 const ROW_GROUP_BYTES: usize = 64 << 20;
@@ -208,19 +210,19 @@ pub(crate) fn nullable_list_of(width: usize, values: ArrayRef, nulls: Option<Nul
 pub(crate) fn embeddings<'a>(
     driver: &mut Driver<'_>,
     context: &WorkerContext,
-    manifest: &Manifest,
+    (manifest, nodes): (&Manifest, &OutputNodes),
     (dim, row): (usize, impl Fn(u32) -> &'a [f32]),
     path: PathBuf,
 ) -> Result<String, Error> {
     let fields = vec![id_field(manifest), Field::new("embedding", list(dim, DataType::Float32), false)];
     let schema = Arc::new(Schema::new(fields));
-    let make = |part: usize, nodes: std::ops::Range<usize>| {
-        let first = context.parts.get(part).range.start as u32;
-        let values = nodes.clone().flat_map(|local| row(first + local as u32)).copied();
+    let make = |part: usize, range: std::ops::Range<usize>| {
+        let (first, locals) = (context.parts.get(part).range.start as u32, nodes.locals(context, part, range));
+        let values = locals.iter().flat_map(|&local| row(first + local as u32)).copied();
         let values = list_of(dim, Arc::new(Float32Array::from_iter_values(values)))?;
-        RecordBatch::try_new(Arc::clone(&schema), vec![ids(context, part, nodes), values]).map_err(arrow_bug)
+        RecordBatch::try_new(Arc::clone(&schema), vec![ids(context, part, locals.into_iter()), values])
+            .map_err(arrow_bug)
     };
-    let nodes: Vec<u64> = manifest.partitions.iter().map(|part| part.nodes).collect();
     let table = Table { path, schema: Arc::clone(&schema), row_bytes: 16 + 4 * dim, rows: &make };
-    write_table(driver, context, &nodes, &table)
+    write_table(driver, context, nodes.counts(), &table)
 }

@@ -97,6 +97,9 @@ pub struct Summary {
     /// What a refresh has computed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refreshed: Option<Refreshed>,
+    /// What inference of some nodes has computed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub chosen: Option<Chosen>,
     /// Measurements of each process, in training.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub workers: Vec<WorkerUse>,
@@ -191,6 +194,17 @@ pub struct Refreshed {
     pub because: Option<String>,
     /// Seconds of finding the changes, computing the rows and storing them.
     pub seconds: f64,
+}
+
+/// What inference of some nodes has computed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Chosen {
+    /// Nodes with results.
+    pub nodes: u64,
+    /// Rows that were computed, over all stages of the model.
+    pub computed_rows: u64,
+    /// Rows of all nodes, over all stages of the model.
+    pub all_rows: u64,
 }
 
 /// Measurements of one process, in training.

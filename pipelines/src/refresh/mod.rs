@@ -10,7 +10,6 @@
 //! the rows of all other nodes keep the bits that a full pass would compute.
 
 pub(crate) mod layer_store;
-pub(crate) mod reach;
 
 use gnnflow_nn::model::Stage;
 

@@ -20,9 +20,11 @@ use crate::error::Error;
 use crate::evaluate::{Evaluation, node_predictions};
 use crate::model_file;
 use crate::outputs;
+use crate::outputs::output_nodes::OutputNodes;
 use crate::outputs::run_folder::NODE_EMBEDDINGS;
-use crate::outputs::summary::{CacheUse, EmbeddingUse, SCHEMA, Seconds, Summary, Value, WorkerUse};
+use crate::outputs::summary::{CacheUse, Chosen, EmbeddingUse, Refreshed, SCHEMA, Seconds, Summary, Value, WorkerUse};
 use crate::outputs::trace_table::SentTo;
+use crate::refresh::Refresh;
 use crate::runtime::records::{ByClass, TensorUse};
 
 /// The counts of a worker.
@@ -114,6 +116,15 @@ impl EngineUse {
     }
 }
 
+/// The results of inference.
+pub(super) struct Inferred {
+    pub(super) evaluation: Evaluation,
+    /// The nodes that have results.
+    pub(super) nodes: OutputNodes,
+    pub(super) refreshed: Option<Refreshed>,
+    pub(super) chosen: Option<Chosen>,
+}
+
 /// The SHA-256 of the files written.
 #[derive(Default)]
 struct Digests {
@@ -166,17 +177,8 @@ impl Run<'_> {
         self.free_engine(driver)?;
         // Its files are locked until all workers have written their results.
         let refresh = self.refresh.take();
-        let (evaluation, refreshed) = match &refresh {
-            Some(refresh) => {
-                let refresh::Outcome { refreshed, changes } = self.refresh(driver, refresh)?;
-                if let Some(changes) = changes {
-                    self.write_changes(driver, &changes)?;
-                }
-                (self.evaluate_results(driver)?, Some(refreshed))
-            }
-            None => (self.evaluate_best(driver)?, None),
-        };
-        let digests = self.write_outputs(driver)?;
+        let Inferred { evaluation, nodes, refreshed, chosen } = self.infer(driver, refresh.as_ref())?;
+        let digests = self.write_outputs(driver, &nodes)?;
         let infer_seconds = begin.elapsed().as_secs_f64();
         if let Some(trace) = &self.trace {
             trace.write(driver.worker, &self.job.run_dir, self.sent(), &self.context.meter)?;
@@ -188,9 +190,27 @@ impl Run<'_> {
         if self.context.worker > 0 {
             return Ok(None);
         }
-        let summary = Summary { refreshed, ..self.summary(&trained, &reports, evaluation, digests, infer_seconds) };
+        let of_training = self.summary(&trained, &reports, evaluation, digests, infer_seconds);
+        let summary = Summary { refreshed, chosen, ..of_training };
         summary.write(&self.job.run_dir)?;
         Ok(Some(summary))
+    }
+
+    /// Computes the results of the nodes of the job, and evaluates them.
+    fn infer(&mut self, driver: &mut Driver<'_>, refresh: Option<&Refresh>) -> Result<Inferred, Error> {
+        let nodes = OutputNodes::all(self.job.dataset.manifest());
+        if let Some(refresh) = refresh {
+            let refresh::Outcome { refreshed, changes } = self.refresh(driver, refresh)?;
+            if let Some(changes) = changes {
+                self.write_changes(driver, &changes)?;
+            }
+            let evaluation = self.evaluate_results(driver)?;
+            return Ok(Inferred { evaluation, nodes, refreshed: Some(refreshed), chosen: None });
+        }
+        if let Some(own) = self.chosen_nodes(driver)? {
+            return self.infer_chosen(driver, own);
+        }
+        Ok(Inferred { evaluation: self.evaluate_best(driver)?, nodes, refreshed: None, chosen: None })
     }
 
     /// Drops the engine, because inference needs the memory of its tables. They are free when its dataflow has ended: when the worker has received
@@ -233,17 +253,18 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Writes all files but the summary.
-    fn write_outputs(&self, driver: &mut Driver<'_>) -> Result<Digests, Error> {
-        let mut digests = Digests { predictions: self.write_predictions(driver)?, ..Digests::default() };
+    /// Writes all files but the summary, with the results of `nodes`.
+    fn write_outputs(&self, driver: &mut Driver<'_>, nodes: &OutputNodes) -> Result<Digests, Error> {
+        let mut digests = Digests { predictions: self.write_predictions(driver, nodes)?, ..Digests::default() };
         if self.job.config.infer.as_ref().is_some_and(|infer| infer.embeddings) {
-            self.write_embeddings(driver)?;
+            self.write_embeddings(driver, nodes)?;
         }
         if let Some(rows) = self.context.embeddings.as_ref().filter(|_| self.job.trains()) {
             let path = self.job.run_dir.join(NODE_EMBEDDINGS);
             let (dim, rows) = (rows.dim(), rows.read()?);
             let rows = (dim, |node| rows.row(node));
-            digests.rows = outputs::embeddings(driver, &self.context, self.job.dataset.manifest(), rows, path)?;
+            digests.rows =
+                outputs::embeddings(driver, &self.context, (self.job.dataset.manifest(), nodes), rows, path)?;
         }
         if self.context.worker == 0 {
             let params = self.compute_thread.call(|compute| compute.with_model(|model| model.params().export()))?;
@@ -259,21 +280,29 @@ impl Run<'_> {
     }
 
     /// Writes the predictions, if the pipeline has them, and returns their SHA-256.
-    fn write_predictions(&self, driver: &mut Driver<'_>) -> Result<Option<String>, Error> {
+    fn write_predictions(&self, driver: &mut Driver<'_>, nodes: &OutputNodes) -> Result<Option<String>, Error> {
         let Some(infer) = self.job.config.infer.as_ref().filter(|infer| infer.predictions) else { return Ok(None) };
         let path = self.job.run_dir.join("predictions.parquet");
         let written = match &self.edges {
             Some(edges) => edges.predictions(driver, self.job, &self.context, path)?,
             None => {
                 let (task, logits) = (self.task.nodes()?, self.inference.results());
-                node_predictions::predictions(driver, self.job, &self.context, &**task, logits, infer.scores, path)?
+                node_predictions::predictions(
+                    driver,
+                    self.job,
+                    &self.context,
+                    &**task,
+                    (nodes, logits),
+                    infer.scores,
+                    path,
+                )?
             }
         };
         Ok(Some(written))
     }
 
     /// Writes the input rows of the last layer or, for tasks on edges, the results that the decoder reads.
-    fn write_embeddings(&self, driver: &mut Driver<'_>) -> Result<(), Error> {
+    fn write_embeddings(&self, driver: &mut Driver<'_>, nodes: &OutputNodes) -> Result<(), Error> {
         let carried = self.compute_thread.call(|compute| compute.with_model(Model::carried_dim));
         let (rows, carried) = match self.edges {
             Some(_) => (self.inference.results(), 0),
@@ -282,7 +311,7 @@ impl Run<'_> {
         let path = self.job.run_dir.join("embeddings.parquet");
         let (dim, rows) = (rows.width() - carried, rows.read()?);
         let rows = (dim, |node| &rows.row(node)[..dim]);
-        outputs::embeddings(driver, &self.context, self.job.dataset.manifest(), rows, path)?;
+        outputs::embeddings(driver, &self.context, (self.job.dataset.manifest(), nodes), rows, path)?;
         Ok(())
     }
 
@@ -357,6 +386,7 @@ impl Run<'_> {
                 sha256: digests.rows,
             }),
             refreshed: None,
+            chosen: None,
             workers: reports.0.iter().map(of_worker).collect(),
             peak_rss_bytes: reports.0.iter().map(|worker| worker.peak_rss_bytes).collect(),
             model_sha256: digests.model,

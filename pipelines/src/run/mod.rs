@@ -2,6 +2,7 @@
 //! model of an earlier run.
 
 mod checkpoints;
+mod chosen;
 mod compute_thread;
 mod empty_classes;
 mod engine;
@@ -47,7 +48,7 @@ use crate::outputs::summary::Summary;
 use crate::plan::Plan;
 use crate::refresh::Refresh;
 use crate::refresh::layer_store::LayerStore;
-use crate::runtime::job::{Job, Work};
+use crate::runtime::job::{Job, Scope, Work};
 use crate::runtime::records::EpochRecord;
 use crate::task::{self, Task};
 
@@ -196,7 +197,7 @@ impl<'a> Run<'a> {
         };
         let infer = job.config.infer.clone().unwrap_or_default();
         let refresh = match &job.work {
-            Work::Infer { model: of_run, layers: Some(folder) } => {
+            Work::Infer { model: of_run, scope: Scope::Changed(folder) } => {
                 let store = LayerStore::open(job, &context, (of_run, &network, &stages), folder)?;
                 let read = |stage: &Stage| Stage { edges: stage.edges && model.uses_edges(), ..stage.clone() };
                 Some(Refresh { store, stages: stages.iter().map(read).collect(), degrees })

@@ -9,14 +9,14 @@ use super::Run;
 use crate::collectives::Driver;
 use crate::error::Error;
 use crate::evaluate::changed_predictions::ChangedNodes;
+use crate::neighborhood::reached::{Changed, Reach};
 use crate::outputs::run_folder::CHANGES;
 use crate::outputs::summary::Refreshed;
 use crate::refresh::Refresh;
 use crate::refresh::layer_store::{Stored, Unusable};
-use crate::refresh::reach::{Changed, Reach};
 
 /// If more than this share of all rows may change, a pass over all nodes is computed: it reads rows in order.
-const MOST: f64 = 0.7;
+pub(super) const MOST_ROWS: f64 = 0.7;
 
 const OTHER_ROWS: &str =
     "the stored rows are incomplete, or another build of gnnflow or another device has computed them";
@@ -65,7 +65,7 @@ impl Run<'_> {
         let counts = [own.iter().map(Vec::len).sum(), own.last().map_or(0, Vec::len)].map(|count| count as u64);
         let counts = self.collectives.all_reduce_counts(driver, &counts)?;
         let all_rows = self.job.dataset.manifest().nodes * refresh.stages.len() as u64;
-        if counts[0] as f64 > MOST * all_rows as f64 {
+        if counts[0] as f64 > MOST_ROWS * all_rows as f64 {
             because =
                 Some(format!("the changes reach {:.0} % of all rows", 100.0 * counts[0] as f64 / all_rows as f64));
         }

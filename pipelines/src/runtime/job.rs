@@ -28,9 +28,44 @@ pub enum Work {
     Infer {
         /// The model.
         model: FittingModel,
-        /// The folder of stored rows of layers. With it, only rows that have changed since are computed.
-        layers: Option<PathBuf>,
+        /// Which results are computed.
+        scope: Scope,
     },
+}
+
+/// The nodes whose results are computed with an earlier model.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// All nodes.
+    All,
+    /// Nodes whose results have changed since rows of layers were stored in this folder.
+    Changed(PathBuf),
+    /// Nodes of a table with the column `node_id`: a Parquet file, a folder of them, or a URL.
+    Listed(PathBuf),
+    /// Nodes of a split.
+    Split(NodeSplit),
+}
+
+/// A split of the nodes. Its number is that of the column `split` of prepared datasets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NodeSplit {
+    /// Nodes for training.
+    Train = 1,
+    /// Nodes for validation.
+    Val = 2,
+    /// Nodes for tests.
+    Test = 3,
+}
+
+impl std::fmt::Display for Scope {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::All => write!(f, "results"),
+            Self::Changed(_) => write!(f, "changed results"),
+            Self::Listed(_) => write!(f, "results of listed nodes"),
+            Self::Split(split) => write!(f, "results of the split {split:?}"),
+        }
+    }
 }
 
 /// A prepared run. Equal on all processes, except for `runtime`.

@@ -1,6 +1,5 @@
 //! Node classification: one class per node, or several labels.
 
-use std::ops::Range;
 use std::sync::Arc;
 
 use arrow::array::{ArrayRef, UInt8Array, new_null_array};
@@ -138,9 +137,9 @@ impl NodeObjective for NodeClassification {
         nullable_list_of(self.classes.count, Arc::new(UInt8Array::from(flags)), nulls)
     }
 
-    fn labels(&self, part: usize, nodes: Range<usize>) -> Result<ArrayRef, Error> {
+    fn labels(&self, part: usize, nodes: &[usize]) -> Result<ArrayRef, Error> {
         let first = self.labels.partition(part).range.start as u32;
-        let nodes = nodes.map(|local| first + local as u32);
+        let nodes = nodes.iter().map(|&local| first + local as u32);
         match self.task {
             Task::SingleLabel => {
                 Ok(self.classes.column(nodes.map(|node| self.labels.class(node).map(|class| class as usize))))

@@ -1,7 +1,6 @@
 //! Node regression: one number per node.
 
 use std::collections::BTreeMap;
-use std::ops::Range;
 use std::sync::Arc;
 
 use arrow::array::{ArrayRef, Float32Array};
@@ -81,9 +80,9 @@ impl NodeObjective for NodeRegression {
         Ok(Arc::new(Float32Array::from_iter(rows.map(|row| row.map(|row| row[0])))))
     }
 
-    fn labels(&self, part: usize, nodes: Range<usize>) -> Result<ArrayRef, Error> {
+    fn labels(&self, part: usize, nodes: &[usize]) -> Result<ArrayRef, Error> {
         let first = self.labels.partition(part).range.start as u32;
-        Ok(Arc::new(Float32Array::from_iter(nodes.map(|local| self.labels.value(first + local as u32)))))
+        Ok(Arc::new(Float32Array::from_iter(nodes.iter().map(|&local| self.labels.value(first + local as u32)))))
     }
 }
 

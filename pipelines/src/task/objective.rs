@@ -1,7 +1,6 @@
 //! The interface of tasks: the loss of a batch and, for tasks on nodes, metrics and predictions.
 
 use std::collections::BTreeMap;
-use std::ops::Range;
 use std::sync::Arc;
 
 use arrow::array::ArrayRef;
@@ -63,7 +62,7 @@ pub(crate) trait NodeObjective: Objective {
     fn predictions(&self, rows: &mut dyn Iterator<Item = Option<&[f32]>>) -> Result<ArrayRef, Error>;
 
     /// Returns the labels of nodes of one partition, given by local ids.
-    fn labels(&self, part: usize, nodes: Range<usize>) -> Result<ArrayRef, Error>;
+    fn labels(&self, part: usize, nodes: &[usize]) -> Result<ArrayRef, Error>;
 
     /// Returns the number of scores per node with `infer.scores`; 0 if the task has no scores.
     fn score_width(&self) -> usize {

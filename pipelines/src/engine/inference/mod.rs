@@ -193,7 +193,7 @@ impl Inference {
     /// The first error of an operator or of the compute thread.
     pub(crate) fn pass_over(&mut self, driver: &mut Driver<'_>, nodes: &[Vec<u32>]) -> Result<(), Error> {
         let rows = nodes.iter().map(|nodes| nodes.len() as u64).sum();
-        driver.runtime.progress().brief_stage("compute changed nodes", rows, "rows");
+        driver.runtime.progress().brief_stage("compute nodes", rows, "rows");
         let (graph, most) = (Arc::clone(&self.graph), self.most);
         nodes.iter().try_for_each(|nodes| self.stage(driver, chunks_of(&graph, nodes, most)))?;
         driver.runtime.progress().done();
