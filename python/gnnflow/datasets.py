@@ -1,0 +1,242 @@
+"""Prepared datasets, mapped into memory."""
+
+from __future__ import annotations
+
+import json
+import os
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from .error import Error
+
+if TYPE_CHECKING:
+    import pyarrow
+    import torch_geometric.data
+
+#: The version of the layout on disk that this package reads.
+SCHEMA = 1
+
+
+class Csr(NamedTuple):
+    """In-edges of all nodes: those of node i are ``indptr[i]:indptr[i + 1]`` of the other arrays."""
+
+    #: ``[nodes + 1]``, int64
+    indptr: np.ndarray
+    #: ``[edges]``, uint32: global ids of the sources, ascending for each node
+    indices: np.ndarray
+    #: ``[edges]``, uint16, or none
+    edge_types: np.ndarray | None
+    #: ``[edges]``, float32, or none
+    edge_weights: np.ndarray | None
+    #: ``[edges, dim]``, float32, or none
+    edge_features: np.ndarray | None
+
+
+def dataset(folder: str | os.PathLike[str]) -> Dataset:
+    """Opens the prepared dataset in a folder. Reads only its manifest.
+
+    >>> graph = gnnflow.dataset(".gnnflow/papers-266c6d6c482f8517")
+    >>> graph.nodes, len(graph.parts)
+    (4000, 4)
+    """
+    return Dataset(folder)
+
+
+class Dataset:
+    """A prepared dataset. Its nodes have the global ids ``0:nodes``; a partition owns one range of them."""
+
+    def __init__(self, folder: str | os.PathLike[str]):
+        self.folder = Path(folder).absolute()
+        path = self.folder / "manifest.json"
+        try:
+            manifest = json.loads(path.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise Error(f"{path}: {error.strerror}; name the folder of a prepared dataset") from None
+        except ValueError as error:
+            raise Error(f"{path}: damaged: {error}; restore the dataset from a copy, or prepare it again") from None
+        if not isinstance(manifest, dict) or manifest.get("format") != "gnnflow-dataset":
+            raise Error(f'{path}: it lacks "format": "gnnflow-dataset"; name the folder of a prepared dataset')
+        if manifest.get("schema") != SCHEMA:
+            found = manifest.get("schema")
+            raise Error(
+                f"{path}: the layout has version {found}, and this package reads {SCHEMA}; prepare the dataset again"
+            )
+        #: `manifest.json`
+        self.manifest: dict[str, Any] = manifest
+        #: The number of nodes.
+        self.nodes: int = manifest["nodes"]
+        #: The partitions, in order.
+        self.parts = [Partition(self.folder, manifest, part) for part in range(len(manifest["partitions"]))]
+
+    def __repr__(self) -> str:
+        sizes = f"{self.nodes} nodes, {self.manifest['edges']} edges, {len(self.parts)} partitions"
+        return f"<gnnflow.Dataset {self.folder}: {sizes}>"
+
+    def join(self, name: str) -> np.ndarray | None:
+        """Returns a column of all partitions, in the order of global ids; ``None`` if the dataset has no such column.
+
+        ``name`` is that of an array of :class:`Partition` except ``indptr``. The result is a copy if there are several
+        partitions.
+
+        >>> graph.join("features").shape
+        (4000, 16)
+        """
+        columns = [getattr(part, name) for part in self.parts]
+        if columns[0] is None:
+            return None
+        return columns[0] if len(columns) == 1 else np.concatenate(columns)
+
+    def csr(self) -> Csr:
+        """Returns the in-edges of all nodes. They are copies if there are several partitions."""
+        edges = np.cumsum([0] + [part["edges"] for part in self.manifest["partitions"]])
+        indptr = [part.indptr[1:] + first for part, first in zip(self.parts, edges)]
+        columns: Any = map(self.join, Csr._fields[1:])
+        return Csr(np.concatenate([[0], *indptr]), *columns)
+
+    def pyg(self) -> torch_geometric.data.Data:
+        """Returns the graph for PyTorch Geometric: `x`, `edge_index`, `y`, and masks of the splits.
+
+        If ids are integers, also `node_id`.
+
+        Of edges: `edge_type`, `edge_weight`, and features as `edge_attr`, if there are any.
+        """
+        try:
+            import torch
+            from torch_geometric.data import Data
+        except ImportError:
+            raise Error(
+                "PyTorch Geometric is not installed; install the packages `torch` and `torch_geometric`"
+            ) from None
+
+        def tensor(values: np.ndarray | None, dtype: type) -> torch.Tensor | None:
+            return None if values is None else torch.from_numpy(values.astype(dtype))
+
+        csr, split = self.csr(), self.join("split")
+        targets = np.repeat(np.arange(self.nodes), np.diff(csr.indptr))
+        labels, ids = self.join("labels"), self.join("ids")
+        columns = {
+            "x": tensor(self.join("features"), np.float32),
+            "edge_index": tensor(np.stack([csr.indices, targets]), np.int64),
+            "y": tensor(labels, np.float32 if labels is not None and labels.dtype != np.int32 else np.int64),
+            "node_id": tensor(ids, np.int64) if self.manifest["ids"] == "int" else None,
+            "edge_type": tensor(csr.edge_types, np.int64),
+            "edge_weight": tensor(csr.edge_weights, np.float32),
+            "edge_attr": tensor(csr.edge_features, np.float32),
+        }
+        masks = {
+            f"{name}_mask": torch.from_numpy(split == which) for which, name in enumerate(("train", "val", "test"), 1)
+        }
+        given = {name: column for name, column in columns.items() if column is not None}
+        return Data(**given, **masks, num_nodes=self.nodes)
+
+
+def _column(kind: str, name: str, doc: str) -> Any:
+    """A property of :class:`Partition`: a column of a file. ``kind`` is the key of the file in the manifest."""
+
+    def read(self: Partition) -> np.ndarray | None:
+        column = self._map(kind).get(name)
+        return None if column is None else _rows(column.values if kind == "topology" else column)
+
+    return property(read, doc=doc)
+
+
+class Partition:
+    """A partition of a dataset. Arrays are read-only views of mapped files.
+
+    Row i of a column of nodes is that of the global id ``first + i``. Columns that the dataset lacks are ``None``.
+    """
+
+    def __init__(self, folder: Path, manifest: dict[str, Any], part: int):
+        self.folder, self._manifest = folder / f"part-{part:05}", manifest
+        self._info = manifest["partitions"][part]
+        self._files: dict[str, dict[str, pyarrow.Array]] = {}
+        #: The global ids of its nodes are ``first:last``.
+        self.first, self.last = manifest["offsets"][part : part + 2]
+
+    def __repr__(self) -> str:
+        return f"<gnnflow.Partition {self.folder}: nodes {self.first}:{self.last}>"
+
+    @property
+    def ids(self) -> np.ndarray:
+        """``[nodes]``: your ids, int64; or a copy of your texts as objects."""
+        return self._map("node_columns")["id"].to_numpy(zero_copy_only=self._manifest["ids"] == "int")
+
+    labels: np.ndarray | None = _column(
+        "node_columns",
+        "label",
+        "``[nodes]``: classes, int32 (-1: none), or values, float32; ``[nodes, labels]``: flags, uint8.",
+    )
+    split: np.ndarray = _column(
+        "node_columns", "split", "``[nodes]``, uint8: 0 none, 1 training, 2 validation, 3 test."
+    )
+    node_types: np.ndarray | None = _column(
+        "node_columns", "node_type", '``[nodes]``, uint16. Names: ``manifest["node_types"]["names"]``.'
+    )
+    times: np.ndarray | None = _column("node_columns", "time", "``[nodes]``, int64.")
+
+    @property
+    def indptr(self) -> np.ndarray:
+        """``[nodes + 1]``, int64: the in-edges of node i are ``indptr[i]:indptr[i + 1]`` of all columns of edges."""
+        return self._map("topology")["neighbors"].offsets.to_numpy()
+
+    indices: np.ndarray = _column(
+        "topology", "neighbors", "``[edges]``, uint32: global ids of the sources, ascending for each node."
+    )
+    edge_types: np.ndarray | None = _column(
+        "topology", "edge_type", '``[edges]``, uint16. Names: ``manifest["edge_columns"]["edge_type"]["names"]``.'
+    )
+    edge_weights: np.ndarray | None = _column("topology", "weight", "``[edges]``, float32.")
+    edge_times: np.ndarray | None = _column("topology", "time", "``[edges]``, int64.")
+    edge_split: np.ndarray | None = _column("topology", "split", "``[edges]``, uint8: as ``split``.")
+    edge_labels: np.ndarray | None = _column("topology", "label", "``[edges]``, int32: classes (-1: none).")
+    edge_features: np.ndarray | None = _column("topology", "edge_features", "``[edges, dim]``, float32.")
+
+    @cached_property
+    def features(self) -> np.ndarray | None:
+        """``[nodes, dim]``, float32 or float16. A copy as float32 if stored as bfloat16 or in several types."""
+        info = self._manifest["features"]
+        if info["dim"] == 0:
+            return None
+        stored = _rows(self._map("features")["features"])
+        stretches = info.get("stretches") or [{"columns": info["dim"], "dtype": info["dtype"]}]
+        if len(stretches) == 1 and info["dtype"] != "bf16":
+            return stored
+        # Rows of 16-bit words; each stretch of columns has its own type.
+        columns, first = [], 0
+        for stretch in stretches:
+            last = first + stretch["columns"] * (2 if stretch["dtype"] == "f32" else 1)
+            words = np.ascontiguousarray(stored[:, first:last])
+            wide = words.astype(np.uint32) << 16 if stretch["dtype"] == "bf16" else words
+            columns.append(wide.view({"f16": np.float16}.get(stretch["dtype"], np.float32)).astype(np.float32))
+            first = last
+        return np.concatenate(columns, 1)
+
+    def _map(self, kind: str) -> dict[str, pyarrow.Array]:
+        """Maps a file the first time, and returns its columns."""
+        import pyarrow
+
+        if kind in self._files:
+            return self._files[kind]
+        path = self.folder / f"{'nodes' if kind == 'node_columns' else kind}.arrow"
+        damaged = "restore the dataset from a copy, or prepare it again"
+        try:
+            found, expected = path.stat().st_size, self._info[kind]["bytes"]
+            if found != expected:
+                raise Error(f"{path}: damaged: it has {found} bytes, but the manifest says {expected}; {damaged}")
+            batch = pyarrow.ipc.open_file(pyarrow.memory_map(str(path))).get_batch(0)
+        except (OSError, pyarrow.ArrowException) as error:
+            raise Error(f"{path}: damaged: {error}; {damaged}") from None
+        self._files[kind] = dict(zip(batch.schema.names, batch.columns))
+        return self._files[kind]
+
+
+def _rows(column: pyarrow.Array) -> np.ndarray:
+    """Returns a column as an array without a copy: ``[rows]``, or ``[rows, width]`` for lists of equal length."""
+    import pyarrow
+
+    if isinstance(column, pyarrow.FixedSizeListArray):
+        return column.values.to_numpy().reshape(len(column), column.type.list_size)
+    return column.to_numpy()

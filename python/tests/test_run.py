@@ -1,0 +1,122 @@
+"""Runs of the program from Python, and their folders."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import sys
+import tomllib
+import unittest
+from pathlib import Path
+from unittest import mock
+
+import numpy as np
+
+import gnnflow
+from gnnflow import binary, toml
+
+from .common import PLANTED, TRAIN, FolderCase, run
+
+PIPELINE = PLANTED | {
+    "name": "first",
+    "model": {"kind": "sage", "hidden": 8},
+    "train": TRAIN,
+    "infer": {"predictions": True},
+}
+
+
+class RunTest(FolderCase):
+    def test_run_returns_its_folder(self) -> None:
+        messages = io.StringIO()
+        with contextlib.redirect_stderr(messages):
+            found = gnnflow.run(PIPELINE, sets={"train.epochs": 2, "model.hidden": 4}, processes=2)
+        self.assertEqual(found.folder, Path("runs/first").absolute())
+        self.assertIn("epoch", messages.getvalue())
+        self.assertEqual((found.summary["epochs"], found.summary["processes"]), (2, 2))
+        self.assertEqual(found.pipeline["model"]["hidden"], 4)
+        metrics = found.metrics
+        columns = metrics.column_names if hasattr(metrics, "column_names") else list(metrics.columns)
+        self.assertTrue({"epoch", "loss", "val.accuracy"} <= set(columns))
+        self.assertEqual(list(np.asarray(metrics["epoch"])), [1, 2])
+        self.assertEqual(found.predictions.num_rows, 500)
+        with self.assertRaisesRegex(gnnflow.Error, "embeddings.parquet.*infer.embeddings = true"):
+            _ = found.embeddings
+        self.assertEqual([path.name for path in Path(".").glob(".gnnflow-*")], [])
+        more = run(PIPELINE, sets=["train.epochs=3", "model.hidden=4"], run_dir=found.folder, resume=True)
+        self.assertEqual(more.summary["epochs"], 3)
+        self.assertEqual(len(more.metrics["epoch"]), 3)
+
+    def test_pipeline_may_be_a_file(self) -> None:
+        Path("second.toml").write_text(toml.dumps(PIPELINE | {"name": None}))
+        found = run("second.toml", sets=["train.epochs=1"])
+        self.assertEqual(found.folder, Path("runs/second").absolute())
+
+    def test_failure_has_message_and_exit_code(self) -> None:
+        with self.assertRaisesRegex(gnnflow.Error, 'did you mean "epochs"') as caught:
+            run(PIPELINE, sets={"train.epoch": 2})
+        self.assertEqual(caught.exception.exit_code, 2)
+        self.assertFalse(str(caught.exception).startswith("error"))
+        with self.assertRaises(gnnflow.Error) as caught:
+            run(PIPELINE | {"graph": {"nodes": "none.parquet", "edges": "none.parquet"}})
+        self.assertIn("none.parquet", str(caught.exception))
+        self.assertEqual(caught.exception.exit_code, 3)
+
+    def test_large_output_does_not_block(self) -> None:
+        program = Path("program")
+        program.write_text(
+            f"#!{sys.executable}\nimport sys\nprint('x' * 1_000_000)\nprint('späte Meldung', file=sys.stderr)\n"
+        )
+        program.chmod(0o755)
+        messages = io.StringIO()
+        with (
+            mock.patch.dict(os.environ, {binary.VARIABLE: str(program.absolute())}),
+            contextlib.redirect_stderr(messages),
+        ):
+            self.assertEqual(len(binary.execute([])), 1_000_001)
+        self.assertEqual(messages.getvalue(), "späte Meldung\n")
+
+    def test_missing_program_is_named(self) -> None:
+        with mock.patch.dict(os.environ, {binary.VARIABLE: "missing/gnnflow"}):
+            with self.assertRaisesRegex(gnnflow.Error, "GNNFLOW_BINARY names `missing/gnnflow`"):
+                gnnflow.run(PIPELINE)
+        with mock.patch.dict(os.environ, {"PATH": ""}), mock.patch("sysconfig.get_path", return_value="none"):
+            os.environ.pop(binary.VARIABLE, None)
+            with self.assertRaisesRegex(gnnflow.Error, "neither in none nor on the PATH.*GNNFLOW_BINARY"):
+                gnnflow.run(PIPELINE)
+
+    def test_missing_folder_and_files_are_named(self) -> None:
+        with self.assertRaisesRegex(gnnflow.Error, "no such run folder"):
+            gnnflow.Run("nowhere")
+        Path("empty").mkdir()
+        with self.assertRaisesRegex(gnnflow.Error, "summary.json: the file is missing"):
+            _ = gnnflow.Run("empty").summary
+
+    def test_one_text_of_sets_is_refused(self) -> None:
+        with self.assertRaisesRegex(gnnflow.Error, r"\['train.epochs=5'\]"):
+            gnnflow.run(PIPELINE, sets="train.epochs=5")
+
+
+class TomlTest(unittest.TestCase):
+    def test_written_values_are_read_back(self) -> None:
+        table = {
+            "text": 'quotes " \\ \n \t \x7f \x01 ä 😀',
+            "a key": {"b.c": [1, -2, 1.5, 1e-9, True, False], "": []},
+            "nested": {"list": [{"a": [[1], []]}, {}], "large": 2**62},
+        }
+        self.assertEqual(tomllib.loads(toml.dumps(table)), table)
+        self.assertEqual(
+            tomllib.loads(toml.dumps({"x": float("inf"), "y": -float("inf")})), {"x": np.inf, "y": -np.inf}
+        )
+        self.assertEqual(
+            toml.dumps({"n": np.int64(3), "f": np.float32(0.5), "p": Path("a/b"), "none": None, "t": (1,)}),
+            'n = 3\nf = 0.5\np = "a/b"\nt = [1]\n',
+        )
+
+    def test_other_values_are_refused_with_their_key(self) -> None:
+        with self.assertRaisesRegex(gnnflow.Error, "train.epochs: a set"):
+            toml.dumps({"train": {"epochs": {1}}})
+
+
+if __name__ == "__main__":
+    unittest.main()
