@@ -177,7 +177,7 @@ fn models_that_do_not_fit_are_refused() {
     std::fs::write(&model, damaged).unwrap();
     refused(&["run", "--out", "out"], 3, &["run/model.safetensors: the model is damaged", "restore it"]);
     std::fs::remove_file(&model).unwrap();
-    refused(&["run", "--out", "out"], 3, &["run has no model.safetensors", "has not finished"]);
+    refused(&["run", "--out", "out"], 3, &["run has no model.safetensors", "let the run finish, with --resume"]);
     std::fs::write(&model, bytes).unwrap();
     assert!(!place.path("out/predictions.parquet").exists());
     place.succeed(&["infer", "run", "--out", "out", "--quiet"]);

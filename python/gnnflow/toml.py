@@ -31,7 +31,7 @@ def value(item: Any, key: str) -> str:
         return str(item)
     if isinstance(item, float):
         if math.isfinite(item):
-            return repr(item)
+            return repr(float(item))  # that of numpy has its type
         return "nan" if math.isnan(item) else "inf" if item > 0 else "-inf"
     if isinstance(item, (str, PathLike)):
         return _string(fspath(item))
@@ -39,8 +39,8 @@ def value(item: Any, key: str) -> str:
         return "{" + ", ".join(_pairs(item, f"{key}.")) + "}"
     if isinstance(item, (list, tuple)):
         return "[" + ", ".join(value(each, key) for each in item) + "]"
-    if hasattr(item, "item"):  # a number of numpy
-        return value(item.item(), key)
+    if hasattr(item, "tolist"):  # a number or an array of numpy
+        return value(item.tolist(), key)
     raise Error(
         f"{key}: a {type(item).__name__} is not a value of TOML; use a string, number, boolean, list or dictionary"
     )

@@ -109,13 +109,18 @@ class TomlTest(unittest.TestCase):
             tomllib.loads(toml.dumps({"x": float("inf"), "y": -float("inf")})), {"x": np.inf, "y": -np.inf}
         )
         self.assertEqual(
-            toml.dumps({"n": np.int64(3), "f": np.float32(0.5), "p": Path("a/b"), "none": None, "t": (1,)}),
-            'n = 3\nf = 0.5\np = "a/b"\nt = [1]\n',
+            toml.dumps({"n": np.int64(3), "f": np.float32(0.5), "d": np.float64(0.5)}),
+            "n = 3\nf = 0.5\nd = 0.5\n",
+        )
+        self.assertEqual(
+            toml.dumps({"p": Path("a/b"), "none": None, "t": (1,)}),
+            'p = "a/b"\nt = [1]\n',
         )
 
     def test_other_values_are_refused_with_their_key(self) -> None:
         with self.assertRaisesRegex(gnnflow.Error, "train.epochs: a set"):
             toml.dumps({"train": {"epochs": {1}}})
+        self.assertEqual(toml.dumps({"fanouts": np.array([10, 5])}), "fanouts = [10, 5]\n")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-//! `gnnflow infer`: computes the results of all nodes with the model of a finished run.
+//! `gnnflow infer`: computes results with the model of a finished run.
 
 use super::context::{Context, Processes};
 use super::output::print;
@@ -17,7 +17,7 @@ Examples:
   gnnflow infer runs/p --out results --set infer.embeddings=true
   gnnflow infer runs/p --nodes new.parquet --out new       only the nodes of a list";
 
-/// Compute predictions and embeddings of all nodes with the model of a finished run.
+/// Compute predictions and embeddings of all nodes, or of some, with the model of a finished run.
 ///
 /// The dataset is that of the run, or another one with the same columns and classes, as after `gnnflow update`. Results are those of the end of a run: they are computed
 /// from all neighbors and do not depend on the number of processes. Metrics of labeled nodes are printed for each split.

@@ -119,7 +119,7 @@ impl Checkpoint {
             return Err(refuse(message));
         }
         if metadata.model != model {
-            let message = "belongs to another pipeline, with a different graph, partitioning, model or training; choose \
+            let message = "belongs to another pipeline, with a different graph, partitioning, model, training or train.from; choose \
                            another --run-dir, or leave --resume out to start anew";
             return Err(refuse(message.into()));
         }

@@ -57,7 +57,7 @@ impl<'a> Waiting<'a> {
 }
 
 impl NodeEmbeddings {
-    /// Sets the rows of nodes from the file `path` of a run, by the user's ids. `nodes` has the first global id and the ids of each partition hosted here.
+    /// Sets the rows of nodes from the file `path` of a run, by the user's ids. Returns the number of nodes without a row there. `nodes` has the first global id and the ids of each partition hosted here.
     ///
     /// # Errors
     /// [`Error::Input`] if the file is no output of such a run, or a node has no row and `unknown` refuses that; [`Error::Bug`] if the rows are open.
@@ -66,7 +66,7 @@ impl NodeEmbeddings {
         path: &Path,
         nodes: impl Iterator<Item = (u32, IdColumn<'a>)>,
         unknown: Unknown,
-    ) -> Result<(), Error> {
+    ) -> Result<usize, Error> {
         let mut waiting = Waiting::default();
         nodes.for_each(|(first, ids)| waiting.add(first, ids));
         let refuse = |message: &str| Error::Input(format!("{}: {message}", path.display()));
@@ -90,8 +90,7 @@ impl NodeEmbeddings {
             }
         }
         match waiting.left() {
-            (0, _) => Ok(()),
-            _ if unknown == Unknown::Keep => Ok(()),
+            (count, _) if count == 0 || unknown == Unknown::Keep => Ok(count),
             (count, first) => {
                 let nodes = counted(count as u64, "node");
                 Err(refuse(&format!(

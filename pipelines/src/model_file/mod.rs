@@ -64,8 +64,10 @@ fn refused(path: &Path, message: &str) -> Error {
 fn open(run: &Path) -> Result<(PathBuf, Vec<u8>), Error> {
     let path = run.join(MODEL);
     if !path.exists() {
-        let message =
-            format!("{} has no {MODEL}: its run has not finished; let it finish, with --resume", run.display());
+        let message = format!(
+            "{} has no {MODEL}; name the folder of a finished run, or let the run finish, with --resume",
+            run.display()
+        );
         return Err(Error::Input(message));
     }
     let bytes = std::fs::read(&path).map_err(Error::io("read", &path))?;

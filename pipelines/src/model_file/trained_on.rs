@@ -163,7 +163,10 @@ impl TrainingData {
                         to predict its edges, train a model on it"
                 .into());
         }
-        self.has_columns_of(of_model)?;
+        let with_remedy = |difference: String| {
+            format!("{difference}; prepare it with the columns and settings of the run, or train a model on it")
+        };
+        self.has_columns_of(of_model).map_err(with_remedy)?;
         if !self.is_scaled_as(of_model) {
             return Err("features are scaled by the means and deviations of the dataset's own nodes, and the model was trained with those of \
                         other files; change edges with `gnnflow update` of the model's dataset; with new nodes, train a model on this dataset"
@@ -171,7 +174,8 @@ impl TrainingData {
         }
         match (&self.labels, &of_model.labels) {
             (Some(own), Some(of_model)) if !predicts_edges && !own.are_of(of_model) => {
-                Err(difference("nodes with ", &Classes::describe(Some(of_model)), &Classes::describe(Some(own))))
+                let [own, of_model] = [own, of_model].map(|classes| Classes::describe(Some(classes)));
+                Err(with_remedy(difference("nodes with ", &of_model, &own)))
             }
             _ => Ok(()),
         }
@@ -219,12 +223,9 @@ impl TrainingData {
     }
 }
 
-/// Returns the error text for data of a model and of a dataset that differ.
+/// Returns the text for data of a model and of a dataset that differ.
 pub(super) fn difference(what: &str, of_model: &str, of_dataset: &str) -> String {
-    format!(
-        "the model was trained on {what}{of_model}, and the dataset has {of_dataset}; prepare it with the columns and settings of the run's, or \
-         train a model on it"
-    )
+    format!("the model was trained on {what}{of_model}, and the dataset has {of_dataset}")
 }
 
 #[cfg(test)]

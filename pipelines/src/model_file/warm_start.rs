@@ -1,5 +1,6 @@
 //! A trained model from which training starts: `train.from`.
 
+use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
 use gnnflow_data::dataset::{LabelKind, Manifest};
@@ -56,24 +57,33 @@ impl WarmStart {
         }
         let (path, bytes) = open(run)?;
         let (_, trained) = parse(&path, &bytes)?;
-        let refuse = |message: String| refused(&path, &message);
+        let refuse = |message: String| refused(&path, &format!("train.from: {message}"));
+        let of_data = |difference: String| {
+            refuse(format!(
+                "{difference}; prepare the dataset with the columns and settings of that run, or leave train.from out"
+            ))
+        };
         let spec = model.network(&train.schedule).describe(0, 0, 0, 0);
         let differs = |key: &str, own: String, of_trained: String| {
             refuse(format!(
-                "the model has {key} {of_trained}, and this pipeline {own}; use the [model] of {}, or train without train.from",
-                run.join("pipeline.toml").display()
+                "the model has {key} {of_trained}, and this pipeline {own}; {}, or leave train.from out",
+                remedy(key, model, &trained, run)
             ))
         };
         if let Some((key, [own, of_trained])) = first_other_key(&spec, &trained.model) {
             return Err(differs(&format!("model.{key}"), own, of_trained));
         }
         let data = TrainingData::of(dataset);
-        data.has_columns_of(&trained.data).map_err(refuse)?;
+        data.has_columns_of(&trained.data).map_err(of_data)?;
         if let Some(rows) = model.embedding.as_ref().filter(|rows| rows.dim != trained.model.in_dim) {
-            return Err(differs("model.embedding.dim", rows.dim.to_string(), trained.model.in_dim.to_string()));
+            return Err(differs(
+                "model.embedding.dim",
+                format!("= {}", rows.dim),
+                format!("= {}", trained.model.in_dim),
+            ));
         }
         check_rows(run, &trained)?;
-        let (columns, mut notes) = columns(&data, train.task, &trained).map_err(refuse)?;
+        let (columns, mut notes) = columns(&data, train.task, &trained).map_err(of_data)?;
         if !data.is_scaled_as(&trained.data) {
             notes.push(
                 "features are scaled by the means and deviations of this dataset, and not by those of the model's"
@@ -81,6 +91,11 @@ impl WarmStart {
             );
         }
         Ok(Self { run: run.to_owned(), sha256: hex(&Sha256::digest(&bytes)), columns, notes })
+    }
+
+    /// Whether the results have other columns than those of the trained model.
+    pub(crate) fn has_other_results(&self) -> bool {
+        self.columns != Columns::Same
     }
 
     /// Sets the values of `params`, which are drawn already, to those of the trained model. Returns the names of parameters of which some
@@ -94,6 +109,18 @@ impl WarmStart {
         let (tensors, _) = parse(&path, &bytes)?;
         self.columns.fill(&tensors, params, wider).map_err(|message| refused(&path, &message))
     }
+}
+
+/// Says how to get the layers of the trained model.
+fn remedy(key: &str, model: &Model, trained: &TrainedOn, run: &Path) -> String {
+    // The schedule decides whether a `gcn` is decoupled, and so becomes an `appnp`.
+    if key == "model.kind" && model.kind == "gcn" && ["gcn", "appnp"].contains(&trained.model.kind.as_str()) {
+        let decoupled = trained.model.kind == "appnp";
+        return format!(
+            "a decoupled gcn is an appnp, and train.schedule decides whether it is decoupled: set model.decoupled = {decoupled}"
+        );
+    }
+    format!("use the [model] of {}", run.join("pipeline.toml").display())
 }
 
 /// Returns the first key of `[model]` by which two models differ, with its values.
@@ -151,17 +178,31 @@ fn columns(data: &TrainingData, task: Task, trained: &TrainedOn) -> Result<(Colu
         false => classes.names.clone(),
     };
     let (own, of_trained): (Vec<String>, Vec<String>) = (names(own), names(of_trained));
-    let by_class = own.iter().map(|name| of_trained.iter().position(|other| other == name)).collect();
-    let only_in = |a: &[String], b: &[String]| a.iter().filter(|name| !b.contains(name)).cloned().collect::<Vec<_>>();
-    let (new, gone) = (only_in(&own, &of_trained), only_in(&of_trained, &own));
+    let places: HashMap<&String, usize> = of_trained.iter().zip(0..).collect();
+    let by_class: Vec<Option<usize>> = own.iter().map(|name| places.get(name).copied()).collect();
+    let kept: HashSet<usize> = by_class.iter().flatten().copied().collect();
+    let new = own.iter().zip(&by_class).filter(|(_, place)| place.is_none()).map(|(name, _)| name);
+    let gone = of_trained.iter().enumerate().filter(|(place, _)| !kept.contains(place)).map(|(_, name)| name);
     let mut notes = Vec::new();
-    if !new.is_empty() {
-        notes.push(format!("the model has not learned the classes {}", new.join(", ")));
+    if let Some(names) = some_of(new) {
+        notes.push(format!("the model has not learned the classes {names}"));
     }
-    if !gone.is_empty() {
-        notes.push(format!("the dataset does not have the model's classes {}", gone.join(", ")));
+    if let Some(names) = some_of(gone) {
+        notes.push(format!("the dataset does not have the model's classes {names}"));
     }
     Ok((Columns::Classes { trained: of_trained.len(), by_class }, notes))
+}
+
+/// A note lists at most this many classes.
+const LISTED: usize = 5;
+
+/// Returns the first names and the number of the others; `None` for no names.
+fn some_of<'a>(names: impl Iterator<Item = &'a String>) -> Option<String> {
+    let names: Vec<&str> = names.map(String::as_str).collect();
+    let (first, others) = names.split_at(names.len().min(LISTED));
+    let others = (!others.is_empty()).then(|| format!("{} more", others.len()));
+    let all: Vec<&str> = first.iter().copied().chain(others.as_deref()).collect();
+    (!all.is_empty()).then(|| all.join(", "))
 }
 
 /// By place along an axis of a parameter, the place in the trained parameter; `None` where it has none.

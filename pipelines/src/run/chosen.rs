@@ -60,6 +60,9 @@ impl Run<'_> {
         let rows = rows_read(driver, &mut self.collectives, &self.context.graph, &stages, &own)?;
         let counts = [own.len(), rows.iter().map(Vec::len).sum()].map(|count| count as u64);
         let counts = self.collectives.all_reduce_counts(driver, &counts)?;
+        if counts[0] == 0 && self.context.worker == 0 {
+            driver.runtime.say("note: the list or split has no nodes, so the results are empty");
+        }
         let all_rows = self.job.dataset.manifest().nodes * stages.len() as u64;
         // A pass over all nodes reads rows in order.
         let all = counts[1] as f64 > MOST_ROWS * all_rows as f64;

@@ -21,7 +21,7 @@ use crate::evaluate::{Evaluation, node_predictions};
 use crate::model_file;
 use crate::outputs;
 use crate::outputs::output_nodes::OutputNodes;
-use crate::outputs::run_folder::NODE_EMBEDDINGS;
+use crate::outputs::run_folder::{NODE_EMBEDDINGS, remove_old_results};
 use crate::outputs::summary::{CacheUse, Chosen, EmbeddingUse, Refreshed, SCHEMA, Seconds, Summary, Value, WorkerUse};
 use crate::outputs::trace_table::SentTo;
 use crate::refresh::Refresh;
@@ -199,6 +199,10 @@ impl Run<'_> {
     /// Computes the results of the nodes of the job, and evaluates them.
     fn infer(&mut self, driver: &mut Driver<'_>, refresh: Option<&Refresh>) -> Result<Inferred, Error> {
         let nodes = OutputNodes::all(self.job.dataset.manifest());
+        let chosen = self.chosen_nodes(driver)?;
+        if self.context.worker == 0 && !self.job.trains() {
+            remove_old_results(&self.job.run_dir, &self.job.config)?;
+        }
         if let Some(refresh) = refresh {
             let refresh::Outcome { refreshed, changes } = self.refresh(driver, refresh)?;
             if let Some(changes) = changes {
@@ -207,7 +211,7 @@ impl Run<'_> {
             let evaluation = self.evaluate_results(driver)?;
             return Ok(Inferred { evaluation, nodes, refreshed: Some(refreshed), chosen: None });
         }
-        if let Some(own) = self.chosen_nodes(driver)? {
+        if let Some(own) = chosen {
             return self.infer_chosen(driver, own);
         }
         Ok(Inferred { evaluation: self.evaluate_best(driver)?, nodes, refreshed: None, chosen: None })

@@ -5,6 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use candle_core::Device;
+use gnnflow_data::format::counted;
 use gnnflow_nn::params::Param;
 use gnnflow_nn::{Model, ModelSpec};
 
@@ -14,7 +15,7 @@ use crate::context::WorkerContext;
 use crate::embedding::from_run::Unknown;
 use crate::error::Error;
 use crate::model_file::{FittingModel, WarmStart};
-use crate::outputs::run_folder::{NODE_EMBEDDINGS, remove_old_results};
+use crate::outputs::run_folder::NODE_EMBEDDINGS;
 
 impl Run<'_> {
     /// Sets the parameters and the learned rows to those of `model`.
@@ -23,10 +24,7 @@ impl Run<'_> {
     /// If the model is of another pipeline.
     pub(super) fn load_model(&mut self, driver: &mut Driver<'_>, model: &FittingModel) -> Result<(), Error> {
         self.load_rows(driver, &model.run, Unknown::Refuse)?;
-        let params = self.at_first_worker(|run, params| {
-            model.read(params)?;
-            remove_old_results(&run.job.run_dir, &run.job.config)
-        })?;
+        let params = self.at_first_worker(|_, params| model.read(params))?;
         self.broadcast_parameters(driver, params)
     }
 
@@ -40,25 +38,37 @@ impl Run<'_> {
         model: &WarmStart,
         spec: &ModelSpec,
     ) -> Result<(), Error> {
-        self.load_rows(driver, &model.run, Unknown::Keep)?;
+        let unknown = self.load_rows(driver, &model.run, Unknown::Keep)?;
+        let unknown = self.collectives.all_reduce_counts(driver, &[unknown as u64])?[0];
+        let nodes = self.job.dataset.manifest().nodes;
+        if unknown == nodes {
+            let message = "has no learned row for any node of the dataset: their ids differ; prepare the dataset with the ids of that run, or leave \
+                           train.from out";
+            return Err(Error::Input(format!("{}: {message}", model.run.join(NODE_EMBEDDINGS).display())));
+        }
         let mut drawn = Vec::new();
         let params = self.at_first_worker(|run, params| {
-            let wider = run.wider(params, spec)?;
+            let wider = if model.has_other_results() { run.wider(params, spec)? } else { shapes(params) };
             drawn = model.read(params, &wider)?;
             Ok(())
         })?;
         if self.context.worker == 0 {
             driver.runtime.say(&format!("starts from the model in {}", model.run.display()));
             let begin_anew = format!("drawn anew, as a whole or in part: {}", drawn.join(", "));
+            let new_rows =
+                format!("learned rows of {} of {} are drawn", counted(unknown, "node"), counted(nodes, "node"));
             let notes = model.notes.iter().chain((!drawn.is_empty()).then_some(&begin_anew));
+            let notes = notes.chain((unknown > 0).then_some(&new_rows));
             notes.for_each(|note| driver.runtime.say(&format!("note: {note}")));
         }
         self.broadcast_parameters(driver, params)
     }
 
     /// Reads the learned rows of the run in `folder`, if the model has any.
-    fn load_rows(&self, driver: &Driver<'_>, folder: &Path, unknown: Unknown) -> Result<(), Error> {
-        let Some(rows) = &self.context.embeddings else { return Ok(()) };
+    ///
+    /// Returns the number of own nodes that have no row there.
+    fn load_rows(&self, driver: &Driver<'_>, folder: &Path, unknown: Unknown) -> Result<usize, Error> {
+        let Some(rows) = &self.context.embeddings else { return Ok(0) };
         let _busy = driver.runtime.busy("reading the learned rows of the model");
         let WorkerContext { parts, placement, worker, .. } = &self.context;
         let hosted = placement.parts_of(*worker).map(|part| parts.get(part));
@@ -94,15 +104,19 @@ impl Run<'_> {
 
     /// Returns the shapes of the model's parameters if its results had more columns.
     fn wider(&self, params: &[Param], spec: &ModelSpec) -> Result<Vec<Vec<usize>>, Error> {
-        // If the results become as wide as the rows before them, a residual connection has no parameter.
+        // If the results become as wide as the rows before them, a residual connection loses its parameter.
         for added in 1..=2 {
             let spec = ModelSpec { out_dim: spec.out_dim + added, ..spec.clone() };
             let model = Model::build(&spec, self.job.registry.layers(), &Device::Cpu, self.train.seed)?;
-            let wider: Vec<_> = model.params().iter().map(|(name, var)| (name, var.dims().to_vec())).collect();
-            if wider.iter().map(|(name, _)| *name).eq(params.iter().map(|param| &param.name[..])) {
-                return Ok(wider.into_iter().map(|(_, shape)| shape).collect());
+            let shape = |param: &Param| Some(model.params().get(&param.name)?.dims().to_vec());
+            if let Some(wider) = params.iter().map(shape).collect() {
+                return Ok(wider);
             }
         }
         Err(Error::Bug("the number of results decides which parameters the model has".into()))
     }
+}
+
+fn shapes(params: &[Param]) -> Vec<Vec<usize>> {
+    params.iter().map(|param| param.shape.clone()).collect()
 }

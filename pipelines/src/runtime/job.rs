@@ -24,7 +24,7 @@ pub enum Work {
         /// The model from which training starts, unless it resumes. `None` for parameters that are drawn.
         from: Option<WarmStart>,
     },
-    /// Computes the results of all nodes with the model of an earlier run.
+    /// Computes results with the model of an earlier run.
     Infer {
         /// The model.
         model: FittingModel,
