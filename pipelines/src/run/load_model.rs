@@ -64,9 +64,7 @@ impl Run<'_> {
         self.broadcast_parameters(driver, params)
     }
 
-    /// Reads the learned rows of the run in `folder`, if the model has any.
-    ///
-    /// Returns the number of own nodes that have no row there.
+    /// Reads the learned rows of the run in `folder`, if the model has any. Returns the number of own nodes that have no row there.
     fn load_rows(&self, driver: &Driver<'_>, folder: &Path, unknown: Unknown) -> Result<usize, Error> {
         let Some(rows) = &self.context.embeddings else { return Ok(0) };
         let _busy = driver.runtime.busy("reading the learned rows of the model");

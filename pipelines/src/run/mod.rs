@@ -1,5 +1,5 @@
-//! The run of one worker: trains, evaluates, computes all nodes with the best model, and writes the results. Or it computes all nodes with the
-//! model of an earlier run.
+//! The run of one worker: trains, evaluates, computes all nodes with the best model, and writes the results. Or it computes results with the model
+//! of an earlier run.
 
 mod checkpoints;
 mod chosen;
