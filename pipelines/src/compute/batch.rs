@@ -10,9 +10,9 @@ use gnnflow_dataflow::batch::edge_rows::EdgeRows;
 use gnnflow_dataflow::batch::mini_batch::{BatchKey, MiniBatch};
 use gnnflow_dataflow::collective::all_reduce::Contribution;
 use gnnflow_dataflow::embed::push_rows::RowGradients;
+use gnnflow_dataflow::fetch::fetch_rows::FeatureView;
 use gnnflow_dataflow::storage::RowStore;
 use gnnflow_kernels::block::Block;
-use gnnflow_kernels::matrix::{Matrix, Values};
 use gnnflow_nn::GraphBlock;
 use gnnflow_nn::loss::weigh_rows;
 use sha2::{Digest, Sha256};
@@ -150,14 +150,14 @@ impl Passes {
         })
     }
 
-    /// Runs stage `stage` of the model on a batch and writes the results to `into`. `own` are the results of the earlier stages that it
-    /// reads for its own nodes.
+    /// Runs stage `stage` of the model on a batch and writes the results to `into`. `own` are the rows that it reads of its own nodes, besides
+    /// those of the stage before.
     pub(crate) fn infer(
         &self,
         on: &JobThread,
         stage: usize,
         batch: MiniBatch,
-        own: &[Arc<RowStore>],
+        own: &[FeatureView],
         into: &RowStore,
     ) -> Result<(), Error> {
         let model = &self.read().model;
@@ -167,13 +167,8 @@ impl Passes {
             let block = blocks(batch.blocks, &batch.edges, nodes.len(), 1, reads).remove(0);
             let degrees = (!batch.degrees.is_empty()).then_some(&batch.degrees[..]);
             let x = tensor(batch.features, batch.nodes.len(), model)?;
-            let rows = |store: &Arc<RowStore>| -> Result<_, Error> {
-                let mut values = Vec::with_capacity(nodes.len() * store.width());
-                let rows = store.read()?;
-                nodes.iter().for_each(|&node| values.extend_from_slice(rows.row(node)));
-                Ok(tensor(Matrix { dim: store.width(), values: Values::F32(values) }, nodes.len(), model)?)
-            };
-            let own = own.iter().map(rows).collect::<Result<Vec<_>, _>>()?;
+            let own =
+                own.iter().map(|rows| tensor(rows.gather(nodes), nodes.len(), model)).collect::<Result<Vec<_>, _>>()?;
             let rows = model.forward_stage(stage, &block, &x, degrees, &own)?;
             let _alone = self.store_rows.lock().unwrap_or_else(PoisonError::into_inner);
             let mut into = into.write()?;

@@ -44,8 +44,10 @@ pub(super) struct FullGraphPlan {
     program: Program,
     /// Column-parallel, not node-parallel.
     column_parallel: bool,
-    /// Input width, or the hidden width within a node task if larger.
-    task_width: usize,
+    /// Input width.
+    input: usize,
+    /// Hidden width of a perceptron within a node task; 0 without one.
+    perceptron: usize,
     intervals: Option<usize>,
     /// Maximum bytes of a chunk.
     chunk_memory: u64,
@@ -112,11 +114,12 @@ impl FullGraphPlan {
             hops,
             program,
             column_parallel,
-            task_width: input.max(match network.kind.as_str() {
+            input,
+            perceptron: match network.kind.as_str() {
                 "mlp" | "appnp" => model.hidden,
                 _ if model.kind == "mlp" || network.decouples_attention() => model.hidden,
                 _ => 0,
-            }),
+            },
             intervals: options.intervals,
             chunk_memory: match &train.schedule {
                 Schedule::TensorParallel(options) => options.chunk_memory.0,
@@ -428,14 +431,15 @@ impl FullGraphPlan {
         graph.parts[parts.clone()].iter().map(|part| largest(part.nodes)).max().unwrap_or(0)
     }
 
-    /// Returns the bytes of a task's computation: six times its widest rows. With sums of several relations, eight times these
-    /// sums, because they are stored, have a gradient, and are summed again.
+    /// Returns the bytes of a task's computation: six times its widest rows, or eight times those of a perceptron, which drops elements of them.
+    /// With sums of several relations, eight times these sums, because they are stored, have a gradient, and are summed again.
     fn task_activations(&self, nodes: u64) -> u64 {
         let columns = |hop: &Hop| match hop.slots() {
             1 => 6 * hop.width.max(hop.held),
             slots => (8 * slots * hop.width).max(6 * hop.held),
         };
-        let most = self.hops.iter().map(columns).max().unwrap_or(0).max(6 * self.task_width) as u64;
+        let tasks = (6 * self.input).max(8 * self.perceptron);
+        let most = self.hops.iter().map(columns).max().unwrap_or(0).max(tasks) as u64;
         nodes * most * 4
     }
 

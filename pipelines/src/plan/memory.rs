@@ -4,11 +4,11 @@ use std::ops::Range;
 
 use serde::Serialize;
 
+use super::inference::InferencePlan;
 use super::model::aggregates_features;
 use super::training::edge_bytes;
 use super::{Layer, PartSize, Sizes, Training, batch, embedding};
-use crate::config::{Config, Infer, JumpingKnowledge, Model, Task, Topology};
-use crate::engine::inference::{CHUNK_EDGES, window};
+use crate::config::{Config, Infer, Task, Topology};
 
 pub(super) const PROGRAM_BYTES: u64 = 64 << 20;
 
@@ -112,7 +112,7 @@ impl Process {
         graph: &Sizes,
         rank: usize,
         parts: Range<usize>,
-        layers: &[Layer],
+        (layers, inference): (&[Layer], &InferencePlan),
         parameters: Option<u64>,
         training: &Option<Training>,
         local: usize,
@@ -172,7 +172,7 @@ impl Process {
             let computed = 3 * jobs as u64 * (outputs.sum::<u64>() + on_edges + mixed);
             memory.activations = computed + inputs * input as u64 * 4;
             let own_nodes = sum(|part| part.nodes, own);
-            (memory.inference, memory.scratch) = inference(config, graph, layers, own_nodes, jobs);
+            (memory.inference, memory.scratch) = (inference.memory(jobs), inference.scratch(own_nodes));
             if train.schedule.is_partition_parallel() {
                 memory.scratch += batch::count_bytes(train, own);
             }
@@ -197,27 +197,4 @@ impl Process {
             memory,
         }
     }
-}
-
-/// Returns the bytes of exact inference in memory and in scratch files.
-fn inference(config: &Config, graph: &Sizes, layers: &[Layer], own_nodes: u64, jobs: usize) -> (u64, u64) {
-    let mean_degree = graph.edges as f64 / graph.nodes.max(1) as f64;
-    let most = config.infer.as_ref().map_or_else(|| Infer::default().batch, |infer| infer.batch) as f64;
-    let nodes = most.min(CHUNK_EDGES as f64 / mean_degree.max(1e-9)).max(1.0);
-    let reads = config.model.as_ref().is_some_and(Model::uses_edges);
-    let sources = if reads { (nodes * (1.0 + mean_degree)).min(graph.nodes as f64) } else { nodes };
-    let widest = layers.iter().map(|layer| layer.input).max().unwrap_or(0);
-    let chunk = (sources * widest as f64 * 4.0) as u64;
-    // A layer is overwritten after it is read, unless the output reads all layers.
-    let jumps = config.model.as_ref().is_some_and(|model| model.jumping_knowledge != JumpingKnowledge::None);
-    let stored = if jumps { layers.len() } else { 2 };
-    let hidden = layers.iter().rev().skip(1).map(|layer| layer.output as u64).take(stored).sum::<u64>();
-    let classes = graph.classes.unwrap_or(0);
-    let predicted = match &config.model {
-        Some(model) if model.kind == "appnp" => classes,
-        Some(model) if model.decouples_attention() => model.output_heads() as u64 * classes,
-        _ => 0,
-    };
-    let scratch = own_nodes * 4 * (hidden + predicted + classes);
-    (chunk * (u64::from(window(jobs)) + 2 * jobs as u64), scratch)
 }

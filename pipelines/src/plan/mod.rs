@@ -11,6 +11,7 @@ mod embedding;
 mod epochs;
 mod expected_batch;
 mod full_graph;
+mod inference;
 mod jobs;
 mod memory;
 mod model;
@@ -39,6 +40,7 @@ use gnnflow_dataflow::graph::placement::Placement;
 use serde::Serialize;
 
 use self::full_graph::FullGraphPlan;
+use self::inference::InferencePlan;
 use crate::config::{Config, Task};
 use crate::engine::sampling::strategies::check_types;
 use crate::error::Error;
@@ -140,13 +142,24 @@ impl Plan {
             Some(full_graph) => full_graph.training(config, &sizes, placement),
             None => Training::new(config, &sizes, processes, parameters.unwrap_or(0)),
         };
+        let inference = InferencePlan::new(config, &sizes, &layers);
         let memory = config.train.as_ref().and_then(|train| train.memory).map_or(u64::MAX, |memory| memory.0);
         let plan = |in_flight: InFlight, tables_mapped: bool| -> Vec<Process> {
             let process = |rank| {
                 let parts = placement.parts_of(rank);
                 let others = processes > 1;
-                let mut process =
-                    Process::new(config, &sizes, rank, parts, &layers, parameters, &training, local, in_flight, others);
+                let mut process = Process::new(
+                    config,
+                    &sizes,
+                    rank,
+                    parts,
+                    (&layers, &inference),
+                    parameters,
+                    &training,
+                    local,
+                    in_flight,
+                    others,
+                );
                 if let Some(full_graph) = &full_graph {
                     full_graph.set_memory(&mut process, &sizes, processes, in_flight.jobs, tables_mapped);
                 }

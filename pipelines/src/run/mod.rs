@@ -146,7 +146,8 @@ impl<'a> Run<'a> {
         let (task, examples) = task::open(job, train, &parts, hosted)?;
         let built = context::model(job, model, train, task.objective().width())?;
         let needs = ModelInputs::of(&built);
-        let (degrees, stages, params) = (needs.degrees, built.stages(), built.params().flat_len());
+        let (degrees, params) = (needs.degrees, built.params().flat_len());
+        let (stages, embedding_stage) = (built.stages(), built.embedding_stage());
         let (trained, network) = (built.params().trained_len(), built.spec().clone());
         let mut context = WorkerContext::open(job, rank, workers, parts, task.edge_filter(), needs)?;
         context.train_nodes = examples.counts().to_vec();
@@ -211,7 +212,7 @@ impl<'a> Run<'a> {
         let inference = Inference::build(
             driver.worker,
             &context,
-            (&stages, stores),
+            (&stages, stores, embedding_stage),
             model.uses_edges(),
             degrees,
             (infer.batch, jobs),

@@ -55,7 +55,10 @@ impl FeatureView {
     }
 
     /// Returns a matrix of the rows of `nodes`, all of which the source has.
-    pub(crate) fn gather(&self, nodes: &[u32]) -> Matrix {
+    ///
+    /// # Panics
+    /// When the rows are being written, which is a bug.
+    pub fn gather(&self, nodes: &[u32]) -> Matrix {
         let rows = self.open();
         let row_of = |node| rows.row(node);
         if self.packed.is_none() {

@@ -5,6 +5,7 @@ mod readout;
 mod registry;
 mod residual_norm;
 mod spec;
+mod stages;
 
 use std::sync::Arc;
 
@@ -26,6 +27,7 @@ use gnnflow_kernels::dense::elementwise::{Activation, Dropout};
 pub use node_task::{Hop, NodeInputs, NodeOutputs, split_row};
 pub use registry::{LayerFactory, Order, Registry};
 pub use spec::{Decoder, JumpingKnowledge, ModelSpec, Norm};
+pub use stages::{Stage, StageRows};
 
 pub use super::layers::{KindOptions, LayerSpec};
 
@@ -47,24 +49,6 @@ pub struct Model {
     pair_head: Option<PairHead>,
     params: Params,
     device: Device,
-}
-
-/// A stage of exact inference: the work of [`Model::forward_stage`] for all nodes before the next stage begins.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Stage {
-    /// Columns of the stage's result.
-    pub width: usize,
-    /// Whether the stage reads neighbors. Otherwise it reads only the nodes' own rows.
-    pub edges: bool,
-    /// Earlier stages whose results at the destinations the stage reads, in addition to the previous stage's.
-    pub own: Vec<usize>,
-}
-
-/// The work of a stage.
-enum Step {
-    Predict,
-    Layer(usize),
-    ReadOut,
 }
 
 impl std::fmt::Debug for Model {
@@ -319,61 +303,6 @@ impl Model {
         }
     }
 
-    /// Returns the stages of exact inference in order. The last stage's result is the model's.
-    pub fn stages(&self) -> Vec<Stage> {
-        let first = usize::from(self.predictor.is_some());
-        let width = self.layers.first().map_or(self.spec.out_dim, |layer| layer.info().in_dim);
-        let predict = self.predictor.iter().map(|_| Stage { width, edges: false, own: Vec::new() });
-        let layers = self.layers.iter().map(|layer| {
-            let info = layer.info();
-            Stage { width: info.out_dim, edges: true, own: if info.needs_initial { vec![0] } else { Vec::new() } }
-        });
-        let end = first + self.layers.len();
-        let readout = self.readout.iter().map(|readout| Stage {
-            width: readout.out_dim(),
-            edges: false,
-            own: (first..end - 1).collect(),
-        });
-        predict.chain(layers).chain(readout).collect()
-    }
-
-    /// Runs one of [`Model::stages`] at inference, and the following activation unless the stage is the last. `h`,
-    /// `[num_src, _]`, is the previous stage's result at the block's sources; for the first stage, the features. `own`
-    /// holds the results of [`Stage::own`] at the destinations, each `[num_dst, _]`. A stage without edges needs a
-    /// block whose sources are its destinations.
-    /// # Errors
-    /// As [`Model::forward`].
-    pub fn forward_stage(
-        &self,
-        stage: usize,
-        block: &Arc<GraphBlock>,
-        h: &Tensor,
-        degrees: Option<&[u32]>,
-        own: &[Tensor],
-    ) -> Result<Tensor> {
-        match self.step(stage) {
-            Step::Predict => match &self.predictor {
-                Some(predictor) => predictor.forward(h, None, 0),
-                None => Ok(h.clone()),
-            },
-            Step::Layer(index) => {
-                self.check(index, block, h.dims())?;
-                let pass = Pass { block, degrees, dropout: None, initial: own.first() };
-                if self.ends_with_relu(index) {
-                    return self.checked(index, block, self.layers[index].forward_relu(&pass, h, None)?);
-                }
-                let z = self.checked(index, block, self.layers[index].forward(&pass, h)?)?;
-                let z = self.residual_norms[index].apply(z, &prefix(h, block.num_dst())?, None)?;
-                let last = index + 1 == self.layers.len() && self.readout.is_none();
-                if last { Ok(z) } else { Ok(activate(&z, self.activation(), None)?) }
-            }
-            Step::ReadOut => match &self.readout {
-                Some(readout) => readout.apply(&own.iter().chain([h]).cloned().collect::<Vec<_>>(), None),
-                None => Ok(h.clone()),
-            },
-        }
-    }
-
     /// Whether ReLU directly follows layer `index`, so that the layer can fuse it ([`Layer::forward_relu`]).
     fn ends_with_relu(&self, index: usize) -> bool {
         let is_last = index + 1 == self.layers.len();
@@ -401,14 +330,6 @@ impl Model {
         key.map(|key| PerceptronDropout { input, between, key: key.fold(self.layers.len() as u64) })
     }
 
-    fn step(&self, stage: usize) -> Step {
-        match stage.checked_sub(usize::from(self.predictor.is_some())) {
-            None => Step::Predict,
-            Some(index) if index < self.layers.len() => Step::Layer(index),
-            Some(_) => Step::ReadOut,
-        }
-    }
-
     /// Checks the shape of the input of layer `index`.
     fn check(&self, index: usize, block: &GraphBlock, found: &[usize]) -> Result<()> {
         let wanted = [block.num_src(), self.layers[index].info().in_dim];
@@ -420,13 +341,21 @@ impl Model {
 
     /// Returns `result` of layer `index` if it has the promised shape. A registered layer can get it wrong.
     fn checked(&self, index: usize, block: &GraphBlock, result: Tensor) -> Result<Tensor> {
-        let (found, wanted) = (result.dims(), [block.num_dst(), self.layers[index].info().out_dim]);
-        if found != wanted {
-            let promised = format!("its LayerInfo and the block promise {wanted:?}");
-            return Err(Error::Input(format!("layer {index} returned rows of shape {found:?}; {promised}")));
-        }
-        Ok(result)
+        promised(index, "returned", result, [block.num_dst(), self.layers[index].info().out_dim])
     }
+
+    /// As [`Model::checked`], for the rows that the layer sends.
+    fn checked_sent(&self, index: usize, block: &GraphBlock, sent: Tensor) -> Result<Tensor> {
+        promised(index, "sent", sent, [block.num_src(), self.layers[index].info().sent_dim])
+    }
+}
+
+fn promised(index: usize, what: &str, rows: Tensor, wanted: [usize; 2]) -> Result<Tensor> {
+    if rows.dims() != wanted {
+        let promised = format!("its LayerInfo and the block promise {wanted:?}");
+        return Err(Error::Input(format!("layer {index} {what} rows of shape {:?}; {promised}", rows.dims())));
+    }
+    Ok(rows)
 }
 
 /// Checks the spec.

@@ -8,6 +8,7 @@ use gnnflow_data::rng::{Key, Purpose};
 use gnnflow_kernels::block::Block;
 use gnnflow_kernels::dense::elementwise::Activation;
 use gnnflow_nn::layers::{Gat, Gatv2, Gcn, Gin, Gine, Rgcn, Sage};
+use gnnflow_nn::model::StageRows;
 use gnnflow_nn::optimizer::{Adam, AdamOptions, Optimizer, Sgd, SgdOptions};
 use gnnflow_nn::{
     GraphBlock, JumpingKnowledge, KindOptions, Layer, LayerSpec, Model, ModelSpec, Norm, ParamBuilder, Params, Pass,
@@ -169,10 +170,21 @@ fn two_layer_model_equals_pytorch() {
         model.params().iter().flat_map(|(name, _)| flat(&arrays[&format!("model/grad.{name}")])).collect();
     let as_tensor = |v: Vec<f32>| Tensor::from_vec(v, model.params().flat_len(), &Device::Cpu).unwrap();
     assert_close("gradients", &as_tensor(found), &as_tensor(wanted));
-    // Layer-by-layer inference gives the same result.
-    let h = model.forward_stage(0, &blocks[0], &arrays["model/x"], None, &[]).unwrap();
-    let again = model.forward_stage(1, &blocks[1], &h, None, &[]).unwrap();
-    assert_eq!(flat(&again), flat(&logits));
+    // Inference stage by stage gives the same result.
+    let (mut rows, mut blocks) = (vec![arrays["model/x"].clone()], blocks.iter());
+    for (stage, what) in model.stages().into_iter().enumerate() {
+        let below = rows.last().unwrap().clone();
+        let sources = below.dim(0).unwrap();
+        let alone = GraphBlock::new(Block::new(sources as u32, sources as u32, vec![0; sources + 1], vec![]));
+        let block = if what.edges { blocks.next().unwrap() } else { &alone };
+        let own = what.own.iter().map(|own| match own {
+            StageRows::Features => &rows[0],
+            StageRows::Of(earlier) => &rows[earlier + 1],
+        });
+        let own: Vec<Tensor> = own.map(|rows| rows.narrow(0, 0, block.num_dst()).unwrap()).collect();
+        rows.push(model.forward_stage(stage, block, &below, None, &own).unwrap());
+    }
+    assert_eq!(flat(rows.last().unwrap()), flat(&logits));
 }
 
 #[test]

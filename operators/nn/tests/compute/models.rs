@@ -6,6 +6,7 @@ use gnnflow_kernels::block::Block;
 use gnnflow_kernels::dense::elementwise::{Activation, Dropout};
 use gnnflow_nn::layers::{Gcn, Sage, gcn_weights};
 use gnnflow_nn::metrics::{Bounds, Counts, Task};
+use gnnflow_nn::model::StageRows;
 use gnnflow_nn::optimizer::{Adam, AdamOptions, Optimizer};
 use gnnflow_nn::{
     Error, GraphBlock, JumpingKnowledge, KindOptions, Layer, LayerInfo, Model, ModelSpec, Norm, Pass, Registry, loss,
@@ -329,6 +330,31 @@ fn every_kind_learns_classes_from_neighbors() {
 }
 
 #[test]
+fn rows_that_nodes_send_have_a_stage_if_they_differ_from_the_input() {
+    // By stage: columns and edges. After them: the stage of the embeddings.
+    type Stages = (Vec<(usize, bool)>, usize);
+    let stages = |spec: &ModelSpec| -> Stages {
+        let model = build(spec).unwrap();
+        (model.stages().iter().map(|stage| (stage.width, stage.edges)).collect(), model.embedding_stage())
+    };
+    let of = |kind: &str, layers: usize| ModelSpec::new(kind, layers, 6, 8, 4);
+    // The first layer widens its rows, so it sends its input.
+    assert_eq!(stages(&of("sage", 2)), (vec![(8, true), (4, false), (4, true)], 0));
+    assert_eq!(stages(&of("gcn", 3)), (vec![(8, true), (8, true), (4, false), (4, true)], 1));
+    assert_eq!(stages(&of("gat", 2)), (vec![(8, false), (8, true), (4, false), (4, true)], 1));
+    assert_eq!(stages(&of("gin", 2)), (vec![(8, true), (4, true)], 0));
+    // The input of the only layer is the features, and its result is the embeddings.
+    assert_eq!(stages(&of("gcn", 1)), (vec![(4, false), (4, true)], 1));
+    assert_eq!(stages(&of("gin", 1)), (vec![(4, true)], 0));
+    assert_eq!(stages(&of("appnp", 1)), (vec![(4, false), (4, true)], 0));
+    let jumps = ModelSpec { jumping_knowledge: JumpingKnowledge::Cat, ..of("gat", 2) };
+    assert_eq!(stages(&jumps), (vec![(8, false), (8, true), (8, false), (8, true), (4, false)], 3));
+    // The first layer reads its own features besides the rows that it received.
+    let own: Vec<_> = build(&of("gatv2", 2)).unwrap().stages().into_iter().map(|stage| stage.own).collect();
+    assert_eq!(own, [vec![], vec![StageRows::Features], vec![], vec![StageRows::Of(1)]]);
+}
+
+#[test]
 fn stages_equal_a_batch_with_all_neighbors() {
     // Two blocks with all neighbors of the entire graph: layer by layer for all nodes, or in one call for some.
     let whole = random(50, 50, 6, 3);
@@ -371,7 +397,11 @@ fn stages_equal_a_batch_with_all_neighbors() {
             let stages = model.stages();
             for (stage, what) in stages.iter().enumerate() {
                 let block = if what.edges { &whole } else { &alone };
-                let own: Vec<Tensor> = what.own.iter().map(|&own| results[own].clone()).collect();
+                let own = what.own.iter().map(|own| match own {
+                    StageRows::Features => x.clone(),
+                    StageRows::Of(earlier) => results[*earlier].clone(),
+                });
+                let own: Vec<Tensor> = own.collect();
                 let below = results.last().unwrap_or(&x).clone();
                 let rows = model.forward_stage(stage, block, &below, Some(&degrees), &own).unwrap();
                 assert_eq!(rows.dim(1).unwrap(), what.width, "{kind}: stage {stage}");

@@ -4,9 +4,9 @@
 //! chunks of nodes → sample_hop (all neighbors) → fetch_rows (the layer below) → layer (compute thread) → probe
 //! ```
 //!
-//! A stage is a layer, or work on single nodes before the first or after the last layer, which skips the sampling. It starts when the frontier of
-//! all workers has passed the stage before. A stage computes every node once; sampling would compute a node again for each batch that
-//! reaches it. A stage may also read rows of earlier stages for its own nodes; these are local.
+//! A stage is a layer, or work on single nodes, which skips the sampling: before the first or after the last layer, or the rows that a layer
+//! sends. It starts when the frontier of all workers has passed the stage before. A stage computes every node once; sampling would compute a
+//! node again for each batch that reaches it. A stage may also read features and rows of earlier stages of its own nodes; these are local.
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -22,7 +22,7 @@ use gnnflow_dataflow::sample::sample_hop::{CompactorPool, Hop, SampleHop, Strate
 use gnnflow_dataflow::time;
 use gnnflow_kernels::matrix::Number;
 use gnnflow_kernels::sample::Fanout;
-use gnnflow_nn::model::Stage;
+use gnnflow_nn::model::{Stage, StageRows};
 use timely::container::CapacityContainerBuilder;
 use timely::dataflow::InputHandle;
 use timely::dataflow::StreamVec;
@@ -82,6 +82,8 @@ pub(crate) struct Inference {
     errors: FirstError,
     /// Results by stage.
     stores: Vec<Arc<RowStore>>,
+    /// The stage whose results are the embeddings.
+    embedding_stage: usize,
     graph: Arc<LocalGraph>,
     /// Maximum number of nodes of a chunk.
     most: usize,
@@ -92,12 +94,12 @@ pub(crate) struct Inference {
 }
 
 impl Inference {
-    /// Builds the dataflow of the model's `stages`, which writes their rows to `stores`. A chunk has at most `nodes` nodes; up to `jobs` chunks are
-    /// computed at the same time.
+    /// Builds the dataflow of the model's `stages`, which writes their rows to `stores`. The embeddings are those of `embedding_stage`. A chunk has
+    /// at most `nodes` nodes; up to `jobs` chunks are computed at the same time.
     pub(crate) fn build(
         worker: &mut Worker,
         context: &WorkerContext,
-        (stages, stores): (&[Stage], Vec<Arc<RowStore>>),
+        (stages, stores, embedding_stage): (&[Stage], Vec<Arc<RowStore>>, usize),
         uses_edges: bool,
         degrees: bool,
         (nodes, jobs): (usize, usize),
@@ -106,19 +108,18 @@ impl Inference {
         let count = stages.len();
         let (mut input, probe, errors) = (InputHandle::new_with_builder(), probe::Handle::new(), FirstError::default());
         let stage_of = move |time: u64| time::epoch(time) as usize % count;
-        let (features, inputs) = (context.features.clone(), stores.clone());
-        let rows = move |time| match stage_of(time) {
-            0 => features.clone(),
-            stage => FeatureView {
-                source: Arc::clone(&inputs[stage - 1]) as _,
-                number: Number::F32,
-                dim: inputs[stage - 1].width(),
-                packed: None,
-                halo: None,
-            },
+        let results = stores.iter().map(|store| {
+            let (source, dim) = (Arc::clone(store) as _, store.width());
+            FeatureView { source, number: Number::F32, dim, packed: None, halo: None }
+        });
+        let (features, results) = (context.features.clone(), results.collect::<Vec<_>>());
+        let view = move |rows: StageRows| match rows {
+            StageRows::Features => features.clone(),
+            StageRows::Of(stage) => results[stage].clone(),
         };
-        let own: Vec<Vec<Arc<RowStore>>> =
-            stages.iter().map(|stage| stage.own.iter().map(|&own| Arc::clone(&stores[own])).collect()).collect();
+        let own: Vec<Vec<FeatureView>> =
+            stages.iter().map(|stage| stage.own.iter().map(|&own| view(own)).collect()).collect();
+        let rows = move |time| view(stage_of(time).checked_sub(1).map_or(StageRows::Features, StageRows::Of));
         let without_edges: Vec<bool> = stages.iter().map(|stage| !stage.edges).collect();
         let (first_error, results) = (errors.clone(), stores.clone());
         worker.dataflow::<u64, _, _>(|scope| {
@@ -165,6 +166,7 @@ impl Inference {
             probe,
             errors,
             stores,
+            embedding_stage,
             graph: Arc::clone(&context.graph),
             most: nodes,
             window: window(jobs),
@@ -229,9 +231,9 @@ impl Inference {
         &self.stores[self.stores.len() - 1]
     }
 
-    /// Returns the inputs of the last stage in the last pass; the results if there is one stage.
+    /// Returns the embeddings of the last pass ([`Model::embedding_stage`](gnnflow_nn::Model::embedding_stage)).
     pub(crate) fn embeddings(&self) -> &Arc<RowStore> {
-        &self.stores[self.stores.len().saturating_sub(2)]
+        &self.stores[self.embedding_stage]
     }
 }
 
@@ -254,12 +256,19 @@ pub(crate) fn scratch_stores(context: &WorkerContext, stages: &[Stage]) -> Resul
     Ok(stores)
 }
 
-/// Returns, for each stage, the earlier stage whose store it may overwrite: of equal width, and no longer read. The last two stages keep their
-/// stores.
+/// Returns how many numbers the scratch files have for each node.
+pub(crate) fn scratch_width(stages: &[Stage]) -> usize {
+    let stores = stages.iter().zip(reused_stores(stages)).filter(|(_, reused)| reused.is_none());
+    stores.map(|(stage, _)| stage.width).sum()
+}
+
+/// Returns, for each stage, the earlier stage whose store it may overwrite: of equal width, and no longer read. The last stage overwrites none, so
+/// that all rows which it reads remain.
 fn reused_stores(stages: &[Stage]) -> Vec<Option<usize>> {
-    let last = stages.len() - 1;
+    let last = stages.len().saturating_sub(1);
     let read_until = |earlier: usize| {
-        let readers = (earlier + 1..stages.len()).filter(|&s| s == earlier + 1 || stages[s].own.contains(&earlier));
+        let reads = |stage: usize| stage == earlier + 1 || stages[stage].own.contains(&StageRows::Of(earlier));
+        let readers = (earlier + 1..stages.len()).filter(|&stage| reads(stage));
         readers.max().unwrap_or(last)
     };
     let mut reused: Vec<Option<usize>> = Vec::with_capacity(stages.len());
@@ -329,10 +338,14 @@ mod tests {
 
     #[test]
     fn reused_stores_are_no_longer_read() {
-        let stage = |width: usize, own: &[usize]| Stage { width, edges: true, own: own.to_vec() };
+        let stage = |width: usize, own: &[usize]| {
+            let own = own.iter().map(|&earlier| StageRows::Of(earlier)).collect();
+            Stage { width, edges: true, own }
+        };
+        assert_eq!(reused_stores(&[]), []);
         assert_eq!(reused_stores(&[stage(7, &[])]), [None]);
         let plain = [stage(16, &[]), stage(16, &[]), stage(16, &[]), stage(16, &[]), stage(16, &[])];
-        assert_eq!(reused_stores(&plain), [None, None, Some(0), Some(1), None]);
+        assert_eq!((reused_stores(&plain), scratch_width(&plain)), (vec![None, None, Some(0), Some(1), None], 48));
         let other = [stage(8, &[]), stage(16, &[]), stage(16, &[]), stage(7, &[])];
         assert_eq!(reused_stores(&other), [None; 4]);
         // APPNP: every propagation reads the prediction. Jumping knowledge: the readout reads every layer.

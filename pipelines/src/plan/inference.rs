@@ -1,0 +1,63 @@
+//! The memory and the scratch files of exact inference.
+
+use gnnflow_nn::model::Stage;
+use gnnflow_nn::{Model, Registry};
+
+use super::{Layer, Sizes, embedding};
+use crate::config::{self, Config, Infer};
+use crate::engine::inference::{CHUNK_EDGES, scratch_width, window};
+
+/// The stages of a pipeline's model, and what a chunk of nodes reads.
+pub(super) struct InferencePlan {
+    stages: Vec<Stage>,
+    /// Columns of the model's input.
+    input: usize,
+    /// Nodes whose rows a chunk reads: its own, and in a stage with edges also their neighbors.
+    own: f64,
+    sources: f64,
+}
+
+impl InferencePlan {
+    /// Returns the plan of a pipeline whose model has these layers.
+    pub(super) fn new(config: &Config, graph: &Sizes, layers: &[Layer]) -> Self {
+        let mean_degree = graph.edges as f64 / graph.nodes.max(1) as f64;
+        let most = config.infer.as_ref().map_or_else(|| Infer::default().batch, |infer| infer.batch) as f64;
+        let own = most.min(CHUNK_EDGES as f64 / mean_degree.max(1e-9)).max(1.0);
+        let reads = config.model.as_ref().is_some_and(config::Model::uses_edges);
+        let sources = if reads { (own * (1.0 + mean_degree)).min(graph.nodes as f64) } else { own };
+        let input = embedding::input(config, graph).0;
+        let stages = stages(config, graph).unwrap_or_else(|| {
+            // Those of a registered model are known when it is built.
+            let stage = |layer: &Layer| Stage { width: layer.output, edges: true, own: Vec::new() };
+            layers.iter().map(stage).collect()
+        });
+        Self { stages, input, own, sources }
+    }
+
+    /// Returns the bytes of a process in memory, with `jobs` chunks in computation.
+    pub(super) fn memory(&self, jobs: usize) -> u64 {
+        let inputs = std::iter::once(self.input).chain(self.stages.iter().map(|stage| stage.width));
+        let chunks = self.stages.iter().zip(inputs).map(|(stage, input)| {
+            let read = if stage.edges { self.sources } else { self.own } * input as f64;
+            // Sums of neighbors beside own rows, and the result with a copy.
+            let computed = self.own * 2.0 * (input + stage.width) as f64;
+            [read, computed].map(|numbers| (4.0 * numbers) as u64)
+        });
+        let [read, computed] = chunks.reduce(|[a, b], [c, d]| [a.max(c), b.max(d)]).unwrap_or_default();
+        read * (u64::from(window(jobs)) + 2 * jobs as u64) + computed * jobs as u64
+    }
+
+    /// Returns the bytes of the scratch files of a process with `nodes` nodes.
+    pub(super) fn scratch(&self, nodes: u64) -> u64 {
+        nodes * 4 * scratch_width(&self.stages) as u64
+    }
+}
+
+/// Returns the stages of a built-in model.
+fn stages(config: &Config, graph: &Sizes) -> Option<Vec<Stage>> {
+    let (train, model) = (config.train.as_ref()?, config.model.as_ref()?);
+    let (classes, relations) = (graph.classes.unwrap_or(1).max(1) as usize, graph.relations.unwrap_or(0));
+    let (network, input) = (model.network(&train.schedule), embedding::input(config, graph).0);
+    let spec = network.describe(input.max(1), classes, relations, graph.edge_features.unwrap_or(0));
+    Some(Model::build(&spec, &Registry::default(), &candle_core::Device::Cpu, train.seed).ok()?.stages())
+}
