@@ -6,6 +6,7 @@ use gnnflow_data::dataset::RowLayout;
 
 use super::gather_buffer::GatherBuffer;
 use super::halo::HaloRows;
+use super::mini_batch::MiniBatch;
 use crate::storage::{RowReader, RowSource};
 use gnnflow_kernels::matrix::{Matrix, Number};
 
@@ -67,6 +68,21 @@ impl FeatureView {
         let mut buffer = GatherBuffer::new(self.number, nodes.len(), self.dim);
         nodes.iter().enumerate().for_each(|(position, &node)| self.put(row_of(node), position, &mut buffer));
         buffer.finish()
+    }
+
+    /// Reads the rows that [`fetch_remote_rows`](crate::fetch::fetch_rows::FetchRows::fetch_remote_rows) has left to the receiver of a
+    /// batch at `worker`, and completes the batch's features.
+    ///
+    /// # Panics
+    /// As [`FeatureView::gather`].
+    pub fn complete(&self, batch: &mut MiniBatch, worker: usize) {
+        batch.features = match batch.buffer.take() {
+            None => self.gather(&batch.nodes),
+            Some(mut buffer) => {
+                self.gather_at(&batch.nodes, &batch.positions[worker], &mut buffer);
+                buffer.finish()
+            }
+        };
     }
 
     /// Copies the rows of `nodes[position]` to row `position`, for each of `positions`.

@@ -46,18 +46,29 @@ const DEGREES_ONLY: u32 = 1;
 pub trait FetchRows<'scope> {
     /// Fetches a row for each node of each batch.
     fn fetch_rows(self, from: FetchFrom) -> Self;
+
+    /// Fetches the rows that this worker cannot read itself. The receiver of a batch reads the others with
+    /// [`FeatureView::complete`], for instance on a compute thread.
+    fn fetch_remote_rows(self, from: FetchFrom) -> Self;
 }
 
 impl<'scope> FetchRows<'scope> for StreamVec<'scope, u64, MiniBatch> {
     fn fetch_rows(self, from: FetchFrom) -> Self {
         let me = self.scope().index();
-        self.rpc("fetch_rows", || FetchRpc { me, from: from.clone() })
+        self.rpc("fetch_rows", || FetchRpc { me, from: from.clone(), leaves_local: false })
+    }
+
+    fn fetch_remote_rows(self, from: FetchFrom) -> Self {
+        let me = self.scope().index();
+        self.rpc("fetch_remote_rows", || FetchRpc { me, from: from.clone(), leaves_local: true })
     }
 }
 
 struct FetchRpc {
     me: usize,
     from: FetchFrom,
+    /// Whether the receiver of a batch reads the local rows.
+    leaves_local: bool,
 }
 
 impl FetchRpc {
@@ -197,7 +208,9 @@ impl Rpc<MiniBatch> for FetchRpc {
             let (rows, graph) = ((self.from.rows)(timestamp), &self.from.graph);
             assert_eq!(rows.source.row_bytes(), rows.row_bytes(), "the row source has rows of another size");
             if graph.is_self_contained() {
-                batch.features = rows.gather(&batch.nodes);
+                if !self.leaves_local {
+                    batch.features = rows.gather(&batch.nodes);
+                }
                 if self.from.degrees {
                     batch.degrees = batch.nodes.iter().map(|&node| graph.degree(node)).collect();
                 }
@@ -206,7 +219,9 @@ impl Rpc<MiniBatch> for FetchRpc {
             self.prepare(timestamp, batch);
             let MiniBatch { buffer, degrees, nodes, positions, .. } = batch;
             let buffer = buffer.as_mut().expect("`prepare` has just reserved it");
-            rows.gather_at(nodes, &positions[self.me], buffer);
+            if !self.leaves_local {
+                rows.gather_at(nodes, &positions[self.me], buffer);
+            }
             if self.from.degrees {
                 let positions = positions[self.me].iter().map(|&position| position as usize);
                 let own = positions.filter(|&position| graph.hosts(nodes[position]));
@@ -262,6 +277,9 @@ impl Rpc<MiniBatch> for FetchRpc {
     }
 
     fn finish(&mut self, _timestamp: u64, batch: &mut MiniBatch) {
+        if self.leaves_local {
+            return;
+        }
         if let Some(buffer) = batch.buffer.take() {
             batch.features = self.from.meter.time(Stage::Fetch, || buffer.finish());
         }

@@ -4,7 +4,7 @@ use std::sync::mpsc;
 use gnnflow_data::rng::Permutation;
 use gnnflow_data::{Features, Halo};
 use timely::dataflow::operators::core::Inspect;
-use timely::dataflow::operators::vec::ToStream;
+use timely::dataflow::operators::vec::{Map, ToStream};
 
 use super::super::cache::Policy;
 use super::*;
@@ -65,6 +65,21 @@ fn run(
     cache: Option<(Policy, usize)>,
     foreign: Foreign,
 ) -> (Vec<(BatchKey, Seen)>, [u64; 2]) {
+    run_in(graph, parts, fanouts, workers, replicated, cache, foreign, false)
+}
+
+/// [`run`], whose local rows are read by the operator or by the receiver of each batch.
+#[expect(clippy::too_many_arguments, reason = "the options of a fetch")]
+fn run_in(
+    graph: &Adjacency,
+    parts: usize,
+    fanouts: &[Fanout],
+    workers: usize,
+    replicated: bool,
+    cache: Option<(Policy, usize)>,
+    foreign: Foreign,
+    leaves_local: bool,
+) -> (Vec<(BatchKey, Seen)>, [u64; 2]) {
     let (graph, fanouts) = (graph.clone(), fanouts.to_vec());
     let (send, receive) = mpsc::channel();
     let send = std::sync::Mutex::new(send);
@@ -109,18 +124,25 @@ fn run(
                     meter: meter.clone(),
                 });
             }
-            stream
-                .fetch_rows(FetchFrom {
-                    graph: local.clone(),
-                    rows: Rc::new(move |_| rows.clone()),
-                    degrees: true,
-                    cache: cache.map(|(policy, rows)| {
-                        let bytes = RowCache::bytes(rows, 4 * DIM);
-                        Rc::new(RefCell::new(RowCache::new(policy, bytes, 4 * DIM, &local, |_| true)))
-                    }),
-                    meter: meter.clone(),
-                })
-                .inspect(move |batch| send.send((batch.key, seen(batch))).unwrap());
+            let view = rows.clone();
+            let from = FetchFrom {
+                graph: local.clone(),
+                rows: Rc::new(move |_| rows.clone()),
+                degrees: true,
+                cache: cache.map(|(policy, rows)| {
+                    let bytes = RowCache::bytes(rows, 4 * DIM);
+                    Rc::new(RefCell::new(RowCache::new(policy, bytes, 4 * DIM, &local, |_| true)))
+                }),
+                meter: meter.clone(),
+            };
+            let fetched = match leaves_local {
+                false => stream.fetch_rows(from),
+                true => stream.fetch_remote_rows(from).map(move |mut batch| {
+                    view.complete(&mut batch, index);
+                    batch
+                }),
+            };
+            fetched.inspect(move |batch| send.send((batch.key, seen(batch))).unwrap());
         });
         while worker.step_or_park(None) {}
         assert!(workers > 1 || counted.messages() == 0, "a single worker sends no message");
@@ -153,11 +175,14 @@ fn batches_have_the_same_bits_at_1_2_and_4_workers_in_both_topologies() {
     ] {
         let (one, _) = run(&graph, 4, &fanouts, 1, false, None, Foreign::Nothing);
         assert_eq!(one.len(), 4 * STEPS as usize);
+        assert_eq!(run_in(&graph, 4, &fanouts, 1, false, None, Foreign::Nothing, true).0, one);
         for (workers, replicated) in [(2, false), (4, false), (2, true), (3, true)] {
             for cache in [None, Some((Policy::Degree, 30)), Some((Policy::Frequency, 9)), Some((Policy::Dynamic, 5))] {
                 for foreign in [Foreign::Nothing, Foreign::Halo, Foreign::Shared] {
-                    let (some, _) = run(&graph, 4, &fanouts, workers, replicated, cache, foreign);
-                    assert_eq!(some, one, "{fanouts:?} on {workers} with {cache:?} and {foreign:?}");
+                    for leaves_local in [false, true] {
+                        let (some, _) = run_in(&graph, 4, &fanouts, workers, replicated, cache, foreign, leaves_local);
+                        assert_eq!(some, one, "{fanouts:?} on {workers} with {cache:?} and {foreign:?}");
+                    }
                 }
             }
         }
