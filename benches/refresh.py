@@ -7,8 +7,8 @@ FOLDER has nodes.parquet and edges.parquet (src, dst), read as undirected; witho
 edges is generated (100 features, 47 classes). Half of a change removes edges, half adds edges between random nodes: of all nodes, or of
 2,000 nodes, as changes of real graphs are seldom spread evenly. In each round, every change is applied to the dataset in place by
 `gnnflow update`; then `gnnflow refresh` computes what has changed, and `gnnflow infer` all nodes of the last dataset; DGL computes all
-nodes of the first graph in memory (benches/peers/inference.py, SAGE only). Predictions of both must have equal bytes. `refresh` is the time of finding the changes, computing rows and
-storing them; `all` is that with metrics and with writing the predictions of all nodes, of `infer` as well; `wall` is that of the process,
+nodes of the first graph in memory (benches/peers/inference.py, SAGE only). Predictions of both must have equal bytes. `refresh` is the time of finding the changes and
+computing rows; `all` is that with metrics, with writing the predictions of all nodes, of `infer` as well, and until changed rows are on disk; `wall` is that of the process,
 with opening and verifying the dataset. `reached` has the changed rows of each change and their seconds. Medians and ranges over the rounds. The result is written to benches/runs/<date>-refresh.json.
 """
 import argparse, json, os, pathlib, random, statistics, subprocess, sys, tempfile

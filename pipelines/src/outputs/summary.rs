@@ -192,7 +192,7 @@ pub struct Refreshed {
     /// Why all rows were computed; absent if only those of changed nodes were.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub because: Option<String>,
-    /// Seconds of finding the changes, computing the rows and storing them.
+    /// Seconds of finding the changes and computing the rows. Changed rows are written to disk after that, beside the results.
     pub seconds: f64,
 }
 

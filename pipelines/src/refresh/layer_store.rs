@@ -9,12 +9,14 @@
 //! ```
 //!
 //! A process writes only its own partitions. The rows of a partition are changed in place. Its description is removed before and written after
-//! that, so a store that was being written when a process was killed is not used.
+//! that, when the rows are on disk. So a store that was being written when a process or the machine stopped is not used. Threads wait for the disk,
+//! for many files at the same time, while the process writes its results.
 
 use std::io::ErrorKind;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::thread::{JoinHandle, ScopedJoinHandle};
 
 use gnnflow_data::Dataset;
 use gnnflow_data::fs::{sync_folder, write_atomic};
@@ -31,6 +33,8 @@ use crate::runtime::job::Job;
 
 /// Version of [`Description`]. It increases when a field or the format of rows changes.
 const SCHEMA: u32 = 1;
+/// Maximum number of syncs of files at the same time.
+const SYNCS: usize = 8;
 /// The description of a partition's rows.
 const DESCRIPTION: &str = "layers.json";
 
@@ -62,6 +66,9 @@ pub(crate) struct LayerStore {
     found: Result<Dataset, Unusable>,
     _locks: Vec<LockFile>,
 }
+
+/// The threads that write changed rows to disk.
+pub(crate) struct WritingRows(Vec<JoinHandle<std::io::Result<()>>>);
 
 /// What a layer store has when it is opened.
 pub(crate) enum Stored {
@@ -174,21 +181,31 @@ impl LayerStore {
     /// # Errors
     /// If the folder cannot be written.
     pub(crate) fn begin(&self, driver: &mut Driver<'_>, collectives: &mut Collectives) -> Result<(), Error> {
-        for part in self.own.clone() {
+        self.for_each_part(|part| {
             let path = self.part(part).join(DESCRIPTION);
             match std::fs::remove_file(&path) {
-                Err(error) if error.kind() == ErrorKind::NotFound => {}
-                removed => {
-                    let synced = removed.and_then(|()| sync_folder(&self.part(part)));
-                    synced.map_err(Error::io("remove", &path))?;
-                }
+                Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+                removed => removed.and_then(|()| sync_folder(&self.part(part))).map_err(Error::io("remove", &path)),
             }
-        }
+        })?;
         // No worker changes a row before all have marked theirs.
         collectives.barrier(driver)
     }
 
-    /// Marks the rows as complete, computed from the dataset of the job. A collective operation.
+    /// Starts to write changed `rows` to disk.
+    ///
+    /// # Errors
+    /// If no thread can be started.
+    pub(crate) fn start_writing(&self, rows: &[Arc<RowStore>]) -> Result<WritingRows, Error> {
+        let start = |rows: &Arc<RowStore>| {
+            let rows = Arc::clone(rows);
+            let thread = std::thread::Builder::new().name("write-rows".to_owned()).spawn(move || rows.sync());
+            thread.map_err(|error| Error::Machine(format!("start a thread: {error}")))
+        };
+        Ok(WritingRows(rows.iter().map(start).collect::<Result<_, _>>()?))
+    }
+
+    /// Marks the rows as complete, computed from the dataset of the job, when they are on disk. A collective operation.
     ///
     /// # Errors
     /// If the folder cannot be written.
@@ -197,24 +214,41 @@ impl LayerStore {
         driver: &mut Driver<'_>,
         collectives: &mut Collectives,
         job: &Job,
-        rows: &[Arc<RowStore>],
+        writing: WritingRows,
     ) -> Result<(), Error> {
         let busy = driver.runtime.busy("writing the rows of layers");
-        for rows in rows {
-            rows.sync().map_err(Error::io("write", &self.folder))?;
+        for thread in writing.0 {
+            let written = thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            written.map_err(Error::io("write", &self.folder))?;
         }
         let snapshot = self.snapshot();
         std::fs::create_dir_all(&snapshot).map_err(Error::io("create", &snapshot))?;
         job.dataset.write_snapshot_manifest(&snapshot)?;
-        for part in self.own.clone() {
+        let text = serde_json::to_string_pretty(&self.description).map_err(|error| Error::Bug(error.to_string()))?;
+        self.for_each_part(|part| {
             job.dataset.link_partition(part, &snapshot)?;
             let path = self.part(part).join(DESCRIPTION);
-            let text =
-                serde_json::to_string_pretty(&self.description).map_err(|error| Error::Bug(error.to_string()))?;
-            write_atomic(&path, text.as_bytes()).map_err(Error::io("write", &path))?;
-        }
+            write_atomic(&path, text.as_bytes()).map_err(Error::io("write", &path))
+        })?;
         drop(busy);
         collectives.barrier(driver)
+    }
+
+    /// Calls `work` for each own partition, for several at the same time: a disk syncs several files in about the time of one.
+    fn for_each_part(&self, work: impl Fn(usize) -> Result<(), Error> + Sync) -> Result<(), Error> {
+        let (parts, work): (Vec<usize>, _) = (self.own.clone().collect(), &work);
+        std::thread::scope(|scope| {
+            let start = |parts: &'_ [usize]| {
+                let parts = parts.to_vec();
+                scope.spawn(move || parts.into_iter().try_for_each(work))
+            };
+            let threads: Vec<ScopedJoinHandle<'_, _>> =
+                parts.chunks(parts.len().div_ceil(SYNCS).max(1)).map(start).collect();
+            let join = |thread: ScopedJoinHandle<'_, _>| {
+                thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            };
+            threads.into_iter().try_for_each(join)
+        })
     }
 
     /// Returns the description of a partition's rows. `None`: they are incomplete, or the description is damaged.

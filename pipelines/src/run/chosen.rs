@@ -78,6 +78,6 @@ impl Run<'_> {
         let nodes = OutputNodes::some(driver, &self.context, &mut self.collectives, own)?;
         let computed_rows = if all { all_rows } else { counts[1] };
         let chosen = Some(Chosen { nodes: counts[0], computed_rows, all_rows });
-        Ok(Inferred { evaluation, nodes, refreshed: None, chosen })
+        Ok(Inferred { evaluation, nodes, refreshed: None, writing: None, chosen })
     }
 }

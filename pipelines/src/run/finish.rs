@@ -25,6 +25,7 @@ use crate::outputs::run_folder::{NODE_EMBEDDINGS, remove_old_results};
 use crate::outputs::summary::{CacheUse, Chosen, EmbeddingUse, Refreshed, SCHEMA, Seconds, Summary, Value, WorkerUse};
 use crate::outputs::trace_table::SentTo;
 use crate::refresh::Refresh;
+use crate::refresh::layer_store::WritingRows;
 use crate::runtime::records::{ByClass, TensorUse};
 
 /// The counts of a worker.
@@ -122,6 +123,8 @@ pub(super) struct Inferred {
     /// The nodes that have results.
     pub(super) nodes: OutputNodes,
     pub(super) refreshed: Option<Refreshed>,
+    /// The rows of layers that a refresh has changed.
+    pub(super) writing: Option<WritingRows>,
     pub(super) chosen: Option<Chosen>,
 }
 
@@ -177,8 +180,11 @@ impl Run<'_> {
         self.free_engine(driver)?;
         // Its files are locked until all workers have written their results.
         let refresh = self.refresh.take();
-        let Inferred { evaluation, nodes, refreshed, chosen } = self.infer(driver, refresh.as_ref())?;
+        let Inferred { evaluation, nodes, refreshed, writing, chosen } = self.infer(driver, refresh.as_ref())?;
         let digests = self.write_outputs(driver, &nodes)?;
+        if let Some((Refresh { store, .. }, writing)) = refresh.as_ref().zip(writing) {
+            store.complete(driver, &mut self.collectives, self.job, writing)?;
+        }
         let infer_seconds = begin.elapsed().as_secs_f64();
         if let Some(trace) = &self.trace {
             trace.write(driver.worker, &self.job.run_dir, self.sent(), &self.context.meter)?;
@@ -204,17 +210,19 @@ impl Run<'_> {
             remove_old_results(&self.job.run_dir, &self.job.config)?;
         }
         if let Some(refresh) = refresh {
-            let refresh::Outcome { refreshed, changes } = self.refresh(driver, refresh)?;
+            let refresh::Outcome { refreshed, changes, writing } = self.refresh(driver, refresh)?;
             if let Some(changes) = changes {
                 self.write_changes(driver, &changes)?;
             }
             let evaluation = self.evaluate_results(driver)?;
-            return Ok(Inferred { evaluation, nodes, refreshed: Some(refreshed), chosen: None });
+            let (refreshed, writing) = (Some(refreshed), Some(writing));
+            return Ok(Inferred { evaluation, nodes, refreshed, writing, chosen: None });
         }
         if let Some(own) = chosen {
             return self.infer_chosen(driver, own);
         }
-        Ok(Inferred { evaluation: self.evaluate_best(driver)?, nodes, refreshed: None, chosen: None })
+        let evaluation = self.evaluate_best(driver)?;
+        Ok(Inferred { evaluation, nodes, refreshed: None, writing: None, chosen: None })
     }
 
     /// Drops the engine, because inference needs the memory of its tables. They are free when its dataflow has ended: when the worker has received

@@ -13,7 +13,7 @@ use crate::neighborhood::reached::{Changed, Reach};
 use crate::outputs::run_folder::CHANGES;
 use crate::outputs::summary::Refreshed;
 use crate::refresh::Refresh;
-use crate::refresh::layer_store::{Stored, Unusable};
+use crate::refresh::layer_store::{Stored, Unusable, WritingRows};
 
 /// If more than this share of all rows may change, a pass over all nodes is computed: it reads rows in order.
 pub(super) const MOST_ROWS: f64 = 0.7;
@@ -28,6 +28,7 @@ pub(super) struct Outcome {
     pub(super) refreshed: Refreshed,
     /// `None` if there were no earlier results.
     pub(super) changes: Option<ChangedNodes>,
+    pub(super) writing: WritingRows,
 }
 
 impl Run<'_> {
@@ -85,7 +86,7 @@ impl Run<'_> {
             Some((nodes, _)) if because.is_none() => self.inference.pass_over(driver, nodes)?,
             _ => self.inference.pass(driver)?,
         }
-        store.complete(driver, &mut self.collectives, self.job, self.inference.stores())?;
+        let writing = store.start_writing(self.inference.stores())?;
         let refreshed = Refreshed {
             changed_nodes: changes.is_some().then_some(counts[1]),
             computed_rows: if because.is_some() { all_rows } else { counts[0] },
@@ -93,7 +94,7 @@ impl Run<'_> {
             because,
             seconds: begin.elapsed().as_secs_f64(),
         };
-        Ok(Outcome { refreshed, changes })
+        Ok(Outcome { refreshed, changes, writing })
     }
 
     /// Returns the own nodes that differ from an earlier dataset. `None` if it is not an earlier version of this one.
