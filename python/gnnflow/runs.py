@@ -42,17 +42,11 @@ def run(
     >>> run.summary["epochs"]
     3
     """
-    options: list[str | Path] = ["--json", "--processes", str(processes)]
+    options = _options(sets, processes)
     if run_dir is not None:
         options += ["--run-dir", Path(run_dir)]
     if resume:
         options.append("--resume")
-    if isinstance(sets, str):
-        raise Error(f"`sets` is one text; write it as a list: [{sets!r}]")
-    if isinstance(sets, Mapping):
-        sets = [f"{key}={toml.value(item, key)}" for key, item in sets.items()]
-    for each in sets:
-        options += ["--set", each]
     if isinstance(pipeline, Mapping):
         # Beside the file are the prepared datasets. So it is in the current folder, where a later run finds them again.
         with tempfile.NamedTemporaryFile("w", prefix=".gnnflow-", suffix=".toml", dir=".", encoding="utf-8") as file:
@@ -67,7 +61,7 @@ def run(
 
 
 class Run:
-    """The folder of a finished run, or of `gnnflow infer`. Files are read when they are needed, and kept.
+    """The folder of a finished run, or of `gnnflow infer` or `gnnflow refresh`. Files are read when they are needed, and kept.
 
     >>> run = gnnflow.Run("runs/papers")
     >>> run.metrics[["epoch", "loss"]].tail(1)
@@ -83,6 +77,69 @@ class Run:
 
     def __repr__(self) -> str:
         return f"gnnflow.Run({str(self.folder)!r})"
+
+    def infer(
+        self,
+        out: str | os.PathLike[str],
+        *,
+        dataset: str | os.PathLike[str] | None = None,
+        nodes: str | os.PathLike[str] | Iterable[int] | Iterable[str] | None = None,
+        split: str | None = None,
+        sets: Iterable[str] | Mapping[str, Any] = (),
+        processes: int = 1,
+    ) -> Run:
+        """Computes results with the model of this run, and returns the folder ``out`` that has them.
+
+        ``dataset`` is the folder of a prepared dataset; that of the run by default. ``nodes`` are the ids of the wanted
+        nodes, or the path of a Parquet file with the column ``node_id``; ``split`` is ``"train"``, ``"val"`` or
+        ``"test"``. Without both, all nodes have results. ``sets`` and ``processes`` are those of :func:`run`.
+
+        Raises ``Error`` with the message and the exit code of the program if it fails.
+
+        >>> gnnflow.Run("runs/papers").infer("scores", nodes=[17, 4], sets={"infer.scores": True}).predictions.num_rows
+        2
+        """
+        options = _options(sets, processes)
+        if split is not None:
+            options += ["--split", split]
+        if nodes is None or isinstance(nodes, (str, os.PathLike)):
+            listed = [] if nodes is None else ["--nodes", Path(nodes)]
+            return self._results("infer", out, dataset, [*options, *listed])
+        import pyarrow
+        import pyarrow.parquet
+
+        with tempfile.NamedTemporaryFile(prefix="gnnflow-", suffix=".parquet") as file:
+            ids = nodes.tolist() if hasattr(nodes, "tolist") else list(nodes)
+            pyarrow.parquet.write_table(pyarrow.table({"node_id": ids}), file.name)
+            return self._results("infer", out, dataset, [*options, "--nodes", Path(file.name)])
+
+    def refresh(
+        self,
+        out: str | os.PathLike[str],
+        *,
+        dataset: str | os.PathLike[str] | None = None,
+        layers: str | os.PathLike[str] | None = None,
+        sets: Iterable[str] | Mapping[str, Any] = (),
+        processes: int = 1,
+    ) -> Run:
+        """Computes the results that differ since the last refresh, and returns the folder ``out`` that has all of them.
+
+        ``layers`` is the folder of stored rows; beside the dataset by default. The other arguments are those of
+        :meth:`infer`. ``changes`` of the result has the nodes that have changed.
+        """
+        options = _options(sets, processes) + ([] if layers is None else ["--layers", Path(layers)])
+        return self._results("refresh", out, dataset, options)
+
+    def _results(
+        self,
+        command: str,
+        out: str | os.PathLike[str],
+        dataset: str | os.PathLike[str] | None,
+        options: list[str | Path],
+    ) -> Run:
+        of_dataset = [] if dataset is None else ["--dataset", Path(dataset)]
+        binary.execute([command, self.folder, "--out", Path(out), *of_dataset, *options])
+        return Run(out)
 
     @cached_property
     def summary(self) -> dict[str, Any]:
@@ -111,17 +168,22 @@ class Run:
     @cached_property
     def predictions(self) -> pyarrow.Table:
         """`predictions.parquet`: `node_id`, `prediction`, `label`, `split`, and `scores` with `infer.scores`."""
-        return self._table("predictions.parquet", "infer.predictions = true")
+        return self._table("predictions.parquet", "a finished run writes it with `infer.predictions = true`")
 
     @cached_property
     def embeddings(self) -> pyarrow.Table:
         """`embeddings.parquet`: `node_id` and `embedding`, the last hidden layer's output."""
-        return self._table("embeddings.parquet", "infer.embeddings = true")
+        return self._table("embeddings.parquet", "a finished run writes it with `infer.embeddings = true`")
+
+    @cached_property
+    def changes(self) -> pyarrow.Table:
+        """`changes.parquet` of :meth:`refresh`: `node_id`, `old_prediction`, `prediction`, and `embedding` if wanted."""
+        return self._table("changes.parquet", "`refresh` writes it if it knows earlier results")
 
     @cached_property
     def node_embeddings(self) -> pyarrow.Table:
         """`node_embeddings.parquet`: `node_id` and `embedding`, the learned rows that the first layer reads."""
-        return self._table("node_embeddings.parquet", "[model.embedding]")
+        return self._table("node_embeddings.parquet", "a finished run writes it with `[model.embedding]`")
 
     @cached_property
     def model(self) -> Model:
@@ -134,12 +196,23 @@ class Run:
             raise Error(f"{path}: the file is missing; the run has not finished, or the folder is not a run folder")
         return path
 
-    def _table(self, name: str, key: str) -> pyarrow.Table:
+    def _table(self, name: str, writer: str) -> pyarrow.Table:
         import pyarrow.parquet
 
         if not (self.folder / name).is_file():
-            raise Error(f"{self.folder / name}: the file is missing; a finished run writes it with `{key}`")
+            raise Error(f"{self.folder / name}: the file is missing; {writer}")
         return pyarrow.parquet.read_table(self.folder / name)
+
+
+def _options(sets: Iterable[str] | Mapping[str, Any], processes: int) -> list[str | Path]:
+    if isinstance(sets, str):
+        raise Error(f"`sets` is one text; write it as a list: [{sets!r}]")
+    if isinstance(sets, Mapping):
+        sets = [f"{key}={toml.value(item, key)}" for key, item in sets.items()]
+    options: list[str | Path] = ["--json", "--processes", str(processes)]
+    for each in sets:
+        options += ["--set", each]
+    return options
 
 
 def _flatten(record: dict[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:

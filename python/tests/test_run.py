@@ -12,6 +12,8 @@ from pathlib import Path
 from unittest import mock
 
 import numpy as np
+import pyarrow
+import pyarrow.parquet
 
 import gnnflow
 from gnnflow import binary, toml
@@ -46,6 +48,37 @@ class RunTest(FolderCase):
         more = run(PIPELINE, sets=["train.epochs=3", "model.hidden=4"], run_dir=found.folder, resume=True)
         self.assertEqual(more.summary["epochs"], 3)
         self.assertEqual(len(more.metrics["epoch"]), 3)
+
+    def test_results_of_some_nodes_are_those_of_the_run(self) -> None:
+        trained = run(PIPELINE, sets={"train.epochs": 1, "partition.out": "some"}, run_dir="trained")
+        by_id = dict(zip(*(trained.predictions.column(name).to_pylist() for name in ["node_id", "prediction"])))
+        listed = pyarrow.table({"node_id": [7, 3]})
+        pyarrow.parquet.write_table(listed, "listed.parquet")
+        for nodes in [[7, 3], np.array([3, 7]), "listed.parquet"]:
+            with contextlib.redirect_stderr(io.StringIO()):
+                found = trained.infer("results", nodes=nodes, sets={"infer.embeddings": True}, processes=2)
+            columns = [found.predictions.column(name).to_pylist() for name in ["node_id", "prediction"]]
+            self.assertEqual(dict(zip(*columns)), {id: by_id[id] for id in [3, 7]})
+            self.assertEqual(found.embeddings.num_rows, 2)
+        with contextlib.redirect_stderr(io.StringIO()):
+            tested = trained.infer("results", split="test", dataset="some")
+        self.assertEqual(tested.summary["test"], trained.summary["test"])
+        for wrong, words in [({"nodes": [999]}, "999"), ({"split": "all"}, "all"), ({"dataset": "none"}, "none")]:
+            with contextlib.redirect_stderr(io.StringIO()), self.assertRaisesRegex(gnnflow.Error, words):
+                trained.infer("results", **wrong)
+
+    def test_refresh_computes_what_has_changed(self) -> None:
+        trained = run(PIPELINE, sets={"train.epochs": 1, "partition.out": "changing"}, run_dir="base")
+        with contextlib.redirect_stderr(io.StringIO()):
+            first = trained.refresh("fresh", layers="rows")
+            with self.assertRaisesRegex(gnnflow.Error, "changes.parquet.*earlier results"):
+                _ = first.changes
+            pyarrow.parquet.write_table(pyarrow.table({"src": [1], "dst": [2]}), "new.parquet")
+            binary.execute(["update", Path("changing"), "--edges", Path("new.parquet")])
+            fresh = trained.refresh("fresh", layers="rows")
+            whole = trained.infer("whole")
+        self.assertIn(2, fresh.changes.column("node_id").to_pylist())
+        self.assertTrue(fresh.predictions.equals(whole.predictions))
 
     def test_pipeline_may_be_a_file(self) -> None:
         Path("second.toml").write_text(toml.dumps(PIPELINE | {"name": None}))
