@@ -129,7 +129,7 @@ fn plan_bounds_the_memory_of_training_on_batches() {
     planted(
         &place,
         "p.toml",
-        "[model]\nkind = 'sage'\nhidden = 256\n[train]\nthreads = 2\nbatch = 2000\nepochs = 2\nfanouts = [10, 10]\n",
+        "[model]\nkind = 'sage'\nhidden = 256\n[train]\nthreads = 2\nbatch = 2000\nepochs = 1\nfanouts = [10, 10]\n",
     );
     let graph = ["graph.generate.nodes=150000", "graph.generate.edges=1000000", "graph.generate.features=128"];
     for (schedule, processes) in

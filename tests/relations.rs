@@ -81,10 +81,10 @@ fn rgcn_has_equal_bits_for_1_2_4_processes_and_equal_losses_in_every_schedule() 
         "dropout = 0.0\nnum_bases = 2",
         "dropout = 0.0\nnum_bases = 3\nresidual = true\nnorm = 'layer'",
     ] {
-        for graph in ["graph.undirected=false", "graph.undirected=true"] {
+        for (which, graph) in ["graph.undirected=false", "graph.undirected=true"].into_iter().enumerate() {
             pipeline(&place, model);
             let mut expected: Option<Vec<f64>> = None;
-            for (schedule, within) in SCHEDULES {
+            for (index, (schedule, within)) in SCHEDULES.into_iter().enumerate() {
                 let sets = [&[graph][..], schedule].concat();
                 let hashes = |found: &Value| ["model_sha256", "predictions_sha256"].map(|key| found[key].to_string());
                 let one = train(&place, "1", &sets);
@@ -94,10 +94,10 @@ fn rgcn_has_equal_bits_for_1_2_4_processes_and_equal_losses_in_every_schedule() 
                     let close = (found - wanted).abs() <= within * wanted.abs();
                     assert!(close, "{model}, {sets:?}: epoch {epoch} has loss {found}, not {wanted}");
                 }
-                for processes in ["2", "4"] {
-                    let some = train(&place, processes, &sets);
-                    assert_eq!(hashes(&some), hashes(&one), "{model}, {sets:?}: {processes} processes");
-                }
+                // Each schedule runs with 2 processes on one graph, and with 4 on the other.
+                let processes = ["2", "4"][(index + which) % 2];
+                let some = train(&place, processes, &sets);
+                assert_eq!(hashes(&some), hashes(&one), "{model}, {sets:?}: {processes} processes");
             }
         }
     }
