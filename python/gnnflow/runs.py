@@ -110,6 +110,8 @@ class Run:
 
         with tempfile.NamedTemporaryFile(prefix="gnnflow-", suffix=".parquet") as file:
             ids = nodes.tolist() if hasattr(nodes, "tolist") else list(nodes)
+            if not ids:
+                raise Error("`nodes` has no ids")
             pyarrow.parquet.write_table(pyarrow.table({"node_id": ids}), file.name)
             return self._results("infer", out, dataset, [*options, "--nodes", Path(file.name)])
 

@@ -63,7 +63,7 @@ class RunTest(FolderCase):
         with contextlib.redirect_stderr(io.StringIO()):
             tested = trained.infer("results", split="test", dataset="some")
         self.assertEqual(tested.summary["test"], trained.summary["test"])
-        for wrong, words in [({"nodes": [999]}, "999"), ({"split": "all"}, "all"), ({"dataset": "none"}, "none")]:
+        for wrong, words in [({"nodes": [999]}, "999"), ({"nodes": []}, "no ids"), ({"split": "all"}, "all"), ({"dataset": "none"}, "none")]:
             with contextlib.redirect_stderr(io.StringIO()), self.assertRaisesRegex(gnnflow.Error, words):
                 trained.infer("results", **wrong)
 

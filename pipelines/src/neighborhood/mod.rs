@@ -7,5 +7,14 @@ pub(crate) mod reached;
 pub(crate) mod read;
 mod search;
 
+use gnnflow_nn::model::Stage;
+
+/// Returns which stages' rows count as rows of layers: those of stages that read neighbors, which take most of the time; those of all stages if
+/// none does.
+pub(crate) fn layers(stages: &[Stage]) -> Vec<usize> {
+    let read = (0..stages.len()).filter(|&stage| stages[stage].edges).collect::<Vec<_>>();
+    if read.is_empty() { (0..stages.len()).collect() } else { read }
+}
+
 #[cfg(test)]
 mod tests;

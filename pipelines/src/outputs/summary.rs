@@ -185,9 +185,9 @@ pub struct Refreshed {
     /// Nodes whose results may have changed; absent if no earlier results are known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub changed_nodes: Option<u64>,
-    /// Rows that were computed, over all stages of the model.
+    /// Rows of layers that were computed. Rows of stages that read no neighbors do not count.
     pub computed_rows: u64,
-    /// Rows of all nodes, over all stages of the model.
+    /// Rows of layers of all nodes.
     pub all_rows: u64,
     /// Why all rows were computed; absent if only those of changed nodes were.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -201,9 +201,9 @@ pub struct Refreshed {
 pub struct Chosen {
     /// Nodes with results.
     pub nodes: u64,
-    /// Rows that were computed, over all stages of the model.
+    /// Rows of layers that were computed. Rows of stages that read no neighbors do not count.
     pub computed_rows: u64,
-    /// Rows of all nodes, over all stages of the model.
+    /// Rows of layers of all nodes.
     pub all_rows: u64,
 }
 

@@ -1,6 +1,6 @@
 //! The memory and the scratch files of exact inference.
 
-use gnnflow_nn::model::Stage;
+use gnnflow_nn::model::{Stage, StageRows};
 use gnnflow_nn::{Model, Registry};
 
 use super::{Layer, Sizes, embedding};
@@ -12,6 +12,8 @@ pub(super) struct InferencePlan {
     stages: Vec<Stage>,
     /// Columns of the model's input.
     input: usize,
+    /// Columns of hidden rows within a stage: those of a perceptron.
+    hidden: usize,
     /// Nodes whose rows a chunk reads: its own, and in a stage with edges also their neighbors.
     own: f64,
     sources: f64,
@@ -31,16 +33,22 @@ impl InferencePlan {
             let stage = |layer: &Layer| Stage { width: layer.output, edges: true, own: Vec::new() };
             layers.iter().map(stage).collect()
         });
-        Self { stages, input, own, sources }
+        let hidden = config.model.as_ref().map_or(0, |model| model.hidden);
+        Self { stages, input, hidden, own, sources }
     }
 
     /// Returns the bytes of a process in memory, with `jobs` chunks in computation.
     pub(super) fn memory(&self, jobs: usize) -> u64 {
-        let inputs = std::iter::once(self.input).chain(self.stages.iter().map(|stage| stage.width));
-        let chunks = self.stages.iter().zip(inputs).map(|(stage, input)| {
+        let width = |rows: StageRows| match rows {
+            StageRows::Features => self.input,
+            StageRows::Of(stage) => self.stages[stage].width,
+        };
+        let chunks = self.stages.iter().enumerate().map(|(at, stage)| {
+            let input = width(at.checked_sub(1).map_or(StageRows::Features, StageRows::Of));
             let read = if stage.edges { self.sources } else { self.own } * input as f64;
-            // Sums of neighbors beside own rows, and the result with a copy.
-            let computed = self.own * 2.0 * (input + stage.width) as f64;
+            // Own rows beside sums of neighbors or, in a readout, joined; hidden rows; and the result with a copy.
+            let own = input + stage.own.iter().map(|&own| width(own)).sum::<usize>();
+            let computed = self.own * 2.0 * (own + self.hidden + stage.width) as f64;
             [read, computed].map(|numbers| (4.0 * numbers) as u64)
         });
         let [read, computed] = chunks.reduce(|[a, b], [c, d]| [a.max(c), b.max(d)]).unwrap_or_default();

@@ -33,7 +33,7 @@ use crate::runtime::job::Job;
 
 /// Version of [`Description`]. It increases when a field or the format of rows changes.
 const SCHEMA: u32 = 1;
-/// Maximum number of syncs of files at the same time.
+/// Maximum number of partitions whose descriptions are written at the same time.
 const SYNCS: usize = 8;
 /// The description of a partition's rows.
 const DESCRIPTION: &str = "layers.json";
@@ -192,15 +192,14 @@ impl LayerStore {
         collectives.barrier(driver)
     }
 
-    /// Starts to write changed `rows` to disk.
+    /// Starts to write changed `rows` to disk, on a thread for each stage.
     ///
     /// # Errors
     /// If no thread can be started.
     pub(crate) fn start_writing(&self, rows: &[Arc<RowStore>]) -> Result<WritingRows, Error> {
         let start = |rows: &Arc<RowStore>| {
             let rows = Arc::clone(rows);
-            let thread = std::thread::Builder::new().name("write-rows".to_owned()).spawn(move || rows.sync());
-            thread.map_err(|error| Error::Machine(format!("start a thread: {error}")))
+            writing_thread().spawn(move || rows.sync()).map_err(cannot_start)
         };
         Ok(WritingRows(rows.iter().map(start).collect::<Result<_, _>>()?))
     }
@@ -240,10 +239,11 @@ impl LayerStore {
         std::thread::scope(|scope| {
             let start = |parts: &'_ [usize]| {
                 let parts = parts.to_vec();
-                scope.spawn(move || parts.into_iter().try_for_each(work))
+                let thread = writing_thread().spawn_scoped(scope, move || parts.into_iter().try_for_each(work));
+                thread.map_err(cannot_start)
             };
-            let threads: Vec<ScopedJoinHandle<'_, _>> =
-                parts.chunks(parts.len().div_ceil(SYNCS).max(1)).map(start).collect();
+            let threads = parts.chunks(parts.len().div_ceil(SYNCS).max(1)).map(start);
+            let threads: Vec<ScopedJoinHandle<'_, _>> = threads.collect::<Result<_, _>>()?;
             let join = |thread: ScopedJoinHandle<'_, _>| {
                 thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
             };
@@ -272,6 +272,14 @@ impl LayerStore {
     fn rows_file(&self, part: usize, stage: usize) -> PathBuf {
         self.part(part).join(format!("stage-{stage}.f32"))
     }
+}
+
+fn writing_thread() -> std::thread::Builder {
+    std::thread::Builder::new().name("write-rows".to_owned())
+}
+
+fn cannot_start(error: std::io::Error) -> Error {
+    Error::Machine(format!("start a thread: {error}"))
 }
 
 fn part_folder(folder: &Path, part: usize) -> PathBuf {

@@ -10,7 +10,7 @@ use super::refresh::MOST_ROWS;
 use crate::collectives::Driver;
 use crate::error::Error;
 use crate::evaluate::Evaluation;
-use crate::neighborhood::read::rows_read;
+use crate::neighborhood::{self, read::rows_read};
 use crate::outputs::output_nodes::OutputNodes;
 use crate::outputs::summary::Chosen;
 use crate::runtime::job::{Scope, Work};
@@ -58,12 +58,13 @@ impl Run<'_> {
         let uses_edges = self.job.config.model.as_ref().is_some_and(|model| model.uses_edges());
         stages.iter_mut().for_each(|stage| stage.edges &= uses_edges);
         let rows = rows_read(driver, &mut self.collectives, &self.context.graph, &stages, &own)?;
-        let counts = [own.len(), rows.iter().map(Vec::len).sum()].map(|count| count as u64);
+        let layers = neighborhood::layers(&stages);
+        let counts = [own.len(), layers.iter().map(|&stage| rows[stage].len()).sum()].map(|count| count as u64);
         let counts = self.collectives.all_reduce_counts(driver, &counts)?;
         if counts[0] == 0 && self.context.worker == 0 {
             driver.runtime.say("note: the list or split has no nodes, so the results are empty");
         }
-        let all_rows = self.job.dataset.manifest().nodes * stages.len() as u64;
+        let all_rows = self.job.dataset.manifest().nodes * layers.len() as u64;
         // A pass over all nodes reads rows in order.
         let all = counts[1] as f64 > MOST_ROWS * all_rows as f64;
         if all {

@@ -9,6 +9,7 @@ use super::Run;
 use crate::collectives::Driver;
 use crate::error::Error;
 use crate::evaluate::changed_predictions::ChangedNodes;
+use crate::neighborhood;
 use crate::neighborhood::reached::{Changed, Reach};
 use crate::outputs::run_folder::CHANGES;
 use crate::outputs::summary::Refreshed;
@@ -62,10 +63,11 @@ impl Run<'_> {
             (_, Some(_)) => because = Some(OTHER_DATASET.to_owned()),
             _ => {}
         }
-        let own = reached.as_ref().map_or(&[][..], |(nodes, _)| &nodes[..]);
-        let counts = [own.iter().map(Vec::len).sum(), own.last().map_or(0, Vec::len)].map(|count| count as u64);
+        let (own, layers) = (reached.as_ref().map(|(nodes, _)| nodes), neighborhood::layers(&refresh.stages));
+        let rows = own.map_or(0, |nodes| layers.iter().map(|&stage| nodes[stage].len()).sum());
+        let counts = [rows, own.and_then(|nodes| nodes.last()).map_or(0, Vec::len)].map(|count| count as u64);
         let counts = self.collectives.all_reduce_counts(driver, &counts)?;
-        let all_rows = self.job.dataset.manifest().nodes * refresh.stages.len() as u64;
+        let all_rows = self.job.dataset.manifest().nodes * layers.len() as u64;
         if counts[0] as f64 > MOST_ROWS * all_rows as f64 {
             because =
                 Some(format!("the changes reach {:.0} % of all rows", 100.0 * counts[0] as f64 / all_rows as f64));

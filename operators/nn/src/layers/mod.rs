@@ -158,7 +158,8 @@ pub struct LayerInfo {
     /// Whether every piece that works on nodes computes a row from that row alone, with the same bits wherever the rows are cut
     /// at multiples of [`PANEL`](super::ops::PANEL), and draws no dropout masks. Tasks may then be split
     /// ([`Model::task_works_by_row`](super::Model::task_works_by_row)), and inference computes the sent rows of each node once, in a
-    /// [stage](super::model::Stage) of their own, unless the layer [sends its input](LayerInfo::sends_input). The pieces are
+    /// [stage](super::model::Stage) of their own, unless the layer [sends its input](LayerInfo::sends_input). The result of all pieces must
+    /// then equal that of [`Layer::forward`]. The pieces that work on nodes are
     /// [`Layer::send`], [`Layer::attention_terms`], [`Layer::merge_aggregated`] and [`Layer::apply_node`].
     pub row_independent: bool,
     /// The reduction of the received rows, if full-graph schedules have a kernel for it.

@@ -175,7 +175,7 @@ impl Model {
         ins.chain(self.layers.last().map(|layer| layer.info().out_dim)).collect()
     }
 
-    /// Returns how many trailing input columns of the last of [`Model::stages`] are not part of a node's embedding.
+    /// Returns how many trailing columns of the result of [`Model::embedding_stage`] are not part of a node's embedding.
     pub fn carried_dim(&self) -> usize {
         self.layers.last().filter(|_| self.readout.is_none()).map_or(0, |layer| layer.info().carried_dim)
     }

@@ -1,7 +1,7 @@
 //! Exact inference: all neighbors of all nodes, stage by stage of the model, partition by partition.
 //!
 //! ```text
-//! chunks of nodes → sample_hop (all neighbors) → fetch_remote_rows (the layer below) → layer (compute thread) → probe
+//! chunks of nodes → sample_hop (all neighbors) → fetch_remote_rows (the layer below) → local rows, layer (compute thread) → probe
 //! ```
 //!
 //! A stage is a layer, or work on single nodes, which skips the sampling: before the first or after the last layer, or the rows that a layer
@@ -146,19 +146,24 @@ impl Inference {
             };
             let (worker, inputs) = (context.worker, rows.clone());
             let rows: Rc<dyn Fn(u64) -> FeatureView> = Rc::new(rows);
-            stream
-                .read_ahead(Rc::clone(&rows))
-                .fetch_remote_rows(FetchFrom {
-                    graph: Arc::clone(&context.graph),
-                    rows,
-                    degrees,
-                    cache: None,
-                    meter: Rc::clone(&context.other_meter),
-                })
+            let from = FetchFrom {
+                graph: Arc::clone(&context.graph),
+                rows: Rc::clone(&rows),
+                degrees,
+                cache: None,
+                meter: Rc::clone(&context.other_meter),
+            };
+            // Random reads take most of the time. So each of several jobs reads the local rows of its chunk. A single job would wait for its
+            // reads, so the worker reads them while it computes the chunk before.
+            let jobs_read = jobs > 1;
+            let stream = stream.read_ahead(rows);
+            let fetched = if jobs_read { stream.fetch_remote_rows(from) } else { stream.fetch_rows(from) };
+            fetched
                 .run_jobs(LAYER, compute_thread, move |passes, on, mut batch| {
                     let stage = batch.key.epoch as usize % count;
-                    // Most of the time goes into random reads, so each job does its own.
-                    inputs(time::at(batch.key.epoch, batch.key.step)).complete(&mut batch, worker);
+                    if jobs_read {
+                        inputs(time::at(batch.key.epoch, batch.key.step)).complete(&mut batch, worker);
+                    }
                     passes.infer(on, stage, batch, &own[stage], &results[stage])
                 })
                 .flat_map(move |done| first_error.capture(done))
