@@ -6,7 +6,9 @@
 //! A request is a list of ids whose rows fit into one message. Owners gather rows directly into the network's buffer, and the
 //! caller scatters them into the batch's matrix. Rows of own partitions are read locally, and so are rows that another worker
 //! [shares](crate::storage::RowSource::shares). Rows in the [`HaloRows`](crate::batch::halo::HaloRows) or in a [`RowCache`] are
-//! not requested. `fetch_remote_rows` leaves local rows to the receiver of the batch, who completes `features`. The degree of a halo node is requested once, without a row; that of a node whose row is shared, for each batch.
+//! not requested. The degree of a halo node is requested once, without a row; that of a node whose row is shared, for each batch.
+//!
+//! [`FetchRows::fetch_remote_rows`] does not read local rows: the receiver of the batch does, and completes `features`.
 
 use std::cell::RefCell;
 use std::rc::Rc;
