@@ -232,6 +232,8 @@ fn pieces<R: Rule>(
 
 /// The update of one row.
 trait Rule: Copy + Send + Sync {
+    /// For `multiversion!`.
+    const VECTORS: bool = true;
     /// Updates `row` by `gradient`; `steps` includes this step.
     fn update(self, steps: u32, gradient: &[f32], row: &mut [f32], state: &mut [f32]);
 }

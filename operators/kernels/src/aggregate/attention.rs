@@ -290,16 +290,18 @@ macro_rules! on_this_machine {
     ($task:ident [$($generics:tt)*]) => {
         impl<$($generics)*> $task<'_, P, T> {
             fn run(self) {
-                match level() {
-                    #[cfg(target_arch = "x86_64")]
-                    // SAFETY: `level` found the features; lengths were checked when the task was created.
-                    Level::V4 => unsafe { self.v4() },
-                    #[cfg(target_arch = "x86_64")]
-                    // SAFETY: as above.
-                    Level::V3 => unsafe { self.v3() },
-                    // SAFETY: as above; `Generic` needs no features.
-                    _ => unsafe { self.body::<Generic>() },
+                #[cfg(target_arch = "x86_64")]
+                if T::VECTORS {
+                    match level() {
+                        // SAFETY: `level` found the features; lengths were checked when the task was created.
+                        Level::V4 => return unsafe { self.v4() },
+                        // SAFETY: as above.
+                        Level::V3 => return unsafe { self.v3() },
+                        Level::Baseline => {}
+                    }
                 }
+                // SAFETY: as above; `Generic` needs no features.
+                unsafe { self.body::<Generic>() }
             }
 
             #[cfg(target_arch = "x86_64")]

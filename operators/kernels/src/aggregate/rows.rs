@@ -145,16 +145,18 @@ impl<'a, P: Offset, T: Element> Rows<'a, P, T> {
     }
 
     fn some_rows<W: Weight<T::Acc>>(&self, rows: Range<usize>, weight: &W, out: &mut [T::Acc]) {
-        match level() {
-            #[cfg(target_arch = "x86_64")]
-            // SAFETY: `level` found the features; `run` checked the arrays by row and the length of `out`.
-            Level::V4 => unsafe { rows_v4(self, rows, weight, out) },
-            #[cfg(target_arch = "x86_64")]
-            // SAFETY: as above.
-            Level::V3 => unsafe { rows_v3(self, rows, weight, out) },
-            // SAFETY: as above; `Generic` needs no features.
-            _ => unsafe { self.body::<Generic, W>(rows, weight, out) },
+        #[cfg(target_arch = "x86_64")]
+        if T::VECTORS {
+            match level() {
+                // SAFETY: `level` found the features; `run` checked the arrays by row and the length of `out`.
+                Level::V4 => return unsafe { rows_v4(self, rows, weight, out) },
+                // SAFETY: as above.
+                Level::V3 => return unsafe { rows_v3(self, rows, weight, out) },
+                Level::Baseline => {}
+            }
         }
+        // SAFETY: as above; `Generic` needs no features.
+        unsafe { self.body::<Generic, W>(rows, weight, out) }
     }
 
     /// # Safety

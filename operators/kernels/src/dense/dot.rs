@@ -59,16 +59,18 @@ pub(crate) unsafe fn dot_in_lanes<I: Isa, T: Element>(a: &[T::Acc], b: &[T]) -> 
 
 /// `out[h] = a[h, :] · b[h, :]`
 pub(crate) fn dot_by_head<T: Element>(a: &[T::Acc], b: &[T], width: usize, out: &mut [T::Acc]) {
-    match level() {
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: `level` found the features.
-        Level::V4 => unsafe { by_head_v4(a, b, width, out) },
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: as above.
-        Level::V3 => unsafe { by_head_v3(a, b, width, out) },
-        // SAFETY: `Generic` needs no features.
-        _ => unsafe { dots_of_heads::<Generic, T>(a, b, width, out) },
+    #[cfg(target_arch = "x86_64")]
+    if T::VECTORS {
+        match level() {
+            // SAFETY: `level` found the features.
+            Level::V4 => return unsafe { by_head_v4(a, b, width, out) },
+            // SAFETY: as above.
+            Level::V3 => return unsafe { by_head_v3(a, b, width, out) },
+            Level::Baseline => {}
+        }
     }
+    // SAFETY: `Generic` needs no features.
+    unsafe { dots_of_heads::<Generic, T>(a, b, width, out) }
 }
 
 /// [`dot_by_head`] for loops compiled for an instruction set.

@@ -36,32 +36,44 @@ pub fn level() -> Level {
 }
 
 /// Compiles a function for every [`Level`] and calls the best one at run time. Generic parameters are in brackets after
-/// the name: `fn f [T: Real] (x: &[T]) { … }`.
+/// the name: `fn f [T: Real] (x: &[T]) { … }`. The trait of the first one has the constant `VECTORS`; if it is false, the function is
+/// compiled for the baseline only.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! multiversion {
-    ($(#[$meta:meta])* $vis:vis fn $name:ident $([$($generics:tt)*])? ($($arg:ident : $ty:ty),* $(,)?) $(-> $ret:ty)? $body:block) => {
+    (@versions $vectors:expr; $(#[$meta:meta])* $vis:vis fn $name:ident [$($generics:tt)*] ($($arg:ident : $ty:ty),*) $(-> $ret:ty)? $body:block) => {
         $(#[$meta])*
         #[allow(clippy::too_many_arguments)]
-        $vis fn $name $(<$($generics)*>)? ($($arg: $ty),*) $(-> $ret)? {
+        $vis fn $name <$($generics)*> ($($arg: $ty),*) $(-> $ret)? {
             #[inline(always)]
-            fn body $(<$($generics)*>)? ($($arg: $ty),*) $(-> $ret)? $body
+            fn body <$($generics)*> ($($arg: $ty),*) $(-> $ret)? $body
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,f16c")]
-            fn v4 $(<$($generics)*>)? ($($arg: $ty),*) $(-> $ret)? { body($($arg),*) }
+            fn v4 <$($generics)*> ($($arg: $ty),*) $(-> $ret)? { body($($arg),*) }
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx2,f16c")]
-            fn v3 $(<$($generics)*>)? ($($arg: $ty),*) $(-> $ret)? { body($($arg),*) }
-            match $crate::simd::dispatch::level() {
-                #[cfg(target_arch = "x86_64")]
-                // SAFETY: `level` found these features on this machine.
-                $crate::simd::dispatch::Level::V4 => unsafe { v4($($arg),*) },
-                #[cfg(target_arch = "x86_64")]
-                // SAFETY: as above.
-                $crate::simd::dispatch::Level::V3 => unsafe { v3($($arg),*) },
-                _ => body($($arg),*),
+            fn v3 <$($generics)*> ($($arg: $ty),*) $(-> $ret)? { body($($arg),*) }
+            #[cfg(target_arch = "x86_64")]
+            if $vectors {
+                match $crate::simd::dispatch::level() {
+                    // SAFETY: `level` found these features on this machine.
+                    $crate::simd::dispatch::Level::V4 => return unsafe { v4($($arg),*) },
+                    // SAFETY: as above.
+                    $crate::simd::dispatch::Level::V3 => return unsafe { v3($($arg),*) },
+                    $crate::simd::dispatch::Level::Baseline => {}
+                }
             }
+            body($($arg),*)
         }
+    };
+    ($(#[$meta:meta])* $vis:vis fn $name:ident [$first:ident : $bound:path $(, $($rest:tt)*)?] ($($arg:ident : $ty:ty),* $(,)?) $(-> $ret:ty)? $body:block) => {
+        $crate::multiversion! {
+            @versions $first::VECTORS;
+            $(#[$meta])* $vis fn $name [$first: $bound $(, $($rest)*)?] ($($arg: $ty),*) $(-> $ret)? $body
+        }
+    };
+    ($(#[$meta:meta])* $vis:vis fn $name:ident ($($arg:ident : $ty:ty),* $(,)?) $(-> $ret:ty)? $body:block) => {
+        $crate::multiversion! { @versions true; $(#[$meta])* $vis fn $name [] ($($arg: $ty),*) $(-> $ret)? $body }
     };
 }
 pub use multiversion;

@@ -8,9 +8,9 @@ use std::ops::{Add, AddAssign, Div, Mul, Neg, Sub};
 use half::{bf16, f16};
 
 #[cfg(target_arch = "x86_64")]
-use super::lanes::{Lanes, x86};
+use super::lanes::{Lanes, Plain, x86};
 
-/// A number type of computations: `f32`, or `f64` for gradient checks.
+/// A number type of computations: `f32`; or `f64` for gradient checks, without vectors, which would only take time to compile.
 pub trait Real:
     Copy
     + Default
@@ -53,6 +53,8 @@ pub trait Real:
 pub trait Element: Copy + Send + Sync + 'static {
     /// The type of sums.
     type Acc: Real;
+    /// Whether loops over this type are compiled for AVX-512 and AVX2.
+    const VECTORS: bool = true;
     /// Converts to the type of sums, exactly.
     fn widen(self) -> Self::Acc;
     /// Widens `LANES` numbers from `p`.
@@ -138,9 +140,9 @@ impl Real for f64 {
     const ONE: f64 = 1.0;
     const NEG_INFINITY: f64 = f64::NEG_INFINITY;
     #[cfg(target_arch = "x86_64")]
-    type V4 = x86::F64x8;
+    type V4 = Plain<f64>;
     #[cfg(target_arch = "x86_64")]
-    type V3 = x86::F64x4;
+    type V3 = Plain<f64>;
 
     #[inline(always)]
     fn from_f64(x: f64) -> f64 {
@@ -205,7 +207,27 @@ impl Element for f64 {
     fn widen(self) -> f64 {
         self
     }
-    x86_loads!(f64_v4, f64_head_v4, f64_v3, f64_head_v3);
+    const VECTORS: bool = false;
+    #[cfg(target_arch = "x86_64")]
+    unsafe fn load_v4(p: *const f64) -> Plain<f64> {
+        // SAFETY: guaranteed by the caller.
+        unsafe { Self::load_head_v4(p, 8) }
+    }
+    #[cfg(target_arch = "x86_64")]
+    unsafe fn load_head_v4(p: *const f64, n: usize) -> Plain<f64> {
+        // SAFETY: the caller guarantees `n` readable numbers.
+        Plain::new(|k| if k < n { unsafe { *p.add(k) } } else { 0.0 })
+    }
+    #[cfg(target_arch = "x86_64")]
+    unsafe fn load_v3(p: *const f64) -> Plain<f64> {
+        // SAFETY: as for `load_v4`.
+        unsafe { Self::load_head_v4(p, 8) }
+    }
+    #[cfg(target_arch = "x86_64")]
+    unsafe fn load_head_v3(p: *const f64, n: usize) -> Plain<f64> {
+        // SAFETY: as for `load_head_v4`.
+        unsafe { Self::load_head_v4(p, n) }
+    }
 }
 
 impl Element for bf16 {

@@ -1,10 +1,10 @@
-//! Instruction sets: AVX-512, AVX2, and plain arrays for any machine.
+//! Instruction sets: AVX-512, AVX2, and any machine.
 //!
 //! Row loops are generic over an instruction set and compiled for each; the dispatcher selects one at run time. Lanes
 //! are columns and are never summed with each other, so every instruction set gives the same bits.
 
 use super::element::{Element, Real};
-use super::lanes::Lanes;
+use super::lanes::{Lanes, Plain};
 
 /// An instruction set: its [`Lanes`] per number type, and its loads.
 ///
@@ -19,48 +19,11 @@ pub(crate) trait Isa {
     unsafe fn load_head<T: Element>(p: *const T, n: usize) -> Self::Of<T::Acc>;
 }
 
-/// An array of eight numbers, for any machine.
-#[derive(Clone, Copy)]
-pub(crate) struct Plain<A>([A; 8]);
-
-impl<A: Real> Lanes for Plain<A> {
-    type Scalar = A;
-    const N: usize = 8;
-    #[inline(always)]
-    unsafe fn zero() -> Self {
-        Plain([A::ZERO; 8])
-    }
-    #[inline(always)]
-    unsafe fn splat(x: A) -> Self {
-        Plain([x; 8])
-    }
-    #[inline(always)]
-    unsafe fn add(self, other: Self) -> Self {
-        Plain(std::array::from_fn(|k| self.0[k] + other.0[k]))
-    }
-    #[inline(always)]
-    unsafe fn mul(self, other: Self) -> Self {
-        Plain(std::array::from_fn(|k| self.0[k] * other.0[k]))
-    }
-    #[inline(always)]
-    unsafe fn store(self, p: *mut A) {
-        // SAFETY: the caller guarantees space for N numbers.
-        unsafe { self.store_head(p, 8) }
-    }
-    #[inline(always)]
-    unsafe fn store_head(self, p: *mut A, n: usize) {
-        for (k, &x) in self.0.iter().enumerate().take(n) {
-            // SAFETY: the caller guarantees space for n numbers.
-            unsafe { p.add(k).write(x) }
-        }
-    }
-}
-
 /// Loads by [`Element::widen`], for machines without AVX2.
 #[inline(always)]
 fn load_plain<T: Element>(p: *const T, n: usize) -> Plain<T::Acc> {
     // SAFETY: callers (the row loops) pass `n` readable numbers.
-    Plain(std::array::from_fn(|k| if k < n { unsafe { *p.add(k) }.widen() } else { T::Acc::ZERO }))
+    Plain::new(|k| if k < n { unsafe { *p.add(k) }.widen() } else { T::Acc::ZERO })
 }
 
 /// Any machine.

@@ -1,4 +1,6 @@
-//! Vectors of lanes: the operations that the row loops need, and the vectors of AVX-512 and AVX2.
+//! Vectors of lanes: the operations that the row loops need, plain arrays for any machine, and the vectors of AVX-512 and AVX2.
+
+use std::ops::{Add, Mul};
 
 /// A vector of `N` numbers.
 ///
@@ -23,6 +25,52 @@ pub trait Lanes: Copy {
     unsafe fn store(self, p: *mut Self::Scalar);
     /// Writes the first `n` lanes to `p`.
     unsafe fn store_head(self, p: *mut Self::Scalar, n: usize);
+}
+
+/// An array of eight numbers, for any machine.
+#[doc(hidden)]
+#[derive(Clone, Copy, Debug)]
+pub struct Plain<A>([A; 8]);
+
+impl<A> Plain<A> {
+    /// Makes the array of `value(0)` to `value(7)`.
+    #[inline(always)]
+    pub(super) fn new(value: impl FnMut(usize) -> A) -> Self {
+        Plain(std::array::from_fn(value))
+    }
+}
+
+impl<A: Copy + Default + Add<Output = A> + Mul<Output = A>> Lanes for Plain<A> {
+    type Scalar = A;
+    const N: usize = 8;
+    #[inline(always)]
+    unsafe fn zero() -> Self {
+        Plain([A::default(); 8])
+    }
+    #[inline(always)]
+    unsafe fn splat(x: A) -> Self {
+        Plain([x; 8])
+    }
+    #[inline(always)]
+    unsafe fn add(self, other: Self) -> Self {
+        Plain(std::array::from_fn(|k| self.0[k] + other.0[k]))
+    }
+    #[inline(always)]
+    unsafe fn mul(self, other: Self) -> Self {
+        Plain(std::array::from_fn(|k| self.0[k] * other.0[k]))
+    }
+    #[inline(always)]
+    unsafe fn store(self, p: *mut A) {
+        // SAFETY: the caller guarantees space for N numbers.
+        unsafe { self.store_head(p, 8) }
+    }
+    #[inline(always)]
+    unsafe fn store_head(self, p: *mut A, n: usize) {
+        for (k, &x) in self.0.iter().enumerate().take(n) {
+            // SAFETY: the caller guarantees space for n numbers.
+            unsafe { p.add(k).write(x) }
+        }
+    }
 }
 
 /// The vectors of x86-64.
@@ -87,18 +135,6 @@ pub mod x86 {
         |p, x, n| _mm512_mask_storeu_ps(p, mask16(n), x)
     );
     lanes!(
-        F64x8,
-        __m512d,
-        f64,
-        8,
-        _mm512_setzero_pd,
-        _mm512_set1_pd,
-        _mm512_add_pd,
-        _mm512_mul_pd,
-        _mm512_storeu_pd,
-        |p, x, n| _mm512_mask_storeu_pd(p, mask16(n) as u8, x)
-    );
-    lanes!(
         F32x8,
         __m256,
         f32,
@@ -109,18 +145,6 @@ pub mod x86 {
         _mm256_mul_ps,
         _mm256_storeu_ps,
         |p, x, n| _mm256_maskstore_ps(p, window32(n), x)
-    );
-    lanes!(
-        F64x4,
-        __m256d,
-        f64,
-        4,
-        _mm256_setzero_pd,
-        _mm256_set1_pd,
-        _mm256_add_pd,
-        _mm256_mul_pd,
-        _mm256_storeu_pd,
-        |p, x, n| _mm256_maskstore_pd(p, window64(n), x)
     );
 
     /// The lowest `n` of 16 bits.
@@ -134,13 +158,6 @@ pub mod x86 {
     unsafe fn window32(n: usize) -> __m256i {
         static ONES: [i32; 16] = [-1, -1, -1, -1, -1, -1, -1, -1, 0, 0, 0, 0, 0, 0, 0, 0];
         unsafe { _mm256_loadu_si256(ONES.as_ptr().add(8 - n).cast()) }
-    }
-
-    /// Four 64-bit words, the first `n` all ones.
-    #[inline(always)]
-    unsafe fn window64(n: usize) -> __m256i {
-        static ONES: [i64; 8] = [-1, -1, -1, -1, 0, 0, 0, 0];
-        unsafe { _mm256_loadu_si256(ONES.as_ptr().add(4 - n).cast()) }
     }
 
     /// The first `n` of eight 16-bit words; AVX2 has no masked load for them.
@@ -182,10 +199,6 @@ pub mod x86 {
     load!(f32_head_v4, f32 => F32x16, |p, n| F32x16(_mm512_maskz_loadu_ps(mask16(n), p)));
     load!(f32_v3, f32 => F32x8, |p| F32x8(_mm256_loadu_ps(p)));
     load!(f32_head_v3, f32 => F32x8, |p, n| F32x8(_mm256_maskload_ps(p, window32(n))));
-    load!(f64_v4, f64 => F64x8, |p| F64x8(_mm512_loadu_pd(p)));
-    load!(f64_head_v4, f64 => F64x8, |p, n| F64x8(_mm512_maskz_loadu_pd(mask16(n) as u8, p)));
-    load!(f64_v3, f64 => F64x4, |p| F64x4(_mm256_loadu_pd(p)));
-    load!(f64_head_v3, f64 => F64x4, |p, n| F64x4(_mm256_maskload_pd(p, window64(n))));
     load!(bf16_v4, bf16 => F32x16, |p| widen_bf16_v4(_mm256_loadu_si256(p.cast())));
     load!(bf16_head_v4, bf16 => F32x16, |p, n| widen_bf16_v4(_mm256_maskz_loadu_epi16(mask16(n), p.cast())));
     load!(bf16_v3, bf16 => F32x8, |p| widen_bf16_v3(_mm_loadu_si128(p.cast())));
