@@ -1,6 +1,6 @@
 //! `[infer]`: results that are written for every node after training.
 
-use super::section::section;
+use super::section::{section, words};
 
 section! {
     /// Results for every node, computed with all neighbors and the best model, as Parquet files in the run folder.
@@ -9,12 +9,26 @@ section! {
         pub predictions: bool = true,
         /// `embeddings.parquet`: node id, and the last hidden layer's output.
         pub embeddings: bool = false,
+        /// Divide each row of embeddings by its length, so that inner products are cosines, as indexes of nearest neighbors want them.
+        pub normalize: bool = false,
+        /// Type of the values of embeddings.
+        pub embedding_dtype: EmbeddingDtype = EmbeddingDtype::F32,
         /// Add the probabilities of all classes of each node or edge to `predictions.parquet`, by ascending number or name. Not for links,
         /// whose scores are always written, and not for regression.
         pub scores: bool = false,
         /// Maximum number of nodes that are computed together; fewer if they have more than 16,384 edges.
         #[schemars(range(min = 1, max = 16777216), extend("x-results" = false))]
         pub batch: usize = 4096,
+    }
+}
+
+words! {
+    /// Type of the values of embeddings.
+    pub enum EmbeddingDtype {
+        /// As they are computed.
+        F32 = "f32",
+        /// Rounded to 10 bits of mantissa instead of 23; at most 65,504.
+        F16 = "f16",
     }
 }
 

@@ -45,7 +45,7 @@ pub use fanout::{Fanout, FanoutsByType};
 pub use generate::{Generate, GenerateKind, Generator};
 pub(crate) use graph::HAS_SPLITS;
 pub use graph::{Columns, Duplicates, FeatureDtype, Graph, Normalize, SelfLoops};
-pub use infer::Infer;
+pub use infer::{EmbeddingDtype, Infer};
 pub(crate) use link::EDGE_SPLIT_FRACTIONS;
 pub use link::{Decoder, Link, LinkLoss, NegativeSampler};
 pub use metric::Metric;

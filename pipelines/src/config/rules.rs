@@ -10,6 +10,7 @@ use self::report::{Report, known};
 use super::check::of_other_kinds;
 use super::embedding::{Embedding, EmbeddingInit};
 use super::generate::GenerateKind;
+use super::infer::EmbeddingDtype;
 use super::sampler::Sampler;
 use super::schedule::{Auto, Schedule};
 use super::tree::Node;
@@ -82,6 +83,7 @@ fn problems(config: &Config, root: &Node, schedule: &str, registered: &Registere
     graph(config, &mut report);
     partition(config, registered, &mut report);
     stages(config, &mut report);
+    infer(config, &mut report);
     model(config, registered, &mut report);
     train::train(config, registered, &mut report);
     report.problems
@@ -232,6 +234,15 @@ fn stages(config: &Config, report: &mut Report<'_>) {
         (Some(_), None, _) => report.add("model", "the model is not trained; add [train]"),
         (None, None, Some(_)) => report.add("infer", "there is no trained model; add [model] and [train]"),
         _ => {}
+    }
+}
+
+fn infer(config: &Config, report: &mut Report<'_>) {
+    let Some(infer) = &config.infer else { return };
+    let others = [("normalize", infer.normalize), ("embedding_dtype", infer.embedding_dtype != EmbeddingDtype::F32)];
+    for (key, _) in others.into_iter().filter(|(_, given)| *given && !infer.embeddings) {
+        report
+            .add(&format!("infer.{key}"), "no embeddings are written; set infer.embeddings = true, or remove this key");
     }
 }
 

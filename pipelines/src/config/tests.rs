@@ -605,6 +605,11 @@ fn regression_refuses_metrics_of_classification() {
     let expected = "p.toml:7: train.metric: `node-regression` has no `accuracy`; use `rmse`, `mae`, `r2` or `loss`";
     assert_eq!(found, [format!("/graphs/{expected}")]);
     assert!(lines(&text("metric = 'r2'"), &[])[0].contains("`node-classification` has no `r2`; use `accuracy`"));
+    for key in ["normalize = true", "embedding_dtype = 'f16'"] {
+        let without = lines(&text(&format!("[infer]\n{key}")), &[]);
+        assert!(without[0].contains("no embeddings are written; set infer.embeddings = true"), "{without:?}");
+        parse(&text(&format!("[infer]\nembeddings = true\n{key}")), &[]).unwrap();
+    }
     let scores = lines(&text("task = 'node-regression'\n[infer]\nscores = true"), &[]);
     assert!(scores[0].contains("infer.scores: regression has no probabilities"), "{scores:?}");
     for metric in ["rmse", "mae", "r2", "loss"] {

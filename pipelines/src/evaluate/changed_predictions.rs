@@ -4,15 +4,17 @@ use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use arrow::array::{Float32Array, RecordBatch};
+use arrow::array::RecordBatch;
 use arrow::datatypes::{DataType, Field, Schema};
 use gnnflow_dataflow::storage::{Array, Place, RowStore};
 
 use crate::collectives::{Collectives, Driver};
 use crate::context::WorkerContext;
 use crate::error::Error;
+use crate::outputs::columns::arrow_bug;
+use crate::outputs::embedding_rows::EmbeddingRows;
 use crate::outputs::output_nodes::of_partition;
-use crate::outputs::{Table, arrow_bug, id_field, ids, list, list_of, write_table};
+use crate::outputs::{Table, id_field, ids, write_table};
 use crate::runtime::job::Job;
 use crate::task::objective::NodeObjective;
 
@@ -67,9 +69,10 @@ impl ChangedNodes {
         let manifest = job.dataset.manifest();
         let nullable = |name: &str, null: bool| Field::new(name, task.prediction_type(), null);
         let mut fields = vec![id_field(manifest), nullable("old_prediction", true), nullable("prediction", false)];
+        let form = EmbeddingRows::of(job.config.infer.as_ref());
         let embedding_width = embeddings.map_or(0, |(_, width)| width);
         if embedding_width > 0 {
-            fields.push(Field::new("embedding", list(embedding_width, DataType::Float32), false));
+            fields.push(Field::new("embedding", form.column_type(embedding_width), false));
         }
         let schema = Arc::new(Schema::new(fields));
         let (results, embeddings) = (results.read()?, embeddings.map(|(store, _)| store.read()).transpose()?);
@@ -88,8 +91,8 @@ impl ChangedNodes {
                 task.predictions(&mut nodes.iter().map(|&node| Some(results.row(node))))?,
             ];
             if let Some(rows) = &embeddings {
-                let values = nodes.iter().flat_map(|&node| &rows.row(node)[..embedding_width]).copied();
-                columns.push(list_of(embedding_width, Arc::new(Float32Array::from_iter_values(values)))?);
+                let rows = nodes.iter().map(|&node| &rows.row(node)[..embedding_width]);
+                columns.push(form.column(embedding_width, rows)?);
             }
             RecordBatch::try_new(Arc::clone(&schema), columns).map_err(arrow_bug)
         };

@@ -12,7 +12,8 @@ use crate::context::edge_columns::EdgeColumns;
 use crate::context::{SPLITS, WorkerContext};
 use crate::error::Error;
 use crate::evaluate::classification::EdgeClassifier;
-use crate::outputs::{Table, arrow_bug, list, list_of, write_table};
+use crate::outputs::columns::{arrow_bug, list, list_of};
+use crate::outputs::{Table, write_table};
 use crate::runtime::job::Job;
 
 /// Writes a row per edge: `src`, `dst`, `type` (if edges have types), `prediction`, `label`, `split` and optionally `scores`.

@@ -14,7 +14,8 @@ use crate::context::WorkerContext;
 use crate::context::edge_columns::EdgeColumns;
 use crate::error::Error;
 use crate::evaluate::ranking::Ranking;
-use crate::outputs::{Table, arrow_bug, write_table};
+use crate::outputs::columns::arrow_bug;
+use crate::outputs::{Table, write_table};
 use crate::runtime::job::Job;
 
 /// Writes a row per held-out edge: `src`, `dst`, `type` (if edges have types), `split`, `score`, `rank` (of `dst`, given `src`) and `src_rank` (if

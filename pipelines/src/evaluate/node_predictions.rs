@@ -11,8 +11,9 @@ use gnnflow_dataflow::storage::RowStore;
 use crate::collectives::Driver;
 use crate::context::{SPLITS, WorkerContext};
 use crate::error::Error;
+use crate::outputs::columns::{arrow_bug, list, list_of};
 use crate::outputs::output_nodes::OutputNodes;
-use crate::outputs::{Table, arrow_bug, id_field, ids, list, list_of, write_table};
+use crate::outputs::{Table, id_field, ids, write_table};
 use crate::runtime::job::Job;
 use crate::task::objective::NodeObjective;
 

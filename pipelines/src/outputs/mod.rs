@@ -3,6 +3,8 @@
 //! All workers send their rows to the first worker, in the order of global ids, in messages of bounded size and with the
 //! user's ids. The first worker writes the files.
 
+pub(crate) mod columns;
+pub(crate) mod embedding_rows;
 pub(crate) mod output_nodes;
 pub(crate) mod run_folder;
 pub mod summary;
@@ -16,8 +18,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, FixedSizeListArray, Float32Array, Int64Array, LargeStringArray, RecordBatch};
-use arrow::buffer::NullBuffer;
+use arrow::array::{ArrayRef, Int64Array, LargeStringArray, RecordBatch};
 use arrow::datatypes::{DataType, Field, Schema};
 use arrow::ipc::{reader::StreamReader, writer::StreamWriter};
 use gnnflow_data::dataset::{IdColumn, Manifest};
@@ -39,6 +40,8 @@ use timely::dataflow::operators::{Input, Probe, probe};
 use crate::collectives::{Driver, FirstError};
 use crate::context::WorkerContext;
 use crate::error::Error;
+use crate::outputs::columns::arrow_bug;
+use crate::outputs::embedding_rows::EmbeddingRows;
 use crate::outputs::output_nodes::OutputNodes;
 
 /// Bytes of a Parquet row group, before compression.
@@ -115,10 +118,6 @@ pub(crate) fn write_table(
     file.map_or(Ok(String::new()), ParquetFile::finish)
 }
 
-pub(crate) fn arrow_bug(error: impl std::fmt::Display) -> Error {
-    Error::Bug(format!("rows of an output: {error}"))
-}
-
 fn encode(rows: &RecordBatch) -> Result<Vec<u8>, Error> {
     let mut writer = StreamWriter::try_new(Vec::new(), &rows.schema()).map_err(arrow_bug)?;
     writer.write(rows).map_err(arrow_bug)?;
@@ -191,35 +190,20 @@ pub(crate) fn id_field(manifest: &Manifest) -> Field {
     Field::new("node_id", kind, false)
 }
 
-pub(crate) fn list(width: usize, item: DataType) -> DataType {
-    DataType::FixedSizeList(Arc::new(Field::new("item", item, false)), width as i32)
-}
-
-pub(crate) fn list_of(width: usize, values: ArrayRef) -> Result<ArrayRef, Error> {
-    nullable_list_of(width, values, None)
-}
-
-pub(crate) fn nullable_list_of(width: usize, values: ArrayRef, nulls: Option<NullBuffer>) -> Result<ArrayRef, Error> {
-    let item = Arc::new(Field::new("item", values.data_type().clone(), false));
-    let array = FixedSizeListArray::try_new(item, width as i32, values, nulls).map_err(arrow_bug)?;
-    Ok(Arc::new(array))
-}
-
-/// Writes `embeddings.parquet` or `node_embeddings.parquet`: `node_id`, `embedding`. `row` returns the `dim` values of a node
-/// of this worker.
+/// Writes `embeddings.parquet` or `node_embeddings.parquet`: `node_id`, `embedding`, in the form of `rows`. `row` returns the `dim`
+/// values of a node of this worker.
 pub(crate) fn embeddings<'a>(
     driver: &mut Driver<'_>,
     context: &WorkerContext,
     (manifest, nodes): (&Manifest, &OutputNodes),
-    (dim, row): (usize, impl Fn(u32) -> &'a [f32]),
+    (rows, dim, row): (EmbeddingRows, usize, impl Fn(u32) -> &'a [f32]),
     path: PathBuf,
 ) -> Result<String, Error> {
-    let fields = vec![id_field(manifest), Field::new("embedding", list(dim, DataType::Float32), false)];
+    let fields = vec![id_field(manifest), Field::new("embedding", rows.column_type(dim), false)];
     let schema = Arc::new(Schema::new(fields));
     let make = |part: usize, range: std::ops::Range<usize>| {
         let (first, locals) = (context.parts.get(part).range.start as u32, nodes.locals(context, part, range));
-        let values = locals.iter().flat_map(|&local| row(first + local as u32)).copied();
-        let values = list_of(dim, Arc::new(Float32Array::from_iter_values(values)))?;
+        let values = rows.column(dim, locals.iter().map(|&local| row(first + local as u32)))?;
         RecordBatch::try_new(Arc::clone(&schema), vec![ids(context, part, locals.into_iter()), values])
             .map_err(arrow_bug)
     };

@@ -20,6 +20,7 @@ use crate::error::Error;
 use crate::evaluate::{Evaluation, node_predictions};
 use crate::model_file;
 use crate::outputs;
+use crate::outputs::embedding_rows::EmbeddingRows;
 use crate::outputs::output_nodes::OutputNodes;
 use crate::outputs::run_folder::{NODE_EMBEDDINGS, remove_old_results};
 use crate::outputs::summary::{CacheUse, Chosen, EmbeddingUse, Refreshed, SCHEMA, Seconds, Summary, Value, WorkerUse};
@@ -274,7 +275,7 @@ impl Run<'_> {
         if let Some(rows) = self.context.embeddings.as_ref().filter(|_| self.job.trains()) {
             let path = self.job.run_dir.join(NODE_EMBEDDINGS);
             let (dim, rows) = (rows.dim(), rows.read()?);
-            let rows = (dim, |node| rows.row(node));
+            let rows = (EmbeddingRows::EXACT, dim, |node| rows.row(node));
             digests.rows =
                 outputs::embeddings(driver, &self.context, (self.job.dataset.manifest(), nodes), rows, path)?;
         }
@@ -322,7 +323,7 @@ impl Run<'_> {
         };
         let path = self.job.run_dir.join("embeddings.parquet");
         let (dim, rows) = (rows.width() - carried, rows.read()?);
-        let rows = (dim, |node| &rows.row(node)[..dim]);
+        let rows = (EmbeddingRows::of(self.job.config.infer.as_ref()), dim, |node| &rows.row(node)[..dim]);
         outputs::embeddings(driver, &self.context, (self.job.dataset.manifest(), nodes), rows, path)?;
         Ok(())
     }

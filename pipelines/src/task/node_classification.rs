@@ -17,7 +17,7 @@ use super::objective::{Examples, Loss, Metrics, NodeObjective, Objective, Tally}
 use crate::config::{ClassOptions, Metric};
 use crate::context::SPLITS;
 use crate::error::Error;
-use crate::outputs::{list, list_of, nullable_list_of};
+use crate::outputs::columns::{list, list_of, nullable_list_of};
 use gnnflow_dataflow::storage::Rows;
 use gnnflow_nn::node_targets::NodeTargets;
 

@@ -1,0 +1,27 @@
+//! Columns of lists with a fixed length.
+
+use std::sync::Arc;
+
+use arrow::array::{ArrayRef, FixedSizeListArray};
+use arrow::buffer::NullBuffer;
+use arrow::datatypes::{DataType, Field};
+
+use crate::error::Error;
+
+pub(crate) fn arrow_bug(error: impl std::fmt::Display) -> Error {
+    Error::Bug(format!("rows of an output: {error}"))
+}
+
+pub(crate) fn list(width: usize, item: DataType) -> DataType {
+    DataType::FixedSizeList(Arc::new(Field::new("item", item, false)), width as i32)
+}
+
+pub(crate) fn list_of(width: usize, values: ArrayRef) -> Result<ArrayRef, Error> {
+    nullable_list_of(width, values, None)
+}
+
+pub(crate) fn nullable_list_of(width: usize, values: ArrayRef, nulls: Option<NullBuffer>) -> Result<ArrayRef, Error> {
+    let item = Arc::new(Field::new("item", values.data_type().clone(), false));
+    let array = FixedSizeListArray::try_new(item, width as i32, values, nulls).map_err(arrow_bug)?;
+    Ok(Arc::new(array))
+}

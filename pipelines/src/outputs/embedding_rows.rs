@@ -1,0 +1,101 @@
+//! Rows of embeddings as a column.
+
+use std::sync::Arc;
+
+use arrow::array::{ArrayRef, Float16Array, Float32Array};
+use arrow::datatypes::DataType;
+use half::f16;
+
+use crate::config::{EmbeddingDtype, Infer};
+use crate::error::Error;
+use crate::outputs::columns::{list, list_of};
+
+/// How rows of embeddings are written.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct EmbeddingRows {
+    normalize: bool,
+    dtype: EmbeddingDtype,
+}
+
+impl EmbeddingRows {
+    /// Rows as they are computed.
+    pub(crate) const EXACT: Self = Self { normalize: false, dtype: EmbeddingDtype::F32 };
+
+    /// Rows as `[infer]` wants them.
+    pub(crate) fn of(infer: Option<&Infer>) -> Self {
+        infer.map_or(Self::EXACT, |infer| Self { normalize: infer.normalize, dtype: infer.embedding_dtype })
+    }
+
+    /// The type of a column of rows of `width` values.
+    pub(crate) fn column_type(self, width: usize) -> DataType {
+        list(width, self.item())
+    }
+
+    fn item(self) -> DataType {
+        match self.dtype {
+            EmbeddingDtype::F32 => DataType::Float32,
+            EmbeddingDtype::F16 => DataType::Float16,
+        }
+    }
+
+    /// Makes the column of `rows`, of `width` values each.
+    pub(crate) fn column<'a>(self, width: usize, rows: impl Iterator<Item = &'a [f32]>) -> Result<ArrayRef, Error> {
+        let values = rows.flat_map(|row| {
+            let length = if self.normalize { length(row) } else { 1.0 };
+            row.iter().map(move |value| (f64::from(*value) / length) as f32)
+        });
+        let values: ArrayRef = match self.dtype {
+            EmbeddingDtype::F32 => Arc::new(Float32Array::from_iter_values(values)),
+            EmbeddingDtype::F16 => {
+                let halves = values.map(to_half).collect::<Result<Vec<_>, _>>()?;
+                Arc::new(Float16Array::from_iter_values(halves))
+            }
+        };
+        list_of(width, values)
+    }
+}
+
+/// Returns the length of `row`, or 1 for a row of zeros, which stays as it is.
+fn length(row: &[f32]) -> f64 {
+    let length = row.iter().map(|value| f64::from(*value).powi(2)).sum::<f64>().sqrt();
+    if length > 0.0 { length } else { 1.0 }
+}
+
+fn to_half(value: f32) -> Result<f16, Error> {
+    let half = f16::from_f32(value);
+    if half.is_infinite() && value.is_finite() {
+        let message = format!(
+            "infer.embedding_dtype = \"f16\": an embedding has the value {value}, and the largest of f16 is 65,504; use \"f32\" or \
+             infer.normalize = true"
+        );
+        return Err(Error::Input(message));
+    }
+    Ok(half)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use arrow::array::{Array, AsArray};
+    use arrow::datatypes::{Float16Type, Float32Type};
+
+    #[test]
+    fn normalized_rows_have_length_one() {
+        let rows = EmbeddingRows { normalize: true, dtype: EmbeddingDtype::F32 };
+        let column = rows.column(2, [&[3.0, 4.0][..], &[0.0, 0.0], &[-1e-40, 0.0]].into_iter()).unwrap();
+        assert_eq!(column.data_type(), &rows.column_type(2));
+        let values = column.as_fixed_size_list().values().as_primitive::<Float32Type>().values().to_vec();
+        assert_eq!(values, [0.6, 0.8, 0.0, 0.0, -1.0, 0.0]);
+    }
+
+    #[test]
+    fn half_precision_rounds_values() {
+        let rows = EmbeddingRows { normalize: false, dtype: EmbeddingDtype::F16 };
+        let column = rows.column(2, [&[1.0, 0.1][..]].into_iter()).unwrap();
+        assert_eq!(column.data_type(), &rows.column_type(2));
+        let values = column.as_fixed_size_list().values().as_primitive::<Float16Type>().values().to_vec();
+        assert_eq!(values, [f16::from_f32(1.0), f16::from_f32(0.1)]);
+        let error = rows.column(1, [&[7e4][..]].into_iter()).unwrap_err();
+        assert!(error.to_string().contains("an embedding has the value 70000"), "{error}");
+    }
+}
