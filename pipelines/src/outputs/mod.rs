@@ -5,6 +5,7 @@
 
 pub(crate) mod columns;
 pub(crate) mod embedding_rows;
+mod event_file;
 pub(crate) mod output_nodes;
 pub(crate) mod run_folder;
 pub mod summary;

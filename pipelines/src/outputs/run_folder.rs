@@ -1,5 +1,5 @@
-//! The run folder: `pipeline.toml`, `metrics.jsonl`, `checkpoints/` and the outputs of a finished run. Earlier runs in the same
-//! folder are kept in `earlier/`.
+//! The run folder: `pipeline.toml`, `metrics.jsonl`, event files, `checkpoints/` and the outputs of a finished run. Earlier runs in the
+//! same folder are kept in `earlier/`.
 
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Write};
@@ -9,6 +9,7 @@ use gnnflow_data::fs::write_atomic;
 
 use crate::config::Config;
 use crate::error::Error;
+use crate::outputs::event_file::{EventFile, event_files};
 use crate::outputs::summary::Summary;
 use crate::runtime::records::EpochRecord;
 
@@ -16,6 +17,7 @@ use crate::runtime::records::EpochRecord;
 pub(crate) struct RunFolder {
     dir: PathBuf,
     metrics: File,
+    events: EventFile,
 }
 
 /// Predictions of nodes or edges.
@@ -57,14 +59,14 @@ impl RunFolder {
             let lines: String = records.map(|record| line(&record)).collect();
             write_atomic(&path, lines.as_bytes()).map_err(Error::io("write", &path))?;
         }
-        Self::open(dir, config)
+        Self::open(dir, config, epochs as usize)
     }
 
     /// Opens the folder for a new run. Call [`keep_earlier_run`] first.
     pub(crate) fn create(dir: &Path, config: &Config) -> Result<Self, Error> {
         let checkpoints = checkpoints(dir);
         std::fs::create_dir_all(&checkpoints).map_err(Error::io("create", &checkpoints))?;
-        Self::open(dir, config)
+        Self::open(dir, config, 0)
     }
 
     /// Returns the pipeline file of a run folder.
@@ -72,22 +74,25 @@ impl RunFolder {
         dir.join(PIPELINE)
     }
 
-    fn open(dir: &Path, config: &Config) -> Result<Self, Error> {
-        let file = Self::pipeline(dir);
-        write_atomic(&file, config.resolved_toml().as_bytes()).map_err(Error::io("write", &file))?;
+    /// Opens the folder after `epochs` epochs.
+    fn open(dir: &Path, config: &Config, epochs: usize) -> Result<Self, Error> {
+        let (file, pipeline) = (Self::pipeline(dir), config.resolved_toml());
+        write_atomic(&file, pipeline.as_bytes()).map_err(Error::io("write", &file))?;
         let path = dir.join(EpochRecord::FILE);
         let metrics = OpenOptions::new().create(true).append(true).open(&path).map_err(Error::io("write", &path))?;
-        Ok(Self { dir: dir.to_owned(), metrics })
+        let events = EventFile::create(dir, epochs, &pipeline)?;
+        Ok(Self { dir: dir.to_owned(), metrics, events })
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.dir.join(name)
     }
 
-    /// Appends an epoch to `metrics.jsonl`.
+    /// Appends an epoch to `metrics.jsonl` and to the event file.
     pub(crate) fn epoch(&mut self, record: &EpochRecord) -> Result<(), Error> {
         let path = self.path(EpochRecord::FILE);
-        self.metrics.write_all(line(record).as_bytes()).map_err(Error::io("write", path))
+        self.metrics.write_all(line(record).as_bytes()).map_err(Error::io("write", path))?;
+        self.events.epoch(record)
     }
 }
 
@@ -135,9 +140,9 @@ pub fn keep_earlier_run(dir: &Path, say: impl FnOnce(&str)) -> Result<(), Error>
             Err(error) => return Err(Error::io("create", &folder)(error)),
         }
     };
-    for name in OUTPUTS.into_iter().chain([PIPELINE, EpochRecord::FILE, CHECKPOINTS, TRACE]) {
-        let path = dir.join(name);
-        match std::fs::rename(&path, kept.join(name)) {
+    let named = OUTPUTS.into_iter().chain([PIPELINE, EpochRecord::FILE, CHECKPOINTS, TRACE]).map(|name| dir.join(name));
+    for path in named.chain(event_files(dir)?) {
+        match std::fs::rename(&path, kept.join(path.file_name().unwrap_or_default())) {
             Err(error) if error.kind() != ErrorKind::NotFound => return Err(Error::io("move", &path)(error)),
             _ => {}
         }
@@ -176,12 +181,14 @@ mod tests {
             write("checkpoints/last.safetensors", "weights");
             write("metrics.jsonl", &format!("epoch {number}"));
             write("report.html", "page");
+            write("events.out.tfevents.0000000001.1", "events");
             let mut said = String::new();
             keep_earlier_run(dir, |line| said.push_str(line)).unwrap();
             assert!(said.ends_with(&format!("/earlier/{number}")), "{said}");
         }
         assert_eq!(read("earlier/1/metrics.jsonl") + &read("earlier/2/metrics.jsonl"), "epoch 1epoch 2");
         assert_eq!(read("earlier/2/checkpoints/last.safetensors"), "weights");
+        assert_eq!(read("earlier/2/events.out.tfevents.0000000001.1"), "events");
         assert_eq!(read("notes.txt"), "of the user");
         assert!(!checkpoints(dir).exists());
     }
