@@ -154,6 +154,11 @@ pub(crate) fn is_same_folder(a: &Path, b: &Path) -> bool {
 /// The announcement of rank 0 in a run that continues from a checkpoint.
 const RESUMES: &str = "resume";
 
+/// Returns whether this process uses the results of the run when it has ended: the one of rank 0, or the process that has started it.
+pub(crate) fn has_results(config: &Config, options: &RunOptions) -> Result<bool, Error> {
+    Ok(!is_launched() && !is_supervised() && cluster_config(config, options)?.is_none_or(|cluster| cluster.rank == 0))
+}
+
 /// Returns the launcher that restarts this rank of a hosts file, if the pipeline has restarts and this process is not yet the launcher's
 /// child. The children of `--processes` have a common parent, which restarts them.
 fn supervisor(config: &Config, options: &RunOptions, cluster: Option<&ClusterConfig>) -> Option<Launcher> {

@@ -8,6 +8,7 @@
 mod azure;
 mod proxy;
 mod server;
+mod upload;
 
 use crate::common::{Ended, TestDir};
 use proxy::{Faults, Proxy};
@@ -369,6 +370,16 @@ fn azure_gives_the_same_dataset_as_disk() {
         c.env("AZURE_STORAGE_USE_EMULATOR", "true");
         c.env("AZURITE_BLOB_STORAGE_URL", format!("http://{}", server.address()));
     };
+    crate::common::planted(&place, "p.toml", "[model]\nkind = 'sage'\nhidden = 8\n[train]\nepochs = 1\n");
+    for args in [
+        &["run", "p.toml", "--upload", "az://graphs/results/monday"][..],
+        &["inspect", "az://graphs/results/monday/predictions.parquet"],
+    ] {
+        let mut command = command(&place, args, server.address());
+        emulator(&mut command);
+        let ended = run(command);
+        assert_eq!(ended.code, 0, "{args:?}: {}", ended.stderr);
+    }
     let at = server.address();
     fails(&place, "az://graphs/no.parquet", 3, &["there is no such object (graph.nodes)"], emulator, at);
     fails(&place, "az://nowhere/n.parquet", 3, &["there is no such container"], emulator, at);

@@ -2,6 +2,10 @@
 
 use crate::cluster::{ClusterError, read_hosts};
 use crate::console::Console;
+use crate::options::RunOptions;
+use crate::run::has_results;
+use gnnflow_data::Error as DataError;
+use gnnflow_data::upload::{check_target, upload};
 use gnnflow_pipelines::config::{Config, Override};
 use gnnflow_pipelines::{Error, Registry};
 use std::path::PathBuf;
@@ -21,8 +25,14 @@ pub(super) struct Pipeline {
 
 impl Pipeline {
     pub(super) fn load(&self, registry: &Registry) -> Result<Config, Error> {
+        self.load_with(registry, &[])
+    }
+
+    /// Loads the pipeline with `more` overrides `KEY=VALUE` after those of the command line.
+    pub(super) fn load_with(&self, registry: &Registry, more: &[String]) -> Result<Config, Error> {
         let unsets = self.unsets.iter().cloned().map(Override::Unset);
-        let overrides: Vec<_> = unsets.chain(self.sets.iter().cloned().map(Override::Set)).collect();
+        let sets = self.sets.iter().chain(more).cloned().map(Override::Set);
+        let overrides: Vec<_> = unsets.chain(sets).collect();
         let mut config = Config::load(&self.file, &overrides, &registry.names())?;
         registry.check(&config)?;
         config.resolve_parts()?;
@@ -54,6 +64,60 @@ impl Processes {
             Some(hosts) => Ok(read_hosts(hosts)?.len()),
             None => Ok(usize::from(self.processes)),
         }
+    }
+}
+
+/// Where results are uploaded.
+#[derive(Debug, clap::Args)]
+pub(super) struct Target {
+    /// Upload the results below this URL (s3://, gs:// or az://) at the end, with `_SUCCESS` as the last object. Readers see the former
+    /// objects until all files have been transferred.
+    #[arg(long, value_name = "URL")]
+    upload: Option<PathBuf>,
+}
+
+/// The results of a run, an inference or a refresh.
+const RESULTS: [&str; 6] = [
+    "summary.json",
+    "model.safetensors",
+    "predictions.parquet",
+    "embeddings.parquet",
+    "node_embeddings.parquet",
+    "changes.parquet",
+];
+
+impl Target {
+    /// Checks the form of the URL, before a run begins.
+    ///
+    /// # Errors
+    /// A usage error if files cannot be uploaded there.
+    pub(super) fn check(&self) -> Result<(), Error> {
+        let Some(url) = &self.upload else { return Ok(()) };
+        check_target(url).map_err(|reason| Error::Usage(format!("--upload {}: {reason}", url.display())))
+    }
+
+    /// Uploads the results of a run that has ended, if a URL was given and this process is the one that the user has started. A
+    /// process that a launcher has started would be started again after a failure.
+    ///
+    /// # Errors
+    /// If the store refuses them or cannot be reached for `graph.retry`.
+    pub(super) fn upload(&self, config: &Config, options: &RunOptions) -> Result<(), crate::error::Error> {
+        let Some(url) = &self.upload else { return Ok(()) };
+        if !has_results(config, options)? {
+            return Ok(());
+        }
+        let (folder, console) = (&options.run_dir, &options.console);
+        let files: Vec<PathBuf> =
+            RESULTS.map(|name| folder.join(name)).into_iter().filter(|path| path.is_file()).collect();
+        upload(&files, url, config.graph.retry.0, console).map_err(|error| match error {
+            DataError::Remote { url, problem, fault } => {
+                let problem = format!("{problem}; the results in {} are complete, but not uploaded", folder.display());
+                DataError::Remote { url, problem, fault }
+            }
+            other => other,
+        })?;
+        console.say(&format!("results of {} uploaded to {}", folder.display(), url.display()));
+        Ok(())
     }
 }
 

@@ -1,6 +1,6 @@
 //! `gnnflow infer`: computes results with the model of a finished run.
 
-use super::context::{Context, Processes};
+use super::context::{Context, Processes, Target};
 use super::output::print;
 use crate::error::Error;
 use crate::options::{Action, Outcome, RunOptions};
@@ -83,9 +83,11 @@ pub(super) struct Scoring {
     /// Folder for predictions.parquet, embeddings.parquet and summary.json; earlier results there are replaced.
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
-    /// Override a key of [infer] or [cluster], or `train.threads`, `train.device`, `train.read_ahead`, `partition.topology`, `partition.features`.
+    /// Override a key of [infer] or [cluster], or `train.threads`, `train.device`, `train.read_ahead`, `partition.topology`, `partition.features`, `graph.retry`.
     #[arg(long = "set", value_name = "KEY=VALUE")]
     sets: Vec<String>,
+    #[command(flatten)]
+    target: Target,
     #[command(flatten)]
     at: Processes,
     /// Duration of opening the dataset; set for the processes that `--processes` starts.
@@ -122,7 +124,7 @@ impl Layers {
 }
 
 /// Keys of pipeline files that do not change the model; a name with a dot at its end is a section.
-const KEYS: [&str; 7] = [
+const KEYS: [&str; 8] = [
     "infer.",
     "cluster.",
     "train.threads",
@@ -130,6 +132,7 @@ const KEYS: [&str; 7] = [
     "train.read_ahead",
     "partition.topology",
     "partition.features",
+    "graph.retry",
 ];
 
 impl Scoring {
@@ -137,6 +140,7 @@ impl Scoring {
     pub(super) fn execute(self, context: Context, wanted: Wanted) -> Result<u8, Error> {
         let config = self.config(&context, &wanted)?;
         check_out(&self.run, &self.out)?;
+        self.target.check()?;
         let quiet = context.console.is_silent();
         let scope = match wanted {
             Wanted::All => Scope::All,
@@ -154,17 +158,21 @@ impl Scoring {
             console: context.console,
             registry: context.registry,
         };
-        match crate::run::run(&config, &options)? {
-            Outcome::Elsewhere(code) => Ok(code),
+        let code = match crate::run::run(&config, &options)? {
+            Outcome::Elsewhere(code) => code,
             Outcome::Done(summary) => {
                 if context.json {
                     print(&summary.to_json())?;
                 } else if !quiet {
                     print(&format!("{}results in {}\n", report::table(&summary), self.out.display()))?;
                 }
-                Ok(0)
+                0
             }
+        };
+        if code == 0 {
+            self.target.upload(&config, &options)?;
         }
+        Ok(code)
     }
 
     /// Returns the pipeline of the run, with the dataset.
@@ -174,7 +182,7 @@ impl Scoring {
             if !KEYS.iter().any(|allowed| key == *allowed || allowed.ends_with('.') && key.starts_with(allowed)) {
                 let message = format!(
                     "--set {key}: the model is trained, so only keys of [infer] and [cluster], train.threads, train.device, train.read_ahead, \
-                     partition.topology and partition.features can be set"
+                     partition.topology, partition.features and graph.retry can be set"
                 );
                 return Err(PipelineError::Usage(message).into());
             }

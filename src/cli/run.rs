@@ -1,6 +1,6 @@
 //! `gnnflow run`: runs a pipeline.
 
-use super::context::{Context, Pipeline, Processes};
+use super::context::{Context, Pipeline, Processes, Target};
 use super::output::{print, print_json};
 use crate::error::Error;
 use crate::options::{Action, Outcome, RunOptions};
@@ -30,6 +30,8 @@ pub(super) struct Run {
     /// Continue after the last checkpoint in the run folder.
     #[arg(long)]
     resume: bool,
+    #[command(flatten)]
+    target: Target,
     /// Duration of the preparation; set for the processes that `--processes` starts.
     #[arg(long, hide = true, value_name = "SECONDS")]
     prepare_seconds: Option<f64>,
@@ -46,6 +48,7 @@ impl Run {
             config.check_processes(processes, config.parts())?;
         }
         crate::tensor_workers::check(&config)?;
+        self.target.check()?;
         if self.dry_run {
             let mut config = config;
             config.resolve_schedule()?;
@@ -66,8 +69,8 @@ impl Run {
             console: context.console,
             registry: context.registry,
         };
-        match crate::run::run(&config, &options)? {
-            Outcome::Elsewhere(code) => Ok(code),
+        let code = match crate::run::run(&config, &options)? {
+            Outcome::Elsewhere(code) => code,
             Outcome::Done(summary) => {
                 // A dataset of an older version may have no quality report.
                 let quality = Quality::read(config.dataset_folder()).ok();
@@ -77,8 +80,12 @@ impl Run {
                 } else if !quiet {
                     print(&format!("{}run folder {}\n", report::table(&summary), run_dir.display()))?;
                 }
-                Ok(0)
+                0
             }
+        };
+        if code == 0 {
+            self.target.upload(&config, &options)?;
         }
+        Ok(code)
     }
 }

@@ -67,6 +67,23 @@ impl Server {
     }
 }
 
+impl Server {
+    /// Downloads an object; `None` if there is none.
+    pub(crate) fn get(&self, path: &str) -> Option<Vec<u8>> {
+        let mut stream = TcpStream::connect(self.address).unwrap();
+        // moto refuses only requests without any signature.
+        let credential = "AWS4-HMAC-SHA256 Credential=testing/20260101/us-east-1/s3/aws4_request";
+        let host = self.address;
+        let head =
+            format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nAuthorization: {credential}\r\nConnection: close\r\n\r\n");
+        stream.write_all(head.as_bytes()).unwrap();
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).unwrap();
+        let end = answer.windows(4).position(|four| four == b"\r\n\r\n").unwrap();
+        answer.starts_with(b"HTTP/1.1 200").then(|| answer.split_off(end + 4))
+    }
+}
+
 impl Drop for Server {
     fn drop(&mut self) {
         drop(self.child.stdin.take());

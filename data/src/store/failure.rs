@@ -166,24 +166,31 @@ impl fmt::Display for ErrorResponse {
 impl StdError for ErrorResponse {}
 
 /// Creates clients that preserve error responses as [`ErrorResponse`], where `object_store` makes texts of them.
-#[derive(Debug)]
-pub(super) struct StatusConnector;
+#[derive(Clone, Copy, Debug)]
+pub(super) struct StatusConnector {
+    /// Whether the client repeats requests after temporary failures. It then receives their responses as they are.
+    pub(super) client_retries: bool,
+}
 
 impl HttpConnector for StatusConnector {
     fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
-        Ok(HttpClient::new(StatusClient(ReqwestConnector::default().connect(options)?)))
+        let client = ReqwestConnector::default().connect(options)?;
+        Ok(HttpClient::new(StatusClient { client, connector: *self }))
     }
 }
 
 #[derive(Debug)]
-struct StatusClient(HttpClient);
+struct StatusClient {
+    client: HttpClient,
+    connector: StatusConnector,
+}
 
 #[async_trait]
 impl HttpService for StatusClient {
     async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
         let ranged = request.headers().contains_key("range");
         let metadata = request.uri().host().is_some_and(|host| METADATA_HOSTS.contains(&host));
-        let response = self.0.execute(request).await?;
+        let response = self.client.execute(request).await?;
         let status = response.status().as_u16();
         let fail = |response| Err(HttpError::new(HttpErrorKind::Unknown, response));
         match status {
@@ -191,6 +198,7 @@ impl HttpService for StatusClient {
             // The library handles these, and all responses of metadata services.
             200..300 | 304 | 412 => Ok(response),
             _ if metadata => Ok(response),
+            408 | 429 | 500.. if self.connector.client_retries => Ok(response),
             _ => {
                 let length =
                     response.headers().get("content-length").and_then(|length| length.to_str().ok()?.parse().ok());

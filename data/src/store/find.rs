@@ -11,7 +11,7 @@ use object_store::path::Path as Key;
 use object_store::{GetOptions, GetRange, ObjectMeta, ObjectStore, ObjectStoreExt};
 
 use super::address::{Address, Kind};
-use super::connect::connect;
+use super::connect::{Use, connect};
 use super::failure::Failure;
 use super::object::{Object, error};
 use super::retry::Retries;
@@ -86,7 +86,7 @@ impl Finder {
         if let Some(store) = stores.get(&key) {
             return Ok(Arc::clone(store));
         }
-        let store = connect(address, self.retry).map_err(|error| Failure::setting(&error, address.kind))?;
+        let store = connect(address, self.retry, Use::Read).map_err(|error| Failure::setting(&error, address.kind))?;
         stores.insert(key, Arc::clone(&store));
         Ok(store)
     }

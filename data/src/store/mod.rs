@@ -1,4 +1,4 @@
-//! Reads Parquet files from object stores and web servers: `s3://`, `gs://`, `az://` and `http(s)://`.
+//! Reads Parquet files from object stores and web servers, `s3://`, `gs://`, `az://` and `http(s)://`, and uploads files to object stores.
 //!
 //! The clients are those of the asynchronous `object_store` crate. One small runtime, started for the first URL, runs the
 //! requests. All other modules call functions that block, from any thread.
@@ -8,6 +8,7 @@
 //! failure   converts failed requests to errors    retry     limits retries of failed requests
 //! find      finds the objects of a URL            object    reads an object, and checks that it does not change
 //! ahead     reads the columns of a row group ahead
+//! upload    writes files
 //! ```
 //!
 //! **Time limits.** A connection attempt ends after 10 s, a request without data after 30 s, and any request after 5 min.
@@ -27,6 +28,7 @@ mod object;
 mod retry;
 #[cfg(test)]
 mod tests;
+pub mod upload;
 
 use std::future::Future;
 use std::path::{Path, PathBuf};

@@ -91,7 +91,7 @@ impl Config {
     /// ```
     #[must_use]
     pub fn for_inference(mut self, dataset: &Path) -> Self {
-        self.graph = Graph { dataset: Some(dataset.to_owned()), ..Graph::default() };
+        self.graph = Graph { dataset: Some(dataset.to_owned()), retry: self.graph.retry, ..Graph::default() };
         self.partition = self.partition.of_dataset();
         self.infer.get_or_insert_default();
         if let Some(train) = &mut self.train {

@@ -1,0 +1,322 @@
+//! Writes files to object stores.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::future::Future;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use object_store::path::Path as Key;
+use object_store::{MultipartUpload, ObjectMeta, ObjectStore, ObjectStoreExt, PutPayload};
+use serde::Serialize;
+use sha2::{Digest, Sha256};
+
+use super::address::{Address, Kind, scheme};
+use super::connect::{Use, connect};
+use super::failure::{Failure, one_line};
+use super::object::error;
+use super::retry::Retries;
+use super::{Pending, runtime, wait};
+use crate::error::{Error, Result};
+use crate::format::hex;
+use crate::progress::Progress;
+
+/// The object that is written last.
+const SUCCESS: &str = "_SUCCESS";
+/// Bytes of a part of an object. Stores need at least 5 MiB.
+const PART: u64 = 8 << 20;
+/// Stores accept 10,000 parts per object; larger objects have larger parts.
+const MAX_PARTS: u64 = 9_000;
+/// Parts of an object that are sent at the same time.
+const CONCURRENT: usize = 4;
+/// Time limit for removing the parts of uploads that have failed.
+const ABORT: Duration = Duration::from_secs(5);
+
+/// A file in `_SUCCESS`.
+#[derive(Serialize)]
+struct Uploaded {
+    name: String,
+    bytes: u64,
+    sha256: String,
+}
+
+/// Checks the form of a URL below which files can be uploaded, without a request.
+///
+/// ```
+/// use gnnflow_data::upload::check_target;
+/// use std::path::Path;
+///
+/// assert!(check_target(Path::new("s3://lake/scores")).is_ok());
+/// assert!(check_target(Path::new("https://host/scores")).is_err());
+/// assert!(check_target(Path::new("scores")).is_err());
+/// ```
+///
+/// # Errors
+/// The reason why files cannot be uploaded there.
+pub fn check_target(url: &Path) -> std::result::Result<(), String> {
+    address(url).map(drop)
+}
+
+fn address(url: &Path) -> std::result::Result<Address, String> {
+    let text = url.to_str().unwrap_or_default();
+    let parsed = match scheme(text) {
+        None => return Err("not a URL of an object store; use s3://, gs:// or az://".into()),
+        // An address that ends with `/` would be refused for another reason.
+        Some((scheme, _)) if scheme.to_ascii_lowercase().starts_with("http") => None,
+        Some(_) => Address::parse(text).map(Some).or_else(|bad| match bad.to_string() {
+            other if other.starts_with("cannot read") => Ok(None),
+            reason => Err(reason),
+        })?,
+    };
+    parsed
+        .filter(|address| address.kind != Kind::Http)
+        .ok_or_else(|| "cannot upload to this kind of URL; use s3://, gs:// or az://".into())
+}
+
+/// Uploads `files` below `url`, each with the last part of its path as name, and then `_SUCCESS` with their names, bytes and SHA-256.
+///
+/// Objects of the same names are replaced. Readers see the former ones until all files have been transferred: the parts of an
+/// object become visible when its upload is completed. Memory: 4 parts of 8 MiB, or of a 9,000th of the file if that is more.
+///
+/// # Errors
+/// [`Error::Remote`] if the store refuses the files, or cannot be reached for `retry`; [`Error::Io`] if a file cannot be read. The
+/// former objects then remain, unless the store fails while the uploads are completed: `_SUCCESS` has checksums of complete sets.
+pub fn upload(files: &[PathBuf], url: &Path, retry: Duration, progress: &dyn Progress) -> Result<()> {
+    let target = Target::connect(url, retry)?;
+    let mut sizes = Vec::with_capacity(files.len());
+    for file in files {
+        sizes.push(std::fs::metadata(file).map_err(Error::io(file, "read"))?.len());
+    }
+    progress.stage("upload", Some(sizes.iter().sum()), "bytes");
+    let (mut begun, mut uploaded) = (Begun::default(), Vec::new());
+    for (file, &bytes) in files.iter().zip(&sizes) {
+        let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let sha256 = begun.send(&target, (file, bytes), &name, progress)?;
+        uploaded.push(Uploaded { name, bytes, sha256 });
+    }
+    begun.complete(&target)?;
+    let text = serde_json::json!({ "files": uploaded }).to_string() + "\n";
+    target.request(SUCCESS, move |store, key| {
+        let text = text.clone();
+        async move { store.put(&key, PutPayload::from(text)).await.map(drop) }
+    })?;
+    progress.done();
+    Ok(())
+}
+
+/// A prefix in a store.
+struct Target {
+    url: PathBuf,
+    address: Address,
+    store: Arc<dyn ObjectStore>,
+    retry: Duration,
+}
+
+impl Target {
+    fn connect(url: &Path, retry: Duration) -> Result<Self> {
+        let setting = |reason| Error::Setting { key: "--upload", reason: format!("{}: {reason}", url.display()) };
+        let address = address(url).map_err(setting)?;
+        // Clients need its TLS.
+        runtime()?;
+        let store = connect(&address, retry, Use::Write);
+        let store = store.map_err(|cause| error(url, Failure::setting(&cause, address.kind)))?;
+        Ok(Self { url: url.to_owned(), address, store, retry })
+    }
+
+    fn key(&self, name: &str) -> Key {
+        self.address.key.clone().join(name)
+    }
+
+    /// Sends a request about the object `name`, and repeats it if its answer is cut.
+    fn request<T, F>(&self, name: &str, send: impl Fn(Arc<dyn ObjectStore>, Key) -> F + Send + 'static) -> Result<T>
+    where
+        T: Send + 'static,
+        F: Future<Output = object_store::Result<T>> + Send + 'static,
+    {
+        self.attempt(name, send)?.map_err(|failure| self.failed(name, failure))
+    }
+
+    /// As [`Target::request`], with the reason of a failure.
+    fn attempt<T, F>(
+        &self,
+        name: &str,
+        send: impl Fn(Arc<dyn ObjectStore>, Key) -> F + Send + 'static,
+    ) -> Result<std::result::Result<T, Failure>>
+    where
+        T: Send + 'static,
+        F: Future<Output = object_store::Result<T>> + Send + 'static,
+    {
+        let (store, key, retry, kind) = (Arc::clone(&self.store), self.key(name), self.retry, self.address.kind);
+        wait(async move {
+            let mut retries = Retries::new(retry);
+            loop {
+                let failure = match send(Arc::clone(&store), key.clone()).await {
+                    Ok(answer) => return Ok(Ok(answer)),
+                    Err(cause) => failure(&cause, (kind, retry)),
+                };
+                if let Err(failure) = retries.pause(failure).await {
+                    return Ok(Err(failure));
+                }
+            }
+        })
+    }
+
+    fn failed(&self, name: &str, failure: Failure) -> Error {
+        error(&self.url.join(name), failure)
+    }
+
+    /// Returns what is stored as `name` now, if there is such an object.
+    fn stored(&self, name: &str) -> Result<Option<ObjectMeta>> {
+        match self.attempt(name, |store, key| async move { store.head(&key).await })? {
+            Ok(meta) => Ok(Some(meta)),
+            // Answers about a missing bucket look the same; the next request tells.
+            Err(Failure::Missing(_)) => Ok(None),
+            Err(failure) => Err(self.failed(name, failure)),
+        }
+    }
+}
+
+/// Converts an error of the library, which has repeated the request after some kinds of failures.
+fn failure(cause: &object_store::Error, (kind, retry): (Kind, Duration)) -> Failure {
+    match Failure::new(cause, kind) {
+        Failure::Permanent { fault, .. } if matches!(cause, object_store::Error::Generic { .. }) => {
+            // What the server has answered is at the end, after details of the request.
+            let text = cause.to_string();
+            let answer = one_line(text.rsplit(" - ").next().unwrap_or_default());
+            let problem = format!("{answer}; repeated for {} s (graph.retry)", retry.as_secs());
+            Failure::Permanent {
+                problem,
+                fault: if text.contains("after") { crate::error::Fault::Cluster } else { fault },
+            }
+        }
+        known => known,
+    }
+}
+
+/// An upload whose parts have been sent, and that is not visible yet.
+struct Sent {
+    name: String,
+    bytes: u64,
+    /// The object before.
+    before: Option<ObjectMeta>,
+    upload: Box<dyn MultipartUpload>,
+}
+
+/// Uploads that have begun. Those that are not completed are aborted, so that the store does not keep their parts.
+#[derive(Default)]
+struct Begun(VecDeque<Sent>);
+
+impl Begun {
+    /// Sends the parts of a file, and returns its SHA-256.
+    fn send(
+        &mut self,
+        target: &Target,
+        (file, bytes): (&Path, u64),
+        name: &str,
+        progress: &dyn Progress,
+    ) -> Result<String> {
+        let before = target.stored(name)?;
+        let upload = target.request(name, |store, key| async move { store.put_multipart(&key).await })?;
+        self.0.push_back(Sent { name: name.to_owned(), bytes, before, upload });
+        let upload = &mut self.0.back_mut().expect("one was added").upload;
+        let part = PART.max(bytes.div_ceil(MAX_PARTS)) as usize;
+        let mut reader = File::open(file).map_err(Error::io(file, "read"))?;
+        let (mut hash, mut sent, mut first) = (Sha256::new(), VecDeque::new(), true);
+        loop {
+            let mut content = Vec::with_capacity(part);
+            reader.by_ref().take(part as u64).read_to_end(&mut content).map_err(Error::io(file, "read"))?;
+            // An object has at least one part.
+            if content.is_empty() && !first {
+                break;
+            }
+            first = false;
+            hash.update(&content);
+            let length = content.len() as u64;
+            sent.push_back((Pending::start(upload.put_part(PutPayload::from(content)))?, length));
+            if sent.len() >= CONCURRENT {
+                receive(&mut sent, target, name, progress)?;
+            }
+        }
+        while !sent.is_empty() {
+            receive(&mut sent, target, name, progress)?;
+        }
+        Ok(hex(&hash.finalize()))
+    }
+
+    /// Makes all objects visible.
+    fn complete(&mut self, target: &Target) -> Result<()> {
+        while let Some(mut sent) = self.0.pop_front() {
+            let (sent, result) = wait(async move {
+                let result = sent.upload.complete().await;
+                Ok((sent, result))
+            })?;
+            let Err(cause) = result else { continue };
+            // If only the answer is lost, the object is there, and a store may no longer know the upload.
+            let now = target.stored(&sent.name);
+            let replaced = |now: &ObjectMeta| {
+                let before = sent.before.as_ref().map(|before| (&before.e_tag, before.last_modified));
+                now.size == sent.bytes && before != Some((&now.e_tag, now.last_modified))
+            };
+            if !matches!(&now, Ok(Some(now)) if replaced(now)) {
+                let failure = failure(&cause, (target.address.kind, target.retry));
+                let error = target.failed(&sent.name, failure);
+                self.0.push_front(sent);
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Waits for the first part in flight.
+fn receive(
+    sent: &mut VecDeque<(Pending<object_store::Result<()>>, u64)>,
+    target: &Target,
+    name: &str,
+    progress: &dyn Progress,
+) -> Result<()> {
+    let Some((part, length)) = sent.pop_front() else { return Ok(()) };
+    let failed = |cause| target.failed(name, failure(&cause, (target.address.kind, target.retry)));
+    part.wait()?.map_err(failed)?;
+    progress.advance(length);
+    Ok(())
+}
+
+impl Drop for Begun {
+    fn drop(&mut self) {
+        // If this fails, the store's rule for incomplete uploads removes the parts.
+        let abort = |mut sent: Sent| {
+            Pending::start(async move {
+                let _ = tokio::time::timeout(ABORT, sent.upload.abort()).await;
+            })
+        };
+        let aborts: Vec<_> = self.0.drain(..).map(abort).collect();
+        for abort in aborts.into_iter().flatten() {
+            let _ = abort.wait();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_object_stores_are_targets() {
+        for url in ["s3://lake/a", "S3a://lake", "gs://lake/a/", "az://c/a", "abfss://c@a.dfs.core.windows.net/x"] {
+            assert_eq!(check_target(Path::new(url)), Ok(()), "{url}");
+        }
+        for (url, words) in [
+            ("scores", "not a URL of an object store"),
+            ("https://host/scores", "cannot upload to this kind of URL; use s3://, gs:// or az://"),
+            ("http://host/", "cannot upload to this kind of URL"),
+            ("ftp://host/a", "cannot upload to this kind of URL"),
+            ("s3:///a", "the URL has no bucket"),
+        ] {
+            let reason = check_target(Path::new(url)).unwrap_err();
+            assert!(reason.contains(words), "{url}: {reason}");
+        }
+    }
+}

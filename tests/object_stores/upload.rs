@@ -1,0 +1,197 @@
+//! Results in object stores: `--upload`.
+
+use super::proxy::{Faults, Proxy};
+use super::server::Server;
+use super::{command, run};
+use crate::common::{TestDir, planted};
+use serde_json::Value;
+use std::net::SocketAddr;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+const SETTINGS: &str = "[model]\nkind = 'sage'\nhidden = 16\n[train]\nepochs = 2\n";
+const NAMES: [&str; 3] = ["summary.json", "predictions.parquet", "embeddings.parquet"];
+
+/// Starts `moto_server` with the bucket `lake`, and trains `runs/p`.
+fn start() -> Option<(TestDir, Server)> {
+    let server = Server::start("GNNFLOW_MOTO_SERVER", "moto_server", |port| {
+        (vec!["-H".into(), "127.0.0.1".into(), "-p".into(), port.to_string()], &[])
+    })?;
+    server.put("/lake", b"", &[]);
+    let place = TestDir::new();
+    planted(&place, "p.toml", SETTINGS);
+    let text = std::fs::read_to_string(place.path("p.toml")).unwrap();
+    place.write("p.toml", text.replace("[graph]\n", "[graph]\nretry = '3s'\n"));
+    place.succeed(&["run", "p.toml", "--quiet"]);
+    Some((place, server))
+}
+
+/// Checks that the objects below `prefix` are the files in `folder`, and that `_SUCCESS` describes them.
+fn assert_uploaded(place: &TestDir, server: &Server, (folder, prefix): (&str, &str), names: &[&str]) {
+    let success: Value = serde_json::from_slice(&server.get(&format!("/lake/{prefix}/_SUCCESS")).unwrap()).unwrap();
+    let files = success["files"].as_array().unwrap();
+    let listed: Vec<&str> = files.iter().map(|file| file["name"].as_str().unwrap()).collect();
+    assert_eq!(listed, names);
+    for file in files {
+        let name = file["name"].as_str().unwrap();
+        let local = std::fs::read(place.path(folder).join(name)).unwrap();
+        assert!(server.get(&format!("/lake/{prefix}/{name}")).unwrap() == local, "{name}");
+        assert_eq!(
+            (file["bytes"].as_u64().unwrap(), file["sha256"].as_str().unwrap()),
+            (local.len() as u64, sha256(&local).as_str())
+        );
+    }
+}
+
+fn sha256(bytes: &[u8]) -> String {
+    use sha2::Digest;
+    gnnflow_data::format::hex(&sha2::Sha256::digest(bytes))
+}
+
+#[test]
+fn results_are_uploaded_also_with_connection_faults() {
+    let Some((place, server)) = start() else { return };
+    let args = ["run", "p.toml", "--run-dir", "again", "--processes", "2", "--upload", "s3://lake/trained"];
+    let ended = run(command(&place, &args, server.address()));
+    assert_eq!(ended.code, 0, "{}", ended.stderr);
+    assert!(ended.stderr.contains("results of again uploaded to s3://lake/trained\n"), "{}", ended.stderr);
+    assert_uploaded(&place, &server, ("again", "trained"), &["summary.json", "model.safetensors", NAMES[1], NAMES[2]]);
+    let proxy = Proxy::start(server.address());
+    for faults in [
+        Faults { refuse: 2, ..Faults::default() },
+        Faults { busy: 3, ..Faults::default() },
+        Faults { cut: Some((2, 20)), busy: 1, ..Faults::default() },
+    ] {
+        proxy.faults(faults.clone());
+        let args = ["infer", "runs/p", "--out", "scores", "--upload", "s3://lake/scores/"];
+        let ended = run(command(&place, &args, proxy.address()));
+        assert_eq!(ended.code, 0, "{faults:?}: {}", ended.stderr);
+        assert!(proxy.faults_are_over(), "{faults:?}");
+        assert_uploaded(&place, &server, ("scores", "scores"), &NAMES);
+    }
+}
+
+#[test]
+fn large_files_are_sent_in_parts() {
+    let Some((place, server)) = start() else { return };
+    // More than one part of 8 MiB.
+    let sets = [
+        "graph.generate.nodes=60000",
+        "graph.generate.edges=60000",
+        "model.hidden=128",
+        "train.epochs=1",
+        "partition.out='large'",
+        "graph.generate.out='large-graph'",
+    ];
+    let sets = sets.iter().flat_map(|set| ["--set", set]);
+    let args: Vec<&str> =
+        ["run", "p.toml", "--run-dir", "large-run", "--upload", "s3://lake/large"].into_iter().chain(sets).collect();
+    let proxy = Proxy::start(server.address());
+    proxy.faults(Faults { cut: Some((1, 20)), ..Faults::default() });
+    let ended = run(command(&place, &args, proxy.address()));
+    assert_eq!(ended.code, 0, "{}", ended.stderr);
+    assert!(std::fs::metadata(place.path("large-run/embeddings.parquet")).unwrap().len() > 8 << 20);
+    assert_uploaded(
+        &place,
+        &server,
+        ("large-run", "large"),
+        &["summary.json", "model.safetensors", NAMES[1], NAMES[2]],
+    );
+}
+
+#[test]
+fn failed_upload_does_not_restart_the_run() {
+    let Some((place, _server)) = start() else { return };
+    let args = [
+        "run",
+        "p.toml",
+        "--run-dir",
+        "again",
+        "--processes",
+        "2",
+        "--set",
+        "cluster.restarts=2",
+        "--set",
+        "graph.retry=1s",
+    ];
+    let mut failing =
+        command(&place, &[&args[..], &["--upload", "s3://lake/x"]].concat(), SocketAddr::from(([127, 0, 0, 1], 1)));
+    failing.env("AWS_ENDPOINT", "http://127.0.0.1:1");
+    let ended = run(failing);
+    assert_eq!(ended.code, 5, "{}", ended.stderr);
+    assert!(
+        ended.stderr.contains("the results in again are complete") && !ended.stderr.contains("restart"),
+        "{}",
+        ended.stderr
+    );
+    assert!(place.path("again/summary.json").is_file());
+}
+
+#[test]
+fn failed_and_killed_uploads_leave_the_former_results() {
+    let Some((place, server)) = start() else { return };
+    let infer = |out: &str, more: &[&str], at: SocketAddr| {
+        command(&place, &[&["infer", "runs/p", "--out", out, "--upload", "s3://lake/day"], more].concat(), at)
+    };
+    assert_eq!(run(infer("one", &[], server.address())).code, 0);
+    let other = ["--set", "infer.scores=true", "--set", "infer.normalize=true"];
+    // No answer is complete.
+    let proxy = Proxy::start(server.address());
+    proxy.faults(Faults { cut: Some((u32::MAX, 40)), ..Faults::default() });
+    let ended = run(infer("two", &other, proxy.address()));
+    assert_eq!(ended.code, 5, "{}", ended.stderr);
+    for words in
+        ["error: s3://lake/day/summary.json: ", "(graph.retry)", "; the results in two are complete, but not uploaded"]
+    {
+        assert!(ended.stderr.contains(words), "no {words:?} in {}", ended.stderr);
+    }
+    assert_uploaded(&place, &server, ("one", "day"), &NAMES);
+    // Every object is that of before or the new one, whenever the program is killed.
+    for pause in [0, 3, 10, 20, 40] {
+        let proxy = Proxy::start(server.address());
+        let mut writer =
+            infer("two", &other, proxy.address()).stderr(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while proxy.take_bytes() == 0 && writer.try_wait().unwrap().is_none() {
+            assert!(Instant::now() < deadline);
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        std::thread::sleep(Duration::from_millis(pause));
+        crate::common::kill(writer.id());
+        writer.wait().unwrap();
+        for name in NAMES {
+            let object = server.get(&format!("/lake/day/{name}")).unwrap();
+            let same = |folder: &str| std::fs::read(place.path(folder).join(name)).is_ok_and(|file| file == object);
+            // The summary has times, and is that of this writer or of an earlier one.
+            assert!(name == "summary.json" || same("one") || same("two"), "{name} after {pause} ms");
+        }
+        let _: Value = serde_json::from_slice(&server.get("/lake/day/summary.json").unwrap()).unwrap();
+    }
+    assert_eq!(run(infer("two", &other, server.address())).code, 0);
+    assert_uploaded(&place, &server, ("two", "day"), &NAMES);
+}
+
+#[test]
+fn wrong_targets_are_refused() {
+    let Some((place, server)) = start() else { return };
+    let upload = |url: &str, code: i32, words: &[&str]| {
+        let args = ["infer", "runs/p", "--out", "out", "--upload", url];
+        let ended = run(command(&place, &args, server.address()));
+        assert_eq!(ended.code, code, "{url}: {}", ended.stderr);
+        for word in words {
+            assert!(ended.stderr.contains(word), "{url}: no {word:?} in {}", ended.stderr);
+        }
+    };
+    // Before anything is computed.
+    upload("scores", 2, &["error: --upload scores: not a URL of an object store"]);
+    upload("https://host/scores", 2, &["cannot upload to this kind of URL; use s3://, gs:// or az://"]);
+    upload("ftp://host/scores", 2, &["--upload ftp://host/scores: cannot upload"]);
+    assert!(!place.path("out").exists());
+    upload("s3://nowhere/scores", 3, &["there is no such bucket"]);
+    let mut unreachable =
+        command(&place, &["infer", "runs/p", "--out", "out", "--upload", "s3://lake/x"], server.address());
+    unreachable.env("AWS_ENDPOINT", "http://127.0.0.1:1");
+    let ended = run(unreachable);
+    assert_eq!(ended.code, 5, "{}", ended.stderr);
+    assert!(ended.stderr.contains("no connection"), "{}", ended.stderr);
+}
