@@ -4,6 +4,7 @@
 mod app;
 mod cli;
 pub mod cluster;
+pub mod compare;
 mod console;
 mod error;
 mod log;
@@ -14,6 +15,7 @@ pub mod prepare;
 pub mod report;
 pub mod run;
 mod run_lock;
+pub mod sweep;
 #[cfg_attr(not(feature = "tensor-workers"), path = "tensor_workers/absent.rs")]
 mod tensor_workers;
 mod threads;

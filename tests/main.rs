@@ -9,6 +9,7 @@ mod calibrate;
 mod check_device;
 mod classes;
 mod cli;
+mod compare;
 mod damage;
 mod decoupled_gat;
 mod defaults;
@@ -44,6 +45,7 @@ mod sampling;
 mod schedules;
 mod simulate;
 mod stalls;
+mod sweep;
 mod tables_by_type;
 mod tensor_parallel;
 #[cfg(feature = "tensor-workers")]

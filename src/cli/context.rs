@@ -8,6 +8,7 @@ use gnnflow_data::Error as DataError;
 use gnnflow_data::upload::{check_target, upload};
 use gnnflow_pipelines::config::{Config, Override};
 use gnnflow_pipelines::{Error, Registry};
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 /// A pipeline file, and keys that the command line overrides.
@@ -37,6 +38,18 @@ impl Pipeline {
         registry.check(&config)?;
         config.resolve_parts()?;
         Ok(config)
+    }
+
+    /// Returns the overrides of the command line, as `KEY=VALUE`.
+    pub(super) fn sets(&self) -> &[String] {
+        &self.sets
+    }
+
+    /// Returns the arguments by which another process loads the pipeline in the same way.
+    pub(super) fn arguments(&self, more: &[String]) -> Vec<OsString> {
+        let unsets = self.unsets.iter().flat_map(|key| ["--unset", key]);
+        let sets = self.sets.iter().chain(more).flat_map(|setting| ["--set", setting]);
+        std::iter::once(self.file.clone().into()).chain(unsets.chain(sets).map(OsString::from)).collect()
     }
 }
 

@@ -4,6 +4,7 @@
 
 mod calibrate;
 mod check_device;
+mod compare;
 mod context;
 mod export;
 mod generate;
@@ -18,6 +19,7 @@ mod reference;
 mod refresh;
 mod run;
 mod simulate;
+mod sweep;
 mod tensor_worker;
 mod update;
 
@@ -62,6 +64,8 @@ enum Command {
     Run(run::Run),
     Infer(infer::Infer),
     Refresh(refresh::Refresh),
+    Compare(compare::Compare),
+    Sweep(sweep::Sweep),
     Prepare(prepare::Prepare),
     Generate(generate::Generate),
     Import(Box<import::Import>),
@@ -137,15 +141,19 @@ fn remove_advice_on_values(error: &mut clap::Error) {
 }
 
 fn execute(command: Command, context: Context) -> Result<u8, Error> {
-    // The first three start them later, only in processes that read files. The last two do not need them.
-    let later = matches!(command, Command::Run(_) | Command::Infer(_) | Command::Refresh(_));
-    if !later && !matches!(command, Command::TensorWorker(_) | Command::Reference(_)) {
-        start_reading_threads()?;
+    match command {
+        // They start the threads later, only in processes that read files.
+        Command::Run(_) | Command::Infer(_) | Command::Refresh(_) => {}
+        // They do not need them.
+        Command::TensorWorker(_) | Command::Reference(_) | Command::Compare(_) | Command::Sweep(_) => {}
+        _ => start_reading_threads()?,
     }
     match command {
         Command::Run(command) => command.execute(context),
         Command::Infer(command) => command.execute(context),
         Command::Refresh(command) => command.execute(context),
+        Command::Compare(command) => command.execute(&context).map(|()| 0),
+        Command::Sweep(command) => command.execute(&context),
         Command::Prepare(command) => command.execute(&context),
         Command::Generate(command) => command.execute(&context).map(|()| 0),
         Command::Import(command) => command.execute(&context).map(|()| 0),

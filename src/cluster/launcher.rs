@@ -50,6 +50,8 @@ pub struct Launcher {
     /// `resume`: an unchanged older file belongs to another run. With `None`, every restart adds `resume`, and the processes check for a
     /// checkpoint.
     pub checkpoint: Option<PathBuf>,
+    /// Whether the children print their results on stdout. Of several ranks, only the first does.
+    pub shows_results: bool,
 }
 
 /// Identifies a version of a file: device, inode, time of the last change, length.
@@ -68,6 +70,7 @@ impl Launcher {
             arguments: std::env::args_os().skip(1).collect(),
             resume: "--resume".into(),
             checkpoint: None,
+            shows_results: true,
         }
     }
 
@@ -135,6 +138,9 @@ impl Launcher {
             command.arg(&self.resume);
         }
         command.stdin(Stdio::null()).process_group(0);
+        if !self.shows_results {
+            command.stdout(Stdio::null());
+        }
         let parent = std::process::id();
         // SAFETY: between fork and exec only async-signal-safe calls are made: prctl, getppid, fcntl, _exit. The callers
         // keep the descriptor open until the child is started.

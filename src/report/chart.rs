@@ -1,5 +1,7 @@
 //! Charts of values over the epochs of a run.
 
+use std::borrow::Cow;
+
 use super::axis::Axis;
 use super::count;
 use super::number::{power_of_ten, score};
@@ -15,44 +17,59 @@ const BELOW: f64 = 44.0;
 const LEGEND: f64 = 152.0;
 /// Height of a line of the legend.
 const LEGEND_LINE: f64 = 22.0;
+/// Maximum number of characters of a name in the legend.
+const MAX_NAME: usize = 14;
 /// Maximum number of points of a line that are marked.
 const MAX_MARKED: usize = 30;
 /// Larger values are not drawn, because sums of them would be infinite.
 const MAX_VALUE: f64 = 1e300;
 
-/// The nodes or edges that a line is about. Each has the same color and marks in all charts.
-#[derive(Clone, Copy)]
+/// What a line is about: nodes or edges of one run, or one of several runs. Each has the same color and marks in all charts.
+#[derive(Clone)]
 pub(super) enum Source {
     Steps,
     Train,
     Val,
     Test,
+    Run { index: usize, name: String },
 }
 
 impl Source {
     /// Returns the class for the page's style.
-    fn class(self) -> &'static str {
+    fn class(&self) -> Cow<'static, str> {
         match self {
-            Self::Steps => "steps",
-            Self::Train => "train",
-            Self::Val => "val",
-            Self::Test => "test",
+            Self::Steps => "steps".into(),
+            Self::Train => "train".into(),
+            Self::Val => "val".into(),
+            Self::Test => "test".into(),
+            Self::Run { index, .. } => format!("run{index}").into(),
         }
     }
 
     /// Returns the name for the legend.
-    fn name(self) -> &'static str {
+    fn name(&self) -> Cow<'_, str> {
         match self {
-            Self::Steps => "training steps",
+            Self::Steps => "training steps".into(),
+            Self::Run { name, .. } => name.into(),
             _ => self.class(),
         }
     }
 
+    /// Returns the name without its begin, if it is too long for the legend.
+    fn short_name(&self) -> String {
+        let name = self.name();
+        let length = name.chars().count();
+        if length <= MAX_NAME {
+            return name.into_owned();
+        }
+        std::iter::once('…').chain(name.chars().skip(length + 1 - MAX_NAME)).collect()
+    }
+
     /// Returns the outline of a mark: a circle, a square (which is hollow) or a diamond. Of marks at one point, all can be seen.
-    fn mark(self) -> &'static str {
+    fn mark(&self) -> &'static str {
         match self {
             Self::Steps => "m-6 0a6 6 0 1 0 12 0a6 6 0 1 0-12 0z",
-            Self::Train => "m-4 0a4 4 0 1 0 8 0a4 4 0 1 0-8 0z",
+            Self::Train | Self::Run { .. } => "m-4 0a4 4 0 1 0 8 0a4 4 0 1 0-8 0z",
             Self::Val => "m-4.5-4.5h9v9h-9z",
             Self::Test => "m0-3.5l3.5 3.5-3.5 3.5-3.5-3.5z",
         }
@@ -99,7 +116,7 @@ fn unit(exponent: i32) -> String {
 /// Returns `line` without the points that have no place on an axis.
 fn drawable(line: &Line) -> Line {
     let points = line.points.iter().copied().filter(|(_, value)| value.abs() < MAX_VALUE).collect();
-    Line { source: line.source, points }
+    Line { source: line.source.clone(), points }
 }
 
 /// The area between the axes.
@@ -152,7 +169,7 @@ impl Plot {
 
     fn draw_line(&self, svg: &mut Svg, line: &Line) {
         let points: Vec<_> = line.points.iter().map(|&(epoch, y)| (self.column(epoch as f64), self.row(y))).collect();
-        svg.begin_group(line.source.class());
+        svg.begin_group(&line.source.class());
         svg.line("line", &points);
         if points.len() <= MAX_MARKED {
             for (point, (epoch, value)) in points.iter().zip(&line.points) {
@@ -168,12 +185,12 @@ fn draw_legend(svg: &mut Svg, lines: &[Line]) {
     let left = Plot::RIGHT + 16.0;
     for (i, line) in lines.iter().enumerate() {
         let row = ABOVE + 8.0 + i as f64 * LEGEND_LINE;
-        svg.begin_group(line.source.class());
+        svg.begin_group(&line.source.class());
         svg.line("line", &[(left, row), (left + 28.0, row)]);
         if line.points.len() <= MAX_MARKED {
-            svg.mark((left + 14.0, row), line.source.mark(), line.source.name());
+            svg.mark((left + 14.0, row), line.source.mark(), &line.source.name());
         }
-        svg.label("name", (left + 36.0, row + 4.0), Anchor::Start, line.source.name());
+        svg.label("name", (left + 36.0, row + 4.0), Anchor::Start, &line.source.short_name());
         svg.end_group();
     }
 }
@@ -243,6 +260,15 @@ mod tests {
     fn title_has_the_unit_of_huge_values() {
         assert!(full(3, 1.0).contains(">Loss<"));
         assert!(full(3, 1e18).contains(">Loss, in units of 10¹⁸<"));
+    }
+
+    #[test]
+    fn long_names_of_runs_end_in_the_legend_and_are_whole_in_hints() {
+        let source = Source::Run { index: 2, name: "model.hidden=128".into() };
+        let svg = chart("Loss", &[line(source, vec![(1, 0.5)])], RUN).unwrap();
+        assert_labels_inside(&svg);
+        assert!(svg.contains(">…l.hidden=128<") && svg.contains(">model.hidden=128, epoch 1: 0.5000<"), "{svg}");
+        assert!(svg.contains("class=\"run2\""), "{svg}");
     }
 
     #[test]

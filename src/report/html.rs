@@ -137,7 +137,7 @@ fn split_lines(epochs: &[EpochRecord], value: impl Fn(&Scores) -> Option<f64>) -
 }
 
 /// Returns the name of a metric in words.
-fn metric_title(metric: &str) -> String {
+pub(super) fn metric_title(metric: &str) -> String {
     match metric {
         "accuracy" => "Accuracy".into(),
         "micro_f1" => "F1, micro average".into(),

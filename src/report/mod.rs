@@ -1,8 +1,9 @@
-//! Reports of a finished run: a table on the terminal, and `report.html` in the run folder.
+//! Reports of runs: tables on the terminal, `report.html` in the run folder, and pages that compare several runs.
 
 mod axis;
 mod chart;
 mod classes;
+mod comparison;
 mod heat_map;
 mod html;
 mod number;
@@ -12,6 +13,7 @@ mod svg;
 mod table;
 mod trace;
 
+pub use comparison::{comparison_table, write_comparison};
 pub use html::write;
 pub use partition::{partition_table, write_partition};
 pub use table::table;

@@ -168,14 +168,16 @@ fn cost_table(summary: &Summary) -> Option<Table> {
     (!rows.is_empty()).then(|| numbers_right(table))
 }
 
-fn empty(header: &[&str]) -> Table {
+/// Returns a table without rows.
+pub(super) fn empty(header: &[&str]) -> Table {
     let mut table = Table::new();
     table.load_preset(presets::NOTHING).set_header(header);
     table.set_style(TableComponent::HeaderLines, '─').set_style(TableComponent::MiddleHeaderIntersections, '─');
     table
 }
 
-fn numbers_right(mut table: Table) -> Table {
+/// Aligns all columns but the first to the right.
+pub(super) fn numbers_right(mut table: Table) -> Table {
     table.column_iter_mut().skip(1).for_each(|column| column.set_cell_alignment(CellAlignment::Right));
     table
 }

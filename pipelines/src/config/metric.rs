@@ -88,6 +88,11 @@ impl Metric {
 
     /// Whether `value` is better than `best`; false for NaN.
     pub(crate) fn is_better(self, value: f64, best: f64) -> bool {
-        if [Self::Loss, Self::Rmse, Self::Mae].contains(&self) { value < best } else { value > best }
+        if Self::is_lower_better(self.key()) { value < best } else { value > best }
+    }
+
+    /// Whether lower values are better of the metric with this name in metrics and summaries.
+    pub fn is_lower_better(key: &str) -> bool {
+        [Self::Loss, Self::Rmse, Self::Mae].iter().any(|metric| metric.key() == key)
     }
 }

@@ -193,6 +193,11 @@ impl Config {
         toml::to_string(&value).expect("a TOML value can be printed")
     }
 
+    /// Returns the SHA-256, in hexadecimal, of all keys with their values.
+    pub fn hash(&self) -> String {
+        hex(&Sha256::digest(self.resolved_toml()))
+    }
+
     /// Returns the SHA-256, in hexadecimal, of all keys that can change results, without performance keys (⚙ in the
     /// reference). The content of input files is in the fingerprint of the dataset. Equal on all processes of a run.
     pub fn fingerprint(&self) -> String {

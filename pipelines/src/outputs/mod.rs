@@ -8,6 +8,7 @@ pub(crate) mod embedding_rows;
 mod event_file;
 pub(crate) mod output_nodes;
 pub(crate) mod run_folder;
+pub(crate) mod settings;
 pub mod summary;
 mod trace_file;
 pub mod trace_table;
