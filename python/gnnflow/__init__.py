@@ -16,7 +16,8 @@ installed.
 
 from .datasets import Csr, Dataset, Partition, dataset
 from .error import Error
+from .experiments import compare, sweep
 from .models import Model, load
 from .runs import Run, run
 
-__all__ = ["Csr", "Dataset", "Error", "Model", "Partition", "Run", "dataset", "load", "run"]
+__all__ = ["Csr", "Dataset", "Error", "Model", "Partition", "Run", "compare", "dataset", "load", "run", "sweep"]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import tempfile
+import time
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -42,22 +44,29 @@ def run(
     >>> run.summary["epochs"]
     3
     """
-    options = _options(sets, processes)
+    options = options_of(sets, processes)
     if run_dir is not None:
         options += ["--run-dir", Path(run_dir)]
     if resume:
         options.append("--resume")
-    if isinstance(pipeline, Mapping):
-        # Beside the file are the prepared datasets. So it is in the current folder, where a later run finds them again.
-        with tempfile.NamedTemporaryFile("w", prefix=".gnnflow-", suffix=".toml", dir=".", encoding="utf-8") as file:
-            file.write(toml.dumps({"name": "pipeline"} | dict(pipeline)))
-            file.flush()
-            output = binary.execute(["run", file.name, *options])
-    else:
-        output = binary.execute(["run", Path(pipeline), *options])
+    with pipeline_file(pipeline) as path:
+        output = binary.execute(["run", path, *options])
     if run_dir is None:
         run_dir = Path("runs") / json.loads(output)["name"]
     return Run(run_dir)
+
+
+@contextlib.contextmanager
+def pipeline_file(pipeline: str | os.PathLike[str] | Mapping[str, Any]) -> Iterator[Path]:
+    """Yields the path of a pipeline file. A dictionary is written to a temporary file."""
+    if not isinstance(pipeline, Mapping):
+        yield Path(pipeline)
+        return
+    # Beside the file are the prepared datasets. So it is in the current folder, where a later run finds them again.
+    with tempfile.NamedTemporaryFile("w", prefix=".gnnflow-", suffix=".toml", dir=".", encoding="utf-8") as file:
+        file.write(toml.dumps({"name": "pipeline"} | dict(pipeline)))
+        file.flush()
+        yield Path(file.name)
 
 
 class Run:
@@ -99,7 +108,7 @@ class Run:
         >>> gnnflow.Run("runs/papers").infer("scores", nodes=[17, 4], sets={"infer.scores": True}).predictions.num_rows
         2
         """
-        options = _options(sets, processes)
+        options = options_of(sets, processes)
         if split is not None:
             options += ["--split", split]
         if nodes is None or isinstance(nodes, (str, os.PathLike)):
@@ -129,7 +138,7 @@ class Run:
         ``layers`` is the folder of stored rows; beside the dataset by default. The other arguments are those of
         :meth:`infer`. ``changes`` of the result has the nodes that have changed.
         """
-        options = _options(sets, processes) + ([] if layers is None else ["--layers", Path(layers)])
+        options = options_of(sets, processes) + ([] if layers is None else ["--layers", Path(layers)])
         return self._results("refresh", out, dataset, options)
 
     def _results(
@@ -157,15 +166,7 @@ class Run:
     def metrics(self) -> pandas.DataFrame | pyarrow.Table:
         """`metrics.jsonl`: a row per epoch. Metrics of a split have names such as `val.accuracy`."""
         lines = self._file("metrics.jsonl").read_text(encoding="utf-8").splitlines()
-        rows = [dict(_flatten(json.loads(line))) for line in lines]
-        try:
-            import pandas
-        except ImportError:
-            import pyarrow
-
-            names = dict.fromkeys(name for row in rows for name in row)
-            return pyarrow.table({name: [row.get(name) for row in rows] for name in names})
-        return pandas.DataFrame(rows)
+        return frame([json.loads(line) for line in lines])
 
     @cached_property
     def predictions(self) -> pyarrow.Table:
@@ -192,6 +193,41 @@ class Run:
         """The model of the best epoch; see :func:`gnnflow.load`."""
         return load(self.folder)
 
+    def log_to_mlflow(self, *, experiment: str | None = None, files: bool = True) -> str:
+        """Logs the run to MLflow, and returns the id that it has there.
+
+        Parameters are the keys of the pipeline, metrics those of all epochs. With ``files``, artifacts are the files of the run
+        folder, without checkpoints. The server is that of ``mlflow.set_tracking_uri`` or ``MLFLOW_TRACKING_URI``.
+        """
+        try:
+            import mlflow
+        except ImportError:
+            raise Error("mlflow is not installed: pip install mlflow") from None
+        parameters = {key: str(value) for key, value in _flatten(self.pipeline)}
+        epochs = [dict(_flatten(json.loads(line))) for line in self._file("metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+        now = time.time_ns() // 1_000_000
+        metrics = [
+            mlflow.entities.Metric(key, float(value), now, record["epoch"])
+            for record in epochs
+            for key, value in record.items()
+            if key != "epoch" and isinstance(value, (int, float)) and not isinstance(value, bool)
+        ]
+        if experiment is not None:
+            mlflow.set_experiment(experiment)
+        nested = mlflow.active_run() is not None
+        with mlflow.start_run(run_name=self.summary["name"], tags={"gnnflow.run": str(self.folder)}, nested=nested) as active:
+            client, number = mlflow.MlflowClient(), active.info.run_id
+            # A server accepts 100 parameters and 1,000 metrics at a time.
+            items = [mlflow.entities.Param(key, value) for key, value in parameters.items()]
+            for first in range(0, len(items), 100):
+                client.log_batch(number, params=items[first : first + 100])
+            for first in range(0, len(metrics), 1000):
+                client.log_batch(number, metrics=metrics[first : first + 1000])
+            for path in sorted(self.folder.iterdir()) if files else []:
+                if path.is_file() and path.suffix in {".toml", ".json", ".jsonl", ".html", ".safetensors", ".parquet"}:
+                    mlflow.log_artifact(str(path))
+        return number
+
     def _file(self, name: str) -> Path:
         path = self.folder / name
         if not path.is_file():
@@ -206,7 +242,7 @@ class Run:
         return pyarrow.parquet.read_table(self.folder / name)
 
 
-def _options(sets: Iterable[str] | Mapping[str, Any], processes: int) -> list[str | Path]:
+def options_of(sets: Iterable[str] | Mapping[str, Any], processes: int) -> list[str | Path]:
     if isinstance(sets, str):
         raise Error(f"`sets` is one text; write it as a list: [{sets!r}]")
     if isinstance(sets, Mapping):
@@ -215,6 +251,19 @@ def _options(sets: Iterable[str] | Mapping[str, Any], processes: int) -> list[st
     for each in sets:
         options += ["--set", each]
     return options
+
+
+def frame(records: list[dict[str, Any]]) -> pandas.DataFrame | pyarrow.Table:
+    """Returns a table with a row per record. Keys of inner dictionaries have names such as `val.accuracy`."""
+    rows = [dict(_flatten(record)) for record in records]
+    try:
+        import pandas
+    except ImportError:
+        import pyarrow
+
+        names = dict.fromkeys(name for row in rows for name in row)
+        return pyarrow.table({name: [row.get(name) for row in rows] for name in names})
+    return pandas.DataFrame(rows)
 
 
 def _flatten(record: dict[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:

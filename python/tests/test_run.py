@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import io
 import os
 import sys
@@ -79,6 +80,38 @@ class RunTest(FolderCase):
             whole = trained.infer("whole")
         self.assertIn(2, fresh.changes.column("node_id").to_pylist())
         self.assertTrue(fresh.predictions.equals(whole.predictions))
+
+    def test_sweep_and_compare_have_a_row_per_run(self) -> None:
+        with contextlib.redirect_stderr(io.StringIO()):
+            found = gnnflow.sweep(PIPELINE, {"model.hidden": [4, 8], "train.fanouts": [[5, 5]]}, out="all", sets={"train.epochs": 1})
+        names = ["all/hidden=4,fanouts=5-5", "all/hidden=8,fanouts=5-5"]
+        self.assertEqual(sorted(found["run"].to_numpy().tolist()), names)
+        self.assertEqual(sorted(found["model.hidden"].to_numpy().tolist()), [4, 8])
+        compared = gnnflow.compare(names, html="page.html")
+        self.assertTrue(Path("page.html").is_file())
+        accuracies = [gnnflow.Run(name).summary["test"]["accuracy"] for name in names]
+        self.assertEqual(compared["test.accuracy"].to_numpy().tolist(), accuracies)
+        for vary in [{"model.hidden": []}, {"model.hidden": "4,8"}, {"model.hidden": 4}]:
+            with self.assertRaisesRegex(gnnflow.Error, "model.hidden"):
+                gnnflow.sweep(PIPELINE, vary)
+        with self.assertRaisesRegex(gnnflow.Error, "as a list"):
+            gnnflow.compare("all")
+        with contextlib.redirect_stderr(io.StringIO()), self.assertRaisesRegex(gnnflow.Error, "not a run folder"):
+            gnnflow.compare(["nowhere"])
+
+    @unittest.skipUnless(importlib.util.find_spec("mlflow"), "mlflow is not installed")
+    def test_run_is_logged_to_mlflow(self) -> None:
+        import mlflow
+
+        trained = run(PIPELINE, sets={"train.epochs": 2}, run_dir="logged")
+        mlflow.set_tracking_uri(f"sqlite:///{Path('mlflow.db').absolute()}")
+        number = trained.log_to_mlflow(experiment="planted")
+        client = mlflow.MlflowClient()
+        found = client.get_run(number).data
+        self.assertEqual((found.params["model.hidden"], found.params["train.epochs"]), ("8", "2"))
+        accuracies = [metric.value for metric in client.get_metric_history(number, "val.accuracy")]
+        self.assertEqual(accuracies, list(trained.metrics["val.accuracy"]))
+        self.assertIn("model.safetensors", [file.path for file in client.list_artifacts(number)])
 
     def test_pipeline_may_be_a_file(self) -> None:
         Path("second.toml").write_text(toml.dumps(PIPELINE | {"name": None}))
