@@ -4,6 +4,7 @@ use crate::cluster::{ClusterError, read_hosts};
 use crate::console::Console;
 use crate::options::RunOptions;
 use crate::run::has_results;
+use crate::run_lock::RunLock;
 use gnnflow_data::Error as DataError;
 use gnnflow_data::upload::{check_target, upload};
 use gnnflow_pipelines::config::{Config, Override};
@@ -120,6 +121,8 @@ impl Target {
             return Ok(());
         }
         let (folder, console) = (&options.run_dir, &options.console);
+        // Another run in the folder would replace some of the files.
+        let _lock = RunLock::take(folder)?;
         let files: Vec<PathBuf> =
             RESULTS.map(|name| folder.join(name)).into_iter().filter(|path| path.is_file()).collect();
         upload(&files, url, config.graph.retry.0, console).map_err(|error| match error {

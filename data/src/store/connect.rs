@@ -32,11 +32,16 @@ pub(super) enum Use {
 /// `object_store` documents it for `AWS_…`, `GOOGLE_…` and `AZURE_…`.
 pub(super) fn connect(address: &Address, retry: Duration, purpose: Use) -> object_store::Result<Arc<dyn ObjectStore>> {
     let container = address.container.as_str();
+    let request = match purpose {
+        Use::Read => REQUEST,
+        // Short enough that a request without an answer is repeated.
+        Use::Write => (retry / 2).clamp(2 * STALL, REQUEST),
+    };
     let limits = [
         Some((ClientConfigKey::ConnectTimeout, CONNECT.min(retry))),
         // It includes the time of sending a request, which is short only for requests without data.
         (purpose == Use::Read).then_some((ClientConfigKey::ReadTimeout, STALL.min(retry))),
-        Some((ClientConfigKey::Timeout, REQUEST)),
+        Some((ClientConfigKey::Timeout, request)),
     ];
     let limits = limits.into_iter().flatten().map(|(key, limit)| (key, format!("{} ms", limit.as_millis().max(1))));
     let retries = match purpose {

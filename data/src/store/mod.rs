@@ -11,7 +11,8 @@
 //! upload    writes files
 //! ```
 //!
-//! **Time limits.** A connection attempt ends after 10 s, a request without data after 30 s, and any request after 5 min.
+//! **Time limits.** A connection attempt ends after 10 s, a read without data after 30 s, and any request after 5 min. A part of an
+//! upload ends after half of `graph.retry`, from 1 to 5 min.
 //! Temporary failures (connections refused or lost, timeouts, 408, 429, 5xx) are retried with growing pauses, until no
 //! data has arrived for `graph.retry`. A retry requests only the missing bytes.
 //!

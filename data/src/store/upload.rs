@@ -171,8 +171,8 @@ impl Target {
     fn stored(&self, name: &str) -> Result<Option<ObjectMeta>> {
         match self.attempt(name, |store, key| async move { store.head(&key).await })? {
             Ok(meta) => Ok(Some(meta)),
-            // Answers about a missing bucket look the same; the next request tells.
-            Err(Failure::Missing(_)) => Ok(None),
+            // A store may refuse to tell a user who may only write. Answers about a missing bucket look the same; the next request tells.
+            Err(Failure::Missing(_) | Failure::Refused(_)) => Ok(None),
             Err(failure) => Err(self.failed(name, failure)),
         }
     }
