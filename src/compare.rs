@@ -185,10 +185,12 @@ impl Comparison {
         Ok(Self::of(runs))
     }
 
-    /// Orders the runs by their validation metric, the best first, and those without one last.
+    /// Orders the runs by their validation metric, the best first, and those without one last. If the metrics of the runs differ, the
+    /// order remains.
     #[must_use]
     pub fn best_first(mut self) -> Self {
-        let lower = self.metric.as_deref().is_some_and(Metric::is_lower_better);
+        let Some(metric) = self.metric.as_deref() else { return self };
+        let lower = Metric::is_lower_better(metric);
         let rank = |run: &ComparedRun| match run.val_score() {
             Some(score) if !score.is_nan() => {
                 if lower {

@@ -4,16 +4,18 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use gnnflow_data::format::plural;
+use gnnflow_data::format::{hex, plural};
 use gnnflow_data::fs::write_atomic;
 use gnnflow_pipelines::{Error as PipelineError, Summary, keep_earlier_run, last_checkpoint};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
 
 use crate::cluster::Launcher;
 use crate::console::Console;
 use crate::error::Error;
 use crate::run_lock::RunLock;
 
-/// The file of a sweep folder with the hash of each run's pipeline.
+/// The file of a sweep folder with the pipelines of its runs.
 const FILE: &str = "sweep.json";
 /// Maximum bytes of the name of a run folder.
 const MAX_NAME: usize = 120;
@@ -176,8 +178,11 @@ pub fn sweep(folder: &Path, runs: &[SweptRun], console: &Console) -> Result<Swep
     for (number, run) in runs.iter().enumerate() {
         let title = format!("run {} of {}: {}", number + 1, runs.len(), run.settings.join(" "));
         let name = run.dir.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let same = known.get(&name) == Some(&run.hash);
-        if same && run.dir.join(Summary::FILE).is_file() {
+        let finished = finished_pipeline(&run.dir);
+        let before = known.get(&name).filter(|before| before.hash == run.hash);
+        // The user may have run something else in the folder since.
+        let same = before.is_some_and(|before| before.finished.is_none() || before.finished == finished);
+        if same && before.is_some_and(|before| before.finished.is_some()) {
             console.say(&format!("{title}: has finished before, in {}", run.dir.display()));
             swept.finished.push(run.dir.clone());
             continue;
@@ -188,14 +193,18 @@ pub fn sweep(folder: &Path, runs: &[SweptRun], console: &Console) -> Result<Swep
             keep_earlier_run(&run.dir, |line| console.say(line))?;
         }
         if !same {
-            known.insert(name, run.hash.clone());
+            known.insert(name.clone(), Known { hash: run.hash.clone(), finished: None });
             write_known(folder, &known)?;
         }
         let resumes = same && last_checkpoint(&run.dir).is_file();
         console.say(&format!("{title}{}", if resumes { ": resumes" } else { "" }));
         let code = execute(run, resumes)?;
         match code {
-            0 => swept.finished.push(run.dir.clone()),
+            0 => {
+                known.insert(name, Known { hash: run.hash.clone(), finished: finished_pipeline(&run.dir) });
+                write_known(folder, &known)?;
+                swept.finished.push(run.dir.clone());
+            }
             130 => return Ok(Swept { code, ..swept }),
             _ => {
                 console.say(&format!("{title}: failed with exit code {code}"));
@@ -239,8 +248,23 @@ fn check_folders(runs: &[SweptRun]) -> Result<(), Error> {
     Ok(())
 }
 
-/// Reads the hashes of earlier runs, by the names of their folders.
-fn read_known(folder: &Path) -> Result<BTreeMap<String, String>, Error> {
+/// A run in `sweep.json`.
+#[derive(Debug, Serialize, Deserialize)]
+struct Known {
+    /// [`SweptRun::hash`].
+    hash: String,
+    /// The SHA-256 of `pipeline.toml` in the folder of the run, when it had finished.
+    finished: Option<String>,
+}
+
+/// Returns the SHA-256 of the pipeline of the finished run in `dir`, if there is one.
+fn finished_pipeline(dir: &Path) -> Option<String> {
+    let pipeline = std::fs::read(dir.join("pipeline.toml")).ok()?;
+    dir.join(Summary::FILE).is_file().then(|| hex(&Sha256::digest(pipeline)))
+}
+
+/// Reads the earlier runs, by the names of their folders.
+fn read_known(folder: &Path) -> Result<BTreeMap<String, Known>, Error> {
     let path = folder.join(FILE);
     match std::fs::read_to_string(&path) {
         Ok(text) => serde_json::from_str(&text).map_err(|error| {
@@ -251,7 +275,7 @@ fn read_known(folder: &Path) -> Result<BTreeMap<String, String>, Error> {
     }
 }
 
-fn write_known(folder: &Path, known: &BTreeMap<String, String>) -> Result<(), Error> {
+fn write_known(folder: &Path, known: &BTreeMap<String, Known>) -> Result<(), Error> {
     let path = folder.join(FILE);
     let text = serde_json::to_string_pretty(known).map_err(|error| PipelineError::Bug(error.to_string()))?;
     Ok(write_atomic(&path, text.as_bytes()).map_err(PipelineError::io("write", &path))?)

@@ -47,6 +47,11 @@ fn all_combinations_run_once_and_the_best_is_first() {
         (4, 6),
         "{said}"
     );
+    // A run that the user has replaced by hand does not count.
+    let by_hand = ["run", "p.toml", "--quiet", "--run-dir", "runs/p-sweep/hidden=8,seed=1", "--set", "train.epochs=1"];
+    place.succeed(&by_hand);
+    let (_, said) = sweep(&place, &GRID);
+    assert_eq!(said.matches("has finished before").count(), 3, "{said}");
     // A run that has the results of another pipeline is moved first, also if the new one fails before it begins.
     let ended = place.run(&[&GRID[..], &["--set", "train.memory=1MB"]].concat());
     assert_eq!(ended.code, 2, "{}", ended.stderr);
@@ -56,7 +61,7 @@ fn all_combinations_run_once_and_the_best_is_first() {
     let (_, said) = sweep(&place, &[&GRID[..], &["--set", "train.epochs=1"]].concat());
     assert_eq!(said.matches("has finished before").count(), 0, "{said}");
     assert_eq!(epochs(&place.path("runs/p-sweep/hidden=8,seed=1")).len(), 1);
-    assert!(place.path("runs/p-sweep/hidden=8,seed=1/earlier/1/summary.json").is_file());
+    assert!(place.path("runs/p-sweep/hidden=8,seed=1/earlier/3/summary.json").is_file());
 }
 
 #[test]
@@ -71,7 +76,9 @@ fn interrupted_sweep_is_continued() {
     first.wait().unwrap();
     // The kernel kills the run, which holds the lock of its folder.
     let deadline = Instant::now() + Duration::from_secs(30);
-    while children.iter().any(|child| std::path::Path::new(&format!("/proc/{child}")).exists()) {
+    let runs =
+        |child: &u32| std::fs::read_to_string(format!("/proc/{child}/stat")).is_ok_and(|stat| !stat.contains(") Z "));
+    while children.iter().any(runs) {
         assert!(Instant::now() < deadline, "{children:?}");
         std::thread::sleep(Duration::from_millis(10));
     }
