@@ -196,8 +196,8 @@ class Run:
     def log_to_mlflow(self, *, experiment: str | None = None, files: bool = True) -> str:
         """Logs the run to MLflow, and returns the id that it has there.
 
-        Parameters are the keys of the pipeline, metrics those of all epochs. With ``files``, artifacts are the files of the run
-        folder, without checkpoints. The server is that of ``mlflow.set_tracking_uri`` or ``MLFLOW_TRACKING_URI``.
+        Parameters are the keys of the pipeline, metrics those of all epochs. With ``files``, artifacts are the
+        pipeline, the summary, the metrics, the report, the model and the Parquet files of the run folder. The server is that of ``mlflow.set_tracking_uri`` or ``MLFLOW_TRACKING_URI``.
         """
         try:
             import mlflow
@@ -262,8 +262,19 @@ def frame(records: list[dict[str, Any]]) -> pandas.DataFrame | pyarrow.Table:
         import pyarrow
 
         names = dict.fromkeys(name for row in rows for name in row)
-        return pyarrow.table({name: [row.get(name) for row in rows] for name in names})
+        return pyarrow.table({name: _column([row.get(name) for row in rows]) for name in names})
     return pandas.DataFrame(rows)
+
+
+def _column(values: list[Any]) -> pyarrow.Array:
+    """Returns a column. Values of several types become texts, since a column has one type."""
+    import pyarrow
+
+    try:
+        return pyarrow.array(values)
+    except pyarrow.ArrowException:
+        texts = [value if value is None or isinstance(value, str) else json.dumps(value) for value in values]
+        return pyarrow.array(texts)
 
 
 def _flatten(record: dict[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
