@@ -267,7 +267,7 @@ mod tests {
         let source = Source::Run { index: 2, name: "model.hidden=128".into() };
         let svg = chart("Loss", &[line(source, vec![(1, 0.5)])], RUN).unwrap();
         assert_labels_inside(&svg);
-        assert!(svg.contains(">…l.hidden=128<") && svg.contains(">model.hidden=128, epoch 1: 0.5000<"), "{svg}");
+        assert!(svg.contains(">…el.hidden=128<") && svg.contains(">model.hidden=128, epoch 1: 0.5000<"), "{svg}");
         assert!(svg.contains("class=\"run2\""), "{svg}");
     }
 

@@ -218,7 +218,7 @@ mod tests {
         let lines: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
         assert_eq!(lines[0][..4], ["run", "model.hidden", "train.seed", "val"], "{text}");
         let first = lines.iter().find(|line| line.first() == Some(&"hidden=16,seed=1")).unwrap();
-        assert_eq!(first[3..7], ["16", "1", "0.5000", "0.2500"], "{text}");
+        assert_eq!(first[1..5], ["16", "1", "0.5000", "0.2500"], "{text}");
         assert!(text.contains("0.6250 ± 0.1768") && text.contains("2 runs"), "{text}");
         assert!(text.contains("the same model, bit for bit: hidden=16,seed=2, hidden=32,seed=1"), "{text}");
     }
