@@ -135,17 +135,24 @@ fn failed_and_killed_uploads_leave_the_former_results() {
     };
     assert_eq!(run(infer("one", &[], server.address())).code, 0);
     let other = ["--set", "infer.scores=true", "--set", "infer.normalize=true"];
-    // No answer is complete.
     let proxy = Proxy::start(server.address());
-    proxy.faults(Faults { cut: Some((u32::MAX, 40)), ..Faults::default() });
-    let ended = run(infer("two", &other, proxy.address()));
-    assert_eq!(ended.code, 5, "{}", ended.stderr);
-    for words in
-        ["error: s3://lake/day/summary.json: ", "(graph.retry)", "; the results in two are complete, but not uploaded"]
-    {
-        assert!(ended.stderr.contains(words), "no {words:?} in {}", ended.stderr);
+    for faults in [
+        // No answer is complete.
+        Faults { cut: Some((u32::MAX, 40)), ..Faults::default() },
+        Faults { busy: u32::MAX, ..Faults::default() },
+    ] {
+        proxy.faults(faults.clone());
+        let ended = run(infer("two", &other, proxy.address()));
+        assert_eq!(ended.code, 5, "{faults:?}: {}", ended.stderr);
+        for words in [
+            "error: s3://lake/day/summary.json: ",
+            "(graph.retry)",
+            "; the results in two are complete, but not uploaded",
+        ] {
+            assert!(ended.stderr.contains(words), "{faults:?}: no {words:?} in {}", ended.stderr);
+        }
+        assert_uploaded(&place, &server, ("one", "day"), &NAMES);
     }
-    assert_uploaded(&place, &server, ("one", "day"), &NAMES);
     // Every object is that of before or the new one, whenever the program is killed.
     for pause in [0, 3, 10, 20, 40] {
         let proxy = Proxy::start(server.address());

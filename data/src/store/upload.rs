@@ -19,7 +19,7 @@ use super::failure::{Failure, one_line};
 use super::object::error;
 use super::retry::Retries;
 use super::{Pending, runtime, wait};
-use crate::error::{Error, Result};
+use crate::error::{Error, Fault, Result};
 use crate::format::hex;
 use crate::progress::Progress;
 
@@ -178,18 +178,15 @@ impl Target {
     }
 }
 
-/// Converts an error of the library, which has repeated the request after some kinds of failures.
+/// Converts an error of the library. It has no type for a request that was repeated in vain, so its text tells.
 fn failure(cause: &object_store::Error, (kind, retry): (Kind, Duration)) -> Failure {
+    let text = cause.to_string();
     match Failure::new(cause, kind) {
-        Failure::Permanent { fault, .. } if matches!(cause, object_store::Error::Generic { .. }) => {
+        Failure::Permanent { .. } if text.contains(" retries, ") => {
             // What the server has answered is at the end, after details of the request.
-            let text = cause.to_string();
             let answer = one_line(text.rsplit(" - ").next().unwrap_or_default());
             let problem = format!("{answer}; repeated for {} s (graph.retry)", retry.as_secs());
-            Failure::Permanent {
-                problem,
-                fault: if text.contains("after") { crate::error::Fault::Cluster } else { fault },
-            }
+            Failure::Permanent { problem, fault: Fault::Cluster }
         }
         known => known,
     }
