@@ -14,7 +14,7 @@ use crc_fast::CrcAlgorithm::Crc32Iscsi;
 use crate::error::Error;
 use crate::runtime::records::EpochRecord;
 
-/// The begin of the names of event files, by which TensorBoard finds them. The time and a number follow.
+/// The beginning of the names of event files, by which TensorBoard finds them. The time and a number follow.
 const PREFIX: &str = "events.out.tfevents.";
 
 /// An event file of a run. Every record is written at once, so that TensorBoard shows a running training.
