@@ -30,6 +30,8 @@ template <typename W> struct EdgeWeight {
 };
 
 const u32 AHEAD = 4;
+// Rows with at least LONG_ROW edges (graph_block.rs) are left to `sum_long_row`.
+const u32 LONG_ROW = 512, LONG_AHEAD = 32;
 
 // out[r, :] = scale · Σ weight(e) · x[indices[e], :] over the edges e of row r. If indices is null, edge e has row e.
 // AHEAD rows are loaded together to hide memory latency, and added in order to keep the bits.
@@ -40,6 +42,7 @@ __device__ __forceinline__ void sum_rows(const u32 *indptr, const u32 *indices, 
     Pack<A, N> sum;
     for (int n = 0; n < N; n++) sum.at[n] = 0;
     u32 begin = indptr[row], end = indptr[row + 1], e = begin;
+    if (end - begin >= LONG_ROW) return;
     for (; end - e >= AHEAD; e += AHEAD) {
         Pack<T, N> value[AHEAD];
         A w[AHEAD];
@@ -65,6 +68,73 @@ __device__ __forceinline__ void sum_rows(const u32 *indptr, const u32 *indices, 
         for (int n = 0; n < N; n++) sum.at[n] *= share;
     }
     *reinterpret_cast<Pack<A, N> *>(out + (size_t)row * columns + column) = sum;
+}
+
+// As sum_rows, for one column of a long row. Indices are read a step before their rows.
+template <typename T, typename Weight>
+__device__ __forceinline__ void sum_long_row(const u32 *indptr, const u32 *indices, const T *x, Weight weight, bool mean,
+                                             typename Sum<T>::Type *out, u32 row, u32 column, u32 columns) {
+    typedef typename Sum<T>::Type A;
+    u32 begin = indptr[row], end = indptr[row + 1], e = begin;
+    u32 ahead[LONG_AHEAD];
+#pragma unroll
+    for (u32 k = 0; k < LONG_AHEAD; k++) ahead[k] = indices ? indices[e + k] : e + k;
+    A sum = 0;
+    while (end - e >= LONG_AHEAD) {
+        T value[LONG_AHEAD];
+        A w[LONG_AHEAD];
+#pragma unroll
+        for (u32 k = 0; k < LONG_AHEAD; k++) {
+            value[k] = x[(size_t)ahead[k] * columns + column];
+            w[k] = weight.template at<A>(e + k, ahead[k]);
+        }
+        e += LONG_AHEAD;
+#pragma unroll
+        for (u32 k = 0; k < LONG_AHEAD; k++)
+            if (e + k < end) ahead[k] = indices ? indices[e + k] : e + k;
+#pragma unroll
+        for (u32 k = 0; k < LONG_AHEAD; k++) sum += Weight::UNIT ? widen(value[k]) : widen(value[k]) * w[k];
+    }
+#pragma unroll
+    for (u32 k = 0; k < LONG_AHEAD; k++)
+        if (e + k < end) {
+            A value = widen(x[(size_t)ahead[k] * columns + column]);
+            sum += Weight::UNIT ? value : value * weight.template at<A>(e + k, ahead[k]);
+        }
+    if (mean) sum *= (A)1 / (A)(end - begin);
+    out[(size_t)row * columns + column] = sum;
+}
+
+// The column of a long row that this thread sums: one block per row, and along y over the columns.
+__device__ __forceinline__ u32 long_column() { return blockIdx.y * blockDim.x + threadIdx.x; }
+
+template <typename T>
+__device__ __forceinline__ void segment_sum_long(const u32 *long_rows, const u32 *indptr, const u32 *indices, const T *x,
+                                                 typename Sum<T>::Type *out, u32 columns, u32 mean) {
+    u32 column = long_column();
+    if (column < columns)
+        sum_long_row<T>(indptr, indices, x, Unit(), mean != 0, out, long_rows[blockIdx.x], column, columns);
+}
+
+template <typename A>
+__device__ __forceinline__ void segment_mean_backward_long(const u32 *long_rows, const u32 *by_source, const u32 *destinations,
+                                                           const A *gradient, const float *inverse, const u32 *indptr, A *out,
+                                                           u32 columns) {
+    u32 column = long_column();
+    if (column < columns)
+        sum_long_row<A>(by_source, destinations, gradient, InverseDegree{inverse, indptr}, false, out, long_rows[blockIdx.x],
+                        column, columns);
+}
+
+template <typename T>
+__device__ __forceinline__ void weighted_sum_long(const u32 *long_rows, const u32 *indptr, const u32 *indices, const u32 *edges,
+                                                  const typename Sum<T>::Type *weights, const T *x,
+                                                  typename Sum<T>::Type *out, u32 heads, u32 width) {
+    u32 column = long_column();
+    if (column < heads * width) {
+        EdgeWeight<typename Sum<T>::Type> weight = {weights, edges, heads, column / width};
+        sum_long_row<T>(indptr, indices, x, weight, false, out, long_rows[blockIdx.x], column, heads * width);
+    }
 }
 
 template <typename T, int N>
@@ -150,6 +220,15 @@ __device__ __forceinline__ void segment_pick_backward(const u32 *by_source, cons
                                                        u32 rows, u32 columns, u32 shift, u32 mean) {                           \
         segment_sum<T, 4>(indptr, indices, x, out, rows, columns, shift, mean);                                                \
     }                                                                                                                          \
+    extern "C" __global__ void segment_sum_long_##SUFFIX(const u32 *long_rows, const u32 *indptr, const u32 *indices,          \
+                                                         const T *x, Sum<T>::Type *out, u32 columns, u32 mean) {               \
+        segment_sum_long<T>(long_rows, indptr, indices, x, out, columns, mean);                                                \
+    }                                                                                                                          \
+    extern "C" __global__ void weighted_sum_long_##SUFFIX(const u32 *long_rows, const u32 *indptr, const u32 *indices,         \
+                                                          const u32 *edges, const Sum<T>::Type *weights, const T *x,           \
+                                                          Sum<T>::Type *out, u32 heads, u32 width) {                           \
+        weighted_sum_long<T>(long_rows, indptr, indices, edges, weights, x, out, heads, width);                                \
+    }                                                                                                                          \
     extern "C" __global__ void weighted_sum_##SUFFIX(const u32 *indptr, const u32 *indices, const u32 *edges,                  \
                                                      const Sum<T>::Type *weights, const T *x, Sum<T>::Type *out, u32 rows,     \
                                                      u32 heads, u32 width, u32 shift) {                                        \
@@ -179,6 +258,12 @@ __device__ __forceinline__ void segment_pick_backward(const u32 *by_source, cons
                                                                  const A *gradient, const float *inverse, const u32 *indptr,   \
                                                                  A *out, u32 rows, u32 columns, u32 shift) {                   \
         segment_mean_backward<A, 4>(by_source, destinations, gradient, inverse, indptr, out, rows, columns, shift);            \
+    }                                                                                                                          \
+    extern "C" __global__ void segment_mean_backward_long_##SUFFIX(const u32 *long_rows, const u32 *by_source,                 \
+                                                                   const u32 *destinations, const A *gradient,                 \
+                                                                   const float *inverse, const u32 *indptr, A *out,            \
+                                                                   u32 columns) {                                              \
+        segment_mean_backward_long<A>(long_rows, by_source, destinations, gradient, inverse, indptr, out, columns);            \
     }                                                                                                                          \
     extern "C" __global__ void segment_pick_backward_##SUFFIX(const u32 *by_source, const u32 *destinations, const u32 *edges, \
                                                               const u32 *arg, const A *gradient, A *out, u32 rows,             \

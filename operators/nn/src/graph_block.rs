@@ -41,6 +41,9 @@ struct EdgeMatrix {
     dim: usize,
 }
 
+/// Edges of a row from which on a GPU sums it with more reads in flight: `LONG_ROW` of `cuda/segment.cu`.
+pub(crate) const LONG_ROW: u32 = 512;
+
 /// A block's arrays as `u32` tensors (inverse degrees: `f32`) on a device.
 #[derive(Debug)]
 pub struct DeviceBlock {
@@ -58,6 +61,10 @@ pub struct DeviceBlock {
     pub by_source_edges: Tensor,
     /// `[num_dst]`: one over the number of edges; 0 for none.
     pub inverse_degrees: Tensor,
+    /// The destinations with at least 512 edges; `None` if there are none.
+    pub long_rows: Option<Tensor>,
+    /// The sources with at least 512 edges; `None` if there are none.
+    pub long_rows_by_source: Option<Tensor>,
 }
 
 impl GraphBlock {
@@ -213,6 +220,12 @@ impl GraphBlock {
         }
         let inverse: Vec<f32> = self.inverse_degrees().iter().map(|&x| x as f32).collect();
         let by_source = self.transpose();
+        let long_rows = |indptr: &[u32]| {
+            let rows = indptr.windows(2).zip(0..);
+            let long: Vec<u32> =
+                rows.filter(|(bounds, _)| bounds[1] - bounds[0] >= LONG_ROW).map(|(_, row)| row).collect();
+            if long.is_empty() { Ok(None) } else { Tensor::from_slice(&long, long.len(), device).map(Some) }
+        };
         let copy = Arc::new(DeviceBlock {
             indptr: upload(self.block.indptr())?,
             indices: upload(self.block.indices())?,
@@ -224,6 +237,8 @@ impl GraphBlock {
                 0 => Tensor::zeros(1, DType::F32, device)?.narrow(0, 0, 0)?,
                 n => Tensor::from_slice(&inverse, n, device)?,
             },
+            long_rows: long_rows(self.block.indptr())?,
+            long_rows_by_source: long_rows(&by_source.indptr)?,
         });
         devices.insert(key, copy.clone());
         Ok(copy)

@@ -77,14 +77,16 @@ pub(super) fn random_block(key: Key, num_dst: u64, num_src: u64, degree: impl Fn
     Block::new(num_dst as u32, num_src as u32, indptr, indices)
 }
 
-/// Returns a small block, one without edges, one with a row of a thousand edges, and one as samplers make them.
+/// Returns a small block, one without edges, two with a destination or a source of many edges, and one as samplers make them.
 fn graphs() -> Vec<Graph> {
     let key = Key::new(1, Purpose::Sample);
     let graph = |name, block| Graph { name, block: GraphBlock::new(block) };
+    let from_one = (0..600).flat_map(|i| [5, (7 * i + 3) % 620]).collect();
     vec![
         graph("small", Block::new(4, 6, vec![0, 3, 3, 4, 8], vec![5, 0, 5, 2, 1, 3, 4, 3])),
         graph("edgeless", Block::new(3, 5, vec![0; 4], Vec::new())),
         graph("hub", random_block(key, 40, 300, |i| if i == 7 { 1000 } else { i % 5 })),
+        graph("source hub", Block::new(600, 620, (0..=600).map(|i| 2 * i).collect(), from_one)),
         graph("sampled", random_block(key, 700, 3000, |i| key.below(1 << 20 | i, 11))),
     ]
 }

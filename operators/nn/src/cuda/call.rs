@@ -139,9 +139,7 @@ impl<'a> Call<'a> {
 
     /// Returns the addresses of the block's arrays on this device.
     pub(super) fn block(&self, block: &GraphBlock) -> Result<Addresses> {
-        let arrays = block
-            .on_device(&Device::Cuda(self.device.clone()))
-            .map_err(|error| candle_core::Error::Msg(error.to_string()))?;
+        let arrays = block.on_device(&Device::Cuda(self.device.clone())).map_err(|error| candle_core::Error::Msg(error.to_string()))?;
         let integers = |tensor: &Tensor| self.address_of::<u32>(tensor);
         Ok(Addresses {
             indptr: integers(&arrays.indptr)?,
@@ -151,7 +149,16 @@ impl<'a> Call<'a> {
             by_source_indices: integers(&arrays.by_source_indices)?,
             by_source_edges: integers(&arrays.by_source_edges)?,
             inverse_degrees: self.address_of::<f32>(&arrays.inverse_degrees)?,
+            long_rows: self.long_rows(arrays.long_rows.as_ref())?,
+            long_rows_by_source: self.long_rows(arrays.long_rows_by_source.as_ref())?,
             _arrays: arrays,
+        })
+    }
+
+    fn long_rows(&self, rows: Option<&Tensor>) -> Result<LongRows> {
+        Ok(match rows {
+            Some(rows) => LongRows { list: self.address_of::<u32>(rows)?, count: rows.elem_count() as u32 },
+            None => LongRows { list: NULL, count: 0 },
         })
     }
 
@@ -195,8 +202,25 @@ pub(super) struct Addresses {
     pub(super) by_source_indices: Argument,
     pub(super) by_source_edges: Argument,
     pub(super) inverse_degrees: Argument,
+    pub(super) long_rows: LongRows,
+    pub(super) long_rows_by_source: LongRows,
     /// Keeps the arrays allocated.
     _arrays: Arc<DeviceBlock>,
+}
+
+/// The rows with many edges.
+#[derive(Clone, Copy)]
+pub(super) struct LongRows {
+    pub(super) list: Argument,
+    count: u32,
+}
+
+impl LongRows {
+    /// Blocks of up to 128 threads for each row, a thread for each of its columns; no threads if there are no such rows.
+    pub(super) fn threads(self, columns: u32) -> LaunchConfig {
+        let block = columns.next_multiple_of(32).clamp(32, 128);
+        config((self.count, columns.div_ceil(block)), (block, 1))
+    }
 }
 
 /// A null pointer: no array.

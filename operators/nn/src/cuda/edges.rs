@@ -89,9 +89,11 @@ pub(crate) fn edge_sum(op: &EdgeSum, values: &CudaStorage, layout: &Layout) -> R
     let (edges, heads) = layout.shape().dims2()?;
     call.expect("edges", edges, op.block.num_edges())?;
     let block = call.block(&op.block)?;
-    let (rows, by) = match op.side {
-        Side::Source => (op.block.num_src(), [block.by_source_indptr, block.by_source_edges]),
-        Side::Destination => (op.block.num_dst(), [block.indptr, NULL]),
+    let (rows, by, long_rows) = match op.side {
+        Side::Source => {
+            (op.block.num_src(), [block.by_source_indptr, block.by_source_edges], block.long_rows_by_source)
+        }
+        Side::Destination => (op.block.num_dst(), [block.indptr, NULL], block.long_rows),
     };
-    with_real!(call, values, A => segment::sum::<A>(&call, by, &call.input(values, layout)?, rows, heads, false))
+    with_real!(call, values, A => segment::sum::<A>(&call, by, long_rows, &call.input(values, layout)?, [rows, heads], false))
 }

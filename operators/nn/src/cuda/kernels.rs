@@ -52,12 +52,15 @@ macro_rules! kernels {
 kernels! {
     SEGMENT_SUM = SEGMENT, "segment_sum", ELEMENT;
     SEGMENT_SUM_X4 = SEGMENT, "segment_sum_x4", ELEMENT;
+    SEGMENT_SUM_LONG = SEGMENT, "segment_sum_long", ELEMENT;
+    WEIGHTED_SUM_LONG = SEGMENT, "weighted_sum_long", ELEMENT;
     WEIGHTED_SUM = SEGMENT, "weighted_sum", ELEMENT;
     WEIGHTED_SUM_X4 = SEGMENT, "weighted_sum_x4", ELEMENT;
     SEGMENT_ARGMAX = SEGMENT, "segment_argmax", ELEMENT;
     SEGMENT_PICK = SEGMENT, "segment_pick", ELEMENT;
     SEGMENT_MEAN_BACKWARD = SEGMENT, "segment_mean_backward", REAL;
     SEGMENT_MEAN_BACKWARD_X4 = SEGMENT, "segment_mean_backward_x4", REAL;
+    SEGMENT_MEAN_BACKWARD_LONG = SEGMENT, "segment_mean_backward_long", REAL;
     SEGMENT_PICK_BACKWARD = SEGMENT, "segment_pick_backward", REAL;
     EDGE_DOT = EDGES, "edge_dot", ELEMENT;
     EDGE_ADD = EDGES, "edge_add", REAL;

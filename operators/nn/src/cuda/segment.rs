@@ -3,7 +3,9 @@
 use candle_core::cuda_backend::CudaStorage;
 use candle_core::{CustomOp1, CustomOp2, Layout, Result, Shape};
 
-use super::call::{Addresses, Call, Input, NULL, Number, over_rows, sixteen_per_product, with_element, with_real};
+use super::call::{
+    Addresses, Call, Input, LongRows, NULL, Number, over_rows, sixteen_per_product, with_element, with_real,
+};
 use super::kernels::{self, Argument};
 use crate::ops::max::PickBackward;
 use crate::ops::max::{Argmax, Pick};
@@ -18,7 +20,7 @@ pub(crate) fn segment_reduce(op: &SegmentReduce, x: &CudaStorage, layout: &Layou
     let block = call.block(&op.block)?;
     let (rows, mean) = (op.block.num_dst(), op.reduce == Reduce::Mean);
     with_element!(call, x, T => {
-        sum::<T>(&call, [block.indptr, block.indices], &call.input(x, layout)?, rows, columns, mean)
+        sum::<T>(&call, [block.indptr, block.indices], block.long_rows, &call.input(x, layout)?, [rows, columns], mean)
     })
 }
 
@@ -35,7 +37,10 @@ pub(crate) fn segment_reduce_backward(
     with_real!(call, g, A => {
         let g = call.input::<A>(g, layout)?;
         match op.reduce {
-            Reduce::Sum => sum::<A>(&call, [block.by_source_indptr, block.by_source_indices], &g, rows, columns, false),
+            Reduce::Sum => {
+                let edges = [block.by_source_indptr, block.by_source_indices];
+                sum::<A>(&call, edges, block.long_rows_by_source, &g, [rows, columns], false)
+            }
             Reduce::Mean => mean_backward::<A>(&call, &block, &g, rows, columns),
         }
     })
@@ -45,9 +50,9 @@ pub(crate) fn segment_reduce_backward(
 pub(super) fn sum<T: Number>(
     call: &Call<'_>,
     [indptr, indices]: [Argument; 2],
+    long_rows: LongRows,
     x: &Input<'_, T>,
-    rows: usize,
-    columns: usize,
+    [rows, columns]: [usize; 2],
     mean: bool,
 ) -> Result<(CudaStorage, Shape)> {
     let out = call.alloc::<T::Sum>(rows * columns)?;
@@ -56,8 +61,12 @@ pub(super) fn sum<T: Number>(
     let (kernel, each) = if by_four { (kernels::SEGMENT_SUM_X4, 4) } else { (kernels::SEGMENT_SUM, 1) };
     let (threads, shift) = over_rows(r, c, each);
     let arguments = [indptr, indices, x.address, call.address(&out), r.into(), c.into(), shift, u32::from(mean).into()];
-    // SAFETY: these are the kernel's arguments; callers checked that `x` has a row for every index.
-    unsafe { call.launch::<T>(kernel, threads, &arguments)? };
+    let of_long = [long_rows.list, indptr, indices, x.address, call.address(&out), c.into(), u32::from(mean).into()];
+    // SAFETY: these are the kernels' arguments; callers checked that `x` has a row for every index.
+    unsafe {
+        call.launch::<T>(kernel, threads, &arguments)?;
+        call.launch::<T>(kernels::SEGMENT_SUM_LONG, long_rows.threads(c), &of_long)?;
+    }
     call.output(out, (rows, columns))
 }
 
@@ -74,7 +83,7 @@ fn mean_backward<A: Number>(
     let (kernel, each) =
         if by_four { (kernels::SEGMENT_MEAN_BACKWARD_X4, 4) } else { (kernels::SEGMENT_MEAN_BACKWARD, 1) };
     let (threads, shift) = over_rows(r, c, each);
-    let Addresses { by_source_indptr, by_source_indices, inverse_degrees, indptr, .. } = *block;
+    let Addresses { by_source_indptr, by_source_indices, inverse_degrees, indptr, long_rows_by_source, .. } = *block;
     let out_address = call.address(&out);
     let arguments = [
         by_source_indptr,
@@ -87,8 +96,21 @@ fn mean_backward<A: Number>(
         c.into(),
         shift,
     ];
-    // SAFETY: these are the kernel's arguments; the caller checked that `g` has a row for every destination.
-    unsafe { call.launch::<A>(kernel, threads, &arguments)? };
+    let of_long = [
+        long_rows_by_source.list,
+        by_source_indptr,
+        by_source_indices,
+        g.address,
+        inverse_degrees,
+        indptr,
+        out_address,
+        c.into(),
+    ];
+    // SAFETY: these are the kernels' arguments; the caller checked that `g` has a row for every destination.
+    unsafe {
+        call.launch::<A>(kernel, threads, &arguments)?;
+        call.launch::<A>(kernels::SEGMENT_MEAN_BACKWARD_LONG, long_rows_by_source.threads(c), &of_long)?;
+    }
     call.output(out, (rows, columns))
 }
 
@@ -108,7 +130,8 @@ pub(crate) fn weighted_sum(
     with_element!(call, x, T => {
         let w = call.input::<<T as Number>::Sum>(w, lw)?;
         let edges = [block.indptr, block.indices, NULL];
-        weighted::<T>(&call, edges, &w, &call.input(x, lx)?, op.block.num_dst(), [heads, width])
+        let rows = (op.block.num_dst(), block.long_rows);
+        weighted::<T>(&call, edges, &w, &call.input(x, lx)?, rows, [heads, width])
     })
 }
 
@@ -128,7 +151,8 @@ pub(crate) fn weighted_sum_rows(
     with_real!(call, g, A => {
         let w = call.input::<A>(w, lw)?;
         let edges = [block.by_source_indptr, block.by_source_indices, block.by_source_edges];
-        weighted::<A>(&call, edges, &w, &call.input(g, lg)?, op.block.num_src(), [heads, width])
+        let rows = (op.block.num_src(), block.long_rows_by_source);
+        weighted::<A>(&call, edges, &w, &call.input(g, lg)?, rows, [heads, width])
     })
 }
 
@@ -138,7 +162,7 @@ fn weighted<T: Number>(
     [indptr, indices, places]: [Argument; 3],
     w: &Input<'_, T::Sum>,
     x: &Input<'_, T>,
-    rows: usize,
+    (rows, long_rows): (usize, LongRows),
     [heads, width]: [usize; 2],
 ) -> Result<(CudaStorage, Shape)> {
     let columns = heads * width;
@@ -150,8 +174,12 @@ fn weighted<T: Number>(
     let out_address = call.address(&out);
     let (h, f) = (call.count(heads)?, call.count(width)?);
     let arguments = [indptr, indices, places, w.address, x.address, out_address, r.into(), h.into(), f.into(), shift];
-    // SAFETY: these are the kernel's arguments; callers checked that each index has a row and each edge a weight.
-    unsafe { call.launch::<T>(kernel, threads, &arguments)? };
+    let of_long = [long_rows.list, indptr, indices, places, w.address, x.address, out_address, h.into(), f.into()];
+    // SAFETY: these are the kernels' arguments; callers checked that each index has a row and each edge a weight.
+    unsafe {
+        call.launch::<T>(kernel, threads, &arguments)?;
+        call.launch::<T>(kernels::WEIGHTED_SUM_LONG, long_rows.threads(call.count(columns)?), &of_long)?;
+    }
     call.output(out, (rows, columns))
 }
 
