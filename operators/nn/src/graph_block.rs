@@ -31,6 +31,7 @@ pub struct GraphBlock {
     relations: OnceLock<Option<Vec<Relation>>>,
     edge_features: Option<EdgeMatrix>,
     edge_copies: Mutex<BTreeMap<usize, Tensor>>,
+    degree_weights: Mutex<BTreeMap<usize, DegreeWeights>>,
     devices: Mutex<BTreeMap<usize, Arc<DeviceBlock>>>,
 }
 
@@ -39,6 +40,14 @@ pub struct GraphBlock {
 struct EdgeMatrix {
     values: Vec<f32>,
     dim: usize,
+}
+
+/// Weights of edges by the degrees of nodes.
+#[derive(Clone, Debug)]
+struct DegreeWeights {
+    degrees: Vec<u32>,
+    /// `[E, 1]`
+    weights: Tensor,
 }
 
 /// Edges of a row from which on a GPU sums it with more reads in flight: `LONG_ROW` of `cuda/segment.cu`.
@@ -86,6 +95,7 @@ impl GraphBlock {
         Arc::new(Self {
             edge_features,
             edge_copies: Mutex::default(),
+            degree_weights: Mutex::default(),
             block,
             transpose: OnceLock::new(),
             inverse_degrees: OnceLock::new(),
@@ -191,6 +201,28 @@ impl GraphBlock {
         };
         copies.insert(device_key(device), copy.clone());
         Ok(Some(copy))
+    }
+
+    /// Returns weights of the edges as a tensor on `device`, `[E, 1]`. They are computed by `make` from the degrees of the sources, and again
+    /// only for other degrees.
+    ///
+    /// # Errors
+    /// When the device is out of memory.
+    pub(crate) fn degree_weights(
+        &self,
+        degrees: &[u32],
+        device: &Device,
+        make: impl FnOnce() -> Vec<f32>,
+    ) -> Result<Tensor> {
+        let mut held = self.degree_weights.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if let Some(found) = held.get(&device_key(device)).filter(|found| found.degrees == degrees) {
+            return Ok(found.weights.clone());
+        }
+        let weights = make();
+        let edges = weights.len();
+        let weights = Tensor::from_vec(weights, (edges, 1), &Device::Cpu)?.to_device(device)?;
+        held.insert(device_key(device), DegreeWeights { degrees: degrees.to_vec(), weights: weights.clone() });
+        Ok(weights)
     }
 
     /// Returns the edges by relation, without empty relations; `None` if edges have no types.

@@ -1,6 +1,6 @@
 //! The graph convolutional network (Kipf, Welling 2017) on sampled or whole neighborhoods.
 
-use candle_core::{Device, Tensor, Var};
+use candle_core::{Tensor, Var};
 
 use super::LayerSpec;
 use super::{Aggregation, Layer, LayerInfo, Pass};
@@ -69,9 +69,8 @@ pub fn gcn_weights(block: &GraphBlock, degrees: &[u32]) -> Vec<f32> {
 
 /// Returns [`gcn_weights`] as `[E, 1]`, on the device of `sent`.
 pub(super) fn edge_weights(pass: &Pass<'_>, sent: &Tensor) -> Result<Tensor> {
-    let weights = gcn_weights(pass.block, pass.source_degrees()?);
-    let edges = weights.len();
-    let weights = Tensor::from_vec(weights, (edges, 1), &Device::Cpu)?.to_device(sent.device())?;
+    let degrees = pass.source_degrees()?;
+    let weights = pass.block.degree_weights(degrees, sent.device(), || gcn_weights(pass.block, degrees))?;
     // Gradient checks run in f64.
     let dtype = if sent.dtype() == candle_core::DType::F64 { sent.dtype() } else { weights.dtype() };
     Ok(weights.to_dtype(dtype)?)
