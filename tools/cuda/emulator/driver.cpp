@@ -137,12 +137,14 @@ template <typename From, typename To> void copy(const Call &c) {
         ((To *)c.i[4])[k] = (To)((From *)c.i[3])[place(k, c.i[1], dims, dims + c.i[1])];
 }
 
-// The sum of all elements.
-template <typename T> void sum(const Call &c, size_t n) {
+// Sums of c.i[1] consecutive elements each.
+template <typename T> void sum(const Call &c, size_t sums) {
     const size_t *dims = (const size_t *)c.i[3];
-    T total = 0;
-    for (size_t k = 0; k < n; k++) total += ((T *)c.i[4])[place(k, c.i[2], dims, dims + c.i[2])];
-    *(T *)c.i[5] = total;
+    for (size_t s = 0; s < sums; s++) {
+        T total = 0;
+        for (size_t k = s * c.i[1]; k < (s + 1) * c.i[1]; k++) total += ((T *)c.i[4])[place(k, c.i[2], dims, dims + c.i[2])];
+        ((T *)c.i[5])[s] = total;
+    }
 }
 
 template <typename T> void constant(const Call &c, T value, uint64_t out) {
@@ -155,6 +157,39 @@ template <typename T> void copy_rows(const Call &c) {
         memcpy((T *)c.i[1] + row * c.i[5], (T *)c.i[0] + row * c.i[4], c.i[3] * sizeof(T));
 }
 
+template <typename T> void affine(const Call &c, T factor, T summand) {
+    const size_t *dims = (const size_t *)c.i[2];
+    for (size_t k = 0; k < c.i[0]; k++) {
+        T x = ((T *)c.i[3])[place(k, c.i[1], dims, dims + c.i[1])];
+        ((T *)c.i[4])[k] = x * factor + summand;
+    }
+}
+
+// Selects rows: c.i[8] indices of type u32, rows of c.i[9] values.
+template <typename T> void select_rows(const Call &c) {
+    const uint32_t *rows = (const uint32_t *)c.i[3];
+    for (size_t k = 0; k < c.i[8]; k++)
+        memcpy((T *)c.i[5] + k * c.i[9], (T *)c.i[4] + rows[k] * c.i[9], c.i[9] * sizeof(T));
+}
+
+// Whether two values are equal, as a byte.
+template <typename T> void compare(const Call &c) {
+    const size_t *dims = (const size_t *)c.i[2];
+    for (size_t k = 0; k < c.i[0]; k++) {
+        T left = ((T *)c.i[3])[place(k, c.i[1], dims, dims + c.i[1])];
+        T right = ((T *)c.i[4])[place(k, c.i[1], dims, dims + 2 * c.i[1])];
+        ((uint8_t *)c.i[5])[k] = left == right;
+    }
+}
+
+template <typename T> void unary(const Call &c, T (*f)(T)) {
+    const size_t *dims = (const size_t *)c.i[2];
+    for (size_t k = 0; k < c.i[0]; k++) ((T *)c.i[4])[k] = f(((T *)c.i[3])[place(k, c.i[1], dims, dims + c.i[1])]);
+}
+
+template <typename T> T subtract(T a, T b) { return a - b; }
+template <typename T> T divide(T a, T b) { return a / b; }
+template <typename T> T larger(T a, T b) { return a < b ? b : a; }
 template <typename T> T add(T a, T b) { return a + b; }
 template <typename T> T multiply(T a, T b) { return a * b; }
 
@@ -163,15 +198,27 @@ bool run_candle(const std::string &name, const Call &c) {
     else if (name == "bmul_f64") binary<double>(c, multiply);
     else if (name == "badd_f32") binary<float>(c, add);
     else if (name == "badd_f64") binary<double>(c, add);
+    else if (name == "bsub_f32") binary<float>(c, subtract);
+    else if (name == "bdiv_f32") binary<float>(c, divide);
+    else if (name == "bmaximum_f32") binary<float>(c, larger);
+    else if (name == "eq_f32") compare<float>(c);
+    else if (name == "cast_u8_f32") copy<uint8_t, float>(c);
+    else if (name == "usqrt_f32") unary<float>(c, sqrtf);
+    else if (name == "usqr_f32") unary<float>(c, [](float x) { return x * x; });
+    else if (name == "urecip_f32") unary<float>(c, [](float x) { return 1 / x; });
+    else if (name == "uneg_f32") unary<float>(c, [](float x) { return -x; });
+    else if (name == "affine_f32") affine<float>(c, bits_as<float>((uint32_t)c.i[5]), bits_as<float>((uint32_t)c.i[6]));
+    else if (name == "affine_f64") affine<double>(c, c.d[0], c.d[1]);
+    else if (name == "is_u32_f32") select_rows<float>(c);
     else if (name == "ucopy_f32") copy<float, float>(c);
     else if (name == "ucopy_f64") copy<double, double>(c);
     else if (name == "copy2d_f32") copy_rows<float>(c);
     else if (name == "copy2d_f64") copy_rows<double>(c);
     else if (name == "cast_f32_f64") copy<float, double>(c);
-    else if (name == "fast_sum_f32") sum<float>(c, c.i[0]);
-    else if (name == "fast_sum_f64") sum<double>(c, c.i[0]);
-    else if (name == "fast_sum_small_f32") sum<float>(c, c.i[1]);
-    else if (name == "fast_sum_small_f64") sum<double>(c, c.i[1]);
+    else if (name == "fast_sum_f32") sum<float>(c, c.i[0] / c.i[1]);
+    else if (name == "fast_sum_f64") sum<double>(c, c.i[0] / c.i[1]);
+    else if (name == "fast_sum_small_f32") sum<float>(c, c.i[0]);
+    else if (name == "fast_sum_small_f64") sum<double>(c, c.i[0]);
     else if (name == "const_set_f32") constant<float>(c, bits_as<float>((uint32_t)c.i[3]), c.i[4]);
     else if (name == "const_set_f64") constant<double>(c, c.d[0], c.i[3]);
     else return false;
@@ -256,6 +303,7 @@ API int cuDriverGetVersion(int *version) { return *version = 13000, OK; }
 API int cuDeviceGet(int *device, int) { return *device = 0, OK; }
 API int cuDeviceGetCount(int *count) { return *count = 1, OK; }
 API int cuDeviceGetName(char *name, int length, int) { return snprintf(name, length, "an emulator, not a GPU"), OK; }
+API int cuMemGetInfo_v2(size_t *free, size_t *all) { return *free = *all = (size_t)1 << 30, OK; }
 API int cuDeviceTotalMem_v2(size_t *bytes, int) { return *bytes = 0, OK; }
 // Compute capability 0.0, with memory pools (attribute 115).
 API int cuDeviceGetAttribute(int *value, int attribute, int) { return *value = attribute == 115, OK; }
