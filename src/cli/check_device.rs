@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 const EXAMPLES: &str = "\
 Examples:
-  gnnflow check-device
+  gnnflow check-device --rates
   gnnflow check-device --device cpu --out check.json";
 
 /// Run all operations, forward and backward, on a device, and compare the results with the CPU's.
@@ -26,13 +26,21 @@ pub(super) struct CheckDevice {
     /// JSON file for the results [default: check-device-DEVICE-DATE.json].
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
+    /// Also time operations over edges on a random graph, beside a copy in the device's memory.
+    #[arg(long)]
+    rates: bool,
 }
 
 impl CheckDevice {
     pub(super) fn execute(&self, context: &Context) -> Result<(), Error> {
-        let report = compute::check_device(&self.device).map_err(PipelineError::from)?;
+        let mut report = compute::check_device(&self.device).map_err(PipelineError::from)?;
         let file = self.out.clone().unwrap_or_else(|| default_file(&report));
         write(&report, &file)?;
+        if self.rates {
+            // The comparisons are in the file, whatever happens here.
+            report.rates = compute::device_rates(&self.device).map_err(PipelineError::from)?;
+            write(&report, &file)?;
+        }
         if context.json {
             print_json(&report)?
         } else {

@@ -28,7 +28,7 @@ pub mod profile;
 mod score_bins;
 pub mod tensors;
 
-pub use check_device::{Comparison, DeviceReport, check_device};
+pub use check_device::{Comparison, DeviceReport, Rate, check_device, device_rates};
 pub use device::device;
 pub use error::{Error, Result};
 pub use graph_block::GraphBlock;

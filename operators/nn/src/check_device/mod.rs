@@ -8,6 +8,7 @@ mod cases;
 mod found;
 mod models;
 mod naive;
+mod rates;
 
 use std::fmt;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -18,6 +19,8 @@ use serde::Serialize;
 use self::cases::{Case, Function, Input};
 use self::found::{Found, numbers};
 use super::error::Result;
+
+pub use self::rates::{Rate, device_rates};
 
 /// The result of [`check_device`], as written to a file.
 #[derive(Clone, Debug, Serialize)]
@@ -40,6 +43,9 @@ pub struct DeviceReport {
     pub passed: bool,
     /// All comparisons.
     pub comparisons: Vec<Comparison>,
+    /// The rates of [`device_rates`], if they were measured.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub rates: Vec<Rate>,
 }
 
 /// The comparison of one result, or one gradient, of an operation.
@@ -108,6 +114,7 @@ pub fn check_device(name: &str) -> Result<DeviceReport> {
         measure: MEASURE,
         passed: comparisons.iter().all(|c| c.passed),
         comparisons,
+        rates: Vec::new(),
     })
 }
 
@@ -265,6 +272,9 @@ impl fmt::Display for DeviceReport {
                 let what = c.failure.clone().unwrap_or_else(|| format!("error {:.2e}", c.largest_error));
                 writeln!(f, "    {} on {}: {what}", c.of, c.on)?;
             }
+        }
+        for rate in &self.rates {
+            writeln!(f, "{rate}")?;
         }
         let wrong = self.comparisons.iter().filter(|c| !c.passed).count();
         match wrong {
