@@ -3,13 +3,19 @@
 /// The result type of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
+/// The text of [`Error::OutOfMemory`].
+const NO_MEMORY: &str = "the GPU has no memory left";
+
 /// Errors of this crate.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A tensor operation failed: shapes or types disagree, or a device ran out of memory.
+    /// A tensor operation failed: shapes or types disagree, or the device failed.
     #[error(transparent)]
-    Tensor(#[from] candle_core::Error),
+    Tensor(candle_core::Error),
+    /// A GPU has no memory left.
+    #[error("{NO_MEMORY}")]
+    OutOfMemory,
     /// No layer is registered under this name.
     #[error("unknown layer kind {name:?}; use one of {known}")]
     UnknownLayer {
@@ -47,8 +53,34 @@ pub enum Error {
     },
 }
 
+impl From<candle_core::Error> for Error {
+    fn from(error: candle_core::Error) -> Self {
+        // With RUST_BACKTRACE=1, candle's errors have a backtrace, of many lines.
+        if let candle_core::Error::WithBacktrace { inner, .. } = error {
+            return Self::from(*inner);
+        }
+        // The drivers' errors are nested in texts. So is this crate's own error, from a copy of a block inside of an operation.
+        let text = error.to_string();
+        let codes = ["CUDA_ERROR_OUT_OF_MEMORY", "CUBLAS_STATUS_ALLOC_FAILED", NO_MEMORY];
+        if codes.iter().any(|code| text.contains(code)) { Self::OutOfMemory } else { Self::Tensor(error) }
+    }
+}
+
 impl Error {
     pub(crate) fn spec(key: &'static str, why: impl Into<String>) -> Self {
         Self::Spec { key, why: why.into() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn full_memory_of_a_gpu_is_recognized() {
+        let of = |text: &str| Error::from(candle_core::Error::Msg(text.into()));
+        assert!(matches!(of("DriverError(CUDA_ERROR_OUT_OF_MEMORY, \"out of memory\")"), Error::OutOfMemory));
+        assert!(matches!(of(&Error::OutOfMemory.to_string()), Error::OutOfMemory));
+        assert!(matches!(of("shapes disagree"), Error::Tensor(_)));
     }
 }

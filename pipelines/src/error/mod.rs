@@ -22,7 +22,7 @@ pub enum Error {
     Data(#[from] gnnflow_data::Error),
     /// A layer, a model or a device fails.
     #[error(transparent)]
-    Compute(#[from] gnnflow_nn::Error),
+    Compute(gnnflow_nn::Error),
     /// The command line is wrong, or the settings are not possible.
     #[error("{0}")]
     Usage(String),
@@ -59,6 +59,19 @@ pub enum Error {
     /// A bug in gnnflow.
     #[error("bug in gnnflow: {0}; please report it")]
     Bug(String),
+}
+
+impl From<gnnflow_nn::Error> for Error {
+    fn from(error: gnnflow_nn::Error) -> Self {
+        match error {
+            gnnflow_nn::Error::OutOfMemory => Self::Machine(
+                "the GPU has no memory left; use a smaller model.hidden, smaller batches (train.batch and train.fanouts, or infer.batch in \
+                 inference), train.schedule = \"mini-batch\" instead of all rows of all layers, or train.device = \"cpu\""
+                    .into(),
+            ),
+            other => Self::Compute(other),
+        }
+    }
 }
 
 impl From<Busy> for Error {

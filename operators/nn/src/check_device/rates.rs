@@ -65,7 +65,7 @@ fn time(device: &Device, work: impl Fn() -> Result<Tensor>) -> Result<f64> {
 /// Times operations over the edges of random graphs on the device called `name`. The first one is a copy.
 ///
 /// # Errors
-/// [`Error::Device`](crate::Error::Device) when the device cannot be used, or for a GPU with
+/// [`Error::Device`](crate::Error::Device) when the device cannot be used; [`Error::OutOfMemory`](crate::Error::OutOfMemory) for a GPU with
 /// less than about 2 GiB of free memory.
 pub fn device_rates(name: &str) -> Result<Vec<Rate>> {
     let device = crate::device(name)?;

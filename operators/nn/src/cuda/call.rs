@@ -139,7 +139,10 @@ impl<'a> Call<'a> {
 
     /// Returns the addresses of the block's arrays on this device.
     pub(super) fn block(&self, block: &GraphBlock) -> Result<Addresses> {
-        let arrays = block.on_device(&Device::Cuda(self.device.clone())).map_err(|error| candle_core::Error::Msg(error.to_string()))?;
+        let arrays = block.on_device(&Device::Cuda(self.device.clone())).map_err(|error| match error {
+            crate::Error::Tensor(error) => error,
+            other => candle_core::Error::Msg(other.to_string()),
+        })?;
         let integers = |tensor: &Tensor| self.address_of::<u32>(tensor);
         Ok(Addresses {
             indptr: integers(&arrays.indptr)?,

@@ -74,7 +74,7 @@ impl<'a> Pass<'a> {
     /// [with self-loops](GraphBlock::with_self_loops). For layers with [`LayerInfo::needs_edge_features`].
     ///
     /// # Errors
-    /// [`Error::Input`] when the block has no edge features; [`Error::Tensor`] when the device is out of memory.
+    /// [`Error::Input`] when the block has no edge features; [`Error::OutOfMemory`] when the device has no memory left.
     pub fn edge_features(&self, block: &GraphBlock, device: &Device) -> Result<Tensor> {
         let missing =
             || Error::Input(format!("the layer needs the features of the block's {} edges", block.num_edges()));

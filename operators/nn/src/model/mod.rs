@@ -61,8 +61,8 @@ impl Model {
     /// Builds the model of `spec`. Parameters are drawn under `seed`, with equal values on all machines and devices.
     ///
     /// # Errors
-    /// [`Error::UnknownLayer`] or [`Error::Spec`] for an invalid spec; [`Error::Tensor`] when the device is out of
-    /// memory.
+    /// [`Error::UnknownLayer`] or [`Error::Spec`] for an invalid spec; [`Error::OutOfMemory`] when the device has
+    /// no memory left.
     pub fn build(spec: &ModelSpec, registry: &Registry, device: &Device, seed: u64) -> Result<Self> {
         let kind = registry.kind(&spec.kind)?;
         let (order, factory) = match (spec.options.decoupled, &kind.propagation) {
