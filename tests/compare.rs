@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::common::{TestDir, planted, summary};
+use crate::common::{TestDir, planted, summary, weights};
 
 const SETTINGS: &str = "[model]\nkind = 'sage'\nhidden = 16\n[train]\nepochs = 3\n";
 
@@ -107,6 +107,13 @@ fn runs_write_event_files_for_tensorboard() {
         for tag in ["loss/steps", "loss/val", "accuracy/val", "accuracy/test", "optimizer/learning_rate"] {
             assert!(has(record, tag), "{tag}");
         }
+        assert!(!has(record, "parameters/"));
+    }
+    run(&place, "histograms", &["--set", "train.histograms=true", "--set", "train.schedule.kind=full-graph"]);
+    let bytes = std::fs::read(place.path("histograms").join(&events("histograms")[0])).unwrap();
+    for record in &records(&bytes)[3..] {
+        let names = weights(&place, "histograms").into_keys();
+        names.for_each(|name| assert!(has(record, &format!("parameters/{name}")), "{name}"));
     }
     // An earlier run keeps its files.
     run(&place, "run", &["--set", "train.seed=9"]);

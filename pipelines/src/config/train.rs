@@ -99,6 +99,10 @@ section! {
         /// `chrome://tracing`. The report then has a table of times.
         #[schemars(extend("x-results" = false))]
         pub trace: bool = false,
+        /// Write a histogram of each parameter into the event file for TensorBoard, with the metrics of an epoch. If several epochs are trained
+        /// in one round, their last one has histograms.
+        #[schemars(extend("x-results" = false))]
+        pub histograms: bool = false,
         /// Compute a hash over all sampled blocks, for `blocks_sha256` in the summary.
         #[schemars(extend("x-results" = false))]
         pub hash_blocks: bool = false,

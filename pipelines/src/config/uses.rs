@@ -51,6 +51,7 @@ pub(super) const TRAIN: &[(&str, Use)] = &[
     ("tensor_workers", Use::FullGraph),
     ("checkpoint_every", Use::Always),
     ("trace", Use::Always),
+    ("histograms", Use::Always),
     // Without sampled blocks, the hash of no blocks.
     ("hash_blocks", Use::Always),
 ];

@@ -11,11 +11,16 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use crc_fast::CrcAlgorithm::Crc32Iscsi;
 
+use gnnflow_nn::params::Param;
+
 use crate::error::Error;
 use crate::runtime::records::EpochRecord;
 
 /// The beginning of the names of event files, by which TensorBoard finds them. The time and a number follow.
 const PREFIX: &str = "events.out.tfevents.";
+
+/// Number of buckets of a histogram.
+const BUCKETS: usize = 64;
 
 /// An event file of a run. Every record is written at once, so that TensorBoard shows a running training.
 pub(crate) struct EventFile {
@@ -39,8 +44,9 @@ impl EventFile {
         Ok(events)
     }
 
-    /// Writes the metrics of an epoch: `loss/steps`, and for each evaluated split `loss/SPLIT` and `METRIC/SPLIT`.
-    pub(crate) fn epoch(&mut self, record: &EpochRecord) -> Result<(), Error> {
+    /// Writes the metrics of an epoch: `loss/steps`, and for each evaluated split `loss/SPLIT` and `METRIC/SPLIT`. Also writes histograms of
+    /// `parameters`.
+    pub(crate) fn epoch(&mut self, record: &EpochRecord, parameters: &[Param]) -> Result<(), Error> {
         let EpochRecord { epoch, loss, lr, seconds, evaluate_seconds, train, val, test, .. } = record;
         let mut values = vec![
             scalar("loss/steps", *loss),
@@ -53,6 +59,7 @@ impl EventFile {
             values.push(scalar(&format!("loss/{split}"), scores.loss));
             values.extend(scores.metrics.iter().map(|(name, value)| scalar(&format!("{name}/{split}"), *value)));
         }
+        values.extend(parameters.iter().map(|param| histogram(&format!("parameters/{}", param.name), &param.values)));
         self.record(*epoch as u64, &summary(values))
     }
 
@@ -115,6 +122,25 @@ fn scalar(tag: &str, value: f64) -> Message {
     Message::new().text(1, tag).float(2, value as f32)
 }
 
+/// Returns the distribution of `numbers` in buckets of equal width. Infinite numbers and NaN are left out.
+fn histogram(tag: &str, numbers: &[f32]) -> Message {
+    let finite = || numbers.iter().map(|&x| f64::from(x)).filter(|x| x.is_finite());
+    let (smallest, largest) = finite().fold((f64::INFINITY, f64::NEG_INFINITY), |(a, b), x| (a.min(x), b.max(x)));
+    let (smallest, largest) = if smallest > largest { (0.0, 0.0) } else { (smallest, largest) };
+    let width = (largest - smallest) / BUCKETS as f64;
+    let limits: Vec<f64> = match width > 0.0 {
+        true => (1..BUCKETS).map(|bucket| smallest + bucket as f64 * width).chain([largest]).collect(),
+        false => vec![largest],
+    };
+    let mut counts = vec![0.0; limits.len()];
+    // A bucket has the numbers up to its limit.
+    finite().for_each(|x| counts[limits.partition_point(|&limit| limit < x).min(limits.len() - 1)] += 1.0);
+    let of_all = [finite().count() as f64, finite().sum(), finite().map(|x| x * x).sum()];
+    let all = [smallest, largest].into_iter().chain(of_all).zip(1..);
+    let all = all.fold(Message::new(), |message, (value, number)| message.double(number, value));
+    Message::new().text(1, tag).message(5, &all.doubles(6, &limits).doubles(7, &counts))
+}
+
 /// Returns a value for TensorBoard's page of texts: a tensor with one string.
 fn text_value(tag: &str, text: &str) -> Message {
     let plugin = Message::new().text(1, "text");
@@ -157,6 +183,13 @@ impl Message {
     fn double(self, number: u64, value: f64) -> Self {
         let mut message = self.field(number, 1);
         message.bytes.extend_from_slice(&value.to_le_bytes());
+        message
+    }
+
+    fn doubles(self, number: u64, values: &[f64]) -> Self {
+        let mut message = self.field(number, 2);
+        message.varint(8 * values.len() as u64);
+        values.iter().for_each(|value| message.bytes.extend_from_slice(&value.to_le_bytes()));
         message
     }
 
@@ -225,7 +258,7 @@ mod tests {
         let mut events = EventFile::create(folder.path(), 0, "name = \"cora\"\n").unwrap();
         let scores = Scores { nodes: 9, loss: 0.25, metrics: [("accuracy".into(), 0.75)].into() };
         let record = EpochRecord { epoch: 300, loss: 0.5, val: Some(scores), ..EpochRecord::default() };
-        events.epoch(&record).unwrap();
+        events.epoch(&record, &[]).unwrap();
         let records = records(&events.path);
         assert_eq!(records.len(), 4);
         assert!(contains(&records[0], b"brain.Event:2"));
@@ -237,6 +270,28 @@ mod tests {
             assert!(contains(&records[3], &scalar(tag, value)), "{tag}");
         }
         assert!(!contains(&records[3], b"test"));
+    }
+
+    #[test]
+    fn histogram_counts_finite_numbers_in_buckets() {
+        let doubles = |values: &[f64]| values.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<u8>>();
+        let found = histogram("w", &[-1.0, 0.0, 0.0, 3.0, f32::NAN, f32::INFINITY]).bytes;
+        // Smallest, largest, number, sum, sum of squares, each after the byte of its field.
+        for (field, value) in (1u8..).zip([-1.0, 3.0, 4.0, 2.0, 10.0]) {
+            assert!(contains(&found, &[&[field << 3 | 1][..], &doubles(&[value])].concat()), "field {field}");
+        }
+        let mut counts = [0.0; BUCKETS];
+        // The bucket of 0 ends at -1 + 16 · 4 / 64.
+        (counts[0], counts[15], counts[BUCKETS - 1]) = (1.0, 2.0, 1.0);
+        assert!(contains(&found, &doubles(&counts)));
+        for same in [&[0.5; 7][..], &[]] {
+            let found = histogram("w", same).bytes;
+            let value = same.first().map_or(0.0, |&x| f64::from(x));
+            assert!(contains(
+                &found,
+                &[&[0x32, 8][..], &doubles(&[value]), &[0x3a, 8], &doubles(&[same.len() as f64])].concat()
+            ));
+        }
     }
 
     #[test]

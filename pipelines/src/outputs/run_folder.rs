@@ -9,6 +9,8 @@ use gnnflow_data::fs::write_atomic;
 
 use crate::config::Config;
 use crate::error::Error;
+use gnnflow_nn::params::Param;
+
 use crate::outputs::event_file::{EventFile, event_files};
 use crate::outputs::summary::Summary;
 use crate::runtime::records::EpochRecord;
@@ -88,11 +90,11 @@ impl RunFolder {
         self.dir.join(name)
     }
 
-    /// Appends an epoch to `metrics.jsonl` and to the event file.
-    pub(crate) fn epoch(&mut self, record: &EpochRecord) -> Result<(), Error> {
+    /// Appends an epoch to `metrics.jsonl` and to the event file, with histograms of `parameters`.
+    pub(crate) fn epoch(&mut self, record: &EpochRecord, parameters: &[Param]) -> Result<(), Error> {
         let path = self.path(EpochRecord::FILE);
         self.metrics.write_all(line(record).as_bytes()).map_err(Error::io("write", path))?;
-        self.events.epoch(record)
+        self.events.epoch(record, parameters)
     }
 }
 

@@ -339,7 +339,13 @@ impl<'a> Run<'a> {
                     driver.runtime.warn(&warning);
                 }
                 if let Some(folder) = &mut self.folder {
-                    folder.epoch(&record)?;
+                    let parameters = match train.histograms && last {
+                        true => self.compute_thread.call(|compute: &mut ComputeState| {
+                            compute.with_model(|model| model.params().export()).map_err(Error::from)
+                        })?,
+                        false => Vec::new(),
+                    };
+                    folder.epoch(&record, &parameters)?;
                 }
                 driver.runtime.epoch(&record);
             }
