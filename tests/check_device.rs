@@ -39,24 +39,57 @@ fn unknown_device_and_unwritable_output_are_named() {
     place.fail(&["check-device", "--device", "cpu", "--out", "no/such/folder.json"], 4, &["no/such/folder.json"]);
 }
 
-/// Runs the CUDA kernels on one CPU thread, through the launch code of a GPU.
+/// Runs gnnflow with the emulated GPU, on one CPU thread, through the launch code of a GPU. `None` if this is impossible here.
 #[cfg(feature = "cuda")]
-#[test]
-fn kernels_on_an_emulated_gpu_match_the_cpu() {
-    let place = TestDir::new();
+fn emulated(place: &TestDir, arguments: &[&str]) -> Option<std::process::Output> {
     let libraries = place.path("libraries");
     let build = concat!(env!("CARGO_MANIFEST_DIR"), "/tools/cuda/emulator/build.sh");
     match std::process::Command::new(build).arg(&libraries).output() {
         Ok(built) => assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr)),
-        Err(error) => return println!("skipped: {build} cannot be run: {error}"),
+        Err(error) => {
+            println!("skipped: {build} cannot be run: {error}");
+            return None;
+        }
     }
-    let mut command = place.command(&["check-device", "--json", "--out", "result.json"]);
-    let output = command.env("GNNFLOW_CUDA_LIB_DIR", &libraries).output().unwrap();
+    let output = place.command(arguments).env("GNNFLOW_CUDA_LIB_DIR", &libraries).output().unwrap();
     let stderr = String::from_utf8_lossy(&output.stderr);
     if stderr.contains("there is no NVIDIA driver") {
-        return println!("skipped: this binary was linked against an installed toolkit, not with tools/cuda/env.sh");
+        println!("skipped: this binary was linked against an installed toolkit, not with tools/cuda/env.sh");
+        return None;
     }
     assert!(output.status.success(), "{stderr}");
+    Some(output)
+}
+
+/// Full-graph training with the graph on the device, and batches whose features are there.
+#[cfg(feature = "cuda")]
+#[test]
+fn training_on_an_emulated_gpu_has_the_losses_of_the_cpu() {
+    let place = TestDir::new();
+    for (model, schedule) in
+        [("gcn", "full-graph"), ("sage", "full-graph"), ("gat", "full-graph"), ("sage", "mini-batch")]
+    {
+        let text = format!(
+            "[graph]\ngenerate = {{ kind = 'planted', nodes = 300, edges = 1500, features = 8, classes = 3, out = 'graph' }}\n\
+             undirected = true\n[partition]\nparts = 1\nout = 'dataset'\n[model]\nkind = '{model}'\nhidden = 8\ndropout = 0.0\n\
+             [train]\nschedule.kind = '{schedule}'\nepochs = 3\n"
+        );
+        place.write("p.toml", text);
+        let run = ["run", "p.toml", "--quiet", "--run-dir", "run"];
+        place.succeed(&run);
+        let expected = crate::common::losses(&place);
+        let Some(_) = emulated(&place, &[&run[..], &["--set", "train.device=cuda"]].concat()) else { return };
+        for (found, expected) in crate::common::losses(&place).iter().zip(&expected) {
+            assert!((found / expected - 1.0).abs() < 1e-4, "{model}, {schedule}: {found} instead of {expected}");
+        }
+    }
+}
+
+#[cfg(feature = "cuda")]
+#[test]
+fn kernels_on_an_emulated_gpu_match_the_cpu() {
+    let place = TestDir::new();
+    let Some(output) = emulated(&place, &["check-device", "--json", "--out", "result.json"]) else { return };
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert!(report["description"].as_str().is_some_and(|it| it.contains("emulator")), "{}", report["description"]);
     // Operations in which one thread or half-warp computes a whole sum have the bits of the CPU.

@@ -78,6 +78,63 @@ fn epoch_equals_a_mini_batch_step_over_all_neighbors() {
     }
 }
 
+/// The reference is training by intervals. `debug.graph_on_device` trains on the CPU as a GPU does.
+#[test]
+fn graph_on_one_device_trains_as_by_intervals() {
+    let place = TestDir::new();
+    let one = ["--set", "partition.parts=1"];
+    let device = ["--set", "partition.parts=1", "--set", "debug.graph_on_device=true"];
+    let loops = ["--set", "graph.undirected=true", "--set", "graph.self_loops=add"];
+    for (model, graph) in MODELS.into_iter().zip([&[][..], &loops, &MANY_SEEDS].into_iter().cycle()) {
+        planted(&place, "p.toml", &settings(&without_dropout(model), "evaluate_every = 2\n"));
+        let by_intervals = succeed(&place, &[graph, &one].concat());
+        let expected = losses(&place);
+        let whole = succeed(&place, &[graph, &device].concat());
+        for (epoch, (found, expected)) in losses(&place).iter().zip(&expected).enumerate() {
+            let close = (found - expected).abs() <= 2e-5 * expected.abs();
+            assert!(close, "{model} {graph:?}: epoch {epoch} has loss {found}, by intervals {expected}");
+        }
+        for split in ["train", "val", "test"] {
+            let loss = |summary: &Value| summary[split]["loss"].as_f64().unwrap();
+            assert!((loss(&whole) / loss(&by_intervals) - 1.0).abs() < 1e-4, "{model} {graph:?}: {split}");
+        }
+    }
+}
+
+#[test]
+fn graph_on_one_device_has_equal_bits_for_any_threads_and_after_resuming() {
+    let place = TestDir::new();
+    planted(&place, "p.toml", &settings("kind = 'gat'\ndropout = 0.4", "evaluate_every = 2\ncheckpoint_every = 2\n"));
+    let device = ["--set", "partition.parts=1", "--set", "debug.graph_on_device=true"];
+    let one = hashes(&succeed(&place, &[&device[..], &["--set", "train.threads=1"]].concat()));
+    assert_eq!(hashes(&succeed(&place, &[&device[..], &["--set", "train.threads=3"]].concat())), one);
+    succeed(&place, &[&device[..], &["--set", "train.epochs=2"]].concat());
+    assert_eq!(hashes(&succeed(&place, &[&device[..], &["--resume"]].concat())), one);
+}
+
+/// The settings that need rows on the CPU are named.
+#[test]
+fn graph_that_cannot_stay_on_the_device_is_trained_by_intervals_with_a_warning() {
+    let place = TestDir::new();
+    planted(&place, "p.toml", &settings("kind = 'gcn'", ""));
+    let device = ["run", "p.toml", "--run-dir", "run", "--set", "debug.graph_on_device=true"];
+    let cases: [(&[&str], &str); 4] = [
+        (&[], "the dataset has 4 partitions"),
+        (&["--set", "partition.parts=1", "--set", "train.schedule.mode=sync"], "train.schedule.mode = \"sync\""),
+        (&["--set", "partition.parts=1", "--set", "train.schedule.row_dtype=bf16"], "train.schedule.row_dtype"),
+        (&["--set", "partition.parts=1", "--set", "train.schedule.intervals=2"], "train.schedule.intervals"),
+    ];
+    for (settings, reason) in cases {
+        let ended = place.run(&[&device[..], settings].concat());
+        assert_eq!(ended.code, 0, "{}", ended.stderr);
+        assert!(
+            ended.stderr.contains("the CPU adds the rows of neighbors") && ended.stderr.contains(reason),
+            "{}",
+            ended.stderr
+        );
+    }
+}
+
 /// The process that computes a row rounds it to bf16, so all processes read equal rows.
 #[test]
 fn bf16_rows_save_bytes_and_have_equal_bits_for_1_2_4_processes() {

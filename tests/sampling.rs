@@ -55,6 +55,25 @@ fn pipeline(place: &TestDir, columns: &str, train: &str) {
 
 const ALL: &str = "weight = 'weight', edge_type = 'kind', time = 'at', node_time = 'seen'";
 
+/// `debug.graph_on_device` does on the CPU what a GPU does: batches read their features from a copy of all.
+#[test]
+fn features_on_the_device_give_equal_bits() {
+    let place = TestDir::new();
+    dump(&place, None);
+    for train in [
+        "fanouts = [5, 4]",
+        "fanouts = [5, 4]\nschedule = { kind = 'mini-batch', seed_split = 'partition' }",
+        "sampler = 'saint-node'",
+    ] {
+        pipeline(&place, ALL, train);
+        let hashes = |settings: &[&str]| crate::common::hashes(&crate::common::succeed(&place, settings));
+        assert_eq!(hashes(&["--set", "debug.graph_on_device=true"]), hashes(&[]), "{train}");
+    }
+    let why = "only `full-graph` and `mini-batch` keep";
+    let settings = ["run", "p.toml", "--unset", "train.sampler", "--set", "train.schedule.kind=partition-parallel"];
+    place.fail(&[&settings[..], &["--set", "debug.graph_on_device=true"]].concat(), 2, &[why]);
+}
+
 #[test]
 fn every_sampler_has_equal_bits_for_1_2_4_processes() {
     let place = TestDir::new();

@@ -26,3 +26,15 @@ pub fn device(name: &str) -> Result<Device> {
         _ => Err(refuse("unknown device; use \"cpu\" or \"cuda\"".to_owned())),
     }
 }
+
+/// Returns the bytes of free memory of a GPU; `None` for the CPU.
+///
+/// # Errors
+/// When the driver fails.
+pub fn free_memory(device: &Device) -> Result<Option<u64>> {
+    match device {
+        #[cfg(feature = "cuda")]
+        Device::Cuda(device) => Ok(Some(super::cuda::free_memory(device)?)),
+        _ => Ok(None),
+    }
+}

@@ -29,7 +29,7 @@ mod score_bins;
 pub mod tensors;
 
 pub use check_device::{Comparison, DeviceReport, Rate, check_device, device_rates};
-pub use device::device;
+pub use device::{device, free_memory};
 pub use error::{Error, Result};
 pub use graph_block::GraphBlock;
 pub use layers::{Layer, LayerInfo, Pass};

@@ -115,7 +115,11 @@ impl Passes {
             let blocks = blocks(sampled, &batch.edges, batch.num_seeds, model.num_layers(), self.uses_edges);
             let degrees = (!batch.degrees.is_empty()).then_some(&batch.degrees[..]);
             let features = std::mem::take(&mut batch.features);
-            let (x, learned) = input(features, batch.nodes.len(), model, self.learns_rows)?;
+            let held = self.device_rows().clone();
+            let (x, learned) = match held {
+                Some(rows) => (select(&rows, &batch.nodes).map_err(gnnflow_nn::Error::from)?, None),
+                None => input(features, batch.nodes.len(), model, self.learns_rows)?,
+            };
             let (outputs, sums) = model.forward_with_sums(&blocks, &x, degrees, Some(key))?;
             // If all layers read one block, nodes other than seeds also have outputs.
             let narrow = |outputs: Tensor| match batch.num_seeds < outputs.dim(0)? {
@@ -175,6 +179,11 @@ impl Passes {
             Ok(read(&rows, |rows| into.set(nodes, rows))?)
         })
     }
+}
+
+/// Returns the rows of `nodes`, which are global ids.
+fn select(rows: &Tensor, nodes: &[u32]) -> candle_core::Result<Tensor> {
+    rows.index_select(&Tensor::from_slice(nodes, nodes.len(), rows.device())?, 0)
 }
 
 /// Returns the blocks of `layers` layers, from the input on. Layers may share one block. Blocks have no edges if the model reads none.

@@ -1,6 +1,8 @@
 //! The state of the compute thread: model, optimizer, and their operations.
 
 mod batch;
+mod device_graph;
+mod device_rows;
 mod job_threads;
 mod nodes;
 mod pairs;
@@ -11,6 +13,7 @@ mod step;
 mod threads;
 
 pub(crate) use batch::{Gradients, StepReport};
+pub(crate) use device_graph::WholeGraph;
 pub(crate) use job_threads::{JobObserver, JobThread};
 pub(crate) use pairs::PairGradients;
 pub(crate) use partition::TrainedPartition;

@@ -1,8 +1,9 @@
 //! What passes of the model over batches and nodes read. Several passes may run at the same time.
 
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{Duration, Instant};
 
+use candle_core::Tensor;
 use gnnflow_nn::Model;
 use gnnflow_nn::parameter_versions::ParameterVersions;
 
@@ -26,6 +27,8 @@ pub(crate) struct Passes {
     pub(super) hash_blocks: bool,
     /// Whether the input rows of nodes are learned.
     pub(super) learns_rows: bool,
+    /// The rows of all nodes on the model's device, if they stay there.
+    device_rows: Mutex<Option<Tensor>>,
     /// In full-graph training: the published versions of the parameters.
     pub(super) versions: OnceLock<Arc<ParameterVersions>>,
     /// Held while the results of a batch are written into a table, which has one writer at a time.
@@ -61,10 +64,16 @@ impl Passes {
             seed,
             hash_blocks,
             learns_rows,
+            device_rows: Mutex::default(),
             versions: OnceLock::new(),
             store_rows: Mutex::default(),
             spent: Mutex::default(),
         }
+    }
+
+    /// Returns the rows of all nodes on the model's device, if they are there.
+    pub(super) fn device_rows(&self) -> MutexGuard<'_, Option<Tensor>> {
+        self.device_rows.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns the model for reading.

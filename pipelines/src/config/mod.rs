@@ -215,8 +215,9 @@ impl Config {
         let keys = reference::sections().into_iter().flat_map(|section| section.keys);
         let performance: Vec<String> = keys.filter(|key| !key.results).map(|key| key.path).collect();
         // Tables of performance keys only, and the path of a model, which runs compare by its content.
-        let others = ["price", "debug", "train.tensor_workers", "train.from"];
-        for path in performance.iter().map(String::as_str).chain(more.iter().copied()).chain(others) {
+        let others = ["price", "train.tensor_workers", "train.from"];
+        let debug = if self.debug.graph_on_device { "debug.fused_sampling" } else { "debug" };
+        for path in performance.iter().map(String::as_str).chain(more.iter().copied()).chain(others).chain([debug]) {
             let (parent, key) = path.rsplit_once('.').unwrap_or(("", path));
             let pointer = if parent.is_empty() { String::new() } else { format!("/{}", parent.replace('.', "/")) };
             if let Some(table) = value.pointer_mut(&pointer).and_then(|table| table.as_object_mut()) {

@@ -1,6 +1,7 @@
 //! The dataflows of training and inference, and the trait that all schedules implement.
 
 pub(crate) mod aggregation;
+pub(crate) mod device_graph;
 pub(crate) mod full_graph;
 pub(crate) mod inference;
 pub(crate) mod mini_batch;

@@ -12,6 +12,8 @@
 //! which the gradients need, and once more for gradients. A split or a gather sends all rows except each process's own shard,
 //! N × S × (1 − 1 / processes).
 //!
+//! With the whole graph on a GPU, there are no tables and no messages. The edges are in memory, too.
+//!
 //! With `bf16` rows, activations, gradients, N × w and their messages have half as many bytes. Gathered sums are f32.
 
 use gnnflow_dataflow::graph::placement::Placement;
@@ -25,6 +27,7 @@ use super::memory::{PROGRAM_BYTES, Process};
 use super::pairs::{Pairs, decoder};
 use super::{Sizes, Training, embedding};
 use crate::config::{Config, Mode, Schedule};
+use crate::engine::device_graph::on_device;
 use crate::engine::stages::dataflow::permits;
 use crate::engine::stages::intervals::INTERVAL_NODES;
 use crate::engine::stages::message::window;
@@ -35,6 +38,11 @@ use crate::runtime::task_sizes::{CALL_BYTES, CALLS_PER_WORKER, task_bytes, tasks
 /// Values of a cache line: an edge never reads less.
 pub(super) const LINE: usize = 16;
 
+/// Bytes of an edge and of a node, if the graph is on a GPU: it stays in memory in both directions, with and without self-loops, for all nodes
+/// and for those with a loss.
+const DEVICE_EDGE: u64 = 40;
+const DEVICE_NODE: u64 = 72;
+
 /// Versions of the parameters that a tensor worker stores.
 const WORKER_VERSIONS: u64 = 8;
 
@@ -42,6 +50,8 @@ const WORKER_VERSIONS: u64 = 8;
 pub(super) struct FullGraphPlan {
     hops: Vec<Hop>,
     program: Program,
+    /// Whether the whole graph is on the device.
+    pub(super) on_device: bool,
     /// Column-parallel, not node-parallel.
     column_parallel: bool,
     /// Input width.
@@ -113,6 +123,7 @@ impl FullGraphPlan {
         Some(Self {
             hops,
             program,
+            on_device: on_device(config, graph.parts.len()).is_some_and(|kept| kept.is_ok()),
             column_parallel,
             input,
             perceptron: match network.kind.as_str() {
@@ -334,6 +345,11 @@ impl FullGraphPlan {
         tables_mapped: bool,
     ) {
         let (memory, parts) = (&mut process.memory, &process.parts);
+        if self.on_device {
+            (memory.batches, memory.activations) = (0, process.nodes * self.ends[1] as u64 * 4);
+            memory.tables = process.edges * DEVICE_EDGE + process.nodes * DEVICE_NODE;
+            return;
+        }
         let tables = self.tables(graph, parts, processes);
         memory.tables = if tables_mapped { 0 } else { tables };
         memory.scratch += if tables_mapped { tables } else { 0 };

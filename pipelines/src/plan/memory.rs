@@ -69,7 +69,8 @@ pub struct Memory {
     /// the rows of one stage in flight, at most 16 MiB per process; in `tensor-parallel` also a chunk's sums, at most
     /// `train.schedule.chunk_memory`, and as much in flight per process.
     pub activations: u64,
-    /// Tables of full-graph training, by hop: sent and aggregated rows, and their gradients. 0 if they are scratch files.
+    /// Tables of full-graph training, by hop: sent and aggregated rows, and their gradients. 0 if they are scratch files. With the graph on a GPU,
+    /// instead: 40 bytes for each edge and 72 for each node.
     pub tables: u64,
     /// Rows and results of tasks with tensor workers or in flight: 4 (`tensor-parallel`: 2) + 4 × workers tasks (instead of workers,
     /// with several jobs at the same time, + their number), or more if they are smaller than 256 KiB; and the messages of 2 × workers calls.

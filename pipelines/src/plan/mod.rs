@@ -169,7 +169,8 @@ impl Plan {
         };
         let most = |processes: Vec<Process>| processes.iter().map(|process| process.memory.heap()).max().unwrap_or(0);
         let one = InFlight { window: 1, jobs: 1 };
-        let tables_mapped = full_graph.is_some() && most(plan(one, false)) > memory;
+        let has_tables = full_graph.as_ref().is_some_and(|full_graph| !full_graph.on_device);
+        let tables_mapped = has_tables && most(plan(one, false)) > memory;
         // More jobs at the same time are worth more than more steps in flight.
         let window = window::wanted(config);
         let jobs = jobs::most(config, full_graph.as_ref(), &sizes, placement, local);

@@ -15,9 +15,10 @@ use super::tensor_workers;
 use crate::collectives::{Collectives, Driver};
 use crate::compute::ComputeState;
 use crate::config::schedule::{self, FullGraphOptions};
-use crate::config::{Model, Sampler, Schedule, Train};
+use crate::config::{Device, Model, Sampler, Schedule, Train};
 use crate::context::WorkerContext;
 use crate::engine::Engine;
+use crate::engine::device_graph::{DeviceGraphTraining, on_device};
 use crate::engine::full_graph;
 use crate::engine::full_graph::topology::Topology;
 use crate::engine::mini_batch::{Batches, MiniBatchTraining};
@@ -117,10 +118,20 @@ impl EngineSetup<'_> {
     /// Opens the engine of the schedule. A collective operation.
     pub(super) fn open(self, driver: &mut Driver<'_>, collectives: &mut Collectives) -> Result<Box<dyn Engine>, Error> {
         let train = self.train;
+        match on_device(&self.job.config, self.context.placement.parts()) {
+            Some(Ok(())) => {
+                let Self { job, context, compute_thread, degrees, .. } = self;
+                return Ok(Box::new(DeviceGraphTraining::build(driver.worker, job, context, degrees, compute_thread)?));
+            }
+            Some(Err(reason)) if self.context.worker == 0 => driver.runtime.warn(&format!(
+                "the graph does not stay on the device, and the CPU adds the rows of neighbors, which is slower: {reason}"
+            )),
+            _ => {}
+        }
         let engine: Box<dyn Engine> = match (train.schedule.full_graph_options(), &train.schedule) {
             (Some(options), _) => Box::new(self.full_graph(driver, collectives, &options)?),
             (None, Schedule::PartitionParallel(_)) => Box::new(self.partition_parallel(driver)?),
-            (None, Schedule::MiniBatch(options)) => Box::new(self.mini_batch(driver, options)),
+            (None, Schedule::MiniBatch(options)) => Box::new(self.mini_batch(driver, options)?),
             (None, schedule) => return Err(Error::Bug(format!("the schedule `{schedule}` is not resolved"))),
         };
         Ok(engine)
@@ -182,7 +193,32 @@ impl EngineSetup<'_> {
         Ok(PartitionParallel::build(driver.worker, context, options, compute_thread))
     }
 
-    fn mini_batch(self, driver: &mut Driver<'_>, options: &schedule::MiniBatch) -> MiniBatchTraining {
+    /// Copies the features of all nodes to the GPU, if one computes and this process has all of them. Returns whether they are there.
+    fn hold_features(&self, driver: &Driver<'_>) -> Result<bool, Error> {
+        let Self { job, train, context, .. } = self;
+        let on_device = train.device != Device::Cpu || job.config.debug.graph_on_device;
+        if !on_device
+            || !context.graph.is_whole()
+            || context.embeddings.is_some()
+            || !self.sampling.operators.is_empty()
+        {
+            return Ok(false);
+        }
+        let (features, nodes) = (context.features.clone(), context.graph.num_nodes() as u32);
+        let busy = job.runtime.busy("copying features to the device");
+        let held = self.compute_thread.call(move |compute| compute.hold_rows(&features, nodes))?;
+        drop(busy);
+        if !held {
+            driver.runtime.say(
+                "note: the features of all nodes take more than half of the GPU's free memory, or have more than 4,294,967,295 numbers; \
+                 the rows of each batch are copied to it",
+            );
+        }
+        Ok(held)
+    }
+
+    fn mini_batch(self, driver: &mut Driver<'_>, options: &schedule::MiniBatch) -> Result<MiniBatchTraining, Error> {
+        let holds_features = self.hold_features(driver)?;
         let Self { train, context, compute_thread, batches: source, degrees, params, window, jobs, .. } = self;
         let Sampling { strategies, operators, subgraphs } = self.sampling;
         let cache = context.cache(options).map(|cache| Rc::new(RefCell::new(cache)));
@@ -191,7 +227,8 @@ impl EngineSetup<'_> {
                            this key, or set partition.features = \"partitioned\"";
             driver.runtime.warn(message);
         }
-        let batches = Batches { source, strategies, subgraphs, operators, degrees, params, window, jobs, cache };
-        MiniBatchTraining::build(driver.worker, context, train, batches, compute_thread)
+        let batches =
+            Batches { source, strategies, subgraphs, operators, degrees, params, window, jobs, cache, holds_features };
+        Ok(MiniBatchTraining::build(driver.worker, context, train, batches, compute_thread))
     }
 }

@@ -8,7 +8,8 @@
 //! [shares](crate::storage::RowSource::shares). Rows in the [`HaloRows`](crate::batch::halo::HaloRows) or in a [`RowCache`] are
 //! not requested. The degree of a halo node is requested once, without a row; that of a node whose row is shared, for each batch.
 //!
-//! [`FetchRows::fetch_remote_rows`] does not read local rows: the receiver of the batch does, and completes `features`.
+//! [`FetchRows::fetch_remote_rows`] does not read local rows: the receiver of the batch does, and completes `features`, or it has the rows
+//! already, on a GPU.
 
 use std::cell::RefCell;
 use std::rc::Rc;

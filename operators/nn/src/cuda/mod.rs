@@ -71,6 +71,12 @@ pub(super) fn describe(device: &CudaDevice) -> candle_core::Result<String> {
     Ok(format!("{name}, compute capability {major}.{minor}, {gib:.0} GiB, driver for CUDA {cuda}.{point}"))
 }
 
+/// Returns the bytes of free memory.
+pub(super) fn free_memory(device: &CudaDevice) -> candle_core::Result<u64> {
+    let (free, _) = device.cuda_stream().context().mem_get_info().w()?;
+    Ok(free as u64)
+}
+
 /// Explains an error at start-up to the user.
 fn explain(error: &candle_core::Error) -> String {
     match error {

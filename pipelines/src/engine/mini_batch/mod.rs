@@ -6,6 +6,8 @@
 //!                                                      ↑_______________ opened by apply ____________|
 //! ```
 //!
+//! If the compute thread has the features of all nodes on a GPU, none are fetched.
+//!
 //! With learned rows, there is a second gate before rows are fetched, and a second path for their gradients:
 //!
 //! ```text
@@ -134,6 +136,8 @@ pub(crate) struct Batches {
     pub(crate) jobs: usize,
     /// The cache of features of other workers' nodes.
     pub(crate) cache: Option<Rc<RefCell<RowCache>>>,
+    /// Whether the compute thread holds the features of all nodes.
+    pub(crate) holds_features: bool,
 }
 
 impl MiniBatchTraining {
@@ -151,7 +155,8 @@ impl MiniBatchTraining {
             Some(subgraphs) => subgraphs.steps(context.train_nodes.iter().copied().max().unwrap_or(0)) as u32,
             None => context.steps(train.batch),
         };
-        let Batches { source, strategies, subgraphs, operators, degrees, params, window, jobs, cache } = batches;
+        let Batches { source, strategies, subgraphs, operators, degrees, params, window, jobs, cache, holds_features } =
+            batches;
         let pull = context.embeddings.as_ref().map(|rows| Rc::new(Pull::new(rows.config().staleness())));
         worker.dataflow::<u64, _, _>(|scope| {
             let hops = hops(context, &context.graph, train, strategies);
@@ -166,7 +171,7 @@ impl MiniBatchTraining {
             let permits = Rc::new(Permits::new(train.fetched_batches(window, hosted, jobs)));
             let held = Rc::clone(&permits);
             let rows: Rc<dyn Fn(u64) -> FeatureView> = Rc::new(move |_| features.clone());
-            let stream = stream.read_ahead(Rc::clone(&rows));
+            let stream = if holds_features { stream } else { stream.read_ahead(Rc::clone(&rows)) };
             let stream = match pull.clone() {
                 None => stream.limit_in_flight(permits),
                 Some(pull) => {
@@ -175,14 +180,15 @@ impl MiniBatchTraining {
                 }
             };
             let first_error = errors.clone();
-            let batches =
-                stream.fetch_edge_rows(context.fetch_edges(&context.graph, &context.meter)).fetch_rows(FetchFrom {
-                    graph: Arc::clone(&context.graph),
-                    rows,
-                    degrees,
-                    cache: cache.clone(),
-                    meter: Rc::clone(&context.meter),
-                });
+            let from = FetchFrom {
+                graph: Arc::clone(&context.graph),
+                rows,
+                degrees,
+                cache: cache.clone(),
+                meter: Rc::clone(&context.meter),
+            };
+            let stream = stream.fetch_edge_rows(context.fetch_edges(&context.graph, &context.meter));
+            let batches = if holds_features { stream.fetch_remote_rows(from) } else { stream.fetch_rows(from) };
             let gradients = operators
                 .apply(batches, context, &context.graph, &errors)
                 .gate(Rc::clone(&gate))

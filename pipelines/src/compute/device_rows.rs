@@ -1,0 +1,109 @@
+//! Feature rows of all nodes on the model's device.
+
+use candle_core::Tensor;
+use gnnflow_dataflow::fetch::fetch_rows::FeatureView;
+use gnnflow_nn::Model;
+use gnnflow_nn::tensors::tensor;
+
+use super::ComputeState;
+use crate::error::Error;
+
+/// Number of rows that are copied at a time.
+const ROWS: usize = 1 << 16;
+
+/// Returns the rows of `nodes` as a tensor on the model's device.
+///
+/// # Errors
+/// When the device is out of memory.
+pub(super) fn copy_rows(features: &FeatureView, nodes: &[u32], model: &Model) -> Result<Tensor, Error> {
+    copy_in_parts(features, nodes, model, ROWS)
+}
+
+fn copy_in_parts(features: &FeatureView, nodes: &[u32], model: &Model, rows: usize) -> Result<Tensor, Error> {
+    let part = |nodes: &[u32]| tensor(features.gather(nodes), nodes.len(), model);
+    let mut parts = nodes.chunks(rows);
+    let first = part(parts.next().unwrap_or_default())?;
+    if nodes.len() <= rows {
+        return Ok(first);
+    }
+    let copy = || -> gnnflow_nn::Result<Tensor> {
+        let all = Tensor::zeros((nodes.len(), features.dim), first.dtype(), model.device())?;
+        all.slice_set(&first, 0, 0)?;
+        for (part_before, nodes) in parts.enumerate() {
+            all.slice_set(&part(nodes)?, 0, (part_before + 1) * rows)?;
+        }
+        Ok(all)
+    };
+    Ok(copy()?)
+}
+
+impl ComputeState {
+    /// Copies the rows of all nodes to the model's device, from which batches then read them. Returns false, without copying anything, if they take
+    /// more than half of the device's free memory, or have more numbers than candle's `index_select` can address.
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub(crate) fn hold_rows(&self, features: &FeatureView, nodes: u32) -> Result<bool, Error> {
+        let model = &self.passes.read().model;
+        let numbers = u64::from(nodes) * features.dim as u64;
+        let bytes = numbers * features.number.bytes() as u64;
+        let fits = gnnflow_nn::free_memory(model.device())?.is_none_or(|free| bytes <= free / 2);
+        if !fits || numbers > u64::from(u32::MAX) {
+            return Ok(false);
+        }
+        let rows = copy_rows(features, &(0..nodes).collect::<Vec<u32>>(), model)?;
+        *self.passes.device_rows() = Some(rows);
+        Ok(true)
+    }
+
+    /// Frees the rows of [`ComputeState::hold_rows`].
+    pub(crate) fn free_rows(&self) {
+        *self.passes.device_rows() = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use candle_core::Device;
+    use gnnflow_dataflow::storage::{Busy, RowReader, RowSource};
+    use gnnflow_kernels::matrix::Number;
+    use gnnflow_nn::model::ModelSpec;
+
+    use super::*;
+
+    /// Rows of two numbers, the bytes of the node's id.
+    struct Ids(Vec<f32>);
+
+    impl RowSource for Ids {
+        fn row_bytes(&self) -> usize {
+            8
+        }
+
+        fn open(&self) -> Result<Box<dyn RowReader + '_>, Busy> {
+            Ok(Box::new(self))
+        }
+    }
+
+    impl RowReader for Ids {
+        fn row(&self, node: u32) -> &[u8] {
+            bytemuck::cast_slice(&self.0[2 * node as usize..2 * node as usize + 2])
+        }
+    }
+
+    #[test]
+    fn rows_are_copied_in_parts() {
+        let registry = crate::Registry::default();
+        let model = Model::build(&ModelSpec::new("gcn", 1, 2, 4, 2), registry.layers(), &Device::Cpu, 1).unwrap();
+        let source = Arc::new(Ids((0..20).map(|i| i as f32).collect()));
+        let features = FeatureView { source, number: Number::F32, dim: 2, packed: None, halo: None };
+        for count in [0, 1, 3, 4, 9] {
+            let nodes: Vec<u32> = (0..count).map(|i| (7 * i) % 10).collect();
+            let rows = copy_in_parts(&features, &nodes, &model, 3).unwrap();
+            let expected: Vec<Vec<f32>> =
+                nodes.iter().map(|&node| vec![2.0 * node as f32, 2.0 * node as f32 + 1.0]).collect();
+            assert_eq!(rows.to_vec2::<f32>().unwrap(), expected);
+        }
+    }
+}
