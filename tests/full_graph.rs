@@ -112,6 +112,22 @@ fn graph_on_one_device_has_equal_bits_for_any_threads_and_after_resuming() {
     assert_eq!(hashes(&succeed(&place, &[&device[..], &["--resume"]].concat())), one);
 }
 
+/// The edges are in memory and on the device, so the plan counts them, and the run is refused if they do not fit.
+#[test]
+fn plan_counts_the_edges_of_a_graph_on_the_device() {
+    let place = TestDir::new();
+    planted(&place, "p.toml", &settings("kind = 'gcn'", ""));
+    let device = ["run", "p.toml", "--set", "partition.parts=1", "--set", "debug.graph_on_device=true"];
+    place.succeed(&["prepare", "p.toml", "--set", "partition.parts=1"]);
+    let text = place.succeed(&[&device[..], &["--dry-run", "--json"]].concat());
+    let process = &serde_json::from_str::<Value>(&text).unwrap()["processes"][0];
+    let number = |value: &Value| value.as_u64().unwrap();
+    assert_eq!(number(&process["memory"]["edges"]), 40 * number(&process["edges"]) + 72 * number(&process["nodes"]));
+    assert_eq!(number(&process["memory"]["tables"]), 0);
+    let too_little = [&device[..], &["--set", "train.memory=1MiB"]].concat();
+    place.fail(&too_little, 2, &["the edges of a graph on a GPU are also in memory", "mini-batch"]);
+}
+
 /// The settings that need rows on the CPU are named.
 #[test]
 fn graph_that_cannot_stay_on_the_device_is_trained_by_intervals_with_a_warning() {

@@ -347,7 +347,7 @@ impl FullGraphPlan {
         let (memory, parts) = (&mut process.memory, &process.parts);
         if self.on_device {
             (memory.batches, memory.activations) = (0, process.nodes * self.ends[1] as u64 * 4);
-            memory.tables = process.edges * DEVICE_EDGE + process.nodes * DEVICE_NODE;
+            memory.edges = process.edges * DEVICE_EDGE + process.nodes * DEVICE_NODE;
             return;
         }
         let tables = self.tables(graph, parts, processes);

@@ -69,9 +69,10 @@ pub struct Memory {
     /// the rows of one stage in flight, at most 16 MiB per process; in `tensor-parallel` also a chunk's sums, at most
     /// `train.schedule.chunk_memory`, and as much in flight per process.
     pub activations: u64,
-    /// Tables of full-graph training, by hop: sent and aggregated rows, and their gradients. 0 if they are scratch files. With the graph on a GPU,
-    /// instead: 40 bytes for each edge and 72 for each node.
+    /// Tables of full-graph training, by hop: sent and aggregated rows, and their gradients. 0 if they are scratch files.
     pub tables: u64,
+    /// The edges of full-graph training with the graph on a GPU, where they are, too: 40 bytes for each edge and 72 for each node.
+    pub edges: u64,
     /// Rows and results of tasks with tensor workers or in flight: 4 (`tensor-parallel`: 2) + 4 × workers tasks (instead of workers,
     /// with several jobs at the same time, + their number), or more if they are smaller than 256 KiB; and the messages of 2 × workers calls.
     pub tensor_rows: u64,
@@ -91,9 +92,9 @@ impl Memory {
         self.heap() + self.mapped()
     }
 
-    /// Returns the memory without mapped files. Training and inference alternate; the tables of full-graph training are freed before inference.
+    /// Returns the memory without mapped files. Training and inference alternate; the tables and edges of full-graph training are freed before inference.
     pub(crate) fn heap(&self) -> u64 {
-        (self.batches + self.activations + self.tables + self.tensor_rows).max(self.inference)
+        (self.batches + self.activations + self.tables + self.edges + self.tensor_rows).max(self.inference)
             + self.cache
             + self.sampler
             + self.parameters

@@ -169,13 +169,13 @@ impl Plan {
         };
         let most = |processes: Vec<Process>| processes.iter().map(|process| process.memory.heap()).max().unwrap_or(0);
         let one = InFlight { window: 1, jobs: 1 };
-        let has_tables = full_graph.as_ref().is_some_and(|full_graph| !full_graph.on_device);
-        let tables_mapped = has_tables && most(plan(one, false)) > memory;
+        let on_gpu = full_graph.as_ref().is_some_and(|full_graph| full_graph.on_device);
+        let tables_mapped = full_graph.is_some() && !on_gpu && most(plan(one, false)) > memory;
         // More jobs at the same time are worth more than more steps in flight.
         let window = window::wanted(config);
         let jobs = jobs::most(config, full_graph.as_ref(), &sizes, placement, local);
         let jobs = jobs::fitting(config, jobs, local, |jobs| most(plan(InFlight { window, jobs }, tables_mapped)));
-        let window = window::fitting(config, |window| most(plan(InFlight { window, jobs }, tables_mapped)))?;
+        let window = window::fitting(config, on_gpu, |window| most(plan(InFlight { window, jobs }, tables_mapped)))?;
         let tensor_worker_bytes = full_graph.as_ref().and_then(|full| full.tensor_worker(&sizes, processes));
         let processes = plan(InFlight { window, jobs }, tables_mapped);
         Ok(Self {

@@ -158,6 +158,9 @@ impl Plan {
         if memory.tables > 0 {
             writeln!(f, "  tables    {} rows of all nodes", bytes(memory.tables))?;
         }
+        if memory.edges > 0 {
+            writeln!(f, "  edges     {}, which are also on the GPU", bytes(memory.edges))?;
+        }
         if memory.tensor_rows > 0 {
             let rows = bytes(memory.tensor_rows);
             match self.tensor_worker_bytes {

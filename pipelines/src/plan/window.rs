@@ -15,8 +15,8 @@ pub(super) fn wanted(config: &Config) -> usize {
     config.train.as_ref().and_then(|train| train.window).unwrap_or(default)
 }
 
-/// Returns the number of steps in flight. `needs` returns the bytes that a process needs for a number of steps.
-pub(super) fn fitting(config: &Config, needs: impl Fn(usize) -> u64) -> Result<usize, Error> {
+/// Returns the number of steps in flight. `needs` returns the bytes that a process needs for a number of steps. `on_gpu`: the whole graph is on a GPU.
+pub(super) fn fitting(config: &Config, on_gpu: bool, needs: impl Fn(usize) -> u64) -> Result<usize, Error> {
     let Some(train) = &config.train else { return Ok(2) };
     let Some(memory) = train.memory else { return Ok(wanted(config)) };
     let fits = |window: &usize| needs(*window) <= memory.0;
@@ -33,10 +33,15 @@ pub(super) fn fitting(config: &Config, needs: impl Fn(usize) -> u64) -> Result<u
                 None if cache > 0 && needs(1) - cache <= memory.0 => {
                     format!("train.schedule.cache = \"{}\" fits with a window of 1", spare(needs(1) - cache))
                 }
+                None if on_gpu => {
+                    "use a smaller infer.batch, or train.schedule = \"mini-batch\", which holds no edges in memory"
+                        .into()
+                }
                 None if train.is_full_graph() => full_graph(train).into(),
                 None => "use smaller batches or fanouts, or more processes".into(),
             };
             let with = match train.is_full_graph() {
+                true if on_gpu => ", because the edges of a graph on a GPU are also in memory".to_owned(),
                 true => ", even with rows of all nodes in scratch files".to_owned(),
                 false => format!(" with {window} steps in flight"),
             };
