@@ -51,7 +51,7 @@ struct DegreeWeights {
 }
 
 /// Edges of a row from which on a GPU sums it with more reads in flight: `LONG_ROW` of `cuda/segment.cu`.
-pub(crate) const LONG_ROW: u32 = 512;
+const LONG_ROW: u32 = 512;
 
 /// A block's arrays as `u32` tensors (inverse degrees: `f32`) on a device.
 #[derive(Debug)]
@@ -288,6 +288,23 @@ fn device_key(device: &Device) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn kernels_leave_out_the_rows_that_are_listed_as_long() {
+        assert!(include_str!("../cuda/segment.cu").contains(&format!("LONG_ROW = {LONG_ROW},")));
+    }
+
+    #[test]
+    fn device_copy_lists_long_rows_in_both_directions() -> Result<()> {
+        // Destination 1 has 512 edges from source 0; source 1 has none.
+        let block = GraphBlock::new(Block::new(2, 2, vec![0, 511, 1023], vec![0; 1023]));
+        let on = block.on_device(&Device::Cpu)?;
+        let rows = |rows: &Option<Tensor>| rows.as_ref().map(|rows| rows.to_vec1::<u32>()).transpose();
+        assert_eq!((rows(&on.long_rows)?, rows(&on.long_rows_by_source)?), (Some(vec![1]), Some(vec![0])));
+        let short = GraphBlock::new(Block::new(1, 1, vec![0, 511], vec![0; 511]));
+        assert!(short.on_device(&Device::Cpu)?.long_rows.is_none());
+        Ok(())
+    }
 
     #[test]
     fn self_loop_features_are_the_mean_of_other_edges() -> Result<()> {
