@@ -69,8 +69,11 @@ impl StagingFolder {
         let path = sibling(out, ".", ".tmp")?;
         let old = sibling(out, ".", ".old")?;
         let scratch = path.join(SCRATCH);
-        if old.exists() {
-            std::fs::remove_dir_all(&old).map_err(Error::io(&old, "remove"))?;
+        match (old.exists(), out.exists()) {
+            // A process was killed between the two renames of `publish`.
+            (true, false) => std::fs::rename(&old, out).map_err(Error::io(&old, "rename"))?,
+            (true, true) => std::fs::remove_dir_all(&old).map_err(Error::io(&old, "remove"))?,
+            (false, _) => {}
         }
         if path.exists() {
             if std::fs::read_to_string(scratch.join(KEY)).is_ok_and(|found| found == key) {
@@ -103,6 +106,11 @@ impl StagingFolder {
             }
         }
         sync(&self.path)?;
+        if self.out.exists() && exchange(&self.path, &self.out) {
+            self.published = true;
+            sync(fs::folder_of(&self.out))?;
+            return std::fs::remove_dir_all(&self.path).map_err(Error::io(&self.path, "remove"));
+        }
         let old = sibling(&self.out, ".", ".old")?;
         let replaced = self.out.exists();
         if replaced {
@@ -132,6 +140,12 @@ pub(crate) fn write_file(path: &Path, bytes: &[u8]) -> Result<()> {
     use std::io::Write;
     let mut file = File::create(path).map_err(Error::io(path, "create"))?;
     file.write_all(bytes).and_then(|()| file.sync_all()).map_err(Error::io(path, "write"))
+}
+
+/// Exchanges two folders at once. Returns false where the file system cannot.
+fn exchange(a: &Path, b: &Path) -> bool {
+    use rustix::fs::{CWD, RenameFlags, renameat_with};
+    renameat_with(CWD, a, CWD, b, RenameFlags::EXCHANGE).is_ok()
 }
 
 fn sync(dir: &Path) -> Result<()> {
