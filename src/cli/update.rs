@@ -6,7 +6,6 @@ use crate::error::Error;
 use crate::report;
 use gnnflow_data::prepare::Quality;
 use gnnflow_data::update::{AFFECTED, Batch, Missing, UpdateSettings, update};
-use gnnflow_dataflow::incremental::Differential;
 use gnnflow_pipelines::Error as PipelineError;
 use std::path::{Path, PathBuf};
 
@@ -49,10 +48,19 @@ pub(super) struct Update {
 }
 
 #[derive(Clone, Copy, Debug, Default, clap::ValueEnum)]
-enum Policy {
+pub(super) enum Policy {
     #[default]
     Fail,
     Ignore,
+}
+
+impl From<Policy> for Missing {
+    fn from(policy: Policy) -> Self {
+        match policy {
+            Policy::Fail => Self::Fail,
+            Policy::Ignore => Self::Ignore,
+        }
+    }
 }
 
 impl Update {
@@ -61,16 +69,9 @@ impl Update {
             Some(folder) => batches(folder)?,
             None => vec![Batch { nodes: self.nodes, remove: self.remove, edges: self.edges }],
         };
-        let settings = UpdateSettings {
-            out: self.out,
-            missing: match self.missing {
-                Policy::Fail => Missing::Fail,
-                Policy::Ignore => Missing::Ignore,
-            },
-            hops: self.hops,
-        };
-        let workers = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-        let updated = update(&self.dataset, &batches, &Differential { workers }, &settings, &context.console)?;
+        let settings =
+            UpdateSettings { out: self.out, missing: self.missing.into(), hops: self.hops, partitions: None };
+        let updated = update(&self.dataset, &batches, &settings, &context.console)?;
         report::write_partition(&updated.dataset, &Quality::read(&updated.dataset)?)?;
         if context.json {
             return print_json(&updated);

@@ -12,7 +12,17 @@ use crate::ids::Ids;
 /// Marks an id without a node.
 pub(super) const NONE: u32 = u32::MAX;
 
+/// The ids of nodes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NewIds {
+    /// Integers.
+    Int(Vec<i64>),
+    /// Strings.
+    Text(Vec<String>),
+}
+
 /// Distinct ids, numbered in order of their first use.
+#[derive(Debug)]
 pub(super) enum UpdateIds {
     Int(HashMap<i64, u32>),
     Text(HashMap<Box<str>, u32>),
@@ -26,7 +36,7 @@ impl UpdateIds {
         }
     }
 
-    fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         match self {
             Self::Int(map) => map.len(),
             Self::Text(map) => map.len(),
@@ -82,6 +92,37 @@ impl UpdateIds {
             hits.into_iter().for_each(|(number, node)| found[number as usize] = node);
         }
         Ok(found)
+    }
+
+    /// Appends ids that are not there yet.
+    pub(super) fn extend(&mut self, ids: &NewIds) {
+        let first = self.len() as u32;
+        match (self, ids) {
+            (Self::Int(map), NewIds::Int(ids)) => map.extend(ids.iter().copied().zip(first..)),
+            (Self::Text(map), NewIds::Text(ids)) => map.extend(ids.iter().map(|id| id.as_str().into()).zip(first..)),
+            _ => unreachable!("ids of one kind"),
+        }
+    }
+
+    /// Sets, in `nodes`, the numbers of ids that the dataset does not have, and `earlier` has: from `first` on.
+    pub(super) fn find_earlier(&self, earlier: &Self, first: u32, nodes: &mut [u32]) {
+        fn find<'a, K: 'a>(
+            own: impl Iterator<Item = (&'a K, &'a u32)>,
+            get: impl Fn(&K) -> Option<u32>,
+            first: u32,
+            nodes: &mut [u32],
+        ) {
+            for (id, &number) in own {
+                if let (NONE, Some(node)) = (nodes[number as usize], get(id)) {
+                    nodes[number as usize] = first + node;
+                }
+            }
+        }
+        match (self, earlier) {
+            (Self::Int(own), Self::Int(earlier)) => find(own.iter(), |id| earlier.get(id).copied(), first, nodes),
+            (Self::Text(own), Self::Text(earlier)) => find(own.iter(), |id| earlier.get(id).copied(), first, nodes),
+            _ => unreachable!("ids of one kind"),
+        }
     }
 
     /// Returns the id with a number, for messages; a linear search.

@@ -12,6 +12,7 @@ use crate::source::{Columns, GraphSource, Isolated, RETRY, SelfLoops, UnknownNod
 use super::Batch;
 use super::ids::{NONE, UpdateIds};
 use super::new_nodes::NewNodes;
+use super::policy::Change;
 use super::type_codes::TypeCodes;
 
 /// Edge rows of one batch, with the reader that knows their places.
@@ -84,10 +85,13 @@ pub(super) fn source(dataset: &Dataset) -> Result<GraphSource> {
 }
 
 impl Input {
+    /// Reads `batches`. `earlier` are the ids of nodes that earlier batches have added, which the dataset does not have yet. They are numbered after
+    /// those of the dataset.
     pub(super) fn read(
         dataset: &Dataset,
         source: &GraphSource,
         batches: &[Batch],
+        earlier: Option<&UpdateIds>,
         progress: &dyn Progress,
     ) -> Result<Self> {
         let manifest = dataset.manifest();
@@ -117,9 +121,13 @@ impl Input {
         }
         progress.done();
         progress.stage("looking up ids", None, "");
-        let mut nodes = all.update_ids.find(dataset)?;
-        all.nodes.assign_numbers(manifest.nodes as u32, &mut nodes)?;
-        all.look_up(source, &nodes, manifest.nodes as u32)?;
+        let (mut nodes, mut old) = (all.update_ids.find(dataset)?, manifest.nodes as u32);
+        if let Some(earlier) = earlier {
+            all.update_ids.find_earlier(earlier, old, &mut nodes);
+            old += earlier.len() as u32;
+        }
+        all.nodes.assign_numbers(old, &mut nodes)?;
+        all.look_up(source, &nodes, old)?;
         progress.done();
         Ok(all)
     }
@@ -216,6 +224,30 @@ impl Input {
     }
 }
 
+/// Errors of rows.
+impl Input {
+    fn rows_of(&self, batch: u32, change: Change) -> Result<&Rows> {
+        let rows = &self.batches[batch as usize];
+        let rows = if change == Change::Add { &rows.added } else { &rows.removed };
+        rows.as_ref().ok_or_else(|| Error::Bug("a row without a file".into()))
+    }
+
+    /// The edge that a row removes does not exist.
+    pub(super) fn missing_edge(&self, batch: u32, row: u32) -> Result<Error> {
+        let rows = self.rows_of(batch, Change::Remove)?;
+        let [src, dst] = rows.ids(row as usize)?;
+        Ok(Error::MissingEdge { place: rows.place(row as usize), src, dst })
+    }
+
+    /// The edge that a row adds exists.
+    pub(super) fn duplicate(&self, batch: u32, row: u32) -> Result<Error> {
+        let rows = self.rows_of(batch, Change::Add)?;
+        let [src, dst] = rows.ids(row as usize)?;
+        let first = "the dataset or an earlier row".into();
+        Ok(Error::DuplicateEdge { place: rows.place(row as usize), first, src, dst })
+    }
+}
+
 impl Rows {
     /// Returns the place of a row.
     pub(super) fn place(&self, row: usize) -> Box<Location> {
@@ -244,7 +276,7 @@ impl Rows {
 }
 
 /// Returns lengths and digests of a batch's files.
-fn files(batch: &Batch) -> Result<Vec<InputFile>> {
+pub(super) fn files(batch: &Batch) -> Result<Vec<InputFile>> {
     let mut files = Vec::new();
     for (role, name, paths) in
         [("nodes", "--nodes", &batch.nodes), ("edges", "--edges", &batch.edges), ("remove", "--remove", &batch.remove)]

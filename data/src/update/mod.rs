@@ -1,7 +1,7 @@
 //! Updates a prepared dataset with added and removed edges and added nodes.
 //!
 //! ```text
-//! update files ──► look up ids ──► find the touched edges ──► apply the policies to each (Incremental)
+//! update files ──► look up ids ──► find the touched edges ──► apply the policies to each
 //!                                                                       │
 //!   assign partitions to new nodes ◄────────────────────────────────────┤
 //!   changed partitions: merge old lists and sorted changes ──► topology.arrow, halo.arrow
@@ -23,11 +23,12 @@
 //! creates such nodes; [`Batch::nodes`] adds nodes.
 
 mod assign;
+mod changes;
 mod ids;
-mod incremental;
 mod input;
 mod merge;
 mod new_nodes;
+mod policy;
 mod reach;
 #[cfg(test)]
 mod tests;
@@ -40,7 +41,9 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-pub use incremental::{Change, Direct, EdgeKey, Incremental, Outcome, settle};
+pub use changes::{ChangeReader, ChangedEdge, Changes, batch_files};
+pub use ids::NewIds;
+pub use policy::{Change, EdgeKey, Outcome, settle};
 
 use crate::dataset::{Manifest, UpdateCounts};
 use crate::error::Result;
@@ -81,12 +84,14 @@ pub struct UpdateSettings {
     /// A node is affected if its in-neighborhood of this many hops has changed. Use the number of layers of the model,
     /// plus one for models that use the degrees of in-neighbors (GCN).
     pub hops: u32,
+    /// The partition of each new node, in the order of rows; `None` chooses them.
+    pub partitions: Option<Vec<usize>>,
 }
 
 impl Default for UpdateSettings {
     /// In place, two hops, [`Missing::Fail`].
     fn default() -> Self {
-        Self { out: None, missing: Missing::default(), hops: 2 }
+        Self { out: None, missing: Missing::default(), hops: 2, partitions: None }
     }
 }
 
@@ -119,12 +124,6 @@ pub struct Updated {
 /// # Errors
 /// When the input is invalid (with its place), the dataset is damaged, or the disk is full; and
 /// [`Error::Occupied`](crate::Error::Occupied).
-pub fn update(
-    dir: &Path,
-    batches: &[Batch],
-    incremental: &dyn Incremental,
-    settings: &UpdateSettings,
-    progress: &dyn Progress,
-) -> Result<Updated> {
-    work::run(dir, batches, incremental, settings, progress)
+pub fn update(dir: &Path, batches: &[Batch], settings: &UpdateSettings, progress: &dyn Progress) -> Result<Updated> {
+    work::run(dir, batches, settings, progress)
 }

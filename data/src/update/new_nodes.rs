@@ -201,7 +201,7 @@ impl NewNodes {
         Ok(())
     }
 
-    fn place(&self, node: usize) -> Box<Location> {
+    pub(super) fn place(&self, node: usize) -> Box<Location> {
         let at = self.readers.partition_point(|(_, before)| *before <= node) - 1;
         let (reader, before) = &self.readers[at];
         reader.place((node - before) as u64, reader.id_name())

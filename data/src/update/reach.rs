@@ -12,61 +12,34 @@ use rayon::prelude::*;
 use crate::dataset::{Dataset, IdColumn, IdKind, Topology};
 use crate::error::{Error, Result};
 
-use super::incremental::Incremental;
-
-/// Largest number of edges passed to [`Incremental`]. Above it, a search with bit sets takes less memory.
-const MAX_EDGES: usize = 1 << 22;
 /// Rows per record batch.
 const ROWS: usize = 1 << 16;
 
 /// Returns the nodes of `dataset` whose `hops`-hop in-neighborhood has changed, ascending, each with the smallest such
 /// number of hops. `changed` has the nodes whose in-edges have changed, ascending.
-pub(super) fn affected(
-    dataset: &Dataset,
-    changed: &[u32],
-    hops: u32,
-    incremental: &dyn Incremental,
-) -> Result<Vec<(u32, u32)>> {
+pub(super) fn affected(dataset: &Dataset, changed: &[u32], hops: u32) -> Result<Vec<(u32, u32)>> {
     if hops == 0 || changed.is_empty() {
         return Ok(Vec::new());
     }
-    let mut reached = match search(dataset, changed, hops - 1)? {
-        Reached::Edges(edges) => incremental.affected(&edges, changed, hops - 1)?,
-        Reached::Nodes(nodes) => nodes,
-    };
+    let mut reached = search(dataset, changed, hops - 1)?;
     reached.iter_mut().for_each(|(_, steps)| *steps += 1);
     Ok(reached)
 }
 
-/// Result of a search from the changed nodes.
-enum Reached {
-    /// All edges from nodes within the steps, at most [`MAX_EDGES`].
-    Edges(Vec<(u32, u32)>),
-    /// The nodes with their distances.
-    Nodes(Vec<(u32, u32)>),
-}
-
-/// Searches along the edges from `changed`. Topologies hold in-edges. In an undirected graph these are the out-edges,
+/// Returns the nodes that are at most `steps` edges after a node of `changed`, each with the length of its shortest path. Topologies hold in-edges. In an undirected graph these are the out-edges,
 /// too. In a directed graph, every step reads all topologies.
-fn search(dataset: &Dataset, changed: &[u32], steps: u32) -> Result<Reached> {
+fn search(dataset: &Dataset, changed: &[u32], steps: u32) -> Result<Vec<(u32, u32)>> {
     let (book, n) = (dataset.book(), dataset.manifest().nodes as usize);
     let mut visited = Bits::new(n);
     for &node in changed {
         visited.insert(node);
     }
     let mut nodes: Vec<(u32, u32)> = changed.iter().map(|&node| (node, 0)).collect();
-    let mut edges = Some(Vec::new());
     let mut topologies: Vec<Option<Topology>> = vec![None; book.parts()];
     let mut frontier: Vec<u32> = changed.to_vec();
     for step in 1..=steps {
         let mut next = Vec::new();
-        let mut reach = |src: u32, dst: u32| {
-            if let Some(all) = edges.as_mut() {
-                all.push((src, dst));
-            }
-            if edges.as_ref().is_some_and(|all| all.len() > MAX_EDGES) {
-                edges = None;
-            }
+        let mut reach = |dst: u32| {
             if visited.insert(dst) {
                 next.push(dst);
             }
@@ -79,7 +52,7 @@ fn search(dataset: &Dataset, changed: &[u32], steps: u32) -> Result<Reached> {
                 }
                 let local = (u64::from(src) - book.range(part).start) as usize;
                 let list = topologies[part].as_ref().map_or(&[][..], |topology| topology.neighbors(local));
-                list.iter().for_each(|&dst| reach(src, dst));
+                list.iter().for_each(|&dst| reach(dst));
             }
         } else {
             let mut from = Bits::new(n);
@@ -89,21 +62,16 @@ fn search(dataset: &Dataset, changed: &[u32], steps: u32) -> Result<Reached> {
             for part in 0..book.parts() {
                 let topology = dataset.topology(part)?;
                 let first = book.range(part).start as u32;
-                let found: Vec<(u32, u32)> = (0..topology.num_nodes())
-                    .into_par_iter()
-                    .flat_map_iter(|local| {
-                        let sources = topology.neighbors(local).iter().filter(|&&src| from.get(src));
-                        sources.map(move |&src| (src, first + local as u32)).collect::<Vec<_>>()
-                    })
-                    .collect();
-                found.into_iter().for_each(|(src, dst)| reach(src, dst));
+                let reads = |local: &usize| topology.neighbors(*local).iter().any(|&src| from.get(src));
+                let found: Vec<usize> = (0..topology.num_nodes()).into_par_iter().filter(reads).collect();
+                found.into_iter().for_each(|local| reach(first + local as u32));
             }
         }
         nodes.extend(next.iter().map(|&node| (node, step)));
         frontier = next;
     }
     nodes.sort_unstable();
-    Ok(edges.map_or(Reached::Nodes(nodes), Reached::Edges))
+    Ok(nodes)
 }
 
 /// A set of nodes.

@@ -1,6 +1,6 @@
 //! Finds the edges that an update touches, and which copies it removes and adds.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
 use crate::dataset::{Dataset, Topology, UpdateCounts};
 use crate::error::{Error, Result};
@@ -8,17 +8,57 @@ use crate::source::{Duplicates, GraphSource, SelfLoops};
 
 use super::Missing;
 use super::ids::NONE;
-use super::incremental::{Change, EdgeKey, Incremental, Outcome};
 use super::input::{Input, Rows};
+use super::policy::{Change, EdgeKey, Outcome, net};
 
 /// A row of the update, in one direction.
-struct Event {
-    key: EdgeKey,
-    batch: u32,
-    change: Change,
-    row: u32,
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Event {
+    pub(super) key: EdgeKey,
+    pub(super) batch: u32,
+    pub(super) change: Change,
+    pub(super) row: u32,
     /// Whether this is the reverse of a row of an undirected graph.
-    mirror: bool,
+    pub(super) mirror: bool,
+}
+
+/// The rows of an update.
+pub(super) struct Events {
+    /// Sorted by key, batch, change and row.
+    pub(super) rows: Vec<Event>,
+    /// Batch and row of removals with an unknown node.
+    pub(super) missing: Vec<(u32, u32)>,
+}
+
+impl Events {
+    pub(super) fn of(source: &GraphSource, input: &Input) -> Self {
+        let mut all = Self { rows: Vec::new(), missing: Vec::new() };
+        for (batch, rows) in (0..).zip(&input.batches) {
+            rows.removed.iter().for_each(|rows| all.read(source, batch, Change::Remove, rows));
+            rows.added.iter().for_each(|rows| all.read(source, batch, Change::Add, rows));
+        }
+        all.rows.sort_unstable_by_key(|event| (event.key, event.batch, event.change, event.row));
+        all
+    }
+
+    fn read(&mut self, source: &GraphSource, batch: u32, change: Change, rows: &Rows) {
+        for row in 0..rows.src.len() {
+            if rows.dropped[row] {
+                continue;
+            }
+            let (src, dst, row) = (rows.src[row], rows.dst[row], row as u32);
+            if src == NONE {
+                self.missing.push((batch, row));
+                continue;
+            }
+            let edge_type = rows.types.get(row as usize).copied().unwrap_or(0);
+            self.rows.push(Event { key: EdgeKey { dst, src, edge_type }, batch, change, row, mirror: false });
+            if source.undirected && src != dst {
+                let key = EdgeKey { dst: src, src: dst, edge_type };
+                self.rows.push(Event { key, batch, change, row, mirror: true });
+            }
+        }
+    }
 }
 
 /// An added edge.
@@ -55,16 +95,13 @@ pub(super) struct Touched<'a> {
     dataset: &'a Dataset,
     source: &'a GraphSource,
     input: &'a Input,
-    /// Sorted by key, batch, change and row.
-    events: Vec<Event>,
+    events: Events,
     /// Positions of the copies of each key in the dataset.
     present: BTreeMap<EdgeKey, Vec<u64>>,
     /// Positions of the self-loops that the policy of the dataset added, by node.
     added_loops: BTreeMap<u32, u64>,
     /// Nodes with self-loops of types that are not in the update.
     other_loops: BTreeSet<u32>,
-    /// Batch and row of removals with an unknown node.
-    missing: Vec<(u32, u32)>,
 }
 
 impl<'a> Touched<'a> {
@@ -74,38 +111,13 @@ impl<'a> Touched<'a> {
             dataset,
             source,
             input,
-            events: Vec::new(),
+            events: Events::of(source, input),
             present: BTreeMap::new(),
             added_loops: BTreeMap::new(),
             other_loops: BTreeSet::new(),
-            missing: Vec::new(),
         };
-        for (batch, rows) in (0..).zip(&input.batches) {
-            rows.removed.iter().for_each(|rows| this.read(batch, Change::Remove, rows));
-            rows.added.iter().for_each(|rows| this.read(batch, Change::Add, rows));
-        }
-        this.events.sort_unstable_by_key(|event| (event.key, event.batch, event.change, event.row));
         this.locate()?;
         Ok(this)
-    }
-
-    fn read(&mut self, batch: u32, change: Change, rows: &Rows) {
-        for row in 0..rows.src.len() {
-            if rows.dropped[row] {
-                continue;
-            }
-            let (src, dst, row) = (rows.src[row], rows.dst[row], row as u32);
-            if src == NONE {
-                self.missing.push((batch, row));
-                continue;
-            }
-            let edge_type = rows.types.get(row as usize).copied().unwrap_or(0);
-            self.events.push(Event { key: EdgeKey { dst, src, edge_type }, batch, change, row, mirror: false });
-            if self.source.undirected && src != dst {
-                let key = EdgeKey { dst: src, src: dst, edge_type };
-                self.events.push(Event { key, batch, change, row, mirror: true });
-            }
-        }
     }
 
     fn locate(&mut self) -> Result<()> {
@@ -114,7 +126,7 @@ impl<'a> Touched<'a> {
         let types = self.dataset.manifest().edge_columns.edge_type.as_ref();
         let loop_type = types.map(|types| types.count.saturating_sub(1) as u16);
         let mut open: Option<(usize, Topology)> = None;
-        for same in self.events.chunk_by(|a, b| (a.key.dst, a.key.src) == (b.key.dst, b.key.src)) {
+        for same in self.events.rows.chunk_by(|a, b| (a.key.dst, a.key.src) == (b.key.dst, b.key.src)) {
             let EdgeKey { dst, src, .. } = same[0].key;
             if dst >= old || src >= old {
                 continue;
@@ -157,13 +169,13 @@ impl<'a> Touched<'a> {
         Ok(())
     }
 
-    /// Computes the outcomes with `incremental`, and from them the changes of the files.
-    pub(super) fn resolve(mut self, incremental: &dyn Incremental, missing: Missing) -> Result<Delta> {
+    /// Computes the outcomes, and from them the changes of the files.
+    pub(super) fn resolve(mut self, missing: Missing) -> Result<Delta> {
         let mut batches: Vec<Vec<(EdgeKey, Change)>> = vec![Vec::new(); self.input.batches.len()];
-        self.events.iter().for_each(|event| batches[event.batch as usize].push((event.key, event.change)));
-        let present: Vec<(EdgeKey, u32)> =
+        self.events.rows.iter().for_each(|event| batches[event.batch as usize].push((event.key, event.change)));
+        let present: HashMap<EdgeKey, u32> =
             self.present.iter().map(|(&key, copies)| (key, copies.len() as u32)).collect();
-        let outcomes = incremental.net(self.source.duplicates, &present, &batches)?;
+        let outcomes = net(self.source.duplicates, &present, &batches);
         drop(batches);
 
         let mut delta = Delta {
@@ -179,8 +191,8 @@ impl<'a> Touched<'a> {
         // For nodes with touched self-loops: whether a self-loop of the dump remains.
         let mut own_loops: BTreeMap<u32, bool> = BTreeMap::new();
         let mut rest = &outcomes[..];
-        let mut not_found = std::mem::take(&mut self.missing);
-        for events in self.events.chunk_by(|a, b| a.key == b.key) {
+        let mut not_found = std::mem::take(&mut self.events.missing);
+        for events in self.events.rows.chunk_by(|a, b| a.key == b.key) {
             let key = events[0].key;
             let length = rest.iter().take_while(|(found, _)| *found == key).count();
             let (own, after) = rest.split_at(length);
@@ -213,12 +225,12 @@ impl<'a> Touched<'a> {
             self.replace(key, before, copies, &mut delta)?;
         }
         if let Some((batch, row)) = first_duplicate.filter(|_| self.source.duplicates == Duplicates::Fail) {
-            return Err(self.duplicate(batch, row)?);
+            return Err(self.input.duplicate(batch, row)?);
         }
         not_found.sort_unstable();
         not_found.dedup();
         if let (Missing::Fail, Some(&(batch, row))) = (missing, not_found.first()) {
-            return Err(self.missing_edge(batch, row)?);
+            return Err(self.input.missing_edge(batch, row)?);
         }
         delta.counts.missing_ignored = not_found.len() as u64;
         if self.source.self_loops == SelfLoops::Add {
@@ -294,25 +306,6 @@ impl<'a> Touched<'a> {
     fn has_no_columns(&self) -> bool {
         let columns = &self.dataset.manifest().edge_columns;
         !columns.weight && columns.edge_type.is_none() && !columns.time && columns.features == 0
-    }
-
-    fn rows(&self, batch: u32, change: Change) -> Result<&Rows> {
-        let rows = &self.input.batches[batch as usize];
-        let rows = if change == Change::Add { &rows.added } else { &rows.removed };
-        rows.as_ref().ok_or_else(|| Error::Bug("a row without a file".into()))
-    }
-
-    fn missing_edge(&self, batch: u32, row: u32) -> Result<Error> {
-        let rows = self.rows(batch, Change::Remove)?;
-        let [src, dst] = rows.ids(row as usize)?;
-        Ok(Error::MissingEdge { place: rows.place(row as usize), src, dst })
-    }
-
-    fn duplicate(&self, batch: u32, row: u32) -> Result<Error> {
-        let rows = self.rows(batch, Change::Add)?;
-        let [src, dst] = rows.ids(row as usize)?;
-        let first = "the dataset or an earlier row".into();
-        Ok(Error::DuplicateEdge { place: rows.place(row as usize), first, src, dst })
     }
 }
 

@@ -16,21 +16,16 @@ use crate::prepare::{HaloFeatures, Lock, NodeFiles, PAIRS, Quality, Recorder, SC
 use crate::process_memory;
 use crate::progress::Progress;
 
-use super::assign::Placement;
-use super::incremental::Incremental;
+use super::assign::{BALANCE, Placement, choose_partitions};
 use super::input::{Input, source};
 use super::merge::{Merge, Merged};
 use super::touched::{Added, Delta, Touched};
 use super::write_nodes::write_nodes;
 use super::{AFFECTED, Batch, UpdateSettings, Updated, reach};
 
-/// Size limit of a partition over the mean size, if the dataset's settings have none (β of SDT-GNN).
-const BALANCE: f64 = 1.05;
-
 pub(super) fn run(
     dir: &Path,
     batches: &[Batch],
-    incremental: &dyn Incremental,
     settings: &UpdateSettings,
     progress: &dyn Progress,
 ) -> Result<Updated> {
@@ -50,12 +45,19 @@ pub(super) fn run(
     let quality = Quality::read(dir)?;
     let source = source(&dataset)?;
     let progress = Recorder::new(progress);
-    let input = Input::read(&dataset, &source, batches, &progress)?;
+    let input = Input::read(&dataset, &source, batches, None, &progress)?;
     progress.stage("finding what changes", None, "");
-    let delta = Touched::find(&dataset, &source, &input)?.resolve(incremental, settings.missing)?;
+    let delta = Touched::find(&dataset, &source, &input)?.resolve(settings.missing)?;
     progress.done();
     let balance = &dataset.manifest().settings["partition"]["balance"]["nodes"];
-    let placement = Placement::new(&dataset, input.nodes.len(), &delta.added, balance.as_f64().unwrap_or(BALANCE))?;
+    let owners = match &settings.partitions {
+        Some(given) => {
+            let valid = given.len() == input.nodes.len() && given.iter().all(|&part| part < dataset.book().parts());
+            valid.then(|| given.clone()).ok_or_else(|| Error::Bug("the partitions are those of other nodes".into()))?
+        }
+        None => choose_partitions(&dataset, input.nodes.len(), &delta.added, balance.as_f64().unwrap_or(BALANCE))?,
+    };
+    let placement = Placement::new(&dataset, &owners)?;
 
     // The key is unique, because a folder of a killed update has links to dataset files and must not be continued.
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |now| now.as_nanos());
@@ -80,7 +82,7 @@ pub(super) fn run(
     changed.extend((before..before + input.nodes.len() as u32).map(|node| placement.global(node)));
     changed.sort_unstable();
     changed.dedup();
-    let affected = reach::affected(&updated, &changed, settings.hops, incremental)?;
+    let affected = reach::affected(&updated, &changed, settings.hops)?;
     reach::write(&updated, &affected, &growing.path().join(AFFECTED))?;
     progress.done();
     let quality = Quality {

@@ -60,7 +60,7 @@ fn update_to_another_folder_keeps_the_old_dataset() {
     let before = bytes(&out, 3);
     let elsewhere = dir.path().join("elsewhere");
     let settings = UpdateSettings { out: Some(elsewhere.clone()), ..UpdateSettings::default() };
-    let updated = update(&out, &[one_edge(dir.path())], &Direct, &settings, &Silent).unwrap();
+    let updated = update(&out, &[one_edge(dir.path())], &settings, &Silent).unwrap();
     assert!(bytes(&out, 3) == before && bytes(&elsewhere, 3) != before);
     let old = Dataset::open(&out).unwrap();
     assert_ne!(updated.manifest.fingerprint, old.manifest().fingerprint);
@@ -71,7 +71,7 @@ fn update_to_another_folder_keeps_the_old_dataset() {
 
     let foreign = dir.path().join("dump");
     let settings = UpdateSettings { out: Some(foreign.clone()), ..UpdateSettings::default() };
-    let error = update(&out, &[], &Direct, &settings, &Silent).unwrap_err();
+    let error = update(&out, &[], &settings, &Silent).unwrap_err();
     assert!(matches!(error, Error::Occupied { .. }), "{error}");
     assert!(foreign.join("nodes.parquet").exists());
     assert!(matches!(in_place(&foreign, &[]).unwrap_err(), Error::NotADataset { .. }));

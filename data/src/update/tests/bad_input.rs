@@ -54,7 +54,7 @@ fn removal_of_a_missing_edge_fails_or_is_counted() {
     let settings = UpdateSettings { missing: Missing::Ignore, ..UpdateSettings::default() };
     let before = Dataset::open(&out).unwrap().manifest().clone();
     let batch = Batch { remove, ..Batch::default() };
-    let updated = update(&out, &[batch], &Direct, &settings, &Silent).unwrap();
+    let updated = update(&out, &[batch], &settings, &Silent).unwrap();
     assert_eq!((updated.counts.missing_ignored, updated.counts.edges_removed), (2, 0));
     assert_eq!(updated.manifest, before, "the manifest changed");
 }

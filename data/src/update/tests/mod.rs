@@ -135,5 +135,5 @@ fn bytes(dataset: &Path, parts: u32) -> Vec<(PathBuf, Vec<u8>)> {
 }
 
 fn in_place(dataset: &Path, batches: &[Batch]) -> crate::Result<Updated> {
-    update(dataset, batches, &Direct, &UpdateSettings::default(), &Silent)
+    update(dataset, batches, &UpdateSettings::default(), &Silent)
 }

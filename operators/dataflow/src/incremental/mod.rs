@@ -1,10 +1,6 @@
-//! Results that are maintained by differential dataflow while the graph changes.
+//! State that differential dataflow maintains while the graph changes.
 //!
-//! Bulk work (sorting, deduplicating, relabeling) is plain timely, which is many times faster for it. Differential dataflow
-//! keeps a result correct while edges are added and removed.
+//! Bulk work (sorting, deduplicating, relabeling) is plain timely, which is many times faster for it. An arrangement is an index of changes that
+//! forgets those which cancel out.
 
-pub mod affected;
-pub mod differential;
-pub mod net;
-
-pub use differential::Differential;
+pub mod edge_deltas;

@@ -1,13 +1,9 @@
-//! Incremental computations on changing edges.
-//!
-//! [`Incremental`] decides which copies of edges an update adds and removes. `gnnflow-dataflow` implements it with
-//! differential dataflow. [`Direct`] implements it with loops, for users of this crate alone.
+//! The policy on duplicates: which copies of edges a change adds and removes.
 
 use std::collections::{BTreeMap, HashMap};
 
 use serde::{Deserialize, Serialize};
 
-use crate::error::Result;
 use crate::source::Duplicates;
 
 /// Identity of an edge: both ends and, if edges have types, the type.
@@ -43,28 +39,6 @@ pub struct Outcome {
     pub added: u32,
     /// Number of additions that were dropped because the edge exists: the last rows.
     pub dropped: u32,
-}
-
-/// Computes the effects of changed edges.
-pub trait Incremental: Sync {
-    /// Applies `batches` to edges that have `present` copies. Returns one [`Outcome`] for each edge and each batch that
-    /// has it, sorted, as computed by [`settle`].
-    ///
-    /// # Errors
-    /// When the computation fails.
-    fn net(
-        &self,
-        duplicates: Duplicates,
-        present: &[(EdgeKey, u32)],
-        batches: &[Vec<(EdgeKey, Change)>],
-    ) -> Result<Vec<(EdgeKey, Outcome)>>;
-
-    /// Returns the nodes that are at most `steps` edges `(source, destination)` away from a node of `changed`. Each has
-    /// the length of its shortest path, which is 0 for nodes of `changed`. The result is sorted.
-    ///
-    /// # Errors
-    /// When the computation fails.
-    fn affected(&self, edges: &[(u32, u32)], changed: &[u32], steps: u32) -> Result<Vec<(u32, u32)>>;
 }
 
 /// Applies the policy on duplicates to the history of one edge with `present` copies. `rows` are sorted triples
@@ -116,50 +90,26 @@ pub fn settle(duplicates: Duplicates, present: u32, rows: &[(u32, Change, u32)])
     outcomes
 }
 
-/// Implements [`Incremental`] with loops in one thread.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Direct;
-
-impl Incremental for Direct {
-    fn net(
-        &self,
-        duplicates: Duplicates,
-        present: &[(EdgeKey, u32)],
-        batches: &[Vec<(EdgeKey, Change)>],
-    ) -> Result<Vec<(EdgeKey, Outcome)>> {
-        let mut rows: BTreeMap<EdgeKey, BTreeMap<(u32, Change), u32>> = BTreeMap::new();
-        for (batch, changes) in (0..).zip(batches) {
-            for &(key, change) in changes {
-                *rows.entry(key).or_default().entry((batch, change)).or_default() += 1;
-            }
+/// Applies `batches` to edges that have `present` copies. Returns one [`Outcome`] for each edge and each batch that has it, sorted, as computed by
+/// [`settle`].
+pub(super) fn net(
+    duplicates: Duplicates,
+    present: &HashMap<EdgeKey, u32>,
+    batches: &[Vec<(EdgeKey, Change)>],
+) -> Vec<(EdgeKey, Outcome)> {
+    let mut rows: BTreeMap<EdgeKey, BTreeMap<(u32, Change), u32>> = BTreeMap::new();
+    for (batch, changes) in (0..).zip(batches) {
+        for &(key, change) in changes {
+            *rows.entry(key).or_default().entry((batch, change)).or_default() += 1;
         }
-        let present: HashMap<EdgeKey, u32> = present.iter().copied().collect();
-        let mut all = Vec::with_capacity(rows.len());
-        for (key, rows) in rows {
-            let rows: Vec<_> = rows.into_iter().map(|((batch, change), count)| (batch, change, count)).collect();
-            let outcomes = settle(duplicates, present.get(&key).copied().unwrap_or(0), &rows);
-            all.extend(outcomes.into_iter().map(|outcome| (key, outcome)));
-        }
-        Ok(all)
     }
-
-    fn affected(&self, edges: &[(u32, u32)], changed: &[u32], steps: u32) -> Result<Vec<(u32, u32)>> {
-        let mut out: HashMap<u32, Vec<u32>> = HashMap::new();
-        edges.iter().for_each(|&(src, dst)| out.entry(src).or_default().push(dst));
-        let mut reached: BTreeMap<u32, u32> = changed.iter().map(|&node| (node, 0)).collect();
-        let mut frontier: Vec<u32> = reached.keys().copied().collect();
-        for step in 1..=steps {
-            let mut next = Vec::new();
-            for &dst in frontier.iter().filter_map(|node| out.get(node)).flatten() {
-                if let std::collections::btree_map::Entry::Vacant(entry) = reached.entry(dst) {
-                    entry.insert(step);
-                    next.push(dst);
-                }
-            }
-            frontier = next;
-        }
-        Ok(reached.into_iter().collect())
+    let mut all = Vec::with_capacity(rows.len());
+    for (key, rows) in rows {
+        let rows: Vec<_> = rows.into_iter().map(|((batch, change), count)| (batch, change, count)).collect();
+        let outcomes = settle(duplicates, present.get(&key).copied().unwrap_or(0), &rows);
+        all.extend(outcomes.into_iter().map(|outcome| (key, outcome)));
     }
+    all
 }
 
 #[cfg(test)]
@@ -174,13 +124,5 @@ mod tests {
         assert_eq!(settle(Duplicates::Keep, 2, &rows), [outcome(0, 2, 1, 2, 0), outcome(2, 1, 0, 0, 0)]);
         assert_eq!(settle(Duplicates::Drop, 1, &rows), [outcome(0, 1, 0, 1, 1), outcome(2, 1, 0, 0, 0)]);
         assert_eq!(settle(Duplicates::Drop, 0, &rows), [outcome(0, 0, 3, 1, 1), outcome(2, 1, 0, 0, 0)]);
-    }
-
-    #[test]
-    fn affected_nodes_have_shortest_distances() {
-        let edges = [(0, 1), (1, 2), (0, 2), (2, 3), (3, 4), (9, 0)];
-        assert_eq!(Direct.affected(&edges, &[0], 2).unwrap(), [(0, 0), (1, 1), (2, 1), (3, 2)]);
-        assert_eq!(Direct.affected(&edges, &[0, 3], 0).unwrap(), [(0, 0), (3, 0)]);
-        assert_eq!(Direct.affected(&edges, &[], 2).unwrap(), []);
     }
 }
