@@ -142,6 +142,17 @@ pub(crate) fn write_file(path: &Path, bytes: &[u8]) -> Result<()> {
     file.write_all(bytes).and_then(|()| file.sync_all()).map_err(Error::io(path, "write"))
 }
 
+/// Moves the dataset of folder `out` back if a process was killed between the two renames of [`StagingFolder::publish`].
+pub(crate) fn restore(out: &Path, progress: &dyn Progress) -> Result<()> {
+    let old = sibling(out, ".", ".old")?;
+    let lost = || !out.exists() && old.exists();
+    if !lost() {
+        return Ok(());
+    }
+    let _lock = Lock::take(out, progress)?;
+    if lost() { std::fs::rename(&old, out).map_err(Error::io(&old, "rename")) } else { Ok(()) }
+}
+
 /// Exchanges two folders at once. Returns false where the file system cannot.
 fn exchange(a: &Path, b: &Path) -> bool {
     use rustix::fs::{CWD, RenameFlags, renameat_with};

@@ -56,7 +56,7 @@ pub use recorder::PassRecord;
 
 // Shared with updates of a dataset.
 pub(crate) use fingerprint::input_files;
-pub(crate) use folder::{Lock, SCRATCH, StagingFolder, write_file};
+pub(crate) use folder::{Lock, SCRATCH, StagingFolder, restore, write_file};
 pub(crate) use halo::{HaloFeatures, PAIRS, count_halo, write_halo};
 pub(crate) use recorder::Recorder;
 pub(crate) use scale::Scale;

@@ -12,7 +12,9 @@ use crate::dataset::{Dataset, FEATURES, HALO, Manifest, NODES, SCHEMA_VERSION, T
 use crate::error::{Error, Result};
 use crate::format::hex;
 use crate::fs::link_or_copy;
-use crate::prepare::{HaloFeatures, Lock, NodeFiles, PAIRS, Quality, Recorder, SCRATCH, StagingFolder, write_file};
+use crate::prepare::{
+    HaloFeatures, Lock, NodeFiles, PAIRS, Quality, Recorder, SCRATCH, StagingFolder, restore, write_file,
+};
 use crate::process_memory;
 use crate::progress::Progress;
 
@@ -31,6 +33,7 @@ pub(super) fn run(
 ) -> Result<Updated> {
     let began = Instant::now();
     let out = settings.out.as_deref().unwrap_or(dir);
+    restore(dir, progress)?;
     // Checked first, so that no lock file appears beside a folder that is not a dataset.
     Manifest::read(dir)?;
     if out.exists() && Manifest::read(out).is_err() {

@@ -55,6 +55,16 @@ fn unchanged_partition_keeps_its_files() {
 }
 
 #[test]
+fn dataset_that_a_killed_update_has_moved_away_is_moved_back() {
+    let (dir, out) = place();
+    let before = bytes(&out, 3);
+    std::fs::rename(&out, dir.path().join(".out.old")).unwrap();
+    in_place(&out, &[]).unwrap();
+    assert!(bytes(&out, 3) == before);
+    assert!(!dir.path().join(".out.old").exists());
+}
+
+#[test]
 fn update_to_another_folder_keeps_the_old_dataset() {
     let (dir, out) = place();
     let before = bytes(&out, 3);
