@@ -61,6 +61,11 @@ pub fn run(config: &Config, options: &RunOptions) -> Result<Outcome, Error> {
         Action::Infer { run, scope } => {
             Work::Infer { model: FittingModel::open(run, train.task, dataset.manifest())?, scope: scope.clone() }
         }
+        Action::Follow { run, feed } => Work::Follow {
+            model: FittingModel::open(run, train.task, dataset.manifest())?,
+            feed: feed.clone(),
+            room: 0,
+        },
     };
 
     if cluster.is_none() && options.processes > 1 {
@@ -93,6 +98,9 @@ pub fn run(config: &Config, options: &RunOptions) -> Result<Outcome, Error> {
                     }
                     Work::Infer { model, scope } => {
                         format!("{scope} of {} with model {}", config.fingerprint(), model.sha256)
+                    }
+                    Work::Follow { model, .. } => {
+                        format!("changes of {} with model {}", config.fingerprint(), model.sha256)
                     }
                 },
                 dataset: dataset.manifest().fingerprint.clone(),
@@ -166,7 +174,7 @@ fn supervisor(config: &Config, options: &RunOptions, cluster: Option<&ClusterCon
     let mut launcher = Launcher::this_rank();
     launcher.restarts = config.cluster.restarts as usize;
     // Inference has no checkpoint and begins anew: there is no such file.
-    let infers = matches!(options.action, Action::Infer { .. });
+    let infers = matches!(options.action, Action::Infer { .. } | Action::Follow { .. });
     launcher.checkpoint = (rank == 0 || infers).then(|| last_checkpoint(&options.run_dir));
     Some(launcher)
 }

@@ -20,6 +20,7 @@ mod embeddings;
 mod embeddings_full_graph;
 mod examples;
 mod feature_store;
+mod follow;
 mod full_graph;
 mod hosts;
 mod import;

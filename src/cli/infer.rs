@@ -104,7 +104,7 @@ pub(super) enum Layers {
 }
 
 impl Layers {
-    fn folder(self, dataset: &Path) -> Result<PathBuf, Error> {
+    pub(super) fn folder(self, dataset: &Path) -> Result<PathBuf, Error> {
         match self {
             Self::Folder(folder) if folder.join("manifest.json").exists() => {
                 let message =
@@ -177,34 +177,7 @@ impl Scoring {
 
     /// Returns the pipeline of the run, with the dataset.
     fn config(&self, context: &Context, wanted: &Wanted) -> Result<Config, Error> {
-        for set in &self.sets {
-            let key = set.split('=').next().unwrap_or_default().trim();
-            if !KEYS.iter().any(|allowed| key == *allowed || allowed.ends_with('.') && key.starts_with(allowed)) {
-                let message = format!(
-                    "--set {key}: the model is trained, so only keys of [infer] and [cluster], train.threads, train.device, train.read_ahead, \
-                     partition.topology, partition.features and graph.retry can be set"
-                );
-                return Err(PipelineError::Usage(message).into());
-            }
-        }
-        let file = self.run.join("pipeline.toml");
-        if !file.is_file() {
-            let message = format!(
-                "{}: no run folder: it has no pipeline.toml; name the folder of a finished run",
-                self.run.display()
-            );
-            return Err(PipelineError::Usage(message).into());
-        }
-        let overrides: Vec<_> = self.sets.iter().cloned().map(Override::Set).collect();
-        let config = Config::load(&file, &overrides, &context.registry.names())?;
-        context.registry.check(&config)?;
-        if config.train.is_none() {
-            let message = format!(
-                "{}: the run has prepared a dataset and trained no model: pipeline.toml has no [train]; name the folder of a run that has trained",
-                self.run.display()
-            );
-            return Err(PipelineError::Usage(message).into());
-        }
+        let config = model_config(&self.run, self.dataset.as_deref(), &self.sets, context)?;
         let predicts_edges = config.train.as_ref().is_some_and(|train| train.task.learns_edges());
         let refreshes = matches!(wanted, Wanted::Changed(_));
         let why = match wanted {
@@ -219,8 +192,6 @@ impl Scoring {
             let message = format!("{}: the model predicts edges, and {why}", self.run.display());
             return Err(PipelineError::Usage(message).into());
         }
-        let dataset = self.dataset.clone().unwrap_or_else(|| config.dataset_folder().to_owned());
-        let config = config.for_inference(&dataset);
         if !refreshes && config.infer.as_ref().is_some_and(|infer| !infer.predictions && !infer.embeddings) {
             let message = "infer.predictions and infer.embeddings are false, so there is nothing to compute; set one of them, as in \
                            --set infer.embeddings=true";
@@ -230,8 +201,45 @@ impl Scoring {
     }
 }
 
+/// Returns the pipeline of the finished run in folder `run`, for inference on its dataset, or on `dataset`.
+pub(super) fn model_config(
+    run: &Path,
+    dataset: Option<&Path>,
+    sets: &[String],
+    context: &Context,
+) -> Result<Config, Error> {
+    for set in sets {
+        let key = set.split('=').next().unwrap_or_default().trim();
+        if !KEYS.iter().any(|allowed| key == *allowed || allowed.ends_with('.') && key.starts_with(allowed)) {
+            let message = format!(
+                "--set {key}: the model is trained, so only keys of [infer] and [cluster], train.threads, train.device, train.read_ahead, \
+                 partition.topology, partition.features and graph.retry can be set"
+            );
+            return Err(PipelineError::Usage(message).into());
+        }
+    }
+    let file = run.join("pipeline.toml");
+    if !file.is_file() {
+        let message =
+            format!("{}: no run folder: it has no pipeline.toml; name the folder of a finished run", run.display());
+        return Err(PipelineError::Usage(message).into());
+    }
+    let overrides: Vec<_> = sets.iter().cloned().map(Override::Set).collect();
+    let config = Config::load(&file, &overrides, &context.registry.names())?;
+    context.registry.check(&config)?;
+    if config.train.is_none() {
+        let message = format!(
+            "{}: the run has prepared a dataset and trained no model: pipeline.toml has no [train]; name the folder of a run that has trained",
+            run.display()
+        );
+        return Err(PipelineError::Usage(message).into());
+    }
+    let dataset = dataset.map_or_else(|| config.dataset_folder().to_owned(), Path::to_owned);
+    Ok(config.for_inference(&dataset))
+}
+
 /// Refuses to write results among the files of a run that has trained, or of a dataset.
-fn check_out(run: &Path, out: &Path) -> Result<(), Error> {
+pub(super) fn check_out(run: &Path, out: &Path) -> Result<(), Error> {
     let is = match (out.join("pipeline.toml").exists() || is_same_folder(run, out), out.join("manifest.json").exists())
     {
         (true, _) => "has a run with its own results",

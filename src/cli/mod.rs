@@ -7,6 +7,7 @@ mod check_device;
 mod compare;
 mod context;
 mod export;
+mod follow;
 mod generate;
 mod import;
 mod infer;
@@ -64,6 +65,7 @@ enum Command {
     Run(run::Run),
     Infer(infer::Infer),
     Refresh(refresh::Refresh),
+    Follow(follow::Follow),
     Compare(compare::Compare),
     Sweep(sweep::Sweep),
     Prepare(prepare::Prepare),
@@ -143,7 +145,7 @@ fn remove_advice_on_values(error: &mut clap::Error) {
 fn execute(command: Command, context: Context) -> Result<u8, Error> {
     match command {
         // They start the threads later, only in processes that read files.
-        Command::Run(_) | Command::Infer(_) | Command::Refresh(_) => {}
+        Command::Run(_) | Command::Infer(_) | Command::Refresh(_) | Command::Follow(_) => {}
         // They do not need them.
         Command::TensorWorker(_) | Command::Reference(_) | Command::Compare(_) | Command::Sweep(_) => {}
         _ => start_reading_threads()?,
@@ -152,6 +154,7 @@ fn execute(command: Command, context: Context) -> Result<u8, Error> {
         Command::Run(command) => command.execute(context),
         Command::Infer(command) => command.execute(context),
         Command::Refresh(command) => command.execute(context),
+        Command::Follow(command) => command.execute(context),
         Command::Compare(command) => command.execute(&context).map(|()| 0),
         Command::Sweep(command) => command.execute(&context),
         Command::Prepare(command) => command.execute(&context),

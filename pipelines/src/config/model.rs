@@ -222,7 +222,7 @@ impl Model {
     }
 
     /// Whether layers read the features of edges.
-    pub(crate) fn reads_edge_features(&self) -> bool {
+    pub fn reads_edge_features(&self) -> bool {
         self.kind == "gine" || self.edge_features == Some(true)
     }
 

@@ -2,6 +2,7 @@
 
 pub(crate) mod edge_columns;
 pub(crate) mod edge_types;
+pub(crate) mod live_features;
 pub(crate) mod machine;
 pub(crate) mod seed_split;
 pub(crate) mod threads;

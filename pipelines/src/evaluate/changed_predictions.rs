@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use arrow::array::RecordBatch;
+use arrow::array::{ArrayRef, RecordBatch};
 use arrow::datatypes::{DataType, Field, Schema};
 use gnnflow_dataflow::storage::{Array, Place, RowStore};
 
@@ -14,7 +14,7 @@ use crate::error::Error;
 use crate::outputs::columns::arrow_bug;
 use crate::outputs::embedding_rows::EmbeddingRows;
 use crate::outputs::output_nodes::of_partition;
-use crate::outputs::{Table, id_field, ids, write_table};
+use crate::outputs::{Table, id_field, write_table};
 use crate::runtime::job::Job;
 use crate::task::objective::NodeObjective;
 
@@ -28,6 +28,9 @@ pub(crate) struct ChangedNodes {
     rows: Array<f32>,
     width: usize,
 }
+
+/// Returns the users' ids of nodes of a partition, by local ids.
+pub(crate) type IdsOf<'a> = &'a dyn Fn(usize, &mut dyn Iterator<Item = usize>) -> ArrayRef;
 
 /// The rows of nodes, and how many of their columns are embeddings.
 pub(crate) type Embeddings<'a> = Option<(&'a RowStore, usize)>;
@@ -53,7 +56,8 @@ impl ChangedNodes {
         Ok(Self { nodes, before, rows, width })
     }
 
-    /// Writes a row per node: `node_id`, `old_prediction` (null for a new node), `prediction` and, if given, `embedding`.
+    /// Writes a row per node: `node_id`, `old_prediction` (null for a new node), `prediction` and, if given, `embedding`. Returns the number of
+    /// rows, and at the first worker their SHA-256.
     ///
     /// # Errors
     /// If the file cannot be written.
@@ -63,9 +67,9 @@ impl ChangedNodes {
         (job, context): (&Job, &WorkerContext),
         collectives: &mut Collectives,
         (task, results): (&dyn NodeObjective, &RowStore),
-        embeddings: Embeddings<'_>,
+        (embeddings, ids): (Embeddings<'_>, IdsOf<'_>),
         path: PathBuf,
-    ) -> Result<(), Error> {
+    ) -> Result<(u64, String), Error> {
         let manifest = job.dataset.manifest();
         let nullable = |name: &str, null: bool| Field::new(name, task.prediction_type(), null);
         let mut fields = vec![id_field(manifest), nullable("old_prediction", true), nullable("prediction", false)];
@@ -86,7 +90,7 @@ impl ChangedNodes {
                 existed.then(|| &self.rows[row * self.width..][..self.width])
             });
             let mut columns = vec![
-                ids(context, part, nodes.iter().map(local)),
+                ids(part, &mut nodes.iter().map(local)),
                 task.predictions(&mut before)?,
                 task.predictions(&mut nodes.iter().map(|&node| Some(results.row(node))))?,
             ];
@@ -103,7 +107,8 @@ impl ChangedNodes {
             _ => 0,
         };
         let row_bytes = 40 + listed + 4 * embedding_width;
-        write_table(driver, context, &counts, &Table { path, schema: Arc::clone(&schema), row_bytes, rows: &rows })?;
-        Ok(())
+        let table = Table { path, schema: Arc::clone(&schema), row_bytes, rows: &rows };
+        let digest = write_table(driver, context, &counts, &table)?;
+        Ok((counts.iter().sum(), digest))
     }
 }

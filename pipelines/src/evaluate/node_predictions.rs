@@ -49,7 +49,7 @@ pub(crate) fn predictions(
         let splits = partition.nodes.split();
         let split = locals.iter().map(|&local| SPLITS[usize::from(splits[local]).min(3)]);
         let split: ArrayRef = Arc::new(StringArray::from_iter_values(split));
-        let mut columns = vec![ids(context, part, locals.iter().copied()), prediction, label, split];
+        let mut columns = vec![ids(&context.parts, part, locals.iter().copied()), prediction, label, split];
         if width > 0 {
             let values: Vec<f32> = locals.iter().flat_map(|local| task.scores(row(local))).collect();
             columns.push(list_of(width, Arc::new(Float32Array::from(values)))?);

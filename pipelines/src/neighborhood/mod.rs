@@ -5,7 +5,7 @@
 
 pub(crate) mod reached;
 pub(crate) mod read;
-mod search;
+pub(crate) mod search;
 
 use gnnflow_nn::model::Stage;
 

@@ -1,11 +1,10 @@
 //! The nodes whose rows change, by stage of the model.
 
-use gnnflow_dataflow::graph::local_graph::LocalGraph;
 use gnnflow_nn::model::Stage;
 
 use crate::collectives::{Collectives, Driver};
 use crate::error::Error;
-use crate::neighborhood::search::Search;
+use crate::neighborhood::search::{Edges, Search};
 
 /// The nodes of a worker that have changed, by global ids, ascending.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -19,7 +18,7 @@ pub(crate) struct Changed {
 /// The graph and the model, which decide how far a change reaches.
 #[derive(Clone, Copy)]
 pub(crate) struct Reach<'a> {
-    pub(crate) graph: &'a LocalGraph,
+    pub(crate) graph: &'a dyn Edges,
     /// Whether all in-neighbors are out-neighbors.
     pub(crate) undirected: bool,
     pub(crate) stages: &'a [Stage],

@@ -1,25 +1,70 @@
 //! A search along the edges of all workers.
 
+use std::borrow::Cow;
 use std::cell::RefCell;
 use std::ops::Range;
 
+use gnnflow_dataflow::graph::live_graph::{InEdgeList, LiveGraph};
 use gnnflow_dataflow::graph::local_graph::LocalGraph;
 use rayon::prelude::*;
 
 use crate::collectives::{Collectives, Driver};
 use crate::error::Error;
 
+/// A graph whose edges are searched.
+pub(crate) trait Edges {
+    /// Returns which worker hosts which nodes.
+    fn nodes(&self) -> &LocalGraph;
+
+    /// Returns the in-neighbors of a node of this worker.
+    fn sources(&self, node: u32) -> Cow<'_, [u32]>;
+
+    /// Returns the nodes of this worker that are not `known` and have an in-neighbor of `wanted`.
+    fn readers(&self, wanted: &NodeSet, known: &NodeSet) -> Vec<u32>;
+}
+
+impl Edges for LocalGraph {
+    fn nodes(&self) -> &LocalGraph {
+        self
+    }
+
+    fn sources(&self, node: u32) -> Cow<'_, [u32]> {
+        Cow::Borrowed(sources(self, node))
+    }
+
+    fn readers(&self, wanted: &NodeSet, known: &NodeSet) -> Vec<u32> {
+        let reads =
+            |&node: &u32| !known.contains(node) && sources(self, node).iter().any(|&source| wanted.contains(source));
+        own_nodes(self).into_par_iter().filter(reads).collect()
+    }
+}
+
+impl Edges for LiveGraph {
+    fn nodes(&self) -> &LocalGraph {
+        LiveGraph::nodes(self)
+    }
+
+    fn sources(&self, node: u32) -> Cow<'_, [u32]> {
+        let mut list = InEdgeList::default();
+        self.in_edges(node, &mut list);
+        Cow::Owned(list.sources)
+    }
+
+    fn readers(&self, wanted: &NodeSet, known: &NodeSet) -> Vec<u32> {
+        LiveGraph::readers(self, |node| wanted.contains(node), |node| known.contains(node))
+    }
+}
+
 /// A search along the edges, for nodes of this worker.
 pub(super) struct Search<'a> {
-    graph: &'a LocalGraph,
+    graph: &'a dyn Edges,
     own: Range<u32>,
     pub(super) found: NodeSet,
 }
 
 impl<'a> Search<'a> {
-    pub(super) fn new(graph: &'a LocalGraph) -> Self {
-        let hosted = graph.hosted();
-        let own = graph.range(hosted.start).start..graph.range(hosted.end - 1).end;
+    pub(super) fn new(graph: &'a dyn Edges) -> Self {
+        let own = own_nodes(graph.nodes());
         Self { graph, found: NodeSet::new(own.clone()), own }
     }
 
@@ -31,7 +76,8 @@ impl<'a> Search<'a> {
         collectives: &mut Collectives,
         from: &[u32],
     ) -> Result<Vec<u32>, Error> {
-        let Self { graph, own, found, .. } = self;
+        let Self { graph, own, found } = self;
+        let nodes = graph.nodes();
         let next = RefCell::new((found, Vec::new()));
         let find = |node: u32| {
             let (found, next) = &mut *next.borrow_mut();
@@ -42,12 +88,14 @@ impl<'a> Search<'a> {
         collectives.all_to_all(
             driver,
             |sender| {
-                from.iter().flat_map(|&node| sources(graph, node)).try_for_each(|&node| {
-                    if own.contains(&node) {
-                        find(node);
-                        return Ok(());
-                    }
-                    sender.send(graph.placement().worker_of(graph.partition_of(node)), node)
+                from.iter().try_for_each(|&node| {
+                    graph.sources(node).iter().try_for_each(|&node| {
+                        if own.contains(&node) {
+                            find(node);
+                            return Ok(());
+                        }
+                        sender.send(nodes.worker_of(node), node)
+                    })
                 })
             },
             |_, nodes: &[u32]| {
@@ -66,24 +114,33 @@ impl<'a> Search<'a> {
         collectives: &mut Collectives,
         from: &[u32],
     ) -> Result<Vec<u32>, Error> {
-        let Self { graph, own, found, .. } = self;
-        let mut wanted = NodeSet::new(0..graph.num_nodes() as u32);
-        let workers = graph.placement().workers();
+        let Self { graph, found, .. } = self;
+        let nodes = graph.nodes();
+        let (mut wanted, mut none) = (NodeSet::new(0..nodes.num_nodes() as u32), true);
+        let workers = nodes.placement().workers();
         collectives.all_to_all(
             driver,
             |sender| from.iter().try_for_each(|&node| (0..workers).try_for_each(|rank| sender.send(rank, node))),
             |_, nodes: &[u32]| {
                 wanted.insert_all(nodes);
+                none &= nodes.is_empty();
                 Ok(())
             },
         )?;
+        if none {
+            return Ok(Vec::new());
+        }
         let _busy = driver.runtime.busy("finding the nodes that a change reaches");
-        let reads =
-            |&node: &u32| !found.contains(node) && sources(graph, node).iter().any(|&source| wanted.contains(source));
-        let next: Vec<u32> = own.clone().into_par_iter().filter(reads).collect();
+        let next = graph.readers(&wanted, found);
         found.insert_all(&next);
         Ok(next)
     }
+}
+
+/// Returns the nodes of this worker.
+fn own_nodes(graph: &LocalGraph) -> Range<u32> {
+    let hosted = graph.hosted();
+    graph.range(hosted.start).start..graph.range(hosted.end - 1).end
 }
 
 /// Returns the in-neighbors of a node of this worker.
@@ -94,7 +151,7 @@ fn sources(graph: &LocalGraph, node: u32) -> &[u32] {
 }
 
 /// A set of nodes: one bit for each node of a range.
-pub(super) struct NodeSet {
+pub(crate) struct NodeSet {
     first: u32,
     words: Vec<u64>,
 }

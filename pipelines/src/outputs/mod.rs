@@ -40,7 +40,7 @@ use timely::dataflow::operators::core::Inspect;
 use timely::dataflow::operators::{Input, Probe, probe};
 
 use crate::collectives::{Driver, FirstError};
-use crate::context::WorkerContext;
+use crate::context::{FeatureStore, WorkerContext};
 use crate::error::Error;
 use crate::outputs::columns::arrow_bug;
 use crate::outputs::embedding_rows::EmbeddingRows;
@@ -177,8 +177,8 @@ fn failed(path: &Path, error: parquet::errors::ParquetError) -> Error {
 }
 
 /// Returns the user's ids of some nodes of a partition, given by local ids.
-pub(crate) fn ids(context: &WorkerContext, part: usize, nodes: impl Iterator<Item = usize>) -> ArrayRef {
-    match context.parts.get(part).nodes.ids() {
+pub(crate) fn ids(parts: &FeatureStore, part: usize, nodes: impl Iterator<Item = usize>) -> ArrayRef {
+    match parts.get(part).nodes.ids() {
         IdColumn::Int(ids) => Arc::new(Int64Array::from_iter_values(nodes.map(|node| ids[node]))),
         IdColumn::Text(ids) => Arc::new(LargeStringArray::from_iter_values(nodes.map(|node| ids.value(node)))),
     }
@@ -206,7 +206,7 @@ pub(crate) fn embeddings<'a>(
     let make = |part: usize, range: std::ops::Range<usize>| {
         let (first, locals) = (context.parts.get(part).range.start as u32, nodes.locals(context, part, range));
         let values = rows.column(dim, locals.iter().map(|&local| row(first + local as u32)))?;
-        RecordBatch::try_new(Arc::clone(&schema), vec![ids(context, part, locals.into_iter()), values])
+        RecordBatch::try_new(Arc::clone(&schema), vec![ids(&context.parts, part, locals.into_iter()), values])
             .map_err(arrow_bug)
     };
     let table = Table { path, schema: Arc::clone(&schema), row_bytes: 16 + 4 * dim, rows: &make };

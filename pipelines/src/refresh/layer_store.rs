@@ -21,6 +21,7 @@ use std::thread::{JoinHandle, ScopedJoinHandle};
 use gnnflow_data::Dataset;
 use gnnflow_data::fs::{sync_folder, write_atomic};
 use gnnflow_data::lock_file::LockFile;
+use gnnflow_dataflow::graph::local_graph::LocalGraph;
 use gnnflow_dataflow::storage::RowStore;
 use gnnflow_nn::model::{ModelSpec, Stage};
 use serde::{Deserialize, Serialize};
@@ -172,6 +173,23 @@ impl LayerStore {
         let map = |(stage, Stage { width, .. }): (usize, &Stage)| {
             let rows = RowStore::in_files(|part| self.rows_file(part, stage), &context.graph, context.worker, *width);
             Ok(Arc::new(rows.map_err(Error::io("reserve space for rows of layers in", &self.folder))?))
+        };
+        stages.iter().enumerate().map(map).collect()
+    }
+
+    /// Maps copies of the rows of all stages for the nodes of `graph`: changed rows stay in memory. Rows of new nodes are 0.
+    ///
+    /// # Errors
+    /// If a file is missing.
+    pub(crate) fn copies(
+        &self,
+        graph: &Arc<LocalGraph>,
+        worker: usize,
+        stages: &[Stage],
+    ) -> Result<Vec<Arc<RowStore>>, Error> {
+        let map = |(stage, Stage { width, .. }): (usize, &Stage)| {
+            let rows = RowStore::copies_of_files(|part| self.rows_file(part, stage), graph, worker, *width);
+            Ok(Arc::new(rows.map_err(Error::io("map rows of layers in", &self.folder))?))
         };
         stages.iter().enumerate().map(map).collect()
     }

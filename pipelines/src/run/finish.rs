@@ -22,7 +22,7 @@ use crate::model_file;
 use crate::outputs;
 use crate::outputs::embedding_rows::EmbeddingRows;
 use crate::outputs::output_nodes::OutputNodes;
-use crate::outputs::run_folder::{NODE_EMBEDDINGS, remove_old_results};
+use crate::outputs::run_folder::{CHANGES, NODE_EMBEDDINGS, remove_old_results};
 use crate::outputs::summary::{CacheUse, Chosen, EmbeddingUse, Refreshed, SCHEMA, Seconds, Summary, Value, WorkerUse};
 use crate::outputs::trace_table::SentTo;
 use crate::refresh::Refresh;
@@ -213,7 +213,9 @@ impl Run<'_> {
         if let Some(refresh) = refresh {
             let refresh::Outcome { refreshed, changes, writing } = self.refresh(driver, refresh)?;
             if let Some(changes) = changes {
-                self.write_changes(driver, &changes)?;
+                let parts = std::sync::Arc::clone(&self.context.parts);
+                let ids = |part: usize, locals: &mut dyn Iterator<Item = usize>| outputs::ids(&parts, part, locals);
+                self.write_changes(driver, &changes, &ids, self.job.run_dir.join(CHANGES))?;
             }
             let evaluation = self.evaluate_results(driver)?;
             let (refreshed, writing) = (Some(refreshed), Some(writing));

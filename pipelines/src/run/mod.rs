@@ -7,6 +7,8 @@ mod compute_thread;
 mod empty_classes;
 mod engine;
 mod finish;
+mod follow;
+mod live;
 mod load_model;
 mod loss_watch;
 pub(crate) mod prepare;
@@ -27,6 +29,7 @@ use timely::worker::Worker;
 
 use self::compute_thread::Watch;
 use self::engine::{EngineSetup, Sampling, open_batches};
+use self::live::Live;
 use self::loss_watch::LossWatch;
 use self::trace::Trace;
 use crate::checkpoint::Progress;
@@ -37,7 +40,7 @@ use crate::config::Metric;
 use crate::context;
 use crate::context::threads::Split;
 use crate::context::{FeatureStore, ModelInputs, WorkerContext};
-use crate::engine::inference::{Inference, scratch_stores};
+use crate::engine::inference::{EdgesOf, Inference, scratch_stores};
 use crate::engine::no_training::NoTraining;
 use crate::engine::{Engine, EpochSums};
 use crate::error::Error;
@@ -48,7 +51,7 @@ use crate::outputs::summary::Summary;
 use crate::plan::Plan;
 use crate::refresh::Refresh;
 use crate::refresh::layer_store::LayerStore;
-use crate::runtime::job::{Job, Scope, Work};
+use crate::runtime::job::{Feed, Job, Scope, Work};
 use crate::runtime::records::EpochRecord;
 use crate::task::{self, Task};
 
@@ -62,6 +65,9 @@ pub fn run_worker(worker: &mut Worker, job: &Job) -> Result<Option<Summary>, Err
     };
     let network = model.network(&train.schedule);
     let mut driver = Driver { worker, runtime: &*job.runtime };
+    if let Work::Follow { model, feed, .. } = &job.work {
+        return Run::follow_feed(&mut driver, job, (model, feed), (&network, train));
+    }
     let mut run = Run::start(&mut driver, job, &network, train)?;
     if job.trains() {
         run.train(&mut driver)?;
@@ -79,6 +85,8 @@ struct Run<'a> {
     inference: Inference,
     /// The stored rows that the job refreshes.
     refresh: Option<Refresh>,
+    /// The graph that batches of changes change.
+    live: Option<Live>,
     /// Evaluation of tasks on edges.
     edges: Option<EdgeEvaluation>,
     /// The last evaluation of a task on edges, and its epoch.
@@ -198,22 +206,33 @@ impl<'a> Run<'a> {
         };
         let infer = job.config.infer.clone().unwrap_or_default();
         let refresh = match &job.work {
-            Work::Infer { model: of_run, scope: Scope::Changed(folder) } => {
+            Work::Infer { model: of_run, scope: Scope::Changed(folder) }
+            | Work::Follow { model: of_run, feed: Feed { layers: folder, .. }, .. } => {
                 let store = LayerStore::open(job, &context, (of_run, &network, &stages), folder)?;
                 let read = |stage: &Stage| Stage { edges: stage.edges && model.uses_edges(), ..stage.clone() };
                 Some(Refresh { store, stages: stages.iter().map(read).collect(), degrees })
             }
             _ => None,
         };
-        let stores = match &refresh {
-            Some(Refresh { store, .. }) => store.rows(&context, &stages)?,
-            None => scratch_stores(&context, &stages)?,
+        let live = match &job.work {
+            Work::Follow { room, .. } => Some(Live::open(driver.worker, job, &mut context, (needs, *room))?),
+            _ => None,
+        };
+        let stores = match (&refresh, &live) {
+            (Some(Refresh { store, .. }), Some(_)) => store.copies(&context.graph, rank, &stages)?,
+            (Some(Refresh { store, .. }), None) => store.rows(&context, &stages)?,
+            (None, _) => scratch_stores(&context, &stages)?,
+        };
+        let edges_of = match &live {
+            _ if !model.uses_edges() => EdgesOf::NoGraph,
+            Some(live) => EdgesOf::Live(Rc::clone(&live.graph)),
+            None => EdgesOf::Dataset,
         };
         let inference = Inference::build(
             driver.worker,
             &context,
             (&stages, stores, embedding_stage),
-            model.uses_edges(),
+            edges_of,
             degrees,
             (infer.batch, jobs),
             &compute_thread,
@@ -233,6 +252,7 @@ impl<'a> Run<'a> {
             training,
             inference,
             refresh,
+            live,
             edges,
             last: None,
             collectives,
@@ -249,7 +269,7 @@ impl<'a> Run<'a> {
             trace,
         };
         match &job.work {
-            Work::Infer { model, .. } => run.load_model(driver, model)?,
+            Work::Infer { model, .. } | Work::Follow { model, .. } => run.load_model(driver, model)?,
             Work::Train { resume, from } => {
                 run.warn_of_empty_classes(driver)?;
                 let resumed = *resume && run.resume(driver, params, trained)?;

@@ -1,5 +1,6 @@
 //! The refresh of stored results: inference of what has changed.
 
+use std::path::PathBuf;
 use std::time::Instant;
 
 use gnnflow_data::Dataset;
@@ -8,10 +9,9 @@ use gnnflow_nn::Model;
 use super::Run;
 use crate::collectives::Driver;
 use crate::error::Error;
-use crate::evaluate::changed_predictions::ChangedNodes;
+use crate::evaluate::changed_predictions::{ChangedNodes, IdsOf};
 use crate::neighborhood;
 use crate::neighborhood::reached::{Changed, Reach};
-use crate::outputs::run_folder::CHANGES;
 use crate::outputs::summary::Refreshed;
 use crate::refresh::Refresh;
 use crate::refresh::layer_store::{Stored, Unusable, WritingRows};
@@ -52,7 +52,7 @@ impl Run<'_> {
         match (changed, &earlier) {
             (Some(changed), Some(earlier)) if others == 0 => {
                 let reach = Reach {
-                    graph: &self.context.graph,
+                    graph: &*self.context.graph,
                     undirected: self.job.dataset.manifest().undirected,
                     stages: &refresh.stages,
                     degrees: refresh.degrees,
@@ -117,14 +117,19 @@ impl Run<'_> {
         Ok(Some(changed))
     }
 
-    /// Writes `changes.parquet`.
-    pub(super) fn write_changes(&mut self, driver: &mut Driver<'_>, changes: &ChangedNodes) -> Result<(), Error> {
+    /// Writes `changes.parquet` to `path`. Returns the number of its rows, and at the first worker their SHA-256.
+    pub(super) fn write_changes(
+        &mut self,
+        driver: &mut Driver<'_>,
+        changes: &ChangedNodes,
+        ids: IdsOf<'_>,
+        path: PathBuf,
+    ) -> Result<(u64, String), Error> {
         let embeds = self.job.config.infer.as_ref().is_some_and(|infer| infer.embeddings);
         let carried = self.compute_thread.call(|compute| compute.with_model(Model::carried_dim));
         let embeddings = self.inference.embeddings();
         let embeddings = embeds.then(|| (&**embeddings, embeddings.width() - carried));
         let of_task = (&**self.task.nodes()?, &**self.inference.results());
-        let path = self.job.run_dir.join(CHANGES);
-        changes.write(driver, (self.job, &self.context), &mut self.collectives, of_task, embeddings, path)
+        changes.write(driver, (self.job, &self.context), &mut self.collectives, of_task, (embeddings, ids), path)
     }
 }

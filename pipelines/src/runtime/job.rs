@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use gnnflow_data::dataset::{Dataset, LabelInfo};
 use gnnflow_data::progress::Progress;
+use gnnflow_data::update::Missing;
 
 use crate::config::Config;
 use crate::error::Error;
@@ -31,6 +32,32 @@ pub enum Work {
         /// Which results are computed.
         scope: Scope,
     },
+    /// Computes what batches of changes change in the results of an earlier run, one batch after the other.
+    Follow {
+        /// The model.
+        model: FittingModel,
+        /// The changes.
+        feed: Feed,
+        /// Least room for new nodes in each partition; 0 for the default.
+        room: usize,
+    },
+}
+
+/// Batches of changes of a dataset, and how they are applied.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Feed {
+    /// The folder in which batches appear: folders with `nodes.parquet`, `remove.parquet`, `edges.parquet` and, when they are complete, `_SUCCESS`.
+    pub changes: PathBuf,
+    /// The folder of the rows of layers.
+    pub layers: PathBuf,
+    /// Batches up to this name are in the dataset already.
+    pub after: Option<String>,
+    /// Policy for removals of edges that do not exist.
+    pub missing: Missing,
+    /// Number of batches after which the changes are stored in the dataset.
+    pub store_every: usize,
+    /// Whether to end when all batches are applied, instead of waiting for others.
+    pub once: bool,
 }
 
 /// The nodes whose results are computed with an earlier model.
@@ -96,7 +123,7 @@ impl Job {
     /// Returns the labels of nodes that the model learns, or has learned.
     pub(crate) fn labels(&self) -> Option<&LabelInfo> {
         match &self.work {
-            Work::Infer { model, .. } => model.labels.as_ref(),
+            Work::Infer { model, .. } | Work::Follow { model, .. } => model.labels.as_ref(),
             Work::Train { .. } => self.dataset.manifest().labels.as_ref(),
         }
     }
@@ -115,7 +142,23 @@ impl Job {
     pub(crate) fn starts_from(&self) -> Option<&WarmStart> {
         match &self.work {
             Work::Train { from, .. } => from.as_ref(),
-            Work::Infer { .. } => None,
+            Work::Infer { .. } | Work::Follow { .. } => None,
+        }
+    }
+
+    /// Returns the same job with other work on another version of the dataset.
+    pub(crate) fn with(&self, dataset: Dataset, work: Work) -> Self {
+        Self {
+            config: self.config.clone(),
+            dataset,
+            registry: self.registry.clone(),
+            run_dir: self.run_dir.clone(),
+            work,
+            hosts: self.hosts.clone(),
+            threads: self.threads,
+            prepare_seconds: self.prepare_seconds,
+            build: self.build.clone(),
+            runtime: Arc::clone(&self.runtime),
         }
     }
 

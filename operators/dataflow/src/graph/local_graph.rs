@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use gnnflow_data::PartitionBook;
 
@@ -136,7 +137,7 @@ pub struct LocalGraph {
     /// By partition; `None` where only other workers hold the topology.
     parts: Vec<Option<Arc<dyn InEdges>>>,
     /// In-degree without self loops of each own node, by partition hosted here. Set by `with_degrees`.
-    degrees: Vec<Option<Arc<Vec<u32>>>>,
+    degrees: Vec<Option<Arc<[AtomicU32]>>>,
     partition_local: bool,
     /// Degrees of nodes of other workers. Set by `with_known_degrees`.
     known_degrees: (NodeIndex, Arc<Vec<u32>>),
@@ -184,6 +185,40 @@ impl LocalGraph {
         })
     }
 
+    /// Creates the part of `worker` of a graph whose edges are elsewhere: it knows which worker hosts which nodes.
+    ///
+    /// # Panics
+    /// As [`LocalGraph::load`].
+    pub(crate) fn of_nodes(book: &PartitionBook, placement: Placement, worker: usize) -> Self {
+        assert_eq!(book.parts(), placement.parts(), "book and placement have different numbers of partitions");
+        assert!(u32::try_from(book.nodes()).is_ok(), "a graph has at most 2^32 - 1 nodes");
+        Self {
+            placement,
+            worker,
+            offsets: book.offsets().to_vec(),
+            parts: vec![None; book.parts()],
+            degrees: vec![None; book.parts()],
+            partition_local: false,
+            known_degrees: Default::default(),
+        }
+    }
+
+    /// Adds degrees of all nodes hosted here, 0 until they are set.
+    pub(crate) fn with_zero_degrees(mut self) -> Self {
+        for part in self.placement.parts_of(self.worker) {
+            self.degrees[part] = Some(self.range(part).map(|_| AtomicU32::new(0)).collect());
+        }
+        self
+    }
+
+    /// Sets the degree of a node hosted here, if degrees are known.
+    pub(crate) fn set_degree(&self, node: u32, degree: u32) {
+        let part = self.partition_of(node);
+        if let Some(degrees) = &self.degrees[part] {
+            degrees[(u64::from(node) - self.offsets[part]) as usize].store(degree, Ordering::Relaxed);
+        }
+    }
+
     /// Restricts batches to their own partition (SDT-GNN, section III). A batch sees the in-edges of its partition's nodes only;
     /// nodes of other partitions have none. No operator sends requests then.
     pub fn into_partition_views(self) -> Self {
@@ -226,7 +261,7 @@ impl LocalGraph {
                 let loops = neighbors.partition_point(|&n| n <= node) - neighbors.partition_point(|&n| n < node);
                 (neighbors.len() - loops) as u32
             };
-            self.degrees[part] = Some(Arc::new((0..indptr.len() - 1).map(degree).collect()));
+            self.degrees[part] = Some((0..indptr.len() - 1).map(degree).map(AtomicU32::new).collect());
         }
         self
     }
@@ -362,7 +397,7 @@ impl LocalGraph {
     pub fn degree(&self, node: u32) -> u32 {
         let part = self.partition_of(node);
         if let Some(degrees) = &self.degrees[part] {
-            return degrees[(u64::from(node) - self.offsets[part]) as usize];
+            return degrees[(u64::from(node) - self.offsets[part]) as usize].load(Ordering::Relaxed);
         }
         let (nodes, degrees) = &self.known_degrees;
         degrees[nodes.find(node).expect("the degree of the node is known here")]

@@ -97,6 +97,34 @@ impl<T: Pod> Array<T> {
         Ok(Self { map, len, numbers: PhantomData })
     }
 
+    /// Maps the first `len` numbers of the file at `path`. Changes stay in memory, and the file keeps its numbers; a shorter file is filled with zeros.
+    ///
+    /// # Errors
+    /// When the file is missing, or cannot be extended.
+    ///
+    /// ```
+    /// use gnnflow_dataflow::storage::Array;
+    ///
+    /// let folder = tempfile::tempdir()?;
+    /// let path = folder.path().join("numbers");
+    /// std::fs::write(&path, [1, 2])?;
+    /// let mut array = Array::<u8>::copy_of_file(3, &path)?;
+    /// array[1] = 7;
+    /// assert_eq!(array[..], [1, 7, 0]);
+    /// assert_eq!(std::fs::read(&path)?, [1, 2, 0]);
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    pub fn copy_of_file(len: usize, path: &Path) -> std::io::Result<Self> {
+        let bytes = len.checked_mul(size_of::<T>()).ok_or(std::io::ErrorKind::OutOfMemory)?;
+        let file = File::options().read(true).write(true).open(path)?;
+        if file.metadata()?.len() < bytes as u64 {
+            file.set_len(bytes as u64)?;
+        }
+        // SAFETY: the caller keeps other processes from changing the file.
+        let map = if bytes == 0 { None } else { Some(unsafe { MmapOptions::new().len(bytes).map_copy(&file)? }) };
+        Ok(Self { map, len, numbers: PhantomData })
+    }
+
     /// Waits until the changes of a mapped file are on disk.
     ///
     /// # Errors

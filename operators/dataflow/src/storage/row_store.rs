@@ -76,6 +76,19 @@ impl RowStore {
         Self::reserve(graph, worker, width, |part, len| Array::in_file(len, &file(part)))
     }
 
+    /// Maps copies of rows of `width` numbers in files that remain as they are: changed rows stay in memory.
+    ///
+    /// # Errors
+    /// When a file is missing or cannot be extended.
+    pub fn copies_of_files(
+        file: impl Fn(usize) -> PathBuf,
+        graph: &Arc<LocalGraph>,
+        worker: usize,
+        width: usize,
+    ) -> io::Result<Self> {
+        Self::reserve(graph, worker, width, |part, len| Array::copy_of_file(len, &file(part)))
+    }
+
     /// Reserves the rows of each partition by `array`, which gets the partition and the number of its values.
     fn reserve(
         graph: &Arc<LocalGraph>,

@@ -17,6 +17,7 @@ use gnnflow_dataflow::fetch::fetch_edge_rows::FetchEdgeRows;
 use gnnflow_dataflow::fetch::fetch_rows::{FeatureView, FetchFrom, FetchRows};
 use gnnflow_dataflow::fetch::read_ahead::ReadAhead;
 use gnnflow_dataflow::flow::compute_thread::ComputeThread;
+use gnnflow_dataflow::graph::live_graph::LiveGraph;
 use gnnflow_dataflow::graph::local_graph::LocalGraph;
 use gnnflow_dataflow::sample::sample_hop::{CompactorPool, Hop, SampleHop, Strategy};
 use gnnflow_dataflow::time;
@@ -72,6 +73,17 @@ impl Nodes {
     }
 }
 
+/// The edges that stages read.
+#[derive(Clone)]
+pub(crate) enum EdgesOf {
+    /// None: the model reads no edges.
+    NoGraph,
+    /// Those of the dataset.
+    Dataset,
+    /// Those of a graph that changes.
+    Live(Rc<LiveGraph>),
+}
+
 /// A chunk of a partition's nodes.
 type Chunk = (BatchKey, Nodes);
 
@@ -85,6 +97,7 @@ pub(crate) struct Inference {
     /// The stage whose results are the embeddings.
     embedding_stage: usize,
     graph: Arc<LocalGraph>,
+    edges: EdgesOf,
     /// Maximum number of nodes of a chunk.
     most: usize,
     /// Stages computed in all passes so far. Timestamps use it as epoch.
@@ -100,7 +113,7 @@ impl Inference {
         worker: &mut Worker,
         context: &WorkerContext,
         (stages, stores, embedding_stage): (&[Stage], Vec<Arc<RowStore>>, usize),
-        uses_edges: bool,
+        edges: EdgesOf,
         degrees: bool,
         (nodes, jobs): (usize, usize),
         compute_thread: &ComputeThread<ComputeState>,
@@ -121,29 +134,37 @@ impl Inference {
             stages.iter().map(|stage| stage.own.iter().map(|&own| view(own)).collect()).collect();
         let rows = move |time| view(stage_of(time).checked_sub(1).map_or(StageRows::Features, StageRows::Of));
         let without_edges: Vec<bool> = stages.iter().map(|stage| !stage.edges).collect();
-        let (first_error, results) = (errors.clone(), stores.clone());
+        let (first_error, results, edges_read) = (errors.clone(), stores.clone(), edges.clone());
         worker.dataflow::<u64, _, _>(|scope| {
             let chunks = scope.input_from(&mut input);
             let batch = |(key, nodes): Chunk| MiniBatch::new(key, nodes.into_list());
-            let stream = if uses_edges {
-                let without = move |chunk: &Chunk| without_edges[chunk.0.epoch as usize % count];
-                let (with_edges, without_edges): (StreamVec<'_, u64, Chunk>, StreamVec<'_, u64, Chunk>) =
-                    chunks.ok_err(move |chunk: Chunk| if without(&chunk) { Err(chunk) } else { Ok(chunk) });
-                let with_edges = with_edges.map(batch).sample_hop(Hop {
-                    graph: Arc::clone(&context.graph),
-                    seed: 0, // nothing is drawn
-                    hop: 0,
-                    strategy: Strategy::Fanout(Fanout::All),
-                    columns: context.columns,
-                    last: true,
-                    pool: CompactorPool::default(),
-                    meter: Rc::clone(&context.other_meter),
-                });
-                let with_edges = with_edges.fetch_edge_rows(context.fetch_edges(&context.graph, &context.other_meter));
-                scope.concatenate([with_edges, without_edges.map(batch)])
-            } else {
-                chunks.map(batch)
+            let without = move |chunk: &Chunk| without_edges[chunk.0.epoch as usize % count];
+            let (with_edges, without_edges): (StreamVec<'_, u64, Chunk>, StreamVec<'_, u64, Chunk>) =
+                chunks.ok_err(move |chunk: Chunk| if without(&chunk) { Err(chunk) } else { Ok(chunk) });
+            let with_edges = match edges_read {
+                EdgesOf::NoGraph => with_edges.map(batch),
+                EdgesOf::Dataset => {
+                    let sampled = with_edges.map(batch).sample_hop(Hop {
+                        graph: Arc::clone(&context.graph),
+                        seed: 0, // nothing is drawn
+                        hop: 0,
+                        strategy: Strategy::Fanout(Fanout::All),
+                        columns: context.columns,
+                        last: true,
+                        pool: CompactorPool::default(),
+                        meter: Rc::clone(&context.other_meter),
+                    });
+                    sampled.fetch_edge_rows(context.fetch_edges(&context.graph, &context.other_meter))
+                }
+                EdgesOf::Live(graph) => {
+                    let columns = context.columns;
+                    with_edges.map(batch).map(move |mut batch| {
+                        graph.add_block(&mut batch, columns);
+                        batch
+                    })
+                }
             };
+            let stream = scope.concatenate([with_edges, without_edges.map(batch)]);
             let (worker, inputs) = (context.worker, rows.clone());
             let rows: Rc<dyn Fn(u64) -> FeatureView> = Rc::new(rows);
             let from = FetchFrom {
@@ -176,6 +197,7 @@ impl Inference {
             stores,
             embedding_stage,
             graph: Arc::clone(&context.graph),
+            edges,
             most: nodes,
             window: window(jobs),
             stages_done: 0,
@@ -204,8 +226,13 @@ impl Inference {
     pub(crate) fn pass_over(&mut self, driver: &mut Driver<'_>, nodes: &[Vec<u32>]) -> Result<(), Error> {
         let rows = nodes.iter().map(|nodes| nodes.len() as u64).sum();
         driver.runtime.progress().brief_stage("compute nodes", rows, "rows");
-        let (graph, most) = (Arc::clone(&self.graph), self.most);
-        nodes.iter().try_for_each(|nodes| self.stage(driver, chunks_of(&graph, nodes, most)))?;
+        let (graph, edges, most) = (Arc::clone(&self.graph), self.edges.clone(), self.most);
+        let count = |node: u32| match &edges {
+            EdgesOf::Live(graph) => graph.num_in_edges(node),
+            EdgesOf::Dataset => num_in_edges(&graph, node),
+            EdgesOf::NoGraph => 0,
+        };
+        nodes.iter().try_for_each(|nodes| self.stage(driver, chunks_of(&graph, nodes, most, count)))?;
         driver.runtime.progress().done();
         Ok(())
     }
@@ -299,17 +326,29 @@ fn all_chunks(graph: &LocalGraph, most: usize) -> Vec<(u32, Nodes)> {
     graph.hosted().flat_map(cut).collect()
 }
 
-/// Cuts nodes hosted here, ascending, into chunks of one partition, at most `most` nodes and about [`CHUNK_EDGES`] edges.
-fn chunks_of(graph: &LocalGraph, nodes: &[u32], most: usize) -> impl Iterator<Item = (u32, Nodes)> {
+/// Returns the number of in-edges of a node hosted here.
+fn num_in_edges(graph: &LocalGraph, node: u32) -> usize {
+    let part = graph.partition_of(node);
+    let (indptr, local) = (graph.in_edges(part).indptr(), (node - graph.range(part).start) as usize);
+    (indptr[local + 1] - indptr[local]) as usize
+}
+
+/// Cuts nodes hosted here, ascending, into chunks of one partition, at most `most` nodes and about [`CHUNK_EDGES`] edges. `count_edges` returns the
+/// number of a node's edges.
+fn chunks_of(
+    graph: &LocalGraph,
+    nodes: &[u32],
+    most: usize,
+    count_edges: impl Fn(u32) -> usize,
+) -> impl Iterator<Item = (u32, Nodes)> {
     let mut rest = nodes;
     std::iter::from_fn(move || {
         let part = graph.partition_of(*rest.first()?);
-        let (range, indptr) = (graph.range(part), graph.in_edges(part).indptr());
+        let range = graph.range(part);
         let (mut count, mut edges) = (0, 0);
-        for node in rest.iter().take(most).take_while(|node| range.contains(node)) {
-            let local = (node - range.start) as usize;
-            edges += indptr[local + 1] - indptr[local];
-            if count > 0 && edges > CHUNK_EDGES as i64 {
+        for &node in rest.iter().take(most).take_while(|node| range.contains(node)) {
+            edges += count_edges(node);
+            if count > 0 && edges > CHUNK_EDGES {
                 break;
             }
             count += 1;
@@ -372,7 +411,9 @@ mod tests {
             Ok(Arc::new(OwnedInEdges::from_fn(book.range(part), of)))
         };
         let graph = LocalGraph::load(&book, Placement::new(3, 1), 0, false, load).unwrap();
-        let cut = |nodes: &[u32], most: usize| chunks_of(&graph, nodes, most).collect::<Vec<_>>();
+        let cut = |nodes: &[u32], most: usize| {
+            chunks_of(&graph, nodes, most, |node| num_in_edges(&graph, node)).collect::<Vec<_>>()
+        };
         let chunk = |part: u32, nodes: &[u32]| (part, Nodes::Some(nodes.to_vec()));
         assert_eq!(cut(&[], 3), []);
         let all: Vec<u32> = (0..10).collect();

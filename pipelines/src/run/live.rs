@@ -1,0 +1,108 @@
+//! A graph in memory that batches of changes change, with the features and ids of its new nodes.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use arrow::array::{Array, ArrayRef, Int64Array, LargeStringArray};
+use gnnflow_data::dataset::{IdColumn, IdKind};
+use gnnflow_data::update::{ChangeReader, Changes, NewIds};
+use gnnflow_dataflow::graph::live_graph::LiveGraph;
+use timely::worker::Worker;
+
+use crate::context::live_features::LiveFeatures;
+use crate::context::{FeatureStore, ModelInputs, WorkerContext};
+use crate::error::Error;
+use crate::runtime::job::Job;
+
+/// Least room for new nodes in a partition.
+const ROOM: u64 = 1 << 12;
+
+/// A graph in memory that batches change.
+pub(super) struct Live {
+    pub(super) graph: Rc<LiveGraph>,
+    features: Arc<LiveFeatures>,
+    pub(super) reader: ChangeReader,
+    /// By partition, the users' ids of its new nodes.
+    pub(super) ids: Rc<RefCell<Vec<NewIds>>>,
+    /// Room for new nodes in each partition.
+    pub(super) room: usize,
+    /// Batches in memory.
+    pub(super) batches: u32,
+    /// Bytes of all rows computed so far, at most.
+    pub(super) row_bytes: u64,
+}
+
+impl Live {
+    /// Opens the graph of a dataset for changes, and makes it the graph of `context`.
+    pub(super) fn open(
+        worker: &mut Worker,
+        job: &Job,
+        context: &mut WorkerContext,
+        (needs, room): (ModelInputs, usize),
+    ) -> Result<Self, Error> {
+        if needs.edge_features {
+            let message =
+                "the model reads features of edges, which are not followed; use `gnnflow update` and `gnnflow refresh`";
+            return Err(Error::Usage(message.into()));
+        }
+        let manifest = job.dataset.manifest();
+        let parts = manifest.parts() as u64;
+        let free = (u64::from(u32::MAX) - 1).saturating_sub(manifest.nodes) / parts;
+        let room = (manifest.nodes / parts / 4).max(ROOM).max(room as u64).min(free);
+        let columns = &manifest.edge_columns;
+        let has_columns = columns.weight || columns.edge_type.is_some() || columns.time || columns.features > 0;
+        let graph = Rc::new(LiveGraph::build(worker, &context.graph, room as u32, needs.degrees, has_columns));
+        let features = Arc::new(LiveFeatures::new(Arc::clone(&context.parts), &graph));
+        context.graph = Arc::clone(graph.nodes());
+        (context.features.source, context.features.halo) = (Arc::clone(&features) as _, None);
+        let none = match manifest.ids {
+            IdKind::Int => NewIds::Int(Vec::new()),
+            IdKind::Text => NewIds::Text(Vec::new()),
+        };
+        let reader = ChangeReader::new(&job.dataset)?;
+        let ids = Rc::new(RefCell::new(vec![none; manifest.parts()]));
+        Ok(Self { graph, features, reader, ids, room: room as usize, batches: 0, row_bytes: 0 })
+    }
+
+    /// Adds the new nodes of a batch. Returns the live ids of those of this worker, ascending.
+    pub(super) fn add_nodes(&mut self, changes: &Changes) -> Result<Vec<u32>, Error> {
+        self.reader.apply(changes);
+        self.features.add(&changes.partitions, &changes.features)?;
+        let mut all = self.ids.borrow_mut();
+        for (node, &part) in changes.partitions.iter().enumerate() {
+            match (&mut all[part], &changes.ids) {
+                (NewIds::Int(all), NewIds::Int(ids)) => all.push(ids[node]),
+                (NewIds::Text(all), NewIds::Text(ids)) => all.push(ids[node].clone()),
+                _ => return Err(Error::Bug("ids of two kinds".into())),
+            }
+        }
+        let mut own = self.graph.add_nodes(&changes.partitions);
+        own.sort_unstable();
+        Ok(own)
+    }
+}
+
+/// Returns the users' ids of nodes of a partition, by local ids: those of the dataset, then the new ones.
+pub(super) fn live_ids(
+    parts: &FeatureStore,
+    new: &NewIds,
+    part: usize,
+    locals: &mut dyn Iterator<Item = usize>,
+) -> ArrayRef {
+    let old = parts.get(part).nodes.ids();
+    match (old, new) {
+        (IdColumn::Int(old), NewIds::Int(new)) => {
+            let id = |local: usize| local.checked_sub(old.len()).map_or_else(|| old[local], |at| new[at]);
+            Arc::new(Int64Array::from_iter_values(locals.map(id)))
+        }
+        (IdColumn::Text(old), NewIds::Text(new)) => {
+            let id = |local: usize| match local.checked_sub(old.len()) {
+                None => old.value(local),
+                Some(at) => &new[at],
+            };
+            Arc::new(LargeStringArray::from_iter_values(locals.map(id)))
+        }
+        _ => unreachable!("ids of one kind"),
+    }
+}

@@ -1,0 +1,137 @@
+//! `gnnflow follow`: applies batches of changes as they appear, and writes what each changes.
+
+use super::context::Context;
+use super::infer::{Layers, check_out, model_config};
+use super::output::print;
+use super::update::Policy;
+use crate::error::Error;
+use crate::options::{Action, Outcome, RunOptions};
+use crate::report;
+use gnnflow_pipelines::{Error as PipelineError, Feed};
+use std::path::{Path, PathBuf};
+
+const EXAMPLES: &str = "\
+Examples:
+  gnnflow follow runs/p --changes incoming --out followed          wait for batches; end with Ctrl-C, continue with the same command
+  gnnflow follow runs/p --changes incoming --out followed --once   apply the batches that are there, and end";
+
+/// Apply batches of changes to a graph as they appear, and write the results that each batch changes.
+///
+/// A batch is a folder in the folder of changes, with nodes.parquet, remove.parquet or edges.parquet, as for `gnnflow update`, and `_SUCCESS` when it is complete.
+/// Batches are applied in the order of their names. Results of batch NAME are in batches/NAME/changes.parquet, exactly once, also after the process was killed.
+#[derive(Debug, clap::Args)]
+#[command(before_long_help = EXAMPLES)]
+pub(super) struct Follow {
+    /// Folder of the run that trained the model.
+    run: PathBuf,
+    /// Folder of a prepared dataset, which is updated [default: that of the run].
+    #[arg(long, value_name = "DIR")]
+    dataset: Option<PathBuf>,
+    /// Folder in which batches appear.
+    #[arg(long, value_name = "DIR")]
+    changes: PathBuf,
+    /// Folder for the results of all nodes and of each batch, and for the state.
+    #[arg(long, value_name = "DIR")]
+    out: PathBuf,
+    /// Folder of the stored rows of layers [default: the dataset's folder, with `.layers` at its end].
+    #[arg(long, value_name = "DIR")]
+    layers: Option<PathBuf>,
+    /// Apply the batches that are there, and end.
+    #[arg(long)]
+    once: bool,
+    /// The dataset contains the batches up to this one already. Give it at the first start with this --out.
+    #[arg(long, value_name = "NAME")]
+    after: Option<String>,
+    /// What to do if an edge to remove does not exist.
+    #[arg(long, value_name = "POLICY", value_enum, default_value_t)]
+    missing: Policy,
+    /// Number of batches after which the changes are stored in the dataset, and tables of all nodes are written.
+    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..))]
+    store_every: u32,
+    /// Override a key of [infer] or [cluster], or `train.threads`, `train.device`, `train.read_ahead`, `partition.topology`, `partition.features`, `graph.retry`.
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    sets: Vec<String>,
+    /// Number of processes on this machine, at most one per partition; it does not change results.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
+    processes: u16,
+    /// Duration of opening the dataset; set for the processes that `--processes` starts.
+    #[arg(long, hide = true, value_name = "SECONDS")]
+    prepare_seconds: Option<f64>,
+}
+
+impl Follow {
+    pub(super) fn execute(self, context: Context) -> Result<u8, Error> {
+        let config = model_config(&self.run, self.dataset.as_deref(), &self.sets, &context)?;
+        let refuse = |why: &str| Err(PipelineError::Usage(format!("{}: {why}", self.run.display())).into());
+        let (model, train) = (config.model.as_ref(), config.train.as_ref());
+        if train.is_some_and(|train| train.task.learns_edges()) {
+            return refuse("the model predicts edges, whose results are not followed; use `gnnflow infer`");
+        }
+        if model.is_some_and(|model| model.embedding.is_some()) {
+            return refuse("the model has learned rows of nodes, and new nodes have none; use `gnnflow infer`");
+        }
+        if model.is_some_and(|model| model.reads_edge_features()) {
+            return refuse(
+                "the model reads features of edges, which are not followed; use `gnnflow update` and `gnnflow refresh`",
+            );
+        }
+        if !self.changes.is_dir() {
+            let message = format!("--changes {}: there is no such folder; create it", self.changes.display());
+            return Err(PipelineError::Usage(message).into());
+        }
+        check_out(&self.run, &self.out)?;
+        let layers = self.layers.map_or(Layers::BesideDataset, Layers::Folder).folder(config.dataset_folder())?;
+        for (option, folder) in [("--out", &*self.out), ("--layers", &layers), ("--dataset", config.dataset_folder())] {
+            check_apart(&self.changes, option, folder)?;
+        }
+        let feed = Feed {
+            changes: self.changes,
+            layers,
+            after: self.after,
+            missing: self.missing.into(),
+            store_every: self.store_every as usize,
+            once: self.once,
+        };
+        let options = RunOptions {
+            processes: usize::from(self.processes),
+            hosts: None,
+            rank: None,
+            run_dir: self.out.clone(),
+            action: Action::Follow { run: self.run, feed },
+            prepare_seconds: self.prepare_seconds,
+            console: context.console.clone(),
+            registry: context.registry,
+        };
+        match crate::run::run(&config, &options)? {
+            Outcome::Elsewhere(code) => Ok(code),
+            Outcome::Done(summary) => {
+                if context.json {
+                    print(&summary.to_json())?;
+                } else if !context.console.is_silent() {
+                    print(&format!("{}results in {}\n", report::table(&summary), self.out.display()))?;
+                }
+                Ok(0)
+            }
+        }
+    }
+}
+
+/// Refuses folders of which one has the other, because files of one would be taken for files of the other.
+fn check_apart(changes: &Path, option: &str, folder: &Path) -> Result<(), Error> {
+    let (a, b) = (resolved(changes), resolved(folder));
+    if !a.starts_with(&b) && !b.starts_with(&a) {
+        return Ok(());
+    }
+    let [changes, folder] = [changes, folder].map(Path::display);
+    let message =
+        format!("--changes {changes} and {option} {folder}: one of the folders is in the other; choose other ones");
+    Err(PipelineError::Usage(message).into())
+}
+
+/// Returns an absolute path without symbolic links in its existing part.
+fn resolved(path: &Path) -> PathBuf {
+    let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    let existing = absolute.ancestors().find_map(|folder| Some((folder, folder.canonicalize().ok()?)));
+    let rest = |(folder, real): (&Path, PathBuf)| Some(real.join(absolute.strip_prefix(folder).ok()?));
+    existing.and_then(rest).unwrap_or_else(|| absolute.clone())
+}

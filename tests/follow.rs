@@ -1,0 +1,548 @@
+//! `gnnflow follow`: the results of batches are those of updates and of full inference.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use arrow::array::{Array, ArrayRef, AsArray, Int64Array, RecordBatch};
+use arrow::datatypes::Int64Type;
+use arrow::util::display::array_value_to_string;
+use gnnflow_data::rng::{Key, Purpose};
+
+use crate::common::{TestDir, children, kill, planted, read};
+
+/// Draws batches of changes for the graph of `planted`.
+struct Batches {
+    edges: Vec<(i64, i64)>,
+    nodes: i64,
+    key: Key,
+    written: usize,
+}
+
+impl Batches {
+    fn new(place: &TestDir, seed: u64) -> Self {
+        let edges = read(place, "graph/edges.parquet");
+        let ends = ["src", "dst"]
+            .map(|name| edges.column_by_name(name).unwrap().as_primitive::<Int64Type>().values().to_vec());
+        let edges: BTreeSet<(i64, i64)> = ends[0].iter().copied().zip(ends[1].iter().copied()).collect();
+        let key = Key::new(seed, Purpose::GenerateEdges);
+        Self { edges: edges.into_iter().collect(), nodes: 1500, key, written: 0 }
+    }
+
+    fn draw(&mut self, below: usize) -> usize {
+        self.key = self.key.fold(1);
+        self.key.below(0, below as u64) as usize
+    }
+
+    /// Writes a batch that removes edges, adds edges and adds nodes. Returns its name.
+    fn write(&mut self, place: &TestDir, [removed, added, new]: [usize; 3]) -> String {
+        self.written += 1;
+        let name = format!("{:04}", self.written);
+        let file = |file: &str| format!("incoming/{name}/{file}.parquet");
+        std::fs::create_dir_all(place.path("incoming").join(&name)).unwrap();
+        let ids = |ids: Vec<i64>| Arc::new(Int64Array::from(ids)) as ArrayRef;
+        let ends = |edges: &[(i64, i64)]| {
+            let (src, dst) = edges.iter().copied().unzip();
+            vec![("src", ids(src)), ("dst", ids(dst))]
+        };
+        let gone: Vec<(i64, i64)> = (0..removed)
+            .map(|_| {
+                let at = self.draw(self.edges.len());
+                self.edges.swap_remove(at)
+            })
+            .collect();
+        if removed > 0 {
+            place.parquet(&file("remove"), ends(&gone));
+        }
+        if new > 0 {
+            let old = read(place, "graph/nodes.parquet").slice(self.written, new);
+            let names: Vec<String> = old.schema().fields().iter().map(|field| field.name().clone()).collect();
+            let columns = names.iter().zip(old.columns()).map(|(name, column)| match name.as_str() {
+                "node_id" => ("node_id", ids((self.nodes..self.nodes + new as i64).collect())),
+                name => (name, Arc::clone(column)),
+            });
+            place.parquet(&file("nodes"), columns.collect());
+        }
+        let first = self.nodes;
+        self.nodes += new as i64;
+        let mut pairs: Vec<(i64, i64)> = (0..new as i64).map(|at| (self.draw(1500) as i64, first + at)).collect();
+        let nodes = self.nodes as usize;
+        pairs.extend((0..added).map(|_| (self.draw(nodes) as i64, self.draw(nodes) as i64)));
+        if !pairs.is_empty() {
+            // Some of them are removed again by a later batch.
+            self.edges.extend(pairs.iter().filter(|(src, dst)| src < dst));
+            self.edges.sort_unstable();
+            self.edges.dedup();
+            place.parquet(&file("edges"), ends(&pairs));
+        }
+        place.write(&format!("incoming/{name}/_SUCCESS"), "");
+        name
+    }
+}
+
+fn bytes(path: PathBuf) -> Vec<u8> {
+    std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// Trains, and prepares a second dataset `plain` for plain updates.
+fn train(place: &TestDir, model: &str, more: &[&str]) {
+    planted(place, "p.toml", model);
+    let args = ["--quiet", "--set", "graph.generate.edges=4000"];
+    place.succeed(&[&["run", "p.toml", "--run-dir", "run", "--set", "train.epochs=2"], &args[..], more].concat());
+    place.succeed(&[&["prepare", "p.toml", "--out", "plain"], &args[..], more].concat());
+}
+
+/// Updates the plain dataset with a batch, and infers all nodes.
+fn update_plain(place: &TestDir, name: &str) {
+    let mut args = vec!["update".to_owned(), "plain".into(), "--quiet".into()];
+    for (option, file) in [("--nodes", "nodes"), ("--remove", "remove"), ("--edges", "edges")] {
+        let file = format!("incoming/{name}/{file}.parquet");
+        if place.path(&file).exists() {
+            args.extend([option.to_owned(), file]);
+        }
+    }
+    place.succeed(&args.iter().map(String::as_str).collect::<Vec<_>>());
+    place.succeed(&["infer", "run", "--dataset", "plain", "--out", "full", "--quiet"]);
+}
+
+/// Returns each node's prediction and embedding, as text.
+fn results(place: &TestDir) -> BTreeMap<i64, (String, String)> {
+    let [predictions, embeddings] =
+        ["predictions", "embeddings"].map(|file| read(place, &format!("full/{file}.parquet")));
+    let text = |batch: &RecordBatch, name: &str, row: usize| {
+        array_value_to_string(batch.column_by_name(name).unwrap(), row).unwrap()
+    };
+    let ids = predictions.column_by_name("node_id").unwrap().as_primitive::<Int64Type>().values();
+    let of = |row: usize| (text(&predictions, "prediction", row), text(&embeddings, "embedding", row));
+    ids.iter().enumerate().map(|(row, &id)| (id, of(row))).collect()
+}
+
+/// Checks the results of a batch beside those of full inference before and after it.
+fn check(place: &TestDir, out: &str, name: &str, before: &BTreeMap<i64, (String, String)>, what: &str) {
+    let (after, changes) = (results(place), read(place, &format!("{out}/batches/{name}/changes.parquet")));
+    let column = |name: &str| changes.column_by_name(name).unwrap();
+    let ids = column("node_id").as_primitive::<Int64Type>().values();
+    for (row, id) in ids.iter().enumerate() {
+        let text = |name: &str| array_value_to_string(column(name), row).unwrap();
+        assert_eq!((text("prediction"), text("embedding")), after[id], "{what}, batch {name}: node {id}");
+        match before.get(id) {
+            Some((prediction, _)) => assert_eq!(text("old_prediction"), *prediction, "{what}, batch {name}: node {id}"),
+            None => assert!(column("old_prediction").is_null(row), "{what}, batch {name}: node {id}"),
+        }
+    }
+    let listed: BTreeSet<i64> = ids.iter().copied().collect();
+    assert_eq!(listed.len(), ids.len(), "{what}, batch {name}: every node is listed once");
+    let changed = after.iter().filter(|(id, results)| before.get(id) != Some(results));
+    assert!(changed.map(|(id, _)| *id).collect::<BTreeSet<_>>().is_subset(&listed), "{what}, batch {name}");
+    let manifest: serde_json::Value =
+        serde_json::from_slice(&bytes(place.path(out).join(format!("batches/{name}/manifest.json")))).unwrap();
+    assert_eq!(manifest["changed_nodes"], ids.len(), "{what}, batch {name}");
+}
+
+/// The Arrow files of two datasets have equal bytes.
+fn assert_same_dataset(place: &TestDir, a: &str, b: &str) {
+    for part in 0..4 {
+        for file in ["topology", "nodes", "features", "halo"] {
+            let [a, b] = [a, b].map(|dataset| place.path(dataset).join(format!("part-{part:05}/{file}.arrow")));
+            assert!(bytes(a) == bytes(b), "part {part}, {file}");
+        }
+    }
+}
+
+const CHANGES: [[usize; 3]; 6] = [[0, 1, 0], [2, 3, 2], [3, 0, 0], [0, 0, 1], [1, 12, 3], [4, 1, 0]];
+
+#[test]
+fn results_of_batches_are_those_of_updates_and_full_inference() {
+    for (seed, (model, undirected)) in (0..).zip([
+        ("[model]\nkind = 'sage'\n[train]\n", true),
+        ("[model]\nkind = 'sage'\nlayers = 3\njumping_knowledge = 'cat'\n[train]\n", false),
+        ("[model]\nkind = 'gat'\nnorm = 'batch'\n[train]\n", true),
+        ("[model]\nkind = 'gcn'\n[train]\nschedule = 'full-graph'\n", true),
+        ("[model]\nkind = 'gcn'\nnorm = 'layer'\n[train]\nschedule = 'full-graph'\n", false),
+        ("[model]\nkind = 'mlp'\n[train]\n", true),
+    ]) {
+        let place = TestDir::new();
+        train(&place, model, &["--set", &format!("graph.undirected={undirected}")]);
+        let mut batches = Batches::new(&place, seed);
+        let names: Vec<String> = CHANGES.iter().map(|&changes| batches.write(&place, changes)).collect();
+        // In one process, and with a store after every second batch in two.
+        std::fs::create_dir(place.path("second")).unwrap();
+        copy_folder(&place.path("dataset"), &place.path("second/dataset"));
+        let follow = ["follow", "run", "--changes", "incoming", "--once", "--quiet"];
+        place.succeed(&[&follow[..], &["--out", "followed"]].concat());
+        let second = ["--dataset", "second/dataset", "--out", "second/out", "--processes", "2", "--store-every", "2"];
+        place.succeed(&[&follow[..], &second].concat());
+        place.succeed(&["infer", "run", "--dataset", "plain", "--out", "full", "--quiet"]);
+        for name in &names {
+            let before = results(&place);
+            update_plain(&place, name);
+            check(&place, "followed", name, &before, model);
+            let [one, two] = ["followed", "second/out"]
+                .map(|out| bytes(place.path(out).join(format!("batches/{name}/changes.parquet"))));
+            assert!(one == two, "{model}, batch {name}");
+        }
+        for (dataset, out) in [("dataset", "followed"), ("second/dataset", "second/out")] {
+            assert_same_dataset(&place, dataset, "plain");
+            for file in ["predictions.parquet", "embeddings.parquet"] {
+                assert!(bytes(place.path(out).join(file)) == bytes(place.path("full").join(file)), "{model}: {file}");
+            }
+        }
+        assert!(!place.path("followed/changes.parquet").exists());
+        assert_eq!(std::fs::read_dir(place.path("followed/pending")).unwrap().count(), 0);
+    }
+}
+
+fn copy_folder(from: &Path, to: &Path) {
+    std::fs::create_dir(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap() {
+        let path = entry.unwrap().path();
+        let target = to.join(path.file_name().unwrap());
+        if path.is_dir() {
+            copy_folder(&path, &target);
+        } else {
+            std::fs::copy(&path, &target).unwrap();
+        }
+    }
+}
+
+/// Returns the results of all batches: `changes.parquet`, and the description without seconds.
+fn all_results(place: &TestDir, out: &str) -> BTreeMap<String, (Vec<u8>, serde_json::Value)> {
+    let batches = place.path(out).join("batches");
+    let names = std::fs::read_dir(&batches).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    names
+        .filter(|name| !name.starts_with('.'))
+        .map(|name| {
+            let folder = batches.join(&name);
+            let mut manifest: serde_json::Value = serde_json::from_slice(&bytes(folder.join("manifest.json"))).unwrap();
+            manifest.as_object_mut().unwrap().remove("seconds");
+            (name, (bytes(folder.join("changes.parquet")), manifest))
+        })
+        .collect()
+}
+
+#[test]
+fn killed_processes_lose_and_double_no_change() {
+    let place = TestDir::new();
+    train(&place, "[model]\n[train]\n", &[]);
+    let mut batches = Batches::new(&place, 5);
+    for batch in 0..12 {
+        batches.write(&place, CHANGES[batch % CHANGES.len()]);
+    }
+    std::fs::create_dir(place.path("second")).unwrap();
+    copy_folder(&place.path("dataset"), &place.path("second/dataset"));
+    let follow = ["follow", "run", "--changes", "incoming", "--once", "--quiet", "--store-every", "3"];
+    let begin = Instant::now();
+    place.succeed(&[&follow[..], &["--out", "whole"]].concat());
+    let whole = begin.elapsed();
+    let mut kills = 0;
+    for round in 0.. {
+        let more = [
+            "--dataset",
+            "second/dataset",
+            "--out",
+            "second/out",
+            "--processes",
+            if round % 2 == 0 { "1" } else { "2" },
+        ];
+        let mut child = place.command(&[&follow[..], &more].concat()).spawn().unwrap();
+        // Later and later, so that it ends.
+        std::thread::sleep(whole.mul_f64(0.15 + 0.05 * f64::from(round) + 0.01 * f64::from(round % 3)));
+        let victims = children(child.id());
+        match (round % 3, victims.last()) {
+            (1, Some(&victim)) => kill(victim),
+            _ => kill(child.id()),
+        }
+        let status = child.wait().unwrap();
+        if status.success() {
+            break;
+        }
+        kills += 1;
+        assert!(round < 100, "it never ends");
+    }
+    place.succeed(&[&follow[..], &["--dataset", "second/dataset", "--out", "second/out"]].concat());
+    assert!(kills >= 3, "{kills} kills");
+    let (expected, found) = (all_results(&place, "whole"), all_results(&place, "second/out"));
+    assert_eq!(found.keys().collect::<Vec<_>>(), expected.keys().collect::<Vec<_>>());
+    assert!(found == expected);
+    assert_same_dataset(&place, "dataset", "second/dataset");
+    let predictions = |out: &str| bytes(place.path(out).join("predictions.parquet"));
+    assert!(predictions("whole") == predictions("second/out"));
+}
+
+#[test]
+fn batches_are_applied_as_they_appear() {
+    let place = TestDir::new();
+    train(&place, "[model]\n[train]\n", &[]);
+    std::fs::create_dir(place.path("incoming")).unwrap();
+    let mut batches = Batches::new(&place, 6);
+    let args = ["follow", "run", "--changes", "incoming", "--out", "followed", "--processes", "2", "--quiet"];
+    let mut child = place.command(&args).spawn().unwrap();
+    for changes in [[1, 2, 1], [0, 3, 0]] {
+        let name = batches.write(&place, changes);
+        let manifest = place.path("followed/batches").join(name).join("manifest.json");
+        let begin = Instant::now();
+        while !manifest.exists() {
+            assert!(begin.elapsed() < Duration::from_secs(60), "the batch is not applied");
+            assert!(child.try_wait().unwrap().is_none(), "the process has ended");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+    // SAFETY: a signal to a child process that has not been waited for.
+    unsafe { libc::kill(child.id() as i32, libc::SIGTERM) };
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    // The changes are not in the dataset yet; the next start applies them again.
+    place.succeed(&[&args[..], &["--once"]].concat());
+    for name in ["0001", "0002"] {
+        update_plain(&place, name);
+    }
+    assert_same_dataset(&place, "dataset", "plain");
+}
+
+/// Applies all batches, and kills the process before they are stored.
+fn follow_and_kill(place: &TestDir, more: &[&str], last: &str) {
+    let args = ["follow", "run", "--changes", "incoming", "--out", "followed", "--quiet"];
+    let mut child = place.command(&[&args, more].concat()).spawn().unwrap();
+    let begin = Instant::now();
+    while !std::fs::read_to_string(place.path("followed/applied.txt"))
+        .is_ok_and(|text| text.ends_with(&format!("{last}\n")))
+    {
+        assert!(begin.elapsed() < Duration::from_secs(60), "the batch is not applied");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    kill(child.id());
+    child.wait().unwrap();
+}
+
+#[test]
+fn interrupted_steps_are_completed() {
+    let place = TestDir::new();
+    train(&place, "[model]\n[train]\n", &[]);
+    let mut batches = Batches::new(&place, 8);
+    let once = ["follow", "run", "--changes", "incoming", "--out", "followed", "--once", "--quiet"];
+    for changes in [[1, 2, 1], [0, 3, 1]] {
+        batches.write(&place, changes);
+    }
+    follow_and_kill(&place, &[], "0002");
+    // Results with their name, but not listed yet; and the user has removed the batch.
+    place.write("followed/applied.txt", "0001\n00");
+    std::fs::rename(place.path("incoming/0002"), place.path("moved")).unwrap();
+    copy_folder(&place.path("followed/pending"), &place.path("pending"));
+    place.succeed(&once);
+    assert_eq!(std::fs::read_to_string(place.path("followed/applied.txt")).unwrap(), "0001\n0002\n");
+    std::fs::rename(place.path("moved"), place.path("incoming/0002")).unwrap();
+    for name in ["0001", "0002"] {
+        update_plain(&place, name);
+    }
+    assert_same_dataset(&place, "dataset", "plain");
+    // Stored batches whose copies are not removed yet; results that the user has removed.
+    std::fs::remove_dir(place.path("followed/pending")).unwrap();
+    std::fs::rename(place.path("pending"), place.path("followed/pending")).unwrap();
+    std::fs::remove_dir_all(place.path("followed/batches/0001")).unwrap();
+    place.succeed(&once);
+    assert_same_dataset(&place, "dataset", "plain");
+    assert!(!place.path("followed/batches/0001").exists());
+    // A batch that was applied with another policy.
+    std::fs::create_dir(place.path("incoming/0003")).unwrap();
+    let ids = |id: i64| Arc::new(Int64Array::from(vec![id])) as ArrayRef;
+    place.parquet("incoming/0003/remove.parquet", vec![("src", ids(3)), ("dst", ids(3))]);
+    place.write("incoming/0003/_SUCCESS", "");
+    follow_and_kill(&place, &["--missing", "ignore"], "0003");
+    place.succeed(&once);
+    // The dataset is updated, and the state is not written yet.
+    batches.written += 1;
+    let name = batches.write(&place, [2, 2, 0]);
+    follow_and_kill(&place, &[], &name);
+    let file = |file: &str| format!("followed/pending/{name}/{file}.parquet");
+    place.succeed(&["update", "dataset", "--remove", &file("remove"), "--edges", &file("edges"), "--quiet"]);
+    place.succeed(&once);
+    update_plain(&place, &name);
+    assert_same_dataset(&place, "dataset", "plain");
+}
+
+#[test]
+fn more_nodes_than_there_is_room_for_are_stored_first() {
+    let place = TestDir::new();
+    train(&place, "[model]\n[train]\n", &[]);
+    let mut batches = Batches::new(&place, 9);
+    batches.write(&place, [1, 2, 1]);
+    // There is room for 4,096 in each of four partitions.
+    let old = read(&place, "graph/nodes.parquet");
+    let rows = arrow::array::UInt32Array::from_iter_values((0..20_000).map(|row| row % 1500));
+    let names: Vec<String> = old.schema().fields().iter().map(|field| field.name().clone()).collect();
+    let columns = names.iter().zip(old.columns()).map(|(name, column)| match name.as_str() {
+        "node_id" => ("node_id", Arc::new(Int64Array::from_iter_values(5_000..25_000)) as ArrayRef),
+        name => (name, arrow::compute::take(column, &rows, None).unwrap()),
+    });
+    std::fs::create_dir(place.path("incoming/0002")).unwrap();
+    place.parquet("incoming/0002/nodes.parquet", columns.collect());
+    place.write("incoming/0002/_SUCCESS", "");
+    batches.written += 1;
+    batches.write(&place, [1, 2, 1]);
+    place.succeed(&["follow", "run", "--changes", "incoming", "--out", "followed", "--once", "--quiet"]);
+    place.succeed(&["infer", "run", "--dataset", "plain", "--out", "full", "--quiet"]);
+    for name in ["0001", "0002", "0003"] {
+        let before = results(&place);
+        update_plain(&place, name);
+        check(&place, "followed", name, &before, "many nodes");
+    }
+    assert_same_dataset(&place, "dataset", "plain");
+}
+
+#[test]
+fn types_that_the_dataset_does_not_have_are_refused() {
+    let place = TestDir::new();
+    let ints = |values: Vec<i64>| Arc::new(Int64Array::from(values)) as ArrayRef;
+    let key = Key::new(1, Purpose::GenerateEdges);
+    let x = (0..300).map(|node| key.normal(node) as f32).collect::<Vec<f32>>();
+    place.parquet(
+        "nodes.parquet",
+        vec![
+            ("node_id", ints((0..300).collect())),
+            ("x", Arc::new(arrow::array::Float32Array::from(x)) as ArrayRef),
+            ("label", ints((0..300).map(|node| node % 3).collect())),
+        ],
+    );
+    let edges = |name: &str, pairs: &[(i64, i64)], kind: &dyn Fn(i64) -> i64| {
+        let (src, dst): (Vec<i64>, Vec<i64>) = pairs.iter().copied().unzip();
+        let kinds = src.iter().map(|&src| kind(src)).collect();
+        place.parquet(name, vec![("src", ints(src)), ("dst", ints(dst)), ("kind", ints(kinds))]);
+    };
+    let draw = |at: u64| key.below(at, 300) as i64;
+    let pairs: Vec<(i64, i64)> = (0..600).map(|edge| (draw(2 * edge), draw(2 * edge + 1))).collect();
+    edges("edges.parquet", &pairs, &|src| src % 2);
+    place.write(
+        "p.toml",
+        "[graph]\nnodes = 'nodes.parquet'\nedges = 'edges.parquet'\nduplicates = 'keep'\n\
+         columns = { features = ['x'], label = 'label', edge_type = 'kind' }\nsplit_fractions = [0.5, 0.2, 0.3]\n\
+         [partition]\nmethod = 'random'\nparts = 4\nout = 'dataset'\n[model]\nkind = 'rgcn'\nhidden = 8\n[train]\nepochs = 1\n\
+         [infer]\nembeddings = true\n",
+    );
+    place.succeed(&["run", "p.toml", "--run-dir", "run", "--quiet"]);
+    place.succeed(&["prepare", "p.toml", "--out", "plain", "--quiet"]);
+    let batch = |name: &str| {
+        std::fs::create_dir_all(place.path("incoming").join(name)).unwrap();
+        place.write(&format!("incoming/{name}/_SUCCESS"), "");
+    };
+    // Removes edges of one type, and adds them again with the other; copies are kept.
+    batch("1");
+    edges("incoming/1/remove.parquet", &pairs[..5], &|src| src % 2);
+    edges("incoming/1/edges.parquet", &[&pairs[..5], &pairs[3..8]].concat(), &|src| (src + 1) % 2);
+    place.succeed(&["infer", "run", "--dataset", "plain", "--out", "full", "--quiet"]);
+    let before = results(&place);
+    place.succeed(&[
+        "follow",
+        "run",
+        "--changes",
+        "incoming",
+        "--out",
+        "followed",
+        "--once",
+        "--quiet",
+        "--processes",
+        "2",
+    ]);
+    update_plain(&place, "1");
+    check(&place, "followed", "1", &before, "rgcn");
+    assert_same_dataset(&place, "dataset", "plain");
+    batch("2");
+    edges("incoming/2/edges.parquet", &pairs[..1], &|_| 7);
+    place.fail(
+        &["follow", "run", "--changes", "incoming", "--out", "followed", "--once", "--quiet"],
+        3,
+        &["incoming/2/edges.parquet", "kind", "7", "a type that the dataset has"],
+    );
+}
+
+#[test]
+fn refused_with_one_line() {
+    let place = TestDir::new();
+    train(&place, "[model]\n[train]\n", &[]);
+    let mut batches = Batches::new(&place, 7);
+    let follow = |more: &[&'static str]| {
+        [&["follow", "run", "--changes", "incoming", "--out", "followed", "--once", "--quiet"], more].concat()
+    };
+    place.fail(&follow(&[]), 2, &["incoming", "there is no such folder"]);
+    batches.write(&place, [1, 1, 0]);
+    place.fail(&follow(&["--out", "incoming/out"]), 2, &["cannot be used multiple times"]);
+    for (out, layers, word) in [
+        ("incoming/out", "layers", "--out incoming/out"),
+        ("out", "incoming/../incoming/l", "--layers"),
+        ("dataset/out", "l", ""),
+    ] {
+        let changes = if word.is_empty() { "dataset" } else { "incoming" };
+        let args = ["follow", "run", "--changes", changes, "--out", out, "--layers", layers, "--once"];
+        place.fail(&args, 2, &[word, "one of the folders is in the other"]);
+    }
+    place.fail(&follow(&["--set", "model.hidden=3"]), 2, &["model.hidden", "only keys of"]);
+    place.fail(&follow(&["--store-every", "0"]), 2, &["--store-every"]);
+    place.succeed(&follow(&[]));
+
+    // A batch that does not fit is named, and nothing is applied; the corrected batch is.
+    let ids = |ids: &[i64]| Arc::new(Int64Array::from(ids.to_vec())) as ArrayRef;
+    let write = |name: &str, file: &str, src: &[i64], dst: &[i64]| {
+        std::fs::create_dir_all(place.path("incoming").join(name)).unwrap();
+        place.parquet(&format!("incoming/{name}/{file}.parquet"), vec![("src", ids(src)), ("dst", ids(dst))]);
+        place.write(&format!("incoming/{name}/_SUCCESS"), "");
+    };
+    let remove = |name: &str| std::fs::remove_dir_all(place.path("incoming").join(name)).unwrap();
+    write("0002", "remove", &[3], &[3]);
+    place.fail(&follow(&[]), 3, &["incoming/0002/remove.parquet", "there is no edge 3 → 3"]);
+    place.succeed(&follow(&["--missing", "ignore"]));
+    write("0003", "edges", &[3], &[987_654]);
+    place.fail(&follow(&[]), 3, &["incoming/0003/edges.parquet", "987654"]);
+    remove("0003");
+    write("0003", "edge", &[3], &[4]);
+    place.fail(&follow(&[]), 3, &["edge.parquet", "nodes.parquet, remove.parquet and edges.parquet only"]);
+    remove("0003");
+    place.write("incoming/0003/_SUCCESS", "");
+    place.fail(&follow(&[]), 3, &["incoming/0003", "has none of"]);
+    remove("0003");
+    // Order, and a batch without _SUCCESS.
+    write("0001b", "edges", &[3], &[4]);
+    place.fail(&follow(&[]), 3, &["0001b", "comes before \"0002\"", "a later name"]);
+    remove("0001b");
+    write("0003", "edges", &[3], &[4]);
+    std::fs::remove_file(place.path("incoming/0003/_SUCCESS")).unwrap();
+    write("0004", "edges", &[3], &[4]);
+    let ended = place.run(&["follow", "run", "--changes", "incoming", "--out", "followed", "--once"]);
+    assert_eq!(ended.code, 0, "{}", ended.stderr);
+    assert!(ended.stderr.contains("batch 0003 is not applied: it has no _SUCCESS yet"), "{}", ended.stderr);
+    assert!(!place.path("followed/batches/0004").exists());
+    place.write("incoming/0003/_SUCCESS", "");
+    place.succeed(&follow(&[]));
+    assert!(place.path("followed/batches/0004").exists());
+    // Another model, and a dataset that another command has changed.
+    place.succeed(&["run", "p.toml", "--quiet", "--run-dir", "other", "--set", "train.epochs=1"]);
+    place.fail(
+        &["follow", "other", "--changes", "incoming", "--out", "followed", "--once", "--quiet"],
+        3,
+        &["followed", "another model"],
+    );
+    place.fail(&follow(&["--after", "0002"]), 2, &["--after \"0002\"", "begun with other batches"]);
+    write("0005", "edges", &[5], &[700]);
+    place.succeed(&["update", "dataset", "--edges", "incoming/0005/edges.parquet", "--quiet"]);
+    place.fail(&follow(&[]), 3, &["dataset", "has changed since", "--after"]);
+    let again = ["follow", "run", "--changes", "incoming", "--out", "again", "--after", "0005", "--once", "--quiet"];
+    place.succeed(&again);
+    assert!(!place.path("again/batches").exists());
+    std::fs::remove_file(place.path("followed/follow.json")).unwrap();
+    place.fail(&follow(&[]), 3, &["followed", "no follow.json"]);
+    // Models whose results depend on more.
+    place.succeed(&[
+        "run",
+        "p.toml",
+        "--quiet",
+        "--run-dir",
+        "links",
+        "--set",
+        "train.task='link-prediction'",
+        "--set",
+        "train.epochs=1",
+    ]);
+    place.fail(
+        &["follow", "links", "--changes", "incoming", "--out", "none", "--once", "--quiet"],
+        2,
+        &["links", "predicts edges"],
+    );
+}
