@@ -5,9 +5,9 @@
 
 Needs pyarrow. A planted graph is generated, and a model is trained. A batch has 1 to CHANGES changed edges (small numbers are as frequent as large ones), half of them
 removed, and a node with its edge in every tenth batch. All batches are there at the beginning, so a batch never waits. Every CHECK_EVERY batches, the dataset is
-updated; then its Arrow files and predictions must have the bytes of `gnnflow update` with each of the batches and `gnnflow infer`. With kills, the process is killed
-(SIGKILL) and started again so many times, at random moments; the results of all batches must then have the bytes of a second process that is never killed, whose
-seconds and memory are reported. The result is written to benches/runs/<date>-follow.json.
+updated; then its Arrow files and predictions must have the bytes of `gnnflow update` with each of the batches and `gnnflow infer`. With kills, a second process, which
+stores after every 20th batch, is killed (SIGKILL) and started again so many times, at random moments; the results of all batches must then have the bytes of the first process, which is never
+killed, and whose seconds and memory are reported. `killed_after` has the number of complete batches at each kill. The result is written to benches/runs/<date>-follow.json.
 """
 import argparse, json, os, pathlib, random, shutil, signal, subprocess, sys, tempfile, time
 
@@ -120,9 +120,9 @@ def main():
         changes = dict(batches.write() for _ in range(options.batches))
         print(f"{options.batches} batches written", flush=True)
 
-        def follow(place, *more):
+        def follow(place, every):
             command = [binary, "follow", work / "run", "--changes", incoming, "--dataset", work / place / "dataset", "--out", work / place / "out", "--once", "--quiet",
-                       "--store-every", options.check_every, "--processes", options.processes, *more]
+                       "--store-every", every, "--processes", options.processes]
             return subprocess.Popen(list(map(str, command)), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
 
         def done(place):
@@ -132,7 +132,7 @@ def main():
             except FileNotFoundError:
                 return 0
 
-        begin, memory, process = time.perf_counter(), [], follow("whole")
+        begin, memory, process = time.perf_counter(), [], follow("whole", options.check_every)
         while process.poll() is None:
             time.sleep(0.25)
             if (size := resident(process)) is not None:
@@ -145,19 +145,19 @@ def main():
             sys.exit("error: some batches have no results")
         print(f"{seconds:.1f} s for {options.batches} batches", flush=True)
 
-        kills = 0
+        killed_after = []
         if options.kills:
             draw = random.Random(12)
-            # So that the last kill is near the end.
-            pause = seconds / (options.kills + 1)
+            # Each life adds about as many batches, so that the last kill is near the end.
+            pause = 1.5 * seconds / (options.kills + 1)
             while True:
-                process = follow("killed")
+                process = follow("killed", 20)
                 try:
-                    process.wait(0.3 + draw.uniform(0.5, 1.5) * pause if kills < options.kills else None)
+                    process.wait(0.2 + draw.uniform(0.5, 1.5) * pause if len(killed_after) < options.kills else None)
                 except subprocess.TimeoutExpired:
                     process.send_signal(signal.SIGKILL)
                     process.wait()
-                    kills += 1
+                    killed_after.append(done("killed"))
                     continue
                 if process.returncode:
                     sys.exit(f"error: gnnflow follow: exit code {process.returncode}: {process.stderr.read()}")
@@ -165,8 +165,8 @@ def main():
             for name in changes:
                 files = [work / place / "out" / "batches" / name / "changes.parquet" for place in ["whole", "killed"]]
                 if files[0].read_bytes() != files[1].read_bytes():
-                    sys.exit(f"error: batch {name} has other results after {kills} kills")
-            print(f"{kills} kills, equal results of all batches", flush=True)
+                    sys.exit(f"error: batch {name} has other results after {len(killed_after)} kills")
+            print(f"killed after {killed_after} batches, equal results of all", flush=True)
 
         # The states of each store, from plain updates. The results of a batch are the last ones of its nodes.
         gnnflow("infer", work / "run", "--dataset", work / "plain", "--out", work / "full", "--quiet")
@@ -202,7 +202,7 @@ def main():
         steady = [size for batch, size in memory if batch > options.batches // 10]
         result = about("follow") | {
             "nodes": options.nodes, "edges": 2 * options.edges, "batches": options.batches, "changes": sum(changes.values()), "check_every": options.check_every,
-            "checks": checks, "kills": kills, "processes": options.processes, "threads": options.threads, "model": options.model, "hidden": options.hidden,
+            "checks": checks, "killed_after": killed_after, "processes": options.processes, "threads": options.threads, "model": options.model, "hidden": options.hidden,
             "parts": options.parts, "seconds": seconds, "seconds_of_batches": sum(one["seconds"] for one in manifests.values()), "latency": latencies,
             "changed_nodes": percentiles([one["changed_nodes"] for one in manifests.values()]),
             "memory_mib": {"first_tenth": max((size for batch, size in memory if batch <= options.batches // 10), default=None), "rest": max(steady, default=None),

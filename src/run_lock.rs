@@ -27,7 +27,7 @@ impl RunLock {
             let owner = std::fs::read_to_string(&path).unwrap_or_default();
             let owner = if owner.is_empty() { String::new() } else { format!(" (process {})", owner.trim()) };
             return Err(Error::Usage(format!(
-                "the run folder {} is in use by another run{owner}; choose another folder (--run-dir, or --out of `gnnflow infer`), or wait until that run has ended",
+                "the folder {} is in use by another run{owner}; choose another folder with --run-dir or --out, or wait until that run has ended",
                 run_dir.display()
             )));
         };

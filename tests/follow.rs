@@ -328,6 +328,9 @@ fn interrupted_steps_are_completed() {
     place.write("followed/applied.txt", "0001\n00");
     std::fs::rename(place.path("incoming/0002"), place.path("moved")).unwrap();
     copy_folder(&place.path("followed/pending"), &place.path("pending"));
+    std::fs::remove_dir_all(place.path("followed/pending/0001")).unwrap();
+    place.fail(&once, 3, &["batch 0001", "its copy in pending is gone"]);
+    copy_folder(&place.path("pending/0001"), &place.path("followed/pending/0001"));
     place.succeed(&once);
     assert_eq!(std::fs::read_to_string(place.path("followed/applied.txt")).unwrap(), "0001\n0002\n");
     std::fs::rename(place.path("moved"), place.path("incoming/0002")).unwrap();
@@ -465,14 +468,15 @@ fn refused_with_one_line() {
     place.fail(&follow(&[]), 2, &["incoming", "there is no such folder"]);
     batches.write(&place, [1, 1, 0]);
     place.fail(&follow(&["--out", "incoming/out"]), 2, &["cannot be used multiple times"]);
-    for (out, layers, word) in [
-        ("incoming/out", "layers", "--out incoming/out"),
-        ("out", "incoming/../incoming/l", "--layers"),
-        ("dataset/out", "l", ""),
+    for (changes, out, layers, words) in [
+        ("incoming", "incoming/out", "l", ["--out incoming/out", "one of the folders is in the other"]),
+        ("incoming", "out", "run/../incoming/l", ["--layers run/../incoming/l", "one of the folders is in the other"]),
+        ("dataset", "out", "l", ["--changes dataset and --dataset", "one of the folders is in the other"]),
+        ("incoming", "dataset/out", "l", ["--out dataset/out", "replaced as a whole"]),
+        ("incoming", "out", "dataset/l", ["--layers dataset/l", "replaced as a whole"]),
     ] {
-        let changes = if word.is_empty() { "dataset" } else { "incoming" };
         let args = ["follow", "run", "--changes", changes, "--out", out, "--layers", layers, "--once"];
-        place.fail(&args, 2, &[word, "one of the folders is in the other"]);
+        place.fail(&args, 2, &words);
     }
     place.fail(&follow(&["--set", "model.hidden=3"]), 2, &["model.hidden", "only keys of"]);
     place.fail(&follow(&["--store-every", "0"]), 2, &["--store-every"]);
@@ -488,6 +492,7 @@ fn refused_with_one_line() {
     let remove = |name: &str| std::fs::remove_dir_all(place.path("incoming").join(name)).unwrap();
     write("0002", "remove", &[3], &[3]);
     place.fail(&follow(&[]), 3, &["incoming/0002/remove.parquet", "there is no edge 3 → 3"]);
+    place.fail(&follow(&["--processes", "2"]), 3, &["incoming/0002/remove.parquet", "there is no edge 3 → 3"]);
     place.succeed(&follow(&["--missing", "ignore"]));
     write("0003", "edges", &[3], &[987_654]);
     place.fail(&follow(&[]), 3, &["incoming/0003/edges.parquet", "987654"]);
@@ -498,6 +503,9 @@ fn refused_with_one_line() {
     place.write("incoming/0003/_SUCCESS", "");
     place.fail(&follow(&[]), 3, &["incoming/0003", "has none of"]);
     remove("0003");
+    std::fs::create_dir(place.path("incoming/00\n03")).unwrap();
+    place.fail(&follow(&[]), 3, &["00\\n03", "without control characters"]);
+    std::fs::remove_dir(place.path("incoming/00\n03")).unwrap();
     // Order, and a batch without _SUCCESS.
     write("0001b", "edges", &[3], &[4]);
     place.fail(&follow(&[]), 3, &["0001b", "comes before \"0002\"", "a later name"]);
@@ -513,19 +521,34 @@ fn refused_with_one_line() {
     place.succeed(&follow(&[]));
     assert!(place.path("followed/batches/0004").exists());
     // Another model, and a dataset that another command has changed.
-    place.succeed(&["run", "p.toml", "--quiet", "--run-dir", "other", "--set", "train.epochs=1"]);
+    // Without another folder, it would prepare the dataset again.
+    let other =
+        ["--set", "train.epochs=1", "--set", "graph.generate.edges=4000", "--set", "partition.out=other-dataset"];
+    place.succeed(&[&["run", "p.toml", "--quiet", "--run-dir", "other"], &other[..]].concat());
+    let predictions = bytes(place.path("followed/predictions.parquet"));
     place.fail(
-        &["follow", "other", "--changes", "incoming", "--out", "followed", "--once", "--quiet"],
+        &["follow", "other", "--dataset", "dataset", "--changes", "incoming", "--out", "followed", "--once", "--quiet"],
         3,
         &["followed", "another model"],
     );
+    assert!(bytes(place.path("followed/predictions.parquet")) == predictions, "nothing is computed before");
     place.fail(&follow(&["--after", "0002"]), 2, &["--after \"0002\"", "begun with other batches"]);
     write("0005", "edges", &[5], &[700]);
     place.succeed(&["update", "dataset", "--edges", "incoming/0005/edges.parquet", "--quiet"]);
-    place.fail(&follow(&[]), 3, &["dataset", "has changed since", "--after"]);
+    place.fail(&follow(&[]), 3, &["another command has changed the dataset", "--after", "those up to 0004"]);
     let again = ["follow", "run", "--changes", "incoming", "--out", "again", "--after", "0005", "--once", "--quiet"];
     place.succeed(&again);
     assert!(!place.path("again/batches").exists());
+    write("0006", "edges", &[5], &[701]);
+    place.succeed(&again);
+    assert_eq!(std::fs::read_to_string(place.path("again/applied.txt")).unwrap(), "0006\n");
+    place.fail(
+        &["follow", "run", "--changes", "incoming", "--out", "third", "--once", "--quiet"],
+        3,
+        &["incoming/0001", "contains this batch already", "--after"],
+    );
+    std::fs::rename(place.path("again/applied.txt"), place.path("moved.txt")).unwrap();
+    place.fail(&again, 3, &["applied.txt lacks batch 0006"]);
     std::fs::remove_file(place.path("followed/follow.json")).unwrap();
     place.fail(&follow(&[]), 3, &["followed", "no follow.json"]);
     // Models whose results depend on more.

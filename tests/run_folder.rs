@@ -15,7 +15,7 @@ fn second_run_in_the_folder_of_a_running_one_is_refused() {
         let mut first = place.command(&args).stderr(Stdio::null()).spawn().unwrap();
         wait_for_epochs(&place, "run", 1, &mut first);
         for set in ["train.epochs=1", "train.seed=9"] {
-            let words = ["the run folder run is in use by another run (process ", "--run-dir"];
+            let words = ["the folder run is in use by another run (process ", "--run-dir"];
             place.fail(&["run", "p.toml", "--run-dir", "run", "--set", set], 2, &words);
         }
         crate::common::kill(first.id());

@@ -84,6 +84,9 @@ impl Follow {
         for (option, folder) in [("--out", &*self.out), ("--layers", &layers), ("--dataset", config.dataset_folder())] {
             check_apart(&self.changes, option, folder)?;
         }
+        for (option, folder) in [("--out", &self.out), ("--layers", &layers)] {
+            check_outside(config.dataset_folder(), option, folder)?;
+        }
         let feed = Feed {
             changes: self.changes,
             layers,
@@ -125,6 +128,18 @@ fn check_apart(changes: &Path, option: &str, folder: &Path) -> Result<(), Error>
     let [changes, folder] = [changes, folder].map(Path::display);
     let message =
         format!("--changes {changes} and {option} {folder}: one of the folders is in the other; choose other ones");
+    Err(PipelineError::Usage(message).into())
+}
+
+/// Refuses a folder in that of the dataset, which is replaced as a whole.
+fn check_outside(dataset: &Path, option: &str, folder: &Path) -> Result<(), Error> {
+    if !resolved(folder).starts_with(resolved(dataset)) {
+        return Ok(());
+    }
+    let (folder, dataset) = (folder.display(), dataset.display());
+    let message = format!(
+        "{option} {folder}: the folder is in that of the dataset, {dataset}, which is replaced as a whole; choose another one"
+    );
     Err(PipelineError::Usage(message).into())
 }
 

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fs::File;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use gnnflow_data::fs::sync_folder;
@@ -11,6 +12,8 @@ use crate::error::Error;
 
 /// The file that says that a batch is complete.
 const SUCCESS: &str = "_SUCCESS";
+/// Maximum bytes of a batch's name. Temporary names are longer.
+const LONGEST_NAME: usize = 200;
 const NODES: &str = "nodes.parquet";
 const REMOVE: &str = "remove.parquet";
 const EDGES: &str = "edges.parquet";
@@ -33,6 +36,16 @@ impl BatchFolder {
         self.folder.join(name)
     }
 
+    /// Returns whether no batch is applied.
+    pub(crate) fn is_new(&self) -> bool {
+        self.applied.is_empty()
+    }
+
+    /// Returns the applied batches after `name`.
+    pub(crate) fn applied_after(&self, name: Option<&str>) -> impl Iterator<Item = &String> {
+        self.applied.iter().filter(move |applied| name.is_none_or(|name| applied.as_str() > name))
+    }
+
     pub(crate) fn is_applied(&self, name: &str) -> bool {
         self.applied.contains(name)
     }
@@ -47,13 +60,23 @@ impl BatchFolder {
     /// # Errors
     /// If the folder cannot be read, or a batch comes before one that is applied already.
     pub(crate) fn next(&self) -> Result<Next, Error> {
-        let list = |error| Error::io("list", &self.folder)(error);
+        let list = |error| match std::io::Error::kind(&error) {
+            ErrorKind::NotFound => {
+                let message = "the folder of changes is gone; create it, and start again";
+                Error::Input(format!("{}: {message}", self.folder.display()))
+            }
+            _ => Error::io("list", &self.folder)(error),
+        };
         let mut next: Option<String> = None;
         for entry in std::fs::read_dir(&self.folder).map_err(list)? {
             let entry = entry.map_err(list)?;
             let name = entry.file_name();
-            let Some(name) = name.to_str() else {
-                let message = format!("{}: the name of a batch must be UTF-8", entry.path().display());
+            let fits = |name: &&str| name.len() <= LONGEST_NAME && !name.contains(char::is_control);
+            let Some(name) = name.to_str().filter(fits) else {
+                let message = format!(
+                    "{:?}: the name of a batch must be UTF-8 without control characters, and have at most {LONGEST_NAME} bytes; rename it",
+                    entry.path()
+                );
                 return Err(Error::Input(message));
             };
             let is_new = !self.applied.contains(name) && self.after.as_deref().is_none_or(|after| name > after);
@@ -92,7 +115,7 @@ pub(crate) enum Next {
 /// If the batch has no files or others, or they cannot be copied.
 pub(crate) fn copy_batch(from: &Path, to: &Path) -> Result<(), Error> {
     match std::fs::remove_dir_all(to) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(Error::io("remove", to)(error)),
+        Err(error) if error.kind() != ErrorKind::NotFound => return Err(Error::io("remove", to)(error)),
         _ => {}
     }
     std::fs::create_dir_all(to).map_err(Error::io("create", to))?;
@@ -110,7 +133,9 @@ pub(crate) fn copy_batch(from: &Path, to: &Path) -> Result<(), Error> {
         copy(&path, &to.join(&*name))?;
         files += 1;
     }
-    sync_folder(to).map_err(Error::io("write", to))?;
+    for folder in [Some(to), to.parent()].into_iter().flatten() {
+        sync_folder(folder).map_err(Error::io("write", folder))?;
+    }
     if files == 0 {
         let message = format!("{}: the batch has none of {NODES}, {REMOVE} and {EDGES}", from.display());
         return Err(Error::Input(message));

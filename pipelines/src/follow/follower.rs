@@ -13,7 +13,7 @@ use gnnflow_data::{Error as DataError, Fault};
 use serde::{Deserialize, Serialize};
 
 use super::batch_folder::{BatchFolder, Next, batch_in, copy_batch};
-use super::state::{BATCHES, BatchResults, PENDING, SCHEMA, State, add_applied, folders_in, read_applied};
+use super::state::{BATCHES, BatchResults, PENDING, RESTORE, SCHEMA, State, add_applied, folders_in, read_applied};
 use crate::error::Error;
 use crate::model_file::FittingModel;
 use crate::outputs::run_folder::CHANGES;
@@ -43,6 +43,7 @@ pub(crate) enum Command {
 pub(crate) struct Follower<'a> {
     out: PathBuf,
     feed: &'a Feed,
+    dataset: Dataset,
     state: State,
     folder: BatchFolder,
     /// Pending batches that are not in memory yet.
@@ -64,8 +65,10 @@ impl<'a> Follower<'a> {
         let state = match State::read(out)? {
             Some(state) => state,
             None if !applied.is_empty() => {
-                let message = "the folder has results of batches and no follow.json; choose another folder with --out";
-                return Err(Error::Input(format!("{}: {message}", out.display())));
+                return Err(Error::Input(format!(
+                    "{}: it has results of batches and no follow.json; {RESTORE}",
+                    out.display()
+                )));
             }
             None => State {
                 schema: SCHEMA,
@@ -77,7 +80,8 @@ impl<'a> Follower<'a> {
             },
         };
         if state.model != model.sha256 {
-            let message = "the folder has results of another model; choose another folder with --out";
+            let message = "the folder has results of another model; choose another folder with --out, and give --after with the last batch that \
+                           the dataset contains";
             return Err(Error::Input(format!("{}: {message}", out.display())));
         }
         if feed.after.is_some() && feed.after != state.after {
@@ -92,19 +96,20 @@ impl<'a> Follower<'a> {
         let mut follower = Self {
             out: out.clone(),
             feed,
+            dataset: job.dataset.clone(),
             state,
             folder,
             replay: VecDeque::new(),
             memory: Vec::new(),
             waits_for: None,
         };
-        follower.find_pending(&job.dataset)?;
+        follower.find_pending()?;
         follower.state.write(out)?;
         Ok(follower)
     }
 
     /// Finds the pending batches, and completes what was interrupted: the publication of results, and a store.
-    fn find_pending(&mut self, dataset: &Dataset) -> Result<(), Error> {
+    fn find_pending(&mut self) -> Result<(), Error> {
         for name in folders_in(&self.out.join(PENDING))? {
             let stored = self.state.stored.as_ref().is_some_and(|stored| name <= *stored);
             if !stored && !self.folder.is_applied(&name) && self.batch(&name).is_dir() {
@@ -116,6 +121,20 @@ impl<'a> Follower<'a> {
             }
         }
         let pending: Vec<String> = folders_in(&self.out.join(PENDING))?.into_iter().collect();
+        let out = self.out.display();
+        if let Some(stored) = self.state.stored.as_ref().filter(|stored| !self.folder.is_applied(stored)) {
+            let message = format!("{out}: applied.txt lacks batch {stored}, which is in the dataset; {RESTORE}");
+            return Err(Error::Input(message));
+        }
+        let mut applied = self.folder.applied_after(self.state.stored.as_deref());
+        if let Some(lost) = applied.find(|name| !pending.contains(name)) {
+            let message = format!(
+                "{out}: batch {lost} is applied and not in the dataset yet, and its copy in pending is gone; {RESTORE}"
+            );
+            return Err(Error::Input(message));
+        }
+        drop(applied);
+        let dataset = self.dataset.clone();
         let manifest = dataset.manifest();
         let mut stored = 0;
         if manifest.fingerprint != self.state.dataset {
@@ -124,7 +143,7 @@ impl<'a> Follower<'a> {
             stored = update.len().min(pending.len());
             let files = pending[..stored].iter().map(|name| batch_files(&batch_in(&self.pending(name))));
             if stored == 0 || update != files.collect::<Result<Vec<_>, _>>()? {
-                return Err(changed(dataset, &self.out));
+                return Err(changed(&self.dataset, &self.out, self.state.stored.as_deref()));
             }
             self.stored(manifest.fingerprint.clone(), &pending[..stored])?;
         }
@@ -146,6 +165,7 @@ impl<'a> Follower<'a> {
         let incomplete = match self.folder.next()? {
             Next::Complete(name) => {
                 copy_batch(&self.folder.path(&name), &self.pending(&name))?;
+                self.check_first(&name)?;
                 return Ok(Command::Apply(name));
             }
             Next::Incomplete(name) => Some(name),
@@ -163,6 +183,21 @@ impl<'a> Follower<'a> {
         }
         std::thread::sleep(POLL);
         Ok(Command::Wait)
+    }
+
+    /// Refuses the first batch if the dataset contains it.
+    fn check_first(&self, name: &str) -> Result<(), Error> {
+        if !self.folder.is_new() {
+            return Ok(());
+        }
+        let files = batch_files(&batch_in(&self.pending(name)))?;
+        match self.dataset.manifest().updates.iter().any(|update| update.batches.contains(&files)) {
+            false => Ok(()),
+            true => Err(Error::Input(format!(
+                "{}: the dataset contains this batch already; give --after with the name of the last batch that it contains",
+                self.folder.path(name).display()
+            ))),
+        }
     }
 
     /// Creates the folder for the results of a batch. It gets its name when they are complete.
@@ -205,14 +240,10 @@ impl<'a> Follower<'a> {
     ///
     /// # Errors
     /// If the dataset cannot be written.
-    pub(crate) fn store(
-        &mut self,
-        runtime: &dyn Runtime,
-        dataset: &Dataset,
-        partitions: Vec<usize>,
-    ) -> Result<(), Error> {
+    pub(crate) fn store(&mut self, runtime: &dyn Runtime, partitions: Vec<usize>) -> Result<(), Error> {
+        let dataset = &self.dataset.clone();
         if Manifest::read(dataset.dir())?.fingerprint != self.state.dataset {
-            return Err(changed(dataset, &self.out));
+            return Err(changed(&self.dataset, &self.out, self.state.stored.as_deref()));
         }
         let names = std::mem::take(&mut self.memory);
         let batches: Vec<Batch> = names.iter().map(|name| batch_in(&self.pending(name))).collect();
@@ -247,11 +278,12 @@ impl<'a> Follower<'a> {
     }
 }
 
-/// Another command has changed the dataset.
-fn changed(dataset: &Dataset, out: &Path) -> Error {
+/// Another command has changed the dataset. `stored` is the last batch that it had before, if this is known.
+fn changed(dataset: &Dataset, out: &Path, stored: Option<&str>) -> Error {
+    let stored = stored.map(|name| format!(" (of {}, it had those up to {name})", out.display())).unwrap_or_default();
     Error::Input(format!(
-        "{}: the dataset has changed since {} was written, by another command; follow it with another folder, --out, and with --after and the name \
-         of the last batch that it contains",
+        "{}: another command has changed the dataset since {} was written; follow it with another folder, --out, and give --after with the last \
+         batch that the dataset contains{stored}",
         dataset.dir().display(),
         out.display()
     ))
@@ -262,7 +294,7 @@ pub(crate) fn refused(job: &Job, feed: &Feed, name: &str, error: DataError) -> E
     let dataset = &job.dataset;
     let now = Manifest::read(dataset.dir()).map(|manifest| manifest.fingerprint);
     match Error::from(error) {
-        _ if now.is_ok_and(|now| now != dataset.manifest().fingerprint) => changed(dataset, &job.run_dir),
+        _ if now.is_ok_and(|now| now != dataset.manifest().fingerprint) => changed(dataset, &job.run_dir, None),
         Error::Data(error) if error.fault() == Fault::Input => {
             let [copy, own] =
                 [pending(&job.run_dir, name), feed.changes.join(name)].map(|path| path.display().to_string());

@@ -19,6 +19,9 @@ pub(crate) const BATCHES: &str = "batches";
 /// The folder of batches that are not in the dataset yet.
 pub(crate) const PENDING: &str = "pending";
 const STATE: &str = "follow.json";
+/// What to do when files of the folder of results are missing or damaged.
+pub(crate) const RESTORE: &str = "restore the folder from a copy, or choose another one with --out, and give --after with the last batch that the \
+                                  dataset contains";
 /// The names of all applied batches, a line each.
 const APPLIED: &str = "applied.txt";
 const MANIFEST: &str = "manifest.json";
@@ -51,6 +54,8 @@ pub(crate) struct BatchResults {
     pub(crate) edges_added: u64,
     /// Removed directed edges.
     pub(crate) edges_removed: u64,
+    /// Added directed edges that exist and were dropped.
+    pub(crate) duplicates_dropped: u64,
     /// Rows of `changes.parquet`.
     pub(crate) changed_nodes: u64,
     /// The SHA-256 of these rows.
@@ -115,17 +120,18 @@ fn write(value: &impl Serialize, path: &Path) -> Result<(), Error> {
 /// If the file cannot be read.
 pub(crate) fn read_applied(out: &Path) -> Result<BTreeSet<String>, Error> {
     let path = out.join(APPLIED);
-    let text = match std::fs::read_to_string(&path) {
+    let bytes = match std::fs::read(&path) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(BTreeSet::new()),
-        text => text.map_err(Error::io("read", &path))?,
+        bytes => bytes.map_err(Error::io("read", &path))?,
     };
     // A process that was killed may have left a part of a line.
-    let complete = text.rfind('\n').map_or("", |end| &text[..end]);
-    if complete.len() + 1 < text.len() {
-        let text = complete.lines().map(|name| format!("{name}\n")).collect::<String>();
-        write_atomic(&path, text.as_bytes()).map_err(Error::io("write", &path))?;
+    let complete = &bytes[..bytes.iter().rposition(|&byte| byte == b'\n').map_or(0, |end| end + 1)];
+    if complete.len() < bytes.len() {
+        write_atomic(&path, complete).map_err(Error::io("write", &path))?;
     }
-    Ok(complete.lines().map(str::to_owned).collect())
+    let damaged = |_| Error::Input(format!("{}: the file is damaged; {RESTORE}", path.display()));
+    let text = std::str::from_utf8(complete).map_err(damaged)?;
+    Ok(text.lines().map(str::to_owned).collect())
 }
 
 /// Adds a batch to those whose results are complete.

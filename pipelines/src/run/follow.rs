@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use bytemuck::{Pod, Zeroable};
 use gnnflow_data::Dataset;
-use gnnflow_data::update::Missing;
+use gnnflow_data::update::{ChangeReader, Missing};
 use gnnflow_dataflow::graph::live_graph::Applied;
 use gnnflow_nn::model::Stage;
 
@@ -46,6 +46,7 @@ enum Left {
 struct Counts {
     added: u64,
     removed: u64,
+    dropped: u64,
     /// The first row that removes an edge which does not exist; `u64::MAX` for none.
     missing: u64,
     /// The first row that adds an edge which exists.
@@ -57,7 +58,7 @@ impl collectives::Value for Counts {}
 impl Counts {
     fn of(applied: &Applied) -> Self {
         let [missing, duplicate] = [applied.missing, applied.duplicate].map(|row| row.map_or(u64::MAX, u64::from));
-        Self { added: applied.added, removed: applied.removed, missing, duplicate }
+        Self { added: applied.added, removed: applied.removed, dropped: applied.dropped, missing, duplicate }
     }
 }
 
@@ -78,6 +79,10 @@ impl Run<'_> {
     ) -> Result<Option<Summary>, Error> {
         let (mut dataset, mut room) = (job.dataset.clone(), 0);
         loop {
+            let live = job.with(dataset.clone(), Work::Follow { model: model.clone(), feed: feed.clone(), room });
+            // What is wrong with the folder or the dataset is said before anything is computed.
+            let follower = (driver.worker.index() == 0).then(|| Follower::open(&live, model, feed)).transpose()?;
+            ChangeReader::new(&dataset)?;
             let scope = Scope::Changed(feed.layers.clone());
             let refresh = job.with(dataset.clone(), Work::Infer { model: model.clone(), scope });
             let summary = Run::start(driver, &refresh, network, train)?.finish(driver)?;
@@ -86,8 +91,6 @@ impl Run<'_> {
             if driver.worker.index() == 0 && changes.exists() {
                 std::fs::remove_file(&changes).map_err(Error::io("remove", &changes))?;
             }
-            let live = job.with(dataset.clone(), Work::Follow { model: model.clone(), feed: feed.clone(), room });
-            let follower = (driver.worker.index() == 0).then(|| Follower::open(&live, model, feed)).transpose()?;
             match Run::start(driver, &live, network, train)?.follow(driver, follower, feed)? {
                 Left::AtEnd => return Ok(summary),
                 Left::Stored { room: wanted } => room = wanted,
@@ -127,7 +130,7 @@ impl Run<'_> {
             let partitions = self.live()?.reader.partitions().to_vec();
             if let Some(follower) = &mut follower {
                 let _busy = driver.runtime.busy("storing the changes in the dataset");
-                follower.store(driver.runtime, &self.job.dataset, partitions)?;
+                follower.store(driver.runtime, partitions)?;
             }
             self.collectives.barrier(driver)?;
             return Ok(Left::Stored { room });
@@ -163,7 +166,8 @@ impl Run<'_> {
         let changes = live.reader.read(&batch_in(&pending(&job.run_dir, name))).map_err(refused)?;
         drop(busy);
         if !live.graph.has_room(&changes.partitions) {
-            if live.batches == 0 && live.room >= changes.partitions.len() {
+            let wanted = if let Work::Follow { room, .. } = &job.work { *room } else { 0 };
+            if live.batches == 0 && wanted >= changes.partitions.len() {
                 let message =
                     format!("{name}: a graph has at most 2^32 - 2 nodes, with room for new ones in each partition");
                 return Err(Error::Input(message));
@@ -223,6 +227,7 @@ impl Run<'_> {
             nodes_added: changes.partitions.len() as u64,
             edges_added: sum(|counts| counts.added),
             edges_removed: sum(|counts| counts.removed),
+            duplicates_dropped: sum(|counts| counts.dropped),
             changed_nodes,
             changes_sha256,
             files: changes.files,

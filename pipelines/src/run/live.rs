@@ -25,8 +25,6 @@ pub(super) struct Live {
     pub(super) reader: ChangeReader,
     /// By partition, the users' ids of its new nodes.
     pub(super) ids: Rc<RefCell<Vec<NewIds>>>,
-    /// Room for new nodes in each partition.
-    pub(super) room: usize,
     /// Batches in memory.
     pub(super) batches: u32,
     /// Bytes of all rows computed so far, at most.
@@ -62,7 +60,7 @@ impl Live {
         };
         let reader = ChangeReader::new(&job.dataset)?;
         let ids = Rc::new(RefCell::new(vec![none; manifest.parts()]));
-        Ok(Self { graph, features, reader, ids, room: room as usize, batches: 0, row_bytes: 0 })
+        Ok(Self { graph, features, reader, ids, batches: 0, row_bytes: 0 })
     }
 
     /// Adds the new nodes of a batch. Returns the live ids of those of this worker, ascending.
