@@ -480,6 +480,11 @@ fn refused_with_one_line() {
     }
     place.fail(&follow(&["--set", "model.hidden=3"]), 2, &["model.hidden", "only keys of"]);
     place.fail(&follow(&["--store-every", "0"]), 2, &["--store-every"]);
+    place.fail(&follow(&["--processes", "0"]), 2, &["--processes"]);
+    place.fail(&follow(&["--processes", "5"]), 2, &["more processes"]);
+    place.fail(&follow(&["--missing", "maybe"]), 2, &["--missing", "fail, ignore"]);
+    place.fail(&follow(&["--dataset", "graph"]), 3, &["graph", "manifest.json"]);
+    place.fail(&follow(&["--set", "partition.topology=replicated"]), 2, &["partition.topology", "has no effect"]);
     place.succeed(&follow(&[]));
 
     // A batch that does not fit is named, and nothing is applied; the corrected batch is.

@@ -48,7 +48,7 @@ pub(super) struct Follow {
     /// Number of batches after which the changes are stored in the dataset, and tables of all nodes are written.
     #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..))]
     store_every: u32,
-    /// Override a key of [infer] or [cluster], or `train.threads`, `train.device`, `train.read_ahead`, `partition.topology`, `partition.features`, `graph.retry`.
+    /// Override a key of [infer] or [cluster], or `train.threads`, `train.device`, `train.read_ahead`.
     #[arg(long = "set", value_name = "KEY=VALUE")]
     sets: Vec<String>,
     /// Number of processes on this machine, at most one per partition; it does not change results.
@@ -61,6 +61,10 @@ pub(super) struct Follow {
 
 impl Follow {
     pub(super) fn execute(self, context: Context) -> Result<u8, Error> {
+        if let Some(key) = self.sets.iter().find_map(|set| without_effect(set)) {
+            let message = format!("--set {key}: the key has no effect on `gnnflow follow`; leave it out");
+            return Err(PipelineError::Usage(message).into());
+        }
         let config = model_config(&self.run, self.dataset.as_deref(), &self.sets, &context)?;
         let refuse = |why: &str| Err(PipelineError::Usage(format!("{}: {why}", self.run.display())).into());
         let (model, train) = (config.model.as_ref(), config.train.as_ref());
@@ -117,6 +121,13 @@ impl Follow {
             }
         }
     }
+}
+
+/// Returns the key of a setting that `infer` and `refresh` allow, and that has no effect here: each process reads the edges and features of its own
+/// partitions, and all files are local.
+fn without_effect(set: &str) -> Option<&str> {
+    let key = set.split('=').next().unwrap_or_default().trim();
+    ["partition.topology", "partition.features", "graph.retry"].contains(&key).then_some(key)
 }
 
 /// Refuses folders of which one has the other, because files of one would be taken for files of the other.
