@@ -201,6 +201,20 @@ fn dataset_updated_in_place_in_batches_can_be_trained_on() {
     );
     assert_eq!(errors.len(), 1);
     place.succeed(&["update", "dataset", "--remove", "changes/3/remove.parquet", "--missing", "ignore", "--quiet"]);
+    // The changes are not in the files of the pipeline.
+    place.write("p.toml", PIPELINE.replace("[partition]\n", "[partition]\nout = 'dataset'\n"));
+    let before = std::fs::read(place.path("dataset/manifest.json")).unwrap();
+    for command in [&["prepare", "p.toml"][..], &["run", "p.toml"], &["run", "p.toml", "--dry-run"]] {
+        for more in [&[][..], &["--set", "partition.parts=3"]] {
+            let words = ["dataset: the dataset was updated after it was prepared", "graph.dataset", "partition.out"];
+            place.fail(&[command, more].concat(), 3, &words);
+        }
+    }
+    assert!(std::fs::read(place.path("dataset/manifest.json")).unwrap() == before);
+    // Not even if its manifest cannot be read.
+    place.write("dataset/manifest.json", &before[..before.len() - 9]);
+    place.fail(&["prepare", "p.toml"], 3, &["dataset: the dataset was updated"]);
+    place.write("dataset/manifest.json", &before);
     place.write("t.toml", "[graph]\ndataset = 'dataset'\n[model]\nkind = 'sage'\nlayers = 2\nhidden = 8\n[train]\nepochs = 1\nfanouts = [4, 4]\n");
     let ended = place.run(&["run", "t.toml", "--quiet", "--run-dir", "run"]);
     assert_eq!(ended.code, 0, "{}", ended.stderr);

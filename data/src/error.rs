@@ -322,6 +322,17 @@ pub enum Error {
         /// The folder.
         path: PathBuf,
     },
+    /// The dataset to prepare has been updated since. It stays unchanged.
+    #[error(
+        "{}: the dataset was updated after it was prepared, and preparing it again would lose the changes; to use it as it is, name it in \
+         graph.dataset instead of the graph's files; to prepare it without the changes, delete the folder, or choose another one with \
+         partition.out",
+        path.display()
+    )]
+    Updated {
+        /// The folder.
+        path: PathBuf,
+    },
     /// The memory budget of a preparation is too small.
     #[error(
         "partition.memory is {}, but preparing this graph ({nodes} nodes, {edges} edges) by \"{method}\" needs {}MiB; use that or more{}",

@@ -34,7 +34,7 @@ pub fn persist(file: NamedTempFile, path: &Path) -> Result<()> {
 /// # Errors
 /// When the file or its folder cannot be written or synced.
 pub fn write_atomic(path: &Path, bytes: &[u8]) -> Result<()> {
-    let new = hidden_beside(path);
+    let new = hidden_beside(path, "new");
     let mut file = File::create(&new)?;
     file.write_all(bytes)?;
     file.sync_all()?;
@@ -47,9 +47,66 @@ pub fn write_atomic(path: &Path, bytes: &[u8]) -> Result<()> {
 /// # Errors
 /// When the file cannot be written or renamed.
 pub fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
-    let new = hidden_beside(path);
+    let new = hidden_beside(path, "new");
     std::fs::write(&new, bytes)?;
     std::fs::rename(&new, path)
+}
+
+/// Renames `new` to `path` and syncs the folder of `path`. What was there, a file or a folder, is removed.
+///
+/// Readers find the old content or the new one. Only if one of them is a folder and the file system cannot exchange names, the old one has
+/// the name `.<name>.old` for a moment; [`restore`] moves it back if the process is killed then.
+///
+/// # Errors
+/// When `new` cannot be renamed, what was at `path` cannot be moved or removed, or the folder cannot be synced.
+pub fn move_over(new: &Path, path: &Path) -> Result<()> {
+    if !path.exists() || !(new.is_dir() || path.is_dir()) {
+        std::fs::rename(new, path)?;
+    } else if exchange(new, path) {
+        sync_folder(folder_of(path))?;
+        return remove(new);
+    } else {
+        new.symlink_metadata()?;
+        let old = hidden_beside(path, "old");
+        remove(&old)?;
+        std::fs::rename(path, &old)?;
+        if let Err(error) = std::fs::rename(new, path) {
+            std::fs::rename(&old, path)?;
+            return Err(error);
+        }
+        sync_folder(folder_of(path))?;
+        return remove(&old);
+    }
+    sync_folder(folder_of(path))
+}
+
+/// Moves back what a killed [`move_over`] has moved away from `path`, and removes what it has replaced.
+///
+/// # Errors
+/// When it cannot be moved or removed.
+pub fn restore(path: &Path) -> Result<()> {
+    let old = hidden_beside(path, "old");
+    if path.exists() || !old.exists() {
+        return remove(&old);
+    }
+    // Another process may have moved it back.
+    std::fs::rename(&old, path).or_else(|error| if path.exists() { Ok(()) } else { Err(error) })
+}
+
+/// Exchanges the names of two files or folders at once. Returns false where the file system cannot.
+pub(crate) fn exchange(a: &Path, b: &Path) -> bool {
+    use rustix::fs::{CWD, RenameFlags, renameat_with};
+    renameat_with(CWD, a, CWD, b, RenameFlags::EXCHANGE).is_ok()
+}
+
+/// Removes a file or a folder, if there is one.
+///
+/// # Errors
+/// When it cannot be removed.
+pub fn remove(path: &Path) -> Result<()> {
+    let is_folder = path.symlink_metadata().is_ok_and(|meta| meta.is_dir());
+    let removed = if is_folder { std::fs::remove_dir_all(path) } else { std::fs::remove_file(path) };
+    removed.or_else(|error| if error.kind() == std::io::ErrorKind::NotFound { Ok(()) } else { Err(error) })
 }
 
 /// Gives a file a second name by a hard link. Where the file system has none, copies it and syncs the copy.
@@ -66,10 +123,12 @@ pub fn link_or_copy(from: &Path, to: &Path) -> Result<()> {
     File::open(to)?.sync_all()
 }
 
-fn hidden_beside(path: &Path) -> PathBuf {
+/// Returns `.<name>.<suffix>` beside `path`.
+pub fn hidden_beside(path: &Path, suffix: &str) -> PathBuf {
     let mut name = std::ffi::OsString::from(".");
     name.push(path.file_name().unwrap_or_default());
-    name.push(".new");
+    name.push(".");
+    name.push(suffix);
     path.with_file_name(name)
 }
 
@@ -92,6 +151,35 @@ pub(crate) fn folder_of(path: &Path) -> &Path {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn files_and_folders_replace_each_other() {
+        let folder = tempfile::tempdir().unwrap();
+        let [new, path] = ["new", "table"].map(|name| folder.path().join(name));
+        let folder_with = |path: &Path, text: &str| {
+            std::fs::create_dir(path).unwrap();
+            std::fs::write(path.join("a"), text).unwrap();
+        };
+        for is_folder in [true, false, false, true, true] {
+            if is_folder {
+                folder_with(&new, "x")
+            } else {
+                std::fs::write(&new, "x").unwrap()
+            }
+            move_over(&new, &path).unwrap();
+            assert_eq!(path.is_dir(), is_folder);
+            assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+        }
+        assert!(move_over(&new, &path).is_err());
+        assert!(path.is_dir(), "a failure leaves the old one");
+        // A process was killed between two renames.
+        std::fs::rename(&path, folder.path().join(".table.old")).unwrap();
+        restore(&path).unwrap();
+        restore(&path).unwrap();
+        assert_eq!(std::fs::read_to_string(path.join("a")).unwrap(), "x");
+        remove(&path).unwrap();
+        remove(&path).unwrap();
+    }
 
     #[test]
     fn writing_replaces_a_file_and_leaves_no_other() {

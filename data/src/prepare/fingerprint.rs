@@ -152,6 +152,8 @@ pub enum State {
     Missing,
     /// A damaged dataset, or one with another layout, inputs or settings: the reason for another preparation.
     Stale(String),
+    /// A dataset with changes that are not in its inputs, so another preparation would lose them.
+    Updated,
     /// Other content, which must not be overwritten.
     Foreign,
 }
@@ -168,12 +170,17 @@ pub fn state(out: &Path, wanted: &Fingerprint) -> Result<State> {
             let empty = out.is_dir() && std::fs::read_dir(out).map_err(Error::io(out, "list"))?.next().is_none();
             return Ok(if empty { State::Missing } else { State::Foreign });
         }
+        // It cannot be read, but its changes must not be lost.
+        Err(Error::SchemaVersion { .. } | Error::Damaged { .. }) if names_updates(out) => return Ok(State::Updated),
         Err(Error::SchemaVersion { found, expected, .. }) => {
             return Ok(State::Stale(format!("it has schema version {found}, but this gnnflow writes {expected}")));
         }
         Err(Error::Damaged { reason, .. }) => return Ok(State::Stale(format!("its manifest is damaged: {reason}"))),
         Err(error) => return Err(error),
     };
+    if !manifest.updates.is_empty() {
+        return Ok(State::Updated);
+    }
     if manifest.fingerprint != wanted.digest {
         return Ok(State::Stale(difference(&manifest, wanted)));
     }
@@ -182,6 +189,11 @@ pub fn state(out: &Path, wanted: &Fingerprint) -> Result<State> {
         Err(Error::Damaged { path, reason }) => Ok(State::Stale(format!("{} is damaged: {reason}", path.display()))),
         Err(error) => Err(error),
     }
+}
+
+/// Whether the text of a manifest has updates.
+fn names_updates(out: &Path) -> bool {
+    std::fs::read(out.join(Manifest::FILE)).is_ok_and(|text| String::from_utf8_lossy(&text).contains("\"updates\""))
 }
 
 /// Describes the first difference.
@@ -196,7 +208,6 @@ fn difference(manifest: &Manifest, wanted: &Fingerprint) -> String {
     match changed {
         Some((then, now)) if then.name != now.name => format!("input {} is now {}", then.name, now.name),
         Some((then, _)) => format!("input {} has changed", then.name),
-        None if !manifest.updates.is_empty() => "it has been updated since it was prepared".into(),
         None => "its fingerprint differs".into(),
     }
 }

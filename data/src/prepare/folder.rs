@@ -106,7 +106,7 @@ impl StagingFolder {
             }
         }
         sync(&self.path)?;
-        if self.out.exists() && exchange(&self.path, &self.out) {
+        if self.out.exists() && fs::exchange(&self.path, &self.out) {
             self.published = true;
             sync(fs::folder_of(&self.out))?;
             return std::fs::remove_dir_all(&self.path).map_err(Error::io(&self.path, "remove"));
@@ -145,18 +145,20 @@ pub(crate) fn write_file(path: &Path, bytes: &[u8]) -> Result<()> {
 /// Moves the dataset of folder `out` back if a process was killed between the two renames of [`StagingFolder::publish`].
 pub(crate) fn restore(out: &Path, progress: &dyn Progress) -> Result<()> {
     let old = sibling(out, ".", ".old")?;
-    let lost = || !out.exists() && old.exists();
-    if !lost() {
+    if out.exists() || !old.exists() {
         return Ok(());
     }
     let _lock = Lock::take(out, progress)?;
-    if lost() { std::fs::rename(&old, out).map_err(Error::io(&old, "rename")) } else { Ok(()) }
+    restore_locked(out)
 }
 
-/// Exchanges two folders at once. Returns false where the file system cannot.
-fn exchange(a: &Path, b: &Path) -> bool {
-    use rustix::fs::{CWD, RenameFlags, renameat_with};
-    renameat_with(CWD, a, CWD, b, RenameFlags::EXCHANGE).is_ok()
+/// As [`restore`], for a process that holds the lock.
+pub(crate) fn restore_locked(out: &Path) -> Result<()> {
+    let old = sibling(out, ".", ".old")?;
+    if out.exists() || !old.exists() {
+        return Ok(());
+    }
+    std::fs::rename(&old, out).map_err(Error::io(&old, "rename"))
 }
 
 fn sync(dir: &Path) -> Result<()> {

@@ -164,11 +164,11 @@ pub fn estimate(
 
 /// Prepares the dataset in `settings.out` unless it is current.
 ///
-/// Only one process prepares at a time; others wait, and then find the dataset current. A stale dataset is replaced. A folder with other
-/// content is not changed. `settings.out` stays unchanged until all new files are on the disk.
+/// Only one process prepares at a time; others wait, and then find the dataset current. A stale dataset is replaced. An updated dataset, and a
+/// folder with other content, are not changed. `settings.out` stays unchanged until all new files are on the disk.
 ///
 /// # Errors
-/// Invalid input, with its place; a full disk; a budget that is too small; [`Error::Occupied`].
+/// Invalid input, with its place; a full disk; a budget that is too small; [`Error::Occupied`]; [`Error::Updated`].
 pub fn prepare(
     source: &GraphSource,
     partitioner: &dyn Partitioner,

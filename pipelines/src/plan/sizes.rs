@@ -69,9 +69,12 @@ impl Sizes {
     /// preparation by `processes` processes.
     ///
     /// # Errors
-    /// If the input is missing or unreadable, or `graph.dataset` is not a dataset.
+    /// If the input is missing or unreadable, `graph.dataset` is not a dataset, or the dataset to prepare has been updated.
     pub fn of(config: &Config, processes: usize) -> Result<Self, Error> {
         match Manifest::read(config.dataset_folder()) {
+            Ok(manifest) if config.graph.dataset.is_none() && !manifest.updates.is_empty() => {
+                return Err(gnnflow_data::Error::Updated { path: config.dataset_folder().to_owned() }.into());
+            }
             Ok(manifest) if config.graph.dataset.is_some() || manifest.parts() == config.parts() => {
                 return Ok(Self::prepared(&manifest));
             }

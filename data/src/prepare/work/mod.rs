@@ -17,7 +17,7 @@ use super::clean::{self, NodeSet, Search, with_reverse};
 use super::edge_scan::Bucketed;
 use super::ends::Ends;
 use super::fingerprint::{Fingerprint, State, fingerprint, state};
-use super::folder::{Lock, SCRATCH, StagingFolder};
+use super::folder::{Lock, SCRATCH, StagingFolder, restore_locked};
 use super::journal::Journal;
 use super::pairs::Pairs;
 use super::recorder::Recorder;
@@ -63,10 +63,12 @@ pub(super) fn run<C: ProcessGroup>(
     let first = processes.rank() == 0;
     let _lock = first.then(|| Lock::take(&settings.out, progress)).transpose()?;
     let plan = if first {
+        restore_locked(&settings.out)?;
         let wanted = fingerprint(source, partitioner, settings)?;
         match state(&settings.out, &wanted)? {
             State::Current(_) => Some(Json(Plan::Current)),
             State::Foreign => return Err(Error::Occupied { path: settings.out.clone() }),
+            State::Updated => return Err(Error::Updated { path: settings.out.clone() }),
             state => {
                 if let State::Stale(reason) = state {
                     progress.note(&format!("{}: this dataset is replaced; {reason}", settings.out.display()));
