@@ -145,6 +145,7 @@ fn models_that_do_not_fit_are_refused() {
     refused(&["nothing", "--out", "out"], 2, &["nothing: no run folder", "pipeline.toml"]);
     refused(&["run", "--out", "run"], 2, &["--out run: the folder has a run"]);
     refused(&["run", "--out", "dataset"], 2, &["--out dataset: the folder is a prepared dataset"]);
+    refused(&["run", "--out", "dataset/out"], 2, &["--out dataset/out: the folder is in that of the dataset"]);
     let nothing = ["run", "--out", "out", "--set", "infer.predictions=false", "--set", "infer.embeddings=false"];
     refused(&nothing, 2, &["there is nothing to compute"]);
     refused(&["run", "--out", "out", "--set", "model.hidden=8"], 2, &["--set model.hidden", "the model is trained"]);

@@ -1,7 +1,7 @@
 //! `gnnflow follow`: applies batches of changes as they appear, and writes what each changes.
 
 use super::context::Context;
-use super::infer::{Layers, check_out, model_config};
+use super::infer::{Layers, check_out, check_outside, model_config, resolved};
 use super::output::print;
 use super::update::Policy;
 use crate::error::Error;
@@ -140,24 +140,4 @@ fn check_apart(changes: &Path, option: &str, folder: &Path) -> Result<(), Error>
     let message =
         format!("--changes {changes} and {option} {folder}: one of the folders is in the other; choose other ones");
     Err(PipelineError::Usage(message).into())
-}
-
-/// Refuses a folder in that of the dataset, which is replaced as a whole.
-fn check_outside(dataset: &Path, option: &str, folder: &Path) -> Result<(), Error> {
-    if !resolved(folder).starts_with(resolved(dataset)) {
-        return Ok(());
-    }
-    let (folder, dataset) = (folder.display(), dataset.display());
-    let message = format!(
-        "{option} {folder}: the folder is in that of the dataset, {dataset}, which is replaced as a whole; choose another one"
-    );
-    Err(PipelineError::Usage(message).into())
-}
-
-/// Returns an absolute path without symbolic links in its existing part.
-fn resolved(path: &Path) -> PathBuf {
-    let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-    let existing = absolute.ancestors().find_map(|folder| Some((folder, folder.canonicalize().ok()?)));
-    let rest = |(folder, real): (&Path, PathBuf)| Some(real.join(absolute.strip_prefix(folder).ok()?));
-    existing.and_then(rest).unwrap_or_else(|| absolute.clone())
 }

@@ -140,13 +140,18 @@ impl Scoring {
     pub(super) fn execute(self, context: Context, wanted: Wanted) -> Result<u8, Error> {
         let config = self.config(&context, &wanted)?;
         check_out(&self.run, &self.out)?;
+        check_outside(config.dataset_folder(), "--out", &self.out)?;
         self.target.check()?;
         let quiet = context.console.is_silent();
         let scope = match wanted {
             Wanted::All => Scope::All,
             Wanted::Listed(file) => Scope::Listed(file),
             Wanted::Split(split) => Scope::Split(split),
-            Wanted::Changed(layers) => Scope::Changed(layers.folder(config.dataset_folder())?),
+            Wanted::Changed(layers) => {
+                let folder = layers.folder(config.dataset_folder())?;
+                check_outside(config.dataset_folder(), "--layers", &folder)?;
+                Scope::Changed(folder)
+            }
         };
         let options = RunOptions {
             processes: usize::from(self.at.processes),
@@ -248,4 +253,24 @@ pub(super) fn check_out(run: &Path, out: &Path) -> Result<(), Error> {
     };
     let message = format!("--out {}: the folder {is}; choose another folder", out.display());
     Err(PipelineError::Usage(message).into())
+}
+
+/// Refuses a folder in that of the dataset, which is replaced as a whole.
+pub(super) fn check_outside(dataset: &Path, option: &str, folder: &Path) -> Result<(), Error> {
+    if !resolved(folder).starts_with(resolved(dataset)) {
+        return Ok(());
+    }
+    let (folder, dataset) = (folder.display(), dataset.display());
+    let message = format!(
+        "{option} {folder}: the folder is in that of the dataset, {dataset}, which is replaced as a whole; choose another one"
+    );
+    Err(PipelineError::Usage(message).into())
+}
+
+/// Returns an absolute path without symbolic links in its existing part.
+pub(super) fn resolved(path: &Path) -> PathBuf {
+    let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    let existing = absolute.ancestors().find_map(|folder| Some((folder, folder.canonicalize().ok()?)));
+    let rest = |(folder, real): (&Path, PathBuf)| Some(real.join(absolute.strip_prefix(folder).ok()?));
+    existing.and_then(rest).unwrap_or_else(|| absolute.clone())
 }
