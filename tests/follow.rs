@@ -1,81 +1,32 @@
 //! `gnnflow follow`: the results of batches are those of updates and of full inference.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use arrow::array::{Array, ArrayRef, AsArray, Int64Array, RecordBatch};
-use arrow::datatypes::Int64Type;
-use arrow::util::display::array_value_to_string;
+use arrow::array::{ArrayRef, Int64Array};
 use gnnflow_data::rng::{Key, Purpose};
 
+use crate::common::changes::{Changes, Results, check_changed, results, update};
 use crate::common::{TestDir, children, kill, planted, read};
 
-/// Draws batches of changes for the graph of `planted`.
+/// Writes batches of random changes, with numbers as names.
 struct Batches {
-    edges: Vec<(i64, i64)>,
-    nodes: i64,
-    key: Key,
+    changes: Changes,
     written: usize,
 }
 
 impl Batches {
     fn new(place: &TestDir, seed: u64) -> Self {
-        let edges = read(place, "graph/edges.parquet");
-        let ends = ["src", "dst"]
-            .map(|name| edges.column_by_name(name).unwrap().as_primitive::<Int64Type>().values().to_vec());
-        let edges: BTreeSet<(i64, i64)> = ends[0].iter().copied().zip(ends[1].iter().copied()).collect();
-        let key = Key::new(seed, Purpose::GenerateEdges);
-        Self { edges: edges.into_iter().collect(), nodes: 1500, key, written: 0 }
-    }
-
-    fn draw(&mut self, below: usize) -> usize {
-        self.key = self.key.fold(1);
-        self.key.below(0, below as u64) as usize
+        Self { changes: Changes::new(place, seed), written: 0 }
     }
 
     /// Writes a batch that removes edges, adds edges and adds nodes. Returns its name.
-    fn write(&mut self, place: &TestDir, [removed, added, new]: [usize; 3]) -> String {
+    fn write(&mut self, place: &TestDir, counts: [usize; 3]) -> String {
         self.written += 1;
         let name = format!("{:04}", self.written);
-        let file = |file: &str| format!("incoming/{name}/{file}.parquet");
-        std::fs::create_dir_all(place.path("incoming").join(&name)).unwrap();
-        let ids = |ids: Vec<i64>| Arc::new(Int64Array::from(ids)) as ArrayRef;
-        let ends = |edges: &[(i64, i64)]| {
-            let (src, dst) = edges.iter().copied().unzip();
-            vec![("src", ids(src)), ("dst", ids(dst))]
-        };
-        let gone: Vec<(i64, i64)> = (0..removed)
-            .map(|_| {
-                let at = self.draw(self.edges.len());
-                self.edges.swap_remove(at)
-            })
-            .collect();
-        if removed > 0 {
-            place.parquet(&file("remove"), ends(&gone));
-        }
-        if new > 0 {
-            let old = read(place, "graph/nodes.parquet").slice(self.written, new);
-            let names: Vec<String> = old.schema().fields().iter().map(|field| field.name().clone()).collect();
-            let columns = names.iter().zip(old.columns()).map(|(name, column)| match name.as_str() {
-                "node_id" => ("node_id", ids((self.nodes..self.nodes + new as i64).collect())),
-                name => (name, Arc::clone(column)),
-            });
-            place.parquet(&file("nodes"), columns.collect());
-        }
-        let first = self.nodes;
-        self.nodes += new as i64;
-        let mut pairs: Vec<(i64, i64)> = (0..new as i64).map(|at| (self.draw(1500) as i64, first + at)).collect();
-        let nodes = self.nodes as usize;
-        pairs.extend((0..added).map(|_| (self.draw(nodes) as i64, self.draw(nodes) as i64)));
-        if !pairs.is_empty() {
-            // Some of them are removed again by a later batch.
-            self.edges.extend(pairs.iter().filter(|(src, dst)| src < dst));
-            self.edges.sort_unstable();
-            self.edges.dedup();
-            place.parquet(&file("edges"), ends(&pairs));
-        }
+        self.changes.write(place, &format!("incoming/{name}"), counts);
         place.write(&format!("incoming/{name}/_SUCCESS"), "");
         name
     }
@@ -95,49 +46,17 @@ fn train(place: &TestDir, model: &str, more: &[&str]) {
 
 /// Updates the plain dataset with a batch, and infers all nodes.
 fn update_plain(place: &TestDir, name: &str) {
-    let mut args = vec!["update".to_owned(), "plain".into(), "--quiet".into()];
-    for (option, file) in [("--nodes", "nodes"), ("--remove", "remove"), ("--edges", "edges")] {
-        let file = format!("incoming/{name}/{file}.parquet");
-        if place.path(&file).exists() {
-            args.extend([option.to_owned(), file]);
-        }
-    }
-    place.succeed(&args.iter().map(String::as_str).collect::<Vec<_>>());
+    update(place, "plain", &format!("incoming/{name}"), &[]);
     place.succeed(&["infer", "run", "--dataset", "plain", "--out", "full", "--quiet"]);
 }
 
-/// Returns each node's prediction and embedding, as text.
-fn results(place: &TestDir) -> BTreeMap<i64, (String, String)> {
-    let [predictions, embeddings] =
-        ["predictions", "embeddings"].map(|file| read(place, &format!("full/{file}.parquet")));
-    let text = |batch: &RecordBatch, name: &str, row: usize| {
-        array_value_to_string(batch.column_by_name(name).unwrap(), row).unwrap()
-    };
-    let ids = predictions.column_by_name("node_id").unwrap().as_primitive::<Int64Type>().values();
-    let of = |row: usize| (text(&predictions, "prediction", row), text(&embeddings, "embedding", row));
-    ids.iter().enumerate().map(|(row, &id)| (id, of(row))).collect()
-}
-
 /// Checks the results of a batch beside those of full inference before and after it.
-fn check(place: &TestDir, out: &str, name: &str, before: &BTreeMap<i64, (String, String)>, what: &str) {
-    let (after, changes) = (results(place), read(place, &format!("{out}/batches/{name}/changes.parquet")));
-    let column = |name: &str| changes.column_by_name(name).unwrap();
-    let ids = column("node_id").as_primitive::<Int64Type>().values();
-    for (row, id) in ids.iter().enumerate() {
-        let text = |name: &str| array_value_to_string(column(name), row).unwrap();
-        assert_eq!((text("prediction"), text("embedding")), after[id], "{what}, batch {name}: node {id}");
-        match before.get(id) {
-            Some((prediction, _)) => assert_eq!(text("old_prediction"), *prediction, "{what}, batch {name}: node {id}"),
-            None => assert!(column("old_prediction").is_null(row), "{what}, batch {name}: node {id}"),
-        }
-    }
-    let listed: BTreeSet<i64> = ids.iter().copied().collect();
-    assert_eq!(listed.len(), ids.len(), "{what}, batch {name}: every node is listed once");
-    let changed = after.iter().filter(|(id, results)| before.get(id) != Some(results));
-    assert!(changed.map(|(id, _)| *id).collect::<BTreeSet<_>>().is_subset(&listed), "{what}, batch {name}");
+fn check(place: &TestDir, out: &str, name: &str, before: &Results, what: &str) {
+    let (folder, what) = (format!("{out}/batches/{name}"), format!("{what}, batch {name}"));
+    let rows = check_changed(place, &format!("{folder}/changes.parquet"), (before, &results(place, "full")), &what);
     let manifest: serde_json::Value =
-        serde_json::from_slice(&bytes(place.path(out).join(format!("batches/{name}/manifest.json")))).unwrap();
-    assert_eq!(manifest["changed_nodes"], ids.len(), "{what}, batch {name}");
+        serde_json::from_slice(&bytes(place.path(&folder).join("manifest.json"))).unwrap();
+    assert_eq!(manifest["changed_nodes"], rows, "{what}");
 }
 
 /// The Arrow files of two datasets have equal bytes.
@@ -175,7 +94,7 @@ fn results_of_batches_are_those_of_updates_and_full_inference() {
         place.succeed(&[&follow[..], &second].concat());
         place.succeed(&["infer", "run", "--dataset", "plain", "--out", "full", "--quiet"]);
         for name in &names {
-            let before = results(&place);
+            let before = results(&place, "full");
             update_plain(&place, name);
             check(&place, "followed", name, &before, model);
             let [one, two] = ["followed", "second/out"]
@@ -385,7 +304,7 @@ fn more_nodes_than_there_is_room_for_are_stored_first() {
     place.succeed(&["follow", "run", "--changes", "incoming", "--out", "followed", "--once", "--quiet"]);
     place.succeed(&["infer", "run", "--dataset", "plain", "--out", "full", "--quiet"]);
     for name in ["0001", "0002", "0003"] {
-        let before = results(&place);
+        let before = results(&place, "full");
         update_plain(&place, name);
         check(&place, "followed", name, &before, "many nodes");
     }
@@ -432,7 +351,7 @@ fn types_that_the_dataset_does_not_have_are_refused() {
     edges("incoming/1/remove.parquet", &pairs[..5], &|src| src % 2);
     edges("incoming/1/edges.parquet", &[&pairs[..5], &pairs[3..8]].concat(), &|src| (src + 1) % 2);
     place.succeed(&["infer", "run", "--dataset", "plain", "--out", "full", "--quiet"]);
-    let before = results(&place);
+    let before = results(&place, "full");
     place.succeed(&[
         "follow",
         "run",
@@ -526,7 +445,7 @@ fn refused_with_one_line() {
     place.succeed(&follow(&[]));
     assert!(place.path("followed/batches/0004").exists());
     // Another model, and a dataset that another command has changed.
-    // Without another folder, it would prepare the dataset again.
+    // An updated dataset is not prepared again.
     let other =
         ["--set", "train.epochs=1", "--set", "graph.generate.edges=4000", "--set", "partition.out=other-dataset"];
     place.succeed(&[&["run", "p.toml", "--quiet", "--run-dir", "other"], &other[..]].concat());
@@ -567,6 +486,8 @@ fn refused_with_one_line() {
         "train.task='link-prediction'",
         "--set",
         "train.epochs=1",
+        "--set",
+        "partition.out=other-dataset",
     ]);
     place.fail(
         &["follow", "links", "--changes", "incoming", "--out", "none", "--once", "--quiet"],

@@ -1,15 +1,13 @@
 //! `gnnflow refresh`: after any change of the dataset, the files of `gnnflow infer`.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use arrow::array::{Array, ArrayRef, AsArray, Int64Array, RecordBatch};
-use arrow::datatypes::Int64Type;
-use arrow::util::display::array_value_to_string;
+use arrow::array::{ArrayRef, Int64Array};
 use gnnflow_data::rng::{Key, Purpose};
 
+use crate::common::changes::{Changes, Results, check_changed, results, update};
 use crate::common::{TestDir, kill, planted, read, summary};
 
 /// Trains in the run folder `run`.
@@ -34,102 +32,16 @@ fn refresh(place: &TestDir, dataset: &str, processes: &str, more: &[&str], name:
     new
 }
 
-/// Returns each node's prediction and embedding, as text.
-fn results(place: &TestDir, out: &str) -> BTreeMap<i64, (String, String)> {
-    let [predictions, embeddings] =
-        ["predictions", "embeddings"].map(|file| read(place, &format!("{out}/{file}.parquet")));
-    let text = |batch: &RecordBatch, name: &str, row: usize| {
-        array_value_to_string(batch.column_by_name(name).unwrap(), row).unwrap()
-    };
-    let ids = predictions.column_by_name("node_id").unwrap().as_primitive::<Int64Type>().values();
-    let of = |row: usize| (text(&predictions, "prediction", row), text(&embeddings, "embedding", row));
-    ids.iter().enumerate().map(|(row, &id)| (id, of(row))).collect()
+/// Updates `dataset` with random changes.
+fn change(place: &TestDir, changes: &mut Changes, counts: [usize; 3], more: &[&str]) {
+    changes.write(place, "changes", counts);
+    update(place, "dataset", "changes", more);
 }
 
 /// Checks `changes.parquet` of the folder `new` beside the results before.
-fn check_changes(place: &TestDir, before: &BTreeMap<i64, (String, String)>, refreshed: &serde_json::Value, name: &str) {
-    let (after, changes) = (results(place, "new"), read(place, "new/changes.parquet"));
-    let column = |name: &str| changes.column_by_name(name).unwrap();
-    let ids = column("node_id").as_primitive::<Int64Type>().values();
-    assert_eq!(refreshed["changed_nodes"], ids.len(), "{name}");
-    for (row, id) in ids.iter().enumerate() {
-        let text = |name: &str| array_value_to_string(column(name), row).unwrap();
-        assert_eq!((text("prediction"), text("embedding")), after[id], "{name}: node {id}");
-        match before.get(id) {
-            Some((prediction, _)) => assert_eq!(text("old_prediction"), *prediction, "{name}: node {id}"),
-            None => assert!(column("old_prediction").is_null(row), "{name}: node {id}"),
-        }
-    }
-    let listed: BTreeSet<i64> = ids.iter().copied().collect();
-    let changed = after.iter().filter(|(id, results)| before.get(id) != Some(results));
-    assert!(changed.map(|(id, _)| *id).collect::<BTreeSet<_>>().is_subset(&listed), "{name}");
-}
-
-/// The edges of the generated graph that have not been removed, and the number of nodes.
-struct Graph {
-    edges: Vec<(i64, i64)>,
-    nodes: i64,
-    key: Key,
-}
-
-impl Graph {
-    fn new(place: &TestDir, seed: u64) -> Self {
-        let edges = read(place, "graph/edges.parquet");
-        let ends = ["src", "dst"]
-            .map(|name| edges.column_by_name(name).unwrap().as_primitive::<Int64Type>().values().to_vec());
-        let edges: BTreeSet<(i64, i64)> = ends[0].iter().copied().zip(ends[1].iter().copied()).collect();
-        Self { edges: edges.into_iter().collect(), nodes: 1500, key: Key::new(seed, Purpose::GenerateEdges) }
-    }
-
-    /// Draws a number below `below`.
-    fn draw(&mut self, below: usize) -> usize {
-        self.key = self.key.fold(1);
-        self.key.below(0, below as u64) as usize
-    }
-
-    /// Updates the folder `dataset` with random changes: `removed` edges, `added` edges and `new` nodes.
-    fn update(&mut self, place: &TestDir, [removed, added, new]: [usize; 3], more: &[&str]) {
-        let ids = |ids: Vec<i64>| Arc::new(Int64Array::from(ids)) as ArrayRef;
-        let ends = |edges: &[(i64, i64)]| {
-            vec![
-                ("src", ids(edges.iter().map(|edge| edge.0).collect())),
-                ("dst", ids(edges.iter().map(|edge| edge.1).collect())),
-            ]
-        };
-        let mut args: Vec<&str> = vec!["update", "dataset", "--quiet"];
-        if removed > 0 {
-            let gone: Vec<(i64, i64)> = (0..removed)
-                .map(|_| {
-                    let at = self.draw(self.edges.len());
-                    self.edges.swap_remove(at)
-                })
-                .collect();
-            place.parquet("removed.parquet", ends(&gone));
-            args.extend(["--remove", "removed.parquet"]);
-        }
-        if new > 0 {
-            let old = read(place, "graph/nodes.parquet").slice(7, new);
-            let names: Vec<String> = old.schema().fields().iter().map(|field| field.name().clone()).collect();
-            let columns = names.iter().zip(old.columns()).map(|(name, column)| match name.as_str() {
-                "node_id" => ("node_id", ids((self.nodes..self.nodes + new as i64).collect())),
-                name => (name, Arc::clone(column)),
-            });
-            place.parquet("nodes.parquet", columns.collect());
-            self.nodes += new as i64;
-            args.extend(["--nodes", "nodes.parquet"]);
-        }
-        if added > 0 {
-            let nodes = self.nodes as usize;
-            // Each new node has an edge.
-            let mut pairs: Vec<(i64, i64)> =
-                (0..new as i64).map(|node| (self.draw(1500) as i64, self.nodes - 1 - node)).collect();
-            pairs.extend((0..added).map(|_| (self.draw(nodes) as i64, self.draw(nodes) as i64)));
-            place.parquet("added.parquet", ends(&pairs));
-            args.extend(["--edges", "added.parquet"]);
-        }
-        args.extend(more);
-        place.succeed(&args);
-    }
+fn check_changes(place: &TestDir, before: &Results, refreshed: &serde_json::Value, name: &str) {
+    let rows = check_changed(place, "new/changes.parquet", (before, &results(place, "new")), name);
+    assert_eq!(refreshed["changed_nodes"], rows, "{name}");
 }
 
 #[test]
@@ -147,7 +59,7 @@ fn files_are_those_of_inference_after_random_changes() {
         planted(&place, "p.toml", &format!("[model]\n{model}\n[train]\nschedule = '{schedule}'\n"));
         let direction = format!("graph.undirected={undirected}");
         train(&place, &["--set", &direction, "--set", "graph.generate.edges=4000"]);
-        let mut graph = Graph::new(&place, seed);
+        let mut graph = Changes::new(&place, seed);
         let name = format!("{schedule}, {model}, undirected {undirected}");
         // The first time, all rows are computed.
         let first = refresh(&place, "dataset", "2", &[], &name);
@@ -160,7 +72,7 @@ fn files_are_those_of_inference_after_random_changes() {
                 .enumerate()
         {
             let before = results(&place, "new");
-            graph.update(&place, changes, &[]);
+            change(&place, &mut graph, changes, &[]);
             // Rows do not depend on the number of nodes in a chunk.
             let batch = ["--set", "infer.batch=64"];
             let more = if round % 2 == 0 { &batch[..] } else { &[] };
@@ -272,9 +184,9 @@ fn stored_rows_that_do_not_fit_are_not_used() {
     assert!(note("other", &[]).unwrap().contains("no rows are stored yet"));
     assert!(note("dataset", &[]).unwrap().contains("a dataset with other nodes"));
     // Rows of another folder: an update that keeps the old dataset.
-    let mut graph = Graph::new(&place, 3);
+    let mut graph = Changes::new(&place, 3);
     assert_eq!(note("dataset", &[]), None);
-    graph.update(&place, [0, 2, 1], &["--out", "tuesday"]);
+    change(&place, &mut graph, [0, 2, 1], &["--out", "tuesday"]);
     refresh(&place, "tuesday", "2", &["--layers", "dataset.layers"], "tuesday");
     assert!(summary(&place, "new")["refreshed"]["because"].is_null());
     // Back to the smaller dataset, and an error before anything is computed.
@@ -307,11 +219,11 @@ fn killed_refreshes_leave_no_wrong_rows() {
     planted(&place, "p.toml", "[model]\nlayers = 3\n[train]\n");
     train(&place, &[]);
     refresh(&place, "dataset", "2", &[], "first");
-    let mut graph = Graph::new(&place, 9);
+    let mut graph = Changes::new(&place, 9);
     let model = std::fs::read_dir(place.path("dataset.layers")).unwrap().next().unwrap().unwrap().path();
     let description = model.join("part-00003/layers.json");
     for round in 0..8 {
-        graph.update(&place, [1, 2, 1], &[]);
+        change(&place, &mut graph, [1, 2, 1], &[]);
         let args = ["refresh", "run", "--dataset", "dataset", "--out", "killed", "--quiet", "--processes", "1"];
         let mut child = place.command(&args).spawn().unwrap();
         if round % 2 == 0 {
@@ -341,6 +253,12 @@ fn refused_with_one_line() {
         &["run", "--out", "out", "--layers", "dataset"],
         2,
         &["--layers dataset: the folder is a prepared dataset"],
+    );
+    refused(&["run", "--out", "dataset/out"], 2, &["--out dataset/out: the folder is in that of the dataset"]);
+    refused(
+        &["run", "--out", "out", "--layers", "dataset/layers"],
+        2,
+        &["--layers dataset/layers: the folder is in that of the dataset"],
     );
     refused(&["run", "--out", "out", "--set", "model.hidden=8"], 2, &["--set model.hidden", "the model is trained"]);
     place.write("file", "");

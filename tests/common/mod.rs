@@ -2,6 +2,7 @@
 
 #![allow(dead_code, unreachable_pub, reason = "every test binary uses some of it, as its own module")]
 
+pub mod changes;
 pub mod linked;
 
 use std::collections::BTreeMap;

@@ -1,0 +1,123 @@
+//! Random changes of the graph of `planted`, and the results of the nodes that they reach.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use arrow::array::{Array, ArrayRef, AsArray, Int64Array, RecordBatch};
+use arrow::datatypes::Int64Type;
+use arrow::util::display::array_value_to_string;
+use gnnflow_data::rng::{Key, Purpose};
+
+use super::{TestDir, read};
+
+/// Each node's prediction and embedding, as text.
+pub type Results = BTreeMap<i64, (String, String)>;
+
+/// Draws changes of a graph.
+pub struct Changes {
+    /// The edges that have not been removed.
+    edges: Vec<(i64, i64)>,
+    nodes: i64,
+    key: Key,
+    written: usize,
+}
+
+impl Changes {
+    pub fn new(place: &TestDir, seed: u64) -> Self {
+        let edges = read(place, "graph/edges.parquet");
+        let ends = ["src", "dst"]
+            .map(|name| edges.column_by_name(name).unwrap().as_primitive::<Int64Type>().values().to_vec());
+        let edges: BTreeSet<(i64, i64)> = ends[0].iter().copied().zip(ends[1].iter().copied()).collect();
+        let key = Key::new(seed, Purpose::GenerateEdges);
+        Self { edges: edges.into_iter().collect(), nodes: 1500, key, written: 0 }
+    }
+
+    /// Draws a number below `below`.
+    fn draw(&mut self, below: usize) -> usize {
+        self.key = self.key.fold(1);
+        self.key.below(0, below as u64) as usize
+    }
+
+    /// Writes changes that remove edges, add edges and add nodes, as tables in `folder`.
+    pub fn write(&mut self, place: &TestDir, folder: &str, [removed, added, new]: [usize; 3]) {
+        let _ = std::fs::remove_dir_all(place.path(folder));
+        std::fs::create_dir_all(place.path(folder)).unwrap();
+        let file = |name: &str| format!("{folder}/{name}.parquet");
+        let ids = |ids: Vec<i64>| Arc::new(Int64Array::from(ids)) as ArrayRef;
+        let ends = |edges: Vec<(i64, i64)>| {
+            let (src, dst) = edges.into_iter().unzip();
+            vec![("src", ids(src)), ("dst", ids(dst))]
+        };
+        if removed > 0 {
+            let gone = (0..removed).map(|_| {
+                let at = self.draw(self.edges.len());
+                self.edges.swap_remove(at)
+            });
+            place.parquet(&file("remove"), ends(gone.collect()));
+        }
+        let first = self.nodes;
+        self.nodes += new as i64;
+        if new > 0 {
+            let old = read(place, "graph/nodes.parquet").slice(self.written, new);
+            let names: Vec<String> = old.schema().fields().iter().map(|field| field.name().clone()).collect();
+            let columns = names.iter().zip(old.columns()).map(|(name, column)| match name.as_str() {
+                "node_id" => ("node_id", ids((first..self.nodes).collect())),
+                name => (name, Arc::clone(column)),
+            });
+            place.parquet(&file("nodes"), columns.collect());
+        }
+        // Each new node has an edge.
+        let mut pairs: Vec<(i64, i64)> = (first..self.nodes).map(|node| (self.draw(1500) as i64, node)).collect();
+        let nodes = self.nodes as usize;
+        pairs.extend((0..added).map(|_| (self.draw(nodes) as i64, self.draw(nodes) as i64)));
+        if !pairs.is_empty() {
+            // Some of them are removed again later.
+            self.edges.extend(pairs.iter().filter(|(src, dst)| src < dst));
+            self.edges.sort_unstable();
+            self.edges.dedup();
+            place.parquet(&file("edges"), ends(pairs));
+        }
+        self.written += 1;
+    }
+}
+
+/// Updates `dataset` with the tables in `folder`.
+pub fn update(place: &TestDir, dataset: &str, folder: &str, more: &[&str]) {
+    let tables = [("--nodes", "nodes"), ("--remove", "remove"), ("--edges", "edges")];
+    let tables = tables.map(|(option, name)| (option, format!("{folder}/{name}.parquet")));
+    let existing = tables.iter().filter(|(_, file)| place.path(file).exists());
+    let options: Vec<&str> = existing.flat_map(|(option, file)| [*option, file]).collect();
+    place.succeed(&[&["update", dataset, "--quiet"], &options[..], more].concat());
+}
+
+/// Returns the results in the folder `out`.
+pub fn results(place: &TestDir, out: &str) -> Results {
+    let [predictions, embeddings] =
+        ["predictions", "embeddings"].map(|file| read(place, &format!("{out}/{file}.parquet")));
+    let text = |batch: &RecordBatch, name: &str, row: usize| {
+        array_value_to_string(batch.column_by_name(name).unwrap(), row).unwrap()
+    };
+    let ids = predictions.column_by_name("node_id").unwrap().as_primitive::<Int64Type>().values();
+    let of = |row: usize| (text(&predictions, "prediction", row), text(&embeddings, "embedding", row));
+    ids.iter().enumerate().map(|(row, &id)| (id, of(row))).collect()
+}
+
+/// Checks a table of changed results beside all results before and after the change. Returns its number of rows.
+pub fn check_changed(place: &TestDir, table: &str, (before, after): (&Results, &Results), what: &str) -> usize {
+    let table = read(place, table);
+    let column = |name: &str| table.column_by_name(name).unwrap();
+    let ids = column("node_id").as_primitive::<Int64Type>().values();
+    for (row, id) in ids.iter().enumerate() {
+        let text = |name: &str| array_value_to_string(column(name), row).unwrap();
+        assert_eq!((text("prediction"), text("embedding")), after[id], "{what}: node {id}");
+        match before.get(id) {
+            Some((prediction, _)) => assert_eq!(text("old_prediction"), *prediction, "{what}: node {id}"),
+            None => assert!(column("old_prediction").is_null(row), "{what}: node {id}"),
+        }
+    }
+    let listed: BTreeSet<i64> = ids.iter().copied().collect();
+    assert_eq!(listed.len(), ids.len(), "{what}: a node is listed twice");
+    let changed = after.iter().filter(|(id, results)| before.get(id) != Some(results));
+    assert!(changed.map(|(id, _)| *id).collect::<BTreeSet<_>>().is_subset(&listed), "{what}");
+    ids.len()
+}
