@@ -136,6 +136,29 @@ fn ready() -> TestDir {
 }
 
 #[test]
+fn parts_of_tables_are_on_the_hosts_of_their_partitions() {
+    let place = ready();
+    let args = ["--set", "train.epochs=1", "--set", "infer.parts=true"];
+    for folders in [["first", "second"], ["shared", "shared"]] {
+        let hosts = hosts_on(&place, &[0, 1]);
+        let mut members: Vec<Member> = (0..2).map(|rank| start(&place, &hosts, rank, folders[rank], &args)).collect();
+        let ends: Vec<i32> = members.iter_mut().map(Member::end).collect();
+        assert_eq!(ends, [0, 0], "{}", all_stderr(&members));
+    }
+    let bytes = |folder: &str, name: &str| std::fs::read(place.path(folder).join(name)).unwrap();
+    for table in ["predictions.parquet", "embeddings.parquet"] {
+        for (folder, parts) in [("first", 0..2), ("second", 2..4), ("shared", 0..4)] {
+            let name = |part: usize| format!("{table}/part-0000{part}.parquet");
+            let entries = std::fs::read_dir(place.path(folder).join(table)).unwrap();
+            assert_eq!(entries.count(), parts.len() + 1, "{folder}: the parts and _SUCCESS");
+            assert!(parts.clone().all(|part| bytes(folder, &name(part)) == bytes("shared", &name(part))));
+            assert!(bytes(folder, &format!("{table}/_SUCCESS")).is_empty());
+        }
+    }
+    assert_eq!(summary(&place, "first")["predictions_sha256"], summary(&place, "shared")["predictions_sha256"]);
+}
+
+#[test]
 fn features_are_fetched_from_other_hosts_only() {
     let place = ready();
     let bytes = |on: &[u32]| {

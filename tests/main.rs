@@ -47,6 +47,7 @@ mod schedules;
 mod simulate;
 mod stalls;
 mod sweep;
+mod table_parts;
 mod tables_by_type;
 mod tensor_parallel;
 #[cfg(feature = "tensor-workers")]

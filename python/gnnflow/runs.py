@@ -226,6 +226,8 @@ class Run:
             for path in sorted(self.folder.iterdir()) if files else []:
                 if path.is_file() and path.suffix in {".toml", ".json", ".jsonl", ".html", ".safetensors", ".parquet"}:
                     mlflow.log_artifact(str(path))
+                elif (path / "_SUCCESS").is_file():
+                    mlflow.log_artifacts(str(path), artifact_path=path.name)
         return number
 
     def _file(self, name: str) -> Path:
@@ -237,9 +239,15 @@ class Run:
     def _table(self, name: str, writer: str) -> pyarrow.Table:
         import pyarrow.parquet
 
-        if not (self.folder / name).is_file():
-            raise Error(f"{self.folder / name}: the file is missing; {writer}")
-        return pyarrow.parquet.read_table(self.folder / name)
+        path = self.folder / name
+        if (path / "_SUCCESS").is_file():
+            parts = sorted(path.glob("part-*.parquet"))
+            if len(parts) != self.summary["partitions"]:
+                raise Error(f"{path}: {len(parts)} of {self.summary['partitions']} parts are here; the others are on other hosts")
+            return pyarrow.concat_tables([pyarrow.parquet.read_table(part) for part in parts])
+        if not path.is_file():
+            raise Error(f"{path}: the file is missing; {writer}")
+        return pyarrow.parquet.read_table(path)
 
 
 def options_of(sets: Iterable[str] | Mapping[str, Any], processes: int) -> list[str | Path]:

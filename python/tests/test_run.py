@@ -63,6 +63,9 @@ class RunTest(FolderCase):
             self.assertEqual(found.embeddings.num_rows, 2)
         with contextlib.redirect_stderr(io.StringIO()):
             tested = trained.infer("results", split="test", dataset="some")
+            parts = trained.infer("parts", sets={"infer.parts": True}, processes=2)
+        self.assertTrue(Path("parts/predictions.parquet").is_dir())
+        self.assertEqual(parts.predictions, trained.predictions)
         self.assertEqual(tested.summary["test"], trained.summary["test"])
         for wrong, words in [({"nodes": [999]}, "999"), ({"nodes": []}, "no ids"), ({"split": "all"}, "all"), ({"dataset": "none"}, "none")]:
             with contextlib.redirect_stderr(io.StringIO()), self.assertRaisesRegex(gnnflow.Error, words):

@@ -10,7 +10,7 @@ use gnnflow_data::upload::{check_target, upload};
 use gnnflow_pipelines::config::{Config, Override};
 use gnnflow_pipelines::{Error, Registry};
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// A pipeline file, and keys that the command line overrides.
 #[derive(Debug, clap::Args)]
@@ -104,9 +104,14 @@ impl Target {
     /// Checks the form of the URL, before a run begins.
     ///
     /// # Errors
-    /// A usage error if files cannot be uploaded there.
-    pub(super) fn check(&self) -> Result<(), Error> {
+    /// A usage error if files cannot be uploaded there, or are not all on this host.
+    pub(super) fn check(&self, config: &Config, at: &Processes) -> Result<(), Error> {
         let Some(url) = &self.upload else { return Ok(()) };
+        if at.hosts.is_some() && config.infer.as_ref().is_some_and(|infer| infer.parts) {
+            let message = "--upload: with infer.parts, each host has the files of its partitions only; upload them from each host by other \
+                           means, or set infer.parts = false";
+            return Err(Error::Usage(message.into()));
+        }
         check_target(url).map_err(|reason| Error::Usage(format!("--upload {}: {reason}", url.display())))
     }
 
@@ -123,9 +128,7 @@ impl Target {
         let (folder, console) = (&options.run_dir, &options.console);
         // Another run in the folder would replace some of the files.
         let _lock = RunLock::take(folder)?;
-        let files: Vec<PathBuf> =
-            RESULTS.map(|name| folder.join(name)).into_iter().filter(|path| path.is_file()).collect();
-        upload(&files, url, config.graph.retry.0, console).map_err(|error| match error {
+        upload(folder, &results(folder)?, url, config.graph.retry.0, console).map_err(|error| match error {
             DataError::Remote { url, problem, fault } => {
                 let problem = format!("{problem}; the results in {} are complete, but not uploaded", folder.display());
                 DataError::Remote { url, problem, fault }
@@ -135,6 +138,27 @@ impl Target {
         console.say(&format!("results of {} uploaded to {}", folder.display(), url.display()));
         Ok(())
     }
+}
+
+/// Returns the names of the results in `folder`; those of a table in parts are `TABLE/PART`.
+fn results(folder: &Path) -> Result<Vec<String>, DataError> {
+    let mut names = Vec::new();
+    for name in RESULTS {
+        let path = folder.join(name);
+        if path.is_file() {
+            names.push(name.to_owned());
+        } else if path.is_dir() {
+            let listed = || DataError::io(&path, "list");
+            let mut parts = Vec::new();
+            for entry in std::fs::read_dir(&path).map_err(listed())? {
+                let part = entry.map_err(listed())?.file_name().to_string_lossy().into_owned();
+                parts.extend(part.ends_with(".parquet").then(|| format!("{name}/{part}")));
+            }
+            parts.sort_unstable();
+            names.append(&mut parts);
+        }
+    }
+    Ok(names)
 }
 
 /// The input that all commands share.

@@ -141,7 +141,7 @@ impl Scoring {
         let config = self.config(&context, &wanted)?;
         check_out(&self.run, &self.out)?;
         check_outside(config.dataset_folder(), "--out", &self.out)?;
-        self.target.check()?;
+        self.target.check(&config, &self.at)?;
         let quiet = context.console.is_silent();
         let scope = match wanted {
             Wanted::All => Scope::All,

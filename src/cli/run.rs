@@ -48,7 +48,7 @@ impl Run {
             config.check_processes(processes, config.parts())?;
         }
         crate::tensor_workers::check(&config)?;
-        self.target.check()?;
+        self.target.check(&config, &self.at)?;
         if self.dry_run {
             let mut config = config;
             config.resolve_schedule()?;

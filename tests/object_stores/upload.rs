@@ -100,6 +100,52 @@ fn large_files_are_sent_in_parts() {
 }
 
 #[test]
+fn parts_of_a_table_replace_former_objects() {
+    let Some((place, server)) = start() else { return };
+    let infer = |out: &str, more: &[&str]| {
+        let args = [&["infer", "runs/p", "--out", out, "--upload", "s3://lake/day"], more].concat();
+        let ended = run(command(&place, &args, server.address()));
+        assert_eq!(ended.code, 0, "{}", ended.stderr);
+    };
+    infer("file", &[]);
+    // A part of a dataset with more partitions, and objects of others.
+    for name in ["predictions.parquet/part-00017.parquet", "predictions.parquet/notes.txt", "other.parquet"] {
+        server.put(&format!("/lake/day/{name}"), b"x", &[]);
+    }
+    infer("parts", &["--set", "infer.parts=true", "--processes", "2"]);
+    let parts = ["predictions", "embeddings"]
+        .map(|table| (0..4).map(move |part| format!("{table}.parquet/part-0000{part}.parquet")));
+    let parts: Vec<String> = parts.into_iter().flatten().collect();
+    let names: Vec<&str> = std::iter::once("summary.json").chain(parts.iter().map(String::as_str)).collect();
+    assert_uploaded(&place, &server, ("parts", "day"), &names);
+    let stored = |name: &str| server.get(&format!("/lake/day/{name}")).is_some();
+    assert!(!stored("predictions.parquet") && !stored("predictions.parquet/part-00017.parquet"));
+    assert!(stored("predictions.parquet/notes.txt") && stored("other.parquet"));
+    infer("file", &[]);
+    assert_uploaded(&place, &server, ("file", "day"), &NAMES);
+    assert!(parts.iter().all(|name| !stored(name)));
+    place.write("hosts", "127.0.0.1:7001\n127.0.0.1:7002\n");
+    place.fail(
+        &[
+            "infer",
+            "runs/p",
+            "--out",
+            "x",
+            "--upload",
+            "s3://lake/x",
+            "--hosts",
+            "hosts",
+            "--rank",
+            "0",
+            "--set",
+            "infer.parts=true",
+        ],
+        2,
+        &["--upload: with infer.parts, each host has the files of its partitions only"],
+    );
+}
+
+#[test]
 fn failed_upload_does_not_restart_the_run() {
     let Some((place, _server)) = start() else { return };
     let args = [

@@ -52,7 +52,8 @@ pub(super) fn connect(address: &Address, retry: Duration, purpose: Use) -> objec
     let status = StatusConnector { client_retries: purpose == Use::Write };
     Ok(match address.kind {
         Kind::S3 => {
-            let store = AmazonS3Builder::from_env().with_bucket_name(container);
+            // Some compatible stores have no request that removes several objects.
+            let store = AmazonS3Builder::from_env().with_bucket_name(container).with_disable_bulk_delete(true);
             let store = store.with_retry(retries).with_http_connector(status);
             let limited =
                 |store: AmazonS3Builder, (key, limit)| store.with_config(AmazonS3ConfigKey::Client(key), limit);

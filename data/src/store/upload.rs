@@ -1,6 +1,6 @@
 //! Writes files to object stores.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::fs::File;
 use std::future::Future;
 use std::io::Read;
@@ -75,28 +75,31 @@ fn address(url: &Path) -> std::result::Result<Address, String> {
         .ok_or_else(|| "cannot upload to this kind of URL; use s3://, gs:// or az://".into())
 }
 
-/// Uploads `files` below `url`, each with the last part of its path as name, and then `_SUCCESS` with their names, bytes and SHA-256.
+/// Uploads files of `folder` below `url`, under the same `names`, and then `_SUCCESS` with their names, bytes and SHA-256.
 ///
-/// Objects of the same names are replaced. Readers see the former ones until all files have been transferred: the parts of an
+/// Objects of the same names are replaced. Of a table `NAME.parquet`, which may have parts `NAME.parquet/….parquet`, objects that are not among
+/// `names` are removed before `_SUCCESS` is written, if the store lists them. Readers see the former ones until all files have been transferred: the parts of an
 /// object become visible when its upload is completed. Memory: 4 parts of 8 MiB, or of a 9,000th of the file if that is more.
 ///
 /// # Errors
 /// [`Error::Remote`] if the store refuses the files, or cannot be reached for `retry`; [`Error::Io`] if a file cannot be read. The
 /// former objects then remain, unless the store fails while the uploads are completed: `_SUCCESS` has checksums of complete sets.
-pub fn upload(files: &[PathBuf], url: &Path, retry: Duration, progress: &dyn Progress) -> Result<()> {
+pub fn upload(folder: &Path, names: &[String], url: &Path, retry: Duration, progress: &dyn Progress) -> Result<()> {
     let target = Target::connect(url, retry)?;
-    let mut sizes = Vec::with_capacity(files.len());
-    for file in files {
-        sizes.push(std::fs::metadata(file).map_err(Error::io(file, "read"))?.len());
+    let mut files = Vec::with_capacity(names.len());
+    for name in names {
+        let file = folder.join(name);
+        let bytes = std::fs::metadata(&file).map_err(Error::io(&file, "read"))?.len();
+        files.push((name, file, bytes));
     }
-    progress.stage("upload", Some(sizes.iter().sum()), "bytes");
+    progress.stage("upload", Some(files.iter().map(|(_, _, bytes)| bytes).sum()), "bytes");
     let (mut begun, mut uploaded) = (Begun::default(), Vec::new());
-    for (file, &bytes) in files.iter().zip(&sizes) {
-        let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let sha256 = begun.send(&target, (file, bytes), &name, progress)?;
-        uploaded.push(Uploaded { name, bytes, sha256 });
+    for (name, file, bytes) in files {
+        let sha256 = begun.send(&target, (&file, bytes), name, progress)?;
+        uploaded.push(Uploaded { name: name.clone(), bytes, sha256 });
     }
     begun.complete(&target)?;
+    target.remove_others(names)?;
     let text = serde_json::json!({ "files": uploaded }).to_string() + "\n";
     target.request(SUCCESS, move |store, key| {
         let text = text.clone();
@@ -126,7 +129,7 @@ impl Target {
     }
 
     fn key(&self, name: &str) -> Key {
-        self.address.key.clone().join(name)
+        name.split('/').fold(self.address.key.clone(), |key, part| key.join(part))
     }
 
     /// Sends a request about the object `name`, and repeats it if its answer is cut.
@@ -174,6 +177,40 @@ impl Target {
             // A store may refuse to tell a user who may only write. Answers about a missing bucket look the same; the next request tells.
             Err(Failure::Missing(_) | Failure::Refused(_)) => Ok(None),
             Err(failure) => Err(self.failed(name, failure)),
+        }
+    }
+}
+
+impl Target {
+    /// Removes what earlier uploads have left of the tables in `names`: other parts, and the table as one file if it has parts now.
+    fn remove_others(&self, names: &[String]) -> Result<()> {
+        let names: BTreeSet<&str> = names.iter().map(String::as_str).collect();
+        let tables: BTreeSet<&str> = names.iter().filter_map(|name| name.split('/').next()).collect();
+        for table in tables.into_iter().filter(|table| table.ends_with(".parquet")) {
+            let mut found = self.parts(table)?;
+            found.extend(self.stored(table)?.map(|_| table.to_owned()));
+            for name in found.iter().filter(|name| !names.contains(name.as_str())) {
+                self.request(name, |store, key| async move {
+                    match store.delete(&key).await {
+                        Err(object_store::Error::NotFound { .. }) => Ok(()),
+                        result => result,
+                    }
+                })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the names of the stored parts of a table.
+    fn parts(&self, table: &str) -> Result<Vec<String>> {
+        match self.attempt(table, |store, key| async move { store.list_with_delimiter(Some(&key)).await })? {
+            Ok(found) => {
+                let files = found.objects.iter().filter_map(|object| object.location.filename());
+                Ok(files.filter(|file| file.ends_with(".parquet")).map(|file| format!("{table}/{file}")).collect())
+            }
+            // A store may refuse to list objects to a user who may only write.
+            Err(Failure::Missing(_) | Failure::Refused(_)) => Ok(Vec::new()),
+            Err(failure) => Err(self.failed(table, failure)),
         }
     }
 }

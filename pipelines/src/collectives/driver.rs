@@ -77,6 +77,16 @@ impl Driver<'_> {
         errors.check()
     }
 
+    /// Lets the dataflows do what is ready, without waiting.
+    ///
+    /// # Errors
+    /// As [`Driver::run_until`].
+    pub(crate) fn poll(&mut self, errors: &FirstError) -> Result<(), Error> {
+        self.runtime.turned();
+        self.worker.step();
+        errors.check()
+    }
+
     fn turn(&mut self) {
         self.runtime.turned();
         // The wait is bounded, because the loop must report turns and check for errors.

@@ -16,6 +16,12 @@ section! {
         /// Add the probabilities of all classes of each node or edge to `predictions.parquet`, by ascending number or name. Not for links,
         /// whose scores are always written, and not for regression.
         pub scores: bool = false,
+        /// Write each table as a folder with a file for each partition, `part-00000.parquet` and so on, and then `_SUCCESS`. Each process writes the
+        /// files of its partitions; on several hosts, each host has its own in its folder.
+        pub parts: bool = false,
+        /// Maximum number of rows of a row group in tables [default: as many as take 64 MiB, at most 1,048,576].
+        #[schemars(range(min = 1, max = 1073741824), extend("x-results" = false), extend("examples" = [100000]))]
+        pub row_group_size: Option<usize> = None,
         /// Maximum number of nodes that are computed together; fewer if they have more than 16,384 edges.
         #[schemars(range(min = 1, max = 16777216), extend("x-results" = false))]
         pub batch: usize = 4096,

@@ -13,8 +13,9 @@ use crate::context::WorkerContext;
 use crate::error::Error;
 use crate::outputs::columns::arrow_bug;
 use crate::outputs::embedding_rows::EmbeddingRows;
+use crate::outputs::id_field;
 use crate::outputs::output_nodes::of_partition;
-use crate::outputs::{Table, id_field, write_table};
+use crate::outputs::table::{Table, TableForm, write_table};
 use crate::runtime::job::Job;
 use crate::task::objective::NodeObjective;
 
@@ -60,7 +61,7 @@ impl ChangedNodes {
     /// rows, and at the first worker their SHA-256.
     ///
     /// # Errors
-    /// If the file cannot be written.
+    /// If the table cannot be written.
     pub(crate) fn write(
         &self,
         driver: &mut Driver<'_>,
@@ -68,7 +69,7 @@ impl ChangedNodes {
         collectives: &mut Collectives,
         (task, results): (&dyn NodeObjective, &RowStore),
         (embeddings, ids): (Embeddings<'_>, IdsOf<'_>),
-        path: PathBuf,
+        (path, table_form): (PathBuf, TableForm),
     ) -> Result<(u64, String), Error> {
         let manifest = job.dataset.manifest();
         let nullable = |name: &str, null: bool| Field::new(name, task.prediction_type(), null);
@@ -107,7 +108,7 @@ impl ChangedNodes {
             _ => 0,
         };
         let row_bytes = 40 + listed + 4 * embedding_width;
-        let table = Table { path, schema: Arc::clone(&schema), row_bytes, rows: &rows };
+        let table = Table { path, form: table_form, schema: Arc::clone(&schema), row_bytes, rows: &rows };
         let digest = write_table(driver, context, &counts, &table)?;
         Ok((counts.iter().sum(), digest))
     }

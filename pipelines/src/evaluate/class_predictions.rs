@@ -13,7 +13,7 @@ use crate::context::{SPLITS, WorkerContext};
 use crate::error::Error;
 use crate::evaluate::classification::EdgeClassifier;
 use crate::outputs::columns::{arrow_bug, list, list_of};
-use crate::outputs::{Table, write_table};
+use crate::outputs::table::{Table, TableForm, write_table};
 use crate::runtime::job::Job;
 
 /// Writes a row per edge: `src`, `dst`, `type` (if edges have types), `prediction`, `label`, `split` and optionally `scores`.
@@ -49,7 +49,8 @@ pub(crate) fn predictions(
         }
         RecordBatch::try_new(Arc::clone(&schema), columns).map_err(arrow_bug)
     };
-    let table =
-        Table { path, schema: Arc::clone(&schema), row_bytes: 48 + scores.map_or(0, |_| 4 * width), rows: &rows };
+    let form = TableForm::of(job.config.infer.as_ref());
+    let row_bytes = 48 + scores.map_or(0, |_| 4 * width);
+    let table = Table { path, form, schema: Arc::clone(&schema), row_bytes, rows: &rows };
     write_table(driver, context, &all.totals, &table)
 }

@@ -15,7 +15,7 @@ use crate::context::edge_columns::EdgeColumns;
 use crate::error::Error;
 use crate::evaluate::ranking::Ranking;
 use crate::outputs::columns::arrow_bug;
-use crate::outputs::{Table, write_table};
+use crate::outputs::table::{Table, TableForm, write_table};
 use crate::runtime::job::Job;
 
 /// Writes a row per held-out edge: `src`, `dst`, `type` (if edges have types), `split`, `score`, `rank` (of `dst`, given `src`) and `src_rank` (if
@@ -51,6 +51,7 @@ pub(crate) fn predictions(
         }
         RecordBatch::try_new(Arc::clone(&schema), columns).map_err(arrow_bug)
     };
-    let table = Table { path, schema: Arc::clone(&schema), row_bytes: 64, rows: &rows };
+    let form = TableForm::of(job.config.infer.as_ref());
+    let table = Table { path, form, schema: Arc::clone(&schema), row_bytes: 64, rows: &rows };
     write_table(driver, context, ranking.held_out_counts(), &table)
 }

@@ -13,7 +13,8 @@ use crate::context::{SPLITS, WorkerContext};
 use crate::error::Error;
 use crate::outputs::columns::{arrow_bug, list, list_of};
 use crate::outputs::output_nodes::OutputNodes;
-use crate::outputs::{Table, id_field, ids, write_table};
+use crate::outputs::table::{Table, TableForm, write_table};
+use crate::outputs::{id_field, ids};
 use crate::runtime::job::Job;
 use crate::task::objective::NodeObjective;
 
@@ -61,5 +62,7 @@ pub(crate) fn predictions(
         _ => 0,
     };
     let row_bytes = 40 + 4 * width + listed;
-    write_table(driver, context, nodes.counts(), &Table { path, schema: Arc::clone(&schema), row_bytes, rows: &rows })
+    let form = TableForm::of(job.config.infer.as_ref());
+    let table = Table { path, form, schema: Arc::clone(&schema), row_bytes, rows: &rows };
+    write_table(driver, context, nodes.counts(), &table)
 }

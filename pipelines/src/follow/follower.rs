@@ -320,8 +320,5 @@ pub(crate) fn new_changes(out: &Path, name: &str) -> PathBuf {
 }
 
 fn remove(folder: &Path) -> Result<(), Error> {
-    match std::fs::remove_dir_all(folder) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(Error::io("remove", folder)(error)),
-        _ => Ok(()),
-    }
+    gnnflow_data::fs::remove(folder).map_err(Error::io("remove", folder))
 }

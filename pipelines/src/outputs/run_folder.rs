@@ -12,6 +12,7 @@ use crate::error::Error;
 use gnnflow_nn::params::Param;
 
 use crate::outputs::event_file::{EventFile, event_files};
+use crate::outputs::parts::SUCCESS;
 use crate::outputs::summary::Summary;
 use crate::runtime::records::EpochRecord;
 
@@ -49,11 +50,7 @@ impl RunFolder {
             remove(&dir.join(name))?;
         }
         // The trace is of the run before; the number of its processes may differ.
-        let trace = dir.join(TRACE);
-        match std::fs::remove_dir_all(&trace) {
-            Err(error) if error.kind() != ErrorKind::NotFound => return Err(Error::io("remove", &trace)(error)),
-            _ => {}
-        }
+        remove(&dir.join(TRACE))?;
         let path = dir.join(EpochRecord::FILE);
         if path.exists() {
             // The run repeats the epochs after the checkpoint.
@@ -110,11 +107,13 @@ pub(crate) fn remove_old_results(dir: &Path, config: &Config) -> Result<(), Erro
     remove(&dir.join(CHANGES))
 }
 
+/// Removes a file or a folder. Of a table in parts, `_SUCCESS` goes first.
 fn remove(path: &Path) -> Result<(), Error> {
-    match std::fs::remove_file(path) {
-        Err(error) if error.kind() != ErrorKind::NotFound => Err(Error::io("remove", path)(error)),
-        _ => Ok(()),
+    let success = path.join(SUCCESS);
+    if success.exists() {
+        gnnflow_data::fs::remove(&success).map_err(Error::io("remove", &success))?;
     }
+    gnnflow_data::fs::remove(path).map_err(Error::io("remove", path))
 }
 
 fn line(record: &EpochRecord) -> String {

@@ -108,7 +108,7 @@ pub struct Summary {
     /// SHA-256 of the best model's parameters.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub model_sha256: Option<String>,
-    /// SHA-256 of the predictions in the order of global ids.
+    /// SHA-256 of the predictions in the order of global ids; with `infer.parts`, of the hashes of the parts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub predictions_sha256: Option<String>,
     /// SHA-256 of all sampled blocks in key order, with `train.hash_blocks`.

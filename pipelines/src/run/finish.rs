@@ -1,5 +1,6 @@
 //! The end of a run: exact inference with the best model, and all outputs.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use bytemuck::{Pod, Zeroable};
@@ -24,6 +25,7 @@ use crate::outputs::embedding_rows::EmbeddingRows;
 use crate::outputs::output_nodes::OutputNodes;
 use crate::outputs::run_folder::{CHANGES, NODE_EMBEDDINGS, remove_old_results};
 use crate::outputs::summary::{CacheUse, Chosen, EmbeddingUse, Refreshed, SCHEMA, Seconds, Summary, Value, WorkerUse};
+use crate::outputs::table::TableForm;
 use crate::outputs::trace_table::SentTo;
 use crate::refresh::Refresh;
 use crate::refresh::layer_store::WritingRows;
@@ -213,9 +215,10 @@ impl Run<'_> {
         if let Some(refresh) = refresh {
             let refresh::Outcome { refreshed, changes, writing } = self.refresh(driver, refresh)?;
             if let Some(changes) = changes {
-                let parts = std::sync::Arc::clone(&self.context.parts);
+                let parts = Arc::clone(&self.context.parts);
                 let ids = |part: usize, locals: &mut dyn Iterator<Item = usize>| outputs::ids(&parts, part, locals);
-                self.write_changes(driver, &changes, &ids, self.job.run_dir.join(CHANGES))?;
+                let form = TableForm::of(self.job.config.infer.as_ref());
+                self.write_changes(driver, &changes, &ids, (self.job.run_dir.join(CHANGES), form))?;
             }
             let evaluation = self.evaluate_results(driver)?;
             let (refreshed, writing) = (Some(refreshed), Some(writing));
@@ -279,8 +282,10 @@ impl Run<'_> {
             let path = self.job.run_dir.join(NODE_EMBEDDINGS);
             let (dim, rows) = (rows.dim(), rows.read()?);
             let rows = (EmbeddingRows::EXACT, dim, |node| rows.row(node));
+            // Warm start reads one file.
+            let table = (path, TableForm::FILE);
             digests.rows =
-                outputs::embeddings(driver, &self.context, (self.job.dataset.manifest(), nodes), rows, path)?;
+                outputs::embeddings(driver, &self.context, (self.job.dataset.manifest(), nodes), rows, table)?;
         }
         if self.context.worker == 0 {
             let params = self.compute_thread.call(|compute| compute.with_model(|model| model.params().export()))?;
@@ -326,8 +331,10 @@ impl Run<'_> {
         };
         let path = self.job.run_dir.join("embeddings.parquet");
         let (dim, rows) = (rows.width() - carried, rows.read()?);
-        let rows = (EmbeddingRows::of(self.job.config.infer.as_ref()), dim, |node| &rows.row(node)[..dim]);
-        outputs::embeddings(driver, &self.context, (self.job.dataset.manifest(), nodes), rows, path)?;
+        let infer = self.job.config.infer.as_ref();
+        let rows = (EmbeddingRows::of(infer), dim, |node| &rows.row(node)[..dim]);
+        let table = (path, TableForm::of(infer));
+        outputs::embeddings(driver, &self.context, (self.job.dataset.manifest(), nodes), rows, table)?;
         Ok(())
     }
 

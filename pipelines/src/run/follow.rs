@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use bytemuck::{Pod, Zeroable};
 use gnnflow_data::Dataset;
+use gnnflow_data::fs::remove;
 use gnnflow_data::update::{ChangeReader, Missing};
 use gnnflow_dataflow::graph::live_graph::Applied;
 use gnnflow_nn::model::Stage;
@@ -24,6 +25,7 @@ use crate::model_file::FittingModel;
 use crate::neighborhood::reached::{Changed, Reach};
 use crate::outputs::run_folder::CHANGES;
 use crate::outputs::summary::Summary;
+use crate::outputs::table::TableForm;
 use crate::refresh::layer_store::Stored;
 use crate::runtime::job::{Feed, Job, Scope, Work};
 
@@ -88,8 +90,8 @@ impl Run<'_> {
             let summary = Run::start(driver, &refresh, network, train)?.finish(driver)?;
             // It lists the changes of all batches that the update before has stored; their results are written already.
             let changes = job.run_dir.join(CHANGES);
-            if driver.worker.index() == 0 && changes.exists() {
-                std::fs::remove_file(&changes).map_err(Error::io("remove", &changes))?;
+            if driver.worker.index() == 0 {
+                remove(&changes).map_err(Error::io("remove", &changes))?;
             }
             match Run::start(driver, &live, network, train)?.follow(driver, follower, feed)? {
                 Left::AtEnd => return Ok(summary),
@@ -251,6 +253,7 @@ impl Run<'_> {
         let (parts, new) = (Arc::clone(&self.context.parts), Rc::clone(&self.live()?.ids));
         let ids =
             |part: usize, locals: &mut dyn Iterator<Item = usize>| live_ids(&parts, &new.borrow()[part], part, locals);
-        self.write_changes(driver, changes, &ids, new_changes(&self.job.run_dir, name))
+        let table = (new_changes(&self.job.run_dir, name), TableForm::FILE);
+        self.write_changes(driver, changes, &ids, table)
     }
 }

@@ -13,6 +13,7 @@ use crate::evaluate::changed_predictions::{ChangedNodes, IdsOf};
 use crate::neighborhood;
 use crate::neighborhood::reached::{Changed, Reach};
 use crate::outputs::summary::Refreshed;
+use crate::outputs::table::TableForm;
 use crate::refresh::Refresh;
 use crate::refresh::layer_store::{Stored, Unusable, WritingRows};
 
@@ -117,19 +118,19 @@ impl Run<'_> {
         Ok(Some(changed))
     }
 
-    /// Writes `changes.parquet` to `path`. Returns the number of its rows, and at the first worker their SHA-256.
+    /// Writes `changes.parquet` to `path`, in this form. Returns the number of its rows, and at the first worker their SHA-256.
     pub(super) fn write_changes(
         &mut self,
         driver: &mut Driver<'_>,
         changes: &ChangedNodes,
         ids: IdsOf<'_>,
-        path: PathBuf,
+        table: (PathBuf, TableForm),
     ) -> Result<(u64, String), Error> {
         let embeds = self.job.config.infer.as_ref().is_some_and(|infer| infer.embeddings);
         let carried = self.compute_thread.call(|compute| compute.with_model(Model::carried_dim));
         let embeddings = self.inference.embeddings();
         let embeddings = embeds.then(|| (&**embeddings, embeddings.width() - carried));
         let of_task = (&**self.task.nodes()?, &**self.inference.results());
-        changes.write(driver, (self.job, &self.context), &mut self.collectives, of_task, (embeddings, ids), path)
+        changes.write(driver, (self.job, &self.context), &mut self.collectives, of_task, (embeddings, ids), table)
     }
 }
