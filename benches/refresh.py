@@ -25,6 +25,29 @@ def spread(values):
     return {"median": statistics.median(values), "min": min(values), "max": max(values)}
 
 
+def of_rounds(measured, full, peers, about_run):
+    """The result of all finished rounds."""
+    rows = []
+    for name, runs in measured.items():
+        rows.append({
+            "change": name, **{key: spread([run[key] for run in runs]) for key in ["seconds", "all", "wall"]},
+            "computed_share": spread([run["computed_rows"] / run["all_rows"] for run in runs]),
+            "changed_nodes": spread([run["changed_nodes"] for run in runs]),
+            "of_full": spread([run["all"] / whole["all"] for run, whole in zip(runs, full)]),
+            "reached": [[run["computed_rows"], round(run["seconds"], 4)] for run in runs],
+        })
+    result = about("refresh") | about_run | {
+        "rounds": len(full), "full": {key: spread([run[key] for run in full]) for key in ["all", "wall"]}, "refresh": rows,
+    }
+    if peers:
+        result["dgl"] = {"version": peers[0]["dgl"], "whole": spread([run["whole"] for run in peers]), "loader_once": peers[0]["loader"]}
+        ours, whole = result["full"]["all"]["median"], result["dgl"]["whole"]["median"]
+        of_graph = {key: about_run[key] for key in ["graph", "nodes", "edges", "threads"]}
+        result["results"] = [of_graph | {"gnnflow_seconds": ours, "best_peer": "dgl", "ratio_to_best_peer": whole / ours,
+                                         "peers_seconds": {"dgl": whole, "dgl_loader": peers[0]["loader"]}}]
+    return result
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--graph", type=pathlib.Path)
@@ -116,29 +139,17 @@ def main():
             equal = (work / "new" / "predictions.parquet").read_bytes() == (work / "full" / "predictions.parquet").read_bytes()
             if not equal:
                 sys.exit("error: refresh and infer wrote other predictions")
+            # After each round: the rest takes minutes.
+            result = of_rounds(measured, full, peers, {
+                "graph": options.graph.name if options.graph else "planted", "nodes": nodes, "edges": 2 * edges, "model": options.model,
+                "layers": options.layers, "hidden": options.hidden, "parts": options.parts, "threads": options.threads, "first_refresh": first,
+            })
+            path = write(result, "refresh", options.out)
             print(f"round {turn + 1} of {options.rounds} done", flush=True)
-    rows = []
-    for name, runs in measured.items():
-        rows.append({
-            "change": name, **{key: spread([run[key] for run in runs]) for key in ["seconds", "all", "wall"]},
-            "computed_share": spread([run["computed_rows"] / run["all_rows"] for run in runs]),
-            "changed_nodes": spread([run["changed_nodes"] for run in runs]),
-            "of_full": spread([run["all"] / whole["all"] for run, whole in zip(runs, full)]),
-            "reached": [[run["computed_rows"], round(run["seconds"], 4)] for run in runs],
-        })
-        print(f"{name}: {rows[-1]['seconds']['median']:.3f} s; with writing {rows[-1]['all']['median']:.2f} s, {100 * rows[-1]['of_full']['median']:.1f} % of full inference, "
-              f"{100 * rows[-1]['computed_share']['median']:.2f} % of the rows")
-    result = about("refresh") | {
-        "graph": str(options.graph.name if options.graph else "planted"), "nodes": nodes, "edges": 2 * edges, "model": options.model, "layers": options.layers,
-        "hidden": options.hidden, "parts": options.parts, "threads": options.threads, "rounds": options.rounds, "first_refresh": first,
-        "full": {key: spread([run[key] for run in full]) for key in ["all", "wall"]}, "refresh": rows,
-    }
-    if peers:
-        result["dgl"] = {"version": peers[0]["dgl"], "whole": spread([run["whole"] for run in peers]), "loader_once": peers[0]["loader"]}
-        ours, whole = result["full"]["all"]["median"], result["dgl"]["whole"]["median"]
-        result["results"] = [{"nodes": nodes, "edges": 2 * edges, "threads": options.threads, "gnnflow_seconds": ours, "best_peer": "dgl",
-                              "peers_seconds": {"dgl": whole, "dgl_loader": peers[0]["loader"]}, "ratio_to_best_peer": whole / ours}]
-    print(write(result, "refresh", options.out))
+    for row in result["refresh"]:
+        print(f"{row['change']}: {row['seconds']['median']:.3f} s; with writing {row['all']['median']:.2f} s, {100 * row['of_full']['median']:.1f} % of full inference, "
+              f"{100 * row['computed_share']['median']:.2f} % of the rows")
+    print(path)
 
 
 if __name__ == "__main__":
