@@ -15,7 +15,8 @@ use crate::outputs::columns::arrow_bug;
 use crate::outputs::embedding_rows::EmbeddingRows;
 use crate::outputs::id_field;
 use crate::outputs::output_nodes::of_partition;
-use crate::outputs::table::{Table, TableForm, write_table};
+use crate::outputs::table::{Table, TableForm};
+use crate::outputs::write_table::write_table;
 use crate::runtime::job::Job;
 use crate::task::objective::NodeObjective;
 

@@ -13,7 +13,8 @@ use crate::context::{SPLITS, WorkerContext};
 use crate::error::Error;
 use crate::evaluate::classification::EdgeClassifier;
 use crate::outputs::columns::{arrow_bug, list, list_of};
-use crate::outputs::table::{Table, TableForm, write_table};
+use crate::outputs::table::{Table, TableForm};
+use crate::outputs::write_table::write_table;
 use crate::runtime::job::Job;
 
 /// Writes a row per edge: `src`, `dst`, `type` (if edges have types), `prediction`, `label`, `split` and optionally `scores`.

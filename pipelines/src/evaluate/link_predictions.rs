@@ -15,7 +15,8 @@ use crate::context::edge_columns::EdgeColumns;
 use crate::error::Error;
 use crate::evaluate::ranking::Ranking;
 use crate::outputs::columns::arrow_bug;
-use crate::outputs::table::{Table, TableForm, write_table};
+use crate::outputs::table::{Table, TableForm};
+use crate::outputs::write_table::write_table;
 use crate::runtime::job::Job;
 
 /// Writes a row per held-out edge: `src`, `dst`, `type` (if edges have types), `split`, `score`, `rank` (of `dst`, given `src`) and `src_rank` (if

@@ -5,6 +5,7 @@
 pub(crate) mod columns;
 pub(crate) mod embedding_rows;
 mod event_file;
+mod messages;
 pub(crate) mod output_nodes;
 mod parquet_file;
 mod parts;
@@ -15,6 +16,7 @@ pub(crate) mod table;
 mod trace_file;
 pub mod trace_table;
 pub(crate) mod work_log;
+pub(crate) mod write_table;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -29,7 +31,8 @@ use crate::error::Error;
 use crate::outputs::columns::arrow_bug;
 use crate::outputs::embedding_rows::EmbeddingRows;
 use crate::outputs::output_nodes::OutputNodes;
-use crate::outputs::table::{Table, TableForm, write_table};
+use crate::outputs::table::{Table, TableForm};
+use crate::outputs::write_table::write_table;
 
 /// Returns the user's ids of some nodes of a partition, given by local ids.
 pub(crate) fn ids(parts: &FeatureStore, part: usize, nodes: impl Iterator<Item = usize>) -> ArrayRef {

@@ -12,14 +12,13 @@ use gnnflow_data::fs::{hidden_beside, move_over, remove, restore, sync_folder};
 use gnnflow_dataflow::time;
 use sha2::{Digest, Sha256};
 
+use super::messages::Messages;
 use super::parquet_file::{ParquetFile, encode};
-use super::table::{Messages, Table};
+use super::run_folder::SUCCESS;
+use super::table::Table;
 use crate::collectives::Driver;
 use crate::context::WorkerContext;
 use crate::error::Error;
-
-/// The file that says that all others are complete.
-pub(super) const SUCCESS: &str = "_SUCCESS";
 
 /// Writes a file for each partition and moves them into place. Returns the SHA-256 of the files' hashes at the first worker.
 pub(super) fn write_parts(

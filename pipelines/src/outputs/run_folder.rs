@@ -12,7 +12,6 @@ use crate::error::Error;
 use gnnflow_nn::params::Param;
 
 use crate::outputs::event_file::{EventFile, event_files};
-use crate::outputs::parts::SUCCESS;
 use crate::outputs::summary::Summary;
 use crate::runtime::records::EpochRecord;
 
@@ -35,6 +34,8 @@ pub(crate) const MODEL: &str = "model.safetensors";
 pub(crate) const NODE_EMBEDDINGS: &str = "node_embeddings.parquet";
 /// The outputs of a finished run.
 const OUTPUTS: [&str; 7] = [Summary::FILE, "report.html", MODEL, PREDICTIONS, EMBEDDINGS, NODE_EMBEDDINGS, CHANGES];
+/// The last file of a table in parts.
+pub(super) const SUCCESS: &str = "_SUCCESS";
 /// What a run writes before its outputs.
 const CHECKPOINTS: &str = "checkpoints";
 const PIPELINE: &str = "pipeline.toml";
