@@ -72,6 +72,13 @@ fn files_and_parts_replace_each_other() {
         assert!(read(&place, "out/predictions.parquet") == read(&place, "run/predictions.parquet"));
     }
     infer(&PARTS);
+    // A process was killed while it replaced a table where the file system cannot exchange names.
+    let table = place.path("out/predictions.parquet");
+    let former = place.path("out/.predictions.parquet.old");
+    std::fs::rename(&table, &former).unwrap();
+    infer(&[]);
+    assert!(table.is_file() && !former.exists());
+    infer(&PARTS);
     infer(&["--set", "infer.predictions=false"]);
     assert!(!place.path("out/predictions.parquet").exists());
     // A run keeps the tables of an earlier one, and a resumed run replaces its own.
@@ -130,6 +137,19 @@ fn row_groups_have_at_most_the_given_number_of_rows() {
     };
     assert_eq!(groups("file/predictions.parquet"), [100; 15]);
     assert_eq!(groups("file/embeddings.parquet"), [100; 15]);
+    // Learned rows have one file.
+    let learned = [
+        "--set",
+        "graph.generate.features=0",
+        "--set",
+        "graph.generate.out=bare",
+        "--set",
+        "model.embedding.dim=8",
+        "--set",
+        "partition.out=other",
+    ];
+    place.succeed(&[&["run", "p.toml", "--quiet", "--run-dir", "learned"], &small[..], &learned].concat());
+    assert_eq!(groups("learned/node_embeddings.parquet"), [100; 15]);
     let first = groups("parts/predictions.parquet/part-00000.parquet");
     assert!(first.len() >= 3 && first[..first.len() - 1].iter().all(|&rows| rows == 100), "{first:?}");
     for bad in ["0", "-1", "'many'"] {

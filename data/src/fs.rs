@@ -94,7 +94,7 @@ pub fn restore(path: &Path) -> Result<()> {
 }
 
 /// Exchanges the names of two files or folders at once. Returns false where the file system cannot.
-pub(crate) fn exchange(a: &Path, b: &Path) -> bool {
+fn exchange(a: &Path, b: &Path) -> bool {
     use rustix::fs::{CWD, RenameFlags, renameat_with};
     renameat_with(CWD, a, CWD, b, RenameFlags::EXCHANGE).is_ok()
 }

@@ -1,11 +1,11 @@
 //! A snapshot of a dataset: a second folder with the same files, by hard links.
 
-use std::io::{ErrorKind, Write};
+use std::io::Write;
 use std::path::Path;
 
 use super::{Dataset, FileKind, Manifest, part_folder};
 use crate::error::{Error, Result};
-use crate::fs::{link_or_copy, persist, temporary_file};
+use crate::fs::{link_or_copy, persist, remove, temporary_file};
 
 impl Dataset {
     /// Links the files of partition `part`, without its halo, into the folder `snapshot`. Files that are there are replaced. A later update of
@@ -24,10 +24,7 @@ impl Dataset {
         std::fs::create_dir_all(&folder).map_err(Error::io(&folder, "create"))?;
         for kind in [FileKind::Topology, FileKind::Nodes, FileKind::Features] {
             let to = folder.join(kind.name());
-            match std::fs::remove_file(&to) {
-                Err(error) if error.kind() != ErrorKind::NotFound => return Err(Error::io(&to, "remove")(error)),
-                _ => {}
-            }
+            remove(&to).map_err(Error::io(&to, "remove"))?;
             if kind.info(&self.manifest().partitions[part]).is_some() {
                 link_or_copy(&self.file(part, kind), &to).map_err(Error::io(&to, "write"))?;
             }

@@ -67,14 +67,8 @@ impl StagingFolder {
     /// must be held.
     pub(crate) fn create(out: &Path, key: &str) -> Result<Self> {
         let path = sibling(out, ".", ".tmp")?;
-        let old = sibling(out, ".", ".old")?;
         let scratch = path.join(SCRATCH);
-        match (old.exists(), out.exists()) {
-            // A process was killed between the two renames of `publish`.
-            (true, false) => std::fs::rename(&old, out).map_err(Error::io(&old, "rename"))?,
-            (true, true) => std::fs::remove_dir_all(&old).map_err(Error::io(&old, "remove"))?,
-            (false, _) => {}
-        }
+        restore_locked(out)?;
         if path.exists() {
             if std::fs::read_to_string(scratch.join(KEY)).is_ok_and(|found| found == key) {
                 return Ok(Self { path, out: out.to_path_buf(), published: false });
@@ -106,22 +100,8 @@ impl StagingFolder {
             }
         }
         sync(&self.path)?;
-        if self.out.exists() && fs::exchange(&self.path, &self.out) {
-            self.published = true;
-            sync(fs::folder_of(&self.out))?;
-            return std::fs::remove_dir_all(&self.path).map_err(Error::io(&self.path, "remove"));
-        }
-        let old = sibling(&self.out, ".", ".old")?;
-        let replaced = self.out.exists();
-        if replaced {
-            std::fs::rename(&self.out, &old).map_err(Error::io(&self.out, "move away"))?;
-        }
-        std::fs::rename(&self.path, &self.out).map_err(Error::io(&self.out, "rename the prepared dataset to"))?;
+        fs::move_over(&self.path, &self.out).map_err(Error::io(&self.out, "rename the prepared dataset to"))?;
         self.published = true;
-        sync(fs::folder_of(&self.out))?;
-        if replaced {
-            std::fs::remove_dir_all(&old).map_err(Error::io(&old, "remove"))?;
-        }
         Ok(())
     }
 }
@@ -142,10 +122,9 @@ pub(crate) fn write_file(path: &Path, bytes: &[u8]) -> Result<()> {
     file.write_all(bytes).and_then(|()| file.sync_all()).map_err(Error::io(path, "write"))
 }
 
-/// Moves the dataset of folder `out` back if a process was killed between the two renames of [`StagingFolder::publish`].
+/// Moves the dataset of folder `out` back if a process was killed while [`StagingFolder::publish`] replaced it.
 pub(crate) fn restore(out: &Path, progress: &dyn Progress) -> Result<()> {
-    let old = sibling(out, ".", ".old")?;
-    if out.exists() || !old.exists() {
+    if out.exists() || !fs::hidden_beside(out, "old").exists() {
         return Ok(());
     }
     let _lock = Lock::take(out, progress)?;
@@ -154,11 +133,7 @@ pub(crate) fn restore(out: &Path, progress: &dyn Progress) -> Result<()> {
 
 /// As [`restore`], for a process that holds the lock.
 pub(crate) fn restore_locked(out: &Path) -> Result<()> {
-    let old = sibling(out, ".", ".old")?;
-    if out.exists() || !old.exists() {
-        return Ok(());
-    }
-    std::fs::rename(&old, out).map_err(Error::io(&old, "rename"))
+    fs::restore(out).map_err(Error::io(out, "restore"))
 }
 
 fn sync(dir: &Path) -> Result<()> {

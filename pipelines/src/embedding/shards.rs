@@ -9,6 +9,7 @@
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
+use gnnflow_data::fs;
 use memmap2::Mmap;
 use safetensors::tensor::{Dtype, SafeTensorError};
 use serde::{Deserialize, Serialize};
@@ -121,12 +122,7 @@ pub(crate) fn remove_shards(folder: &Path, keep: Option<Generation>, parts: Opti
         let Some((best, epoch, part)) = path.file_name().and_then(|name| parse(name.to_str()?)) else { continue };
         let is_current = keep.is_some_and(|keep| if best { keep.best == Some(epoch) } else { keep.epochs == epoch });
         if !is_current && parts.as_ref().is_none_or(|parts| parts.contains(&part)) {
-            match std::fs::remove_file(&path) {
-                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                    return Err(Error::io("remove", &path)(error));
-                }
-                _ => {}
-            }
+            fs::remove(&path).map_err(Error::io("remove", &path))?;
         }
     }
     Ok(())

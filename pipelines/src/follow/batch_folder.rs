@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use gnnflow_data::fs::sync_folder;
+use gnnflow_data::fs::{remove, sync_folder};
 use gnnflow_data::update::Batch;
 
 use crate::error::Error;
@@ -114,10 +114,7 @@ pub(crate) enum Next {
 /// # Errors
 /// If the batch has no files or others, or they cannot be copied.
 pub(crate) fn copy_batch(from: &Path, to: &Path) -> Result<(), Error> {
-    match std::fs::remove_dir_all(to) {
-        Err(error) if error.kind() != ErrorKind::NotFound => return Err(Error::io("remove", to)(error)),
-        _ => {}
-    }
+    remove(to).map_err(Error::io("remove", to))?;
     std::fs::create_dir_all(to).map_err(Error::io("create", to))?;
     let mut files = 0;
     for entry in std::fs::read_dir(from).map_err(Error::io("list", from))? {

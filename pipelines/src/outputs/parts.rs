@@ -83,7 +83,7 @@ impl NewFolder {
         Self { path: hidden_beside(table, "new"), table: table.to_owned() }
     }
 
-    /// Removes what a killed process has left. Other workers may do the same at the same time, so that a file is gone before it is removed.
+    /// Removes what a killed process has left. It tries again if another worker removes the same files at the same time.
     fn clear(&self) -> Result<(), Error> {
         restore(&self.table).map_err(Error::io("move back", &self.table))?;
         while self.path.symlink_metadata().is_ok() {

@@ -25,22 +25,33 @@ pub(crate) struct Table<'a> {
     pub(crate) rows: MakeRows<'a>,
 }
 
+/// The files of a table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Files {
+    /// One file.
+    One,
+    /// A folder with a file for each partition.
+    ByPartition,
+}
+
 /// The form of a table.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TableForm {
-    /// A folder with a file for each partition, instead of one file.
-    pub(crate) parts: bool,
+    pub(crate) files: Files,
     /// Maximum number of rows in a row group; `None` for as many as take a number of bytes.
     pub(crate) row_group_size: Option<usize>,
 }
 
 impl TableForm {
-    /// One file.
-    pub(crate) const FILE: Self = Self { parts: false, row_group_size: None };
-
-    /// The form that `[infer]` wants.
+    /// The form that `[infer]` sets.
     pub(crate) fn of(infer: Option<&Infer>) -> Self {
-        infer.map_or(Self::FILE, |infer| Self { parts: infer.parts, row_group_size: infer.row_group_size })
+        let files = if infer.is_some_and(|infer| infer.parts) { Files::ByPartition } else { Files::One };
+        Self { files, ..Self::one_file(infer) }
+    }
+
+    /// One file, with the row groups that `[infer]` sets.
+    pub(crate) fn one_file(infer: Option<&Infer>) -> Self {
+        Self { files: Files::One, row_group_size: infer.and_then(|infer| infer.row_group_size) }
     }
 }
 

@@ -4,13 +4,13 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use gnnflow_data::format::hex;
-use gnnflow_data::fs::{hidden_beside, remove};
+use gnnflow_data::fs::{hidden_beside, remove, restore};
 use gnnflow_dataflow::time;
 
 use super::messages::Messages;
 use super::parquet_file::{ParquetFile, encode};
 use super::parts::write_parts;
-use super::table::Table;
+use super::table::{Files, Table};
 use crate::collectives::Driver;
 use crate::context::WorkerContext;
 use crate::error::Error;
@@ -26,10 +26,9 @@ pub(crate) fn write_table(
     nodes: &[u64],
     table: &Table<'_>,
 ) -> Result<String, Error> {
-    let digest = if table.form.parts {
-        write_parts(driver, context, nodes, table)?
-    } else {
-        write_file(driver, context, nodes, table)?
+    let digest = match table.form.files {
+        Files::One => write_file(driver, context, nodes, table)?,
+        Files::ByPartition => write_parts(driver, context, nodes, table)?,
     };
     Ok(digest.map_or(String::new(), |digest| hex(&digest)))
 }
@@ -42,7 +41,8 @@ fn write_file(
     table: &Table<'_>,
 ) -> Result<Option<[u8; 32]>, Error> {
     let create = || {
-        // A killed process has left parts.
+        // A killed process may have left parts, or the former table under another name.
+        restore(&table.path).map_err(Error::io("move back", &table.path))?;
         let parts = hidden_beside(&table.path, "new");
         remove(&parts).map_err(Error::io("remove", &parts))?;
         ParquetFile::create(&table.path, table)

@@ -283,7 +283,7 @@ impl Run<'_> {
             let (dim, rows) = (rows.dim(), rows.read()?);
             let rows = (EmbeddingRows::EXACT, dim, |node| rows.row(node));
             // Warm start reads one file.
-            let table = (path, TableForm::FILE);
+            let table = (path, TableForm::one_file(self.job.config.infer.as_ref()));
             digests.rows =
                 outputs::embeddings(driver, &self.context, (self.job.dataset.manifest(), nodes), rows, table)?;
         }

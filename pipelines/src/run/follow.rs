@@ -253,7 +253,7 @@ impl Run<'_> {
         let (parts, new) = (Arc::clone(&self.context.parts), Rc::clone(&self.live()?.ids));
         let ids =
             |part: usize, locals: &mut dyn Iterator<Item = usize>| live_ids(&parts, &new.borrow()[part], part, locals);
-        let table = (new_changes(&self.job.run_dir, name), TableForm::FILE);
+        let table = (new_changes(&self.job.run_dir, name), TableForm::one_file(self.job.config.infer.as_ref()));
         self.write_changes(driver, changes, &ids, table)
     }
 }
