@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Refreshes the results of a model after changes of one edge, 0.01 %, 0.1 % and 1 % of the edges, beside inference of all nodes.
 
-    [GNNFLOW_PEERS_PYTHON=<python with dgl, torch and pyarrow>] benches/refresh.py [--graph FOLDER] [--layers 2] [--hidden 256] [--rounds 5] [--parts 8] [--threads 2]
+    [GNNFLOW_PEERS_PYTHON=<python with dgl, torch and pyarrow>] benches/refresh.py [--graph FOLDER] [--layers 2] [--hidden 256] [--rounds 5] [--parts 8] [--threads 2] [--only-infer] [--other PROGRAM]
 
 FOLDER has nodes.parquet and edges.parquet (src, dst), read as undirected; without it, a planted graph of 2 million nodes and 30 million
 edges is generated (100 features, 47 classes). Half of a change removes edges, half adds edges between random nodes: of all nodes, or of
@@ -10,6 +10,7 @@ edges is generated (100 features, 47 classes). Half of a change removes edges, h
 nodes of the first graph in memory (benches/peers/inference.py, SAGE only). Predictions of both must have equal bytes. `refresh` is the time of finding the changes and
 computing rows; `all` is that with metrics, with writing the predictions of all nodes, of `infer` as well, and until changed rows are on disk; `wall` is that of the process,
 with opening and verifying the dataset. `reached` has the changed rows of each change and their seconds. Medians and ranges over the rounds. The result is written to benches/runs/<date>-refresh.json.
+With --only-infer, nothing changes and nothing is refreshed; the result is <date>-infer.json. --other names another build of gnnflow, which infers in each round, too.
 """
 import argparse, json, os, pathlib, random, statistics, subprocess, sys, tempfile
 
@@ -25,7 +26,7 @@ def spread(values):
     return {"median": statistics.median(values), "min": min(values), "max": max(values)}
 
 
-def of_rounds(measured, full, peers, about_run):
+def of_rounds(measured, full, others, peers, about_run):
     """The result of all finished rounds."""
     rows = []
     for name, runs in measured.items():
@@ -39,6 +40,8 @@ def of_rounds(measured, full, peers, about_run):
     result = about("refresh") | about_run | {
         "rounds": len(full), "full": {key: spread([run[key] for run in full]) for key in ["all", "wall"]}, "refresh": rows,
     }
+    if others:
+        result["other_build"] = {key: spread([run[key] for run in others]) for key in ["all", "wall"]}
     if peers:
         result["dgl"] = {"version": peers[0]["dgl"], "whole": spread([run["whole"] for run in peers]), "loader_once": peers[0]["loader"]}
         ours, whole = result["full"]["all"]["median"], result["dgl"]["whole"]["median"]
@@ -58,6 +61,8 @@ def main():
     parser.add_argument("--parts", type=int, default=8)
     parser.add_argument("--method", default="multilevel")
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--only-infer", action="store_true")
+    parser.add_argument("--other", type=pathlib.Path)
     parser.add_argument("--out")
     options = parser.parse_args()
     if min(options.rounds, options.layers, options.parts, options.threads) < 1:
@@ -88,8 +93,8 @@ def main():
             summary = json.loads(printed)
             return {"wall": wall, "all": summary["seconds"]["infer"], **summary["refreshed"]}
 
-        def infer():
-            wall, printed = gnnflow("infer", work / "run", "--dataset", work / "dataset", "--out", work / "full", "--json", "--quiet")
+        def infer(program=binary):
+            wall, printed = timed(program, "infer", work / "run", "--dataset", work / "dataset", "--out", work / "full", "--json", "--quiet")
             return {"wall": wall, "all": json.loads(printed)["seconds"]["infer"]}
 
         def pairs(name, drawn):
@@ -112,15 +117,17 @@ def main():
                 sys.exit("error: benches/peers/inference.py has ended")
             return json.loads(line)
 
-        first = refresh()
+        first = None if options.only_infer else refresh()
         infer()  # warm-up
         if peer:
             dgl()
-        draw, measured = random.Random(3), {name: [] for name, _, _ in CHANGES}
+        draw = random.Random(3)
         hot = draw.sample(range(nodes), 2000)
-        added, full, peers = {None: [], 2000: []}, [], []
+        added, full, others, peers = {None: [], 2000: []}, [], [], []
+        changes = [] if options.only_infer else CHANGES
+        measured = {name: [] for name, _, _ in changes}
         for turn in range(options.rounds):
-            for at, (name, share, among) in enumerate(CHANGES):
+            for at, (name, share, among) in enumerate(changes):
                 count = max(1, int(edges * share / 2))
                 ends = hot if among else range(nodes)
                 come = [(draw.choice(ends), draw.choice(ends)) for _ in range(count)]
@@ -136,16 +143,18 @@ def main():
             full.append(infer())
             if peer:
                 peers.append(dgl())
-            equal = (work / "new" / "predictions.parquet").read_bytes() == (work / "full" / "predictions.parquet").read_bytes()
-            if not equal:
+            if changes and (work / "new" / "predictions.parquet").read_bytes() != (work / "full" / "predictions.parquet").read_bytes():
                 sys.exit("error: refresh and infer wrote other predictions")
+            if options.other:
+                others.append(infer(options.other))
             # After each round: the rest takes minutes.
-            result = of_rounds(measured, full, peers, {
+            result = of_rounds(measured, full, others, peers, {
                 "graph": options.graph.name if options.graph else "planted", "nodes": nodes, "edges": 2 * edges, "model": options.model,
                 "layers": options.layers, "hidden": options.hidden, "parts": options.parts, "threads": options.threads, "first_refresh": first,
             })
-            path = write(result, "refresh", options.out)
+            path = write(result, "infer" if options.only_infer else "refresh", options.out)
             print(f"round {turn + 1} of {options.rounds} done", flush=True)
+    print(f"inference of all nodes: {result['full']['all']['median']:.1f} s")
     for row in result["refresh"]:
         print(f"{row['change']}: {row['seconds']['median']:.3f} s; with writing {row['all']['median']:.2f} s, {100 * row['of_full']['median']:.1f} % of full inference, "
               f"{100 * row['computed_share']['median']:.2f} % of the rows")

@@ -88,14 +88,15 @@ KINDS = {
     "epoch-beside-peers": epoch,
     "full-graph-beside-peers": full_graph,
     "ranking-beside-peers": ranking,
+    "infer": inference,
     "refresh": inference,
 }
 
 
 def rows():
     """Yields a line for every case with a peer, from the newest file that contains it."""
+    seen = set()
     for kind, describe in KINDS.items():
-        seen = set()
         files = (file for file in RUNS.glob(f"*-{kind}*.json") if "slow-memory" not in file.name)
         for file in sorted(files, reverse=True):
             result = json.loads(file.read_text())
