@@ -42,6 +42,45 @@ fn gat_has_equal_bits_for_1_2_4_processes() {
     );
 }
 
+/// Features are copied into memory and layers kept there, unless features are read ahead or `train.memory` bounds the memory.
+#[test]
+fn rows_in_memory_and_in_files_have_equal_bits() {
+    let place = TestDir::new();
+    planted(
+        &place,
+        "p.toml",
+        "[model]\nlayers = 3\nhidden = 16\n[train]\nepochs = 2\nbatch = 100\nfanouts = [4, 3, 3]\n",
+    );
+    let (bounded, files) = (["--set", "train.memory=1GiB"], ["--set", "train.read_ahead=true"]);
+    let is_in_memory = |more: &[&str]| {
+        let plan = place.succeed(&[&["run", "p.toml", "--dry-run", "--json"], more].concat());
+        serde_json::from_str::<serde_json::Value>(&plan).unwrap()["rows_in_memory"] == true
+    };
+    assert!(is_in_memory(&[]) && !is_in_memory(&bounded) && !is_in_memory(&files));
+    for (schedule, layout) in [
+        ("mini-batch", "partition.features=shared"),
+        ("mini-batch", "partition.features=partitioned"),
+        ("partition-parallel", "partition.features=shared"),
+    ] {
+        let schedule = format!("train.schedule={schedule}");
+        for processes in ["1", "2"] {
+            let results = |run: &str, more: &[&str]| {
+                let args = ["run", "p.toml", "--quiet", "--run-dir", run, "--processes", processes, "--set", &schedule];
+                place.succeed(&[&args[..], &["--set", layout], more].concat());
+                hashes(&summary(&place, run))
+            };
+            assert_eq!(results("memory", &[]), results("files", &bounded), "{schedule} {layout} {processes}");
+        }
+    }
+    // An inference of all nodes, and one of some, which reads rows from files.
+    let infer = |out: &str, more: &[&str]| {
+        place.succeed(&[&["infer", "memory", "--out", out, "--quiet"], more].concat());
+        std::fs::read(place.path(out).join("predictions.parquet")).unwrap()
+    };
+    assert!(infer("all", &[]) == infer("all-files", &files));
+    assert!(infer("some", &["--split", "test"]) == infer("some-files", &[&["--split", "test"], &files[..]].concat()));
+}
+
 #[test]
 fn feature_cache_saves_bytes_and_keeps_equal_bits() {
     let place = TestDir::new();

@@ -8,7 +8,7 @@ use arrow::array::{Array, FixedSizeListArray, RecordBatch};
 use arrow::buffer::Buffer;
 use arrow::datatypes::{DataType, Field};
 
-use memmap2::{Advice, Mmap};
+use memmap2::{Advice, Mmap, UncheckedAdvice};
 
 use super::mapped::column;
 use super::row_layout::RowLayout;
@@ -147,6 +147,35 @@ impl Features {
             }
         }
         read(run);
+    }
+
+    /// Copies all rows into `into`. The rows in the file then take no memory until they are read again.
+    ///
+    /// ```
+    /// use gnnflow_data::dataset::Features;
+    ///
+    /// let mut copy = [0; 8];
+    /// Features::from_f32(2, vec![1.0, 2.0]).copy_to(&mut copy);
+    /// assert_eq!(copy[4..], 2f32.to_ne_bytes());
+    /// ```
+    ///
+    /// # Panics
+    /// If `into` has not as many bytes as [`Features::bytes`].
+    pub fn copy_to(&self, into: &mut [u8]) {
+        /// Bytes of the file that are in memory beside their copy.
+        const PIECE: usize = 4 << 20;
+        assert_eq!(into.len(), self.bytes.len(), "one byte for each");
+        for (into, from) in into.chunks_mut(PIECE).zip(self.bytes.chunks(PIECE)) {
+            into.copy_from_slice(from);
+            if let Some(map) = &self.map {
+                let page = (from.as_ptr().addr() - map.as_ptr().addr()) / PAGE * PAGE;
+                let end = from.as_ptr_range().end.addr() - map.as_ptr().addr();
+                // SAFETY: the map is a file that is only read, so the same bytes are read again later.
+                let released = unsafe { map.unchecked_advise_range(UncheckedAdvice::DontNeed, page, end - page) };
+                // This is only advice; a failure costs memory, but does not change results.
+                let _ = released;
+            }
+        }
     }
 
     /// Converts row `row` to `f32`.

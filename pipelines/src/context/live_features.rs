@@ -7,7 +7,7 @@ use gnnflow_dataflow::graph::live_graph::LiveGraph;
 use gnnflow_dataflow::graph::local_graph::LocalGraph;
 use gnnflow_dataflow::storage::{Busy, RowReader, RowSource};
 
-use super::FeatureStore;
+use super::feature_store::FeatureStore;
 
 /// The features of a worker's nodes, by live ids.
 pub(crate) struct LiveFeatures {

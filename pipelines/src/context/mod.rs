@@ -2,6 +2,7 @@
 
 pub(crate) mod edge_columns;
 pub(crate) mod edge_types;
+pub(crate) mod feature_store;
 pub(crate) mod live_features;
 pub(crate) mod machine;
 pub(crate) mod seed_split;
@@ -11,7 +12,7 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use gnnflow_data::dataset::{Features, FileKind, Partition, Topology};
+use gnnflow_data::dataset::Topology;
 use gnnflow_data::source::FeatureDtype;
 use gnnflow_dataflow::batch::halo::HaloRows;
 use gnnflow_dataflow::fetch::cache::{Policy, RowCache};
@@ -26,11 +27,11 @@ use gnnflow_kernels::sample::Columns;
 use gnnflow_nn::model::{Decoder, ModelSpec};
 use gnnflow_nn::{Model, device};
 
-use crate::config::{self, CachePolicy, Config};
+use self::feature_store::{FeatureStore, replicates_topology};
+use crate::config::{self, CachePolicy};
 use crate::embedding::NodeEmbeddings;
 use crate::error::Error;
 use crate::runtime::job::{Job, scratch_folder};
-use gnnflow_dataflow::storage::{Busy, RowReader, RowSource};
 
 /// The split code of training nodes in a prepared dataset.
 pub(crate) const TRAIN: u8 = 1;
@@ -164,104 +165,6 @@ impl EdgeSource for EdgeParts {
     }
 }
 
-/// The partitions of a worker: labels and features; and the features of other partitions on its host.
-pub(crate) struct FeatureStore {
-    offsets: Vec<u64>,
-    parts: Vec<Option<Arc<Partition>>>,
-    /// By partition; of own partitions, too.
-    features: Vec<Option<Features>>,
-    /// Whether features are read ahead of their use (`train.read_ahead`).
-    reads_ahead: bool,
-}
-
-impl FeatureStore {
-    /// Opens the partitions of `worker`, one of `workers`. Verifies the checksums of all files that the worker always reads;
-    /// other files are verified when they are opened.
-    ///
-    /// # Errors
-    /// If a file is damaged or cannot be read.
-    pub(crate) fn open(job: &Job, worker: usize, workers: usize) -> Result<Arc<Self>, Error> {
-        let placement = Placement::new(job.dataset.manifest().parts(), workers);
-        job.dataset.verify_files(&files_read(job, placement, worker), job.runtime.progress())?;
-        let mut parts: Vec<Option<Arc<Partition>>> = vec![None; placement.parts()];
-        for part in placement.parts_of(worker) {
-            parts[part] = Some(Arc::new(job.dataset.partition(part)?));
-        }
-        let shares = |part: usize| {
-            let hosts = [worker, placement.worker_of(part)].map(|worker| job.hosts[worker]);
-            job.config.partition.features == config::Features::Shared && hosts[0] == hosts[1]
-        };
-        let open = |part: usize| match &parts[part] {
-            Some(own) => Ok(Some(own.features.clone())),
-            None if shares(part) => job.dataset.features_verified_elsewhere(part).map(Some),
-            None => Ok(None),
-        };
-        let features: Vec<Option<Features>> = (0..placement.parts()).map(open).collect::<Result<_, _>>()?;
-        let bytes: usize = features.iter().flatten().map(|features| features.bytes().len()).sum();
-        let setting = job.config.train.as_ref().and_then(|train| train.read_ahead);
-        let reads_ahead = setting.unwrap_or_else(|| bytes as u64 > machine::memory() / 2);
-        if reads_ahead {
-            features.iter().flatten().for_each(Features::read_at_random);
-        }
-        Ok(Arc::new(Self { offsets: job.dataset.book().offsets().to_vec(), parts, features, reads_ahead }))
-    }
-
-    fn owner(&self, node: u32) -> usize {
-        match self.offsets.len() {
-            2 => 0,
-            _ => self.offsets.partition_point(|&start| start <= u64::from(node)) - 1,
-        }
-    }
-
-    /// Returns the partition that owns `node`, and the node's local id.
-    ///
-    /// # Panics
-    /// If another worker hosts it.
-    pub(crate) fn find(&self, node: u32) -> (&Partition, usize) {
-        let part = self.get(self.owner(node));
-        (part, (u64::from(node) - part.range.start) as usize)
-    }
-
-    /// Returns whether the features of all partitions are read here.
-    fn has_all(&self) -> bool {
-        self.features.iter().all(Option::is_some)
-    }
-
-    /// Returns whether features of other workers are read here.
-    pub(crate) fn shares_any(&self) -> bool {
-        self.features.iter().flatten().count() > self.parts.iter().flatten().count()
-    }
-
-    /// Returns partition `part`.
-    ///
-    /// # Panics
-    /// If another worker hosts it.
-    pub(crate) fn get(&self, part: usize) -> &Partition {
-        self.parts[part].as_ref().expect("this worker hosts the partition")
-    }
-}
-
-fn replicates_topology(config: &Config) -> bool {
-    let column_parallel = config.train.as_ref().is_some_and(|train| train.schedule.is_tensor_parallel());
-    column_parallel || config.partition.topology == config::Topology::Replicated
-}
-
-/// Returns the files that `worker` always reads: those of its partitions, and the topology of all partitions if replicated.
-/// Halos are included only if their features are read.
-fn files_read(job: &Job, placement: Placement, worker: usize) -> Vec<(usize, FileKind)> {
-    let partition_local = job.config.train.as_ref().is_some_and(|train| train.schedule.is_partition_parallel());
-    let reads_halo = job.dataset.manifest().halo_features && (partition_local || placement.workers() > 1);
-    let mut files = Vec::new();
-    for part in placement.parts_of(worker) {
-        files.extend([FileKind::Topology, FileKind::Nodes, FileKind::Features].map(|kind| (part, kind)));
-        files.extend(reads_halo.then_some((part, FileKind::Halo)));
-    }
-    if replicates_topology(&job.config) {
-        files.extend((0..placement.parts()).map(|part| (part, FileKind::Topology)));
-    }
-    files
-}
-
 /// Returns the features of halo nodes that are stored with the partitions of `worker`; `None` if the dataset has none.
 ///
 /// # Errors
@@ -275,45 +178,6 @@ pub(crate) fn halo_rows(job: &Job, graph: &LocalGraph, worker: usize) -> Result<
         halos.extend(job.dataset.halo(part)?);
     }
     Ok(HaloRows::new(halos, |node| !graph.hosts(node)).map(Arc::new))
-}
-
-impl RowSource for FeatureStore {
-    fn row_bytes(&self) -> usize {
-        self.features.iter().flatten().next().map_or(0, Features::row_bytes)
-    }
-
-    fn open(&self) -> Result<Box<dyn RowReader + '_>, Busy> {
-        Ok(Box::new(self))
-    }
-
-    fn reads_ahead(&self) -> bool {
-        self.reads_ahead
-    }
-
-    fn will_need(&self, nodes: &[u32]) {
-        let mut rows = vec![Vec::new(); self.parts.len()];
-        for &node in nodes {
-            let owner = self.owner(node);
-            rows[owner].push((u64::from(node) - self.offsets[owner]) as usize);
-        }
-        for (features, rows) in self.features.iter().zip(rows) {
-            features.iter().for_each(|features| features.will_need(rows.iter().copied()));
-        }
-    }
-
-    fn shares(&self, node: u32) -> bool {
-        let owner = self.owner(node);
-        self.features[owner].is_some() && self.parts[owner].is_none()
-    }
-}
-
-impl RowReader for FeatureStore {
-    fn row(&self, node: u32) -> &[u8] {
-        let owner = self.owner(node);
-        let features = self.features[owner].as_ref().expect("this worker hosts the partition, or shares its features");
-        let (row, bytes) = ((u64::from(node) - self.offsets[owner]) as usize, features.row_bytes());
-        &features.bytes()[row * bytes..(row + 1) * bytes]
-    }
 }
 
 impl WorkerContext {

@@ -12,7 +12,8 @@ use std::sync::Arc;
 use gnnflow_data::dataset::{Labels, Nodes};
 
 use crate::config;
-use crate::context::{FeatureStore, TRAIN};
+use crate::context::TRAIN;
+use crate::context::feature_store::FeatureStore;
 use crate::error::Error;
 use crate::runtime::job::Job;
 

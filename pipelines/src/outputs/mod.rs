@@ -26,7 +26,8 @@ use arrow::datatypes::{DataType, Field, Schema};
 use gnnflow_data::dataset::{IdColumn, Manifest};
 
 use crate::collectives::Driver;
-use crate::context::{FeatureStore, WorkerContext};
+use crate::context::WorkerContext;
+use crate::context::feature_store::FeatureStore;
 use crate::error::Error;
 use crate::outputs::columns::arrow_bug;
 use crate::outputs::embedding_rows::EmbeddingRows;

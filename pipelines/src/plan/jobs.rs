@@ -35,12 +35,16 @@ pub(super) fn most(
     most.clamp(1, train.threads(local))
 }
 
+/// Returns a quarter of this machine's memory, divided by its `local` processes.
+pub(super) fn quarter(local: usize) -> u64 {
+    machine::memory() / 4 / local.max(1) as u64
+}
+
 /// Returns the largest number of jobs up to `most` whose memory fits. `needs` returns the bytes that a process needs for a number of jobs. Without
 /// `train.memory`, all processes of this machine may take three quarters of its memory, and a third of that for further jobs.
 pub(super) fn fitting(config: &Config, most: usize, local: usize, needs: impl Fn(usize) -> u64) -> usize {
-    let quarter = || machine::memory() / 4 / local.max(1) as u64;
     let given = config.train.as_ref().and_then(|train| train.memory);
-    let limit = given.map_or_else(|| (needs(1) + quarter()).min(3 * quarter()), |memory| memory.0);
+    let limit = given.map_or_else(|| (needs(1) + quarter(local)).min(3 * quarter(local)), |memory| memory.0);
     (2..=most).rev().find(|&jobs| needs(jobs) <= limit).unwrap_or(1)
 }
 

@@ -43,12 +43,12 @@ pub(super) struct InFlight {
 pub struct Memory {
     /// Mapped structure of its partitions, or of all if replicated.
     pub topology: u64,
-    /// Mapped features of its partitions. With several processes, also those of their halo nodes if they are stored, and 24
+    /// Features of its partitions, mapped or in memory ([`Plan::rows_in_memory`](super::Plan::rows_in_memory)). With several processes, also those of their halo nodes if they are stored, and 24
     /// bytes for each of these nodes.
     pub features: u64,
     /// Learned rows of its nodes with optimizer state, and those of the best epoch, in mapped scratch files.
     pub embeddings: u64,
-    /// Mapped scratch files. Layers of exact inference: own nodes × 4 × (the hidden width, twice for three layers or more, and
+    /// Mapped scratch files. Layers of exact inference, in files or in memory as features: own nodes × 4 × (the hidden width, twice for three layers or more, and
     /// the classes). With `infer.scores`, probabilities of classified edges: edges × classes × 4. Also the full-graph tables that do not
     /// fit into memory, and GraphSAINT's counts in `partition-parallel`: 4 per own node and edge.
     pub scratch: u64,
@@ -89,7 +89,7 @@ pub struct Memory {
 impl Memory {
     /// Returns all memory.
     pub fn total(&self) -> u64 {
-        self.heap() + self.mapped()
+        self.heap() + self.mapped() + self.rows()
     }
 
     /// Returns the memory without mapped files. Training and inference alternate; the tables and edges of full-graph training are freed before inference.
@@ -101,9 +101,14 @@ impl Memory {
             + self.program
     }
 
-    /// Returns the mapped memory, which the system may drop when memory is short.
+    /// Returns the memory of mapped files, which the system may drop when memory is short.
     pub fn mapped(&self) -> u64 {
-        self.topology + self.features + self.embeddings + self.scratch
+        self.topology + self.embeddings
+    }
+
+    /// Returns the memory of features and layers, which are mapped files or in memory.
+    pub fn rows(&self) -> u64 {
+        self.features + self.scratch
     }
 }
 

@@ -89,6 +89,10 @@ pub struct Plan {
     pub jobs: usize,
     /// Whether full-graph tables are mapped scratch files, because they do not fit into `train.memory`.
     pub tables_mapped: bool,
+    /// Whether the features that a process reads for batches or exact inference, and the layers of exact inference, are in memory, in large
+    /// pages: if `train.memory` is not set, and they take at most a quarter of the machine's memory, divided by its processes. Otherwise they are
+    /// mapped files, which the system reads and writes in pages of 4 KiB.
+    pub rows_in_memory: bool,
     /// Bytes that each tensor worker needs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tensor_worker_bytes: Option<u64>,
@@ -178,6 +182,9 @@ impl Plan {
         let window = window::fitting(config, on_gpu, |window| most(plan(InFlight { window, jobs }, tables_mapped)))?;
         let tensor_worker_bytes = full_graph.as_ref().and_then(|full| full.tensor_worker(&sizes, processes));
         let processes = plan(InFlight { window, jobs }, tables_mapped);
+        let reads_ahead = config.train.as_ref().and_then(|train| train.read_ahead) == Some(true);
+        let fits = |process: &Process| process.memory.rows() <= jobs::quarter(local);
+        let rows_in_memory = memory == u64::MAX && !reads_ahead && processes.iter().all(fits);
         Ok(Self {
             name: config.name.clone(),
             task: config.train.as_ref().map(|train| train.task),
@@ -197,6 +204,7 @@ impl Plan {
             window,
             jobs,
             tables_mapped,
+            rows_in_memory,
             tensor_worker_bytes,
         })
     }

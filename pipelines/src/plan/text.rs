@@ -140,7 +140,15 @@ impl Plan {
             0 => String::new(),
             size => format!(", {} learned rows", bytes(size)),
         };
-        writeln!(f, "  mapped    {topology} structure, {features} features{learned}, {scratch} layers of inference")?;
+        if self.rows_in_memory {
+            writeln!(f, "  mapped    {topology} structure{learned}")?;
+            writeln!(f, "  rows      {features} features, {scratch} layers of inference, in memory")?;
+        } else {
+            writeln!(
+                f,
+                "  mapped    {topology} structure, {features} features{learned}, {scratch} layers of inference"
+            )?;
+        }
         let [batches, activations, inference] = [memory.batches, memory.activations, memory.inference].map(bytes);
         let program = bytes(memory.program);
         let parameters = self.parameters.map_or_else(|| "unknown".into(), |_| bytes(memory.parameters));
@@ -169,7 +177,8 @@ impl Plan {
             }
         }
         writeln!(f, "  infer     {inference} chunks; program {program}")?;
-        writeln!(f, "  together  about {}, {} of it mapped", bytes(memory.total()), bytes(memory.mapped()))
+        let mapped = memory.mapped() + if self.rows_in_memory { 0 } else { memory.rows() };
+        writeln!(f, "  together  about {}, {} of it mapped", bytes(memory.total()), bytes(mapped))
     }
 }
 

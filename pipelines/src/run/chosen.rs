@@ -68,7 +68,7 @@ impl Run<'_> {
         // A pass over all nodes reads rows in order.
         let all = counts[1] as f64 > MOST_ROWS * all_rows as f64;
         if all {
-            self.inference.pass(driver)?;
+            self.infer_all(driver)?;
         } else {
             self.inference.pass_over(driver, &rows)?;
         }

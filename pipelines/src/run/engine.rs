@@ -112,6 +112,8 @@ pub(super) struct EngineSetup<'a> {
     pub(super) jobs: usize,
     /// Whether full-graph tables are mapped scratch files.
     pub(super) tables_mapped: bool,
+    /// Whether features are copied into memory ([`Plan::rows_in_memory`](crate::plan::Plan::rows_in_memory)).
+    pub(super) rows_in_memory: bool,
 }
 
 impl EngineSetup<'_> {
@@ -185,8 +187,11 @@ impl EngineSetup<'_> {
     }
 
     fn partition_parallel(self, driver: &mut Driver<'_>) -> Result<PartitionParallel, Error> {
-        let Self { job, train, context, compute_thread, batches, degrees, window, .. } = self;
+        let Self { job, train, context, compute_thread, batches, degrees, window, rows_in_memory, .. } = self;
         let Sampling { strategies, operators, subgraphs } = self.sampling;
+        if rows_in_memory {
+            context.parts.copy_to_memory(job);
+        }
         let views = PartitionViews::open(driver, job, context, degrees)?;
         let train = train.clone();
         let options = LocalTraining { views, batches, strategies, subgraphs, operators, degrees, window, train };
@@ -219,6 +224,9 @@ impl EngineSetup<'_> {
 
     fn mini_batch(self, driver: &mut Driver<'_>, options: &schedule::MiniBatch) -> Result<MiniBatchTraining, Error> {
         let holds_features = self.hold_features(driver)?;
+        if self.rows_in_memory && !holds_features {
+            self.context.parts.copy_to_memory(self.job);
+        }
         let Self { train, context, compute_thread, batches: source, degrees, params, window, jobs, .. } = self;
         let Sampling { strategies, operators, subgraphs } = self.sampling;
         let cache = context.cache(options).map(|cache| Rc::new(RefCell::new(cache)));

@@ -10,8 +10,9 @@ use gnnflow_data::update::{ChangeReader, Changes, NewIds};
 use gnnflow_dataflow::graph::live_graph::LiveGraph;
 use timely::worker::Worker;
 
+use crate::context::feature_store::FeatureStore;
 use crate::context::live_features::LiveFeatures;
-use crate::context::{FeatureStore, ModelInputs, WorkerContext};
+use crate::context::{ModelInputs, WorkerContext};
 use crate::error::Error;
 use crate::runtime::job::Job;
 

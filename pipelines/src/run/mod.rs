@@ -23,6 +23,7 @@ use bytemuck::{Pod, Zeroable};
 use gnnflow_data::error::FEWER_THREADS;
 use gnnflow_dataflow::flow::compute_thread::ComputeThread;
 use gnnflow_dataflow::graph::placement::Placement;
+use gnnflow_dataflow::storage::Place;
 use gnnflow_dataflow::wire::meter::{self, Meter};
 use gnnflow_nn::model::Stage;
 use timely::worker::Worker;
@@ -38,9 +39,10 @@ use crate::compute::{ComputeState, ComputeTime};
 use crate::config;
 use crate::config::Metric;
 use crate::context;
+use crate::context::feature_store::FeatureStore;
 use crate::context::threads::Split;
-use crate::context::{FeatureStore, ModelInputs, WorkerContext};
-use crate::engine::inference::{EdgesOf, Inference, scratch_stores};
+use crate::context::{ModelInputs, WorkerContext};
+use crate::engine::inference::{EdgesOf, Inference, reserve_stores};
 use crate::engine::no_training::NoTraining;
 use crate::engine::{Engine, EpochSums};
 use crate::error::Error;
@@ -85,6 +87,8 @@ struct Run<'a> {
     inference: Inference,
     /// The stored rows that the job refreshes.
     refresh: Option<Refresh>,
+    /// Whether features and rows of layers are in memory, in large pages ([`Plan::rows_in_memory`]).
+    rows_in_memory: bool,
     /// The graph that batches of changes change.
     live: Option<Live>,
     /// Evaluation of tasks on edges.
@@ -164,7 +168,7 @@ impl<'a> Run<'a> {
             context.meter.record();
         }
         drop(busy);
-        let Plan { window, jobs, tables_mapped, .. } =
+        let Plan { window, jobs, tables_mapped, rows_in_memory, .. } =
             Plan::counted(&job.config, workers, job.local(rank), examples.targets())?;
         let shares = context.parts.shares_any();
         let mut collectives = Collectives::new(context.placement, rank, Rc::clone(&context.other_meter));
@@ -200,6 +204,7 @@ impl<'a> Run<'a> {
                     window,
                     jobs,
                     tables_mapped,
+                    rows_in_memory,
                 };
                 (setup.open(driver, &mut collectives)?, edges)
             }
@@ -221,7 +226,15 @@ impl<'a> Run<'a> {
         let stores = match (&refresh, &live) {
             (Some(Refresh { store, .. }), Some(_)) => store.copies(&context.graph, rank, &stages)?,
             (Some(Refresh { store, .. }), None) => store.rows(&context, &stages)?,
-            (None, _) => scratch_stores(&context, &stages)?,
+            (None, _) => {
+                // Rows of some nodes only would each take a large page.
+                let all = job.trains() || matches!(&job.work, Work::Infer { scope: Scope::All, .. });
+                let place = match rows_in_memory && all {
+                    true => Place::Memory,
+                    false => Place::Folder(context.scratch.clone()),
+                };
+                reserve_stores(&context, &stages, &place)?
+            }
         };
         let edges_of = match &live {
             _ if !model.uses_edges() => EdgesOf::NoGraph,
@@ -252,6 +265,7 @@ impl<'a> Run<'a> {
             training,
             inference,
             refresh,
+            rows_in_memory,
             live,
             edges,
             last: None,
@@ -416,9 +430,17 @@ impl<'a> Run<'a> {
     /// Computes the results of all nodes with the current parameters, and returns their metrics.
     fn evaluate(&mut self, driver: &mut Driver<'_>) -> Result<Evaluation, Error> {
         if !self.training.evaluate_into(driver, self.inference.results())? {
-            self.inference.pass(driver)?;
+            self.infer_all(driver)?;
         }
         self.evaluate_results(driver)
+    }
+
+    /// Computes the results of all nodes with the current parameters.
+    fn infer_all(&mut self, driver: &mut Driver<'_>) -> Result<(), Error> {
+        if self.rows_in_memory {
+            self.context.parts.copy_to_memory(self.job);
+        }
+        self.inference.pass(driver)
     }
 
     /// Returns the metrics of the results of all nodes.

@@ -87,7 +87,7 @@ impl Run<'_> {
         };
         match &reached {
             Some((nodes, _)) if because.is_none() => self.inference.pass_over(driver, nodes)?,
-            _ => self.inference.pass(driver)?,
+            _ => self.infer_all(driver)?,
         }
         let writing = store.start_writing(self.inference.stores())?;
         let refreshed = Refreshed {

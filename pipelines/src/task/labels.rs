@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use gnnflow_data::dataset::{Labels as Column, Partition};
 
-use crate::context::FeatureStore;
+use crate::context::feature_store::FeatureStore;
 
 /// Labels of the nodes of the partitions hosted here, and of some nodes of other workers.
 pub(crate) struct Labels {

@@ -30,8 +30,9 @@ use self::target_counts::TargetCounts;
 use self::target_edges::TargetRules;
 use crate::config;
 use crate::config::Train;
+use crate::context::EdgeFilter;
+use crate::context::feature_store::FeatureStore;
 use crate::context::seed_split::SeedSplit;
-use crate::context::{EdgeFilter, FeatureStore};
 use crate::error::Error;
 use crate::runtime::job::Job;
 

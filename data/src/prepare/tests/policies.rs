@@ -199,6 +199,10 @@ fn feature_columns_are_stored_in_their_types() {
         features.read_at_random();
         features.will_need([]);
         features.will_need((0..features.num_rows()).rev().chain([0, 0]));
+        // Copied rows are read from the file again.
+        let mut copy = vec![0; features.bytes().len()];
+        features.copy_to(&mut copy);
+        assert_eq!(copy, features.bytes());
         let mut index = (0..graph.nodes).filter(|v| *v as usize % 2 == part);
         (0..features.num_rows()).for_each(|local| assert_eq!(row(&features, local), expected(index.next().unwrap())));
         for (at, &node) in halo.nodes().iter().enumerate() {

@@ -272,19 +272,22 @@ impl Inference {
     }
 }
 
-/// Reserves the stores of all stages in the scratch folder.
+/// Reserves the stores of all stages at `place`.
 ///
 /// # Errors
 /// When there is no space for the rows.
-pub(crate) fn scratch_stores(context: &WorkerContext, stages: &[Stage]) -> Result<Vec<Arc<RowStore>>, Error> {
-    let place = Place::Folder(context.scratch.clone());
+pub(crate) fn reserve_stores(
+    context: &WorkerContext,
+    stages: &[Stage],
+    place: &Place,
+) -> Result<Vec<Arc<RowStore>>, Error> {
     let mut stores: Vec<Arc<RowStore>> = Vec::new();
     for (stage, earlier) in reused_stores(stages).into_iter().enumerate() {
         stores.push(match earlier {
             Some(earlier) => Arc::clone(&stores[earlier]),
             None => Arc::new(
-                RowStore::create(&place, &context.graph, context.worker, stages[stage].width)
-                    .map_err(Error::io("reserve scratch space in", &context.scratch))?,
+                RowStore::create(place, &context.graph, context.worker, stages[stage].width)
+                    .map_err(Error::io("reserve space for rows in", &context.scratch))?,
             ),
         });
     }

@@ -15,7 +15,8 @@ use timely::dataflow::operators::core::Inspect;
 use timely::dataflow::operators::{Input, Probe, probe};
 
 use crate::collectives::{Driver, FirstError};
-use crate::context::{FeatureStore, WorkerContext, halo_rows};
+use crate::context::feature_store::FeatureStore;
+use crate::context::{WorkerContext, halo_rows};
 use crate::error::Error;
 use crate::runtime::job::Job;
 
