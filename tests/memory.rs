@@ -49,7 +49,7 @@ fn resident_in_halves(train: &str, epochs: usize) -> Vec<[u64; 2]> {
 
 fn assert_flat(train: &str, epochs: usize) {
     for [early, late] in resident_in_halves(train, epochs) {
-        // 333 bytes for each of 10,000 steps. The records of an epoch (seconds, a line of metrics) take some hundred bytes.
+        // 3.5 kB for each epoch between the halves. Its records (seconds, a line of metrics) take some hundred bytes.
         let grown = late.saturating_sub(early);
         assert!(grown < (1 << 20) * epochs as u64 / 600, "{train}: {early} bytes grew to {late}");
         println!("{train:?}: {early} bytes, then {late}");

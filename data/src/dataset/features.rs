@@ -149,32 +149,30 @@ impl Features {
         read(run);
     }
 
-    /// Copies all rows into `into`. The rows in the file then take no memory until they are read again.
+    /// Copies the bytes of the matrix from byte `start` on into `into`. Their pages are then no longer mapped, until they are read again; the
+    /// page cache may keep them.
     ///
     /// ```
     /// use gnnflow_data::dataset::Features;
     ///
-    /// let mut copy = [0; 8];
-    /// Features::from_f32(2, vec![1.0, 2.0]).copy_to(&mut copy);
-    /// assert_eq!(copy[4..], 2f32.to_ne_bytes());
+    /// let mut second = [0; 4];
+    /// Features::from_f32(2, vec![1.0, 2.0]).copy_bytes(4, &mut second);
+    /// assert_eq!(second, 2f32.to_ne_bytes());
     /// ```
     ///
     /// # Panics
-    /// If `into` has not as many bytes as [`Features::bytes`].
-    pub fn copy_to(&self, into: &mut [u8]) {
-        /// Bytes of the file that are in memory beside their copy.
-        const PIECE: usize = 4 << 20;
-        assert_eq!(into.len(), self.bytes.len(), "one byte for each");
-        for (into, from) in into.chunks_mut(PIECE).zip(self.bytes.chunks(PIECE)) {
-            into.copy_from_slice(from);
-            if let Some(map) = &self.map {
-                let page = (from.as_ptr().addr() - map.as_ptr().addr()) / PAGE * PAGE;
-                let end = from.as_ptr_range().end.addr() - map.as_ptr().addr();
-                // SAFETY: the map is a file that is only read, so the same bytes are read again later.
-                let released = unsafe { map.unchecked_advise_range(UncheckedAdvice::DontNeed, page, end - page) };
-                // This is only advice; a failure costs memory, but does not change results.
-                let _ = released;
-            }
+    /// If the matrix ends before `into` is full.
+    pub fn copy_bytes(&self, start: usize, into: &mut [u8]) {
+        let from = &self.bytes[start..start + into.len()];
+        into.copy_from_slice(from);
+        if let Some(map) = &self.map {
+            let range = from.as_ptr_range();
+            let [begin, end] = [range.start, range.end].map(|at| at.addr() - map.as_ptr().addr());
+            let page = begin / PAGE * PAGE;
+            // SAFETY: `bytes` is a part of the map, which is a file that is only read. So the same bytes are read again later.
+            let released = unsafe { map.unchecked_advise_range(UncheckedAdvice::DontNeed, page, end - page) };
+            // This is only advice; a failure costs memory, but does not change results.
+            let _ = released;
         }
     }
 

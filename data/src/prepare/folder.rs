@@ -100,7 +100,7 @@ impl StagingFolder {
             }
         }
         sync(&self.path)?;
-        fs::move_over(&self.path, &self.out).map_err(Error::io(&self.out, "rename the prepared dataset to"))?;
+        fs::move_over(&self.path, &self.out).map_err(Error::io(&self.out, "put the prepared dataset at"))?;
         self.published = true;
         Ok(())
     }

@@ -83,8 +83,8 @@ section! {
         #[schemars(range(min = 1, max = 64), extend("x-results" = false), extend("examples" = [4]))]
         pub window: Option<usize> = None,
         /// Memory of each process for training, without mapped files. A run that needs more is refused. Unset: no bound; only as many
-        /// batches are computed at the same time as fit into three quarters of the machine's memory, and features and layers of exact inference
-        /// are in memory if they fit into the other quarter.
+        /// batches are computed at the same time as fit into three quarters of the machine's memory, and features, and the layers of exact
+        /// inference, are in memory instead of mapped files if they fit into the other quarter.
         #[schemars(extend("x-results" = false), extend("examples" = ["8GiB"]))]
         pub memory: Option<Bytes> = None,
         /// Read the features of the next batches from disk ahead of time, for features larger than memory.

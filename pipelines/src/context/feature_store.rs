@@ -1,8 +1,7 @@
 //! The partitions of a worker, and where the rows of features are read.
 
 use std::io;
-use std::ops::Range;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use gnnflow_data::dataset::{Features, FileKind, Partition};
 use gnnflow_dataflow::graph::placement::Placement;
@@ -13,6 +12,9 @@ use crate::config::{self, Config};
 use crate::error::Error;
 use crate::runtime::job::Job;
 
+/// Bytes that a thread copies at a time.
+const PIECE: usize = 4 << 20;
+
 /// The partitions of a worker: labels and features; and the features of other partitions on its host.
 pub(crate) struct FeatureStore {
     pub(super) offsets: Vec<u64>,
@@ -21,16 +23,26 @@ pub(crate) struct FeatureStore {
     pub(super) features: Vec<Option<Features>>,
     /// Whether features are read ahead of their use (`train.read_ahead`).
     reads_ahead: bool,
-    /// A copy of the features of own partitions, once [`FeatureStore::copy_to_memory`] has made it.
-    copy: OnceLock<CopiedRows>,
+    /// A copy of the features of own partitions, once [`FeatureStore::copy_to_memory`] has made it; `None` if there was no memory for it.
+    copy: OnceLock<Option<CopiedRows>>,
 }
 
 /// Features of successive nodes in large pages. Rows of a batch are at random places. A mapped file has pages of 4 KiB, and the processor
 /// takes as long to find a page as to read a row.
 struct CopiedRows {
-    /// The global ids of the nodes.
-    nodes: Range<u64>,
+    /// The global id of the first node.
+    first: u32,
+    row_bytes: usize,
     rows: Array<u8>,
+}
+
+impl CopiedRows {
+    /// Returns the row of `node`, if it is one of the nodes.
+    #[inline]
+    fn get(&self, node: u32) -> Option<&[u8]> {
+        let start = node.checked_sub(self.first)? as usize * self.row_bytes;
+        self.rows.get(start..start + self.row_bytes)
+    }
 }
 
 impl FeatureStore {
@@ -71,52 +83,48 @@ impl FeatureStore {
         }))
     }
 
-    /// Copies the features of own partitions into memory in large pages, from which rows are read afterwards. Does nothing if there is a copy
-    /// already, or if features are read ahead, because they may be larger than memory.
+    /// Copies the features of own partitions into memory in large pages, from which rows are read afterwards. Does nothing the second time, or if
+    /// features are read ahead, because they may be larger than memory.
     pub(crate) fn copy_to_memory(&self, job: &Job) {
-        if self.reads_ahead || self.copy.get().is_some() {
+        if self.reads_ahead {
             return;
         }
-        let _busy = job.runtime.busy("copying features to memory");
-        match self.copied(job.threads) {
-            Ok(None) => {}
-            // One thread calls this function, so there is no other copy.
-            Ok(Some(copied)) => drop(self.copy.set(copied)),
-            Err(error) => {
-                let line = format!(
-                    "note: features are read from files, which is slower, because there is no memory for a copy: {error}"
-                );
-                job.runtime.say(&line);
-            }
-        }
+        self.copy.get_or_init(|| {
+            let _busy = job.runtime.busy("copying features to memory");
+            self.copied(job.threads).unwrap_or_else(|error| {
+                job.runtime.say(&format!("note: features stay in files, where reading takes longer: {error}"));
+                None
+            })
+        });
     }
 
-    /// Returns a copy of the features of own partitions, if there are any. Partitions are copied at the same time, on up to `threads` threads.
+    /// Returns a copy of the features of own partitions, made by `threads` threads; `None` if there are no features.
     fn copied(&self, threads: usize) -> io::Result<Option<CopiedRows>> {
-        let own: Vec<usize> = (0..self.parts.len()).filter(|&part| self.parts[part].is_some()).collect();
-        let (Some(&first), Some(&last)) = (own.first(), own.last()) else { return Ok(None) };
-        let features: Vec<&Features> = self.features[first..=last].iter().flatten().collect();
-        let bytes: usize = features.iter().map(|features| features.bytes().len()).sum();
-        if bytes == 0 {
-            return Ok(None);
-        }
+        let own: Vec<&Arc<Partition>> = self.parts.iter().flatten().collect();
+        let bytes: usize = own.iter().map(|part| part.features.bytes().len()).sum();
+        let Some(first) = own.first().filter(|_| bytes > 0) else { return Ok(None) };
         let mut rows = Array::<u8>::zeros(bytes, &Place::Memory)?;
-        let (mut copies, mut rest) = (Vec::with_capacity(features.len()), &mut rows[..]);
-        for features in features {
+        let (mut pieces, mut rest) = (Vec::new(), &mut rows[..]);
+        for features in own.iter().map(|part| &part.features) {
             let (into, after) = rest.split_at_mut(features.bytes().len());
-            copies.push((features, into));
+            pieces.extend(into.chunks_mut(PIECE).enumerate().map(|(at, into)| (features, at * PIECE, into)));
             rest = after;
         }
-        let each = copies.len().div_ceil(threads.max(1));
+        let pieces = Mutex::new(pieces.into_iter());
+        let copy = || {
+            loop {
+                let next = pieces.lock().unwrap_or_else(PoisonError::into_inner).next();
+                let Some((features, start, into)) = next else { return };
+                features.copy_bytes(start, into);
+            }
+        };
         std::thread::scope(|scope| -> io::Result<()> {
-            while !copies.is_empty() {
-                let some = copies.split_off(copies.len().saturating_sub(each));
-                let copy = move || some.into_iter().for_each(|(features, into)| features.copy_to(into));
+            for _ in 0..threads.max(1) {
                 std::thread::Builder::new().name("copy features".into()).spawn_scoped(scope, copy)?;
             }
             Ok(())
         })?;
-        Ok(Some(CopiedRows { nodes: self.offsets[first]..self.offsets[last + 1], rows }))
+        Ok(Some(CopiedRows { first: first.range.start as u32, row_bytes: first.features.row_bytes(), rows }))
     }
 
     fn owner(&self, node: u32) -> usize {
@@ -208,11 +216,8 @@ impl RowSource for FeatureStore {
 
 impl RowReader for FeatureStore {
     fn row(&self, node: u32) -> &[u8] {
-        if let Some(CopiedRows { nodes, rows }) = self.copy.get()
-            && nodes.contains(&u64::from(node))
-        {
-            let bytes = rows.len() / (nodes.end - nodes.start) as usize;
-            return &rows[(u64::from(node) - nodes.start) as usize * bytes..][..bytes];
+        if let Some(row) = self.copy.get().and_then(|copy| copy.as_ref()?.get(node)) {
+            return row;
         }
         let owner = self.owner(node);
         let features = self.features[owner].as_ref().expect("this worker hosts the partition, or shares its features");

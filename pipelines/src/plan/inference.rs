@@ -1,4 +1,4 @@
-//! The memory and the scratch files of exact inference.
+//! The memory of exact inference.
 
 use gnnflow_nn::model::{Stage, StageRows};
 use gnnflow_nn::{Model, Registry};
@@ -55,8 +55,8 @@ impl InferencePlan {
         read * (u64::from(window(jobs)) + 2 * jobs as u64) + computed * jobs as u64
     }
 
-    /// Returns the bytes of the scratch files of a process with `nodes` nodes.
-    pub(super) fn scratch(&self, nodes: u64) -> u64 {
+    /// Returns the bytes of the rows of layers in a process with `nodes` nodes.
+    pub(super) fn layers(&self, nodes: u64) -> u64 {
         nodes * 4 * scratch_width(&self.stages) as u64
     }
 }

@@ -43,14 +43,18 @@ pub(super) struct InFlight {
 pub struct Memory {
     /// Mapped structure of its partitions, or of all if replicated.
     pub topology: u64,
-    /// Features of its partitions, mapped or in memory ([`Plan::rows_in_memory`](super::Plan::rows_in_memory)). With several processes, also those of their halo nodes if they are stored, and 24
-    /// bytes for each of these nodes.
+    /// Features of its partitions: in memory, or mapped ([`Plan::rows_in_memory`](super::Plan::rows_in_memory)).
     pub features: u64,
+    /// With several processes, mapped features of halo nodes if they are stored, and 24 bytes for each of these nodes.
+    pub halo: u64,
     /// Learned rows of its nodes with optimizer state, and those of the best epoch, in mapped scratch files.
     pub embeddings: u64,
-    /// Mapped scratch files. Layers of exact inference, in files or in memory as features: own nodes × 4 × (the hidden width, twice for three layers or more, and
-    /// the classes). With `infer.scores`, probabilities of classified edges: edges × classes × 4. Also the full-graph tables that do not
-    /// fit into memory, and GraphSAINT's counts in `partition-parallel`: 4 per own node and edge.
+    /// Layers of exact inference, in memory or mapped like features: own nodes × 4 × (the hidden width, twice for three layers or more, and
+    /// the classes).
+    pub layers: u64,
+    /// Other mapped scratch files. With `infer.scores`, probabilities of classified edges: edges × classes × 4. Full-graph tables that do not
+    /// fit into memory, results of nodes in full-graph training on edges, and GraphSAINT's counts in `partition-parallel`: 4 per own node and
+    /// edge.
     pub scratch: u64,
     /// State of a sampler: distributions, clusters, counts.
     pub sampler: u64,
@@ -101,14 +105,14 @@ impl Memory {
             + self.program
     }
 
-    /// Returns the memory of mapped files, which the system may drop when memory is short.
+    /// Returns the memory of files that are always mapped. The system may drop it when memory is short.
     pub fn mapped(&self) -> u64 {
-        self.topology + self.embeddings
+        self.topology + self.halo + self.embeddings + self.scratch
     }
 
-    /// Returns the memory of features and layers, which are mapped files or in memory.
+    /// Returns the memory of features and layers, which are in memory or mapped files.
     pub fn rows(&self) -> u64 {
-        self.features + self.scratch
+        self.features + self.layers
     }
 }
 
@@ -138,7 +142,7 @@ impl Process {
         };
         if others && config.stores_halo_features() {
             let row = graph.features * graph.feature_bytes;
-            memory.features += sum(|part| part.halo, own) * (row as u64 + 24);
+            memory.halo = sum(|part| part.halo, own) * (row as u64 + 24);
         }
         if let (Some(training), Some(train)) = (training, &config.train) {
             let nodes = &training.batch_nodes;
@@ -179,7 +183,7 @@ impl Process {
             let computed = 3 * jobs as u64 * (outputs.sum::<u64>() + on_edges + mixed);
             memory.activations = computed + inputs * input as u64 * 4;
             let own_nodes = sum(|part| part.nodes, own);
-            (memory.inference, memory.scratch) = (inference.memory(jobs), inference.scratch(own_nodes));
+            (memory.inference, memory.layers) = (inference.memory(jobs), inference.layers(own_nodes));
             if train.schedule.is_partition_parallel() {
                 memory.scratch += batch::count_bytes(train, own);
             }

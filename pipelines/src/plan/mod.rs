@@ -41,7 +41,7 @@ use serde::Serialize;
 
 use self::full_graph::FullGraphPlan;
 use self::inference::InferencePlan;
-use crate::config::{Config, Task};
+use crate::config::{Config, Task, Train};
 use crate::engine::sampling::strategies::check_types;
 use crate::error::Error;
 use crate::task::target_counts::TargetCounts;
@@ -89,9 +89,10 @@ pub struct Plan {
     pub jobs: usize,
     /// Whether full-graph tables are mapped scratch files, because they do not fit into `train.memory`.
     pub tables_mapped: bool,
-    /// Whether the features that a process reads for batches or exact inference, and the layers of exact inference, are in memory, in large
-    /// pages: if `train.memory` is not set, and they take at most a quarter of the machine's memory, divided by its processes. Otherwise they are
-    /// mapped files, which the system reads and writes in pages of 4 KiB.
+    /// Whether own features that are read for batches or exact inference, and the layers of exact inference of all nodes, are in memory, in large
+    /// pages: if they take at most a quarter of the machine's memory in each process, divided by the processes of the machine, and everything
+    /// else at most three quarters. Not with `train.memory`, and not if features are read ahead. Otherwise they are mapped files, which the system
+    /// reads and writes in pages of 4 KiB.
     pub rows_in_memory: bool,
     /// Bytes that each tensor worker needs.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -182,9 +183,12 @@ impl Plan {
         let window = window::fitting(config, on_gpu, |window| most(plan(InFlight { window, jobs }, tables_mapped)))?;
         let tensor_worker_bytes = full_graph.as_ref().and_then(|full| full.tensor_worker(&sizes, processes));
         let processes = plan(InFlight { window, jobs }, tables_mapped);
-        let reads_ahead = config.train.as_ref().and_then(|train| train.read_ahead) == Some(true);
-        let fits = |process: &Process| process.memory.rows() <= jobs::quarter(local);
-        let rows_in_memory = memory == u64::MAX && !reads_ahead && processes.iter().all(fits);
+        let may_be_in_memory = |train: &Train| train.memory.is_none() && train.read_ahead != Some(true);
+        let fits = |process: &Process| {
+            let (quarter, memory) = (jobs::quarter(local), process.memory);
+            memory.rows() <= quarter && memory.heap() <= 3 * quarter
+        };
+        let rows_in_memory = config.train.as_ref().is_some_and(may_be_in_memory) && processes.iter().all(fits);
         Ok(Self {
             name: config.name.clone(),
             task: config.train.as_ref().map(|train| train.task),

@@ -19,7 +19,7 @@ use super::batch::Batch;
 use super::expected_batch::Degrees;
 use super::full_graph::{FullGraphPlan, LINE};
 use super::training::gradient_bytes;
-use super::{Layer, Plan, Sizes, embedding, training_sizes};
+use super::{Layer, Plan, Process, Sizes, embedding, training_sizes};
 use crate::config::schedule::Rates;
 use crate::config::{Candidate, Config, Fanout, Schedule, is_builtin_layer};
 use crate::error::Error;
@@ -133,8 +133,8 @@ impl CostModel<'_> {
         };
         let of_average = if averages && parts > 1 { ROUNDS_OF_AVERAGE } else { 0 };
         let rounds = training.rounds_per_step * training.steps_per_epoch + of_average;
-        let files =
-            if plan.tables_mapped { plan.processes.iter().map(|p| p.memory.scratch).max().unwrap_or(0) } else { 0 };
+        let written = |process: &Process| process.memory.scratch + process.memory.layers;
+        let files = if plan.tables_mapped { plan.processes.iter().map(written).max().unwrap_or(0) } else { 0 };
         let rates = &self.rates;
         let sent = bytes as f64 / parts.max(1) as f64;
         let candidate = Candidate {

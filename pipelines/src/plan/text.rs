@@ -135,19 +135,20 @@ impl Plan {
 
     /// Prints the memory of a process that trains.
     fn fmt_memory(&self, memory: &Memory, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let [topology, features, scratch] = [memory.topology, memory.features, memory.scratch].map(bytes);
-        let learned = match memory.embeddings {
-            0 => String::new(),
-            size => format!(", {} learned rows", bytes(size)),
-        };
+        let rows = format!("{} features, {} layers of inference", bytes(memory.features), bytes(memory.layers));
+        let others = [
+            (memory.halo, "halo features"),
+            (memory.embeddings, "learned rows"),
+            (memory.scratch, "other scratch files"),
+        ];
+        let others = others.into_iter().filter(|&(size, _)| size > 0);
+        let others: String = others.map(|(size, what)| format!(", {} {what}", bytes(size))).collect();
+        let topology = bytes(memory.topology);
         if self.rows_in_memory {
-            writeln!(f, "  mapped    {topology} structure{learned}")?;
-            writeln!(f, "  rows      {features} features, {scratch} layers of inference, in memory")?;
+            writeln!(f, "  mapped    {topology} structure{others}")?;
+            writeln!(f, "  rows      {rows}, in memory")?;
         } else {
-            writeln!(
-                f,
-                "  mapped    {topology} structure, {features} features{learned}, {scratch} layers of inference"
-            )?;
+            writeln!(f, "  mapped    {topology} structure, {rows}{others}")?;
         }
         let [batches, activations, inference] = [memory.batches, memory.activations, memory.inference].map(bytes);
         let program = bytes(memory.program);

@@ -17,13 +17,14 @@ mod tensor_workers;
 mod trace;
 
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytemuck::{Pod, Zeroable};
 use gnnflow_data::error::FEWER_THREADS;
 use gnnflow_dataflow::flow::compute_thread::ComputeThread;
 use gnnflow_dataflow::graph::placement::Placement;
-use gnnflow_dataflow::storage::Place;
+use gnnflow_dataflow::storage::{Place, RowStore};
 use gnnflow_dataflow::wire::meter::{self, Meter};
 use gnnflow_nn::model::Stage;
 use timely::worker::Worker;
@@ -87,7 +88,7 @@ struct Run<'a> {
     inference: Inference,
     /// The stored rows that the job refreshes.
     refresh: Option<Refresh>,
-    /// Whether features and rows of layers are in memory, in large pages ([`Plan::rows_in_memory`]).
+    /// Whether features are copied into memory before the results of all nodes are computed ([`Plan::rows_in_memory`]).
     rows_in_memory: bool,
     /// The graph that batches of changes change.
     live: Option<Live>,
@@ -227,13 +228,9 @@ impl<'a> Run<'a> {
             (Some(Refresh { store, .. }), Some(_)) => store.copies(&context.graph, rank, &stages)?,
             (Some(Refresh { store, .. }), None) => store.rows(&context, &stages)?,
             (None, _) => {
-                // Rows of some nodes only would each take a large page.
+                // Each row of some nodes would take a large page in memory.
                 let all = job.trains() || matches!(&job.work, Work::Infer { scope: Scope::All, .. });
-                let place = match rows_in_memory && all {
-                    true => Place::Memory,
-                    false => Place::Folder(context.scratch.clone()),
-                };
-                reserve_stores(&context, &stages, &place)?
+                layer_rows(job, &context, &stages, rows_in_memory && all)?
             }
         };
         let edges_of = match &live {
@@ -467,4 +464,27 @@ impl<'a> Run<'a> {
         }
         Ok(better)
     }
+}
+
+/// Reserves rows for the layers of exact inference, in memory if wanted and possible, otherwise in the scratch folder.
+///
+/// # Errors
+/// When there is no space in the scratch folder.
+fn layer_rows(
+    job: &Job,
+    context: &WorkerContext,
+    stages: &[Stage],
+    in_memory: bool,
+) -> Result<Vec<Arc<RowStore>>, Error> {
+    if in_memory {
+        match reserve_stores(context, stages, &Place::Memory) {
+            Ok(stores) => return Ok(stores),
+            Err(error) => {
+                job.runtime.say(&format!("note: layers are in files, where reading takes longer: {error}"));
+            }
+        }
+    }
+    let folder = &context.scratch;
+    reserve_stores(context, stages, &Place::Folder(folder.clone()))
+        .map_err(Error::io("reserve space for layers in", folder))
 }

@@ -201,7 +201,9 @@ fn feature_columns_are_stored_in_their_types() {
         features.will_need((0..features.num_rows()).rev().chain([0, 0]));
         // Copied rows are read from the file again.
         let mut copy = vec![0; features.bytes().len()];
-        features.copy_to(&mut copy);
+        let (first, rest) = copy.split_at_mut(20);
+        features.copy_bytes(20, rest);
+        features.copy_bytes(0, first);
         assert_eq!(copy, features.bytes());
         let mut index = (0..graph.nodes).filter(|v| *v as usize % 2 == part);
         (0..features.num_rows()).for_each(|local| assert_eq!(row(&features, local), expected(index.next().unwrap())));

@@ -8,6 +8,7 @@
 //! sends. It starts when the frontier of all workers has passed the stage before. A stage computes every node once; sampling would compute a
 //! node again for each batch that reaches it. A stage may also read features and rows of earlier stages of its own nodes; these are local.
 
+use std::io;
 use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -280,21 +281,18 @@ pub(crate) fn reserve_stores(
     context: &WorkerContext,
     stages: &[Stage],
     place: &Place,
-) -> Result<Vec<Arc<RowStore>>, Error> {
+) -> io::Result<Vec<Arc<RowStore>>> {
     let mut stores: Vec<Arc<RowStore>> = Vec::new();
     for (stage, earlier) in reused_stores(stages).into_iter().enumerate() {
         stores.push(match earlier {
             Some(earlier) => Arc::clone(&stores[earlier]),
-            None => Arc::new(
-                RowStore::create(place, &context.graph, context.worker, stages[stage].width)
-                    .map_err(Error::io("reserve space for rows in", &context.scratch))?,
-            ),
+            None => Arc::new(RowStore::create(place, &context.graph, context.worker, stages[stage].width)?),
         });
     }
     Ok(stores)
 }
 
-/// Returns how many numbers the scratch files have for each node.
+/// Returns how many numbers the stores have for each node.
 pub(crate) fn scratch_width(stages: &[Stage]) -> usize {
     let stores = stages.iter().zip(reused_stores(stages)).filter(|(_, reused)| reused.is_none());
     stores.map(|(stage, _)| stage.width).sum()
