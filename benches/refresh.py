@@ -10,7 +10,7 @@ edges is generated (100 features, 47 classes). Half of a change removes edges, h
 nodes of the first graph in memory (benches/peers/inference.py, SAGE only). Predictions of both must have equal bytes. `refresh` is the time of finding the changes and
 computing rows; `all` is that with metrics, with writing the predictions of all nodes, of `infer` as well, and until changed rows are on disk; `wall` is that of the process,
 with opening and verifying the dataset. `reached` has the changed rows of each change and their seconds. Medians and ranges over the rounds. The result is written to benches/runs/<date>-refresh.json.
-With --only-infer, nothing changes and nothing is refreshed; the result is <date>-infer.json. --other names another build of gnnflow, which infers in each round, too.
+With --only-infer, nothing changes, nothing is refreshed, and DGL's data loader is left out; the result is <date>-infer.json. --other names another build of gnnflow, which infers in each round, too.
 """
 import argparse, json, os, pathlib, random, statistics, subprocess, sys, tempfile
 
@@ -37,17 +37,18 @@ def of_rounds(measured, full, others, peers, about_run):
             "of_full": spread([run["all"] / whole["all"] for run, whole in zip(runs, full)]),
             "reached": [[run["computed_rows"], round(run["seconds"], 4)] for run in runs],
         })
-    result = about("refresh") | about_run | {
-        "rounds": len(full), "full": {key: spread([run[key] for run in full]) for key in ["all", "wall"]}, "refresh": rows,
-    }
+    result = about("refresh" if rows else "infer") | about_run | {"rounds": len(full), "full": {key: spread([run[key] for run in full]) for key in ["all", "wall"]}}
+    if rows:
+        result["refresh"] = rows
     if others:
         result["other_build"] = {key: spread([run[key] for run in others]) for key in ["all", "wall"]}
     if peers:
-        result["dgl"] = {"version": peers[0]["dgl"], "whole": spread([run["whole"] for run in peers]), "loader_once": peers[0]["loader"]}
+        once = {"loader": peers[0]["loader"]} if "loader" in peers[0] else {}
+        result["dgl"] = {"version": peers[0]["dgl"], "whole": spread([run["whole"] for run in peers])} | {f"{name}_once": value for name, value in once.items()}
         ours, whole = result["full"]["all"]["median"], result["dgl"]["whole"]["median"]
-        of_graph = {key: about_run[key] for key in ["graph", "nodes", "edges", "threads"]}
+        of_graph = {key: about_run[key] for key in ["graph", "nodes", "edges", "layers", "threads"]}
         result["results"] = [of_graph | {"gnnflow_seconds": ours, "best_peer": "dgl", "ratio_to_best_peer": whole / ours,
-                                         "peers_seconds": {"dgl": whole, "dgl_loader": peers[0]["loader"]}}]
+                                         "peers_seconds": {"dgl": whole} | {f"dgl_{name}": value for name, value in once.items()}}]
     return result
 
 
@@ -106,6 +107,7 @@ def main():
         peer = None
         if (python := os.environ.get("GNNFLOW_PEERS_PYTHON")) and options.model == "sage":
             command = [python, ROOT / "benches" / "peers" / "inference.py", graph, "--layers", options.layers, "--hidden", options.hidden, "--threads", options.threads]
+            command += ["--no-loader"] * options.only_infer
             threads = {name: str(options.threads) for name in ["OMP_NUM_THREADS", "MKL_NUM_THREADS"]}
             environment = os.environ | threads | {"DGLBACKEND": "pytorch", "PYTHONWARNINGS": "ignore", "OMP_WAIT_POLICY": "passive"}
             peer = subprocess.Popen(list(map(str, command)), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
@@ -119,6 +121,8 @@ def main():
 
         first = None if options.only_infer else refresh()
         infer()  # warm-up
+        if options.other:
+            infer(options.other)
         if peer:
             dgl()
         draw = random.Random(3)
@@ -140,22 +144,26 @@ def main():
                     change += ["--remove", pairs(f"gone-{turn}-{at}", gone)]
                 gnnflow("update", work / "dataset", *change, "--missing", "ignore", "--quiet")
                 measured[name].append(refresh())
-            full.append(infer())
+            # The two builds take turns in being the first.
+            builds = [(full, binary)] + [(others, options.other)] * bool(options.other)
+            written = [(work / "new" / "predictions.parquet").read_bytes()] if changes else []
+            for times, program in builds[:: 1 if turn % 2 else -1]:
+                times.append(infer(program))
+                written.append((work / "full" / "predictions.parquet").read_bytes())
+            if any(one != written[0] for one in written):
+                sys.exit("error: the predictions of refresh, infer and the other build differ")
             if peer:
                 peers.append(dgl())
-            if changes and (work / "new" / "predictions.parquet").read_bytes() != (work / "full" / "predictions.parquet").read_bytes():
-                sys.exit("error: refresh and infer wrote other predictions")
-            if options.other:
-                others.append(infer(options.other))
             # After each round: the rest takes minutes.
             result = of_rounds(measured, full, others, peers, {
                 "graph": options.graph.name if options.graph else "planted", "nodes": nodes, "edges": 2 * edges, "model": options.model,
-                "layers": options.layers, "hidden": options.hidden, "parts": options.parts, "threads": options.threads, "first_refresh": first,
+                "layers": options.layers, "hidden": options.hidden, "parts": options.parts, "threads": options.threads,
+                **({} if options.only_infer else {"first_refresh": first}),
             })
             path = write(result, "infer" if options.only_infer else "refresh", options.out)
             print(f"round {turn + 1} of {options.rounds} done", flush=True)
     print(f"inference of all nodes: {result['full']['all']['median']:.1f} s")
-    for row in result["refresh"]:
+    for row in result.get("refresh", []):
         print(f"{row['change']}: {row['seconds']['median']:.3f} s; with writing {row['all']['median']:.2f} s, {100 * row['of_full']['median']:.1f} % of full inference, "
               f"{100 * row['computed_share']['median']:.2f} % of the rows")
     print(path)

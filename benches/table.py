@@ -69,7 +69,7 @@ def ranking(row, _):
 
 def inference(row, _):
     graph = "an R-MAT graph" if row.get("graph") == "products" else "a planted graph"
-    what = f"inference of all nodes of {graph} ({row['nodes']:,} nodes, {row['edges']:,} directed edges) with 2-layer SAGE; ours from files to files"
+    what = f"inference of all nodes of {graph} ({row['nodes']:,} nodes, {row['edges']:,} directed edges) with {row.get('layers', 2)}-layer SAGE; ours from files to files"
     return what, row["gnnflow_seconds"], row["peers_seconds"], seconds
 
 
@@ -81,24 +81,29 @@ def rounded(row):
                      "ratio_to_best_peer": ratio}
 
 
-# Formatters of rows by the name of the result file, without its date and the name of the graph.
+# Formatters of rows by the names of result files, without date and graph.
 KINDS = {
-    "sampling-beside-peers": rates("multi-hop sampling, fanouts"),
-    "propagate-beside-peers": rates("propagation:"),
-    "epoch-beside-peers": epoch,
-    "full-graph-beside-peers": full_graph,
-    "ranking-beside-peers": ranking,
-    "infer": inference,
-    "refresh": inference,
+    ("sampling-beside-peers",): rates("multi-hop sampling, fanouts"),
+    ("propagate-beside-peers",): rates("propagation:"),
+    ("epoch-beside-peers",): epoch,
+    ("full-graph-beside-peers",): full_graph,
+    ("ranking-beside-peers",): ranking,
+    ("infer", "refresh"): inference,
 }
+
+
+def at_kind(file, kinds):
+    """Returns the position of a result's kind."""
+    return next(at for at, kind in enumerate(kinds) if file.name[11:].startswith(kind))
 
 
 def rows():
     """Yields a line for every case with a peer, from the newest file that contains it."""
-    seen = set()
-    for kind, describe in KINDS.items():
-        files = (file for file in RUNS.glob(f"*-{kind}*.json") if "slow-memory" not in file.name)
-        for file in sorted(files, reverse=True):
+    for kinds, describe in KINDS.items():
+        seen = set()
+        files = {file for kind in kinds for file in RUNS.glob(f"????-??-??-{kind}*.json") if "slow-memory" not in file.name}
+        # A file about one thing is before those of the same day about several.
+        for file in sorted(files, key=lambda file: (file.name[:10], -at_kind(file, kinds), file.name), reverse=True):
             result = json.loads(file.read_text())
             for row in [one for row in result.get("results", []) for one in (row, *rounded(row))]:
                 what, ours, peers, show = describe(row, "small" if file.stem.endswith("-small") else None)
@@ -148,7 +153,7 @@ def scale():
     about["heap"] = sum(memory[key] for key in ("batches", "activations", "parameters", "program")) / 2**30
     small, forward = result["rows"][0], [row["summary_seconds"]["seconds"]["forward"] for row in result["rows"]]
     about |= {"forward_expected": forward[0] * large["nodes"] / small["nodes"], "forward": forward[1]}
-    about |= {"scratch": memory["scratch"] / 1e9, "accuracy": large["test"]["accuracy"]}
+    about |= {"scratch": memory.get("layers", memory["scratch"]) / 1e9, "accuracy": large["test"]["accuracy"]}
     text = SCALE.format(**about, **{key: result[key] for key in ("parts", "method", "memory")})
     for stage, found in large["stages"].items():
         memory, disk = found["anonymous_bytes"] / 2**30, found["disk_bytes"] / 1e9

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """Times inference of all nodes with DGL, layer by layer from all neighbors, once for each line of stdin; prints one line of JSON each time.
 
-    <python with dgl, torch and pyarrow> benches/peers/inference.py GRAPH [--layers 2] [--hidden 256] [--threads 2]
+    <python with dgl, torch and pyarrow> benches/peers/inference.py GRAPH [--layers 2] [--hidden 256] [--threads 2] [--no-loader]
 
 GRAPH is a folder of nodes.parquet (node_id 0, 1, …, features, label) and edges.parquet (src, dst), read as undirected. The model is
 GraphSAGE (mean) with random weights. `whole` propagates each layer over the whole graph at once. `loader` computes batches of 4,096 nodes
-with DGL's data loader, as DGL's examples do; it takes minutes, so it is measured once, with the second line. Features and all rows are in
-memory; nothing is read or written.
+with DGL's data loader, as DGL's examples do; it takes minutes, so it is measured once, with the second line, or not at all (--no-loader).
+Features and all rows are in memory; nothing is read or written.
 """
 import argparse, json, pathlib, sys, time
 
@@ -17,6 +17,7 @@ def main():
     parser.add_argument("--layers", type=int, default=2)
     parser.add_argument("--hidden", type=int, default=256)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--no-loader", action="store_true")
     options = parser.parse_args()
     import dgl, dgl.nn, numpy as np, pyarrow.parquet as pq, torch
 
@@ -58,7 +59,7 @@ def main():
     with torch.no_grad():
         for turn, _ in enumerate(sys.stdin):
             measured = {}
-            for name, infer in [("whole", by_whole_graph)] + [("loader", by_loader)] * (turn == 1):
+            for name, infer in [("whole", by_whole_graph)] + [("loader", by_loader)] * (turn == 1 and not options.no_loader):
                 begin = time.perf_counter()
                 classes_of_nodes = infer().argmax(1)
                 measured[name] = time.perf_counter() - begin
