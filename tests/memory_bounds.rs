@@ -132,7 +132,9 @@ fn plan_bounds_the_memory_of_training_on_batches() {
         "[model]\nkind = 'sage'\nhidden = 256\n[train]\nthreads = 2\nbatch = 2000\nepochs = 2\nfanouts = [10, 10]\n",
     );
     let graph = ["graph.generate.nodes=150000", "graph.generate.edges=1000000", "graph.generate.features=128"];
-    for (schedule, processes) in [("mini-batch", "1"), ("mini-batch", "2"), ("partition-parallel", "2")] {
+    for (schedule, processes) in
+        [("mini-batch", "1"), ("mini-batch", "2"), ("partition-parallel", "1"), ("partition-parallel", "2")]
+    {
         let schedule_set = format!("train.schedule={schedule}");
         let sets: Vec<&str> = graph.into_iter().chain([&schedule_set[..]]).flat_map(|set| ["--set", set]).collect();
         // In a process of its own, so that its memory does not count.
