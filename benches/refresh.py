@@ -68,6 +68,8 @@ def main():
     options = parser.parse_args()
     if min(options.rounds, options.layers, options.parts, options.threads) < 1:
         sys.exit("error: --rounds, --layers, --parts and --threads must be at least 1")
+    if options.other and not options.other.is_file():
+        sys.exit(f"error: --other {options.other}: there is no such program")
     binary = build()
 
     def gnnflow(*arguments):
@@ -119,10 +121,10 @@ def main():
                 sys.exit("error: benches/peers/inference.py has ended")
             return json.loads(line)
 
-        first = None if options.only_infer else refresh()
+        about_refresh = {} if options.only_infer else {"first_refresh": refresh()}
         infer()  # warm-up
         if options.other:
-            infer(options.other)
+            infer(options.other.resolve())
         if peer:
             dgl()
         draw = random.Random(3)
@@ -145,7 +147,7 @@ def main():
                 gnnflow("update", work / "dataset", *change, "--missing", "ignore", "--quiet")
                 measured[name].append(refresh())
             # The two builds take turns in being the first.
-            builds = [(full, binary)] + [(others, options.other)] * bool(options.other)
+            builds = [(full, binary)] + ([(others, options.other.resolve())] if options.other else [])
             written = [(work / "new" / "predictions.parquet").read_bytes()] if changes else []
             for times, program in builds[:: 1 if turn % 2 else -1]:
                 times.append(infer(program))
@@ -158,8 +160,7 @@ def main():
             result = of_rounds(measured, full, others, peers, {
                 "graph": options.graph.name if options.graph else "planted", "nodes": nodes, "edges": 2 * edges, "model": options.model,
                 "layers": options.layers, "hidden": options.hidden, "parts": options.parts, "threads": options.threads,
-                **({} if options.only_infer else {"first_refresh": first}),
-            })
+            } | about_refresh)
             path = write(result, "infer" if options.only_infer else "refresh", options.out)
             print(f"round {turn + 1} of {options.rounds} done", flush=True)
     print(f"inference of all nodes: {result['full']['all']['median']:.1f} s")

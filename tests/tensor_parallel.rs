@@ -50,7 +50,7 @@ fn assert_equal_bits(models: &[(&str, f64)]) {
     let place = TestDir::new();
     let small = ["--set", "train.schedule.chunk_memory=100KiB"];
     let not_pipelined = [&small[..], &["--set", "train.schedule.pipelined=false"]].concat();
-    // Each model meets each number of processes on one of the graphs, one of them with small chunks.
+    // Each model runs on one of the two graphs, with each number of processes, and at one of these with small chunks.
     let several = [[("2", &small[..]), ("4", &[])], [("2", &[]), ("4", &not_pipelined)]];
     let graphs = [&[][..], &["--set", "graph.undirected=true"]];
     for (index, &(model, rounds)) in models.iter().enumerate() {
