@@ -1,6 +1,6 @@
 //! The passes of one batch: forward and backward in training, or one stage of inference.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::Instant;
 
 use bytemuck::{Pod, Zeroable};
@@ -17,12 +17,13 @@ use gnnflow_nn::GraphBlock;
 use gnnflow_nn::loss::weigh_rows;
 use sha2::{Digest, Sha256};
 
+use super::in_place::own_rows;
 use super::passes::Pass;
 use super::{JobThread, Passes};
 use crate::collectives::Payload;
 use crate::error::Error;
 use crate::task::objective::{Examples, Loss};
-use gnnflow_nn::tensors::{input, read, row_gradients, tensor};
+use gnnflow_nn::tensors::{input, row_gradients, tensor};
 
 /// The gradients of a batch.
 pub(crate) struct Gradients {
@@ -171,12 +172,8 @@ impl Passes {
             let block = blocks(batch.blocks, &batch.edges, nodes.len(), 1, reads).remove(0);
             let degrees = (!batch.degrees.is_empty()).then_some(&batch.degrees[..]);
             let x = tensor(batch.features, batch.nodes.len(), model)?;
-            let own =
-                own.iter().map(|rows| tensor(rows.gather(nodes), nodes.len(), model)).collect::<Result<Vec<_>, _>>()?;
-            let rows = model.forward_stage(stage, &block, &x, degrees, &own)?;
-            let _alone = self.store_rows.lock().unwrap_or_else(PoisonError::into_inner);
-            let mut into = into.write()?;
-            Ok(read(&rows, |rows| into.set(nodes, rows))?)
+            let rows = model.forward_stage(stage, &block, &x, degrees, &own_rows(own, nodes, model)?)?;
+            self.write_results(&rows, nodes, into)
         })
     }
 }

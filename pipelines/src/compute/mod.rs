@@ -3,6 +3,7 @@
 mod batch;
 mod device_graph;
 mod device_rows;
+mod in_place;
 mod job_threads;
 mod nodes;
 mod pairs;
@@ -14,6 +15,7 @@ mod threads;
 
 pub(crate) use batch::{Gradients, StepReport};
 pub(crate) use device_graph::WholeGraph;
+pub(crate) use in_place::lie_in_place;
 pub(crate) use job_threads::{JobObserver, JobThread};
 pub(crate) use pairs::PairGradients;
 pub(crate) use partition::TrainedPartition;

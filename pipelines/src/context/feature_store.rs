@@ -224,4 +224,10 @@ impl RowReader for FeatureStore {
         let (row, bytes) = ((u64::from(node) - self.offsets[owner]) as usize, features.row_bytes());
         &features.bytes()[row * bytes..(row + 1) * bytes]
     }
+
+    fn all(&self) -> Option<&[u8]> {
+        let copy = self.copy.get()?.as_ref()?;
+        let nodes = *self.offsets.last()? as usize;
+        (copy.rows.len() == nodes * copy.row_bytes).then_some(&copy.rows[..])
+    }
 }

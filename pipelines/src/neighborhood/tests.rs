@@ -57,7 +57,7 @@ fn expected(edges: &BTreeSet<(u32, u32)>, stages: &[Stage], degrees: bool, chang
 
 #[test]
 fn reached_nodes_are_those_of_a_plain_search() {
-    let stage = |edges: bool| Stage { width: 1, edges, own: Vec::new() };
+    let stage = |edges: bool| Stage { width: 1, edges, own: Vec::new(), reduction: None };
     let stages = [false, true, true, false, true].map(stage);
     let changed = Changed { features: vec![7, 300], edges: vec![7, 12, 150, 399] };
     for (undirected, degrees) in [(false, false), (false, true), (true, false), (true, true)] {
@@ -84,7 +84,7 @@ fn reached_nodes_are_those_of_a_plain_search() {
 
 #[test]
 fn rows_read_are_those_of_a_plain_search() {
-    let stages = [true, true, false, true].map(|edges| Stage { width: 1, edges, own: Vec::new() });
+    let stages = [true, true, false, true].map(|edges| Stage { width: 1, edges, own: Vec::new(), reduction: None });
     let wanted: BTreeSet<u32> = [5, 120, 121, 399].into();
     for undirected in [false, true] {
         let all = edges(undirected);

@@ -30,7 +30,7 @@ impl InferencePlan {
         let input = embedding::input(config, graph).0;
         let stages = stages(config, graph).unwrap_or_else(|| {
             // Those of a registered model are known when it is built.
-            let stage = |layer: &Layer| Stage { width: layer.output, edges: true, own: Vec::new() };
+            let stage = |layer: &Layer| Stage { width: layer.output, edges: true, own: Vec::new(), reduction: None };
             layers.iter().map(stage).collect()
         });
         let hidden = config.model.as_ref().map_or(0, |model| model.hidden);

@@ -134,6 +134,13 @@ impl<T: Pod> Array<T> {
     }
 }
 
+impl<T> Default for Array<T> {
+    /// An array without numbers.
+    fn default() -> Self {
+        Self { map: None, len: 0, numbers: PhantomData }
+    }
+}
+
 impl<T: Pod> Deref for Array<T> {
     type Target = [T];
 

@@ -66,12 +66,21 @@ pub trait RowReader {
     /// # Panics
     /// When this process does not hold the row. Requests are routed by ownership, so this is a bug.
     fn row(&self, node: u32) -> &[u8];
+
+    /// Returns the rows of all nodes of the graph, in the order of their ids, if this process has them in one array.
+    fn all(&self) -> Option<&[u8]> {
+        None
+    }
 }
 
 impl<R: RowReader + ?Sized> RowReader for &R {
     #[inline]
     fn row(&self, node: u32) -> &[u8] {
         (**self).row(node)
+    }
+
+    fn all(&self) -> Option<&[u8]> {
+        (**self).all()
     }
 }
 

@@ -9,6 +9,7 @@
 //! operation for each gather and each write.
 
 use std::io;
+use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::{Arc, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError};
 
@@ -41,17 +42,19 @@ pub struct RowStore {
     graph: Arc<LocalGraph>,
     width: usize,
     reserved: u64,
-    shards: RwLock<Shards>,
+    values: RwLock<Values>,
 }
 
-/// By partition; `None` where another worker hosts it, or it has no numbers.
-type Shards = Vec<Option<Shard>>;
-
-/// The rows of one partition.
-struct Shard {
-    /// Global id of the partition's first node.
-    first: u32,
-    values: Array<f32>,
+/// The numbers of all rows.
+enum Values {
+    /// In one array. A worker's partitions follow one another.
+    One {
+        /// Global id of the first node.
+        first: u32,
+        rows: Array<f32>,
+    },
+    /// In an array for each partition; empty where another worker hosts it.
+    ByPart(Vec<Array<f32>>),
 }
 
 impl RowStore {
@@ -60,7 +63,11 @@ impl RowStore {
     /// # Errors
     /// When memory or disk is full, or the folder is not writable.
     pub fn create(place: &Place, graph: &Arc<LocalGraph>, worker: usize, width: usize) -> io::Result<Self> {
-        Self::reserve(graph, worker, width, |_, len| Array::zeros(len, place))
+        let parts = graph.placement().parts_of(worker);
+        let nodes = graph.range(parts.start).start..graph.range(parts.end - 1).end;
+        let len = nodes.len().checked_mul(width).ok_or(io::ErrorKind::OutOfMemory)?;
+        let values = RwLock::new(Values::One { first: nodes.start, rows: Array::zeros(len, place)? });
+        Ok(Self { graph: Arc::clone(graph), width, reserved: 4 * len as u64, values })
     }
 
     /// Maps rows of `width` numbers in files that remain, one file for each partition that `worker` hosts, and all 0 in new files.
@@ -73,7 +80,7 @@ impl RowStore {
         worker: usize,
         width: usize,
     ) -> io::Result<Self> {
-        Self::reserve(graph, worker, width, |part, len| Array::in_file(len, &file(part)))
+        Self::by_part(graph, worker, width, |part, len| Array::in_file(len, &file(part)))
     }
 
     /// Maps copies of rows of `width` numbers in files that remain as they are: changed rows stay in memory.
@@ -86,38 +93,37 @@ impl RowStore {
         worker: usize,
         width: usize,
     ) -> io::Result<Self> {
-        Self::reserve(graph, worker, width, |part, len| Array::copy_of_file(len, &file(part)))
+        Self::by_part(graph, worker, width, |part, len| Array::copy_of_file(len, &file(part)))
     }
 
     /// Reserves the rows of each partition by `array`, which gets the partition and the number of its values.
-    fn reserve(
+    fn by_part(
         graph: &Arc<LocalGraph>,
         worker: usize,
         width: usize,
         array: impl Fn(usize, usize) -> io::Result<Array<f32>>,
     ) -> io::Result<Self> {
         let placement = graph.placement();
-        let mut shards: Shards = (0..placement.parts()).map(|_| None).collect();
-        let mut reserved = 0;
+        let mut parts: Vec<Array<f32>> = (0..placement.parts()).map(|_| Array::default()).collect();
         for part in placement.parts_of(worker) {
-            let range = graph.range(part);
-            let len = range.len().checked_mul(width).ok_or(io::ErrorKind::OutOfMemory)?;
+            let len = graph.range(part).len().checked_mul(width).ok_or(io::ErrorKind::OutOfMemory)?;
             if len > 0 {
-                reserved += 4 * len as u64;
-                shards[part] = Some(Shard { first: range.start, values: array(part, len)? });
+                parts[part] = array(part, len)?;
             }
         }
-        Ok(Self { graph: Arc::clone(graph), width, reserved, shards: RwLock::new(shards) })
+        let reserved = parts.iter().map(|rows| 4 * rows.len() as u64).sum();
+        Ok(Self { graph: Arc::clone(graph), width, reserved, values: RwLock::new(Values::ByPart(parts)) })
     }
 
     /// Fills every row. `fill` gets the global id of a node and its row. Runs on the threads of the current rayon pool.
     #[must_use]
     pub fn filled(mut self, fill: impl Fn(u32, &mut [f32]) + Sync) -> Self {
-        let width = self.width;
-        let shards = self.shards.get_mut().unwrap_or_else(|poisoned| poisoned.into_inner());
-        for Shard { first, values } in shards.iter_mut().flatten() {
-            let rows = values.par_chunks_exact_mut(width).enumerate();
-            rows.for_each(|(i, row)| fill(*first + i as u32, row));
+        let (graph, width) = (&self.graph, self.width);
+        let values = self.values.get_mut().unwrap_or_else(|poisoned| poisoned.into_inner());
+        for part in 0..graph.placement().parts() {
+            let (first, rows) = (graph.range(part).start, values.of_part_mut(graph, width, part));
+            let rows = rows.par_chunks_exact_mut(width.max(1)).enumerate();
+            rows.for_each(|(i, row)| fill(first + i as u32, row));
         }
         self
     }
@@ -138,8 +144,10 @@ impl RowStore {
     /// # Errors
     /// When they cannot be written, or are being written by another thread.
     pub fn sync(&self) -> io::Result<()> {
-        let shards = try_read(&self.shards).map_err(io::Error::other)?;
-        shards.iter().flatten().try_for_each(|shard| shard.values.sync())
+        match &*try_read(&self.values).map_err(io::Error::other)? {
+            Values::One { rows, .. } => rows.sync(),
+            Values::ByPart(parts) => parts.iter().try_for_each(Array::sync),
+        }
     }
 
     /// Opens the rows for reading. Several readers may be open at a time.
@@ -147,7 +155,7 @@ impl RowStore {
     /// # Errors
     /// [`Busy`] when they are being written.
     pub fn read(&self) -> Result<Rows<'_>, Busy> {
-        Ok(Rows { graph: &self.graph, width: self.width, shards: try_read(&self.shards)? })
+        Ok(Rows { graph: &self.graph, width: self.width, values: try_read(&self.values)? })
     }
 
     /// Opens the rows for writing.
@@ -155,7 +163,7 @@ impl RowStore {
     /// # Errors
     /// [`Busy`] when they are being read or written.
     pub fn write(&self) -> Result<RowsMut<'_>, Busy> {
-        Ok(RowsMut { graph: &self.graph, width: self.width, shards: try_write(&self.shards)? })
+        Ok(RowsMut { graph: &self.graph, width: self.width, values: try_write(&self.values)? })
     }
 }
 
@@ -173,7 +181,7 @@ impl RowSource for RowStore {
 pub struct Rows<'a> {
     graph: &'a LocalGraph,
     width: usize,
-    shards: RwLockReadGuard<'a, Shards>,
+    values: RwLockReadGuard<'a, Values>,
 }
 
 impl Rows<'_> {
@@ -183,16 +191,25 @@ impl Rows<'_> {
     /// When another worker hosts it.
     #[inline]
     pub fn row(&self, node: u32) -> &[f32] {
-        if self.width == 0 {
-            return &[];
-        }
-        let shard = self.shards[self.graph.partition_of(node)].as_ref().expect(NOT_HOSTED);
-        &shard.values[(node - shard.first) as usize * self.width..][..self.width]
+        let (rows, row) = match &*self.values {
+            Values::One { first, rows } => (rows, node.checked_sub(*first)),
+            Values::ByPart(parts) => {
+                let part = self.graph.partition_of(node);
+                (&parts[part], node.checked_sub(self.graph.range(part).start))
+            }
+        };
+        let start = row.expect(NOT_HOSTED) as usize * self.width;
+        rows.get(start..start + self.width).expect(NOT_HOSTED)
     }
 
     /// Returns all rows of partition `part`, `[nodes, width]`. Empty where another worker hosts it.
     pub fn shard(&self, part: usize) -> &[f32] {
-        self.shards[part].as_ref().map_or(&[], |shard| &shard.values)
+        match &*self.values {
+            Values::One { first, rows } => {
+                of_part(self.graph, self.width, part, *first).and_then(|range| rows.get(range)).unwrap_or_default()
+            }
+            Values::ByPart(parts) => &parts[part],
+        }
     }
 }
 
@@ -201,13 +218,36 @@ impl RowReader for Rows<'_> {
     fn row(&self, node: u32) -> &[u8] {
         bytemuck::cast_slice(Rows::row(self, node))
     }
+
+    fn all(&self) -> Option<&[u8]> {
+        let Values::One { rows, .. } = &*self.values else { return None };
+        (rows.len() == self.graph.num_nodes() as usize * self.width).then(|| bytemuck::cast_slice(rows))
+    }
+}
+
+impl Values {
+    /// Returns all rows of partition `part`. Empty where another worker hosts it.
+    fn of_part_mut(&mut self, graph: &LocalGraph, width: usize, part: usize) -> &mut [f32] {
+        match self {
+            Self::One { first, rows } => {
+                of_part(graph, width, part, *first).and_then(|range| rows.get_mut(range)).unwrap_or_default()
+            }
+            Self::ByPart(parts) => &mut parts[part],
+        }
+    }
+}
+
+/// Returns where the numbers of partition `part` are in an array that begins with the row of node `first`; `None` before it.
+fn of_part(graph: &LocalGraph, width: usize, part: usize, first: u32) -> Option<Range<usize>> {
+    let nodes = graph.range(part);
+    Some(nodes.start.checked_sub(first)? as usize * width..(nodes.end - first) as usize * width)
 }
 
 /// The rows of a [`RowStore`], open for writing.
 pub struct RowsMut<'a> {
     graph: &'a LocalGraph,
     width: usize,
-    shards: RwLockWriteGuard<'a, Shards>,
+    values: RwLockWriteGuard<'a, Values>,
 }
 
 impl RowsMut<'_> {
@@ -217,19 +257,23 @@ impl RowsMut<'_> {
     /// When another worker hosts one of the nodes, or `rows` has another length.
     pub fn set(&mut self, nodes: &[u32], rows: &[f32]) {
         assert_eq!(rows.len(), nodes.len() * self.width, "one row per node");
-        if self.width == 0 {
-            return;
-        }
-        for (&node, row) in nodes.iter().zip(rows.chunks_exact(self.width)) {
-            let shard = self.shards[self.graph.partition_of(node)].as_mut().expect(NOT_HOSTED);
-            let start = (node - shard.first) as usize * self.width;
-            shard.values[start..start + self.width].copy_from_slice(row);
+        let (graph, width) = (self.graph, self.width);
+        for (&node, row) in nodes.iter().zip(rows.chunks_exact(width.max(1))) {
+            let (rows, at) = match &mut *self.values {
+                Values::One { first, rows } => (rows, node.checked_sub(*first)),
+                Values::ByPart(parts) => {
+                    let part = graph.partition_of(node);
+                    (&mut parts[part], node.checked_sub(graph.range(part).start))
+                }
+            };
+            let start = at.expect(NOT_HOSTED) as usize * width;
+            rows.get_mut(start..start + width).expect(NOT_HOSTED).copy_from_slice(row);
         }
     }
 
     /// Returns all rows of partition `part`, `[nodes, width]`. Empty where another worker hosts it.
     pub fn shard_mut(&mut self, part: usize) -> &mut [f32] {
-        self.shards[part].as_mut().map_or(&mut [], |shard| &mut shard.values)
+        self.values.of_part_mut(self.graph, self.width, part)
     }
 
     /// Copies all rows of `other`, a store of the same graph, worker and width.
@@ -237,8 +281,9 @@ impl RowsMut<'_> {
     /// # Panics
     /// When it has other rows.
     pub fn copy_from(&mut self, other: &Rows<'_>) {
-        assert_eq!(self.shards.len(), other.shards.len(), "two stores of the same partitions");
-        for part in 0..self.shards.len() {
+        let parts = self.graph.placement().parts();
+        assert_eq!(parts, other.graph.placement().parts(), "two stores of the same partitions");
+        for part in 0..parts {
             self.shard_mut(part).copy_from_slice(other.shard(part));
         }
     }

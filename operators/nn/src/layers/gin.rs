@@ -6,7 +6,7 @@ use super::{Aggregation, Layer, LayerInfo, Pass};
 use super::{KindOptions, LayerSpec};
 use crate::error::{Error, Result};
 use crate::initial::Initial;
-use crate::ops::{segment_sum, widen};
+use crate::ops::{Reduce, segment_sum, widen};
 use crate::params::ParamBuilder;
 use crate::perceptron::Perceptron;
 
@@ -72,6 +72,10 @@ impl Layer for Gin {
 
     fn aggregate(&self, pass: &Pass<'_>, sent: &Tensor, _: Option<&Tensor>) -> Result<Tensor> {
         Ok(segment_sum(pass.block, sent)?)
+    }
+
+    fn reduction(&self) -> Option<Reduce> {
+        Some(Reduce::Sum)
     }
 
     fn apply_node(&self, _: &Pass<'_>, h_dst: &Tensor, aggregated: &Tensor) -> Result<Tensor> {

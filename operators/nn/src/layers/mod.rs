@@ -25,7 +25,7 @@ use gnnflow_data::rng::Key;
 
 use super::error::{Error, Result};
 use super::graph_block::GraphBlock;
-use super::ops::{AggregatedProduct, activate, prefix};
+use super::ops::{AggregatedProduct, Reduce, activate, prefix};
 use gnnflow_kernels::dense::elementwise::{Activation, Dropout};
 
 pub use appnp::Appnp;
@@ -317,6 +317,13 @@ pub trait Layer: Send + Sync {
     fn product_of_aggregated(&self, pass: &Pass<'_>) -> Result<Option<AggregatedProduct>> {
         let _ = pass;
         Ok(None)
+    }
+
+    /// Returns the reduction that [`Layer::aggregate`] applies to the sent rows, if it reads nothing else, and edges have no weights or types.
+    /// Inference may then apply it to rows where they lie. [`Layer::forward`] must have the bits of the pieces, or of
+    /// [`Layer::product_of_aggregated`]. By default, returns none.
+    fn reduction(&self) -> Option<Reduce> {
+        None
     }
 
     /// Returns ReLU of [`Layer::forward`], masked by `dropout`: the input of the next layer. A layer that ends with a matrix

@@ -7,8 +7,8 @@ use super::{Aggregation, Layer, LayerInfo, Pass};
 use crate::error::{Error, Result};
 use crate::initial::Initial;
 use crate::ops::{
-    Aggregated, AggregatedProduct, RowAggregation, activate, add_bias, linear, prefix, segment_max, segment_mean,
-    weighted_sum,
+    Aggregated, AggregatedProduct, Reduce, RowAggregation, activate, add_bias, linear, prefix, segment_max,
+    segment_mean, weighted_sum,
 };
 use crate::params::ParamBuilder;
 use gnnflow_kernels::dense::elementwise::{Activation, Dropout};
@@ -132,6 +132,10 @@ impl Layer for Sage {
             }
             _ => Ok(None),
         }
+    }
+
+    fn reduction(&self) -> Option<Reduce> {
+        (self.aggregator == Aggregator::Mean).then_some(Reduce::Mean)
     }
 
     fn forward_relu(&self, pass: &Pass<'_>, h_src: &Tensor, dropout: Option<Dropout>) -> Result<Tensor> {

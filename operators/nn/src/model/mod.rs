@@ -27,7 +27,7 @@ use gnnflow_kernels::dense::elementwise::{Activation, Dropout};
 pub use node_task::{Hop, NodeInputs, NodeOutputs, split_row};
 pub use registry::{LayerFactory, Order, Registry};
 pub use spec::{Decoder, JumpingKnowledge, ModelSpec, Norm};
-pub use stages::{Stage, StageRows};
+pub use stages::{Reduction, Stage, StageRows};
 
 pub use super::layers::{KindOptions, LayerSpec};
 

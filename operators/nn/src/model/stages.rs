@@ -8,7 +8,8 @@ use super::Model;
 use crate::error::{Error, Result};
 use crate::graph_block::GraphBlock;
 use crate::layers::Pass;
-use crate::ops::{activate, prefix};
+use crate::ops::{Aggregated, AggregatedProduct, Reduce, activate, prefix};
+use gnnflow_kernels::block::Block;
 
 /// A stage of exact inference: the work of [`Model::forward_stage`] for all nodes before the next stage begins.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,6 +20,18 @@ pub struct Stage {
     pub edges: bool,
     /// The rows that the stage reads at the destinations, in addition to the previous stage's result.
     pub own: Vec<StageRows>,
+    /// How the stage reduces the rows of the previous one, if it reads nothing else of the neighbors, and edges have no weights or types.
+    /// [`Model::finish_stage`] does the rest.
+    pub reduction: Option<Reduction>,
+}
+
+/// The reduction of the sources' rows with which a stage begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reduction {
+    /// Over the in-edges.
+    pub reduce: Reduce,
+    /// Whether the destination's own row precedes the reduced row.
+    pub own_first: bool,
 }
 
 /// Rows that a later stage may read.
@@ -54,19 +67,24 @@ impl Model {
         let stage = |(at, work): (usize, &Work)| match *work {
             Work::Predict => {
                 let width = self.layers.first().map_or(self.spec.out_dim, |layer| layer.info().in_dim);
-                Stage { width, edges: false, own: Vec::new() }
+                Stage { width, edges: false, own: Vec::new(), reduction: None }
             }
-            Work::Send(index) => Stage { width: self.layers[index].info().sent_dim, edges: false, own: Vec::new() },
+            Work::Send(index) => {
+                Stage { width: self.layers[index].info().sent_dim, edges: false, own: Vec::new(), reduction: None }
+            }
             Work::Receive(index) | Work::Layer(index) => {
                 let info = self.layers[index].info();
                 let input = matches!(work, Work::Receive(_)).then(|| result_of(at - 1));
                 let initial = info.needs_initial.then_some(StageRows::Of(0));
-                Stage { width: info.out_dim, edges: true, own: input.into_iter().chain(initial).collect() }
+                let reduction = self.layers[index].reduction().filter(|_| self.device.is_cpu() && initial.is_none());
+                let reduction = reduction.map(|reduce| Reduction { reduce, own_first: matches!(work, Work::Layer(_)) });
+                Stage { width: info.out_dim, edges: true, own: input.into_iter().chain(initial).collect(), reduction }
             }
             Work::ReadOut => {
                 let layers = works[..at - 1].iter().enumerate().filter(|(_, work)| work.ends_layer());
                 let width = self.readout.as_ref().map_or(self.spec.out_dim, |readout| readout.out_dim());
-                Stage { width, edges: false, own: layers.map(|(at, _)| StageRows::Of(at)).collect() }
+                let own = layers.map(|(at, _)| StageRows::Of(at)).collect();
+                Stage { width, edges: false, own, reduction: None }
             }
         };
         works.iter().enumerate().map(stage).collect()
@@ -130,6 +148,44 @@ impl Model {
                 Some(readout) => readout.apply(&own.iter().chain([h]).cloned().collect::<Vec<_>>(), None),
                 None => Ok(h.clone()),
             },
+        }
+    }
+
+    /// Does the rest of a stage after its [reduction](Stage::reduction) to `reduced`, `[num_dst, _]`, with the bits of [`Model::forward_stage`].
+    /// `own` is as there.
+    ///
+    /// # Errors
+    /// As [`Model::forward_stage`].
+    pub fn finish_stage(&self, stage: usize, reduced: &Tensor, own: &[Tensor]) -> Result<Tensor> {
+        let nodes = reduced.dim(0)?;
+        let block = GraphBlock::new(Block::new(nodes as u32, nodes as u32, vec![0; nodes + 1], Vec::new()));
+        let pass = Pass::new(&block);
+        match self.works()[stage] {
+            Work::Receive(index) => {
+                let Some(input) = own.first() else {
+                    return Err(Error::Input(format!("stage {stage} got no own rows")));
+                };
+                let z = self.checked(index, &block, self.layers[index].apply_node(&pass, input, reduced)?)?;
+                self.finish_layer(index, z, input)
+            }
+            Work::Layer(index) => {
+                let layer = &self.layers[index];
+                let width = layer.info().in_dim;
+                let input = reduced.narrow(1, 0, width)?;
+                let product = layer.product_of_aggregated(&pass)?;
+                let z = match &product {
+                    Some(AggregatedProduct { weight, bias, .. }) if self.ends_with_relu(index) => {
+                        let rows = Aggregated::of(reduced.clone());
+                        return self.checked(index, &block, rows.linear_relu(weight, bias, None)?);
+                    }
+                    Some(AggregatedProduct { weight, bias, .. }) => {
+                        Aggregated::of(reduced.clone()).linear(weight, bias)?
+                    }
+                    None => layer.apply_node(&pass, &input, &reduced.narrow(1, width, width)?.contiguous()?)?,
+                };
+                self.finish_layer(index, self.checked(index, &block, z)?, &input)
+            }
+            _ => Err(Error::Input(format!("stage {stage} reduces no rows"))),
         }
     }
 

@@ -122,6 +122,11 @@ impl Aggregated {
         Ok(Self { rows: aggregation.apply(x)?, before: None })
     }
 
+    /// Takes `rows`, `[num_dst, K]`, that were aggregated elsewhere.
+    pub(crate) fn of(rows: Tensor) -> Self {
+        Self { rows, before: None }
+    }
+
     /// Returns [`linear`] of the rows: the end of fused layers.
     ///
     /// # Errors

@@ -6,7 +6,8 @@ use gnnflow_kernels::block::Block;
 use gnnflow_kernels::dense::elementwise::{Activation, Dropout};
 use gnnflow_nn::layers::{Gcn, Sage, gcn_weights};
 use gnnflow_nn::metrics::{Bounds, Counts, Task};
-use gnnflow_nn::model::StageRows;
+use gnnflow_nn::model::{Reduction, StageRows};
+use gnnflow_nn::ops::{Reduce, segment_mean, segment_sum};
 use gnnflow_nn::optimizer::{Adam, AdamOptions, Optimizer};
 use gnnflow_nn::{
     Error, GraphBlock, JumpingKnowledge, KindOptions, Layer, LayerInfo, Model, ModelSpec, Norm, Pass, Registry, loss,
@@ -363,9 +364,11 @@ fn stages_equal_a_batch_with_all_neighbors() {
     let degrees: Vec<u32> = whole.block().indptr().windows(2).map(|w| w[1] - w[0]).collect();
     let (x, alone) = (tensor((50, 6), 1), GraphBlock::new(Block::new(50, 50, vec![0; 51], vec![])));
     let jumps = [JumpingKnowledge::None, JumpingKnowledge::Cat, JumpingKnowledge::Max, JumpingKnowledge::Mean];
-    for kind in ["sage", "gcn", "gat", "gatv2", "gin", "sgc", "rgcn", "appnp", "mlp", "gat, decoupled"] {
+    let bits = |t: &Tensor| flat(t).into_iter().map(f32::to_bits).collect::<Vec<_>>();
+    let mut reductions = 0;
+    for kind in ["sage", "gcn", "gat", "gatv2", "gin", "sgc", "rgcn", "appnp", "mlp", "gat, decoupled", "sage, plain"] {
         let decoupled = kind.ends_with("decoupled");
-        let plain = matches!(kind, "sgc" | "appnp") || decoupled;
+        let plain = matches!(kind, "sgc" | "appnp") || kind.contains(',');
         for jumping_knowledge in jumps.into_iter().filter(|&jump| !plain || jump == JumpingKnowledge::None) {
             let norm = if plain { Norm::None } else { Norm::Batch };
             let options =
@@ -405,12 +408,22 @@ fn stages_equal_a_batch_with_all_neighbors() {
                 let below = results.last().unwrap_or(&x).clone();
                 let rows = model.forward_stage(stage, block, &below, Some(&degrees), &own).unwrap();
                 assert_eq!(rows.dim(1).unwrap(), what.width, "{kind}: stage {stage}");
+                if let Some(Reduction { reduce, own_first }) = what.reduction {
+                    let reduced = match reduce {
+                        Reduce::Sum => segment_sum(&whole, &below).unwrap(),
+                        Reduce::Mean => segment_mean(&whole, &below).unwrap(),
+                    };
+                    let reduced = if own_first { Tensor::cat(&[&below, &reduced], 1).unwrap() } else { reduced };
+                    let finished = model.finish_stage(stage, &reduced, &own).unwrap();
+                    assert!(bits(&finished) == bits(&rows), "{kind} {jumping_knowledge:?}: stage {stage}");
+                    reductions += 1;
+                }
                 results.push(rows);
             }
-            let bits = |t: &Tensor| flat(t).into_iter().map(f32::to_bits).collect::<Vec<_>>();
             assert!(bits(results.last().unwrap()) == bits(&at_once), "{kind} {jumping_knowledge:?}");
         }
     }
+    assert!(reductions > 10, "{reductions} stages of sage and gin reduce rows");
 }
 
 #[test]

@@ -2,11 +2,13 @@
 //!
 //! ```text
 //! chunks of nodes → sample_hop (all neighbors) → fetch_remote_rows (the layer below) → local rows, layer (compute thread) → probe
+//!                 ╰─ if all rows of the layer below are here: ───────────────────────→ reduction, layer ────────────────╯
 //! ```
 //!
 //! A stage is a layer, or work on single nodes, which skips the sampling: before the first or after the last layer, or the rows that a layer
 //! sends. It starts when the frontier of all workers has passed the stage before. A stage computes every node once; sampling would compute a
-//! node again for each batch that reaches it. A stage may also read features and rows of earlier stages of its own nodes; these are local.
+//! node again for each batch that reaches it. A stage that begins with a sum or mean of rows, all of which are in this process, reads them
+//! where they lie: nothing is sampled, fetched or copied. A stage may also read features and rows of earlier stages of its own nodes; these are local.
 
 use std::io;
 use std::ops::Range;
@@ -34,7 +36,7 @@ use timely::dataflow::operators::{Concatenate, Input, Probe, probe};
 use timely::worker::Worker;
 
 use crate::collectives::{Driver, FirstError};
-use crate::compute::{ComputeState, RunJobs};
+use crate::compute::{ComputeState, RunJobs, lie_in_place};
 use crate::context::WorkerContext;
 use crate::error::Error;
 use gnnflow_dataflow::storage::{Place, RowStore};
@@ -135,6 +137,9 @@ impl Inference {
             stages.iter().map(|stage| stage.own.iter().map(|&own| view(own)).collect()).collect();
         let rows = move |time| view(stage_of(time).checked_sub(1).map_or(StageRows::Features, StageRows::Of));
         let without_edges: Vec<bool> = stages.iter().map(|stage| !stage.edges).collect();
+        let reads_edges_only = matches!(edges, EdgesOf::Dataset) && context.columns.is_empty();
+        let reductions: Vec<_> =
+            stages.iter().map(|stage| stage.reduction.filter(|_| reads_edges_only && stage.edges)).collect();
         let (first_error, results, edges_read) = (errors.clone(), stores.clone(), edges.clone());
         worker.dataflow::<u64, _, _>(|scope| {
             let chunks = scope.input_from(&mut input);
@@ -142,6 +147,13 @@ impl Inference {
             let without = move |chunk: &Chunk| without_edges[chunk.0.epoch as usize % count];
             let (with_edges, without_edges): (StreamVec<'_, u64, Chunk>, StreamVec<'_, u64, Chunk>) =
                 chunks.ok_err(move |chunk: Chunk| if without(&chunk) { Err(chunk) } else { Ok(chunk) });
+            let (rows_of, reduces) = (rows.clone(), reductions.clone());
+            let in_place = move |(key, nodes): &Chunk| {
+                let has_reduction = reduces[key.epoch as usize % count].is_some() && matches!(nodes, Nodes::All(_));
+                has_reduction && lie_in_place(&rows_of(time::at(key.epoch, key.step)))
+            };
+            let (with_edges, in_place): (StreamVec<'_, u64, Chunk>, StreamVec<'_, u64, Chunk>) =
+                with_edges.ok_err(move |chunk: Chunk| if in_place(&chunk) { Err(chunk) } else { Ok(chunk) });
             let with_edges = match edges_read {
                 EdgesOf::NoGraph => with_edges.map(batch),
                 EdgesOf::Dataset => {
@@ -180,11 +192,25 @@ impl Inference {
             let jobs_read = jobs > 1;
             let stream = stream.read_ahead(rows);
             let fetched = if jobs_read { stream.fetch_remote_rows(from) } else { stream.fetch_rows(from) };
-            fetched
+            let graph = Arc::clone(&context.graph);
+            scope
+                .concatenate([fetched, in_place.map(batch)])
                 .run_jobs(LAYER, compute_thread, move |passes, on, mut batch| {
                     let stage = batch.key.epoch as usize % count;
+                    let rows = inputs(time::at(batch.key.epoch, batch.key.step));
+                    // Nothing was sampled if rows are reduced in place.
+                    if let Some(reduction) = reductions[stage].filter(|_| batch.blocks.is_empty()) {
+                        let of = (&*graph, &batch.nodes[..]);
+                        return passes.infer_in_place(
+                            on,
+                            (stage, reduction),
+                            of,
+                            (&rows, &own[stage]),
+                            &results[stage],
+                        );
+                    }
                     if jobs_read {
-                        inputs(time::at(batch.key.epoch, batch.key.step)).complete(&mut batch, worker);
+                        rows.complete(&mut batch, worker);
                     }
                     passes.infer(on, stage, batch, &own[stage], &results[stage])
                 })
@@ -388,7 +414,7 @@ mod tests {
     fn reused_stores_are_no_longer_read() {
         let stage = |width: usize, own: &[usize]| {
             let own = own.iter().map(|&earlier| StageRows::Of(earlier)).collect();
-            Stage { width, edges: true, own }
+            Stage { width, edges: true, own, reduction: None }
         };
         assert_eq!(reused_stores(&[]), []);
         assert_eq!(reused_stores(&[stage(7, &[])]), [None]);
