@@ -228,6 +228,7 @@ fn invalid_updates_are_reported_in_one_line() {
     let errors = place.fail(&["update", "dataset", "--nodes", "again.parquet"], 3, &["is already in the dataset"]);
     assert_eq!(errors.len(), 1);
     place.fail(&["update", "dataset", "--edges", "no.parquet"], 3, &["no.parquet: there is no such file", "--edges"]);
+    place.fail(&["update", "dataset", "--values", "no.parquet"], 3, &["no.parquet: there is no such file", "--values"]);
     place.fail(&["update", "dump"], 3, &["manifest.json"]);
     place.fail(&["update", "dataset", "--out", "dump"], 3, &["is not a prepared dataset; choose another folder"]);
     place.fail(&["update", "dataset", "--batches", "none"], 4, &["none"]);

@@ -226,7 +226,9 @@ pub enum Error {
         dst: String,
     },
     /// An update adds a node that exists.
-    #[error("{place}: node {id} is already in the dataset; remove this row, because an update cannot change nodes")]
+    #[error(
+        "{place}: node {id} is already in the dataset; remove this row; to change the node, use --values (in a batch, values.parquet)"
+    )]
     NodeExists {
         /// The place of the value.
         place: Box<Location>,
@@ -279,7 +281,7 @@ pub enum Error {
         /// The problem and the remedy.
         reason: String,
     },
-    /// A file cannot be imported.
+    /// A file cannot be imported, or has the wrong columns for its use.
     #[error("{}: {reason}", path.display())]
     File {
         /// The file, or a folder that lacks one.

@@ -1,4 +1,4 @@
-//! `gnnflow update`: applies added and removed edges and new nodes to a prepared dataset.
+//! `gnnflow update`: applies added and removed edges, new nodes and new values of nodes to a prepared dataset.
 
 use super::context::Context;
 use super::output::{print, print_json};
@@ -12,9 +12,10 @@ use std::path::{Path, PathBuf};
 const EXAMPLES: &str = "\
 Examples:
   gnnflow update prepared/cora --edges new.parquet --remove old.parquet
+  gnnflow update prepared/cora --values new-features.parquet
   gnnflow update prepared/cora --batches monday --out prepared/cora-monday";
 
-/// Apply added and removed edges and new nodes to a prepared dataset, without preparing it again.
+/// Apply added and removed edges, new nodes and new values of nodes to a prepared dataset, without preparing it again.
 ///
 /// The input files have the columns of the files from which the dataset was prepared. The nodes whose neighborhood has changed are
 /// written to affected.parquet in the dataset's folder.
@@ -32,9 +33,12 @@ pub(super) struct Update {
     /// Nodes to add, before any edges are added.
     #[arg(long, value_name = "PATH", num_args = 1..)]
     nodes: Vec<PathBuf>,
-    /// Folder of batches, applied in the order of their names; a batch is a folder with edges.parquet, remove.parquet or
-    /// nodes.parquet (files, or folders of them).
-    #[arg(long, value_name = "DIR", conflicts_with_all = ["edges", "remove", "nodes"])]
+    /// New values of nodes, set after nodes are added: the id, and all features, the label or the split.
+    #[arg(long, value_name = "PATH", num_args = 1..)]
+    values: Vec<PathBuf>,
+    /// Folder of batches, applied in the order of their names; a batch is a folder with edges.parquet, remove.parquet,
+    /// nodes.parquet or values.parquet (files, or folders of them).
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["edges", "remove", "nodes", "values"])]
     batches: Option<PathBuf>,
     /// Write the new dataset to this folder, and keep the old one.
     #[arg(long, value_name = "DIR")]
@@ -67,7 +71,7 @@ impl Update {
     pub(super) fn execute(self, context: &Context) -> Result<(), Error> {
         let batches = match &self.batches {
             Some(folder) => batches(folder)?,
-            None => vec![Batch { nodes: self.nodes, remove: self.remove, edges: self.edges }],
+            None => vec![Batch { nodes: self.nodes, values: self.values, remove: self.remove, edges: self.edges }],
         };
         let settings =
             UpdateSettings { out: self.out, missing: self.missing.into(), hops: self.hops, partitions: None };
@@ -81,10 +85,11 @@ impl Update {
         }
         let counts = &updated.counts;
         let mut text = format!(
-            "{}: {} nodes (+{}), {} edges (+{} −{}); {} of {} partitions written in {:.2} s\n",
+            "{}: {} nodes (+{}), {} with new values, {} edges (+{} −{}); {} of {} partitions changed in {:.2} s\n",
             updated.dataset.display(),
             updated.nodes,
             counts.nodes_added,
+            counts.nodes_changed,
             updated.edges,
             counts.edges_added,
             counts.edges_removed,
@@ -117,11 +122,5 @@ fn batches(folder: &Path) -> Result<Vec<Batch>, Error> {
         }
     }
     folders.sort();
-    let existing = |path: PathBuf| if path.exists() { vec![path] } else { Vec::new() };
-    let batch = |folder: PathBuf| Batch {
-        nodes: existing(folder.join("nodes.parquet")),
-        remove: existing(folder.join("remove.parquet")),
-        edges: existing(folder.join("edges.parquet")),
-    };
-    Ok(folders.into_iter().map(batch).collect())
+    Ok(folders.iter().map(|folder| Batch::in_folder(folder)).collect())
 }

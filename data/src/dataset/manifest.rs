@@ -229,7 +229,7 @@ pub struct InputFile {
 /// One [`update`](crate::update::update()) of a dataset.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UpdateInfo {
-    /// The files of each batch; their roles are "nodes", "edges" and "remove".
+    /// The files of each batch; their roles are "nodes", "values", "edges" and "remove".
     pub batches: Vec<Vec<InputFile>>,
     /// Its counts.
     pub counts: UpdateCounts,
@@ -240,6 +240,9 @@ pub struct UpdateInfo {
 pub struct UpdateCounts {
     /// New nodes.
     pub nodes_added: u64,
+    /// Nodes of the dataset whose features, label or split the update sets, to other or equal values.
+    #[serde(default)]
+    pub nodes_changed: u64,
     /// New directed edges.
     pub edges_added: u64,
     /// Removed directed edges.
@@ -326,6 +329,19 @@ pub struct LabelInfo {
     pub labeled: u64,
     /// Nodes (or edges) per class; empty for values.
     pub counts: Vec<u64>,
+    /// What the lists in the dump were, if the labels were lists.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lists: Option<ListForm>,
+}
+
+/// The meaning of lists of labels in a dump.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ListForm {
+    /// One flag for each class.
+    Flags,
+    /// The classes of the node.
+    Classes,
 }
 
 /// Names of the types of untyped edges after reverse edges were added.
@@ -363,6 +379,17 @@ impl SplitCounts {
             super::split::TEST => self.test += 1,
             _ => self.none += 1,
         }
+    }
+
+    /// Counts an item that leaves split `which`.
+    pub(crate) fn remove(&mut self, which: u8) {
+        let count = match which {
+            super::split::TRAIN => &mut self.train,
+            super::split::VAL => &mut self.val,
+            super::split::TEST => &mut self.test,
+            _ => &mut self.none,
+        };
+        *count = count.saturating_sub(1);
     }
 
     /// Adds the counts of `other`.

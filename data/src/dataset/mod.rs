@@ -42,7 +42,7 @@ pub use halo::Halo;
 pub(crate) use halo::NODE as HALO_NODE;
 pub use manifest::{
     Cleaning, EdgeColumns, FORMAT, FORWARD_AND_REVERSE, FeatureInfo, FileInfo, IdKind, InputFile, LabelInfo, LabelKind,
-    Manifest, PartitionInfo, SCHEMA_VERSION, SplitCounts, TypeInfo, UpdateCounts, UpdateInfo,
+    ListForm, Manifest, PartitionInfo, SCHEMA_VERSION, SplitCounts, TypeInfo, UpdateCounts, UpdateInfo,
 };
 pub(crate) use nodes::schema as nodes_schema;
 pub use nodes::{IdColumn, Labels, Nodes};

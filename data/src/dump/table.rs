@@ -142,6 +142,11 @@ impl Table {
         self.rows
     }
 
+    /// Returns whether a file has the column `name`.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.files.iter().any(|file| file.has(name))
+    }
+
     /// Number of types whose rows have their own files; 1 without types.
     pub(super) fn row_types(&self) -> usize {
         self.types.len().max(1)

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use arrow::array::LargeStringArray;
 
-use crate::dataset::{LabelInfo, LabelKind};
+use crate::dataset::{LabelInfo, LabelKind, ListForm};
 use crate::dump::{NodeChunk, NodeReader, RawLabels};
 use crate::error::{Error, Result};
 use crate::ids::NodeIds;
@@ -120,7 +120,12 @@ impl LabelScan {
         if kind != LabelKind::Value {
             self.counts.resize(classes as usize, 0);
         }
-        Ok((LabelInfo { kind, classes, names, labeled: self.labeled, counts: self.counts }, form))
+        let lists = match form {
+            LabelForm::Plain | LabelForm::Names => None,
+            LabelForm::Flags => Some(ListForm::Flags),
+            LabelForm::Lists => Some(ListForm::Classes),
+        };
+        Ok((LabelInfo { kind, classes, names, labeled: self.labeled, counts: self.counts, lists }, form))
     }
 }
 

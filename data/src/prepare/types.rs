@@ -48,7 +48,8 @@ pub(super) fn edge_labels<C: ProcessGroup>(
     let limit = MAX_CLASSES as usize;
     let column = Column { stage: "reading edge labels", count: "number of edge classes", limit };
     let (classes, names) = distinct_values(processes, edges, &column, &read, progress)?;
-    Ok(LabelInfo { kind: LabelKind::Class, classes, names, labeled: 0, counts: vec![0; classes as usize] })
+    let counts = vec![0; classes as usize];
+    Ok(LabelInfo { kind: LabelKind::Class, classes, names, labeled: 0, counts, lists: None })
 }
 
 /// The values of a chunk: the largest code plus one, or names.

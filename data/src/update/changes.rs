@@ -52,6 +52,10 @@ pub struct Changes {
     pub partitions: Vec<usize>,
     /// The features of the new nodes, one row of the dataset's layout each.
     pub features: Vec<u8>,
+    /// Nodes that get other features, by their numbers, ascending, and these features.
+    pub changed_features: Vec<(u32, Vec<u8>)>,
+    /// The number of nodes that get other features, labels or splits.
+    pub nodes_changed: u64,
     /// The changed edges, sorted by key; of one key, removals precede additions, in the order of rows.
     pub edges: Vec<ChangedEdge>,
     /// The first row that removes an edge of an unknown node.
@@ -109,7 +113,11 @@ impl ChangeReader {
             }
         };
         let edge = |&Event { key, change, row, mirror, .. }: &Event| ChangedEdge { key, change, row, mirror };
+        let values = input.values.of(0..before, self.dataset.manifest());
+        let changed_features = values.filter_map(|(node, values)| Some((node, values.features?.to_vec()))).collect();
         Ok(Changes {
+            changed_features,
+            nodes_changed: input.values.len() as u64,
             files: std::mem::take(&mut input.files).into_iter().flatten().collect(),
             ids,
             partitions,

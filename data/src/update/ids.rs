@@ -6,7 +6,7 @@ use arrow::array::Array;
 use rayon::prelude::*;
 
 use crate::dataset::{Dataset, IdColumn, IdKind};
-use crate::error::Result;
+use crate::error::{Error, Location, Result};
 use crate::ids::Ids;
 
 /// Marks an id without a node.
@@ -123,6 +123,12 @@ impl UpdateIds {
             (Self::Text(own), Self::Text(earlier)) => find(own.iter(), |id| earlier.get(id).copied(), first, nodes),
             _ => unreachable!("ids of one kind"),
         }
+    }
+
+    /// Returns the error about an id without a node, by its number.
+    pub(super) fn unknown(&self, place: Box<Location>, number: u32) -> Error {
+        let wanted = "the id of a node of the dataset; to add the node, use --nodes (in a batch, nodes.parquet)".into();
+        Error::Value { place, value: self.show(number), wanted }
     }
 
     /// Returns the id with a number, for messages; a linear search.

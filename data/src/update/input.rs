@@ -12,6 +12,7 @@ use crate::source::{Columns, GraphSource, Isolated, RETRY, SelfLoops, UnknownNod
 use super::Batch;
 use super::ids::{NONE, UpdateIds};
 use super::new_nodes::NewNodes;
+use super::new_values::NewValues;
 use super::policy::Change;
 use super::type_codes::TypeCodes;
 
@@ -43,6 +44,8 @@ pub(super) struct BatchRows {
 pub(super) struct Input {
     pub(super) batches: Vec<BatchRows>,
     pub(super) nodes: NewNodes,
+    /// Those of nodes that are not new.
+    pub(super) values: NewValues,
     pub(super) files: Vec<Vec<InputFile>>,
     /// Edge types, including new ones with larger numbers.
     pub(super) edge_types: Option<TypeInfo>,
@@ -98,6 +101,7 @@ impl Input {
         let mut all = Self {
             batches: Vec::new(),
             nodes: NewNodes::new(manifest),
+            values: NewValues::default(),
             files: Vec::new(),
             edge_types: manifest.edge_columns.edge_type.clone(),
             unknown_dropped: 0,
@@ -112,6 +116,9 @@ impl Input {
                 let source = GraphSource { nodes: batch.nodes.clone(), num_classes: classes, ..source.clone() };
                 let reader = NodeReader::open(&source)?;
                 all.nodes.read(reader, number, manifest, &mut all.update_ids, progress)?;
+            }
+            if !batch.values.is_empty() {
+                all.values.read(&batch.values, number, source, manifest, &mut all.update_ids, progress)?;
             }
             let added = all.rows(dataset, source, &batch.edges, &source.columns, true, progress)?;
             // Removals need ends and types only.
@@ -128,6 +135,9 @@ impl Input {
         }
         all.nodes.assign_numbers(old, &mut nodes)?;
         all.look_up(source, &nodes, old)?;
+        for (node, values) in all.values.split_off(old, manifest) {
+            all.nodes.set((node - old) as usize, values);
+        }
         progress.done();
         Ok(all)
     }
@@ -180,8 +190,9 @@ impl Input {
 
     /// Replaces numbers of ids by nodes, and applies the policies on single rows.
     fn look_up(&mut self, source: &GraphSource, nodes: &[u32], old: u32) -> Result<()> {
-        let Self { batches, nodes: new, update_ids, unknown_dropped, self_loops_dropped, .. } = self;
+        let Self { batches, nodes: new, values, update_ids, unknown_dropped, self_loops_dropped, .. } = self;
         let exists = |node: u32, batch: u32| node != NONE && (node < old || new.batch_of(node - old) <= batch);
+        values.look_up(nodes, exists, update_ids)?;
         for (number, batch) in (0..).zip(batches) {
             for (rows, adds) in [(&mut batch.removed, false), (&mut batch.added, true)] {
                 let Some(rows) = rows else { continue };
@@ -195,7 +206,7 @@ impl Input {
                         // An update does not create nodes that only edges name.
                         if adds && source.unknown_nodes != UnknownNodes::Drop {
                             let place = rows.place_of(row, end);
-                            return Err(Error::UnknownNode { place, id: update_ids.show(ids[end]) });
+                            return Err(update_ids.unknown(place, ids[end]));
                         }
                         if adds {
                             *unknown_dropped += 1;
@@ -278,9 +289,12 @@ impl Rows {
 /// Returns lengths and digests of a batch's files.
 pub(super) fn files(batch: &Batch) -> Result<Vec<InputFile>> {
     let mut files = Vec::new();
-    for (role, name, paths) in
-        [("nodes", "--nodes", &batch.nodes), ("edges", "--edges", &batch.edges), ("remove", "--remove", &batch.remove)]
-    {
+    for (role, name, paths) in [
+        ("nodes", "--nodes", &batch.nodes),
+        ("values", "--values", &batch.values),
+        ("edges", "--edges", &batch.edges),
+        ("remove", "--remove", &batch.remove),
+    ] {
         files.extend(input_files(role, &expand(paths, name, RETRY)?)?);
     }
     Ok(files)

@@ -29,7 +29,8 @@ pub(super) struct Merge<'a> {
 
 /// The written files of a partition.
 pub(super) struct Merged {
-    pub(super) topology: FileInfo,
+    /// `None` if the partition keeps its topology.
+    pub(super) topology: Option<FileInfo>,
     pub(super) edges: u64,
     pub(super) halo: FileInfo,
     /// Number of halo nodes by owner, or their sum if there are many partitions.
@@ -58,8 +59,7 @@ impl Merge<'_> {
         let mut offsets = file.region(0, BUFFER);
         write_offsets(&old, n as usize, &changes, &mut offsets)?;
         let mut indices = file.region(align(8 * (n + 1)), BUFFER);
-        let halo: Vec<AtomicU64> =
-            std::iter::repeat_with(|| AtomicU64::new(0)).take(self.placement.book.nodes() as usize / 64 + 1).collect();
+        let halo = self.no_halo();
         self.write_indices(&old, &pieces, added, &core, &halo, &mut indices)?;
 
         let offset_span = offsets.span();
@@ -94,7 +94,27 @@ impl Merge<'_> {
         }
         let halo_file = write_halo(self.dir, part, &self.placement.book, &halo, self.halo_features.as_ref())?;
         let topology = file.finish(&nodes, &buffers, regions)?;
-        Ok(Merged { topology, edges, halo: halo_file, halo_nodes: count_halo(&halo, &self.placement.book) })
+        Ok(Merged {
+            topology: Some(topology),
+            edges,
+            halo: halo_file,
+            halo_nodes: count_halo(&halo, &self.placement.book),
+        })
+    }
+
+    /// Writes the halo of partition `part` with other features. Its nodes, `nodes`, are those that it had.
+    pub(super) fn halo(&self, part: usize, nodes: &[u32]) -> Result<Merged> {
+        let bits = self.no_halo();
+        nodes.iter().for_each(|node| mark(&bits, *node));
+        let halo = write_halo(self.dir, part, &self.placement.book, &bits, self.halo_features.as_ref())?;
+        let edges = self.dataset.manifest().partitions[part].edges;
+        Ok(Merged { topology: None, edges, halo, halo_nodes: count_halo(&bits, &self.placement.book) })
+    }
+
+    /// Returns a bit for each node, none of them set.
+    fn no_halo(&self) -> Vec<AtomicU64> {
+        let words = self.placement.book.nodes() as usize / 64 + 1;
+        std::iter::repeat_with(|| AtomicU64::new(0)).take(words).collect()
     }
 
     /// Returns the new edges in order, and the changes of list lengths as ascending pairs `(local node, change)`.
@@ -149,7 +169,7 @@ impl Merge<'_> {
     ) -> Result<()> {
         let mark = |node: u32| {
             if !core.contains(&u64::from(node)) {
-                halo[node as usize / 64].fetch_or(1 << (node % 64), Ordering::Relaxed);
+                mark(halo, node);
             }
         };
         let shifts = self.placement.shifts();
@@ -208,6 +228,11 @@ impl Merge<'_> {
         }
         Ok(())
     }
+}
+
+/// Sets the bit of a node.
+fn mark(halo: &[AtomicU64], node: u32) {
+    halo[node as usize / 64].fetch_or(1 << (node % 64), Ordering::Relaxed);
 }
 
 /// Writes the `n + 1` list offsets of a partition of `n` nodes.

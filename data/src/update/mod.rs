@@ -1,4 +1,4 @@
-//! Updates a prepared dataset with added and removed edges and added nodes.
+//! Updates a prepared dataset: adds nodes, changes values of nodes, removes and adds edges.
 //!
 //! ```text
 //! update files ──► look up ids ──► find the touched edges ──► apply the policies to each
@@ -11,16 +11,18 @@
 //!
 //! The result equals a preparation of the changed dump in which every node stays in its partition. In the changed dump,
 //! removed edges are missing, and added edges and nodes are rows at the end. New nodes follow the old nodes of their
-//! partition. Batches take effect in order. Each batch adds nodes, then removes edges, then adds edges.
+//! partition. Batches take effect in order. Each batch adds nodes, changes values of nodes, removes edges, and adds edges,
+//! in this order.
 //!
 //! **Cost**: the ids of all nodes are read once. Topologies are read and written once for each changed partition: those
 //! of the destinations, or of both ends in an undirected graph. New nodes shift the global ids of later partitions, and
-//! then all topologies and halos are written. **Memory**: the rows of the update, and about one bit per node and thread.
+//! then all topologies and halos are written. Files with other labels, splits or features are written once. **Memory**: the
+//! rows of the update, and about one bit per node and thread.
 //!
 //! Datasets with these settings are refused: k-core, largest component, isolated nodes and reverse edges, which depend on
-//! the entire graph; times of nodes; splits and labels of edges. With standardized features, new nodes are refused. If the
-//! splits were drawn, new nodes are in no split. Edges that name unknown nodes are refused even if the preparation
-//! creates such nodes; [`Batch::nodes`] adds nodes.
+//! the entire graph; times of nodes; splits and labels of edges. With standardized features, new nodes and other features
+//! are refused, and also if each type of nodes has its own features. If the splits were drawn, new nodes are in no split.
+//! Edges that name unknown nodes are refused even if the preparation creates such nodes; [`Batch::nodes`] adds nodes.
 
 mod assign;
 mod changes;
@@ -28,6 +30,8 @@ mod ids;
 mod input;
 mod merge;
 mod new_nodes;
+mod new_values;
+mod node_columns;
 mod policy;
 mod reach;
 #[cfg(test)]
@@ -57,10 +61,26 @@ pub const AFFECTED: &str = "affected.parquet";
 pub struct Batch {
     /// Added nodes.
     pub nodes: Vec<PathBuf>,
+    /// New values of nodes that exist: the id, and features, label or split. A column that is missing keeps its values.
+    pub values: Vec<PathBuf>,
     /// Removed edges: both ends and, if edges have types, the type.
     pub remove: Vec<PathBuf>,
     /// Added edges.
     pub edges: Vec<PathBuf>,
+}
+
+impl Batch {
+    /// The names of the files of a batch in a folder.
+    pub const FILES: [&str; 4] = ["nodes.parquet", "values.parquet", "remove.parquet", "edges.parquet"];
+
+    /// Returns the batch whose files, or folders of files, are in `folder`.
+    pub fn in_folder(folder: &Path) -> Self {
+        let [nodes, values, remove, edges] = Self::FILES.map(|name| {
+            let path = folder.join(name);
+            if path.exists() { vec![path] } else { Vec::new() }
+        });
+        Self { nodes, values, remove, edges }
+    }
 }
 
 /// Policy for removals of edges that do not exist.
@@ -108,7 +128,7 @@ pub struct Updated {
     pub edges: u64,
     /// Number of nodes in [`AFFECTED`].
     pub affected: u64,
-    /// Partitions whose topology was written. The other partitions have the same files as before.
+    /// Partitions of which a file was written. The other partitions have the same files as before.
     pub rewritten: Vec<usize>,
     /// Wall-clock time.
     pub seconds: f64,

@@ -1,14 +1,13 @@
 //! New nodes, converted to the storage format of the dataset.
 
-use crate::dataset::{LabelKind, Manifest, split};
-use crate::dump::{NodeChunk, NodeReader, RawLabels};
+use crate::dataset::{Manifest, split};
+use crate::dump::{NodeChunk, NodeReader};
 use crate::error::{Error, Location, Result};
 use crate::ids::Ids;
-use crate::prepare::Scale;
 use crate::progress::Progress;
-use crate::source::Normalize;
 
 use super::ids::{NONE, UpdateIds};
+use super::node_columns::{Values, append_features, append_labels, check, check_features, count_labels, label_size};
 use super::type_codes::TypeCodes;
 
 /// The new nodes of all batches, in the order of their rows.
@@ -34,18 +33,13 @@ pub(super) struct NewNodes {
 
 impl NewNodes {
     pub(super) fn new(manifest: &Manifest) -> Self {
-        let label_size = match &manifest.labels {
-            None => 0,
-            Some(info) if info.kind == LabelKind::Multi => info.classes as usize,
-            Some(_) => 4,
-        };
         Self {
             numbers: Vec::new(),
             batches: Vec::new(),
             ids: Vec::new(),
             texts: String::new(),
             labels: Vec::new(),
-            label_size,
+            label_size: label_size(manifest),
             splits: Vec::new(),
             types: Vec::new(),
             type_count: 0,
@@ -74,13 +68,10 @@ impl NewNodes {
         let before = self.len();
         if reader.rows() > 0 {
             check(&reader, manifest)?;
-            let scale = match manifest.features.normalize {
-                Normalize::Row if manifest.features.dim > 0 => Scale::Row(manifest.features.dim),
-                _ => Scale::None,
-            };
+            check_features(&reader, manifest, "a new node")?;
             reader.for_each(Ok, |chunk| {
                 progress.advance(chunk.ids.len() as u64);
-                self.append(chunk, batch, manifest, &reader, &scale, update_ids)
+                self.append(chunk, batch, manifest, &reader, update_ids)
             })?;
         }
         self.readers.push((reader, before));
@@ -89,11 +80,10 @@ impl NewNodes {
 
     fn append(
         &mut self,
-        chunk: NodeChunk,
+        mut chunk: NodeChunk,
         batch: u32,
         manifest: &Manifest,
         reader: &NodeReader,
-        scale: &Scale,
         update_ids: &mut UpdateIds,
     ) -> Result<()> {
         let rows = chunk.ids.len();
@@ -108,76 +98,17 @@ impl NewNodes {
                 }
             }
         }
-        let place = |row, name: &str| chunk.origin.place(row, name);
-        if let Some(labels) = &chunk.labels {
-            self.label(labels, manifest, |row| place(row, reader.label_name()))?;
-        }
+        append_labels(&chunk, reader, manifest, &mut self.labels)?;
         match &chunk.split {
             Some(split) => self.splits.extend_from_slice(split),
             None => self.splits.resize(self.splits.len() + rows, split::NONE),
         }
         if let Some(found) = &chunk.types {
             let mut codes = TypeCodes::new(manifest.node_types.as_ref(), false);
-            self.types.extend(codes.of(found, |row| place(row, reader.id_name()))?);
+            self.types.extend(codes.of(found, |row| chunk.origin.place(row, reader.id_name()))?);
             self.type_count = self.type_count.max(codes.largest);
         }
-        let mut features = chunk.features;
-        scale.apply(&mut features, chunk.feature_block.clone());
-        let bytes = manifest.features.layout().narrow(&features).map_err(|i| Error::NotFinite {
-            place: place(i / manifest.features.dim.max(1), &reader.feature_names()),
-            value: f64::from(features[i]),
-            hint: " when stored with the dataset's feature dtype",
-        })?;
-        self.features.extend_from_slice(&bytes);
-        Ok(())
-    }
-
-    fn label(&mut self, labels: &RawLabels, manifest: &Manifest, place: impl Fn(usize) -> Box<Location>) -> Result<()> {
-        let Some(info) = &manifest.labels else { return Ok(()) };
-        match labels {
-            RawLabels::Int(labels) if info.names.is_empty() => {
-                self.labels.extend_from_slice(bytemuck::cast_slice(labels))
-            }
-            RawLabels::Int(labels) => {
-                let (value, wanted) = (labels.first().copied().unwrap_or(0), "the name of a class of the dataset");
-                return Err(Error::Value { place: place(0), value: value.to_string(), wanted: wanted.into() });
-            }
-            RawLabels::Text(labels) => {
-                for (row, name) in labels.iter().enumerate() {
-                    let Some(name) = name else {
-                        self.labels.extend_from_slice(&(-1i32).to_le_bytes());
-                        continue;
-                    };
-                    let class = info.names.iter().position(|class| class == name).ok_or_else(|| Error::Value {
-                        place: place(row),
-                        value: format!("{name:?}"),
-                        wanted: "a class of the dataset; prepare the changed dump to add classes".into(),
-                    })?;
-                    self.labels.extend_from_slice(&(class as i32).to_le_bytes());
-                }
-            }
-            RawLabels::Float(labels) => self.labels.extend_from_slice(bytemuck::cast_slice(labels)),
-            RawLabels::List { starts, items } => {
-                let classes = info.classes as usize;
-                // As in a preparation, lists are flags if all of them can be flags.
-                let flags = classes > 1
-                    && starts.windows(2).all(|ends| ends[1] - ends[0] == classes)
-                    && items.iter().all(|&item| item <= 1);
-                for ends in starts.windows(2) {
-                    let start = self.labels.len();
-                    self.labels.resize(start + classes, 0);
-                    let into = &mut self.labels[start..];
-                    for (position, &item) in items[ends[0]..ends[1]].iter().enumerate() {
-                        if flags {
-                            into[position] = item as u8;
-                        } else if let Some(flag) = into.get_mut(item as usize) {
-                            *flag = 1;
-                        }
-                    }
-                }
-            }
-        }
-        Ok(())
+        append_features(&mut chunk, reader, manifest, &mut self.features)
     }
 
     /// Assigns the numbers from `old` on to the new nodes.
@@ -227,51 +158,22 @@ impl NewNodes {
         if let Some(types) = &mut manifest.node_types {
             types.count = types.count.max(self.type_count);
         }
-        let Some(info) = &mut manifest.labels else { return };
-        match info.kind {
-            LabelKind::Value => {
-                let value = |label: &[u8]| f32::from_le_bytes([label[0], label[1], label[2], label[3]]);
-                info.labeled += self.labels.chunks_exact(4).filter(|label| !value(label).is_nan()).count() as u64;
-            }
-            LabelKind::Class => {
-                for label in self.labels.chunks_exact(4) {
-                    let class = i32::from_le_bytes([label[0], label[1], label[2], label[3]]);
-                    if let Some(count) = info.counts.get_mut(class as usize) {
-                        info.labeled += 1;
-                        *count += 1;
-                    }
-                }
-            }
-            LabelKind::Multi => {
-                info.labeled += self.len() as u64;
-                for flags in self.labels.chunks_exact(self.label_size.max(1)) {
-                    info.counts.iter_mut().zip(flags).for_each(|(count, &flag)| *count += u64::from(flag));
-                }
-            }
+        if let Some(info) = &mut manifest.labels {
+            count_labels(&self.labels, info, true);
         }
     }
-}
 
-/// Checks that the new nodes fit the dataset.
-fn check(reader: &NodeReader, manifest: &Manifest) -> Result<()> {
-    let place = |column: &str| reader.place(0, column);
-    if manifest.features.normalize == Normalize::Standard && manifest.features.dim > 0 {
-        let wanted = "possible, because the features are standardized over all nodes; prepare the changed dump";
-        return Err(Error::Value { place: place(reader.id_name()), value: "a new node".into(), wanted: wanted.into() });
+    /// Replaces values of a node.
+    pub(super) fn set(&mut self, node: usize, values: Values<'_>) {
+        let replace = |all: &mut [u8], value: Option<&[u8]>| {
+            if let Some(value) = value {
+                all[node * value.len()..(node + 1) * value.len()].copy_from_slice(value);
+            }
+        };
+        replace(&mut self.features, values.features);
+        replace(&mut self.labels, values.label);
+        if let Some(split) = values.split {
+            self.splits[node] = split;
+        }
     }
-    if reader.id_kind() != manifest.ids {
-        let wanted = format!("of the type of the dataset's ids ({:?})", manifest.ids).to_lowercase();
-        return Err(Error::Value { place: place(reader.id_name()), value: "this id".into(), wanted });
-    }
-    if let (Some(found), Some(info)) = (reader.label_kind(), &manifest.labels)
-        && found != info.kind
-    {
-        let wanted = format!("a label of the dataset's kind ({:?})", info.kind).to_lowercase();
-        return Err(Error::Value { place: place(reader.label_name()), value: "this label".into(), wanted });
-    }
-    let (found, expected) = (reader.feature_width(), manifest.features.dim);
-    if found != expected {
-        return Err(Error::Width { place: place(&reader.feature_names()), found, expected });
-    }
-    Ok(())
 }

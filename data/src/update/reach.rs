@@ -16,29 +16,25 @@ use crate::error::{Error, Result};
 const ROWS: usize = 1 << 16;
 
 /// Returns the nodes of `dataset` whose `hops`-hop in-neighborhood has changed, ascending, each with the smallest such
-/// number of hops. `changed` has the nodes whose in-edges have changed, ascending.
-pub(super) fn affected(dataset: &Dataset, changed: &[u32], hops: u32) -> Result<Vec<(u32, u32)>> {
-    if hops == 0 || changed.is_empty() {
-        return Ok(Vec::new());
-    }
-    let mut reached = search(dataset, changed, hops - 1)?;
-    reached.iter_mut().for_each(|(_, steps)| *steps += 1);
-    Ok(reached)
-}
-
-/// Returns the nodes that are at most `steps` edges after a node of `changed`, each with the length of its shortest path. Topologies hold in-edges. In an undirected graph these are the out-edges,
-/// too. In a directed graph, every step reads all topologies.
-fn search(dataset: &Dataset, changed: &[u32], steps: u32) -> Result<Vec<(u32, u32)>> {
+/// number of hops. `features` are the nodes with other features, which are affected with 0 hops, and `edges` those with
+/// other in-edges; both ascend.
+///
+/// Topologies hold in-edges. In an undirected graph these are the out-edges, too. In a directed graph, every hop reads all
+/// topologies, except the first one if no features have changed.
+pub(super) fn affected(dataset: &Dataset, features: &[u32], edges: &[u32], hops: u32) -> Result<Vec<(u32, u32)>> {
     let (book, n) = (dataset.book(), dataset.manifest().nodes as usize);
     let mut visited = Bits::new(n);
-    for &node in changed {
+    for &node in features {
         visited.insert(node);
     }
-    let mut nodes: Vec<(u32, u32)> = changed.iter().map(|&node| (node, 0)).collect();
+    let mut nodes: Vec<(u32, u32)> = features.iter().map(|&node| (node, 0)).collect();
     let mut topologies: Vec<Option<Topology>> = vec![None; book.parts()];
-    let mut frontier: Vec<u32> = changed.to_vec();
-    for step in 1..=steps {
+    let mut frontier: Vec<u32> = features.to_vec();
+    for step in 1..=hops {
         let mut next = Vec::new();
+        if step == 1 {
+            next.extend(edges.iter().filter(|&&node| visited.insert(node)));
+        }
         let mut reach = |dst: u32| {
             if visited.insert(dst) {
                 next.push(dst);
@@ -54,7 +50,7 @@ fn search(dataset: &Dataset, changed: &[u32], steps: u32) -> Result<Vec<(u32, u3
                 let list = topologies[part].as_ref().map_or(&[][..], |topology| topology.neighbors(local));
                 list.iter().for_each(|&dst| reach(dst));
             }
-        } else {
+        } else if !frontier.is_empty() {
             let mut from = Bits::new(n);
             for &node in &frontier {
                 from.insert(node);
@@ -66,6 +62,9 @@ fn search(dataset: &Dataset, changed: &[u32], steps: u32) -> Result<Vec<(u32, u3
                 let found: Vec<usize> = (0..topology.num_nodes()).into_par_iter().filter(reads).collect();
                 found.into_iter().for_each(|local| reach(first + local as u32));
             }
+        }
+        if next.is_empty() {
+            break;
         }
         nodes.extend(next.iter().map(|&node| (node, step)));
         frontier = next;

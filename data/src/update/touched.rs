@@ -181,6 +181,7 @@ impl<'a> Touched<'a> {
         let mut delta = Delta {
             counts: UpdateCounts {
                 nodes_added: self.input.nodes.len() as u64,
+                nodes_changed: self.input.values.len() as u64,
                 unknown_dropped: self.input.unknown_dropped,
                 self_loops_dropped: self.input.self_loops_dropped,
                 ..UpdateCounts::default()

@@ -8,7 +8,9 @@ use rayon::prelude::*;
 use serde_json::json;
 use sha2::{Digest, Sha256};
 
-use crate::dataset::{Dataset, FEATURES, HALO, Manifest, NODES, SCHEMA_VERSION, TOPOLOGY, UpdateInfo, part_folder};
+use crate::dataset::{
+    Dataset, FEATURES, HALO, Halo, Manifest, NODES, SCHEMA_VERSION, TOPOLOGY, UpdateInfo, part_folder, split,
+};
 use crate::error::{Error, Result};
 use crate::format::hex;
 use crate::fs::link_or_copy;
@@ -21,8 +23,9 @@ use crate::progress::Progress;
 use super::assign::{BALANCE, Placement, choose_partitions};
 use super::input::{Input, source};
 use super::merge::{Merge, Merged};
+use super::node_columns::{count_labels, label_bytes, label_size};
 use super::touched::{Added, Delta, Touched};
-use super::write_nodes::write_nodes;
+use super::write_nodes::{NodeChanges, write_columns, write_features};
 use super::{AFFECTED, Batch, UpdateSettings, Updated, reach};
 
 pub(super) fn run(
@@ -66,7 +69,17 @@ pub(super) fn run(
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |now| now.as_nanos());
     let key = format!("update of {} at {now} by {}", dataset.manifest().fingerprint, std::process::id());
     let growing = StagingFolder::create(out, &key)?;
-    let work = Work { dataset: &dataset, input: &input, delta: &delta, placement: &placement, dir: growing.path() };
+    let before = dataset.manifest().nodes as u32;
+    let values = input.values.of(0..before, dataset.manifest()).filter(|(_, values)| values.features.is_some());
+    let features: Vec<u32> = values.map(|(node, _)| node).collect();
+    let work = Work {
+        dataset: &dataset,
+        input: &input,
+        delta: &delta,
+        placement: &placement,
+        changed_features: &features,
+        dir: growing.path(),
+    };
     let Written { manifest, rewritten, cross, halo } = work.write(&quality, &progress)?;
     let manifest = work.record_update(manifest, settings)?;
     write_file(&growing.path().join(Manifest::FILE), manifest.to_json()?.as_bytes())?;
@@ -81,11 +94,11 @@ pub(super) fn run(
         }
     }
     let mut changed: Vec<u32> = delta.changed.iter().map(|&node| placement.global(node)).collect();
-    let before = dataset.manifest().nodes as u32;
     changed.extend((before..before + input.nodes.len() as u32).map(|node| placement.global(node)));
     changed.sort_unstable();
     changed.dedup();
-    let affected = reach::affected(&updated, &changed, settings.hops)?;
+    let features: Vec<u32> = features.iter().map(|&node| placement.global(node)).collect();
+    let affected = reach::affected(&updated, &features, &changed, settings.hops)?;
     reach::write(&updated, &affected, &growing.path().join(AFFECTED))?;
     progress.done();
     let quality = Quality {
@@ -118,6 +131,8 @@ struct Work<'a> {
     input: &'a Input,
     delta: &'a Delta,
     placement: &'a Placement,
+    /// The nodes of the dataset with new features, by their old global ids, ascending.
+    changed_features: &'a [u32],
     /// The folder of the new dataset.
     dir: &'a Path,
 }
@@ -135,7 +150,7 @@ struct Written {
 impl Work<'_> {
     /// Writes or links all files except the reports.
     fn write(&self, quality: &Quality, progress: &dyn Progress) -> Result<Written> {
-        let Self { dataset, input, delta, placement, dir } = *self;
+        let Self { dataset, input, delta, placement, dir, .. } = *self;
         let mut manifest = dataset.manifest().clone();
         let parts = manifest.parts();
         let mut added: Vec<Added> = delta
@@ -150,20 +165,35 @@ impl Work<'_> {
 
         progress.stage("writing nodes", Some(placement.book.nodes()), "nodes");
         let mut files = Vec::with_capacity(parts);
+        let mut rewritten = Vec::new();
         for part in 0..parts {
             let folder = dir.join(part_folder(part));
             std::fs::create_dir_all(&folder).map_err(Error::io(&folder, "create"))?;
-            let info = &mut manifest.partitions[part];
+            let old = dataset.book().range(part);
+            let values = input.values.of(old.start as u32..old.end as u32, dataset.manifest());
+            let values = values.map(|(node, values)| ((u64::from(node) - old.start) as usize, values));
             let members = &placement.members[part];
-            if members.is_empty() {
-                self.link(part, NODES)?;
-                info.features.map(|_| self.link(part, FEATURES)).transpose()?;
-            } else {
-                (info.node_columns, info.features) = write_nodes(dataset, part, &input.nodes, members, dir)?;
-                info.nodes += members.len() as u64;
-                let splits = members.iter().map(|&node| input.nodes.splits[node as usize]);
-                info.train += splits.filter(|&which| which == crate::dataset::split::TRAIN).count() as u64;
+            let changes = NodeChanges { new: &input.nodes, members, values: values.collect() };
+            if changes.change_columns() || changes.change_features() {
+                rewritten.push(part);
             }
+            if changes.change_columns() {
+                self.count_values(part, &changes, &mut manifest)?;
+                manifest.partitions[part].node_columns = write_columns(dataset, part, &changes, dir)?;
+            } else {
+                self.link(part, NODES)?;
+            }
+            let info = &mut manifest.partitions[part];
+            match info.features {
+                Some(_) if changes.change_features() => {
+                    info.features = Some(write_features(dataset, part, &changes, dir)?);
+                }
+                Some(_) => self.link(part, FEATURES)?,
+                None => {}
+            }
+            info.nodes += members.len() as u64;
+            let splits = members.iter().map(|&node| input.nodes.splits[node as usize]);
+            info.train += splits.filter(|&which| which == split::TRAIN).count() as u64;
             files.push(NodeFiles { nodes: info.node_columns, features: info.features, train: info.train });
             progress.advance(info.nodes);
         }
@@ -196,7 +226,6 @@ impl Work<'_> {
         progress.done();
 
         let mut halo = Vec::with_capacity(parts);
-        let mut rewritten = Vec::new();
         for (part, merged) in merged.into_iter().enumerate() {
             let info = &mut manifest.partitions[part];
             match merged {
@@ -205,10 +234,13 @@ impl Work<'_> {
                     _ => vec![info.halo_nodes],
                 }),
                 Some(Merged { topology, edges, halo: file, halo_nodes }) => {
-                    (info.topology, info.edges) = (topology, edges);
+                    if let Some(topology) = topology {
+                        info.topology = topology;
+                    }
+                    rewritten.push(part);
+                    info.edges = edges;
                     (info.halo, info.halo_nodes) = (Some(file), halo_nodes.iter().sum());
                     halo.push(halo_nodes);
-                    rewritten.push(part);
                 }
             }
         }
@@ -216,6 +248,8 @@ impl Work<'_> {
         manifest.offsets = placement.book.offsets().to_vec();
         input.nodes.count(&mut manifest);
         let cross = (cross_before + cross).saturating_sub(delta.removed_cross);
+        rewritten.sort_unstable();
+        rewritten.dedup();
         Ok(Written { manifest, rewritten, cross, halo })
     }
 
@@ -230,10 +264,42 @@ impl Work<'_> {
         let untouched = removed.is_empty() && from == to && self.placement.members[part].is_empty();
         if untouched && !self.placement.shifts() {
             self.link(part, TOPOLOGY)?;
+            if let Some(halo) = self.changed_halo(part)? {
+                return merge.halo(part, halo.nodes()).map(Some);
+            }
             self.dataset.manifest().partitions[part].halo.map(|_| self.link(part, HALO)).transpose()?;
             return Ok(None);
         }
         merge.run(part, &removed, &added[from..to]).map(Some)
+    }
+
+    /// Returns the halo of a partition if it has features that change.
+    fn changed_halo(&self, part: usize) -> Result<Option<Halo>> {
+        if self.changed_features.is_empty() || !self.dataset.manifest().halo_features {
+            return Ok(None);
+        }
+        let changes = |halo: &Halo| self.changed_features.iter().any(|node| halo.nodes().binary_search(node).is_ok());
+        Ok(self.dataset.halo(part)?.filter(changes))
+    }
+
+    /// Counts the new labels and splits of a partition's old nodes, in place of their old ones.
+    fn count_values(&self, part: usize, changes: &NodeChanges<'_>, manifest: &mut Manifest) -> Result<()> {
+        let old = self.dataset.nodes(part)?;
+        let (labels, size) = (label_bytes(old.labels()), label_size(self.dataset.manifest()));
+        for (local, values) in &changes.values {
+            if let (Some(label), Some(info)) = (values.label, &mut manifest.labels) {
+                count_labels(&labels[local * size..(local + 1) * size], info, false);
+                count_labels(label, info, true);
+            }
+            if let Some(now) = values.split {
+                let before = old.split()[*local];
+                manifest.splits.remove(before);
+                manifest.splits.add(now);
+                let train = &mut manifest.partitions[part].train;
+                *train = *train + u64::from(now == split::TRAIN) - u64::from(before == split::TRAIN);
+            }
+        }
+        Ok(())
     }
 
     /// Hard-links a file into the new folder, or copies it if the file system has no hard links.
@@ -257,7 +323,7 @@ impl Work<'_> {
                 (manifest.edge_rows + rows(batch.added.as_ref())).saturating_sub(rows(batch.removed.as_ref()));
         }
         manifest.edge_rows += counts.missing_ignored;
-        if counts.nodes_added + counts.edges_added + counts.edges_removed > 0 {
+        if counts.nodes_added + counts.nodes_changed + counts.edges_added + counts.edges_removed > 0 {
             let batches = self.input.files.clone();
             let text = json!({
                 "schema": SCHEMA_VERSION,

@@ -1,4 +1,4 @@
-//! Writes `nodes.arrow` and `features.arrow` of a partition with new nodes: the old rows, then the new ones.
+//! Writes `nodes.arrow` and `features.arrow` of a partition with new nodes or values: the old rows, then the new ones.
 
 use std::path::Path;
 
@@ -7,48 +7,82 @@ use arrow::datatypes::Schema;
 
 use crate::dataset::ipc::{IpcFile, Region, Span, align};
 use crate::dataset::{
-    Dataset, FEATURES, FileInfo, IdColumn, LabelKind, Labels, Manifest, NODES, Nodes, feature_field, nodes_schema,
-    part_folder,
+    Dataset, FEATURES, FileInfo, IdColumn, LabelKind, NODES, feature_field, nodes_schema, part_folder,
 };
 use crate::error::Result;
 
 use super::new_nodes::NewNodes;
+use super::node_columns::{Values, label_bytes};
 
 const BUFFER: usize = 1 << 20;
 
-/// Writes both files of partition `part` below `dir`, with `members` of `new` at the end.
-pub(super) fn write_nodes(
-    dataset: &Dataset,
-    part: usize,
-    new: &NewNodes,
-    members: &[u32],
-    dir: &Path,
-) -> Result<(FileInfo, Option<FileInfo>)> {
-    let manifest = dataset.manifest();
-    let dir = dir.join(part_folder(part));
-    let old = dataset.nodes(part)?;
-    let n = (old.len() + members.len()) as u64;
-    let nodes = node_columns(manifest, &old, new, members, &dir.join(NODES))?;
-    let layout = manifest.features.layout();
-    if layout.dim() == 0 {
-        return Ok((nodes, None));
-    }
-    let (field, items) = feature_field(&layout);
-    let file = IpcFile::create(&dir.join(FEATURES), Schema::new(vec![field]))?;
-    let mut region = file.region(0, BUFFER);
-    let row = layout.row_bytes();
-    region.write(dataset.features(part)?.bytes())?;
-    for &member in members {
-        region.write(&new.features[member as usize * row..(member as usize + 1) * row])?;
-    }
-    let buffers = [Span::NONE, Span::NONE, region.span()];
-    Ok((nodes, Some(file.finish(&[n, n * items], &buffers, vec![region])?)))
+/// What changes in the nodes of a partition.
+pub(super) struct NodeChanges<'a> {
+    pub(super) new: &'a NewNodes,
+    /// The new nodes that follow the old ones.
+    pub(super) members: &'a [u32],
+    /// The new values of old nodes, by local id, ascending.
+    pub(super) values: Vec<(usize, Values<'a>)>,
 }
 
-fn node_columns(manifest: &Manifest, old: &Nodes, new: &NewNodes, members: &[u32], path: &Path) -> Result<FileInfo> {
+impl NodeChanges<'_> {
+    /// Whether ids, labels or splits change.
+    pub(super) fn change_columns(&self) -> bool {
+        let other = |(_, values): &(usize, Values<'_>)| values.label.is_some() || values.split.is_some();
+        !self.members.is_empty() || self.values.iter().any(other)
+    }
+
+    pub(super) fn change_features(&self) -> bool {
+        !self.members.is_empty() || self.values.iter().any(|(_, values)| values.features.is_some())
+    }
+}
+
+/// Writes `features.arrow` of partition `part` below `dir`.
+pub(super) fn write_features(
+    dataset: &Dataset,
+    part: usize,
+    changes: &NodeChanges<'_>,
+    dir: &Path,
+) -> Result<FileInfo> {
+    let manifest = dataset.manifest();
+    let layout = manifest.features.layout();
+    let n = manifest.partitions[part].nodes + changes.members.len() as u64;
+    let (field, items) = feature_field(&layout);
+    let file = IpcFile::create(&dir.join(part_folder(part)).join(FEATURES), Schema::new(vec![field]))?;
+    let mut region = file.region(0, BUFFER);
+    let (row, old) = (layout.row_bytes(), dataset.features(part)?);
+    let values = changes.values.iter().filter_map(|(local, values)| Some((*local, values.features?)));
+    write_replaced(&mut region, old.bytes(), row, values)?;
+    for &member in changes.members {
+        region.write(&changes.new.features[member as usize * row..(member as usize + 1) * row])?;
+    }
+    let buffers = [Span::NONE, Span::NONE, region.span()];
+    file.finish(&[n, n * items], &buffers, vec![region])
+}
+
+/// Writes rows of `size` bytes, some of them replaced by others.
+fn write_replaced<'a>(
+    region: &mut Region,
+    old: &[u8],
+    size: usize,
+    others: impl Iterator<Item = (usize, &'a [u8])>,
+) -> Result<()> {
+    let mut at = 0;
+    for (row, other) in others {
+        region.write(&old[at..row * size])?;
+        region.write(other)?;
+        at = (row + 1) * size;
+    }
+    region.write(&old[at..])
+}
+
+/// Writes `nodes.arrow` of partition `part` below `dir`.
+pub(super) fn write_columns(dataset: &Dataset, part: usize, changes: &NodeChanges<'_>, dir: &Path) -> Result<FileInfo> {
+    let NodeChanges { new, members, values } = changes;
+    let (manifest, old) = (dataset.manifest(), &dataset.nodes(part)?);
     let n = (old.len() + members.len()) as u64;
     let file = IpcFile::create(
-        path,
+        &dir.join(part_folder(part)).join(NODES),
         nodes_schema(manifest.ids, manifest.labels.as_ref(), manifest.node_types.is_some(), false),
     )?;
     let mut columns = Columns { file: &file, next: 0, regions: Vec::new() };
@@ -73,16 +107,11 @@ fn node_columns(manifest: &Manifest, old: &Nodes, new: &NewNodes, members: &[u32
     buffers.push(ids);
     let label_size = new.label_size;
     let labels = manifest.labels.as_ref().map(|info| -> Result<_> {
-        let bytes: &[u8] = match old.labels() {
-            Labels::None => &[],
-            Labels::Class(values) => bytemuck::cast_slice(values),
-            Labels::Value(values) => bytemuck::cast_slice(values),
-            Labels::Multi(flags, _) => flags,
-        };
         let span = match label_size {
             0 => Span::NONE,
             _ => columns.add(|region| {
-                region.write(bytes)?;
+                let others = values.iter().filter_map(|(local, values)| Some((*local, values.label?)));
+                write_replaced(region, label_bytes(old.labels()), label_size, others)?;
                 members
                     .iter()
                     .map(|&member| member as usize * label_size)
@@ -92,7 +121,9 @@ fn node_columns(manifest: &Manifest, old: &Nodes, new: &NewNodes, members: &[u32
         Ok((info, span))
     });
     let split = columns.add(|region| {
-        region.write(old.split())?;
+        let splits: Vec<(usize, [u8; 1])> =
+            values.iter().filter_map(|(local, values)| Some((*local, [values.split?]))).collect();
+        write_replaced(region, old.split(), 1, splits.iter().map(|(local, split)| (*local, &split[..])))?;
         members.iter().try_for_each(|&member| region.write(&[new.splits[member as usize]]))
     });
     let (labels, split) = (labels.transpose()?, split?);

@@ -106,7 +106,7 @@ impl Classes {
     pub(super) fn info(&self) -> LabelInfo {
         let Self { kind, count, names } = self.clone();
         let counts = if kind == LabelKind::Value { Vec::new() } else { vec![0; count as usize] };
-        LabelInfo { kind, classes: count, names, labeled: 0, counts }
+        LabelInfo { kind, classes: count, names, labeled: 0, counts, lists: None }
     }
 
     /// Returns whether labels of a dataset, `self`, are classes of a model. Of classes that are numbers, the dataset may lack the largest ones.
@@ -169,7 +169,7 @@ impl TrainingData {
         self.has_columns_of(of_model).map_err(with_remedy)?;
         if !self.is_scaled_as(of_model) {
             return Err("features are scaled by the means and deviations of the dataset's own nodes, and the model was trained with those of \
-                        other files; change edges with `gnnflow update` of the model's dataset; with new nodes, train a model on this dataset"
+                        other files; change edges with `gnnflow update` of the model's dataset; with new nodes or other features, train a model on this dataset"
                 .into());
         }
         match (&self.labels, &of_model.labels) {

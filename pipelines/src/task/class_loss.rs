@@ -189,6 +189,7 @@ mod tests {
             labeled: 0,
             counts: Vec::new(),
             names,
+            lists: None,
         })
     }
 

@@ -76,7 +76,7 @@ fn row_refused_by_a_policy_is_named() {
 #[test]
 fn duplicate_is_refused_by_the_policy_fail() {
     let dir = tempfile::tempdir().unwrap();
-    let dump = Dump { nodes: 4, rows: vec![Row { src: 0, dst: 1, stamp: 0 }] };
+    let dump = Dump { nodes: 4, versions: Versions::default(), rows: vec![Row { src: 0, dst: 1, stamp: 0 }] };
     let source = GraphSource {
         duplicates: Duplicates::Fail,
         undirected: true,
@@ -174,4 +174,37 @@ fn unknown_node_is_refused_even_with_the_policy_create() {
     let (dir, out) = place(|source| source.unknown_nodes = UnknownNodes::Create);
     let error = refused(&out, Batch { edges: rows(dir.path(), &[(1, 77)]), ..Batch::default() });
     assert!(error.to_string().contains("77") && error.fault() == Fault::Input, "{error}");
+}
+
+#[test]
+fn new_values_that_do_not_fit_are_refused() {
+    let (dir, out) = place(|_| {});
+    let path = dir.path().join("values.parquet");
+    let refused = |nodes: &[u32], columns: &[&str]| {
+        write_columns(&path, IdStyle::Dense, nodes, &Versions::default(), |name| columns.contains(&name));
+        refused(&out, Batch { values: vec![path.clone()], ..Batch::default() }).to_string()
+    };
+    for (nodes, columns, wanted) in [
+        (&[3, 99][..], &["x"][..], "column \"node_id\", row 1 (row group 0): 99 is not the id of a node"),
+        (&[3, 5, 3], &["label"], "column \"node_id\", row 2 (row group 0): node id 3 was already used in row 0"),
+        (&[3], &["kind", "x"], "a node keeps its type; leave the column \"kind\" out"),
+        (&[3], &[], "it has none of the columns x, label, split; a table of new values has the id and at least one"),
+    ] {
+        let error = refused(nodes, columns);
+        assert!(error.contains("values.parquet") && error.contains(wanted), "{error}");
+    }
+    // A node that a later batch adds does not exist yet.
+    write_columns(&path, IdStyle::Dense, &[40], &Versions::default(), |name| name == "x");
+    let values = Batch { values: vec![path.clone()], ..Batch::default() };
+    let new = Batch { nodes: nodes(dir.path(), 40..41), ..Batch::default() };
+    let error = in_place(&out, &[values.clone(), new.clone()]).unwrap_err().to_string();
+    assert!(error.contains("40 is not the id of a node"), "{error}");
+    assert_eq!(in_place(&out, &[new, values]).unwrap().counts.nodes_changed, 0, "they are values of a new node");
+    let (dir, out) = place(|source| source.normalize_features = Normalize::Standard);
+    let path = dir.path().join("values.parquet");
+    for (columns, fits) in [("x", false), ("label", true)] {
+        write_columns(&path, IdStyle::Dense, &[3], &Versions::default(), |name| name == columns);
+        let result = in_place(&out, &[Batch { values: vec![path.clone()], ..Batch::default() }]);
+        assert_eq!(result.is_ok(), fits, "{columns}");
+    }
 }

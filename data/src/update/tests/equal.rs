@@ -1,6 +1,6 @@
 //! An updated dataset has the same bytes as one prepared from the changed dump.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use super::*;
 use crate::dataset::Differences;
@@ -11,6 +11,10 @@ use crate::testing::{graphs, power_law};
 /// Changes of a batch.
 struct Changes {
     new: u32,
+    /// Nodes with new values; some of them are new.
+    values: Vec<u32>,
+    /// Which values they have: features; label and split.
+    columns: [bool; 2],
     remove: Vec<Row>,
     add: Vec<Row>,
 }
@@ -23,6 +27,7 @@ struct Case {
     ids: IdStyle,
     parts: u32,
     new_nodes: bool,
+    new_values: bool,
 }
 
 impl Case {
@@ -35,6 +40,10 @@ impl Case {
     /// The reference implementation: changes the dump row by row.
     fn apply(&self, dump: &mut Dump, changes: &Changes) {
         dump.nodes += changes.new;
+        let Versions { features, labels } = &mut dump.versions;
+        for (of, set) in [features, labels].into_iter().zip(changes.columns) {
+            changes.values.iter().filter(|_| set).for_each(|&node| *of.entry(node).or_default() += 1);
+        }
         for row in &changes.remove {
             if self.duplicates == Duplicates::Keep {
                 let at = dump.rows.iter().position(|other| self.same(row, other)).unwrap();
@@ -84,7 +93,10 @@ impl Case {
         add.extend(again);
         add.extend(add.first().map(|row| Row { stamp: stamp + 900, ..*row }));
         add.extend((n > 0).then(|| (n - 1) as u32).map(|node| Row { src: node, dst: node, stamp: stamp + 901 }));
-        Changes { new, remove, add }
+        let most = if self.new_values { n / 7 } else { 0 };
+        let nodes: BTreeSet<u32> = (0..most).map(|i| key.below(2000 + i, n) as u32).collect();
+        let values = nodes.into_iter().rev().collect();
+        Changes { new, values, columns: [round != 2, round != 1], remove, add }
     }
 
     fn source(&self, plain: GraphSource) -> GraphSource {
@@ -101,7 +113,7 @@ impl Case {
 
     fn run(&self, graph: &TestGraph, one_update: bool) {
         let name = format!(
-            "{}: undirected {}, {:?}, {:?}, with_edge_columns {}, {:?}, {} parts, new {}, one update {one_update}",
+            "{}: undirected {}, {:?}, {:?}, with_edge_columns {}, {:?}, {} parts, new {}, values {}, one update {one_update}",
             graph.name,
             self.undirected,
             self.duplicates,
@@ -109,7 +121,8 @@ impl Case {
             self.with_edge_columns,
             self.ids,
             self.parts,
-            self.new_nodes
+            self.new_nodes,
+            self.new_values
         );
         let dir = tempfile::tempdir().unwrap();
         let out = dir.path().join("out");
@@ -130,8 +143,11 @@ impl Case {
             write_rows(&file("remove"), self.ids, &changes.remove);
             write_rows(&file("edges"), self.ids, &changes.add);
             let nodes = if changes.new > 0 { vec![file("nodes")] } else { Vec::new() };
-            batches.push(Batch { nodes, remove: vec![file("remove")], edges: vec![file("edges")] });
             self.apply(&mut dump, &changes);
+            let which = |name: &str| changes.columns[usize::from(name != "x")] && name != "kind";
+            write_columns(&file("values"), self.ids, &changes.values, &dump.versions, which);
+            let values = if self.new_values { vec![file("values")] } else { Vec::new() };
+            batches.push(Batch { nodes, values, remove: vec![file("remove")], edges: vec![file("edges")] });
         }
         if one_update {
             let updated = in_place(&out, &batches).unwrap_or_else(|error| panic!("{name}: {error}"));
@@ -159,8 +175,10 @@ impl Case {
         if self.duplicates == Duplicates::Keep {
             assert_eq!(found.edge_rows, expected.edge_rows, "{name}");
         }
-        for ((file, found), (_, expected)) in bytes(&out, self.parts).iter().zip(bytes(rebuilt.dir(), self.parts)) {
-            assert!(*found == expected, "{name}: {}", file.display());
+        let (written, prepared) = (bytes(&out, self.parts), bytes(rebuilt.dir(), self.parts));
+        assert_eq!(written.len(), prepared.len(), "{name}");
+        for (found, expected) in written.iter().zip(prepared) {
+            assert!(*found == expected, "{name}: {}", found.0.display());
         }
         assert_eq!(found.partitions, expected.partitions, "{name}");
         let (found, expected) = (Quality::read(&out).unwrap(), Quality::read(rebuilt.dir()).unwrap());
@@ -185,8 +203,10 @@ fn assignment(dataset: &Dataset, dump: &Dump, ids: IdStyle) -> Vec<u16> {
     (0..dump.nodes).map(|node| parts[&ids.text(node)]).collect()
 }
 
-/// In-edges of every node by the users' ids: the source, and the bits of the weight.
-type Lists = BTreeMap<String, Vec<(String, u32)>>;
+/// In-edges of a node: the source by the user's id, and the bits of the weight.
+type List = Vec<(String, u32)>;
+/// The features and in-edges of every node, by the users' ids.
+type Lists = BTreeMap<String, (Vec<u8>, List)>;
 
 fn lists(dataset: &Dataset) -> Lists {
     let parts: Vec<_> = (0..dataset.manifest().parts()).map(|part| dataset.partition(part).unwrap()).collect();
@@ -202,21 +222,23 @@ fn lists(dataset: &Dataset) -> Lists {
             let mut list: Vec<_> =
                 edges.map(|edge| (id(u64::from(part.topology.indices()[edge])), weight(edge))).collect();
             list.sort();
-            lists.insert(id(node), list);
+            let bytes = part.features.row_bytes();
+            let features = part.features.bytes()[local * bytes..(local + 1) * bytes].to_vec();
+            lists.insert(id(node), (features, list));
         }
     }
     lists
 }
 
-/// Returns the in-edges within `hops` of a node.
-fn neighborhood<'a>(lists: &'a Lists, node: &'a str, hops: u32) -> BTreeMap<&'a str, &'a Vec<(String, u32)>> {
+/// Returns the features and in-edges within `hops` of a node.
+fn neighborhood<'a>(lists: &'a Lists, node: &'a str, hops: u32) -> BTreeMap<&'a str, (&'a [u8], Option<&'a List>)> {
     let mut found = BTreeMap::new();
     let mut frontier = BTreeSet::from([node]);
-    for _ in 0..hops {
+    for hop in 0..=hops {
         let mut next = BTreeSet::new();
         for node in frontier {
-            if let Some(list) = lists.get(node) {
-                found.insert(node, list);
+            if let Some((features, list)) = lists.get(node).filter(|_| !found.contains_key(node)) {
+                found.insert(node, (&features[..], (hop < hops).then_some(list)));
                 next.extend(list.iter().map(|(src, _)| src.as_str()));
             }
         }
@@ -233,15 +255,15 @@ fn check_affected(name: &str, before: &Lists, dataset: &Dataset, updated: &Updat
     for node in after.keys() {
         let changed = |hops: &u32| neighborhood(before, node, *hops) != neighborhood(&after, node, *hops);
         let new = !before.contains_key(node);
-        let expected = if new { Some(1) } else { [1, 2].into_iter().find(changed) };
+        let expected = if new { Some(1) } else { [0, 1, 2].into_iter().find(changed) };
         assert_eq!(found.get(node).copied(), expected, "{name}: node {node}");
     }
 }
 
-/// Checks that exactly the new nodes and those with other in-edges differ from the snapshot before the update.
+/// Checks that exactly the new nodes and those with other features or in-edges differ from the snapshot before the update.
 fn check_differences(name: &str, before: &Dataset, after: &Dataset) {
     let lists = [before, after].map(lists);
-    let (mut differ, mut new) = (BTreeSet::new(), BTreeSet::new());
+    let (mut differ, mut other_features) = (BTreeSet::new(), BTreeSet::new());
     for part in 0..after.manifest().parts() {
         let found = after.differences(before, part).unwrap().unwrap();
         let nodes = after.nodes(part).unwrap();
@@ -250,14 +272,17 @@ fn check_differences(name: &str, before: &Dataset, after: &Dataset) {
         };
         assert!(found.edges.is_sorted_by(|a, b| a < b), "{name}");
         differ.extend(ids(found.edges));
-        new.extend(ids(found.features));
+        other_features.extend(ids(found.features));
         assert_eq!(after.differences(after, part).unwrap(), Some(Differences::default()), "{name}");
     }
     for node in lists[1].keys() {
-        assert_eq!(new.contains(node), !lists[0].contains_key(node), "{name}: node {node}");
-        let other = lists[0].get(node) != lists[1].get(node);
+        let [before, after] =
+            [&lists[0], &lists[1]].map(|lists| lists.get(node).map(|(features, list)| (features, list)));
+        let features = before.map(|(features, _)| features) != after.map(|(features, _)| features);
+        assert_eq!(other_features.contains(node), features, "{name}: node {node}");
+        let other = before.map(|(_, list)| list) != after.map(|(_, list)| list);
         // Copies of an edge may have changed their order.
-        let copies = lists[1][node].windows(2).any(|two| two[0].0 == two[1].0);
+        let copies = lists[1][node].1.windows(2).any(|two| two[0].0 == two[1].0);
         assert!(differ.contains(node) == other || copies && !other, "{name}: node {node}");
     }
 }
@@ -297,6 +322,7 @@ fn update_equals_preparation_for_every_policy_and_graph() {
                 ids: [IdStyle::Dense, IdStyle::Sparse, IdStyle::Text][(choice as usize + number) % 3],
                 parts: [3, 1, 4][(choice as usize / 3 + number) % 3],
                 new_nodes: !(choice + number as u32).is_multiple_of(4),
+                new_values: (choice + number as u32) % 3 < 2,
             };
             case.run(graph, (choice + choice / 4) % 2 == 0);
         }
@@ -314,6 +340,7 @@ fn update_equals_preparation_on_a_larger_graph() {
             ids: IdStyle::Text,
             parts: 5,
             new_nodes: true,
+            new_values: true,
         };
         case.run(&power_law(700, 9000, 5), true);
     }

@@ -3,7 +3,9 @@
 mod atomic;
 mod bad_input;
 mod equal;
+mod values;
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -32,24 +34,33 @@ impl Row {
     }
 }
 
+/// How often the values of each node have changed.
+#[derive(Clone, Debug, Default)]
+struct Versions {
+    features: BTreeMap<u32, u32>,
+    /// Of labels and splits.
+    labels: BTreeMap<u32, u32>,
+}
+
 /// A dump in memory.
 #[derive(Clone, Debug)]
 struct Dump {
     nodes: u32,
+    versions: Versions,
     rows: Vec<Row>,
 }
 
 impl Dump {
     fn of(graph: &TestGraph) -> Self {
         let rows = graph.edges.iter().enumerate().map(|(stamp, &(src, dst))| Row { src, dst, stamp });
-        Self { nodes: graph.nodes, rows: rows.collect() }
+        Self { nodes: graph.nodes, versions: Versions::default(), rows: rows.collect() }
     }
 
     /// Writes the dump. Returns a source without edge columns.
     fn write(&self, dir: &Path, ids: IdStyle) -> GraphSource {
         std::fs::create_dir_all(dir).unwrap();
         let (nodes, edges) = (dir.join("nodes.parquet"), dir.join("edges.parquet"));
-        write_nodes(&nodes, ids, 0..self.nodes);
+        write_columns(&nodes, ids, &(0..self.nodes).collect::<Vec<_>>(), &self.versions, |_| true);
         write_rows(&edges, ids, &self.rows);
         let columns = Columns {
             features: vec!["x".into()],
@@ -63,16 +74,24 @@ impl Dump {
 }
 
 fn write_nodes(path: &Path, ids: IdStyle, nodes: std::ops::Range<u32>) {
-    let features: Vec<Vec<f32>> = nodes.clone().map(|v| vec![v as f32, v as f32 / 2.0, -1.0]).collect();
-    let split = |v: u32| Some(["train", "val", "test", "none"][v as usize % 4]);
+    write_columns(path, ids, &nodes.collect::<Vec<_>>(), &Versions::default(), |_| true);
+}
+
+/// Writes the columns of `nodes` for which `which` returns true.
+fn write_columns(path: &Path, ids: IdStyle, nodes: &[u32], versions: &Versions, which: impl Fn(&str) -> bool) {
+    let of = |versions: &BTreeMap<u32, u32>, node: u32| versions.get(&node).copied().unwrap_or(0);
+    let row = |&v: &u32| vec![v as f32, v as f32 / 2.0, of(&versions.features, v) as f32 - 1.0];
+    let features: Vec<Vec<f32>> = nodes.iter().map(row).collect();
+    let labels: Vec<u32> = nodes.iter().map(|&v| v + of(&versions.labels, v)).collect();
+    let split = |v: &u32| Some(["train", "val", "test", "none"][*v as usize % 4]);
     let columns: Vec<(&str, ArrayRef)> = vec![
-        ("node_id", ids.ids(nodes.clone())),
+        ("node_id", ids.ids(nodes.iter().copied())),
         ("x", float_lists(&features)),
-        ("label", Arc::new(nodes.clone().map(|v| i64::from(v % 4) - 1).collect::<Int64Array>())),
-        ("split", Arc::new(nodes.clone().map(split).collect::<StringArray>())),
-        ("kind", Arc::new(nodes.map(|v| v as u16 % 5).collect::<UInt16Array>())),
+        ("label", Arc::new(labels.iter().map(|v| i64::from(v % 4) - 1).collect::<Int64Array>())),
+        ("split", Arc::new(labels.iter().map(split).collect::<StringArray>())),
+        ("kind", Arc::new(nodes.iter().map(|v| *v as u16 % 5).collect::<UInt16Array>())),
     ];
-    write_parquet(path, columns, 16);
+    write_parquet(path, columns.into_iter().filter(|(name, _)| *name == "node_id" || which(name)).collect(), 16);
 }
 
 fn write_rows(path: &Path, ids: IdStyle, rows: &[Row]) {
@@ -131,7 +150,8 @@ fn prepared(source: &GraphSource, parts_of: Vec<u16>, out: &Path, parts: u32) ->
 fn bytes(dataset: &Path, parts: u32) -> Vec<(PathBuf, Vec<u8>)> {
     let names = ["topology.arrow", "nodes.arrow", "features.arrow", "halo.arrow"];
     let files = (0..parts as usize).flat_map(|part| names.map(|name| Path::new(&part_folder(part)).join(name)));
-    files.map(|file| (file.clone(), std::fs::read(dataset.join(&file)).unwrap())).collect()
+    let existing = files.filter(|file| dataset.join(file).exists());
+    existing.map(|file| (file.clone(), std::fs::read(dataset.join(&file)).unwrap())).collect()
 }
 
 fn in_place(dataset: &Path, batches: &[Batch]) -> crate::Result<Updated> {
