@@ -17,7 +17,7 @@ Examples:
 
 /// Apply batches of changes to a graph as they appear, and write the results that each batch changes.
 ///
-/// A batch is a folder in the folder of changes, with nodes.parquet, remove.parquet or edges.parquet, as for `gnnflow update`, and `_SUCCESS` when it is complete.
+/// A batch is a folder in the folder of changes, with nodes.parquet, values.parquet, remove.parquet or edges.parquet, as for `gnnflow update`, and `_SUCCESS` when it is complete.
 /// Batches are applied in the order of their names. Results of batch NAME are in batches/NAME/changes.parquet, exactly once, also after the process was killed.
 #[derive(Debug, clap::Args)]
 #[command(before_long_help = EXAMPLES)]

@@ -15,7 +15,7 @@ Examples:
 /// Compute again what a change of the dataset has changed in the results of a model.
 ///
 /// The files are those of `gnnflow infer` on the changed dataset, with the same bytes. Rows of layers are stored beside the dataset; the next refresh computes only those that
-/// new or removed edges and new nodes can change. changes.parquet lists these nodes, with the predictions before and now.
+/// new or removed edges, new nodes and other features can change. changes.parquet lists these nodes, with the predictions before and now.
 #[derive(Debug, clap::Args)]
 #[command(before_long_help = EXAMPLES)]
 pub(super) struct Refresh {

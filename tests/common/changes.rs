@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, AsArray, Int64Array, RecordBatch};
+use arrow::array::{Array, ArrayRef, AsArray, Int64Array, RecordBatch, UInt32Array};
 use arrow::datatypes::Int64Type;
 use arrow::util::display::array_value_to_string;
 use gnnflow_data::rng::{Key, Purpose};
@@ -38,8 +38,8 @@ impl Changes {
         self.key.below(0, below as u64) as usize
     }
 
-    /// Writes changes that remove edges, add edges and add nodes, as tables in `folder`.
-    pub fn write(&mut self, place: &TestDir, folder: &str, [removed, added, new]: [usize; 3]) {
+    /// Writes changes that remove edges, add edges, add nodes and give nodes new values, as tables in `folder`.
+    pub fn write(&mut self, place: &TestDir, folder: &str, [removed, added, new, values]: [usize; 4]) {
         let _ = std::fs::remove_dir_all(place.path(folder));
         std::fs::create_dir_all(place.path(folder)).unwrap();
         let file = |name: &str| format!("{folder}/{name}.parquet");
@@ -66,6 +66,21 @@ impl Changes {
             });
             place.parquet(&file("nodes"), columns.collect());
         }
+        let nodes: BTreeSet<i64> = (0..values).map(|_| self.draw(self.nodes as usize) as i64).collect();
+        if !nodes.is_empty() {
+            // The values of other nodes; without labels and splits in every second table.
+            let old = read(place, "graph/nodes.parquet");
+            let rows = nodes.iter().map(|node| ((node + 1 + self.written as i64) % 1500) as u32);
+            let rows = UInt32Array::from_iter_values(rows);
+            let names: Vec<String> = old.schema().fields().iter().map(|field| field.name().clone()).collect();
+            let kept = |name: &str| self.written.is_multiple_of(2) || !["label", "split"].contains(&name);
+            let columns = names.iter().zip(old.columns()).filter(|(name, _)| kept(name));
+            let columns = columns.map(|(name, column)| match name.as_str() {
+                "node_id" => ("node_id", ids(nodes.iter().copied().collect())),
+                name => (name, arrow::compute::take(column, &rows, None).unwrap()),
+            });
+            place.parquet(&file("values"), columns.collect());
+        }
         // Each new node has an edge.
         let mut pairs: Vec<(i64, i64)> = (first..self.nodes).map(|node| (self.draw(1500) as i64, node)).collect();
         let nodes = self.nodes as usize;
@@ -83,7 +98,7 @@ impl Changes {
 
 /// Updates `dataset` with the tables in `folder`.
 pub fn update(place: &TestDir, dataset: &str, folder: &str, more: &[&str]) {
-    let tables = [("--nodes", "nodes"), ("--remove", "remove"), ("--edges", "edges")];
+    let tables = [("--nodes", "nodes"), ("--values", "values"), ("--remove", "remove"), ("--edges", "edges")];
     let tables = tables.map(|(option, name)| (option, format!("{folder}/{name}.parquet")));
     let existing = tables.iter().filter(|(_, file)| place.path(file).exists());
     let options: Vec<&str> = existing.flat_map(|(option, file)| [*option, file]).collect();

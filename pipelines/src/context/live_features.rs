@@ -1,5 +1,6 @@
-//! The features of a graph that changes: those of the dataset, and of new nodes.
+//! The features of a graph that changes: those of the dataset, of new nodes, and those that batches have replaced.
 
+use std::collections::HashMap;
 use std::sync::{Arc, RwLock, RwLockReadGuard};
 
 use gnnflow_data::dataset::Features;
@@ -13,14 +14,21 @@ use super::feature_store::FeatureStore;
 pub(crate) struct LiveFeatures {
     store: Arc<FeatureStore>,
     nodes: Arc<LocalGraph>,
+    changes: RwLock<ChangedRows>,
+}
+
+/// The rows that are not those of the dataset.
+struct ChangedRows {
     /// By partition, the rows of its new nodes.
-    new: RwLock<Vec<Vec<u8>>>,
+    new: Vec<Vec<u8>>,
+    /// The rows of nodes of the dataset, by live id.
+    replaced: HashMap<u32, Vec<u8>>,
 }
 
 impl LiveFeatures {
     pub(crate) fn new(store: Arc<FeatureStore>, graph: &LiveGraph) -> Self {
-        let new = RwLock::new(vec![Vec::new(); store.parts.len()]);
-        Self { store, nodes: Arc::clone(graph.nodes()), new }
+        let changes = ChangedRows { new: vec![Vec::new(); store.parts.len()], replaced: HashMap::new() };
+        Self { store, nodes: Arc::clone(graph.nodes()), changes: RwLock::new(changes) }
     }
 
     /// Appends the rows of new nodes, which are in `partitions`.
@@ -28,7 +36,7 @@ impl LiveFeatures {
     /// # Errors
     /// If rows are being read.
     pub(crate) fn add(&self, partitions: &[usize], rows: &[u8]) -> Result<(), Busy> {
-        let mut new = self.new.try_write().map_err(|_| Busy::InUse)?;
+        let new = &mut self.changes.try_write().map_err(|_| Busy::InUse)?.new;
         let bytes = self.row_bytes();
         for (&part, row) in partitions.iter().zip(rows.chunks_exact(bytes.max(1))) {
             if self.store.parts[part].is_some() {
@@ -37,6 +45,50 @@ impl LiveFeatures {
         }
         Ok(())
     }
+
+    /// Replaces the rows of own nodes, given by live id.
+    ///
+    /// # Errors
+    /// If rows are being read.
+    pub(crate) fn replace(&self, rows: &[(u32, &Vec<u8>)]) -> Result<(), Busy> {
+        let ChangedRows { new, replaced } = &mut *self.changes.try_write().map_err(|_| Busy::InUse)?;
+        for &(node, row) in rows {
+            match self.find(node) {
+                (_, Place::Dataset(_)) => {
+                    replaced.insert(node, row.clone());
+                }
+                (part, Place::New(at)) => new[part][at * row.len()..(at + 1) * row.len()].copy_from_slice(row),
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the memory of other rows for all own nodes of the dataset.
+    pub(crate) fn most_replaced_bytes(&self) -> u64 {
+        let own = self.store.parts.iter().zip(self.store.offsets.windows(2)).filter(|(part, _)| part.is_some());
+        self.bytes_of(own.map(|(_, ends)| (ends[1] - ends[0]) as usize).sum())
+    }
+
+    /// Returns the memory of `rows` changed rows, at most.
+    pub(crate) fn bytes_of(&self, rows: usize) -> u64 {
+        (rows * (self.row_bytes() + size_of::<(u32, Vec<u8>)>())) as u64
+    }
+
+    /// Returns the partition of a node, and the place of its row there.
+    fn find(&self, node: u32) -> (usize, Place) {
+        let part = self.nodes.partition_of(node);
+        let local = (node - self.nodes.range(part).start) as usize;
+        let of_dataset = (self.store.offsets[part + 1] - self.store.offsets[part]) as usize;
+        (part, local.checked_sub(of_dataset).map_or(Place::Dataset(local), Place::New))
+    }
+}
+
+/// The row of a node among those of a partition.
+enum Place {
+    /// Of the dataset.
+    Dataset(usize),
+    /// Of the new nodes.
+    New(usize),
 }
 
 impl RowSource for LiveFeatures {
@@ -45,25 +97,27 @@ impl RowSource for LiveFeatures {
     }
 
     fn open(&self) -> Result<Box<dyn RowReader + '_>, Busy> {
-        Ok(Box::new(Reader { all: self, new: self.new.try_read().map_err(|_| Busy::Written)? }))
+        Ok(Box::new(Reader { all: self, changes: self.changes.try_read().map_err(|_| Busy::Written)? }))
     }
 }
 
 struct Reader<'a> {
     all: &'a LiveFeatures,
-    new: RwLockReadGuard<'a, Vec<Vec<u8>>>,
+    changes: RwLockReadGuard<'a, ChangedRows>,
 }
 
 impl RowReader for Reader<'_> {
     fn row(&self, node: u32) -> &[u8] {
-        let LiveFeatures { store, nodes, .. } = self.all;
-        let part = nodes.partition_of(node);
-        let local = (node - nodes.range(part).start) as usize;
-        let features: &Features = store.features[part].as_ref().expect("this worker hosts the partition");
-        let (rows, bytes) = ((store.offsets[part + 1] - store.offsets[part]) as usize, features.row_bytes());
-        match local.checked_sub(rows) {
-            None => &features.bytes()[local * bytes..(local + 1) * bytes],
-            Some(new) => &self.new[part][new * bytes..(new + 1) * bytes],
+        let ChangedRows { new, replaced } = &*self.changes;
+        let (part, place) = self.all.find(node);
+        let features: &Features = self.all.store.features[part].as_ref().expect("this worker hosts the partition");
+        let bytes = features.row_bytes();
+        match place {
+            Place::Dataset(local) => match replaced.get(&node) {
+                Some(row) => row,
+                None => &features.bytes()[local * bytes..(local + 1) * bytes],
+            },
+            Place::New(at) => &new[part][at * bytes..(at + 1) * bytes],
         }
     }
 }

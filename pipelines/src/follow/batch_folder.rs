@@ -14,9 +14,6 @@ use crate::error::Error;
 const SUCCESS: &str = "_SUCCESS";
 /// Maximum bytes of a batch's name. Temporary names are longer.
 const LONGEST_NAME: usize = 200;
-const NODES: &str = "nodes.parquet";
-const REMOVE: &str = "remove.parquet";
-const EDGES: &str = "edges.parquet";
 
 /// Batches of changes, which are applied in the order of their names.
 pub(crate) struct BatchFolder {
@@ -123,8 +120,8 @@ pub(crate) fn copy_batch(from: &Path, to: &Path) -> Result<(), Error> {
         if name.starts_with(['.', '_']) {
             continue;
         }
-        if ![NODES, REMOVE, EDGES].contains(&&*name) {
-            let message = format!("{}: a batch has the files {NODES}, {REMOVE} and {EDGES} only", path.display());
+        if !Batch::FILES.contains(&&*name) {
+            let message = format!("{}: a batch has the files {} only", path.display(), Batch::FILES.join(", "));
             return Err(Error::Input(message));
         }
         copy(&path, &to.join(&*name))?;
@@ -134,7 +131,7 @@ pub(crate) fn copy_batch(from: &Path, to: &Path) -> Result<(), Error> {
         sync_folder(folder).map_err(Error::io("write", folder))?;
     }
     if files == 0 {
-        let message = format!("{}: the batch has none of {NODES}, {REMOVE} and {EDGES}", from.display());
+        let message = format!("{}: the batch has none of {}", from.display(), Batch::FILES.join(", "));
         return Err(Error::Input(message));
     }
     Ok(())
@@ -158,12 +155,6 @@ fn copy(from: &Path, to: &Path) -> Result<(), Error> {
 fn copy_file(from: &Path, to: &Path) -> Result<(), Error> {
     let copied = std::fs::copy(from, to).and_then(|_| File::open(to)?.sync_all());
     copied.map_err(Error::io("copy", from))
-}
-
-/// Returns the files of a batch.
-pub(crate) fn batch_in(folder: &Path) -> Batch {
-    let existing = |name: &str| Some(folder.join(name)).filter(|path| path.exists()).into_iter().collect();
-    Batch { nodes: existing(NODES), remove: existing(REMOVE), edges: existing(EDGES) }
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use gnnflow_data::update::{Batch, Missing, UpdateSettings, batch_files, update};
 use gnnflow_data::{Error as DataError, Fault};
 use serde::{Deserialize, Serialize};
 
-use super::batch_folder::{BatchFolder, Next, batch_in, copy_batch};
+use super::batch_folder::{BatchFolder, Next, copy_batch};
 use super::state::{BATCHES, BatchResults, PENDING, RESTORE, SCHEMA, State, add_applied, folders_in, read_applied};
 use crate::error::Error;
 use crate::model_file::FittingModel;
@@ -141,7 +141,7 @@ impl<'a> Follower<'a> {
             // The update of a store, or one by another command.
             let update = manifest.updates.last().map_or(&[][..], |update| &update.batches);
             stored = update.len().min(pending.len());
-            let files = pending[..stored].iter().map(|name| batch_files(&batch_in(&self.pending(name))));
+            let files = pending[..stored].iter().map(|name| batch_files(&Batch::in_folder(&self.pending(name))));
             if stored == 0 || update != files.collect::<Result<Vec<_>, _>>()? {
                 return Err(changed(&self.dataset, &self.out, self.state.stored.as_deref()));
             }
@@ -190,7 +190,7 @@ impl<'a> Follower<'a> {
         if !self.folder.is_new() {
             return Ok(());
         }
-        let files = batch_files(&batch_in(&self.pending(name)))?;
+        let files = batch_files(&Batch::in_folder(&self.pending(name)))?;
         match self.dataset.manifest().updates.iter().any(|update| update.batches.contains(&files)) {
             false => Ok(()),
             true => Err(Error::Input(format!(
@@ -246,7 +246,7 @@ impl<'a> Follower<'a> {
             return Err(changed(&self.dataset, &self.out, self.state.stored.as_deref()));
         }
         let names = std::mem::take(&mut self.memory);
-        let batches: Vec<Batch> = names.iter().map(|name| batch_in(&self.pending(name))).collect();
+        let batches: Vec<Batch> = names.iter().map(|name| Batch::in_folder(&self.pending(name))).collect();
         // The removals were checked when the batches were applied, with the policy of that time.
         let settings = UpdateSettings { out: None, missing: Missing::Ignore, hops: 0, partitions: Some(partitions) };
         let updated = update(dataset.dir(), &batches, &settings, &Silent)?;

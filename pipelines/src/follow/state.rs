@@ -50,6 +50,9 @@ pub(crate) struct BatchResults {
     /// The files of the batch.
     pub(crate) files: Vec<InputFile>,
     pub(crate) nodes_added: u64,
+    /// Nodes of which the batch sets the features, the label or the split.
+    #[serde(default)]
+    pub(crate) nodes_changed: u64,
     /// Added directed edges.
     pub(crate) edges_added: u64,
     /// Removed directed edges.

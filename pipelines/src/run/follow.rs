@@ -7,7 +7,7 @@ use std::time::Instant;
 use bytemuck::{Pod, Zeroable};
 use gnnflow_data::Dataset;
 use gnnflow_data::fs::remove;
-use gnnflow_data::update::{ChangeReader, Missing};
+use gnnflow_data::update::{Batch, ChangeReader, Missing};
 use gnnflow_dataflow::graph::live_graph::Applied;
 use gnnflow_nn::model::Stage;
 
@@ -18,7 +18,6 @@ use crate::config;
 use crate::context::machine::memory;
 use crate::error::Error;
 use crate::evaluate::changed_predictions::ChangedNodes;
-use crate::follow::batch_folder::batch_in;
 use crate::follow::follower::{Command, Follower, new_changes, pending, refused};
 use crate::follow::state::{BatchResults, SCHEMA};
 use crate::model_file::FittingModel;
@@ -109,8 +108,9 @@ impl Run<'_> {
         feed: &Feed,
     ) -> Result<Left, Error> {
         self.check_rows(driver)?;
-        // Private copies of all rows never take more than this.
+        // Private copies of all rows, and other features of all nodes of the dataset, never take more than this.
         let all = self.inference.stores().iter().map(|rows| rows.reserved()).sum::<u64>();
+        let all = all + self.live()?.features.most_replaced_bytes();
         let all = self.collectives.all_reduce_counts(driver, &[all])?[0];
         let most = memory() / MEMORY_SHARE;
         loop {
@@ -165,7 +165,7 @@ impl Run<'_> {
         let job = self.job;
         let refused = |error| refused(job, feed, name, error);
         let live = self.live.as_mut().ok_or_else(|| Error::Bug("no graph is followed".into()))?;
-        let changes = live.reader.read(&batch_in(&pending(&job.run_dir, name))).map_err(refused)?;
+        let changes = live.reader.read(&Batch::in_folder(&pending(&job.run_dir, name))).map_err(refused)?;
         drop(busy);
         if !live.graph.has_room(&changes.partitions) {
             let wanted = if let Work::Follow { room, .. } = &job.work { *room } else { 0 };
@@ -177,7 +177,7 @@ impl Run<'_> {
             return Ok(Room::Wanted(changes.partitions.len()));
         }
         let before = live.graph.sizes();
-        let new = live.add_nodes(&changes)?;
+        let features = live.apply_nodes(&changes)?;
         let applied = live.graph.apply(&changes.edges, live.reader.duplicates(), live.batches);
         live.batches += 1;
         let counts = self.collectives.all_gather(driver, &Counts::of(&applied))?;
@@ -202,10 +202,12 @@ impl Run<'_> {
             stages: &refresh.stages,
             degrees: refresh.degrees,
         };
-        let changed = Changed { features: new, edges: applied.changed };
+        let feature_bytes = live.features.bytes_of(features.len());
+        let changed = Changed { features, edges: applied.changed };
         let reached = reach.of(driver, &mut self.collectives, changed)?;
         let bytes = |(nodes, stage): (&Vec<u32>, &Stage)| nodes.len() as u64 * PAGE.max(4 * stage.width as u64);
-        let own_bytes = reached.iter().zip(&refresh.stages).map(bytes).sum();
+        let own_bytes: u64 = reached.iter().zip(&refresh.stages).map(bytes).sum();
+        let own_bytes = own_bytes + feature_bytes;
         // Also a barrier: no worker reads degrees of others before they are counted.
         live.row_bytes += self.collectives.all_reduce_counts(driver, &[own_bytes])?[0];
         let old = ChangedNodes::copy(
@@ -227,6 +229,7 @@ impl Run<'_> {
             schema: SCHEMA,
             batch: name.to_owned(),
             nodes_added: changes.partitions.len() as u64,
+            nodes_changed: changes.nodes_changed,
             edges_added: sum(|counts| counts.added),
             edges_removed: sum(|counts| counts.removed),
             duplicates_dropped: sum(|counts| counts.dropped),
@@ -237,8 +240,13 @@ impl Run<'_> {
         };
         follower.publish(&results)?;
         driver.runtime.say(&format!(
-            "batch {name}: {} nodes added, {} edges added, {} removed; {} nodes in {CHANGES}; {:.3} s",
-            results.nodes_added, results.edges_added, results.edges_removed, results.changed_nodes, results.seconds
+            "batch {name}: {} nodes added, {} with new values, {} edges added, {} removed; {} nodes in {CHANGES}; {:.3} s",
+            results.nodes_added,
+            results.nodes_changed,
+            results.edges_added,
+            results.edges_removed,
+            results.changed_nodes,
+            results.seconds
         ));
         Ok(Room::Found)
     }

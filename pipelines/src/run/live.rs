@@ -22,7 +22,7 @@ const ROOM: u64 = 1 << 12;
 /// A graph in memory that batches change.
 pub(super) struct Live {
     pub(super) graph: Rc<LiveGraph>,
-    features: Arc<LiveFeatures>,
+    pub(super) features: Arc<LiveFeatures>,
     pub(super) reader: ChangeReader,
     /// By partition, the users' ids of its new nodes.
     pub(super) ids: Rc<RefCell<Vec<NewIds>>>,
@@ -64,8 +64,8 @@ impl Live {
         Ok(Self { graph, features, reader, ids, batches: 0, row_bytes: 0 })
     }
 
-    /// Adds the new nodes of a batch. Returns the live ids of those of this worker, ascending.
-    pub(super) fn add_nodes(&mut self, changes: &Changes) -> Result<Vec<u32>, Error> {
+    /// Adds the new nodes of a batch, and changes the features of others. Returns the live ids of those of this worker, ascending.
+    pub(super) fn apply_nodes(&mut self, changes: &Changes) -> Result<Vec<u32>, Error> {
         self.reader.apply(changes);
         self.features.add(&changes.partitions, &changes.features)?;
         let mut all = self.ids.borrow_mut();
@@ -77,6 +77,10 @@ impl Live {
             }
         }
         let mut own = self.graph.add_nodes(&changes.partitions);
+        let changed = changes.changed_features.iter().map(|(node, row)| (self.graph.node(*node), row));
+        let changed: Vec<_> = changed.filter(|(node, _)| self.graph.nodes().hosts(*node)).collect();
+        self.features.replace(&changed)?;
+        own.extend(changed.iter().map(|(node, _)| node));
         own.sort_unstable();
         Ok(own)
     }
