@@ -81,6 +81,34 @@ fn rows_in_memory_and_in_files_have_equal_bits() {
     assert!(infer("some", &["--split", "test"]) == infer("some-files", &[&["--split", "test"], &files[..]].concat()));
 }
 
+/// One process sums the rows of neighbors where they lie, several fetch them.
+#[test]
+fn rows_summed_in_place_and_fetched_have_equal_bits() {
+    let (default, ladies) = ("fanouts = [4, 3]", "sampler = 'ladies'\nfanouts = [60, 90]");
+    for (model, sampler, more) in [
+        ("kind = 'gin'\nhidden = 16", default, "graph.feature_dtype=f32"),
+        ("kind = 'sage'\nhidden = 32", default, "graph.feature_dtype=bf16"),
+        ("kind = 'sage'\nresidual = true\nnorm = 'layer'\nhidden = 24", default, "graph.feature_dtype=bf16"),
+        ("kind = 'sage'\njumping_knowledge = 'cat'\nhidden = 8", default, "graph.feature_dtype=f16"),
+        // Edges of the blocks have weights.
+        ("kind = 'sage'\nhidden = 32", ladies, "graph.feature_dtype=f32"),
+        ("kind = 'sage'\nhidden = 32", "sampler = 'saint-node'", "graph.feature_dtype=f32"),
+    ] {
+        let place = TestDir::new();
+        planted(&place, "p.toml", &format!("[model]\n{model}\n[train]\nepochs = 1\nbatch = 200\n{sampler}\n"));
+        let results = |processes: &str| {
+            let args = ["run", "p.toml", "--quiet", "--run-dir", processes, "--processes", processes, "--set", more];
+            place.succeed(&args);
+            let file = |name: &str| std::fs::read(place.path(processes).join(name)).unwrap();
+            (hashes(&summary(&place, processes)), file("predictions.parquet"), file("embeddings.parquet"))
+        };
+        let one = results("1");
+        for processes in ["2", "4"] {
+            assert!(results(processes) == one, "{model}, {sampler}, {processes} processes");
+        }
+    }
+}
+
 #[test]
 fn feature_cache_saves_bytes_and_keeps_equal_bits() {
     let place = TestDir::new();

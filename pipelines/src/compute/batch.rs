@@ -17,8 +17,8 @@ use gnnflow_nn::GraphBlock;
 use gnnflow_nn::loss::weigh_rows;
 use sha2::{Digest, Sha256};
 
-use super::in_place::own_rows;
-use super::passes::Pass;
+use super::in_place::{own_rows, reduced_of_block};
+use super::passes::{BatchRows, Pass};
 use super::{JobThread, Passes};
 use crate::collectives::Payload;
 use crate::error::Error;
@@ -116,12 +116,21 @@ impl Passes {
             let blocks = blocks(sampled, &batch.edges, batch.num_seeds, model.num_layers(), self.uses_edges);
             let degrees = (!batch.degrees.is_empty()).then_some(&batch.degrees[..]);
             let features = std::mem::take(&mut batch.features);
-            let held = self.device_rows().clone();
-            let (x, learned) = match held {
-                Some(rows) => (select(&rows, &batch.nodes).map_err(gnnflow_nn::Error::from)?, None),
-                None => input(features, batch.nodes.len(), model, self.learns_rows)?,
+            let rows = self.rows().clone();
+            let ((outputs, sums), learned) = match rows {
+                BatchRows::InBatch => {
+                    let (x, learned) = input(features, batch.nodes.len(), model, self.learns_rows)?;
+                    (model.forward_with_sums(&blocks, &x, degrees, Some(key))?, learned)
+                }
+                BatchRows::OnDevice(rows) => {
+                    let x = select(&rows, &batch.nodes).map_err(gnnflow_nn::Error::from)?;
+                    (model.forward_with_sums(&blocks, &x, degrees, Some(key))?, None)
+                }
+                BatchRows::InPlace(rows, reduction) => {
+                    let reduced = reduced_of_block(reduction, blocks[0].block(), &batch.nodes, &rows)?;
+                    (model.forward_reduced(&blocks, reduced, Some(key))?, None)
+                }
             };
-            let (outputs, sums) = model.forward_with_sums(&blocks, &x, degrees, Some(key))?;
             // If all layers read one block, nodes other than seeds also have outputs.
             let narrow = |outputs: Tensor| match batch.num_seeds < outputs.dim(0)? {
                 true => outputs.narrow(0, 0, batch.num_seeds),

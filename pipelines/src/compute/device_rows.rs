@@ -6,6 +6,7 @@ use gnnflow_nn::Model;
 use gnnflow_nn::tensors::tensor;
 
 use super::ComputeState;
+use super::passes::BatchRows;
 use crate::error::Error;
 
 /// Number of rows that are copied at a time.
@@ -52,13 +53,13 @@ impl ComputeState {
             return Ok(false);
         }
         let rows = copy_rows(features, &(0..nodes).collect::<Vec<u32>>(), model)?;
-        *self.passes.device_rows() = Some(rows);
+        *self.passes.rows() = BatchRows::OnDevice(rows);
         Ok(true)
     }
 
     /// Frees the rows of [`ComputeState::hold_rows`].
     pub(crate) fn free_rows(&self) {
-        *self.passes.device_rows() = None;
+        *self.passes.rows() = BatchRows::InBatch;
     }
 }
 

@@ -4,7 +4,9 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockRea
 use std::time::{Duration, Instant};
 
 use candle_core::Tensor;
+use gnnflow_dataflow::fetch::fetch_rows::FeatureView;
 use gnnflow_nn::Model;
+use gnnflow_nn::model::Reduction;
 use gnnflow_nn::parameter_versions::ParameterVersions;
 
 use super::job_threads::JobThread;
@@ -27,8 +29,8 @@ pub(crate) struct Passes {
     pub(super) hash_blocks: bool,
     /// Whether the input rows of nodes are learned.
     pub(super) learns_rows: bool,
-    /// The rows of all nodes on the model's device, if they stay there.
-    device_rows: Mutex<Option<Tensor>>,
+    /// Where the rows of a batch's nodes are.
+    rows: Mutex<BatchRows>,
     /// In full-graph training: the published versions of the parameters.
     pub(super) versions: OnceLock<Arc<ParameterVersions>>,
     /// Held while the results of a batch are written into a table, which has one writer at a time.
@@ -41,6 +43,18 @@ pub(super) struct LoadedModel {
     pub(super) model: Model,
     /// The number of the version in [`Passes::versions`].
     pub(super) version: u64,
+}
+
+/// Where the rows of a batch's nodes are in training.
+#[derive(Clone, Default)]
+pub(super) enum BatchRows {
+    /// In the batch.
+    #[default]
+    InBatch,
+    /// On the model's device, with those of all nodes.
+    OnDevice(Tensor),
+    /// In one array, with those of all nodes. The first layer begins with a reduction, which reads them there.
+    InPlace(FeatureView, Reduction),
 }
 
 /// The two passes.
@@ -64,16 +78,16 @@ impl Passes {
             seed,
             hash_blocks,
             learns_rows,
-            device_rows: Mutex::default(),
+            rows: Mutex::default(),
             versions: OnceLock::new(),
             store_rows: Mutex::default(),
             spent: Mutex::default(),
         }
     }
 
-    /// Returns the rows of all nodes on the model's device, if they are there.
-    pub(super) fn device_rows(&self) -> MutexGuard<'_, Option<Tensor>> {
-        self.device_rows.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Returns where the rows of a batch's nodes are.
+    pub(super) fn rows(&self) -> MutexGuard<'_, BatchRows> {
+        self.rows.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns the model for reading.

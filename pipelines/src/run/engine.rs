@@ -222,11 +222,23 @@ impl EngineSetup<'_> {
         Ok(held)
     }
 
+    /// Makes the compute thread read the features of batches where they lie, if it can. Returns whether it does.
+    fn reads_in_place(&self) -> bool {
+        let context = self.context;
+        let edges_have_columns = !context.columns.is_empty() || self.train.sampler.weighs_edges();
+        if edges_have_columns || context.embeddings.is_some() || !self.sampling.operators.is_empty() {
+            return false;
+        }
+        let features = context.features.clone();
+        self.compute_thread.call(move |compute: &mut ComputeState| compute.read_in_place(&features))
+    }
+
     fn mini_batch(self, driver: &mut Driver<'_>, options: &schedule::MiniBatch) -> Result<MiniBatchTraining, Error> {
-        let holds_features = self.hold_features(driver)?;
-        if self.rows_in_memory && !holds_features {
+        let on_device = self.hold_features(driver)?;
+        if self.rows_in_memory && !on_device {
             self.context.parts.copy_to_memory(self.job);
         }
+        let holds_features = on_device || self.reads_in_place();
         let Self { train, context, compute_thread, batches: source, degrees, params, window, jobs, .. } = self;
         let Sampling { strategies, operators, subgraphs } = self.sampling;
         let cache = context.cache(options).map(|cache| Rc::new(RefCell::new(cache)));

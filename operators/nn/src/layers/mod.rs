@@ -319,7 +319,7 @@ pub trait Layer: Send + Sync {
         Ok(None)
     }
 
-    /// Returns the reduction that [`Layer::aggregate`] applies to the sent rows, if it reads nothing else, and edges have no weights or types.
+    /// Returns the reduction that [`Layer::aggregate`] applies to the sent rows of edges without weights, if it reads nothing else.
     /// Inference may then apply it to rows where they lie. [`Layer::forward`] must have the bits of the pieces, or of
     /// [`Layer::product_of_aggregated`]. By default, returns none.
     fn reduction(&self) -> Option<Reduce> {

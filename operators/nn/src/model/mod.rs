@@ -18,10 +18,11 @@ use super::error::{Error, Result};
 use super::graph_block::GraphBlock;
 use super::initial::Initial;
 use super::layers::{Layer, Pass};
-use super::ops::{Aggregated, AggregatedProduct, activate, prefix};
+use super::ops::{Aggregated, AggregatedProduct, RowAggregation, activate, prefix};
 use super::pair_head::PairHead;
 use super::params::{ParamBuilder, Params};
 use super::perceptron::{Perceptron, PerceptronDropout};
+use gnnflow_kernels::block::Block;
 use gnnflow_kernels::dense::elementwise::{Activation, Dropout};
 
 pub use node_task::{Hop, NodeInputs, NodeOutputs, split_row};
@@ -30,6 +31,19 @@ pub use spec::{Decoder, JumpingKnowledge, ModelSpec, Norm};
 pub use stages::{Reduction, Stage, StageRows};
 
 pub use super::layers::{KindOptions, LayerSpec};
+
+/// The input of a batch.
+enum Input<'a> {
+    /// The sources' rows, `[num_src, _]`.
+    Rows(&'a Tensor),
+    /// The first layer's aggregated rows, `[num_dst, _]`.
+    Reduced(Tensor),
+}
+
+/// Whether a layer begins with the rows of its nodes and the means of their neighbors' rows.
+fn is_of_self_and_mean(product: Option<&AggregatedProduct>) -> bool {
+    product.is_some_and(|product| matches!(product.aggregation, RowAggregation::SelfAndMean(_)))
+}
 
 /// The parameter name of the decoder's relation vectors.
 const RELATIONS: &str = "relations";
@@ -229,27 +243,69 @@ impl Model {
         degrees: Option<&[u32]>,
         dropout: Option<Key>,
     ) -> Result<(Tensor, Vec<f32>)> {
+        self.forward_from(blocks, Input::Rows(x), degrees, dropout)
+    }
+
+    /// Returns the reduction of the first layer's input, if [`Model::forward_reduced`] can take its result.
+    pub fn first_reduction(&self) -> Option<Reduction> {
+        let layer = self.layers.first()?;
+        let reduce = layer.reduction().filter(|_| self.only_first_layer_reads_input())?;
+        let block = GraphBlock::new(Block::new(0, 0, vec![0], Vec::new()));
+        let product = layer.product_of_aggregated(&Pass::new(&block)).ok()?;
+        is_of_self_and_mean(product.as_ref()).then_some(Reduction { reduce, own_first: true })
+    }
+
+    /// As [`Model::forward_with_sums`], from the result of [`Model::first_reduction`] over the first block, `[num_dst of the first block, _]`, with
+    /// the same bits.
+    ///
+    /// # Errors
+    /// As [`Model::forward`], if there is no such reduction, or if the first block has weights.
+    pub fn forward_reduced(
+        &self,
+        blocks: &[Arc<GraphBlock>],
+        reduced: Tensor,
+        dropout: Option<Key>,
+    ) -> Result<(Tensor, Vec<f32>)> {
+        let rows = reduced.dim(0)?;
+        let fits = |block: &Arc<GraphBlock>| block.num_dst() == rows && block.block().edge_weights().is_none();
+        if !self.only_first_layer_reads_input() || !blocks.first().is_some_and(fits) {
+            return Err(Error::Input(format!("the model or the first block does not fit {rows} reduced rows")));
+        }
+        self.forward_from(blocks, Input::Reduced(reduced), None, dropout)
+    }
+
+    fn forward_from(
+        &self,
+        blocks: &[Arc<GraphBlock>],
+        input: Input<'_>,
+        degrees: Option<&[u32]>,
+        dropout: Option<Key>,
+    ) -> Result<(Tensor, Vec<f32>)> {
         let (Some(last), true) = (blocks.last(), blocks.len() == self.layers.len()) else {
             return Err(Error::Input(format!("{} blocks for {} layers", blocks.len(), self.layers.len())));
         };
         let mut sums = vec![0.0; self.params.flat_len() - self.params.trained_len()];
         let seeds = last.num_dst();
         let key_of = |index: usize| dropout.map(|key| key.fold(index as u64));
-        let mut h = x.clone();
-        if let Some(predictor) = &self.predictor {
-            h = predictor.forward(x, self.predictor_dropout(dropout), 0)?;
-        }
+        // The aggregated input of the layer, if it was computed instead of `h`, which is then not read.
+        let (mut h, mut aggregated) = match input {
+            Input::Rows(x) => match &self.predictor {
+                Some(predictor) => (predictor.forward(x, self.predictor_dropout(dropout), 0)?, None),
+                None => (x.clone(), None),
+            },
+            Input::Reduced(rows) => (rows.clone(), Some(Aggregated::of(rows))),
+        };
         let (first, mut results) = (h.clone(), Vec::new());
         // By layer, its parts if it is one product of aggregated rows, and nothing else reads its input or changes its result. Two such
         // layers in a row are fused.
-        let plain = |index: usize| self.residual_norms[index].is_identity() && self.readout.is_none();
         let products = blocks.iter().zip(&self.layers).enumerate().map(|(index, (block, layer))| {
             let pass = Pass { block, degrees, dropout: None, initial: None };
-            if plain(index) { layer.product_of_aggregated(&pass) } else { Ok(None) }
+            if self.is_plain(index) { layer.product_of_aggregated(&pass) } else { Ok(None) }
         });
         let products = products.collect::<Result<Vec<_>>>()?;
-        // The aggregated input of the layer, if the layer before has computed it instead of `h`.
-        let mut aggregated: Option<Aggregated> = None;
+        if aggregated.is_some() && !is_of_self_and_mean(products[0].as_ref()) {
+            return Err(Error::Input("the first layer does not begin with a reduction".into()));
+        }
         for (index, (block, layer)) in blocks.iter().zip(&self.layers).enumerate() {
             if aggregated.is_none() {
                 self.check(index, block, h.dims())?;
@@ -303,13 +359,24 @@ impl Model {
         }
     }
 
+    /// Whether the input goes as it is into the first layer, and nowhere else, in training as well.
+    fn only_first_layer_reads_input(&self) -> bool {
+        self.predictor.is_none()
+            && self.spec.input_dropout == 0.0
+            && self.is_plain(0)
+            && !self.layers.iter().any(|layer| layer.info().needs_initial)
+            && self.device.is_cpu()
+    }
+
+    /// Whether nothing but the layer itself reads its input or changes its result.
+    fn is_plain(&self, index: usize) -> bool {
+        self.residual_norms[index].is_identity() && self.readout.is_none()
+    }
+
     /// Whether ReLU directly follows layer `index`, so that the layer can fuse it ([`Layer::forward_relu`]).
     fn ends_with_relu(&self, index: usize) -> bool {
         let is_last = index + 1 == self.layers.len();
-        !is_last
-            && self.activation() == Activation::Relu
-            && self.residual_norms[index].is_identity()
-            && self.readout.is_none()
+        !is_last && self.activation() == Activation::Relu && self.is_plain(index)
     }
 
     /// Returns the mask of the input of layer `index`, or of the readout after the last layer. `key` is the batch's key in

@@ -20,7 +20,7 @@ pub struct Stage {
     pub edges: bool,
     /// The rows that the stage reads at the destinations, in addition to the previous stage's result.
     pub own: Vec<StageRows>,
-    /// How the stage reduces the rows of the previous one, if it reads nothing else of the neighbors, and edges have no weights or types.
+    /// How the stage reduces the rows of the previous one, if it reads nothing else of the neighbors, and nothing of the edges.
     /// [`Model::finish_stage`] does the rest.
     pub reduction: Option<Reduction>,
 }

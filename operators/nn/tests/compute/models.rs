@@ -427,6 +427,44 @@ fn stages_equal_a_batch_with_all_neighbors() {
 }
 
 #[test]
+fn batch_from_reduced_rows_equals_one_from_rows() {
+    let (outer, inner) = (GraphBlock::new(random(30, 50, 5, 1)), GraphBlock::new(random(20, 30, 4, 2)));
+    let (blocks, x) = ([outer.clone(), inner], tensor((50, 6), 1));
+    let reduced = Tensor::cat(&[&x.narrow(0, 0, 30).unwrap(), &segment_mean(&outer, &x).unwrap()], 1).unwrap();
+    let key = Some(Key::new(1, Purpose::Dropout));
+    let sage = || ModelSpec { dropout: 0.5, ..ModelSpec::new("sage", 2, 6, 8, 9) };
+    let model = build(&sage()).unwrap();
+    assert_eq!(model.first_reduction(), Some(Reduction { reduce: Reduce::Mean, own_first: true }));
+    let (rows, _) = model.forward_with_sums(&blocks, &x, None, key).unwrap();
+    let (from_reduced, _) = model.forward_reduced(&blocks, reduced.clone(), key).unwrap();
+    assert_eq!(flat(&from_reduced), flat(&rows));
+    let gradients = [&rows, &from_reduced].map(|rows| {
+        let gradients = rows.sqr().unwrap().sum_all().unwrap().backward().unwrap();
+        let mut values = vec![0.0; model.params().flat_len()];
+        model.params().gradients(&gradients, &mut values).unwrap();
+        values
+    });
+    assert!(gradients[0] == gradients[1] && gradients[0].iter().any(|&value| value != 0.0));
+    assert!(model.forward_reduced(&blocks, reduced.narrow(0, 0, 29).unwrap(), key).is_err());
+    // Weights of edges change the mean.
+    let weighted = outer.block().clone().with_edge_weights(vec![0.5; outer.block().indices().len()]);
+    assert!(model.forward_reduced(&[GraphBlock::new(weighted), blocks[1].clone()], reduced.clone(), key).is_err());
+    // More than the reduction reads the input; or the layer multiplies it first.
+    for spec in [
+        ModelSpec { input_dropout: 0.1, ..sage() },
+        ModelSpec { residual: true, ..sage() },
+        ModelSpec { jumping_knowledge: JumpingKnowledge::Cat, ..sage() },
+        ModelSpec { hidden: 5, ..sage() },
+        ModelSpec::new("gcn", 2, 6, 8, 9),
+        ModelSpec::new("gin", 2, 6, 8, 9),
+    ] {
+        let model = build(&spec).unwrap();
+        assert_eq!(model.first_reduction(), None, "{spec:?}");
+        assert!(model.forward_reduced(&blocks, reduced.clone(), key).is_err());
+    }
+}
+
+#[test]
 fn running_statistics_of_several_batches_equal_one_batch() {
     let spec = ModelSpec { norm: Norm::Batch, ..ModelSpec::new("mlp", 2, 5, 6, 3) };
     let model = build(&spec).unwrap();

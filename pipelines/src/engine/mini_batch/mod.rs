@@ -6,7 +6,7 @@
 //!                                                      ↑_______________ opened by apply ____________|
 //! ```
 //!
-//! If the compute thread has the features of all nodes on a GPU, none are fetched.
+//! If the compute thread has the features of all nodes, on a GPU or in one array of this process, none are fetched.
 //!
 //! With learned rows, there is a second gate before rows are fetched, and a second path for their gradients:
 //!
