@@ -2,6 +2,7 @@
 //! command line, and [`cluster`] connects several processes.
 
 mod app;
+mod c_heap;
 mod cli;
 pub mod cluster;
 pub mod compare;

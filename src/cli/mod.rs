@@ -25,6 +25,7 @@ mod tensor_worker;
 mod update;
 
 use self::context::Context;
+use crate::c_heap;
 use crate::console::Console;
 use crate::error::Error;
 use crate::threads::start_reading_threads;
@@ -84,6 +85,7 @@ enum Command {
 
 /// Parses `args`, with the program's name first, runs the command, and prints its error.
 pub(crate) fn main(args: impl IntoIterator<Item = OsString>, registry: Registry) -> ExitCode {
+    c_heap::share();
     let given: Vec<OsString> = args.into_iter().collect();
     let args = match Args::try_parse_from(&given) {
         Ok(args) => args,
