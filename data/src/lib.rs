@@ -23,7 +23,7 @@ pub mod progress;
 pub mod rng;
 pub mod source;
 mod store;
-pub use store::upload;
+pub use store::{folders, upload};
 #[doc(hidden)]
 pub mod testing;
 pub mod update;

@@ -7,6 +7,8 @@ use super::update::Policy;
 use crate::error::Error;
 use crate::options::{Action, Outcome, RunOptions};
 use crate::report;
+use gnnflow_data::folders::check_place;
+use gnnflow_data::source::is_url;
 use gnnflow_pipelines::{Error as PipelineError, Feed};
 use std::path::{Path, PathBuf};
 
@@ -27,8 +29,8 @@ pub(super) struct Follow {
     /// Folder of a prepared dataset, which is updated [default: that of the run].
     #[arg(long, value_name = "DIR")]
     dataset: Option<PathBuf>,
-    /// Folder in which batches appear.
-    #[arg(long, value_name = "DIR")]
+    /// Folder in which batches appear, or the URL of one in an object store (s3://, gs://, az://).
+    #[arg(long, value_name = "DIR|URL")]
     changes: PathBuf,
     /// Folder for the results of all nodes and of each batch, and for the state.
     #[arg(long, value_name = "DIR")]
@@ -48,7 +50,7 @@ pub(super) struct Follow {
     /// Number of batches after which the changes are stored in the dataset, and tables of all nodes are written.
     #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..))]
     store_every: u32,
-    /// Override a key of [infer] or [cluster], or `train.threads`, `train.device`, `train.read_ahead`.
+    /// Override a key of [infer] or [cluster], or `train.threads`, `train.device`, `train.read_ahead`, `graph.retry`.
     #[arg(long = "set", value_name = "KEY=VALUE")]
     sets: Vec<String>,
     /// Number of processes on this machine, at most one per partition; it does not change results.
@@ -61,7 +63,7 @@ pub(super) struct Follow {
 
 impl Follow {
     pub(super) fn execute(self, context: Context) -> Result<u8, Error> {
-        if let Some(key) = self.sets.iter().find_map(|set| without_effect(set)) {
+        if let Some(key) = self.sets.iter().find_map(|set| without_effect(set, &self.changes)) {
             let message = format!("--set {key}: the key has no effect on `gnnflow follow`; leave it out");
             return Err(PipelineError::Usage(message).into());
         }
@@ -79,14 +81,20 @@ impl Follow {
                 "the model reads features of edges, which are not followed; use `gnnflow update` and `gnnflow refresh`",
             );
         }
-        if !self.changes.is_dir() {
+        let is_remote = is_url(&self.changes);
+        if is_remote {
+            let refused = |reason| PipelineError::Usage(format!("--changes {}: {reason}", self.changes.display()));
+            check_place(&self.changes).map_err(refused)?;
+        } else if !self.changes.is_dir() {
             let message = format!("--changes {}: there is no such folder; create it", self.changes.display());
             return Err(PipelineError::Usage(message).into());
         }
         check_out(&self.run, &self.out)?;
         let layers = self.layers.map_or(Layers::BesideDataset, Layers::Folder).folder(config.dataset_folder())?;
         for (option, folder) in [("--out", &*self.out), ("--layers", &layers), ("--dataset", config.dataset_folder())] {
-            check_apart(&self.changes, option, folder)?;
+            if !is_remote {
+                check_apart(&self.changes, option, folder)?;
+            }
         }
         for (option, folder) in [("--out", &self.out), ("--layers", &layers)] {
             check_outside(config.dataset_folder(), option, folder)?;
@@ -124,10 +132,15 @@ impl Follow {
 }
 
 /// Returns the key of a setting that `infer` and `refresh` allow, and that has no effect here: each process reads the edges and features of its own
-/// partitions, and all files are local.
-fn without_effect(set: &str) -> Option<&str> {
+/// partitions, and all files but those of changes are local.
+fn without_effect<'a>(set: &'a str, changes: &Path) -> Option<&'a str> {
     let key = set.split('=').next().unwrap_or_default().trim();
-    ["partition.topology", "partition.features", "graph.retry"].contains(&key).then_some(key)
+    let has_none = match key {
+        "partition.topology" | "partition.features" => true,
+        "graph.retry" => !is_url(changes),
+        _ => false,
+    };
+    has_none.then_some(key)
 }
 
 /// Refuses folders of which one has the other, because files of one would be taken for files of the other.

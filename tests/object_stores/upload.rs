@@ -13,7 +13,7 @@ const SETTINGS: &str = "[model]\nkind = 'sage'\nhidden = 16\n[train]\nepochs = 2
 const NAMES: [&str; 3] = ["summary.json", "predictions.parquet", "embeddings.parquet"];
 
 /// Starts `moto_server` with the bucket `lake`, and trains `runs/p`.
-fn start() -> Option<(TestDir, Server)> {
+pub(super) fn start() -> Option<(TestDir, Server)> {
     let server = Server::start("GNNFLOW_MOTO_SERVER", "moto_server", |port| {
         (vec!["-H".into(), "127.0.0.1".into(), "-p".into(), port.to_string()], &[])
     })?;

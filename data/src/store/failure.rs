@@ -46,6 +46,10 @@ impl Failure {
         }
         match error {
             object_store::Error::Precondition { .. } | object_store::Error::NotModified { .. } => Self::Changed,
+            object_store::Error::InvalidPath { .. } => {
+                let problem = format!("{}; rename or remove this object", one_line(&error.to_string()));
+                Self::Permanent { problem, fault: Fault::Input }
+            }
             _ => Self::Permanent { problem: one_line(&error.to_string()), fault: Fault::Input },
         }
     }

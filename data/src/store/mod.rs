@@ -1,4 +1,5 @@
-//! Reads Parquet files from object stores and web servers, `s3://`, `gs://`, `az://` and `http(s)://`, and uploads files to object stores.
+//! Reads Parquet files from object stores and web servers, `s3://`, `gs://`, `az://` and `http(s)://`. Of object stores, also lists folders,
+//! copies their files, and uploads files.
 //!
 //! The clients are those of the asynchronous `object_store` crate. One small runtime, started for the first URL, runs the
 //! requests. All other modules call functions that block, from any thread.
@@ -8,7 +9,8 @@
 //! failure   converts failed requests to errors    retry     limits retries of failed requests
 //! find      finds the objects of a URL            object    reads an object, and checks that it does not change
 //! ahead     reads the columns of a row group ahead
-//! upload    writes files
+//! prefix    sends requests about the objects below a prefix
+//! upload    writes files                          folders   lists folders, and copies their objects
 //! ```
 //!
 //! **Time limits.** A connection attempt ends after 10 s, a read without data after 30 s, and any request after 5 min. A part of an
@@ -25,7 +27,9 @@ mod connect;
 mod failure;
 mod file;
 mod find;
+pub mod folders;
 mod object;
+mod prefix;
 mod retry;
 #[cfg(test)]
 mod tests;

@@ -2,24 +2,19 @@
 
 use std::collections::{BTreeSet, VecDeque};
 use std::fs::File;
-use std::future::Future;
 use std::io::Read;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::path::Path;
 use std::time::Duration;
 
-use object_store::path::Path as Key;
 use object_store::{MultipartUpload, ObjectMeta, ObjectStore, ObjectStoreExt, PutPayload};
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 
-use super::address::{Address, Kind, scheme};
-use super::connect::{Use, connect};
-use super::failure::{Failure, one_line};
-use super::object::error;
-use super::retry::Retries;
-use super::{Pending, runtime, wait};
-use crate::error::{Error, Fault, Result};
+use super::connect::Use;
+use super::failure::Failure;
+use super::prefix::Prefix;
+use super::{Pending, wait};
+use crate::error::{Error, Result};
 use crate::format::hex;
 use crate::progress::Progress;
 
@@ -56,23 +51,7 @@ struct Uploaded {
 /// # Errors
 /// The reason why files cannot be uploaded there.
 pub fn check_target(url: &Path) -> std::result::Result<(), String> {
-    address(url).map(drop)
-}
-
-fn address(url: &Path) -> std::result::Result<Address, String> {
-    let text = url.to_str().unwrap_or_default();
-    let parsed = match scheme(text) {
-        None => return Err("not a URL of an object store; use s3://, gs:// or az://".into()),
-        // An address that ends with `/` would be refused for another reason.
-        Some((scheme, _)) if scheme.to_ascii_lowercase().starts_with("http") => None,
-        Some(_) => Address::parse(text).map(Some).or_else(|bad| match bad.to_string() {
-            other if other.starts_with("cannot read") => Ok(None),
-            reason => Err(reason),
-        })?,
-    };
-    parsed
-        .filter(|address| address.kind != Kind::Http)
-        .ok_or_else(|| "cannot upload to this kind of URL; use s3://, gs:// or az://".into())
+    Prefix::address(url, Use::Write).map(drop)
 }
 
 /// Uploads files of `folder` below `url`, under the same `names`, and then `_SUCCESS` with their names, bytes and SHA-256.
@@ -85,7 +64,7 @@ fn address(url: &Path) -> std::result::Result<Address, String> {
 /// [`Error::Remote`] if the store refuses the files, or cannot be reached for `retry`; [`Error::Io`] if a file cannot be read. The
 /// former objects then remain, unless the store fails while the uploads are completed: `_SUCCESS` has checksums of complete sets.
 pub fn upload(folder: &Path, names: &[String], url: &Path, retry: Duration, progress: &dyn Progress) -> Result<()> {
-    let target = Target::connect(url, retry)?;
+    let target = Prefix::connect(url, ("--upload", Use::Write), retry)?;
     let mut files = Vec::with_capacity(names.len());
     for name in names {
         let file = folder.join(name);
@@ -109,79 +88,7 @@ pub fn upload(folder: &Path, names: &[String], url: &Path, retry: Duration, prog
     Ok(())
 }
 
-/// A prefix in a store.
-struct Target {
-    url: PathBuf,
-    address: Address,
-    store: Arc<dyn ObjectStore>,
-    retry: Duration,
-}
-
-impl Target {
-    fn connect(url: &Path, retry: Duration) -> Result<Self> {
-        let setting = |reason| Error::Setting { key: "--upload", reason: format!("{}: {reason}", url.display()) };
-        let address = address(url).map_err(setting)?;
-        // Clients need its TLS.
-        runtime()?;
-        let store = connect(&address, retry, Use::Write);
-        let store = store.map_err(|cause| error(url, Failure::setting(&cause, address.kind)))?;
-        Ok(Self { url: url.to_owned(), address, store, retry })
-    }
-
-    fn key(&self, name: &str) -> Key {
-        name.split('/').fold(self.address.key.clone(), |key, part| key.join(part))
-    }
-
-    /// Sends a request about the object `name`, and repeats it if its answer is cut.
-    fn request<T, F>(&self, name: &str, send: impl Fn(Arc<dyn ObjectStore>, Key) -> F + Send + 'static) -> Result<T>
-    where
-        T: Send + 'static,
-        F: Future<Output = object_store::Result<T>> + Send + 'static,
-    {
-        self.attempt(name, send)?.map_err(|failure| self.failed(name, failure))
-    }
-
-    /// As [`Target::request`], with the reason of a failure.
-    fn attempt<T, F>(
-        &self,
-        name: &str,
-        send: impl Fn(Arc<dyn ObjectStore>, Key) -> F + Send + 'static,
-    ) -> Result<std::result::Result<T, Failure>>
-    where
-        T: Send + 'static,
-        F: Future<Output = object_store::Result<T>> + Send + 'static,
-    {
-        let (store, key, retry, kind) = (Arc::clone(&self.store), self.key(name), self.retry, self.address.kind);
-        wait(async move {
-            let mut retries = Retries::new(retry);
-            loop {
-                let failure = match send(Arc::clone(&store), key.clone()).await {
-                    Ok(answer) => return Ok(Ok(answer)),
-                    Err(cause) => failure(&cause, (kind, retry)),
-                };
-                if let Err(failure) = retries.pause(failure).await {
-                    return Ok(Err(failure));
-                }
-            }
-        })
-    }
-
-    fn failed(&self, name: &str, failure: Failure) -> Error {
-        error(&self.url.join(name), failure)
-    }
-
-    /// Returns what is stored as `name` now, if there is such an object.
-    fn stored(&self, name: &str) -> Result<Option<ObjectMeta>> {
-        match self.attempt(name, |store, key| async move { store.head(&key).await })? {
-            Ok(meta) => Ok(Some(meta)),
-            // A store may refuse to tell a user who may only write. Answers about a missing bucket look the same; the next request tells.
-            Err(Failure::Missing(_) | Failure::Refused(_)) => Ok(None),
-            Err(failure) => Err(self.failed(name, failure)),
-        }
-    }
-}
-
-impl Target {
+impl Prefix {
     /// Removes what earlier uploads have left of the tables in `names`: other parts, and the table as one file if it has parts now.
     fn remove_others(&self, names: &[String]) -> Result<()> {
         let names: BTreeSet<&str> = names.iter().map(String::as_str).collect();
@@ -215,20 +122,6 @@ impl Target {
     }
 }
 
-/// Converts an error of the library. It has no type for a request that was repeated in vain, so its text tells.
-fn failure(cause: &object_store::Error, (kind, retry): (Kind, Duration)) -> Failure {
-    let text = cause.to_string();
-    match Failure::new(cause, kind) {
-        Failure::Permanent { .. } if text.contains(" retries, ") => {
-            // What the server has answered is at the end, after details of the request.
-            let answer = one_line(text.rsplit(" - ").next().unwrap_or_default());
-            let problem = format!("{answer}; repeated for {} s (graph.retry)", retry.as_secs());
-            Failure::Permanent { problem, fault: Fault::Cluster }
-        }
-        known => known,
-    }
-}
-
 /// An upload whose parts have been sent, and that is not visible yet.
 struct Sent {
     name: String,
@@ -246,7 +139,7 @@ impl Begun {
     /// Sends the parts of a file, and returns its SHA-256.
     fn send(
         &mut self,
-        target: &Target,
+        target: &Prefix,
         (file, bytes): (&Path, u64),
         name: &str,
         progress: &dyn Progress,
@@ -280,7 +173,7 @@ impl Begun {
     }
 
     /// Makes all objects visible.
-    fn complete(&mut self, target: &Target) -> Result<()> {
+    fn complete(&mut self, target: &Prefix) -> Result<()> {
         while let Some(mut sent) = self.0.pop_front() {
             let (sent, result) = wait(async move {
                 let result = sent.upload.complete().await;
@@ -294,7 +187,7 @@ impl Begun {
                 now.size == sent.bytes && before != Some((&now.e_tag, now.last_modified))
             };
             if !matches!(&now, Ok(Some(now)) if replaced(now)) {
-                let failure = failure(&cause, (target.address.kind, target.retry));
+                let failure = target.failure(&cause);
                 let error = target.failed(&sent.name, failure);
                 self.0.push_front(sent);
                 return Err(error);
@@ -307,12 +200,12 @@ impl Begun {
 /// Waits for the first part in flight.
 fn receive(
     sent: &mut VecDeque<(Pending<object_store::Result<()>>, u64)>,
-    target: &Target,
+    target: &Prefix,
     name: &str,
     progress: &dyn Progress,
 ) -> Result<()> {
     let Some((part, length)) = sent.pop_front() else { return Ok(()) };
-    let failed = |cause| target.failed(name, failure(&cause, (target.address.kind, target.retry)));
+    let failed = |cause| target.failed(name, target.failure(&cause));
     part.wait()?.map_err(failed)?;
     progress.advance(length);
     Ok(())

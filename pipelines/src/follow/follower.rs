@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use gnnflow_data::dataset::{Dataset, Manifest};
 use gnnflow_data::fs::sync_folder;
@@ -12,14 +12,15 @@ use gnnflow_data::update::{Batch, Missing, UpdateSettings, batch_files, update};
 use gnnflow_data::{Error as DataError, Fault};
 use serde::{Deserialize, Serialize};
 
-use super::batch_folder::{BatchFolder, Next, copy_batch};
+use super::batch_queue::{BatchQueue, Next};
+use super::place::Place;
 use super::state::{BATCHES, BatchResults, PENDING, RESTORE, SCHEMA, State, add_applied, folders_in, read_applied};
 use crate::error::Error;
 use crate::model_file::FittingModel;
 use crate::outputs::run_folder::CHANGES;
 use crate::runtime::job::{Feed, Job, Runtime};
 
-/// Pause between two looks for a batch.
+/// How long all workers wait before they ask again.
 const POLL: Duration = Duration::from_millis(100);
 /// A share of edges between partitions that has grown by this factor is reported.
 const WORSE_CUT: f64 = 1.2;
@@ -45,13 +46,15 @@ pub(crate) struct Follower<'a> {
     feed: &'a Feed,
     dataset: Dataset,
     state: State,
-    folder: BatchFolder,
+    queue: BatchQueue,
     /// Pending batches that are not in memory yet.
     replay: VecDeque<String>,
     /// The batches in memory, in their order.
     memory: Vec<String>,
     /// The batch for which the program has said that it waits.
     waits_for: Option<String>,
+    /// The time at which there was no complete batch.
+    looked: Option<Instant>,
 }
 
 impl<'a> Follower<'a> {
@@ -92,16 +95,20 @@ impl<'a> Follower<'a> {
             );
             return Err(Error::Usage(message));
         }
-        let folder = BatchFolder::new(&feed.changes, state.after.clone(), applied);
+        let busy = job.runtime.busy("looking for batches of changes");
+        let place = Place::open(&feed.changes, job.config.graph.retry.0)?;
+        drop(busy);
+        let queue = BatchQueue::new(place, state.after.clone(), applied);
         let mut follower = Self {
             out: out.clone(),
             feed,
             dataset: job.dataset.clone(),
             state,
-            folder,
+            queue,
             replay: VecDeque::new(),
             memory: Vec::new(),
             waits_for: None,
+            looked: None,
         };
         follower.find_pending()?;
         follower.state.write(out)?;
@@ -112,21 +119,21 @@ impl<'a> Follower<'a> {
     fn find_pending(&mut self) -> Result<(), Error> {
         for name in folders_in(&self.out.join(PENDING))? {
             let stored = self.state.stored.as_ref().is_some_and(|stored| name <= *stored);
-            if !stored && !self.folder.is_applied(&name) && self.batch(&name).is_dir() {
+            if !stored && !self.queue.is_applied(&name) && self.batch(&name).is_dir() {
                 self.record_applied(&name)?;
             }
             // It is in the dataset; or it was copied and not applied, and is copied again.
-            if stored || !self.folder.is_applied(&name) {
+            if stored || !self.queue.is_applied(&name) {
                 remove(&self.pending(&name))?;
             }
         }
         let pending: Vec<String> = folders_in(&self.out.join(PENDING))?.into_iter().collect();
         let out = self.out.display();
-        if let Some(stored) = self.state.stored.as_ref().filter(|stored| !self.folder.is_applied(stored)) {
+        if let Some(stored) = self.state.stored.as_ref().filter(|stored| !self.queue.is_applied(stored)) {
             let message = format!("{out}: applied.txt lacks batch {stored}, which is in the dataset; {RESTORE}");
             return Err(Error::Input(message));
         }
-        let mut applied = self.folder.applied_after(self.state.stored.as_deref());
+        let mut applied = self.queue.applied_after(self.state.stored.as_deref());
         if let Some(lost) = applied.find(|name| !pending.contains(name)) {
             let message = format!(
                 "{out}: batch {lost} is applied and not in the dataset yet, and its copy in pending is gone; {RESTORE}"
@@ -162,9 +169,17 @@ impl<'a> Follower<'a> {
         if full || self.memory.len() >= self.feed.store_every {
             return Ok(Command::Store);
         }
-        let incomplete = match self.folder.next()? {
+        if self.looked.is_some_and(|looked| looked.elapsed() < self.queue.place.pause()) {
+            std::thread::sleep(POLL);
+            return Ok(Command::Wait);
+        }
+        let busy = runtime.busy("looking for a batch of changes");
+        let next = self.queue.next()?;
+        drop(busy);
+        let incomplete = match next {
             Next::Complete(name) => {
-                copy_batch(&self.folder.path(&name), &self.pending(&name))?;
+                let _busy = runtime.busy("copying a batch of changes");
+                self.queue.place.copy(&name, &self.pending(&name))?;
                 self.check_first(&name)?;
                 return Ok(Command::Apply(name));
             }
@@ -181,13 +196,13 @@ impl<'a> Follower<'a> {
         if self.feed.once {
             return Ok(if !self.memory.is_empty() { Command::Store } else { Command::End });
         }
-        std::thread::sleep(POLL);
+        self.looked = Some(Instant::now());
         Ok(Command::Wait)
     }
 
     /// Refuses the first batch if the dataset contains it.
     fn check_first(&self, name: &str) -> Result<(), Error> {
-        if !self.folder.is_new() {
+        if !self.queue.is_new() {
             return Ok(());
         }
         let files = batch_files(&Batch::in_folder(&self.pending(name)))?;
@@ -195,7 +210,7 @@ impl<'a> Follower<'a> {
             false => Ok(()),
             true => Err(Error::Input(format!(
                 "{}: the dataset contains this batch already; give --after with the name of the last batch that it contains",
-                self.folder.path(name).display()
+                self.queue.place.path(name).display()
             ))),
         }
     }
@@ -232,7 +247,7 @@ impl<'a> Follower<'a> {
     /// Records that the results of a batch are complete.
     fn record_applied(&mut self, name: &str) -> Result<(), Error> {
         add_applied(&self.out, name)?;
-        self.folder.apply(name);
+        self.queue.apply(name);
         Ok(())
     }
 

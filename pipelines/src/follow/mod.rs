@@ -14,6 +14,7 @@
 //! results get their name when they are complete, and after that `OUT/applied.txt` has its name. So a process that was killed applies the
 //! pending batches again, which gives the same results, and writes those that are missing.
 
-pub(crate) mod batch_folder;
+pub(crate) mod batch_queue;
 pub(crate) mod follower;
+mod place;
 pub(crate) mod state;

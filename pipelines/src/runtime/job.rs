@@ -46,7 +46,8 @@ pub enum Work {
 /// Batches of changes of a dataset, and how they are applied.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Feed {
-    /// The folder in which batches appear: folders with `nodes.parquet`, `remove.parquet`, `edges.parquet` and, when they are complete, `_SUCCESS`.
+    /// The folder, or the URL of one in an object store, in which batches appear: folders with [the files of a batch](gnnflow_data::update::Batch::FILES) and, when they
+    /// are complete, `_SUCCESS`.
     pub changes: PathBuf,
     /// The folder of the rows of layers.
     pub layers: PathBuf,
