@@ -54,7 +54,7 @@ fn rows_in_memory_and_in_files_have_equal_bits() {
     let (bounded, files) = (["--set", "train.memory=1GiB"], ["--set", "train.read_ahead=true"]);
     let is_in_memory = |more: &[&str]| {
         let plan = place.succeed(&[&["run", "p.toml", "--dry-run", "--json"], more].concat());
-        serde_json::from_str::<serde_json::Value>(&plan).unwrap()["rows_in_memory"] == true
+        serde_json::from_str::<serde_json::Value>(&plan).unwrap()["rows_in_memory"] == "all"
     };
     assert!(is_in_memory(&[]) && !is_in_memory(&bounded) && !is_in_memory(&files));
     for (schedule, layout) in [
@@ -87,6 +87,7 @@ fn rows_summed_in_place_and_fetched_have_equal_bits() {
     let (default, ladies) = ("fanouts = [4, 3]", "sampler = 'ladies'\nfanouts = [60, 90]");
     for (model, sampler, more) in [
         ("kind = 'gin'\nhidden = 16", default, "graph.feature_dtype=f32"),
+        ("kind = 'sage'\nhidden = 32", default, "graph.feature_dtype=f32"),
         ("kind = 'sage'\nhidden = 32", default, "graph.feature_dtype=bf16"),
         ("kind = 'sage'\nresidual = true\nnorm = 'layer'\nhidden = 24", default, "graph.feature_dtype=bf16"),
         ("kind = 'sage'\njumping_knowledge = 'cat'\nhidden = 8", default, "graph.feature_dtype=f16"),

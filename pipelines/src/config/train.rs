@@ -84,7 +84,7 @@ section! {
         pub window: Option<usize> = None,
         /// Memory of each process for training, without mapped files. A run that needs more is refused. Unset: no bound; only as many
         /// batches are computed at the same time as fit into three quarters of the machine's memory, and features, and the layers of exact
-        /// inference, are in memory instead of mapped files if they fit into the other quarter.
+        /// inference, are in memory instead of mapped files if they fit into the other quarter, or features alone if only these do.
         #[schemars(extend("x-results" = false), extend("examples" = ["8GiB"]))]
         pub memory: Option<Bytes> = None,
         /// Read the features of the next batches from disk ahead of time, for features larger than memory.

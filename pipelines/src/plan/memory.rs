@@ -10,7 +10,9 @@ use super::training::edge_bytes;
 use super::{Layer, PartSize, Sizes, Training, batch, embedding};
 use crate::config::{Config, Infer, Task, Topology};
 
-pub(super) const PROGRAM_BYTES: u64 = 64 << 20;
+/// Memory of the program: code, stacks of threads, socket buffers, and small blocks. If the system has transparent large pages, the allocator asks
+/// for them, and takes about 30 MiB more.
+pub(super) const PROGRAM_BYTES: u64 = 96 << 20;
 
 /// One process of the run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -36,6 +38,8 @@ pub(super) struct InFlight {
     pub(super) window: usize,
     /// Maximum number of jobs.
     pub(super) jobs: usize,
+    /// Whether batches have no copies of features.
+    pub(super) in_place: bool,
 }
 
 /// The memory of a process, in bytes.
@@ -43,7 +47,7 @@ pub(super) struct InFlight {
 pub struct Memory {
     /// Mapped structure of its partitions, or of all if replicated.
     pub topology: u64,
-    /// Features of its partitions: in memory, or mapped ([`Plan::rows_in_memory`](super::Plan::rows_in_memory)).
+    /// Features of its partitions: in memory, or mapped ([`RowsInMemory`]).
     pub features: u64,
     /// With several processes, mapped features of halo nodes if they are stored, and 24 bytes for each of these nodes.
     pub halo: u64,
@@ -68,7 +72,7 @@ pub struct Memory {
     pub batches: u64,
     /// Forward and backward of a batch, for each job at the same time: three times (values, inputs, gradients) the sum over layers of
     /// nodes × width × 4. Of features that `gcn` and `sage` aggregate as they are, each job counts one copy and the aggregated rows,
-    /// and the process one more copy. For `rgcn` with `num_bases` also nodes × bases × input width × 4. In full-graph training,
+    /// and the process one more copy; none of features that are summed where they lie, and then the process counts all else once more. For `rgcn` with `num_bases` also nodes × bases × input width × 4. In full-graph training,
     /// for each job: an interval's nodes × 4 × six times the widest rows of a task, or eight times the sums of all relations, if more;
     /// the rows of one stage in flight, at most 16 MiB per process; in `tensor-parallel` also a chunk's sums, at most
     /// `train.schedule.chunk_memory`, and as much in flight per process.
@@ -86,14 +90,14 @@ pub struct Memory {
     /// Parameters, their gradients of each partition, and optimizer state. In `partition-parallel`: twice parameters and state,
     /// and once more for each partition of the process and for the average.
     pub parameters: u64,
-    /// The program, stacks of threads, socket buffers.
+    /// The program, stacks of threads, socket buffers, small blocks.
     pub program: u64,
 }
 
 impl Memory {
     /// Returns all memory.
     pub fn total(&self) -> u64 {
-        self.heap() + self.mapped() + self.rows()
+        self.heap() + self.mapped() + self.features + self.layers
     }
 
     /// Returns the memory without mapped files. Training and inference alternate; the tables and edges of full-graph training are freed before inference.
@@ -110,10 +114,38 @@ impl Memory {
         self.topology + self.halo + self.embeddings + self.scratch
     }
 
-    /// Returns the memory of features and layers, which are in memory or mapped files.
-    pub fn rows(&self) -> u64 {
-        self.features + self.layers
+    /// Returns the memory of the rows that are mapped files.
+    pub fn mapped_rows(&self, in_memory: RowsInMemory) -> u64 {
+        match in_memory {
+            RowsInMemory::None => self.features + self.layers,
+            RowsInMemory::Features => self.layers,
+            RowsInMemory::All => 0,
+        }
     }
+
+    /// Returns which rows are in memory, if there is room for `quarter` of them, and for three times as much of everything else.
+    pub(super) fn rows_in_memory(&self, quarter: u64) -> RowsInMemory {
+        match quarter {
+            _ if self.heap() > 3 * quarter || self.features > quarter => RowsInMemory::None,
+            _ if self.features + self.layers > quarter => RowsInMemory::Features,
+            _ => RowsInMemory::All,
+        }
+    }
+}
+
+/// Which rows of a process are in memory, in large pages: own features that are read for batches or exact inference, and the layers of exact
+/// inference of all nodes. These are in memory if they take at most a quarter of the machine's memory in each process, divided by the processes of
+/// the machine, and everything else at most three quarters. None are with `train.memory`, and if features are read ahead. The others are mapped
+/// files, which the system reads and writes in pages of 4 KiB.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum RowsInMemory {
+    /// No rows.
+    None,
+    /// Features.
+    Features,
+    /// Features and layers.
+    All,
 }
 
 impl Process {
@@ -127,7 +159,7 @@ impl Process {
         parameters: Option<u64>,
         training: &Option<Training>,
         local: usize,
-        InFlight { window, jobs }: InFlight,
+        InFlight { window, jobs, in_place }: InFlight,
         others: bool,
     ) -> Self {
         let own = &graph.parts[parts.clone()];
@@ -151,7 +183,8 @@ impl Process {
             let edge_bytes = config.model.as_ref().map_or(0, |model| edge_bytes(model, graph));
             let edge_rows = if edge_bytes > 0 { edges * (edge_bytes + 4) } else { 0 };
             let (input, _) = embedding::input(config, graph);
-            let one = all * (input as u64 * 4 + 8) + edges * 8 + edge_rows;
+            let row = if in_place { 0 } else { input as u64 * 4 };
+            let one = all * (row + 8) + edges * 8 + edge_rows;
             // Features of the batches that may have them; blocks of all steps in flight.
             let lists = all * 4 + training.batch_edges.iter().sum::<u64>() * 8;
             // Those of all batches in computation but one count as activations.
@@ -175,15 +208,20 @@ impl Process {
             let bases = config.model.as_ref().filter(|model| model.kind == "rgcn").and_then(|model| model.num_bases);
             let mixed = |(l, layer): (usize, &Layer)| rows(l) * (bases.unwrap_or(0) * layer.input) as u64 * 4;
             let mixed = layers.iter().enumerate().map(mixed).sum::<u64>();
-            let inputs = match config.model.as_ref().is_some_and(|model| aggregates_features(model, layers)) {
-                // Each job has the rows and the aggregated rows. The allocator keeps freed rows for a second: those of a batch.
-                true => (jobs as u64 + 1) * all + jobs as u64 * rows(0),
-                false => 3 * jobs as u64 * all,
+            // The allocator keeps freed memory for a second: that of a batch.
+            let (jobs, kept) = (jobs as u64, jobs as u64 + 1);
+            let (inputs, at_once) = match config.model.as_ref().is_some_and(|model| aggregates_features(model, layers))
+            {
+                // Own rows and aggregated rows.
+                _ if in_place => (2 * kept * rows(0), kept),
+                // Each job has the rows and the aggregated rows.
+                true => (kept * all + jobs * rows(0), jobs),
+                false => (3 * jobs * all, jobs),
             };
-            let computed = 3 * jobs as u64 * (outputs.sum::<u64>() + on_edges + mixed);
+            let computed = 3 * at_once * (outputs.sum::<u64>() + on_edges + mixed);
             memory.activations = computed + inputs * input as u64 * 4;
             let own_nodes = sum(|part| part.nodes, own);
-            (memory.inference, memory.layers) = (inference.memory(jobs), inference.layers(own_nodes));
+            (memory.inference, memory.layers) = (inference.memory(jobs as usize), inference.layers(own_nodes));
             if train.schedule.is_partition_parallel() {
                 memory.scratch += batch::count_bytes(train, own);
             }
@@ -207,5 +245,27 @@ impl Process {
             parts,
             memory,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn features_alone_are_in_memory_if_layers_do_not_fit() {
+        let memory = |features, layers, batches| Memory { features, layers, batches, ..Memory::default() };
+        for (memory, expected) in [
+            (memory(4, 6, 30), RowsInMemory::All),
+            (memory(4, 7, 30), RowsInMemory::Features),
+            (memory(10, 100, 30), RowsInMemory::Features),
+            (memory(11, 0, 30), RowsInMemory::None),
+            (memory(4, 6, 31), RowsInMemory::None),
+        ] {
+            assert_eq!(memory.rows_in_memory(10), expected, "{memory:?}");
+        }
+        let [all, features, none] = [RowsInMemory::All, RowsInMemory::Features, RowsInMemory::None]
+            .map(|in_memory| memory(4, 7, 30).mapped_rows(in_memory));
+        assert_eq!([all, features, none], [0, 7, 11]);
     }
 }

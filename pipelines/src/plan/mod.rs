@@ -11,6 +11,7 @@ mod embedding;
 mod epochs;
 mod expected_batch;
 mod full_graph;
+mod in_place;
 mod inference;
 mod jobs;
 mod memory;
@@ -26,7 +27,7 @@ mod window;
 pub use crate::config::{AutoParts, AutoSchedule, Candidate};
 pub use embedding::LearnedRows;
 use memory::InFlight;
-pub use memory::{Memory, Process};
+pub use memory::{Memory, Process, RowsInMemory};
 pub use model::{Layer, layers};
 pub use ranking::RankingCost;
 pub use sizes::{PartSize, Sizes};
@@ -89,11 +90,8 @@ pub struct Plan {
     pub jobs: usize,
     /// Whether full-graph tables are mapped scratch files, because they do not fit into `train.memory`.
     pub tables_mapped: bool,
-    /// Whether own features that are read for batches or exact inference, and the layers of exact inference of all nodes, are in memory, in large
-    /// pages: if they take at most a quarter of the machine's memory in each process, divided by the processes of the machine, and everything
-    /// else at most three quarters. Not with `train.memory`, and not if features are read ahead. Otherwise they are mapped files, which the system
-    /// reads and writes in pages of 4 KiB.
-    pub rows_in_memory: bool,
+    /// Which rows are in memory.
+    pub rows_in_memory: RowsInMemory,
     /// Bytes that each tensor worker needs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tensor_worker_bytes: Option<u64>,
@@ -173,22 +171,28 @@ impl Plan {
             (0..processes).map(process).collect()
         };
         let most = |processes: Vec<Process>| processes.iter().map(|process| process.memory.heap()).max().unwrap_or(0);
-        let one = InFlight { window: 1, jobs: 1 };
+        let one = InFlight { window: 1, jobs: 1, in_place: false };
         let on_gpu = full_graph.as_ref().is_some_and(|full_graph| full_graph.on_device);
         let tables_mapped = full_graph.is_some() && !on_gpu && most(plan(one, false)) > memory;
         // More jobs at the same time are worth more than more steps in flight.
         let window = window::wanted(config);
         let jobs = jobs::most(config, full_graph.as_ref(), &sizes, placement, local);
-        let jobs = jobs::fitting(config, jobs, local, |jobs| most(plan(InFlight { window, jobs }, tables_mapped)));
-        let window = window::fitting(config, on_gpu, |window| most(plan(InFlight { window, jobs }, tables_mapped)))?;
+        let jobs =
+            jobs::fitting(config, jobs, local, |jobs| most(plan(InFlight { window, jobs, ..one }, tables_mapped)));
+        let window =
+            window::fitting(config, on_gpu, |window| most(plan(InFlight { window, jobs, ..one }, tables_mapped)))?;
         let tensor_worker_bytes = full_graph.as_ref().and_then(|full| full.tensor_worker(&sizes, processes));
-        let processes = plan(InFlight { window, jobs }, tables_mapped);
+        let in_flight = InFlight { window, jobs, in_place: false };
+        let mut all = plan(in_flight, tables_mapped);
         let may_be_in_memory = |train: &Train| train.memory.is_none() && train.read_ahead != Some(true);
-        let fits = |process: &Process| {
-            let (quarter, memory) = (jobs::quarter(local), process.memory);
-            memory.rows() <= quarter && memory.heap() <= 3 * quarter
+        let of_process = |process: &Process| process.memory.rows_in_memory(jobs::quarter(local));
+        let rows_in_memory = match config.train.as_ref().is_some_and(may_be_in_memory) {
+            true => all.iter().map(of_process).min().unwrap_or(RowsInMemory::None),
+            false => RowsInMemory::None,
         };
-        let rows_in_memory = config.train.as_ref().is_some_and(may_be_in_memory) && processes.iter().all(fits);
+        if processes == 1 && in_place::reads_in_place(config, &sizes, &layers, rows_in_memory) {
+            all = plan(InFlight { in_place: true, ..in_flight }, tables_mapped);
+        }
         Ok(Self {
             name: config.name.clone(),
             task: config.train.as_ref().map(|train| train.task),
@@ -201,7 +205,7 @@ impl Plan {
             embedding: LearnedRows::new(config, &graph),
             ranking: RankingCost::of(config, &graph),
             graph,
-            processes,
+            processes: all,
             layers,
             parameters,
             training,

@@ -1,7 +1,7 @@
 //! The text of the plan.
 
 use super::auto_schedule::{factor, seconds};
-use super::{LearnedRows, Memory, Plan, Process, RankingCost, Training};
+use super::{LearnedRows, Memory, Plan, Process, RankingCost, RowsInMemory, Training};
 use crate::config::{AutoParts, AutoSchedule, Task};
 use gnnflow_data::format::{bytes, count, counted, plural};
 use std::fmt;
@@ -135,7 +135,8 @@ impl Plan {
 
     /// Prints the memory of a process that trains.
     fn fmt_memory(&self, memory: &Memory, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let rows = format!("{} features, {} layers of inference", bytes(memory.features), bytes(memory.layers));
+        let features = format!("{} features", bytes(memory.features));
+        let layers = format!("{} layers of inference", bytes(memory.layers));
         let others = [
             (memory.halo, "halo features"),
             (memory.embeddings, "learned rows"),
@@ -144,11 +145,16 @@ impl Plan {
         let others = others.into_iter().filter(|&(size, _)| size > 0);
         let others: String = others.map(|(size, what)| format!(", {} {what}", bytes(size))).collect();
         let topology = bytes(memory.topology);
-        if self.rows_in_memory {
-            writeln!(f, "  mapped    {topology} structure{others}")?;
-            writeln!(f, "  rows      {rows}, in memory")?;
-        } else {
-            writeln!(f, "  mapped    {topology} structure, {rows}{others}")?;
+        match self.rows_in_memory {
+            RowsInMemory::None => writeln!(f, "  mapped    {topology} structure, {features}, {layers}{others}")?,
+            RowsInMemory::Features => {
+                writeln!(f, "  mapped    {topology} structure, {layers}{others}")?;
+                writeln!(f, "  rows      {features}, in memory")?;
+            }
+            RowsInMemory::All => {
+                writeln!(f, "  mapped    {topology} structure{others}")?;
+                writeln!(f, "  rows      {features}, {layers}, in memory")?;
+            }
         }
         let [batches, activations, inference] = [memory.batches, memory.activations, memory.inference].map(bytes);
         let program = bytes(memory.program);
@@ -178,7 +184,7 @@ impl Plan {
             }
         }
         writeln!(f, "  infer     {inference} chunks; program {program}")?;
-        let mapped = memory.mapped() + if self.rows_in_memory { 0 } else { memory.rows() };
+        let mapped = memory.mapped() + memory.mapped_rows(self.rows_in_memory);
         writeln!(f, "  together  about {}, {} of it mapped", bytes(memory.total()), bytes(mapped))
     }
 }

@@ -39,6 +39,7 @@ use crate::engine::stages::synchrony::Synchrony;
 use crate::engine::tensor_parallel;
 use crate::engine::tensor_parallel::topology::AllEdges;
 use crate::error::Error;
+use crate::plan::RowsInMemory;
 use crate::runtime::job::Job;
 use crate::task::{Source, Task};
 
@@ -112,8 +113,8 @@ pub(super) struct EngineSetup<'a> {
     pub(super) jobs: usize,
     /// Whether full-graph tables are mapped scratch files.
     pub(super) tables_mapped: bool,
-    /// Whether features are copied into memory ([`Plan::rows_in_memory`](crate::plan::Plan::rows_in_memory)).
-    pub(super) rows_in_memory: bool,
+    /// The rows that are copied into memory: features.
+    pub(super) rows_in_memory: RowsInMemory,
 }
 
 impl EngineSetup<'_> {
@@ -189,7 +190,7 @@ impl EngineSetup<'_> {
     fn partition_parallel(self, driver: &mut Driver<'_>) -> Result<PartitionParallel, Error> {
         let Self { job, train, context, compute_thread, batches, degrees, window, rows_in_memory, .. } = self;
         let Sampling { strategies, operators, subgraphs } = self.sampling;
-        if rows_in_memory {
+        if rows_in_memory >= RowsInMemory::Features {
             context.parts.copy_to_memory(job);
         }
         let views = PartitionViews::open(driver, job, context, degrees)?;
@@ -235,7 +236,7 @@ impl EngineSetup<'_> {
 
     fn mini_batch(self, driver: &mut Driver<'_>, options: &schedule::MiniBatch) -> Result<MiniBatchTraining, Error> {
         let on_device = self.hold_features(driver)?;
-        if self.rows_in_memory && !on_device {
+        if self.rows_in_memory >= RowsInMemory::Features && !on_device {
             self.context.parts.copy_to_memory(self.job);
         }
         let holds_features = on_device || self.reads_in_place();
@@ -243,8 +244,8 @@ impl EngineSetup<'_> {
         let Sampling { strategies, operators, subgraphs } = self.sampling;
         let cache = context.cache(options).map(|cache| Rc::new(RefCell::new(cache)));
         if options.cache.is_some() && cache.is_none() && context.parts.shares_any() && context.worker == 0 {
-            let message = "train.schedule.cache has no effect: all processes are on one host and read features from files; remove \
-                           this key, or set partition.features = \"partitioned\"";
+            let message = "train.schedule.cache has no effect: all processes are on one host and read each other's features from files or memory; \
+                           remove this key, or set partition.features = \"partitioned\"";
             driver.runtime.warn(message);
         }
         let batches =

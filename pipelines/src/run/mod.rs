@@ -51,7 +51,7 @@ use crate::evaluate::edge_evaluation::EdgeEvaluation;
 use crate::evaluate::{Evaluation, evaluate};
 use crate::outputs::run_folder::{RunFolder, keep_earlier_run};
 use crate::outputs::summary::Summary;
-use crate::plan::Plan;
+use crate::plan::{Plan, RowsInMemory};
 use crate::refresh::Refresh;
 use crate::refresh::layer_store::LayerStore;
 use crate::runtime::job::{Feed, Job, Scope, Work};
@@ -88,8 +88,8 @@ struct Run<'a> {
     inference: Inference,
     /// The stored rows that the job refreshes.
     refresh: Option<Refresh>,
-    /// Whether features are copied into memory before the results of all nodes are computed ([`Plan::rows_in_memory`]).
-    rows_in_memory: bool,
+    /// The rows that are copied into memory: features, before the results of all nodes are computed.
+    rows_in_memory: RowsInMemory,
     /// The graph that batches of changes change.
     live: Option<Live>,
     /// Evaluation of tasks on edges.
@@ -230,7 +230,7 @@ impl<'a> Run<'a> {
             (None, _) => {
                 // Each row of some nodes would take a large page in memory.
                 let all = job.trains() || matches!(&job.work, Work::Infer { scope: Scope::All, .. });
-                layer_rows(job, &context, &stages, rows_in_memory && all)?
+                layer_rows(job, &context, &stages, rows_in_memory == RowsInMemory::All && all)?
             }
         };
         let edges_of = match &live {
@@ -434,7 +434,7 @@ impl<'a> Run<'a> {
 
     /// Computes the results of all nodes with the current parameters.
     fn infer_all(&mut self, driver: &mut Driver<'_>) -> Result<(), Error> {
-        if self.rows_in_memory {
+        if self.rows_in_memory >= RowsInMemory::Features {
             self.context.parts.copy_to_memory(self.job);
         }
         self.inference.pass(driver)
