@@ -23,7 +23,8 @@ not rows of different days.
 - *Of the limit* is gnnflow's rate over what the machine allows. For ranking, that is PyTorch's product of the matrices alone. For sampling it is two random reads of memory per edge, for propagation the bytes of a plain
   copy, both in the same process; caches serve some reads, so the share may exceed 1. Empty: not measured.
 - Ratios depend on the host. Before layers were fused, an epoch of SAGE had 2.63 × on a fast host (`2026-11-22`: 34.5 s, dgl 90.5 s) and 1.84 × on a slow one (`2026-11-22`, `slow-memory`). With fused layers it had 1.5 × on a
-  slower one (`2026-11-26`, `slow-memory`, one round: 107 s, graphbolt 160 s, dgl 163 s).
+  slower one (`2026-11-26`, `slow-memory`, one round: 107 s, graphbolt 160 s, dgl 163 s), and 2.03 × on another (`2026-11-27`: 67.9 s, dgl 137.9 s). Since `2026-11-28`, the features of neighbors are summed where they lie, without
+  a copy: on the host of the row below, an epoch took 64.5 and 67.1 s before, in two rounds with 14 s of copying, and takes 47.5 to 50.7 s now. It needs features in memory, in one process.
 - Sampling waits for memory. The rows below are of a host with fast memory. On a host with 34 million random reads per second and thread, the ratios are 3.81 × and 3.85 × (15,10,5; 1 and 2 threads) and 3.91 × and 4.70 ×
   (25,10), at 0.71, 0.76, 1.04 and 0.97 of the limit (`2026-11-27`, `slow-memory`, five rounds): 12.0 and 29.9, and 17.9 and 38.4 M edges/s.
 
