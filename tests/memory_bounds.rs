@@ -93,9 +93,10 @@ fn preparation_stays_below_every_budget_with_equal_bytes() {
 
 #[test]
 fn smaller_planned_memory_needs_less_and_cuts_otherwise() {
-    let place = dump("15", "300000", false);
+    let place = dump("16", "600000", false);
     let (usual, files) = prepare(&place, &[], "1");
     let (small, others) = prepare(&place, &["partition.method_memory=16MiB"], "1");
+    eprintln!("{} and {} MiB", small / MIB, usual / MIB);
     assert!(small < usual, "{small} and {usual} bytes");
     assert!(files != others);
 }
