@@ -22,8 +22,8 @@ impl Batches {
         Self { changes: Changes::new(place, seed), written: 0 }
     }
 
-    /// Writes a batch that removes edges, adds edges, adds nodes and gives nodes new values. Returns its name.
-    fn write(&mut self, place: &TestDir, counts: [usize; 4]) -> String {
+    /// Writes a batch that removes edges, adds edges, adds nodes, gives nodes new values and removes nodes. Returns its name.
+    fn write(&mut self, place: &TestDir, counts: [usize; 5]) -> String {
         self.written += 1;
         let name = format!("{:04}", self.written);
         self.changes.write(place, &format!("incoming/{name}"), counts);
@@ -69,8 +69,16 @@ fn assert_same_dataset(place: &TestDir, a: &str, b: &str) {
     }
 }
 
-const CHANGES: [[usize; 4]; 7] =
-    [[0, 1, 0, 0], [2, 3, 2, 3], [3, 0, 0, 0], [0, 0, 1, 0], [1, 12, 3, 2], [4, 1, 0, 1], [0, 0, 0, 2]];
+const CHANGES: [[usize; 5]; 8] = [
+    [0, 1, 0, 0, 0],
+    [2, 3, 2, 3, 1],
+    [3, 0, 0, 0, 0],
+    [0, 0, 1, 0, 0],
+    [1, 12, 3, 2, 2],
+    [4, 1, 0, 1, 0],
+    [0, 0, 0, 2, 0],
+    [0, 0, 0, 0, 1],
+];
 
 #[test]
 fn results_of_batches_are_those_of_updates_and_full_inference() {
@@ -198,7 +206,7 @@ fn batches_are_applied_as_they_appear() {
     let mut batches = Batches::new(&place, 6);
     let args = ["follow", "run", "--changes", "incoming", "--out", "followed", "--processes", "2", "--quiet"];
     let mut child = place.command(&args).spawn().unwrap();
-    for changes in [[1, 2, 1, 0], [0, 3, 0, 1]] {
+    for changes in [[1, 2, 1, 0, 1], [0, 3, 0, 1, 0]] {
         let name = batches.write(&place, changes);
         let manifest = place.path("followed/batches").join(name).join("manifest.json");
         let begin = Instant::now();
@@ -240,7 +248,7 @@ fn interrupted_steps_are_completed() {
     train(&place, "[model]\n[train]\n", &[]);
     let mut batches = Batches::new(&place, 8);
     let once = ["follow", "run", "--changes", "incoming", "--out", "followed", "--once", "--quiet"];
-    for changes in [[1, 2, 1, 2], [0, 3, 1, 0]] {
+    for changes in [[1, 2, 1, 2, 1], [0, 3, 1, 0, 0]] {
         batches.write(&place, changes);
     }
     follow_and_kill(&place, &[], "0002");
@@ -274,7 +282,7 @@ fn interrupted_steps_are_completed() {
     place.succeed(&once);
     // The dataset is updated, and the state is not written yet.
     batches.written += 1;
-    let name = batches.write(&place, [2, 2, 0, 0]);
+    let name = batches.write(&place, [2, 2, 0, 0, 0]);
     follow_and_kill(&place, &[], &name);
     let file = |file: &str| format!("followed/pending/{name}/{file}.parquet");
     place.succeed(&["update", "dataset", "--remove", &file("remove"), "--edges", &file("edges"), "--quiet"]);
@@ -288,7 +296,7 @@ fn more_nodes_than_there_is_room_for_are_stored_first() {
     let place = TestDir::new();
     train(&place, "[model]\n[train]\n", &[]);
     let mut batches = Batches::new(&place, 9);
-    batches.write(&place, [1, 2, 1, 0]);
+    batches.write(&place, [1, 2, 1, 0, 1]);
     // There is room for 4,096 in each of four partitions.
     let old = read(&place, "graph/nodes.parquet");
     let rows = arrow::array::UInt32Array::from_iter_values((0..20_000).map(|row| row % 1500));
@@ -301,7 +309,7 @@ fn more_nodes_than_there_is_room_for_are_stored_first() {
     place.parquet("incoming/0002/nodes.parquet", columns.collect());
     place.write("incoming/0002/_SUCCESS", "");
     batches.written += 1;
-    batches.write(&place, [1, 2, 1, 0]);
+    batches.write(&place, [1, 2, 1, 0, 1]);
     place.succeed(&["follow", "run", "--changes", "incoming", "--out", "followed", "--once", "--quiet"]);
     place.succeed(&["infer", "run", "--dataset", "plain", "--out", "full", "--quiet"]);
     for name in ["0001", "0002", "0003"] {
@@ -386,7 +394,7 @@ fn refused_with_one_line() {
         [&["follow", "run", "--changes", "incoming", "--out", "followed", "--once", "--quiet"], more].concat()
     };
     place.fail(&follow(&[]), 2, &["incoming", "there is no such folder"]);
-    batches.write(&place, [1, 1, 0, 0]);
+    batches.write(&place, [1, 1, 0, 0, 0]);
     place.fail(&follow(&["--out", "incoming/out"]), 2, &["cannot be used multiple times"]);
     for (changes, out, layers, words) in [
         ("incoming", "incoming/out", "l", ["--out incoming/out", "one of the folders is in the other"]),
@@ -422,8 +430,14 @@ fn refused_with_one_line() {
     write("0003", "edges", &[3], &[987_654]);
     place.fail(&follow(&[]), 3, &["incoming/0003/edges.parquet", "987654"]);
     remove("0003");
+    std::fs::create_dir_all(place.path("incoming/0003")).unwrap();
+    place.parquet("incoming/0003/remove_nodes.parquet", vec![("node_id", ids(&[3, 987_654]))]);
+    place.write("incoming/0003/_SUCCESS", "");
+    place.fail(&follow(&[]), 3, &["incoming/0003/remove_nodes.parquet", "row 1", "no node 987654 to remove"]);
+    remove("0003");
     write("0003", "edge", &[3], &[4]);
-    place.fail(&follow(&[]), 3, &["edge.parquet", "nodes.parquet, values.parquet, remove.parquet, edges.parquet only"]);
+    let files = "nodes.parquet, values.parquet, remove.parquet, remove_nodes.parquet, edges.parquet only";
+    place.fail(&follow(&[]), 3, &["edge.parquet", files]);
     remove("0003");
     place.write("incoming/0003/_SUCCESS", "");
     place.fail(&follow(&[]), 3, &["incoming/0003", "has none of"]);

@@ -164,7 +164,7 @@ fn changes_of_a_refresh_have_parts() {
     let place = TestDir::new();
     train(&place, &[]);
     place.succeed(&["prepare", "p.toml", "--out", "second", "--quiet"]);
-    Changes::new(&place, 4).write(&place, "changes", [2, 4, 2, 0]);
+    Changes::new(&place, 4).write(&place, "changes", [2, 4, 2, 0, 2]);
     for (dataset, out, more) in [("dataset", "file", &[][..]), ("second", "parts", &PARTS)] {
         let args = ["refresh", "run", "--dataset", dataset, "--out", out, "--processes", "2", "--quiet"];
         place.succeed(&[&args[..], more].concat());

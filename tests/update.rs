@@ -187,7 +187,7 @@ fn dataset_updated_in_place_in_batches_can_be_trained_on() {
     write(&place.path("changes/3/remove.parquet"), &rows(&edges, [8]));
     let before = json(&place.succeed(&["inspect", "dataset", "--json"]));
     let report = place.succeed(&["update", "dataset", "--batches", "changes"]);
-    assert!(report.contains("4000 nodes (+0)") && report.contains("affected.parquet"), "{report}");
+    assert!(report.contains("4000 nodes (+0 −0)") && report.contains("affected.parquet"), "{report}");
     let after = json(&place.succeed(&["inspect", "dataset", "--json"]));
     assert_ne!(before.to_string(), after.to_string());
     let manifest = json(&std::fs::read_to_string(place.path("dataset/manifest.json")).unwrap());
@@ -229,6 +229,8 @@ fn invalid_updates_are_reported_in_one_line() {
     assert_eq!(errors.len(), 1);
     place.fail(&["update", "dataset", "--edges", "no.parquet"], 3, &["no.parquet: there is no such file", "--edges"]);
     place.fail(&["update", "dataset", "--values", "no.parquet"], 3, &["no.parquet: there is no such file", "--values"]);
+    let no_file = &["no.parquet: there is no such file", "--remove-nodes"];
+    place.fail(&["update", "dataset", "--remove-nodes", "no.parquet"], 3, no_file);
     place.fail(&["update", "dump"], 3, &["manifest.json"]);
     place.fail(&["update", "dataset", "--out", "dump"], 3, &["is not a prepared dataset; choose another folder"]);
     place.fail(&["update", "dataset", "--batches", "none"], 4, &["none"]);

@@ -225,6 +225,20 @@ pub enum Error {
         /// Destination id.
         dst: String,
     },
+    /// An update removes a node that does not exist.
+    #[error("{place}: there is no node {id} to remove; use --missing ignore to skip such rows")]
+    MissingNode {
+        /// The place of the value.
+        place: Box<Location>,
+        /// The id.
+        id: String,
+    },
+    /// An update removes all nodes.
+    #[error("{}: the update removes all nodes of the dataset", path.display())]
+    AllNodesRemoved {
+        /// The folder of the dataset.
+        path: PathBuf,
+    },
     /// An update adds a node that exists.
     #[error(
         "{place}: node {id} is already in the dataset; remove this row; to change the node, use --values (in a batch, values.parquet)"

@@ -19,7 +19,7 @@ Examples:
 
 /// Apply batches of changes to a graph as they appear, and write the results that each batch changes.
 ///
-/// A batch is a folder in the folder of changes, with nodes.parquet, values.parquet, remove.parquet or edges.parquet, as for `gnnflow update`, and `_SUCCESS` when it is complete.
+/// A batch is a folder in the folder of changes, with nodes.parquet, values.parquet, remove.parquet, remove_nodes.parquet or edges.parquet, as for `gnnflow update`, and `_SUCCESS` when it is complete.
 /// Batches are applied in the order of their names. Results of batch NAME are in batches/NAME/changes.parquet, exactly once, also after the process was killed.
 #[derive(Debug, clap::Args)]
 #[command(before_long_help = EXAMPLES)]
@@ -44,13 +44,13 @@ pub(super) struct Follow {
     /// The dataset contains the batches up to this one already. Give it at the first start with this --out.
     #[arg(long, value_name = "NAME")]
     after: Option<String>,
-    /// What to do if an edge to remove does not exist.
+    /// What to do if an edge or node to remove does not exist.
     #[arg(long, value_name = "POLICY", value_enum, default_value_t)]
     missing: Policy,
     /// Number of batches after which the changes are stored in the dataset, and tables of all nodes are written.
     #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..))]
     store_every: u32,
-    /// Override a key of [infer] or [cluster], or `train.threads`, `train.device`, `train.read_ahead`, `graph.retry`.
+    /// Override a key of [infer] or [cluster], or `train.threads`, `train.device`, `train.read_ahead`; with a URL also `graph.retry`.
     #[arg(long = "set", value_name = "KEY=VALUE")]
     sets: Vec<String>,
     /// Number of processes on this machine, at most one per partition; it does not change results.

@@ -1,4 +1,4 @@
-//! `gnnflow update`: applies added and removed edges, new nodes and new values of nodes to a prepared dataset.
+//! `gnnflow update`: applies added and removed edges and nodes, and new values of nodes, to a prepared dataset.
 
 use super::context::Context;
 use super::output::{print, print_json};
@@ -15,7 +15,7 @@ Examples:
   gnnflow update prepared/cora --values new-features.parquet
   gnnflow update prepared/cora --batches monday --out prepared/cora-monday";
 
-/// Apply added and removed edges, new nodes and new values of nodes to a prepared dataset, without preparing it again.
+/// Apply added and removed edges and nodes, and new values of nodes, to a prepared dataset, without preparing it again.
 ///
 /// The input files have the columns of the files from which the dataset was prepared. The nodes whose neighborhood has changed are
 /// written to affected.parquet in the dataset's folder.
@@ -36,14 +36,17 @@ pub(super) struct Update {
     /// New values of nodes, set after nodes are added: the id, and all features, the label or the split.
     #[arg(long, value_name = "PATH", num_args = 1..)]
     values: Vec<PathBuf>,
+    /// Nodes to remove with all their edges, after edges are removed and before any are added: the id.
+    #[arg(long, value_name = "PATH", num_args = 1..)]
+    remove_nodes: Vec<PathBuf>,
     /// Folder of batches, applied in the order of their names; a batch is a folder with edges.parquet, remove.parquet,
-    /// nodes.parquet or values.parquet (files, or folders of them).
-    #[arg(long, value_name = "DIR", conflicts_with_all = ["edges", "remove", "nodes", "values"])]
+    /// nodes.parquet, values.parquet or remove_nodes.parquet (files, or folders of them).
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["edges", "remove", "nodes", "values", "remove_nodes"])]
     batches: Option<PathBuf>,
     /// Write the new dataset to this folder, and keep the old one.
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// What to do if an edge to remove does not exist.
+    /// What to do if an edge or node to remove does not exist.
     #[arg(long, value_name = "POLICY", value_enum, default_value_t)]
     missing: Policy,
     /// Hops over which a change affects nodes: the model's number of layers, one more for GCN.
@@ -71,7 +74,13 @@ impl Update {
     pub(super) fn execute(self, context: &Context) -> Result<(), Error> {
         let batches = match &self.batches {
             Some(folder) => batches(folder)?,
-            None => vec![Batch { nodes: self.nodes, values: self.values, remove: self.remove, edges: self.edges }],
+            None => vec![Batch {
+                nodes: self.nodes,
+                values: self.values,
+                remove: self.remove,
+                remove_nodes: self.remove_nodes,
+                edges: self.edges,
+            }],
         };
         let settings =
             UpdateSettings { out: self.out, missing: self.missing.into(), hops: self.hops, partitions: None };
@@ -85,10 +94,11 @@ impl Update {
         }
         let counts = &updated.counts;
         let mut text = format!(
-            "{}: {} nodes (+{}), {} with new values, {} edges (+{} −{}); {} of {} partitions changed in {:.2} s\n",
+            "{}: {} nodes (+{} −{}), {} with new values, {} edges (+{} −{}); {} of {} partitions changed in {:.2} s\n",
             updated.dataset.display(),
             updated.nodes,
             counts.nodes_added,
+            counts.nodes_removed,
             counts.nodes_changed,
             updated.edges,
             counts.edges_added,
@@ -102,6 +112,7 @@ impl Update {
             (counts.unknown_dropped, "added edges of unknown nodes"),
             (counts.self_loops_dropped, "added self-loops"),
             (counts.missing_ignored, "edges to remove that did not exist"),
+            (counts.missing_nodes_ignored, "nodes to remove that did not exist"),
         ] {
             if count > 0 {
                 text += &format!("skipped: {count} {what}\n");

@@ -17,7 +17,11 @@ pub type Results = BTreeMap<i64, (String, String)>;
 pub struct Changes {
     /// The edges that have not been removed.
     edges: Vec<(i64, i64)>,
-    nodes: i64,
+    nodes: Vec<i64>,
+    /// Removed nodes that have not been added again.
+    gone: Vec<i64>,
+    /// The smallest id that no node has had.
+    next: i64,
     key: Key,
     written: usize,
 }
@@ -29,7 +33,8 @@ impl Changes {
             .map(|name| edges.column_by_name(name).unwrap().as_primitive::<Int64Type>().values().to_vec());
         let edges: BTreeSet<(i64, i64)> = ends[0].iter().copied().zip(ends[1].iter().copied()).collect();
         let key = Key::new(seed, Purpose::GenerateEdges);
-        Self { edges: edges.into_iter().collect(), nodes: 1500, key, written: 0 }
+        let nodes = (0..1500).collect();
+        Self { edges: edges.into_iter().collect(), nodes, gone: Vec::new(), next: 1500, key, written: 0 }
     }
 
     /// Draws a number below `below`.
@@ -38,8 +43,15 @@ impl Changes {
         self.key.below(0, below as u64) as usize
     }
 
-    /// Writes changes that remove edges, add edges, add nodes and give nodes new values, as tables in `folder`.
-    pub fn write(&mut self, place: &TestDir, folder: &str, [removed, added, new, values]: [usize; 4]) {
+    /// Draws one of the nodes.
+    fn node(&mut self) -> i64 {
+        let at = self.draw(self.nodes.len());
+        self.nodes[at]
+    }
+
+    /// Writes changes that remove edges, add edges, add nodes, give nodes new values and remove nodes, as tables in `folder`. The first new node has the id
+    /// of a removed one, if there is any.
+    pub fn write(&mut self, place: &TestDir, folder: &str, [removed, added, new, values, removed_nodes]: [usize; 5]) {
         let _ = std::fs::remove_dir_all(place.path(folder));
         std::fs::create_dir_all(place.path(folder)).unwrap();
         let file = |name: &str| format!("{folder}/{name}.parquet");
@@ -55,18 +67,21 @@ impl Changes {
             });
             place.parquet(&file("remove"), ends(gone.collect()));
         }
-        let first = self.nodes;
-        self.nodes += new as i64;
+        let again: Vec<i64> = if new > 0 { self.gone.pop().into_iter().collect() } else { Vec::new() };
+        let count = (new - again.len()) as i64;
+        let new_nodes: Vec<i64> = again.into_iter().chain(self.next..self.next + count).collect();
+        self.next += count;
+        self.nodes.extend(&new_nodes);
         if new > 0 {
             let old = read(place, "graph/nodes.parquet").slice(self.written, new);
             let names: Vec<String> = old.schema().fields().iter().map(|field| field.name().clone()).collect();
             let columns = names.iter().zip(old.columns()).map(|(name, column)| match name.as_str() {
-                "node_id" => ("node_id", ids((first..self.nodes).collect())),
+                "node_id" => ("node_id", ids(new_nodes.clone())),
                 name => (name, Arc::clone(column)),
             });
             place.parquet(&file("nodes"), columns.collect());
         }
-        let nodes: BTreeSet<i64> = (0..values).map(|_| self.draw(self.nodes as usize) as i64).collect();
+        let nodes: BTreeSet<i64> = (0..values).map(|_| self.node()).collect();
         if !nodes.is_empty() {
             // The values of other nodes; without labels and splits in every second table.
             let old = read(place, "graph/nodes.parquet");
@@ -81,10 +96,19 @@ impl Changes {
             });
             place.parquet(&file("values"), columns.collect());
         }
+        if removed_nodes > 0 {
+            // Of later ones, some are new.
+            let gone: BTreeSet<i64> = (0..removed_nodes).map(|_| self.node()).collect();
+            let gone: BTreeSet<i64> = gone.into_iter().chain(new_nodes.get(1).copied()).collect();
+            self.nodes.retain(|node| !gone.contains(node));
+            self.edges.retain(|(src, dst)| !gone.contains(src) && !gone.contains(dst));
+            self.gone.extend(&gone);
+            place.parquet(&file("remove_nodes"), vec![("node_id", ids(gone.into_iter().collect()))]);
+        }
         // Each new node has an edge.
-        let mut pairs: Vec<(i64, i64)> = (first..self.nodes).map(|node| (self.draw(1500) as i64, node)).collect();
-        let nodes = self.nodes as usize;
-        pairs.extend((0..added).map(|_| (self.draw(nodes) as i64, self.draw(nodes) as i64)));
+        let stay: Vec<i64> = new_nodes.into_iter().filter(|node| !self.gone.contains(node)).collect();
+        let mut pairs: Vec<(i64, i64)> = stay.into_iter().map(|node| (self.node(), node)).collect();
+        pairs.extend((0..added).map(|_| (self.node(), self.node())));
         if !pairs.is_empty() {
             // Some of them are removed again later.
             self.edges.extend(pairs.iter().filter(|(src, dst)| src < dst));
@@ -98,7 +122,13 @@ impl Changes {
 
 /// Updates `dataset` with the tables in `folder`.
 pub fn update(place: &TestDir, dataset: &str, folder: &str, more: &[&str]) {
-    let tables = [("--nodes", "nodes"), ("--values", "values"), ("--remove", "remove"), ("--edges", "edges")];
+    let tables = [
+        ("--nodes", "nodes"),
+        ("--values", "values"),
+        ("--remove", "remove"),
+        ("--remove-nodes", "remove_nodes"),
+        ("--edges", "edges"),
+    ];
     let tables = tables.map(|(option, name)| (option, format!("{folder}/{name}.parquet")));
     let existing = tables.iter().filter(|(_, file)| place.path(file).exists());
     let options: Vec<&str> = existing.flat_map(|(option, file)| [*option, file]).collect();
@@ -124,7 +154,13 @@ pub fn check_changed(place: &TestDir, table: &str, (before, after): (&Results, &
     let ids = column("node_id").as_primitive::<Int64Type>().values();
     for (row, id) in ids.iter().enumerate() {
         let text = |name: &str| array_value_to_string(column(name), row).unwrap();
-        assert_eq!((text("prediction"), text("embedding")), after[id], "{what}: node {id}");
+        match after.get(id) {
+            Some(results) => assert_eq!((text("prediction"), text("embedding")), *results, "{what}: node {id}"),
+            None => {
+                assert!(column("prediction").is_null(row) && column("embedding").is_null(row), "{what}: node {id}");
+                assert!(before.contains_key(id), "{what}: node {id} never had results");
+            }
+        }
         match before.get(id) {
             Some((prediction, _)) => assert_eq!(text("old_prediction"), *prediction, "{what}: node {id}"),
             None => assert!(column("old_prediction").is_null(row), "{what}: node {id}"),
@@ -134,5 +170,6 @@ pub fn check_changed(place: &TestDir, table: &str, (before, after): (&Results, &
     assert_eq!(listed.len(), ids.len(), "{what}: a node is listed twice");
     let changed = after.iter().filter(|(id, results)| before.get(id) != Some(results));
     assert!(changed.map(|(id, _)| *id).collect::<BTreeSet<_>>().is_subset(&listed), "{what}");
+    assert!(before.keys().filter(|id| !after.contains_key(id)).all(|id| listed.contains(id)), "{what}: removed nodes");
     ids.len()
 }

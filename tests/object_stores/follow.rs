@@ -40,7 +40,7 @@ fn batches_in_a_store_have_the_results_of_those_in_a_folder() {
     let Some((place, server)) = start() else { return };
     place.succeed(&["prepare", "p.toml", "--out", "second", "--quiet"]);
     let mut changes = Changes::new(&place, 5);
-    for (name, counts) in [("0001", [1, 3, 1, 2]), ("0002", [2, 4, 0, 3000])] {
+    for (name, counts) in [("0001", [1, 3, 1, 2, 1]), ("0002", [2, 4, 0, 3000, 2])] {
         changes.write(&place, &format!("incoming/{name}"), counts);
         place.write(&format!("incoming/{name}/_SUCCESS"), "");
     }

@@ -1,13 +1,12 @@
 //! Which nodes of a partition differ from those of an earlier version of the dataset.
 
-use arrow::array::Array as _;
 use rayon::prelude::*;
 
 use super::{Dataset, FileKind, IdColumn, Manifest, Topology};
 use crate::error::Result;
 use crate::partition_book::PartitionBook;
 
-/// The nodes of a partition that differ from those of an earlier version of the dataset, by local ids, ascending.
+/// The nodes of a partition that differ from those of an earlier version of the dataset, by local ids of now, ascending.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Differences {
     /// Nodes with other features, and new nodes.
@@ -17,8 +16,31 @@ pub struct Differences {
 }
 
 impl Dataset {
-    /// Compares partition `part` with the same partition of an earlier version. `None`: the earlier dataset is no version of this one, because
-    /// columns differ, or its nodes are not the first nodes of this one's partitions.
+    /// Returns the nodes of partition `part` that an earlier version has and this dataset no longer has, by local ids there, ascending. `None`: the
+    /// earlier dataset is no version of this one, because it was prepared from other files or settings, has other updates, or types that are missing now.
+    ///
+    /// # Errors
+    /// [`Error::Damaged`](crate::Error::Damaged) for a file that does not match its manifest.
+    ///
+    /// # Panics
+    /// When there is no such partition.
+    pub fn removed_since(&self, earlier: &Self, part: usize) -> Result<Option<Vec<u32>>> {
+        let [own, old] = [self, earlier].map(Self::manifest);
+        let is_version = (own.parts(), &own.inputs, &own.settings) == (old.parts(), &old.inputs, &old.settings)
+            && own.updates.starts_with(&old.updates);
+        if !is_version || columns(own) != columns(old) {
+            return Ok(None);
+        }
+        let [now, then] = [own, old].map(|manifest| FileKind::Nodes.info(&manifest.partitions[part]));
+        if now == then {
+            return Ok(Some(Vec::new()));
+        }
+        earlier.inherit(self);
+        Ok(Some(missing(earlier.nodes(part)?.ids(), self.nodes(part)?.ids())))
+    }
+
+    /// Compares partition `part` with the same partition of an earlier version. `removed` are the results of [`Dataset::removed_since`] for all
+    /// partitions. A node that was removed and added again counts as new, or as the node that it was.
     ///
     /// Files with equal checksums are not read. A hard link to a file of this dataset is not verified again.
     ///
@@ -26,40 +48,54 @@ impl Dataset {
     /// [`Error::Damaged`](crate::Error::Damaged) for a file that does not match its manifest.
     ///
     /// # Panics
-    /// When there is no such partition.
-    pub fn differences(&self, earlier: &Self, part: usize) -> Result<Option<Differences>> {
+    /// When there is no such partition, or `removed` has other numbers of partitions or nodes.
+    pub fn differences(&self, earlier: &Self, part: usize, removed: &[Vec<u32>]) -> Result<Differences> {
         let [own, old] = [self, earlier].map(Self::manifest);
-        let grows = || own.partitions.iter().zip(&old.partitions).all(|(own, old)| old.nodes <= own.nodes);
-        if own.parts() != old.parts() || columns(own) != columns(old) || !grows() {
-            return Ok(None);
-        }
         earlier.inherit(self);
         let files = [own, old].map(|manifest| &manifest.partitions[part]);
         let equal = |kind: FileKind| kind.info(files[0]) == kind.info(files[1]);
-        if !equal(FileKind::Nodes) && !begins_with(self.nodes(part)?.ids(), earlier.nodes(part)?.ids()) {
-            return Ok(None);
-        }
         let [nodes, before] = files.map(|files| files.nodes as u32);
+        let kept = Kept::new(&removed[part]);
+        let before = before - removed[part].len() as u32;
         let mut differences = Differences::default();
         if !equal(FileKind::Features) {
             let [now, then] = [self, earlier].map(|dataset| dataset.features(part));
             let (now, then) = (now?, then?);
-            let rows =
-                now.bytes().par_chunks_exact(now.row_bytes()).zip(then.bytes().par_chunks_exact(now.row_bytes()));
-            let changed = rows.enumerate().filter(|(_, (now, then))| now != then);
-            differences.features = changed.map(|(local, _)| local as u32).collect();
+            let size = now.row_bytes();
+            let row = |local: u32| local as usize * size..(local as usize + 1) * size;
+            let differs = |&local: &u32| now.bytes()[row(local)] != then.bytes()[row(kept.earlier(local))];
+            differences.features = (0..before).into_par_iter().filter(differs).collect();
         }
-        // The ids of all nodes after a new node are larger than before.
-        let moved = own.offsets != old.offsets;
+        // The ids of all nodes after a new or removed node have changed.
+        let moved = own.offsets != old.offsets || removed.iter().any(|nodes| !nodes.is_empty());
         if moved || !equal(FileKind::Topology) {
             let [now, then] = [self, earlier].map(|dataset| dataset.topology(part));
-            let edges = Edges { now: now?, then: then?, moved: moved.then(|| Moved::new(self.book(), earlier.book())) };
-            let locals = (0..before).into_par_iter();
-            differences.edges = locals.filter(|&local| !edges.are_equal(local as usize)).collect();
+            let moved = moved.then(|| Moved { now: self.book(), earlier: earlier.book(), removed });
+            let edges = Edges { now: now?, then: then?, moved };
+            let differs = |&local: &u32| !edges.are_equal(local as usize, kept.earlier(local) as usize);
+            differences.edges = (0..before).into_par_iter().filter(differs).collect();
         }
         differences.features.extend(before..nodes);
         differences.edges.extend(before..nodes);
-        Ok(Some(differences))
+        Ok(differences)
+    }
+}
+
+/// The nodes of a partition that an earlier version has, too: all except some.
+struct Kept {
+    /// The number of kept nodes before each removed one.
+    before: Vec<u32>,
+}
+
+impl Kept {
+    /// `removed` are earlier local ids, ascending.
+    fn new(removed: &[u32]) -> Self {
+        Self { before: (0..).zip(removed).map(|(number, local)| local - number).collect() }
+    }
+
+    /// Returns the earlier local id of a kept node.
+    fn earlier(&self, local: u32) -> u32 {
+        local + self.before.partition_point(|&before| before <= local) as u32
     }
 }
 
@@ -76,32 +112,38 @@ fn columns(manifest: &Manifest) -> impl PartialEq {
     )
 }
 
-fn begins_with(ids: IdColumn<'_>, first: IdColumn<'_>) -> bool {
-    match (ids, first) {
-        (IdColumn::Int(ids), IdColumn::Int(first)) => ids.starts_with(first),
-        (IdColumn::Text(ids), IdColumn::Text(first)) => {
-            first.len() <= ids.len() && (0..first.len()).into_par_iter().all(|row| ids.value(row) == first.value(row))
-        }
-        _ => false,
+/// Returns the rows of `then` whose ids are missing in `now`. Kept nodes have the order that they had, and precede new ones.
+fn missing(then: IdColumn<'_>, now: IdColumn<'_>) -> Vec<u32> {
+    fn find<T: PartialEq>(then: impl Iterator<Item = T>, now: impl Iterator<Item = T>) -> Vec<u32> {
+        let mut now = now.peekable();
+        (0..).zip(then).filter_map(|(row, id)| now.next_if_eq(&id).is_none().then_some(row)).collect()
+    }
+    match (then, now) {
+        (IdColumn::Int(then), IdColumn::Int(now)) => find(then.iter(), now.iter()),
+        (IdColumn::Text(then), IdColumn::Text(now)) => find(then.iter(), now.iter()),
+        // Both datasets have ids of one kind.
+        _ => Vec::new(),
     }
 }
 
 /// The edges of a partition, now and then.
-struct Edges {
+struct Edges<'a> {
     now: Topology,
     then: Topology,
     /// `None` if all nodes have the ids that they had.
-    moved: Option<Moved>,
+    moved: Option<Moved<'a>>,
 }
 
-impl Edges {
-    fn are_equal(&self, local: usize) -> bool {
-        let [now, then] = [&self.now, &self.then].map(|topology| topology.edge_range(local));
+impl Edges<'_> {
+    /// Compares a node, by its local id, with an earlier one.
+    fn are_equal(&self, local: usize, earlier: usize) -> bool {
+        let (now, then) = (self.now.edge_range(local), self.then.edge_range(earlier));
         let sources = (&self.now.indices()[now.clone()], &self.then.indices()[then.clone()]);
         let equal_sources = match &self.moved {
             None => sources.0 == sources.1,
             Some(moved) => {
-                now.len() == then.len() && sources.0.iter().zip(sources.1).all(|(now, &then)| *now == moved.id(then))
+                let same = |(now, then): (&u32, &u32)| moved.id(*then) == Some(*now);
+                now.len() == then.len() && sources.0.iter().zip(sources.1).all(same)
             }
         };
         let equal_types = || match (self.now.edge_types(), self.then.edge_types()) {
@@ -134,20 +176,19 @@ fn equal_values(
 }
 
 /// Maps earlier global ids to those of now.
-struct Moved {
-    earlier: PartitionBook,
-    /// By partition, how much its nodes' ids have grown.
-    by: Vec<u32>,
+struct Moved<'a> {
+    now: &'a PartitionBook,
+    earlier: &'a PartitionBook,
+    /// By partition, the local ids of removed nodes.
+    removed: &'a [Vec<u32>],
 }
 
-impl Moved {
-    fn new(now: &PartitionBook, earlier: &PartitionBook) -> Self {
-        let by = now.offsets().iter().zip(earlier.offsets()).map(|(now, then)| (now - then) as u32).collect();
-        Self { earlier: earlier.clone(), by }
-    }
-
-    fn id(&self, earlier: u32) -> u32 {
-        // A node of the earlier dataset has an owner; its topology was checked.
-        earlier + self.earlier.owner(u64::from(earlier)).map_or(0, |part| self.by[part])
+impl Moved<'_> {
+    /// Returns `None` for a removed node.
+    fn id(&self, earlier: u32) -> Option<u32> {
+        let part = self.earlier.owner(u64::from(earlier))?;
+        let local = earlier - self.earlier.range(part).start as u32;
+        let before = self.removed[part].binary_search(&local).err()?;
+        Some(self.now.range(part).start as u32 + local - before as u32)
     }
 }

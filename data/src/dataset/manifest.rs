@@ -229,7 +229,7 @@ pub struct InputFile {
 /// One [`update`](crate::update::update()) of a dataset.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UpdateInfo {
-    /// The files of each batch; their roles are "nodes", "values", "edges" and "remove".
+    /// The files of each batch; their roles are "nodes", "values", "edges", "remove" and "remove_nodes".
     pub batches: Vec<Vec<InputFile>>,
     /// Its counts.
     pub counts: UpdateCounts,
@@ -243,9 +243,12 @@ pub struct UpdateCounts {
     /// Nodes of the dataset whose features, label or split the update sets, to other or equal values.
     #[serde(default)]
     pub nodes_changed: u64,
+    /// Removed nodes; of these, new ones are also among the added ones.
+    #[serde(default)]
+    pub nodes_removed: u64,
     /// New directed edges.
     pub edges_added: u64,
-    /// Removed directed edges.
+    /// Removed directed edges, those of removed nodes included.
     pub edges_removed: u64,
     /// Added edges that existed and were dropped (mirror images included).
     pub duplicates_dropped: u64,
@@ -255,6 +258,9 @@ pub struct UpdateCounts {
     pub self_loops_dropped: u64,
     /// Rows to remove without such an edge.
     pub missing_ignored: u64,
+    /// Rows to remove without such a node.
+    #[serde(default)]
+    pub missing_nodes_ignored: u64,
 }
 
 /// Kind of the user's node ids.

@@ -1,12 +1,14 @@
 //! Reads batches of changes one after the other, for programs that keep a graph in memory.
 
+use std::ops::Range;
+
 use crate::dataset::{Dataset, IdKind, InputFile, TypeInfo};
 use crate::error::{Error, Result};
 use crate::progress::Silent;
 use crate::source::{Duplicates, GraphSource, SelfLoops};
 
 use super::assign::{BALANCE, choose};
-use super::ids::{NewIds, UpdateIds};
+use super::ids::{EarlierNodes, NewIds};
 use super::input::{Input, files, source};
 use super::policy::{Change, EdgeKey, net};
 use super::touched::{Event, Events};
@@ -21,9 +23,9 @@ pub struct ChangeReader {
     dataset: Dataset,
     source: GraphSource,
     balance: f64,
-    /// The ids of the nodes that batches have added.
-    added: UpdateIds,
-    /// Their partitions.
+    /// The nodes that batches have added and removed.
+    earlier: EarlierNodes,
+    /// The partitions of the added ones.
     owners: Vec<usize>,
     /// The number of nodes of each partition.
     sizes: Vec<u64>,
@@ -56,10 +58,14 @@ pub struct Changes {
     pub changed_features: Vec<(u32, Vec<u8>)>,
     /// The number of nodes that get other features, labels or splits.
     pub nodes_changed: u64,
+    /// The removed nodes, ascending; some of them may be new ones of the batch. Their edges are not in `edges`.
+    pub removed: Vec<u32>,
     /// The changed edges, sorted by key; of one key, removals precede additions, in the order of rows.
     pub edges: Vec<ChangedEdge>,
     /// The first row that removes an edge of an unknown node.
     unknown: Option<u32>,
+    /// The first row that removes a node which does not exist.
+    missing_node: Option<u32>,
     input: Input,
 }
 
@@ -77,7 +83,7 @@ impl ChangeReader {
         let (manifest, book) = (dataset.manifest(), dataset.book());
         Ok(Self {
             balance: manifest.settings["partition"]["balance"]["nodes"].as_f64().unwrap_or(BALANCE),
-            added: UpdateIds::new(manifest.ids),
+            earlier: EarlierNodes::new(manifest.ids),
             owners: Vec::new(),
             sizes: (0..book.parts()).map(|part| book.range(part).end - book.range(part).start).collect(),
             dataset: dataset.clone(),
@@ -101,11 +107,11 @@ impl ChangeReader {
     /// When the input is invalid (with its place) or cannot be read.
     pub fn read(&self, batch: &Batch) -> Result<Changes> {
         let mut input =
-            Input::read(&self.dataset, &self.source, std::slice::from_ref(batch), Some(&self.added), &Silent)?;
+            Input::read(&self.dataset, &self.source, std::slice::from_ref(batch), Some(&self.earlier), &Silent)?;
         self.check_types(&input)?;
         let Events { rows, missing } = Events::of(&self.source, &input);
-        let before = self.sizes.iter().sum::<u64>() as u32;
-        let partitions = self.choose(&rows, before, input.nodes.len())?;
+        let before = self.dataset.book().nodes() as u32 + self.earlier.added();
+        let partitions = self.choose(&rows, before..before + input.nodes.len() as u32)?;
         let ids = match self.dataset.manifest().ids {
             IdKind::Int => NewIds::Int(std::mem::take(&mut input.nodes.ids)),
             IdKind::Text => {
@@ -118,23 +124,30 @@ impl ChangeReader {
         Ok(Changes {
             changed_features,
             nodes_changed: input.values.len() as u64,
+            removed: std::mem::take(&mut input.removed),
             files: std::mem::take(&mut input.files).into_iter().flatten().collect(),
             ids,
             partitions,
             features: std::mem::take(&mut input.nodes.features),
             edges: rows.iter().map(edge).collect(),
             unknown: missing.first().map(|(_, row)| *row),
+            missing_node: input.missing_nodes.first().map(|(_, row)| *row),
             input,
         })
     }
 
-    /// Makes the nodes of a batch known to later ones.
+    /// Makes the new and removed nodes of a batch known to later ones.
     pub fn apply(&mut self, changes: &Changes) {
         for &part in &changes.partitions {
             self.sizes[part] += 1;
         }
         self.owners.extend(&changes.partitions);
-        self.added.extend(&changes.ids);
+        for &node in &changes.removed {
+            if let Some(part) = self.partition_of(node) {
+                self.sizes[part] -= 1;
+            }
+        }
+        self.earlier.apply(&changes.ids, &changes.removed);
     }
 
     /// Refuses types that the dataset does not have: no trained model fits them.
@@ -162,12 +175,12 @@ impl ChangeReader {
     }
 
     /// Chooses the partitions of new nodes. An edge of a new node has no copies yet.
-    fn choose(&self, rows: &[Event], before: u32, count: usize) -> Result<Vec<usize>> {
-        let new = rows.iter().filter(|event| event.key.dst.max(event.key.src) >= before);
+    fn choose(&self, rows: &[Event], numbers: Range<u32>) -> Result<Vec<usize>> {
+        let new = rows.iter().filter(|event| event.key.dst.max(event.key.src) >= numbers.start);
         let new: Vec<(EdgeKey, Change)> = new.map(|event| (event.key, event.change)).collect();
         let outcomes = net(self.source.duplicates, &Default::default(), &[new]);
         let added = outcomes.iter().flat_map(|(key, outcome)| (0..outcome.added).map(|_| (key.dst, key.src)));
-        choose(self.sizes.clone(), |node| self.partition_of(node), count, added, self.balance)
+        choose(self.sizes.clone(), |node| self.partition_of(node), numbers, added, self.balance)
     }
 
     fn partition_of(&self, node: u32) -> Option<usize> {
@@ -188,14 +201,19 @@ pub fn batch_files(batch: &Batch) -> Result<Vec<InputFile>> {
 }
 
 impl Changes {
-    /// Returns the error for rows that remove edges which do not exist, if there are any: of the smaller of `row` and the first row with an unknown
-    /// node. `None` if `missing` ignores them.
+    /// Returns the error for rows that remove nodes or edges which do not exist, if there are any: of the first such node; or of the edge of the smaller
+    /// of `row` and the first row with an unknown node. `None` if `missing` ignores them.
     ///
     /// # Errors
     /// If the file cannot be read again.
-    pub fn missing_edge(&self, row: Option<u32>, missing: Missing) -> Result<Option<Error>> {
-        let first = row.into_iter().chain(self.unknown).min();
-        first.filter(|_| missing == Missing::Fail).map(|row| self.input.missing_edge(0, row)).transpose()
+    pub fn missing(&self, row: Option<u32>, missing: Missing) -> Result<Option<Error>> {
+        if missing == Missing::Ignore {
+            return Ok(None);
+        }
+        if let Some(row) = self.missing_node {
+            return self.input.missing_node(0, row).map(Some);
+        }
+        row.into_iter().chain(self.unknown).min().map(|row| self.input.missing_edge(0, row)).transpose()
     }
 
     /// Returns the error for a row that adds an edge which exists.

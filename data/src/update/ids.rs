@@ -1,6 +1,6 @@
 //! Maps the ids in an update to nodes. Only these ids are in memory, never all ids of the dataset.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use arrow::array::Array;
 use rayon::prelude::*;
@@ -19,6 +19,50 @@ pub enum NewIds {
     Int(Vec<i64>),
     /// Strings.
     Text(Vec<String>),
+}
+
+impl NewIds {
+    /// Returns the number of ids.
+    pub fn len(&self) -> usize {
+        match self {
+            Self::Int(ids) => ids.len(),
+            Self::Text(ids) => ids.len(),
+        }
+    }
+
+    /// Returns whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// The nodes that earlier batches have added and removed, of which the dataset does not know.
+#[derive(Debug)]
+pub(super) struct EarlierNodes {
+    /// The number of each new node, from 0. An id that was removed and added again has the last number.
+    ids: UpdateIds,
+    /// The number of new nodes.
+    added: u32,
+    /// Removed nodes: of the dataset by global ids, followed by new ones.
+    removed: HashSet<u32>,
+}
+
+impl EarlierNodes {
+    pub(super) fn new(kind: IdKind) -> Self {
+        Self { ids: UpdateIds::new(kind), added: 0, removed: HashSet::new() }
+    }
+
+    /// Returns the number of new nodes, removed ones included.
+    pub(super) fn added(&self) -> u32 {
+        self.added
+    }
+
+    /// Adds the new and removed nodes of a batch.
+    pub(super) fn apply(&mut self, new: &NewIds, removed: &[u32]) {
+        self.ids.extend(new, self.added);
+        self.added += new.len() as u32;
+        self.removed.extend(removed);
+    }
 }
 
 /// Distinct ids, numbered in order of their first use.
@@ -94,9 +138,8 @@ impl UpdateIds {
         Ok(found)
     }
 
-    /// Appends ids that are not there yet.
-    pub(super) fn extend(&mut self, ids: &NewIds) {
-        let first = self.len() as u32;
+    /// Numbers ids from `first` on. An id that is there already gets the new number.
+    fn extend(&mut self, ids: &NewIds, first: u32) {
         match (self, ids) {
             (Self::Int(map), NewIds::Int(ids)) => map.extend(ids.iter().copied().zip(first..)),
             (Self::Text(map), NewIds::Text(ids)) => map.extend(ids.iter().map(|id| id.as_str().into()).zip(first..)),
@@ -104,8 +147,8 @@ impl UpdateIds {
         }
     }
 
-    /// Sets, in `nodes`, the numbers of ids that the dataset does not have, and `earlier` has: from `first` on.
-    pub(super) fn find_earlier(&self, earlier: &Self, first: u32, nodes: &mut [u32]) {
+    /// Corrects `nodes`, which are those of the dataset, by `earlier`. Its new nodes are numbered from `first` on.
+    pub(super) fn find_earlier(&self, earlier: &EarlierNodes, first: u32, nodes: &mut [u32]) {
         fn find<'a, K: 'a>(
             own: impl Iterator<Item = (&'a K, &'a u32)>,
             get: impl Fn(&K) -> Option<u32>,
@@ -113,15 +156,18 @@ impl UpdateIds {
             nodes: &mut [u32],
         ) {
             for (id, &number) in own {
-                if let (NONE, Some(node)) = (nodes[number as usize], get(id)) {
+                if let Some(node) = get(id) {
                     nodes[number as usize] = first + node;
                 }
             }
         }
-        match (self, earlier) {
-            (Self::Int(own), Self::Int(earlier)) => find(own.iter(), |id| earlier.get(id).copied(), first, nodes),
-            (Self::Text(own), Self::Text(earlier)) => find(own.iter(), |id| earlier.get(id).copied(), first, nodes),
+        match (self, &earlier.ids) {
+            (Self::Int(own), Self::Int(ids)) => find(own.iter(), |id| ids.get(id).copied(), first, nodes),
+            (Self::Text(own), Self::Text(ids)) => find(own.iter(), |id| ids.get(id).copied(), first, nodes),
             _ => unreachable!("ids of one kind"),
+        }
+        for node in nodes.iter_mut().filter(|node| earlier.removed.contains(node)) {
+            *node = NONE;
         }
     }
 

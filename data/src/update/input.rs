@@ -7,12 +7,13 @@ use crate::dump::{EdgeChunk, EdgeReader, NodeReader};
 use crate::error::{Error, Location, Result};
 use crate::prepare::input_files;
 use crate::progress::Progress;
-use crate::source::{Columns, GraphSource, Isolated, RETRY, SelfLoops, UnknownNodes, expand};
+use crate::source::{Columns, FeatureDtype, GraphSource, Isolated, Normalize, RETRY, SelfLoops, UnknownNodes, expand};
 
 use super::Batch;
-use super::ids::{NONE, UpdateIds};
+use super::ids::{EarlierNodes, NONE, UpdateIds};
 use super::new_nodes::NewNodes;
 use super::new_values::NewValues;
+use super::node_columns::check;
 use super::policy::Change;
 use super::type_codes::TypeCodes;
 
@@ -30,11 +31,19 @@ pub(super) struct Rows {
     pub(super) dropped: Vec<bool>,
 }
 
-/// The edge rows of a batch.
+/// The rows of a batch, except those of new nodes and values.
 #[derive(Default)]
 pub(super) struct BatchRows {
     pub(super) added: Option<Rows>,
     pub(super) removed: Option<Rows>,
+    removed_nodes: Option<NodeRows>,
+}
+
+/// The nodes that a batch removes, with the reader that knows their places.
+struct NodeRows {
+    reader: NodeReader,
+    /// Numbers of the ids.
+    ids: Vec<u32>,
 }
 
 /// All data of an update.
@@ -44,8 +53,12 @@ pub(super) struct BatchRows {
 pub(super) struct Input {
     pub(super) batches: Vec<BatchRows>,
     pub(super) nodes: NewNodes,
-    /// Those of nodes that are not new.
+    /// Those of nodes that are not new and not removed.
     pub(super) values: NewValues,
+    /// Removed nodes, ascending; some of them may be new.
+    pub(super) removed: Vec<u32>,
+    /// Batch and row of removals of nodes that do not exist.
+    pub(super) missing_nodes: Vec<(u32, u32)>,
     pub(super) files: Vec<Vec<InputFile>>,
     /// Edge types, including new ones with larger numbers.
     pub(super) edge_types: Option<TypeInfo>,
@@ -88,13 +101,13 @@ pub(super) fn source(dataset: &Dataset) -> Result<GraphSource> {
 }
 
 impl Input {
-    /// Reads `batches`. `earlier` are the ids of nodes that earlier batches have added, which the dataset does not have yet. They are numbered after
-    /// those of the dataset.
+    /// Reads `batches`. `earlier` are the nodes of earlier batches, of which the dataset does not know yet. New ones are numbered after those of the
+    /// dataset.
     pub(super) fn read(
         dataset: &Dataset,
         source: &GraphSource,
         batches: &[Batch],
-        earlier: Option<&UpdateIds>,
+        earlier: Option<&EarlierNodes>,
         progress: &dyn Progress,
     ) -> Result<Self> {
         let manifest = dataset.manifest();
@@ -102,6 +115,8 @@ impl Input {
             batches: Vec::new(),
             nodes: NewNodes::new(manifest),
             values: NewValues::default(),
+            removed: Vec::new(),
+            missing_nodes: Vec::new(),
             files: Vec::new(),
             edge_types: manifest.edge_columns.edge_type.clone(),
             unknown_dropped: 0,
@@ -124,17 +139,18 @@ impl Input {
             // Removals need ends and types only.
             let key_columns = Columns { weight: None, time: None, edge_features: Vec::new(), ..source.columns.clone() };
             let removed = all.rows(dataset, source, &batch.remove, &key_columns, false, progress)?;
-            all.batches.push(BatchRows { added, removed });
+            let removed_nodes = all.node_rows(source, manifest, &batch.remove_nodes, progress)?;
+            all.batches.push(BatchRows { added, removed, removed_nodes });
         }
         progress.done();
         progress.stage("looking up ids", None, "");
         let (mut nodes, mut old) = (all.update_ids.find(dataset)?, manifest.nodes as u32);
         if let Some(earlier) = earlier {
             all.update_ids.find_earlier(earlier, old, &mut nodes);
-            old += earlier.len() as u32;
+            old += earlier.added();
         }
-        all.nodes.assign_numbers(old, &mut nodes)?;
-        all.look_up(source, &nodes, old)?;
+        all.nodes.check_count(old)?;
+        all.look_up(source, &mut nodes, old)?;
         for (node, values) in all.values.split_off(old, manifest) {
             all.nodes.set((node - old) as usize, values);
         }
@@ -188,18 +204,60 @@ impl Input {
         Ok(Some(Rows { reader, src, dst, weights, types, times, features, dropped }))
     }
 
-    /// Replaces numbers of ids by nodes, and applies the policies on single rows.
-    fn look_up(&mut self, source: &GraphSource, nodes: &[u32], old: u32) -> Result<()> {
-        let Self { batches, nodes: new, values, update_ids, unknown_dropped, self_loops_dropped, .. } = self;
-        let exists = |node: u32, batch: u32| node != NONE && (node < old || new.batch_of(node - old) <= batch);
-        values.look_up(nodes, exists, update_ids)?;
+    /// Reads the nodes to remove.
+    fn node_rows(
+        &mut self,
+        source: &GraphSource,
+        manifest: &Manifest,
+        paths: &[PathBuf],
+        progress: &dyn Progress,
+    ) -> Result<Option<NodeRows>> {
+        if paths.is_empty() {
+            return Ok(None);
+        }
+        let columns = Columns { id: source.columns.id.clone(), ..Columns::default() };
+        let feature_dtype = vec![FeatureDtype::F32];
+        let of_nodes =
+            GraphSource { nodes: paths.to_vec(), node_types: Vec::new(), feature_dtype, columns, ..source.clone() };
+        let reader = NodeReader::open(&of_nodes)?;
+        let mut ids = Vec::new();
+        if reader.rows() > 0 {
+            check(&reader, manifest)?;
+            if manifest.features.dim > 0 && manifest.features.normalize == Normalize::Standard {
+                let wanted = "possible, because the features are standardized over all nodes; prepare the changed dump";
+                let place = reader.place(0, reader.id_name());
+                return Err(Error::Value { place, value: "the removal of a node".into(), wanted: wanted.into() });
+            }
+            reader.for_each(Ok, |chunk| {
+                progress.advance(chunk.ids.len() as u64);
+                self.update_ids.number(&chunk.ids, &mut ids);
+                Ok(())
+            })?;
+        }
+        Ok(Some(NodeRows { reader, ids }))
+    }
+
+    /// Replaces numbers of ids by nodes, batch by batch, and applies the policies on single rows. `nodes` has the node of each id before the first
+    /// batch, and then after the last one.
+    fn look_up(&mut self, source: &GraphSource, nodes: &mut [u32], old: u32) -> Result<()> {
+        let Self { batches, nodes: new, values, removed, update_ids, unknown_dropped, self_loops_dropped, .. } = self;
         for (number, batch) in (0..).zip(batches) {
+            new.add_batch(number, old, nodes)?;
+            values.look_up(number, nodes, update_ids)?;
             for (rows, adds) in [(&mut batch.removed, false), (&mut batch.added, true)] {
+                if let Some(NodeRows { ids, .. }) = batch.removed_nodes.as_ref().filter(|_| adds) {
+                    for (row, &id) in (0..).zip(ids) {
+                        match std::mem::replace(&mut nodes[id as usize], NONE) {
+                            NONE => self.missing_nodes.push((number, row)),
+                            node => removed.push(node),
+                        }
+                    }
+                }
                 let Some(rows) = rows else { continue };
                 for row in 0..rows.src.len() {
                     let ids = [rows.src[row], rows.dst[row]];
                     let ends = ids.map(|id| nodes[id as usize]);
-                    let unknown = ends.iter().position(|&end| !exists(end, number));
+                    let unknown = ends.iter().position(|&end| end == NONE);
                     if let Some(end) = unknown {
                         // Such a removal is handled like removals of unknown edges, in `touched`.
                         rows.src[row] = NONE;
@@ -231,6 +289,8 @@ impl Input {
                 }
             }
         }
+        removed.sort_unstable();
+        removed.iter().for_each(|&node| values.remove(node));
         Ok(())
     }
 }
@@ -248,6 +308,14 @@ impl Input {
         let rows = self.rows_of(batch, Change::Remove)?;
         let [src, dst] = rows.ids(row as usize)?;
         Ok(Error::MissingEdge { place: rows.place(row as usize), src, dst })
+    }
+
+    /// The node that a row removes does not exist.
+    pub(super) fn missing_node(&self, batch: u32, row: u32) -> Result<Error> {
+        let rows = self.batches[batch as usize].removed_nodes.as_ref();
+        let NodeRows { reader, ids } = rows.ok_or_else(|| Error::Bug("a row without a file".into()))?;
+        let place = reader.place(u64::from(row), reader.id_name());
+        Ok(Error::MissingNode { place, id: self.update_ids.show(ids[row as usize]) })
     }
 
     /// The edge that a row adds exists.
@@ -294,6 +362,7 @@ pub(super) fn files(batch: &Batch) -> Result<Vec<InputFile>> {
         ("values", "--values", &batch.values),
         ("edges", "--edges", &batch.edges),
         ("remove", "--remove", &batch.remove),
+        ("remove_nodes", "--remove-nodes", &batch.remove_nodes),
     ] {
         files.extend(input_files(role, &expand(paths, name, RETRY)?)?);
     }

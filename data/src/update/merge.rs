@@ -52,12 +52,13 @@ impl Merge<'_> {
         let old = self.dataset.topology(part)?;
         let core = self.placement.book.range(part);
         let n = core.end - core.start;
-        let (pieces, changes) = self.pieces(&old, core.start, removed, added);
+        let gone = self.placement.removed_of(part);
+        let (pieces, changes) = self.pieces(&old, (core.start, &gone), removed, added);
         let edges = old.num_edges() - removed.len() as u64 + added.len() as u64;
 
         let file = IpcFile::create(&self.dir.join(part_folder(part)).join(TOPOLOGY), topology_schema(self.columns))?;
         let mut offsets = file.region(0, BUFFER);
-        write_offsets(&old, n as usize, &changes, &mut offsets)?;
+        write_offsets(&old, n as usize, &gone, &changes, &mut offsets)?;
         let mut indices = file.region(align(8 * (n + 1)), BUFFER);
         let halo = self.no_halo();
         self.write_indices(&old, &pieces, added, &core, &halo, &mut indices)?;
@@ -117,8 +118,17 @@ impl Merge<'_> {
         std::iter::repeat_with(|| AtomicU64::new(0)).take(words).collect()
     }
 
-    /// Returns the new edges in order, and the changes of list lengths as ascending pairs `(local node, change)`.
-    fn pieces(&self, old: &Topology, first: u64, removed: &[u64], added: &[Added]) -> (Vec<Piece>, Vec<(usize, i64)>) {
+    /// Returns the new edges in order, and the changes of list lengths as ascending pairs `(local node, change)`. New nodes follow the old ones there.
+    /// `first` is the new global id of the partition's first node, and `gone` are its removed nodes.
+    fn pieces(
+        &self,
+        old: &Topology,
+        (first, gone): (u64, &[usize]),
+        removed: &[u64],
+        added: &[Added],
+    ) -> (Vec<Piece>, Vec<(usize, i64)>) {
+        // The number of kept nodes before each removed one.
+        let kept: Vec<usize> = gone.iter().enumerate().map(|(number, local)| local - number).collect();
         let mut pieces = Vec::with_capacity(2 * (removed.len() + added.len()) + 1);
         let mut changes: Vec<(usize, i64)> = Vec::with_capacity(removed.len() + added.len());
         let mut at = 0;
@@ -136,6 +146,7 @@ impl Merge<'_> {
         };
         for (number, edge) in added.iter().enumerate() {
             let local = (u64::from(edge.dst) - first) as usize;
+            let local = local + kept.partition_point(|&before| before <= local);
             let position = if local < old.num_nodes() {
                 let list = old.edge_range(local);
                 let below = |&node: &u32| self.placement.global(node) <= edge.src;
@@ -235,15 +246,25 @@ fn mark(halo: &[AtomicU64], node: u32) {
     halo[node as usize / 64].fetch_or(1 << (node % 64), Ordering::Relaxed);
 }
 
-/// Writes the `n + 1` list offsets of a partition of `n` nodes.
-fn write_offsets(old: &Topology, n: usize, changes: &[(usize, i64)], region: &mut Region) -> Result<()> {
+/// Writes the `n + 1` list offsets of a partition of `n` nodes. The old nodes `gone` are removed.
+fn write_offsets(
+    old: &Topology,
+    n: usize,
+    gone: &[usize],
+    changes: &[(usize, i64)],
+    region: &mut Region,
+) -> Result<()> {
     let (mut grown, mut rest) = (0i64, changes);
+    let mut gone = gone.iter().peekable();
     let last = old.indptr()[old.num_nodes()];
     region.write(&0i64.to_le_bytes())?;
-    for local in 0..n {
+    for local in 0..n + gone.len() {
         let length = rest.iter().take_while(|(node, _)| *node == local).count();
         grown += rest[..length].iter().map(|(_, by)| by).sum::<i64>();
         rest = &rest[length..];
+        if gone.next_if_eq(&&local).is_some() {
+            continue;
+        }
         let end = old.indptr().get(local + 1).copied().unwrap_or(last);
         region.write(&(end + grown).to_le_bytes())?;
     }

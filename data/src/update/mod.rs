@@ -1,4 +1,4 @@
-//! Updates a prepared dataset: adds nodes, changes values of nodes, removes and adds edges.
+//! Updates a prepared dataset: adds nodes, changes values of nodes, removes edges and nodes, and adds edges.
 //!
 //! ```text
 //! update files ──► look up ids ──► find the touched edges ──► apply the policies to each
@@ -10,18 +10,19 @@
 //! ```
 //!
 //! The result equals a preparation of the changed dump in which every node stays in its partition. In the changed dump,
-//! removed edges are missing, and added edges and nodes are rows at the end. New nodes follow the old nodes of their
-//! partition. Batches take effect in order. Each batch adds nodes, changes values of nodes, removes edges, and adds edges,
-//! in this order.
+//! removed edges and nodes are missing, and added edges and nodes are rows at the end. New nodes follow the old nodes of
+//! their partition. Batches take effect in order. Each batch adds nodes, changes values of nodes, removes edges, removes
+//! nodes with all their edges, and adds edges, in this order.
 //!
 //! **Cost**: the ids of all nodes are read once. Topologies are read and written once for each changed partition: those
-//! of the destinations, or of both ends in an undirected graph. New nodes shift the global ids of later partitions, and
-//! then all topologies and halos are written. Files with other labels, splits or features are written once. **Memory**: the
-//! rows of the update, and about one bit per node and thread.
+//! of the destinations, or of both ends in an undirected graph. New and removed nodes shift the global ids of other nodes,
+//! and then all topologies and halos are written; with removed nodes, all topologies are read twice. Files with other labels,
+//! splits or features are written once. **Memory**: the rows of the update, the removed edges, and about one bit per node
+//! and thread.
 //!
 //! Datasets with these settings are refused: k-core, largest component, isolated nodes and reverse edges, which depend on
 //! the entire graph; times of nodes; splits and labels of edges. With standardized features, new nodes and other features
-//! are refused, and also if each type of nodes has its own features. If the splits were drawn, new nodes are in no split.
+//! are refused, and also if each type of nodes has its own features; with standardized ones also removed nodes. If the splits were drawn, new nodes are in no split.
 //! Edges that name unknown nodes are refused even if the preparation creates such nodes; [`Batch::nodes`] adds nodes.
 
 mod assign;
@@ -34,6 +35,7 @@ mod new_values;
 mod node_columns;
 mod policy;
 mod reach;
+mod removed_nodes;
 #[cfg(test)]
 mod tests;
 mod touched;
@@ -65,25 +67,28 @@ pub struct Batch {
     pub values: Vec<PathBuf>,
     /// Removed edges: both ends and, if edges have types, the type.
     pub remove: Vec<PathBuf>,
+    /// Removed nodes: the id. Their edges are removed with them.
+    pub remove_nodes: Vec<PathBuf>,
     /// Added edges.
     pub edges: Vec<PathBuf>,
 }
 
 impl Batch {
     /// The names of the files of a batch in a folder.
-    pub const FILES: [&str; 4] = ["nodes.parquet", "values.parquet", "remove.parquet", "edges.parquet"];
+    pub const FILES: [&str; 5] =
+        ["nodes.parquet", "values.parquet", "remove.parquet", "remove_nodes.parquet", "edges.parquet"];
 
     /// Returns the batch whose files, or folders of files, are in `folder`.
     pub fn in_folder(folder: &Path) -> Self {
-        let [nodes, values, remove, edges] = Self::FILES.map(|name| {
+        let [nodes, values, remove, remove_nodes, edges] = Self::FILES.map(|name| {
             let path = folder.join(name);
             if path.exists() { vec![path] } else { Vec::new() }
         });
-        Self { nodes, values, remove, edges }
+        Self { nodes, values, remove, remove_nodes, edges }
     }
 }
 
-/// Policy for removals of edges that do not exist.
+/// Policy for removals of edges and nodes that do not exist.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Missing {
@@ -99,12 +104,12 @@ pub enum Missing {
 pub struct UpdateSettings {
     /// Folder of the updated dataset; `None` replaces the old one.
     pub out: Option<PathBuf>,
-    /// Policy for removals of edges that do not exist.
+    /// Policy for removals of edges and nodes that do not exist.
     pub missing: Missing,
     /// A node is affected if its in-neighborhood of this many hops has changed. Use the number of layers of the model,
     /// plus one for models that use the degrees of in-neighbors (GCN).
     pub hops: u32,
-    /// The partition of each new node, in the order of rows; `None` chooses them.
+    /// The partition of each new node, in the order of rows, removed ones included; `None` chooses them.
     pub partitions: Option<Vec<usize>>,
 }
 

@@ -24,7 +24,6 @@ pub(super) struct NewNodes {
     pub(super) label_size: usize,
     pub(super) splits: Vec<u8>,
     pub(super) types: Vec<u16>,
-    pub(super) type_count: u32,
     /// Features as in `features.arrow`.
     pub(super) features: Vec<u8>,
     /// The reader of each batch with nodes, and the number of nodes before it.
@@ -42,7 +41,6 @@ impl NewNodes {
             label_size: label_size(manifest),
             splits: Vec::new(),
             types: Vec::new(),
-            type_count: 0,
             features: Vec::new(),
             readers: Vec::new(),
         }
@@ -50,11 +48,6 @@ impl NewNodes {
 
     pub(super) fn len(&self) -> usize {
         self.numbers.len()
-    }
-
-    /// Returns the batch that adds a node.
-    pub(super) fn batch_of(&self, node: u32) -> u32 {
-        self.batches[node as usize]
     }
 
     pub(super) fn read(
@@ -106,19 +99,25 @@ impl NewNodes {
         if let Some(found) = &chunk.types {
             let mut codes = TypeCodes::new(manifest.node_types.as_ref(), false);
             self.types.extend(codes.of(found, |row| chunk.origin.place(row, reader.id_name()))?);
-            self.type_count = self.type_count.max(codes.largest);
         }
         append_features(&mut chunk, reader, manifest, &mut self.features)
     }
 
-    /// Assigns the numbers from `old` on to the new nodes.
-    pub(super) fn assign_numbers(&self, old: u32, nodes: &mut [u32]) -> Result<()> {
+    /// Checks that nodes from `old` on can be numbered.
+    pub(super) fn check_count(&self, old: u32) -> Result<()> {
         let total = u64::from(old) + self.len() as u64;
         let limit = u64::from(u32::MAX) - 1;
         if total > limit {
             return Err(Error::TooLarge { what: "number of nodes".into(), found: total, limit });
         }
-        for (new, &number) in self.numbers.iter().enumerate() {
+        Ok(())
+    }
+
+    /// Adds the new nodes of a batch to `nodes`, the nodes of all ids. They are numbered from `old` on.
+    pub(super) fn add_batch(&self, batch: u32, old: u32, nodes: &mut [u32]) -> Result<()> {
+        let own = self.batches.partition_point(|&of| of < batch)..self.batches.partition_point(|&of| of <= batch);
+        for new in own {
+            let number = self.numbers[new];
             let known = nodes[number as usize];
             if known != NONE {
                 let (place, id) = (self.place(new), self.show(new));
@@ -151,15 +150,15 @@ impl NewNodes {
         &self.texts[start..self.ids[node] as usize]
     }
 
-    /// Adds the nodes to the manifest's counts.
-    pub(super) fn count(&self, manifest: &mut Manifest) {
-        manifest.nodes += self.len() as u64;
-        self.splits.iter().for_each(|&which| manifest.splits.add(which));
-        if let Some(types) = &mut manifest.node_types {
-            types.count = types.count.max(self.type_count);
+    /// Adds a node to the manifest's counts.
+    pub(super) fn count(&self, node: usize, manifest: &mut Manifest) {
+        manifest.nodes += 1;
+        manifest.splits.add(self.splits[node]);
+        if let (Some(types), Some(&of)) = (&mut manifest.node_types, self.types.get(node)) {
+            types.count = types.count.max(u32::from(of) + 1);
         }
         if let Some(info) = &mut manifest.labels {
-            count_labels(&self.labels, info, true);
+            count_labels(&self.labels[node * self.label_size..(node + 1) * self.label_size], info, true);
         }
     }
 

@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::progress::Progress;
 use crate::source::{Columns, FeatureDtype, GraphSource, RETRY, expand};
 
-use super::ids::UpdateIds;
+use super::ids::{NONE, UpdateIds};
 use super::node_columns::{Values, append_features, append_labels, check, check_features, label_size};
 
 /// The key of errors about the files.
@@ -90,20 +90,15 @@ impl NewValues {
         Ok(())
     }
 
-    /// Finds the nodes of all rows. `nodes` has the node of each id's number, and `exists` tells whether a batch has the node.
-    pub(super) fn look_up(
-        &mut self,
-        nodes: &[u32],
-        exists: impl Fn(u32, u32) -> bool,
-        update_ids: &UpdateIds,
-    ) -> Result<()> {
+    /// Finds the nodes of all rows of a batch. `nodes` has the node of each id's number.
+    pub(super) fn look_up(&mut self, batch: u32, nodes: &[u32], update_ids: &UpdateIds) -> Result<()> {
         let Self { tables, latest } = self;
-        for (number, table) in tables.iter().enumerate() {
+        for (number, table) in tables.iter().enumerate().filter(|(_, table)| table.batch == batch) {
             let mut seen = BTreeMap::new();
             for (row, &id) in table.ids.iter().enumerate() {
                 let node = nodes[id as usize];
                 let place = || table.reader.place(row as u64, table.reader.id_name());
-                if !exists(node, table.batch) {
+                if node == NONE {
                     return Err(update_ids.unknown(place(), id));
                 }
                 match seen.entry(node) {
@@ -131,6 +126,11 @@ impl NewValues {
         let of = self.latest.split_off(&from);
         let this = &*self;
         of.into_iter().map(move |(node, latest)| (node, this.values(latest, manifest)))
+    }
+
+    /// Removes the values of a node.
+    pub(super) fn remove(&mut self, node: u32) {
+        self.latest.remove(&node);
     }
 
     /// Returns the nodes with new values.

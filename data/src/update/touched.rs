@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
+use rayon::prelude::*;
+
 use crate::dataset::{Dataset, Topology, UpdateCounts};
 use crate::error::{Error, Result};
 use crate::source::{Duplicates, GraphSource, SelfLoops};
@@ -10,6 +12,7 @@ use super::Missing;
 use super::ids::NONE;
 use super::input::{Input, Rows};
 use super::policy::{Change, EdgeKey, Outcome, net};
+use super::removed_nodes::RemovedNodes;
 
 /// A row of the update, in one direction.
 #[derive(Clone, Copy, Debug)]
@@ -78,10 +81,12 @@ pub(super) struct Delta {
     /// Number of removed edges between partitions.
     pub(super) removed_cross: u64,
     pub(super) added: Vec<Added>,
-    /// Nodes whose in-edges change, ascending.
+    /// Nodes whose in-edges change, ascending, without removed nodes.
     pub(super) changed: Vec<u32>,
     /// Change of the number of self-loops.
     pub(super) self_loops: i64,
+    /// Rows of the dump that are removed with their nodes.
+    pub(super) rows_of_nodes: u64,
     pub(super) counts: UpdateCounts,
 }
 
@@ -182,6 +187,8 @@ impl<'a> Touched<'a> {
             counts: UpdateCounts {
                 nodes_added: self.input.nodes.len() as u64,
                 nodes_changed: self.input.values.len() as u64,
+                nodes_removed: self.input.removed.len() as u64,
+                missing_nodes_ignored: self.input.missing_nodes.len() as u64,
                 unknown_dropped: self.input.unknown_dropped,
                 self_loops_dropped: self.input.self_loops_dropped,
                 ..UpdateCounts::default()
@@ -228,6 +235,9 @@ impl<'a> Touched<'a> {
         if let Some((batch, row)) = first_duplicate.filter(|_| self.source.duplicates == Duplicates::Fail) {
             return Err(self.input.duplicate(batch, row)?);
         }
+        if let (Missing::Fail, Some(&(batch, row))) = (missing, self.input.missing_nodes.first()) {
+            return Err(self.input.missing_node(batch, row)?);
+        }
         not_found.sort_unstable();
         not_found.dedup();
         if let (Missing::Fail, Some(&(batch, row))) = (missing, not_found.first()) {
@@ -237,10 +247,79 @@ impl<'a> Touched<'a> {
         if self.source.self_loops == SelfLoops::Add {
             self.add_loops(&own_loops, &mut delta)?;
         }
-        let changed: BTreeSet<u32> = delta.changed.drain(..).collect();
+        self.remove_edges_of_nodes(&mut delta)?;
+        let changed = delta.changed.drain(..).chain(delta.added.iter().map(|edge| edge.dst));
+        let changed: BTreeSet<u32> = changed.filter(|node| self.input.removed.binary_search(node).is_err()).collect();
         delta.changed = changed.into_iter().collect();
         delta.removed.sort_unstable();
         Ok(delta)
+    }
+
+    /// Removes the edges of removed nodes: those that the update adds, and those of the dataset.
+    fn remove_edges_of_nodes(&self, delta: &mut Delta) -> Result<()> {
+        let (all, nodes) = (&self.input.removed, self.dataset.manifest().nodes);
+        if all.is_empty() {
+            return Ok(());
+        }
+        let is_gone = |node: &u32| all.binary_search(node).is_ok();
+        let (gone, added) =
+            std::mem::take(&mut delta.added).into_iter().partition(|edge| is_gone(&edge.dst) || is_gone(&edge.src));
+        let gone: Vec<Added> = gone;
+        delta.added = added;
+        delta.counts.edges_added -= gone.len() as u64;
+        let loops = gone.iter().filter(|edge| edge.dst == edge.src).count();
+        delta.self_loops -= loops as i64;
+        let own_loops = gone.iter().filter(|edge| edge.dst == edge.src && edge.row.is_some()).count();
+        delta.rows_of_nodes += self.rows(gone.len() - loops) + own_loops as u64;
+
+        let of_dataset = all[..all.partition_point(|&node| u64::from(node) < nodes)].to_vec();
+        let removed = RemovedNodes::new(of_dataset, nodes);
+        let mut known = delta.removed.clone();
+        known.sort_unstable();
+        let mut edges_between = 0;
+        for part in 0..self.dataset.book().parts() {
+            let (topology, first) = (self.dataset.topology(part)?, self.dataset.book().range(part).start as u32);
+            let (topology, removed, known) = (&topology, &removed, &known);
+            let edges = |local: usize| {
+                let dst = first + local as u32;
+                let range = topology.edge_range(local);
+                let of_node = move |at: &usize| removed.contains(dst) || removed.contains(topology.indices()[*at]);
+                let is_new = |at: &usize| known.binary_search(&(part, *at as u64)).is_err();
+                range.filter(of_node).filter(is_new).map(move |at| (dst, topology.indices()[at], at as u64))
+            };
+            let found: Vec<(u32, u32, u64)> = (0..topology.num_nodes()).into_par_iter().flat_map_iter(edges).collect();
+            let is_row =
+                |&(dst, src, at): &(u32, u32, u64)| dst == src && !self.is_added_loop(topology, dst - first, at);
+            let loops = found.iter().filter(|(dst, src, _)| dst == src).count();
+            delta.rows_of_nodes += found.iter().filter(|edge| is_row(edge)).count() as u64;
+            edges_between += found.len() - loops;
+            for (dst, src, at) in found {
+                self.remove(dst, src, at, delta)?;
+            }
+        }
+        delta.rows_of_nodes += self.rows(edges_between);
+        Ok(())
+    }
+
+    /// Returns the number of rows of the dump for directed edges between different nodes.
+    fn rows(&self, edges: usize) -> u64 {
+        edges as u64 / if self.source.undirected { 2 } else { 1 }
+    }
+
+    /// Returns whether a self-loop of the dataset was added by its policy.
+    fn is_added_loop(&self, topology: &Topology, local: u32, at: u64) -> bool {
+        let types = self.dataset.manifest().edge_columns.edge_type.as_ref();
+        if self.source.self_loops != SelfLoops::Add {
+            return false;
+        }
+        match (topology.edge_types(), types) {
+            (Some(types), Some(info)) => u32::from(types[at as usize]) + 1 == info.count,
+            _ => {
+                let node = topology.indices()[at as usize];
+                let copies = topology.neighbors(local as usize).iter().filter(|&&other| other == node);
+                copies.count() == 1 && is_like_added_loop(topology, at)
+            }
+        }
     }
 
     /// Records the changed copies of an edge.
@@ -265,9 +344,6 @@ impl<'a> Touched<'a> {
         delta.added.extend(added);
         delta.counts.edges_added += new as u64;
         delta.self_loops += if is_loop { new as i64 } else { 0 };
-        if new > 0 || kept_copies < before.len() {
-            delta.changed.push(key.dst);
-        }
         Ok(())
     }
 
@@ -278,6 +354,7 @@ impl<'a> Touched<'a> {
         };
         let part = owner(dst)?;
         delta.removed.push((part, at));
+        delta.changed.push(dst);
         delta.removed_cross += u64::from(part != owner(src)?);
         delta.counts.edges_removed += 1;
         delta.self_loops -= i64::from(dst == src);
@@ -296,9 +373,8 @@ impl<'a> Touched<'a> {
                     delta.counts.edges_added += 1;
                     delta.self_loops += 1;
                 }
-                _ => continue,
+                _ => {}
             }
-            delta.changed.push(node);
         }
         Ok(())
     }

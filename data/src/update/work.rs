@@ -63,7 +63,10 @@ pub(super) fn run(
         }
         None => choose_partitions(&dataset, input.nodes.len(), &delta.added, balance.as_f64().unwrap_or(BALANCE))?,
     };
-    let placement = Placement::new(&dataset, &owners)?;
+    let placement = Placement::new(&dataset, &owners, &input.removed)?;
+    if placement.book.nodes() == 0 {
+        return Err(Error::AllNodesRemoved { path: dir.to_path_buf() });
+    }
 
     // The key is unique, because a folder of a killed update has links to dataset files and must not be continued.
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |now| now.as_nanos());
@@ -94,7 +97,7 @@ pub(super) fn run(
         }
     }
     let mut changed: Vec<u32> = delta.changed.iter().map(|&node| placement.global(node)).collect();
-    changed.extend((before..before + input.nodes.len() as u32).map(|node| placement.global(node)));
+    changed.extend(placement.members.iter().flatten().map(|&node| placement.global(before + node)));
     changed.sort_unstable();
     changed.dedup();
     let features: Vec<u32> = features.iter().map(|&node| placement.global(node)).collect();
@@ -172,8 +175,8 @@ impl Work<'_> {
             let old = dataset.book().range(part);
             let values = input.values.of(old.start as u32..old.end as u32, dataset.manifest());
             let values = values.map(|(node, values)| ((u64::from(node) - old.start) as usize, values));
-            let members = &placement.members[part];
-            let changes = NodeChanges { new: &input.nodes, members, values: values.collect() };
+            let (members, gone) = (&placement.members[part], placement.removed_of(part));
+            let changes = NodeChanges { new: &input.nodes, members, values: values.collect(), gone };
             if changes.change_columns() || changes.change_features() {
                 rewritten.push(part);
             }
@@ -191,7 +194,7 @@ impl Work<'_> {
                 Some(_) => self.link(part, FEATURES)?,
                 None => {}
             }
-            info.nodes += members.len() as u64;
+            info.nodes = info.nodes + members.len() as u64 - changes.gone.len() as u64;
             let splits = members.iter().map(|&node| input.nodes.splits[node as usize]);
             info.train += splits.filter(|&which| which == split::TRAIN).count() as u64;
             files.push(NodeFiles { nodes: info.node_columns, features: info.features, train: info.train });
@@ -246,7 +249,7 @@ impl Work<'_> {
         }
         manifest.edges = manifest.partitions.iter().map(|part| part.edges).sum();
         manifest.offsets = placement.book.offsets().to_vec();
-        input.nodes.count(&mut manifest);
+        placement.members.iter().flatten().for_each(|&node| input.nodes.count(node as usize, &mut manifest));
         let cross = (cross_before + cross).saturating_sub(delta.removed_cross);
         rewritten.sort_unstable();
         rewritten.dedup();
@@ -282,7 +285,7 @@ impl Work<'_> {
         Ok(self.dataset.halo(part)?.filter(changes))
     }
 
-    /// Counts the new labels and splits of a partition's old nodes, in place of their old ones.
+    /// Counts the new labels and splits of a partition's old nodes in place of their old ones, and no longer counts its removed nodes.
     fn count_values(&self, part: usize, changes: &NodeChanges<'_>, manifest: &mut Manifest) -> Result<()> {
         let old = self.dataset.nodes(part)?;
         let (labels, size) = (label_bytes(old.labels()), label_size(self.dataset.manifest()));
@@ -297,6 +300,15 @@ impl Work<'_> {
                 manifest.splits.add(now);
                 let train = &mut manifest.partitions[part].train;
                 *train = *train + u64::from(now == split::TRAIN) - u64::from(before == split::TRAIN);
+            }
+        }
+        for &local in &changes.gone {
+            let which = old.split()[local];
+            manifest.nodes -= 1;
+            manifest.splits.remove(which);
+            manifest.partitions[part].train -= u64::from(which == split::TRAIN);
+            if let Some(info) = &mut manifest.labels {
+                count_labels(&labels[local * size..(local + 1) * size], info, false);
             }
         }
         Ok(())
@@ -323,7 +335,9 @@ impl Work<'_> {
                 (manifest.edge_rows + rows(batch.added.as_ref())).saturating_sub(rows(batch.removed.as_ref()));
         }
         manifest.edge_rows += counts.missing_ignored;
-        if counts.nodes_added + counts.nodes_changed + counts.edges_added + counts.edges_removed > 0 {
+        manifest.edge_rows = manifest.edge_rows.saturating_sub(self.delta.rows_of_nodes);
+        let of_nodes = counts.nodes_added + counts.nodes_changed + counts.nodes_removed;
+        if of_nodes + counts.edges_added + counts.edges_removed > 0 {
             let batches = self.input.files.clone();
             let text = json!({
                 "schema": SCHEMA_VERSION,

@@ -1,4 +1,4 @@
-//! Writes `nodes.arrow` and `features.arrow` of a partition with new nodes or values: the old rows, then the new ones.
+//! Writes `nodes.arrow` and `features.arrow` of a partition with new or removed nodes, or new values: the old rows, then the new ones.
 
 use std::path::Path;
 
@@ -23,17 +23,43 @@ pub(super) struct NodeChanges<'a> {
     pub(super) members: &'a [u32],
     /// The new values of old nodes, by local id, ascending.
     pub(super) values: Vec<(usize, Values<'a>)>,
+    /// The removed nodes, by old local id, ascending; they have no new values.
+    pub(super) gone: Vec<usize>,
 }
 
 impl NodeChanges<'_> {
     /// Whether ids, labels or splits change.
     pub(super) fn change_columns(&self) -> bool {
         let other = |(_, values): &(usize, Values<'_>)| values.label.is_some() || values.split.is_some();
-        !self.members.is_empty() || self.values.iter().any(other)
+        self.change_rows() || self.values.iter().any(other)
     }
 
     pub(super) fn change_features(&self) -> bool {
-        !self.members.is_empty() || self.values.iter().any(|(_, values)| values.features.is_some())
+        self.change_rows() || self.values.iter().any(|(_, values)| values.features.is_some())
+    }
+
+    /// Whether there are new or removed rows.
+    fn change_rows(&self) -> bool {
+        !self.members.is_empty() || !self.gone.is_empty()
+    }
+
+    /// Writes the old rows of `size` bytes without those of removed nodes, and some of them replaced by others.
+    fn write_old<'b>(
+        &self,
+        region: &mut Region,
+        old: &[u8],
+        size: usize,
+        others: impl Iterator<Item = (usize, &'b [u8])>,
+    ) -> Result<()> {
+        let mut others: Vec<(usize, &[u8])> = others.chain(self.gone.iter().map(|&row| (row, &[][..]))).collect();
+        others.sort_unstable_by_key(|(row, _)| *row);
+        let mut at = 0;
+        for (row, other) in others {
+            region.write(&old[at..row * size])?;
+            region.write(other)?;
+            at = (row + 1) * size;
+        }
+        region.write(&old[at..])
     }
 }
 
@@ -46,13 +72,13 @@ pub(super) fn write_features(
 ) -> Result<FileInfo> {
     let manifest = dataset.manifest();
     let layout = manifest.features.layout();
-    let n = manifest.partitions[part].nodes + changes.members.len() as u64;
+    let n = manifest.partitions[part].nodes + changes.members.len() as u64 - changes.gone.len() as u64;
     let (field, items) = feature_field(&layout);
     let file = IpcFile::create(&dir.join(part_folder(part)).join(FEATURES), Schema::new(vec![field]))?;
     let mut region = file.region(0, BUFFER);
     let (row, old) = (layout.row_bytes(), dataset.features(part)?);
     let values = changes.values.iter().filter_map(|(local, values)| Some((*local, values.features?)));
-    write_replaced(&mut region, old.bytes(), row, values)?;
+    changes.write_old(&mut region, old.bytes(), row, values)?;
     for &member in changes.members {
         region.write(&changes.new.features[member as usize * row..(member as usize + 1) * row])?;
     }
@@ -60,27 +86,12 @@ pub(super) fn write_features(
     file.finish(&[n, n * items], &buffers, vec![region])
 }
 
-/// Writes rows of `size` bytes, some of them replaced by others.
-fn write_replaced<'a>(
-    region: &mut Region,
-    old: &[u8],
-    size: usize,
-    others: impl Iterator<Item = (usize, &'a [u8])>,
-) -> Result<()> {
-    let mut at = 0;
-    for (row, other) in others {
-        region.write(&old[at..row * size])?;
-        region.write(other)?;
-        at = (row + 1) * size;
-    }
-    region.write(&old[at..])
-}
-
 /// Writes `nodes.arrow` of partition `part` below `dir`.
 pub(super) fn write_columns(dataset: &Dataset, part: usize, changes: &NodeChanges<'_>, dir: &Path) -> Result<FileInfo> {
-    let NodeChanges { new, members, values } = changes;
+    let NodeChanges { new, members, values, gone } = changes;
     let (manifest, old) = (dataset.manifest(), &dataset.nodes(part)?);
-    let n = (old.len() + members.len()) as u64;
+    let n = (old.len() + members.len() - gone.len()) as u64;
+    let none = std::iter::empty;
     let file = IpcFile::create(
         &dir.join(part_folder(part)).join(NODES),
         nodes_schema(manifest.ids, manifest.labels.as_ref(), manifest.node_types.is_some(), false),
@@ -91,15 +102,17 @@ pub(super) fn write_columns(dataset: &Dataset, part: usize, changes: &NodeChange
     let mut texts = Vec::new();
     let ids = columns.add(|region| match old.ids() {
         IdColumn::Int(ids) => {
-            region.write(bytemuck::cast_slice(ids))?;
+            changes.write_old(region, bytemuck::cast_slice(ids), size_of::<i64>(), none())?;
             members.iter().try_for_each(|&member| region.write(&new.ids[member as usize].to_le_bytes()))
         }
         IdColumn::Text(ids) => {
-            region.write(bytemuck::cast_slice(ids.value_offsets()))?;
+            let kept = (0..ids.len()).filter(|local| gone.binary_search(local).is_err());
             texts.extend(members.iter().map(|&member| new.text(member as usize)));
-            let mut end = ids.value_offsets()[ids.len()];
-            texts.iter().try_for_each(|text| {
-                end += text.len() as i64;
+            let lengths = kept.map(|local| ids.value_length(local));
+            let mut end = 0i64;
+            region.write(&end.to_le_bytes())?;
+            lengths.chain(texts.iter().map(|text| text.len() as i64)).try_for_each(|length| {
+                end += length;
                 region.write(&end.to_le_bytes())
             })
         }
@@ -111,7 +124,7 @@ pub(super) fn write_columns(dataset: &Dataset, part: usize, changes: &NodeChange
             0 => Span::NONE,
             _ => columns.add(|region| {
                 let others = values.iter().filter_map(|(local, values)| Some((*local, values.label?)));
-                write_replaced(region, label_bytes(old.labels()), label_size, others)?;
+                changes.write_old(region, label_bytes(old.labels()), label_size, others)?;
                 members
                     .iter()
                     .map(|&member| member as usize * label_size)
@@ -123,22 +136,26 @@ pub(super) fn write_columns(dataset: &Dataset, part: usize, changes: &NodeChange
     let split = columns.add(|region| {
         let splits: Vec<(usize, [u8; 1])> =
             values.iter().filter_map(|(local, values)| Some((*local, [values.split?]))).collect();
-        write_replaced(region, old.split(), 1, splits.iter().map(|(local, split)| (*local, &split[..])))?;
+        changes.write_old(region, old.split(), 1, splits.iter().map(|(local, split)| (*local, &split[..])))?;
         members.iter().try_for_each(|&member| region.write(&[new.splits[member as usize]]))
     });
     let (labels, split) = (labels.transpose()?, split?);
     let types = old.node_types().map(|types| {
         columns.add(|region| {
-            region.write(bytemuck::cast_slice(types))?;
+            changes.write_old(region, bytemuck::cast_slice(types), size_of::<u16>(), none())?;
             members.iter().try_for_each(|&member| region.write(&new.types[member as usize].to_le_bytes()))
         })
     });
     let types = types.transpose()?;
     if let IdColumn::Text(ids) = old.ids() {
         let ends = ids.value_offsets();
-        let bytes = &ids.value_data()[ends[0] as usize..ends[ids.len()] as usize];
         buffers.push(columns.add(|region| {
-            region.write(bytes)?;
+            let mut start = ends[0];
+            for &local in gone {
+                region.write(&ids.value_data()[start as usize..ends[local] as usize])?;
+                start = ends[local + 1];
+            }
+            region.write(&ids.value_data()[start as usize..ends[ids.len()] as usize])?;
             texts.iter().try_for_each(|text| region.write(text.as_bytes()))
         })?);
     }

@@ -27,6 +27,7 @@ pub(crate) trait Payload: Sized {
 pub(crate) trait Value: Pod {}
 
 impl Value for u8 {}
+impl Value for u32 {}
 impl Value for u64 {}
 impl Value for f64 {}
 impl Value for [f64; 2] {}

@@ -1,10 +1,11 @@
-//! `changes.parquet`: the nodes that a refresh has computed anew.
+//! `changes.parquet`: the nodes that a refresh has computed anew, and removed nodes.
 
 use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, RecordBatch};
+use arrow::array::{Array as ArrowArray, ArrayRef, RecordBatch};
+use arrow::compute::concat;
 use arrow::datatypes::{DataType, Field, Schema};
 use gnnflow_dataflow::storage::{Array, Place, RowStore};
 
@@ -20,7 +21,22 @@ use crate::outputs::write_table::write_table;
 use crate::runtime::job::Job;
 use crate::task::objective::NodeObjective;
 
-/// The nodes of a worker that are computed anew, and their results before.
+/// The removed nodes of a partition, and their results before.
+#[derive(Default)]
+pub(crate) struct RemovedNodes {
+    /// The users' ids; `None` if there are no nodes.
+    pub(crate) ids: Option<ArrayRef>,
+    /// One row for each.
+    pub(crate) rows: Vec<f32>,
+}
+
+impl RemovedNodes {
+    fn len(&self) -> usize {
+        self.ids.as_ref().map_or(0, |ids| ids.len())
+    }
+}
+
+/// The nodes of a worker that are computed anew, and removed ones; and their results before.
 pub(crate) struct ChangedNodes {
     /// Global ids, ascending.
     nodes: Vec<u32>,
@@ -29,6 +45,8 @@ pub(crate) struct ChangedNodes {
     /// The results before, one row for each of `nodes`, in a scratch file.
     rows: Array<f32>,
     width: usize,
+    /// By partition, the removed nodes.
+    removed: Vec<RemovedNodes>,
 }
 
 /// Returns the users' ids of nodes of a partition, by local ids.
@@ -38,15 +56,16 @@ pub(crate) type IdsOf<'a> = &'a dyn Fn(usize, &mut dyn Iterator<Item = usize>) -
 pub(crate) type Embeddings<'a> = Option<(&'a RowStore, usize)>;
 
 impl ChangedNodes {
-    /// Copies the results of own `nodes` before they are computed. `before` are the numbers of nodes of all partitions, whose results exist.
+    /// Copies the results of own `nodes` before they are computed. `before` are the numbers of nodes of all partitions, whose results exist, and `removed`
+    /// the removed nodes of all partitions.
     ///
     /// # Errors
     /// If the scratch folder has no space.
     pub(crate) fn copy(
         context: &WorkerContext,
-        nodes: Vec<u32>,
-        before: Vec<u64>,
+        (nodes, before): (Vec<u32>, Vec<u64>),
         results: &RowStore,
+        removed: Vec<RemovedNodes>,
     ) -> Result<Self, Error> {
         let (width, place) = (results.width(), Place::Folder(context.scratch.clone()));
         let mut rows =
@@ -55,11 +74,11 @@ impl ChangedNodes {
         for (row, &node) in rows.chunks_exact_mut(width).zip(&nodes) {
             row.copy_from_slice(results.row(node));
         }
-        Ok(Self { nodes, before, rows, width })
+        Ok(Self { nodes, before, rows, width, removed })
     }
 
-    /// Writes a row per node: `node_id`, `old_prediction` (null for a new node), `prediction` and, if given, `embedding`. Returns the number of
-    /// rows, and at the first worker their SHA-256.
+    /// Writes a row per node: `node_id`, `old_prediction` (null for a new node), `prediction` and, if given, `embedding` (null for a removed node). The
+    /// removed nodes of a partition follow the others. Returns the number of rows, and at the first worker their SHA-256.
     ///
     /// # Errors
     /// If the table cannot be written.
@@ -74,36 +93,44 @@ impl ChangedNodes {
     ) -> Result<(u64, String), Error> {
         let manifest = job.dataset.manifest();
         let nullable = |name: &str, null: bool| Field::new(name, task.prediction_type(), null);
-        let mut fields = vec![id_field(manifest), nullable("old_prediction", true), nullable("prediction", false)];
+        let mut fields = vec![id_field(manifest), nullable("old_prediction", true), nullable("prediction", true)];
         let form = EmbeddingRows::of(job.config.infer.as_ref());
         let embedding_width = embeddings.map_or(0, |(_, width)| width);
         if embedding_width > 0 {
-            fields.push(Field::new("embedding", form.column_type(embedding_width), false));
+            fields.push(Field::new("embedding", form.column_type(embedding_width), true));
         }
         let schema = Arc::new(Schema::new(fields));
         let (results, embeddings) = (results.read()?, embeddings.map(|(store, _)| store.read()).transpose()?);
         let rows = |part: usize, range: Range<usize>| {
             let (own, first) = (of_partition(&self.nodes, context, part), context.graph.range(part).start);
-            let at = own.start + range.start..own.start + range.end;
+            let at = own.start + range.start.min(own.len())..own.start + range.end.min(own.len());
+            let gone = range.start.max(own.len()) - own.len()..range.end.max(own.len()) - own.len();
+            let removed = &self.removed[part];
             let nodes = &self.nodes[at.clone()];
             let local = |node: &u32| (node - first) as usize;
-            let mut before = at.zip(nodes).map(|(row, node)| {
+            let before = at.zip(nodes).map(|(row, node)| {
                 let existed = (local(node) as u64) < self.before[part];
                 existed.then(|| &self.rows[row * self.width..][..self.width])
             });
+            let before_removal = gone.clone().map(|row| Some(&removed.rows[row * self.width..][..self.width]));
+            let mut all_ids = vec![ids(part, &mut nodes.iter().map(local))];
+            all_ids.extend(removed.ids.as_ref().map(|ids| ids.slice(gone.start, gone.len())));
+            let all_ids: Vec<&dyn ArrowArray> = all_ids.iter().map(|ids| &**ids).collect();
+            let none = || gone.clone().map(|_| None);
             let mut columns = vec![
-                ids(part, &mut nodes.iter().map(local)),
-                task.predictions(&mut before)?,
-                task.predictions(&mut nodes.iter().map(|&node| Some(results.row(node))))?,
+                concat(&all_ids).map_err(arrow_bug)?,
+                task.predictions(&mut before.chain(before_removal))?,
+                task.predictions(&mut nodes.iter().map(|&node| Some(results.row(node))).chain(none()))?,
             ];
             if let Some(rows) = &embeddings {
-                let rows = nodes.iter().map(|&node| &rows.row(node)[..embedding_width]);
-                columns.push(form.column(embedding_width, rows)?);
+                let rows = nodes.iter().map(|&node| Some(&rows.row(node)[..embedding_width]));
+                columns.push(form.nullable_column(embedding_width, rows.chain(none()))?);
             }
             RecordBatch::try_new(Arc::clone(&schema), columns).map_err(arrow_bug)
         };
-        let counts =
-            collectives.all_gather_parts(driver, |part| of_partition(&self.nodes, context, part).len() as u64)?;
+        let counts = collectives.all_gather_parts(driver, |part| {
+            (of_partition(&self.nodes, context, part).len() + self.removed[part].len()) as u64
+        })?;
         let listed = match task.prediction_type() {
             DataType::FixedSizeList(_, width) => 2 * width as usize,
             _ => 0,

@@ -53,9 +53,11 @@ pub(crate) struct BatchResults {
     /// Nodes of which the batch sets the features, the label or the split.
     #[serde(default)]
     pub(crate) nodes_changed: u64,
+    /// Removed nodes.
+    pub(crate) nodes_removed: u64,
     /// Added directed edges.
     pub(crate) edges_added: u64,
-    /// Removed directed edges.
+    /// Removed directed edges, those of removed nodes included.
     pub(crate) edges_removed: u64,
     /// Added directed edges that exist and were dropped.
     pub(crate) duplicates_dropped: u64,

@@ -27,6 +27,35 @@ pub(crate) struct Reach<'a> {
 }
 
 impl Reach<'_> {
+    /// Returns the nodes of this worker that have an in-edge from one of `nodes`, in any order. Each worker gives its own nodes. A collective operation.
+    ///
+    /// # Errors
+    /// If the program ends the run.
+    pub(crate) fn readers(
+        &self,
+        driver: &mut Driver<'_>,
+        collectives: &mut Collectives,
+        nodes: &[u32],
+    ) -> Result<Vec<u32>, Error> {
+        let mut search = Search::new(self.graph);
+        self.search_readers(&mut search, driver, collectives, nodes)
+    }
+
+    /// Continues a search with the nodes that read `nodes`.
+    fn search_readers(
+        &self,
+        search: &mut Search<'_>,
+        driver: &mut Driver<'_>,
+        collectives: &mut Collectives,
+        nodes: &[u32],
+    ) -> Result<Vec<u32>, Error> {
+        match self.undirected {
+            // Its in-neighbors are its out-neighbors.
+            true => search.in_neighbors(driver, collectives, nodes),
+            false => search.out_neighbors(driver, collectives, nodes),
+        }
+    }
+
     /// Returns, for each stage, the nodes of this worker whose rows may change, ascending. A collective operation.
     ///
     /// # Errors
@@ -43,11 +72,7 @@ impl Reach<'_> {
         let mut reached = features.clone();
         // Nodes whose neighbors have not been searched yet.
         let (mut fresh, mut edges) = (features, Some(edges));
-        let mut readers = |search: &mut Search<'_>, of: &[u32]| match self.undirected {
-            // Its in-neighbors are its out-neighbors.
-            true => search.in_neighbors(driver, collectives, of),
-            false => search.out_neighbors(driver, collectives, of),
-        };
+        let mut readers = |search: &mut Search<'_>, of: &[u32]| self.search_readers(search, driver, collectives, of);
         let mut by_stage = Vec::with_capacity(self.stages.len());
         for stage in self.stages {
             if stage.edges {

@@ -8,7 +8,7 @@ use half::f16;
 
 use crate::config::{EmbeddingDtype, Infer};
 use crate::error::Error;
-use crate::outputs::columns::{list, list_of};
+use crate::outputs::columns::{list, list_of, nullable_list_of};
 
 /// How rows of embeddings are written.
 #[derive(Clone, Copy, Debug)]
@@ -40,18 +40,35 @@ impl EmbeddingRows {
 
     /// Makes the column of `rows`, of `width` values each.
     pub(crate) fn column<'a>(self, width: usize, rows: impl Iterator<Item = &'a [f32]>) -> Result<ArrayRef, Error> {
+        list_of(width, self.values(rows)?)
+    }
+
+    /// Like [`EmbeddingRows::column`], with rows that may be null.
+    pub(crate) fn nullable_column<'a>(
+        self,
+        width: usize,
+        rows: impl Iterator<Item = Option<&'a [f32]>>,
+    ) -> Result<ArrayRef, Error> {
+        let rows: Vec<Option<&[f32]>> = rows.collect();
+        let nulls = rows.iter().any(Option::is_none).then(|| rows.iter().map(Option::is_some).collect());
+        let zeros = vec![0.0; width];
+        let values = self.values(rows.into_iter().map(|row| row.unwrap_or(&zeros)))?;
+        nullable_list_of(width, values, nulls)
+    }
+
+    /// Returns the values of all rows.
+    fn values<'a>(self, rows: impl Iterator<Item = &'a [f32]>) -> Result<ArrayRef, Error> {
         let values = rows.flat_map(|row| {
             let length = if self.normalize { length(row) } else { 1.0 };
             row.iter().map(move |value| (f64::from(*value) / length) as f32)
         });
-        let values: ArrayRef = match self.dtype {
+        Ok(match self.dtype {
             EmbeddingDtype::F32 => Arc::new(Float32Array::from_iter_values(values)),
             EmbeddingDtype::F16 => {
                 let halves = values.map(to_half).collect::<Result<Vec<_>, _>>()?;
                 Arc::new(Float16Array::from_iter_values(halves))
             }
-        };
-        list_of(width, values)
+        })
     }
 }
 

@@ -37,7 +37,12 @@ use crate::outputs::write_table::write_table;
 
 /// Returns the user's ids of some nodes of a partition, given by local ids.
 pub(crate) fn ids(parts: &FeatureStore, part: usize, nodes: impl Iterator<Item = usize>) -> ArrayRef {
-    match parts.get(part).nodes.ids() {
+    ids_of(parts.get(part).nodes.ids(), nodes)
+}
+
+/// Returns some of the user's ids.
+pub(crate) fn ids_of(ids: IdColumn<'_>, nodes: impl Iterator<Item = usize>) -> ArrayRef {
+    match ids {
         IdColumn::Int(ids) => Arc::new(Int64Array::from_iter_values(nodes.map(|node| ids[node]))),
         IdColumn::Text(ids) => Arc::new(LargeStringArray::from_iter_values(nodes.map(|node| ids.value(node)))),
     }

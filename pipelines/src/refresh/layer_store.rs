@@ -22,7 +22,7 @@ use gnnflow_data::Dataset;
 use gnnflow_data::fs::{sync_folder, write_atomic};
 use gnnflow_data::lock_file::LockFile;
 use gnnflow_dataflow::graph::local_graph::LocalGraph;
-use gnnflow_dataflow::storage::RowStore;
+use gnnflow_dataflow::storage::{Array, RowStore};
 use gnnflow_nn::model::{ModelSpec, Stage};
 use serde::{Deserialize, Serialize};
 
@@ -192,6 +192,36 @@ impl LayerStore {
             Ok(Arc::new(rows.map_err(Error::io("map rows of layers in", &self.folder))?))
         };
         stages.iter().enumerate().map(map).collect()
+    }
+
+    /// Removes the rows of `removed` nodes of a partition, given by local ids, ascending; it had `nodes` nodes. Returns their rows of the last stage. The
+    /// rows must be marked as incomplete.
+    ///
+    /// # Errors
+    /// If a file cannot be mapped.
+    pub(crate) fn remove_rows(
+        &self,
+        stages: &[Stage],
+        part: usize,
+        (nodes, removed): (usize, &[u32]),
+    ) -> Result<Vec<f32>, Error> {
+        let mut results = Vec::new();
+        for (stage, Stage { width, .. }) in stages.iter().enumerate() {
+            let path = self.rows_file(part, stage);
+            let mut rows = Array::<f32>::in_file(nodes * width, &path).map_err(Error::io("map", &path))?;
+            let row = |local: u32| local as usize * width..(local as usize + 1) * width;
+            if stage + 1 == stages.len() {
+                removed.iter().for_each(|&local| results.extend_from_slice(&rows[row(local)]));
+            }
+            let ends = removed.iter().skip(1).map(|&next| row(next).start).chain([rows.len()]);
+            let mut to = removed.first().map_or(rows.len(), |&first| row(first).start);
+            for (&local, end) in removed.iter().zip(ends.collect::<Vec<_>>()) {
+                let kept = row(local).end..end;
+                rows.copy_within(kept.clone(), to);
+                to += kept.len();
+            }
+        }
+        Ok(results)
     }
 
     /// Marks the rows of this worker as incomplete: they are about to be changed. A collective operation.

@@ -13,7 +13,7 @@ use gnnflow_nn::model::Stage;
 
 use super::Run;
 use super::live::{Live, live_ids};
-use crate::collectives::{self, Driver, FirstError, Json};
+use crate::collectives::{self, Driver, Json};
 use crate::config;
 use crate::context::machine::memory;
 use crate::error::Error;
@@ -177,7 +177,7 @@ impl Run<'_> {
             return Ok(Room::Wanted(changes.partitions.len()));
         }
         let before = live.graph.sizes();
-        let features = live.apply_nodes(&changes)?;
+        let mut features = live.apply_nodes(&changes)?;
         let applied = live.graph.apply(&changes.edges, live.reader.duplicates(), live.batches);
         live.batches += 1;
         let counts = self.collectives.all_gather(driver, &Counts::of(&applied))?;
@@ -188,12 +188,10 @@ impl Run<'_> {
         let missing = first(|counts| counts.missing).map(|row| row as u32);
         // Of a batch that is applied again, the removals were checked with the policy of that time.
         let policy = if publish { feed.missing } else { Missing::Ignore };
-        if let Some(error) = changes.missing_edge(missing, policy)? {
+        if let Some(error) = changes.missing(missing, policy)? {
             return Err(refused(error));
         }
-        let readable = live.graph.commit();
-        driver.run_until(&live.graph.probe(), readable, &FirstError::default())?;
-        live.graph.count_degrees(&applied.changed);
+        live.commit(driver, &applied.changed)?;
 
         let Some(refresh) = &self.refresh else { return Err(Error::Bug("no rows of layers are stored".into())) };
         let reach = Reach {
@@ -203,19 +201,33 @@ impl Run<'_> {
             degrees: refresh.degrees,
         };
         let feature_bytes = live.features.bytes_of(features.len());
-        let changed = Changed { features, edges: applied.changed };
+        let mut edges = applied.changed;
+        let removed = live.removed(&changes);
+        let mut edges_of_removed = 0;
+        if !removed.is_empty() {
+            let own: Vec<u32> = removed.iter().copied().filter(|&node| live.graph.nodes().hosts(node)).collect();
+            let readers = reach.readers(driver, &mut self.collectives, &own)?;
+            let (changed, count) = live.graph.remove_edges_of(&removed, &readers);
+            live.commit(driver, &changed)?;
+            edges_of_removed = count;
+            edges.extend(changed);
+            edges.sort_unstable();
+            edges.dedup();
+            let stays = |node: &u32| removed.binary_search(node).is_err();
+            edges.retain(stays);
+            features.retain(stays);
+        }
+        let changed = Changed { features, edges };
         let reached = reach.of(driver, &mut self.collectives, changed)?;
         let bytes = |(nodes, stage): (&Vec<u32>, &Stage)| nodes.len() as u64 * PAGE.max(4 * stage.width as u64);
         let own_bytes: u64 = reached.iter().zip(&refresh.stages).map(bytes).sum();
         let own_bytes = own_bytes + feature_bytes;
         // Also a barrier: no worker reads degrees of others before they are counted.
-        live.row_bytes += self.collectives.all_reduce_counts(driver, &[own_bytes])?[0];
-        let old = ChangedNodes::copy(
-            &self.context,
-            reached.last().cloned().unwrap_or_default(),
-            before,
-            self.inference.results(),
-        )?;
+        let sums = self.collectives.all_reduce_counts(driver, &[own_bytes, edges_of_removed])?;
+        live.row_bytes += sums[0];
+        let removed = live.removed_results(&self.context, &removed, &before, self.inference.results())?;
+        let last = reached.last().cloned().unwrap_or_default();
+        let old = ChangedNodes::copy(&self.context, (last, before), self.inference.results(), removed)?;
         self.inference.pass_over(driver, &reached)?;
         if let Some(follower) = follower.as_ref().filter(|_| publish) {
             follower.begin_results(name)?;
@@ -230,8 +242,9 @@ impl Run<'_> {
             batch: name.to_owned(),
             nodes_added: changes.partitions.len() as u64,
             nodes_changed: changes.nodes_changed,
+            nodes_removed: changes.removed.len() as u64,
             edges_added: sum(|counts| counts.added),
-            edges_removed: sum(|counts| counts.removed),
+            edges_removed: sum(|counts| counts.removed) + sums[1],
             duplicates_dropped: sum(|counts| counts.dropped),
             changed_nodes,
             changes_sha256,
@@ -240,8 +253,9 @@ impl Run<'_> {
         };
         follower.publish(&results)?;
         driver.runtime.say(&format!(
-            "batch {name}: {} nodes added, {} with new values, {} edges added, {} removed; {} nodes in {CHANGES}; {:.3} s",
+            "batch {name}: {} nodes added, {} removed, {} with new values; {} edges added, {} removed; {} nodes in {CHANGES}; {:.3} s",
             results.nodes_added,
+            results.nodes_removed,
             results.nodes_changed,
             results.edges_added,
             results.edges_removed,

@@ -8,12 +8,15 @@ use arrow::array::{Array, ArrayRef, Int64Array, LargeStringArray};
 use gnnflow_data::dataset::{IdColumn, IdKind};
 use gnnflow_data::update::{ChangeReader, Changes, NewIds};
 use gnnflow_dataflow::graph::live_graph::LiveGraph;
+use gnnflow_dataflow::storage::RowStore;
 use timely::worker::Worker;
 
+use crate::collectives::{Driver, FirstError};
 use crate::context::feature_store::FeatureStore;
 use crate::context::live_features::LiveFeatures;
 use crate::context::{ModelInputs, WorkerContext};
 use crate::error::Error;
+use crate::evaluate::changed_predictions::RemovedNodes;
 use crate::runtime::job::Job;
 
 /// Least room for new nodes in a partition.
@@ -62,6 +65,46 @@ impl Live {
         let reader = ChangeReader::new(&job.dataset)?;
         let ids = Rc::new(RefCell::new(vec![none; manifest.parts()]));
         Ok(Self { graph, features, reader, ids, batches: 0, row_bytes: 0 })
+    }
+
+    /// Makes the changes of edges readable, and counts the degrees of the own nodes with other in-edges.
+    pub(super) fn commit(&self, driver: &mut Driver<'_>, changed: &[u32]) -> Result<(), Error> {
+        let readable = self.graph.commit();
+        driver.run_until(&self.graph.probe(), readable, &FirstError::default())?;
+        self.graph.count_degrees(changed);
+        Ok(())
+    }
+
+    /// Returns the live ids of the removed nodes of a batch, ascending.
+    pub(super) fn removed(&self, changes: &Changes) -> Vec<u32> {
+        let mut removed: Vec<u32> = changes.removed.iter().map(|&node| self.graph.node(node)).collect();
+        removed.sort_unstable();
+        removed
+    }
+
+    /// Returns the results of own removed nodes, by partition. `before` are the numbers of nodes of partitions before the batch: nodes after these have none.
+    pub(super) fn removed_results(
+        &self,
+        context: &WorkerContext,
+        removed: &[u32],
+        before: &[u64],
+        results: &RowStore,
+    ) -> Result<Vec<RemovedNodes>, Error> {
+        let mut all: Vec<RemovedNodes> = before.iter().map(|_| RemovedNodes::default()).collect();
+        let (results, new) = (results.read()?, self.ids.borrow());
+        for part in context.placement.parts_of(context.worker) {
+            let range = self.graph.nodes().range(part);
+            let old = range.start..range.start + before[part] as u32;
+            let own: Vec<u32> = removed.iter().copied().filter(|node| old.contains(node)).collect();
+            if own.is_empty() {
+                continue;
+            }
+            let mut locals = own.iter().map(|node| (node - range.start) as usize);
+            let ids = live_ids(&context.parts, &new[part], part, &mut locals);
+            let rows = own.iter().flat_map(|&node| results.row(node)).copied().collect();
+            all[part] = RemovedNodes { ids: Some(ids), rows };
+        }
+        Ok(all)
     }
 
     /// Adds the new nodes of a batch, and changes the features of others. Returns the live ids of those of this worker, ascending.

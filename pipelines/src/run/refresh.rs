@@ -1,5 +1,6 @@
 //! The refresh of stored results: inference of what has changed.
 
+use std::ops::Range;
 use std::path::PathBuf;
 use std::time::Instant;
 
@@ -9,9 +10,10 @@ use gnnflow_nn::Model;
 use super::Run;
 use crate::collectives::Driver;
 use crate::error::Error;
-use crate::evaluate::changed_predictions::{ChangedNodes, IdsOf};
+use crate::evaluate::changed_predictions::{ChangedNodes, IdsOf, RemovedNodes};
 use crate::neighborhood;
 use crate::neighborhood::reached::{Changed, Reach};
+use crate::outputs;
 use crate::outputs::summary::Refreshed;
 use crate::outputs::table::TableForm;
 use crate::refresh::Refresh;
@@ -22,8 +24,7 @@ pub(super) const MOST_ROWS: f64 = 0.7;
 
 const OTHER_ROWS: &str =
     "the stored rows are incomplete, or another build of gnnflow or another device has computed them";
-const OTHER_DATASET: &str =
-    "the stored rows are of a dataset with other nodes or columns, or a copy of its files is damaged";
+const OTHER_DATASET: &str = "the stored rows are of a dataset with other nodes or columns, which is no earlier version of this one, or a copy of its files is damaged";
 
 /// What a refresh has computed.
 pub(super) struct Outcome {
@@ -31,6 +32,15 @@ pub(super) struct Outcome {
     /// `None` if there were no earlier results.
     pub(super) changes: Option<ChangedNodes>,
     pub(super) writing: WritingRows,
+}
+
+/// Returns `None` if a file of the snapshot `earlier` is damaged.
+fn undamaged<T>(earlier: &Dataset, result: Result<T, gnnflow_data::Error>) -> Result<Option<T>, Error> {
+    match result {
+        Ok(value) => Ok(Some(value)),
+        Err(gnnflow_data::Error::Damaged { path, .. }) if path.starts_with(earlier.dir()) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
 }
 
 impl Run<'_> {
@@ -43,30 +53,36 @@ impl Run<'_> {
             Stored::Nothing(Unusable::Missing) => (None, Some("no rows are stored yet".to_owned())),
             Stored::Nothing(Unusable::Other) => (None, Some(OTHER_ROWS.to_owned())),
         };
+        let removed = earlier.as_ref().map(|earlier| self.removed_since(driver, earlier)).transpose()?.flatten();
         let busy = driver.runtime.busy("comparing the dataset with the stored one");
-        let changed = earlier.as_ref().map(|earlier| self.changed_since(earlier)).transpose()?.flatten();
+        let changed = match (&earlier, &removed) {
+            (Some(earlier), Some(removed)) => self.changed_since(earlier, removed)?,
+            _ => None,
+        };
         drop(busy);
         // 1 if the stored dataset is not an earlier version of this one.
         let others =
             self.collectives.all_reduce_counts(driver, &[u64::from(earlier.is_some() && changed.is_none())])?[0];
-        let mut reached: Option<(Vec<Vec<u32>>, Vec<u64>)> = None;
+        let mut reached: Option<Vec<Vec<u32>>> = None;
         match (changed, &earlier) {
-            (Some(changed), Some(earlier)) if others == 0 => {
+            (Some(changed), Some(_)) if others == 0 => {
                 let reach = Reach {
                     graph: &*self.context.graph,
                     undirected: self.job.dataset.manifest().undirected,
                     stages: &refresh.stages,
                     degrees: refresh.degrees,
                 };
-                let nodes = reach.of(driver, &mut self.collectives, changed)?;
-                reached = Some((nodes, earlier.manifest().partitions.iter().map(|part| part.nodes).collect()));
+                reached = Some(reach.of(driver, &mut self.collectives, changed)?);
             }
             (_, Some(_)) => because = Some(OTHER_DATASET.to_owned()),
             _ => {}
         }
-        let (own, layers) = (reached.as_ref().map(|(nodes, _)| nodes), neighborhood::layers(&refresh.stages));
+        let (own, layers) = (reached.as_ref(), neighborhood::layers(&refresh.stages));
         let rows = own.map_or(0, |nodes| layers.iter().map(|&stage| nodes[stage].len()).sum());
-        let counts = [rows, own.and_then(|nodes| nodes.last()).map_or(0, Vec::len)].map(|count| count as u64);
+        let own_removed = removed.as_ref().filter(|_| own.is_some());
+        let own_removed = own_removed.map_or(0, |of| self.own_parts().map(|part| of[part].len()).sum::<usize>());
+        let counts = [rows, own.and_then(|nodes| nodes.last()).map_or(0, Vec::len) + own_removed];
+        let counts = counts.map(|count| count as u64);
         let counts = self.collectives.all_reduce_counts(driver, &counts)?;
         let all_rows = self.job.dataset.manifest().nodes * layers.len() as u64;
         if counts[0] as f64 > MOST_ROWS * all_rows as f64 {
@@ -77,16 +93,19 @@ impl Run<'_> {
             driver.runtime.say(&format!("note: all rows are computed: {because}"));
         }
         store.begin(driver, &mut self.collectives)?;
-        let changes = match &reached {
-            Some((nodes, before)) => {
+        let changes = match (&reached, &earlier, &removed) {
+            (Some(nodes), Some(earlier), Some(removed)) => {
                 let _busy = driver.runtime.busy("copying the results before the change");
+                let sizes = earlier.manifest().partitions.iter().zip(removed);
+                let before = sizes.map(|(part, removed)| part.nodes - removed.len() as u64).collect();
+                let removed = self.remove_rows(refresh, earlier, removed)?;
                 let last = nodes.last().cloned().unwrap_or_default();
-                Some(ChangedNodes::copy(&self.context, last, before.clone(), self.inference.results())?)
+                Some(ChangedNodes::copy(&self.context, (last, before), self.inference.results(), removed)?)
             }
-            None => None,
+            _ => None,
         };
         match &reached {
-            Some((nodes, _)) if because.is_none() => self.inference.pass_over(driver, nodes)?,
+            Some(nodes) if because.is_none() => self.inference.pass_over(driver, nodes)?,
             _ => self.infer_all(driver)?,
         }
         let writing = store.start_writing(self.inference.stores())?;
@@ -100,22 +119,49 @@ impl Run<'_> {
         Ok(Outcome { refreshed, changes, writing })
     }
 
-    /// Returns the own nodes that differ from an earlier dataset. `None` if it is not an earlier version of this one.
-    fn changed_since(&self, earlier: &Dataset) -> Result<Option<Changed>, Error> {
+    /// Returns the partitions of this worker.
+    fn own_parts(&self) -> Range<usize> {
+        self.context.placement.parts_of(self.context.worker)
+    }
+
+    /// Returns the nodes that an earlier dataset has and this one has not, by partition and local id there. `None` if it is not an earlier version of this
+    /// one. A collective operation.
+    fn removed_since(&mut self, driver: &mut Driver<'_>, earlier: &Dataset) -> Result<Option<Vec<Vec<u32>>>, Error> {
+        let own = |part: usize| undamaged(earlier, self.job.dataset.removed_since(earlier, part)).map(Option::flatten);
+        let own: Vec<Option<Vec<u32>>> = self.own_parts().map(own).collect::<Result<_, Error>>()?;
+        let mut own = own.into_iter();
+        let all = self.collectives.all_gather_parts(driver, |_| own.next().flatten())?;
+        Ok(all.into_iter().collect())
+    }
+
+    /// Returns the own nodes that differ from an earlier dataset. `None` if one of its files is damaged.
+    fn changed_since(&self, earlier: &Dataset, removed: &[Vec<u32>]) -> Result<Option<Changed>, Error> {
         let mut changed = Changed::default();
-        for part in self.context.placement.parts_of(self.context.worker) {
-            let differences = match self.job.dataset.differences(earlier, part) {
-                Ok(Some(differences)) => differences,
-                Ok(None) => return Ok(None),
-                // A file of the snapshot is damaged.
-                Err(gnnflow_data::Error::Damaged { path, .. }) if path.starts_with(earlier.dir()) => return Ok(None),
-                Err(error) => return Err(error.into()),
-            };
+        for part in self.own_parts() {
+            let differences = undamaged(earlier, self.job.dataset.differences(earlier, part, removed))?;
+            let Some(differences) = differences else { return Ok(None) };
             let first = self.context.graph.range(part).start;
             changed.features.extend(differences.features.into_iter().map(|local| first + local));
             changed.edges.extend(differences.edges.into_iter().map(|local| first + local));
         }
         Ok(Some(changed))
+    }
+
+    /// Removes the rows of removed nodes. Returns their results.
+    fn remove_rows(
+        &self,
+        refresh: &Refresh,
+        earlier: &Dataset,
+        removed: &[Vec<u32>],
+    ) -> Result<Vec<RemovedNodes>, Error> {
+        let mut all: Vec<RemovedNodes> = removed.iter().map(|_| RemovedNodes::default()).collect();
+        for part in self.own_parts().filter(|part| !removed[*part].is_empty()) {
+            let nodes = earlier.nodes(part)?;
+            let rows = refresh.store.remove_rows(&refresh.stages, part, (nodes.len(), &removed[part]))?;
+            let locals = removed[part].iter().map(|&local| local as usize);
+            all[part] = RemovedNodes { ids: Some(outputs::ids_of(nodes.ids(), locals)), rows };
+        }
+        Ok(all)
     }
 
     /// Writes `changes.parquet` to `path`, in this form. Returns the number of its rows, and at the first worker their SHA-256.

@@ -76,7 +76,8 @@ fn row_refused_by_a_policy_is_named() {
 #[test]
 fn duplicate_is_refused_by_the_policy_fail() {
     let dir = tempfile::tempdir().unwrap();
-    let dump = Dump { nodes: 4, versions: Versions::default(), rows: vec![Row { src: 0, dst: 1, stamp: 0 }] };
+    let dump =
+        Dump { nodes: (0..4).collect(), versions: Versions::default(), rows: vec![Row { src: 0, dst: 1, stamp: 0 }] };
     let source = GraphSource {
         duplicates: Duplicates::Fail,
         undirected: true,
@@ -109,6 +110,53 @@ fn invalid_new_node_is_named() {
     let (_dir, out) = place(|source| source.normalize_features = Normalize::Standard);
     let error = refused(&out, Batch { nodes: new, ..Batch::default() });
     assert!(error.to_string().contains("standardized over all nodes; prepare the changed dump"), "{error}");
+}
+
+#[test]
+fn removal_of_a_node_that_does_not_fit_is_refused() {
+    let (dir, out) = place(|_| {});
+    let gone = |nodes: &[u32]| {
+        let path = dir.path().join("gone.parquet");
+        write_columns(&path, IdStyle::Dense, nodes, &Versions::default(), |_| false);
+        vec![path]
+    };
+    let message = |batch: Batch| refused(&out, batch).to_string();
+    let unknown = message(Batch { remove_nodes: gone(&[3, 77]), ..Batch::default() });
+    assert!(
+        unknown.ends_with(
+            "gone.parquet, column \"node_id\", row 1 (row group 0): there is no node 77 to remove; use --missing ignore to skip such rows"
+        ),
+        "{unknown}"
+    );
+    // Twice; a node that a batch adds again; an edge that a batch adds to it; all nodes.
+    let twice = message(Batch { remove_nodes: gone(&[3, 3]), ..Batch::default() });
+    assert!(twice.contains("row 1 (row group 0): there is no node 3 to remove"), "{twice}");
+    let again = Batch { nodes: nodes(dir.path(), 3..4), remove_nodes: gone(&[3]), ..Batch::default() };
+    assert!(message(again).contains("node 3 is already in the dataset"));
+    let edges = rows(dir.path(), &[(4, 5), (4, 3)]);
+    let added = message(Batch { remove_nodes: gone(&[3]), edges, ..Batch::default() });
+    assert!(added.contains("column \"dst\", row 1 (row group 0): 3 is not the id of a node"), "{added}");
+    let all = message(Batch { remove_nodes: gone(&(0..40).collect::<Vec<_>>()), ..Batch::default() });
+    assert!(all.ends_with("the update removes all nodes of the dataset"), "{all}");
+    // Values and removed edges of a node that is removed in the same batch are no error; an edge that a later batch removes is one.
+    let path = dir.path().join("values.parquet");
+    write_columns(&path, IdStyle::Dense, &[3], &Versions::default(), |name| name == "x");
+    let later = Batch { remove: rows(dir.path(), &[(3, 4)]), ..Batch::default() };
+    let first = Batch { values: vec![path], remove_nodes: gone(&[3]), ..Batch::default() };
+    let error = in_place(&out, &[first.clone(), later.clone()]).unwrap_err().to_string();
+    assert!(error.contains("there is no edge 3 → 4 to remove"), "{error}");
+    let settings = UpdateSettings { missing: Missing::Ignore, ..UpdateSettings::default() };
+    let ignored = Batch { remove_nodes: gone(&[3, 77, 3]), ..first };
+    let counts = update(&out, &[ignored, later], &settings, &Silent).unwrap().counts;
+    let found = (counts.nodes_removed, counts.missing_nodes_ignored, counts.missing_ignored, counts.nodes_changed);
+    assert_eq!(found, (1, 2, 1, 0));
+
+    let (_dir, out) = place(|source| source.normalize_features = Normalize::Standard);
+    let error = refused(&out, Batch { remove_nodes: gone(&[3]), ..Batch::default() });
+    assert!(
+        error.to_string().contains("the removal of a node is not possible, because the features are standardized"),
+        "{error}"
+    );
 }
 
 #[test]

@@ -45,7 +45,7 @@ struct Versions {
 /// A dump in memory.
 #[derive(Clone, Debug)]
 struct Dump {
-    nodes: u32,
+    nodes: Vec<u32>,
     versions: Versions,
     rows: Vec<Row>,
 }
@@ -53,14 +53,14 @@ struct Dump {
 impl Dump {
     fn of(graph: &TestGraph) -> Self {
         let rows = graph.edges.iter().enumerate().map(|(stamp, &(src, dst))| Row { src, dst, stamp });
-        Self { nodes: graph.nodes, versions: Versions::default(), rows: rows.collect() }
+        Self { nodes: (0..graph.nodes).collect(), versions: Versions::default(), rows: rows.collect() }
     }
 
     /// Writes the dump. Returns a source without edge columns.
     fn write(&self, dir: &Path, ids: IdStyle) -> GraphSource {
         std::fs::create_dir_all(dir).unwrap();
         let (nodes, edges) = (dir.join("nodes.parquet"), dir.join("edges.parquet"));
-        write_columns(&nodes, ids, &(0..self.nodes).collect::<Vec<_>>(), &self.versions, |_| true);
+        write_columns(&nodes, ids, &self.nodes, &self.versions, |_| true);
         write_rows(&edges, ids, &self.rows);
         let columns = Columns {
             features: vec!["x".into()],

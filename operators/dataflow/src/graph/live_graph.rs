@@ -11,7 +11,7 @@
 //! order, too.
 
 use std::cell::RefCell;
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 
 use gnnflow_data::PartitionBook;
@@ -188,14 +188,7 @@ impl LiveGraph {
             if !self.nodes.hosts(dst) {
                 continue;
             }
-            let (mut of_dataset, mut of_batches) = (self.copies_in_dataset(dst, src, edge_type), Vec::new());
-            for (delta, times) in deltas.of(dst) {
-                match delta.copy {
-                    _ if (delta.src, delta.edge_type) != (src, edge_type) => {}
-                    EdgeCopy::Removed => of_dataset -= times as usize,
-                    EdgeCopy::Added(number) => of_batches.push(number),
-                }
-            }
+            let (of_dataset, of_batches) = self.copies(&mut deltas, dst, (src, edge_type));
             let (removals, additions) = same.split_at(same.partition_point(|edge| edge.change == Change::Remove));
             let rows = [(0, Change::Remove, removals.len() as u32), (0, Change::Add, additions.len() as u32)];
             let rows: Vec<_> = rows.into_iter().filter(|(_, _, count)| *count > 0).collect();
@@ -216,15 +209,10 @@ impl LiveGraph {
                 continue;
             }
             let first = removed.min(of_dataset);
-            let delta = |copy| EdgeDelta { src, copy, edge_type };
-            if first > 0 {
-                deltas.change(dst, delta(EdgeCopy::Removed), first as isize);
-            }
-            for &number in &of_batches[..removed - first] {
-                deltas.change(dst, delta(EdgeCopy::Added(number)), -1);
-            }
+            remove(&mut deltas, dst, (src, edge_type), (first, &of_batches[..removed - first]));
             for edge in &additions[..added] {
-                deltas.change(dst, delta(EdgeCopy::Added(u64::from(batch) << 32 | u64::from(edge.row))), 1);
+                let copy = EdgeCopy::Added(u64::from(batch) << 32 | u64::from(edge.row));
+                deltas.change(dst, EdgeDelta { src, copy, edge_type }, 1);
             }
             applied.removed += removed as u64;
             applied.added += added as u64;
@@ -233,6 +221,31 @@ impl LiveGraph {
         applied.changed.sort_unstable();
         applied.changed.dedup();
         applied
+    }
+
+    /// Removes the edges of nodes that are removed: the in-edges of own ones, and those of `readers` from them. `nodes` are the live ids of all of them,
+    /// ascending, and `readers` are the own nodes that have an in-edge from one of them. Returns the own nodes with other in-edges, ascending, and the
+    /// number of removed in-edges. Changes before must be readable. Call [`LiveGraph::commit`] after it.
+    pub fn remove_edges_of(&self, nodes: &[u32], readers: &[u32]) -> (Vec<u32>, u64) {
+        let is_removed = |node: &u32| nodes.binary_search(node).is_ok();
+        let own = nodes.iter().filter(|node| self.nodes.hosts(**node));
+        let mut changed: Vec<u32> = own.chain(readers).copied().collect();
+        changed.sort_unstable();
+        changed.dedup();
+        let mut count = 0;
+        for &dst in &changed {
+            let mut list = InEdgeList::default();
+            self.in_edges(dst, &mut list);
+            let edges = list.sources.iter().copied().zip(list.types.iter().copied());
+            let edges: BTreeSet<(u32, u16)> = edges.filter(|(src, _)| is_removed(src) || is_removed(&dst)).collect();
+            let mut deltas = self.deltas.borrow_mut();
+            for edge in edges {
+                let (of_dataset, of_batches) = self.copies(&mut deltas, dst, edge);
+                remove(&mut deltas, dst, edge, (of_dataset, &of_batches));
+                count += of_dataset + of_batches.len();
+            }
+        }
+        (changed, count as u64)
     }
 
     /// Ends a batch of changes. It can be read when [`LiveGraph::probe`] has passed the returned time.
@@ -383,6 +396,19 @@ impl LiveGraph {
         (local < indptr.len() - 1).then(|| (part, indptr[local] as usize..indptr[local + 1] as usize))
     }
 
+    /// Returns the copies of an in-edge of an own node, given by its source and type: the number of those of the dataset, and the numbers of added ones.
+    fn copies(&self, deltas: &mut EdgeDeltas, dst: u32, (src, edge_type): (u32, u16)) -> (usize, Vec<u64>) {
+        let (mut of_dataset, mut of_batches) = (self.copies_in_dataset(dst, src, edge_type), Vec::new());
+        for (delta, times) in deltas.of(dst) {
+            match delta.copy {
+                _ if (delta.src, delta.edge_type) != (src, edge_type) => {}
+                EdgeCopy::Removed => of_dataset -= times as usize,
+                EdgeCopy::Added(number) => of_batches.push(number),
+            }
+        }
+        (of_dataset, of_batches)
+    }
+
     fn copies_in_dataset(&self, dst: u32, src: u32, edge_type: u16) -> usize {
         let Some((part, range)) = self.dataset_edges(dst).filter(|_| self.new_in_part(src).is_none()) else { return 0 };
         let (edges, source) = (self.base.in_edges(part), self.in_dataset(src));
@@ -394,6 +420,15 @@ impl LiveGraph {
             Some(types) => types[same].iter().filter(|&&other| other == edge_type).count(),
         }
     }
+}
+
+/// Removes copies of an in-edge of a node: this many of the dataset, and those with these numbers.
+fn remove(deltas: &mut EdgeDeltas, dst: u32, (src, edge_type): (u32, u16), (of_dataset, of_batches): (usize, &[u64])) {
+    let delta = |copy| EdgeDelta { src, copy, edge_type };
+    if of_dataset > 0 {
+        deltas.change(dst, delta(EdgeCopy::Removed), of_dataset as isize);
+    }
+    of_batches.iter().for_each(|&number| deltas.change(dst, delta(EdgeCopy::Added(number)), -1));
 }
 
 #[cfg(test)]
@@ -410,8 +445,8 @@ mod tests {
     const PARTS: usize = 4;
     const ROOM: u32 = 9;
 
-    /// A batch: the partitions of new nodes, and changed edges.
-    type Batch = (Vec<usize>, Vec<ChangedEdge>);
+    /// A batch: the partitions of new nodes, changed edges, and removed nodes, ascending.
+    type Batch = (Vec<usize>, Vec<ChangedEdge>, Vec<u32>);
 
     fn key(dst: u32, src: u32, edge_type: u16) -> EdgeKey {
         EdgeKey { dst, src, edge_type }
@@ -453,7 +488,9 @@ mod tests {
                     edges.push(edge(if row % 3 == 0 { removed } else { random(50 + row) }, Change::Add));
                 }
                 edges.sort_by_key(|edge| (edge.key, edge.change, edge.row));
-                (new, edges)
+                // Some nodes of the dataset and, in later batches, new ones.
+                let removed: BTreeSet<u32> = (0..batch % 3).map(|at| of(2000 + at, nodes)).collect();
+                (new, edges, removed.into_iter().collect())
             })
             .collect()
     }
@@ -475,7 +512,7 @@ mod tests {
         }
 
         /// Applies a batch. Returns the smallest row of a removal without an edge, and the nodes with other in-edges.
-        fn apply(&mut self, (new, edges): &Batch, keep: bool) -> (Option<u32>, Vec<u32>) {
+        fn apply(&mut self, (new, edges, removed): &Batch, keep: bool) -> (Option<u32>, Vec<u32>) {
             for &part in new {
                 self.lists.insert(self.places.len() as u32, Vec::new());
                 self.places.push((part, self.sizes[part]));
@@ -508,8 +545,11 @@ mod tests {
                     }
                 }
             }
-            let touched = edges.iter().map(|edge| edge.key.dst);
-            let mut changed: Vec<u32> = touched.filter(|dst| before[dst] != self.lists[dst]).collect();
+            for (dst, list) in &mut self.lists {
+                list.retain(|(src, _)| !removed.contains(src) && !removed.contains(dst));
+            }
+            let mut changed: Vec<u32> =
+                self.lists.keys().copied().filter(|dst| before[dst] != self.lists[dst]).collect();
             changed.sort_unstable();
             changed.dedup();
             (missing, changed)
@@ -539,11 +579,19 @@ mod tests {
                     let (missing, changed) = plain.apply(&batch, duplicates == Duplicates::Keep);
                     assert!(live.has_room(&batch.0));
                     live.add_nodes(&batch.0);
-                    let applied = live.apply(&batch.1, duplicates, number);
+                    let mut applied = live.apply(&batch.1, duplicates, number);
                     let time = live.commit();
                     let probe = live.probe();
                     worker.step_while(|| probe.less_than(&time));
                     live.count_degrees(&applied.changed);
+                    let mut removed: Vec<u32> = batch.2.iter().map(|&node| live.node(node)).collect();
+                    removed.sort_unstable();
+                    let readers = live.readers(|node| removed.contains(&node), |_| false);
+                    let (changed_by, _) = live.remove_edges_of(&removed, &readers);
+                    let time = live.commit();
+                    worker.step_while(|| probe.less_than(&time));
+                    live.count_degrees(&changed_by);
+                    applied.changed.extend(changed_by);
                     if workers == 1 {
                         assert_eq!(applied.missing, missing, "batch {number}, {duplicates:?}");
                     }
