@@ -4,7 +4,7 @@
     benches/follow.py [--nodes 20000] [--edges 100000] [--batches 10000] [--changes 1000] [--check-every 500] [--kills 50] [--processes 1]
 
 Needs pyarrow. A planted graph is generated, and a model is trained. A batch has 1 to CHANGES changed edges (small numbers are as frequent as large ones), half of them
-removed, and a node with its edge in every tenth batch. All batches are there at the beginning, so a batch never waits. Every CHECK_EVERY batches, the dataset is
+removed, a new node with its edge in every tenth batch, new features of a node in every seventh, and a removed node in every twentieth. All batches are there at the beginning, so a batch never waits. Every CHECK_EVERY batches, the dataset is
 updated; then its Arrow files and predictions must have the bytes of `gnnflow update` with each of the batches and `gnnflow infer`. With kills, a second process, which
 stores after every 20th batch, is killed (SIGKILL) and started again so many times, at random moments; the results of all batches must then have the bytes of the first process, which is never
 killed, and whose seconds and memory are reported. `killed_after` has the number of complete batches at each kill. The result is written to benches/runs/<date>-follow.json.
@@ -43,9 +43,16 @@ class Batches:
         pairs = zip(table["src"].to_pylist(), table["dst"].to_pylist())
         # A list for drawing, and the places in it.
         self.edges = sorted({(min(pair), max(pair)) for pair in pairs if pair[0] != pair[1]})
-        self.nodes_table = parquet.read_table(dump / "nodes.parquet").slice(0, 1)
-        self.nodes = parquet.read_metadata(dump / "nodes.parquet").num_rows
+        self.nodes_table = parquet.read_table(dump / "nodes.parquet")
+        self.nodes = list(range(self.nodes_table.num_rows))
+        self.next = len(self.nodes)
         self.present, self.folder, self.most, self.draw, self.count = set(self.edges), folder, most, random.Random(11), 0
+
+    def write_node(self, path, node, names):
+        """Writes columns of a node, with the values of a random one of the first graph."""
+        of = self.nodes_table.slice(self.draw.randrange(self.nodes_table.num_rows), 1)
+        columns = {name: arrow.array([node], arrow.int64()) if name == "node_id" else of[name] for name in names}
+        parquet.write_table(arrow.table(columns, schema=arrow.schema([self.nodes_table.schema.field(name) for name in names])), path)
 
     def write(self):
         """Writes a batch. Returns its name and its number of changes."""
@@ -60,14 +67,20 @@ class Batches:
             self.edges[at], self.edges[-1] = self.edges[-1], self.edges[at]
             gone.append(self.edges.pop())
         self.present.difference_update(gone)
+        if self.count % 20 == 5:
+            node = self.nodes.pop(self.draw.randrange(len(self.nodes)))
+            parquet.write_table(arrow.table({"node_id": arrow.array([node], arrow.int64())}), folder / "remove_nodes.parquet")
+            self.edges = [edge for edge in self.edges if node not in edge]
+            self.present = set(self.edges)
+        if self.count % 7 == 0:
+            self.write_node(folder / "values.parquet", self.draw.choice(self.nodes), ["node_id", "features"])
         if self.count % 10 == 0:
-            columns = {name: self.nodes_table[name] for name in self.nodes_table.column_names}
-            columns["node_id"] = arrow.array([self.nodes], arrow.int64())
-            parquet.write_table(arrow.table(columns, schema=self.nodes_table.schema), folder / "nodes.parquet")
-            come.append((self.draw.randrange(self.nodes), self.nodes))
-            self.nodes += 1
+            self.write_node(folder / "nodes.parquet", self.next, self.nodes_table.column_names)
+            come.append((self.draw.choice(self.nodes), self.next))
+            self.nodes.append(self.next)
+            self.next += 1
         while len(come) < changes - len(gone):
-            pair = self.draw.randrange(self.nodes), self.draw.randrange(self.nodes)
+            pair = self.draw.choice(self.nodes), self.draw.choice(self.nodes)
             come.append((min(pair), max(pair)))
         for edge in come:
             if edge[0] != edge[1] and edge not in self.present:
@@ -173,7 +186,7 @@ def main():
         checks, predictions = 0, table(work / "full" / "predictions.parquet", "prediction")
         for number, name in enumerate(changes, 1):
             batch = incoming / name
-            files = [(option, batch / file) for option, file in [("--nodes", "nodes.parquet"), ("--remove", "remove.parquet"), ("--edges", "edges.parquet")]]
+            files = [(f"--{name.replace('_', '-')}", batch / f"{name}.parquet") for name in ["nodes", "values", "remove", "remove_nodes", "edges"]]
             gnnflow("update", work / "plain", *[word for option, file in files if file.exists() for word in (option, file)], "--hops", 0, "--quiet")
             if number % options.check_every and number < options.batches:
                 continue
@@ -182,7 +195,8 @@ def main():
             then = dict(predictions)
             for earlier in list(changes)[checks * options.check_every:number]:
                 then |= table(work / "whole" / "out" / "batches" / earlier / "changes.parquet", "prediction")
-            if then != now:
+            # Removed nodes have no prediction.
+            if {node: prediction for node, prediction in then.items() if prediction is not None} != now:
                 sys.exit(f"error: the results of the batches up to {name} are not those of inference of all nodes")
             predictions, checks = now, checks + 1
             print(f"batch {name}: equal", flush=True)
