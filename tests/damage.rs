@@ -303,11 +303,13 @@ fn shard_of_learned_rows_with_flipped_bit_ends_resume_with_3_and_names_the_file(
 fn model_with_flipped_bit_is_found_by_inspect() {
     let place = dataset();
     place.succeed(&run(&[]));
-    let path = place.path("run/model.safetensors");
-    for at in regions(&path) {
-        with_flipped_bit(&path, at, || {
-            place.fail(&["inspect", "run"], 3, &["model.safetensors: damaged"]);
-        });
+    for name in ["model.safetensors", "optimizer.safetensors"] {
+        let path = place.path("run").join(name);
+        for at in regions(&path) {
+            with_flipped_bit(&path, at, || {
+                place.fail(&["inspect", "run"], 3, &[&format!("{name}: damaged")]);
+            });
+        }
     }
     place.succeed(&["inspect", "run"]);
 }

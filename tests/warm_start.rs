@@ -112,6 +112,124 @@ fn training_goes_on_with_equal_bits_and_after_a_resume() {
     place.fail(&args, 3, &["belongs to another pipeline"]);
 }
 
+/// Returns the bits of the model that the run in folder `run` has trained.
+fn model(place: &TestDir, run: &str) -> serde_json::Value {
+    summary(place, run)["model_sha256"].clone()
+}
+
+#[test]
+fn training_goes_on_with_the_state_of_the_optimizer() {
+    for (model_keys, optimizer) in [
+        ("kind = 'gcn'", "{ kind = 'adam', lr = 0.02 }"),
+        ("kind = 'sage'\nnorm = 'batch'", "{ kind = 'adamw', lr = 0.02, weight_decay = 0.01 }"),
+        ("kind = 'gin'", "{ kind = 'sgd', lr = 0.02, momentum = 0.9 }"),
+    ] {
+        let place = TestDir::new();
+        // Nothing is drawn in an epoch, so that it does not depend on its number.
+        let keys = format!(
+            "[model]\n{model_keys}\ndropout = 0.0\n[train]\nschedule = 'full-graph'\noptimizer = {optimizer}\n"
+        );
+        planted(&place, "p.toml", &keys);
+        let run = |run: &str, more: &[&str]| train(&place, "p.toml", run, more);
+        let last = ["--set", "train.evaluate_every=0"];
+        let epochs = |count: u64| format!("train.epochs={count}");
+        run("first", &["--set", "train.epochs=6", "--processes", "2"]);
+        let best = summary(&place, "first")["best_epoch"].as_u64().unwrap();
+        run("whole", &[&last[..], &["--set", &epochs(best + 3)]].concat());
+        let from = [&last[..], &["--set", "train.epochs=3", "--set", "train.from=first"]].concat();
+        let with = [&from[..], &["--set", "train.from_optimizer=true"]].concat();
+        for processes in ["1", "2", "4"] {
+            run("later", &[&with[..], &["--processes", processes]].concat());
+            assert_eq!(model(&place, "later"), model(&place, "whole"), "{model_keys}, {processes} processes");
+        }
+        run("without", &from);
+        assert_ne!(model(&place, "without"), model(&place, "whole"), "{model_keys}");
+        // A resumed run keeps the state of its best epoch.
+        run("resumed", &["--set", "train.epochs=3", "--set", "train.checkpoint_every=1"]);
+        run("resumed", &["--set", "train.epochs=6", "--resume", "--processes", "2"]);
+        let state = |run: &str| std::fs::read(place.path(run).join("optimizer.safetensors")).unwrap();
+        assert!(state("resumed") == state("first"), "{model_keys}");
+    }
+}
+
+#[test]
+fn states_of_averaged_models_and_of_other_classes_are_read() {
+    let with = ["--set", "train.from=first", "--set", "train.from_optimizer=true"];
+    // The momentum of averages is a vector of the state.
+    let place = TestDir::new();
+    let averaged = "[model]\n[train]\nschedule = { kind = 'partition-parallel', average_momentum = 0.5 }\n";
+    planted(&place, "p.toml", averaged);
+    train(&place, "p.toml", "first", &[]);
+    train(&place, "p.toml", "second", &with);
+    train(&place, "p.toml", "again", &[&with[..], &["--processes", "4"]].concat());
+    assert_eq!(model(&place, "again"), model(&place, "second"));
+    let other = ["--set", "train.schedule.average_momentum=0"];
+    let errors = place.fail(
+        &[&["run", "p.toml", "--run-dir", "other", "--quiet"], &with[..], &other].concat(),
+        3,
+        &[
+            "first/optimizer.safetensors: train.from_optimizer: the state has",
+            "average.velocity",
+            "use the [train] of that run",
+        ],
+    );
+    assert_eq!(errors.len(), 1);
+
+    let place = TestDir::new();
+    planted(&place, "p.toml", "[model]\nembedding = { dim = 8 }\n[train]\n");
+    let rows = ["--set", "graph.generate.features=0"];
+    train(&place, "p.toml", "first", &rows);
+    let said = train(&place, "p.toml", "second", &[&rows[..], &with].concat());
+    assert!(said.contains("note: the state of the optimizer of learned rows begins anew"), "{said}");
+
+    // Rows of new classes have no state yet.
+    let place = TestDir::new();
+    named(&place, "few", &["ant", "bee"], "", false);
+    named(&place, "many", &["bee", "cat", "ant"], "", false);
+    train(&place, "few.toml", "first", &[]);
+    let said = train(&place, "many.toml", "second", &with);
+    assert!(said.contains("drawn anew, as a whole or in part"), "{said}");
+}
+
+#[test]
+fn states_that_do_not_fit_are_refused_with_one_line() {
+    let place = TestDir::new();
+    planted(&place, "p.toml", "[model]\n[train]\n");
+    train(&place, "p.toml", "first", &[]);
+    let refused = |more: &[&str], code: i32, words: &[&str]| {
+        let args = ["run", "p.toml", "--run-dir", "run", "--quiet", "--set", "train.from_optimizer=true"];
+        let errors = place.fail(&[&args[..], more].concat(), code, words);
+        assert_eq!(errors.len(), 1, "{errors:?}");
+    };
+    let from = ["--set", "train.from=first"];
+    refused(&[], 2, &["train.from_optimizer", "has no effect without `train.from`"]);
+    let sgd = ["--set", "train.optimizer={ kind = 'sgd', lr = 0.1 }"];
+    refused(
+        &[&from[..], &sgd].concat(),
+        3,
+        &["the optimizer of that run is \"adam\"", "that of this pipeline \"sgd\""],
+    );
+    train(&place, "p.toml", "sgd", &sgd);
+    let momentum = ["--set", "train.from=sgd", "--set", "train.optimizer={ kind = 'sgd', lr = 0.1, momentum = 0.9 }"];
+    refused(
+        &momentum,
+        3,
+        &["sgd/optimizer.safetensors", "the state has no vectors, and the optimizer of this pipeline sgd.velocity"],
+    );
+    let file = place.path("first/optimizer.safetensors");
+    let bytes = std::fs::read(&file).unwrap();
+    let mut damaged = bytes.clone();
+    let at = bytes.len() - 9;
+    damaged[at] ^= 4;
+    std::fs::write(&file, &damaged).unwrap();
+    refused(&from, 3, &["first/optimizer.safetensors", "is damaged", "leave train.from_optimizer out"]);
+    train(&place, "p.toml", "second", &["--set", "train.seed=8"]);
+    std::fs::copy(place.path("second/optimizer.safetensors"), &file).unwrap();
+    refused(&from, 3, &["this is not the state of model.safetensors beside it"]);
+    std::fs::remove_file(&file).unwrap();
+    refused(&from, 3, &["first/optimizer.safetensors: train.from_optimizer: no such file"]);
+}
+
 /// Writes the nodes and edges of a ring, with names of classes, and a pipeline.
 fn named(place: &TestDir, name: &str, classes: &[&str], model: &str, labels_edges: bool) {
     const NODES: i64 = 240;

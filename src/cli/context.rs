@@ -91,9 +91,10 @@ pub(super) struct Target {
 }
 
 /// The results of a run, an inference or a refresh.
-const RESULTS: [&str; 6] = [
+const RESULTS: [&str; 7] = [
     "summary.json",
     "model.safetensors",
+    "optimizer.safetensors",
     "predictions.parquet",
     "embeddings.parquet",
     "node_embeddings.parquet",

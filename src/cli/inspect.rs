@@ -36,9 +36,10 @@ impl Inspect {
 
     /// Describes a run by its summary, or by its epochs if it is still running or has failed.
     fn run(&self, context: &Context) -> Result<(), Error> {
-        let model = self.path.join("model.safetensors");
-        if model.is_file() {
-            verify_tensors(&model)?;
+        for file in ["model.safetensors", "optimizer.safetensors"].map(|name| self.path.join(name)) {
+            if file.is_file() {
+                verify_tensors(&file)?;
+            }
         }
         if self.path.join(Summary::FILE).is_file() {
             let summary = Summary::read(&self.path)?;

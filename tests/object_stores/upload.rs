@@ -55,7 +55,12 @@ fn results_are_uploaded_also_with_connection_faults() {
     let ended = run(command(&place, &args, server.address()));
     assert_eq!(ended.code, 0, "{}", ended.stderr);
     assert!(ended.stderr.contains("results of again uploaded to s3://lake/trained\n"), "{}", ended.stderr);
-    assert_uploaded(&place, &server, ("again", "trained"), &["summary.json", "model.safetensors", NAMES[1], NAMES[2]]);
+    assert_uploaded(
+        &place,
+        &server,
+        ("again", "trained"),
+        &["summary.json", "model.safetensors", "optimizer.safetensors", NAMES[1], NAMES[2]],
+    );
     let proxy = Proxy::start(server.address());
     for faults in [
         Faults { refuse: 2, ..Faults::default() },
@@ -95,7 +100,7 @@ fn large_files_are_sent_in_parts() {
         &place,
         &server,
         ("large-run", "large"),
-        &["summary.json", "model.safetensors", NAMES[1], NAMES[2]],
+        &["summary.json", "model.safetensors", "optimizer.safetensors", NAMES[1], NAMES[2]],
     );
 }
 

@@ -1,6 +1,6 @@
 //! Checkpoints: the state from which a run resumes, in one safetensors file.
 //!
-//! `checkpoints/last.safetensors` has parameters, optimizer state and the best parameters. Epoch, best epoch and fingerprint
+//! `checkpoints/last.safetensors` has parameters and optimizer state, of the last and of the best epoch. Epoch, best epoch and fingerprint
 //! are JSON in its metadata. The file is written under a temporary name, synced and renamed. Its checksum is verified before
 //! it is used. It does not depend on the number of processes. Learned rows are in one file per partition
 //! (`embedding::shards`), written before this file.
@@ -14,21 +14,20 @@ use safetensors::tensor::{Dtype, SafeTensorError};
 use serde::{Deserialize, Serialize};
 
 use self::tensor_file::Tensor;
+use crate::compute::Replica;
 use crate::error::Error;
 
 /// Version of the layout.
-const SCHEMA: u32 = 1;
+const SCHEMA: u32 = 2;
 
 /// The state of a run between two epochs.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Checkpoint {
     pub(crate) progress: Progress,
-    /// All parameters in one vector.
-    pub(crate) params: Vec<f32>,
-    /// The parameters of the best epoch, if there is one.
-    pub(crate) best: Option<Vec<f32>>,
-    /// The optimizer's state.
-    pub(crate) optimizer: State,
+    /// After the last epoch.
+    pub(crate) last: Replica,
+    /// After the best epoch, if there is one. The optimizer's state has the same vectors.
+    pub(crate) best: Option<Replica>,
     /// Width of learned rows, if the model has them.
     pub(crate) embedding: Option<usize>,
 }
@@ -52,6 +51,8 @@ struct Metadata {
     model: String,
     progress: Progress,
     optimizer_steps: u64,
+    /// Of the best epoch.
+    best_optimizer_steps: Option<u64>,
     optimizer_vectors: Vec<String>,
     #[serde(default)]
     embedding: Option<usize>,
@@ -64,22 +65,26 @@ pub(crate) const REMEDY: &str =
 impl Checkpoint {
     /// Writes the checkpoint atomically. `model` is the fingerprint of pipeline and dataset.
     pub(crate) fn write(&self, path: &Path, model: &str) -> Result<(), Error> {
-        let names = self.optimizer.vectors.iter().map(|(name, _)| name.clone());
+        let names = self.last.optimizer.vectors.iter().map(|(name, _)| name.clone());
         let metadata = Metadata {
             schema: SCHEMA,
             model: model.to_owned(),
             progress: self.progress.clone(),
-            optimizer_steps: self.optimizer.steps,
+            optimizer_steps: self.last.optimizer.steps,
+            best_optimizer_steps: self.best.as_ref().map(|best| best.optimizer.steps),
             optimizer_vectors: names.collect(),
             embedding: self.embedding,
         };
         fn tensor(name: String, values: &[f32]) -> Tensor<'_> {
             Tensor { name, dtype: Dtype::F32, shape: vec![values.len()], bytes: bytemuck::cast_slice(values) }
         }
-        let mut tensors = vec![tensor("params".into(), &self.params)];
-        tensors.extend(self.best.as_ref().map(|best| tensor("best".into(), best)));
-        let vectors = self.optimizer.vectors.iter();
-        tensors.extend(vectors.map(|(name, vector)| tensor(format!("optimizer.{name}"), vector)));
+        let replicas = [("", Some(&self.last)), ("best.", self.best.as_ref())];
+        let mut tensors = Vec::new();
+        for (of, Replica { params, optimizer }) in replicas.into_iter().filter_map(|(of, all)| Some((of, all?))) {
+            tensors.push(tensor(format!("{of}params"), params));
+            let vectors = optimizer.vectors.iter();
+            tensors.extend(vectors.map(|(name, vector)| tensor(format!("{of}optimizer.{name}"), vector)));
+        }
         let text = serde_json::to_string(&metadata).map_err(|error| Error::Bug(error.to_string()))?;
         tensor_file::write(path, Some(&text), tensors)
     }
@@ -130,12 +135,15 @@ impl Checkpoint {
             }
             Ok(tensor.data().chunks_exact(4).map(bytemuck::pod_read_unaligned).collect())
         };
-        let names = metadata.optimizer_vectors.into_iter();
-        let vectors = names.map(|name| Ok((name.clone(), vector(&format!("optimizer.{name}"), trained)?)));
+        let replica = |of: &str, steps: u64| -> Result<Replica, Error> {
+            let names = metadata.optimizer_vectors.iter();
+            let vectors = names.map(|name| Ok((name.clone(), vector(&format!("{of}optimizer.{name}"), trained)?)));
+            let optimizer = State { steps, vectors: vectors.collect::<Result<_, Error>>()? };
+            Ok(Replica { params: vector(&format!("{of}params"), params)?, optimizer })
+        };
         Ok(Self {
-            params: vector("params", params)?,
-            best: metadata.progress.best.map(|_| vector("best", params)).transpose()?,
-            optimizer: State { steps: metadata.optimizer_steps, vectors: vectors.collect::<Result<_, Error>>()? },
+            last: replica("", metadata.optimizer_steps)?,
+            best: metadata.best_optimizer_steps.map(|steps| replica("best.", steps)).transpose()?,
             progress: metadata.progress,
             embedding,
         })
@@ -146,12 +154,16 @@ impl Checkpoint {
 mod tests {
     use super::*;
 
+    fn replica(params: &[f32], steps: u64, value: f32) -> Replica {
+        let vectors = vec![("m".into(), vec![value; 3]), ("v".into(), vec![2.0 * value; 3])];
+        Replica { params: params.to_vec(), optimizer: State { steps, vectors } }
+    }
+
     fn checkpoint() -> Checkpoint {
         Checkpoint {
             progress: Progress { epochs: 7, best: Some((5, (0.8, -0.5))), seconds: vec![0.1; 7], blocks: [9; 32] },
-            params: vec![1.0, f32::MIN_POSITIVE, -0.0],
-            best: Some(vec![0.5, 2.0, 3.0]),
-            optimizer: State { steps: 70, vectors: vec![("m".into(), vec![1.0; 3]), ("v".into(), vec![2.0; 3])] },
+            last: replica(&[1.0, f32::MIN_POSITIVE, -0.0], 70, 1.0),
+            best: Some(replica(&[0.5, 2.0, 3.0], 50, 4.0)),
             embedding: Some(16),
         }
     }
@@ -160,8 +172,12 @@ mod tests {
     fn optimizer_state_may_be_shorter_than_the_parameters() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("last.safetensors");
-        let optimizer = State { steps: 7, vectors: vec![("m".into(), vec![1.0; 2])] };
-        let saved = Checkpoint { optimizer, ..checkpoint() };
+        let shorter = |mut all: Replica| {
+            all.optimizer.vectors = vec![("m".into(), vec![1.0; 2])];
+            all
+        };
+        let Checkpoint { last, best, .. } = checkpoint();
+        let saved = Checkpoint { last: shorter(last), best: best.map(shorter), ..checkpoint() };
         saved.write(&path, "abc").unwrap();
         assert_eq!(Checkpoint::read(&path, "abc", 3, 2, Some(16)).unwrap(), saved);
         assert!(Checkpoint::read(&path, "abc", 3, 3, Some(16)).is_err());
@@ -171,11 +187,12 @@ mod tests {
     fn read_checkpoint_equals_the_written_one() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("last.safetensors");
-        for saved in [checkpoint(), Checkpoint { params: vec![1.0; 3], ..Checkpoint::default() }] {
+        let last = Replica { params: vec![1.0; 3], ..Replica::default() };
+        for saved in [checkpoint(), Checkpoint { last, ..Checkpoint::default() }] {
             saved.write(&path, "abc").unwrap();
             let read = Checkpoint::read(&path, "abc", 3, 3, saved.embedding).unwrap();
             assert_eq!(read, saved);
-            let bits = |c: &Checkpoint| c.params.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+            let bits = |c: &Checkpoint| c.last.params.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
             assert_eq!(bits(&read), bits(&saved));
         }
     }

@@ -59,11 +59,12 @@ pub(crate) struct ComputeState {
     observer: Box<dyn JobObserver>,
 }
 
-/// Parameters, and the optimizer's state.
-#[derive(Clone)]
-struct Replica {
-    params: Vec<f32>,
-    optimizer: State,
+/// Parameters, and the state of the optimizer that updates the first of them.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Replica {
+    /// All in one vector.
+    pub(crate) params: Vec<f32>,
+    pub(crate) optimizer: State,
 }
 
 impl ComputeState {

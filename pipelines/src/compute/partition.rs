@@ -102,7 +102,13 @@ impl ComputeState {
         Ok(self.optimizer.load_state(state)?)
     }
 
-    fn restore(&mut self, replica: Replica) -> Result<(), Error> {
+    /// Returns the parameters and the state of [`ComputeState::optimizer_state`].
+    pub(crate) fn replica(&self) -> Replica {
+        Replica { params: self.params.clone(), optimizer: self.optimizer_state() }
+    }
+
+    /// Restores both.
+    pub(crate) fn restore(&mut self, replica: Replica) -> Result<(), Error> {
         self.set_params(replica.params)?;
         self.load_optimizer(replica.optimizer)
     }

@@ -96,7 +96,8 @@ impl Config {
         self.infer.get_or_insert_default();
         if let Some(train) = &mut self.train {
             // The memory of training is no bound of inference.
-            (train.from, train.tensor_workers, train.memory, train.trace) = (None, None, None, false);
+            (train.from, train.from_optimizer) = (None, false);
+            (train.tensor_workers, train.memory, train.trace) = (None, None, false);
             if let Some(classes) = &mut train.classes {
                 (classes.weights, classes.node_weights) = (None, None);
             }

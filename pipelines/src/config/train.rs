@@ -34,6 +34,8 @@ section! {
         /// same `[model]`. Unset: parameters are drawn.
         #[schemars(extend("examples" = ["runs/monday"]))]
         pub from: Option<PathBuf> = None,
+        /// Start from the state of that run's optimizer, too, such as the running means of Adam. The optimizer has the same `kind`.
+        pub from_optimizer: bool = false,
         /// How the work of training is divided.
         pub schedule: Schedule = Schedule::default(),
         /// Passes over the training nodes or edges. Unset: as many as have 500 steps, but at least 10 and at most 200.

@@ -20,6 +20,8 @@ pub(super) enum Use {
     Task(Task),
     /// With tasks that predict classes.
     Classes,
+    /// If training starts from a model.
+    From,
 }
 
 /// All keys of `[train]`, including its tables, each with the condition under which it is read.
@@ -29,6 +31,7 @@ pub(super) const TRAIN: &[(&str, Use)] = &[
     ("edge", Use::Task(Task::EdgeClassification)),
     ("classes", Use::Classes),
     ("from", Use::Always),
+    ("from_optimizer", Use::From),
     ("schedule", Use::Always),
     ("epochs", Use::Always),
     ("batch", Use::Batch),
@@ -91,7 +94,12 @@ impl Use {
             Self::Classes if !train.task.has_classes() => {
                 Some(format!("the task `{}` predicts no classes; remove this key", train.task))
             }
-            Self::Sampled | Self::Hops | Self::Batch | Self::FullGraph | Self::Task(_) | Self::Classes => None,
+            Self::From if train.from.is_none() => {
+                Some("has no effect without `train.from`; name a run there, or remove this key".into())
+            }
+            Self::Sampled | Self::Hops | Self::Batch | Self::FullGraph | Self::Task(_) | Self::Classes | Self::From => {
+                None
+            }
         }
     }
 }

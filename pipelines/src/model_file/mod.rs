@@ -3,6 +3,7 @@
 //! [`FittingModel`] is a model that computes the results of a dataset as it is; [`WarmStart`] one from which training on a dataset starts.
 
 mod fitting_model;
+pub(crate) mod optimizer_file;
 mod trained_on;
 mod warm_start;
 

@@ -6,11 +6,13 @@ use std::path::{Path, PathBuf};
 use gnnflow_data::dataset::{LabelKind, Manifest};
 use gnnflow_data::format::hex;
 use gnnflow_nn::ModelSpec;
+use gnnflow_nn::optimizer::State;
 use gnnflow_nn::params::Param;
-use safetensors::tensor::{Dtype, SafeTensors};
+use safetensors::tensor::Dtype;
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 
+use super::optimizer_file::{OptimizerFile, Tensors};
 use super::trained_on::{Classes, TrainedOn, TrainingData, difference};
 use super::{check_rows, numbers, open, parse, refused};
 use crate::config::{Model, Task, Train};
@@ -24,6 +26,8 @@ pub struct WarmStart {
     /// The SHA-256 of its file.
     pub sha256: String,
     columns: Columns,
+    /// The kind of the optimizer, if training starts from its state, too.
+    pub(crate) optimizer: Option<String>,
     /// Remarks on what differs.
     pub(crate) notes: Vec<String>,
 }
@@ -90,7 +94,15 @@ impl WarmStart {
                     .into(),
             );
         }
-        Ok(Self { run: run.to_owned(), sha256: hex(&Sha256::digest(&bytes)), columns, notes })
+        let sha256 = hex(&Sha256::digest(&bytes));
+        let optimizer = train.from_optimizer.then(|| train.optimizer.word().to_owned());
+        if let Some(kind) = &optimizer {
+            OptimizerFile::open(run, &sha256, kind)?;
+            if model.embedding.is_some() {
+                notes.push("the state of the optimizer of learned rows begins anew".into());
+            }
+        }
+        Ok(Self { run: run.to_owned(), sha256, columns, optimizer, notes })
     }
 
     /// Whether the results have other columns than those of the trained model.
@@ -107,7 +119,23 @@ impl WarmStart {
     pub(crate) fn read(&self, params: &mut [Param], wider: &[Vec<usize>]) -> Result<Vec<String>, Error> {
         let (path, bytes) = open(&self.run)?;
         let (tensors, _) = parse(&path, &bytes)?;
+        let tensors = Tensors { all: &tensors, prefix: "" };
         self.columns.fill(&tensors, params, wider).map_err(|message| refused(&path, &message))
+    }
+
+    /// Returns the state of the run's optimizer of this `kind`, for an optimizer with the vectors of `own`; 0 for parameters that the trained model does not
+    /// have. `params` and `wider` are as for [`WarmStart::read`].
+    ///
+    /// # Errors
+    /// [`Error::Input`] if the file is damaged, or the optimizers differ.
+    pub(crate) fn read_optimizer(
+        &self,
+        kind: &str,
+        own: &State,
+        (params, wider): (&[Param], &[Vec<usize>]),
+    ) -> Result<State, Error> {
+        let file = OptimizerFile::open(&self.run, &self.sha256, kind)?;
+        file.read(own, params, |tensors, trained| self.columns.fill(tensors, trained, wider))
     }
 }
 
@@ -210,17 +238,12 @@ type Axis = Vec<Option<usize>>;
 
 impl Columns {
     /// Copies values from the file. Returns the names of parameters that keep drawn values.
-    fn fill(
-        &self,
-        tensors: &SafeTensors<'_>,
-        params: &mut [Param],
-        wider: &[Vec<usize>],
-    ) -> Result<Vec<String>, String> {
+    fn fill(&self, tensors: &Tensors<'_>, params: &mut [Param], wider: &[Vec<usize>]) -> Result<Vec<String>, String> {
         let same = *self == Self::Same;
         let own_decoder = |name: &str| name.starts_with("decoder.");
         let mut drawn = Vec::new();
         for (Param { name, shape, values }, wider) in params.iter_mut().zip(wider) {
-            let tensor = tensors.tensor(name).ok();
+            let tensor = tensors.get(name);
             let axes = tensor.as_ref().filter(|tensor| tensor.dtype() == Dtype::F32).and_then(|tensor| {
                 let axis = |(at, &own): (usize, &usize)| self.axis(own, wider[at], *tensor.shape().get(at)?);
                 let axes: Option<Vec<Axis>> = shape.iter().enumerate().map(axis).collect();
@@ -250,7 +273,7 @@ impl Columns {
             }
         }
         let known = |name: &str| params.iter().any(|param| param.name == name) || own_decoder(name);
-        match tensors.names().into_iter().find(|name| same && !known(name)) {
+        match tensors.names().find(|name| same && !known(name)) {
             Some(name) => Err(format!(
                 "the parameter {name:?} is not in the model of this pipeline; the model is damaged, or its registered layers are others"
             )),
@@ -289,6 +312,8 @@ fn copy(from: &[f32], to: &mut [f32], axes: &[Axis], shape: &[usize]) {
 
 #[cfg(test)]
 mod tests {
+    use safetensors::tensor::SafeTensors;
+
     use super::super::tests::{file, param};
     use super::*;
 
@@ -350,7 +375,8 @@ mod tests {
         ];
         let shapes = vec![vec![8, 2], vec![4], vec![2, 8, 1], vec![3]];
         let bytes = file(&written);
-        let drawn = columns.fill(&SafeTensors::deserialize(&bytes).unwrap(), &mut params, &shapes).unwrap();
+        let tensors = SafeTensors::deserialize(&bytes).unwrap();
+        let drawn = columns.fill(&Tensors { all: &tensors, prefix: "" }, &mut params, &shapes).unwrap();
         assert_eq!(drawn, ["weight", "bias", "bases"]);
         assert_eq!(params[0].values, [-1.0, -1.0, 0.0, 1.0, 2.0, 3.0, -1.0, -1.0, 4.0, 5.0, 6.0, 7.0]);
         assert_eq!(params[1].values, [-1.0, 0.0, 1.0]);
@@ -363,6 +389,7 @@ mod tests {
         let written = [counted("a", &[4, 2]), counted("last", &[9, 4]), counted("decoder.x", &[9])];
         let bytes = file(&written);
         let tensors = SafeTensors::deserialize(&bytes).unwrap();
+        let tensors = Tensors { all: &tensors, prefix: "" };
         let mut params = [param("a", &[4, 2], -1.0), param("last", &[5, 4], -1.0), param("residual", &[5, 4], -1.0)];
         let shapes = vec![vec![4, 2], vec![6, 4], vec![6, 4]];
         let drawn = Columns::Other.fill(&tensors, &mut params, &shapes).unwrap();

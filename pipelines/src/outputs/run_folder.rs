@@ -30,10 +30,13 @@ const EMBEDDINGS: &str = "embeddings.parquet";
 pub(crate) const CHANGES: &str = "changes.parquet";
 /// The model.
 pub(crate) const MODEL: &str = "model.safetensors";
+/// The optimizer's state after the epoch of the model.
+pub(crate) const OPTIMIZER: &str = "optimizer.safetensors";
 /// Learned rows of all nodes.
 pub(crate) const NODE_EMBEDDINGS: &str = "node_embeddings.parquet";
 /// The outputs of a finished run.
-const OUTPUTS: [&str; 7] = [Summary::FILE, "report.html", MODEL, PREDICTIONS, EMBEDDINGS, NODE_EMBEDDINGS, CHANGES];
+const OUTPUTS: [&str; 8] =
+    [Summary::FILE, "report.html", MODEL, OPTIMIZER, PREDICTIONS, EMBEDDINGS, NODE_EMBEDDINGS, CHANGES];
 /// The last file of a table in parts.
 pub(super) const SUCCESS: &str = "_SUCCESS";
 /// What a run writes before its outputs.

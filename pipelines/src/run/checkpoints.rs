@@ -8,13 +8,14 @@ use gnnflow_nn::optimizer::State;
 use super::Run;
 use crate::checkpoint::{Checkpoint, Progress};
 use crate::collectives::{Collectives, Driver, Json, Payload};
+use crate::compute::Replica;
 use crate::embedding::{Generation, remove_shards};
 use crate::engine::BlocksHash;
 use crate::error::Error;
 use crate::outputs::run_folder::{checkpoints, last_checkpoint};
 
-/// The content of a checkpoint without its vectors: progress, the optimizer's steps and the names of its vectors.
-type Header = (Progress, (u64, Json<Vec<String>>));
+/// The content of a checkpoint without its vectors: progress, the optimizer's steps (also after the best epoch) and the names of its vectors.
+type Header = (Progress, ((u64, Option<u64>), Json<Vec<String>>));
 
 impl Payload for Progress {
     fn to_words(&self) -> Vec<u64> {
@@ -42,19 +43,23 @@ impl Run<'_> {
             _ => None,
         };
         let header = checkpoint.as_ref().map(|checkpoint| {
-            let names = checkpoint.optimizer.vectors.iter().map(|(name, _)| name.clone()).collect();
-            (checkpoint.progress.clone(), (checkpoint.optimizer.steps, Json(names)))
+            let State { steps, vectors } = &checkpoint.last.optimizer;
+            let names = vectors.iter().map(|(name, _)| name.clone()).collect();
+            let best_steps = checkpoint.best.as_ref().map(|best| best.optimizer.steps);
+            (checkpoint.progress.clone(), ((*steps, best_steps), Json(names)))
         });
         let header = self.collectives.broadcast(driver, (self.context.worker == 0).then_some(header))?;
-        let Some((progress, (steps, Json(names)))): Option<Header> = header else {
+        let Some((progress, ((steps, best_steps), Json(names)))): Option<Header> = header else {
             return Ok(false);
         };
-        // All vectors, concatenated: parameters, those of the optimizer, the best parameters.
-        let len = params * (1 + usize::from(progress.best.is_some())) + trained * names.len();
-        let flat = checkpoint.map(|checkpoint| {
-            let mut flat = checkpoint.params;
-            checkpoint.optimizer.vectors.iter().for_each(|(_, vector)| flat.extend_from_slice(vector));
-            flat.extend(checkpoint.best.iter().flatten());
+        // All vectors, concatenated: parameters and those of the optimizer, of the last and of the best epoch.
+        let len = (params + trained * names.len()) * (1 + usize::from(best_steps.is_some()));
+        let flat = checkpoint.map(|Checkpoint { last, best, .. }| {
+            let mut flat = Vec::with_capacity(len);
+            for Replica { params, optimizer } in [Some(last), best].into_iter().flatten() {
+                flat.extend(params);
+                optimizer.vectors.iter().for_each(|(_, vector)| flat.extend_from_slice(vector));
+            }
             Arc::new(flat)
         });
         // Separate collectives: their dataflow is used once and dropped.
@@ -65,9 +70,13 @@ impl Run<'_> {
             let after = rest.split_off(len);
             std::mem::replace(&mut rest, after)
         };
-        let values = take(params);
-        let vectors = names.into_iter().map(|name| (name, take(trained))).collect();
-        self.best = progress.best.is_some().then(|| take(params));
+        let mut replica = |steps: u64| {
+            let params = take(params);
+            let vectors = names.iter().map(|name| (name.clone(), take(trained))).collect();
+            Replica { params, optimizer: State { steps, vectors } }
+        };
+        let last = replica(steps);
+        self.best = best_steps.map(replica);
         *self.training.blocks() = BlocksHash(progress.blocks);
         self.progress = progress;
         if let Some(rows) = &self.context.embeddings {
@@ -80,10 +89,7 @@ impl Run<'_> {
             self.collectives.barrier(driver)?;
             self.best_rows_saved = generation.best;
         }
-        self.compute_thread.call(move |compute| {
-            compute.set_params(values)?;
-            compute.load_optimizer(State { steps, vectors })
-        })?;
+        self.compute_thread.call(move |compute| compute.restore(last))?;
         Ok(true)
     }
 
@@ -121,11 +127,10 @@ impl Run<'_> {
             return Ok(());
         }
         let _busy = self.job.runtime.busy("writing the checkpoint");
-        let (params, optimizer) =
-            self.compute_thread.call(|compute| (compute.params().to_vec(), compute.optimizer_state()));
+        let last = self.compute_thread.call(|compute| compute.replica());
         let (progress, best) = (self.progress.clone(), self.best.clone());
         let embedding = self.context.embeddings.as_ref().map(|rows| rows.dim());
-        let checkpoint = Checkpoint { progress, params, best, optimizer, embedding };
+        let checkpoint = Checkpoint { progress, last, best, embedding };
         checkpoint.write(&last_checkpoint(&self.job.run_dir), &self.fingerprint())
     }
 }
@@ -144,7 +149,7 @@ mod tests {
             let progress = Progress { epochs: 20_000, best, seconds: seconds.clone(), blocks: [7; 32] };
             assert!(progress.to_words().len() > ROUND_WORDS);
             for workers in [1, 2, 4] {
-                let header = (progress.clone(), (5u64, vec!["velocity".to_owned()]));
+                let header = (progress.clone(), ((5u64, Some(3u64)), vec!["velocity".to_owned()]));
                 let found = at(workers, move |all, driver| {
                     let (progress, (steps, names)) = header.clone();
                     let own = (driver.worker.index() == 0).then_some(Some((progress, (steps, Json(names)))));
@@ -152,7 +157,10 @@ mod tests {
                     received.unwrap()
                 });
                 for (received, (steps, Json(names))) in found {
-                    assert!(received == progress && steps == 5 && names == ["velocity"], "{workers} workers");
+                    assert!(
+                        received == progress && steps == (5, Some(3)) && names == ["velocity"],
+                        "{workers} workers"
+                    );
                 }
             }
         }

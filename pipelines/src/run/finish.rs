@@ -19,7 +19,7 @@ use crate::engine::no_training::NoTraining;
 use crate::engine::{Engine, Staleness};
 use crate::error::Error;
 use crate::evaluate::{Evaluation, node_predictions};
-use crate::model_file;
+use crate::model_file::{self, optimizer_file};
 use crate::outputs;
 use crate::outputs::embedding_rows::EmbeddingRows;
 use crate::outputs::output_nodes::OutputNodes;
@@ -261,7 +261,7 @@ impl Run<'_> {
     /// Restores the parameters and the learned rows of the best epoch.
     fn restore_best(&mut self, driver: &mut Driver<'_>) -> Result<(), Error> {
         let Some(best) = self.best.clone() else { return Ok(()) };
-        self.compute_thread.call(move |compute| compute.set_params(best))?;
+        self.compute_thread.call(move |compute| compute.set_params(best.params))?;
         if let Some(rows) = &self.context.embeddings {
             let busy = driver.runtime.busy("copying the best learned rows");
             rows.restore_best()?;
@@ -295,6 +295,11 @@ impl Run<'_> {
                 let model = self.compute_thread.call(|compute| compute.with_model(|model| model.spec().clone()));
                 let (of, dataset) = ((self.train.task, model), self.job.dataset.manifest());
                 model_file::write(&params, of, dataset, &self.job.run_dir, learned_rows)?;
+                let state = match &self.best {
+                    Some(best) => best.optimizer.clone(),
+                    None => self.compute_thread.call(|compute| compute.optimizer_state()),
+                };
+                optimizer_file::write(&params, (self.train.optimizer.word(), &state), &self.job.run_dir)?;
             }
         }
         Ok(digests)

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use candle_core::Device;
 use gnnflow_data::format::counted;
+use gnnflow_nn::optimizer::State;
 use gnnflow_nn::params::Param;
 use gnnflow_nn::{Model, ModelSpec};
 
@@ -46,10 +47,14 @@ impl Run<'_> {
                            train.from out";
             return Err(Error::Input(format!("{}: {message}", model.run.join(NODE_EMBEDDINGS).display())));
         }
-        let mut drawn = Vec::new();
+        let (mut drawn, mut optimizer) = (Vec::new(), None);
         let params = self.at_first_worker(|run, params| {
             let wider = if model.has_other_results() { run.wider(params, spec)? } else { shapes(params) };
             drawn = model.read(params, &wider)?;
+            if let Some(kind) = &model.optimizer {
+                let own = run.compute_thread.call(|compute| compute.optimizer_state());
+                optimizer = Some(model.read_optimizer(kind, &own, (params, &wider))?);
+            }
             Ok(())
         })?;
         if self.context.worker == 0 {
@@ -61,7 +66,20 @@ impl Run<'_> {
             let notes = notes.chain((unknown > 0).then_some(&new_rows));
             notes.for_each(|note| driver.runtime.say(&format!("note: {note}")));
         }
-        self.broadcast_parameters(driver, params)
+        self.broadcast_parameters(driver, params)?;
+        if model.optimizer.is_some() { self.broadcast_optimizer(driver, optimizer) } else { Ok(()) }
+    }
+
+    /// Sets the state of the optimizers of all workers to that of the first one. A collective operation.
+    fn broadcast_optimizer(&mut self, driver: &mut Driver<'_>, state: Option<State>) -> Result<(), Error> {
+        let steps = self.collectives.broadcast(driver, state.as_ref().map(|state| state.steps))?;
+        let mut own = self.compute_thread.call(|compute| compute.optimizer_state());
+        own.steps = steps;
+        let mut given = state.into_iter().flat_map(|state| state.vectors);
+        for (_, vector) in &mut own.vectors {
+            *vector = self.broadcast_vector(driver, vector.len(), given.next().map(|(_, vector)| vector))?;
+        }
+        self.compute_thread.call(move |compute| compute.load_optimizer(own))
     }
 
     /// Reads the learned rows of the run in `folder`, if the model has any. Returns the number of own nodes that have no row there.
@@ -90,14 +108,24 @@ impl Run<'_> {
     /// Sets the parameters of all workers to `params` of the first one. Returns when all workers have called it.
     fn broadcast_parameters(&self, driver: &mut Driver<'_>, params: Option<Vec<Param>>) -> Result<(), Error> {
         let count = self.compute_thread.call(|compute| compute.params().len());
-        let flat = params.map(|params| params.into_iter().flat_map(|param| param.values).collect::<Vec<f32>>());
-        let flat = flat.map(Arc::new);
+        let flat = params.map(|params| params.into_iter().flat_map(|param| param.values).collect());
+        let values = self.broadcast_vector(driver, count, flat)?;
+        // No worker requests rows before all have theirs: the sum above waits for all.
+        self.compute_thread.call(move |compute| compute.set_params(values))
+    }
+
+    /// Returns the vector of `len` numbers that the first worker gives.
+    fn broadcast_vector(
+        &self,
+        driver: &mut Driver<'_>,
+        len: usize,
+        vector: Option<Vec<f32>>,
+    ) -> Result<Vec<f32>, Error> {
+        let vector = vector.map(Arc::new);
         // Separate collectives: their dataflow is used once and dropped.
         let context = &self.context;
         let mut vectors = Collectives::new(context.placement, context.worker, Rc::clone(&context.other_meter));
-        let values = vectors.all_reduce_rows(driver, count, |part| flat.clone().filter(|_| part == 0))?;
-        // No worker requests rows before all have theirs: the sum above waits for all.
-        self.compute_thread.call(move |compute| compute.set_params(values))
+        vectors.all_reduce_rows(driver, len, |part| vector.clone().filter(|_| part == 0))
     }
 
     /// Returns the shapes of the model's parameters if its results had more columns.

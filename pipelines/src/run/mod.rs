@@ -36,7 +36,7 @@ use self::loss_watch::LossWatch;
 use self::trace::Trace;
 use crate::checkpoint::Progress;
 use crate::collectives::{Collectives, Driver};
-use crate::compute::{ComputeState, ComputeTime};
+use crate::compute::{ComputeState, ComputeTime, Replica};
 use crate::config;
 use crate::config::Metric;
 use crate::context;
@@ -101,7 +101,7 @@ struct Run<'a> {
     folder: Option<RunFolder>,
     progress: Progress,
     /// Parameters of the best epoch.
-    best: Option<Vec<f32>>,
+    best: Option<Replica>,
     /// The best epoch whose learned rows are on disk.
     best_rows_saved: Option<u32>,
     metric: Metric,
@@ -456,7 +456,7 @@ impl<'a> Run<'a> {
         let better = self.progress.best.is_none_or(|(_, best)| worth > best);
         if better {
             self.progress.best = Some((self.progress.epochs, worth));
-            self.best = Some(self.compute_thread.call(|compute| compute.params().to_vec()));
+            self.best = Some(self.compute_thread.call(|compute| compute.replica()));
             if let Some(rows) = &self.context.embeddings {
                 let _busy = self.job.runtime.busy("copying the best learned rows");
                 rows.save_best()?;
