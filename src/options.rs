@@ -1,7 +1,7 @@
 //! Options and outcome of a run.
 
 use crate::console::Console;
-use gnnflow_pipelines::{Feed, Registry, Scope, Summary};
+use gnnflow_pipelines::{Feed, Registry, Scope, Summary, Unseen};
 use std::path::PathBuf;
 
 /// Options of a run that are not in the pipeline file.
@@ -55,6 +55,8 @@ pub enum Action {
         run: PathBuf,
         /// Which results are computed.
         scope: Scope,
+        /// What happens to nodes without a learned row.
+        unseen: Unseen,
     },
     /// Computes what batches of changes change in the results of an earlier run.
     Follow {

@@ -58,8 +58,9 @@ pub fn run(config: &Config, options: &RunOptions) -> Result<Outcome, Error> {
     };
     let mut work = match &options.action {
         Action::Train { resume } => Work::Train { resume: *resume, from: warm_start(config, options, &dataset)? },
-        Action::Infer { run, scope } => {
-            Work::Infer { model: FittingModel::open(run, train.task, dataset.manifest())?, scope: scope.clone() }
+        Action::Infer { run, scope, unseen } => {
+            let model = FittingModel::open(run, train.task, dataset.manifest())?;
+            Work::Infer { model: FittingModel { unseen: *unseen, ..model }, scope: scope.clone() }
         }
         Action::Follow { run, feed } => Work::Follow {
             model: FittingModel::open(run, train.task, dataset.manifest())?,
@@ -97,7 +98,8 @@ pub fn run(config: &Config, options: &RunOptions) -> Result<Outcome, Error> {
                         format!("{} from model {}", config.fingerprint(), model.sha256)
                     }
                     Work::Infer { model, scope } => {
-                        format!("{scope} of {} with model {}", config.fingerprint(), model.sha256)
+                        let FittingModel { sha256, unseen, .. } = model;
+                        format!("{scope} of {} with model {sha256}, unseen nodes: {unseen:?}", config.fingerprint())
                     }
                     Work::Follow { model, .. } => {
                         format!("changes of {} with model {}", config.fingerprint(), model.sha256)

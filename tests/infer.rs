@@ -181,6 +181,7 @@ fn models_that_do_not_fit_are_refused() {
     refused(&["run", "--out", "out"], 3, &["run has no model.safetensors", "let the run finish, with --resume"]);
     std::fs::write(&model, bytes).unwrap();
     assert!(!place.path("out/predictions.parquet").exists());
+    refused(&["run", "--out", "out", "--unseen", "mean"], 2, &["--unseen: the model of run has no learned rows"]);
     place.succeed(&["infer", "run", "--out", "out", "--quiet"]);
 }
 
@@ -229,8 +230,28 @@ fn learned_rows_belong_to_the_nodes_with_their_ids() {
         place.fail(
             &args,
             3,
-            &["run/node_embeddings.parquet: has no learned row for 1 node of the dataset, such as 9000"],
+            &[
+                "run/node_embeddings.parquet: has no learned row for 1 node of the dataset, such as 9000",
+                "--unseen mean",
+            ],
         );
+        let ids = |ids: [i64; 3]| Arc::new(Int64Array::from_iter_values(ids)) as _;
+        place.parquet("edges.parquet", vec![("src", ids([9000; 3])), ("dst", ids([3, 500, 501]))]);
+        place.succeed(&["update", "grown", "--edges", "edges.parquet", "--quiet"]);
+        let grown = |policy: &str, processes: &str| {
+            let more = ["--dataset", "grown", "--out", "grown-out", "--unseen", policy, "--processes", processes];
+            let ended = place.run(&[&["infer", "run"], &more[..]].concat());
+            assert_eq!(ended.code, 0, "{}", ended.stderr);
+            let note = ["note: the model has no learned rows of 1 node of 1,501 nodes: they are"];
+            assert!(note.iter().all(|note| ended.stderr.contains(note)), "{}", ended.stderr);
+            std::fs::read(place.path("grown-out/embeddings.parquet")).unwrap()
+        };
+        let mean = grown("mean", "1");
+        assert!(mean == grown("mean", "4") && mean == grown("mean", "2"), "{schedule}");
+        assert!(grown("zero", "2") != mean, "{schedule}");
+        let args = ["infer", "run", "--dataset", "grown", "--out", "out", "--quiet", "--unseen"];
+        place.fail(&[&args[..], &["refuse"]].concat(), 3, &["has no learned row for 1 node"]);
+        place.fail(&[&args[..], &["random"]].concat(), 2, &["--unseen", "refuse, zero, mean"]);
         std::fs::write(place.path("run/node_embeddings.parquet"), "no rows").unwrap();
         let words = ["run/node_embeddings.parquet: these are not the learned rows of model.safetensors"];
         place.fail(&["infer", "run", "--out", "out", "--quiet"], 3, &words);

@@ -94,6 +94,7 @@ class Run:
         dataset: str | os.PathLike[str] | None = None,
         nodes: str | os.PathLike[str] | Iterable[int] | Iterable[str] | None = None,
         split: str | None = None,
+        unseen: str | None = None,
         sets: Iterable[str] | Mapping[str, Any] = (),
         processes: int = 1,
     ) -> Run:
@@ -101,7 +102,8 @@ class Run:
 
         ``dataset`` is the folder of a prepared dataset; that of the run by default. ``nodes`` are the ids of the wanted
         nodes, or the path of a Parquet file with the column ``node_id``; ``split`` is ``"train"``, ``"val"`` or
-        ``"test"``. Without both, all nodes have results. ``sets`` and ``processes`` are those of :func:`run`.
+        ``"test"``. Without both, all nodes have results. ``unseen`` is ``"refuse"``, ``"zero"`` or ``"mean"``, for nodes
+        of which a model with learned rows has none. ``sets`` and ``processes`` are those of :func:`run`.
 
         Raises ``Error`` with the message and the exit code of the program if it fails.
 
@@ -111,6 +113,8 @@ class Run:
         options = options_of(sets, processes)
         if split is not None:
             options += ["--split", split]
+        if unseen is not None:
+            options += ["--unseen", unseen]
         if nodes is None or isinstance(nodes, (str, os.PathLike)):
             listed = [] if nodes is None else ["--nodes", Path(nodes)]
             return self._results("infer", out, dataset, [*options, *listed])

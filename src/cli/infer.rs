@@ -7,7 +7,7 @@ use crate::options::{Action, Outcome, RunOptions};
 use crate::report;
 use crate::run::is_same_folder;
 use gnnflow_pipelines::config::{Config, Override};
-use gnnflow_pipelines::{Error as PipelineError, NodeSplit, Scope};
+use gnnflow_pipelines::{Error as PipelineError, NodeSplit, Scope, Unseen};
 use std::path::{Path, PathBuf};
 
 const EXAMPLES: &str = "\
@@ -32,6 +32,27 @@ pub(super) struct Infer {
     /// Only nodes of this split.
     #[arg(long)]
     split: Option<Split>,
+    /// What to do with nodes of which the model has no learned row: refuse the dataset, or use a row of zeros or the mean of their in-neighbors' rows.
+    #[arg(long, value_name = "POLICY")]
+    unseen: Option<Policy>,
+}
+
+/// What happens to nodes of which the model has no learned row.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum Policy {
+    Refuse,
+    Zero,
+    Mean,
+}
+
+impl From<Policy> for Unseen {
+    fn from(policy: Policy) -> Self {
+        match policy {
+            Policy::Refuse => Self::Refuse,
+            Policy::Zero => Self::Zero,
+            Policy::Mean => Self::Mean,
+        }
+    }
 }
 
 /// A split of the nodes.
@@ -59,7 +80,7 @@ impl Infer {
             (None, Some(split)) => Wanted::Split(split.into()),
             (None, None) => Wanted::All,
         };
-        self.scoring.execute(context, wanted)
+        self.scoring.execute(context, wanted, self.unseen.map(Unseen::from))
     }
 }
 
@@ -136,9 +157,13 @@ const KEYS: [&str; 8] = [
 ];
 
 impl Scoring {
-    /// Computes the results of the `wanted` nodes.
-    pub(super) fn execute(self, context: Context, wanted: Wanted) -> Result<u8, Error> {
+    /// Computes the results of the `wanted` nodes. `unseen` says what happens to nodes without a learned row.
+    pub(super) fn execute(self, context: Context, wanted: Wanted, unseen: Option<Unseen>) -> Result<u8, Error> {
         let config = self.config(&context, &wanted)?;
+        if unseen.is_some() && config.model.as_ref().is_none_or(|model| model.embedding.is_none()) {
+            let message = format!("--unseen: the model of {} has no learned rows; leave it out", self.run.display());
+            return Err(PipelineError::Usage(message).into());
+        }
         check_out(&self.run, &self.out)?;
         check_outside(config.dataset_folder(), "--out", &self.out)?;
         self.target.check(&config, &self.at)?;
@@ -158,7 +183,7 @@ impl Scoring {
             hosts: self.at.hosts,
             rank: self.at.rank,
             run_dir: self.out.clone(),
-            action: Action::Infer { run: self.run, scope },
+            action: Action::Infer { run: self.run, scope, unseen: unseen.unwrap_or_default() },
             prepare_seconds: self.prepare_seconds,
             console: context.console,
             registry: context.registry,

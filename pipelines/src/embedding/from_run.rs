@@ -48,16 +48,18 @@ impl<'a> Waiting<'a> {
         Some((0..ids.len()).filter_map(|row| Some((row, self.texts.remove(ids.value(row))?))).collect())
     }
 
-    /// Returns the number of nodes that still wait, and the smallest of their ids.
-    fn left(&self) -> (usize, String) {
+    /// Returns the nodes that still wait, ascending, and the smallest of their ids.
+    fn left(&self) -> (Vec<u32>, String) {
         let int = self.ints.keys().min().map(ToString::to_string);
         let text = self.texts.keys().min().map(|id| format!("{id:?}"));
-        (self.ints.len() + self.texts.len(), int.or(text).unwrap_or_default())
+        let mut nodes: Vec<u32> = self.ints.values().chain(self.texts.values()).copied().collect();
+        nodes.sort_unstable();
+        (nodes, int.or(text).unwrap_or_default())
     }
 }
 
 impl NodeEmbeddings {
-    /// Sets the rows of nodes from the file `path` of a run, by the user's ids. Returns the number of nodes without a row there. `nodes` has the first global id and the ids of each partition hosted here.
+    /// Sets the rows of nodes from the file `path` of a run, by the user's ids. Returns the nodes without a row there, ascending. `nodes` has the first global id and the ids of each partition hosted here.
     ///
     /// # Errors
     /// [`Error::Input`] if the file is no output of such a run, or a node has no row and `unknown` refuses that; [`Error::Bug`] if the rows are open.
@@ -66,7 +68,7 @@ impl NodeEmbeddings {
         path: &Path,
         nodes: impl Iterator<Item = (u32, IdColumn<'a>)>,
         unknown: Unknown,
-    ) -> Result<usize, Error> {
+    ) -> Result<Vec<u32>, Error> {
         let mut waiting = Waiting::default();
         nodes.for_each(|(first, ids)| waiting.add(first, ids));
         let refuse = |message: &str| Error::Input(format!("{}: {message}", path.display()));
@@ -90,11 +92,12 @@ impl NodeEmbeddings {
             }
         }
         match waiting.left() {
-            (count, _) if count == 0 || unknown == Unknown::Keep => Ok(count),
-            (count, first) => {
-                let nodes = counted(count as u64, "node");
+            (nodes, _) if nodes.is_empty() || unknown == Unknown::Keep => Ok(nodes),
+            (nodes, first) => {
+                let nodes = counted(nodes.len() as u64, "node");
                 Err(refuse(&format!(
-                    "has no learned row for {nodes} of the dataset, such as {first}; train a model on this dataset"
+                    "has no learned row for {nodes} of the dataset, such as {first}; train a model on this dataset, or choose rows for them with \
+                     `gnnflow infer --unseen mean` or `zero`"
                 )))
             }
         }

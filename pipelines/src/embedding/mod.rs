@@ -2,6 +2,7 @@
 
 pub(crate) mod from_run;
 mod shards;
+mod unseen;
 
 use std::path::Path;
 use std::sync::Arc;

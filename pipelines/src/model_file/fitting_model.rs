@@ -13,6 +13,18 @@ use super::{check_rows, numbers, open, parse, refused};
 use crate::config::Task;
 use crate::error::Error;
 
+/// What happens to nodes that a model with learned rows has not seen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Unseen {
+    /// The dataset is refused.
+    #[default]
+    Refuse,
+    /// Their rows are 0.
+    Zero,
+    /// Their rows are the means of those of their in-neighbors that the model has seen; 0 without such neighbors.
+    Mean,
+}
+
 /// A model that fits a dataset.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FittingModel {
@@ -22,10 +34,13 @@ pub struct FittingModel {
     pub sha256: String,
     /// The labels of nodes that it has learned, without counts.
     pub labels: Option<LabelInfo>,
+    /// What happens to nodes without a learned row.
+    pub unseen: Unseen,
 }
 
 impl FittingModel {
-    /// Opens the model of the run folder `run` for a pipeline with this task and dataset. The dataset may have no labels.
+    /// Opens the model of the run folder `run` for a pipeline with this task and dataset. The dataset may have no labels. Nodes without a learned row are
+    /// refused.
     ///
     /// # Errors
     /// [`Error::Input`] if there is no model, it is damaged, or it was trained on other columns or classes.
@@ -35,7 +50,7 @@ impl FittingModel {
         TrainingData::of(dataset).fits(&model.data, task).map_err(|message| refused(&path, &message))?;
         check_rows(run, &model)?;
         let labels = model.data.labels.as_ref().map(Classes::info);
-        Ok(Self { run: run.to_owned(), sha256: hex(&Sha256::digest(&bytes)), labels })
+        Ok(Self { run: run.to_owned(), sha256: hex(&Sha256::digest(&bytes)), labels, unseen: Unseen::Refuse })
     }
 
     /// Sets the values of `params`, which have the names and shapes of the model in the pipeline.

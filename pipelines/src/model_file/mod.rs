@@ -22,7 +22,7 @@ use crate::config::Task;
 use crate::error::Error;
 use crate::outputs::run_folder::{MODEL, NODE_EMBEDDINGS};
 
-pub use self::fitting_model::FittingModel;
+pub use self::fitting_model::{FittingModel, Unseen};
 pub use self::warm_start::WarmStart;
 
 /// Returns the SHA-256 of names, shapes and values.

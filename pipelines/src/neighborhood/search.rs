@@ -29,12 +29,13 @@ impl Edges for LocalGraph {
     }
 
     fn sources(&self, node: u32) -> Cow<'_, [u32]> {
-        Cow::Borrowed(sources(self, node))
+        Cow::Borrowed(in_neighbors(self, node))
     }
 
     fn readers(&self, wanted: &NodeSet, known: &NodeSet) -> Vec<u32> {
-        let reads =
-            |&node: &u32| !known.contains(node) && sources(self, node).iter().any(|&source| wanted.contains(source));
+        let reads = |&node: &u32| {
+            !known.contains(node) && in_neighbors(self, node).iter().any(|&source| wanted.contains(source))
+        };
         own_nodes(self).into_par_iter().filter(reads).collect()
     }
 }
@@ -144,7 +145,7 @@ fn own_nodes(graph: &LocalGraph) -> Range<u32> {
 }
 
 /// Returns the in-neighbors of a node of this worker.
-fn sources(graph: &LocalGraph, node: u32) -> &[u32] {
+pub(crate) fn in_neighbors(graph: &LocalGraph, node: u32) -> &[u32] {
     let part = graph.partition_of(node);
     let (edges, local) = (graph.in_edges(part), (node - graph.range(part).start) as usize);
     &edges.indices()[edges.indptr()[local] as usize..edges.indptr()[local + 1] as usize]

@@ -15,7 +15,7 @@ use crate::collectives::{Collectives, Driver};
 use crate::context::WorkerContext;
 use crate::embedding::from_run::Unknown;
 use crate::error::Error;
-use crate::model_file::{FittingModel, WarmStart};
+use crate::model_file::{FittingModel, Unseen, WarmStart};
 use crate::outputs::run_folder::NODE_EMBEDDINGS;
 
 impl Run<'_> {
@@ -24,7 +24,17 @@ impl Run<'_> {
     /// # Errors
     /// If the model is of another pipeline.
     pub(super) fn load_model(&mut self, driver: &mut Driver<'_>, model: &FittingModel) -> Result<(), Error> {
-        self.load_rows(driver, &model.run, Unknown::Refuse)?;
+        let unknown = if model.unseen == Unseen::Refuse { Unknown::Refuse } else { Unknown::Keep };
+        let unseen = self.load_rows(driver, &model.run, unknown)?;
+        if let Some(rows) = self.context.embeddings.clone().filter(|_| model.unseen != Unseen::Refuse) {
+            let count = self.collectives.all_reduce_counts(driver, &[unseen.len() as u64])?[0];
+            rows.set_unseen(driver, &mut self.collectives, &self.context.graph, (&unseen, model.unseen))?;
+            if self.context.worker == 0 && count > 0 {
+                let (of, all) = (counted(count, "node"), counted(self.job.dataset.manifest().nodes, "node"));
+                let value = if model.unseen == Unseen::Zero { "0" } else { "the means of those of their in-neighbors" };
+                driver.runtime.say(&format!("note: the model has no learned rows of {of} of {all}: they are {value}"));
+            }
+        }
         let params = self.at_first_worker(|_, params| model.read(params))?;
         self.broadcast_parameters(driver, params)
     }
@@ -40,7 +50,7 @@ impl Run<'_> {
         spec: &ModelSpec,
     ) -> Result<(), Error> {
         let unknown = self.load_rows(driver, &model.run, Unknown::Keep)?;
-        let unknown = self.collectives.all_reduce_counts(driver, &[unknown as u64])?[0];
+        let unknown = self.collectives.all_reduce_counts(driver, &[unknown.len() as u64])?[0];
         let nodes = self.job.dataset.manifest().nodes;
         if unknown == nodes {
             let message = "has no learned row for any node of the dataset: their ids differ; prepare the dataset with the ids of that run, or leave \
@@ -82,9 +92,9 @@ impl Run<'_> {
         self.compute_thread.call(move |compute| compute.load_optimizer(own))
     }
 
-    /// Reads the learned rows of the run in `folder`, if the model has any. Returns the number of own nodes that have no row there.
-    fn load_rows(&self, driver: &Driver<'_>, folder: &Path, unknown: Unknown) -> Result<usize, Error> {
-        let Some(rows) = &self.context.embeddings else { return Ok(0) };
+    /// Reads the learned rows of the run in `folder`, if the model has any. Returns the own nodes that have no row there.
+    fn load_rows(&self, driver: &Driver<'_>, folder: &Path, unknown: Unknown) -> Result<Vec<u32>, Error> {
+        let Some(rows) = &self.context.embeddings else { return Ok(Vec::new()) };
         let _busy = driver.runtime.busy("reading the learned rows of the model");
         let WorkerContext { parts, placement, worker, .. } = &self.context;
         let hosted = placement.parts_of(*worker).map(|part| parts.get(part));
