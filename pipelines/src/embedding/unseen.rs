@@ -127,7 +127,7 @@ mod tests {
 
     /// More than one round of nodes. The neighbors of the first ones are all unseen.
     fn is_unseen(node: u32) -> bool {
-        node < 6_000 || node % 7 == 0
+        node < 6_000 || node.is_multiple_of(7)
     }
 
     /// Returns the rows of all nodes, as text of their bits.
