@@ -91,7 +91,8 @@ fn results_of_batches_are_those_of_updates_and_full_inference() {
         ("[model]\nkind = 'mlp'\n[train]\n", true),
     ]) {
         let place = TestDir::new();
-        train(&place, model, &["--set", &format!("graph.undirected={undirected}")]);
+        let scaling = format!("graph.normalize_features={}", if seed % 2 == 0 { "standard" } else { "none" });
+        train(&place, model, &["--set", &format!("graph.undirected={undirected}"), "--set", &scaling]);
         let mut batches = Batches::new(&place, seed);
         let names: Vec<String> = CHANGES.iter().map(|&changes| batches.write(&place, changes)).collect();
         // In one process, and with a store after every second batch in two.

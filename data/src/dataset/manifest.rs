@@ -285,17 +285,60 @@ pub struct FeatureInfo {
     pub stretches: Vec<Stretch>,
     /// The scaling that was applied.
     pub normalize: Normalize,
+    /// The means and deviations of [`Normalize::Standard`], by column. Updates scale by them, too. Empty in datasets of older versions.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub scales: Vec<ColumnScale>,
+}
+
+/// The scaling of a column: values become `(value - mean) * factor`.
+///
+/// The numbers are stored as their bits, because text in JSON may lose the last one.
+///
+/// ```
+/// use gnnflow_data::dataset::ColumnScale;
+///
+/// let scale = ColumnScale::new(2.0, 0.5);
+/// assert_eq!((scale.mean(), scale.factor(), scale.apply(3.0)), (2.0, 0.5, 0.5));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ColumnScale {
+    mean: u64,
+    factor: u64,
+}
+
+impl ColumnScale {
+    /// Creates the scaling by a mean and the inverse of a standard deviation; 0 for a column of equal values.
+    pub fn new(mean: f64, factor: f64) -> Self {
+        Self { mean: mean.to_bits(), factor: factor.to_bits() }
+    }
+
+    /// Returns the mean of the column.
+    pub fn mean(self) -> f64 {
+        f64::from_bits(self.mean)
+    }
+
+    /// Returns the inverse of the standard deviation.
+    pub fn factor(self) -> f64 {
+        f64::from_bits(self.factor)
+    }
+
+    /// Scales a value.
+    #[inline]
+    pub fn apply(self, value: f32) -> f32 {
+        ((f64::from(value) - self.mean()) * self.factor()) as f32
+    }
 }
 
 impl FeatureInfo {
     /// Describes rows of layout `layout`.
-    pub fn new(layout: &RowLayout, normalize: Normalize) -> Self {
+    pub fn new(layout: &RowLayout, normalize: Normalize, scales: Vec<ColumnScale>) -> Self {
         let stretches = layout.stretches();
         Self {
             dim: layout.dim(),
             dtype: stretches.first().map_or(FeatureDtype::F32, |stretch| stretch.dtype),
             stretches: if stretches.len() > 1 { stretches.to_vec() } else { Vec::new() },
             normalize,
+            scales,
         }
     }
 

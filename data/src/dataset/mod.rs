@@ -41,8 +41,9 @@ pub use files::FileKind;
 pub use halo::Halo;
 pub(crate) use halo::NODE as HALO_NODE;
 pub use manifest::{
-    Cleaning, EdgeColumns, FORMAT, FORWARD_AND_REVERSE, FeatureInfo, FileInfo, IdKind, InputFile, LabelInfo, LabelKind,
-    ListForm, Manifest, PartitionInfo, SCHEMA_VERSION, SplitCounts, TypeInfo, UpdateCounts, UpdateInfo,
+    Cleaning, ColumnScale, EdgeColumns, FORMAT, FORWARD_AND_REVERSE, FeatureInfo, FileInfo, IdKind, InputFile,
+    LabelInfo, LabelKind, ListForm, Manifest, PartitionInfo, SCHEMA_VERSION, SplitCounts, TypeInfo, UpdateCounts,
+    UpdateInfo,
 };
 pub(crate) use nodes::schema as nodes_schema;
 pub use nodes::{IdColumn, Labels, Nodes};

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use crate::dataset::{ColumnScale, FeatureInfo};
 use crate::dump::NodeReader;
 use crate::error::{Error, Result};
 use crate::group::{Destination, Message, ProcessGroup, put, take};
@@ -15,10 +16,28 @@ pub(crate) enum Scale {
     /// Division by the sum of absolute values of each row; the number of columns.
     Row(usize),
     /// Mean and inverse standard deviation of each column.
-    Standard(Vec<(f64, f64)>),
+    Standard(Vec<ColumnScale>),
 }
 
 impl Scale {
+    /// Returns the scaling of a dataset's features.
+    pub(crate) fn of(features: &FeatureInfo) -> Self {
+        match features.normalize {
+            _ if features.dim == 0 => Self::None,
+            Normalize::None => Self::None,
+            Normalize::Row => Self::Row(features.dim),
+            Normalize::Standard => Self::Standard(features.scales.clone()),
+        }
+    }
+
+    /// Returns the means and deviations of columns, if it has them.
+    pub(super) fn columns(&self) -> &[ColumnScale] {
+        match self {
+            Self::Standard(scales) => scales,
+            Self::None | Self::Row(_) => &[],
+        }
+    }
+
     /// Creates the scaling. For [`Normalize::Standard`], reads the features of the remaining nodes of the dump once.
     pub(super) fn new<C: ProcessGroup>(
         processes: &C,
@@ -73,8 +92,8 @@ impl Scale {
             }
             Self::Standard(scales) => {
                 for row in features.chunks_exact_mut(scales.len()) {
-                    for (x, (mean, factor)) in row[block.clone()].iter_mut().zip(&scales[block.clone()]) {
-                        *x = ((f64::from(*x) - mean) * factor) as f32;
+                    for (x, scale) in row[block.clone()].iter_mut().zip(&scales[block.clone()]) {
+                        *x = scale.apply(*x);
                     }
                 }
             }
@@ -155,10 +174,10 @@ impl Moments {
         self.rows += other.rows;
     }
 
-    fn scales(&self) -> Vec<(f64, f64)> {
+    fn scales(&self) -> Vec<ColumnScale> {
         let scale = |column: &Column| {
             let deviation = (column.squares / column.count.max(1.0)).sqrt();
-            (column.mean, if deviation > 0.0 { 1.0 / deviation } else { 0.0 })
+            ColumnScale::new(column.mean, if deviation > 0.0 { 1.0 / deviation } else { 0.0 })
         };
         self.columns.iter().map(scale).collect()
     }
@@ -180,8 +199,8 @@ mod tests {
         let features: Vec<f32> = (0..600).map(|i| ((i * 37) % 101) as f32 - 20.0).collect();
         let (whole, mut merged) = (Moments::of(&features, 3, 0..3), Moments::new(3));
         features.chunks(33).for_each(|chunk| merged.merge(&Moments::of(chunk, 3, 0..3)));
-        for ((a, b), (c, d)) in whole.scales().into_iter().zip(merged.scales()) {
-            assert!((a - c).abs() < 1e-9 && (b - d).abs() < 1e-9);
+        for (a, b) in whole.scales().into_iter().zip(merged.scales()) {
+            assert!((a.mean() - b.mean()).abs() < 1e-9 && (a.factor() - b.factor()).abs() < 1e-9);
         }
         let mut scaled = features;
         Scale::Standard(merged.scales()).apply(&mut scaled, 0..3);

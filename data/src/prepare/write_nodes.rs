@@ -13,7 +13,9 @@ use super::relabel::Relabel;
 use super::scale::Scale;
 use super::scan::Scan;
 use crate::dataset::ipc::{IpcFile, Region, Span, align};
-use crate::dataset::{FEATURES, FileInfo, IdKind, LabelKind, NODES, feature_field, nodes_schema, part_folder, split};
+use crate::dataset::{
+    ColumnScale, FEATURES, FileInfo, IdKind, LabelKind, NODES, feature_field, nodes_schema, part_folder, split,
+};
 use crate::dump::{NodeChunk, NodeReader, RawLabels, Types};
 use crate::error::{Error, Result};
 use crate::group::{Destination, Message, ProcessGroup, put, take};
@@ -28,6 +30,15 @@ pub(super) struct NodePass<'a> {
     pub(super) dir: &'a std::path::Path,
     /// Bytes of memory for write buffers.
     pub(super) memory: u64,
+}
+
+/// The nodes that a process has written.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct WrittenNodes {
+    /// The files of its partitions.
+    pub(super) files: Vec<(usize, NodeFiles)>,
+    /// The means and deviations of standardized features.
+    pub(super) scales: Vec<ColumnScale>,
 }
 
 /// The files of one partition.

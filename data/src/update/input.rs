@@ -7,7 +7,7 @@ use crate::dump::{EdgeChunk, EdgeReader, NodeReader};
 use crate::error::{Error, Location, Result};
 use crate::prepare::input_files;
 use crate::progress::Progress;
-use crate::source::{Columns, FeatureDtype, GraphSource, Isolated, Normalize, RETRY, SelfLoops, UnknownNodes, expand};
+use crate::source::{Columns, FeatureDtype, GraphSource, Isolated, RETRY, SelfLoops, UnknownNodes, expand};
 
 use super::Batch;
 use super::ids::{EarlierNodes, NONE, UpdateIds};
@@ -223,11 +223,6 @@ impl Input {
         let mut ids = Vec::new();
         if reader.rows() > 0 {
             check(&reader, manifest)?;
-            if manifest.features.dim > 0 && manifest.features.normalize == Normalize::Standard {
-                let wanted = "possible, because the features are standardized over all nodes; prepare the changed dump";
-                let place = reader.place(0, reader.id_name());
-                return Err(Error::Value { place, value: "the removal of a node".into(), wanted: wanted.into() });
-            }
             reader.for_each(Ok, |chunk| {
                 progress.advance(chunk.ids.len() as u64);
                 self.update_ids.number(&chunk.ids, &mut ids);

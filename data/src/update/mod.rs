@@ -21,8 +21,9 @@
 //! and thread.
 //!
 //! Datasets with these settings are refused: k-core, largest component, isolated nodes and reverse edges, which depend on
-//! the entire graph; times of nodes; splits and labels of edges. With standardized features, new nodes and other features
-//! are refused, and also if each type of nodes has its own features; with standardized ones also removed nodes. If the splits were drawn, new nodes are in no split.
+//! the entire graph; times of nodes; splits and labels of edges. New nodes and other features are refused if each type of
+//! nodes has its own features. Standardized features keep the means and deviations of the preparation. If the splits were
+//! drawn, new nodes are in no split.
 //! Edges that name unknown nodes are refused even if the preparation creates such nodes; [`Batch::nodes`] adds nodes.
 
 mod assign;

@@ -49,9 +49,11 @@ pub(super) fn check_features(reader: &NodeReader, manifest: &Manifest, what: &st
     let of_types = manifest.inputs.iter().any(|file| file.role == "nodes" && file.row_type.is_some());
     let reason = match manifest.features.normalize {
         _ if expected == 0 => return Ok(()),
-        Normalize::Standard => "the features are standardized over all nodes",
+        Normalize::Standard if manifest.features.scales.is_empty() => {
+            "an older version of gnnflow has standardized the features, and the dataset does not have their means"
+        }
         _ if of_types => "each type of nodes has its own features",
-        Normalize::None | Normalize::Row => return Ok(()),
+        Normalize::None | Normalize::Row | Normalize::Standard => return Ok(()),
     };
     let wanted = format!("possible, because {reason}; prepare the changed dump");
     Err(Error::Value { place: place(), value: what.into(), wanted })
@@ -64,12 +66,8 @@ pub(super) fn append_features(
     manifest: &Manifest,
     into: &mut Vec<u8>,
 ) -> Result<()> {
-    let scale = match manifest.features.normalize {
-        Normalize::Row if manifest.features.dim > 0 => Scale::Row(manifest.features.dim),
-        _ => Scale::None,
-    };
     let mut features = std::mem::take(&mut chunk.features);
-    scale.apply(&mut features, chunk.feature_block.clone());
+    Scale::of(&manifest.features).apply(&mut features, chunk.feature_block.clone());
     let bytes = manifest.features.layout().narrow(&features).map_err(|i| Error::NotFinite {
         place: chunk.origin.place(i / manifest.features.dim.max(1), &reader.feature_names()),
         value: f64::from(features[i]),

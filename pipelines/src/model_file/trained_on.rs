@@ -169,7 +169,7 @@ impl TrainingData {
         self.has_columns_of(of_model).map_err(with_remedy)?;
         if !self.is_scaled_as(of_model) {
             return Err("features are scaled by the means and deviations of the dataset's own nodes, and the model was trained with those of \
-                        other files; change edges with `gnnflow update` of the model's dataset; with new nodes or other features, train a model on this dataset"
+                        other files; change the model's dataset with `gnnflow update`, which keeps them, or train a model on this dataset"
                 .into());
         }
         match (&self.labels, &of_model.labels) {

@@ -22,7 +22,7 @@ use super::journal::Journal;
 use super::pairs::Pairs;
 use super::recorder::Recorder;
 use super::scan::{self, Scan};
-use super::write_nodes::NodeFiles;
+use super::write_nodes::{NodeFiles, WrittenNodes};
 use super::write_topology::TopologyFile;
 use crate::dataset::{Cleaning, EdgeColumns, Manifest, SplitCounts, TypeInfo};
 use crate::dump::{EdgeReader, NodeReader};
@@ -177,7 +177,7 @@ impl<C: ProcessGroup> Preparation<'_, C> {
         cleaning.counts.nodes_created = created;
         let budget = self.budget(&scan);
         let (relabel, partitioning, pairs) = self.assign(&scan, ends, &budget, pairs)?;
-        let node_files = self.write_nodes(&scan, &relabel, &budget)?;
+        let WrittenNodes { files: node_files, scales } = self.write_nodes(&scan, &relabel, &budget)?;
         let types = self.edge_types()?;
         let add = self.source.self_loops == SelfLoops::Add;
         let (all_types, reverse) = match self.source.reverse_edges {
@@ -220,7 +220,7 @@ impl<C: ProcessGroup> Preparation<'_, C> {
             return Err(self.duplicate(first_duplicate, &scan, &relabel)?);
         }
         let unknown = DropCounts { dropped: unknown, cleaning: cleaning.counts };
-        let manifest = self.manifest(wanted, &scan, &relabel, columns, &all, unknown);
+        let manifest = self.manifest(wanted, &scan, &relabel, (columns, scales), &all, unknown);
         let topologies = all.into_iter().map(|(.., topology)| topology).collect();
         Ok(Prepared { manifest, partitioning, topologies, peak_rss })
     }

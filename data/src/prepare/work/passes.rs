@@ -24,7 +24,7 @@ use crate::prepare::scale::Scale;
 use crate::prepare::scan::Scan;
 use crate::prepare::stream::DumpStream;
 use crate::prepare::types::{edge_labels, edge_types};
-use crate::prepare::write_nodes::{NodeFiles, NodePass};
+use crate::prepare::write_nodes::{NodeFiles, NodePass, WrittenNodes};
 use crate::prepare::write_topology::{TopologyFile, TopologyPass};
 use crate::process_memory::PeakWatch;
 use crate::progress::Progress;
@@ -121,23 +121,20 @@ impl<C: ProcessGroup> Preparation<'_, C> {
         Ok(all)
     }
 
-    pub(super) fn write_nodes(
-        &self,
-        scan: &Scan,
-        relabel: &Relabel,
-        budget: &Budget,
-    ) -> Result<Vec<(usize, NodeFiles)>> {
+    /// Writes the files of nodes. Returns those of this process's partitions, and the scales of features.
+    pub(super) fn write_nodes(&self, scan: &Scan, relabel: &Relabel, budget: &Budget) -> Result<WrittenNodes> {
         let Self { source, progress, nodes, .. } = self;
-        if let Some(files) = self.journal.completed(NODES)? {
-            return Ok(files);
+        if let Some(written) = self.journal.completed(NODES)? {
+            return Ok(written);
         }
         let scale = Scale::new(self.processes, source.normalize_features, nodes, &scan.ids, *progress)?;
         progress.stage("writing nodes", Some(nodes.rows()), "nodes");
         let pass = NodePass { nodes, scan, relabel, scale: &scale, dir: self.dir, memory: budget.buffers };
         let files = pass.run(self.processes, |rows| progress.advance(rows))?;
         progress.done();
-        self.journal.finish(NODES, &files)?;
-        Ok(files)
+        let written = WrittenNodes { files, scales: scale.columns().to_vec() };
+        self.journal.finish(NODES, &written)?;
+        Ok(written)
     }
 
     /// Returns the types of edges in the dump.

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use super::{DropCounts, Preparation, Prepared};
-use crate::dataset::{EdgeColumns, FORMAT, FeatureInfo, Manifest, PartitionInfo, SCHEMA_VERSION};
+use crate::dataset::{ColumnScale, EdgeColumns, FORMAT, FeatureInfo, Manifest, PartitionInfo, SCHEMA_VERSION};
 use crate::error::{Error, Result};
 use crate::group::ProcessGroup;
 use crate::prepare::arrange::Duplicate;
@@ -35,7 +35,7 @@ impl<C: ProcessGroup> Preparation<'_, C> {
         wanted: Fingerprint,
         scan: &Scan,
         relabel: &Relabel,
-        mut edge_columns: EdgeColumns,
+        (mut edge_columns, scales): (EdgeColumns, Vec<ColumnScale>),
         all: &[(usize, NodeFiles, TopologyFile)],
         unknown: DropCounts,
     ) -> Manifest {
@@ -79,7 +79,7 @@ impl<C: ProcessGroup> Preparation<'_, C> {
             method: self.partitioner.name().to_string(),
             ids: self.nodes.id_kind(),
             halo_features: self.settings.halo_features && self.nodes.feature_width() > 0,
-            features: FeatureInfo::new(self.nodes.feature_layout(), self.source.normalize_features),
+            features: FeatureInfo::new(self.nodes.feature_layout(), self.source.normalize_features, scales),
             labels: scan.labels.as_ref().map(|(info, _)| info.clone()),
             splits: scan.split_counts(),
             node_types: scan.types.clone(),

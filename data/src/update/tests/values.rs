@@ -196,3 +196,48 @@ fn dataset_without_such_columns_is_refused() {
     let wanted = "it has none of the columns split; a table of new values has the id and at least one of them";
     assert!(error.to_string().ends_with(wanted), "{error}");
 }
+
+#[test]
+fn standardized_features_keep_the_means_and_deviations_of_the_preparation() {
+    let dir = tempfile::tempdir().unwrap();
+    let dump = Dump::of(&power_law(40, 100, 2));
+    let plain = dump.write(&dir.path().join("dump"), IdStyle::Dense);
+    let source = GraphSource { normalize_features: crate::source::Normalize::Standard, ..plain };
+    let out = dir.path().join("out");
+    let before = prepared(&source, (0..40).map(|node| node as u16 % 2).collect(), &out, 2);
+    let scales = before.manifest().features.scales.clone();
+    // Means and deviations of 0 to 39, of their halves, and of equal values.
+    let expected = [(19.5, 1.0 / 133.25f64.sqrt()), (9.75, 2.0 / 133.25f64.sqrt()), (-1.0, 0.0)];
+    for (scale, (mean, factor)) in scales.iter().zip(expected) {
+        assert!((scale.mean() - mean).abs() < 1e-12 && (scale.factor() - factor).abs() < 1e-12, "{scale:?}");
+    }
+    // New nodes, other features and removed nodes, in two updates.
+    let file = |name: &str| dir.path().join(name);
+    let versions = Versions { features: [(3, 2), (41, 1)].into(), ..Versions::default() };
+    write_nodes(&file("new"), IdStyle::Dense, 40..43);
+    write_columns(&file("values"), IdStyle::Dense, &[3, 41], &versions, |name| name == "x");
+    write_columns(&file("gone"), IdStyle::Dense, &[7, 42], &versions, |_| false);
+    let first = Batch { nodes: vec![file("new")], ..Batch::default() };
+    let second = Batch { values: vec![file("values")], remove_nodes: vec![file("gone")], ..Batch::default() };
+    in_place(&out, &[first]).unwrap();
+    in_place(&out, &[second]).unwrap();
+    let after = Dataset::open(&out).unwrap();
+    assert_eq!(after.manifest().features.scales, scales);
+    let mut seen = 0;
+    for part in 0..2 {
+        let (nodes, features) = (after.nodes(part).unwrap(), after.features(part).unwrap());
+        for local in 0..nodes.len() {
+            let node: u32 = nodes.ids().display(local).to_string().parse().unwrap();
+            let version = versions.features.get(&node).copied().unwrap_or(0);
+            let raw = [node as f32, node as f32 / 2.0, version as f32 - 1.0];
+            let mut row = [0.0; 3];
+            features.row_to_f32(local, &mut row);
+            for ((value, raw), scale) in row.into_iter().zip(raw).zip(&scales) {
+                let expected = ((f64::from(raw) - scale.mean()) * scale.factor()) as f32;
+                assert_eq!(value, expected, "node {node}");
+            }
+            seen += 1;
+        }
+    }
+    assert_eq!(seen, 41);
+}
