@@ -189,9 +189,9 @@ fn stored_rows_that_do_not_fit_are_not_used() {
     assert_eq!(note("dataset", &[]), None);
     // A dataset with other partitions has its nodes in another order.
     place.succeed(&["prepare", "p.toml", "--out", "other", "--quiet", "--set", "partition.method=range"]);
-    assert!(note("other", &["--layers", "dataset.layers"]).unwrap().contains("a dataset with other nodes"));
+    assert!(note("other", &["--layers", "dataset.layers"]).unwrap().contains("a dataset that is no earlier version"));
     assert!(note("other", &[]).unwrap().contains("no rows are stored yet"));
-    assert!(note("dataset", &[]).unwrap().contains("a dataset with other nodes"));
+    assert!(note("dataset", &[]).unwrap().contains("a dataset that is no earlier version"));
     // Rows of another folder: an update that keeps the old dataset.
     let mut graph = Changes::new(&place, 3);
     assert_eq!(note("dataset", &[]), None);
@@ -204,7 +204,7 @@ fn stored_rows_that_do_not_fit_are_not_used() {
         2,
         &["more processes"],
     );
-    assert!(note("dataset", &["--layers", "dataset.layers"]).unwrap().contains("a dataset with other nodes"));
+    assert!(note("dataset", &["--layers", "dataset.layers"]).unwrap().contains("a dataset that is no earlier version"));
     refresh(&place, "tuesday", "1", &["--layers", "dataset.layers"], "tuesday again");
     // Another model has rows of its own.
     place.succeed(&["run", "p.toml", "--quiet", "--run-dir", "second", "--set", "train.epochs=1"]);
@@ -220,6 +220,89 @@ fn stored_rows_that_do_not_fit_are_not_used() {
         "--quiet",
     ]);
     assert_eq!(std::fs::read_dir(place.path("dataset.layers")).unwrap().count(), 2);
+}
+
+/// Writes a table of node ids.
+fn listed(place: &TestDir, name: &str, ids: Vec<i64>) {
+    place.parquet(name, vec![("node_id", Arc::new(Int64Array::from(ids)) as ArrayRef)]);
+}
+
+#[test]
+fn node_that_is_removed_and_added_again_is_listed_once() {
+    let place = TestDir::new();
+    planted(&place, "p.toml", "[model]\n[train]\n");
+    train(&place, &[]);
+    refresh(&place, "dataset", "2", &[], "first");
+    let nodes = read(&place, "graph/nodes.parquet");
+    for (round, id) in [3, 700, 701].into_iter().enumerate() {
+        listed(&place, "gone.parquet", vec![id, id + 50]);
+        let row = nodes.slice(id as usize + 1, 1);
+        let schema = row.schema();
+        let columns = schema.fields().iter().zip(row.columns()).map(|(field, column)| {
+            let column = match field.name().as_str() {
+                "node_id" => Arc::new(Int64Array::from(vec![id])) as ArrayRef,
+                _ => Arc::clone(column),
+            };
+            (field.name().clone(), column)
+        });
+        let columns: Vec<(String, ArrayRef)> = columns.collect();
+        place.parquet(
+            "again.parquet",
+            columns.iter().map(|(name, column)| (name.as_str(), Arc::clone(column))).collect(),
+        );
+        place.succeed(&["update", "dataset", "--remove-nodes", "gone.parquet", "--quiet"]);
+        place.succeed(&["update", "dataset", "--nodes", "again.parquet", "--quiet"]);
+        let processes = ["1", "4", "2"][round];
+        let now = refresh(&place, "dataset", processes, &[], &format!("node {id}"));
+        let changes = read(&place, "new/changes.parquet");
+        assert_eq!(now["refreshed"]["changed_nodes"], changes.num_rows());
+        let ids = changes.column_by_name("node_id").unwrap();
+        let ids = arrow::array::AsArray::as_primitive::<arrow::datatypes::Int64Type>(&**ids).values().to_vec();
+        let rows = |wanted: i64| -> Vec<usize> {
+            ids.iter().enumerate().filter(|(_, found)| **found == wanted).map(|(row, _)| row).collect()
+        };
+        let is_null = |name: &str, row: usize| changes.column_by_name(name).unwrap().is_null(row);
+        let (again, gone) = (rows(id), rows(id + 50));
+        assert!(again.len() == 1 && !is_null("prediction", again[0]), "node {id}: {again:?}");
+        assert!(gone.len() == 1 && is_null("prediction", gone[0]) && !is_null("old_prediction", gone[0]), "{gone:?}");
+    }
+}
+
+#[test]
+fn partition_that_loses_all_nodes_is_refreshed_and_followed() {
+    let place = TestDir::new();
+    planted(&place, "p.toml", "[model]\n[train]\n");
+    train(&place, &["--set", "graph.generate.edges=4000"]);
+    refresh(&place, "dataset", "1", &[], "first");
+    let dataset = gnnflow_data::Dataset::open(place.path("dataset")).unwrap();
+    let nodes = dataset.nodes(1).unwrap();
+    let ids = (0..nodes.len()).map(|local| nodes.ids().display(local).to_string().parse().unwrap()).collect();
+    listed(&place, "gone.parquet", ids);
+    place.succeed(&["update", "dataset", "--remove-nodes", "gone.parquet", "--quiet"]);
+    assert_eq!(gnnflow_data::Dataset::open(place.path("dataset")).unwrap().manifest().partitions[1].nodes, 0);
+    // With the rows of the partition, and with new ones.
+    for (processes, more) in [("1", &[][..]), ("2", &["--layers", "rows"]), ("4", &["--layers", "rows"])] {
+        refresh(&place, "dataset", processes, more, "an empty partition");
+    }
+    assert!(summary(&place, "new")["refreshed"]["because"].is_null(), "the rows are used again");
+    std::fs::create_dir_all(place.path("incoming/1")).unwrap();
+    let mut graph = Changes::new(&place, 4);
+    graph.write(&place, "incoming/1", [0, 0, 2, 0, 0]);
+    std::fs::remove_file(place.path("incoming/1/edges.parquet")).unwrap();
+    place.write("incoming/1/_SUCCESS", "");
+    let follow =
+        ["follow", "run", "--changes", "incoming", "--out", "followed", "--once", "--quiet", "--layers", "more"];
+    place.succeed(&[&follow[..], &["--processes", "2"]].concat());
+    place.succeed(&["infer", "run", "--out", "full", "--quiet"]);
+    let bytes = |out: &str| std::fs::read(place.path(out).join("predictions.parquet")).unwrap();
+    assert!(bytes("followed") == bytes("full"));
+    // No batch removes all nodes.
+    let all = read(&place, "full/predictions.parquet");
+    std::fs::create_dir_all(place.path("incoming/2")).unwrap();
+    place.parquet("incoming/2/remove_nodes.parquet", vec![("node_id", all.column_by_name("node_id").unwrap().clone())]);
+    place.write("incoming/2/_SUCCESS", "");
+    place.fail(&follow, 3, &["the update removes all nodes of the dataset"]);
+    assert!(!place.path("followed/batches/2").exists());
 }
 
 #[test]

@@ -184,7 +184,7 @@ class Run:
 
     @cached_property
     def changes(self) -> pyarrow.Table:
-        """`changes.parquet` of :meth:`refresh`: `node_id`, `old_prediction`, `prediction`, and `embedding` if wanted."""
+        """`changes.parquet` of :meth:`refresh`: `node_id`, `old_prediction`, `prediction` (null for a removed node), and `embedding` if wanted."""
         return self._table("changes.parquet", "`refresh` writes it if it knows earlier results")
 
     @cached_property

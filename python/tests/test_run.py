@@ -67,7 +67,7 @@ class RunTest(FolderCase):
         self.assertTrue(Path("parts/predictions.parquet").is_dir())
         self.assertEqual(parts.predictions, trained.predictions)
         self.assertEqual(tested.summary["test"], trained.summary["test"])
-        for wrong, words in [({"nodes": [999]}, "999"), ({"nodes": []}, "no ids"), ({"split": "all"}, "all"), ({"dataset": "none"}, "none")]:
+        for wrong, words in [({"nodes": [999]}, "999"), ({"nodes": []}, "no ids"), ({"split": "all"}, "all"), ({"dataset": "none"}, "none"), ({"unseen": "mean"}, "no learned rows")]:
             with contextlib.redirect_stderr(io.StringIO()), self.assertRaisesRegex(gnnflow.Error, words):
                 trained.infer("results", **wrong)
 

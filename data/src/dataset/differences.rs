@@ -17,7 +17,8 @@ pub struct Differences {
 
 impl Dataset {
     /// Returns the nodes of partition `part` that an earlier version has and this dataset no longer has, by local ids there, ascending. `None`: the
-    /// earlier dataset is no version of this one, because it was prepared from other files or settings, has other updates, or types that are missing now.
+    /// earlier dataset is no version of this one, because it was prepared from other files or settings, its updates are not the first ones of this dataset, or types of
+    /// edges differ.
     ///
     /// # Errors
     /// [`Error::Damaged`](crate::Error::Damaged) for a file that does not match its manifest.
@@ -58,7 +59,8 @@ impl Dataset {
         let kept = Kept::new(&removed[part]);
         let before = before - removed[part].len() as u32;
         let mut differences = Differences::default();
-        if !equal(FileKind::Features) {
+        // Rows of a file that is equal may be those of other nodes.
+        if own.features.dim > 0 && (!removed[part].is_empty() || !equal(FileKind::Features)) {
             let [now, then] = [self, earlier].map(|dataset| dataset.features(part));
             let (now, then) = (now?, then?);
             let size = now.row_bytes();

@@ -18,7 +18,7 @@ pub(super) struct Placement {
     pub(super) book: PartitionBook,
     old: PartitionBook,
     /// The removed nodes of the dataset, by old global ids.
-    pub(super) removed: RemovedNodes,
+    removed: RemovedNodes,
     /// Change of the global ids of each partition's nodes, modulo 2³², without that by removed nodes before a node.
     shift: Vec<u32>,
     /// Global ids of the new nodes; [`NONE`] for removed ones.

@@ -58,7 +58,7 @@ pub struct Changes {
     pub changed_features: Vec<(u32, Vec<u8>)>,
     /// The number of nodes that get other features, labels or splits.
     pub nodes_changed: u64,
-    /// The removed nodes, ascending; some of them may be new ones of the batch. Their edges are not in `edges`.
+    /// The removed nodes, ascending; some of them may be new ones of the batch. `edges` does not list the edges that are removed with them.
     pub removed: Vec<u32>,
     /// The changed edges, sorted by key; of one key, removals precede additions, in the order of rows.
     pub edges: Vec<ChangedEdge>,
@@ -109,6 +109,9 @@ impl ChangeReader {
         let mut input =
             Input::read(&self.dataset, &self.source, std::slice::from_ref(batch), Some(&self.earlier), &Silent)?;
         self.check_types(&input)?;
+        if self.sizes.iter().sum::<u64>() + input.nodes.len() as u64 == input.removed.len() as u64 {
+            return Err(Error::AllNodesRemoved { path: self.dataset.dir().to_path_buf() });
+        }
         let Events { rows, missing } = Events::of(&self.source, &input);
         let before = self.dataset.book().nodes() as u32 + self.earlier.added();
         let partitions = self.choose(&rows, before..before + input.nodes.len() as u32)?;

@@ -107,7 +107,11 @@ impl Checkpoint {
         let damaged = |error: SafeTensorError| refuse(format!("is damaged: {error}"));
         let metadata: Metadata = serde_json::from_str(&text).map_err(|error| refuse(format!("is damaged: {error}")))?;
         if metadata.schema != SCHEMA {
-            return Err(refuse(format!("has schema {}, but this version reads {SCHEMA}", metadata.schema)));
+            let message = format!(
+                "has schema {}, but this version reads {SCHEMA}; finish the run with the version of gnnflow that started it, or leave --resume out to start anew",
+                metadata.schema
+            );
+            return Err(refuse(message));
         }
         if metadata.embedding != embedding {
             let has = |rows: Option<usize>| {

@@ -34,7 +34,8 @@ section! {
         /// same `[model]`. Unset: parameters are drawn.
         #[schemars(extend("examples" = ["runs/monday"]))]
         pub from: Option<PathBuf> = None,
-        /// Start from the state of that run's optimizer, too, such as the running means of Adam. The optimizer has the same `kind`.
+        /// Start from the state of that run's optimizer, too, such as the running means of Adam. The optimizer has the same `kind`, and momentum if that
+        /// one has it.
         pub from_optimizer: bool = false,
         /// How the work of training is divided.
         pub schedule: Schedule = Schedule::default(),

@@ -77,6 +77,11 @@ impl ChangedNodes {
         Ok(Self { nodes, before, rows, width, removed })
     }
 
+    /// Returns the number of own nodes, removed ones included.
+    pub(crate) fn len(&self) -> usize {
+        self.nodes.len() + self.removed.iter().map(RemovedNodes::len).sum::<usize>()
+    }
+
     /// Writes a row per node: `node_id`, `old_prediction` (null for a new node), `prediction` and, if given, `embedding` (null for a removed node). The
     /// removed nodes of a partition follow the others. Returns the number of rows, and at the first worker their SHA-256.
     ///

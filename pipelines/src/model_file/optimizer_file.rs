@@ -78,9 +78,8 @@ impl OptimizerFile {
         let path = run.join(OPTIMIZER);
         let refuse = |message: String| refused(&path, &format!("train.from_optimizer: {message}"));
         if !path.exists() {
-            return Err(refuse(format!(
-                "no such file; let that run write its outputs again, with --resume, or {LEAVE_OUT}"
-            )));
+            let message = "no such file: that run is not finished (finish it with --resume), or is of an older version of gnnflow";
+            return Err(refuse(format!("{message}; {LEAVE_OUT}")));
         }
         let bytes = std::fs::read(&path).map_err(Error::io("read", &path))?;
         let (_, content) = tensor_file::parse(&bytes)

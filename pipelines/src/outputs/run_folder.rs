@@ -26,7 +26,7 @@ pub(crate) struct RunFolder {
 const PREDICTIONS: &str = "predictions.parquet";
 /// Embeddings of all nodes.
 const EMBEDDINGS: &str = "embeddings.parquet";
-/// The nodes that a refresh has computed anew.
+/// The nodes that a refresh has computed anew, and removed nodes.
 pub(crate) const CHANGES: &str = "changes.parquet";
 /// The model.
 pub(crate) const MODEL: &str = "model.safetensors";

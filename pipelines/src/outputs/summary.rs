@@ -182,7 +182,7 @@ impl CacheUse {
 /// What a refresh of stored results has computed.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Refreshed {
-    /// Nodes whose results may have changed; absent if no earlier results are known.
+    /// Nodes whose results may have changed, and removed nodes; absent if no earlier results are known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub changed_nodes: Option<u64>,
     /// Rows of layers that were computed. Rows of stages that read no neighbors do not count.

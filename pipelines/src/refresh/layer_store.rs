@@ -12,6 +12,7 @@
 //! that, when the rows are on disk. So a store that was being written when a process or the machine stopped is not used. Threads wait for the disk,
 //! for many files at the same time, while the process writes its results.
 
+use std::fs::File;
 use std::io::ErrorKind;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -137,8 +138,9 @@ impl LayerStore {
             let fingerprint = dataset.manifest().fingerprint.clone();
             let expected = Description { dataset: fingerprint, ..self.description.clone() };
             let has_rows = |(stage, Stage { width, .. }): (usize, &Stage)| {
+                // A partition without nodes may have no file.
                 let file = std::fs::metadata(self.rows_file(part, stage));
-                file.is_ok_and(|file| file.len() >= info.nodes * 4 * *width as u64)
+                info.nodes == 0 || file.is_ok_and(|file| file.len() >= info.nodes * 4 * *width as u64)
             };
             if self.described(part)?.as_ref() != Some(&expected) || !stages.iter().enumerate().all(has_rows) {
                 return Ok(Err(Unusable::Other));
@@ -165,7 +167,7 @@ impl LayerStore {
         })
     }
 
-    /// Maps the rows of all stages. Rows of new nodes are 0.
+    /// Maps the rows of all stages. Those of new nodes have any values.
     ///
     /// # Errors
     /// If there is no space for them.
@@ -177,16 +179,23 @@ impl LayerStore {
         stages.iter().enumerate().map(map).collect()
     }
 
-    /// Maps copies of the rows of all stages for the nodes of `graph`: changed rows stay in memory. Rows of new nodes are 0.
+    /// Maps copies of the rows of all stages for the nodes of `graph`: changed rows stay in memory. Those of new nodes have any values.
     ///
     /// # Errors
-    /// If a file is missing.
+    /// If a file is missing, or one of a partition without nodes cannot be created.
     pub(crate) fn copies(
         &self,
         graph: &Arc<LocalGraph>,
         worker: usize,
         stages: &[Stage],
     ) -> Result<Vec<Arc<RowStore>>, Error> {
+        let empty = |part: &usize| self.found.as_ref().is_ok_and(|of| of.manifest().partitions[*part].nodes == 0);
+        for part in self.own.clone().filter(empty) {
+            for path in (0..stages.len()).map(|stage| self.rows_file(part, stage)) {
+                let file = File::options().create(true).append(true).open(&path);
+                file.map_err(Error::io("create", &path))?;
+            }
+        }
         let map = |(stage, Stage { width, .. }): (usize, &Stage)| {
             let rows = RowStore::copies_of_files(|part| self.rows_file(part, stage), graph, worker, *width);
             Ok(Arc::new(rows.map_err(Error::io("map rows of layers in", &self.folder))?))

@@ -100,7 +100,7 @@ struct Run<'a> {
     /// `Some` at the first worker of a job that trains.
     folder: Option<RunFolder>,
     progress: Progress,
-    /// Parameters of the best epoch.
+    /// Parameters and the optimizer's state after the best epoch.
     best: Option<Replica>,
     /// The best epoch whose learned rows are on disk.
     best_rows_saved: Option<u32>,
@@ -449,7 +449,7 @@ impl<'a> Run<'a> {
         evaluate(driver, &self.context, &mut self.collectives, &self.compute_thread, self.task.nodes()?, &logits)
     }
 
-    /// Saves the parameters if this epoch is better than all earlier ones, and returns whether it is. All workers have equal
+    /// Saves the parameters and the optimizer's state if this epoch is better than all earlier ones, and returns whether it is. All workers have equal
     /// metrics and decide equally.
     fn save_if_best(&mut self, evaluation: &Evaluation) -> Result<bool, Error> {
         let Some(worth) = evaluation.worth(self.metric) else { return Ok(false) };

@@ -1,5 +1,6 @@
 //! The refresh of stored results: inference of what has changed.
 
+use std::collections::HashSet;
 use std::ops::Range;
 use std::path::PathBuf;
 use std::time::Instant;
@@ -8,7 +9,7 @@ use gnnflow_data::Dataset;
 use gnnflow_nn::Model;
 
 use super::Run;
-use crate::collectives::Driver;
+use crate::collectives::{Driver, Json};
 use crate::error::Error;
 use crate::evaluate::changed_predictions::{ChangedNodes, IdsOf, RemovedNodes};
 use crate::neighborhood;
@@ -24,7 +25,8 @@ pub(super) const MOST_ROWS: f64 = 0.7;
 
 const OTHER_ROWS: &str =
     "the stored rows are incomplete, or another build of gnnflow or another device has computed them";
-const OTHER_DATASET: &str = "the stored rows are of a dataset with other nodes or columns, which is no earlier version of this one, or a copy of its files is damaged";
+const OTHER_DATASET: &str =
+    "the stored rows are of a dataset that is no earlier version of this one, or a copy of its files is damaged";
 
 /// What a refresh has computed.
 pub(super) struct Outcome {
@@ -78,16 +80,11 @@ impl Run<'_> {
             _ => {}
         }
         let (own, layers) = (reached.as_ref(), neighborhood::layers(&refresh.stages));
-        let rows = own.map_or(0, |nodes| layers.iter().map(|&stage| nodes[stage].len()).sum());
-        let own_removed = removed.as_ref().filter(|_| own.is_some());
-        let own_removed = own_removed.map_or(0, |of| self.own_parts().map(|part| of[part].len()).sum::<usize>());
-        let counts = [rows, own.and_then(|nodes| nodes.last()).map_or(0, Vec::len) + own_removed];
-        let counts = counts.map(|count| count as u64);
-        let counts = self.collectives.all_reduce_counts(driver, &counts)?;
+        let rows = own.map_or(0, |nodes| layers.iter().map(|&stage| nodes[stage].len() as u64).sum());
+        let rows = self.collectives.all_reduce_counts(driver, &[rows])?[0];
         let all_rows = self.job.dataset.manifest().nodes * layers.len() as u64;
-        if counts[0] as f64 > MOST_ROWS * all_rows as f64 {
-            because =
-                Some(format!("the changes reach {:.0} % of all rows", 100.0 * counts[0] as f64 / all_rows as f64));
+        if rows as f64 > MOST_ROWS * all_rows as f64 {
+            because = Some(format!("the changes reach {:.0} % of all rows", 100.0 * rows as f64 / all_rows as f64));
         }
         if let Some(because) = because.as_ref().filter(|_| self.context.worker == 0) {
             driver.runtime.say(&format!("note: all rows are computed: {because}"));
@@ -97,8 +94,9 @@ impl Run<'_> {
             (Some(nodes), Some(earlier), Some(removed)) => {
                 let _busy = driver.runtime.busy("copying the results before the change");
                 let sizes = earlier.manifest().partitions.iter().zip(removed);
-                let before = sizes.map(|(part, removed)| part.nodes - removed.len() as u64).collect();
-                let removed = self.remove_rows(refresh, earlier, removed)?;
+                let before: Vec<u64> = sizes.map(|(part, removed)| part.nodes - removed.len() as u64).collect();
+                let again = self.added_again(driver, earlier, (removed, &before))?;
+                let removed = self.remove_rows(refresh, earlier, removed, &again)?;
                 let last = nodes.last().cloned().unwrap_or_default();
                 Some(ChangedNodes::copy(&self.context, (last, before), self.inference.results(), removed)?)
             }
@@ -109,9 +107,11 @@ impl Run<'_> {
             _ => self.infer_all(driver)?,
         }
         let writing = store.start_writing(self.inference.stores())?;
+        let own_changed = changes.as_ref().map_or(0, |changes| changes.len() as u64);
+        let changed_nodes = self.collectives.all_reduce_counts(driver, &[own_changed])?[0];
         let refreshed = Refreshed {
-            changed_nodes: changes.is_some().then_some(counts[1]),
-            computed_rows: if because.is_some() { all_rows } else { counts[0] },
+            changed_nodes: changes.is_some().then_some(changed_nodes),
+            computed_rows: if because.is_some() { all_rows } else { rows },
             all_rows,
             because,
             seconds: begin.elapsed().as_secs_f64(),
@@ -147,19 +147,56 @@ impl Run<'_> {
         Ok(Some(changed))
     }
 
-    /// Removes the rows of removed nodes. Returns their results.
+    /// Returns the ids, as text, of removed nodes that the dataset has again, as new nodes of any partition. `before` are the numbers of nodes that are not
+    /// new, by partition. A collective operation.
+    fn added_again(
+        &mut self,
+        driver: &mut Driver<'_>,
+        earlier: &Dataset,
+        (removed, before): (&[Vec<u32>], &[u64]),
+    ) -> Result<HashSet<String>, Error> {
+        let now = &self.job.dataset.manifest().partitions;
+        let has_new = now.iter().zip(before).any(|(part, before)| part.nodes > *before);
+        if !has_new || removed.iter().all(Vec::is_empty) {
+            return Ok(HashSet::new());
+        }
+        let mut own = Vec::new();
+        for part in self.own_parts().filter(|part| !removed[*part].is_empty()) {
+            let nodes = earlier.nodes(part)?;
+            own.extend(removed[part].iter().map(|&local| nodes.ids().display(local as usize).to_string()));
+        }
+        let removed = self.collectives.all_gather(driver, &Json(own))?;
+        let removed: HashSet<String> = removed.into_iter().flat_map(|Json(ids)| ids).collect();
+        let mut again = Vec::new();
+        for part in self.own_parts() {
+            let nodes = self.job.dataset.nodes(part)?;
+            let new = (before[part] as usize..nodes.len()).map(|local| nodes.ids().display(local).to_string());
+            again.extend(new.filter(|id| removed.contains(id)));
+        }
+        let again = self.collectives.all_gather(driver, &Json(again))?;
+        Ok(again.into_iter().flat_map(|Json(ids)| ids).collect())
+    }
+
+    /// Removes the rows of removed nodes. Returns their results, without nodes that are added `again`: these are listed as new nodes.
     fn remove_rows(
         &self,
         refresh: &Refresh,
         earlier: &Dataset,
         removed: &[Vec<u32>],
+        again: &HashSet<String>,
     ) -> Result<Vec<RemovedNodes>, Error> {
         let mut all: Vec<RemovedNodes> = removed.iter().map(|_| RemovedNodes::default()).collect();
         for part in self.own_parts().filter(|part| !removed[*part].is_empty()) {
             let nodes = earlier.nodes(part)?;
             let rows = refresh.store.remove_rows(&refresh.stages, part, (nodes.len(), &removed[part]))?;
-            let locals = removed[part].iter().map(|&local| local as usize);
-            all[part] = RemovedNodes { ids: Some(outputs::ids_of(nodes.ids(), locals)), rows };
+            let (mut locals, mut listed) = (Vec::new(), Vec::new());
+            for (&local, row) in removed[part].iter().zip(rows.chunks_exact(rows.len() / removed[part].len())) {
+                if !again.contains(&nodes.ids().display(local as usize).to_string()) {
+                    locals.push(local as usize);
+                    listed.extend_from_slice(row);
+                }
+            }
+            all[part] = RemovedNodes { ids: Some(outputs::ids_of(nodes.ids(), locals.into_iter())), rows: listed };
         }
         Ok(all)
     }

@@ -241,3 +241,35 @@ fn standardized_features_keep_the_means_and_deviations_of_the_preparation() {
     }
     assert_eq!(seen, 41);
 }
+
+#[test]
+fn features_differ_also_if_their_file_is_equal() {
+    let dir = tempfile::tempdir().unwrap();
+    let dump = Dump::of(&power_law(40, 100, 2));
+    let source = dump.write(&dir.path().join("dump"), IdStyle::Dense);
+    let out = dir.path().join("out");
+    let before = prepared(&source, vec![0; 40], &out, 1);
+    let snapshot = dir.path().join("snapshot");
+    before.link_partition(0, &snapshot).unwrap();
+    before.write_snapshot_manifest(&snapshot).unwrap();
+    // Node 38 goes, node 39 gets its features, and the new node 40 those of node 39.
+    let file = |name: &str| dir.path().join(name);
+    let row = |node: u32| float_lists(&[vec![node as f32, node as f32 / 2.0, -1.0]]);
+    let ids = |node: u32| IdStyle::Dense.ids([node]);
+    write_columns(&file("gone"), IdStyle::Dense, &[38], &Versions::default(), |_| false);
+    write_parquet(&file("values"), vec![("node_id", ids(39)), ("x", row(38))], 8);
+    let more: [(&str, ArrayRef); 3] = [
+        ("label", Arc::new(Int64Array::from(vec![1]))),
+        ("split", Arc::new(StringArray::from(vec!["train"]))),
+        ("kind", Arc::new(UInt16Array::from(vec![1]))),
+    ];
+    write_parquet(&file("new"), [vec![("node_id", ids(40)), ("x", row(39))], more.to_vec()].concat(), 8);
+    let (nodes, values, remove_nodes) = (vec![file("new")], vec![file("values")], vec![file("gone")]);
+    in_place(&out, &[Batch { nodes, values, remove_nodes, ..Batch::default() }]).unwrap();
+    let (after, before) = (Dataset::open(&out).unwrap(), Dataset::open(&snapshot).unwrap());
+    let digest = |dataset: &Dataset| dataset.manifest().partitions[0].features;
+    assert_eq!(digest(&after), digest(&before), "the files are equal");
+    let removed = after.removed_since(&before, 0).unwrap().unwrap();
+    assert_eq!(removed, [38]);
+    assert_eq!(after.differences(&before, 0, &[removed]).unwrap().features, [38, 39]);
+}
