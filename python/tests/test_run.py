@@ -83,6 +83,15 @@ class RunTest(FolderCase):
             whole = trained.infer("whole")
         self.assertIn(2, fresh.changes.column("node_id").to_pylist())
         self.assertTrue(fresh.predictions.equals(whole.predictions))
+        # A removed node has neither a prediction nor an embedding.
+        pyarrow.parquet.write_table(pyarrow.table({"node_id": [2]}), "gone.parquet")
+        with contextlib.redirect_stderr(io.StringIO()):
+            binary.execute(["update", Path("changing"), "--remove-nodes", Path("gone.parquet")])
+            fresh = trained.refresh("fresh", layers="rows", sets={"infer.embeddings": True})
+        rows = {row["node_id"]: row for row in fresh.changes.to_pylist()}
+        self.assertIsNotNone(rows[2]["old_prediction"])
+        self.assertEqual((rows[2]["prediction"], rows[2]["embedding"]), (None, None))
+        self.assertEqual({len(row["embedding"]) for node, row in rows.items() if node != 2}, {8})
 
     def test_sweep_and_compare_have_a_row_per_run(self) -> None:
         with contextlib.redirect_stderr(io.StringIO()):

@@ -12,7 +12,7 @@ use gnnflow_dataflow::storage::{Array, Place, RowStore};
 use crate::collectives::{Collectives, Driver};
 use crate::context::WorkerContext;
 use crate::error::Error;
-use crate::outputs::columns::arrow_bug;
+use crate::outputs::columns::{arrow_bug, nullable, nullable_type};
 use crate::outputs::embedding_rows::EmbeddingRows;
 use crate::outputs::id_field;
 use crate::outputs::output_nodes::of_partition;
@@ -23,14 +23,14 @@ use crate::task::objective::NodeObjective;
 
 /// The removed nodes of a partition, and their results before.
 #[derive(Default)]
-pub(crate) struct RemovedNodes {
+pub(crate) struct RemovedResults {
     /// The users' ids; `None` if there are no nodes.
     pub(crate) ids: Option<ArrayRef>,
     /// One row for each.
     pub(crate) rows: Vec<f32>,
 }
 
-impl RemovedNodes {
+impl RemovedResults {
     fn len(&self) -> usize {
         self.ids.as_ref().map_or(0, |ids| ids.len())
     }
@@ -46,7 +46,7 @@ pub(crate) struct ChangedNodes {
     rows: Array<f32>,
     width: usize,
     /// By partition, the removed nodes.
-    removed: Vec<RemovedNodes>,
+    removed: Vec<RemovedResults>,
 }
 
 /// Returns the users' ids of nodes of a partition, by local ids.
@@ -65,7 +65,7 @@ impl ChangedNodes {
         context: &WorkerContext,
         (nodes, before): (Vec<u32>, Vec<u64>),
         results: &RowStore,
-        removed: Vec<RemovedNodes>,
+        removed: Vec<RemovedResults>,
     ) -> Result<Self, Error> {
         let (width, place) = (results.width(), Place::Folder(context.scratch.clone()));
         let mut rows =
@@ -79,7 +79,7 @@ impl ChangedNodes {
 
     /// Returns the number of own nodes, removed ones included.
     pub(crate) fn len(&self) -> usize {
-        self.nodes.len() + self.removed.iter().map(RemovedNodes::len).sum::<usize>()
+        self.nodes.len() + self.removed.iter().map(RemovedResults::len).sum::<usize>()
     }
 
     /// Writes a row per node: `node_id`, `old_prediction` (null for a new node), `prediction` and, if given, `embedding` (null for a removed node). The
@@ -97,12 +97,13 @@ impl ChangedNodes {
         (path, table_form): (PathBuf, TableForm),
     ) -> Result<(u64, String), Error> {
         let manifest = job.dataset.manifest();
-        let nullable = |name: &str, null: bool| Field::new(name, task.prediction_type(), null);
-        let mut fields = vec![id_field(manifest), nullable("old_prediction", true), nullable("prediction", true)];
+        let field = |name: &str, values: DataType| Field::new(name, nullable_type(values), true);
+        let prediction = |name: &str| field(name, task.prediction_type());
+        let mut fields = vec![id_field(manifest), prediction("old_prediction"), prediction("prediction")];
         let form = EmbeddingRows::of(job.config.infer.as_ref());
         let embedding_width = embeddings.map_or(0, |(_, width)| width);
         if embedding_width > 0 {
-            fields.push(Field::new("embedding", form.column_type(embedding_width), true));
+            fields.push(field("embedding", form.column_type(embedding_width)));
         }
         let schema = Arc::new(Schema::new(fields));
         let (results, embeddings) = (results.read()?, embeddings.map(|(store, _)| store.read()).transpose()?);
@@ -124,12 +125,12 @@ impl ChangedNodes {
             let none = || gone.clone().map(|_| None);
             let mut columns = vec![
                 concat(&all_ids).map_err(arrow_bug)?,
-                task.predictions(&mut before.chain(before_removal))?,
-                task.predictions(&mut nodes.iter().map(|&node| Some(results.row(node))).chain(none()))?,
+                nullable(&task.predictions(&mut before.chain(before_removal))?)?,
+                nullable(&task.predictions(&mut nodes.iter().map(|&node| Some(results.row(node))).chain(none()))?)?,
             ];
             if let Some(rows) = &embeddings {
                 let rows = nodes.iter().map(|&node| Some(&rows.row(node)[..embedding_width]));
-                columns.push(form.nullable_column(embedding_width, rows.chain(none()))?);
+                columns.push(nullable(&form.nullable_column(embedding_width, rows.chain(none()))?)?);
             }
             RecordBatch::try_new(Arc::clone(&schema), columns).map_err(arrow_bug)
         };

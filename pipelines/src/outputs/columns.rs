@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use arrow::array::{ArrayRef, FixedSizeListArray};
 use arrow::buffer::NullBuffer;
+use arrow::compute::cast;
 use arrow::datatypes::{DataType, Field};
 
 use crate::error::Error;
@@ -16,6 +17,19 @@ pub(crate) fn arrow_bug(error: impl std::fmt::Display) -> Error {
 /// Returns the type of lists of `width` items.
 pub(crate) fn list(width: usize, item: DataType) -> DataType {
     DataType::FixedSizeList(Arc::new(Field::new("item", item, false)), width as i32)
+}
+
+/// Returns the type of a column of such values that may be null. pyarrow (17, for example) cannot read null lists of fixed length, but those of any length.
+pub(crate) fn nullable_type(values: DataType) -> DataType {
+    match values {
+        DataType::FixedSizeList(item, _) => DataType::List(item),
+        other => other,
+    }
+}
+
+/// Converts a column to its [`nullable_type`].
+pub(crate) fn nullable(column: &ArrayRef) -> Result<ArrayRef, Error> {
+    cast(column, &nullable_type(column.data_type().clone())).map_err(arrow_bug)
 }
 
 /// Makes a column of lists, each of the next `width` values.

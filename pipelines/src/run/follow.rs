@@ -177,7 +177,7 @@ impl Run<'_> {
             return Ok(Room::Wanted(changes.partitions.len()));
         }
         let before = live.graph.sizes();
-        let mut features = live.apply_nodes(&changes)?;
+        let features = live.apply_nodes(&changes)?;
         let applied = live.graph.apply(&changes.edges, live.reader.duplicates(), live.batches);
         live.batches += 1;
         let counts = self.collectives.all_gather(driver, &Counts::of(&applied))?;
@@ -201,23 +201,12 @@ impl Run<'_> {
             degrees: refresh.degrees,
         };
         let feature_bytes = live.features.bytes_of(features.len());
-        let mut edges = applied.changed;
+        let mut changed = Changed { features, edges: applied.changed };
         let removed = live.removed(&changes);
-        let mut edges_of_removed = 0;
-        if !removed.is_empty() {
-            let own: Vec<u32> = removed.iter().copied().filter(|&node| live.graph.nodes().hosts(node)).collect();
-            let readers = reach.readers(driver, &mut self.collectives, &own)?;
-            let (changed, count) = live.graph.remove_edges_of(&removed, &readers);
-            live.commit(driver, &changed)?;
-            edges_of_removed = count;
-            edges.extend(changed);
-            edges.sort_unstable();
-            edges.dedup();
-            let stays = |node: &u32| removed.binary_search(node).is_err();
-            edges.retain(stays);
-            features.retain(stays);
-        }
-        let changed = Changed { features, edges };
+        let edges_of_removed = match removed.is_empty() {
+            true => 0,
+            false => live.remove_nodes(driver, &mut self.collectives, reach, &removed, &mut changed)?,
+        };
         let reached = reach.of(driver, &mut self.collectives, changed)?;
         let bytes = |(nodes, stage): (&Vec<u32>, &Stage)| nodes.len() as u64 * PAGE.max(4 * stage.width as u64);
         let own_bytes: u64 = reached.iter().zip(&refresh.stages).map(bytes).sum();

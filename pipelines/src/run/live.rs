@@ -11,12 +11,13 @@ use gnnflow_dataflow::graph::live_graph::LiveGraph;
 use gnnflow_dataflow::storage::RowStore;
 use timely::worker::Worker;
 
-use crate::collectives::{Driver, FirstError};
+use crate::collectives::{Collectives, Driver, FirstError};
 use crate::context::feature_store::FeatureStore;
 use crate::context::live_features::LiveFeatures;
 use crate::context::{ModelInputs, WorkerContext};
 use crate::error::Error;
-use crate::evaluate::changed_predictions::RemovedNodes;
+use crate::evaluate::changed_predictions::RemovedResults;
+use crate::neighborhood::reached::{Changed, Reach};
 use crate::runtime::job::Job;
 
 /// Least room for new nodes in a partition.
@@ -82,6 +83,29 @@ impl Live {
         removed
     }
 
+    /// Removes the edges of `removed` nodes. Adds the own nodes that lose in-edges to `changed`, and takes removed nodes out. Returns the number of removed
+    /// in-edges of own nodes. A collective operation.
+    pub(super) fn remove_nodes(
+        &self,
+        driver: &mut Driver<'_>,
+        collectives: &mut Collectives,
+        reach: Reach<'_>,
+        removed: &[u32],
+        Changed { features, edges }: &mut Changed,
+    ) -> Result<u64, Error> {
+        let own: Vec<u32> = removed.iter().copied().filter(|&node| self.graph.nodes().hosts(node)).collect();
+        let readers = reach.readers(driver, collectives, &own)?;
+        let (changed, count) = self.graph.remove_edges_of(removed, &readers);
+        self.commit(driver, &changed)?;
+        edges.extend(changed);
+        edges.sort_unstable();
+        edges.dedup();
+        let stays = |node: &u32| removed.binary_search(node).is_err();
+        edges.retain(stays);
+        features.retain(stays);
+        Ok(count)
+    }
+
     /// Returns the results of own removed nodes, by partition. `before` are the numbers of nodes of partitions before the batch: nodes after these have none.
     pub(super) fn removed_results(
         &self,
@@ -89,8 +113,8 @@ impl Live {
         removed: &[u32],
         before: &[u64],
         results: &RowStore,
-    ) -> Result<Vec<RemovedNodes>, Error> {
-        let mut all: Vec<RemovedNodes> = before.iter().map(|_| RemovedNodes::default()).collect();
+    ) -> Result<Vec<RemovedResults>, Error> {
+        let mut all: Vec<RemovedResults> = before.iter().map(|_| RemovedResults::default()).collect();
         let (results, new) = (results.read()?, self.ids.borrow());
         for part in context.placement.parts_of(context.worker) {
             let range = self.graph.nodes().range(part);
@@ -102,7 +126,7 @@ impl Live {
             let mut locals = own.iter().map(|node| (node - range.start) as usize);
             let ids = live_ids(&context.parts, &new[part], part, &mut locals);
             let rows = own.iter().flat_map(|&node| results.row(node)).copied().collect();
-            all[part] = RemovedNodes { ids: Some(ids), rows };
+            all[part] = RemovedResults { ids: Some(ids), rows };
         }
         Ok(all)
     }

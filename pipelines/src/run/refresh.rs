@@ -11,7 +11,7 @@ use gnnflow_nn::Model;
 use super::Run;
 use crate::collectives::{Driver, Json};
 use crate::error::Error;
-use crate::evaluate::changed_predictions::{ChangedNodes, IdsOf, RemovedNodes};
+use crate::evaluate::changed_predictions::{ChangedNodes, IdsOf, RemovedResults};
 use crate::neighborhood;
 use crate::neighborhood::reached::{Changed, Reach};
 use crate::outputs;
@@ -184,8 +184,8 @@ impl Run<'_> {
         earlier: &Dataset,
         removed: &[Vec<u32>],
         again: &HashSet<String>,
-    ) -> Result<Vec<RemovedNodes>, Error> {
-        let mut all: Vec<RemovedNodes> = removed.iter().map(|_| RemovedNodes::default()).collect();
+    ) -> Result<Vec<RemovedResults>, Error> {
+        let mut all: Vec<RemovedResults> = removed.iter().map(|_| RemovedResults::default()).collect();
         for part in self.own_parts().filter(|part| !removed[*part].is_empty()) {
             let nodes = earlier.nodes(part)?;
             let rows = refresh.store.remove_rows(&refresh.stages, part, (nodes.len(), &removed[part]))?;
@@ -196,7 +196,7 @@ impl Run<'_> {
                     listed.extend_from_slice(row);
                 }
             }
-            all[part] = RemovedNodes { ids: Some(outputs::ids_of(nodes.ids(), locals.into_iter())), rows: listed };
+            all[part] = RemovedResults { ids: Some(outputs::ids_of(nodes.ids(), locals.into_iter())), rows: listed };
         }
         Ok(all)
     }

@@ -224,8 +224,8 @@ impl LiveGraph {
     }
 
     /// Removes the edges of nodes that are removed: the in-edges of own ones, and those of `readers` from them. `nodes` are the live ids of all of them,
-    /// ascending, and `readers` are the own nodes that have an in-edge from one of them. Returns the own nodes with other in-edges, ascending, and the
-    /// number of removed in-edges. Changes before must be readable. Call [`LiveGraph::commit`] after it.
+    /// ascending, and `readers` are the own nodes that have an in-edge from one of them. Returns these own nodes, ascending, and the number of removed
+    /// in-edges. Changes before must be readable. Call [`LiveGraph::commit`] after it.
     pub fn remove_edges_of(&self, nodes: &[u32], readers: &[u32]) -> (Vec<u32>, u64) {
         let is_removed = |node: &u32| nodes.binary_search(node).is_ok();
         let own = nodes.iter().filter(|node| self.nodes.hosts(**node));
