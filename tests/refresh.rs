@@ -301,7 +301,7 @@ fn partition_that_loses_all_nodes_is_refreshed_and_followed() {
     std::fs::create_dir_all(place.path("incoming/2")).unwrap();
     place.parquet("incoming/2/remove_nodes.parquet", vec![("node_id", all.column_by_name("node_id").unwrap().clone())]);
     place.write("incoming/2/_SUCCESS", "");
-    place.fail(&follow, 3, &["the update removes all nodes of the dataset"]);
+    place.fail(&follow, 3, &["incoming/2/remove_nodes.parquet: no node of the dataset would be left"]);
     assert!(!place.path("followed/batches/2").exists());
 }
 

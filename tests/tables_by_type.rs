@@ -140,6 +140,25 @@ fn tables_by_type_give_the_bits_of_one_table_with_padded_features() {
 }
 
 #[test]
+fn nodes_of_any_type_are_removed() {
+    let place = TestDir::new();
+    by_type(&place);
+    padded(&place);
+    let gone: ArrayRef = Arc::new(Int64Array::from(vec![3, 1001, 2005, 2006]));
+    place.parquet("gone.parquet", vec![("node_id", gone)]);
+    for (name, graph) in [("one", BY_TYPE), ("other", PADDED)] {
+        let file = format!("{name}.toml");
+        place.write(&file, format!("{graph}{REST}").replace("reverse_edges = true\n", ""));
+        place.succeed(&["run", &file, "--run-dir", name, "--quiet", "--set", &format!("partition.out={name}-dataset")]);
+        let said = place.succeed(&["update", &format!("{name}-dataset"), "--remove-nodes", "gone.parquet"]);
+        assert!(said.contains("176 nodes (+0 −4)"), "{said}");
+        place.succeed(&["infer", name, "--out", &format!("{name}-results"), "--quiet"]);
+    }
+    assert_same_results(&place, "one-results", "other-results");
+    assert_eq!(read(&place, "one-results/predictions.parquet").num_rows(), 176);
+}
+
+#[test]
 fn features_are_standardized_over_the_nodes_of_their_type() {
     let place = TestDir::new();
     by_type(&place);

@@ -234,9 +234,9 @@ pub enum Error {
         id: String,
     },
     /// An update removes all nodes.
-    #[error("{}: the update removes all nodes of the dataset", path.display())]
+    #[error("{}: no node of the dataset would be left; leave at least one of them out of this table", path.display())]
     AllNodesRemoved {
-        /// The folder of the dataset.
+        /// The last table of removed nodes.
         path: PathBuf,
     },
     /// An update adds a node that exists.

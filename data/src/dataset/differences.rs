@@ -2,6 +2,7 @@
 
 use rayon::prelude::*;
 
+use super::kept::Kept;
 use super::{Dataset, FileKind, IdColumn, Manifest, Topology};
 use crate::error::Result;
 use crate::partition_book::PartitionBook;
@@ -56,7 +57,7 @@ impl Dataset {
         let files = [own, old].map(|manifest| &manifest.partitions[part]);
         let equal = |kind: FileKind| kind.info(files[0]) == kind.info(files[1]);
         let [nodes, before] = files.map(|files| files.nodes as u32);
-        let kept = Kept::new(&removed[part]);
+        let kept = Kept::without(removed[part].iter().copied());
         let before = before - removed[part].len() as u32;
         let mut differences = Differences::default();
         // Rows of a file that is equal may be those of other nodes.
@@ -65,7 +66,7 @@ impl Dataset {
             let (now, then) = (now?, then?);
             let size = now.row_bytes();
             let row = |local: u32| local as usize * size..(local as usize + 1) * size;
-            let differs = |&local: &u32| now.bytes()[row(local)] != then.bytes()[row(kept.earlier(local))];
+            let differs = |&local: &u32| now.bytes()[row(local)] != then.bytes()[row(kept.before_removal(local))];
             differences.features = (0..before).into_par_iter().filter(differs).collect();
         }
         // The ids of all nodes after a new or removed node have changed.
@@ -74,30 +75,12 @@ impl Dataset {
             let [now, then] = [self, earlier].map(|dataset| dataset.topology(part));
             let moved = moved.then(|| Moved { now: self.book(), earlier: earlier.book(), removed });
             let edges = Edges { now: now?, then: then?, moved };
-            let differs = |&local: &u32| !edges.are_equal(local as usize, kept.earlier(local) as usize);
+            let differs = |&local: &u32| !edges.are_equal(local as usize, kept.before_removal(local) as usize);
             differences.edges = (0..before).into_par_iter().filter(differs).collect();
         }
         differences.features.extend(before..nodes);
         differences.edges.extend(before..nodes);
         Ok(differences)
-    }
-}
-
-/// The nodes of a partition that an earlier version has, too: all except some.
-struct Kept {
-    /// The number of kept nodes before each removed one.
-    before: Vec<u32>,
-}
-
-impl Kept {
-    /// `removed` are earlier local ids, ascending.
-    fn new(removed: &[u32]) -> Self {
-        Self { before: (0..).zip(removed).map(|(number, local)| local - number).collect() }
-    }
-
-    /// Returns the earlier local id of a kept node.
-    fn earlier(&self, local: u32) -> u32 {
-        local + self.before.partition_point(|&before| before <= local) as u32
     }
 }
 

@@ -17,6 +17,7 @@ mod features;
 mod files;
 mod halo;
 pub(crate) mod ipc;
+pub(crate) mod kept;
 mod manifest;
 mod mapped;
 mod nodes;

@@ -23,10 +23,9 @@ impl Scale {
     /// Returns the scaling of a dataset's features.
     pub(crate) fn of(features: &FeatureInfo) -> Self {
         match features.normalize {
-            _ if features.dim == 0 => Self::None,
-            Normalize::None => Self::None,
-            Normalize::Row => Self::Row(features.dim),
-            Normalize::Standard => Self::Standard(features.scales.clone()),
+            Normalize::Row if features.dim > 0 => Self::Row(features.dim),
+            Normalize::Standard if features.dim > 0 => Self::Standard(features.scales.clone()),
+            Normalize::None | Normalize::Row | Normalize::Standard => Self::None,
         }
     }
 

@@ -109,9 +109,7 @@ impl ChangeReader {
         let mut input =
             Input::read(&self.dataset, &self.source, std::slice::from_ref(batch), Some(&self.earlier), &Silent)?;
         self.check_types(&input)?;
-        if self.sizes.iter().sum::<u64>() + input.nodes.len() as u64 == input.removed.len() as u64 {
-            return Err(Error::AllNodesRemoved { path: self.dataset.dir().to_path_buf() });
-        }
+        input.check_some_are_left(self.sizes.iter().sum(), std::slice::from_ref(batch))?;
         let Events { rows, missing } = Events::of(&self.source, &input);
         let before = self.dataset.book().nodes() as u32 + self.earlier.added();
         let partitions = self.choose(&rows, before..before + input.nodes.len() as u32)?;

@@ -21,21 +21,6 @@ pub enum NewIds {
     Text(Vec<String>),
 }
 
-impl NewIds {
-    /// Returns the number of ids.
-    pub fn len(&self) -> usize {
-        match self {
-            Self::Int(ids) => ids.len(),
-            Self::Text(ids) => ids.len(),
-        }
-    }
-
-    /// Returns whether there are none.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-}
-
 /// The nodes that earlier batches have added and removed, of which the dataset does not know.
 #[derive(Debug)]
 pub(super) struct EarlierNodes {
@@ -59,8 +44,7 @@ impl EarlierNodes {
 
     /// Adds the new and removed nodes of a batch.
     pub(super) fn apply(&mut self, new: &NewIds, removed: &[u32]) {
-        self.ids.extend(new, self.added);
-        self.added += new.len() as u32;
+        self.added += self.ids.extend(new, self.added);
         self.removed.extend(removed);
     }
 }
@@ -138,13 +122,20 @@ impl UpdateIds {
         Ok(found)
     }
 
-    /// Numbers ids from `first` on. An id that is there already gets the new number.
-    fn extend(&mut self, ids: &NewIds, first: u32) {
-        match (self, ids) {
-            (Self::Int(map), NewIds::Int(ids)) => map.extend(ids.iter().copied().zip(first..)),
-            (Self::Text(map), NewIds::Text(ids)) => map.extend(ids.iter().map(|id| id.as_str().into()).zip(first..)),
+    /// Numbers ids from `first` on. An id that is there already gets the new number. Returns the number of ids.
+    fn extend(&mut self, ids: &NewIds, first: u32) -> u32 {
+        let count = match (self, ids) {
+            (Self::Int(map), NewIds::Int(ids)) => {
+                map.extend(ids.iter().copied().zip(first..));
+                ids.len()
+            }
+            (Self::Text(map), NewIds::Text(ids)) => {
+                map.extend(ids.iter().map(|id| id.as_str().into()).zip(first..));
+                ids.len()
+            }
             _ => unreachable!("ids of one kind"),
-        }
+        };
+        count as u32
     }
 
     /// Corrects `nodes`, which are those of the dataset, by `earlier`. Its new nodes are numbered from `first` on.

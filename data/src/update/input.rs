@@ -233,65 +233,81 @@ impl Input {
     }
 
     /// Replaces numbers of ids by nodes, batch by batch, and applies the policies on single rows. `nodes` has the node of each id before the first
-    /// batch, and then after the last one.
+    /// batch. It then follows the batches.
     fn look_up(&mut self, source: &GraphSource, nodes: &mut [u32], old: u32) -> Result<()> {
-        let Self { batches, nodes: new, values, removed, update_ids, unknown_dropped, self_loops_dropped, .. } = self;
-        for (number, batch) in (0..).zip(batches) {
-            new.add_batch(number, old, nodes)?;
-            values.look_up(number, nodes, update_ids)?;
-            for (rows, adds) in [(&mut batch.removed, false), (&mut batch.added, true)] {
-                if let Some(NodeRows { ids, .. }) = batch.removed_nodes.as_ref().filter(|_| adds) {
-                    for (row, &id) in (0..).zip(ids) {
-                        match std::mem::replace(&mut nodes[id as usize], NONE) {
-                            NONE => self.missing_nodes.push((number, row)),
-                            node => removed.push(node),
-                        }
-                    }
+        let mut batches = std::mem::take(&mut self.batches);
+        for (number, BatchRows { added, removed, removed_nodes }) in (0..).zip(&mut batches) {
+            self.nodes.add_batch(number, old, nodes)?;
+            self.values.look_up(number, nodes, &self.update_ids)?;
+            if let Some(rows) = removed {
+                self.look_up_removed(rows, nodes);
+            }
+            for (row, &id) in (0..).zip(removed_nodes.iter().flat_map(|rows| &rows.ids)) {
+                match std::mem::replace(&mut nodes[id as usize], NONE) {
+                    NONE => self.missing_nodes.push((number, row)),
+                    node => self.removed.push(node),
                 }
-                let Some(rows) = rows else { continue };
-                for row in 0..rows.src.len() {
-                    let ids = [rows.src[row], rows.dst[row]];
-                    let ends = ids.map(|id| nodes[id as usize]);
-                    let unknown = ends.iter().position(|&end| end == NONE);
-                    if let Some(end) = unknown {
-                        // Such a removal is handled like removals of unknown edges, in `touched`.
-                        rows.src[row] = NONE;
-                        // An update does not create nodes that only edges name.
-                        if adds && source.unknown_nodes != UnknownNodes::Drop {
-                            let place = rows.place_of(row, end);
-                            return Err(update_ids.unknown(place, ids[end]));
-                        }
-                        if adds {
-                            *unknown_dropped += 1;
-                            rows.dropped[row] = true;
-                        }
-                        continue;
+            }
+            if let Some(rows) = added {
+                self.look_up_added(source, rows, nodes)?;
+            }
+        }
+        self.batches = batches;
+        self.removed.sort_unstable();
+        self.removed.iter().for_each(|&node| self.values.remove(node));
+        Ok(())
+    }
+
+    /// Replaces numbers of ids by nodes in rows that remove edges. A row with an unknown node is handled like one of an unknown edge, in `touched`.
+    fn look_up_removed(&self, rows: &mut Rows, nodes: &[u32]) {
+        for (src, dst) in rows.src.iter_mut().zip(&mut rows.dst) {
+            let ends = [*src, *dst].map(|id| nodes[id as usize]);
+            [*src, *dst] = if ends.contains(&NONE) { [NONE; 2] } else { ends };
+        }
+    }
+
+    /// Replaces numbers of ids by nodes in rows that add edges, and applies the policies on unknown nodes and self-loops.
+    fn look_up_added(&mut self, source: &GraphSource, rows: &mut Rows, nodes: &[u32]) -> Result<()> {
+        for row in 0..rows.src.len() {
+            let ids = [rows.src[row], rows.dst[row]];
+            let ends = ids.map(|id| nodes[id as usize]);
+            [rows.src[row], rows.dst[row]] = ends;
+            if let Some(end) = ends.iter().position(|&end| end == NONE) {
+                // An update does not create nodes that only edges name.
+                if source.unknown_nodes != UnknownNodes::Drop {
+                    return Err(self.update_ids.unknown(rows.place_of(row, end), ids[end]));
+                }
+                self.unknown_dropped += 1;
+                rows.dropped[row] = true;
+            } else if ends[0] == ends[1] {
+                match source.self_loops {
+                    SelfLoops::Fail => {
+                        let place = rows.place(row);
+                        return Err(Error::SelfLoop { place, id: self.update_ids.show(ids[0]) });
                     }
-                    [rows.src[row], rows.dst[row]] = ends;
-                    if adds && ends[0] == ends[1] {
-                        match source.self_loops {
-                            SelfLoops::Fail => {
-                                let place = rows.place(row);
-                                return Err(Error::SelfLoop { place, id: update_ids.show(ids[0]) });
-                            }
-                            SelfLoops::Drop => {
-                                *self_loops_dropped += 1;
-                                rows.dropped[row] = true;
-                            }
-                            SelfLoops::Keep | SelfLoops::Add => {}
-                        }
+                    SelfLoops::Drop => {
+                        self.self_loops_dropped += 1;
+                        rows.dropped[row] = true;
                     }
+                    SelfLoops::Keep | SelfLoops::Add => {}
                 }
             }
         }
-        removed.sort_unstable();
-        removed.iter().for_each(|&node| values.remove(node));
         Ok(())
     }
 }
 
 /// Errors of rows.
 impl Input {
+    /// Checks that nodes are left, of `before` ones and the new ones.
+    pub(super) fn check_some_are_left(&self, before: u64, batches: &[Batch]) -> Result<()> {
+        let path = batches.iter().flat_map(|batch| &batch.remove_nodes).next_back();
+        match path.filter(|_| before + self.nodes.len() as u64 == self.removed.len() as u64) {
+            None => Ok(()),
+            Some(path) => Err(Error::AllNodesRemoved { path: path.clone() }),
+        }
+    }
+
     fn rows_of(&self, batch: u32, change: Change) -> Result<&Rows> {
         let rows = &self.batches[batch as usize];
         let rows = if change == Change::Add { &rows.added } else { &rows.removed };

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::dataset::ipc::{IpcFile, Region, Span, align};
+use crate::dataset::kept::Kept;
 use crate::dataset::{Dataset, EdgeColumns, FileInfo, TOPOLOGY, Topology, part_folder};
 use crate::error::{Error, Result};
 use crate::prepare::{HaloFeatures, count_halo, topology_schema, write_halo};
@@ -127,8 +128,7 @@ impl Merge<'_> {
         removed: &[u64],
         added: &[Added],
     ) -> (Vec<Piece>, Vec<(usize, i64)>) {
-        // The number of kept nodes before each removed one.
-        let kept: Vec<usize> = gone.iter().enumerate().map(|(number, local)| local - number).collect();
+        let kept = Kept::without(gone.iter().map(|&local| local as u32));
         let mut pieces = Vec::with_capacity(2 * (removed.len() + added.len()) + 1);
         let mut changes: Vec<(usize, i64)> = Vec::with_capacity(removed.len() + added.len());
         let mut at = 0;
@@ -145,8 +145,7 @@ impl Merge<'_> {
             changes.push((old.indptr().partition_point(|&start| start as usize <= position) - 1, -1));
         };
         for (number, edge) in added.iter().enumerate() {
-            let local = (u64::from(edge.dst) - first) as usize;
-            let local = local + kept.partition_point(|&before| before <= local);
+            let local = kept.before_removal((u64::from(edge.dst) - first) as u32) as usize;
             let position = if local < old.num_nodes() {
                 let list = old.edge_range(local);
                 let below = |&node: &u32| self.placement.global(node) <= edge.src;

@@ -128,8 +128,6 @@ impl<'a> Touched<'a> {
     fn locate(&mut self) -> Result<()> {
         let (book, old) = (self.dataset.book(), self.dataset.manifest().nodes as u32);
         let adds_loops = self.source.self_loops == SelfLoops::Add;
-        let types = self.dataset.manifest().edge_columns.edge_type.as_ref();
-        let loop_type = types.map(|types| types.count.saturating_sub(1) as u16);
         let mut open: Option<(usize, Topology)> = None;
         for same in self.events.rows.chunk_by(|a, b| (a.key.dst, a.key.src) == (b.key.dst, b.key.src)) {
             let EdgeKey { dst, src, .. } = same[0].key;
@@ -146,15 +144,10 @@ impl<'a> Touched<'a> {
             let copies = sources.partition_point(|&node| node < src)..sources.partition_point(|&node| node <= src);
             let mut copies: Vec<u64> = copies.map(|i| (list.start + i) as u64).collect();
             if adds_loops && dst == src {
-                let added = match (topology.edge_types(), loop_type) {
-                    (Some(types), Some(loop_type)) => copies.iter().position(|&at| types[at as usize] == loop_type),
-                    // Without types, it can equal a row of the dump. A removal then means the row.
-                    _ => {
-                        (copies.len() == 1 && same[0].change == Change::Add && is_like_added_loop(topology, copies[0]))
-                            .then_some(0)
-                    }
-                };
-                if let Some(at) = added {
+                let added = copies.iter().position(|&at| self.is_added_loop(topology, at, copies.len()));
+                // Without types, it can equal a row of the dump. A removal then means the row.
+                let means_row = topology.edge_types().is_none() && same[0].change == Change::Remove;
+                if let Some(at) = added.filter(|_| !means_row) {
                     self.added_loops.insert(dst, copies.remove(at));
                 }
             }
@@ -247,6 +240,7 @@ impl<'a> Touched<'a> {
         if self.source.self_loops == SelfLoops::Add {
             self.add_loops(&own_loops, &mut delta)?;
         }
+        self.remove_added_edges_of_nodes(&mut delta);
         self.remove_edges_of_nodes(&mut delta)?;
         let changed = delta.changed.drain(..).chain(delta.added.iter().map(|edge| edge.dst));
         let changed: BTreeSet<u32> = changed.filter(|node| self.input.removed.binary_search(node).is_err()).collect();
@@ -255,25 +249,27 @@ impl<'a> Touched<'a> {
         Ok(delta)
     }
 
-    /// Removes the edges of removed nodes: those that the update adds, and those of the dataset.
-    fn remove_edges_of_nodes(&self, delta: &mut Delta) -> Result<()> {
-        let (all, nodes) = (&self.input.removed, self.dataset.manifest().nodes);
-        if all.is_empty() {
-            return Ok(());
-        }
-        let is_gone = |node: &u32| all.binary_search(node).is_ok();
-        let (gone, added) =
-            std::mem::take(&mut delta.added).into_iter().partition(|edge| is_gone(&edge.dst) || is_gone(&edge.src));
-        let gone: Vec<Added> = gone;
+    /// Removes the edges of removed nodes that the update adds.
+    fn remove_added_edges_of_nodes(&self, delta: &mut Delta) {
+        let is_gone = |node: &u32| self.input.removed.binary_search(node).is_ok();
+        let all = std::mem::take(&mut delta.added).into_iter();
+        let (gone, added): (Vec<Added>, _) = all.partition(|edge| is_gone(&edge.dst) || is_gone(&edge.src));
         delta.added = added;
         delta.counts.edges_added -= gone.len() as u64;
         let loops = gone.iter().filter(|edge| edge.dst == edge.src).count();
         delta.self_loops -= loops as i64;
         let own_loops = gone.iter().filter(|edge| edge.dst == edge.src && edge.row.is_some()).count();
         delta.rows_of_nodes += self.rows(gone.len() - loops) + own_loops as u64;
+    }
 
+    /// Removes the edges of removed nodes that the dataset has. Reads all edges, since those from a node may be anywhere.
+    fn remove_edges_of_nodes(&self, delta: &mut Delta) -> Result<()> {
+        let (all, nodes) = (&self.input.removed, self.dataset.manifest().nodes);
         let of_dataset = all[..all.partition_point(|&node| u64::from(node) < nodes)].to_vec();
         let removed = RemovedNodes::new(of_dataset, nodes);
+        if removed.is_empty() {
+            return Ok(());
+        }
         let mut known = delta.removed.clone();
         known.sort_unstable();
         let mut edges_between = 0;
@@ -288,11 +284,12 @@ impl<'a> Touched<'a> {
                 range.filter(of_node).filter(is_new).map(move |at| (dst, topology.indices()[at], at as u64))
             };
             let found: Vec<(u32, u32, u64)> = (0..topology.num_nodes()).into_par_iter().flat_map_iter(edges).collect();
-            let is_row =
-                |&(dst, src, at): &(u32, u32, u64)| dst == src && !self.is_added_loop(topology, dst - first, at);
-            let loops = found.iter().filter(|(dst, src, _)| dst == src).count();
-            delta.rows_of_nodes += found.iter().filter(|edge| is_row(edge)).count() as u64;
-            edges_between += found.len() - loops;
+            let copies =
+                |node: u32| topology.neighbors((node - first) as usize).iter().filter(|&&other| other == node).count();
+            let loops = found.iter().filter(|(dst, src, _)| dst == src);
+            let rows = loops.clone().filter(|(node, _, at)| !self.is_added_loop(topology, *at, copies(*node)));
+            delta.rows_of_nodes += rows.count() as u64;
+            edges_between += found.len() - loops.count();
             for (dst, src, at) in found {
                 self.remove(dst, src, at, delta)?;
             }
@@ -306,19 +303,13 @@ impl<'a> Touched<'a> {
         edges as u64 / if self.source.undirected { 2 } else { 1 }
     }
 
-    /// Returns whether a self-loop of the dataset was added by its policy.
-    fn is_added_loop(&self, topology: &Topology, local: u32, at: u64) -> bool {
+    /// Returns whether a self-loop of the dataset, one of `copies` of its node, was added by the policy. Without types, a row of the dump may look like it.
+    fn is_added_loop(&self, topology: &Topology, at: u64, copies: usize) -> bool {
         let types = self.dataset.manifest().edge_columns.edge_type.as_ref();
-        if self.source.self_loops != SelfLoops::Add {
-            return false;
-        }
         match (topology.edge_types(), types) {
+            _ if self.source.self_loops != SelfLoops::Add => false,
             (Some(types), Some(info)) => u32::from(types[at as usize]) + 1 == info.count,
-            _ => {
-                let node = topology.indices()[at as usize];
-                let copies = topology.neighbors(local as usize).iter().filter(|&&other| other == node);
-                copies.count() == 1 && is_like_added_loop(topology, at)
-            }
+            _ => copies == 1 && is_like_added_loop(topology, at),
         }
     }
 

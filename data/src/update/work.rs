@@ -52,6 +52,7 @@ pub(super) fn run(
     let source = source(&dataset)?;
     let progress = Recorder::new(progress);
     let input = Input::read(&dataset, &source, batches, None, &progress)?;
+    input.check_some_are_left(dataset.manifest().nodes, batches)?;
     progress.stage("finding what changes", None, "");
     let delta = Touched::find(&dataset, &source, &input)?.resolve(settings.missing)?;
     progress.done();
@@ -64,9 +65,6 @@ pub(super) fn run(
         None => choose_partitions(&dataset, input.nodes.len(), &delta.added, balance.as_f64().unwrap_or(BALANCE))?,
     };
     let placement = Placement::new(&dataset, &owners, &input.removed)?;
-    if placement.book.nodes() == 0 {
-        return Err(Error::AllNodesRemoved { path: dir.to_path_buf() });
-    }
 
     // The key is unique, because a folder of a killed update has links to dataset files and must not be continued.
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |now| now.as_nanos());
