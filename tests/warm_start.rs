@@ -204,8 +204,10 @@ fn states_that_do_not_fit_are_refused_with_one_line() {
     let from = ["--set", "train.from=first"];
     refused(&[], 2, &["train.from_optimizer", "has no effect without `train.from`"]);
     let sgd = ["--set", "train.optimizer={ kind = 'sgd', lr = 0.1 }"];
+    refused(&[&from[..], &sgd].concat(), 2, &["train.from_optimizer", "`sgd` without momentum has no state"]);
+    let other = ["--set", "train.optimizer={ kind = 'sgd', lr = 0.1, momentum = 0.5 }"];
     refused(
-        &[&from[..], &sgd].concat(),
+        &[&from[..], &other].concat(),
         3,
         &["the optimizer of that run is \"adam\"", "that of this pipeline \"sgd\""],
     );

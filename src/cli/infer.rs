@@ -160,9 +160,8 @@ impl Scoring {
     /// Computes the results of the `wanted` nodes. `unseen` says what happens to nodes without a learned row.
     pub(super) fn execute(self, context: Context, wanted: Wanted, unseen: Option<Unseen>) -> Result<u8, Error> {
         let config = self.config(&context, &wanted)?;
-        if unseen.is_some() && config.model.as_ref().is_none_or(|model| model.embedding.is_none()) {
-            let message = format!("--unseen: the model of {} has no learned rows; leave it out", self.run.display());
-            return Err(PipelineError::Usage(message).into());
+        if unseen.is_some() {
+            self.check_unseen(&config)?;
         }
         check_out(&self.run, &self.out)?;
         check_outside(config.dataset_folder(), "--out", &self.out)?;
@@ -203,6 +202,19 @@ impl Scoring {
             self.target.upload(&config, &options)?;
         }
         Ok(code)
+    }
+
+    /// Checks that the dataset may have nodes of which the model has no learned row.
+    fn check_unseen(&self, config: &Config) -> Result<(), Error> {
+        let why = match (&config.model, &config.train) {
+            (Some(model), _) if model.embedding.is_none() => "has no learned rows",
+            (_, Some(train)) if train.task.learns_edges() => {
+                "predicts edges of its own dataset, and has learned all its nodes"
+            }
+            _ => return Ok(()),
+        };
+        let message = format!("--unseen: the model of {} {why}; leave the option out", self.run.display());
+        Err(PipelineError::Usage(message).into())
     }
 
     /// Returns the pipeline of the run, with the dataset.

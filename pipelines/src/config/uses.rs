@@ -20,7 +20,7 @@ pub(super) enum Use {
     Task(Task),
     /// With tasks that predict classes.
     Classes,
-    /// If training starts from a model.
+    /// If training starts from a model, with an optimizer that has a state.
     From,
 }
 
@@ -96,6 +96,9 @@ impl Use {
             }
             Self::From if train.from.is_none() => {
                 Some("has no effect without `train.from`; name a run there, or remove this key".into())
+            }
+            Self::From if train.optimizer.state() == 0 && train.average_momentum() == 0.0 => {
+                Some(format!("has no effect: `{}` without momentum has no state; remove this key", train.optimizer))
             }
             Self::Sampled | Self::Hops | Self::Batch | Self::FullGraph | Self::Task(_) | Self::Classes | Self::From => {
                 None

@@ -69,7 +69,7 @@ impl Place {
     /// If they cannot be listed, or a name cannot be that of a batch.
     pub(super) fn folders(&self) -> Result<Vec<String>, Error> {
         match self {
-            Self::Folder(folder) => folders_in(folder),
+            Self::Folder(folder) => batches_in(folder),
             Self::Store(store) => {
                 let names = store.names()?;
                 names.iter().try_for_each(|name| check_name(Some(name), &store.url(name)))?;
@@ -112,7 +112,8 @@ impl Place {
     }
 }
 
-fn folders_in(folder: &Path) -> Result<Vec<String>, Error> {
+/// Returns the names of the folders in `folder`, which are those of batches.
+fn batches_in(folder: &Path) -> Result<Vec<String>, Error> {
     let list = |error| match std::io::Error::kind(&error) {
         ErrorKind::NotFound => {
             let message = "the folder of changes is gone; create it, and start again";

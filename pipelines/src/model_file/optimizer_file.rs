@@ -1,6 +1,6 @@
 //! `optimizer.safetensors`: the optimizer's state after the epoch of the model beside it, for training that goes on with both.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use gnnflow_data::format::hex;
 use gnnflow_nn::optimizer::State;
@@ -36,7 +36,7 @@ struct Description {
 
 /// The state of an optimizer in a file.
 pub(super) struct OptimizerFile {
-    path: std::path::PathBuf,
+    path: PathBuf,
     bytes: Vec<u8>,
     description: Description,
 }

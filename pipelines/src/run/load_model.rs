@@ -31,8 +31,8 @@ impl Run<'_> {
             rows.set_unseen(driver, &mut self.collectives, &self.context.graph, (&unseen, model.unseen))?;
             if self.context.worker == 0 && count > 0 {
                 let (of, all) = (counted(count, "node"), counted(self.job.dataset.manifest().nodes, "node"));
-                let value = if model.unseen == Unseen::Zero { "0" } else { "the means of those of their in-neighbors" };
-                driver.runtime.say(&format!("note: the model has no learned rows of {of} of {all}: they are {value}"));
+                let used = if model.unseen == Unseen::Zero { "zeros" } else { "means of the rows of in-neighbors" };
+                driver.runtime.say(&format!("note: the model has no learned rows for {of} of {all}; uses {used}"));
             }
         }
         let params = self.at_first_worker(|_, params| model.read(params))?;
