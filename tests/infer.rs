@@ -282,6 +282,11 @@ fn held_out_edges_have_the_results_of_the_run() {
              [infer]\nembeddings = true\n"
         ));
         train(&place, &[]);
+        place.fail(
+            &["infer", "run", "--out", "out", "--unseen", "mean"],
+            2,
+            &["--unseen: the model of run predicts edges"],
+        );
         for processes in ["1", "2", "4"] {
             place.succeed(&["infer", "run", "--out", "out", "--processes", processes, "--quiet"]);
             let bytes = |path: &str| std::fs::read(place.path(path)).unwrap();
