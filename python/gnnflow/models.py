@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import torch
 
 #: The version of the description in `model.safetensors` that this package reads.
-SCHEMA = 2
+SCHEMA = 3
 
 
 def load(run: str | os.PathLike[str]) -> Model:
@@ -53,22 +53,60 @@ def load(run: str | os.PathLike[str]) -> Model:
         raise Error(
             f"{path}: it has {max(layers)} layers, and `model.layers` is {config['layers']}; use files of the same run"
         )
-    return Model(config, params, trained_on["model"]["in_dim"])
+    return Model(config, params, trained_on["model"]["in_dim"], trained_on["data"]["encoding"])
 
 
 class Model:
     """A trained model, as a forward pass over all nodes of a graph. It has no dropout.
 
     ``config`` is the section `[model]` of the pipeline; ``params`` are the parameters by name; ``in_dim`` is the number
-    of features. Batch norm uses running statistics.
+    of features; ``encoding`` says how the dataset of the run stores its tables. Batch norm uses running statistics.
     """
 
-    def __init__(self, config: Mapping[str, Any], params: Mapping[str, np.ndarray], in_dim: int):
-        self.config, self.params, self.in_dim = config, params, in_dim
+    def __init__(
+        self,
+        config: Mapping[str, Any],
+        params: Mapping[str, np.ndarray],
+        in_dim: int,
+        encoding: Mapping[str, Any] | None = None,
+    ):
+        self.config, self.params, self.in_dim, self.encoding = config, params, in_dim, encoding or {}
 
     def __repr__(self) -> str:
         size = sum(value.size for value in self.params.values())
         return f"<gnnflow.Model {self.config['kind']}, {self.config['layers']} layers, {size} parameters>"
+
+    @property
+    def columns(self) -> list[str]:
+        """The names of the feature columns in the tables, one for each of the ``in_dim`` features; a list column gives several.
+
+        >>> model.columns
+        ['age', 'income', 'text', 'text']
+        """
+        columns = self.encoding.get("features", {}).get("columns", [])
+        return [column["name"] for column in columns for _ in range(column["values"])]
+
+    @property
+    def classes(self) -> list[str]:
+        """The names of the classes, in the order of the results' columns; their numbers if they have no names; empty for values."""
+        labels = self.encoding.get("labels") or {"kind": "value"}
+        return [] if labels["kind"] == "value" else labels["names"] or [str(place) for place in range(labels["count"])]
+
+    def scale(self, features: Any) -> np.ndarray:
+        """Returns features of the tables, ``[nodes, in_dim]``, scaled as in the dataset of the run.
+
+        >>> model(model.scale(table), indptr, indices)
+        """
+        values, how = np.asarray(features, np.float32), self.encoding.get("normalize", "none")
+        if how == "row":
+            return values / np.maximum(np.abs(values).sum(1, dtype=np.float64), 1).astype(np.float32)[:, None]
+        if how != "standard":
+            return values
+        scales = self.encoding.get("scales", [])
+        if len(scales) != self.in_dim:
+            raise Error("the model does not have the means of its features: its dataset is of an older version")
+        numbers = np.array([[scale["mean"], scale["factor"]] for scale in scales], np.uint64).view(np.float64)
+        return ((values.astype(np.float64) - numbers[:, 0]) * numbers[:, 1]).astype(np.float32)
 
     def __call__(
         self, features: Any, indptr: Any, indices: Any, *, edge_types: Any = None, edge_features: Any = None

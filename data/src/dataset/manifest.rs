@@ -4,6 +4,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
+use super::feature_columns::FeatureColumn;
 use super::row_layout::{RowLayout, Stretch};
 use crate::error::{Error, Result};
 use crate::source::{FeatureDtype, Normalize};
@@ -288,6 +289,9 @@ pub struct FeatureInfo {
     /// The means and deviations of [`Normalize::Standard`], by column. Updates scale by them, too. Empty in datasets of older versions.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub scales: Vec<ColumnScale>,
+    /// The columns of the tables. Empty in datasets of older versions.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub columns: Vec<FeatureColumn>,
 }
 
 /// The scaling of a column: values become `(value - mean) * factor`.
@@ -330,8 +334,13 @@ impl ColumnScale {
 }
 
 impl FeatureInfo {
-    /// Describes rows of layout `layout`.
-    pub fn new(layout: &RowLayout, normalize: Normalize, scales: Vec<ColumnScale>) -> Self {
+    /// Describes rows of layout `layout`, from the given columns.
+    pub fn new(
+        layout: &RowLayout,
+        normalize: Normalize,
+        scales: Vec<ColumnScale>,
+        columns: Vec<FeatureColumn>,
+    ) -> Self {
         let stretches = layout.stretches();
         Self {
             dim: layout.dim(),
@@ -339,6 +348,7 @@ impl FeatureInfo {
             stretches: if stretches.len() > 1 { stretches.to_vec() } else { Vec::new() },
             normalize,
             scales,
+            columns,
         }
     }
 
@@ -461,6 +471,9 @@ pub struct EdgeColumns {
     pub time: bool,
     /// Values per edge; 0 = no edge features.
     pub features: usize,
+    /// The columns of edge features. Empty in datasets of older versions.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub feature_columns: Vec<FeatureColumn>,
     /// Edges of the dataset per split, mirror images and reverses included; `None` if edges have no splits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub split: Option<SplitCounts>,

@@ -13,6 +13,8 @@
 //! Each Arrow file is an IPC file with one record batch and one row per core (or halo) node; any Arrow reader opens it.
 
 mod differences;
+mod encoding;
+mod feature_columns;
 mod features;
 mod files;
 mod halo;
@@ -36,6 +38,8 @@ use arrow::array::RecordBatch;
 use memmap2::Mmap;
 
 pub use differences::Differences;
+pub use encoding::{Encoding, LabelEncoding};
+pub use feature_columns::{FeatureColumn, FeatureColumns};
 pub(crate) use features::feature_field;
 pub use features::{DTYPE_KEY, Features};
 pub use files::FileKind;

@@ -7,7 +7,7 @@ use super::nodes::MAX_CLASSES;
 use super::table::{Chunk, Origin, Table};
 use super::values::{self, Matrix, Types};
 use crate::convert::{is_int, is_text, to_text};
-use crate::dataset::IdKind;
+use crate::dataset::{FeatureColumns, IdKind};
 use crate::error::{Error, Result};
 use crate::ids::Ids;
 use crate::source::GraphSource;
@@ -142,6 +142,11 @@ impl EdgeReader {
     /// Values per edge.
     pub(crate) fn feature_width(&self) -> usize {
         self.features.width()
+    }
+
+    /// The columns of features.
+    pub(crate) fn feature_columns(&self) -> FeatureColumns {
+        self.features.columns(|row_type| self.table.type_name(row_type))
     }
 
     /// Number of columns beside source and destination; features count as one.

@@ -8,7 +8,7 @@ use arrow::datatypes::DataType;
 use super::table::{Chunk, Origin, Table};
 use super::values::{self, Matrix, Types};
 use crate::convert::{is_int, is_text, to_text};
-use crate::dataset::{IdKind, LabelKind, RowLayout};
+use crate::dataset::{FeatureColumns, IdKind, LabelKind, RowLayout};
 use crate::error::{Error, Result};
 use crate::ids::Ids;
 use crate::source::GraphSource;
@@ -146,7 +146,7 @@ impl NodeReader {
             table,
             ids,
             named_types,
-            classes: source.num_classes.unwrap_or(MAX_CLASSES),
+            classes: source.classes().unwrap_or(MAX_CLASSES),
         })
     }
 
@@ -163,6 +163,11 @@ impl NodeReader {
     /// Values per node.
     pub(crate) fn feature_width(&self) -> usize {
         self.features.width()
+    }
+
+    /// The columns of features.
+    pub(crate) fn feature_columns(&self) -> FeatureColumns {
+        self.features.columns(|row_type| self.table.type_name(row_type))
     }
 
     /// The values that the nodes of a unit have: all, unless each type has its table.
@@ -282,6 +287,11 @@ impl NodeReader {
     /// Name of the label column.
     pub(crate) fn label_name(&self) -> &str {
         self.label.as_ref().map_or("", |(name, _)| name)
+    }
+
+    /// Whether labels are names of classes.
+    pub(crate) fn labels_are_names(&self) -> bool {
+        matches!(self.label, Some((_, LabelType::Text)))
     }
 
     /// Whether labels are lists of booleans.

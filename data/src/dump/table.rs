@@ -152,6 +152,11 @@ impl Table {
         self.types.len().max(1)
     }
 
+    /// Returns the name of a type whose rows have their own files.
+    pub(super) fn type_name(&self, row_type: usize) -> Option<String> {
+        self.types.get(row_type).map(ToString::to_string)
+    }
+
     /// Calls `check` with the type of column `name` in every file.
     ///
     /// # Errors

@@ -8,7 +8,7 @@ use arrow::datatypes::{DataType, Float32Type, Float64Type};
 
 use super::table::{Chunk, Origin, Table};
 use crate::convert::{is_int, is_text, to_f32, to_i64, to_lists, to_text};
-use crate::dataset::{IdKind, RowLayout, split};
+use crate::dataset::{FeatureColumn, FeatureColumns, IdKind, RowLayout, split};
 use crate::error::{Error, Result};
 use crate::ids::Ids;
 use crate::source::FeatureDtype;
@@ -231,6 +231,19 @@ impl Matrix {
     /// Number of values per row.
     pub(crate) fn width(&self) -> usize {
         self.width
+    }
+
+    /// Describes the columns. `type_name` returns the name of a type of rows, if each type has its files.
+    pub(super) fn columns(&self, type_name: impl Fn(usize) -> Option<String>) -> FeatureColumns {
+        let of_type = |(row_type, block): (usize, &Vec<MatrixColumn>)| {
+            let column = |column: &MatrixColumn| FeatureColumn {
+                name: self.names[column.name].clone(),
+                row_type: type_name(row_type),
+                values: column.values.len(),
+            };
+            block.iter().map(column).collect::<Vec<_>>()
+        };
+        FeatureColumns { values: self.width, columns: self.blocks.iter().enumerate().flat_map(of_type).collect() }
     }
 
     /// Returns the values that rows of a type have; all without types.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use arrow::array::LargeStringArray;
 
-use crate::dataset::{LabelInfo, LabelKind, ListForm};
+use crate::dataset::{Encoding, LabelInfo, LabelKind, ListForm};
 use crate::dump::{NodeChunk, NodeReader, RawLabels};
 use crate::error::{Error, Result};
 use crate::ids::NodeIds;
@@ -23,11 +23,12 @@ pub(super) enum LabelForm {
 }
 
 /// Counts labels.
-#[derive(Default)]
 pub(super) struct LabelScan {
     labeled: u64,
     counts: Vec<u64>,
     names: BTreeMap<String, u64>,
+    /// Whether other names are refused.
+    all_named: bool,
     lists: ListScan,
 }
 
@@ -43,6 +44,15 @@ struct ListScan {
 }
 
 impl LabelScan {
+    /// Creates counts of 0. If the tables are encoded like a dataset whose classes have names, labels must be these names.
+    pub(super) fn new(encoding: Option<&Encoding>) -> Self {
+        let labels = encoding.and_then(|encoding| encoding.labels.as_ref());
+        let names: BTreeMap<String, u64> =
+            labels.into_iter().flat_map(|labels| &labels.names).map(|name| (name.clone(), 0)).collect();
+        let all_named = !names.is_empty();
+        Self { labeled: 0, counts: Vec::new(), names, all_named, lists: ListScan::default() }
+    }
+
     pub(super) fn add(&mut self, chunk: &NodeChunk, nodes: &NodeReader) -> Result<()> {
         match &chunk.labels {
             None => {}
@@ -56,10 +66,19 @@ impl LabelScan {
                 self.labeled += labels.iter().filter(|label| !label.is_nan()).count() as u64;
             }
             Some(RawLabels::Text(labels)) => {
-                for name in labels.iter().flatten() {
+                for (row, name) in labels.iter().enumerate() {
+                    let Some(name) = name else { continue };
                     self.labeled += 1;
                     match self.names.get_mut(name) {
                         Some(count) => *count += 1,
+                        None if self.all_named => {
+                            let known = self.names.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
+                            return Err(Error::Value {
+                                place: chunk.origin.place(row, nodes.label_name()),
+                                value: format!("{name:?}"),
+                                wanted: format!("a class of the dataset in graph.encode_like ({known})"),
+                            });
+                        }
                         None => drop(self.names.insert(name.to_string(), 1)),
                     }
                 }

@@ -25,6 +25,7 @@ mod arrange;
 mod buckets;
 mod clean;
 mod edge_scan;
+mod encode_like;
 mod ends;
 mod fingerprint;
 mod folder;

@@ -69,7 +69,7 @@ pub(super) fn scan(
 ) -> Result<Scan> {
     let n = nodes.rows() as usize;
     let mut splits = Vec::with_capacity(n);
-    let mut labels = LabelScan::default();
+    let mut labels = LabelScan::new(source.encode_like.as_ref());
     let mut types = TypeScan::default();
     let draw = source.split_fractions.is_some();
     progress.stage("reading node ids", Some(nodes.rows()), "nodes");
@@ -96,7 +96,7 @@ pub(super) fn scan(
         return Err(duplicate(nodes, pair, ids.show(pair.second)?));
     }
     progress.done();
-    let labels = nodes.label_kind().map(|kind| labels.finish(kind, source.num_classes)).transpose()?;
+    let labels = nodes.label_kind().map(|kind| labels.finish(kind, source.classes())).transpose()?;
     let draw = source.split_fractions.map(|fractions| (fractions, source.seed));
     let types = source.columns.node_type.as_ref().map(|_| types.finish());
     Ok(Scan { ids, created: None, splits, draw, labels, types })

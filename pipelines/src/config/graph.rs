@@ -57,6 +57,11 @@ section! {
         /// Number of classes, for labels that do not contain all of them. Unset: the largest label plus one.
         #[schemars(range(min = 1), extend("examples" = [7]))]
         pub num_classes: Option<u32> = None,
+        /// The folder of a finished run or of a prepared dataset, whose encoding the tables get: its means and deviations with
+        /// `normalize_features = "standard"`, and its numbers of classes and edge types. A model of that run then fits the dataset, also if the
+        /// tables lack classes or types. Other columns, settings, labels or types are refused.
+        #[schemars(extend("x-results" = false), extend("examples" = ["runs/monday"]))]
+        pub encode_like: Option<PathBuf> = None,
         /// Seed of the split.
         #[schemars(range(max = i64::MAX))]
         pub seed: u64 = 1,
@@ -200,8 +205,8 @@ impl Graph {
         self.dataset.is_none() && self.columns.edge_split.as_ref().is_some_and(|name| !name.is_empty())
     }
 
-    /// Returns the input of `prepare`; `None` for a prepared dataset (`dataset`). Reads the schema of the first node file to
-    /// find optional columns.
+    /// Returns the input of `prepare`, without `encode_like`; `None` for a prepared dataset (`dataset`). Reads the schema of the first node
+    /// file to find optional columns.
     ///
     /// # Errors
     /// [`Error::Data`] if the first node file is missing or is not Parquet.
@@ -231,6 +236,7 @@ impl Graph {
             normalize_features: self.normalize_features.into(),
             split_fractions: self.split_fractions.as_deref().and_then(|shares| shares.try_into().ok()),
             num_classes: self.num_classes,
+            encode_like: None,
             seed: self.seed,
             feature_dtype: self.feature_dtype.0.iter().map(|&dtype| dtype.into()).collect(),
             retry: self.retry.0,

@@ -154,7 +154,7 @@ impl Config {
         let weights = classes.and_then(|classes| classes.node_weights.as_mut());
         let tables = candidates.into_iter().chain(weights);
         tables.flat_map(|files| &mut files.0).filter(|path| !gnnflow_data::source::is_url(path)).for_each(join);
-        graph.dataset.iter_mut().for_each(join);
+        graph.dataset.iter_mut().chain(&mut graph.encode_like).for_each(join);
         self.train.iter_mut().filter_map(|train| train.from.as_mut()).for_each(join);
         if let Some(generate) = &mut graph.generate {
             let name = format!("{}-{}", generate.kind, &digest(&serde_json::json!(generate))[..8]);

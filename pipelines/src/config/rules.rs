@@ -127,6 +127,7 @@ fn graph(config: &Config, report: &mut Report<'_>) {
         let more = [
             "split_fractions",
             "num_classes",
+            "encode_like",
             "unknown_nodes",
             "isolated",
             "reverse_edges",

@@ -2,13 +2,13 @@
 
 use std::path::{Path, PathBuf};
 
-use gnnflow_data::dataset::{LabelInfo, Manifest};
+use gnnflow_data::dataset::{LabelEncoding, LabelInfo, Manifest};
 use gnnflow_data::format::hex;
 use gnnflow_nn::params::Param;
 use safetensors::tensor::{Dtype, SafeTensors};
 use sha2::{Digest, Sha256};
 
-use super::trained_on::{Classes, TrainingData};
+use super::trained_on::TrainingData;
 use super::{check_rows, numbers, open, parse, refused};
 use crate::config::Task;
 use crate::error::Error;
@@ -49,7 +49,7 @@ impl FittingModel {
         let (_, model) = parse(&path, &bytes)?;
         TrainingData::of(dataset).fits(&model.data, task).map_err(|message| refused(&path, &message))?;
         check_rows(run, &model)?;
-        let labels = model.data.labels.as_ref().map(Classes::info);
+        let labels = model.data.encoding.labels.as_ref().map(LabelEncoding::info);
         Ok(Self { run: run.to_owned(), sha256: hex(&Sha256::digest(&bytes)), labels, unseen: Unseen::Refuse })
     }
 

@@ -2,6 +2,7 @@
 //!
 //! [`FittingModel`] is a model that computes the results of a dataset as it is; [`WarmStart`] one from which training on a dataset starts.
 
+pub(crate) mod encode_like;
 mod fitting_model;
 pub(crate) mod optimizer_file;
 mod trained_on;
@@ -16,13 +17,14 @@ use gnnflow_nn::params::Param;
 use safetensors::tensor::{Dtype, SafeTensors};
 use sha2::{Digest, Sha256};
 
-use self::trained_on::{RowsFile, SCHEMA, TrainedOn};
+use self::trained_on::{RowsFile, SCHEMA, TrainedOn, TrainingData};
 use crate::checkpoint::tensor_file::{self, Tensor};
 use crate::config::Task;
 use crate::error::Error;
 use crate::outputs::run_folder::{MODEL, NODE_EMBEDDINGS};
 
 pub use self::fitting_model::{FittingModel, Unseen};
+pub(crate) use self::trained_on::{Provenance, ValidationMetric};
 pub use self::warm_start::WarmStart;
 
 /// Returns the SHA-256 of names, shapes and values.
@@ -35,19 +37,25 @@ pub(crate) fn digest(params: &[Param]) -> String {
     hex(&hash.finalize())
 }
 
-/// Writes all parameters by name. With `learned_rows`, their file is already in `folder`.
+/// What a model file says about its parameters.
+pub(crate) struct Description<'a> {
+    pub(crate) task: Task,
+    /// The layers.
+    pub(crate) model: ModelSpec,
+    pub(crate) dataset: &'a Manifest,
+    pub(crate) provenance: Provenance,
+    /// Whether the model has a learned row for each node. Their file is in the folder already.
+    pub(crate) learned_rows: bool,
+}
+
+/// Writes all parameters by name, and their description.
 ///
 /// # Errors
 /// If the file cannot be written.
-pub(crate) fn write(
-    params: &[Param],
-    (task, model): (Task, ModelSpec),
-    dataset: &Manifest,
-    folder: &Path,
-    learned_rows: bool,
-) -> Result<(), Error> {
+pub(crate) fn write(params: &[Param], description: Description<'_>, folder: &Path) -> Result<(), Error> {
+    let Description { task, model, dataset, provenance, learned_rows } = description;
     let rows = learned_rows.then(|| RowsFile::of(&folder.join(NODE_EMBEDDINGS))).transpose()?;
-    let trained_on = TrainedOn::new(task, model, dataset, rows);
+    let trained_on = TrainedOn { schema: SCHEMA, task, model, data: TrainingData::of(dataset), rows, provenance };
     let content = serde_json::to_string(&trained_on).map_err(|error| Error::Bug(error.to_string()))?;
     tensor_file::write(&folder.join(MODEL), Some(&content), params.iter().map(tensor).collect())
 }

@@ -1,23 +1,20 @@
 //! The description of a trained model: its task, its layers, and the data that its parameters fit.
 
-use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::Path;
 
-use gnnflow_data::dataset::{Cleaning, FeatureInfo, InputFile, LabelInfo, LabelKind, Manifest, TypeInfo};
+use gnnflow_data::dataset::{Encoding, LabelEncoding, Manifest, TypeInfo};
 use gnnflow_data::format::{hex, plural};
-use gnnflow_data::source::Normalize;
 use gnnflow_nn::ModelSpec;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use crate::config::Task;
 use crate::error::Error;
 
 /// Version of [`TrainedOn`]. It increases when a field is added without a default, changes its meaning or is removed.
-pub(super) const SCHEMA: u32 = 2;
+pub(super) const SCHEMA: u32 = 3;
 
 /// What a model learned, and from which data.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -30,12 +27,31 @@ pub(crate) struct TrainedOn {
     pub(super) data: TrainingData,
     /// The file of learned rows, if the model has them.
     pub(super) rows: Option<RowsFile>,
+    pub(super) provenance: Provenance,
 }
 
-impl TrainedOn {
-    pub(crate) fn new(task: Task, model: ModelSpec, dataset: &Manifest, rows: Option<RowsFile>) -> Self {
-        Self { schema: SCHEMA, task, model, data: TrainingData::of(dataset), rows }
-    }
+/// Where a model comes from, for people. Nothing depends on it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Provenance {
+    /// Version and build of the program.
+    pub(crate) build: String,
+    /// The name of the pipeline.
+    pub(crate) pipeline: String,
+    /// The SHA-256 of the keys of the pipeline that can change results.
+    pub(crate) pipeline_sha256: String,
+    /// `train.seed`.
+    pub(crate) seed: u64,
+    /// The epoch, from 1, whose parameters these are.
+    pub(crate) epoch: u32,
+    /// The metric by which this epoch was the best, on the validation nodes or edges. `None` without them.
+    pub(crate) metric: Option<ValidationMetric>,
+}
+
+/// A metric on the validation nodes or edges.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct ValidationMetric {
+    pub(crate) name: String,
+    pub(crate) value: f64,
 }
 
 /// The data of a dataset that parameters depend on. A model fits other datasets with the same columns and classes.
@@ -43,26 +59,10 @@ impl TrainedOn {
 pub(super) struct TrainingData {
     /// The fingerprint of the dataset.
     dataset: String,
-    /// Values per node.
-    features: usize,
-    /// The scaling of features.
-    normalize: Normalize,
-    /// The files whose means and deviations scaled the features; empty if features are not scaled by column.
-    scaled_by: Vec<InputFile>,
-    /// Classes of nodes.
-    pub(super) labels: Option<Classes>,
-    /// Types of edges.
-    edge_types: Option<TypeInfo>,
-    /// Values per edge.
-    edge_features: usize,
+    pub(super) encoding: Encoding,
     /// Classes of edges.
-    pub(super) edge_labels: Option<Classes>,
-    /// The settings of `[graph]` that decide which edges a node has, by key.
-    edges: BTreeMap<String, Value>,
+    pub(super) edge_labels: Option<LabelEncoding>,
 }
-
-/// Settings of `[graph]` that decide which edges a node has.
-const EDGE_SETTINGS: [&str; 3] = ["undirected", "reverse_edges", "self_loops"];
 
 /// Identifies the file of learned rows that belongs to a model.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -89,66 +89,13 @@ impl RowsFile {
     }
 }
 
-/// The classes of labels.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(super) struct Classes {
-    pub(super) kind: LabelKind,
-    pub(super) count: u32,
-    /// Names of the classes; empty if they are numbers.
-    pub(super) names: Vec<String>,
-}
-
-impl Classes {
-    fn of(labels: &LabelInfo) -> Self {
-        Self { kind: labels.kind, count: labels.classes, names: labels.names.clone() }
-    }
-
-    pub(super) fn info(&self) -> LabelInfo {
-        let Self { kind, count, names } = self.clone();
-        let counts = if kind == LabelKind::Value { Vec::new() } else { vec![0; count as usize] };
-        LabelInfo { kind, classes: count, names, labeled: 0, counts, lists: None }
-    }
-
-    /// Returns whether labels of a dataset, `self`, are classes of a model. Of classes that are numbers, the dataset may lack the largest ones.
-    fn are_of(&self, model: &Self) -> bool {
-        let numbers = self.kind == LabelKind::Class && self.names.is_empty() && model.names.is_empty();
-        self == model || self.kind == model.kind && numbers && self.count <= model.count
-    }
-
-    pub(super) fn describe(classes: Option<&Self>) -> String {
-        match classes {
-            None => "no labels".into(),
-            Some(Self { kind: LabelKind::Value, .. }) => "numbers as labels".into(),
-            Some(Self { kind, count, names }) => {
-                let lists = if *kind == LabelKind::Multi { "lists of " } else { "" };
-                match names.is_empty() {
-                    true => format!("{lists}{}", plural(*count as usize, "class")),
-                    false => format!("{lists}the classes {}", names.join(", ")),
-                }
-            }
-        }
-    }
-}
-
 impl TrainingData {
     /// Describes a dataset.
     pub(super) fn of(manifest: &Manifest) -> Self {
-        let FeatureInfo { dim, normalize, .. } = manifest.features;
-        // Which nodes remain after cleaning depends on the edges.
-        let cleaned = manifest.cleaning != Cleaning::default();
-        let scaling =
-            |file: &&InputFile| dim > 0 && normalize == Normalize::Standard && (cleaned || file.role == "nodes");
-        let setting = |key: &str| Some((key.to_owned(), manifest.settings.get("graph")?.get(key)?.clone()));
         Self {
             dataset: manifest.fingerprint.clone(),
-            features: dim,
-            normalize,
-            scaled_by: manifest.inputs.iter().filter(scaling).cloned().collect(),
-            labels: manifest.labels.as_ref().map(Classes::of),
-            edge_types: manifest.edge_columns.edge_type.clone(),
-            edge_features: manifest.edge_columns.features,
-            edge_labels: manifest.edge_columns.label.as_ref().map(Classes::of),
-            edges: EDGE_SETTINGS.into_iter().filter_map(setting).collect(),
+            encoding: Encoding::of(manifest),
+            edge_labels: manifest.edge_columns.label.as_ref().map(LabelEncoding::of),
         }
     }
 
@@ -168,13 +115,13 @@ impl TrainingData {
         };
         self.has_columns_of(of_model).map_err(with_remedy)?;
         if !self.is_scaled_as(of_model) {
-            return Err("features are scaled by the means and deviations of the dataset's own nodes, and the model was trained with those of \
-                        other files; change the model's dataset with `gnnflow update`, which keeps them, or train a model on this dataset"
+            return Err("features are scaled by other means and deviations than those that the model was trained with; prepare the dataset with \
+                        graph.encode_like = the folder of the run, or change the model's dataset with `gnnflow update`, which keeps them"
                 .into());
         }
-        match (&self.labels, &of_model.labels) {
+        match (&self.encoding.labels, &of_model.encoding.labels) {
             (Some(own), Some(of_model)) if !predicts_edges && !own.are_of(of_model) => {
-                let [own, of_model] = [own, of_model].map(|classes| Classes::describe(Some(classes)));
+                let [own, of_model] = [own, of_model].map(|classes| LabelEncoding::describe(Some(classes)));
                 Err(with_remedy(difference("nodes with ", &of_model, &own)))
             }
             _ => Ok(()),
@@ -187,39 +134,43 @@ impl TrainingData {
     /// The first difference, as "the model …, and the dataset …".
     pub(super) fn has_columns_of(&self, of_model: &Self) -> Result<(), String> {
         let differ = |what: &str, of_model: String, own: String| Err(difference(what, &of_model, &own));
-        if self.features != of_model.features {
-            let features = |count: usize| plural(count, "feature");
-            return differ("nodes with ", features(of_model.features), features(self.features));
+        let (own, of_model) = (&self.encoding, &of_model.encoding);
+        if let Some([of_model, own]) = of_model.features.difference(&own.features, "feature") {
+            return differ("nodes with ", of_model, own);
         }
-        if self.normalize != of_model.normalize {
-            let scaling = |normalize: Normalize| format!("normalize_features = \"{normalize:?}\"").to_lowercase();
-            return differ("features with ", scaling(of_model.normalize), scaling(self.normalize));
+        if own.normalize != of_model.normalize {
+            let [own, of_model] = [own, of_model]
+                .map(|encoding| format!("normalize_features = \"{:?}\"", encoding.normalize).to_lowercase());
+            return differ("features with ", of_model, own);
         }
         let edge_types = |types: &Option<TypeInfo>| match types {
             None => "no edge types".to_owned(),
             Some(types) if types.names.is_empty() => plural(types.count as usize, "edge type"),
             Some(types) => format!("the edge types {}", types.names.join(", ")),
         };
-        if self.edge_types != of_model.edge_types {
-            return differ("", edge_types(&of_model.edge_types), edge_types(&self.edge_types));
+        if own.edge_types != of_model.edge_types {
+            return differ("", edge_types(&of_model.edge_types), edge_types(&own.edge_types));
         }
-        if self.edge_features != of_model.edge_features {
-            let features = |count: usize| plural(count, "edge feature");
-            return differ("", features(of_model.edge_features), features(self.edge_features));
+        if let Some([of_model, own]) = of_model.edge_features.difference(&own.edge_features, "edge feature") {
+            return differ("", of_model, own);
         }
-        for key in EDGE_SETTINGS {
-            let [own, of_model] = [&self.edges, &of_model.edges].map(|edges| edges.get(key));
-            if own != of_model {
-                let show = |value: Option<&Value>| format!("graph.{key} = {}", value.unwrap_or(&Value::Bool(false)));
-                return differ("a graph with ", show(of_model), show(own));
-            }
-        }
-        Ok(())
+        let settings = |encoding: &Encoding| {
+            let Encoding { undirected, reverse_edges, self_loops, .. } = encoding;
+            [
+                format!("graph.undirected = {undirected}"),
+                format!("graph.reverse_edges = {reverse_edges}"),
+                format!("graph.self_loops = \"{self_loops:?}\"").to_lowercase(),
+            ]
+        };
+        let differing = settings(of_model).into_iter().zip(settings(own)).find(|(of_model, own)| of_model != own);
+        differing.map_or(Ok(()), |(of_model, own)| differ("a graph with ", of_model, own))
     }
 
-    /// Returns whether the files that scaled the features are those of `of_model`.
+    /// Returns whether the features are scaled like those of `of_model`. If a dataset of an older version does not have the means, only an equal
+    /// dataset is.
     pub(super) fn is_scaled_as(&self, of_model: &Self) -> bool {
-        self.scaled_by == of_model.scaled_by
+        let (own, scales) = (&self.encoding, &of_model.encoding.scales);
+        if own.lacks_scales() { self.dataset == of_model.dataset } else { own.scales == *scales }
     }
 }
 
@@ -229,84 +180,104 @@ pub(super) fn difference(what: &str, of_model: &str, of_dataset: &str) -> String
 }
 
 #[cfg(test)]
-impl Classes {
-    pub(super) fn example(count: u32, names: &[&str]) -> Self {
-        Self { kind: LabelKind::Class, count, names: names.iter().map(ToString::to_string).collect() }
+pub(super) fn classes(count: u32, names: &[&str]) -> LabelEncoding {
+    LabelEncoding {
+        kind: gnnflow_data::dataset::LabelKind::Class,
+        count,
+        names: names.iter().map(ToString::to_string).collect(),
     }
 }
 
 #[cfg(test)]
 impl TrainingData {
     pub(super) fn example() -> Self {
-        Self {
-            dataset: "d".into(),
-            features: 3,
+        use gnnflow_data::dataset::{ColumnScale, FeatureColumns};
+        use gnnflow_data::source::Normalize;
+
+        let encoding = Encoding {
+            features: FeatureColumns { values: 3, columns: Vec::new() },
             normalize: Normalize::Standard,
-            scaled_by: Vec::new(),
-            labels: Some(Classes::example(2, &["cat", "dog"])),
-            edge_types: None,
-            edge_features: 0,
-            edge_labels: None,
-            edges: [("undirected".to_owned(), true.into())].into(),
-        }
+            scales: vec![ColumnScale::new(0.0, 1.0); 3],
+            labels: Some(classes(2, &["cat", "dog"])),
+            undirected: true,
+            ..Encoding::default()
+        };
+        Self { dataset: "d".into(), encoding, edge_labels: None }
+    }
+
+    /// Returns this data with other labels.
+    pub(super) fn with_labels(mut self, labels: Option<LabelEncoding>) -> Self {
+        self.encoding.labels = labels;
+        self
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use gnnflow_data::dataset::{ColumnScale, FeatureColumn};
+    use gnnflow_data::source::Normalize;
+
     use super::*;
-
-    fn described() -> TrainingData {
-        TrainingData::example()
-    }
-
-    fn classes(count: u32, names: &[&str]) -> Option<Classes> {
-        Some(Classes::example(count, names))
-    }
 
     #[test]
     fn first_difference_is_named() {
-        let (model, nodes) = (described(), Task::NodeClassification);
-        let other = TrainingData { dataset: "other".into(), ..described() };
-        assert_eq!(TrainingData { labels: None, ..other.clone() }.fits(&model, nodes), Ok(()));
-        assert_eq!(described().fits(&model, Task::LinkPrediction), Ok(()));
-        assert!(other.fits(&model, Task::LinkPrediction).unwrap_err().contains("only on the dataset of its run"));
-        let file = InputFile {
-            role: "nodes".into(),
-            name: "nodes.parquet".into(),
-            row_type: None,
-            bytes: 1,
-            digest: "1".into(),
+        let (model, nodes) = (TrainingData::example(), Task::NodeClassification);
+        let with = |change: &dyn Fn(&mut TrainingData)| {
+            let mut data = TrainingData::example();
+            change(&mut data);
+            data
         };
+        let other = with(&|data| data.dataset = "other".into());
+        assert_eq!(other.clone().with_labels(None).fits(&model, nodes), Ok(()));
+        assert_eq!(TrainingData::example().fits(&model, Task::LinkPrediction), Ok(()));
+        assert!(other.fits(&model, Task::LinkPrediction).unwrap_err().contains("only on the dataset of its run"));
         let types = Some(TypeInfo { count: 2, names: Vec::new() });
+        let column = |name: &str| FeatureColumn { name: name.into(), row_type: None, values: 1 };
         for (dataset, words) in [
-            (TrainingData { features: 4, ..described() }, "nodes with 3 features, and the dataset has 4 features"),
+            (with(&|data| data.encoding.features.values = 4), "nodes with 3 features, and the dataset has 4 features"),
             (
-                TrainingData { normalize: Normalize::None, ..described() },
+                with(&|data| data.encoding.normalize = Normalize::None),
                 "features = \"standard\", and the dataset has normalize_features = \"none\"",
             ),
-            (TrainingData { scaled_by: vec![file], ..described() }, "gnnflow update"),
-            (TrainingData { edge_types: types, ..described() }, "no edge types, and the dataset has 2 edge types"),
-            (TrainingData { edge_features: 1, ..described() }, "0 edge features, and the dataset has 1 edge feature"),
+            (with(&|data| data.encoding.scales[1] = ColumnScale::new(1.0, 1.0)), "graph.encode_like"),
+            (with(&|data| data.encoding.edge_types = types.clone()), "no edge types, and the dataset has 2 edge types"),
             (
-                TrainingData { edges: BTreeMap::new(), ..described() },
+                with(&|data| data.encoding.edge_features.values = 1),
+                "0 edge features, and the dataset has 1 edge feature",
+            ),
+            (
+                with(&|data| data.encoding.undirected = false),
                 "graph.undirected = true, and the dataset has graph.undirected = false",
             ),
             (
-                TrainingData { labels: classes(2, &["dog", "cat"]), ..described() },
+                TrainingData::example().with_labels(Some(classes(2, &["dog", "cat"]))),
                 "the dataset has the classes dog, cat",
             ),
             (
-                TrainingData { labels: classes(2, &[]), ..described() },
+                TrainingData::example().with_labels(Some(classes(2, &[]))),
                 "the classes cat, dog, and the dataset has 2 classes",
             ),
         ] {
             let why = dataset.fits(&model, nodes).unwrap_err();
             assert!(why.contains(words), "{why}");
         }
+        // Names and order of columns.
+        let columns = |names: [&str; 3]| with(&|data| data.encoding.features.columns = names.map(column).into());
+        assert_eq!(columns(["a", "b", "c"]).fits(&columns(["a", "b", "c"]), nodes), Ok(()));
+        assert_eq!(columns(["a", "b", "c"]).fits(&model, nodes), Ok(()));
+        let why = columns(["b", "a", "c"]).fits(&columns(["a", "b", "c"]), nodes).unwrap_err();
+        assert!(why.contains("3 features: a, b, c, and the dataset has 3 features: b, a, c"), "{why}");
+        // A dataset without means.
+        let unscaled = |name: &str| {
+            with(&|data| {
+                data.dataset = name.into();
+                data.encoding.scales.clear();
+            })
+        };
+        assert!(unscaled("d").is_scaled_as(&unscaled("d")) && !unscaled("d").is_scaled_as(&unscaled("e")));
         // Numbers as classes.
-        let model = TrainingData { labels: classes(3, &[]), ..described() };
-        let with = |count| TrainingData { labels: classes(count, &[]), ..described() }.fits(&model, nodes);
+        let model = TrainingData::example().with_labels(Some(classes(3, &[])));
+        let with = |count| TrainingData::example().with_labels(Some(classes(count, &[]))).fits(&model, nodes);
         assert_eq!((with(0), with(3)), (Ok(()), Ok(())));
         assert!(with(4).unwrap_err().contains("3 classes, and the dataset has 4 classes"));
     }

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
-use gnnflow_data::dataset::{LabelKind, Manifest};
+use gnnflow_data::dataset::{LabelEncoding, LabelKind, Manifest};
 use gnnflow_data::format::hex;
 use gnnflow_nn::ModelSpec;
 use gnnflow_nn::optimizer::State;
@@ -13,7 +13,7 @@ use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 
 use super::optimizer_file::{OptimizerFile, Tensors};
-use super::trained_on::{Classes, TrainedOn, TrainingData, difference};
+use super::trained_on::{TrainedOn, TrainingData, difference};
 use super::{check_rows, numbers, open, parse, refused};
 use crate::config::{Model, Task, Train};
 use crate::error::Error;
@@ -90,7 +90,8 @@ impl WarmStart {
         let (columns, mut notes) = columns(&data, train.task, &trained).map_err(of_data)?;
         if !data.is_scaled_as(&trained.data) {
             notes.push(
-                "features are scaled by the means and deviations of this dataset, and not by those of the model's"
+                "features are scaled by the means and deviations of this dataset, and not by those of the model's; graph.encode_like = the run \
+                 would use those"
                     .into(),
             );
         }
@@ -181,7 +182,7 @@ fn columns(data: &TrainingData, task: Task, trained: &TrainedOn) -> Result<(Colu
         let classify = task == Task::EdgeClassification && trained.task == task;
         let [own, of_trained] = [data, &trained.data].map(|data| &data.edge_labels);
         if classify && own != of_trained {
-            let [own, of_trained] = [own, of_trained].map(|classes| Classes::describe(classes.as_ref()));
+            let [own, of_trained] = [own, of_trained].map(|classes| LabelEncoding::describe(classes.as_ref()));
             return Err(difference("edges with ", &of_trained, &own));
         }
         return Ok((Columns::Same, Vec::new()));
@@ -190,18 +191,19 @@ fn columns(data: &TrainingData, task: Task, trained: &TrainedOn) -> Result<(Colu
         let note = format!("the model was trained for {}, so parameters of results begin anew", trained.task);
         return Ok((Columns::Other, vec![note]));
     }
-    let (Some(own), Some(of_trained)) = (&data.labels, &trained.data.labels) else {
+    let (Some(own), Some(of_trained)) = (&data.encoding.labels, &trained.data.encoding.labels) else {
         return Ok((Columns::Same, Vec::new()));
     };
     if own == of_trained {
         return Ok((Columns::Same, Vec::new()));
     }
-    let unnamed = |classes: &Classes| classes.names.is_empty();
+    let unnamed = |classes: &LabelEncoding| classes.names.is_empty();
     let comparable = own.kind != LabelKind::Value && unnamed(own) == unnamed(of_trained);
     if own.kind != of_trained.kind || !comparable {
-        return Err(difference("nodes with ", &Classes::describe(Some(of_trained)), &Classes::describe(Some(own))));
+        let [own, of_trained] = [own, of_trained].map(|classes| LabelEncoding::describe(Some(classes)));
+        return Err(difference("nodes with ", &of_trained, &own));
     }
-    let names = |classes: &Classes| match unnamed(classes) {
+    let names = |classes: &LabelEncoding| match unnamed(classes) {
         true => (0..classes.count).map(|class| class.to_string()).collect(),
         false => classes.names.clone(),
     };
@@ -315,15 +317,17 @@ mod tests {
     use safetensors::tensor::SafeTensors;
 
     use super::super::tests::{file, param};
+    use super::super::trained_on::{Provenance, classes};
     use super::*;
 
     fn trained(task: Task) -> TrainedOn {
         TrainedOn {
-            schema: 2,
+            schema: 3,
             task,
             model: ModelSpec::new("sage", 2, 3, 16, 2),
             data: TrainingData::example(),
             rows: None,
+            provenance: Provenance::default(),
         }
     }
 
@@ -335,28 +339,22 @@ mod tests {
     #[test]
     fn classes_are_matched_by_name() {
         let (nodes, model) = (Task::NodeClassification, trained(Task::NodeClassification));
-        let with = |labels| {
-            let mut data = TrainingData::example();
-            data.labels = labels;
-            columns(&data, nodes, &model)
-        };
-        assert_eq!(with(Some(Classes::example(2, &["cat", "dog"]))), Ok((Columns::Same, Vec::new())));
+        let with = |labels| columns(&TrainingData::example().with_labels(labels), nodes, &model);
+        assert_eq!(with(Some(classes(2, &["cat", "dog"]))), Ok((Columns::Same, Vec::new())));
         assert_eq!(with(None), Ok((Columns::Same, Vec::new())));
-        let (found, notes) = with(Some(Classes::example(3, &["ant", "bee", "dog"]))).unwrap();
+        let (found, notes) = with(Some(classes(3, &["ant", "bee", "dog"]))).unwrap();
         assert_eq!(found, Columns::Classes { trained: 2, by_class: vec![None, None, Some(1)] });
         assert!(notes[0].ends_with("classes ant, bee") && notes[1].ends_with("classes cat"), "{notes:?}");
         assert!(
-            with(Some(Classes::example(2, &[])))
-                .unwrap_err()
-                .contains("the classes cat, dog, and the dataset has 2 classes")
+            with(Some(classes(2, &[]))).unwrap_err().contains("the classes cat, dog, and the dataset has 2 classes")
         );
-        let value = Classes { kind: LabelKind::Value, count: 1, names: Vec::new() };
+        let value = LabelEncoding { kind: LabelKind::Value, count: 1, names: Vec::new() };
         assert!(with(Some(value)).unwrap_err().contains("numbers as labels"));
         assert_eq!(columns(&TrainingData::example(), Task::LinkPrediction, &model).unwrap().0, Columns::Other);
         let links = trained(Task::LinkPrediction);
         assert_eq!(columns(&TrainingData::example(), Task::EdgeClassification, &links).unwrap().0, Columns::Same);
         let mut data = TrainingData::example();
-        data.edge_labels = Some(Classes::example(4, &[]));
+        data.edge_labels = Some(classes(4, &[]));
         let why = columns(&data, Task::EdgeClassification, &trained(Task::EdgeClassification)).unwrap_err();
         assert!(why.contains("no labels, and the dataset has 4 classes"), "{why}");
     }

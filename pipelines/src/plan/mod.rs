@@ -45,6 +45,7 @@ use self::inference::InferencePlan;
 use crate::config::{Config, Task, Train};
 use crate::engine::sampling::strategies::check_types;
 use crate::error::Error;
+use crate::model_file::encode_like;
 use crate::task::target_counts::TargetCounts;
 
 /// The plan of a run. `Display` prints it as text, serde as JSON.
@@ -225,7 +226,7 @@ fn current(config: &Config) -> Result<Option<Dataset>, Error> {
         return Ok(Some(dataset));
     }
     // The dump of a prepared dataset may be gone; the run reports that.
-    let Ok(Some(source)) = config.graph.source() else { return Ok(None) };
+    let Ok(Some(source)) = encode_like::source(config) else { return Ok(None) };
     Ok((dataset.manifest().settings["graph"] == graph_settings(&source)?).then_some(dataset))
 }
 

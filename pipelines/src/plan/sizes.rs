@@ -2,6 +2,7 @@
 
 use crate::config::{Config, FeatureDtype};
 use crate::error::Error;
+use crate::model_file::encode_like;
 use crate::task::target_counts::TargetCounts;
 use gnnflow_data::Manifest;
 use gnnflow_data::prepare::estimate;
@@ -133,12 +134,12 @@ impl Sizes {
     }
 
     fn from_footers(config: &Config, processes: usize) -> Result<Self, Error> {
-        let source = config.graph.source()?.ok_or_else(|| Error::Bug("a pipeline has no graph".into()))?;
+        let source = encode_like::source(config)?.ok_or_else(|| Error::Bug("a pipeline has no graph".into()))?;
         let settings = config.prepare_settings(config.dataset_folder().to_owned());
         let found = estimate(&source, config.partition.partitioner(None).as_deref(), &settings, processes)?;
         let train = source.split_fractions.map(|fractions| (found.nodes as f64 * fractions[0]).ceil() as u64);
         let mut sizes =
-            Self::bound(config, found.nodes, found.edges, found.feature_dim, source.num_classes.map(u64::from), train);
+            Self::bound(config, found.nodes, found.edges, found.feature_dim, source.classes().map(u64::from), train);
         (sizes.prepare_bytes, sizes.disk_bytes) = (found.memory, found.disk + found.scratch);
         Ok(sizes)
     }

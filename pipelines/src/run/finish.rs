@@ -19,7 +19,7 @@ use crate::engine::no_training::NoTraining;
 use crate::engine::{Engine, Staleness};
 use crate::error::Error;
 use crate::evaluate::{Evaluation, node_predictions};
-use crate::model_file::{self, optimizer_file};
+use crate::model_file::{self, Description, Provenance, ValidationMetric, optimizer_file};
 use crate::outputs;
 use crate::outputs::embedding_rows::EmbeddingRows;
 use crate::outputs::output_nodes::OutputNodes;
@@ -29,7 +29,7 @@ use crate::outputs::table::TableForm;
 use crate::outputs::trace_table::SentTo;
 use crate::refresh::Refresh;
 use crate::refresh::layer_store::WritingRows;
-use crate::runtime::records::{ByClass, TensorUse};
+use crate::runtime::records::{ByClass, Scores, TensorUse};
 
 /// The counts of a worker.
 #[derive(Clone, Copy, Pod, Zeroable)]
@@ -184,7 +184,7 @@ impl Run<'_> {
         // Its files are locked until all workers have written their results.
         let refresh = self.refresh.take();
         let Inferred { evaluation, nodes, refreshed, writing, chosen } = self.infer(driver, refresh.as_ref())?;
-        let digests = self.write_outputs(driver, &nodes)?;
+        let digests = self.write_outputs(driver, &nodes, &evaluation)?;
         if let Some((Refresh { store, .. }, writing)) = refresh.as_ref().zip(writing) {
             store.complete(driver, &mut self.collectives, self.job, writing)?;
         }
@@ -273,7 +273,12 @@ impl Run<'_> {
     }
 
     /// Writes all files but the summary, with the results of `nodes`.
-    fn write_outputs(&self, driver: &mut Driver<'_>, nodes: &OutputNodes) -> Result<Digests, Error> {
+    fn write_outputs(
+        &self,
+        driver: &mut Driver<'_>,
+        nodes: &OutputNodes,
+        evaluation: &Evaluation,
+    ) -> Result<Digests, Error> {
         let mut digests = Digests { predictions: self.write_predictions(driver, nodes)?, ..Digests::default() };
         if self.job.config.infer.as_ref().is_some_and(|infer| infer.embeddings) {
             self.write_embeddings(driver, nodes)?;
@@ -291,10 +296,14 @@ impl Run<'_> {
             let params = self.compute_thread.call(|compute| compute.with_model(|model| model.params().export()))?;
             digests.model = Some(model_file::digest(&params));
             if self.job.trains() {
-                let learned_rows = self.context.embeddings.is_some();
-                let model = self.compute_thread.call(|compute| compute.with_model(|model| model.spec().clone()));
-                let (of, dataset) = ((self.train.task, model), self.job.dataset.manifest());
-                model_file::write(&params, of, dataset, &self.job.run_dir, learned_rows)?;
+                let description = Description {
+                    task: self.train.task,
+                    model: self.compute_thread.call(|compute| compute.with_model(|model| model.spec().clone())),
+                    dataset: self.job.dataset.manifest(),
+                    provenance: self.provenance(evaluation),
+                    learned_rows: self.context.embeddings.is_some(),
+                };
+                model_file::write(&params, description, &self.job.run_dir)?;
                 let state = match &self.best {
                     Some(best) => best.optimizer.clone(),
                     None => self.compute_thread.call(|compute| compute.optimizer_state()),
@@ -303,6 +312,22 @@ impl Run<'_> {
             }
         }
         Ok(digests)
+    }
+
+    /// Returns where the model comes from, which has this evaluation.
+    fn provenance(&self, evaluation: &Evaluation) -> Provenance {
+        let metric = |val: &Scores| {
+            let name = evaluation.name_of(self.metric)?;
+            Some(ValidationMetric { name: name.to_owned(), value: val.value(name)? })
+        };
+        Provenance {
+            build: self.job.build.clone(),
+            pipeline: self.job.config.name.clone(),
+            pipeline_sha256: self.job.config.fingerprint(),
+            seed: self.train.seed,
+            epoch: self.progress.best.map_or(self.progress.epochs, |(epoch, _)| epoch),
+            metric: evaluation.val.as_ref().and_then(metric),
+        }
     }
 
     /// Writes the predictions, if the pipeline has them, and returns their SHA-256.

@@ -12,6 +12,7 @@ use timely::worker::Worker;
 
 use crate::config::Config;
 use crate::error::Error;
+use crate::model_file::encode_like;
 use crate::runtime::registry::Registry;
 
 /// Opens the prepared dataset of `config`, and writes it first if necessary.
@@ -60,7 +61,7 @@ fn prepare_with<C: ProcessGroup>(
     if let Some(generate) = &config.graph.generate {
         generate.ensure(progress)?;
     }
-    let source = config.graph.source()?.ok_or_else(|| Error::Bug("a pipeline has no graph".into()))?;
+    let source = encode_like::source(config)?.ok_or_else(|| Error::Bug("a pipeline has no graph".into()))?;
     let out = out.unwrap_or_else(|| config.dataset_folder()).to_owned();
     let method = &config.partition.method;
     let unknown = || {

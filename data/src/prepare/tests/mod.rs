@@ -3,6 +3,7 @@
 mod bad_input;
 mod cleaning;
 mod crash_safety;
+mod encode_like;
 mod oracle;
 mod policies;
 mod real;

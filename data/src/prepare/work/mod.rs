@@ -15,6 +15,7 @@ pub(super) use needs::Needs;
 use super::PrepareSettings;
 use super::clean::{self, NodeSet, Search, with_reverse};
 use super::edge_scan::Bucketed;
+use super::encode_like;
 use super::ends::Ends;
 use super::fingerprint::{Fingerprint, State, fingerprint, state};
 use super::folder::{Lock, SCRATCH, StagingFolder, restore_locked};
@@ -60,6 +61,7 @@ pub(super) fn run<C: ProcessGroup>(
     // Opens the inputs first, so that most errors appear before a folder is created or waited for.
     let nodes = NodeReader::open(source)?;
     let edges = EdgeReader::open(source, Some(nodes.id_kind()))?;
+    encode_like::check(source, &nodes, &edges)?;
     let first = processes.rank() == 0;
     let _lock = first.then(|| Lock::take(&settings.out, progress)).transpose()?;
     let plan = if first {
@@ -190,6 +192,7 @@ impl<C: ProcessGroup> Preparation<'_, C> {
             edge_type: all_types.map(|types| if add { with_loop_type(types) } else { types }),
             time: self.source.columns.time.is_some(),
             features: self.edges.feature_width(),
+            feature_columns: self.edges.feature_columns().columns,
             split: self.source.columns.edge_split.as_ref().map(|_| SplitCounts::default()),
             label: labels.clone(),
         };

@@ -14,6 +14,7 @@ use crate::group::{ProcessGroup, collect};
 use crate::partitioner::{Assignment, GraphStream};
 use crate::prepare::buckets::{Bucket, Cuts, Spool};
 use crate::prepare::edge_scan::{Bucketed, EdgeScan};
+use crate::prepare::encode_like;
 use crate::prepare::ends::{Ends, FindEnds};
 use crate::prepare::halo::HaloFeatures;
 use crate::prepare::labels::ranks;
@@ -28,7 +29,7 @@ use crate::prepare::write_nodes::{NodeFiles, NodePass, WrittenNodes};
 use crate::prepare::write_topology::{TopologyFile, TopologyPass};
 use crate::process_memory::PeakWatch;
 use crate::progress::Progress;
-use crate::source::SelfLoops;
+use crate::source::{Normalize, SelfLoops};
 
 /// Names of passes in the journal.
 const ASSIGNMENT: &str = "assignment";
@@ -127,7 +128,12 @@ impl<C: ProcessGroup> Preparation<'_, C> {
         if let Some(written) = self.journal.completed(NODES)? {
             return Ok(written);
         }
-        let scale = Scale::new(self.processes, source.normalize_features, nodes, &scan.ids, *progress)?;
+        let scale = match &source.encode_like {
+            Some(encoding) if source.normalize_features == Normalize::Standard && nodes.feature_width() > 0 => {
+                Scale::Standard(encoding.scales.clone())
+            }
+            _ => Scale::new(self.processes, source.normalize_features, nodes, &scan.ids, *progress)?,
+        };
         progress.stage("writing nodes", Some(nodes.rows()), "nodes");
         let pass = NodePass { nodes, scan, relabel, scale: &scale, dir: self.dir, memory: budget.buffers };
         let files = pass.run(self.processes, |rows| progress.advance(rows))?;
@@ -145,7 +151,11 @@ impl<C: ProcessGroup> Preparation<'_, C> {
         let types = match self.journal.completed(TYPES)? {
             Some(types) => types,
             None => {
-                let types = edge_types(self.processes, &self.edges, self.progress)?;
+                let found = edge_types(self.processes, &self.edges, self.progress)?;
+                let types = match &self.source.encode_like {
+                    Some(encoding) => encode_like::edge_types(found, encoding)?,
+                    None => found,
+                };
                 self.journal.finish(TYPES, &types)?;
                 types
             }

@@ -79,7 +79,12 @@ impl<C: ProcessGroup> Preparation<'_, C> {
             method: self.partitioner.name().to_string(),
             ids: self.nodes.id_kind(),
             halo_features: self.settings.halo_features && self.nodes.feature_width() > 0,
-            features: FeatureInfo::new(self.nodes.feature_layout(), self.source.normalize_features, scales),
+            features: FeatureInfo::new(
+                self.nodes.feature_layout(),
+                self.source.normalize_features,
+                scales,
+                self.nodes.feature_columns().columns,
+            ),
             labels: scan.labels.as_ref().map(|(info, _)| info.clone()),
             splits: scan.split_counts(),
             node_types: scan.types.clone(),

@@ -1,11 +1,18 @@
 //! Settings of a dump: its files, its columns and the policies for its data. `[graph]` of a pipeline file sets them.
 
+mod features;
+mod policies;
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+pub use features::{FeatureDtype, Normalize};
+pub use policies::{Duplicates, Isolated, SelfLoops, UnknownNodes};
+
+use crate::dataset::{Encoding, LabelKind};
 use crate::error::{Error, Result};
 use crate::store::{self, DumpFile};
 
@@ -63,6 +70,10 @@ pub struct GraphSource {
     pub seed: u64,
     /// Storage types of features: one for all of [`Columns::features`], or one for each.
     pub feature_dtype: Vec<FeatureDtype>,
+    /// The encoding of another dataset: the tables have its columns, and are stored with its means and deviations of features, its classes and
+    /// its edge types. A label or edge type that it does not have is refused.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub encode_like: Option<Encoding>,
     /// Time limit for retries of a server with temporary failures, since its last answer. It never affects the dataset.
     pub retry: Duration,
 }
@@ -98,6 +109,7 @@ impl GraphSource {
             num_classes: None,
             seed: 0,
             feature_dtype: vec![FeatureDtype::default()],
+            encode_like: None,
             retry: RETRY,
         }
     }
@@ -168,6 +180,13 @@ impl GraphSource {
             return Err(Error::Setting { key: "graph.split_fractions", reason });
         }
         Ok(())
+    }
+
+    /// Returns the number of classes, if it is known before the labels are read.
+    pub fn classes(&self) -> Option<u32> {
+        let labels = self.encode_like.as_ref().and_then(|encoding| encoding.labels.as_ref());
+        let alike = labels.filter(|labels| labels.kind != LabelKind::Value).map(|labels| labels.count);
+        self.num_classes.or(alike)
     }
 
     /// Whether a filter may drop nodes of the dump.
@@ -247,109 +266,6 @@ impl Default for Columns {
             edge_features: Vec::new(),
             edge_split: None,
             edge_label: None,
-        }
-    }
-}
-
-/// Policy for edges that occur more than once, that is, with the same source, destination and type (if there is a type
-/// column). Edges that differ only in time are duplicates too; use [`Duplicates::Keep`] for them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Duplicates {
-    /// Keep the first in dump order. In an undirected graph, an edge and its reverse are the same edge. The first row
-    /// of the pair gives weight, type, time, features, split and label to both directions.
-    #[default]
-    Drop,
-    /// Keep them all.
-    Keep,
-    /// Fail with the place of the first duplicate.
-    Fail,
-}
-
-/// Policy for edges from a node to itself. They are never mirrored.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum SelfLoops {
-    /// Keep the self-loops of the dump.
-    #[default]
-    Keep,
-    /// Drop them.
-    Drop,
-    /// Add a self-loop to every node without one. It has weight 1, time 0 and edge features 0, is unlabeled and in no
-    /// split, and has a separate edge type, the last one.
-    Add,
-    /// Fail with the place of the first self-loop.
-    Fail,
-}
-
-/// Policy for edges with an end that is not in the node table.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum UnknownNodes {
-    /// Fail with the place of the first unknown id.
-    #[default]
-    Fail,
-    /// Drop these edges and count them.
-    Drop,
-    /// Create a node for every unknown id, after the nodes of the dump, by ascending id. It has features of 0 (after
-    /// scaling), no label (−1, no class, or NaN), no split, and type 0.
-    Create,
-}
-
-/// Policy for nodes without an edge to another node.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Isolated {
-    /// Keep them.
-    #[default]
-    Keep,
-    /// Drop them.
-    Drop,
-    /// Fail with the id of the first isolated node.
-    Fail,
-}
-
-/// How to scale node features.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Normalize {
-    /// No scaling.
-    #[default]
-    None,
-    /// Each row divided by the sum of its absolute values, or by 1 when that is smaller.
-    Row,
-    /// Each column with mean 0 and standard deviation 1 over all nodes; constant columns become 0.
-    Standard,
-}
-
-/// How features are stored.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum FeatureDtype {
-    /// 32-bit floats.
-    #[default]
-    F32,
-    /// IEEE half precision.
-    F16,
-    /// The upper half of a 32-bit float.
-    Bf16,
-}
-
-impl FeatureDtype {
-    /// Bytes of one value.
-    pub const fn size(self) -> usize {
-        match self {
-            Self::F32 => 4,
-            Self::F16 | Self::Bf16 => 2,
-        }
-    }
-
-    /// Its name in pipelines and files.
-    pub const fn word(self) -> &'static str {
-        match self {
-            Self::F32 => "f32",
-            Self::F16 => "f16",
-            Self::Bf16 => "bf16",
         }
     }
 }

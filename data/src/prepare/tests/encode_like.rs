@@ -1,0 +1,147 @@
+//! Tables that are encoded like those of another dataset.
+
+use std::sync::Arc;
+
+use arrow::array::{ArrayRef, Float64Array, Int64Array, StringArray};
+
+use super::*;
+use crate::dataset::Encoding;
+use crate::source::{Columns, Normalize, SelfLoops};
+use crate::testing::write_parquet;
+
+/// Writes node tables with the given rows of `age`, `size` and class, and edges of the given types. Their ends are nodes by their place.
+fn dump(dir: &Path, nodes: &[(f64, f64, Option<&str>)], edges: &[(i64, i64, &str)]) -> GraphSource {
+    std::fs::create_dir_all(dir).unwrap();
+    let numbers = |column: fn(&(f64, f64, Option<&str>)) -> f64| -> ArrayRef {
+        Arc::new(nodes.iter().map(column).collect::<Float64Array>())
+    };
+    let columns: Vec<(&str, ArrayRef)> = vec![
+        ("node_id", Arc::new((0..nodes.len() as i64).collect::<Int64Array>())),
+        ("age", numbers(|node| node.0)),
+        ("size", numbers(|node| node.1)),
+        ("label", Arc::new(nodes.iter().map(|node| node.2).collect::<StringArray>())),
+    ];
+    write_parquet(&dir.join("nodes.parquet"), columns, 8);
+    let columns: Vec<(&str, ArrayRef)> = vec![
+        ("src", Arc::new(edges.iter().map(|edge| edge.0).collect::<Int64Array>())),
+        ("dst", Arc::new(edges.iter().map(|edge| edge.1).collect::<Int64Array>())),
+        ("type", Arc::new(edges.iter().map(|edge| Some(edge.2)).collect::<StringArray>())),
+    ];
+    write_parquet(&dir.join("edges.parquet"), columns, 8);
+    let columns = Columns {
+        features: vec!["age".into(), "size".into()],
+        label: Some("label".into()),
+        edge_type: Some("type".into()),
+        ..Columns::default()
+    };
+    GraphSource {
+        columns,
+        normalize_features: Normalize::Standard,
+        reverse_edges: true,
+        self_loops: SelfLoops::Add,
+        ..GraphSource::new(dir.join("nodes.parquet"), dir.join("edges.parquet"))
+    }
+}
+
+const MONDAY: [(f64, f64, Option<&str>); 5] = [
+    (20.0, 1.0, Some("cat")),
+    (40.0, 7.0, Some("dog")),
+    (60.0, 2.0, None),
+    (10.0, 0.5, Some("ant")),
+    (33.0, 9.0, None),
+];
+
+fn monday(dir: &Path) -> (GraphSource, Dataset) {
+    let source =
+        dump(&dir.join("monday"), &MONDAY, &[(0, 1, "likes"), (1, 2, "follows"), (3, 1, "knows"), (4, 0, "likes")]);
+    let dataset = prepared(&source, &dir.join("monday.dataset"), 2).unwrap();
+    (source, dataset)
+}
+
+/// The tables of Tuesday have no class "cat", no edge of type "follows", and other means.
+fn tuesday(dir: &Path) -> GraphSource {
+    dump(
+        &dir.join("tuesday"),
+        &[(60.0, 2.0, Some("dog")), (500.0, -7.0, Some("ant"))],
+        &[(0, 1, "knows"), (1, 0, "likes")],
+    )
+}
+
+#[test]
+fn rows_labels_and_types_are_those_of_the_other_dataset() {
+    let dir = tempfile::tempdir().unwrap();
+    let (_, monday) = monday(dir.path());
+    let encoding = Encoding::of(monday.manifest());
+    let own = prepared(&tuesday(dir.path()), &dir.path().join("own"), 1).unwrap();
+    let alike = GraphSource { encode_like: Some(encoding.clone()), ..tuesday(dir.path()) };
+    let alike = prepared(&alike, &dir.path().join("alike"), 1).unwrap();
+    assert_eq!(Encoding::of(alike.manifest()), encoding);
+    assert_ne!(Encoding::of(own.manifest()), encoding);
+    assert_ne!(own.manifest().fingerprint, alike.manifest().fingerprint);
+    assert_eq!(alike.manifest().labels.as_ref().unwrap().counts, [1, 0, 1]);
+    // The node with the features of Monday's third node has its stored row.
+    let row = |dataset: &Dataset, part: usize, local: usize| {
+        let mut row = [0.0; 2];
+        dataset.partition(part).unwrap().features.row_to_f32(local, &mut row);
+        row.map(f32::to_bits)
+    };
+    assert_eq!(row(&alike, 0, 0), row(&monday, 0, 1));
+    assert_ne!(row(&own, 0, 0), row(&monday, 0, 1));
+    let part = alike.partition(0).unwrap();
+    assert_eq!(part.nodes.class_labels().unwrap(), [2, 0]);
+    // Types are follows, knows, likes, their reverses, and self-loops.
+    let types = part.topology.edge_types().unwrap();
+    assert_eq!(part.topology.edge_range(0).map(|edge| types[edge]).collect::<Vec<_>>(), [6, 4, 2]);
+}
+
+#[test]
+fn tables_that_do_not_fit_are_refused_before_they_are_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let (source, monday) = monday(dir.path());
+    let encoding = Encoding::of(monday.manifest());
+    let why = |source: GraphSource, encoding: Encoding| {
+        let source = GraphSource { encode_like: Some(encoding), ..source };
+        prepared(&source, &dir.path().join("out"), 1).unwrap_err().to_string()
+    };
+    let order = Columns { features: vec!["size".into(), "age".into()], ..source.columns.clone() };
+    let untyped = Columns { edge_type: None, ..source.columns.clone() };
+    let lacking = Encoding { scales: Vec::new(), ..encoding.clone() };
+    let unnamed = Encoding {
+        labels: encoding.labels.clone().map(|labels| crate::dataset::LabelEncoding { names: Vec::new(), ..labels }),
+        ..encoding.clone()
+    };
+    for (source, encoding, words) in [
+        (
+            GraphSource { columns: order, ..source.clone() },
+            &encoding,
+            "2 features: age, size, and the tables have 2 features: size, age",
+        ),
+        (GraphSource { columns: untyped, ..source.clone() }, &encoding, "the edges have no types"),
+        (
+            GraphSource { normalize_features: Normalize::None, ..source.clone() },
+            &encoding,
+            "graph.normalize_features = standard, and this pipeline none",
+        ),
+        (
+            GraphSource { self_loops: SelfLoops::Keep, ..source.clone() },
+            &encoding,
+            "graph.self_loops = add, and this pipeline keep",
+        ),
+        (GraphSource { num_classes: Some(4), ..source.clone() }, &encoding, "remove num_classes"),
+        (source.clone(), &lacking, "prepare it again"),
+        (source.clone(), &unnamed, "3 classes, and the labels of the tables are names of classes"),
+        (
+            dump(&dir.path().join("a"), &[(1.0, 1.0, Some("cow"))], &[]),
+            &encoding,
+            "\"cow\" is not a class of the dataset in graph.encode_like (ant, cat, dog)",
+        ),
+        (
+            dump(&dir.path().join("b"), &[(1.0, 1.0, None)], &[(0, 0, "hates")]),
+            &encoding,
+            "\"hates\" is not an edge type of that dataset, which has follows, knows, likes",
+        ),
+    ] {
+        let why = why(source, encoding.clone());
+        assert!(why.contains(words), "{why}");
+    }
+}
