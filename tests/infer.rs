@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use arrow::array::{Array, AsArray, BooleanArray, Int64Array};
+use arrow::array::{Array, AsArray, BooleanArray, Float32Array, Int64Array, StringArray};
 use arrow::datatypes::{Float32Type, Int64Type};
 
-use crate::common::{TestDir, planted, read, summary};
+use crate::common::{TestDir, column, planted, read, summary};
 
 /// Trains in the run folder `run`.
 fn train(place: &TestDir, more: &[&str]) {
@@ -380,4 +380,119 @@ fn listed_nodes_and_splits_have_the_results_of_all_nodes() {
         &["cannot be used with"],
     );
     place.fail(&["infer", "run", "--out", "out", "--split", "all"], 2, &["[possible values: train, val, test]"]);
+}
+
+/// Writes tables of `nodes` nodes in `folder`, with two feature columns, classes by name, and edges of two types among the first 200 nodes, and a
+/// pipeline file for them. Nodes from 200 on have other features. `class` is the label of each node, if it has one.
+fn tables(place: &TestDir, folder: &str, nodes: i64, class: impl Fn(i64) -> Option<&'static str>, graph: &str) {
+    let float = |value: fn(i64) -> f32| Arc::new((0..nodes).map(value).collect::<Float32Array>()) as _;
+    let (ids, classes) = ((0..nodes).collect::<Int64Array>(), (0..nodes).map(class).collect::<StringArray>());
+    let split =
+        |node: i64| if node < 200 { [Some("train"), Some("val"), Some("test")][node as usize % 3] } else { None };
+    place.parquet(
+        &format!("{folder}/nodes.parquet"),
+        vec![
+            ("node_id", Arc::new(ids) as _),
+            ("age", float(|node| if node < 200 { (node * 37 % 90) as f32 } else { 1000.0 })),
+            ("size", float(|node| if node < 200 { (node % 3) as f32 * 5.0 + 0.25 } else { -70.0 })),
+            ("label", Arc::new(classes) as _),
+            ("split", Arc::new((0..nodes).map(split).collect::<StringArray>()) as _),
+        ],
+    );
+    let ends =
+        |factor: i64, add: i64| Arc::new((0..900).map(|edge| (edge * factor + add) % 200).collect::<Int64Array>());
+    let types = (0..900).map(|edge| Some(["likes", "knows"][edge % 2])).collect::<StringArray>();
+    let edges = vec![("src", ends(7, 1) as _), ("dst", ends(31, 13) as _), ("type", Arc::new(types) as _)];
+    place.parquet(&format!("{folder}/edges.parquet"), edges);
+    let text = format!(
+        "[graph]\nnodes = '{folder}/nodes.parquet'\nedges = '{folder}/edges.parquet'\nnormalize_features = 'standard'\n{graph}\n\
+         [graph.columns]\nfeatures = ['age', 'size']\nedge_type = 'type'\n\
+         [partition]\nparts = 4\nmethod = 'random'\nout = '{folder}/dataset'\n"
+    );
+    place.write(&format!("{folder}.toml"), text);
+}
+
+/// The class of a node by its second feature.
+fn class_of(node: i64) -> Option<&'static str> {
+    Some(["ant", "bee", "cat"][node as usize % 3])
+}
+
+#[test]
+fn tables_of_a_pipeline_are_encoded_like_those_of_the_run() {
+    let place = TestDir::new();
+    tables(&place, "monday", 200, class_of, "");
+    let text = std::fs::read_to_string(place.path("monday.toml")).unwrap();
+    place.write(
+        "p.toml",
+        format!("{text}[model]\nkind = 'rgcn'\nlayers = 2\nhidden = 16\n[train]\n[infer]\nembeddings = true\n"),
+    );
+    train(&place, &[]);
+    // Tuesday has more nodes, which change the means, and fewer classes.
+    let tuesday = |node: i64| if node < 30 { class_of(node).filter(|class| *class != "bee") } else { None };
+    tables(&place, "tuesday", 260, tuesday, "");
+    let infer = |out: &str, more: &[&str]| place.succeed(&[&["infer", "run", "--quiet", "--out", out], more].concat());
+    for processes in ["1", "2", "4"] {
+        infer(&format!("out-{processes}"), &["--pipeline", "tuesday.toml", "--processes", processes]);
+    }
+    let bytes = |out: &str, file: &str| std::fs::read(place.path(&format!("{out}/{file}.parquet"))).unwrap();
+    for file in ["predictions", "embeddings"] {
+        assert!(bytes("out-1", file) == bytes("out-2", file) && bytes("out-1", file) == bytes("out-4", file), "{file}");
+    }
+    // The nodes of Monday have their results, but for the order of sums.
+    let rows = |out: &str| -> BTreeMap<i64, Vec<f32>> {
+        let read = read(&place, &format!("{out}/embeddings.parquet"));
+        let (ids, rows) = (column::<Int64Array>(&read, "node_id"), read.column_by_name("embedding").unwrap());
+        let row = |at| rows.as_fixed_size_list().value(at).as_primitive::<Float32Type>().values().to_vec();
+        ids.values().iter().enumerate().map(|(at, &id)| (id, row(at))).collect()
+    };
+    let (trained, scored) = (rows("run"), rows("out-1"));
+    assert_eq!((trained.len(), scored.len()), (200, 260));
+    for (id, row) in &trained {
+        let near = row.iter().zip(&scored[id]).all(|(a, b)| (a - b).abs() <= 1e-4 * (1.0 + a.abs()));
+        assert!(near, "node {id}: {row:?} and {:?}", scored[id]);
+    }
+    let summary = summary(&place, "out-1");
+    assert_eq!(summary["train"]["nodes"], 10);
+    let classes = summary["by_class"]["train"]["classes"].as_array().unwrap();
+    let counts: Vec<_> =
+        classes.iter().map(|class| (class["class"].as_str().unwrap(), class["nodes"].as_u64().unwrap())).collect();
+    assert_eq!(counts, [("ant", 10), ("bee", 0), ("cat", 0)]);
+    // The dataset is current, and a prepared one with the key in its pipeline is the same.
+    let prepared = std::fs::metadata(place.path("tuesday/dataset/manifest.json")).unwrap().modified().unwrap();
+    infer("again", &["--pipeline", "tuesday.toml", "--set", "partition.out=tuesday/dataset"]);
+    assert_eq!(prepared, std::fs::metadata(place.path("tuesday/dataset/manifest.json")).unwrap().modified().unwrap());
+    tables(&place, "wednesday", 260, tuesday, "encode_like = 'monday/dataset'");
+    place.succeed(&["prepare", "wednesday.toml", "--quiet"]);
+    infer("wednesday-out", &["--dataset", "wednesday/dataset"]);
+    assert!(bytes("out-1", "predictions") == bytes("wednesday-out", "predictions"));
+    // With the means of its own tables, the dataset does not fit.
+    tables(&place, "own", 260, class_of, "");
+    place.succeed(&["prepare", "own.toml", "--quiet"]);
+    place.fail(&["infer", "run", "--dataset", "own/dataset", "--out", "x"], 3, &["graph.encode_like"]);
+}
+
+#[test]
+fn tables_that_do_not_fit_the_model_are_refused() {
+    let place = TestDir::new();
+    tables(&place, "monday", 200, class_of, "");
+    let text = std::fs::read_to_string(place.path("monday.toml")).unwrap();
+    place.write("p.toml", format!("{text}[model]\nkind = 'rgcn'\nlayers = 1\n[train]\n"));
+    train(&place, &[]);
+    tables(&place, "other", 210, |_| Some("dog"), "");
+    let fail = |code: i32, more: &[&str], words: &[&str]| {
+        place.fail(&[&["infer", "run", "--out", "x", "--pipeline", "other.toml"], more].concat(), code, words)
+    };
+    fail(3, &[], &["nodes.parquet", "\"label\"", "row 0", "\"dog\" is not a class", "ant, bee, cat"]);
+    let set = |key: &str| ["--set".to_owned(), key.to_owned()];
+    for (key, words) in [
+        ("graph.columns.features=['size','age']", "2 features: age, size, and the tables have 2 features: size, age"),
+        ("graph.columns.features=['size']", "the tables have 1 feature: size"),
+        ("graph.undirected=true", "graph.undirected = false, and this pipeline true"),
+        ("graph.normalize_features=none", "graph.normalize_features = standard, and this pipeline none"),
+        ("graph.encode_like=nowhere", "name the folder of a finished run or of a prepared dataset"),
+    ] {
+        fail(2, &set(key).each_ref().map(String::as_str), &[words]);
+    }
+    fail(2, &["--dataset", "monday/dataset"], &["cannot be used with"]);
+    fail(2, &["--set", "train.epochs=3"], &["train.epochs"]);
 }

@@ -92,6 +92,7 @@ class Run:
         out: str | os.PathLike[str],
         *,
         dataset: str | os.PathLike[str] | None = None,
+        pipeline: str | os.PathLike[str] | Mapping[str, Any] | None = None,
         nodes: str | os.PathLike[str] | Iterable[int] | Iterable[str] | None = None,
         split: str | None = None,
         unseen: str | None = None,
@@ -100,7 +101,8 @@ class Run:
     ) -> Run:
         """Computes results with the model of this run, and returns the folder ``out`` that has them.
 
-        ``dataset`` is the folder of a prepared dataset; that of the run by default. ``nodes`` are the ids of the wanted
+        ``dataset`` is the folder of a prepared dataset; that of the run by default. ``pipeline`` is a pipeline file, or a
+        dictionary with its sections, whose tables are prepared like those of the run. ``nodes`` are the ids of the wanted
         nodes, or the path of a Parquet file with the column ``node_id``; ``split`` is ``"train"``, ``"val"`` or
         ``"test"``. Without both, all nodes have results. ``unseen`` is ``"refuse"``, ``"zero"`` or ``"mean"``, for nodes
         of which a model with learned rows has none. ``sets`` and ``processes`` are those of :func:`run`.
@@ -110,7 +112,21 @@ class Run:
         >>> gnnflow.Run("runs/papers").infer("scores", nodes=[17, 4], sets={"infer.scores": True}).predictions.num_rows
         2
         """
+        if isinstance(pipeline, Mapping):
+            with pipeline_file(pipeline) as file:
+                return self.infer(
+                    out,
+                    dataset=dataset,
+                    pipeline=file,
+                    nodes=nodes,
+                    split=split,
+                    unseen=unseen,
+                    sets=sets,
+                    processes=processes,
+                )
         options = options_of(sets, processes)
+        if pipeline is not None:
+            options += ["--pipeline", Path(pipeline)]
         if split is not None:
             options += ["--split", split]
         if unseen is not None:

@@ -19,7 +19,7 @@ import pyarrow.parquet
 import gnnflow
 from gnnflow import binary, toml
 
-from .common import PLANTED, TRAIN, FolderCase, run
+from .common import PLANTED, TRAIN, TYPED, FolderCase, run, write_dump
 
 PIPELINE = PLANTED | {
     "name": "first",
@@ -70,6 +70,27 @@ class RunTest(FolderCase):
         for wrong, words in [({"nodes": [999]}, "999"), ({"nodes": []}, "no ids"), ({"split": "all"}, "all"), ({"dataset": "none"}, "none"), ({"unseen": "mean"}, "no learned rows")]:
             with contextlib.redirect_stderr(io.StringIO()), self.assertRaisesRegex(gnnflow.Error, words):
                 trained.infer("results", **wrong)
+
+    def test_tables_are_scored_like_those_of_the_run(self) -> None:
+        raw = write_dump()["features"]
+        graph = {"graph": TYPED["graph"] | {"normalize_features": "standard"}, "partition": TYPED["partition"] | {"out": "scaled"}}
+        trained = run(graph | {"model": {"kind": "rgcn", "hidden": 8}, "train": {"epochs": 1}}, run_dir="scaled-run")
+        ids, order = np.unique(pyarrow.parquet.read_table("nodes.parquet").column("node_id"), return_index=True)
+        dataset = gnnflow.dataset("scaled")
+        places = order[np.searchsorted(ids, dataset.join("ids"))]
+        np.testing.assert_array_equal(trained.model.scale(raw[places]), dataset.join("features"))
+        self.assertEqual(trained.model.columns, ["features"] * 8)
+        self.assertEqual(trained.model.classes, ["0", "1", "2"])
+        # Nodes with other features, in other tables.
+        table = pyarrow.parquet.read_table("nodes.parquet")
+        later = (raw * 3 + 1).tolist()
+        pyarrow.parquet.write_table(table.set_column(table.schema.get_field_index("features"), "features", [later]), "later.parquet")
+        later_graph = graph | {"graph": graph["graph"] | {"nodes": "later.parquet"}, "partition": {"parts": 2, "out": "later"}}
+        with contextlib.redirect_stderr(io.StringIO()):
+            trained.infer("later-results", pipeline=later_graph)
+        scaled = gnnflow.dataset("later")
+        places = order[np.searchsorted(ids, scaled.join("ids"))]
+        np.testing.assert_array_equal(trained.model.scale((raw * 3 + 1)[places]), scaled.join("features"))
 
     def test_refresh_computes_what_has_changed(self) -> None:
         trained = run(PIPELINE, sets={"train.epochs": 1, "partition.out": "changing"}, run_dir="base")

@@ -1,7 +1,7 @@
 //! `gnnflow follow`: applies batches of changes as they appear, and writes what each changes.
 
 use super::context::Context;
-use super::infer::{Layers, check_out, check_outside, model_config, resolved};
+use super::infer::{GraphOf, Layers, check_out, check_outside, model_config, resolved};
 use super::output::print;
 use super::update::Policy;
 use crate::error::Error;
@@ -67,7 +67,12 @@ impl Follow {
             let message = format!("--set {key}: the key has no effect on `gnnflow follow`; leave it out");
             return Err(PipelineError::Usage(message).into());
         }
-        let config = model_config(&self.run, self.dataset.as_deref(), &self.sets, &context)?;
+        let config = model_config(
+            &self.run,
+            self.dataset.as_deref().map_or(GraphOf::Run, GraphOf::Dataset),
+            &self.sets,
+            &context,
+        )?;
         let refuse = |why: &str| Err(PipelineError::Usage(format!("{}: {why}", self.run.display())).into());
         let (model, train) = (config.model.as_ref(), config.train.as_ref());
         if train.is_some_and(|train| train.task.learns_edges()) {

@@ -14,18 +14,23 @@ const EXAMPLES: &str = "\
 Examples:
   gnnflow infer runs/p --out results                       the dataset of the run
   gnnflow infer runs/p --dataset prepared/tuesday --out tuesday --processes 4
+  gnnflow infer runs/p --pipeline tuesday.toml --out tuesday   prepare tables like those of the run, and score them
   gnnflow infer runs/p --out results --set infer.embeddings=true
   gnnflow infer runs/p --nodes new.parquet --out new       only the nodes of a list";
 
 /// Compute predictions and embeddings of all nodes, or of some, with the model of a finished run.
 ///
-/// The dataset is that of the run, or another one with the same columns and classes, as after `gnnflow update`. Results are those of the end of a run: they are computed
+/// The dataset is that of the run, or another one with the same columns and classes, as after `gnnflow update` or from the tables of `--pipeline`. Results are those of the end of a run: they are computed
 /// from all neighbors and do not depend on the number of processes. Metrics of labeled nodes are printed for each split.
 #[derive(Debug, clap::Args)]
 #[command(before_long_help = EXAMPLES)]
 pub(super) struct Infer {
     #[command(flatten)]
     scoring: Scoring,
+    /// Pipeline file of the graph; of it, only [graph] and [partition] are used. The dataset is prepared if it is missing or stale, and encoded like that
+    /// of the run.
+    #[arg(long, value_name = "FILE", conflicts_with = "dataset")]
+    pipeline: Option<PathBuf>,
     /// Only nodes of this list: a Parquet file, a folder of them or a URL, with the column `node_id`.
     #[arg(long, value_name = "FILE", conflicts_with = "split")]
     nodes: Option<PathBuf>,
@@ -80,7 +85,7 @@ impl Infer {
             (None, Some(split)) => Wanted::Split(split.into()),
             (None, None) => Wanted::All,
         };
-        self.scoring.execute(context, wanted, self.unseen.map(Unseen::from))
+        self.scoring.execute(context, wanted, self.pipeline.as_deref(), self.unseen.map(Unseen::from))
     }
 }
 
@@ -157,9 +162,16 @@ const KEYS: [&str; 8] = [
 ];
 
 impl Scoring {
-    /// Computes the results of the `wanted` nodes. `unseen` says what happens to nodes without a learned row.
-    pub(super) fn execute(self, context: Context, wanted: Wanted, unseen: Option<Unseen>) -> Result<u8, Error> {
-        let config = self.config(&context, &wanted)?;
+    /// Computes the results of the `wanted` nodes. `pipeline` is the pipeline file of the graph, if it is not a prepared dataset; `unseen` says what
+    /// happens to nodes without a learned row.
+    pub(super) fn execute(
+        self,
+        context: Context,
+        wanted: Wanted,
+        pipeline: Option<&Path>,
+        unseen: Option<Unseen>,
+    ) -> Result<u8, Error> {
+        let config = self.config(&context, &wanted, pipeline)?;
         if unseen.is_some() {
             self.check_unseen(&config)?;
         }
@@ -218,8 +230,13 @@ impl Scoring {
     }
 
     /// Returns the pipeline of the run, with the dataset.
-    fn config(&self, context: &Context, wanted: &Wanted) -> Result<Config, Error> {
-        let config = model_config(&self.run, self.dataset.as_deref(), &self.sets, context)?;
+    fn config(&self, context: &Context, wanted: &Wanted, pipeline: Option<&Path>) -> Result<Config, Error> {
+        let graph = match (pipeline, &self.dataset) {
+            (Some(file), _) => GraphOf::Pipeline(file),
+            (None, Some(dataset)) => GraphOf::Dataset(dataset),
+            (None, None) => GraphOf::Run,
+        };
+        let config = model_config(&self.run, graph, &self.sets, context)?;
         let predicts_edges = config.train.as_ref().is_some_and(|train| train.task.learns_edges());
         let refreshes = matches!(wanted, Wanted::Changed(_));
         let why = match wanted {
@@ -243,15 +260,39 @@ impl Scoring {
     }
 }
 
-/// Returns the pipeline of the finished run in folder `run`, for inference on its dataset, or on `dataset`.
+/// The graph that a model is used on.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum GraphOf<'a> {
+    /// The prepared dataset of the model's run.
+    Run,
+    /// This prepared dataset.
+    Dataset(&'a Path),
+    /// The one of this pipeline file.
+    Pipeline(&'a Path),
+}
+
+impl GraphOf<'_> {
+    /// Whether the key of a `--set` belongs to the pipeline file of the graph.
+    fn has(self, set: &str) -> bool {
+        matches!(self, Self::Pipeline(_))
+            && ["graph.", "partition."].iter().any(|section| key(set).starts_with(section))
+    }
+}
+
+/// Returns the key of a `--set`.
+fn key(set: &str) -> &str {
+    set.split('=').next().unwrap_or_default().trim()
+}
+
+/// Returns the pipeline of the finished run in folder `run`, for inference on a graph.
 pub(super) fn model_config(
     run: &Path,
-    dataset: Option<&Path>,
+    graph: GraphOf<'_>,
     sets: &[String],
     context: &Context,
 ) -> Result<Config, Error> {
-    for set in sets {
-        let key = set.split('=').next().unwrap_or_default().trim();
+    let (of_graph, of_model): (Vec<&String>, Vec<&String>) = sets.iter().partition(|set| graph.has(set));
+    for key in of_model.iter().map(|set| key(set)) {
         if !KEYS.iter().any(|allowed| key == *allowed || allowed.ends_with('.') && key.starts_with(allowed)) {
             let message = format!(
                 "--set {key}: the model is trained, so only keys of [infer] and [cluster], train.threads, train.device, train.read_ahead, \
@@ -266,9 +307,13 @@ pub(super) fn model_config(
             format!("{}: no run folder: it has no pipeline.toml; name the folder of a finished run", run.display());
         return Err(PipelineError::Usage(message).into());
     }
-    let overrides: Vec<_> = sets.iter().cloned().map(Override::Set).collect();
-    let config = Config::load(&file, &overrides, &context.registry.names())?;
-    context.registry.check(&config)?;
+    let load = |file: &Path, sets: &[&String]| -> Result<Config, Error> {
+        let overrides: Vec<_> = sets.iter().map(|&set| Override::Set(set.clone())).collect();
+        let config = Config::load(file, &overrides, &context.registry.names())?;
+        context.registry.check(&config)?;
+        Ok(config)
+    };
+    let config = load(&file, &of_model)?;
     if config.train.is_none() {
         let message = format!(
             "{}: the run has prepared a dataset and trained no model: pipeline.toml has no [train]; name the folder of a run that has trained",
@@ -276,8 +321,19 @@ pub(super) fn model_config(
         );
         return Err(PipelineError::Usage(message).into());
     }
-    let dataset = dataset.map_or_else(|| config.dataset_folder().to_owned(), Path::to_owned);
-    Ok(config.for_inference(&dataset))
+    Ok(match graph {
+        GraphOf::Run => {
+            let dataset = config.dataset_folder().to_owned();
+            config.for_inference(&dataset)
+        }
+        GraphOf::Dataset(dataset) => config.for_inference(dataset),
+        GraphOf::Pipeline(file) => {
+            let mut graph = load(file, &of_graph)?;
+            graph.resolve_parts()?;
+            // A relative path in a pipeline file begins at the folder of the file.
+            config.for_inference_on(graph, &std::path::absolute(run).unwrap_or_else(|_| run.to_owned()))
+        }
+    })
 }
 
 /// Refuses to write results among the files of a run that has trained, or of a dataset.

@@ -28,6 +28,11 @@ pub(super) struct Refresh {
 
 impl Refresh {
     pub(super) fn execute(self, context: Context) -> Result<u8, Error> {
-        self.scoring.execute(context, Wanted::Changed(self.layers.map_or(Layers::BesideDataset, Layers::Folder)), None)
+        self.scoring.execute(
+            context,
+            Wanted::Changed(self.layers.map_or(Layers::BesideDataset, Layers::Folder)),
+            None,
+            None,
+        )
     }
 }

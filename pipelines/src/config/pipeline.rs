@@ -93,6 +93,24 @@ impl Config {
     pub fn for_inference(mut self, dataset: &Path) -> Self {
         self.graph = Graph { dataset: Some(dataset.to_owned()), retry: self.graph.retry, ..Graph::default() };
         self.partition = self.partition.of_dataset();
+        self.without_training()
+    }
+
+    /// Like [`Config::for_inference`], with the graph and the partition of another pipeline. Its tables are encoded like those of `run`, the folder
+    /// of the model, unless it says otherwise.
+    #[must_use]
+    pub fn for_inference_on(self, graph: Self, run: &Path) -> Self {
+        let mut this = Self { graph: graph.graph, partition: graph.partition, ..self.without_training() };
+        if this.graph.dataset.is_none() {
+            this.graph.encode_like.get_or_insert_with(|| run.to_owned());
+        }
+        let of_graph = |key: &String| key.starts_with("graph") || key.starts_with("partition");
+        let places = graph.source.places.into_iter().filter(|(key, _)| of_graph(key)).collect();
+        this.source = Source { file: graph.source.file, places, auto: graph.source.auto, ..Source::default() };
+        this
+    }
+
+    fn without_training(mut self) -> Self {
         self.infer.get_or_insert_default();
         if let Some(train) = &mut self.train {
             // The memory of training is no bound of inference.
