@@ -36,6 +36,7 @@ mod object_stores;
 mod pipelines;
 mod prepare;
 mod readme;
+mod recommendations;
 mod recovery;
 mod refresh;
 mod regression;

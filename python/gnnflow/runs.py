@@ -199,6 +199,11 @@ class Run:
         return self._table("embeddings.parquet", "a finished run writes it with `infer.embeddings = true`")
 
     @cached_property
+    def recommendations(self) -> pyarrow.Table:
+        """`recommendations.parquet`: `src`, `dst`, `type` if edges have types, `rank` from 1, and `score`."""
+        return self._table("recommendations.parquet", "link prediction writes it with `infer.recommendations`")
+
+    @cached_property
     def changes(self) -> pyarrow.Table:
         """`changes.parquet` of :meth:`refresh`: `node_id`, `old_prediction`, `prediction` (null for a removed node), and `embedding` if wanted."""
         return self._table("changes.parquet", "`refresh` writes it if it knows earlier results")

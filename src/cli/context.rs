@@ -91,13 +91,14 @@ pub(super) struct Target {
 }
 
 /// The results of a run, an inference or a refresh.
-const RESULTS: [&str; 7] = [
+const RESULTS: [&str; 8] = [
     "summary.json",
     "model.safetensors",
     "optimizer.safetensors",
     "predictions.parquet",
     "embeddings.parquet",
     "node_embeddings.parquet",
+    "recommendations.parquet",
     "changes.parquet",
 ];
 

@@ -6,7 +6,7 @@ use crate::error::Error;
 use crate::options::{Action, Outcome, RunOptions};
 use crate::report;
 use crate::run::is_same_folder;
-use gnnflow_pipelines::config::{Config, Override};
+use gnnflow_pipelines::config::{self, Config, Override};
 use gnnflow_pipelines::{Error as PipelineError, NodeSplit, Scope, Unseen};
 use std::path::{Path, PathBuf};
 
@@ -31,7 +31,8 @@ pub(super) struct Infer {
     /// of the run.
     #[arg(long, value_name = "FILE", conflicts_with = "dataset")]
     pipeline: Option<PathBuf>,
-    /// Only nodes of this list: a Parquet file, a folder of them or a URL, with the column `node_id`.
+    /// Only nodes of this list: a Parquet file, a folder of them or a URL, with the column `node_id`. Of a model that predicts links, the nodes that get
+    /// recommendations.
     #[arg(long, value_name = "FILE", conflicts_with = "split")]
     nodes: Option<PathBuf>,
     /// Only nodes of this split.
@@ -244,14 +245,19 @@ impl Scoring {
             Wanted::Changed(_) => Some(
                 "results of edges cannot be refreshed: another dataset has other held-out edges; train a model on it",
             ),
-            Wanted::Listed(_) => Some("--nodes chooses nodes; leave it out"),
+            Wanted::Listed(_) if config.infer.as_ref().is_some_and(|infer| infer.recommendations.is_some()) => None,
+            Wanted::Listed(_) => Some(
+                "--nodes chooses nodes; leave it out, or give the length of lists of recommendations for these nodes, as in --set infer.recommendations=10",
+            ),
             Wanted::Split(_) => Some("--split chooses nodes; leave it out"),
         };
         if let Some(why) = why.filter(|_| predicts_edges) {
             let message = format!("{}: the model predicts edges, and {why}", self.run.display());
             return Err(PipelineError::Usage(message).into());
         }
-        if !refreshes && config.infer.as_ref().is_some_and(|infer| !infer.predictions && !infer.embeddings) {
+        let nothing =
+            |infer: &config::Infer| !infer.predictions && !infer.embeddings && infer.recommendations.is_none();
+        if !refreshes && config.infer.as_ref().is_some_and(nothing) {
             let message = "infer.predictions and infer.embeddings are false, so there is nothing to compute; set one of them, as in \
                            --set infer.embeddings=true";
             return Err(PipelineError::Usage(message.into()).into());

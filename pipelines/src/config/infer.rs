@@ -16,6 +16,10 @@ section! {
         /// Add the probabilities of all classes of each node or edge to `predictions.parquet`, by ascending number or name. Not for links,
         /// whose scores are always written, and not for regression.
         pub scores: bool = false,
+        /// Link prediction: write `recommendations.parquet`, with at most this many nodes for each source: those with the highest scores that it has no
+        /// edge to, in any split. Takes sources × nodes scores.
+        #[schemars(range(min = 1, max = 10000), extend("examples" = [10]))]
+        pub recommendations: Option<usize> = None,
         /// Write each table as a folder with a file for each partition, `part-00000.parquet` and so on, and then `_SUCCESS`. Each process writes the
         /// files of its partitions; on several hosts, each host has its own in its folder.
         pub parts: bool = false,

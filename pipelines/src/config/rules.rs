@@ -84,6 +84,7 @@ fn problems(config: &Config, root: &Node, schedule: &str, registered: &Registere
     partition(config, registered, &mut report);
     stages(config, &mut report);
     infer(config, &mut report);
+    recommendations(config, &mut report);
     model(config, registered, &mut report);
     train::train(config, registered, &mut report);
     report.problems
@@ -244,6 +245,14 @@ fn infer(config: &Config, report: &mut Report<'_>) {
     for (key, _) in others.into_iter().filter(|(_, given)| *given && !infer.embeddings) {
         report
             .add(&format!("infer.{key}"), "no embeddings are written; set infer.embeddings = true, or remove this key");
+    }
+}
+
+/// Refuses recommendations without scores of links.
+fn recommendations(config: &Config, report: &mut Report<'_>) {
+    let predicts_links = config.train.as_ref().is_none_or(|train| train.predicts_links());
+    if !predicts_links && config.infer.as_ref().is_some_and(|infer| infer.recommendations.is_some()) {
+        report.add("infer.recommendations", "only link prediction scores pairs of nodes; remove this key");
     }
 }
 

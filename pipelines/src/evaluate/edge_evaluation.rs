@@ -13,6 +13,7 @@ use crate::error::Error;
 use crate::evaluate::Evaluation;
 use crate::evaluate::classification::EdgeClassifier;
 use crate::evaluate::ranking::Ranking;
+use crate::evaluate::recommendations::Recommender;
 use crate::evaluate::{class_predictions, link_predictions};
 use crate::runtime::job::Job;
 use crate::task::Source;
@@ -20,7 +21,7 @@ use gnnflow_dataflow::storage::RowStore;
 
 /// Ranks or classifies edges by the model's results of their ends.
 pub(crate) enum EdgeEvaluation {
-    Ranking(Ranking),
+    Links(Ranking, Option<Box<Recommender>>),
     Classification(EdgeClassifier),
 }
 
@@ -40,8 +41,12 @@ impl EdgeEvaluation {
     ) -> Result<Option<Self>, Error> {
         Ok(match source {
             Source::Nodes(_) => None,
-            Source::Links(edges) => {
-                Some(Self::Ranking(Ranking::build(worker, context, results, edges, compute_thread)))
+            Source::Links(mut edges) => {
+                let sources = edges.sources.take();
+                let ranking = Ranking::build(worker, context, results, edges, compute_thread);
+                let recommender =
+                    sources.map(|sources| Recommender::build(worker, context, results, *sources, compute_thread));
+                Some(Self::Links(ranking, recommender.map(Box::new)))
             }
             Source::Edges(edges, metrics) => {
                 let edges = (edges, metrics);
@@ -62,8 +67,16 @@ impl EdgeEvaluation {
         collectives: &mut Collectives,
     ) -> Result<Evaluation, Error> {
         match self {
-            Self::Ranking(ranking) => ranking.evaluate(driver, context, collectives),
+            Self::Links(ranking, _) => ranking.evaluate(driver, context, collectives),
             Self::Classification(classifier) => classifier.evaluate(driver, context, collectives),
+        }
+    }
+
+    /// Returns the dataflow of recommendations, if these are wanted.
+    pub(crate) fn recommender(&mut self) -> Option<&mut Recommender> {
+        match self {
+            Self::Links(_, recommender) => recommender.as_deref_mut(),
+            Self::Classification(_) => None,
         }
     }
 
@@ -79,7 +92,7 @@ impl EdgeEvaluation {
         path: PathBuf,
     ) -> Result<String, Error> {
         match self {
-            Self::Ranking(ranking) => link_predictions::predictions(driver, job, context, ranking, path),
+            Self::Links(ranking, _) => link_predictions::predictions(driver, job, context, ranking, path),
             Self::Classification(classifier) => class_predictions::predictions(driver, job, context, classifier, path),
         }
     }

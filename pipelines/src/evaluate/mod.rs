@@ -6,9 +6,11 @@ pub(crate) mod classification;
 pub(crate) mod edge_evaluation;
 pub(crate) mod fetch_results;
 pub(crate) mod link_predictions;
+pub(crate) mod node_blocks;
 pub(crate) mod node_predictions;
 pub(crate) mod ranking;
 pub(crate) mod recommend;
+pub(crate) mod recommendations;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -26,6 +26,8 @@ pub(crate) struct RunFolder {
 const PREDICTIONS: &str = "predictions.parquet";
 /// Embeddings of all nodes.
 const EMBEDDINGS: &str = "embeddings.parquet";
+/// Recommended edges.
+pub(crate) const RECOMMENDATIONS: &str = "recommendations.parquet";
 /// The nodes that a refresh has computed anew, and removed nodes.
 pub(crate) const CHANGES: &str = "changes.parquet";
 /// The model.
@@ -35,8 +37,17 @@ pub(crate) const OPTIMIZER: &str = "optimizer.safetensors";
 /// Learned rows of all nodes.
 pub(crate) const NODE_EMBEDDINGS: &str = "node_embeddings.parquet";
 /// The outputs of a finished run.
-const OUTPUTS: [&str; 8] =
-    [Summary::FILE, "report.html", MODEL, OPTIMIZER, PREDICTIONS, EMBEDDINGS, NODE_EMBEDDINGS, CHANGES];
+const OUTPUTS: [&str; 9] = [
+    Summary::FILE,
+    "report.html",
+    MODEL,
+    OPTIMIZER,
+    PREDICTIONS,
+    EMBEDDINGS,
+    NODE_EMBEDDINGS,
+    RECOMMENDATIONS,
+    CHANGES,
+];
 /// The last file of a table in parts.
 pub(super) const SUCCESS: &str = "_SUCCESS";
 /// What a run writes before its outputs.
@@ -99,11 +110,14 @@ impl RunFolder {
     }
 }
 
-/// Removes results of an earlier inference in `dir` that this one does not replace.
-pub(crate) fn remove_old_results(dir: &Path, config: &Config) -> Result<(), Error> {
+/// Removes results of an earlier inference in `dir` that this one does not replace. Without `evaluates`, it writes no predictions.
+pub(crate) fn remove_old_results(dir: &Path, config: &Config, evaluates: bool) -> Result<(), Error> {
     let infer = config.infer.clone().unwrap_or_default();
-    if !infer.predictions {
+    if !infer.predictions || !evaluates {
         remove(&dir.join(PREDICTIONS))?;
+    }
+    if infer.recommendations.is_none() {
+        remove(&dir.join(RECOMMENDATIONS))?;
     }
     if !infer.embeddings {
         remove(&dir.join(EMBEDDINGS))?;

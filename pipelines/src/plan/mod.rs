@@ -241,7 +241,11 @@ fn stages(config: &Config, graph: &Sizes) -> Vec<String> {
     stages.push(if graph.prepared { "open the prepared dataset".into() } else { "prepare".into() });
     stages.extend(config.train.as_ref().map(|train| format!("train ({})", train.schedule)));
     if let Some(infer) = &config.infer {
-        let named = [(infer.predictions, "predictions"), (infer.embeddings, "embeddings")];
+        let named = [
+            (infer.predictions, "predictions"),
+            (infer.embeddings, "embeddings"),
+            (infer.recommendations.is_some(), "recommendations"),
+        ];
         let outputs: Vec<&str> = named.into_iter().filter(|(wanted, _)| *wanted).map(|(_, name)| name).collect();
         if !outputs.is_empty() {
             stages.push(format!("infer ({})", outputs.join(", ")));

@@ -17,6 +17,9 @@ pub struct RankingCost {
     pub among: u64,
     /// Products of two rows.
     pub scores: u64,
+    /// Maximum number of products of two rows for recommendations, of all nodes for all nodes; `None` without recommendations.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub recommendations: Option<u64>,
 }
 
 impl RankingCost {
@@ -40,6 +43,13 @@ impl RankingCost {
             RankAmong::All => graph.nodes,
             RankAmong::Count(count) => graph.nodes.min(count as u64),
         };
-        Some(Self { edges, exact: graph.targets.is_some(), among, scores: 2 * edges * among })
+        let recommends = config.infer.as_ref().is_some_and(|infer| infer.recommendations.is_some());
+        Some(Self {
+            edges,
+            exact: graph.targets.is_some(),
+            among,
+            scores: 2 * edges * among,
+            recommendations: recommends.then(|| graph.nodes.saturating_mul(graph.nodes)),
+        })
     }
 }

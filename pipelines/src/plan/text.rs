@@ -15,10 +15,13 @@ impl fmt::Display for Plan {
         if let Some(training) = &self.training {
             fmt_training(training, self.bound(), f)?;
         }
-        if let Some(RankingCost { edges, exact, among, scores }) = &self.ranking {
+        if let Some(RankingCost { edges, exact, among, scores, recommendations }) = &self.ranking {
             let at_most = if *exact { "" } else { "at most about " };
             let [edges, among, scores] = [edges, among, scores].map(|&number| count(number));
             writeln!(f, "evaluation  {at_most}{edges} edges, both ends ranked among {among} nodes: {scores} scores")?;
+            if let Some(scores) = recommendations {
+                writeln!(f, "lists       at most {} scores for recommendations to all nodes", count(*scores))?;
+            }
         }
         for process in &self.processes {
             self.fmt_process(process, f)?;

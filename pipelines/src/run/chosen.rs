@@ -52,6 +52,18 @@ impl Run<'_> {
         })
     }
 
+    /// Whether only recommendations are computed, and edges are not evaluated: if a list names their sources.
+    pub(super) fn recommends_only(&self) -> bool {
+        self.edges.is_some() && matches!(&self.job.work, Work::Infer { scope: Scope::Listed(_), .. })
+    }
+
+    /// Computes the results of all nodes, which may be recommended, for the sources `own`.
+    pub(super) fn infer_sources(&mut self, driver: &mut Driver<'_>, own: Vec<u32>) -> Result<Inferred, Error> {
+        self.infer_all(driver)?;
+        let nodes = OutputNodes::some(driver, &self.context, &mut self.collectives, own)?;
+        Ok(Inferred { evaluation: Evaluation::default(), nodes, refreshed: None, writing: None, chosen: None })
+    }
+
     /// Computes the results of the nodes `own` of all workers from the rows that they read.
     pub(super) fn infer_chosen(&mut self, driver: &mut Driver<'_>, own: Vec<u32>) -> Result<Inferred, Error> {
         let mut stages = self.compute_thread.call(|compute| compute.with_model(Model::stages));

@@ -18,12 +18,13 @@ use crate::context::WorkerContext;
 use crate::engine::no_training::NoTraining;
 use crate::engine::{Engine, Staleness};
 use crate::error::Error;
-use crate::evaluate::{Evaluation, node_predictions};
+use crate::evaluate::edge_evaluation::EdgeEvaluation;
+use crate::evaluate::{Evaluation, node_predictions, recommendations};
 use crate::model_file::{self, Description, Provenance, ValidationMetric, optimizer_file};
 use crate::outputs;
 use crate::outputs::embedding_rows::EmbeddingRows;
 use crate::outputs::output_nodes::OutputNodes;
-use crate::outputs::run_folder::{CHANGES, NODE_EMBEDDINGS, remove_old_results};
+use crate::outputs::run_folder::{CHANGES, NODE_EMBEDDINGS, RECOMMENDATIONS, remove_old_results};
 use crate::outputs::summary::{CacheUse, Chosen, EmbeddingUse, Refreshed, SCHEMA, Seconds, Summary, Value, WorkerUse};
 use crate::outputs::table::TableForm;
 use crate::outputs::trace_table::SentTo;
@@ -210,7 +211,7 @@ impl Run<'_> {
         let nodes = OutputNodes::all(self.job.dataset.manifest());
         let chosen = self.chosen_nodes(driver)?;
         if self.context.worker == 0 && !self.job.trains() {
-            remove_old_results(&self.job.run_dir, &self.job.config)?;
+            remove_old_results(&self.job.run_dir, &self.job.config, !self.recommends_only())?;
         }
         if let Some(refresh) = refresh {
             let refresh::Outcome { refreshed, changes, writing } = self.refresh(driver, refresh)?;
@@ -224,8 +225,10 @@ impl Run<'_> {
             let (refreshed, writing) = (Some(refreshed), Some(writing));
             return Ok(Inferred { evaluation, nodes, refreshed, writing, chosen: None });
         }
-        if let Some(own) = chosen {
-            return self.infer_chosen(driver, own);
+        match chosen {
+            Some(own) if self.edges.is_some() => return self.infer_sources(driver, own),
+            Some(own) => return self.infer_chosen(driver, own),
+            None => {}
         }
         let evaluation = self.evaluate_best(driver)?;
         Ok(Inferred { evaluation, nodes, refreshed: None, writing: None, chosen: None })
@@ -274,7 +277,7 @@ impl Run<'_> {
 
     /// Writes all files but the summary, with the results of `nodes`.
     fn write_outputs(
-        &self,
+        &mut self,
         driver: &mut Driver<'_>,
         nodes: &OutputNodes,
         evaluation: &Evaluation,
@@ -282,6 +285,11 @@ impl Run<'_> {
         let mut digests = Digests { predictions: self.write_predictions(driver, nodes)?, ..Digests::default() };
         if self.job.config.infer.as_ref().is_some_and(|infer| infer.embeddings) {
             self.write_embeddings(driver, nodes)?;
+        }
+        if let Some(recommender) = self.edges.as_mut().and_then(EdgeEvaluation::recommender) {
+            let rows = recommender.recommend(driver, self.job, &self.context, nodes)?;
+            let path = self.job.run_dir.join(RECOMMENDATIONS);
+            recommendations::write(driver, self.job, (&self.context, &mut self.collectives), &rows, path)?;
         }
         if let Some(rows) = self.context.embeddings.as_ref().filter(|_| self.job.trains()) {
             let path = self.job.run_dir.join(NODE_EMBEDDINGS);
@@ -332,7 +340,8 @@ impl Run<'_> {
 
     /// Writes the predictions, if the pipeline has them, and returns their SHA-256.
     fn write_predictions(&self, driver: &mut Driver<'_>, nodes: &OutputNodes) -> Result<Option<String>, Error> {
-        let Some(infer) = self.job.config.infer.as_ref().filter(|infer| infer.predictions) else { return Ok(None) };
+        let infer = self.job.config.infer.as_ref().filter(|infer| infer.predictions && !self.recommends_only());
+        let Some(infer) = infer else { return Ok(None) };
         let path = self.job.run_dir.join("predictions.parquet");
         let written = match &self.edges {
             Some(edges) => edges.predictions(driver, self.job, &self.context, path)?,

@@ -119,6 +119,19 @@ impl TargetRules {
         (relation, split)
     }
 
+    /// Calls `each` with every target edge of the partition whose nodes begin at `first`.
+    pub(crate) fn for_each_target(&self, topology: &Topology, first: u32, each: &mut impl FnMut(Edge)) {
+        let (types, heads) = (topology.edge_types(), topology.indices());
+        for node in 0..topology.num_nodes() {
+            for at in topology.edge_range(node) {
+                let relation = types.map_or(0, |types| types[at]);
+                if self.targets[usize::from(relation)] {
+                    each(Edge { head: heads[at], tail: first + node as u32, relation });
+                }
+            }
+        }
+    }
+
     /// Calls `each` with every target edge, its split and its position, of the partition whose nodes begin at `first`.
     pub(crate) fn for_each(&self, topology: &Topology, first: u32, mut each: impl FnMut(Edge, u8, usize)) {
         for node in 0..topology.num_nodes() {

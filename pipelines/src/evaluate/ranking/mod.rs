@@ -18,7 +18,6 @@ mod tests;
 use std::sync::Arc;
 
 use gnnflow_dataflow::flow::compute_thread::ComputeThread;
-use gnnflow_dataflow::sample::node_groups::NodeGroups;
 use gnnflow_kernels::pairs::Edge;
 use timely::worker::Worker;
 
@@ -30,17 +29,11 @@ use crate::compute::ComputeState;
 use crate::context::WorkerContext;
 use crate::error::Error;
 use crate::evaluate::Evaluation;
-use crate::evaluate::fetch_results::{FetchedRows, ResultFetcher, distinct};
+use crate::evaluate::fetch_results::{FetchedRows, ResultFetcher};
+use crate::evaluate::node_blocks::{BLOCK, QUERY_BYTES, WINDOW, node_blocks};
 use crate::task::link_prediction::candidates::Candidates;
 use crate::task::link_prediction::edges::LinkEdges;
 use gnnflow_dataflow::storage::RowStore;
-
-/// Maximum bytes of the queries of a chunk of edges.
-const QUERY_BYTES: usize = 64 << 20;
-/// Maximum number of nodes of a block.
-const BLOCK: usize = 4096;
-/// Maximum number of blocks in flight.
-const WINDOW: u32 = 3;
 
 /// The score of a held-out edge, and the numbers `[higher, equal]` of candidates with higher and with equal scores.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -103,10 +96,8 @@ impl Ranking {
     ) -> Self {
         let fetcher = ResultFetcher::build(worker, context, results, compute_thread, "rank", count);
         let hosted = context.placement.parts_of(context.worker);
-        let (parts, first_part) = (context.placement.parts(), hosted.start);
-        let order = (0..parts).map(|i| (first_part + i) % parts);
-        let blocks = order.flat_map(|part| blocks(&edges.nodes, context.graph.range(part))).collect();
-        Self { fetcher, first_part, blocks, edges, width: results.width(), ranked: Vec::new() }
+        let blocks = node_blocks(context, &edges.nodes);
+        Self { fetcher, first_part: hosted.start, blocks, edges, width: results.width(), ranked: Vec::new() }
     }
 
     /// Ranks all held-out edges and returns their metrics.
@@ -241,16 +232,4 @@ fn count(pass: &mut Pass, compute: &ComputeState, fetched: &FetchedRows<'_>) -> 
     let relations = relations.map_err(gnnflow_nn::Error::from)?;
     pass.set_queries(pairs, fetched.rows, relations.as_deref());
     Ok(())
-}
-
-/// Cuts the nodes of a partition into blocks of one group.
-fn blocks(groups: &NodeGroups, range: std::ops::Range<u32>) -> Vec<std::ops::Range<u32>> {
-    let mut cuts: Vec<u32> = groups.runs().map(|run| run.0).filter(|first| range.contains(first)).collect();
-    cuts.extend([range.start, range.end]);
-    let cuts = distinct(cuts.into_iter());
-    let run = |bounds: &[u32]| {
-        let (first, end) = (bounds[0], bounds[1]);
-        (first..end).step_by(BLOCK).map(move |start| start..end.min(start + BLOCK as u32)).collect::<Vec<_>>()
-    };
-    cuts.windows(2).flat_map(run).collect()
 }

@@ -3,10 +3,12 @@ use std::collections::HashMap;
 use gnnflow_data::dataset::split;
 use gnnflow_data::dump::Candidates as Given;
 use gnnflow_data::rng::{Key, Purpose};
+use gnnflow_dataflow::sample::node_groups::NodeGroups;
 use gnnflow_kernels::pairs::Pairs;
 
 use super::metrics::{RankSums, finish};
 use super::*;
+use crate::evaluate::node_blocks::blocks;
 use crate::task::link_prediction::candidates::{self, DrawnLists};
 use crate::task::link_prediction::known::Known;
 
@@ -150,13 +152,4 @@ fn metrics_equal_their_formulas() {
     let scores = finish(&tails.map(|part| RankSums::new(&part))).unwrap();
     assert_eq!(scores.nodes, 3);
     assert!((scores.metrics["mrr"] - (1.0 + 2.0 / 7.0 + 0.05) / 3.0).abs() < 1e-12);
-}
-
-#[test]
-fn blocks_are_of_one_type_and_cover_a_partition() {
-    let groups = NodeGroups::new(&[(0, 0), (10, 1), (20, 0)], 9000);
-    assert_eq!(blocks(&groups, 5..15), [5..10, 10..15]);
-    assert_eq!(blocks(&groups, 12..18), vec![12..18; 1]);
-    assert_eq!(blocks(&groups, 20..9000), [20..4116, 4116..8212, 8212..9000]);
-    assert!(blocks(&groups, 7..7).is_empty());
 }

@@ -14,6 +14,7 @@ use gnnflow_kernels::pairs::Edge;
 use super::candidates::Candidates;
 use super::known::Known;
 use super::recommended::Recommended;
+use super::sources::Sources;
 use crate::config::{Link, NegativeSampler, Train};
 use crate::context::EdgeFilter;
 use crate::error::Error;
@@ -36,6 +37,8 @@ pub(crate) struct LinkEdges {
     pub(crate) candidates: Candidates,
     /// For metrics of recommendations.
     pub(crate) recommended: Option<Recommended>,
+    /// For recommendations, if these are wanted.
+    pub(crate) sources: Option<Box<Sources>>,
     reverses: Vec<Option<u16>>,
 }
 
@@ -97,7 +100,21 @@ impl LinkEdges {
         }
         let candidates = Candidates::open(job, &link, train.seed, held_out.iter().flatten().flatten())?;
         let (known, nodes, reverses) = (known.sorted(), Arc::new(nodes), rules.reverses().to_vec());
-        Ok(Self { train: own, counts, held_out, held_out_counts, known, nodes, candidates, recommended, reverses })
+        let length = job.config.infer.as_ref().and_then(|infer| infer.recommendations);
+        let sources = length.map(|length| Sources::find(length, dataset, rules, &nodes, loops)).transpose()?;
+        let sources = sources.map(Box::new);
+        Ok(Self {
+            train: own,
+            counts,
+            held_out,
+            held_out_counts,
+            known,
+            nodes,
+            candidates,
+            recommended,
+            sources,
+            reverses,
+        })
     }
 
     /// Returns the batches of training edges, which it takes.

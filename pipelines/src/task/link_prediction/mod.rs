@@ -4,6 +4,7 @@ pub(crate) mod candidates;
 pub(crate) mod edges;
 pub(crate) mod known;
 pub(crate) mod recommended;
+pub(crate) mod sources;
 
 use candle_core::Tensor;
 use gnnflow_nn::loss::{binary_cross_entropy, cross_entropy};

@@ -1,0 +1,147 @@
+//! `recommendations.parquet`: for each source, the tails with the highest scores that it has no edge to.
+//!
+//! ```text
+//! a chunk of sources → their rows → query vectors (compute thread)
+//! all tails, block by block → their rows → the best ones of each source (compute thread)
+//! ```
+//!
+//! Each worker computes the lists of the sources of its own partitions. Blocks of tails are fetched, scored and dropped. The order of a list is that of
+//! scores, then of global ids, so it does not depend on the order of blocks.
+
+mod lists;
+mod table;
+
+use std::sync::Arc;
+
+use gnnflow_dataflow::flow::compute_thread::ComputeThread;
+use gnnflow_dataflow::storage::RowStore;
+use gnnflow_kernels::pairs::Edge;
+use timely::worker::Worker;
+
+use self::lists::Lists;
+use super::fetch_results::{FetchedRows, ResultFetcher};
+use super::node_blocks::{QUERY_BYTES, WINDOW, node_blocks};
+use crate::collectives::Driver;
+use crate::compute::ComputeState;
+use crate::context::WorkerContext;
+use crate::error::Error;
+use crate::outputs::output_nodes::OutputNodes;
+use crate::runtime::job::Job;
+use crate::task::link_prediction::sources::{Sources, TailKind};
+
+pub(crate) use self::table::write;
+
+/// A recommended edge: a row of the table.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Recommendation {
+    pub(crate) edge: Edge,
+    /// The place on the list of its source, from 1.
+    pub(crate) rank: u32,
+    pub(crate) score: f32,
+}
+
+/// The dataflow of one worker that computes recommendations.
+pub(crate) struct Recommender {
+    fetcher: ResultFetcher<Lists>,
+    blocks: Vec<std::ops::Range<u32>>,
+    sources: Sources,
+    width: usize,
+}
+
+impl Recommender {
+    /// Builds the dataflow over the model's `results`.
+    pub(crate) fn build(
+        worker: &mut Worker,
+        context: &WorkerContext,
+        results: &Arc<RowStore>,
+        sources: Sources,
+        compute_thread: &ComputeThread<ComputeState>,
+    ) -> Self {
+        let fetcher = ResultFetcher::build(worker, context, results, compute_thread, "recommend", consume);
+        Self { fetcher, blocks: node_blocks(context, &sources.nodes), width: results.width(), sources }
+    }
+
+    /// Returns the recommendations for `sources`, by partition hosted here, in the order of the sources' global ids.
+    ///
+    /// # Errors
+    /// The first error of an operator, of the compute thread, or of the dataset.
+    pub(crate) fn recommend(
+        &mut self,
+        driver: &mut Driver<'_>,
+        job: &Job,
+        context: &WorkerContext,
+        sources: &OutputNodes,
+    ) -> Result<Vec<Vec<Recommendation>>, Error> {
+        let hosted = context.placement.parts_of(context.worker);
+        let (progress, counts) = (driver.runtime.progress(), sources.counts());
+        let kinds = self.sources.kinds.clone();
+        let lists = counts[hosted.clone()].iter().sum::<u64>() * kinds.len() as u64;
+        progress.brief_stage("recommend", lists, "lists");
+        let chunk = (QUERY_BYTES / (4 * self.width.max(1))).max(1);
+        let mut all = Vec::new();
+        for part in hosted {
+            let first = context.graph.range(part).start;
+            let mut rows = Vec::new();
+            for kind in &kinds {
+                let own = sources.locals(context, part, 0..counts[part] as usize).into_iter();
+                let own = own.map(|local| first + local as u32);
+                let own: Vec<u32> = own.filter(|&node| self.sources.nodes.group_of(node) == kind.heads).collect();
+                for heads in own.chunks(chunk) {
+                    self.lists(driver, job, (kind, heads), &mut rows)?;
+                }
+                progress.advance(counts[part]);
+            }
+            // The lists of a source by kind, which are in order already.
+            rows.sort_by_key(|row| row.edge.head);
+            all.push(rows);
+        }
+        // Other workers may still request rows of this worker.
+        self.fetcher.end(driver)?;
+        progress.done();
+        Ok(all)
+    }
+
+    /// Appends the lists of the sources `heads`, ascending.
+    fn lists(
+        &mut self,
+        driver: &mut Driver<'_>,
+        job: &Job,
+        (kind, heads): (&TailKind, &[u32]),
+        rows: &mut Vec<Recommendation>,
+    ) -> Result<(), Error> {
+        let busy = job.runtime.busy("reading the edges of sources");
+        let known = self.sources.known_tails(&job.dataset, kind, heads)?;
+        drop(busy);
+        *self.fetcher.state() = Lists::new(self.sources.length, self.width, known);
+        let edges: Vec<Edge> = heads.iter().map(|&head| Edge { head, tail: head, relation: kind.relation }).collect();
+        self.fetcher.request_ends(&edges);
+        self.fetcher.wait(driver, 0)?;
+        for block in &self.blocks {
+            if self.sources.nodes.group_of(block.start) == kind.tails {
+                self.fetcher.request(block.clone().collect(), None);
+                self.fetcher.wait(driver, WINDOW)?;
+            }
+        }
+        self.fetcher.wait(driver, 0)?;
+        let lists = std::mem::take(&mut *self.fetcher.state());
+        for (edge, list) in edges.iter().zip(lists.finish()) {
+            let row =
+                |(rank, (tail, score)): (u32, (u32, f32))| Recommendation { edge: Edge { tail, ..*edge }, rank, score };
+            rows.extend((1..).zip(list).map(row));
+        }
+        Ok(())
+    }
+}
+
+/// Sets the queries from the rows of sources, or scores the rows of tails.
+fn consume(lists: &mut Lists, compute: &ComputeState, fetched: &FetchedRows<'_>) -> Result<(), Error> {
+    let Some(pairs) = fetched.pairs else {
+        compute.on_threads(|| lists.add(fetched.nodes, fetched.rows));
+        return Ok(());
+    };
+    let relations =
+        compute.with_model(|model| model.relations().map(|rows| rows.flatten_all()?.to_vec1::<f32>()).transpose());
+    let relations = relations.map_err(gnnflow_nn::Error::from)?;
+    lists.set_queries(pairs, fetched.rows, relations.as_deref());
+    Ok(())
+}
