@@ -1,7 +1,7 @@
 //! Options and outcome of a run.
 
 use crate::console::Console;
-use gnnflow_pipelines::{Feed, Registry, Scope, Summary, Unseen};
+use gnnflow_pipelines::{Feed, InNeighbors, Registry, Scope, Summary, Unseen};
 use std::path::PathBuf;
 
 /// Options of a run that are not in the pipeline file.
@@ -57,6 +57,8 @@ pub enum Action {
         scope: Scope,
         /// What happens to nodes without a learned row.
         unseen: Unseen,
+        /// Which in-neighbors are read.
+        neighbors: InNeighbors,
     },
     /// Computes what batches of changes change in the results of an earlier run.
     Follow {

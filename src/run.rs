@@ -58,9 +58,10 @@ pub fn run(config: &Config, options: &RunOptions) -> Result<Outcome, Error> {
     };
     let mut work = match &options.action {
         Action::Train { resume } => Work::Train { resume: *resume, from: warm_start(config, options, &dataset)? },
-        Action::Infer { run, scope, unseen } => {
+        Action::Infer { run, scope, unseen, neighbors } => {
             let model = FittingModel::open(run, train.task, dataset.manifest())?;
-            Work::Infer { model: FittingModel { unseen: *unseen, ..model }, scope: scope.clone() }
+            let model = FittingModel { unseen: *unseen, ..model };
+            Work::Infer { model, scope: scope.clone(), neighbors: neighbors.clone() }
         }
         Action::Follow { run, feed } => Work::Follow {
             model: FittingModel::open(run, train.task, dataset.manifest())?,
@@ -97,9 +98,10 @@ pub fn run(config: &Config, options: &RunOptions) -> Result<Outcome, Error> {
                     Work::Train { from: Some(model), .. } => {
                         format!("{} from model {}", config.fingerprint(), model.sha256)
                     }
-                    Work::Infer { model, scope } => {
+                    Work::Infer { model, scope, neighbors } => {
                         let FittingModel { sha256, unseen, .. } = model;
-                        format!("{scope} of {} with model {sha256}, unseen nodes: {unseen:?}", config.fingerprint())
+                        let options = format!("unseen nodes: {unseen:?}, neighbors: {neighbors:?}");
+                        format!("{scope} of {} with model {sha256}, {options}", config.fingerprint())
                     }
                     Work::Follow { model, .. } => {
                         format!("changes of {} with model {}", config.fingerprint(), model.sha256)

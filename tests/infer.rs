@@ -496,3 +496,75 @@ fn tables_that_do_not_fit_the_model_are_refused() {
     fail(2, &["--dataset", "monday/dataset"], &["cannot be used with"]);
     fail(2, &["--set", "train.epochs=3"], &["train.epochs"]);
 }
+
+#[test]
+fn results_of_samples_do_not_depend_on_processes_or_the_wanted_nodes() {
+    for (model, layers) in [
+        ("kind = 'sage'\nlayers = 2", 2),
+        ("kind = 'gat'\nlayers = 2\nnorm = 'batch'", 2),
+        ("kind = 'gcn'\nlayers = 3\njumping_knowledge = 'cat'", 3),
+    ] {
+        let place = TestDir::new();
+        planted(&place, "p.toml", &format!("[model]\n{model}\n[train]\n"));
+        train(&place, &["--set", "infer.scores=true"]);
+        let infer = |out: &str, fanout: &str, more: &[&str]| {
+            let fanouts = vec![fanout; layers].join(",");
+            let args = ["infer", "run", "--quiet", "--out", out, "--fanouts", &fanouts];
+            place.succeed(&[&args, more].concat());
+            ["predictions", "embeddings"]
+                .map(|file| std::fs::read(place.path(&format!("{out}/{file}.parquet"))).unwrap())
+        };
+        let exact = ["predictions", "embeddings"]
+            .map(|file| std::fs::read(place.path(&format!("run/{file}.parquet"))).unwrap());
+        // Fanouts that no node exceeds are exact.
+        assert!(infer("all", "-1", &[]) == exact && infer("many", "100000", &["--processes", "2"]) == exact, "{model}");
+        let drawn = infer("drawn", "3", &[]);
+        assert!(drawn != exact, "{model}");
+        for processes in ["2", "4"] {
+            assert!(
+                infer("again", "3", &["--processes", processes, "--set", "infer.batch=100"]) == drawn,
+                "{model}: {processes}"
+            );
+        }
+        let notes = summary(&place, "drawn")["notes"].to_string();
+        assert!(notes.contains("--fanouts 3,3") && notes.contains("not exact"), "{notes}");
+        assert!(summary(&place, "run").get("notes").is_none_or(|notes| !notes.to_string().contains("--fanouts")));
+        // With more neighbors, predictions are close to those of all.
+        infer("close", "8", &[]);
+        let accuracy = |out: &str| summary(&place, out)["test"]["accuracy"].as_f64().unwrap();
+        let (close, all) = (accuracy("close"), accuracy("run"));
+        assert!((close - all).abs() < 0.15, "{model}: {close} {all}");
+        // A list of nodes has their results.
+        let rows = |out: &str| -> BTreeMap<i64, Vec<f32>> {
+            let read = read(&place, &format!("{out}/embeddings.parquet"));
+            let (ids, rows) = (column::<Int64Array>(&read, "node_id"), read.column_by_name("embedding").unwrap());
+            let row = |at| rows.as_fixed_size_list().value(at).as_primitive::<Float32Type>().values().to_vec();
+            ids.values().iter().enumerate().map(|(at, &id)| (id, row(at))).collect()
+        };
+        let all = rows("drawn");
+        place.parquet("some.parquet", vec![("node_id", Arc::new(Int64Array::from(vec![3, 700, 701])) as _)]);
+        for processes in ["1", "2", "4"] {
+            infer("some", "3", &["--nodes", "some.parquet", "--processes", processes]);
+            let some = rows("some");
+            assert_eq!(some.keys().copied().collect::<Vec<_>>(), [3, 700, 701]);
+            assert!(some.iter().all(|(id, row)| all[id] == *row), "{model}: {processes}");
+        }
+    }
+}
+
+#[test]
+fn fanouts_that_do_not_fit_are_refused() {
+    let place = TestDir::new();
+    planted(&place, "p.toml", "[model]\nkind = 'sage'\nlayers = 2\n[train]\n");
+    train(&place, &[]);
+    let fail =
+        |fanouts: &str, words: &str| place.fail(&["infer", "run", "--out", "x", "--fanouts", fanouts], 2, &[words]);
+    fail("3", "--fanouts has 1 number, and the model reads neighbors 2 times");
+    fail("3,0", "-1 for all in-neighbors");
+    fail("3,-2", "-1 for all in-neighbors");
+    fail("3,x", "-1 for all in-neighbors");
+    planted(&place, "mlp.toml", "[model]\nkind = 'mlp'\n[train]\nschedule = 'full-graph'\n");
+    place.succeed(&["run", "mlp.toml", "--quiet", "--run-dir", "mlp", "--set", "train.epochs=1"]);
+    place.fail(&["infer", "mlp", "--out", "x", "--fanouts", "3"], 2, &["reads no neighbors"]);
+    place.fail(&["refresh", "run", "--out", "x", "--fanouts", "3,3"], 2, &["unexpected argument"]);
+}

@@ -33,5 +33,5 @@ pub use plan::Plan;
 pub use run::prepare::{prepare, prepare_on};
 pub use run::run_worker;
 pub use runtime::executor;
-pub use runtime::job::{Feed, Job, NoRuntime, NodeSplit, Runtime, Scope, Work, scratch_folder};
+pub use runtime::job::{Feed, InNeighbors, Job, NoRuntime, NodeSplit, Runtime, Scope, Work, scratch_folder};
 pub use runtime::registry::Registry;

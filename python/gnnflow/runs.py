@@ -96,6 +96,7 @@ class Run:
         nodes: str | os.PathLike[str] | Iterable[int] | Iterable[str] | None = None,
         split: str | None = None,
         unseen: str | None = None,
+        fanouts: Iterable[int] = (),
         sets: Iterable[str] | Mapping[str, Any] = (),
         processes: int = 1,
     ) -> Run:
@@ -105,7 +106,8 @@ class Run:
         dictionary with its sections, whose tables are prepared like those of the run. ``nodes`` are the ids of the wanted
         nodes, or the path of a Parquet file with the column ``node_id``; ``split`` is ``"train"``, ``"val"`` or
         ``"test"``. Without both, all nodes have results. ``unseen`` is ``"refuse"``, ``"zero"`` or ``"mean"``, for nodes
-        of which a model with learned rows has none. ``sets`` and ``processes`` are those of :func:`run`.
+        of which a model with learned rows has none. ``fanouts`` are numbers of in-neighbors to draw in each layer, from
+        the output layer on, instead of all. ``sets`` and ``processes`` are those of :func:`run`.
 
         Raises ``Error`` with the message and the exit code of the program if it fails.
 
@@ -121,6 +123,7 @@ class Run:
                     nodes=nodes,
                     split=split,
                     unseen=unseen,
+                    fanouts=fanouts,
                     sets=sets,
                     processes=processes,
                 )
@@ -131,6 +134,8 @@ class Run:
             options += ["--split", split]
         if unseen is not None:
             options += ["--unseen", unseen]
+        if fanouts := list(fanouts):
+            options += ["--fanouts", ",".join(map(str, fanouts))]
         if nodes is None or isinstance(nodes, (str, os.PathLike)):
             listed = [] if nodes is None else ["--nodes", Path(nodes)]
             return self._results("infer", out, dataset, [*options, *listed])

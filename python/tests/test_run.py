@@ -64,6 +64,8 @@ class RunTest(FolderCase):
         with contextlib.redirect_stderr(io.StringIO()):
             tested = trained.infer("results", split="test", dataset="some")
             parts = trained.infer("parts", sets={"infer.parts": True}, processes=2)
+            sampled = trained.infer("sampled", fanouts=[2, 2])
+        self.assertIn("--fanouts 2,2", sampled.summary["notes"][-1])
         self.assertTrue(Path("parts/predictions.parquet").is_dir())
         self.assertEqual(parts.predictions, trained.predictions)
         self.assertEqual(tested.summary["test"], trained.summary["test"])

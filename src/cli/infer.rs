@@ -7,7 +7,7 @@ use crate::options::{Action, Outcome, RunOptions};
 use crate::report;
 use crate::run::is_same_folder;
 use gnnflow_pipelines::config::{self, Config, Override};
-use gnnflow_pipelines::{Error as PipelineError, NodeSplit, Scope, Unseen};
+use gnnflow_pipelines::{Error as PipelineError, InNeighbors, NodeSplit, Scope, Unseen};
 use std::path::{Path, PathBuf};
 
 const EXAMPLES: &str = "\
@@ -41,6 +41,17 @@ pub(super) struct Infer {
     /// What to do with nodes of which the model has no learned row: refuse the dataset, or use a row of zeros or the mean of their in-neighbors' rows.
     #[arg(long, value_name = "POLICY")]
     unseen: Option<Policy>,
+    /// Read at most so many drawn in-neighbors of each node instead of all, for each layer, from the output layer on; -1 reads all. Faster, and not exact.
+    #[arg(long, value_name = "N,…", value_delimiter = ',', allow_hyphen_values = true, value_parser = fanout)]
+    fanouts: Vec<i64>,
+}
+
+/// Parses a number of in-neighbors.
+fn fanout(text: &str) -> Result<i64, String> {
+    match text.trim().parse() {
+        Ok(fanout) if fanout == -1 || fanout > 0 => Ok(fanout),
+        _ => Err("expected a number from 1, or -1 for all in-neighbors".into()),
+    }
 }
 
 /// What happens to nodes of which the model has no learned row.
@@ -86,7 +97,12 @@ impl Infer {
             (None, Some(split)) => Wanted::Split(split.into()),
             (None, None) => Wanted::All,
         };
-        self.scoring.execute(context, wanted, self.pipeline.as_deref(), self.unseen.map(Unseen::from))
+        let neighbors = match self.fanouts {
+            fanouts if fanouts.is_empty() => InNeighbors::All,
+            fanouts => InNeighbors::Sampled(fanouts),
+        };
+        let options = ScoringOptions { pipeline: self.pipeline, unseen: self.unseen.map(Unseen::from), neighbors };
+        self.scoring.execute(context, wanted, options)
     }
 }
 
@@ -97,6 +113,16 @@ pub(super) enum Wanted {
     Split(NodeSplit),
     /// Those that have changed since rows of layers were stored.
     Changed(Layers),
+}
+
+/// Options of inference that refresh does not have.
+#[derive(Debug, Default)]
+pub(super) struct ScoringOptions {
+    /// The pipeline file of the graph, if it is not a prepared dataset.
+    pipeline: Option<PathBuf>,
+    /// What happens to nodes without a learned row.
+    unseen: Option<Unseen>,
+    neighbors: InNeighbors,
 }
 
 /// What is computed, with which model, and where.
@@ -163,16 +189,10 @@ const KEYS: [&str; 8] = [
 ];
 
 impl Scoring {
-    /// Computes the results of the `wanted` nodes. `pipeline` is the pipeline file of the graph, if it is not a prepared dataset; `unseen` says what
-    /// happens to nodes without a learned row.
-    pub(super) fn execute(
-        self,
-        context: Context,
-        wanted: Wanted,
-        pipeline: Option<&Path>,
-        unseen: Option<Unseen>,
-    ) -> Result<u8, Error> {
-        let config = self.config(&context, &wanted, pipeline)?;
+    /// Computes the results of the `wanted` nodes.
+    pub(super) fn execute(self, context: Context, wanted: Wanted, options: ScoringOptions) -> Result<u8, Error> {
+        let ScoringOptions { pipeline, unseen, neighbors } = options;
+        let config = self.config(&context, &wanted, pipeline.as_deref())?;
         if unseen.is_some() {
             self.check_unseen(&config)?;
         }
@@ -195,7 +215,7 @@ impl Scoring {
             hosts: self.at.hosts,
             rank: self.at.rank,
             run_dir: self.out.clone(),
-            action: Action::Infer { run: self.run, scope, unseen: unseen.unwrap_or_default() },
+            action: Action::Infer { run: self.run, scope, unseen: unseen.unwrap_or_default(), neighbors },
             prepare_seconds: self.prepare_seconds,
             console: context.console,
             registry: context.registry,

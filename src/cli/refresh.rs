@@ -1,7 +1,7 @@
 //! `gnnflow refresh`: computes the results of the nodes that a change of the dataset reaches.
 
 use super::context::Context;
-use super::infer::{Layers, Scoring, Wanted};
+use super::infer::{Layers, Scoring, ScoringOptions, Wanted};
 use crate::error::Error;
 use std::path::PathBuf;
 
@@ -28,11 +28,7 @@ pub(super) struct Refresh {
 
 impl Refresh {
     pub(super) fn execute(self, context: Context) -> Result<u8, Error> {
-        self.scoring.execute(
-            context,
-            Wanted::Changed(self.layers.map_or(Layers::BesideDataset, Layers::Folder)),
-            None,
-            None,
-        )
+        let layers = self.layers.map_or(Layers::BesideDataset, Layers::Folder);
+        self.scoring.execute(context, Wanted::Changed(layers), ScoringOptions::default())
     }
 }

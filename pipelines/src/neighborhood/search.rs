@@ -77,6 +77,18 @@ impl<'a> Search<'a> {
         collectives: &mut Collectives,
         from: &[u32],
     ) -> Result<Vec<u32>, Error> {
+        let graph = self.graph;
+        self.sources_of(driver, collectives, from, &|node| graph.sources(node))
+    }
+
+    /// Like [`Search::in_neighbors`], with in-neighbors that `sources` returns.
+    pub(super) fn sources_of<'s>(
+        &mut self,
+        driver: &mut Driver<'_>,
+        collectives: &mut Collectives,
+        from: &[u32],
+        sources: &dyn Fn(u32) -> Cow<'s, [u32]>,
+    ) -> Result<Vec<u32>, Error> {
         let Self { graph, own, found } = self;
         let nodes = graph.nodes();
         let next = RefCell::new((found, Vec::new()));
@@ -90,7 +102,7 @@ impl<'a> Search<'a> {
             driver,
             |sender| {
                 from.iter().try_for_each(|&node| {
-                    graph.sources(node).iter().try_for_each(|&node| {
+                    sources(node).iter().try_for_each(|&node| {
                         if own.contains(&node) {
                             find(node);
                             return Ok(());

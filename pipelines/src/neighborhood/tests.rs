@@ -7,6 +7,8 @@ use gnnflow_data::PartitionBook;
 use gnnflow_data::rng::{Key, Purpose};
 use gnnflow_dataflow::graph::local_graph::{InEdges, LocalGraph, OwnedInEdges};
 use gnnflow_dataflow::graph::placement::Placement;
+use gnnflow_dataflow::sample::own_samples::OwnSamples;
+use gnnflow_kernels::sample::Columns;
 use gnnflow_nn::model::Stage;
 
 use super::reached::{Changed, Reach};
@@ -82,18 +84,32 @@ fn reached_nodes_are_those_of_a_plain_search() {
     }
 }
 
+/// Returns the samples of stages.
+fn draw(graph: &Arc<LocalGraph>, fanouts: [i64; 4]) -> Vec<Option<OwnSamples>> {
+    let of_stage = |(fanout, layer)| Some(OwnSamples::new(graph, fanout, (9, layer), Columns::default()));
+    fanouts.into_iter().zip(0..).map(of_stage).collect()
+}
+
 #[test]
 fn rows_read_are_those_of_a_plain_search() {
     let stages = [true, true, false, true].map(|edges| Stage { width: 1, edges, own: Vec::new(), reduction: None });
     let wanted: BTreeSet<u32> = [5, 120, 121, 399].into();
-    for undirected in [false, true] {
+    for (undirected, fanouts) in [(false, None), (true, None), (true, Some([3, 1, 0, -1])), (false, Some([1, 2, 0, 1]))]
+    {
         let all = edges(undirected);
         // The reference implementation.
+        let samples = fanouts.map(|fanouts| draw(&Arc::new(graph(&all, 0, 1)), fanouts));
         let mut expected = vec![wanted.clone()];
-        for stage in stages[1..].iter().rev() {
+        for (at, stage) in stages.iter().enumerate().skip(1).rev() {
             let mut rows = expected[0].clone();
-            if stage.edges {
-                rows.extend(all.iter().filter(|(_, node)| expected[0].contains(node)).map(|(source, _)| source));
+            match &samples {
+                _ if !stage.edges => {}
+                None => {
+                    rows.extend(all.iter().filter(|(_, node)| expected[0].contains(node)).map(|(source, _)| source))
+                }
+                Some(samples) => {
+                    rows.extend(expected[0].iter().flat_map(|&node| samples[at].as_ref().unwrap().sources(node)))
+                }
             }
             expected.insert(0, rows);
         }
@@ -101,9 +117,10 @@ fn rows_read_are_those_of_a_plain_search() {
         for workers in [1, 2, 4] {
             let (all, stages, wanted) = (all.clone(), stages.clone(), wanted.clone());
             let found = at(workers, move |collectives, driver| {
-                let graph = graph(&all, driver.worker.index(), workers);
+                let graph = Arc::new(graph(&all, driver.worker.index(), workers));
                 let own: Vec<u32> = wanted.iter().copied().filter(|&node| graph.hosts(node)).collect();
-                rows_read(driver, collectives, &graph, &stages, &own).unwrap()
+                let samples = fanouts.map(|fanouts| draw(&graph, fanouts));
+                rows_read(driver, collectives, (&*graph, samples.as_deref()), &stages, &own).unwrap()
             });
             for (stage, expected) in expected.iter().enumerate() {
                 let rows: Vec<u32> = found.iter().flat_map(|by_stage| by_stage[stage].clone()).collect();

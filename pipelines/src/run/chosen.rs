@@ -69,7 +69,9 @@ impl Run<'_> {
         let mut stages = self.compute_thread.call(|compute| compute.with_model(Model::stages));
         let uses_edges = self.job.config.model.as_ref().is_some_and(|model| model.uses_edges());
         stages.iter_mut().for_each(|stage| stage.edges &= uses_edges);
-        let rows = rows_read(driver, &mut self.collectives, &self.context.graph, &stages, &own)?;
+        let samples = self.inference.samples();
+        let graph = &self.context.graph;
+        let rows = rows_read(driver, &mut self.collectives, (graph, samples.as_deref()), &stages, &own)?;
         let layers = neighborhood::layers(&stages);
         let counts = [own.len(), layers.iter().map(|&stage| rows[stage].len()).sum()].map(|count| count as u64);
         let counts = self.collectives.all_reduce_counts(driver, &counts)?;

@@ -30,6 +30,7 @@ use crate::outputs::table::TableForm;
 use crate::outputs::trace_table::SentTo;
 use crate::refresh::Refresh;
 use crate::refresh::layer_store::WritingRows;
+use crate::runtime::job::{InNeighbors, Job, Work};
 use crate::runtime::records::{ByClass, Scores, TensorUse};
 
 /// The counts of a worker.
@@ -421,7 +422,7 @@ impl Run<'_> {
             test: evaluation.test,
             positive_class: evaluation.by_class.values().find_map(ByClass::positive),
             by_class: evaluation.by_class,
-            notes: notes(self.train, if self.job.resumes() { 0 } else { self.rounds.1 }),
+            notes: notes(self.job, self.train, if self.job.resumes() { 0 } else { self.rounds.1 }),
             seconds: Seconds {
                 prepare: self.job.prepare_seconds,
                 train: seconds,
@@ -464,8 +465,15 @@ impl Run<'_> {
 const FEW_STEPS: u64 = 30;
 
 /// Returns remarks on results that may be unexpected. `steps` are those of a run from the first epoch; 0 for a resumed run.
-fn notes(train: &config::Train, steps: u64) -> Vec<String> {
+fn notes(job: &Job, train: &config::Train, steps: u64) -> Vec<String> {
     let mut notes = Vec::new();
+    if let Work::Infer { neighbors: InNeighbors::Sampled(fanouts), .. } = &job.work {
+        let fanouts: Vec<String> = fanouts.iter().map(i64::to_string).collect();
+        notes.push(format!(
+            "results are computed from samples of in-neighbors (--fanouts {}) and are not exact",
+            fanouts.join(",")
+        ));
+    }
     if (1..FEW_STEPS).contains(&steps) {
         let (epochs, steps) = (plural(train.epochs(), "epoch"), plural(steps as usize, "training step"));
         let verb = if train.epochs() == 1 { "has" } else { "have" };

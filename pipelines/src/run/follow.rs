@@ -26,7 +26,7 @@ use crate::outputs::run_folder::CHANGES;
 use crate::outputs::summary::Summary;
 use crate::outputs::table::TableForm;
 use crate::refresh::layer_store::Stored;
-use crate::runtime::job::{Feed, Job, Scope, Work};
+use crate::runtime::job::{Feed, InNeighbors, Job, Scope, Work};
 
 /// Bytes of a page. A changed row takes at least one.
 const PAGE: u64 = 4096;
@@ -85,7 +85,8 @@ impl Run<'_> {
             let follower = (driver.worker.index() == 0).then(|| Follower::open(&live, model, feed)).transpose()?;
             ChangeReader::new(&dataset)?;
             let scope = Scope::Changed(feed.layers.clone());
-            let refresh = job.with(dataset.clone(), Work::Infer { model: model.clone(), scope });
+            let refresh =
+                job.with(dataset.clone(), Work::Infer { model: model.clone(), scope, neighbors: InNeighbors::All });
             let summary = Run::start(driver, &refresh, network, train)?.finish(driver)?;
             // It lists the changes of all batches that the update before has stored; their results are written already.
             let changes = job.run_dir.join(CHANGES);

@@ -13,6 +13,7 @@ mod load_model;
 mod loss_watch;
 pub(crate) mod prepare;
 mod refresh;
+mod sampled;
 mod tensor_workers;
 mod trace;
 
@@ -54,7 +55,7 @@ use crate::outputs::summary::Summary;
 use crate::plan::{Plan, RowsInMemory};
 use crate::refresh::Refresh;
 use crate::refresh::layer_store::LayerStore;
-use crate::runtime::job::{Feed, Job, Scope, Work};
+use crate::runtime::job::{Feed, InNeighbors, Job, Scope, Work};
 use crate::runtime::records::EpochRecord;
 use crate::task::{self, Task};
 
@@ -212,7 +213,7 @@ impl<'a> Run<'a> {
         };
         let infer = job.config.infer.clone().unwrap_or_default();
         let refresh = match &job.work {
-            Work::Infer { model: of_run, scope: Scope::Changed(folder) }
+            Work::Infer { model: of_run, scope: Scope::Changed(folder), neighbors: InNeighbors::All }
             | Work::Follow { model: of_run, feed: Feed { layers: folder, .. }, .. } => {
                 let store = LayerStore::open(job, &context, (of_run, &network, &stages), folder)?;
                 let read = |stage: &Stage| Stage { edges: stage.edges && model.uses_edges(), ..stage.clone() };
@@ -234,9 +235,17 @@ impl<'a> Run<'a> {
             }
         };
         let edges_of = match &live {
-            _ if !model.uses_edges() => EdgesOf::NoGraph,
+            _ if !model.uses_edges() => {
+                sampled::check_unused(job)?;
+                EdgesOf::NoGraph
+            }
             Some(live) => EdgesOf::Live(Rc::clone(&live.graph)),
-            None => EdgesOf::Dataset,
+            None => match &job.work {
+                Work::Infer { neighbors: InNeighbors::Sampled(fanouts), .. } => {
+                    EdgesOf::Sampled(sampled::by_stage(&context, &stages, fanouts, train.seed)?.into())
+                }
+                _ => EdgesOf::Dataset,
+            },
         };
         let inference = Inference::build(
             driver.worker,

@@ -31,6 +31,8 @@ pub enum Work {
         model: FittingModel,
         /// Which results are computed.
         scope: Scope,
+        /// Which in-neighbors are read.
+        neighbors: InNeighbors,
     },
     /// Computes what batches of changes change in the results of an earlier run, one batch after the other.
     Follow {
@@ -41,6 +43,16 @@ pub enum Work {
         /// Least room for new nodes in each partition; 0 for the default.
         room: usize,
     },
+}
+
+/// The in-neighbors of each node that inference reads.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum InNeighbors {
+    /// All: results are exact.
+    #[default]
+    All,
+    /// At most so many drawn ones in each layer, from the output layer on; all for −1.
+    Sampled(Vec<i64>),
 }
 
 /// Batches of changes of a dataset, and how they are applied.

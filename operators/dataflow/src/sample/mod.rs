@@ -7,6 +7,7 @@ pub mod edge_seeds;
 pub mod edge_share;
 pub mod induce;
 pub mod node_groups;
+pub mod own_samples;
 mod pieces;
 pub mod random_walk;
 pub mod saint;

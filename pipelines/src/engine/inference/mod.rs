@@ -1,4 +1,5 @@
-//! Exact inference: all neighbors of all nodes, stage by stage of the model, partition by partition.
+//! Inference: all neighbors of all nodes, stage by stage of the model, partition by partition. On request, samples of neighbors: the same ones
+//! whatever asks for a row, so that a stage computes each row once.
 //!
 //! ```text
 //! chunks of nodes → sample_hop (all neighbors) → fetch_remote_rows (the layer below) → local rows, layer (compute thread) → probe
@@ -22,6 +23,7 @@ use gnnflow_dataflow::fetch::read_ahead::ReadAhead;
 use gnnflow_dataflow::flow::compute_thread::ComputeThread;
 use gnnflow_dataflow::graph::live_graph::LiveGraph;
 use gnnflow_dataflow::graph::local_graph::LocalGraph;
+use gnnflow_dataflow::sample::own_samples::OwnSamples;
 use gnnflow_dataflow::sample::sample_hop::{CompactorPool, Hop, SampleHop, Strategy};
 use gnnflow_dataflow::time;
 use gnnflow_kernels::matrix::Number;
@@ -83,6 +85,8 @@ pub(crate) enum EdgesOf {
     NoGraph,
     /// Those of the dataset.
     Dataset,
+    /// Samples of those of the dataset, by stage; `None` for a stage that reads no edges.
+    Sampled(Rc<[Option<OwnSamples>]>),
     /// Those of a graph that changes.
     Live(Rc<LiveGraph>),
 }
@@ -166,6 +170,15 @@ impl Inference {
                         last: true,
                         pool: CompactorPool::default(),
                         meter: Rc::clone(&context.other_meter),
+                    });
+                    sampled.fetch_edge_rows(context.fetch_edges(&context.graph, &context.other_meter))
+                }
+                EdgesOf::Sampled(samples) => {
+                    let sampled = with_edges.map(batch).map(move |mut batch| {
+                        if let Some(samples) = &samples[batch.key.epoch as usize % count] {
+                            samples.add_block(&mut batch);
+                        }
+                        batch
                     });
                     sampled.fetch_edge_rows(context.fetch_edges(&context.graph, &context.other_meter))
                 }
@@ -256,7 +269,7 @@ impl Inference {
         let (graph, edges, most) = (Arc::clone(&self.graph), self.edges.clone(), self.most);
         let count = |node: u32| match &edges {
             EdgesOf::Live(graph) => graph.num_in_edges(node),
-            EdgesOf::Dataset => num_in_edges(&graph, node),
+            EdgesOf::Dataset | EdgesOf::Sampled(_) => num_in_edges(&graph, node),
             EdgesOf::NoGraph => 0,
         };
         nodes.iter().try_for_each(|nodes| self.stage(driver, chunks_of(&graph, nodes, most, count)))?;
@@ -281,6 +294,14 @@ impl Inference {
         self.input.advance_to(next);
         self.input.flush();
         driver.run_until(&self.probe, next, &self.errors)
+    }
+
+    /// Returns the samples of edges by stage, if results are computed from samples.
+    pub(crate) fn samples(&self) -> Option<Rc<[Option<OwnSamples>]>> {
+        match &self.edges {
+            EdgesOf::Sampled(samples) => Some(Rc::clone(samples)),
+            EdgesOf::NoGraph | EdgesOf::Dataset | EdgesOf::Live(_) => None,
+        }
     }
 
     /// Returns the rows of each stage. Several stages may use one store, which has the rows of the last one then.
