@@ -568,3 +568,37 @@ fn fanouts_that_do_not_fit_are_refused() {
     place.fail(&["infer", "mlp", "--out", "x", "--fanouts", "3"], 2, &["reads no neighbors"]);
     place.fail(&["refresh", "run", "--out", "x", "--fanouts", "3,3"], 2, &["unexpected argument"]);
 }
+
+#[test]
+fn moved_model_describes_itself() {
+    let place = TestDir::new();
+    tables(&place, "monday", 200, class_of, "");
+    let text = std::fs::read_to_string(place.path("monday.toml")).unwrap();
+    place.write("p.toml", format!("{text}[model]\nkind = 'rgcn'\nlayers = 2\nhidden = 16\n[train]\nseed = 7\n"));
+    train(&place, &[]);
+    let epoch = summary(&place, "run")["best_epoch"].as_u64().unwrap();
+    let accuracy = format!("validation accuracy {:.4}", summary(&place, "run")["val"]["accuracy"].as_f64().unwrap());
+    std::fs::create_dir(place.path("moved")).unwrap();
+    for file in ["model.safetensors", "pipeline.toml"] {
+        std::fs::copy(place.path("run").join(file), place.path("moved").join(file)).unwrap();
+    }
+    for folder in ["run", "moved"] {
+        let text = place.succeed(&["inspect", folder]);
+        for words in [
+            "rgcn, 2 layers for node-classification",
+            &format!("epoch {epoch}, {accuracy}; pipeline p, seed 7, gnnflow "),
+            "2 features: age, size, each column with mean 0 and variance 1",
+            "the classes ant, bee, cat",
+            "2 types: knows, likes",
+        ] {
+            assert!(text.contains(words), "{folder}: no {words:?} in {text}");
+        }
+    }
+    let found: serde_json::Value = serde_json::from_str(&place.succeed(&["inspect", "moved", "--json"])).unwrap();
+    assert_eq!((&found["schema"], &found["provenance"]["seed"]), (&3.into(), &7.into()));
+    let args = ["infer", "moved", "--dataset", "monday/dataset", "--out", "out", "--quiet"];
+    place.succeed(&args);
+    let bytes = |folder: &str| std::fs::read(place.path(folder).join("predictions.parquet")).unwrap();
+    place.succeed(&["infer", "run", "--out", "again", "--quiet"]);
+    assert!(bytes("out") == bytes("again"));
+}

@@ -24,7 +24,7 @@ pub use checkpoint::tensor_file::verify_tensors;
 pub use config::Config;
 pub use error::{Error, Fault, Problem, Problems};
 pub use gnnflow_nn::parameter_versions;
-pub use model_file::{FittingModel, Unseen, WarmStart};
+pub use model_file::{FittingModel, ModelDescription, Unseen, WarmStart};
 pub use outputs::run_folder::{keep_earlier_run, last_checkpoint};
 pub use outputs::settings::{defines_results, read_settings};
 pub use outputs::summary::{self, Summary};

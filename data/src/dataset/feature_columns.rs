@@ -55,8 +55,11 @@ impl FeatureColumns {
         Some([self, other].map(|this| if counts_suffice { plural(this.values, what) } else { this.describe(what) }))
     }
 
-    /// Returns the number of values and the columns.
-    fn describe(&self, what: &str) -> String {
+    /// Returns the number of values, which are called `what`, and the columns, if their names are known.
+    pub fn describe(&self, what: &str) -> String {
+        if self.columns.is_empty() {
+            return plural(self.values, what);
+        }
         let column = |column: &FeatureColumn| match column.values {
             1 => column.to_string(),
             values => format!("{column} ({values})"),

@@ -66,7 +66,7 @@ pub enum Kind {
     Dump,
     /// A folder with `manifest.json`.
     Dataset,
-    /// A run: a folder with `summary.json` or `metrics.jsonl`. The program `gnnflow` describes these.
+    /// A run: a folder with `summary.json`, `metrics.jsonl` or `model.safetensors`. The program `gnnflow` describes these.
     Run,
 }
 
@@ -85,7 +85,7 @@ pub fn kind(path: &Path) -> Result<Kind> {
     match () {
         () if path.is_file() => Ok(Kind::Dump),
         () if holds("manifest.json") => Ok(Kind::Dataset),
-        () if holds("summary.json") || holds("metrics.jsonl") => Ok(Kind::Run),
+        () if ["summary.json", "metrics.jsonl", "model.safetensors"].into_iter().any(holds) => Ok(Kind::Run),
         () => dump_tables(path).map(|_| Kind::Dump),
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! [`FittingModel`] is a model that computes the results of a dataset as it is; [`WarmStart`] one from which training on a dataset starts.
 
+mod description;
 pub(crate) mod encode_like;
 mod fitting_model;
 pub(crate) mod optimizer_file;
@@ -23,6 +24,7 @@ use crate::config::Task;
 use crate::error::Error;
 use crate::outputs::run_folder::{MODEL, NODE_EMBEDDINGS};
 
+pub use self::description::ModelDescription;
 pub use self::fitting_model::{FittingModel, Unseen};
 pub(crate) use self::trained_on::{Provenance, ValidationMetric};
 pub use self::warm_start::WarmStart;
