@@ -9,7 +9,7 @@ use arrow::array::{ArrayRef, Int64Array};
 use gnnflow_data::rng::{Key, Purpose};
 
 use crate::common::changes::{Changes, Results, check_changed, results, update};
-use crate::common::{TestDir, children, kill, planted, read};
+use crate::common::{TestDir, children, hosts_on, kill, planted, read};
 
 /// Writes batches of random changes, with numbers as names.
 struct Batches {
@@ -119,6 +119,34 @@ fn results_of_batches_are_those_of_updates_and_full_inference() {
         }
         assert!(!place.path("followed/changes.parquet").exists());
         assert_eq!(std::fs::read_dir(place.path("followed/pending")).unwrap().count(), 0);
+    }
+}
+
+#[test]
+fn hosts_that_share_their_folders_have_equal_results() {
+    let place = TestDir::new();
+    train(&place, "[model]\nkind = 'gat'\n[train]\n", &["--set", "graph.undirected=true"]);
+    let mut batches = Batches::new(&place, 5);
+    let names: Vec<String> = CHANGES.iter().map(|&changes| batches.write(&place, changes)).collect();
+    std::fs::create_dir(place.path("second")).unwrap();
+    copy_folder(&place.path("dataset"), &place.path("second/dataset"));
+    let follow = ["follow", "run", "--changes", "incoming", "--once", "--quiet", "--store-every", "3"];
+    place.succeed(&[&follow[..], &["--out", "followed"]].concat());
+    let hosts = hosts_on(&place, &[0, 1]);
+    let members = ["0", "1"].map(|rank| {
+        let at = ["--dataset", "second/dataset", "--out", "second/out", "--hosts", &hosts, "--rank", rank];
+        let mut command = place.command(&[&follow[..], &at].concat());
+        command.env("GNNFLOW_SECRET", "a secret for the tests").spawn().unwrap()
+    });
+    assert!(members.into_iter().all(|mut member| member.wait().unwrap().success()));
+    for name in &names {
+        let [one, two] = ["followed", "second/out"]
+            .map(|out| bytes(place.path(out).join(format!("batches/{name}/changes.parquet"))));
+        assert!(one == two, "batch {name}");
+    }
+    assert_same_dataset(&place, "dataset", "second/dataset");
+    for file in ["predictions.parquet", "embeddings.parquet"] {
+        assert!(bytes(place.path("followed").join(file)) == bytes(place.path("second/out").join(file)), "{file}");
     }
 }
 

@@ -2,10 +2,9 @@
 
 use std::fs::File;
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::common::{TestDir, assert_same_results, children, kill, planted, summary, wait_for_epochs};
+use crate::common::{TestDir, assert_same_results, children, hosts_on, kill, planted, summary, wait_for_epochs};
 
 const SETTINGS: &str = "[model]\nkind = 'sage'\nhidden = 32\n[train]\nepochs = 60\nbatch = 32\nfanouts = [5, 3]\n\
                         checkpoint_every = 1\n";
@@ -76,21 +75,9 @@ impl Drop for Member {
     }
 }
 
-/// Writes a hosts file of addresses that no other test uses, all on one host. Returns its name.
+/// Writes a hosts file whose processes are all on one host. Returns its name.
 fn hosts(place: &TestDir, size: usize) -> String {
     hosts_on(place, &vec![0; size])
-}
-
-/// Writes a hosts file whose processes are `on` the hosts with these numbers. Returns its name.
-fn hosts_on(place: &TestDir, on: &[u32]) -> String {
-    static NEXT: AtomicU32 = AtomicU32::new(0);
-    let (file, process) = (NEXT.fetch_add(1, Ordering::Relaxed), std::process::id());
-    let name = |host| format!("127.{}.{}.{}", 1 + process % 250, 1 + process / 250 % 250, 1 + (file + host) % 250);
-    let line = |(rank, &host): (usize, &u32)| format!("{}:{}\n", name(host), 23000 + 100 * host as usize + rank);
-    let lines: String = on.iter().enumerate().map(line).collect();
-    let name = format!("hosts-{file}");
-    place.write(&name, lines);
-    name
 }
 
 fn start(place: &TestDir, hosts: &str, rank: usize, run: &str, args: &[&str]) -> Member {

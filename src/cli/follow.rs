@@ -1,6 +1,6 @@
 //! `gnnflow follow`: applies batches of changes as they appear, and writes what each changes.
 
-use super::context::Context;
+use super::context::{Context, Processes};
 use super::infer::{GraphOf, Layers, check_out, check_outside, model_config, resolved};
 use super::output::print;
 use super::update::Policy;
@@ -21,6 +21,7 @@ Examples:
 ///
 /// A batch is a folder in the folder of changes, with nodes.parquet, values.parquet, remove.parquet, remove_nodes.parquet or edges.parquet, as for `gnnflow update`, and `_SUCCESS` when it is complete.
 /// Batches are applied in the order of their names. Results of batch NAME are in batches/NAME/changes.parquet, exactly once, also after the process was killed.
+/// With `--hosts`, all hosts share the folders of the dataset, of its layers, and of the results.
 #[derive(Debug, clap::Args)]
 #[command(before_long_help = EXAMPLES)]
 pub(super) struct Follow {
@@ -53,9 +54,8 @@ pub(super) struct Follow {
     /// Override a key of [infer] or [cluster], or `train.threads`, `train.device`, `train.read_ahead`; with a URL also `graph.retry`.
     #[arg(long = "set", value_name = "KEY=VALUE")]
     sets: Vec<String>,
-    /// Number of processes on this machine, at most one per partition; it does not change results.
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
-    processes: u16,
+    #[command(flatten)]
+    at: Processes,
     /// Duration of opening the dataset; set for the processes that `--processes` starts.
     #[arg(long, hide = true, value_name = "SECONDS")]
     prepare_seconds: Option<f64>,
@@ -113,9 +113,10 @@ impl Follow {
             once: self.once,
         };
         let options = RunOptions {
-            processes: usize::from(self.processes),
-            hosts: None,
-            rank: None,
+            upload: None,
+            processes: usize::from(self.at.processes),
+            hosts: self.at.hosts,
+            rank: self.at.rank,
             run_dir: self.out.clone(),
             action: Action::Follow { run: self.run, feed },
             prepare_seconds: self.prepare_seconds,

@@ -8,6 +8,7 @@ pub mod linked;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use arrow::array::{Array, ArrayRef, AsArray, RecordBatch, RecordBatchReader};
@@ -238,6 +239,18 @@ pub fn learned_rows(place: &TestDir) -> BTreeMap<i64, Vec<f32>> {
         }
     }
     all
+}
+
+/// Writes a hosts file of addresses that no other test uses, whose processes are `on` the hosts with these numbers. Returns its name.
+pub fn hosts_on(place: &TestDir, on: &[u32]) -> String {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let (file, process) = (NEXT.fetch_add(1, Ordering::Relaxed), std::process::id());
+    let name = |host| format!("127.{}.{}.{}", 1 + process % 250, 1 + process / 250 % 250, 1 + (file + host) % 250);
+    let line = |(rank, &host): (usize, &u32)| format!("{}:{}\n", name(host), 23000 + 100 * host as usize + rank);
+    let lines: String = on.iter().enumerate().map(line).collect();
+    let name = format!("hosts-{file}");
+    place.write(&name, lines);
+    name
 }
 
 /// Returns the process ids of the children of `parent`.
