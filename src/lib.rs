@@ -9,6 +9,7 @@ pub mod compare;
 mod console;
 mod error;
 mod log;
+mod loop_state;
 mod options;
 mod panics;
 pub mod prelude;
@@ -20,9 +21,11 @@ pub mod sweep;
 #[cfg_attr(not(feature = "tensor-workers"), path = "tensor_workers/absent.rs")]
 mod tensor_workers;
 mod threads;
+mod upload;
 
 pub use app::App;
 pub use console::Console;
 pub use error::Error;
 pub use options::{Action, Outcome, RunOptions};
 pub use prepare::{PrepareOptions, Prepared};
+pub use upload::Upload;

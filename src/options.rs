@@ -1,6 +1,7 @@
 //! Options and outcome of a run.
 
 use crate::console::Console;
+use crate::upload::Upload;
 use gnnflow_pipelines::{Feed, InNeighbors, Registry, Scope, Summary, Unseen};
 use std::path::PathBuf;
 
@@ -15,6 +16,8 @@ pub struct RunOptions {
     pub rank: Option<usize>,
     /// The run folder.
     pub run_dir: PathBuf,
+    /// The upload of the results by all processes together, at the end. `None` for no upload, or for one by the caller.
+    pub upload: Option<Upload>,
     /// Whether to train, or to compute results with the model of an earlier run.
     pub action: Action,
     /// Seconds that the preparation took, if the parent process has done it.
@@ -33,6 +36,7 @@ impl RunOptions {
             hosts: None,
             rank: None,
             run_dir: run_dir.into(),
+            upload: None,
             action: Action::Train { resume: false },
             prepare_seconds: None,
             console: Console::silent(),

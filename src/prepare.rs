@@ -1,16 +1,15 @@
 //! Prepares the dataset of a pipeline, in one process or in several.
 
-use std::cell::RefCell;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use gnnflow_data::Dataset;
-use gnnflow_dataflow::collective::group::LoopState;
 use gnnflow_pipelines::{Config, Registry};
 
 use crate::cluster::{Fingerprints, Launcher, Membership, execute};
 use crate::console::Console;
 use crate::error::Error;
+use crate::loop_state::report_to;
 use crate::options::RunOptions;
 use crate::run::cluster_config;
 
@@ -75,16 +74,8 @@ pub fn prepare(config: &Config, options: &PrepareOptions) -> Result<Prepared, Er
     let dataset = execute(membership, move |worker| {
         let console = if rank == 0 { options.console.clone() } else { Console::silent() };
         let (out, registry) = (options.out.as_deref(), &options.registry);
-        // Between passes a partitioner may compute for long; that is not a stall.
-        let busy = RefCell::new(None);
-        let on_state = |state: LoopState| match state {
-            LoopState::Turn => {
-                busy.take();
-                liveness.turned();
-            }
-            LoopState::Progress => liveness.progressed(),
-            LoopState::Away => drop(busy.replace(Some(liveness.busy("preparing the dataset")))),
-        };
+        // Between passes a partitioner may compute for long.
+        let on_state = report_to(&liveness, "preparing the dataset");
         gnnflow_pipelines::prepare_on(worker, threads, &on_state, &config, registry, out, &console).map_err(Error::from)
     })?;
     Ok(if rank == 0 { Prepared::Done(dataset) } else { Prepared::Elsewhere(0) })

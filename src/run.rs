@@ -140,7 +140,18 @@ pub fn run(config: &Config, options: &RunOptions) -> Result<Outcome, Error> {
         build: Fingerprints::of_build()?,
         runtime: Arc::new(runtime),
     };
-    let summary = execute(membership, move |worker| run_worker(worker, &job).map_err(Error::from))?;
+    let (upload, partitions, liveness) =
+        (options.upload.clone(), job.dataset.manifest().parts(), membership.liveness());
+    let results = options.console.clone();
+    let summary = execute(membership, move |worker| {
+        let summary = run_worker(worker, &job).map_err(Error::from)?;
+        if let Some(upload) = &upload {
+            // The console of the others shows neither progress nor results.
+            let console = if summary.is_some() { results.clone() } else { Console::silent() };
+            upload.together(worker, partitions, &liveness, &console)?;
+        }
+        Ok::<_, Error>(summary)
+    })?;
     Ok(summary.map_or(Outcome::Elsewhere(0), |summary| Outcome::Done(Box::new(summary))))
 }
 

@@ -176,7 +176,7 @@ impl ProcessGroup for SingleProcess {
 
 /// A value that is sent as JSON. It is not suitable for floating-point numbers that must keep their bits.
 #[derive(Debug)]
-pub(crate) struct Json<T>(pub(crate) T);
+pub struct Json<T>(pub T);
 
 impl<T: Serialize + DeserializeOwned + Send + 'static> Message for Json<T> {
     fn encode(&self) -> Vec<u8> {

@@ -5,8 +5,8 @@ use crate::console::Console;
 use crate::options::RunOptions;
 use crate::run::has_results;
 use crate::run_lock::RunLock;
-use gnnflow_data::Error as DataError;
-use gnnflow_data::upload::{check_target, upload};
+use crate::upload::Upload;
+use gnnflow_data::upload::check_target;
 use gnnflow_pipelines::config::{Config, Override};
 use gnnflow_pipelines::{Error, Registry};
 use std::ffi::OsString;
@@ -90,77 +90,43 @@ pub(super) struct Target {
     upload: Option<PathBuf>,
 }
 
-/// The results of a run, an inference or a refresh.
-const RESULTS: [&str; 8] = [
-    "summary.json",
-    "model.safetensors",
-    "optimizer.safetensors",
-    "predictions.parquet",
-    "embeddings.parquet",
-    "node_embeddings.parquet",
-    "recommendations.parquet",
-    "changes.parquet",
-];
-
 impl Target {
     /// Checks the form of the URL, before a run begins.
     ///
     /// # Errors
-    /// A usage error if files cannot be uploaded there, or are not all on this host.
-    pub(super) fn check(&self, config: &Config, at: &Processes) -> Result<(), Error> {
+    /// A usage error if files cannot be uploaded there.
+    pub(super) fn check(&self) -> Result<(), Error> {
         let Some(url) = &self.upload else { return Ok(()) };
-        if at.hosts.is_some() && config.infer.as_ref().is_some_and(|infer| infer.parts) {
-            let message = "--upload: with infer.parts, each host has the files of its partitions only; upload them from each host by other \
-                           means, or set infer.parts = false";
-            return Err(Error::Usage(message.into()));
-        }
         check_target(url).map_err(|reason| Error::Usage(format!("--upload {}: {reason}", url.display())))
     }
 
-    /// Uploads the results of a run that has ended, if a URL was given and this process is the one that the user has started. A
-    /// process that a launcher has started would be started again after a failure.
+    /// Returns the upload that is a part of the run: each host has the files of its partitions.
+    pub(super) fn within(&self, config: &Config, at: &Processes, folder: &Path) -> Option<Upload> {
+        let apart = at.hosts.is_some() && config.infer.as_ref().is_some_and(|infer| infer.parts);
+        self.of(config, folder).filter(|_| apart)
+    }
+
+    /// Uploads the results of a run that has ended, unless that was a part of it, if a URL was given and this process is the one that the user has
+    /// started. A process that a launcher has started would be started again after a failure.
     ///
     /// # Errors
     /// If the store refuses them or cannot be reached for `graph.retry`.
     pub(super) fn upload(&self, config: &Config, options: &RunOptions) -> Result<(), crate::error::Error> {
-        let Some(url) = &self.upload else { return Ok(()) };
+        let Some(upload) = self.of(config, &options.run_dir).filter(|_| options.upload.is_none()) else {
+            return Ok(());
+        };
         if !has_results(config, options)? {
             return Ok(());
         }
-        let (folder, console) = (&options.run_dir, &options.console);
         // Another run in the folder would replace some of the files.
-        let _lock = RunLock::take(folder)?;
-        upload(folder, &results(folder)?, url, config.graph.retry.0, console).map_err(|error| match error {
-            DataError::Remote { url, problem, fault } => {
-                let problem = format!("{problem}; the results in {} are complete, but not uploaded", folder.display());
-                DataError::Remote { url, problem, fault }
-            }
-            other => other,
-        })?;
-        console.say(&format!("results of {} uploaded to {}", folder.display(), url.display()));
-        Ok(())
+        let _lock = RunLock::take(&options.run_dir)?;
+        Ok(upload.alone(&options.console)?)
     }
-}
 
-/// Returns the names of the results in `folder`; those of a table in parts are `TABLE/PART`.
-fn results(folder: &Path) -> Result<Vec<String>, DataError> {
-    let mut names = Vec::new();
-    for name in RESULTS {
-        let path = folder.join(name);
-        if path.is_file() {
-            names.push(name.to_owned());
-        } else if path.is_dir() {
-            let listed = || DataError::io(&path, "list");
-            let mut parts = Vec::new();
-            for entry in std::fs::read_dir(&path).map_err(listed())? {
-                let part = entry.map_err(listed())?.file_name().to_string_lossy().into_owned();
-                parts.extend(part.ends_with(".parquet").then(|| format!("{name}/{part}")));
-            }
-            parts.sort_unstable();
-            names.append(&mut parts);
-        }
+    fn of(&self, config: &Config, folder: &Path) -> Option<Upload> {
+        let url = self.upload.clone()?;
+        Some(Upload { folder: folder.to_owned(), url, retry: config.graph.retry.0 })
     }
-    Ok(names)
 }
 
 /// The input that all commands share.

@@ -198,7 +198,7 @@ impl Scoring {
         }
         check_out(&self.run, &self.out)?;
         check_outside(config.dataset_folder(), "--out", &self.out)?;
-        self.target.check(&config, &self.at)?;
+        self.target.check()?;
         let quiet = context.console.is_silent();
         let scope = match wanted {
             Wanted::All => Scope::All,
@@ -210,7 +210,9 @@ impl Scoring {
                 Scope::Changed(folder)
             }
         };
+        let upload = self.target.within(&config, &self.at, &self.out);
         let options = RunOptions {
+            upload,
             processes: usize::from(self.at.processes),
             hosts: self.at.hosts,
             rank: self.at.rank,

@@ -48,7 +48,7 @@ impl Run {
             config.check_processes(processes, config.parts())?;
         }
         crate::tensor_workers::check(&config)?;
-        self.target.check(&config, &self.at)?;
+        self.target.check()?;
         if self.dry_run {
             let mut config = config;
             config.resolve_schedule()?;
@@ -59,7 +59,9 @@ impl Run {
         }
         let run_dir = self.run_dir.unwrap_or_else(|| PathBuf::from("runs").join(&config.name));
         let quiet = context.console.is_silent();
+        let upload = self.target.within(&config, &self.at, &run_dir);
         let options = RunOptions {
+            upload,
             processes: local,
             hosts: self.at.hosts,
             rank: self.at.rank,

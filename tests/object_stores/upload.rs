@@ -3,7 +3,7 @@
 use super::proxy::{Faults, Proxy};
 use super::server::Server;
 use super::{command, run};
-use crate::common::{TestDir, planted};
+use crate::common::{Ended, TestDir, hosts_on, planted};
 use serde_json::Value;
 use std::net::SocketAddr;
 use std::process::Stdio;
@@ -129,25 +129,67 @@ fn parts_of_a_table_replace_former_objects() {
     infer("file", &[]);
     assert_uploaded(&place, &server, ("file", "day"), &NAMES);
     assert!(parts.iter().all(|name| !stored(name)));
-    place.write("hosts", "127.0.0.1:7001\n127.0.0.1:7002\n");
-    place.fail(
-        &[
-            "infer",
-            "runs/p",
-            "--out",
-            "x",
-            "--upload",
-            "s3://lake/x",
-            "--hosts",
-            "hosts",
-            "--rank",
-            "0",
-            "--set",
-            "infer.parts=true",
-        ],
-        2,
-        &["--upload: with infer.parts, each host has the files of its partitions only"],
-    );
+}
+
+/// Starts inference in parts on two hosts of this machine, each with its folder, and returns how both have ended.
+fn infer_on_hosts(place: &TestDir, (outs, prefix): ([&str; 2], &str), more: &[&str], at: SocketAddr) -> [Ended; 2] {
+    let hosts = hosts_on(place, &[0, 1]);
+    let url = format!("s3://lake/{prefix}");
+    let started = [0, 1].map(|rank| {
+        let rank_word = rank.to_string();
+        let args = ["infer", "runs/p", "--out", outs[rank], "--upload", &url, "--hosts", &hosts, "--rank", &rank_word];
+        let args = [&args[..], &["--set", "infer.parts=true"], more].concat();
+        let mut command = command(place, &args, at);
+        command.env("GNNFLOW_SECRET", "a secret for the tests").stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.spawn().unwrap()
+    });
+    started.map(|child| {
+        let output = child.wait_with_output().unwrap();
+        let text = |bytes| String::from_utf8(bytes).unwrap();
+        Ended { code: output.status.code().unwrap_or(-1), stdout: text(output.stdout), stderr: text(output.stderr) }
+    })
+}
+
+#[test]
+fn each_host_uploads_the_parts_of_its_partitions() {
+    let Some((place, server)) = start() else { return };
+    let tables = ["predictions", "embeddings"];
+    let parts = tables.map(|table| (0..4).map(move |part| format!("{table}.parquet/part-0000{part}.parquet")));
+    let names: Vec<String> = std::iter::once("summary.json".to_owned()).chain(parts.into_iter().flatten()).collect();
+    let assert_stored = |outs: [&str; 2], prefix: &str| {
+        let success: Value = serde_json::from_slice(&server.get(&format!("/lake/{prefix}/_SUCCESS")).unwrap()).unwrap();
+        let files = success["files"].as_array().unwrap();
+        assert_eq!(files.iter().map(|file| file["name"].as_str().unwrap()).collect::<Vec<_>>(), names);
+        for file in files {
+            let name = file["name"].as_str().unwrap();
+            // The first host has the first two partitions.
+            let out = outs[usize::from(name.contains("part-00002") || name.contains("part-00003"))];
+            let local = std::fs::read(place.path(out).join(name)).unwrap();
+            assert!(server.get(&format!("/lake/{prefix}/{name}")).unwrap() == local, "{name}");
+            assert_eq!(file["sha256"].as_str().unwrap(), sha256(&local), "{name}");
+        }
+    };
+    // A former object of another partition.
+    server.put("/lake/hosts/predictions.parquet/part-00017.parquet", b"x", &[]);
+    let proxy = Proxy::start(server.address());
+    proxy.faults(Faults { cut: Some((2, 20)), busy: 2, ..Faults::default() });
+    for (outs, at) in [(["a", "b"], proxy.address()), (["shared", "shared"], server.address())] {
+        let ended = infer_on_hosts(&place, (outs, "hosts"), &[], at);
+        assert_eq!(ended.each_ref().map(|ended| ended.code), [0, 0], "{} {}", ended[0].stderr, ended[1].stderr);
+        let said = ended.each_ref().map(|ended| ended.stderr.contains("uploaded to s3://lake/hosts"));
+        assert_eq!(said, [true, false], "{} {}", ended[0].stderr, ended[1].stderr);
+        assert_stored(outs, "hosts");
+    }
+    assert!(server.get("/lake/hosts/predictions.parquet/part-00017.parquet").is_none());
+    // A store that fails ends both, and leaves the former results.
+    let proxy = Proxy::start(server.address());
+    proxy.faults(Faults { busy: u32::MAX, ..Faults::default() });
+    let ended = infer_on_hosts(&place, (["c", "d"], "hosts"), &["--set", "infer.scores=true"], proxy.address());
+    assert_eq!(ended.each_ref().map(|ended| ended.code), [5, 5], "{} {}", ended[0].stderr, ended[1].stderr);
+    let words = "are complete, but not uploaded";
+    assert!(ended.iter().any(|ended| ended.stderr.contains(words)), "{} {}", ended[0].stderr, ended[1].stderr);
+    assert_stored(["shared", "shared"], "hosts");
+    assert!(place.path("c/summary.json").is_file() && place.path("d/predictions.parquet/part-00003.parquet").is_file());
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use object_store::{MultipartUpload, ObjectMeta, ObjectStore, ObjectStoreExt, PutPayload};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::connect::Use;
@@ -16,6 +16,7 @@ use super::prefix::Prefix;
 use super::{Pending, wait};
 use crate::error::{Error, Result};
 use crate::format::hex;
+use crate::group::{Json, ProcessGroup};
 use crate::progress::Progress;
 
 /// The object that is written last.
@@ -30,7 +31,7 @@ const CONCURRENT: usize = 4;
 const ABORT: Duration = Duration::from_secs(5);
 
 /// A file in `_SUCCESS`.
-#[derive(Serialize)]
+#[derive(Clone, Serialize, Deserialize)]
 struct Uploaded {
     name: String,
     bytes: u64,
@@ -54,16 +55,24 @@ pub fn check_target(url: &Path) -> std::result::Result<(), String> {
     Prefix::address(url, Use::Write).map(drop)
 }
 
-/// Uploads files of `folder` below `url`, under the same `names`, and then `_SUCCESS` with their names, bytes and SHA-256.
+/// Uploads files of `folder` below `url`, under the same `names`, and then `_SUCCESS` with their names, bytes and SHA-256. Several processes may upload
+/// one set together: each gives the names of its own files, and all call this function.
 ///
 /// Objects of the same names are replaced. Of a table `NAME.parquet`, which may have parts `NAME.parquet/….parquet`, objects that are not among
-/// `names` are removed before `_SUCCESS` is written, if the store lists them. Readers see the former ones until all files have been transferred: the parts of an
-/// object become visible when its upload is completed. Memory: 4 parts of 8 MiB, or of a 9,000th of the file if that is more.
+/// the names are removed before `_SUCCESS` is written, if the store lists them. Readers see the former ones until all processes have transferred their files: the
+/// parts of an object become visible when its upload is completed. Memory: 4 parts of 8 MiB, or of a 9,000th of the file if that is more.
 ///
 /// # Errors
 /// [`Error::Remote`] if the store refuses the files, or cannot be reached for `retry`; [`Error::Io`] if a file cannot be read. The
 /// former objects then remain, unless the store fails while the uploads are completed: `_SUCCESS` has checksums of complete sets.
-pub fn upload(folder: &Path, names: &[String], url: &Path, retry: Duration, progress: &dyn Progress) -> Result<()> {
+pub fn upload<C: ProcessGroup>(
+    processes: &C,
+    folder: &Path,
+    names: &[String],
+    url: &Path,
+    retry: Duration,
+    progress: &dyn Progress,
+) -> Result<()> {
     let target = Prefix::connect(url, ("--upload", Use::Write), retry)?;
     let mut files = Vec::with_capacity(names.len());
     for name in names {
@@ -72,26 +81,46 @@ pub fn upload(folder: &Path, names: &[String], url: &Path, retry: Duration, prog
         files.push((name, file, bytes));
     }
     progress.stage("upload", Some(files.iter().map(|(_, _, bytes)| bytes).sum()), "bytes");
-    let (mut begun, mut uploaded) = (Begun::default(), Vec::new());
+    let (mut begun, mut own) = (Begun::default(), Vec::new());
     for (name, file, bytes) in files {
         let sha256 = begun.send(&target, (&file, bytes), name, progress)?;
-        uploaded.push(Uploaded { name: name.clone(), bytes, sha256 });
+        own.push(Uploaded { name: name.clone(), bytes, sha256 });
     }
+    // When a process has the names of all, all have transferred their files.
+    let all = by_table(processes.all_gather(Json(own))?.into_iter().flat_map(|Json(files)| files).collect());
     begun.complete(&target)?;
-    target.remove_others(names)?;
-    let text = serde_json::json!({ "files": uploaded }).to_string() + "\n";
-    target.request(SUCCESS, move |store, key| {
-        let text = text.clone();
-        async move { store.put(&key, PutPayload::from(text)).await.map(drop) }
-    })?;
+    processes.barrier()?;
+    if processes.rank() == 0 {
+        target.remove_others(&all)?;
+        let text = serde_json::json!({ "files": all }).to_string() + "\n";
+        target.request(SUCCESS, move |store, key| {
+            let text = text.clone();
+            async move { store.put(&key, PutPayload::from(text)).await.map(drop) }
+        })?;
+    }
+    processes.barrier()?;
     progress.done();
     Ok(())
 }
 
+/// Returns the files with the parts of each table together.
+fn by_table(files: Vec<Uploaded>) -> Vec<Uploaded> {
+    let table = |file: &Uploaded| file.name.split('/').next().unwrap_or_default().to_owned();
+    let mut tables: Vec<(String, Vec<Uploaded>)> = Vec::new();
+    for file in files {
+        let name = table(&file);
+        match tables.iter_mut().find(|(table, _)| *table == name) {
+            Some((_, parts)) => parts.push(file),
+            None => tables.push((name, vec![file])),
+        }
+    }
+    tables.into_iter().flat_map(|(_, parts)| parts).collect()
+}
+
 impl Prefix {
-    /// Removes what earlier uploads have left of the tables in `names`: other parts, and the table as one file if it has parts now.
-    fn remove_others(&self, names: &[String]) -> Result<()> {
-        let names: BTreeSet<&str> = names.iter().map(String::as_str).collect();
+    /// Removes what earlier uploads have left of the tables of `files`: other parts, and the table as one file if it has parts now.
+    fn remove_others(&self, files: &[Uploaded]) -> Result<()> {
+        let names: BTreeSet<&str> = files.iter().map(|file| file.name.as_str()).collect();
         let tables: BTreeSet<&str> = names.iter().filter_map(|name| name.split('/').next()).collect();
         for table in tables.into_iter().filter(|table| table.ends_with(".parquet")) {
             let mut found = self.parts(table)?;
