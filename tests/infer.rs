@@ -488,12 +488,17 @@ fn tables_that_do_not_fit_the_model_are_refused() {
         ("graph.columns.features=['size','age']", "2 features: age, size, and the tables have 2 features: size, age"),
         ("graph.columns.features=['size']", "the tables have 1 feature: size"),
         ("graph.undirected=true", "graph.undirected = false, and this pipeline true"),
-        ("graph.normalize_features=none", "graph.normalize_features = standard, and this pipeline none"),
+        ("graph.normalize_features=none", "graph.normalize_features = \"standard\", and this pipeline \"none\""),
         ("graph.encode_like=nowhere", "name the folder of a finished run or of a prepared dataset"),
     ] {
         fail(2, &set(key).each_ref().map(String::as_str), &[words]);
     }
     fail(2, &["--dataset", "monday/dataset"], &["cannot be used with"]);
+    let before = std::fs::read(place.path("monday/dataset/manifest.json")).unwrap();
+    for out in ["monday/dataset", "./monday/../monday/dataset"] {
+        fail(2, &["--set", &format!("partition.out={out}")], &["would replace", "that of the run", "partition.out"]);
+    }
+    assert!(before == std::fs::read(place.path("monday/dataset/manifest.json")).unwrap());
     fail(2, &["--set", "train.epochs=3"], &["train.epochs"]);
 }
 

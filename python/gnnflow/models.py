@@ -79,12 +79,14 @@ class Model:
     @property
     def columns(self) -> list[str]:
         """The names of the feature columns in the tables, one for each of the ``in_dim`` features; a list column gives several.
+        With a table for each type, a name begins with the type: ``user.age``.
 
         >>> model.columns
         ['age', 'income', 'text', 'text']
         """
         columns = self.encoding.get("features", {}).get("columns", [])
-        return [column["name"] for column in columns for _ in range(column["values"])]
+        names = [".".join(filter(None, [column.get("row_type"), column["name"]])) for column in columns]
+        return [name for name, column in zip(names, columns) for _ in range(column["values"])]
 
     @property
     def classes(self) -> list[str]:
@@ -93,11 +95,15 @@ class Model:
         return [] if labels["kind"] == "value" else labels["names"] or [str(place) for place in range(labels["count"])]
 
     def scale(self, features: Any) -> np.ndarray:
-        """Returns features of the tables, ``[nodes, in_dim]``, scaled as in the dataset of the run.
+        """Returns features of the tables, ``[nodes, in_dim]``, scaled as in the dataset of the run. Not for tables by type.
 
         >>> model(model.scale(table), indptr, indices)
         """
         values, how = np.asarray(features, np.float32), self.encoding.get("normalize", "none")
+        if values.ndim != 2 or values.shape[1] != self.in_dim:
+            raise Error(f"`features` has the shape {list(values.shape)}, and the model reads [nodes, {self.in_dim}]")
+        if how == "standard" and any("row_type" in column for column in self.encoding["features"].get("columns", [])):
+            raise Error("each type of nodes has its own features; use those of the dataset, which are scaled")
         if how == "row":
             return values / np.maximum(np.abs(values).sum(1, dtype=np.float64), 1).astype(np.float32)[:, None]
         if how != "standard":

@@ -21,7 +21,7 @@ Examples:
 /// Compute predictions and embeddings of all nodes, or of some, with the model of a finished run.
 ///
 /// The dataset is that of the run, or another one with the same columns and classes, as after `gnnflow update` or from the tables of `--pipeline`. Results are those of the end of a run: they are computed
-/// from all neighbors and do not depend on the number of processes. Metrics of labeled nodes are printed for each split.
+/// from all neighbors, unless `--fanouts` asks for samples, and do not depend on the number of processes. Metrics of labeled nodes are printed for each split.
 #[derive(Debug, clap::Args)]
 #[command(before_long_help = EXAMPLES)]
 pub(super) struct Infer {
@@ -263,6 +263,7 @@ impl Scoring {
         let predicts_edges = config.train.as_ref().is_some_and(|train| train.task.learns_edges());
         let refreshes = matches!(wanted, Wanted::Changed(_));
         let why = match wanted {
+            _ if pipeline.is_some() => Some("the graph of --pipeline has other held-out edges; train a model on it"),
             Wanted::All => None,
             Wanted::Changed(_) => Some(
                 "results of edges cannot be refreshed: another dataset has other held-out edges; train a model on it",
@@ -280,8 +281,8 @@ impl Scoring {
         let nothing =
             |infer: &config::Infer| !infer.predictions && !infer.embeddings && infer.recommendations.is_none();
         if !refreshes && config.infer.as_ref().is_some_and(nothing) {
-            let message = "infer.predictions and infer.embeddings are false, so there is nothing to compute; set one of them, as in \
-                           --set infer.embeddings=true";
+            let message = "infer.predictions and infer.embeddings are false, and infer.recommendations is not set, so there is nothing to \
+                           compute; set one of them, as in --set infer.embeddings=true";
             return Err(PipelineError::Usage(message.into()).into());
         }
         Ok(config)
@@ -319,12 +320,12 @@ pub(super) fn model_config(
     sets: &[String],
     context: &Context,
 ) -> Result<Config, Error> {
-    let (of_graph, of_model): (Vec<&String>, Vec<&String>) = sets.iter().partition(|set| graph.has(set));
+    let (mut of_graph, of_model): (Vec<String>, Vec<String>) = sets.iter().cloned().partition(|set| graph.has(set));
     for key in of_model.iter().map(|set| key(set)) {
         if !KEYS.iter().any(|allowed| key == *allowed || allowed.ends_with('.') && key.starts_with(allowed)) {
             let message = format!(
                 "--set {key}: the model is trained, so only keys of [infer] and [cluster], train.threads, train.device, train.read_ahead, \
-                 partition.topology, partition.features and graph.retry can be set"
+                 partition.topology, partition.features and graph.retry can be set, and with --pipeline those of [graph] and [partition]"
             );
             return Err(PipelineError::Usage(message).into());
         }
@@ -335,8 +336,8 @@ pub(super) fn model_config(
             format!("{}: no run folder: it has no pipeline.toml; name the folder of a finished run", run.display());
         return Err(PipelineError::Usage(message).into());
     }
-    let load = |file: &Path, sets: &[&String]| -> Result<Config, Error> {
-        let overrides: Vec<_> = sets.iter().map(|&set| Override::Set(set.clone())).collect();
+    let load = |file: &Path, sets: &[String]| -> Result<Config, Error> {
+        let overrides: Vec<_> = sets.iter().cloned().map(Override::Set).collect();
         let config = Config::load(file, &overrides, &context.registry.names())?;
         context.registry.check(&config)?;
         Ok(config)
@@ -357,9 +358,22 @@ pub(super) fn model_config(
         GraphOf::Dataset(dataset) => config.for_inference(dataset),
         GraphOf::Pipeline(file) => {
             let mut graph = load(file, &of_graph)?;
+            if graph.graph.dataset.is_none() && graph.graph.encode_like.is_none() {
+                // The default folder of the dataset depends on it, so that a dataset of the file alone remains.
+                let run = std::path::absolute(run).unwrap_or_else(|_| run.to_owned());
+                of_graph.push(format!("graph.encode_like={}", serde_json::json!(run.to_string_lossy())));
+                graph = load(file, &of_graph)?;
+            }
+            if graph.graph.dataset.is_none() && resolved(graph.dataset_folder()) == resolved(config.dataset_folder()) {
+                let message = format!(
+                    "--pipeline {}: its dataset would replace {}, that of the run; name another folder, as in --set partition.out=prepared/other",
+                    file.display(),
+                    graph.dataset_folder().display()
+                );
+                return Err(PipelineError::Usage(message).into());
+            }
             graph.resolve_parts()?;
-            // A relative path in a pipeline file begins at the folder of the file.
-            config.for_inference_on(graph, &std::path::absolute(run).unwrap_or_else(|_| run.to_owned()))
+            config.for_inference_on(graph)
         }
     })
 }

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::feature_columns::FeatureColumns;
-use super::manifest::{ColumnScale, FORWARD_AND_REVERSE, LabelInfo, LabelKind, Manifest, TypeInfo};
+use super::manifest::{ColumnScale, FORWARD_AND_REVERSE, LabelInfo, LabelKind, ListForm, Manifest, TypeInfo};
 use crate::format::plural;
 use crate::source::{Normalize, SelfLoops};
 
@@ -19,6 +19,9 @@ pub struct Encoding {
     pub scales: Vec<ColumnScale>,
     /// Labels of nodes.
     pub labels: Option<LabelEncoding>,
+    /// What the lists in the tables are, if labels are lists.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub label_lists: Option<ListForm>,
     /// Types of edges, with those of reverse edges and of added self-loops.
     pub edge_types: Option<TypeInfo>,
     /// The columns of edge features.
@@ -41,6 +44,7 @@ impl Encoding {
             normalize: features.normalize,
             scales: features.scales.clone(),
             labels: manifest.labels.as_ref().map(LabelEncoding::of),
+            label_lists: manifest.labels.as_ref().and_then(|labels| labels.lists),
             edge_types: edges.edge_type.clone(),
             edge_features: FeatureColumns { values: edges.features, columns: edges.feature_columns.clone() },
             undirected: manifest.undirected,
@@ -49,7 +53,8 @@ impl Encoding {
         }
     }
 
-    /// Returns the types of edges in the tables; `None` if the tables have no types.
+    /// Returns the types of edges in the tables; `None` if the tables have no types. If a type for self-loops was added, types that are numbers have
+    /// their digits as names.
     ///
     /// ```
     /// use gnnflow_data::dataset::{Encoding, TypeInfo};
@@ -64,14 +69,11 @@ impl Encoding {
         if self.self_loops == SelfLoops::Add {
             count -= 1;
         }
-        if self.reverse_edges && names.get(1).is_some_and(|name| name == FORWARD_AND_REVERSE[1]) {
+        if self.reverse_edges && count == 2 && names.iter().take(2).eq(FORWARD_AND_REVERSE.iter()) {
             return None;
         }
         count /= 1 + u32::from(self.reverse_edges);
-        let names: Vec<String> = names.into_iter().take(count as usize).collect();
-        // With a type for added self-loops, types that are numbers have their digits as names.
-        let numbers = (0..count).map(|code| code.to_string()).eq(names.iter().cloned());
-        Some(TypeInfo { count, names: if numbers { Vec::new() } else { names } })
+        Some(TypeInfo { count, names: names.into_iter().take(count as usize).collect() })
     }
 
     /// Whether the means and deviations of standardized features are unknown, because a dataset of an older version does not have them.
@@ -151,10 +153,11 @@ mod tests {
         assert_eq!(of(&[], 3, false, false), types(3, &[]));
         assert_eq!(of(&["a", "b"], 2, false, false), types(2, &["a", "b"]));
         assert_eq!(of(&["a", "b", "self-loop"], 3, false, true), types(2, &["a", "b"]));
-        assert_eq!(of(&["0", "1", "self-loop"], 3, false, true), types(2, &[]));
+        assert_eq!(of(&["0", "1", "self-loop"], 3, false, true), types(2, &["0", "1"]));
         assert_eq!(of(&[], 4, true, false), types(2, &[]));
         assert_eq!(of(&["forward", "reverse"], 2, true, false), None);
         assert_eq!(of(&["forward", "reverse", "self-loop"], 3, true, true), None);
         assert_eq!(of(&["forward", "rev_forward", "self-loop"], 3, true, true), types(1, &["forward"]));
+        assert_eq!(of(&["a", "reverse", "rev_a", "rev_reverse"], 4, true, false), types(2, &["a", "reverse"]));
     }
 }

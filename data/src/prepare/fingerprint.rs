@@ -34,6 +34,8 @@ const END: u64 = 1 << 20;
 const SAMPLES: u64 = 64;
 /// of this length.
 const SAMPLE: u64 = 64 << 10;
+/// Maximum bytes of a difference in words.
+const LONGEST_DIFFERENCE: usize = 300;
 /// Number of objects whose ends are read concurrently.
 const CONCURRENT: usize = 64;
 
@@ -223,7 +225,8 @@ fn first_difference(key: &str, then: &Value, now: &Value) -> Option<String> {
         };
         return now.iter().find_map(inside).or_else(|| Some(format!("{key} has changed")));
     }
-    Some(format!("{key} was {then}, now it is {now}"))
+    let words = format!("{key} was {then}, now it is {now}");
+    Some(if words.len() > LONGEST_DIFFERENCE { format!("{key} has changed") } else { words })
 }
 
 #[cfg(test)]

@@ -30,6 +30,10 @@ pub(super) struct LabelScan {
     /// Whether other names are refused.
     all_named: bool,
     lists: ListScan,
+    /// What lists are, if it is known.
+    form: Option<ListForm>,
+    /// The number of classes, if it is known.
+    classes: Option<u32>,
 }
 
 /// Determines whether lists are flags or classes.
@@ -50,7 +54,9 @@ impl LabelScan {
         let names: BTreeMap<String, u64> =
             labels.into_iter().flat_map(|labels| &labels.names).map(|name| (name.clone(), 0)).collect();
         let all_named = !names.is_empty();
-        Self { labeled: 0, counts: Vec::new(), names, all_named, lists: ListScan::default() }
+        let form = encoding.and_then(|encoding| encoding.label_lists);
+        let classes = labels.map(|labels| labels.count);
+        Self { labeled: 0, counts: Vec::new(), names, all_named, lists: ListScan::default(), form, classes }
     }
 
     pub(super) fn add(&mut self, chunk: &NodeChunk, nodes: &NodeReader) -> Result<()> {
@@ -93,6 +99,18 @@ impl LabelScan {
                         let place = chunk.origin.place(row, nodes.label_name());
                         return Err(Error::Width { place, found: list.len(), expected: width });
                     }
+                    let classes = self.classes.filter(|_| self.form == Some(ListForm::Flags));
+                    if let Some(classes) = classes.filter(|classes| *classes > 0)
+                        && (list.len() != classes as usize || list.iter().any(|&flag| flag > 1))
+                    {
+                        return Err(Error::Value {
+                            place: chunk.origin.place(row, nodes.label_name()),
+                            value: format!("{list:?}"),
+                            wanted: format!(
+                                "a list of {classes} flags, 0 or 1, like the labels of the dataset in graph.encode_like"
+                            ),
+                        });
+                    }
                     self.lists.not_flags |= !same || list.iter().any(|&value| value > 1);
                     for (position, &value) in list.iter().enumerate() {
                         increment(&mut self.counts, value as usize);
@@ -117,12 +135,16 @@ impl LabelScan {
             LabelKind::Class => {}
             LabelKind::Multi => {
                 let width = self.lists.width.unwrap_or(0);
-                let flags =
-                    !self.lists.not_flags && width > 1 && wanted.is_none_or(|classes| classes as usize == width);
+                let flags = match self.form {
+                    Some(form) => form == ListForm::Flags,
+                    None => {
+                        !self.lists.not_flags && width > 1 && wanted.is_none_or(|classes| classes as usize == width)
+                    }
+                };
                 form = if flags { LabelForm::Flags } else { LabelForm::Lists };
                 if flags {
                     self.counts = self.lists.flags;
-                    self.counts.resize(width, 0);
+                    self.counts.resize(self.classes.map_or(width, |classes| width.max(classes as usize)), 0);
                 }
             }
         }

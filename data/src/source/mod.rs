@@ -185,7 +185,8 @@ impl GraphSource {
     /// Returns the number of classes, if it is known before the labels are read.
     pub fn classes(&self) -> Option<u32> {
         let labels = self.encode_like.as_ref().and_then(|encoding| encoding.labels.as_ref());
-        let alike = labels.filter(|labels| labels.kind != LabelKind::Value).map(|labels| labels.count);
+        let alike =
+            labels.filter(|labels| labels.kind != LabelKind::Value && labels.count > 0).map(|labels| labels.count);
         self.num_classes.or(alike)
     }
 

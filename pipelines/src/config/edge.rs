@@ -6,7 +6,7 @@ use super::values::TypeName;
 section! {
     /// Edge classification: which edges are classified, and how.
     pub struct EdgeTask {
-        /// Types of the edges that are classified, by name or number; other edges are only aggregated. Unset: all but reverse types (`rev_…`).
+        /// Types of the edges that are classified, by name or number; other edges are only aggregated. Unset: all but reverse types (`rev_…`) and that of added self-loops.
         #[schemars(length(min = 1), extend("examples" = [["rates"]]))]
         pub target_etype: Option<Vec<TypeName>> = None,
         /// Fractions of the labeled edges for training, validation and test, without `graph.columns.edge_split`.

@@ -16,8 +16,8 @@ section! {
         /// Add the probabilities of all classes of each node or edge to `predictions.parquet`, by ascending number or name. Not for links,
         /// whose scores are always written, and not for regression.
         pub scores: bool = false,
-        /// Link prediction: write `recommendations.parquet`, with at most this many nodes for each source: those with the highest scores that it has no
-        /// edge to, in any split. Takes sources × nodes scores.
+        /// Link prediction: write `recommendations.parquet`, with at most this many nodes for each source, edge type and type of destinations: those with
+        /// the highest scores that the source has no edge to, in any split. Takes sources × nodes scores for each edge type.
         #[schemars(range(min = 1, max = 10000), extend("examples" = [10]))]
         pub recommendations: Option<usize> = None,
         /// Write each table as a folder with a file for each partition, `part-00000.parquet` and so on, and then `_SUCCESS`. Each process writes the

@@ -11,7 +11,7 @@ pub(crate) const EDGE_SPLIT_FRACTIONS: [f64; 3] = [0.8, 0.1, 0.1];
 section! {
     /// Link prediction: which edges are predicted, their negatives, and how they are scored.
     pub struct Link {
-        /// Types of the edges that are predicted, by name or number; other edges are only aggregated. Unset: all but reverse types (`rev_…`).
+        /// Types of the edges that are predicted, by name or number; other edges are only aggregated. Unset: all but reverse types (`rev_…`) and that of added self-loops.
         #[schemars(length(min = 1), extend("examples" = [["buys"]]))]
         pub target_etype: Option<Vec<TypeName>> = None,
         /// Fractions of the edges for training, validation and test, without `graph.columns.edge_split`; the rest is only aggregated.

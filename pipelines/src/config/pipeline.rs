@@ -96,14 +96,10 @@ impl Config {
         self.without_training()
     }
 
-    /// Like [`Config::for_inference`], with the graph and the partition of another pipeline. Its tables are encoded like those of `run`, the folder
-    /// of the model, unless it says otherwise.
+    /// Like [`Config::for_inference`], with the graph and the partition of another pipeline.
     #[must_use]
-    pub fn for_inference_on(self, graph: Self, run: &Path) -> Self {
+    pub fn for_inference_on(self, graph: Self) -> Self {
         let mut this = Self { graph: graph.graph, partition: graph.partition, ..self.without_training() };
-        if this.graph.dataset.is_none() {
-            this.graph.encode_like.get_or_insert_with(|| run.to_owned());
-        }
         let of_graph = |key: &String| key.starts_with("graph") || key.starts_with("partition");
         let places = graph.source.places.into_iter().filter(|(key, _)| of_graph(key)).collect();
         this.source = Source { file: graph.source.file, places, auto: graph.source.auto, ..Source::default() };

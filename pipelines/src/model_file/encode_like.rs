@@ -20,6 +20,14 @@ pub(crate) fn source(config: &Config) -> Result<Option<GraphSource>, Error> {
     Ok(Some(GraphSource { encode_like, ..source }))
 }
 
+/// Checks that the folder of `graph.encode_like` can be read, if there is one.
+///
+/// # Errors
+/// If it is neither a run folder with a model nor a prepared dataset.
+pub(crate) fn check(config: &Config) -> Result<(), Error> {
+    config.graph.encode_like.as_deref().map_or(Ok(()), |folder| encoding(config, folder).map(drop))
+}
+
 /// Returns the encoding of the data of a model in a run folder, or of a prepared dataset.
 fn encoding(config: &Config, folder: &Path) -> Result<Encoding, Error> {
     if folder.join(MODEL).exists() {

@@ -29,7 +29,7 @@ pub use embedding::LearnedRows;
 use memory::InFlight;
 pub use memory::{Memory, Process, RowsInMemory};
 pub use model::{Layer, layers};
-pub use ranking::RankingCost;
+pub use ranking::{RankingCost, RecommendationCost};
 pub use sizes::{PartSize, Sizes};
 pub use training::Training;
 
@@ -221,6 +221,7 @@ impl Plan {
 
 /// Opens the prepared dataset of `config`; `None` if it has other settings than the graph of `config`.
 fn current(config: &Config) -> Result<Option<Dataset>, Error> {
+    encode_like::check(config)?;
     let dataset = Dataset::open(config.dataset_folder())?;
     if config.graph.dataset.is_some() {
         return Ok(Some(dataset));

@@ -6,6 +6,9 @@ use super::Sizes;
 use super::pairs::unreversed;
 use crate::config::{Config, EDGE_SPLIT_FRACTIONS, RankAmong};
 
+/// Bytes of a recommendation in memory.
+const ROW_BYTES: u64 = 20;
+
 /// The cost of one evaluation: held-out edges × 2 ends × nodes products of two rows.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RankingCost {
@@ -17,9 +20,18 @@ pub struct RankingCost {
     pub among: u64,
     /// Products of two rows.
     pub scores: u64,
-    /// Maximum number of products of two rows for recommendations, of all nodes for all nodes; `None` without recommendations.
+    /// Recommendations to all nodes, if there are any.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub recommendations: Option<u64>,
+    pub recommendations: Option<RecommendationCost>,
+}
+
+/// An upper bound of the cost of recommendations to all nodes.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct RecommendationCost {
+    /// Products of two rows.
+    pub scores: u64,
+    /// Bytes of the lists in all processes together.
+    pub bytes: u64,
 }
 
 impl RankingCost {
@@ -43,13 +55,17 @@ impl RankingCost {
             RankAmong::All => graph.nodes,
             RankAmong::Count(count) => graph.nodes.min(count as u64),
         };
-        let recommends = config.infer.as_ref().is_some_and(|infer| infer.recommendations.is_some());
+        let relations = graph.relations.unwrap_or(0).max(1) as u64;
+        let cost = |length: usize| RecommendationCost {
+            scores: graph.nodes.saturating_mul(graph.nodes).saturating_mul(relations),
+            bytes: graph.nodes * relations * ROW_BYTES * (length as u64).min(graph.nodes),
+        };
         Some(Self {
             edges,
             exact: graph.targets.is_some(),
             among,
             scores: 2 * edges * among,
-            recommendations: recommends.then(|| graph.nodes.saturating_mul(graph.nodes)),
+            recommendations: config.infer.as_ref().and_then(|infer| infer.recommendations).map(cost),
         })
     }
 }

@@ -1,7 +1,7 @@
 //! The text of the plan.
 
 use super::auto_schedule::{factor, seconds};
-use super::{LearnedRows, Memory, Plan, Process, RankingCost, RowsInMemory, Training};
+use super::{LearnedRows, Memory, Plan, Process, RankingCost, RecommendationCost, RowsInMemory, Training};
 use crate::config::{AutoParts, AutoSchedule, Task};
 use gnnflow_data::format::{bytes, count, counted, plural};
 use std::fmt;
@@ -19,8 +19,13 @@ impl fmt::Display for Plan {
             let at_most = if *exact { "" } else { "at most about " };
             let [edges, among, scores] = [edges, among, scores].map(|&number| count(number));
             writeln!(f, "evaluation  {at_most}{edges} edges, both ends ranked among {among} nodes: {scores} scores")?;
-            if let Some(scores) = recommendations {
-                writeln!(f, "lists       at most {} scores for recommendations to all nodes", count(*scores))?;
+            if let Some(RecommendationCost { scores, bytes: size }) = recommendations {
+                let scores = count(*scores);
+                writeln!(
+                    f,
+                    "lists       at most {scores} scores for recommendations to all nodes, {} in memory",
+                    bytes(*size)
+                )?;
             }
         }
         for process in &self.processes {

@@ -30,7 +30,7 @@ use crate::outputs::table::TableForm;
 use crate::outputs::trace_table::SentTo;
 use crate::refresh::Refresh;
 use crate::refresh::layer_store::WritingRows;
-use crate::runtime::job::{InNeighbors, Job, Work};
+use crate::runtime::job::{InNeighbors, Job, Scope, Work};
 use crate::runtime::records::{ByClass, Scores, TensorUse};
 
 /// The counts of a worker.
@@ -467,7 +467,9 @@ const FEW_STEPS: u64 = 30;
 /// Returns remarks on results that may be unexpected. `steps` are those of a run from the first epoch; 0 for a resumed run.
 fn notes(job: &Job, train: &config::Train, steps: u64) -> Vec<String> {
     let mut notes = Vec::new();
-    if let Work::Infer { neighbors: InNeighbors::Sampled(fanouts), .. } = &job.work {
+    if let Work::Infer { neighbors: InNeighbors::Sampled(fanouts), .. } = &job.work
+        && fanouts.iter().any(|fanout| *fanout >= 0)
+    {
         let fanouts: Vec<String> = fanouts.iter().map(i64::to_string).collect();
         notes.push(format!(
             "results are computed from samples of in-neighbors (--fanouts {}) and are not exact",
@@ -486,9 +488,9 @@ fn notes(job: &Job, train: &config::Train, steps: u64) -> Vec<String> {
         notes.push(later_edges.to_owned());
     }
     let link = train.link();
-    if let (true, None, RankAmong::Count(count)) =
-        (train.predicts_links(), &link.eval_negative_dstnode, link.rank_among())
-    {
+    // Nothing is ranked for a list of sources.
+    let ranks = train.predicts_links() && !matches!(&job.work, Work::Infer { scope: Scope::Listed(_), .. });
+    if let (true, None, RankAmong::Count(count)) = (ranks, &link.eval_negative_dstnode, link.rank_among()) {
         notes.push(format!(
             "held-out edges are ranked among {count} drawn nodes; num_negative_edges_eval = \"all\" ranks them among all nodes"
         ));

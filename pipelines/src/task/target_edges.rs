@@ -57,11 +57,15 @@ impl TargetRules {
             return Err(config.problem(&format!("{section}.split_fractions"), HAS_SPLITS));
         }
         let added = manifest.settings.pointer("/graph/reverse_edges").is_some_and(|value| value == true);
+        let adds_loops =
+            types.is_some() && manifest.settings.pointer("/graph/self_loops").is_some_and(|value| value == "add");
         let reverses = reverses(types, added);
         let count = types.map_or(1, |types| types.count as usize);
         let is_reverse = |index: usize| reverses.contains(&Some(index as u16));
+        // A type for added self-loops is the last one.
+        let is_added = |index: usize| adds_loops && index + 1 == count;
         let targets: Vec<bool> = match target_etype {
-            None => (0..count).map(|index| !is_reverse(index)).collect(),
+            None => (0..count).map(|index| !is_reverse(index) && !is_added(index)).collect(),
             Some(names) => {
                 let mut targets = vec![false; count];
                 for (i, TypeName(name)) in names.iter().enumerate() {

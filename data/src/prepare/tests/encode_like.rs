@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, Float64Array, Int64Array, StringArray};
+use arrow::array::{ArrayRef, Float64Array, Int64Array, ListArray, StringArray};
+use arrow::datatypes::Int64Type;
 
 use super::*;
-use crate::dataset::Encoding;
+use crate::dataset::{Encoding, Labels};
 use crate::source::{Columns, Normalize, SelfLoops};
 use crate::testing::write_parquet;
 
@@ -120,16 +121,16 @@ fn tables_that_do_not_fit_are_refused_before_they_are_read() {
         (
             GraphSource { normalize_features: Normalize::None, ..source.clone() },
             &encoding,
-            "graph.normalize_features = standard, and this pipeline none",
+            "graph.normalize_features = \"standard\", and this pipeline \"none\"",
         ),
         (
             GraphSource { self_loops: SelfLoops::Keep, ..source.clone() },
             &encoding,
-            "graph.self_loops = add, and this pipeline keep",
+            "graph.self_loops = \"add\", and this pipeline \"keep\"",
         ),
         (GraphSource { num_classes: Some(4), ..source.clone() }, &encoding, "remove num_classes"),
         (source.clone(), &lacking, "prepare it again"),
-        (source.clone(), &unnamed, "3 classes, and the labels of the tables are names of classes"),
+        (source.clone(), &unnamed, "3 classes, and the labels of the tables are strings"),
         (
             dump(&dir.path().join("a"), &[(1.0, 1.0, Some("cow"))], &[]),
             &encoding,
@@ -138,10 +139,86 @@ fn tables_that_do_not_fit_are_refused_before_they_are_read() {
         (
             dump(&dir.path().join("b"), &[(1.0, 1.0, None)], &[(0, 0, "hates")]),
             &encoding,
-            "\"hates\" is not an edge type of that dataset, which has follows, knows, likes",
+            "\"hates\" is not an edge type of the earlier dataset, whose types are follows, knows, likes",
         ),
     ] {
         let why = why(source, encoding.clone());
         assert!(why.contains(words), "{why}");
     }
+}
+
+/// Writes node tables with lists as labels.
+fn lists(dir: &Path, labels: ArrayRef) -> GraphSource {
+    std::fs::create_dir_all(dir).unwrap();
+    let ids = Arc::new((0..labels.len() as i64).collect::<Int64Array>());
+    write_parquet(&dir.join("nodes.parquet"), vec![("node_id", ids), ("label", labels)], 8);
+    let none = || Arc::new(Int64Array::from(Vec::<i64>::new()));
+    write_parquet(&dir.join("edges.parquet"), vec![("src", none()), ("dst", none())], 8);
+    let columns = Columns { label: Some("label".into()), ..Columns::default() };
+    GraphSource { columns, ..GraphSource::new(dir.join("nodes.parquet"), dir.join("edges.parquet")) }
+}
+
+#[test]
+fn lists_of_labels_have_the_form_of_the_other_dataset() {
+    let dir = tempfile::tempdir().unwrap();
+    let ints = |rows: &[&[i64]]| -> ArrayRef {
+        let rows = rows.iter().map(|row| Some(row.iter().map(|&value| Some(value)).collect::<Vec<_>>()));
+        Arc::new(ListArray::from_iter_primitive::<Int64Type, _, _>(rows))
+    };
+    let dataset = |name: &str, labels: ArrayRef, like: Option<&Dataset>| {
+        let source = lists(&dir.path().join(name), labels);
+        let encode_like = like.map(|dataset| Encoding::of(dataset.manifest()));
+        prepared(&GraphSource { encode_like, ..source }, &dir.path().join(format!("{name}.dataset")), 1)
+    };
+    let labels = |dataset: &Dataset| match dataset.partition(0).unwrap().nodes.labels() {
+        Labels::Multi(flags, _) => flags.to_vec(),
+        _ => panic!("labels are lists"),
+    };
+    let classes = dataset("classes", ints(&[&[0], &[1], &[]]), None).unwrap();
+    let flags = dataset("flags", ints(&[&[0, 1], &[1, 1]]), None).unwrap();
+    // Alone, these lists are flags; beside lists of classes, they are classes.
+    let both = dataset("both", ints(&[&[0, 1], &[0, 1]]), Some(&classes)).unwrap();
+    assert_eq!(labels(&both), [1, 1, 1, 1]);
+    let both = dataset("both flags", ints(&[&[0, 1], &[0, 0]]), Some(&flags)).unwrap();
+    assert_eq!(labels(&both), [0, 1, 0, 0]);
+    for wrong in [ints(&[&[0, 1], &[1, 1, 1]]), ints(&[&[1]])] {
+        let why = dataset("wrong", wrong, Some(&flags)).unwrap_err().to_string();
+        assert!(
+            why.contains("is not a list of 2 flags, 0 or 1, like the labels of the dataset in graph.encode_like"),
+            "{why}"
+        );
+    }
+}
+
+#[test]
+fn names_of_types_may_be_digits_and_words_of_directions() {
+    let dir = tempfile::tempdir().unwrap();
+    let nodes = [(1.0, 2.0, Some("a")), (2.0, 1.0, Some("b"))];
+    for (at, types) in [["0", "1"], ["a", "reverse"]].into_iter().enumerate() {
+        for self_loops in [SelfLoops::Keep, SelfLoops::Add] {
+            let source = |name: &str, edges: &[(i64, i64, &str)]| {
+                let source = dump(&dir.path().join(format!("{at}-{name}")), &nodes, edges);
+                GraphSource { self_loops, ..source }
+            };
+            let first = source("first", &[(0, 1, types[0]), (1, 0, types[1])]);
+            let first = prepared(&first, &dir.path().join("first"), 1).unwrap();
+            let encoding = Encoding::of(first.manifest());
+            let second = GraphSource { encode_like: Some(encoding.clone()), ..source("second", &[(0, 1, types[1])]) };
+            let second = prepared(&second, &dir.path().join("second"), 1).unwrap();
+            assert_eq!(Encoding::of(second.manifest()).edge_types, encoding.edge_types);
+            std::fs::remove_dir_all(dir.path().join("first")).unwrap();
+            std::fs::remove_dir_all(dir.path().join("second")).unwrap();
+        }
+    }
+}
+
+#[test]
+fn dataset_without_labels_does_not_limit_classes() {
+    let dir = tempfile::tempdir().unwrap();
+    let unlabeled = dump(&dir.path().join("a"), &[(1.0, 2.0, None), (2.0, 1.0, None)], &[(0, 1, "x")]);
+    let unlabeled = prepared(&unlabeled, &dir.path().join("a.dataset"), 1).unwrap();
+    let source = dump(&dir.path().join("b"), &[(1.0, 2.0, Some("cat")), (2.0, 1.0, Some("dog"))], &[(0, 1, "x")]);
+    let source = GraphSource { encode_like: Some(Encoding::of(unlabeled.manifest())), ..source };
+    let labeled = prepared(&source, &dir.path().join("b.dataset"), 1).unwrap();
+    assert_eq!(labeled.manifest().labels.as_ref().unwrap().names, ["cat", "dog"]);
 }

@@ -2,7 +2,7 @@
 //! whatever asks for a row, so that a stage computes each row once.
 //!
 //! ```text
-//! chunks of nodes → sample_hop (all neighbors) → fetch_remote_rows (the layer below) → local rows, layer (compute thread) → probe
+//! chunks of nodes → sample_hop (all neighbors, or samples) → fetch_remote_rows (the layer below) → local rows, layer (compute thread) → probe
 //!                 ╰─ if all rows of the layer below are here: ───────────────────────→ reduction, layer ────────────────╯
 //! ```
 //!

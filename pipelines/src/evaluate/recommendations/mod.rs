@@ -73,32 +73,36 @@ impl Recommender {
         sources: &OutputNodes,
     ) -> Result<Vec<Vec<Recommendation>>, Error> {
         let hosted = context.placement.parts_of(context.worker);
-        let (progress, counts) = (driver.runtime.progress(), sources.counts());
-        let kinds = self.sources.kinds.clone();
-        let lists = counts[hosted.clone()].iter().sum::<u64>() * kinds.len() as u64;
-        progress.brief_stage("recommend", lists, "lists");
-        let chunk = (QUERY_BYTES / (4 * self.width.max(1))).max(1);
-        let mut all = Vec::new();
-        for part in hosted {
+        let (progress, counts, kinds) = (driver.runtime.progress(), sources.counts(), self.sources.kinds.clone());
+        let of_part = |part: usize| {
             let first = context.graph.range(part).start;
-            let mut rows = Vec::new();
-            for kind in &kinds {
-                let own = sources.locals(context, part, 0..counts[part] as usize).into_iter();
-                let own = own.map(|local| first + local as u32);
-                let own: Vec<u32> = own.filter(|&node| self.sources.nodes.group_of(node) == kind.heads).collect();
-                for heads in own.chunks(chunk) {
-                    self.lists(driver, job, (kind, heads), &mut rows)?;
-                }
-                progress.advance(counts[part]);
+            sources.locals(context, part, 0..counts[part] as usize).into_iter().map(move |local| first + local as u32)
+        };
+        let all: Vec<u32> = hosted.clone().flat_map(of_part).collect();
+        progress.brief_stage("recommend", (all.len() * kinds.len()) as u64, "lists");
+        let chunk = (QUERY_BYTES / (4 * self.width.max(1))).max(1);
+        let mut rows = Vec::new();
+        for kind in &kinds {
+            let of_kind = |node: &u32| self.sources.nodes.group_of(*node) == kind.heads;
+            let own: Vec<u32> = all.iter().copied().filter(of_kind).collect();
+            for heads in own.chunks(chunk) {
+                self.lists(driver, job, (kind, heads), &mut rows)?;
             }
-            // The lists of a source by kind, which are in order already.
-            rows.sort_by_key(|row| row.edge.head);
-            all.push(rows);
+            progress.advance(all.len() as u64);
         }
         // Other workers may still request rows of this worker.
         self.fetcher.end(driver)?;
         progress.done();
-        Ok(all)
+        // The lists of a source by kind, which are in order already.
+        rows.sort_by_key(|row| row.edge.head);
+        let mut rest = &rows[..];
+        let rows_of = |part: usize| {
+            let end = context.graph.range(part).end;
+            let (own, after) = rest.split_at(rest.partition_point(|row| row.edge.head < end));
+            rest = after;
+            own.to_vec()
+        };
+        Ok(hosted.map(rows_of).collect())
     }
 
     /// Appends the lists of the sources `heads`, ascending.

@@ -101,7 +101,7 @@ impl LinkEdges {
         let candidates = Candidates::open(job, &link, train.seed, held_out.iter().flatten().flatten())?;
         let (known, nodes, reverses) = (known.sorted(), Arc::new(nodes), rules.reverses().to_vec());
         let length = job.config.infer.as_ref().and_then(|infer| infer.recommendations);
-        let sources = length.map(|length| Sources::find(length, dataset, rules, &nodes, loops)).transpose()?;
+        let sources = length.map(|length| Sources::find(length, dataset, rules, &nodes)).transpose()?;
         let sources = sources.map(Box::new);
         Ok(Self {
             train: own,

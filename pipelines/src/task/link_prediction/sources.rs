@@ -27,8 +27,6 @@ pub(crate) struct Sources {
     /// The relations and types of target edges, ascending.
     pub(crate) kinds: Vec<TailKind>,
     rules: TargetRules,
-    /// Whether a node may have an edge to itself.
-    loops: bool,
 }
 
 impl Sources {
@@ -41,17 +39,17 @@ impl Sources {
         dataset: &Dataset,
         rules: &TargetRules,
         nodes: &Arc<NodeGroups>,
-        loops: bool,
     ) -> Result<Self, Error> {
         let mut kinds = BTreeSet::new();
         for_each_edge(dataset, rules, |Edge { head, tail, relation }| {
             kinds.insert(TailKind { relation, heads: nodes.group_of(head), tails: nodes.group_of(tail) });
         })?;
         let (kinds, rules) = (kinds.into_iter().collect(), rules.clone());
-        Ok(Self { length, nodes: Arc::clone(nodes), kinds, rules, loops })
+        Ok(Self { length, nodes: Arc::clone(nodes), kinds, rules })
     }
 
-    /// Returns the tails of each of `heads`, ascending, in target edges of any split, ascending; unless there are loops, also the node itself.
+    /// Returns the tails of each of `heads`, ascending, in target edges of any split, ascending, with the node itself: also in a graph with
+    /// self-loops, nothing is recommended to itself.
     ///
     /// # Errors
     /// When the dataset cannot be read.
@@ -61,8 +59,7 @@ impl Sources {
         kind: &TailKind,
         heads: &[u32],
     ) -> Result<Vec<Vec<u32>>, Error> {
-        let itself = |&head: &u32| if self.loops { Vec::new() } else { vec![head] };
-        let mut known: Vec<Vec<u32>> = heads.iter().map(itself).collect();
+        let mut known: Vec<Vec<u32>> = heads.iter().map(|&head| vec![head]).collect();
         for_each_edge(dataset, &self.rules, |edge| {
             if edge.relation == kind.relation
                 && let Ok(source) = heads.binary_search(&edge.head)
