@@ -5,6 +5,7 @@ use std::ops::Range;
 use gnnflow_dataflow::sample::node_groups::NodeGroups;
 
 use super::fetch_results::distinct;
+use crate::collectives::Driver;
 use crate::context::WorkerContext;
 
 /// Maximum number of nodes of a block.
@@ -31,6 +32,25 @@ pub(super) fn blocks(groups: &NodeGroups, range: Range<u32>) -> Vec<Range<u32>> 
         (first..end).step_by(BLOCK).map(move |start| start..end.min(start + BLOCK as u32)).collect::<Vec<_>>()
     };
     cuts.windows(2).flat_map(run).collect()
+}
+
+/// The progress of a chunk of edges or sources.
+pub(crate) struct Share {
+    items: u64,
+    shown: u64,
+}
+
+impl Share {
+    pub(crate) fn new(items: u64) -> Self {
+        Self { items, shown: 0 }
+    }
+
+    /// Shows as large a share of the items as `done` of `all` candidates are.
+    pub(crate) fn reach(&mut self, driver: &Driver<'_>, (done, all): (usize, usize)) {
+        let due = (u128::from(self.items) * done as u128 / all.max(1) as u128) as u64;
+        driver.runtime.progress().advance(due.saturating_sub(self.shown));
+        self.shown = self.shown.max(due);
+    }
 }
 
 #[cfg(test)]

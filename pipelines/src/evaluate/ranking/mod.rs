@@ -30,7 +30,7 @@ use crate::context::WorkerContext;
 use crate::error::Error;
 use crate::evaluate::Evaluation;
 use crate::evaluate::fetch_results::{FetchedRows, ResultFetcher};
-use crate::evaluate::node_blocks::{BLOCK, QUERY_BYTES, WINDOW, node_blocks};
+use crate::evaluate::node_blocks::{BLOCK, QUERY_BYTES, Share, WINDOW, node_blocks};
 use crate::task::link_prediction::candidates::Candidates;
 use crate::task::link_prediction::edges::LinkEdges;
 use gnnflow_dataflow::storage::RowStore;
@@ -199,25 +199,6 @@ impl Ranking {
         share.reach(driver, (1, 1));
         let pass = std::mem::take(&mut *self.fetcher.state());
         Ok(pass.finish())
-    }
-}
-
-/// The progress of a chunk of edges.
-struct Share {
-    edges: u64,
-    shown: u64,
-}
-
-impl Share {
-    fn new(edges: u64) -> Self {
-        Self { edges, shown: 0 }
-    }
-
-    /// Shows as many of the edges as `done` of `all` candidates are.
-    fn reach(&mut self, driver: &Driver<'_>, (done, all): (usize, usize)) {
-        let due = (u128::from(self.edges) * done as u128 / all.max(1) as u128) as u64;
-        driver.runtime.progress().advance(due.saturating_sub(self.shown));
-        self.shown = self.shown.max(due);
     }
 }
 

@@ -20,7 +20,7 @@ use timely::worker::Worker;
 
 use self::lists::Lists;
 use super::fetch_results::{FetchedRows, ResultFetcher};
-use super::node_blocks::{QUERY_BYTES, WINDOW, node_blocks};
+use super::node_blocks::{QUERY_BYTES, Share, WINDOW, node_blocks};
 use crate::collectives::Driver;
 use crate::compute::ComputeState;
 use crate::context::WorkerContext;
@@ -79,16 +79,16 @@ impl Recommender {
             sources.locals(context, part, 0..counts[part] as usize).into_iter().map(move |local| first + local as u32)
         };
         let all: Vec<u32> = hosted.clone().flat_map(of_part).collect();
-        progress.brief_stage("recommend", (all.len() * kinds.len()) as u64, "lists");
+        let of_kind = |node: &u32, kind: &TailKind| self.sources.nodes.group_of(*node) == kind.heads;
+        let by_kind: Vec<Vec<u32>> =
+            kinds.iter().map(|kind| all.iter().copied().filter(|node| of_kind(node, kind)).collect()).collect();
+        progress.brief_stage("recommend", by_kind.iter().map(|heads| heads.len() as u64).sum(), "lists");
         let chunk = (QUERY_BYTES / (4 * self.width.max(1))).max(1);
         let mut rows = Vec::new();
-        for kind in &kinds {
-            let of_kind = |node: &u32| self.sources.nodes.group_of(*node) == kind.heads;
-            let own: Vec<u32> = all.iter().copied().filter(of_kind).collect();
-            for heads in own.chunks(chunk) {
+        for (kind, heads) in kinds.iter().zip(&by_kind) {
+            for heads in heads.chunks(chunk) {
                 self.lists(driver, job, (kind, heads), &mut rows)?;
             }
-            progress.advance(all.len() as u64);
         }
         // Other workers may still request rows of this worker.
         self.fetcher.end(driver)?;
@@ -120,13 +120,16 @@ impl Recommender {
         let edges: Vec<Edge> = heads.iter().map(|&head| Edge { head, tail: head, relation: kind.relation }).collect();
         self.fetcher.request_ends(&edges);
         self.fetcher.wait(driver, 0)?;
-        for block in &self.blocks {
+        let mut share = Share::new(heads.len() as u64);
+        for (at, block) in self.blocks.iter().enumerate() {
             if self.sources.nodes.group_of(block.start) == kind.tails {
                 self.fetcher.request(block.clone().collect(), None);
                 self.fetcher.wait(driver, WINDOW)?;
+                share.reach(driver, (at + 1, self.blocks.len()));
             }
         }
         self.fetcher.wait(driver, 0)?;
+        share.reach(driver, (1, 1));
         let lists = std::mem::take(&mut *self.fetcher.state());
         for (edge, list) in edges.iter().zip(lists.finish()) {
             let row =
