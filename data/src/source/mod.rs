@@ -219,7 +219,7 @@ pub struct Columns {
     /// Nodes: the features, concatenated in this order. Each is a number, a boolean, or a list of numbers
     /// (`List`, `LargeList`, `FixedSizeList`) of the same length in every row. Empty = the graph has no features.
     pub features: Vec<String>,
-    /// Nodes: the label. Its type decides the task's kind, see [`LabelKind`](crate::dataset::LabelKind).
+    /// Nodes: the label. Its type decides the task's kind, see [`LabelKind`].
     pub label: Option<String>,
     /// Nodes: the split. Strings `train`, `val`/`valid`/`validation`, `test`, `none`/`""`, or integers 0 none, 1 train,
     /// 2 validation, 3 test; null is none.
