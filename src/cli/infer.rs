@@ -41,7 +41,8 @@ pub(super) struct Infer {
     /// What to do with nodes of which the model has no learned row: refuse the dataset, or use a row of zeros or the mean of their in-neighbors' rows.
     #[arg(long, value_name = "POLICY")]
     unseen: Option<Policy>,
-    /// Read at most so many drawn in-neighbors of each node instead of all, for each layer, from the output layer on; -1 reads all. Faster, and not exact.
+    /// Maximum number of in-neighbors that each layer reads of a node, from the output layer on; -1 reads all. Larger neighborhoods are sampled, so results are
+    /// not exact.
     #[arg(long, value_name = "N,…", value_delimiter = ',', allow_hyphen_values = true, value_parser = fanout)]
     fanouts: Vec<i64>,
 }

@@ -51,7 +51,7 @@ pub enum InNeighbors {
     /// All: results are exact.
     #[default]
     All,
-    /// At most so many drawn ones in each layer, from the output layer on; all for −1.
+    /// A sample of them. The numbers are the maximum of each layer, from the output layer on; −1 for all.
     Sampled(Vec<i64>),
 }
 

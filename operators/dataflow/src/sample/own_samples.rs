@@ -1,4 +1,4 @@
-//! Samples of in-edges of own nodes that do not depend on batches: the same for each request of a node and layer.
+//! Samples of in-edges of own nodes. A node has one sample in each layer, which does not depend on the batch.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::graph::local_graph::LocalGraph;
 
 /// The sampled in-edges of nodes in one layer, under `Key(seed, Sample).fold(layer).fold(node)`.
 ///
-/// Training draws neighbors anew for each batch. Here a node has one sample in each layer, so a layer computes each row once, whatever asks for it.
+/// Training draws neighbors anew for each batch. Here a node has one sample in each layer, so a layer computes each row once.
 pub struct OwnSamples {
     graph: Arc<LocalGraph>,
     strategy: Strategy,

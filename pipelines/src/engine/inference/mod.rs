@@ -1,5 +1,5 @@
-//! Inference: all neighbors of all nodes, stage by stage of the model, partition by partition. On request, samples of neighbors: the same ones
-//! whatever asks for a row, so that a stage computes each row once.
+//! Inference: all neighbors of all nodes, stage by stage of the model, partition by partition. On request, it reads
+//! samples of neighbors instead. A node has one sample in each stage, so a stage computes each row once.
 //!
 //! ```text
 //! chunks of nodes → sample_hop (all neighbors, or samples) → fetch_remote_rows (the layer below) → local rows, layer (compute thread) → probe

@@ -123,7 +123,7 @@ mod tests {
     #[test]
     fn lists_equal_those_of_a_sort_for_any_order_of_blocks() {
         let (width, tails, sources) = (5, 300u32, 40u32);
-        // Few values, so many scores are equal.
+        // Rows have five different values. Therefore many scores are equal.
         let value = |at: u32| ((at * 7919) % 5) as f32 - 2.0;
         let row = |node: u32| (0..5).map(|column| value(node * 5 + column)).collect::<Vec<f32>>();
         let relation = [1.0, -1.0, 0.5, 2.0, 0.0];
