@@ -14,6 +14,14 @@ fn train(place: &TestDir, more: &[&str]) {
     place.succeed(&[&args, more].concat());
 }
 
+/// Reads the rows of `embeddings.parquet` by node id.
+fn embeddings(place: &TestDir, out: &str) -> BTreeMap<i64, Vec<f32>> {
+    let read = read(place, &format!("{out}/embeddings.parquet"));
+    let (ids, rows) = (column::<Int64Array>(&read, "node_id"), read.column_by_name("embedding").unwrap());
+    let row = |at| rows.as_fixed_size_list().value(at).as_primitive::<Float32Type>().values().to_vec();
+    ids.values().iter().enumerate().map(|(at, &id)| (id, row(at))).collect()
+}
+
 /// Writes edges to add.
 fn added(place: &TestDir) {
     let ids = |ids: &[i64]| Arc::new(Int64Array::from(ids.to_vec())) as _;
@@ -439,13 +447,7 @@ fn tables_of_a_pipeline_are_encoded_like_those_of_the_run() {
         assert!(bytes("out-1", file) == bytes("out-2", file) && bytes("out-1", file) == bytes("out-4", file), "{file}");
     }
     // The nodes of Monday have their results, but for the order of sums.
-    let rows = |out: &str| -> BTreeMap<i64, Vec<f32>> {
-        let read = read(&place, &format!("{out}/embeddings.parquet"));
-        let (ids, rows) = (column::<Int64Array>(&read, "node_id"), read.column_by_name("embedding").unwrap());
-        let row = |at| rows.as_fixed_size_list().value(at).as_primitive::<Float32Type>().values().to_vec();
-        ids.values().iter().enumerate().map(|(at, &id)| (id, row(at))).collect()
-    };
-    let (trained, scored) = (rows("run"), rows("out-1"));
+    let (trained, scored) = (embeddings(&place, "run"), embeddings(&place, "out-1"));
     assert_eq!((trained.len(), scored.len()), (200, 260));
     for (id, row) in &trained {
         let near = row.iter().zip(&scored[id]).all(|(a, b)| (a - b).abs() <= 1e-4 * (1.0 + a.abs()));
@@ -540,17 +542,11 @@ fn results_of_samples_do_not_depend_on_processes_or_the_wanted_nodes() {
         let (close, all) = (accuracy("close"), accuracy("run"));
         assert!((close - all).abs() < 0.15, "{model}: {close} {all}");
         // A list of nodes has their results.
-        let rows = |out: &str| -> BTreeMap<i64, Vec<f32>> {
-            let read = read(&place, &format!("{out}/embeddings.parquet"));
-            let (ids, rows) = (column::<Int64Array>(&read, "node_id"), read.column_by_name("embedding").unwrap());
-            let row = |at| rows.as_fixed_size_list().value(at).as_primitive::<Float32Type>().values().to_vec();
-            ids.values().iter().enumerate().map(|(at, &id)| (id, row(at))).collect()
-        };
-        let all = rows("drawn");
+        let all = embeddings(&place, "drawn");
         place.parquet("some.parquet", vec![("node_id", Arc::new(Int64Array::from(vec![3, 700, 701])) as _)]);
         for processes in ["1", "2", "4"] {
             infer("some", "3", &["--nodes", "some.parquet", "--processes", processes]);
-            let some = rows("some");
+            let some = embeddings(&place, "some");
             assert_eq!(some.keys().copied().collect::<Vec<_>>(), [3, 700, 701]);
             assert!(some.iter().all(|(id, row)| all[id] == *row), "{model}: {processes}");
         }
