@@ -195,6 +195,13 @@ impl ComputeState {
         read(&self.passes.read().model)
     }
 
+    /// Returns the vectors of the relations of the decoder of pairs, one after the other; `None` if it has none.
+    pub(crate) fn relations(&self) -> Result<Option<Vec<f32>>, Error> {
+        let rows =
+            self.with_model(|model| model.relations().map(|rows| rows.flatten_all()?.to_vec1::<f32>()).transpose());
+        Ok(rows.map_err(gnnflow_nn::Error::from)?)
+    }
+
     /// Replaces the parameters.
     pub(crate) fn set_params(&mut self, params: Vec<f32>) -> Result<(), Error> {
         let mut loaded = self.passes.write();

@@ -208,9 +208,6 @@ fn count(pass: &mut Pass, compute: &ComputeState, fetched: &FetchedRows<'_>) -> 
         compute.on_threads(|| pass.count(fetched.nodes, fetched.rows));
         return Ok(());
     };
-    let relations =
-        compute.with_model(|model| model.relations().map(|rows| rows.flatten_all()?.to_vec1::<f32>()).transpose());
-    let relations = relations.map_err(gnnflow_nn::Error::from)?;
-    pass.set_queries(pairs, fetched.rows, relations.as_deref());
+    pass.set_queries(pairs, fetched.rows, compute.relations()?.as_deref());
     Ok(())
 }

@@ -146,9 +146,6 @@ fn consume(lists: &mut Lists, compute: &ComputeState, fetched: &FetchedRows<'_>)
         compute.on_threads(|| lists.add(fetched.nodes, fetched.rows));
         return Ok(());
     };
-    let relations =
-        compute.with_model(|model| model.relations().map(|rows| rows.flatten_all()?.to_vec1::<f32>()).transpose());
-    let relations = relations.map_err(gnnflow_nn::Error::from)?;
-    lists.set_queries(pairs, fetched.rows, relations.as_deref());
+    lists.set_queries(pairs, fetched.rows, compute.relations()?.as_deref());
     Ok(())
 }
