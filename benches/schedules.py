@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
 """The schedules side by side: seconds per epoch, epochs and seconds to the same validation accuracy, memory, bytes and value.
 
-    benches/schedules.py DATA [--graphs NAME…] [--rounds 5] [--processes 2] [--price 0.04] [--out FILE]
+    benches/schedules.py DATA [--graphs NAME…] [--rounds 5] [--seeds 3] [--processes 2] [--price 0.04] [--out FILE]
 
 DATA contains a folder of nodes.parquet and edges.parquet for each graph of GRAPHS that is not generated. The model is a 2-layer GCN of 64
 columns. Each graph has one partition per process, and each process has one thread.
 
-First every schedule trains until its number of epochs, and is evaluated as it goes (batches after each epoch, the full graph after every
-five, `async` after every ten, because epochs overlap only between evaluations). The target is one percentage point below the worse of the
-best validation accuracies of "mini-batch" and "full-graph, pipe". Then epochs are timed without evaluation; schedules take turns, in both
+First every schedule trains until its number of epochs, with several seeds, and is evaluated as it goes (batches after each epoch, the full
+graph after every five, `async` after every ten, because epochs overlap only between evaluations). The target is one percentage point below
+the worse of the best validation accuracies of "mini-batch" and "full-graph, pipe", which are medians of the seeds. The epochs to the target
+are the median of the seeds, in which a seed that does not reach it is worse than any other. Then epochs are timed without evaluation; schedules take turns, in both
 orders, and the first round warms up and is left out. Seconds to the target are epochs × seconds per epoch. Value is 1 / (seconds × cost)
 of reaching the target, with --price dollars per hour and process (Dorylus, section 7).
 
@@ -104,15 +105,29 @@ def run(binary, pipeline, settings, processes, folder):
     return json.loads(done.stdout), {line["epoch"]: line["val"]["accuracy"] for line in lines if "val" in line}
 
 
-def row(name, curve, target, summary, seconds, options):
+def median(numbers):
+    """The median, in which None, a target that is not reached, is larger than any number."""
+    order = sorted(numbers, key=lambda number: float("inf") if number is None else number)
+    middle = [order[(len(order) - 1) // 2], order[len(order) // 2]]
+    return None if None in middle else round(sum(middle) / 2, 3)
+
+
+def best(curves):
+    """The best accuracy of a schedule: the median of the seeds."""
+    return statistics.median(max(curve.values()) for curve in curves)
+
+
+def row(name, curves, target, summary, seconds, options):
     """The figures of a schedule."""
-    epochs = next((epoch for epoch, accuracy in curve.items() if accuracy >= target), None)
+    reached = [next((epoch for epoch, accuracy in curve.items() if accuracy >= target), None) for curve in curves]
+    epochs = median(reached)
     epoch = statistics.median(seconds)
     total = epochs and epochs * epoch
     cost = total and total * options.processes * options.price / 3600
     return {
         "schedule": name, "epoch_seconds": round(epoch, 4), "rounds": [round(second, 4) for second in seconds],
-        "spread": round(max(seconds) / min(seconds), 3), "best_accuracy": round(max(curve.values()), 4), "epochs_to_target": epochs,
+        "spread": round(max(seconds) / min(seconds), 3), "best_accuracy": round(best(curves), 4), "epochs_to_target": epochs,
+        "epochs_of_seeds": reached,
         "seconds_to_target": total and round(total, 3), "value": total and round(1 / (total * cost)),
         "peak_mib": round(max(summary["peak_rss_bytes"]) / 2**20), "bytes_per_epoch": summary["bytes_sent"] // summary["epochs"],
         "rounds_per_step": summary["rounds_per_step"],
@@ -154,8 +169,9 @@ def measure(binary, name, work, rates, options):
         kind = "replicated" if "replicated" in schedule else "partitioned"
         cases[schedule] = [*settings, f"partition.out={work / kind}"]
         trained = [*cases[schedule], f"train.epochs={epochs}", f"train.evaluate_every={every}"]
-        _, curves[schedule] = run(binary, pipeline, trained, options.processes, work / "run")
-    target = min(max(curves[schedule].values()) for schedule in ("mini-batch", "full-graph, pipe")) - 0.01
+        curves[schedule] = [run(binary, pipeline, [*trained, f"train.seed={seed}"], options.processes, work / "run")[1]
+                            for seed in range(1, options.seeds + 1)]
+    target = min(best(curves[schedule]) for schedule in ("mini-batch", "full-graph, pipe")) - 0.01
     seconds, last = {case: [] for case in cases}, {}
     for number in range(options.rounds + 1):
         for schedule, settings in list(cases.items())[:: 1 if number % 2 else -1]:
@@ -178,6 +194,7 @@ def main():
     parser.add_argument("data")
     parser.add_argument("--graphs", nargs="+", choices=GRAPHS, default=list(GRAPHS), metavar="NAME")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seeds", type=int, default=3, help="training runs of each schedule, for the epochs to the target")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--price", type=float, default=0.04, help="dollars per hour and process")
     parser.add_argument("--out")
@@ -193,16 +210,9 @@ def main():
     print(file)
 
 
-def median(regrets):
-    """The median, in which a choice that does not reach the target (None) is worse than any other."""
-    order = sorted(regrets, key=lambda regret: float("inf") if regret is None else regret)
-    middle = [order[(len(order) - 1) // 2], order[len(order) // 2]]
-    return None if None in middle else round(sum(middle) / 2, 3)
-
-
 def finish(results, rates, options):
     """Writes the result of some graphs, and returns its path."""
-    given = {"rounds": options.rounds, "processes": options.processes, "dollars_per_hour_and_process": options.price}
+    given = {"rounds": options.rounds, "seeds": options.seeds, "processes": options.processes, "dollars_per_hour_and_process": options.price}
     regrets = {kind: [row["auto"][kind]["regret"] for row in results] for kind in results[0]["auto"]}
     given["median_regret"] = {kind: median(all) for kind, all in regrets.items()}
     given["measured_rates"] = [line for line in rates.splitlines() if "=" in line]
