@@ -60,6 +60,7 @@ pub fn run(config: &Config, options: &RunOptions) -> Result<Outcome, Error> {
         Action::Train { resume } => Work::Train { resume: *resume, from: warm_start(config, options, &dataset)? },
         Action::Infer { run, scope, unseen, neighbors } => {
             let model = FittingModel::open(run, train.task, dataset.manifest())?;
+            model.check_results(train.task, &config.infer.clone().unwrap_or_default(), dataset.manifest())?;
             let model = FittingModel { unseen: *unseen, ..model };
             Work::Infer { model, scope: scope.clone(), neighbors: neighbors.clone() }
         }

@@ -3,24 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use arrow::array::{Array, AsArray, BooleanArray, Float32Array, Int64Array, StringArray};
-use arrow::datatypes::{Float32Type, Int64Type};
+use arrow::array::{Array, AsArray, BooleanArray, Int64Array};
+use arrow::datatypes::Int64Type;
 
-use crate::common::{TestDir, column, planted, read, summary};
-
-/// Trains in the run folder `run`.
-fn train(place: &TestDir, more: &[&str]) {
-    let args = ["run", "p.toml", "--quiet", "--run-dir", "run", "--set", "train.epochs=2"];
-    place.succeed(&[&args, more].concat());
-}
-
-/// Reads the rows of `embeddings.parquet` by node id.
-fn embeddings(place: &TestDir, out: &str) -> BTreeMap<i64, Vec<f32>> {
-    let read = read(place, &format!("{out}/embeddings.parquet"));
-    let (ids, rows) = (column::<Int64Array>(&read, "node_id"), read.column_by_name("embedding").unwrap());
-    let row = |at| rows.as_fixed_size_list().value(at).as_primitive::<Float32Type>().values().to_vec();
-    ids.values().iter().enumerate().map(|(at, &id)| (id, row(at))).collect()
-}
+use crate::common::{TestDir, embeddings, planted, read, summary, train};
 
 /// Writes edges to add.
 fn added(place: &TestDir) {
@@ -74,13 +60,6 @@ fn nodes_whose_neighborhood_is_unchanged_have_equal_results_after_an_update() {
     train(&place, &[]);
     added(&place);
     place.succeed(&["update", "dataset", "--edges", "added.parquet", "--out", "tuesday", "--hops", "2", "--quiet"]);
-    let results = |out: &str| {
-        let read = read(&place, &format!("{out}/embeddings.parquet"));
-        let ids = read.column_by_name("node_id").unwrap().as_primitive::<Int64Type>().values().to_vec();
-        let rows = read.column_by_name("embedding").unwrap().as_fixed_size_list().clone();
-        let row = |row| rows.value(row).as_primitive::<Float32Type>().values().to_vec();
-        ids.into_iter().enumerate().map(|(at, id)| (id, row(at))).collect::<Vec<_>>()
-    };
     for processes in ["1", "2", "4"] {
         let args = ["infer", "run", "--dataset", "tuesday", "--quiet", "--out"];
         place.succeed(&[&args[..], &[&format!("out-{processes}"), "--processes", processes]].concat());
@@ -89,8 +68,8 @@ fn nodes_whose_neighborhood_is_unchanged_have_equal_results_after_an_update() {
     assert!(bytes("out-1") == bytes("out-2") && bytes("out-1") == bytes("out-4"));
     let affected = read(&place, "tuesday/affected.parquet");
     let affected: BTreeSet<i64> = affected.column(0).as_primitive::<Int64Type>().values().iter().copied().collect();
-    let (before, after) = (results("run"), results("out-1"));
-    let changed: BTreeSet<i64> = before.iter().zip(&after).filter(|(a, b)| a != b).map(|(a, _)| a.0).collect();
+    let (before, after) = (embeddings(&place, "run"), embeddings(&place, "out-1"));
+    let changed: BTreeSet<i64> = before.iter().zip(&after).filter(|(a, b)| a != b).map(|(a, _)| *a.0).collect();
     assert_eq!(before.len(), after.len());
     assert!([700, 1100, 1400].iter().all(|id| changed.contains(id)), "{changed:?}");
     assert!(changed.is_subset(&affected) && affected.len() < before.len(), "{}", affected.len());
@@ -271,47 +250,6 @@ fn learned_rows_belong_to_the_nodes_with_their_ids() {
 }
 
 #[test]
-fn held_out_edges_have_the_results_of_the_run() {
-    // Numbers as edge types, with reverses.
-    let place = TestDir::new();
-    let pairs: Vec<(i64, i64)> =
-        (0..240).flat_map(|node| [(node, (node * 7 + 1) % 240), (node, (node + 2) % 240)]).collect();
-    let ints = |values: Vec<i64>| Arc::new(Int64Array::from(values)) as _;
-    place.parquet("nodes.parquet", vec![("node_id", ints((0..240).collect()))]);
-    let of = |value: fn(&(i64, i64)) -> i64| ints(pairs.iter().map(value).collect());
-    let edges =
-        vec![("src", of(|pair| pair.0)), ("dst", of(|pair| pair.1)), ("kind", of(|pair| (pair.0 + pair.1) % 2))];
-    place.parquet("edges.parquet", edges);
-    for (schedule, target) in [("mini-batch", "target_etype = ['0']"), ("mini-batch", ""), ("full-graph", "")] {
-        place.write("p.toml", format!(
-            "[graph]\nnodes = 'nodes.parquet'\nedges = 'edges.parquet'\nreverse_edges = true\ncolumns = {{ edge_type = 'kind' }}\n\
-             [partition]\nmethod = 'random'\nparts = 4\n[model]\nkind = 'rgcn'\nhidden = 8\nembedding = {{ dim = 8 }}\n\
-             [train]\nschedule = '{schedule}'\ntask = 'link-prediction'\n[train.link]\ndecoder = 'distmult'\n{target}\n\
-             [infer]\nembeddings = true\n"
-        ));
-        train(&place, &[]);
-        place.fail(
-            &["infer", "run", "--out", "out", "--unseen", "mean"],
-            2,
-            &["--unseen: the model of run predicts edges"],
-        );
-        for processes in ["1", "2", "4"] {
-            place.succeed(&["infer", "run", "--out", "out", "--processes", processes, "--quiet"]);
-            let bytes = |path: &str| std::fs::read(place.path(path)).unwrap();
-            for file in ["predictions.parquet", "embeddings.parquet"] {
-                assert!(bytes(&format!("run/{file}")) == bytes(&format!("out/{file}")), "{schedule} {target}: {file}");
-            }
-            assert_eq!(summary(&place, "out")["test"], summary(&place, "run")["test"]);
-        }
-        // Another dataset has other held-out edges.
-        place.succeed(&["prepare", "p.toml", "--out", "other", "--quiet", "--set", "partition.method=range"]);
-        let args = ["infer", "run", "--dataset", "other", "--out", "out", "--quiet"];
-        place.fail(&args, 3, &["only on the dataset of its run"]);
-        std::fs::remove_dir_all(place.path("run")).unwrap();
-    }
-}
-
-#[test]
 fn pipelines_without_training_are_refused() {
     let place = TestDir::new();
     place.write("prepare.toml", "[graph]\ngenerate = { kind = 'planted', nodes = 100, edges = 300 }\n");
@@ -390,120 +328,6 @@ fn listed_nodes_and_splits_have_the_results_of_all_nodes() {
     place.fail(&["infer", "run", "--out", "out", "--split", "all"], 2, &["[possible values: train, val, test]"]);
 }
 
-/// Writes tables of `nodes` nodes in `folder`, with two feature columns, classes by name, and edges of two types among the first 200 nodes, and a
-/// pipeline file for them. Nodes from 200 on have other features. `class` is the label of each node, if it has one.
-fn tables(place: &TestDir, folder: &str, nodes: i64, class: impl Fn(i64) -> Option<&'static str>, graph: &str) {
-    let float = |value: fn(i64) -> f32| Arc::new((0..nodes).map(value).collect::<Float32Array>()) as _;
-    let (ids, classes) = ((0..nodes).collect::<Int64Array>(), (0..nodes).map(class).collect::<StringArray>());
-    let split =
-        |node: i64| if node < 200 { [Some("train"), Some("val"), Some("test")][node as usize % 3] } else { None };
-    place.parquet(
-        &format!("{folder}/nodes.parquet"),
-        vec![
-            ("node_id", Arc::new(ids) as _),
-            ("age", float(|node| if node < 200 { (node * 37 % 90) as f32 } else { 1000.0 })),
-            ("size", float(|node| if node < 200 { (node % 3) as f32 * 5.0 + 0.25 } else { -70.0 })),
-            ("label", Arc::new(classes) as _),
-            ("split", Arc::new((0..nodes).map(split).collect::<StringArray>()) as _),
-        ],
-    );
-    let ends =
-        |factor: i64, add: i64| Arc::new((0..900).map(|edge| (edge * factor + add) % 200).collect::<Int64Array>());
-    let types = (0..900).map(|edge| Some(["likes", "knows"][edge % 2])).collect::<StringArray>();
-    let edges = vec![("src", ends(7, 1) as _), ("dst", ends(31, 13) as _), ("type", Arc::new(types) as _)];
-    place.parquet(&format!("{folder}/edges.parquet"), edges);
-    let text = format!(
-        "[graph]\nnodes = '{folder}/nodes.parquet'\nedges = '{folder}/edges.parquet'\nnormalize_features = 'standard'\n{graph}\n\
-         [graph.columns]\nfeatures = ['age', 'size']\nedge_type = 'type'\n\
-         [partition]\nparts = 4\nmethod = 'random'\nout = '{folder}/dataset'\n"
-    );
-    place.write(&format!("{folder}.toml"), text);
-}
-
-/// The class of a node by its second feature.
-fn class_of(node: i64) -> Option<&'static str> {
-    Some(["ant", "bee", "cat"][node as usize % 3])
-}
-
-#[test]
-fn tables_of_a_pipeline_are_encoded_like_those_of_the_run() {
-    let place = TestDir::new();
-    tables(&place, "monday", 200, class_of, "");
-    let text = std::fs::read_to_string(place.path("monday.toml")).unwrap();
-    place.write(
-        "p.toml",
-        format!("{text}[model]\nkind = 'rgcn'\nlayers = 2\nhidden = 16\n[train]\n[infer]\nembeddings = true\n"),
-    );
-    train(&place, &[]);
-    // Tuesday has more nodes, which change the means, and fewer classes.
-    let tuesday = |node: i64| if node < 30 { class_of(node).filter(|class| *class != "bee") } else { None };
-    tables(&place, "tuesday", 260, tuesday, "");
-    let infer = |out: &str, more: &[&str]| place.succeed(&[&["infer", "run", "--quiet", "--out", out], more].concat());
-    for processes in ["1", "2", "4"] {
-        infer(&format!("out-{processes}"), &["--pipeline", "tuesday.toml", "--processes", processes]);
-    }
-    let bytes = |out: &str, file: &str| std::fs::read(place.path(&format!("{out}/{file}.parquet"))).unwrap();
-    for file in ["predictions", "embeddings"] {
-        assert!(bytes("out-1", file) == bytes("out-2", file) && bytes("out-1", file) == bytes("out-4", file), "{file}");
-    }
-    // The nodes of Monday have their results, but for the order of sums.
-    let (trained, scored) = (embeddings(&place, "run"), embeddings(&place, "out-1"));
-    assert_eq!((trained.len(), scored.len()), (200, 260));
-    for (id, row) in &trained {
-        let near = row.iter().zip(&scored[id]).all(|(a, b)| (a - b).abs() <= 1e-4 * (1.0 + a.abs()));
-        assert!(near, "node {id}: {row:?} and {:?}", scored[id]);
-    }
-    let summary = summary(&place, "out-1");
-    assert_eq!(summary["train"]["nodes"], 10);
-    let classes = summary["by_class"]["train"]["classes"].as_array().unwrap();
-    let counts: Vec<_> =
-        classes.iter().map(|class| (class["class"].as_str().unwrap(), class["nodes"].as_u64().unwrap())).collect();
-    assert_eq!(counts, [("ant", 10), ("bee", 0), ("cat", 0)]);
-    // The dataset is current, and a prepared one with the key in its pipeline is the same.
-    let prepared = std::fs::metadata(place.path("tuesday/dataset/manifest.json")).unwrap().modified().unwrap();
-    infer("again", &["--pipeline", "tuesday.toml", "--set", "partition.out=tuesday/dataset"]);
-    assert_eq!(prepared, std::fs::metadata(place.path("tuesday/dataset/manifest.json")).unwrap().modified().unwrap());
-    tables(&place, "wednesday", 260, tuesday, "encode_like = 'monday/dataset'");
-    place.succeed(&["prepare", "wednesday.toml", "--quiet"]);
-    infer("wednesday-out", &["--dataset", "wednesday/dataset"]);
-    assert!(bytes("out-1", "predictions") == bytes("wednesday-out", "predictions"));
-    // With the means of its own tables, the dataset does not fit.
-    tables(&place, "own", 260, class_of, "");
-    place.succeed(&["prepare", "own.toml", "--quiet"]);
-    place.fail(&["infer", "run", "--dataset", "own/dataset", "--out", "x"], 3, &["graph.encode_like"]);
-}
-
-#[test]
-fn tables_that_do_not_fit_the_model_are_refused() {
-    let place = TestDir::new();
-    tables(&place, "monday", 200, class_of, "");
-    let text = std::fs::read_to_string(place.path("monday.toml")).unwrap();
-    place.write("p.toml", format!("{text}[model]\nkind = 'rgcn'\nlayers = 1\n[train]\n"));
-    train(&place, &[]);
-    tables(&place, "other", 210, |_| Some("dog"), "");
-    let fail = |code: i32, more: &[&str], words: &[&str]| {
-        place.fail(&[&["infer", "run", "--out", "x", "--pipeline", "other.toml"], more].concat(), code, words)
-    };
-    fail(3, &[], &["nodes.parquet", "\"label\"", "row 0", "\"dog\" is not a class", "ant, bee, cat"]);
-    let set = |key: &str| ["--set".to_owned(), key.to_owned()];
-    for (key, words) in [
-        ("graph.columns.features=['size','age']", "2 features: age, size, and the tables have 2 features: size, age"),
-        ("graph.columns.features=['size']", "the tables have 1 feature: size"),
-        ("graph.undirected=true", "graph.undirected = false, and this pipeline true"),
-        ("graph.normalize_features=none", "graph.normalize_features = \"standard\", and this pipeline \"none\""),
-        ("graph.encode_like=nowhere", "name the folder of a finished run or of a prepared dataset"),
-    ] {
-        fail(2, &set(key).each_ref().map(String::as_str), &[words]);
-    }
-    fail(2, &["--dataset", "monday/dataset"], &["cannot be used with"]);
-    let before = std::fs::read(place.path("monday/dataset/manifest.json")).unwrap();
-    for out in ["monday/dataset", "./monday/../monday/dataset"] {
-        fail(2, &["--set", &format!("partition.out={out}")], &["would replace", "that of the run", "partition.out"]);
-    }
-    assert!(before == std::fs::read(place.path("monday/dataset/manifest.json")).unwrap());
-    fail(2, &["--set", "train.epochs=3"], &["train.epochs"]);
-}
-
 #[test]
 fn results_of_samples_do_not_depend_on_processes_or_the_wanted_nodes() {
     for (model, layers) in [
@@ -568,38 +392,4 @@ fn fanouts_that_do_not_fit_are_refused() {
     place.succeed(&["run", "mlp.toml", "--quiet", "--run-dir", "mlp", "--set", "train.epochs=1"]);
     place.fail(&["infer", "mlp", "--out", "x", "--fanouts", "3"], 2, &["reads no neighbors"]);
     place.fail(&["refresh", "run", "--out", "x", "--fanouts", "3,3"], 2, &["unexpected argument"]);
-}
-
-#[test]
-fn moved_model_describes_itself() {
-    let place = TestDir::new();
-    tables(&place, "monday", 200, class_of, "");
-    let text = std::fs::read_to_string(place.path("monday.toml")).unwrap();
-    place.write("p.toml", format!("{text}[model]\nkind = 'rgcn'\nlayers = 2\nhidden = 16\n[train]\nseed = 7\n"));
-    train(&place, &[]);
-    let epoch = summary(&place, "run")["best_epoch"].as_u64().unwrap();
-    let accuracy = format!("validation accuracy {:.4}", summary(&place, "run")["val"]["accuracy"].as_f64().unwrap());
-    std::fs::create_dir(place.path("moved")).unwrap();
-    for file in ["model.safetensors", "pipeline.toml"] {
-        std::fs::copy(place.path("run").join(file), place.path("moved").join(file)).unwrap();
-    }
-    for folder in ["run", "moved"] {
-        let text = place.succeed(&["inspect", folder]);
-        for words in [
-            "rgcn, 2 layers for node-classification",
-            &format!("epoch {epoch}, {accuracy}; pipeline p, seed 7, gnnflow "),
-            "2 features: age, size, each column with mean 0 and variance 1",
-            "the classes ant, bee, cat",
-            "2 types: knows, likes",
-        ] {
-            assert!(text.contains(words), "{folder}: no {words:?} in {text}");
-        }
-    }
-    let found: serde_json::Value = serde_json::from_str(&place.succeed(&["inspect", "moved", "--json"])).unwrap();
-    assert_eq!((&found["schema"], &found["provenance"]["seed"]), (&3.into(), &7.into()));
-    let args = ["infer", "moved", "--dataset", "monday/dataset", "--out", "out", "--quiet"];
-    place.succeed(&args);
-    let bytes = |folder: &str| std::fs::read(place.path(folder).join("predictions.parquet")).unwrap();
-    place.succeed(&["infer", "run", "--out", "again", "--quiet"]);
-    assert!(bytes("out") == bytes("again"));
 }

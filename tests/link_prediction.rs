@@ -4,8 +4,8 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use crate::common::linked::{NODES, Row, dump};
-use crate::common::{TestDir, column, epochs, plan, read, summary, weights};
-use arrow::array::{Array, ArrayRef, FixedSizeListArray, Float32Array, Float64Array, Int64Array, StringArray};
+use crate::common::{TestDir, column, embeddings, epochs, plan, read, summary, weights};
+use arrow::array::{ArrayRef, Float32Array, Float64Array, Int64Array, StringArray};
 use gnnflow_data::rng::{Key, Purpose};
 
 /// Writes a pipeline over the dump: lines of `[graph]`, `[model]` and `[train]` (separated by `|`), and `[train.link]`.
@@ -69,11 +69,7 @@ fn ranks_equal_a_comparison_with_all_nodes_and_improve_with_training() {
     let graph = "columns = { edge_split = 'part', edge_type = 'kind' }";
     pipeline(&place, graph, "kind = 'sage'|optimizer = { lr = 0.01 }", "num_negative_edges = 8");
     place.succeed(&["run", "p.toml", "--run-dir", "run", "--quiet", "--processes", "2", "--set", "train.epochs=30"]);
-    let (predictions, embeddings) = (read(&place, "run/predictions.parquet"), read(&place, "run/embeddings.parquet"));
-    let ids: &Int64Array = column(&embeddings, "node_id");
-    let rows: &FixedSizeListArray = column(&embeddings, "embedding");
-    let row = |i: usize| rows.value(i).as_any().downcast_ref::<Float32Array>().unwrap().values().to_vec();
-    let rows: HashMap<i64, Vec<f32>> = (0..ids.len()).map(|i| (ids.value(i), row(i))).collect();
+    let (predictions, rows) = (read(&place, "run/predictions.parquet"), embeddings(&place, "run"));
     let score = |head: i64, tail: i64| -> f64 {
         rows[&head].iter().zip(&rows[&tail]).map(|(&a, &b)| f64::from(a) * f64::from(b)).sum()
     };
@@ -123,15 +119,6 @@ fn ranks_equal_a_comparison_with_all_nodes_and_improve_with_training() {
     place.succeed(&["run", "p.toml", "--run-dir", "again", "--quiet", "--set", "train.epochs=1"]);
     let relations = &weights(&place, "again")["decoder.relations"];
     assert_eq!([relations.len(), relations[0].len()], [2, 16]);
-}
-
-/// Reads the rows of `embeddings.parquet` by node id.
-fn embeddings(place: &TestDir, run: &str) -> HashMap<i64, Vec<f32>> {
-    let embeddings = read(place, &format!("{run}/embeddings.parquet"));
-    let ids: &Int64Array = column(&embeddings, "node_id");
-    let rows: &FixedSizeListArray = column(&embeddings, "embedding");
-    let row = |i: usize| rows.value(i).as_any().downcast_ref::<Float32Array>().unwrap().values().to_vec();
-    (0..ids.len()).map(|i| (ids.value(i), row(i))).collect()
 }
 
 fn product(a: &[f32], b: &[f32]) -> f64 {

@@ -25,6 +25,8 @@ mod full_graph;
 mod hosts;
 mod import;
 mod infer;
+mod infer_edges;
+mod infer_tables;
 mod init;
 mod limits;
 mod link_prediction;

@@ -8,13 +8,7 @@ use arrow::array::{ArrayRef, Int64Array};
 use gnnflow_data::rng::{Key, Purpose};
 
 use crate::common::changes::{Changes, Results, check_changed, results, update};
-use crate::common::{TestDir, kill, planted, read, summary};
-
-/// Trains in the run folder `run`.
-fn train(place: &TestDir, more: &[&str]) {
-    let args = ["run", "p.toml", "--quiet", "--run-dir", "run", "--set", "train.epochs=2"];
-    place.succeed(&[&args, more].concat());
-}
+use crate::common::{TestDir, kill, planted, read, summary, train};
 
 /// Runs `refresh` and `infer` on `dataset` with this number of processes. Their files must have equal bytes. Returns the summary of `refresh`.
 fn refresh(place: &TestDir, dataset: &str, processes: &str, more: &[&str], name: &str) -> serde_json::Value {

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import torch
 
 #: The version of the description in `model.safetensors` that this package reads.
-SCHEMA = 3
+SCHEMA = 4
 
 
 def load(run: str | os.PathLike[str]) -> Model:

@@ -107,7 +107,8 @@ class Run:
         nodes, or the path of a Parquet file with the column ``node_id``; ``split`` is ``"train"``, ``"val"`` or
         ``"test"``. Without both, all nodes have results. ``unseen`` is ``"refuse"``, ``"zero"`` or ``"mean"``, for nodes
         of which a model with learned rows has none. ``fanouts`` are numbers of in-neighbors to draw in each layer, from
-        the output layer on, instead of all. ``sets`` and ``processes`` are those of :func:`run`.
+        the output layer on, instead of all. ``sets`` and ``processes`` are those of :func:`run`. If a model predicts edges,
+        only a split column (``graph.columns.edge_split``) holds out edges of another dataset.
 
         Raises ``Error`` with the message and the exit code of the program if it fails.
 

@@ -22,6 +22,7 @@ Examples:
 ///
 /// The dataset is that of the run, or another one with the same columns and classes, as after `gnnflow update` or from the tables of `--pipeline`. Results are those of the end of a run: they are computed
 /// from all neighbors, unless `--fanouts` asks for samples, and do not depend on the number of processes. Metrics of labeled nodes are printed for each split.
+/// If a model predicts edges, only a split column (`graph.columns.edge_split`) holds out edges of another dataset.
 #[derive(Debug, clap::Args)]
 #[command(before_long_help = EXAMPLES)]
 pub(super) struct Infer {
@@ -242,14 +243,11 @@ impl Scoring {
 
     /// Checks that the dataset may have nodes of which the model has no learned row.
     fn check_unseen(&self, config: &Config) -> Result<(), Error> {
-        let why = match (&config.model, &config.train) {
-            (Some(model), _) if model.embedding.is_none() => "has no learned rows",
-            (_, Some(train)) if train.task.learns_edges() => {
-                "predicts edges of its own dataset, and has learned all its nodes"
-            }
-            _ => return Ok(()),
-        };
-        let message = format!("--unseen: the model of {} {why}; leave the option out", self.run.display());
+        if config.model.as_ref().is_none_or(|model| model.embedding.is_some()) {
+            return Ok(());
+        }
+        let message =
+            format!("--unseen: the model of {} has no learned rows; leave the option out", self.run.display());
         Err(PipelineError::Usage(message).into())
     }
 
@@ -264,11 +262,8 @@ impl Scoring {
         let predicts_edges = config.train.as_ref().is_some_and(|train| train.task.learns_edges());
         let refreshes = matches!(wanted, Wanted::Changed(_));
         let why = match wanted {
-            _ if pipeline.is_some() => Some("the graph of --pipeline has other held-out edges; train a model on it"),
             Wanted::All => None,
-            Wanted::Changed(_) => Some(
-                "results of edges cannot be refreshed: another dataset has other held-out edges; train a model on it",
-            ),
+            Wanted::Changed(_) => Some("results of edges cannot be refreshed; compute them anew with `gnnflow infer`"),
             Wanted::Listed(_) if config.infer.as_ref().is_some_and(|infer| infer.recommendations.is_some()) => None,
             Wanted::Listed(_) => Some(
                 "--nodes chooses nodes; leave it out, or give the length of lists of recommendations for these nodes, as in --set infer.recommendations=10",

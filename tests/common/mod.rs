@@ -225,9 +225,24 @@ pub fn column<'a, T: 'static>(batch: &'a RecordBatch, name: &str) -> &'a T {
     batch.column_by_name(name).unwrap().as_any().downcast_ref().unwrap()
 }
 
+/// Trains two epochs of `p.toml` in the run folder `run`.
+pub fn train(place: &TestDir, more: &[&str]) {
+    let args = ["run", "p.toml", "--quiet", "--run-dir", "run", "--set", "train.epochs=2"];
+    place.succeed(&[&args, more].concat());
+}
+
 /// Reads the learned rows of the run in `run` by node id.
 pub fn learned_rows(place: &TestDir) -> BTreeMap<i64, Vec<f32>> {
-    let file = std::fs::File::open(place.path("run/node_embeddings.parquet")).unwrap();
+    rows(place, "run/node_embeddings.parquet")
+}
+
+/// Reads the rows of `embeddings.parquet` in `out` by node id.
+pub fn embeddings(place: &TestDir, out: &str) -> BTreeMap<i64, Vec<f32>> {
+    rows(place, &format!("{out}/embeddings.parquet"))
+}
+
+fn rows(place: &TestDir, name: &str) -> BTreeMap<i64, Vec<f32>> {
+    let file = std::fs::File::open(place.path(name)).unwrap();
     let mut all = BTreeMap::new();
     for batch in ParquetRecordBatchReaderBuilder::try_new(file).unwrap().build().unwrap() {
         let batch = batch.unwrap();

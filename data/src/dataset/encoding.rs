@@ -26,6 +26,9 @@ pub struct Encoding {
     pub edge_types: Option<TypeInfo>,
     /// The columns of edge features.
     pub edge_features: FeatureColumns,
+    /// Labels of edges.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub edge_labels: Option<LabelEncoding>,
     /// Whether the edges are mirrored.
     pub undirected: bool,
     /// Whether each edge has a reverse edge with a separate type.
@@ -47,6 +50,7 @@ impl Encoding {
             label_lists: manifest.labels.as_ref().and_then(|labels| labels.lists),
             edge_types: edges.edge_type.clone(),
             edge_features: FeatureColumns { values: edges.features, columns: edges.feature_columns.clone() },
+            edge_labels: edges.label.as_ref().map(LabelEncoding::of),
             undirected: manifest.undirected,
             reverse_edges: graph["reverse_edges"].as_bool().unwrap_or(false),
             self_loops: serde_json::from_value(graph["self_loops"].clone()).unwrap_or_default(),
@@ -106,10 +110,12 @@ impl LabelEncoding {
         LabelInfo { kind, classes: count, names, labeled: 0, counts, lists: None }
     }
 
-    /// Returns whether labels of a dataset, `self`, are classes of a model. Of classes that are numbers, the dataset may lack the largest ones.
+    /// Returns whether labels of a dataset, `self`, are classes of a model. Of classes that are numbers, the dataset may lack the largest ones. A dataset
+    /// without labels in any row has no classes.
     pub fn are_of(&self, model: &Self) -> bool {
-        let numbers = self.kind == LabelKind::Class && self.names.is_empty() && model.names.is_empty();
-        self == model || self.kind == model.kind && numbers && self.count <= model.count
+        let numbers = self.kind == LabelKind::Class && self.names.is_empty();
+        let fewer = numbers && (self.count == 0 || model.names.is_empty() && self.count <= model.count);
+        self == model || self.kind == model.kind && fewer
     }
 
     /// Returns words for labels, or for none.

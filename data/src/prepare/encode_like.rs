@@ -1,6 +1,6 @@
 //! `encode_like`: tables that are encoded like those of another dataset.
 
-use crate::dataset::{Encoding, FeatureColumns, LabelEncoding, LabelKind, ListForm, TypeInfo};
+use crate::dataset::{Encoding, FeatureColumns, LabelEncoding, LabelInfo, LabelKind, ListForm, TypeInfo};
 use crate::dump::{EdgeReader, NodeReader};
 use crate::error::{Error, Result};
 use crate::source::GraphSource;
@@ -100,6 +100,27 @@ pub(super) fn edge_types(found: TypeInfo, encoding: &Encoding) -> Result<TypeInf
         return refuse(format!("{largest} is not an edge type of the earlier dataset, whose types are {there}"));
     }
     Ok(TypeInfo { count: wanted.count, names: Vec::new() })
+}
+
+/// Returns the classes of the tables' edges, as the dataset numbers them that they are encoded like. `found` are those in the tables.
+pub(super) fn edge_labels(found: LabelInfo, encoding: &Encoding) -> Result<LabelInfo> {
+    // Without labels in any row, a dataset has no classes.
+    let Some(wanted) = encoding.edge_labels.as_ref().filter(|labels| labels.count > 0) else { return Ok(found) };
+    let there = LabelEncoding::describe(Some(wanted));
+    if found.classes > 0 && found.names.is_empty() != wanted.names.is_empty() {
+        let here = if found.names.is_empty() { "integers" } else { "strings" };
+        return refuse(format!(
+            "the edges of the earlier dataset have {there}, and the edge labels of the tables are {here}"
+        ));
+    }
+    let largest = || (found.names.is_empty() && found.classes > wanted.count).then(|| (found.classes - 1).to_string());
+    let unknown = found.names.iter().find(|name| !wanted.names.contains(name)).map(|name| format!("{name:?}"));
+    match unknown.or_else(largest) {
+        Some(label) => refuse(format!(
+            "the edges of the earlier dataset have {there}, and the edge label {label} is none of them; remove this label, or train a model with it"
+        )),
+        None => Ok(wanted.info()),
+    }
 }
 
 fn refuse<T>(reason: String) -> Result<T> {

@@ -70,8 +70,8 @@ pub struct GraphSource {
     pub seed: u64,
     /// Storage types of features: one for all of [`Columns::features`], or one for each.
     pub feature_dtype: Vec<FeatureDtype>,
-    /// The encoding of another dataset: the tables have its columns, and are stored with its means and deviations of features, its classes and
-    /// its edge types. A label or edge type that it does not have is refused.
+    /// The encoding of another dataset: the tables have its columns, and are stored with its means and deviations of features, its classes of nodes and
+    /// edges, and its edge types. A label or edge type that it does not have is refused.
     #[serde(default, skip_serializing_if = "is_default")]
     pub encode_like: Option<Encoding>,
     /// Time limit for retries of a server with temporary failures, since its last answer. It never affects the dataset.

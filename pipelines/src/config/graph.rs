@@ -58,8 +58,8 @@ section! {
         #[schemars(range(min = 1), extend("examples" = [7]))]
         pub num_classes: Option<u32> = None,
         /// The folder of a finished run or of a prepared dataset, whose encoding the tables get: its means and deviations with
-        /// `normalize_features = "standard"`, and its numbers of classes of nodes and of edge types. A model of that run then fits the dataset, also if the
-        /// tables lack classes or types. Other columns, settings, labels or types are refused. Classes of edges are not encoded alike.
+        /// `normalize_features = "standard"`, and its numbering of the classes of nodes and edges and of the edge types. A model of that run then fits the dataset, also if the
+        /// tables lack classes or types. Other columns, settings, labels or types are refused.
         #[schemars(extend("x-results" = false), extend("examples" = ["runs/monday"]))]
         pub encode_like: Option<PathBuf> = None,
         /// Seed of the split.

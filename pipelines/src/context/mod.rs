@@ -90,7 +90,7 @@ pub(crate) fn model(job: &Job, model: &config::Model, train: &config::Train, wid
     let config = ModelSpec {
         decoder: match train.task {
             config::Task::EdgeClassification => {
-                let classes = manifest.edge_columns.label.as_ref().map_or(0, |labels| labels.classes as usize);
+                let classes = job.labels().map_or(0, |labels| labels.classes as usize);
                 Decoder::Pairs { outputs: classes, layers: train.edge().num_decoder_layers }
             }
             _ if train.decodes_relations() => Decoder::Relations(relations),

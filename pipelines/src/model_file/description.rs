@@ -37,7 +37,7 @@ impl fmt::Display for ModelDescription {
             write!(f, ", validation {name} {value:.4}")?;
         }
         writeln!(f, "; pipeline {pipeline}, seed {seed}, gnnflow {build}")?;
-        let Encoding { features, normalize, labels, edge_types, edge_features, .. } = &data.encoding;
+        let Encoding { features, normalize, labels, edge_types, edge_features, edge_labels, .. } = &data.encoding;
         if features.values > 0 {
             let scaled = match normalize {
                 Normalize::None => "",
@@ -47,6 +47,9 @@ impl fmt::Display for ModelDescription {
             writeln!(f, "nodes     {}{scaled}", features.describe("feature"))?;
         }
         writeln!(f, "labels    {}", LabelEncoding::describe(labels.as_ref()))?;
+        if edge_labels.is_some() {
+            writeln!(f, "edges     {}", LabelEncoding::describe(edge_labels.as_ref()))?;
+        }
         if let Some(types) = edge_types {
             let names = if types.names.is_empty() { String::new() } else { format!(": {}", types.names.join(", ")) };
             writeln!(f, "edges     {}{names}", plural(types.count as usize, "type"))?;

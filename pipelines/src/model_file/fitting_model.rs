@@ -10,7 +10,7 @@ use sha2::{Digest, Sha256};
 
 use super::trained_on::TrainingData;
 use super::{check_rows, numbers, open, parse, refused};
-use crate::config::Task;
+use crate::config::{Infer, Task};
 use crate::error::Error;
 
 /// What happens to nodes that a model with learned rows has not seen.
@@ -32,8 +32,10 @@ pub struct FittingModel {
     pub run: PathBuf,
     /// The SHA-256 of its file.
     pub sha256: String,
-    /// The labels of nodes that it has learned, without counts.
+    /// The labels of nodes or, for tasks on edges, of edges that it has learned, without counts.
     pub labels: Option<LabelInfo>,
+    /// Whether it was trained on the dataset.
+    pub trained_here: bool,
     /// What happens to nodes without a learned row.
     pub unseen: Unseen,
 }
@@ -47,10 +49,35 @@ impl FittingModel {
     pub fn open(run: &Path, task: Task, dataset: &Manifest) -> Result<Self, Error> {
         let (path, bytes) = open(run)?;
         let (_, model) = parse(&path, &bytes)?;
-        TrainingData::of(dataset).fits(&model.data, task).map_err(|message| refused(&path, &message))?;
+        let data = TrainingData::of(dataset);
+        data.fits(&model.data, task).map_err(|message| refused(&path, &message))?;
         check_rows(run, &model)?;
-        let labels = model.data.encoding.labels.as_ref().map(LabelEncoding::info);
-        Ok(Self { run: run.to_owned(), sha256: hex(&Sha256::digest(&bytes)), labels, unseen: Unseen::Refuse })
+        Ok(Self {
+            run: run.to_owned(),
+            sha256: hex(&Sha256::digest(&bytes)),
+            labels: model.data.labels(task).map(LabelEncoding::info),
+            trained_here: data.is_of_dataset_of(&model.data),
+            unseen: Unseen::Refuse,
+        })
+    }
+
+    /// Checks that the dataset has results for `infer`.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] if predictions of links are wanted, and no edge is held out.
+    pub fn check_results(&self, task: Task, infer: &Infer, dataset: &Manifest) -> Result<(), Error> {
+        let nothing = !infer.embeddings && infer.recommendations.is_none();
+        // Splits that were drawn for training are of the edges of that dataset only.
+        let no_splits = !self.trained_here && dataset.edge_columns.split.is_none();
+        if task == Task::LinkPrediction && nothing && no_splits {
+            let message = format!(
+                "{}: the model predicts held-out edges, and no edge is held out: the dataset is not that of the run, or has changed since, and has no split column \
+                 (graph.columns.edge_split); compute embeddings or recommendations, as in --set infer.embeddings=true",
+                self.run.display()
+            );
+            return Err(Error::Usage(message));
+        }
+        Ok(())
     }
 
     /// Sets the values of `params`, which have the names and shapes of the model in the pipeline.

@@ -14,7 +14,7 @@ use crate::config::Task;
 use crate::error::Error;
 
 /// Version of [`TrainedOn`]. It increases when a field is added without a default, changes its meaning or is removed.
-pub(super) const SCHEMA: u32 = 3;
+pub(super) const SCHEMA: u32 = 4;
 
 /// What a model learned, and from which data.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -60,8 +60,6 @@ pub(super) struct TrainingData {
     /// The fingerprint of the dataset.
     dataset: String,
     pub(super) encoding: Encoding,
-    /// Classes of edges.
-    pub(super) edge_labels: Option<LabelEncoding>,
 }
 
 /// Identifies the file of learned rows that belongs to a model.
@@ -92,11 +90,21 @@ impl RowsFile {
 impl TrainingData {
     /// Describes a dataset.
     pub(super) fn of(manifest: &Manifest) -> Self {
-        Self {
-            dataset: manifest.fingerprint.clone(),
-            encoding: Encoding::of(manifest),
-            edge_labels: manifest.edge_columns.label.as_ref().map(LabelEncoding::of),
+        Self { dataset: manifest.fingerprint.clone(), encoding: Encoding::of(manifest) }
+    }
+
+    /// Returns the labels that `task` learns.
+    pub(super) fn labels(&self, task: Task) -> Option<&LabelEncoding> {
+        match task {
+            Task::NodeClassification | Task::NodeRegression => self.encoding.labels.as_ref(),
+            Task::EdgeClassification => self.encoding.edge_labels.as_ref(),
+            Task::LinkPrediction => None,
         }
+    }
+
+    /// Returns whether both describe one dataset.
+    pub(super) fn is_of_dataset_of(&self, other: &Self) -> bool {
+        self.dataset == other.dataset
     }
 
     /// Checks that a model, trained on `of_model` for `task`, fits the dataset that `self` describes.
@@ -104,12 +112,6 @@ impl TrainingData {
     /// # Errors
     /// The first difference, as "the model …, and the dataset …".
     pub(super) fn fits(&self, of_model: &Self, task: Task) -> Result<(), String> {
-        let predicts_edges = task.learns_edges();
-        if predicts_edges && self.dataset != of_model.dataset {
-            return Err("the model predicts edges, so it can be evaluated only on the dataset of its run: another dataset has other held-out edges; \
-                        to predict its edges, train a model on it"
-                .into());
-        }
         let with_remedy = |difference: String| {
             format!("{difference}; prepare it with the columns and settings of the run, or train a model on it")
         };
@@ -119,10 +121,14 @@ impl TrainingData {
                         graph.encode_like = the folder of the run, or change the model's dataset with `gnnflow update`, which keeps them"
                 .into());
         }
-        match (&self.encoding.labels, &of_model.encoding.labels) {
-            (Some(own), Some(of_model)) if !predicts_edges && !own.are_of(of_model) => {
+        match (self.labels(task), of_model.labels(task)) {
+            (Some(own), Some(of_model)) if !own.are_of(of_model) => {
+                let what = if task.learns_edges() { "edges with " } else { "nodes with " };
                 let [own, of_model] = [own, of_model].map(|classes| LabelEncoding::describe(Some(classes)));
-                Err(with_remedy(difference("nodes with ", &of_model, &own)))
+                Err(format!(
+                    "{}; prepare it with graph.encode_like = the folder of the run, as `gnnflow infer --pipeline` does, or train a model on it",
+                    difference(what, &of_model, &own)
+                ))
             }
             _ => Ok(()),
         }
@@ -202,12 +208,18 @@ impl TrainingData {
             undirected: true,
             ..Encoding::default()
         };
-        Self { dataset: "d".into(), encoding, edge_labels: None }
+        Self { dataset: "d".into(), encoding }
     }
 
     /// Returns this data with other labels.
     pub(super) fn with_labels(mut self, labels: Option<LabelEncoding>) -> Self {
         self.encoding.labels = labels;
+        self
+    }
+
+    /// Returns this data with labels of edges.
+    pub(super) fn with_edge_labels(mut self, labels: Option<LabelEncoding>) -> Self {
+        self.encoding.edge_labels = labels;
         self
     }
 }
@@ -229,8 +241,19 @@ mod tests {
         };
         let other = with(&|data| data.dataset = "other".into());
         assert_eq!(other.clone().with_labels(None).fits(&model, nodes), Ok(()));
-        assert_eq!(TrainingData::example().fits(&model, Task::LinkPrediction), Ok(()));
-        assert!(other.fits(&model, Task::LinkPrediction).unwrap_err().contains("only on the dataset of its run"));
+        // Labels of nodes do not matter for tasks on edges.
+        let labeled = other.with_labels(Some(classes(9, &[])));
+        assert_eq!(labeled.fits(&model, Task::LinkPrediction), Ok(()));
+        let good = |names: &[&str]| TrainingData::example().with_edge_labels(Some(classes(names.len() as u32, names)));
+        let edges = Task::EdgeClassification;
+        assert_eq!(good(&["good"]).fits(&good(&["good"]), edges), Ok(()));
+        assert_eq!(TrainingData::example().fits(&good(&["good"]), edges), Ok(()));
+        assert_eq!(good(&[]).fits(&good(&["good"]), edges), Ok(()), "a column without labels");
+        let why = good(&["bad", "good"]).fits(&good(&["good"]), edges).unwrap_err();
+        assert!(
+            why.contains("trained on edges with the classes good, and the dataset has the classes bad, good"),
+            "{why}"
+        );
         let types = Some(TypeInfo { count: 2, names: Vec::new() });
         let column = |name: &str| FeatureColumn { name: name.into(), row_type: None, values: 1 };
         for (dataset, words) in [

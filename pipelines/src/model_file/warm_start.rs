@@ -180,7 +180,7 @@ fn keys(spec: &ModelSpec) -> Map<String, Value> {
 fn columns(data: &TrainingData, task: Task, trained: &TrainedOn) -> Result<(Columns, Vec<String>), String> {
     if task.learns_edges() && trained.task.learns_edges() {
         let classify = task == Task::EdgeClassification && trained.task == task;
-        let [own, of_trained] = [data, &trained.data].map(|data| &data.edge_labels);
+        let [own, of_trained] = [data, &trained.data].map(|data| &data.encoding.edge_labels);
         if classify && own != of_trained {
             let [own, of_trained] = [own, of_trained].map(|classes| LabelEncoding::describe(classes.as_ref()));
             return Err(difference("edges with ", &of_trained, &own));
@@ -317,12 +317,12 @@ mod tests {
     use safetensors::tensor::SafeTensors;
 
     use super::super::tests::{file, param};
-    use super::super::trained_on::{Provenance, classes};
+    use super::super::trained_on::{Provenance, SCHEMA, classes};
     use super::*;
 
     fn trained(task: Task) -> TrainedOn {
         TrainedOn {
-            schema: 3,
+            schema: SCHEMA,
             task,
             model: ModelSpec::new("sage", 2, 3, 16, 2),
             data: TrainingData::example(),
@@ -353,8 +353,7 @@ mod tests {
         assert_eq!(columns(&TrainingData::example(), Task::LinkPrediction, &model).unwrap().0, Columns::Other);
         let links = trained(Task::LinkPrediction);
         assert_eq!(columns(&TrainingData::example(), Task::EdgeClassification, &links).unwrap().0, Columns::Same);
-        let mut data = TrainingData::example();
-        data.edge_labels = Some(classes(4, &[]));
+        let data = TrainingData::example().with_edge_labels(Some(classes(4, &[])));
         let why = columns(&data, Task::EdgeClassification, &trained(Task::EdgeClassification)).unwrap_err();
         assert!(why.contains("no labels, and the dataset has 4 classes"), "{why}");
     }

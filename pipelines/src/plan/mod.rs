@@ -46,6 +46,7 @@ use crate::config::{Config, Task, Train};
 use crate::engine::sampling::strategies::check_types;
 use crate::error::Error;
 use crate::model_file::encode_like;
+use crate::runtime::job::Job;
 use crate::task::target_counts::TargetCounts;
 
 /// The plan of a run. `Display` prints it as text, serde as JSON.
@@ -114,15 +115,21 @@ impl Plan {
         Self::of(config, graph, processes, local)
     }
 
-    /// [`Plan::new`] for a prepared dataset whose target edges are counted already.
-    pub(crate) fn counted(
-        config: &Config,
+    /// [`Plan::new`] for a job on a prepared dataset, with `local` processes on this host. Its target edges are counted already.
+    pub(crate) fn of_job(
+        job: &Job,
         processes: usize,
         local: usize,
         targets: Option<TargetCounts>,
     ) -> Result<Self, Error> {
-        let graph = Sizes { targets, ..Sizes::of(config, processes)? };
-        Self::of(config, graph, processes, local)
+        let mut graph = Sizes { targets, ..Sizes::of(&job.config, processes)? };
+        // A model may be used on a dataset without labels.
+        if let Some(labels) = job.labels() {
+            let of_edges = job.config.train.as_ref().is_some_and(Train::learns_edges);
+            let classes = if of_edges { &mut graph.edge_classes } else { &mut graph.classes };
+            *classes = Some(labels.classes.into());
+        }
+        Self::of(&job.config, graph, processes, local)
     }
 
     /// [`Plan::new`] for a graph of these sizes.

@@ -10,6 +10,7 @@ use super::refresh::MOST_ROWS;
 use crate::collectives::Driver;
 use crate::error::Error;
 use crate::evaluate::Evaluation;
+use crate::evaluate::edge_evaluation::EdgeEvaluation;
 use crate::neighborhood::{self, read::rows_read};
 use crate::outputs::output_nodes::OutputNodes;
 use crate::outputs::summary::Chosen;
@@ -52,9 +53,14 @@ impl Run<'_> {
         })
     }
 
-    /// Whether only recommendations are computed, and edges are not evaluated: if a list names their sources.
-    pub(super) fn recommends_only(&self) -> bool {
-        self.edges.is_some() && matches!(&self.job.work, Work::Infer { scope: Scope::Listed(_), .. })
+    /// Whether edges are neither predicted nor evaluated: if a list names the sources of recommendations, or if links have no held-out edges.
+    pub(super) fn predicts_nothing(&self) -> bool {
+        let listed = matches!(&self.job.work, Work::Infer { scope: Scope::Listed(_), .. });
+        match &self.edges {
+            None => false,
+            Some(EdgeEvaluation::Links(..)) => listed || self.job.holds_out_no_edges(),
+            Some(EdgeEvaluation::Classification(_)) => listed,
+        }
     }
 
     /// Computes the results of all nodes, which may be recommended, for the sources `own`.

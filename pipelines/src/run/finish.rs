@@ -212,7 +212,7 @@ impl Run<'_> {
         let nodes = OutputNodes::all(self.job.dataset.manifest());
         let chosen = self.chosen_nodes(driver)?;
         if self.context.worker == 0 && !self.job.trains() {
-            remove_old_results(&self.job.run_dir, &self.job.config, !self.recommends_only())?;
+            remove_old_results(&self.job.run_dir, &self.job.config, !self.predicts_nothing())?;
         }
         if let Some(refresh) = refresh {
             let refresh::Outcome { refreshed, changes, writing } = self.refresh(driver, refresh)?;
@@ -231,7 +231,13 @@ impl Run<'_> {
             Some(own) => return self.infer_chosen(driver, own),
             None => {}
         }
-        let evaluation = self.evaluate_best(driver)?;
+        let evaluation = match self.predicts_nothing() {
+            false => self.evaluate_best(driver)?,
+            true => {
+                self.infer_all(driver)?;
+                Evaluation::default()
+            }
+        };
         Ok(Inferred { evaluation, nodes, refreshed: None, writing: None, chosen: None })
     }
 
@@ -341,7 +347,7 @@ impl Run<'_> {
 
     /// Writes the predictions, if the pipeline has them, and returns their SHA-256.
     fn write_predictions(&self, driver: &mut Driver<'_>, nodes: &OutputNodes) -> Result<Option<String>, Error> {
-        let infer = self.job.config.infer.as_ref().filter(|infer| infer.predictions && !self.recommends_only());
+        let infer = self.job.config.infer.as_ref().filter(|infer| infer.predictions && !self.predicts_nothing());
         let Some(infer) = infer else { return Ok(None) };
         let path = self.job.run_dir.join("predictions.parquet");
         let written = match &self.edges {
@@ -489,8 +495,16 @@ fn notes(job: &Job, train: &config::Train, steps: u64) -> Vec<String> {
     }
     let link = train.link();
     // Nothing is ranked for a list of sources.
-    let ranks = train.predicts_links() && !matches!(&job.work, Work::Infer { scope: Scope::Listed(_), .. });
-    if let (true, None, RankAmong::Count(count)) = (ranks, &link.eval_negative_dstnode, link.rank_among()) {
+    let is_list = matches!(&job.work, Work::Infer { scope: Scope::Listed(_), .. });
+    let ranks = train.predicts_links() && !is_list && !job.holds_out_no_edges();
+    if job.holds_out_no_edges() && !is_list {
+        let without = if train.predicts_links() { "predictions and metrics" } else { "metrics" };
+        notes.push(format!(
+            "the dataset is not that of the run, or has changed since, and has no split column (graph.columns.edge_split): no edge is held out, and there are no {without}"
+        ));
+    }
+    let candidates = link.eval_negative_dstnode.as_ref().filter(|_| job.is_on_training_data());
+    if let (true, None, RankAmong::Count(count)) = (ranks, candidates, link.rank_among()) {
         notes.push(format!(
             "held-out edges are ranked among {count} drawn nodes; num_negative_edges_eval = \"all\" ranks them among all nodes"
         ));

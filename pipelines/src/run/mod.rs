@@ -171,7 +171,7 @@ impl<'a> Run<'a> {
         }
         drop(busy);
         let Plan { window, jobs, tables_mapped, rows_in_memory, .. } =
-            Plan::counted(&job.config, workers, job.local(rank), examples.targets())?;
+            Plan::of_job(job, workers, job.local(rank), examples.targets())?;
         let shares = context.parts.shares_any();
         let mut collectives = Collectives::new(context.placement, rank, Rc::clone(&context.other_meter));
         let sampling = job

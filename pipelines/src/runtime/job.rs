@@ -8,7 +8,7 @@ use gnnflow_data::dataset::{Dataset, LabelInfo};
 use gnnflow_data::progress::Progress;
 use gnnflow_data::update::Missing;
 
-use crate::config::Config;
+use crate::config::{Config, Train};
 use crate::error::Error;
 use crate::model_file::{FittingModel, WarmStart};
 use crate::runtime::executor::ExecutorFactory;
@@ -133,12 +133,33 @@ pub struct Job {
 }
 
 impl Job {
-    /// Returns the labels of nodes that the model learns, or has learned.
+    /// Returns the labels that the model learns, or has learned: those of nodes or, for tasks on edges, of edges.
     pub(crate) fn labels(&self) -> Option<&LabelInfo> {
-        match &self.work {
-            Work::Infer { model, .. } | Work::Follow { model, .. } => model.labels.as_ref(),
-            Work::Train { .. } => self.dataset.manifest().labels.as_ref(),
+        let of_edges = self.config.train.as_ref().is_some_and(Train::learns_edges);
+        match (self.model(), self.dataset.manifest()) {
+            (Some(model), _) => model.labels.as_ref(),
+            (None, manifest) if of_edges => manifest.edge_columns.label.as_ref(),
+            (None, manifest) => manifest.labels.as_ref(),
         }
+    }
+
+    /// Returns the trained model whose results are computed; `None` if the job trains.
+    pub(crate) fn model(&self) -> Option<&FittingModel> {
+        match &self.work {
+            Work::Infer { model, .. } | Work::Follow { model, .. } => Some(model),
+            Work::Train { .. } => None,
+        }
+    }
+
+    /// Returns whether the dataset is that on which the model is, or was, trained.
+    pub(crate) fn is_on_training_data(&self) -> bool {
+        self.model().is_none_or(|model| model.trained_here)
+    }
+
+    /// Returns whether a model of edges is used on other edges than those of its training, of which none is held out.
+    pub(crate) fn holds_out_no_edges(&self) -> bool {
+        let of_edges = self.config.train.as_ref().is_some_and(Train::learns_edges);
+        of_edges && !self.is_on_training_data() && self.dataset.manifest().edge_columns.split.is_none()
     }
 
     /// Returns whether the job trains.

@@ -199,18 +199,18 @@ fn links(job: &Job, train: &Train, hosted: &Range<usize>) -> Result<(Task, Sourc
                        graph.columns.edge_type, or use \"dot\"";
         return Err(job.config.problem("train.link.decoder", message));
     }
-    let rules = TargetRules::new(&job.config, job.dataset.manifest(), train)?;
+    let rules = TargetRules::of_job(job, train)?;
     let edges = LinkEdges::read(job, &rules, hosted, train)?;
     let task = LinkPrediction { width: width(job), loss: link.loss };
     Ok((Task::Edges(Arc::new(task), Some(rules)), Source::Links(edges)))
 }
 
 fn edges(job: &Job, train: &Train, hosted: &Range<usize>) -> Result<(Task, Source), Error> {
-    let Some(labels) = &job.dataset.manifest().edge_columns.label else {
+    let Some(labels) = job.labels() else {
         let message = "edges have no labels to learn from; name their column in graph.columns.edge_label";
         return Err(Error::Input(message.into()));
     };
-    let rules = TargetRules::new(&job.config, job.dataset.manifest(), train)?;
+    let rules = TargetRules::of_job(job, train)?;
     let edges = ClassedEdges::read(job, &rules, hosted, train)?;
     let (classes, options) = (Arc::new(Classes::new(labels)), train.classes());
     refuse_ranked_metrics(job, train, &classes)?;

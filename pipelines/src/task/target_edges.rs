@@ -11,6 +11,7 @@ use crate::config::{Config, EDGE_SPLIT_FRACTIONS, EdgeTask, HAS_SPLITS, Link, Tr
 use crate::context::EdgeFilter;
 use crate::context::edge_types::find_type;
 use crate::error::Error;
+use crate::runtime::job::Job;
 
 /// The rules that decide whether an edge is a target, its split, and whether it is visible.
 #[derive(Clone, Debug)]
@@ -21,8 +22,18 @@ pub(crate) struct TargetRules {
     mirrors: Vec<bool>,
     /// By type, the type of its reverses.
     reverses: Vec<Option<u16>>,
-    /// Without a split column: the shares of the splits, and the key of the draws.
-    drawn: Option<([f64; 3], Key)>,
+    splits: Splits,
+}
+
+/// Where the splits of edges come from.
+#[derive(Clone, Debug)]
+enum Splits {
+    /// From a column of the dataset.
+    Column,
+    /// They are drawn, with these shares and this key.
+    Drawn([f64; 3], Key),
+    /// No edge is in a split.
+    None,
 }
 
 /// The options of target edges in a section of the configuration.
@@ -45,17 +56,39 @@ impl Options {
 }
 
 impl TargetRules {
-    /// Returns the configured rules for the dataset of `manifest`.
+    /// Returns the rules of a job. If a model is used on other edges than those of its training, only a column has splits.
+    ///
+    /// # Errors
+    /// Those of [`TargetRules::new`].
+    pub(crate) fn of_job(job: &Job, train: &Train) -> Result<Self, Error> {
+        let manifest = job.dataset.manifest();
+        if job.is_on_training_data() {
+            return Self::new(&job.config, manifest, train);
+        }
+        let splits = if job.holds_out_no_edges() { Splits::None } else { Splits::Column };
+        Self::with_splits(&job.config, manifest, train, splits)
+    }
+
+    /// Returns the configured rules for training on the dataset of `manifest`.
     ///
     /// # Errors
     /// When the configuration names an unknown edge type, or fractions although edges have a split column.
     pub(crate) fn new(config: &Config, manifest: &Manifest, train: &Train) -> Result<Self, Error> {
-        let Options { section, target_etype, split_fractions } = Options::of(train);
-        let columns = &manifest.edge_columns;
-        let types = columns.edge_type.as_ref();
-        if columns.split.is_some() && split_fractions.is_some() {
-            return Err(config.problem(&format!("{section}.split_fractions"), HAS_SPLITS));
-        }
+        let Options { section, split_fractions, .. } = Options::of(train);
+        let splits = match (manifest.edge_columns.split.is_some(), split_fractions) {
+            (true, Some(_)) => return Err(config.problem(&format!("{section}.split_fractions"), HAS_SPLITS)),
+            (true, None) => Splits::Column,
+            (false, fractions) => {
+                let shares = fractions.and_then(|shares| shares.try_into().ok()).unwrap_or(EDGE_SPLIT_FRACTIONS);
+                Splits::Drawn(shares, Key::new(train.seed, Purpose::Split))
+            }
+        };
+        Self::with_splits(config, manifest, train, splits)
+    }
+
+    fn with_splits(config: &Config, manifest: &Manifest, train: &Train, splits: Splits) -> Result<Self, Error> {
+        let Options { section, target_etype, .. } = Options::of(train);
+        let types = manifest.edge_columns.edge_type.as_ref();
         let added = manifest.settings.pointer("/graph/reverse_edges").is_some_and(|value| value == true);
         let adds_loops =
             types.is_some() && manifest.settings.pointer("/graph/self_loops").is_some_and(|value| value == "add");
@@ -84,11 +117,7 @@ impl TargetRules {
                 mirrors[usize::from(reverse)] = true;
             }
         }
-        let drawn = columns.split.is_none().then(|| {
-            let shares = split_fractions.and_then(|shares| shares.try_into().ok()).unwrap_or(EDGE_SPLIT_FRACTIONS);
-            (shares, Key::new(train.seed, Purpose::Split))
-        });
-        Ok(Self { targets, mirrors, reverses, drawn })
+        Ok(Self { targets, mirrors, reverses, splits })
     }
 
     /// Returns, by type, the type of its reverses.
@@ -98,16 +127,16 @@ impl TargetRules {
 
     /// Returns the split of a classified edge in `split`: if splits are drawn, edges without a label are in none.
     pub(crate) fn of_labeled(&self, split: u8, label: i32) -> u8 {
-        if label < 0 && self.drawn.is_some() { split::NONE } else { split }
+        if label < 0 && matches!(self.splits, Splits::Drawn(..)) { split::NONE } else { split }
     }
 
     /// Returns the relation and the split of edge `at`, between `head` and `tail`.
     pub(crate) fn of(&self, topology: &Topology, at: usize, head: u32, tail: u32) -> (u16, u8) {
         let relation = topology.edge_types().map_or(0, |types| types[at]);
         let index = usize::from(relation);
-        let split = match (topology.splits(), &self.drawn) {
-            (Some(splits), _) => splits[at],
-            (None, Some((shares, key))) if self.targets[index] || self.mirrors[index] => {
+        let split = match &self.splits {
+            Splits::Column => topology.splits().map_or(split::NONE, |splits| splits[at]),
+            Splits::Drawn(shares, key) if self.targets[index] || self.mirrors[index] => {
                 let (low, high) = (head.min(tail), head.max(tail));
                 let drawn = key.fold(u64::from(low)).fold(u64::from(high)).unit(0);
                 let bounds = [shares[0], shares[0] + shares[1], shares[0] + shares[1] + shares[2]];
@@ -118,7 +147,7 @@ impl TargetRules {
                     None => split::NONE,
                 }
             }
-            _ => split::NONE,
+            Splits::Drawn(..) | Splits::None => split::NONE,
         };
         (relation, split)
     }
@@ -195,10 +224,10 @@ mod tests {
     use std::collections::HashMap;
 
     fn rules(shares: [f64; 3]) -> TargetRules {
-        let drawn = Some((shares, Key::new(1, Purpose::Split)));
+        let splits = Splits::Drawn(shares, Key::new(1, Purpose::Split));
         // Type 1 holds the reverses of type 0; type 2 is no target.
         let (targets, mirrors) = (vec![true, false, false], vec![false, true, false]);
-        TargetRules { targets, mirrors, reverses: vec![Some(1), None, None], drawn }
+        TargetRules { targets, mirrors, reverses: vec![Some(1), None, None], splits }
     }
 
     /// Every node has two in-edges from every other node: one of type 2, and one of type 0 (from lower ids) or 1 (from higher ids).
@@ -255,13 +284,21 @@ mod tests {
 
     #[test]
     fn split_column_decides_the_split() {
-        let rules = TargetRules { drawn: None, ..rules_of_all() };
+        let rules = TargetRules { splits: Splits::Column, ..rules_of_all() };
         let topology = Topology::new(vec![0, 0, 3], vec![0, 0, 0], 2).unwrap();
         let topology = topology.with_edge_types(vec![0, 0, 2]).with_splits(vec![split::TRAIN, split::TEST, split::VAL]);
         let mut seen = Vec::new();
         rules.for_each(&topology, 0, |edge, split, _| seen.push((edge.relation, split)));
         assert_eq!(seen, [(0, split::TRAIN), (0, split::TEST)]);
-        assert_eq!(rules.visible(topology, 0).indices().len(), 1, "held-out edges of other types are hidden, too");
+        assert_eq!(
+            rules.visible(topology.clone(), 0).indices().len(),
+            1,
+            "held-out edges of other types are hidden, too"
+        );
+        // For a model of other edges, no edge is in a split.
+        let rules = TargetRules { splits: Splits::None, ..rules };
+        rules.for_each(&topology, 0, |_, split, _| assert_eq!(split, split::NONE));
+        assert_eq!(rules.visible(topology, 0).indices().len(), 3);
     }
 
     #[test]

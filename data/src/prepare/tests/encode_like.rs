@@ -222,3 +222,55 @@ fn dataset_without_labels_does_not_limit_classes() {
     let labeled = prepared(&source, &dir.path().join("b.dataset"), 1).unwrap();
     assert_eq!(labeled.manifest().labels.as_ref().unwrap().names, ["cat", "dog"]);
 }
+
+/// Writes an edge to the first node for each label, from nodes of their own.
+fn labeled_edges(dir: &Path, labels: ArrayRef) -> GraphSource {
+    std::fs::create_dir_all(dir).unwrap();
+    let ids = |ids: Vec<i64>| -> ArrayRef { Arc::new(Int64Array::from(ids)) };
+    let edges = labels.len() as i64;
+    write_parquet(&dir.join("nodes.parquet"), vec![("node_id", ids((0..=edges).collect()))], 8);
+    let [src, dst] = [ids((1..=edges).collect()), ids(vec![0; labels.len()])];
+    write_parquet(&dir.join("edges.parquet"), vec![("src", src), ("dst", dst), ("label", labels)], 8);
+    let columns = Columns { edge_label: Some("label".into()), ..Columns::default() };
+    GraphSource { columns, ..GraphSource::new(dir.join("nodes.parquet"), dir.join("edges.parquet")) }
+}
+
+#[test]
+fn classes_of_edges_are_those_of_the_other_dataset() {
+    let dir = tempfile::tempdir().unwrap();
+    let names = |names: &[Option<&str>]| -> ArrayRef { Arc::new(StringArray::from(names.to_vec())) };
+    let numbers = |numbers: &[i64]| -> ArrayRef { Arc::new(Int64Array::from(numbers.to_vec())) };
+    let dataset = |name: &str, labels: ArrayRef, like: Option<&Dataset>| {
+        let source = labeled_edges(&dir.path().join(name), labels);
+        let encode_like = like.map(|dataset| Encoding::of(dataset.manifest()));
+        prepared(&GraphSource { encode_like, ..source }, &dir.path().join(format!("{name}.dataset")), 1)
+    };
+    let classes = |dataset: &Dataset| dataset.topology(0).unwrap().labels().unwrap().to_vec();
+    let named = dataset("named", names(&[Some("bad"), Some("fair"), Some("good"), None]), None).unwrap();
+    let like = dataset("like", names(&[Some("good"), None, Some("fair")]), Some(&named)).unwrap();
+    assert_eq!(classes(&like), [2, -1, 1]);
+    assert_eq!(Encoding::of(like.manifest()), Encoding::of(named.manifest()));
+    assert_eq!(like.manifest().edge_columns.label.as_ref().unwrap().counts, [0, 1, 1]);
+    let unlabeled = dataset("unlabeled", names(&[None]), Some(&named)).unwrap();
+    assert_eq!(Encoding::of(unlabeled.manifest()), Encoding::of(named.manifest()));
+    let numbered = dataset("numbered", numbers(&[0, 3, -1]), None).unwrap();
+    let fewer = dataset("fewer", numbers(&[1]), Some(&numbered)).unwrap();
+    assert_eq!(fewer.manifest().edge_columns.label.as_ref().unwrap().counts, [0, 1, 0, 0]);
+    for (labels, like, words) in [
+        (
+            names(&[Some("ugly")]),
+            &named,
+            "have the classes bad, fair, good, and the edge label \"ugly\" is none of them",
+        ),
+        (numbers(&[1]), &named, "the edge labels of the tables are integers"),
+        (numbers(&[4]), &numbered, "have 4 classes, and the edge label 4 is none of them"),
+        (names(&[Some("1")]), &numbered, "the edge labels of the tables are strings"),
+    ] {
+        let why = dataset("wrong", labels, Some(like)).unwrap_err().to_string();
+        assert!(why.contains(words), "{why}");
+    }
+    // Without labels there, any classes are possible.
+    let none = dataset("none", names(&[None]), None).unwrap();
+    let any = dataset("any", names(&[Some("new")]), Some(&none)).unwrap();
+    assert_eq!(any.manifest().edge_columns.label.as_ref().unwrap().names, ["new"]);
+}

@@ -171,7 +171,11 @@ impl<C: ProcessGroup> Preparation<'_, C> {
         let labels = match self.journal.completed(LABELS)? {
             Some(labels) => labels,
             None => {
-                let labels = edge_labels(self.processes, &self.edges, self.progress)?;
+                let found = edge_labels(self.processes, &self.edges, self.progress)?;
+                let labels = match &self.source.encode_like {
+                    Some(encoding) => encode_like::edge_labels(found, encoding)?,
+                    None => found,
+                };
                 self.journal.finish(LABELS, &labels)?;
                 labels
             }

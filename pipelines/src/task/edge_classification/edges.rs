@@ -39,10 +39,11 @@ impl ClassedEdges {
     /// Reads the edges of all partitions; `hosted` are hosted here. If splits are drawn, edges without a class are in none.
     ///
     /// # Errors
-    /// When the dataset cannot be read, there are no training edges, one of them has no class, or early stopping has no validation edges.
+    /// When the dataset cannot be read or, for training, there are no training edges, one of them has no class, or early stopping has no validation
+    /// edges.
     pub(crate) fn read(job: &Job, rules: &TargetRules, hosted: &Range<usize>, train: &Train) -> Result<Self, Error> {
         let (dataset, parts) = (&job.dataset, job.dataset.manifest().parts());
-        let classes = dataset.manifest().edge_columns.label.as_ref().map_or(0, |labels| labels.classes as usize);
+        let classes = job.labels().map_or(0, |labels| labels.classes as usize);
         let mut this = Self {
             edges: vec![Vec::new(); parts],
             labels: vec![Vec::new(); parts],
@@ -79,6 +80,9 @@ impl ClassedEdges {
                     this.splits[part].push(split);
                 }
             });
+        }
+        if !job.trains() {
+            return Ok(this);
         }
         if this.counts.iter().sum::<u64>() == 0 {
             return Err(none_left("train.edge", "train"));

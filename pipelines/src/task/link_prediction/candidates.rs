@@ -24,7 +24,7 @@ pub(crate) enum Candidates {
 }
 
 impl Candidates {
-    /// Opens the configured candidates for the edges `held_out` here.
+    /// Opens the configured candidates for the edges `held_out` here. A table has candidates for the edges of the training only.
     ///
     /// # Errors
     /// When the user's table cannot be read, or has no row for an edge.
@@ -34,7 +34,7 @@ impl Candidates {
         seed: u64,
         mut held_out: impl Iterator<Item = &'a Edge>,
     ) -> Result<Self, Error> {
-        let Some(files) = &link.eval_negative_dstnode else {
+        let Some(files) = link.eval_negative_dstnode.as_ref().filter(|_| job.is_on_training_data()) else {
             return Ok(match link.rank_among() {
                 RankAmong::All => Self::All,
                 RankAmong::Count(count) => {

@@ -46,7 +46,7 @@ impl LinkEdges {
     /// Reads the edges of all partitions; `hosted` are hosted here.
     ///
     /// # Errors
-    /// When the dataset or the candidates cannot be read, there are no training edges, or early stopping has no validation edges.
+    /// When the dataset or the candidates cannot be read or, for training, there are no training edges, or early stopping has no validation edges.
     pub(crate) fn read(job: &Job, rules: &TargetRules, hosted: &Range<usize>, train: &Train) -> Result<Self, Error> {
         let (dataset, parts, link) = (&job.dataset, job.dataset.manifest().parts(), train.link());
         let (mut own, mut held_out) = (vec![Vec::new(); parts], vec![[Vec::new(), Vec::new()]; parts]);
@@ -80,10 +80,10 @@ impl LinkEdges {
                 }
             });
         }
-        if counts.iter().sum::<u64>() == 0 {
+        if job.trains() && counts.iter().sum::<u64>() == 0 {
             return Err(none_left("train.link", "train"));
         }
-        if validated == 0 && train.early_stop.is_some() {
+        if job.trains() && validated == 0 && train.early_stop.is_some() {
             let message = "no edge is left in the validation split, which early stopping needs; remove this key to keep the \
                            last epoch's model";
             return Err(job.config.problem("train.early_stop", message));
