@@ -12,8 +12,8 @@ rate of 0.01, {processes} processes of one thread on {cores} cores of one machin
 The target of a graph is one percentage point below the worse of the best accuracies of `mini-batch` and `full-graph`.
 
 - *Seconds per epoch* are medians of {rounds} rounds without evaluation, in which the schedules took turns; after them are the fastest and the slowest round.
-- *Epochs* are those until the target; full-graph schedules were evaluated after every five epochs, asynchronous ones after every ten. Accuracy curves are of one
-  seed. Asynchronous runs differ from run to run.
+- *Epochs* are those until the target; full-graph schedules were evaluated after every five epochs, asynchronous ones after every ten. They are
+  medians of {seeds} seeds, with the fewest and the most; so is the best accuracy. Asynchronous runs differ from run to run.
 - *Seconds* to the target are epochs × seconds per epoch. *Value* is 1 / (seconds × cost) at {price} dollars per hour and process, as in Dorylus.
 - amazon0601 has no labels: its classes spread along edges from random nodes, and features are noisy means of classes. "skewed" is a generated graph with a power law
   of exponent 2.1. The others are public graphs with their own labels.
@@ -39,12 +39,24 @@ def percent(regret):
     return "target not reached" if regret is None else f"{100 * regret:.0f} %"
 
 
+def epochs(row):
+    """The epochs to the target: the median of the seeds, and the range if they differ."""
+    found = [seed for seed in row["epochs_of_seeds"] if seed is not None]
+    missing = len(row["epochs_of_seeds"]) - len(found)
+    if not found:
+        return "not reached"
+    if not missing and min(found) == max(found):
+        return f"{found[0]}"
+    text = "not reached" if row["epochs_to_target"] is None else f"{row['epochs_to_target']:g}"
+    return f"{text} ({min(found)} to {'not reached' if missing else max(found)})"
+
+
 def schedule(row):
     """A line of a graph's table."""
     low, high = min(row["rounds"]), max(row["rounds"])
     epoch = f"{seconds(row['epoch_seconds'])} ({seconds(low)} to {seconds(high)})"
     reached = row["epochs_to_target"]
-    target = f"{reached} | {seconds(row['seconds_to_target'])} | {row['value']:,}" if reached else "not reached | | "
+    target = f"{epochs(row)} | {seconds(row['seconds_to_target'])} | {row['value']:,}" if reached else f"{epochs(row)} | | "
     sent = f"{row['bytes_per_epoch'] / 1e6:.1f} MB"
     return f"| {row['schedule']} | {epoch} | {target} | {100 * row['best_accuracy']:.1f} % | {row['peak_mib']} MiB | {sent} |\n"
 
@@ -62,7 +74,7 @@ def page():
     if not files:
         return None
     result = json.loads(files[0].read_text())
-    about = ABOUT.format(processes=result["processes"], cores=result["machine"]["cores"], rounds=result["rounds"],
+    about = ABOUT.format(processes=result["processes"], cores=result["machine"]["cores"], rounds=result["rounds"], seeds=result["seeds"],
                          price=result["dollars_per_hour_and_process"], file=files[0].name)
     lines = []
     for row in result["results"]:
