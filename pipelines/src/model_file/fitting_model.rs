@@ -35,7 +35,7 @@ pub struct FittingModel {
     /// The labels of nodes or, for tasks on edges, of edges that it has learned, without counts.
     pub labels: Option<LabelInfo>,
     /// Whether it was trained on the dataset.
-    pub trained_here: bool,
+    pub trained_on_dataset: bool,
     /// What happens to nodes without a learned row.
     pub unseen: Unseen,
 }
@@ -56,7 +56,7 @@ impl FittingModel {
             run: run.to_owned(),
             sha256: hex(&Sha256::digest(&bytes)),
             labels: model.data.labels(task).map(LabelEncoding::info),
-            trained_here: data.is_of_dataset_of(&model.data),
+            trained_on_dataset: data.is_same_dataset(&model.data),
             unseen: Unseen::Refuse,
         })
     }
@@ -67,9 +67,7 @@ impl FittingModel {
     /// [`Error::Usage`] if predictions of links are wanted, and no edge is held out.
     pub fn check_results(&self, task: Task, infer: &Infer, dataset: &Manifest) -> Result<(), Error> {
         let nothing = !infer.embeddings && infer.recommendations.is_none();
-        // Splits that were drawn for training are of the edges of that dataset only.
-        let no_splits = !self.trained_here && dataset.edge_columns.split.is_none();
-        if task == Task::LinkPrediction && nothing && no_splits {
+        if task == Task::LinkPrediction && nothing && self.has_no_splits(dataset) {
             let message = format!(
                 "{}: the model predicts held-out edges, and no edge is held out: the dataset is not that of the run, or has changed since, and has no split column \
                  (graph.columns.edge_split); compute embeddings or recommendations, as in --set infer.embeddings=true",
@@ -78,6 +76,11 @@ impl FittingModel {
             return Err(Error::Usage(message));
         }
         Ok(())
+    }
+
+    /// Returns whether no edge of the dataset is in a split: splits that were drawn for training are of the edges of that dataset only.
+    pub(crate) fn has_no_splits(&self, dataset: &Manifest) -> bool {
+        !self.trained_on_dataset && dataset.edge_columns.split.is_none()
     }
 
     /// Sets the values of `params`, which have the names and shapes of the model in the pipeline.

@@ -103,7 +103,7 @@ impl TrainingData {
     }
 
     /// Returns whether both describe one dataset.
-    pub(super) fn is_of_dataset_of(&self, other: &Self) -> bool {
+    pub(super) fn is_same_dataset(&self, other: &Self) -> bool {
         self.dataset == other.dataset
     }
 

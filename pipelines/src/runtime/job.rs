@@ -153,13 +153,13 @@ impl Job {
 
     /// Returns whether the dataset is that on which the model is, or was, trained.
     pub(crate) fn is_on_training_data(&self) -> bool {
-        self.model().is_none_or(|model| model.trained_here)
+        self.model().is_none_or(|model| model.trained_on_dataset)
     }
 
     /// Returns whether a model of edges is used on other edges than those of its training, of which none is held out.
     pub(crate) fn holds_out_no_edges(&self) -> bool {
         let of_edges = self.config.train.as_ref().is_some_and(Train::learns_edges);
-        of_edges && !self.is_on_training_data() && self.dataset.manifest().edge_columns.split.is_none()
+        of_edges && self.model().is_some_and(|model| model.has_no_splits(self.dataset.manifest()))
     }
 
     /// Returns whether the job trains.
