@@ -45,3 +45,25 @@ def beside(median, mine):
 def medians(seconds, which):
     """Returns the median of each system for the keys that start with `which`."""
     return {who: statistics.median(values) for (key, who), values in seconds.items() if key == which}
+
+
+def beside_torch(rounds, threads, measure):
+    """Calls `measure`, which returns gnnflow's seconds and the result of a PyTorch script, in `rounds` rounds after one that warms up. Returns the script's last
+    result, and the seconds of a row of results; the limit is the time of PyTorch's products alone."""
+    ours, theirs, products = [], [], []
+    for number in range(rounds + 1):
+        seconds, peer = measure()
+        if number > 0:
+            ours.append(seconds)
+            theirs.append(peer["seconds"])
+            products.append(peer["products_seconds"])
+    mine, torch = statistics.median(ours), statistics.median(theirs)
+    return peer, {"threads": threads, "gnnflow_seconds": mine, "peers_seconds": {"torch": torch}, **beside({"torch": torch}, mine),
+                  "share_of_limit": round(statistics.median(products) / mine, 2),
+                  "all_seconds": {"gnnflow": ours, "torch": theirs, "torch, products alone": products}}
+
+
+def run_python(script, threads, python, *arguments):
+    """Runs the text of a Python script on as many cores as threads. Returns its JSON."""
+    command = [*bound(threads), python, "-c", script, *map(str, arguments)]
+    return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)

@@ -199,6 +199,8 @@ def main():
     parser.add_argument("--price", type=float, default=0.04, help="dollars per hour and process")
     parser.add_argument("--out")
     options = parser.parse_args()
+    if min(options.rounds, options.seeds, options.processes) < 1:
+        parser.error("--rounds, --seeds and --processes must be at least 1")
     binary, results = build(), []
     calibrate = [binary, "calibrate", "--processes", str(options.processes), "--threads", "1", "--quiet"]
     rates = subprocess.run(calibrate, check=True, stdout=subprocess.PIPE, text=True).stdout

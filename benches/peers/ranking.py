@@ -9,10 +9,10 @@ rows and edges, multiplies blocks of queries and candidates, and counts the high
 The limit is the time of PyTorch's products alone. Both are bound to as many cores as threads and take turns.
 The result is written to benches/runs/<date>-ranking-beside-peers.json.
 """
-import argparse, json, os, pathlib, statistics, subprocess, sys, tempfile
+import argparse, json, os, pathlib, subprocess, sys, tempfile
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
-from contest import beside, bound, need
+from contest import beside_torch, bound, need, run_python
 from program import about, build, sets, write
 
 PIPELINE = """
@@ -90,22 +90,15 @@ def main():
     args = parser.parse_args()
     python = need("GNNFLOW_PEERS_PYTHON")
     program = os.environ.get("GNNFLOW_BENCH_PROGRAM") or build()
-    ours, theirs, products = [], [], []
     with tempfile.TemporaryDirectory() as folder:
         pathlib.Path(folder, "p.toml").write_text(PIPELINE.format(folder=folder, threads=args.threads))
-        for number in range(args.rounds + 1):
+
+        def measure():
             seconds = evaluate(program, folder, args.threads, AMONG) - evaluate(program, folder, args.threads, 1)
-            command = [python, "-c", PEER, f"{folder}/run-{AMONG}", str(args.threads), str(AMONG)]
-            peer = json.loads(subprocess.run([*bound(args.threads), *command], check=True, stdout=subprocess.PIPE, text=True).stdout)
-            if number > 0:  # the first round warms up
-                ours.append(seconds)
-                theirs.append(peer["seconds"])
-                products.append(peer["products_seconds"])
-    mine, torch = statistics.median(ours), statistics.median(theirs)
-    row = {"threads": args.threads, "edges": peer["edges"], "among": AMONG, "gnnflow_seconds": mine, "peers_seconds": {"torch": torch},
-           **beside({"torch": torch}, mine), "share_of_limit": round(statistics.median(products) / mine, 2),
-           "all_seconds": {"gnnflow": ours, "torch": theirs, "torch, products alone": products}}
-    result = about("ranking-beside-peers") | {"rounds": args.rounds, "results": [row]}
+            return seconds, run_python(PEER, args.threads, python, f"{folder}/run-{AMONG}", args.threads, AMONG)
+
+        peer, row = beside_torch(args.rounds, args.threads, measure)
+    result = about("ranking-beside-peers") | {"rounds": args.rounds, "results": [{"edges": peer["edges"], "among": AMONG} | row]}
     print(json.dumps(result, indent=1))
     print(write(result, "ranking-beside-peers", args.out))
 

@@ -3,16 +3,16 @@
 
     GNNFLOW_PEERS_PYTHON=<python with torch and pyarrow> benches/peers/recommend.py [--rounds 5] [--threads 2] [--out FILE]
 
-Link prediction on an R-MAT graph of 65,536 nodes and 1.9 million directed edges, rows of 64 numbers. gnnflow's time is that of `gnnflow infer` with
+Link prediction on an R-MAT graph of 65,536 nodes and 1 million drawn edges, each in both directions, rows of 64 numbers. gnnflow's time is that of `gnnflow infer` with
 recommendations without that of `gnnflow infer` for the same rows alone, so that computing the rows is not part of it; finding the known edges and writing
 recommendations.parquet are. PyTorch has the rows and the known edges in memory. It multiplies blocks of 2,048 sources with all nodes, sets the scores of known
 edges and of the sources themselves to minus infinity, and takes the 20 largest. Its lists are compared with gnnflow's. The limit is the time of PyTorch's
 products alone. Both are bound to as many cores as threads and take turns. The result is written to benches/runs/<date>-recommend-beside-peers.json.
 """
-import argparse, json, os, pathlib, statistics, subprocess, sys, tempfile
+import argparse, json, pathlib, subprocess, sys, tempfile
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
-from contest import beside, bound, need
+from contest import beside_torch, bound, need, run_python
 from program import about, build, sets, write
 
 PIPELINE = """
@@ -101,27 +101,21 @@ def main():
     args = parser.parse_args()
     python = need("GNNFLOW_PEERS_PYTHON")
     program = build()
-    ours, theirs, products = [], [], []
     with tempfile.TemporaryDirectory() as folder:
         pathlib.Path(folder, "p.toml").write_text(PIPELINE.format(folder=folder, threads=args.threads))
         subprocess.run([program, "run", f"{folder}/p.toml", "--quiet", "--run-dir", f"{folder}/run"], check=True, stdout=subprocess.DEVNULL)
-        for number in range(args.rounds + 1):
+
+        def measure():
             seconds, out = infer(program, folder, args.threads, [f"infer.recommendations={LENGTH}"])
             seconds -= infer(program, folder, args.threads, [])[0]
-            command = [python, "-c", PEER, out, f"{folder}/graph/edges.parquet", str(args.threads), str(LENGTH)]
-            peer = json.loads(subprocess.run([*bound(args.threads), *command], check=True, stdout=subprocess.PIPE, text=True).stdout)
+            peer = run_python(PEER, args.threads, python, out, f"{folder}/graph/edges.parquet", args.threads, LENGTH)
             if peer["equal_lists"] < 0.99:
                 sys.exit(f"error: only {peer['equal_lists']:.1%} of the lists are equal")
-            if number > 0:  # the first round warms up
-                ours.append(seconds)
-                theirs.append(peer["seconds"])
-                products.append(peer["products_seconds"])
-    mine, torch = statistics.median(ours), statistics.median(theirs)
-    row = {"threads": args.threads, "nodes": peer["nodes"], "edges": peer["edges"], "length": LENGTH, "equal_lists": peer["equal_lists"],
-           "gnnflow_seconds": mine, "peers_seconds": {"torch": torch}, **beside({"torch": torch}, mine),
-           "share_of_limit": round(statistics.median(products) / mine, 2),
-           "all_seconds": {"gnnflow": ours, "torch": theirs, "torch, products alone": products}}
-    result = about("recommend-beside-peers") | {"rounds": args.rounds, "results": [row]}
+            return seconds, peer
+
+        peer, row = beside_torch(args.rounds, args.threads, measure)
+    of_lists = {key: peer[key] for key in ("nodes", "edges", "equal_lists")} | {"length": LENGTH}
+    result = about("recommend-beside-peers") | {"rounds": args.rounds, "results": [of_lists | row]}
     print(json.dumps(result, indent=1))
     print(write(result, "recommend-beside-peers", args.out))
 
