@@ -308,10 +308,12 @@ fn rows_with_tensor_workers_have_equal_bits() {
     let alone = run(&place, &[NO_FEATURES], &[]);
     let with_workers = run(
         &place,
-        &[NO_FEATURES, "train.tensor_workers.workers=2", "train.tensor_workers.threads=1"],
+        // Otherwise the processes may compute all tasks before the workers are ready.
+        &[NO_FEATURES, "train.tensor_workers.workers=2", "train.tensor_workers.local_tasks=false"],
         &["--processes", "2"],
     );
     assert_eq!(hashes(&with_workers), hashes(&alone));
+    assert_eq!(with_workers["tensor"]["local"], 0);
     assert!(with_workers["tensor"]["calls"].as_u64() > Some(0), "{with_workers}");
 }
 
