@@ -14,6 +14,7 @@ pub mod pairs;
 pub mod parallel;
 mod prefetch;
 pub mod sample;
+pub mod score_matrix;
 pub mod simd;
 pub mod sparse;
 

@@ -6,38 +6,29 @@
 use super::parallel;
 use super::simd::dispatch::multiversion;
 
-const LANES: usize = 8;
+pub(crate) const LANES: usize = 8;
 /// Pairs per task.
 const CHUNK: usize = 256;
 /// Rows per task.
 const ROWS: usize = 32;
 
 /// `Σ a[i] · b[i]`
+///
+/// # Panics
+/// If `b` is shorter than `a`.
 #[inline(always)]
 pub fn dot(a: &[f32], b: &[f32]) -> f32 {
-    dots(a, [&b[..a.len()]])[0]
-}
-
-/// Dot products of `a` with several rows, interleaved to overlap their latency; each has the bits of [`dot`].
-#[inline(always)]
-fn dots<const N: usize>(a: &[f32], rows: [&[f32]; N]) -> [f32; N] {
-    let (mut lanes, whole) = ([[0f32; LANES]; N], a.len() / LANES * LANES);
-    let rows = rows.map(|row| &row[..a.len()]);
-    for first in (0..whole).step_by(LANES) {
-        let a = &a[first..first + LANES];
-        for (lanes, row) in lanes.iter_mut().zip(rows) {
-            let row = &row[first..first + LANES];
-            for lane in 0..LANES {
-                lanes[lane] += a[lane] * row[lane];
-            }
+    let b = &b[..a.len()];
+    let ((a, a_rest), (b, b_rest)) = (a.as_chunks::<LANES>(), b.as_chunks::<LANES>());
+    let mut lanes = [0f32; LANES];
+    for (a, b) in a.iter().zip(b) {
+        for lane in 0..LANES {
+            lanes[lane] += a[lane] * b[lane];
         }
     }
-    let mut sums = [0f32; N];
-    for ((sum, [a0, b, c, d, e, f, g, h]), row) in sums.iter_mut().zip(lanes).zip(rows) {
-        let rest: f32 = a[whole..].iter().zip(&row[whole..]).map(|(a, b)| a * b).sum();
-        *sum = ((a0 + b) + (c + d)) + ((e + f) + (g + h)) + rest;
-    }
-    sums
+    let rest: f32 = a_rest.iter().zip(b_rest).map(|(a, b)| a * b).sum();
+    let [a, b, c, d, e, f, g, h] = lanes;
+    ((a + b) + (c + d)) + ((e + f) + (g + h)) + rest
 }
 
 /// Computes the query of a row: the row, times the vector of its relation if there is one.
@@ -196,29 +187,6 @@ pub fn backward_relations(ends: Ends<'_>, x: &[f32], width: usize, gradient: &[f
 }
 
 multiversion! {
-/// Computes the score of each row of `candidates` with `query`, as [`dot`].
-///
-/// # Panics
-/// Unless there is one row per number of `out`.
-pub fn score_rows(query: &[f32], candidates: &[f32], out: &mut [f32]) {
-    const BLOCK: usize = 4;
-    let width = query.len();
-    assert_eq!(candidates.len(), out.len() * width, "one row per score");
-    let mut blocks = out.chunks_exact_mut(BLOCK);
-    let mut first = 0;
-    for out in &mut blocks {
-        let rows: [&[f32]; BLOCK] = std::array::from_fn(|i| &candidates[first + i * width..first + (i + 1) * width]);
-        out.copy_from_slice(&dots(query, rows));
-        first += BLOCK * width;
-    }
-    for out in blocks.into_remainder() {
-        *out = dot(query, &candidates[first..first + width]);
-        first += width;
-    }
-}
-}
-
-multiversion! {
 /// Returns how many of `scores` are higher than `own`, and how many equal; NaN counts as higher.
 pub fn higher_and_equal(scores: &[f32], own: f32) -> [u64; 2] {
     let mut counts = [0, 0];
@@ -286,12 +254,11 @@ mod tests {
     }
 
     #[test]
-    fn score_rows_equals_dot_and_nan_counts_as_higher() {
+    fn dot_sums_over_lanes_and_nan_counts_as_higher() {
         for (rows, width) in [(9, 3), (4, 8), (31, 21), (1, 1), (0, 5)] {
             let (x, relations, ..) = case(rows, width, 0);
-            let (query, mut found) = (&relations[..width], vec![0.0; rows as usize]);
-            score_rows(query, &x, &mut found);
-            for (row, &score) in x.chunks_exact(width).zip(&found) {
+            let query = &relations[..width];
+            for row in x.chunks_exact(width) {
                 let lanes = (0..LANES).map(|lane| {
                     let places = (lane..width / LANES * LANES).step_by(LANES);
                     places.fold(0f32, |sum, c| sum + query[c] * row[c])
@@ -299,8 +266,7 @@ mod tests {
                 let l: Vec<f32> = lanes.collect();
                 let rest: f32 = (width / LANES * LANES..width).map(|c| query[c] * row[c]).sum();
                 let sum = ((l[0] + l[1]) + (l[2] + l[3])) + ((l[4] + l[5]) + (l[6] + l[7])) + rest;
-                assert_eq!(score.to_bits(), sum.to_bits());
-                assert_eq!(score.to_bits(), dot(query, row).to_bits());
+                assert_eq!(dot(query, row).to_bits(), sum.to_bits());
             }
         }
         let scores = [0.5, 1.0, f32::NAN, 1.5, 1.0];

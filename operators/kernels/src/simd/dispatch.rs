@@ -101,6 +101,7 @@ mod tests {
     use crate::dense::{heads, loss, norm};
     use crate::pair_scores as edge_scores;
     use crate::pair_scores::Ends;
+    use crate::score_matrix::{self, Interleaved, QUERIES, ROWS};
 
     /// 0: as detected; otherwise the level to use. Concurrent tests are not affected: all levels give the same results.
     static FORCED: AtomicU8 = AtomicU8::new(0);
@@ -183,9 +184,12 @@ mod tests {
             edge_scores::backward_rows(ends, &x, Some(&vectors), width, &gradient, &mut dx);
             edge_scores::backward_relations(ends, &x, width, &gradient, &mut of_vectors);
             all.extend(scores.iter().chain(&dx).chain(&of_vectors));
-            let mut scores = vec![0f32; sources];
-            edge_scores::score_rows(&vectors[..width], &x, &mut scores);
-            all.extend_from_slice(&scores);
+            let queries = Interleaved::new(&vectors, width);
+            for rows in Interleaved::new(&x, width).groups(3) {
+                let mut scores = vec![0f32; QUERIES * ROWS * rows.len() / width];
+                score_matrix::scores(queries.groups(1).next().unwrap(), rows, &mut scores);
+                all.extend_from_slice(&scores);
+            }
             let (heads, slope) = (if width == 16 { 4 } else { 1 }, 0.2);
             let (left, mut states) = (normal(sources * heads, 7), normal(rows * STATE * heads, 8));
             let job = propagate::attention::Attention {

@@ -7,8 +7,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use gnnflow_dataflow::sample::node_groups::NodeGroups;
-use gnnflow_kernels::pair_scores::{dot, higher_and_equal, query, score_rows};
+use gnnflow_kernels::pair_scores::{dot, higher_and_equal, query};
 use gnnflow_kernels::pairs::{Edge, Pairs};
+use gnnflow_kernels::score_matrix::{Interleaved, QUERIES, ROWS, scores};
 use rayon::prelude::*;
 
 use super::Ranked;
@@ -16,8 +17,10 @@ use crate::evaluate::fetch_results::distinct;
 use crate::task::link_prediction::candidates::{Candidates, of};
 use crate::task::link_prediction::known::{Known, KnownEnds};
 
-/// Rows per tile, which stays in the cache, and queries per task.
-const TILE: usize = 64;
+/// Groups of rows per tile, which stays in the cache.
+const TILE: usize = 4;
+/// Queries per task.
+const TASK: usize = 64;
 
 /// The ranking of some edges.
 #[derive(Default)]
@@ -176,29 +179,38 @@ impl Pass {
         let among = self.next.unwrap_or_else(|| Among::Group(self.nodes.group_of(start)));
         let width = self.width;
         let block = Block { nodes, rows, width };
-        let tasks = self.queries.par_chunks_mut(TILE).zip(self.vectors.par_chunks(TILE * width));
+        let columns = Interleaved::<ROWS>::new(if among == Among::Given { &[] } else { rows }, width);
+        let tasks = self.queries.par_chunks_mut(TASK).zip(self.vectors.par_chunks(TASK * width));
         tasks.for_each(|(queries, vectors)| {
             let mut queries: Vec<(&mut Query, &[f32])> = queries.iter_mut().zip(vectors.chunks_exact(width)).collect();
             queries.retain(|(query, _)| query.among == among);
-            let mut scores = Vec::new();
+            let mut some = Vec::new();
             if among == Among::Given {
                 for (Query { given, own, counts, .. }, vector) in queries {
-                    block.score_some(vector, given, &mut scores);
-                    tally(&scores, own, counts, |counts| &mut counts.all);
+                    block.score_some(vector, given, &mut some);
+                    tally(&some, own, counts, |counts| &mut counts.all);
                 }
                 return;
             }
-            for tile in rows.chunks(TILE * width) {
-                scores.resize(tile.len() / width, 0.0);
-                for (Query { own, counts, .. }, vector) in &mut queries {
-                    score_rows(vector, tile, &mut scores);
-                    tally(&scores, own, counts, |counts| &mut counts.all);
+            let vectors: Vec<f32> = queries.iter().flat_map(|(_, vector)| *vector).copied().collect();
+            let vectors = Interleaved::<QUERIES>::new(&vectors, width);
+            let mut of_tile = [0.0; QUERIES * TILE * ROWS];
+            for (nodes, tile) in nodes.chunks(TILE * ROWS).zip(columns.groups(TILE)) {
+                let count = tile.len() / width * ROWS;
+                let of_tile = &mut of_tile[..QUERIES * count];
+                for (queries, vectors) in queries.chunks_mut(QUERIES).zip(vectors.groups(1)) {
+                    scores(vectors, tile, of_tile);
+                    for ((Query { own, counts, .. }, _), of_query) in
+                        queries.iter_mut().zip(of_tile.chunks_exact(count))
+                    {
+                        tally(&of_query[..nodes.len()], own, counts, |counts| &mut counts.all);
+                    }
                 }
             }
             for (Query { known, own, counts, .. }, vector) in &mut queries {
                 for (which, known) in known.iter().enumerate() {
-                    block.score_some(vector, known, &mut scores);
-                    tally(&scores, own, counts, |counts| &mut counts.known[which]);
+                    block.score_some(vector, known, &mut some);
+                    tally(&some, own, counts, |counts| &mut counts.known[which]);
                 }
             }
         });

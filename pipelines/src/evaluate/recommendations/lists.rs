@@ -3,14 +3,15 @@
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
-use gnnflow_kernels::pair_scores::{query, score_rows};
+use gnnflow_kernels::pair_scores::query;
 use gnnflow_kernels::pairs::Pairs;
+use gnnflow_kernels::score_matrix::{Interleaved, QUERIES, ROWS, any_at_least, scores};
 use rayon::prelude::*;
 
-/// Rows per tile, which stays in the cache.
-const TILE: usize = 64;
-/// Sources per task.
-const TASK: usize = 16;
+/// Groups of rows per tile, which stays in the cache.
+const TILE: usize = 4;
+/// Groups of sources per task.
+const TASK: usize = 4;
 
 /// Lists of the best tails of some sources.
 #[derive(Default)]
@@ -18,8 +19,8 @@ pub(crate) struct Lists {
     length: usize,
     width: usize,
     sources: Vec<Source>,
-    /// Query vectors, `[sources, width]`.
-    vectors: Vec<f32>,
+    /// The sources' query vectors.
+    queries: Interleaved<QUERIES>,
 }
 
 /// A source and its best tails so far.
@@ -61,31 +62,39 @@ impl Lists {
     /// Creates empty lists of at most `length` tails, for sources with these known tails, ascending. Rows are `width` wide.
     pub(super) fn new(length: usize, width: usize, known: Vec<Vec<u32>>) -> Self {
         let source = |known| Source { known, best: BinaryHeap::new() };
-        Self { length, width, sources: known.into_iter().map(source).collect(), vectors: Vec::new() }
+        Self { length, width, sources: known.into_iter().map(source).collect(), queries: Interleaved::default() }
     }
 
     /// Computes the query vectors of the sources, the heads of the pairs.
     pub(super) fn set_queries(&mut self, pairs: &Pairs, rows: &[f32], relations: Option<&[f32]>) {
         let width = self.width;
         let at = |row: usize| row * width..(row + 1) * width;
-        self.vectors = vec![0.0; self.sources.len() * width];
+        let mut vectors = vec![0.0; self.sources.len() * width];
         for (source, (&head, &relation)) in pairs.heads.iter().zip(&pairs.relations).enumerate() {
             let relation = relations.map(|relations| &relations[at(usize::from(relation))]);
-            query(&rows[at(head as usize)], relation, &mut self.vectors[at(source)]);
+            query(&rows[at(head as usize)], relation, &mut vectors[at(source)]);
         }
+        self.queries = Interleaved::new(&vectors, width);
     }
 
     /// Scores `tails`, ascending, with these rows.
     pub(super) fn add(&mut self, tails: &[u32], rows: &[f32]) {
         let (width, length) = (self.width, self.length);
-        let tasks = self.sources.par_chunks_mut(TASK).zip(self.vectors.par_chunks(TASK * width));
-        tasks.for_each(|(sources, vectors)| {
-            let mut scores = [0.0; TILE];
-            for (tails, rows) in tails.chunks(TILE).zip(rows.chunks(TILE * width)) {
-                let scores = &mut scores[..tails.len()];
-                for (source, vector) in sources.iter_mut().zip(vectors.chunks_exact(width)) {
-                    score_rows(vector, rows, scores);
-                    tails.iter().zip(&*scores).for_each(|(&tail, &score)| source.add(Listed { score, tail }, length));
+        let rows = Interleaved::<ROWS>::new(rows, width);
+        let queries: Vec<_> = self.queries.groups(TASK).collect();
+        self.sources.par_chunks_mut(TASK * QUERIES).zip(queries).for_each(|(sources, queries)| {
+            let mut of_tile = [0.0; QUERIES * TILE * ROWS];
+            for (tails, rows) in tails.chunks(TILE * ROWS).zip(rows.groups(TILE)) {
+                for (sources, queries) in sources.chunks_mut(QUERIES).zip(queries.chunks_exact(width)) {
+                    let count = rows.len() / width * ROWS;
+                    let of_tile = &mut of_tile[..QUERIES * count];
+                    scores(queries, rows, of_tile);
+                    for (source, scores) in sources.iter_mut().zip(of_tile.chunks_exact(count)) {
+                        if any_at_least(scores, source.least(length)) {
+                            let listed = tails.iter().zip(scores).map(|(&tail, &score)| Listed { score, tail });
+                            listed.for_each(|listed| source.add(listed, length));
+                        }
+                    }
                 }
             }
         });
@@ -100,6 +109,11 @@ impl Lists {
 }
 
 impl Source {
+    /// Returns the lowest score that a tail on the list can have.
+    fn least(&self, length: usize) -> f32 {
+        self.best.peek().filter(|_| self.best.len() >= length).map_or(f32::NEG_INFINITY, |worst| worst.score)
+    }
+
     /// Adds a tail if it is among the best `length`, and not known. Scores that are not numbers are left out.
     fn add(&mut self, listed: Listed, length: usize) {
         let full = self.best.len() >= length;
@@ -158,7 +172,7 @@ mod tests {
     #[test]
     fn scores_that_are_not_numbers_are_left_out() {
         let mut lists = Lists::new(2, 1, vec![Vec::new()]);
-        lists.vectors = vec![1.0];
+        lists.queries = Interleaved::new(&[1.0], 1);
         lists.add(&[0, 1, 2], &[f32::NAN, -1.0, f32::INFINITY]);
         assert_eq!(lists.finish().next().unwrap(), [(2, f32::INFINITY), (1, -1.0)]);
     }
