@@ -13,6 +13,8 @@ pub(crate) struct Faults {
     pub(crate) refuse: u32,
     /// The number of next connections to answer with 503.
     pub(crate) busy: u32,
+    /// The answer to requests that write: status line, and code of the error. Others find nothing.
+    pub(crate) answer: Option<(&'static str, &'static str)>,
     /// The number of next connections to cut, and the bytes from the server before each cut.
     pub(crate) cut: Option<(u32, usize)>,
     /// The delay of every connection in milliseconds.
@@ -98,8 +100,17 @@ impl Shared {
                 faults.busy -= 1;
                 drop(faults);
                 let _ = client.read(&mut [0; 1 << 14]);
-                let answer = b"HTTP/1.1 503 Slow Down\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
-                return client.write_all(answer).ok();
+                return answer(client, "503 Slow Down", "");
+            }
+            if let Some((status, code)) = faults.answer {
+                drop(faults);
+                let mut request = [0; 1 << 14];
+                let length = client.read(&mut request).ok()?;
+                if !["PUT ", "POST "].iter().any(|method| request[..length].starts_with(method.as_bytes())) {
+                    return answer(client, "404 Not Found", "");
+                }
+                let body = format!("<Error><Code>{code}</Code><Message>No room</Message></Error>");
+                return answer(client, status, &body);
             }
             if let Some((times @ 1.., length)) = &mut faults.cut {
                 *times -= 1;
@@ -130,4 +141,12 @@ impl Shared {
         let _ = client.shutdown(Shutdown::Both);
         server.shutdown(Shutdown::Both).ok()
     }
+}
+
+/// Answers a request, and reads the rest of it, so that the answer is not lost with the connection.
+fn answer(mut client: TcpStream, status: &str, body: &str) -> Option<()> {
+    let head = format!("HTTP/1.1 {status}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n", body.len());
+    client.write_all((head + body).as_bytes()).ok()?;
+    client.shutdown(Shutdown::Write).ok()?;
+    std::io::copy(&mut client, &mut std::io::sink()).ok().map(|_| ())
 }

@@ -272,6 +272,27 @@ fn failed_and_killed_uploads_leave_the_former_results() {
 }
 
 #[test]
+fn full_buckets_are_reported_without_retries() {
+    let Some((place, server)) = start() else { return };
+    let proxy = Proxy::start(server.address());
+    for (status, code) in [
+        ("403 Forbidden", "QuotaExceeded"),
+        ("400 Bad Request", "XMinioAdminBucketQuotaExceeded"),
+        ("507 Insufficient Storage", "XMinioStorageFull"),
+    ] {
+        proxy.faults(Faults { answer: Some((status, code)), ..Faults::default() });
+        let args = ["infer", "runs/p", "--out", "out", "--upload", "s3://lake/full"];
+        let ended = run(command(&place, &args, proxy.address()));
+        assert_eq!(ended.code, 4, "{status}: {}", ended.stderr);
+        let full = format!("the bucket is full (status {}, {code}: No room); remove objects", &status[..3]);
+        for words in [&*full, "; the results in out are complete, but not uploaded"] {
+            assert!(ended.stderr.contains(words), "{status}: no {words:?} in {}", ended.stderr);
+        }
+        assert!(!ended.stderr.contains("graph.retry"), "{}", ended.stderr);
+    }
+}
+
+#[test]
 fn wrong_targets_are_refused() {
     let Some((place, server)) = start() else { return };
     let upload = |url: &str, code: i32, words: &[&str]| {

@@ -15,6 +15,9 @@ use crate::error::Fault;
 /// Error bodies of this length or more are not read.
 const MAX_ERROR_BODY: u64 = 64 << 10;
 
+/// The status of a server without space.
+const INSUFFICIENT_STORAGE: u16 = 507;
+
 /// Hosts of cloud metadata services, which give credentials to virtual machines.
 const METADATA_HOSTS: [&str; 3] = ["169.254.169.254", "169.254.170.2", "metadata.google.internal"];
 
@@ -132,9 +135,28 @@ enum ErrorResponse {
 }
 
 impl ErrorResponse {
+    /// Returns whether there is no space left. Ceph's code is `QuotaExceeded`; those of MinIO are `XMinioStorageFull` and `XMinioAdminBucketQuotaExceeded`.
+    fn is_full(&self) -> bool {
+        match self {
+            Self::Status(429, _) | Self::Whole => false,
+            Self::Status(status, message) => {
+                let code = message.split(':').next().unwrap_or_default();
+                *status == INSUFFICIENT_STORAGE
+                    || ["QuotaExceeded", "StorageFull"].iter().any(|end| code.ends_with(end))
+            }
+        }
+    }
+
     fn failure(&self, kind: Kind) -> Failure {
         let input = |problem: String| Failure::Permanent { problem, fault: Fault::Input };
         match self {
+            _ if self.is_full() => {
+                let problem = format!(
+                    "the {} is full ({self}); remove objects that are no longer needed, or raise its quota",
+                    kind.bucket()
+                );
+                Failure::Permanent { problem, fault: Fault::Machine }
+            }
             Self::Whole => input("the server ignores the header Range; download the file".into()),
             Self::Status(401 | 403, _) => Failure::Refused(format!("access refused ({self}); {}", kind.credentials())),
             Self::Status(404, message)
@@ -202,7 +224,7 @@ impl HttpService for StatusClient {
             // The library handles these, and all responses of metadata services.
             200..300 | 304 | 412 => Ok(response),
             _ if metadata => Ok(response),
-            408 | 429 | 500.. if self.connector.client_retries => Ok(response),
+            408 | 429 | 500.. if self.connector.client_retries && status != INSUFFICIENT_STORAGE => Ok(response),
             _ => {
                 let length =
                     response.headers().get("content-length").and_then(|length| length.to_str().ok()?.parse().ok());
