@@ -231,7 +231,18 @@ fn invalid_updates_are_reported_in_one_line() {
     place.fail(&["update", "dataset", "--values", "no.parquet"], 3, &["no.parquet: there is no such file", "--values"]);
     let no_file = &["no.parquet: there is no such file", "--remove-nodes"];
     place.fail(&["update", "dataset", "--remove-nodes", "no.parquet"], 3, no_file);
-    place.fail(&["update", "dump"], 3, &["manifest.json"]);
-    place.fail(&["update", "dataset", "--out", "dump"], 3, &["is not a prepared dataset; choose another folder"]);
+    place.fail(&["update", "dump", "--nodes", "again.parquet"], 3, &["manifest.json"]);
+    place.fail(
+        &["update", "dataset", "--nodes", "again.parquet", "--out", "dump"],
+        3,
+        &["is not a prepared dataset; choose another folder"],
+    );
     place.fail(&["update", "dataset", "--batches", "none"], 4, &["none"]);
+    // Nothing is read.
+    place.fail(&["update", "dataset"], 2, &["error: nothing to do; give --edges"]);
+    std::fs::create_dir_all(place.path("batches/1")).unwrap();
+    place.fail(&["update", "dataset", "--batches", "batches"], 3, &["batches/1: the batch has none of nodes.parquet"]);
+    std::fs::copy(place.path("again.parquet"), place.path("batches/1/node.parquet")).unwrap();
+    place.fail(&["update", "dataset", "--batches", "batches"], 3, &["batches/1/node.parquet: a batch has the files"]);
+    place.fail(&["update", "dataset", "--batches", "batches/1"], 3, &["node.parquet: a batch is a folder"]);
 }

@@ -7,7 +7,7 @@ use crate::report;
 use gnnflow_data::prepare::Quality;
 use gnnflow_data::update::{AFFECTED, Batch, Missing, UpdateSettings, update};
 use gnnflow_pipelines::Error as PipelineError;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -72,8 +72,13 @@ impl From<Policy> for Missing {
 
 impl Update {
     pub(super) fn execute(self, context: &Context) -> Result<(), Error> {
+        let lists = [&self.edges, &self.remove, &self.nodes, &self.values, &self.remove_nodes];
+        if self.batches.is_none() && lists.iter().all(|list| list.is_empty()) {
+            let message = "nothing to do; give --edges, --remove, --nodes, --values, --remove-nodes or --batches";
+            return Err(PipelineError::Usage(message.into()).into());
+        }
         let batches = match &self.batches {
-            Some(folder) => batches(folder)?,
+            Some(folder) => Batch::all_in(folder)?,
             None => vec![Batch {
                 nodes: self.nodes,
                 values: self.values,
@@ -121,17 +126,4 @@ impl Update {
         let affected = updated.dataset.join(AFFECTED);
         print(&format!("{text}{}: {} nodes within {} hops\n", affected.display(), updated.affected, settings.hops))
     }
-}
-
-fn batches(folder: &Path) -> Result<Vec<Batch>, Error> {
-    let list = |e| PipelineError::io("list", folder)(e);
-    let mut folders = Vec::new();
-    for entry in std::fs::read_dir(folder).map_err(list)? {
-        let path = entry.map_err(list)?.path();
-        if path.is_dir() {
-            folders.push(path);
-        }
-    }
-    folders.sort();
-    Ok(folders.iter().map(|folder| Batch::in_folder(folder)).collect())
 }

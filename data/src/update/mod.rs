@@ -27,6 +27,7 @@
 //! Edges that name unknown nodes are refused even if the preparation creates such nodes; [`Batch::nodes`] adds nodes.
 
 mod assign;
+mod batch;
 mod changes;
 mod ids;
 mod input;
@@ -48,6 +49,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+pub use batch::Batch;
 pub use changes::{ChangeReader, ChangedEdge, Changes, batch_files};
 pub use ids::NewIds;
 pub use policy::{Change, EdgeKey, Outcome, settle};
@@ -58,36 +60,6 @@ use crate::progress::Progress;
 
 /// Name of the file in the dataset's folder that lists the nodes affected by the last update.
 pub const AFFECTED: &str = "affected.parquet";
-
-/// Changes that take effect together. Each list has files, or folders of `*.parquet`, with the columns of the dump.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Batch {
-    /// Added nodes.
-    pub nodes: Vec<PathBuf>,
-    /// New values of nodes that exist: the id, and features, label or split. A column that is missing keeps its values.
-    pub values: Vec<PathBuf>,
-    /// Removed edges: both ends and, if edges have types, the type.
-    pub remove: Vec<PathBuf>,
-    /// Removed nodes: the id. Their edges are removed with them.
-    pub remove_nodes: Vec<PathBuf>,
-    /// Added edges.
-    pub edges: Vec<PathBuf>,
-}
-
-impl Batch {
-    /// The names of the files of a batch in a folder.
-    pub const FILES: [&str; 5] =
-        ["nodes.parquet", "values.parquet", "remove.parquet", "remove_nodes.parquet", "edges.parquet"];
-
-    /// Returns the batch whose files, or folders of files, are in `folder`.
-    pub fn in_folder(folder: &Path) -> Self {
-        let [nodes, values, remove, remove_nodes, edges] = Self::FILES.map(|name| {
-            let path = folder.join(name);
-            if path.exists() { vec![path] } else { Vec::new() }
-        });
-        Self { nodes, values, remove, remove_nodes, edges }
-    }
-}
 
 /// Policy for removals of edges and nodes that do not exist.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -39,15 +39,24 @@ impl BatchQueue {
         self.applied.insert(name.to_owned());
     }
 
+    /// Returns the number of batches that are in the dataset already, and whether one has the name of the last one.
+    ///
+    /// # Errors
+    /// If the batches cannot be listed.
+    pub(crate) fn skipped(&self) -> Result<(usize, bool), Error> {
+        let Some(after) = &self.after else { return Ok((0, false)) };
+        let names = self.place.folders()?;
+        let skipped = names.iter().filter(|name| *name <= after && !is_hidden(name)).count();
+        Ok((skipped, names.contains(after)))
+    }
+
     /// Returns the next batch, if it is complete. A batch waits for those before it.
     ///
     /// # Errors
     /// If the batches cannot be listed, or a batch comes before one that is applied already.
     pub(crate) fn next(&self) -> Result<Next, Error> {
         let is_new = |name: &String| {
-            !self.applied.contains(name)
-                && self.after.as_ref().is_none_or(|after| name > after)
-                && !name.starts_with(['.', '_'])
+            !self.applied.contains(name) && self.after.as_ref().is_none_or(|after| name > after) && !is_hidden(name)
         };
         let next = self.place.folders()?.into_iter().filter(is_new).min();
         let Some(name) = next else { return Ok(Next::None) };
@@ -61,6 +70,10 @@ impl BatchQueue {
         }
         Ok(if self.place.is_complete(&name)? { Next::Complete(name) } else { Next::Incomplete(name) })
     }
+}
+
+fn is_hidden(name: &str) -> bool {
+    name.starts_with(['.', '_'])
 }
 
 /// The next batch.
@@ -92,10 +105,16 @@ mod tests {
         let mut queue =
             BatchQueue::new(Place::open(place.path(), Duration::ZERO).unwrap(), Some("b".into()), BTreeSet::new());
         assert_eq!(queue.next().unwrap(), Next::None);
+        assert_eq!(queue.skipped().unwrap(), (0, false));
         add("a", true);
+        assert_eq!(queue.skipped().unwrap(), (1, false));
         add(".tmp", true);
-        std::fs::write(place.path().join("c.parquet"), "").unwrap();
+        std::fs::write(place.path().join("_SUCCESS"), "").unwrap();
         assert_eq!(queue.next().unwrap(), Next::None);
+        std::fs::write(place.path().join("c.parquet"), "").unwrap();
+        let error = queue.next().unwrap_err().to_string();
+        assert!(error.contains("c.parquet: a batch is a folder"), "{error}");
+        std::fs::remove_file(place.path().join("c.parquet")).unwrap();
         add("e", true);
         add("d", false);
         assert_eq!(queue.next().unwrap(), Next::Incomplete("d".into()));

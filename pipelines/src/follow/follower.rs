@@ -65,7 +65,9 @@ impl<'a> Follower<'a> {
     pub(crate) fn open(job: &Job, model: &FittingModel, feed: &'a Feed) -> Result<Self, Error> {
         let (out, manifest) = (&job.run_dir, job.dataset.manifest());
         let applied = read_applied(out)?;
-        let state = match State::read(out)? {
+        // A batch whose results are complete may not be recorded as applied yet.
+        let begun = !applied.is_empty() || !folders_in(&out.join(BATCHES))?.is_empty();
+        let state = match State::read(out)?.filter(|state| begun || state.stored.is_some()) {
             Some(state) => state,
             None if !applied.is_empty() => {
                 return Err(Error::Input(format!(
@@ -99,6 +101,11 @@ impl<'a> Follower<'a> {
         let place = Place::open(&feed.changes, job.config.graph.retry.0)?;
         drop(busy);
         let queue = BatchQueue::new(place, state.after.clone(), applied);
+        if let Some(after) = state.after.as_ref().filter(|_| !begun) {
+            let (skipped, named) = queue.skipped()?;
+            let other = if named { "" } else { ", and no batch has this name" };
+            job.runtime.say(&format!("note: --after {after}: {skipped} batches are not applied{other}"));
+        }
         let mut follower = Self {
             out: out.clone(),
             feed,

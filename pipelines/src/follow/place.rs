@@ -66,7 +66,7 @@ impl Place {
     /// Returns the names of all folders.
     ///
     /// # Errors
-    /// If they cannot be listed, or a name cannot be that of a batch.
+    /// If they cannot be listed, there are Parquet files, or a name cannot be that of a batch.
     pub(super) fn folders(&self) -> Result<Vec<String>, Error> {
         match self {
             Self::Folder(folder) => batches_in(folder),
@@ -104,11 +104,7 @@ impl Place {
         for folder in [Some(to), to.parent()].into_iter().flatten() {
             sync_folder(folder).map_err(Error::io("write", folder))?;
         }
-        if tables == 0 {
-            let message = format!("{}: the batch has none of {}", from.display(), Batch::FILES.join(", "));
-            return Err(Error::Input(message));
-        }
-        Ok(())
+        Ok(Batch::check_tables(&from, tables)?)
     }
 }
 
@@ -129,6 +125,8 @@ fn batches_in(folder: &Path) -> Result<Vec<String>, Error> {
         check_name(name, &path)?;
         if kind.is_dir() || kind.is_symlink() && path.is_dir() {
             names.extend(name.map(str::to_owned));
+        } else {
+            Batch::check_is_folder(&path)?;
         }
     }
     Ok(names)
@@ -144,23 +142,6 @@ fn check_name(name: Option<&str>, path: &Path) -> Result<(), Error> {
     )))
 }
 
-/// Whether a file or folder of a batch is ignored.
-///
-/// # Errors
-/// If a batch cannot have it.
-fn is_ignored(name: &str, path: &Path) -> Result<bool, Error> {
-    if name.starts_with(['.', '_']) {
-        return Ok(true);
-    }
-    match Batch::FILES.contains(&name) {
-        true => Ok(false),
-        false => {
-            let message = format!("{}: a batch has the files {} only", path.display(), Batch::FILES.join(", "));
-            Err(Error::Input(message))
-        }
-    }
-}
-
 /// Copies the objects of a batch. Returns the number of its tables.
 fn copy_objects(store: &Folders, batch: &str, to: &Path) -> Result<usize, Error> {
     // By name, whether the table is a folder.
@@ -168,7 +149,7 @@ fn copy_objects(store: &Folders, batch: &str, to: &Path) -> Result<usize, Error>
     for object in store.objects(batch)? {
         let (name, part) = object.name.split_once('/').map_or((&*object.name, None), |(name, part)| (name, Some(part)));
         let url = store.url(&format!("{batch}/{name}"));
-        if is_ignored(name, &url)? {
+        if !Batch::is_table(&url)? {
             continue;
         }
         if *tables.entry(name.to_owned()).or_insert(part.is_some()) != part.is_some() {
@@ -198,11 +179,10 @@ fn copy_folder(from: &Path, to: &Path) -> Result<usize, Error> {
     let mut tables = 0;
     for entry in std::fs::read_dir(from).map_err(Error::io("list", from))? {
         let path = entry.map_err(Error::io("list", from))?.path();
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
-        if is_ignored(&name, &path)? {
+        if !Batch::is_table(&path)? {
             continue;
         }
-        copy(&path, &to.join(&*name))?;
+        copy(&path, &to.join(path.file_name().unwrap_or_default()))?;
         tables += 1;
     }
     Ok(tables)
