@@ -51,7 +51,7 @@ impl FeatureColumns {
             return None;
         }
         let names = |this: &Self| this.columns.iter().map(FeatureColumn::to_string).collect::<Vec<_>>();
-        let counts_suffice = !known || self.values != other.values && names(self) == names(other);
+        let counts_suffice = self.values != other.values && names(self) == names(other);
         Some([self, other].map(|this| if counts_suffice { plural(this.values, what) } else { this.describe(what) }))
     }
 

@@ -39,7 +39,9 @@ pub(super) fn check(source: &GraphSource, nodes: &NodeReader, edges: &EdgeReader
 fn check_features(found: FeatureColumns, wanted: &FeatureColumns, what: &str) -> Result<()> {
     match wanted.difference(&found, what) {
         None => Ok(()),
-        Some([wanted, found]) => refuse(format!("the earlier dataset has {wanted}, and the tables have {found}")),
+        Some([wanted, found]) => refuse(format!(
+            "the earlier dataset has {wanted}, and the tables have {found}; give the tables these columns, or name theirs in graph.columns"
+        )),
     }
 }
 
