@@ -73,7 +73,7 @@ pub enum Kind {
 /// Returns the kind of a path.
 ///
 /// # Errors
-/// When the path does not exist or is none of these.
+/// When the path does not exist or is none of these; with an own message for rows of layers that a refresh has stored.
 pub fn kind(path: &Path) -> Result<Kind> {
     if is_url(path) {
         return Ok(Kind::Dump);
@@ -86,8 +86,24 @@ pub fn kind(path: &Path) -> Result<Kind> {
         () if path.is_file() => Ok(Kind::Dump),
         () if holds("manifest.json") => Ok(Kind::Dataset),
         () if ["summary.json", "metrics.jsonl", "model.safetensors"].into_iter().any(holds) => Ok(Kind::Run),
+        () if is_layer_store(path) => {
+            let reason = "this is a layer store, not a dataset: rows of layers that `gnnflow refresh` or `gnnflow follow` has stored, with a folder for \
+                          each model, named by the first digits of its model_sha256; inspect the dataset or the run instead";
+            Err(Error::File { path: path.to_owned(), reason: reason.to_owned() })
+        }
         () => dump_tables(path).map(|_| Kind::Dump),
     }
+}
+
+/// Whether a folder has rows of layers of models, or is the folder of one of these models: named by 16 digits, with a snapshot of the dataset.
+fn is_layer_store(path: &Path) -> bool {
+    let of_model = |folder: &Path| {
+        let name = folder.file_name().unwrap_or_default().to_string_lossy();
+        name.len() == 16 && name.bytes().all(|digit| digit.is_ascii_hexdigit()) && folder.join("dataset").is_dir()
+    };
+    let has_models =
+        |mut entries: std::fs::ReadDir| entries.any(|entry| entry.is_ok_and(|entry| of_model(&entry.path())));
+    of_model(path) || std::fs::read_dir(path).is_ok_and(has_models)
 }
 
 /// Describes a dump or a prepared dataset.

@@ -137,6 +137,12 @@ fn error_names_the_missing_or_damaged_path() {
     std::fs::write(folder.path().join("summary.json"), "{}").unwrap();
     assert_eq!(kind(folder.path()).unwrap(), Kind::Run);
     assert!(error(folder.path()).contains("run folder"));
+    let store = folder.path().join("dataset.layers");
+    std::fs::create_dir_all(store.join("76b9b4c5885d6d5b/dataset")).unwrap();
+    for path in [store.join("76b9b4c5885d6d5b"), store] {
+        let error = error(&path);
+        assert!(error.starts_with(&format!("{}: this is a layer store", path.display())), "{error}");
+    }
 }
 
 #[test]
