@@ -152,6 +152,8 @@ pub struct SweptRun {
     pub hash: String,
     /// Its run folder.
     pub dir: PathBuf,
+    /// The folder of its dataset, and a hash of the keys that define the dataset; `None` if it has been prepared.
+    pub dataset: Option<(PathBuf, String)>,
     /// The arguments of `gnnflow run`, without the run folder.
     pub arguments: Vec<OsString>,
 }
@@ -169,7 +171,7 @@ pub struct Swept {
 /// executed all the same.
 ///
 /// # Errors
-/// If the folder cannot be written, or two runs have the same folder; [`Error::Cluster`] if processes cannot be started.
+/// If the folder cannot be written, two runs have the same folder, or their datasets differ and have one; [`Error::Cluster`] if processes cannot be started.
 pub fn sweep(folder: &Path, runs: &[SweptRun], console: &Console) -> Result<Swept, Error> {
     check_folders(runs)?;
     let _lock = RunLock::take(folder)?;
@@ -231,7 +233,20 @@ fn execute(run: &SweptRun, resumes: bool) -> Result<u8, Error> {
 
 fn check_folders(runs: &[SweptRun]) -> Result<(), Error> {
     let mut taken: BTreeMap<&Path, &SweptRun> = BTreeMap::new();
+    let mut datasets: BTreeMap<&Path, (&str, &SweptRun)> = BTreeMap::new();
     for run in runs {
+        if let Some((folder, hash)) = &run.dataset {
+            let (other_hash, other) = *datasets.entry(folder).or_insert((hash.as_str(), run));
+            if other_hash != hash {
+                let [a, b] = [other, run].map(|run| run.settings.join(" "));
+                let message = format!(
+                    "two runs would replace each other's dataset in {}: {a} and {b}; remove partition.out (from the file: --unset partition.out), \
+                     and each dataset has its own folder",
+                    folder.display()
+                );
+                return Err(PipelineError::Usage(message).into());
+            }
+        }
         if let Some(other) = taken.insert(&run.dir, run) {
             let [a, b] = [other, run].map(|run| run.settings.join(" "));
             let message = format!("two runs would have the folder {}: {a} and {b}", run.dir.display());
@@ -273,6 +288,19 @@ fn read_known(folder: &Path) -> Result<BTreeMap<String, Known>, Error> {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(BTreeMap::new()),
         Err(error) => Err(PipelineError::io("read", &path)(error).into()),
     }
+}
+
+/// Returns the folders of the runs that a sweep in `folder` has begun, in the order of their names; none if the folder is not that of a sweep.
+///
+/// # Errors
+/// If the list of the runs is damaged or cannot be read.
+pub fn begun_runs(folder: &Path) -> Result<Vec<PathBuf>, Error> {
+    let has_pipeline = |folder: &Path| folder.join("pipeline.toml").is_file();
+    if has_pipeline(folder) || !folder.join(FILE).is_file() {
+        return Ok(Vec::new());
+    }
+    let runs = read_known(folder)?.into_keys().map(|name| folder.join(name));
+    Ok(runs.filter(|run| has_pipeline(run)).collect())
 }
 
 fn write_known(folder: &Path, known: &BTreeMap<String, Known>) -> Result<(), Error> {
@@ -328,8 +356,17 @@ mod tests {
 
     #[test]
     fn two_runs_never_share_a_folder() {
-        let run = |dir: &str| SweptRun { settings: vec![], hash: String::new(), dir: dir.into(), arguments: vec![] };
+        let run = |dir: &str| SweptRun {
+            settings: vec![],
+            hash: String::new(),
+            dir: dir.into(),
+            dataset: None,
+            arguments: vec![],
+        };
         assert!(check_folders(&[run("a"), run("b")]).is_ok());
+        let of = |dir: &str, hash: &str| SweptRun { dataset: Some(("dataset".into(), hash.into())), ..run(dir) };
+        assert!(check_folders(&[of("a", "1"), of("b", "1"), run("c")]).is_ok());
+        assert_eq!(check_folders(&[of("a", "1"), of("b", "2")]).unwrap_err().exit_code(), 2);
         assert_eq!(check_folders(&[run("a"), run("a")]).unwrap_err().exit_code(), 2);
         assert_eq!(check_folders(&[run(&"a".repeat(MAX_NAME + 1))]).unwrap_err().exit_code(), 2);
     }

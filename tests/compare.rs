@@ -56,6 +56,11 @@ fn folders_without_a_run_are_refused() {
     place.write("empty/notes.txt", "of the user");
     place.fail(&["compare", "empty"], 3, &["empty is not a run folder: it has no pipeline.toml"]);
     place.fail(&["compare", "none"], 3, &["none is not a run folder"]);
+    place.fail(
+        &["compare", "empty/notes.txt"],
+        3,
+        &["empty/notes.txt is not a run folder, but a file; name run folders"],
+    );
     place.write("broken/pipeline.toml", "name = ");
     place.fail(&["compare", "broken"], 3, &["broken/pipeline.toml"]);
     place.write("torn/pipeline.toml", "name = 'torn'");

@@ -33,6 +33,11 @@ fn all_combinations_run_once_and_the_best_is_first() {
         assert_eq!(epochs(&place.path("runs/p-sweep").join(name)).len(), 2, "{name}");
     }
     assert!(place.path("runs/p-sweep/compare.html").is_file());
+    // The folder of a sweep stands for its runs, but not every file in it is one.
+    let compared: Value = serde_json::from_str(&place.succeed(&["compare", "runs/p-sweep", "--json"])).unwrap();
+    assert_eq!(compared["runs"].as_array().unwrap().len(), 4);
+    let files = ["compare", "runs/p-sweep/hidden=8,seed=1", "runs/p-sweep/compare.html"];
+    place.fail(&files, 3, &["runs/p-sweep/compare.html is not a run folder, but a file", "the folder of a sweep"]);
     // The run of a sweep has the bits of a run by hand.
     let args = ["run", "p.toml", "--json", "--set", "model.hidden=8", "--set", "train.seed=2"];
     let by_hand: Value = serde_json::from_str(&place.succeed(&args)).unwrap();
@@ -119,6 +124,9 @@ fn wrong_values_are_refused_before_the_first_run() {
     place.fail(&set, 2, &["--set train.seed has no effect beside --vary train.seed"]);
     refused("model.hiden=8", &["did you mean \"hidden\""]);
     refused("train.epochs=2,0", &["train.epochs"]);
+    refused("model.hidden=8,x", &["--vary model.hidden: expected an integer, found the string \"x\""]);
     refused("partition.out='a/b','a_b'", &["two runs would have the folder runs/p-sweep/out=a_b"]);
+    let words = ["dataset: partition.parts=2 and partition.parts=3; remove partition.out", "--unset partition.out"];
+    refused("partition.parts=2,3", &words);
     assert_eq!(place.run(&["sweep", "p.toml"]).code, 2);
 }

@@ -5,13 +5,15 @@ use super::output::{print, print_json};
 use crate::compare::Comparison;
 use crate::error::Error;
 use crate::report;
+use crate::sweep::begun_runs;
 use std::path::PathBuf;
 
 const EXAMPLES: &str = "\
 Examples:
   gnnflow compare runs/sage runs/gat
   gnnflow compare runs/sage runs/gat --html compare.html
-  gnnflow compare runs/sage runs/sage/earlier/1 --json";
+  gnnflow compare runs/sage runs/sage/earlier/1 --json
+  gnnflow compare runs/sage-sweep                  all runs of a sweep";
 
 /// Compare runs: their results, times, and the keys in which their pipelines differ.
 ///
@@ -19,7 +21,7 @@ Examples:
 #[derive(Debug, clap::Args)]
 #[command(before_long_help = EXAMPLES)]
 pub(super) struct Compare {
-    /// Run folders.
+    /// Run folders. The folder of a sweep stands for its runs.
     #[arg(required = true, value_name = "RUN")]
     runs: Vec<PathBuf>,
     /// Also write a page with charts of all epochs to this file.
@@ -29,7 +31,14 @@ pub(super) struct Compare {
 
 impl Compare {
     pub(super) fn execute(&self, context: &Context) -> Result<(), Error> {
-        show(context, &Comparison::read(&self.runs, &context.registry.names())?, self.html.as_deref())
+        let mut runs = Vec::new();
+        for folder in &self.runs {
+            match begun_runs(folder)? {
+                begun if begun.is_empty() => runs.push(folder.clone()),
+                begun => runs.extend(begun),
+            }
+        }
+        show(context, &Comparison::read(&runs, &context.registry.names())?, self.html.as_deref())
     }
 }
 

@@ -30,11 +30,11 @@ impl Pipeline {
         self.load_with(registry, &[])
     }
 
-    /// Loads the pipeline with `more` overrides `KEY=VALUE` after those of the command line.
-    pub(super) fn load_with(&self, registry: &Registry, more: &[String]) -> Result<Config, Error> {
+    /// Loads the pipeline with one value `KEY=VALUE` of each `varied` key, after the overrides of the command line.
+    pub(super) fn load_with(&self, registry: &Registry, varied: &[String]) -> Result<Config, Error> {
         let unsets = self.unsets.iter().cloned().map(Override::Unset);
-        let sets = self.sets.iter().chain(more).cloned().map(Override::Set);
-        let overrides: Vec<_> = unsets.chain(sets).collect();
+        let sets = self.sets.iter().cloned().map(Override::Set);
+        let overrides: Vec<_> = unsets.chain(sets).chain(varied.iter().cloned().map(Override::Vary)).collect();
         let mut config = Config::load(&self.file, &overrides, &registry.names())?;
         registry.check(&config)?;
         config.resolve_parts()?;
@@ -121,6 +121,11 @@ impl Target {
         // Another run in the folder would replace some of the files.
         let _lock = RunLock::take(&options.run_dir)?;
         Ok(upload.alone(&options.console)?)
+    }
+
+    /// Whether results are uploaded.
+    pub(super) fn is_given(&self) -> bool {
+        self.upload.is_some()
     }
 
     fn of(&self, config: &Config, folder: &Path) -> Option<Upload> {

@@ -43,7 +43,8 @@ impl Sweep {
         // All pipelines are checked before the first run starts.
         let runs = all.into_iter().map(|settings| {
             let config = self.pipeline.load_with(&context.registry, &settings)?;
-            if config.graph.dataset.is_none() {
+            let prepares = config.graph.dataset.is_none();
+            if prepares {
                 config.check_processes(usize::from(self.processes), config.parts())?;
             }
             let mut arguments = self.pipeline.arguments(&settings);
@@ -52,7 +53,8 @@ impl Sweep {
                 arguments.push("--quiet".into());
             }
             let dir = folder.join(folder_name(&settings));
-            Ok(SweptRun { hash: config.hash(), dir, arguments, settings })
+            let dataset = prepares.then(|| (config.dataset_folder().to_owned(), config.dataset_hash()));
+            Ok(SweptRun { hash: config.hash(), dir, dataset, arguments, settings })
         });
         let runs = runs.collect::<Result<Vec<_>, Error>>()?;
         let swept = sweep(&folder, &runs, &context.console)?;

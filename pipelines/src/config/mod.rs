@@ -166,17 +166,7 @@ impl Config {
             Some(out) => join(out),
             None if self.graph.dataset.is_some() => {}
             None => {
-                // The hash is over all keys that change the dataset, without performance keys.
-                let default = Partition::default();
-                let cut = Partition {
-                    topology: default.topology,
-                    features: default.features,
-                    memory: default.memory,
-                    ..self.partition.clone()
-                };
-                let graph = Graph { retry: Graph::default().retry, ..self.graph.clone() };
-                let settings = serde_json::json!([graph, cut]);
-                let name = format!("{}-{}", self.name, &digest(&settings)[..8]);
+                let name = format!("{}-{}", self.name, &self.dataset_hash()[..8]);
                 self.partition.out = Some(folder.join(".gnnflow").join(name));
             }
         }
@@ -196,6 +186,21 @@ impl Config {
     /// Returns the SHA-256, in hexadecimal, of all keys with their values.
     pub fn hash(&self) -> String {
         hex(&Sha256::digest(self.resolved_toml()))
+    }
+
+    /// Returns the SHA-256, in hexadecimal, of all keys of `[graph]` and `[partition]` that change the dataset: without performance keys and its
+    /// folder.
+    pub fn dataset_hash(&self) -> String {
+        let default = Partition::default();
+        let cut = Partition {
+            topology: default.topology,
+            features: default.features,
+            memory: default.memory,
+            out: None,
+            ..self.partition.clone()
+        };
+        let graph = Graph { retry: Graph::default().retry, ..self.graph.clone() };
+        digest(&serde_json::json!([graph, cut]))
     }
 
     /// Returns the SHA-256, in hexadecimal, of all keys that can change results, without performance keys (⚙ in the

@@ -59,18 +59,18 @@ pub(crate) fn report(root: &mut Node, problems: &mut Vec<Problem>) {
                 let given = kinds.iter().find(|(kind, _)| matches!(given, Some(Value::String(word)) if word == kind));
                 let (kind, key) = given.unwrap_or(&kinds[0]);
                 match entry.place {
-                    Location::Set(_) => {
-                        format!("write `--set train.{choice}.{key}=..`, with `train.{choice}` = \"{kind}\"")
+                    Location::Set { option, .. } => {
+                        format!("write `{option} train.{choice}.{key}=..`, with `train.{choice}` = \"{kind}\"")
                     }
                     _ => format!("write `{choice} = {{ kind = \"{kind}\", {key} = .. }}`"),
                 }
             }
             Now::Table(table, "") => match entry.place {
-                Location::Set(_) => format!("write `--set {table}.KEY=..`"),
+                Location::Set { option, .. } => format!("write `{option} {table}.KEY=..`"),
                 _ => format!("write `[{table}]`"),
             },
             Now::Table(table, key) => match entry.place {
-                Location::Set(_) => format!("write `--set {table}.{key}=..`"),
+                Location::Set { option, .. } => format!("write `{option} {table}.{key}=..`"),
                 _ => format!("write `{key}` in `[{table}]`"),
             },
         };

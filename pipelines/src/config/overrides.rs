@@ -9,6 +9,8 @@ use crate::error::{Location, Problem};
 pub enum Override {
     /// `--set KEY=VALUE` sets a dotted key. The value is TOML; a word that is not TOML is a string.
     Set(String),
+    /// A value of `--vary KEY=VALUE,…`, as `KEY=VALUE`. It is like `--set`, and has its own name in messages.
+    Vary(String),
     /// `--unset KEY` removes a dotted key or section, so that it has its default. The file may not have it.
     Unset(String),
 }
@@ -16,14 +18,15 @@ pub enum Override {
 /// Applies the overrides to the document, in order.
 pub(super) fn apply(root: &mut Node, overrides: &[Override]) -> Vec<Problem> {
     let applied = overrides.iter().map(|change| match change {
-        Override::Set(text) => set(root, text),
+        Override::Set(text) => set(root, "--set", text),
+        Override::Vary(text) => set(root, "--vary", text),
         Override::Unset(key) => unset(root, key.trim()),
     });
     applied.filter_map(Result::err).collect()
 }
 
-fn set(root: &mut Node, text: &str) -> Result<(), Problem> {
-    let place = |key: &str| Location::Set(key.into());
+fn set(root: &mut Node, option: &'static str, text: &str) -> Result<(), Problem> {
+    let place = |key: &str| Location::Set { option, key: key.into() };
     let Some((key, raw)) = text.split_once('=') else {
         return Err(Problem::new(place(text), text, "expected KEY=VALUE, as in train.epochs=5"));
     };
@@ -32,7 +35,7 @@ fn set(root: &mut Node, text: &str) -> Result<(), Problem> {
     if path.iter().any(|part| part.is_empty()) {
         return Err(Problem::new(place(key), key, "expected a dotted key, as in train.epochs"));
     }
-    let mut node = Node::from_set(key, raw);
+    let mut node = Node::from_set(place(key), raw);
     // If the key is a string, `--set name=2024` sets the string "2024".
     let wants_string = schema::at(reference::schema(), key).is_some_and(schema::only_string);
     if wants_string && !matches!(node.value, tree::Value::String(_)) {

@@ -46,9 +46,8 @@ impl Node {
         Ok(Self { place: Location::File, value: table(root.get_ref(), &line) })
     }
 
-    /// Parses the value of a `--set` as TOML; if that fails, `raw` is a string.
-    pub(crate) fn from_set(key: &str, raw: &str) -> Self {
-        let place = Location::Set(key.into());
+    /// Parses the value of a `--set` or `--vary` as TOML; if that fails, `raw` is a string.
+    pub(crate) fn from_set(place: Location, raw: &str) -> Self {
         let value = match DeValue::parse(raw) {
             Ok(parsed) => value(parsed.get_ref(), &|_| place.clone()),
             Err(_) => Value::String(raw.into()),

@@ -9,8 +9,8 @@ pub(crate) enum Location {
     File,
     /// A line of the file (1-based).
     Line(usize),
-    /// `--set KEY=…`, with the key.
-    Set(String),
+    /// `--set KEY=…` or `--vary KEY=…`.
+    Set { option: &'static str, key: String },
     /// `--unset KEY`, with the key.
     Unset(String),
 }
@@ -32,7 +32,7 @@ impl Problem {
     pub fn line(&self) -> Option<usize> {
         match self.place {
             Location::Line(line) => Some(line),
-            Location::File | Location::Set(_) | Location::Unset(_) => None,
+            Location::File | Location::Set { .. } | Location::Unset(_) => None,
         }
     }
 
@@ -75,8 +75,8 @@ impl fmt::Display for Problems {
             match &problem.place {
                 Location::File => write!(f, "{}: ", self.file.display())?,
                 Location::Line(line) => write!(f, "{}:{line}: ", self.file.display())?,
-                Location::Set(key) if *key == problem.key => f.write_str("--set ")?,
-                Location::Set(key) => write!(f, "--set {key}: ")?,
+                Location::Set { option, key } if *key == problem.key => write!(f, "{option} ")?,
+                Location::Set { option, key } => write!(f, "{option} {key}: ")?,
                 Location::Unset(_) => f.write_str("--unset ")?,
             }
             if !problem.key.is_empty() {

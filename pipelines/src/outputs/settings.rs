@@ -14,12 +14,16 @@ use crate::outputs::run_folder::RunFolder;
 /// their defaults.
 ///
 /// # Errors
-/// [`Error::Input`] if the folder has no pipeline, or the file is not TOML; [`Error::Io`] if it cannot be read.
+/// [`Error::Input`] if it is no folder or has no pipeline, or the file is not TOML; [`Error::Io`] if it cannot be read.
 pub fn read_settings(run_dir: &Path, registered: &Registered) -> Result<BTreeMap<String, Value>, Error> {
     let path = RunFolder::pipeline(run_dir);
     let text = std::fs::read_to_string(&path).map_err(|error| match error.kind() {
         std::io::ErrorKind::NotFound => {
             Error::Input(format!("{} is not a run folder: it has no pipeline.toml", run_dir.display()))
+        }
+        std::io::ErrorKind::NotADirectory => {
+            let run = run_dir.display();
+            Error::Input(format!("{run} is not a run folder, but a file; name run folders, or the folder of a sweep"))
         }
         _ => Error::io("read", &path)(error),
     })?;
