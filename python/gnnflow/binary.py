@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -52,6 +53,8 @@ def execute(arguments: list[str | Path]) -> str:
         if process.returncode != 0:
             found = messages.find("error: ")
             text = messages[max(found, 0) :].strip().replace("\nerror: ", "\n").removeprefix("error: ")
+            # Errors in arguments end with the usage of the command line.
+            text = re.split(r"\n\n(?:Usage: |For more information)", text)[0].replace("\n  [", " [")
             raise Error(text or f"`{command[0]}` failed without a message", process.returncode)
         output.seek(0)
         return output.read().decode()

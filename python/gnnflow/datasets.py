@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from .error import Error
+from .pyg import to_data, to_hetero_data
 
 if TYPE_CHECKING:
     import pyarrow
@@ -84,6 +85,7 @@ class Dataset:
         >>> graph.join("features").shape
         (4000, 16)
         """
+        _check(name)
         columns = [getattr(part, name) for part in self.parts]
         if columns[0] is None:
             return None
@@ -96,49 +98,73 @@ class Dataset:
         columns: Any = map(self.join, Csr._fields[1:])
         return Csr(np.concatenate([[0], *indptr]), *columns)
 
-    def pyg(self) -> torch_geometric.data.Data:
-        """Returns the graph for PyTorch Geometric: `x`, `edge_index`, `y`, and masks of the splits.
+    def arrow(self, name: str) -> pyarrow.ChunkedArray | None:
+        """Returns a column of all partitions without a copy: a chunk per partition, each a view of a mapped file.
 
-        If ids are integers, also `node_id`.
+        Names are those of :meth:`join`; ``None`` if the dataset has no such column. See :meth:`Partition.arrow`.
 
-        Of edges: `edge_type`, `edge_weight`, and features as `edge_attr`, if there are any.
+        >>> pyarrow.table({name: graph.arrow(name) for name in ["ids", "labels", "split"]}).num_rows
+        4000
         """
-        try:
-            import torch
-            from torch_geometric.data import Data
-        except ImportError:
-            raise Error(
-                "PyTorch Geometric is not installed; install the packages `torch` and `torch_geometric`"
-            ) from None
+        import pyarrow
 
-        def tensor(values: np.ndarray | None, dtype: type) -> torch.Tensor | None:
-            return None if values is None else torch.from_numpy(values.astype(dtype))
+        columns = [part.arrow(name) for part in self.parts]
+        return None if columns[0] is None else pyarrow.chunked_array(columns)
 
-        csr, split = self.csr(), self.join("split")
-        targets = np.repeat(np.arange(self.nodes), np.diff(csr.indptr))
-        labels, ids = self.join("labels"), self.join("ids")
-        columns = {
-            "x": tensor(self.join("features"), np.float32),
-            "edge_index": tensor(np.stack([csr.indices, targets]), np.int64),
-            "y": tensor(labels, np.float32 if labels is not None and labels.dtype != np.int32 else np.int64),
-            "node_id": tensor(ids, np.int64) if self.manifest["ids"] == "int" else None,
-            "edge_type": tensor(csr.edge_types, np.int64),
-            "edge_weight": tensor(csr.edge_weights, np.float32),
-            "edge_attr": tensor(csr.edge_features, np.float32),
-        }
-        masks = {
-            f"{name}_mask": torch.from_numpy(split == which) for which, name in enumerate(("train", "val", "test"), 1)
-        }
-        given = {name: column for name, column in columns.items() if column is not None}
-        return Data(**given, **masks, num_nodes=self.nodes)
+    def pyg(self) -> torch_geometric.data.Data:
+        """Returns the graph as `Data` of PyTorch Geometric. Its nodes have their global ids.
+
+        Of nodes: `x`, `y`, `train_mask`, `val_mask`, `test_mask`, `node_type`, `time`, and `node_id` if your ids are
+        integers. Of edges: `edge_index`, `edge_type`, `edge_weight`, `edge_attr` (features), `edge_time`, `edge_label`,
+        `edge_train_mask`, `edge_val_mask` and `edge_test_mask`. Columns that the dataset lacks are absent.
+
+        Classes are int64 (-1: none), values and flags float32. Ids that are strings are not included: use
+        ``join("ids")``. Names of types and classes are in :attr:`manifest`. For a store per type, use :meth:`hetero`.
+        """
+        return to_data(self)
+
+    def hetero(self) -> torch_geometric.data.HeteroData:
+        """Returns the graph as `HeteroData` of PyTorch Geometric.
+
+        It has a store for each node type that has nodes, and for each triple (source type, edge type, destination type)
+        that has edges. Types have their names in the tables, or their numbers as strings. Without node types, all nodes
+        are of type ``"node"``; without edge types, all edges are of type ``"to"``.
+
+        Attributes are those of :meth:`pyg`, except the types. `edge_index` counts the nodes of each type from 0;
+        `global_id` has their global ids, which are the rows of :meth:`join`. A type has neither labels nor masks if none
+        of its rows has a label or is in a split. If each type has its own table, `x` and `edge_attr` have the features of
+        that table only; else each type has all features.
+
+        >>> graph.hetero()["author", "writes", "paper"].edge_index.shape
+        torch.Size([2, 9000])
+        """
+        return to_hetero_data(self)
 
 
-def _column(kind: str, name: str, doc: str) -> Any:
-    """A property of :class:`Partition`: a column of a file. ``kind`` is the key of the file in the manifest."""
+#: The arrays of :class:`Partition` except ``indptr``: the key of the file in the manifest, and the name of the column.
+COLUMNS = {
+    "ids": ("node_columns", "id"),
+    "labels": ("node_columns", "label"),
+    "split": ("node_columns", "split"),
+    "node_types": ("node_columns", "node_type"),
+    "times": ("node_columns", "time"),
+    "features": ("features", "features"),
+    "indices": ("topology", "neighbors"),
+    "edge_types": ("topology", "edge_type"),
+    "edge_weights": ("topology", "weight"),
+    "edge_times": ("topology", "time"),
+    "edge_split": ("topology", "split"),
+    "edge_labels": ("topology", "label"),
+    "edge_features": ("topology", "edge_features"),
+}
+
+
+def _column(name: str, doc: str) -> Any:
+    """A property of :class:`Partition`: one of ``COLUMNS``."""
 
     def read(self: Partition) -> np.ndarray | None:
-        column = self._map(kind).get(name)
-        return None if column is None else _rows(column.values if kind == "topology" else column)
+        column = self.arrow(name)
+        return None if column is None else _rows(column)
 
     return property(read, doc=doc)
 
@@ -159,40 +185,48 @@ class Partition:
     def __repr__(self) -> str:
         return f"<gnnflow.Partition {self.folder}: nodes {self.first}:{self.last}>"
 
+    def arrow(self, name: str) -> pyarrow.Array | None:
+        """Returns a column as it is stored, a view of the mapped file; ``None`` if the dataset has no such column.
+
+        ``name`` is that of an array of this class except ``indptr``. Features that are bfloat16, or of several types,
+        are stored as 16-bit words.
+        """
+        _check(name)
+        kind, column = COLUMNS[name]
+        if self._info[kind] is None:
+            return None
+        found = self._map(kind).get(column)
+        return found.values if kind == "topology" and found is not None else found
+
     @property
     def ids(self) -> np.ndarray:
         """``[nodes]``: your ids, int64; or a copy of your texts as objects."""
-        return self._map("node_columns")["id"].to_numpy(zero_copy_only=self._manifest["ids"] == "int")
+        return self.arrow("ids").to_numpy(zero_copy_only=self._manifest["ids"] == "int")
 
     labels: np.ndarray | None = _column(
-        "node_columns",
-        "label",
+        "labels",
         "``[nodes]``: classes, int32 (-1: none), or values, float32; ``[nodes, labels]``: flags, uint8.",
     )
-    split: np.ndarray = _column(
-        "node_columns", "split", "``[nodes]``, uint8: 0 none, 1 training, 2 validation, 3 test."
-    )
+    split: np.ndarray = _column("split", "``[nodes]``, uint8: 0 none, 1 training, 2 validation, 3 test.")
     node_types: np.ndarray | None = _column(
-        "node_columns", "node_type", '``[nodes]``, uint16. Names: ``manifest["node_types"]["names"]``.'
+        "node_types", '``[nodes]``, uint16. Names: ``manifest["node_types"]["names"]``.'
     )
-    times: np.ndarray | None = _column("node_columns", "time", "``[nodes]``, int64.")
+    times: np.ndarray | None = _column("times", "``[nodes]``, int64.")
 
     @property
     def indptr(self) -> np.ndarray:
         """``[nodes + 1]``, int64: the in-edges of node i are ``indptr[i]:indptr[i + 1]`` of all columns of edges."""
         return self._map("topology")["neighbors"].offsets.to_numpy()
 
-    indices: np.ndarray = _column(
-        "topology", "neighbors", "``[edges]``, uint32: global ids of the sources, ascending for each node."
-    )
+    indices: np.ndarray = _column("indices", "``[edges]``, uint32: global ids of the sources, ascending for each node.")
     edge_types: np.ndarray | None = _column(
-        "topology", "edge_type", '``[edges]``, uint16. Names: ``manifest["edge_columns"]["edge_type"]["names"]``.'
+        "edge_types", '``[edges]``, uint16. Names: ``manifest["edge_columns"]["edge_type"]["names"]``.'
     )
-    edge_weights: np.ndarray | None = _column("topology", "weight", "``[edges]``, float32.")
-    edge_times: np.ndarray | None = _column("topology", "time", "``[edges]``, int64.")
-    edge_split: np.ndarray | None = _column("topology", "split", "``[edges]``, uint8: as ``split``.")
-    edge_labels: np.ndarray | None = _column("topology", "label", "``[edges]``, int32: classes (-1: none).")
-    edge_features: np.ndarray | None = _column("topology", "edge_features", "``[edges, dim]``, float32.")
+    edge_weights: np.ndarray | None = _column("edge_weights", "``[edges]``, float32.")
+    edge_times: np.ndarray | None = _column("edge_times", "``[edges]``, int64.")
+    edge_split: np.ndarray | None = _column("edge_split", "``[edges]``, uint8: as ``split``.")
+    edge_labels: np.ndarray | None = _column("edge_labels", "``[edges]``, int32: classes (-1: none).")
+    edge_features: np.ndarray | None = _column("edge_features", "``[edges, dim]``, float32.")
 
     @cached_property
     def features(self) -> np.ndarray | None:
@@ -200,7 +234,7 @@ class Partition:
         info = self._manifest["features"]
         if info["dim"] == 0:
             return None
-        stored = _rows(self._map("features")["features"])
+        stored = _rows(self.arrow("features"))
         stretches = info.get("stretches") or [{"columns": info["dim"], "dtype": info["dtype"]}]
         if len(stretches) == 1 and info["dtype"] != "bf16":
             return stored
@@ -231,6 +265,11 @@ class Partition:
             raise Error(f"{path}: damaged: {error}; {damaged}") from None
         self._files[kind] = dict(zip(batch.schema.names, batch.columns))
         return self._files[kind]
+
+
+def _check(name: str) -> None:
+    if name not in COLUMNS:
+        raise Error(f"a dataset has no column `{name}`; name one of {', '.join(COLUMNS)}")
 
 
 def _rows(column: pyarrow.Array) -> np.ndarray:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import tempfile
 import time
 import tomllib
@@ -66,7 +67,20 @@ def pipeline_file(pipeline: str | os.PathLike[str] | Mapping[str, Any]) -> Itera
     with tempfile.NamedTemporaryFile("w", prefix=".gnnflow-", suffix=".toml", dir=".", encoding="utf-8") as file:
         file.write(toml.dumps({"name": "pipeline"} | dict(pipeline)))
         file.flush()
-        yield Path(file.name)
+        with _errors((rf"{re.escape(file.name)}(:\d+)?", "`pipeline`")):
+            yield Path(file.name)
+
+
+@contextlib.contextmanager
+def _errors(*replacements: tuple[str, str]) -> Iterator[None]:
+    """Replaces patterns in errors. So they name an argument, not the temporary file that has its values."""
+    try:
+        yield
+    except Error as error:
+        message = str(error)
+        for pattern, text in replacements:
+            message = re.sub(pattern, text, message)
+        raise Error(message, error.exit_code) from None
 
 
 class Run:
@@ -115,6 +129,8 @@ class Run:
         >>> gnnflow.Run("runs/papers").infer("scores", nodes=[17, 4], sets={"infer.scores": True}).predictions.num_rows
         2
         """
+        if nodes is not None and split is not None:
+            raise Error("`nodes` and `split` both choose nodes; leave one of them out")
         if isinstance(pipeline, Mapping):
             with pipeline_file(pipeline) as file:
                 return self.infer(
@@ -140,15 +156,19 @@ class Run:
         if nodes is None or isinstance(nodes, (str, os.PathLike)):
             listed = [] if nodes is None else ["--nodes", Path(nodes)]
             return self._results("infer", out, dataset, [*options, *listed])
-        import pyarrow
         import pyarrow.parquet
 
-        with tempfile.NamedTemporaryFile(prefix="gnnflow-", suffix=".parquet") as file:
-            ids = nodes.tolist() if hasattr(nodes, "tolist") else list(nodes)
-            if not ids:
-                raise Error("`nodes` has no ids")
+        ids = _node_ids(nodes)
+        with tempfile.NamedTemporaryFile(prefix="gnnflow-nodes-", suffix=".parquet") as file:
             pyarrow.parquet.write_table(pyarrow.table({"node_id": ids}), file.name)
-            return self._results("infer", out, dataset, [*options, "--nodes", Path(file.name)])
+            column = re.escape(file.name) + r'(?:: |, )column "node_id"'
+            with _errors(
+                (rf"{column}, row (\d+) \(row group \d+\)", r"`nodes[\1]`"),
+                (rf"{column} is .* needs (integers|strings), .*", r"`nodes` needs \1, like the ids of the dataset"),
+                (re.escape(file.name), "`nodes`"),
+                ("remove this row", "remove this id"),
+            ):
+                return self._results("infer", out, dataset, [*options, "--nodes", Path(file.name)])
 
     def refresh(
         self,
@@ -279,6 +299,20 @@ class Run:
         if not path.is_file():
             raise Error(f"{path}: the file is missing; {writer}")
         return pyarrow.parquet.read_table(path)
+
+
+def _node_ids(nodes: Iterable[int] | Iterable[str]) -> pyarrow.Array:
+    import pyarrow
+
+    try:
+        ids = pyarrow.array(nodes.tolist() if hasattr(nodes, "tolist") else list(nodes))
+    except (TypeError, OverflowError, pyarrow.ArrowException):
+        ids = pyarrow.nulls(1)
+    if not len(ids):
+        raise Error("`nodes` has no ids")
+    if ids.null_count or not (pyarrow.types.is_integer(ids.type) or pyarrow.types.is_string(ids.type)):
+        raise Error("`nodes` must have ids of nodes, all integers or all strings, or be the path of a Parquet file")
+    return ids
 
 
 def options_of(sets: Iterable[str] | Mapping[str, Any], processes: int) -> list[str | Path]:

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow.parquet
 
 import gnnflow
+from gnnflow.datasets import COLUMNS
 
 from .common import CLASSES, EDGES, NODES, PLANTED, TYPED, FolderCase, run, write_dump
 
@@ -113,6 +114,8 @@ class DatasetTest(FolderCase):
         data = gnnflow.dataset("text")
         order = [names.tolist().index(name) for name in data.join("ids")]
         np.testing.assert_array_equal(data.join("labels"), np.array(flags)[order])
+        self.assertEqual(data.arrow("ids").to_pylist(), data.join("ids").tolist())
+        self.assertIsNone(data.arrow("edge_types"))
 
     @unittest.skipUnless(importlib.util.find_spec("torch_geometric"), "PyTorch Geometric is not installed")
     def test_pyg_has_the_same_graph(self) -> None:
@@ -128,8 +131,28 @@ class DatasetTest(FolderCase):
 
     @unittest.skipIf(importlib.util.find_spec("torch_geometric"), "PyTorch Geometric is installed")
     def test_pyg_names_the_missing_package(self) -> None:
-        with self.assertRaisesRegex(gnnflow.Error, "torch_geometric"):
-            self.data.pyg()
+        for method in (self.data.pyg, self.data.hetero):
+            with self.assertRaisesRegex(gnnflow.Error, "torch_geometric"):
+                method()
+
+    def test_arrays_of_pyarrow_are_views_of_the_same_columns(self) -> None:
+        data, part = self.data, self.data.parts[1]
+        for name in COLUMNS:
+            joined, chunks = data.join(name), data.arrow(name)
+            if joined is None:
+                self.assertIsNone(chunks, name)
+                continue
+            self.assertEqual(chunks.num_chunks, 2, name)
+            self.assertEqual(chunks.to_pylist(), joined.tolist(), name)
+            values = part.arrow(name)
+            values = values.values if pyarrow.types.is_fixed_size_list(values.type) else values
+            self.assertTrue(np.shares_memory(values.to_numpy(), getattr(part, name)), name)
+
+    def test_unknown_columns_are_refused_with_the_known_ones(self) -> None:
+        for read in (self.data.join, self.data.arrow, self.data.parts[0].arrow):
+            for name in ("foo", "indptr", "folder"):
+                with self.assertRaisesRegex(gnnflow.Error, f"no column `{name}`; name one of ids, .*edge_features$"):
+                    read(name)
 
     def test_damaged_and_foreign_folders_are_refused(self) -> None:
         shutil.copytree("typed", "damaged")

@@ -69,9 +69,23 @@ class RunTest(FolderCase):
         self.assertTrue(Path("parts/predictions.parquet").is_dir())
         self.assertEqual(parts.predictions, trained.predictions)
         self.assertEqual(tested.summary["test"], trained.summary["test"])
-        for wrong, words in [({"nodes": [999]}, "999"), ({"nodes": []}, "no ids"), ({"split": "all"}, "all"), ({"dataset": "none"}, "none"), ({"unseen": "mean"}, "no learned rows")]:
-            with contextlib.redirect_stderr(io.StringIO()), self.assertRaisesRegex(gnnflow.Error, words):
-                trained.infer("results", **wrong)
+        wrong_ids = "^`nodes` must have ids of nodes, all integers or all strings, .*Parquet file$"
+        for wrong, words in [
+            ({"nodes": [4, 999]}, r"^`nodes\[1\]`: 999 is not the id of a node\b"),
+            ({"nodes": ["a"]}, "^`nodes` needs integers, like the ids of the dataset$"),
+            ({"nodes": []}, "^`nodes` has no ids$"),
+            ({"nodes": [1, "a"]}, wrong_ids),
+            ({"nodes": [0.5]}, wrong_ids),
+            ({"nodes": [None]}, wrong_ids),
+            ({"nodes": 4}, wrong_ids),
+            ({"nodes": [4], "split": "val"}, "^`nodes` and `split` both choose nodes; leave one of them out$"),
+            ({"split": "all"}, r"^invalid value 'all' for '--split <SPLIT>' \[possible values: train, val, test\]$"),
+            ({"dataset": "none"}, "none"),
+            ({"unseen": "mean"}, "no learned rows"),
+        ]:
+            with self.subTest(wrong), contextlib.redirect_stderr(io.StringIO()):
+                with self.assertRaisesRegex(gnnflow.Error, words):
+                    trained.infer("results", **wrong)
 
     def test_tables_are_scored_like_those_of_the_run(self) -> None:
         raw = write_dump()["features"]
@@ -158,6 +172,8 @@ class RunTest(FolderCase):
             run(PIPELINE, sets={"train.epoch": 2})
         self.assertEqual(caught.exception.exit_code, 2)
         self.assertFalse(str(caught.exception).startswith("error"))
+        with self.assertRaisesRegex(gnnflow.Error, '^`pipeline`: train.epoch: unknown key; did you mean "epochs"'):
+            run(PIPELINE | {"train": {"epoch": 2}})
         with self.assertRaises(gnnflow.Error) as caught:
             run(PIPELINE | {"graph": {"nodes": "none.parquet", "edges": "none.parquet"}})
         self.assertIn("none.parquet", str(caught.exception))
