@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use arrow::array::{ArrayRef, Int64Array};
 use gnnflow_data::rng::{Key, Purpose};
 
-use crate::common::changes::{Changes, Results, check_changed, results, update};
+use crate::common::changes::{Changes, Counts, Results, check_changed, results, update, with_ids};
 use crate::common::{TestDir, children, hosts_on, kill, planted, read};
 
 /// Writes batches of random changes, with numbers as names.
@@ -22,8 +22,8 @@ impl Batches {
         Self { changes: Changes::new(place, seed), written: 0 }
     }
 
-    /// Writes a batch that removes edges, adds edges, adds nodes, gives nodes new values and removes nodes. Returns its name.
-    fn write(&mut self, place: &TestDir, counts: [usize; 5]) -> String {
+    /// Writes a batch. Returns its name.
+    fn write(&mut self, place: &TestDir, counts: Counts) -> String {
         self.written += 1;
         let name = format!("{:04}", self.written);
         self.changes.write(place, &format!("incoming/{name}"), counts);
@@ -69,15 +69,15 @@ fn assert_same_dataset(place: &TestDir, a: &str, b: &str) {
     }
 }
 
-const CHANGES: [[usize; 5]; 8] = [
-    [0, 1, 0, 0, 0],
-    [2, 3, 2, 3, 1],
-    [3, 0, 0, 0, 0],
-    [0, 0, 1, 0, 0],
-    [1, 12, 3, 2, 2],
-    [4, 1, 0, 1, 0],
-    [0, 0, 0, 2, 0],
-    [0, 0, 0, 0, 1],
+const CHANGES: [Counts; 8] = [
+    Counts { added_edges: 1, ..Counts::NONE },
+    Counts { removed_edges: 2, added_edges: 3, new_nodes: 2, new_values: 3, removed_nodes: 1 },
+    Counts { removed_edges: 3, ..Counts::NONE },
+    Counts { new_nodes: 1, ..Counts::NONE },
+    Counts { removed_edges: 1, added_edges: 12, new_nodes: 3, new_values: 2, removed_nodes: 2 },
+    Counts { removed_edges: 4, added_edges: 1, new_values: 1, ..Counts::NONE },
+    Counts { new_values: 2, ..Counts::NONE },
+    Counts { removed_nodes: 1, ..Counts::NONE },
 ];
 
 #[test]
@@ -235,7 +235,7 @@ fn batches_are_applied_as_they_appear() {
     let mut batches = Batches::new(&place, 6);
     let args = ["follow", "run", "--changes", "incoming", "--out", "followed", "--processes", "2", "--quiet"];
     let mut child = place.command(&args).spawn().unwrap();
-    for changes in [[1, 2, 1, 0, 1], [0, 3, 0, 1, 0]] {
+    for changes in [CHANGES[1], CHANGES[5]] {
         let name = batches.write(&place, changes);
         let manifest = place.path("followed/batches").join(name).join("manifest.json");
         let begin = Instant::now();
@@ -277,7 +277,7 @@ fn interrupted_steps_are_completed() {
     train(&place, "[model]\n[train]\n", &[]);
     let mut batches = Batches::new(&place, 8);
     let once = ["follow", "run", "--changes", "incoming", "--out", "followed", "--once", "--quiet"];
-    for changes in [[1, 2, 1, 2, 1], [0, 3, 1, 0, 0]] {
+    for changes in [CHANGES[1], CHANGES[4]] {
         batches.write(&place, changes);
     }
     follow_and_kill(&place, &[], "0002");
@@ -311,7 +311,7 @@ fn interrupted_steps_are_completed() {
     place.succeed(&once);
     // The dataset is updated, and the state is not written yet.
     batches.written += 1;
-    let name = batches.write(&place, [2, 2, 0, 0, 0]);
+    let name = batches.write(&place, Counts { removed_edges: 2, added_edges: 2, ..Counts::NONE });
     follow_and_kill(&place, &[], &name);
     let file = |file: &str| format!("followed/pending/{name}/{file}.parquet");
     place.succeed(&["update", "dataset", "--remove", &file("remove"), "--edges", &file("edges"), "--quiet"]);
@@ -325,20 +325,14 @@ fn more_nodes_than_there_is_room_for_are_stored_first() {
     let place = TestDir::new();
     train(&place, "[model]\n[train]\n", &[]);
     let mut batches = Batches::new(&place, 9);
-    batches.write(&place, [1, 2, 1, 0, 1]);
+    batches.write(&place, CHANGES[1]);
     // There is room for 4,096 in each of four partitions.
-    let old = read(&place, "graph/nodes.parquet");
-    let rows = arrow::array::UInt32Array::from_iter_values((0..20_000).map(|row| row % 1500));
-    let names: Vec<String> = old.schema().fields().iter().map(|field| field.name().clone()).collect();
-    let columns = names.iter().zip(old.columns()).map(|(name, column)| match name.as_str() {
-        "node_id" => ("node_id", Arc::new(Int64Array::from_iter_values(5_000..25_000)) as ArrayRef),
-        name => (name, arrow::compute::take(column, &rows, None).unwrap()),
-    });
-    std::fs::create_dir(place.path("incoming/0002")).unwrap();
-    place.parquet("incoming/0002/nodes.parquet", columns.collect());
+    let rows = Int64Array::from_iter_values((0..20_000).map(|row| row % 1500));
+    let rows = arrow::compute::take_record_batch(&read(&place, "graph/nodes.parquet"), &rows).unwrap();
+    place.parquet("incoming/0002/nodes.parquet", with_ids(&rows, (5_000..25_000).collect()));
     place.write("incoming/0002/_SUCCESS", "");
     batches.written += 1;
-    batches.write(&place, [1, 2, 1, 0, 1]);
+    batches.write(&place, CHANGES[1]);
     place.succeed(&["follow", "run", "--changes", "incoming", "--out", "followed", "--once", "--quiet"]);
     place.succeed(&["infer", "run", "--dataset", "plain", "--out", "full", "--quiet"]);
     for name in ["0001", "0002", "0003"] {
@@ -423,7 +417,7 @@ fn refused_with_one_line() {
         [&["follow", "run", "--changes", "incoming", "--out", "followed", "--once", "--quiet"], more].concat()
     };
     place.fail(&follow(&[]), 2, &["incoming", "there is no such folder"]);
-    batches.write(&place, [1, 1, 0, 0, 0]);
+    batches.write(&place, Counts { removed_edges: 1, added_edges: 1, ..Counts::NONE });
     place.fail(&follow(&["--out", "incoming/out"]), 2, &["cannot be used multiple times"]);
     for (changes, out, layers, words) in [
         ("incoming", "incoming/out", "l", ["--out incoming/out", "one of the folders is in the other"]),
@@ -510,11 +504,15 @@ fn refused_with_one_line() {
     write("0006", "edges", &[5], &[701]);
     place.succeed(&again);
     assert_eq!(std::fs::read_to_string(place.path("again/applied.txt")).unwrap(), "0006\n");
-    place.fail(
-        &["follow", "run", "--changes", "incoming", "--out", "third", "--once", "--quiet"],
-        3,
-        &["incoming/0001", "contains this batch already", "--after"],
-    );
+    let third = ["follow", "run", "--changes", "incoming", "--out", "third", "--once"];
+    place.fail(&third, 3, &["incoming/0001", "contains this batch already", "--after"]);
+    // The same folder, as nothing is applied there.
+    let ended = place.run(&[&third[..], &["--after", "0006x"]].concat());
+    let note = "note: --after 0006x: 6 batches are not applied, and no batch has this name";
+    assert!(ended.code == 0 && ended.stderr.contains(note), "{}", ended.stderr);
+    std::fs::copy(place.path("incoming/0006/edges.parquet"), place.path("incoming/edges.parquet")).unwrap();
+    place.fail(&third, 3, &["incoming/edges.parquet: a batch is a folder with nodes.parquet"]);
+    std::fs::remove_file(place.path("incoming/edges.parquet")).unwrap();
     std::fs::rename(place.path("again/applied.txt"), place.path("moved.txt")).unwrap();
     place.fail(&again, 3, &["applied.txt lacks batch 0006"]);
     std::fs::remove_file(place.path("followed/follow.json")).unwrap();

@@ -7,7 +7,7 @@ use std::time::Duration;
 use arrow::array::{ArrayRef, Int64Array};
 use gnnflow_data::rng::{Key, Purpose};
 
-use crate::common::changes::{Changes, Results, check_changed, results, update};
+use crate::common::changes::{Changes, Counts, Results, add_types, check_changed, results, update, with_ids};
 use crate::common::{TestDir, kill, planted, read, summary, train};
 
 /// Runs `refresh` and `infer` on `dataset` with this number of processes. Their files must have equal bytes. Returns the summary of `refresh`.
@@ -27,7 +27,7 @@ fn refresh(place: &TestDir, dataset: &str, processes: &str, more: &[&str], name:
 }
 
 /// Updates `dataset` with random changes.
-fn change(place: &TestDir, changes: &mut Changes, counts: [usize; 5], more: &[&str]) {
+fn change(place: &TestDir, changes: &mut Changes, counts: Counts, more: &[&str]) {
     changes.write(place, "changes", counts);
     update(place, "dataset", "changes", more);
 }
@@ -63,13 +63,13 @@ fn files_are_those_of_inference_after_random_changes() {
         assert!(!place.path("new/changes.parquet").exists());
         let mut saved = 0;
         for (round, (changes, processes)) in [
-            ([0, 1, 0, 0, 0], "1"),
-            ([2, 3, 2, 2, 1], "2"),
-            ([3, 0, 0, 0, 0], "4"),
-            ([0, 0, 1, 0, 0], "1"),
-            ([0, 0, 0, 2, 0], "2"),
-            ([1, 1, 3, 1, 0], "4"),
-            ([0, 0, 0, 0, 2], "2"),
+            (Counts { added_edges: 1, ..Counts::NONE }, "1"),
+            (Counts { removed_edges: 2, added_edges: 3, new_nodes: 2, new_values: 2, removed_nodes: 1 }, "2"),
+            (Counts { removed_edges: 3, ..Counts::NONE }, "4"),
+            (Counts { new_nodes: 1, ..Counts::NONE }, "1"),
+            (Counts { new_values: 2, ..Counts::NONE }, "2"),
+            (Counts { removed_edges: 1, added_edges: 1, new_nodes: 3, new_values: 1, ..Counts::NONE }, "4"),
+            (Counts { removed_nodes: 2, ..Counts::NONE }, "2"),
         ]
         .into_iter()
         .enumerate()
@@ -93,6 +93,125 @@ fn files_are_those_of_inference_after_random_changes() {
         let same = refresh(&place, "dataset", "2", &[], &name);
         assert_eq!(same["refreshed"]["computed_rows"], 0, "{name}");
         assert_eq!(read(&place, "new/changes.parquet").num_rows(), 0, "{name}");
+    }
+}
+
+/// A graph whose size, degrees and partitions are drawn.
+struct RandomGraph {
+    seed: u64,
+    undirected: bool,
+    /// Whether nodes and edges have types, and edges a feature.
+    typed: bool,
+}
+
+impl RandomGraph {
+    /// Writes the graph, and a pipeline over it. Returns the number of nodes of a partition.
+    fn write(&self, place: &TestDir, schedule: &str, model: &str) -> usize {
+        let &Self { seed, undirected, typed } = self;
+        let key = Key::new(seed, Purpose::GenerateNodes);
+        let (nodes, parts) = (400 + key.below(0, 1200), 2 + key.below(1, 5));
+        let edges = nodes * (1 + key.below(2, 4));
+        let degree_exponent = 2.1 + key.unit(3);
+        let [nodes_text, edges_text, seed_text] = [nodes, edges, seed].map(|number| number.to_string());
+        place.succeed(&[
+            "generate",
+            "planted",
+            "--out",
+            "graph",
+            "--features",
+            "8",
+            "--classes",
+            "3",
+            "--nodes",
+            &nodes_text,
+            "--edges",
+            &edges_text,
+            "--degree-exponent",
+            &degree_exponent.to_string(),
+            "--seed",
+            &seed_text,
+            "--quiet",
+        ]);
+        if typed {
+            add_types(place, key);
+        }
+        let columns = if typed { "node_type = 'node_type', edge_type = 'kind', edge_features = ['w']" } else { "" };
+        let duplicates = ["drop", "keep"][key.below(4, 2) as usize];
+        // Updates keep the means and deviations of standardized features.
+        let scaling = ["none", "standard"][key.below(5, 2) as usize];
+        place.write(
+            "p.toml",
+            format!(
+                "[graph]\nnodes = 'graph/nodes.parquet'\nedges = 'graph/edges.parquet'\nundirected = {undirected}\n\
+                 duplicates = '{duplicates}'\nnormalize_features = '{scaling}'\ncolumns = {{ {columns} }}\n\
+                 [partition]\nmethod = 'random'\nparts = {parts}\nout = 'dataset'\n[model]\nhidden = 8\n{model}\n\
+                 [train]\nschedule = '{schedule}'\n[infer]\nembeddings = true\n"
+            ),
+        );
+        (nodes / parts) as usize
+    }
+
+    /// Refreshes the results of a model after random changes.
+    fn check(&self, schedule: &str, model: &str) {
+        let place = TestDir::new();
+        let nodes_of_partition = self.write(&place, schedule, model);
+        train(&place, &[]);
+        let mut changes = Changes::new(&place, self.seed);
+        let name = format!("{schedule}, {model}, undirected {}", self.undirected);
+        refresh(&place, "dataset", "2", &[], &name);
+        let mut partial = 0;
+        for round in 0..7 {
+            let counts = match round {
+                0 => Counts { added_edges: 1, ..Counts::NONE },
+                3 => Counts { new_nodes: nodes_of_partition, ..Counts::NONE },
+                _ => changes.counts(),
+            };
+            let before = results(&place, "new");
+            change(&place, &mut changes, counts, &[]);
+            let name = format!("{name}, round {round}: {counts:?}");
+            let now = refresh(&place, "dataset", if round % 2 == 0 { "1" } else { "2" }, &[], &name);
+            let refreshed = &now["refreshed"];
+            check_changes(&place, &before, refreshed, &name);
+            // In a directed graph, no old node reads a new one.
+            let must_be_partial = round == 3 && !self.undirected;
+            assert!(!must_be_partial || refreshed["because"].is_null(), "{name}: {refreshed}");
+            partial += u32::from(refreshed["because"].is_null());
+        }
+        assert!(partial >= 4, "{name}: {partial} of 7 refreshes computed a part of the rows");
+    }
+}
+
+#[test]
+fn files_are_those_of_inference_on_random_graphs() {
+    for (seed, (schedule, model)) in (0u64..).zip([
+        ("mini-batch", "kind = 'sage'"),
+        ("partition-parallel", "kind = 'sage'\nlayers = 3"),
+        ("full-graph", "kind = 'gcn'"),
+        ("mini-batch", "kind = 'gcn'\nnorm = 'layer'"),
+        ("mini-batch", "kind = 'gat'"),
+        ("full-graph", "kind = 'gat'\nnorm = 'batch'"),
+    ]) {
+        for undirected in [true, false] {
+            let seed = 2 * seed + u64::from(undirected);
+            RandomGraph { seed, undirected, typed: false }.check(schedule, model);
+        }
+    }
+}
+
+#[test]
+fn files_are_those_of_inference_on_random_graphs_with_types() {
+    for (seed, (schedule, model)) in (50u64..).zip([
+        ("mini-batch", "kind = 'rgcn'"),
+        ("full-graph", "kind = 'rgcn'\nlayers = 3\nnum_bases = 2"),
+        ("tensor-parallel", "kind = 'rgcn'\nnorm = 'batch'"),
+        ("partition-parallel", "kind = 'rgcn'"),
+        ("mini-batch", "kind = 'gine'"),
+        ("mini-batch", "kind = 'gatv2'\nedge_features = true"),
+    ]) {
+        for undirected in [true, false] {
+            let seed = 2 * seed + u64::from(undirected);
+            RandomGraph { seed, undirected, typed: true }.check(schedule, model);
+        }
     }
 }
 
@@ -189,7 +308,8 @@ fn stored_rows_that_do_not_fit_are_not_used() {
     // Rows of another folder: an update that keeps the old dataset.
     let mut graph = Changes::new(&place, 3);
     assert_eq!(note("dataset", &[]), None);
-    change(&place, &mut graph, [0, 2, 1, 0, 1], &["--out", "tuesday"]);
+    let counts = Counts { added_edges: 2, new_nodes: 1, removed_nodes: 1, ..Counts::NONE };
+    change(&place, &mut graph, counts, &["--out", "tuesday"]);
     refresh(&place, "tuesday", "2", &["--layers", "dataset.layers"], "tuesday");
     assert!(summary(&place, "new")["refreshed"]["because"].is_null());
     // Back to the smaller dataset, and an error before anything is computed.
@@ -231,19 +351,7 @@ fn node_that_is_removed_and_added_again_is_listed_once() {
     for (round, id) in [3, 700, 701].into_iter().enumerate() {
         listed(&place, "gone.parquet", vec![id, id + 50]);
         let row = nodes.slice(id as usize + 1, 1);
-        let schema = row.schema();
-        let columns = schema.fields().iter().zip(row.columns()).map(|(field, column)| {
-            let column = match field.name().as_str() {
-                "node_id" => Arc::new(Int64Array::from(vec![id])) as ArrayRef,
-                _ => Arc::clone(column),
-            };
-            (field.name().clone(), column)
-        });
-        let columns: Vec<(String, ArrayRef)> = columns.collect();
-        place.parquet(
-            "again.parquet",
-            columns.iter().map(|(name, column)| (name.as_str(), Arc::clone(column))).collect(),
-        );
+        place.parquet("again.parquet", with_ids(&row, vec![id]));
         place.succeed(&["update", "dataset", "--remove-nodes", "gone.parquet", "--quiet"]);
         place.succeed(&["update", "dataset", "--nodes", "again.parquet", "--quiet"]);
         let processes = ["1", "4", "2"][round];
@@ -281,7 +389,7 @@ fn partition_that_loses_all_nodes_is_refreshed_and_followed() {
     assert!(summary(&place, "new")["refreshed"]["because"].is_null(), "the rows are used again");
     std::fs::create_dir_all(place.path("incoming/1")).unwrap();
     let mut graph = Changes::new(&place, 4);
-    graph.write(&place, "incoming/1", [0, 0, 2, 0, 0]);
+    graph.write(&place, "incoming/1", Counts { new_nodes: 2, ..Counts::NONE });
     std::fs::remove_file(place.path("incoming/1/edges.parquet")).unwrap();
     place.write("incoming/1/_SUCCESS", "");
     let follow =
@@ -308,8 +416,9 @@ fn killed_refreshes_leave_no_wrong_rows() {
     let mut graph = Changes::new(&place, 9);
     let model = std::fs::read_dir(place.path("dataset.layers")).unwrap().next().unwrap().unwrap().path();
     let description = model.join("part-00003/layers.json");
+    let counts = Counts { removed_edges: 1, added_edges: 2, new_nodes: 1, new_values: 1, removed_nodes: 1 };
     for round in 0..8 {
-        change(&place, &mut graph, [1, 2, 1, 1, 1], &[]);
+        change(&place, &mut graph, counts, &[]);
         let args = ["refresh", "run", "--dataset", "dataset", "--out", "killed", "--quiet", "--processes", "1"];
         let mut child = place.command(&args).spawn().unwrap();
         if round % 2 == 0 {
@@ -348,7 +457,7 @@ fn refused_with_one_line() {
     );
     refused(&["run", "--out", "out", "--set", "model.hidden=8"], 2, &["--set model.hidden", "the model is trained"]);
     place.write("file", "");
-    refused(&["run", "--out", "out", "--layers", "file"], 4, &["file"]);
+    refused(&["run", "--out", "out", "--layers", "file"], 2, &["--layers file: this is a file; choose a folder"]);
     // Another process uses the rows.
     place.succeed(&["refresh", "run", "--out", "out", "--quiet"]);
     let model = std::fs::read_dir(place.path("dataset.layers")).unwrap().next().unwrap().unwrap().path();

@@ -6,7 +6,7 @@ use arrow::array::RecordBatch;
 use arrow::compute::concat_batches;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 
-use crate::common::changes::{Changes, update};
+use crate::common::changes::{Changes, Counts, update};
 use crate::common::{TestDir, kill, planted, read, summary};
 
 const PARTS: [&str; 2] = ["--set", "infer.parts=true"];
@@ -164,7 +164,8 @@ fn changes_of_a_refresh_have_parts() {
     let place = TestDir::new();
     train(&place, &[]);
     place.succeed(&["prepare", "p.toml", "--out", "second", "--quiet"]);
-    Changes::new(&place, 4).write(&place, "changes", [2, 4, 2, 0, 2]);
+    let counts = Counts { removed_edges: 2, added_edges: 4, new_nodes: 2, new_values: 0, removed_nodes: 2 };
+    Changes::new(&place, 4).write(&place, "changes", counts);
     for (dataset, out, more) in [("dataset", "file", &[][..]), ("second", "parts", &PARTS)] {
         let args = ["refresh", "run", "--dataset", dataset, "--out", out, "--processes", "2", "--quiet"];
         place.succeed(&[&args[..], more].concat());

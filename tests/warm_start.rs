@@ -5,6 +5,7 @@ use std::sync::Arc;
 use arrow::array::{ArrayRef, FixedSizeListArray, Float32Array, Int64Array, StringArray};
 use arrow::datatypes::{DataType, Field};
 
+use crate::common::changes::{Changes, Counts, update};
 use crate::common::{TestDir, Weights, learned_rows, losses, planted, summary, weights};
 
 /// Options of one epoch that changes no parameter: a step of this length is lost in rounding.
@@ -73,6 +74,42 @@ fn all_parameters_and_learned_rows_are_those_of_the_model() {
                 assert!(before.iter().all(close), "{schedule}, {processes} processes");
             }
             std::fs::remove_dir_all(place.path("run")).unwrap();
+        }
+    }
+}
+
+#[test]
+fn inference_after_an_update_has_the_bits_of_a_run_that_starts_there_with_the_model() {
+    for (seed, (schedule, model)) in (0..).zip([
+        ("mini-batch", "kind = 'sage'"),
+        ("mini-batch", "kind = 'gat'"),
+        ("full-graph", "kind = 'gcn'"),
+        ("tensor-parallel", "kind = 'sage'"),
+    ]) {
+        let place = TestDir::new();
+        let settings = format!("[model]\n{model}\n[train]\nschedule = '{schedule}'\n");
+        planted(&place, "monday.toml", &settings);
+        train(&place, "monday.toml", "run", &[]);
+        let counts = Counts { removed_edges: 20, added_edges: 30, new_nodes: 10, new_values: 10, removed_nodes: 5 };
+        Changes::new(&place, seed).write(&place, "changes", counts);
+        update(&place, "dataset", "changes", &["--out", "tuesday"]);
+        // `--resume` needs the dataset of the run.
+        let graph = "[graph]\ndataset = 'tuesday'\n";
+        place.write("tuesday.toml", format!("{graph}{settings}from = 'run'\n[infer]\nembeddings = true\n"));
+        train(&place, "tuesday.toml", "there", &AT_REST);
+        let bytes = |folder: &str, file: &str| std::fs::read(place.path(folder).join(file)).unwrap();
+        for processes in ["1", "2", "4"] {
+            let args = ["infer", "run", "--dataset", "tuesday", "--out", "out", "--quiet", "--processes", processes];
+            place.succeed(&args);
+            let name = format!("{schedule}, {model}, {processes} processes");
+            for file in ["predictions.parquet", "embeddings.parquet"] {
+                assert!(bytes("out", file) == bytes("there", file), "{name}: {file}");
+                assert!(bytes("out", file) != bytes("run", file), "{name}: {file}");
+            }
+            let [inferred, trained] = ["out", "there"].map(|folder| summary(&place, folder));
+            for key in ["train", "val", "test", "by_class", "predictions_sha256"] {
+                assert_eq!(inferred[key], trained[key], "{name}: {key}");
+            }
         }
     }
 }

@@ -4,7 +4,7 @@ use super::proxy::{Faults, Proxy};
 use super::server::Server;
 use super::upload::start;
 use super::{command, run};
-use crate::common::changes::Changes;
+use crate::common::changes::{Changes, Counts};
 use crate::common::{Ended, TestDir};
 use std::net::SocketAddr;
 use std::path::Path;
@@ -40,7 +40,9 @@ fn batches_in_a_store_have_the_results_of_those_in_a_folder() {
     let Some((place, server)) = start() else { return };
     place.succeed(&["prepare", "p.toml", "--out", "second", "--quiet"]);
     let mut changes = Changes::new(&place, 5);
-    for (name, counts) in [("0001", [1, 3, 1, 2, 1]), ("0002", [2, 4, 0, 3000, 2])] {
+    let first = Counts { removed_edges: 1, added_edges: 3, new_nodes: 1, new_values: 2, removed_nodes: 1 };
+    let second = Counts { removed_edges: 2, added_edges: 4, new_nodes: 0, new_values: 3000, removed_nodes: 2 };
+    for (name, counts) in [("0001", first), ("0002", second)] {
         changes.write(&place, &format!("incoming/{name}"), counts);
         place.write(&format!("incoming/{name}/_SUCCESS"), "");
     }
