@@ -234,7 +234,11 @@ impl State {
         // It has no work of its own: another stage began at once, within it.
         let empty = stage.done == 0 && stage.start.elapsed() < EMPTY;
         if style != Style::Silent && !stage.brief && !empty {
-            let amount = if stage.done > 0 { format!("{} {}, ", stage.done, stage.unit) } else { String::new() };
+            let amount = match stage.done {
+                0 => String::new(),
+                1 => format!("1 {}, ", stage.unit.trim_end_matches('s')),
+                done => format!("{done} {}, ", stage.unit),
+            };
             write(&format!("{}: {amount}{:.1} s", stage.name, stage.start.elapsed().as_secs_f64()));
         }
     }

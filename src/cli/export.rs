@@ -3,6 +3,7 @@
 use super::context::Context;
 use super::output::{print, print_json};
 use crate::error::Error;
+use gnnflow_data::format::plural;
 use gnnflow_data::{Dataset, export};
 use std::path::PathBuf;
 
@@ -33,11 +34,11 @@ impl Export {
             return print_json(&exported);
         }
         let (nodes, edges) = (exported.nodes_path.display(), exported.edges_path.display());
-        let parts = exported.parts;
-        let of = if parts == 1 { "" } else { "s" };
         print(&format!(
-            "{nodes}: {} nodes in {parts} partition{of}\n{edges}: {} edges\n",
-            exported.nodes, exported.edges
+            "{nodes}: {} in {}\n{edges}: {}\n",
+            plural(exported.nodes as usize, "node"),
+            plural(exported.parts, "partition"),
+            plural(exported.edges as usize, "edge"),
         ))
     }
 }

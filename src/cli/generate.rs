@@ -3,6 +3,7 @@
 use super::context::Context;
 use super::output::{print, print_json};
 use crate::error::Error;
+use gnnflow_data::format::plural;
 use gnnflow_pipelines::config;
 use std::path::PathBuf;
 
@@ -88,6 +89,10 @@ impl Generate {
             return print_json(&written);
         }
         let (nodes, edges) = (written.nodes_path.display(), written.edges_path.display());
-        print(&format!("{nodes}: {} nodes\n{edges}: {} edges\n", written.nodes, written.edges))
+        print(&format!(
+            "{nodes}: {}\n{edges}: {}\n",
+            plural(written.nodes as usize, "node"),
+            plural(written.edges as usize, "edge")
+        ))
     }
 }

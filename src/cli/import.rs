@@ -181,8 +181,9 @@ impl Import {
             }
         };
         print(&format!(
-            "{nodes}: {} nodes{features}\n{edges}: {} {ways} edges\n{pipeline}: {next}\n",
-            imported.nodes, imported.edges
+            "{nodes}: {}{features}\n{edges}: {}\n{pipeline}: {next}\n",
+            plural(imported.nodes as usize, "node"),
+            plural(imported.edges as usize, &format!("{ways} edge"))
         ))
     }
 

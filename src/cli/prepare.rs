@@ -6,6 +6,7 @@ use crate::error::Error;
 use crate::prepare::prepare;
 use crate::prepare::{PrepareOptions, Prepared};
 use crate::report;
+use gnnflow_data::format::plural;
 use gnnflow_data::prepare::Quality;
 use std::path::PathBuf;
 
@@ -62,11 +63,11 @@ impl Prepare {
             return Ok(0);
         }
         print(&format!(
-            "{}: {} nodes, {} edges in {} partitions by \"{}\"\n{}",
+            "{}: {}, {} in {} by \"{}\"\n{}",
             dataset.dir().display(),
-            manifest.nodes,
-            manifest.edges,
-            manifest.parts(),
+            plural(manifest.nodes as usize, "node"),
+            plural(manifest.edges as usize, "edge"),
+            plural(manifest.parts(), "partition"),
             manifest.method,
             report::partition_table(&quality),
         ))

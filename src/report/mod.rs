@@ -18,7 +18,7 @@ pub use html::write;
 pub use partition::{partition_table, write_partition};
 pub use table::table;
 
-use gnnflow_data::format::{bytes, count, plural};
+use gnnflow_data::format::{bytes, count, counted, plural};
 
 /// Formats seconds with about three digits.
 fn seconds(seconds: f64) -> String {

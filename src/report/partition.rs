@@ -9,7 +9,7 @@ use gnnflow_pipelines::Error;
 
 use super::heat_map::heat_map;
 use super::page::{begin, escape};
-use super::{bytes, count, plural, seconds};
+use super::{bytes, count, counted, plural, seconds};
 
 /// Name of the page in a dataset's folder.
 const FILE: &str = "partition.html";
@@ -100,7 +100,7 @@ fn rows(quality: &Quality) -> Vec<(&'static str, String)> {
         rows.push(("halo nodes", count(halo)));
     }
     let degrees = &quality.in_degrees;
-    let none = if degrees.none > 0 { format!(", 0 at {} nodes", count(degrees.none)) } else { String::new() };
+    let none = if degrees.none > 0 { format!(", 0 at {}", counted(degrees.none, "node")) } else { String::new() };
     let [median, p99, max] = [degrees.median, degrees.p99, degrees.max].map(count);
     rows.push(("in-degree", format!("median {median}, 99th percentile {p99}, maximum {max}{none}")));
     rows.extend(cleaned(quality));
@@ -134,7 +134,7 @@ fn cleaned(quality: &Quality) -> Vec<(&'static str, String)> {
     ]);
     let created = list(&[(cleaning.nodes_created, "that occur in edges only")]);
     let components = match (cleaning.components, cleaning.largest_component) {
-        (Some(all), Some(largest)) => format!("{}, the largest has {} nodes", count(all), count(largest)),
+        (Some(all), Some(largest)) => format!("{}, the largest has {}", count(all), counted(largest, "node")),
         _ => String::new(),
     };
     let isolated = cleaning.isolated.map(count).unwrap_or_default();

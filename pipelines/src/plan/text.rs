@@ -59,7 +59,7 @@ impl Plan {
     /// Returns the number of classes, if the task has classes of nodes or edges.
     fn classes(&self) -> String {
         let unknown = if self.graph.prepared { String::new() } else { ", classes unknown yet".into() };
-        let known = |classes: Option<u64>| classes.map(|classes| format!(", {} classes", count(classes)));
+        let known = |classes: Option<u64>| classes.map(|classes| format!(", {}", counted(classes, "class")));
         match self.task {
             Some(Task::LinkPrediction | Task::NodeRegression) => String::new(),
             Some(Task::EdgeClassification) => known(self.graph.edge_classes).unwrap_or(unknown),
@@ -72,18 +72,18 @@ impl Plan {
         let (graph, at_most) = (&self.graph, self.at_most());
         let not_yet = if graph.prepared { "" } else { ", not written yet" };
         let classes = self.classes();
-        let (nodes, edges) = (count(graph.nodes), count(graph.edges));
-        writeln!(f, "graph       {nodes} nodes, {at_most}{edges} edges, {} features{classes}", graph.features)?;
+        let (nodes, edges) = (counted(graph.nodes, "node"), counted(graph.edges, "edge"));
+        writeln!(f, "graph       {nodes}, {at_most}{edges}, {}{classes}", plural(graph.features, "feature"))?;
         let (folder, disk) = (self.dataset.display(), bytes(graph.disk_bytes));
         writeln!(f, "dataset     {folder}, {at_most}{disk}{not_yet}")?;
         let method = if graph.prepared { String::new() } else { format!(" by \"{}\"", self.method) };
         writeln!(f, "partitions  {}{method}, topology {}", graph.parts.len(), self.topology)?;
         if let Some(AutoParts { graph_bytes, worker_memory, reserve, workers, .. }) = self.auto_parts {
             let [graph, memory, reserve] = [graph_bytes, worker_memory, reserve].map(bytes);
-            let workers = count(workers);
+            let workers = counted(workers, "worker");
             writeln!(
                 f,
-                "            chosen for a graph of {graph} and {workers} workers of {memory}; training needs {reserve} of each"
+                "            chosen for a graph of {graph} and {workers} of {memory}; training needs {reserve} of each"
             )?;
         }
         if let Some(auto) = &self.auto_schedule {
@@ -132,13 +132,9 @@ impl Plan {
         } else {
             format!("partitions {} to {}", process.parts.start, process.parts.end - 1)
         };
-        let (nodes, edges, threads) = (count(process.nodes), count(process.edges), process.threads);
+        let (nodes, edges, threads) = (counted(process.nodes, "node"), counted(process.edges, "edge"), process.threads);
         let at_most = self.at_most();
-        writeln!(
-            f,
-            "process {:<3} {parts}: {nodes} nodes, {at_most}{edges} edges; compute threads: {threads}",
-            process.rank
-        )
+        writeln!(f, "process {:<3} {parts}: {nodes}, {at_most}{edges}; compute threads: {threads}", process.rank)
     }
 
     /// Prints the memory of a process that trains.
@@ -167,13 +163,13 @@ impl Plan {
         let [batches, activations, inference] = [memory.batches, memory.activations, memory.inference].map(bytes);
         let program = bytes(memory.program);
         let parameters = self.parameters.map_or_else(|| "unknown".into(), |_| bytes(memory.parameters));
-        let (window, cache) = (self.window, memory.cache);
+        let (steps, cache) = (plural(self.window, "step"), memory.cache);
         let jobs = if self.jobs > 1 { format!(", up to {} jobs at the same time", self.jobs) } else { String::new() };
         let cache = if cache > 0 { format!(", {} cached features", bytes(cache)) } else { String::new() };
         let sampler = if memory.sampler > 0 { format!(", {} sampler", bytes(memory.sampler)) } else { String::new() };
         writeln!(
             f,
-            "  train     {batches} batches ({window} steps in flight{jobs}), {activations} activations, {parameters} parameters{cache}{sampler}"
+            "  train     {batches} batches ({steps} in flight{jobs}), {activations} activations, {parameters} parameters{cache}{sampler}"
         )?;
         if self.tables_mapped {
             writeln!(f, "  tables    rows of all nodes in scratch files, because they do not fit into train.memory")?;
@@ -214,9 +210,10 @@ fn fmt_training(training: &Training, bound: &str, f: &mut fmt::Formatter<'_>) ->
     } else {
         writeln!(f, "batch       about {nodes} nodes ({which}); {edges} edges {by}")?;
     }
-    let (rounds, messages) = (training.rounds_per_step, count(training.messages_per_step));
+    let (rounds, messages) = (training.rounds_per_step, training.messages_per_step);
+    let [rounds, messages] = [(rounds, "round"), (messages, "message")].map(|(n, word)| counted(n, word));
     let moved = bytes(training.bytes_per_step);
-    writeln!(f, "step        {rounds} rounds, about {messages} messages and {moved} between processes")?;
+    writeln!(f, "step        {rounds}, about {messages} and {moved} between processes")?;
     if training.steps_per_epoch > 1 {
         let epoch = bytes(training.bytes_per_step * training.steps_per_epoch);
         writeln!(f, "epoch       {epoch} between processes")?;

@@ -3,7 +3,7 @@
 use super::embedding;
 use crate::config::{Bytes, Config, Schedule, Train};
 use crate::error::Error;
-use gnnflow_data::format::bytes;
+use gnnflow_data::format::{bytes, plural};
 
 /// Default maximum of steps in flight. It suffices to hide a round trip and a slow step.
 const MOST_WINDOW: usize = 8;
@@ -43,7 +43,7 @@ pub(super) fn fitting(config: &Config, on_gpu: bool, needs: impl Fn(usize) -> u6
             let with = match train.is_full_graph() {
                 true if on_gpu => ", because the edges of a graph on a GPU are also in memory".to_owned(),
                 true => ", even with rows of all nodes in scratch files".to_owned(),
-                false => format!(" with {window} steps in flight"),
+                false => format!(" with {} in flight", plural(window, "step")),
             };
             let message = format!(
                 "train.memory is {memory}, but a process needs about {}{with}{}; {hint}",
