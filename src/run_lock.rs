@@ -19,8 +19,12 @@ impl RunLock {
     /// Locks `run_dir`. Creates the folder if it does not exist.
     ///
     /// # Errors
-    /// If another run has locked the folder, or the file cannot be created.
+    /// If there is a file instead of the folder, another run has locked it, or the lock file cannot be created.
     pub(crate) fn take(run_dir: &Path) -> Result<Self, Error> {
+        if let Some(file) = run_dir.ancestors().find(|path| path.is_file()) {
+            let message = "this is a file, but results need a folder; choose another one with --run-dir or --out";
+            return Err(Error::Usage(format!("{}: {message}", file.display())));
+        }
         let path = run_dir.join(Self::FILE);
         let Some(mut file) = LockFile::try_take(&path).map_err(Error::io("lock", &path))? else {
             // The process id is optional in the message.
@@ -57,5 +61,11 @@ mod tests {
         assert!(error.to_string().contains(&format!("(process {})", std::process::id())), "{error}");
         drop(lock);
         RunLock::take(&run_dir).unwrap();
+        let file = dir.path().join("file");
+        std::fs::write(&file, "").unwrap();
+        for path in [&file, &file.join("run")] {
+            let error = RunLock::take(path).unwrap_err();
+            assert!(error.exit_code() == 2 && error.to_string().contains("file: this is a file"), "{error}");
+        }
     }
 }

@@ -132,6 +132,8 @@ fn models_that_do_not_fit_are_refused() {
     refused(&["nothing", "--out", "out"], 2, &["nothing: no run folder", "pipeline.toml"]);
     refused(&["run", "--out", "run"], 2, &["--out run: the folder has a run"]);
     refused(&["run", "--out", "dataset"], 2, &["--out dataset: the folder is a prepared dataset"]);
+    refused(&["run", "--out", "p.toml"], 2, &["p.toml: this is a file", "--out"]);
+    refused(&["run", "--out", "out", "--set", "graph.retry=3s"], 2, &["graph.retry", "no effect without --upload"]);
     refused(&["run", "--out", "dataset/out"], 2, &["--out dataset/out: the folder is in that of the dataset"]);
     let nothing = ["run", "--out", "out", "--set", "infer.predictions=false", "--set", "infer.embeddings=false"];
     refused(&nothing, 2, &["there is nothing to compute"]);
@@ -140,7 +142,8 @@ fn models_that_do_not_fit_are_refused() {
     refused(&["run", "--out", "out", "--dataset", "none"], 3, &["none"]);
     let errors =
         place.fail(&["infer", "run", "--out", "out", "--processes", "5", "--quiet"], 2, &["more processes (5)"]);
-    assert_eq!(errors.len(), 1);
+    let words = "dataset has partitions (4); use at most one process per partition";
+    assert!(errors.len() == 1 && errors[0].contains(words), "{errors:?}");
 
     // Datasets with other columns or classes.
     for (key, words) in [
@@ -310,7 +313,7 @@ fn listed_nodes_and_splits_have_the_results_of_all_nodes() {
     place.parquet("text.parquet", vec![("node_id", Arc::new(arrow::array::StringArray::from(vec!["3"])) as _)]);
     place.parquet("empty.parquet", vec![("node_id", ids(&[]))]);
     for (file, words) in [
-        ("ids.parquet", &["ids.parquet", "row 1", "1500", "the id of a node"][..]),
+        ("ids.parquet", &["ids.parquet", "row 1", "1500", "the id of a node of", "dataset; remove this row"][..]),
         ("other.parquet", &["other.parquet", "no column \"node_id\" (--nodes)"]),
         ("text.parquet", &["text.parquet", "column \"node_id\"", "--nodes needs integers"]),
         ("nothing.parquet", &["nothing.parquet", "there is no such file or folder (--nodes)"]),

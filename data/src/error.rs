@@ -425,8 +425,8 @@ fn smaller_plan(planned: bool) -> &'static str {
     if planned { ", or a smaller partition.method_memory, which changes the partitions" } else { "" }
 }
 
-/// Returns a remedy for an error of the operating system.
-fn remedy(source: &std::io::Error) -> &'static str {
+/// Returns a remedy for an error of the operating system, to append to its message; empty for most.
+pub fn remedy(source: &std::io::Error) -> &'static str {
     match source.kind() {
         std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => {
             "; free some space or choose another disk"

@@ -138,7 +138,8 @@ pub(super) struct Scoring {
     /// Folder for predictions.parquet, embeddings.parquet and summary.json; earlier results there are replaced.
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
-    /// Override a key of [infer] or [cluster], or `train.threads`, `train.device`, `train.read_ahead`, `partition.topology`, `partition.features`, `graph.retry`.
+    /// Override a key of [infer] or [cluster], or `train.threads`, `train.device`, `train.read_ahead`, `partition.topology`, `partition.features`; with --upload
+    /// also `graph.retry`.
     #[arg(long = "set", value_name = "KEY=VALUE")]
     sets: Vec<String>,
     #[command(flatten)]
@@ -164,6 +165,10 @@ impl Layers {
             Self::Folder(folder) if folder.join("manifest.json").exists() => {
                 let message =
                     format!("--layers {}: the folder is a prepared dataset; choose another folder", folder.display());
+                Err(PipelineError::Usage(message).into())
+            }
+            Self::Folder(folder) if folder.is_file() => {
+                let message = format!("--layers {}: this is a file; choose a folder", folder.display());
                 Err(PipelineError::Usage(message).into())
             }
             Self::Folder(folder) => Ok(folder),
@@ -194,6 +199,12 @@ impl Scoring {
     /// Computes the results of the `wanted` nodes.
     pub(super) fn execute(self, context: Context, wanted: Wanted, options: ScoringOptions) -> Result<u8, Error> {
         let ScoringOptions { pipeline, unseen, neighbors } = options;
+        // Without --pipeline, only an upload repeats requests for this time.
+        let has_retry = pipeline.is_some() || self.target.is_given();
+        if !has_retry && self.sets.iter().any(|set| key(set) == "graph.retry") {
+            let message = "--set graph.retry: the key has no effect without --upload; leave it out";
+            return Err(PipelineError::Usage(message.into()).into());
+        }
         let config = self.config(&context, &wanted, pipeline.as_deref())?;
         if unseen.is_some() {
             self.check_unseen(&config)?;

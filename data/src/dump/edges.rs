@@ -321,7 +321,7 @@ fn labels(chunk: &Chunk, name: &str) -> Result<EdgeLabels> {
         value => Err(Error::Value {
             place: origin.place(row, name),
             value: value.to_string(),
-            wanted: format!("a class in 0..{MAX_CLASSES} (or -1 for an unlabeled edge)"),
+            wanted: format!("a class from 0 to {} (or -1 for an unlabeled edge)", MAX_CLASSES - 1),
         }),
     };
     let classes = integers.iter().enumerate().map(class).collect::<Result<_>>()?;

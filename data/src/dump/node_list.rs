@@ -63,7 +63,9 @@ impl NodeListTable {
         let unknown = unknown.chain(listed.texts.into_iter().map(|(id, row)| (row, format!("{id:?}"))));
         match unknown.min() {
             Some((row, value)) => {
-                Err(Error::Value { place: table.place(row, NODE), value, wanted: "the id of a node".into() })
+                let dataset = dataset.dir().display();
+                let wanted = format!("the id of a node of {dataset}; remove this row, or choose another dataset");
+                Err(Error::Value { place: table.place(row, NODE), value, wanted })
             }
             None => Ok(nodes),
         }

@@ -329,14 +329,15 @@ impl NodeReader {
 
     fn labels(&self, chunk: &Chunk, name: &str, label: LabelType) -> Result<RawLabels> {
         let (origin, array) = (&chunk.origin, chunk.column(name)?);
+        let last = i64::from(self.classes) - 1;
         let class = |value: i64, lowest: i64, row: usize| {
-            let fits = (lowest..i64::from(self.classes)).contains(&value);
+            let fits = (lowest..=last).contains(&value);
             fits.then_some(value as i32).ok_or_else(|| Error::Value {
                 place: origin.place(row, name),
                 value: value.to_string(),
                 wanted: match lowest {
-                    0 => format!("a class in 0..{}", self.classes),
-                    _ => format!("a class in 0..{} (or -1 for an unlabeled node)", self.classes),
+                    0 => format!("a class from 0 to {last}"),
+                    _ => format!("a class from 0 to {last} (or -1 for an unlabeled node)"),
                 },
             })
         };

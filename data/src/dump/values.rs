@@ -109,7 +109,7 @@ pub(super) fn types(chunk: &Chunk, name: &str) -> Result<Types> {
     let narrow: Option<Vec<u16>> = narrow.collect();
     narrow.map(Types::Code).ok_or_else(|| {
         let row = codes.iter().position(|code| !(0..i64::from(u16::MAX)).contains(code)).unwrap_or(0);
-        let wanted = "a type in 0..65535".into();
+        let wanted = "a type from 0 to 65534".into();
         Error::Value { place: chunk.origin.place(row, name), value: codes[row].to_string(), wanted }
     })
 }

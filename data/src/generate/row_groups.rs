@@ -88,10 +88,11 @@ impl GroupFile {
     }
 
     /// Writes the footer, syncs, and returns the size.
-    pub(super) fn close(self) -> Result<u64> {
+    pub(super) fn close(mut self) -> Result<u64> {
         let path = &self.path;
-        let buffered = self.writer.into_inner().map_err(|e| write_error(path, e))?;
-        let file = buffered.into_inner().map_err(|e| Error::io(path, "write")(e.into_error()))?;
+        // `into_inner` would make a text of an error of the system.
+        self.writer.finish().map_err(|e| write_error(path, e))?;
+        let file = self.writer.inner().get_ref();
         file.sync_all().map_err(Error::io(path, "sync"))?;
         Ok(file.metadata().map_err(Error::io(path, "read"))?.len())
     }

@@ -172,13 +172,23 @@ impl Config {
     /// Refuses more processes than partitions.
     ///
     /// # Errors
-    /// [`Error::Config`] at `partition.parts`.
+    /// [`Error::Config`] at `partition.parts`; [`Error::Usage`] with the dataset, if it has been prepared.
     pub fn check_processes(&self, processes: usize, parts: usize) -> Result<(), Error> {
         if processes <= parts {
             return Ok(());
         }
-        let message =
-            format!("more processes ({processes}) than partitions ({parts}); use at most one process per partition");
-        Err(self.problem("partition.parts", message))
+        let remedy = "use at most one process per partition";
+        Err(match &self.graph.dataset {
+            Some(dataset) => {
+                let dataset = dataset.display();
+                Error::Usage(format!(
+                    "more processes ({processes}) than the dataset {dataset} has partitions ({parts}); {remedy}"
+                ))
+            }
+            None => {
+                let message = format!("more processes ({processes}) than partitions ({parts}); {remedy}");
+                self.problem("partition.parts", message)
+            }
+        })
     }
 }

@@ -5,6 +5,7 @@ mod problem;
 
 pub(crate) use did_you_mean::{did_you_mean, own_word};
 pub use gnnflow_data::Fault;
+use gnnflow_data::error::remedy;
 use gnnflow_dataflow::storage::Busy;
 pub(crate) use problem::Location;
 pub use problem::{Problem, Problems};
@@ -38,7 +39,7 @@ pub enum Error {
         message: String,
     },
     /// A call of the operating system fails.
-    #[error("cannot {action} {}: {source}", path.display())]
+    #[error("cannot {action} {}: {source}{}", path.display(), remedy(source))]
     Io {
         /// The failed action, as in "write".
         action: &'static str,

@@ -69,9 +69,9 @@ pub(crate) fn embeddings<'a>(
     let schema = Arc::new(Schema::new(fields));
     let make = |part: usize, range: std::ops::Range<usize>| {
         let (first, locals) = (context.parts.get(part).range.start as u32, nodes.locals(context, part, range));
-        let values = rows.column(dim, locals.iter().map(|&local| row(first + local as u32)))?;
-        RecordBatch::try_new(Arc::clone(&schema), vec![ids(&context.parts, part, locals.into_iter()), values])
-            .map_err(arrow_bug)
+        let ids = ids(&context.parts, part, locals.iter().copied());
+        let values = rows.column(dim, locals.iter().map(|&local| row(first + local as u32)), &ids)?;
+        RecordBatch::try_new(Arc::clone(&schema), vec![ids, values]).map_err(arrow_bug)
     };
     let table = Table { path, form, schema: Arc::clone(&schema), row_bytes: 16 + 4 * dim, rows: &make };
     write_table(driver, context, nodes.counts(), &table)

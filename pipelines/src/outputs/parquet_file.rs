@@ -52,11 +52,12 @@ impl ParquetFile {
     }
 
     /// Moves the complete file into place, and returns the SHA-256 of its messages.
-    pub(super) fn finish(self) -> Result<[u8; 32], Error> {
-        let path = self.path;
-        let file = self.writer.into_inner().map_err(|error| failed(&path, error))?;
-        file.sync_all().map_err(Error::io("write", &path))?;
-        move_over(&self.temporary, &path).map_err(Error::io("write", &path))?;
+    pub(super) fn finish(mut self) -> Result<[u8; 32], Error> {
+        let path = &self.path;
+        // `into_inner` would make a text of an error of the system.
+        self.writer.finish().map_err(|error| failed(path, error))?;
+        self.writer.inner().sync_all().map_err(Error::io("write", path))?;
+        move_over(&self.temporary, path).map_err(Error::io("write", path))?;
         Ok(self.hash.finalize().into())
     }
 }

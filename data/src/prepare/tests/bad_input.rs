@@ -302,12 +302,12 @@ fn invalid_labels_splits_and_types_are_refused() {
     bad.nodes("a", &[("label", ints(&[0, 2]))]);
     bad.refuses(
         Fault::Input,
-        "{}/nodes/a.parquet, column \"label\", row 1 (row group 1): 2 is not a class in 0..2 (or -1 for an unlabeled node)",
+        "{}/nodes/a.parquet, column \"label\", row 1 (row group 1): 2 is not a class from 0 to 1 (or -1 for an unlabeled node)",
     );
     let bad = Bad::new();
     bad.nodes("a", &[("label", ints(&[-2, 1]))]);
     let error = prepared(&bad.source, &bad.path("out"), 1).unwrap_err().to_string();
-    assert!(error.contains("-2 is not a class in 0.."), "{error}");
+    assert!(error.contains("-2 is not a class from 0 to "), "{error}");
     let bad = Bad::new();
     bad.nodes("a", &[("split", texts(&["train", "trian"]))]);
     bad.refuses(
@@ -319,7 +319,7 @@ fn invalid_labels_splits_and_types_are_refused() {
     bad.edges(&[("weight", ints(&[0, 1, 70_000]))]);
     bad.refuses(
         Fault::Input,
-        "{}/edges.parquet, column \"weight\", row 2 (row group 2): 70000 is not a type in 0..65535",
+        "{}/edges.parquet, column \"weight\", row 2 (row group 2): 70000 is not a type from 0 to 65534",
     );
     // Rows with different numbers of flags.
     let bad = Bad::new();
@@ -471,7 +471,7 @@ fn invalid_splits_and_classes_of_edges_are_refused() {
     edges(&bad, vec![("class", ints(&[0, -2, 1]))]);
     bad.refuses(
         Fault::Input,
-        "{}/edges.parquet, column \"class\", row 1 (row group 1): -2 is not a class in 0..1048576 (or -1 for an unlabeled edge)",
+        "{}/edges.parquet, column \"class\", row 1 (row group 1): -2 is not a class from 0 to 1048575 (or -1 for an unlabeled edge)",
     );
     let bad = with("", "class");
     edges(&bad, vec![("class", doubles(&[0.0, 1.0, 1.0]))]);
