@@ -9,6 +9,7 @@ use crate::options::{Action, Outcome, RunOptions};
 use crate::report;
 use gnnflow_data::folders::check_place;
 use gnnflow_data::source::is_url;
+use gnnflow_data::upload::check_target;
 use gnnflow_pipelines::{Error as PipelineError, Feed};
 use std::path::{Path, PathBuf};
 
@@ -36,6 +37,9 @@ pub(super) struct Follow {
     /// Folder for the results of all nodes and of each batch, and for the state.
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
+    /// Upload the results of each batch below this URL (s3://, gs:// or az://), each with `_SUCCESS` as its last object.
+    #[arg(long, value_name = "URL")]
+    upload: Option<PathBuf>,
     /// Folder of the stored rows of layers [default: the dataset's folder, with `.layers` at its end].
     #[arg(long, value_name = "DIR")]
     layers: Option<PathBuf>,
@@ -63,7 +67,7 @@ pub(super) struct Follow {
 
 impl Follow {
     pub(super) fn execute(self, context: Context) -> Result<u8, Error> {
-        if let Some(key) = self.sets.iter().find_map(|set| without_effect(set, &self.changes)) {
+        if let Some(key) = self.sets.iter().find_map(|set| self.without_effect(set)) {
             let message = format!("--set {key}: the key has no effect on `gnnflow follow`; leave it out");
             return Err(PipelineError::Usage(message).into());
         }
@@ -94,6 +98,10 @@ impl Follow {
             let message = format!("--changes {}: there is no such folder; create it", self.changes.display());
             return Err(PipelineError::Usage(message).into());
         }
+        if let Some(url) = &self.upload {
+            check_target(url)
+                .map_err(|reason| PipelineError::Usage(format!("--upload {}: {reason}", url.display())))?;
+        }
         check_out(&self.run, &self.out)?;
         let layers = self.layers.map_or(Layers::BesideDataset, Layers::Folder).folder(config.dataset_folder())?;
         for (option, folder) in [("--out", &*self.out), ("--layers", &layers), ("--dataset", config.dataset_folder())] {
@@ -107,6 +115,7 @@ impl Follow {
         let feed = Feed {
             changes: self.changes,
             layers,
+            upload: self.upload,
             after: self.after,
             missing: self.missing.into(),
             store_every: self.store_every as usize,
@@ -135,18 +144,18 @@ impl Follow {
             }
         }
     }
-}
 
-/// Returns the key of a setting that `infer` and `refresh` allow, and that has no effect here: each process reads the edges and features of its own
-/// partitions, and all files but those of changes are local.
-fn without_effect<'a>(set: &'a str, changes: &Path) -> Option<&'a str> {
-    let key = set.split('=').next().unwrap_or_default().trim();
-    let has_none = match key {
-        "partition.topology" | "partition.features" => true,
-        "graph.retry" => !is_url(changes),
-        _ => false,
-    };
-    has_none.then_some(key)
+    /// Returns the key of a setting that `infer` and `refresh` allow, and that has no effect here: each process reads the edges and features of its own
+    /// partitions, and all files but those of changes and uploads are local.
+    fn without_effect<'a>(&self, set: &'a str) -> Option<&'a str> {
+        let key = set.split('=').next().unwrap_or_default().trim();
+        let has_none = match key {
+            "partition.topology" | "partition.features" => true,
+            "graph.retry" => !is_url(&self.changes) && self.upload.is_none(),
+            _ => false,
+        };
+        has_none.then_some(key)
+    }
 }
 
 /// Refuses folders of which one has the other, because files of one would be taken for files of the other.

@@ -96,6 +96,45 @@ fn batches_in_a_store_have_the_results_of_those_in_a_folder() {
 }
 
 #[test]
+fn results_of_batches_are_uploaded_before_they_count_as_applied() {
+    let Some((place, server)) = start() else { return };
+    let mut changes = Changes::new(&place, 6);
+    let counts = Counts { added_edges: 3, new_nodes: 1, ..Counts::NONE };
+    for name in ["0001", "0002"] {
+        changes.write(&place, &format!("incoming/{name}"), counts);
+        place.write(&format!("incoming/{name}/_SUCCESS"), "");
+    }
+    let follow = |more: &[&str], endpoint: SocketAddr| {
+        let args = ["follow", "runs/p", "--changes", "incoming", "--out", "followed", "--once"];
+        run(command(&place, &[&args, more].concat(), endpoint))
+    };
+    let upload = ["--upload", "s3://lake/live", "--set", "graph.retry=2s"];
+    let stored = |name: &str, file: &str| server.get(&format!("/lake/live/batches/{name}/{file}"));
+    let check = |name: &str| {
+        let folder = place.path("followed/batches").join(name);
+        for file in ["changes.parquet", "manifest.json"] {
+            assert!(stored(name, file).unwrap() == bytes(&folder.join(file)), "{name}: {file}");
+        }
+        assert!(String::from_utf8(stored(name, "_SUCCESS").unwrap()).unwrap().contains("changes.parquet"));
+    };
+    let proxy = Proxy::start(server.address());
+    proxy.faults(Faults { busy: u32::MAX, ..Faults::default() });
+    let ended = follow(&upload, proxy.address());
+    let words = "error: s3://lake/live/batches/0001/";
+    assert!(ended.code == 5 && ended.stderr.contains(words), "{}: {}", ended.code, ended.stderr);
+    assert!(!place.path("followed/batches/0001").exists());
+    proxy.faults(Faults { cut: Some((2, 20)), busy: 1, ..Faults::default() });
+    let ended = follow(&upload, proxy.address());
+    assert_eq!(ended.code, 0, "{}", ended.stderr);
+    ["0001", "0002"].iter().for_each(|name| check(name));
+    let ended = follow(&[], server.address());
+    let words = "--upload: followed was begun with s3://lake/live; do the same";
+    assert!(ended.code == 2 && ended.stderr.contains(words), "{}: {}", ended.code, ended.stderr);
+    let ended = follow(&["--upload", "live"], server.address());
+    assert!(ended.code == 2 && ended.stderr.contains("--upload live: not a URL"), "{}: {}", ended.code, ended.stderr);
+}
+
+#[test]
 fn places_that_cannot_be_listed_are_refused() {
     let Some((place, server)) = start() else { return };
     place.succeed(&["prepare", "p.toml", "--out", "second", "--quiet"]);

@@ -6,15 +6,19 @@ use std::time::{Duration, Instant};
 
 use gnnflow_data::dataset::{Dataset, Manifest};
 use gnnflow_data::fs::sync_folder;
+use gnnflow_data::group::SingleProcess;
 use gnnflow_data::prepare::Quality;
 use gnnflow_data::progress::Silent;
 use gnnflow_data::update::{Batch, Missing, UpdateSettings, batch_files, update};
+use gnnflow_data::upload::upload;
 use gnnflow_data::{Error as DataError, Fault};
 use serde::{Deserialize, Serialize};
 
 use super::batch_queue::{BatchQueue, Next};
 use super::place::Place;
-use super::state::{BATCHES, BatchResults, PENDING, RESTORE, SCHEMA, State, add_applied, folders_in, read_applied};
+use super::state::{
+    BATCHES, BatchResults, MANIFEST, PENDING, RESTORE, SCHEMA, State, add_applied, folders_in, read_applied,
+};
 use crate::error::Error;
 use crate::model_file::FittingModel;
 use crate::outputs::run_folder::CHANGES;
@@ -82,6 +86,7 @@ impl<'a> Follower<'a> {
                 after: feed.after.clone(),
                 stored: None,
                 edge_cut: Quality::read(job.dataset.dir())?.edge_cut,
+                upload: feed.upload.clone(),
             },
         };
         if state.model != model.sha256 {
@@ -93,6 +98,14 @@ impl<'a> Follower<'a> {
             let message = format!(
                 "--after {:?}: {} was begun with other batches before; leave --after out, or choose another folder with --out",
                 feed.after.as_deref().unwrap_or_default(),
+                out.display()
+            );
+            return Err(Error::Usage(message));
+        }
+        if feed.upload != state.upload {
+            let begun = state.upload.map_or("without it".to_owned(), |url| format!("with {}", url.display()));
+            let message = format!(
+                "--upload: {} was begun {begun}; do the same, or choose another folder with --out",
                 out.display()
             );
             return Err(Error::Usage(message));
@@ -232,13 +245,24 @@ impl<'a> Follower<'a> {
         std::fs::create_dir_all(&folder).map_err(Error::io("create", &folder))
     }
 
-    /// Gives the results of a batch their name.
+    /// Uploads the results of a batch, if the feed has a URL for them, and gives them their name. After an interruption in between, the batch is applied
+    /// and uploaded again.
     ///
     /// # Errors
-    /// If the folder cannot be written.
-    pub(crate) fn publish(&mut self, results: &BatchResults) -> Result<(), Error> {
+    /// If the folder cannot be written, or the store refuses the files or cannot be reached for `retry`.
+    pub(crate) fn publish(
+        &mut self,
+        runtime: &dyn Runtime,
+        results: &BatchResults,
+        retry: Duration,
+    ) -> Result<(), Error> {
         let (new, folder) = (new_results(&self.out, &results.batch), self.batch(&results.batch));
         results.write(&new)?;
+        if let Some(url) = &self.feed.upload {
+            let _busy = runtime.busy("uploading the results of a batch");
+            let names = [CHANGES, MANIFEST].map(str::to_owned);
+            upload(&SingleProcess, &new, &names, &url.join(BATCHES).join(&results.batch), retry, &Silent)?;
+        }
         remove(&folder)?;
         std::fs::rename(&new, &folder).map_err(Error::io("rename", &new))?;
         let batches = self.out.join(BATCHES);

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::fs::OpenOptions;
 use std::io::{ErrorKind, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use gnnflow_data::dataset::InputFile;
 use gnnflow_data::fs::write_atomic;
@@ -24,7 +24,7 @@ pub(crate) const RESTORE: &str = "restore the folder from a copy, or choose anot
                                   dataset contains";
 /// The names of all applied batches, a line each.
 const APPLIED: &str = "applied.txt";
-const MANIFEST: &str = "manifest.json";
+pub(super) const MANIFEST: &str = "manifest.json";
 
 /// What is stored in the dataset.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -40,6 +40,9 @@ pub(crate) struct State {
     pub(crate) stored: Option<String>,
     /// The share of edges between partitions at the beginning.
     pub(crate) edge_cut: f64,
+    /// The URL below which the results of all batches are uploaded.
+    #[serde(default)]
+    pub(crate) upload: Option<PathBuf>,
 }
 
 /// The description of a batch's results.

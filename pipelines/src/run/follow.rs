@@ -241,7 +241,7 @@ impl Run<'_> {
             files: changes.files,
             seconds: begin.elapsed().as_secs_f64(),
         };
-        follower.publish(&results)?;
+        follower.publish(driver.runtime, &results, job.config.graph.retry.0)?;
         driver.runtime.say(&format!(
             "batch {name}: {} nodes added, {} removed, {} with new values; {} edges added, {} removed; {} nodes in {CHANGES}; {:.3} s",
             results.nodes_added,

@@ -63,6 +63,8 @@ pub struct Feed {
     pub changes: PathBuf,
     /// The folder of the rows of layers.
     pub layers: PathBuf,
+    /// The URL below which the results of each batch are uploaded.
+    pub upload: Option<PathBuf>,
     /// Batches up to this name are in the dataset already.
     pub after: Option<String>,
     /// Policy for removals of edges that do not exist.
