@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The schedules side by side: seconds per epoch, epochs and seconds to the same validation accuracy, memory, bytes and value.
 
-    benches/schedules.py DATA [--graphs NAME…] [--rounds 5] [--seeds 3] [--processes 2] [--price 0.04] [--out FILE]
+    benches/schedules.py DATA [--graphs NAME…] [--rounds 5] [--seeds 3] [--processes 2] [--price 0.04] [--choices-for RESULT] [--out FILE]
 
 DATA contains a folder of nodes.parquet and edges.parquet for each graph of GRAPHS that is not generated. The model is a 2-layer GCN of 64
 columns. Each graph has one partition per process, and each process has one thread.
@@ -14,8 +14,8 @@ orders, and the first round warms up and is left out. Seconds to the target are 
 of reaching the target, with --price dollars per hour and process (Dorylus, section 7).
 
 "auto" is what `train.schedule = "auto"` chooses, with default rates and with those of `gnnflow calibrate`, and its regret: the seconds to
-the target of its choice over those of the best schedule that it may choose, minus 1. The result is written to
-benches/runs/<date>-schedules.json.
+the target of its choice over those of the best schedule that it may choose, minus 1. `--choices-for RESULT` measures nothing: it takes times and rates from an
+earlier result, and asks again what "auto" chooses. The result is written to benches/runs/<date>-schedules.json.
 """
 import argparse, json, pathlib, statistics, subprocess, sys, tempfile
 
@@ -183,10 +183,27 @@ def measure(binary, name, work, rates, options):
     rows = [row(schedule, curves[schedule], target, last[schedule], seconds[schedule], options) for schedule in cases]
     result = {"graph": name, "target": round(target, 4), "replication_factor": round(quality["replication_factor"], 3)}
     result |= {"edge_balance": round(quality["balance"]["edges"], 3), "edge_cut": round(quality["edge_cut"], 3), "schedules": rows}
-    result["auto"] = {kind: auto(binary, pipeline, work / "partitioned", table, rows, options)
-                      for kind, table in {"default rates": "", "measured rates": rates}.items()}
+    result["auto"] = choices(binary, pipeline, work / "partitioned", rates, rows, options)
     print(json.dumps(result), file=sys.stderr, flush=True)
     return result
+
+
+def choices(binary, pipeline, out, rates, rows, options):
+    """What `auto` chooses with default rates and with measured ones."""
+    tables = {"default rates": "", "measured rates": rates}
+    return {kind: auto(binary, pipeline, out, table, rows, options) for kind, table in tables.items()}
+
+
+def choose_again(binary, measured, options):
+    """An earlier result, with the choices of this program."""
+    rates = "\n".join(["[train.schedule.rates]", *measured["measured_rates"], ""])
+    for row in measured["results"]:
+        with tempfile.TemporaryDirectory() as scratch:
+            work = pathlib.Path(scratch)
+            pipeline, out = pipeline_of(row["graph"], work, options.data, options.processes), work / "partitioned"
+            subprocess.run([binary, "prepare", pipeline, "--quiet", "--set", f"partition.out={out}"], check=True, stdout=subprocess.DEVNULL)
+            row["auto"] = choices(binary, pipeline, out, rates, row["schedules"], options)
+    return measured | {"measured_at_commit": measured.get("measured_at_commit", measured["commit"])}
 
 
 def main():
@@ -198,10 +215,17 @@ def main():
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--price", type=float, default=0.04, help="dollars per hour and process")
     parser.add_argument("--out")
+    parser.add_argument("--choices-for", metavar="RESULT", type=pathlib.Path, help="an earlier result, whose times are taken")
     options = parser.parse_args()
     if min(options.rounds, options.seeds, options.processes) < 1:
         parser.error("--rounds, --seeds and --processes must be at least 1")
     binary, results = build(), []
+    if options.choices_for:
+        measured = json.loads(options.choices_for.read_text())
+        options.rounds, options.seeds, options.processes = (measured[key] for key in ("rounds", "seeds", "processes"))
+        measured = choose_again(binary, measured, options)
+        print(write(measured | about("schedules") | {"median_regret": median_regret(measured["results"])}, "schedules", options.out))
+        return
     calibrate = [binary, "calibrate", "--processes", str(options.processes), "--threads", "1", "--quiet"]
     rates = subprocess.run(calibrate, check=True, stdout=subprocess.PIPE, text=True).stdout
     for name in options.graphs:
@@ -212,11 +236,15 @@ def main():
     print(file)
 
 
+def median_regret(results):
+    """The medians of the graphs, by kind of rates."""
+    return {kind: median(row["auto"][kind]["regret"] for row in results) for kind in results[0]["auto"]}
+
+
 def finish(results, rates, options):
     """Writes the result of some graphs, and returns its path."""
     given = {"rounds": options.rounds, "seeds": options.seeds, "processes": options.processes, "dollars_per_hour_and_process": options.price}
-    regrets = {kind: [row["auto"][kind]["regret"] for row in results] for kind in results[0]["auto"]}
-    given["median_regret"] = {kind: median(all) for kind, all in regrets.items()}
+    given["median_regret"] = median_regret(results)
     given["measured_rates"] = [line for line in rates.splitlines() if "=" in line]
     return write(about("schedules") | given | {"results": results}, "schedules", options.out)
 

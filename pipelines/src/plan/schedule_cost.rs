@@ -9,7 +9,8 @@
 //!
 //! With batches, a layer of i → o columns multiplies 3 · rows · parameters (forward, and both gradients; 2 if its input does not learn), and
 //! sums 2 · edges · i values per step, for the expected sizes of the largest batch ([`super::expected_batch`]). Training on the full graph
-//! multiplies 4 · nodes · parameters, because the backward pass repeats the forward pass. It sums edges · columns of the partition with most
+//! multiplies 4 · nodes · parameters, because the backward pass repeats the forward pass, and reads all feature rows for each product of the first layer. It
+//! sums edges · columns of the partition with most
 //! edges (node-parallel), or all edges · columns / partitions (column-parallel). An edge counts at least [`LINE`] columns.
 
 use gnnflow_data::prepare::Quality;
@@ -56,7 +57,7 @@ struct Work {
     activations: f64,
     sums: f64,
     sampled_edges: f64,
-    /// Bytes of feature rows that are gathered.
+    /// Bytes of feature rows that are gathered, or read by products of the full graph.
     gathered: f64,
 }
 
@@ -160,10 +161,12 @@ impl CostModel<'_> {
             let times = if index == 0 && !learns { 3.0 } else { 4.0 };
             times * nodes * parameters(layer)
         };
+        let features = if learns { 0.0 } else { 3.0 * nodes * 4.0 * self.graph.features as f64 };
         Work {
             multiplications: layers.iter().enumerate().map(multiplied).sum(),
             activations: nodes * layers.iter().map(|layer| layer.output as f64).sum::<f64>(),
             sums: full_graph.added(self.graph),
+            gathered: features,
             ..Work::default()
         }
     }
@@ -177,8 +180,8 @@ impl CostModel<'_> {
             true => train.fanouts(model.layers).iter().map(Fanout::most).collect(),
             false => Vec::new(),
         };
-        let batch = Degrees::new(self.graph, self.quality.map(|quality| &quality.in_degrees))
-            .batch(&Batch::of(train, model, sizes), &fanouts);
+        let local = train.schedule.is_partition_parallel();
+        let batch = Degrees::new(self.graph, self.quality).batch(&Batch::of(train, model, sizes), &fanouts, local);
         let all = batch.nodes.last().copied().unwrap_or(0.0);
         let (input, _) = embedding::input(config, self.graph);
         let learns = embedding::of(config).is_some();
