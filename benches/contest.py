@@ -49,7 +49,7 @@ def medians(seconds, which):
 
 def beside_torch(rounds, threads, measure):
     """Calls `measure`, which returns gnnflow's seconds and the result of a PyTorch script, in `rounds` rounds after one that warms up. Returns the script's last
-    result, and the seconds of a row of results; the limit is the time of PyTorch's products alone."""
+    result, and the seconds of a row of results; the limit is the time of as many multiplications in PyTorch's products."""
     ours, theirs, products = [], [], []
     for number in range(rounds + 1):
         seconds, peer = measure()

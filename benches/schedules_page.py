@@ -25,7 +25,7 @@ from `benches/runs/{file}`.
 AUTO = """## What auto chooses
 
 *Regret* is the time of the choice over that of the best schedule that `auto` may choose, minus 1.
-
+{commits}
 | graph | default rates | regret | rates of `gnnflow calibrate` | regret |
 |---|---|---|---|---|
 """
@@ -82,4 +82,7 @@ def page():
         lines.append(f"| {row['graph']} | {default['chosen']} | {percent(default['regret'])} | {measured['chosen']} | {percent(measured['regret'])} |\n")
     medians = [percent(result["median_regret"][kind]) for kind in ("default rates", "measured rates")]
     lines.append(f"| median | | {medians[0]} | | {medians[1]} |\n")
-    return about + "".join(map(graph, result["results"])) + AUTO + "".join(lines)
+    commits = ""
+    if measured_at := result.get("measured_at_commit"):
+        commits = f"The choices are those of commit {result['commit'][:7]}, and the times those of {measured_at[:7]}.\n"
+    return about + "".join(map(graph, result["results"])) + AUTO.format(commits=commits) + "".join(lines)

@@ -20,7 +20,7 @@ not rows of different days.
 - The graph is an R-MAT graph of the size of ogbn-products (2,449,029 nodes, 123.7 million directed edges, 100 features), unless a row names another.
 - In full-graph training, the other systems compute the last layer of all nodes. gnnflow computes it for nodes with a loss only, 8 per cent here.
 - Where our rows are in bf16, those of the other systems are in f32.
-- *Of the limit* is gnnflow's rate over what the machine allows. For ranking and recommendations, that is PyTorch's product of the matrices alone. For sampling it is two random reads of memory per edge, for propagation the bytes of a plain
+- *Of the limit* is gnnflow's rate over what the machine allows. For ranking and recommendations, that is PyTorch's product of matrices that stay in the cache. For sampling it is two random reads of memory per edge, for propagation the bytes of a plain
   copy, both in the same process; caches serve some reads, so the share may exceed 1. Empty: not measured.
 - Ratios depend on the host. Before layers were fused, an epoch of SAGE had 2.63 × on a fast host (`2026-11-22`: 34.5 s, dgl 90.5 s) and 1.84 × on a slow one (`2026-11-22`, `slow-memory`). With fused layers it had 1.5 × on a
   slower one (`2026-11-26`, `slow-memory`, one round: 107 s, graphbolt 160 s, dgl 163 s), and 2.03 × on another (`2026-11-27`: 67.9 s, dgl 137.9 s). Since `2026-11-28`, the features of neighbors are summed where they lie, without
@@ -64,7 +64,7 @@ def full_graph(row, graph):
 
 
 def ranking(row, _):
-    what = f"ranking {row['edges']:,} held-out edges, both ends among {row['among']:,} nodes, rows of 64 numbers"
+    what = f"ranking {row['edges']:,} held-out edges, both ends among {row['among']:,} nodes, rows of 64 numbers; ours scores an end of several edges once"
     return what, row["gnnflow_seconds"], row["peers_seconds"], seconds
 
 
