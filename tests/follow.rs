@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use arrow::array::{ArrayRef, Int64Array};
+use arrow::array::{ArrayRef, Float32Array, Int64Array};
 use gnnflow_data::rng::{Key, Purpose};
 
 use crate::common::changes::{Changes, Counts, Results, check_changed, results, update, with_ids};
@@ -341,6 +341,43 @@ fn more_nodes_than_there_is_room_for_are_stored_first() {
         check(&place, "followed", name, &before, "many nodes");
     }
     assert_same_dataset(&place, "dataset", "plain");
+}
+
+#[test]
+fn more_edges_between_partitions_are_reported() {
+    let place = TestDir::new();
+    let ints = |values: &mut dyn Iterator<Item = i64>| Arc::new(values.collect::<Int64Array>()) as ArrayRef;
+    // Two rings of 200 nodes.
+    let next = |node: i64| node / 200 * 200 + (node + 1) % 200;
+    let features = Float32Array::from_iter_values((0..400).map(|node| node as f32));
+    place.parquet(
+        "nodes.parquet",
+        vec![
+            ("node_id", ints(&mut (0..400))),
+            ("features", Arc::new(features)),
+            ("label", ints(&mut (0..400).map(|node| node % 2))),
+        ],
+    );
+    place.parquet("edges.parquet", vec![("src", ints(&mut (0..400))), ("dst", ints(&mut (0..400).map(next)))]);
+    place.write(
+        "p.toml",
+        "[graph]\nnodes = 'nodes.parquet'\nedges = 'edges.parquet'\nundirected = true\nsplit_fractions = [0.6, 0.2, 0.2]\n\
+         [partition]\nparts = 2\nout = 'dataset'\n[model]\n[train]\nepochs = 1\n",
+    );
+    place.succeed(&["run", "p.toml", "--run-dir", "run", "--quiet"]);
+    let follow = |name: &str, shift: i64| {
+        let edges = vec![("src", ints(&mut (0..100))), ("dst", ints(&mut (shift..shift + 100)))];
+        place.parquet(&format!("incoming/{name}/edges.parquet"), edges);
+        place.write(&format!("incoming/{name}/_SUCCESS"), "");
+        let ended = place.run(&["follow", "run", "--changes", "incoming", "--out", "followed", "--once"]);
+        assert_eq!(ended.code, 0, "{}", ended.stderr);
+        ended.stderr
+    };
+    let within = follow("0001", 2);
+    assert!(!within.contains("between partitions"), "{within}");
+    let between = follow("0002", 200);
+    assert!(between.contains("% of the edges are between partitions; they were 0."), "{between}");
+    assert!(between.contains("at the beginning: prepare the graph again"), "{between}");
 }
 
 #[test]
