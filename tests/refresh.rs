@@ -458,6 +458,8 @@ fn refused_with_one_line() {
     refused(&["run", "--out", "out", "--set", "model.hidden=8"], 2, &["--set model.hidden", "the model is trained"]);
     place.write("file", "");
     refused(&["run", "--out", "out", "--layers", "file"], 2, &["--layers file: this is a file; choose a folder"]);
+    let graph = &["--layers graph: the folder has other files; choose a new folder"];
+    refused(&["run", "--out", "out", "--layers", "graph"], 2, graph);
     // Another process uses the rows.
     place.succeed(&["refresh", "run", "--out", "out", "--quiet"]);
     let model = std::fs::read_dir(place.path("dataset.layers")).unwrap().next().unwrap().unwrap().path();

@@ -171,6 +171,10 @@ impl Layers {
                 let message = format!("--layers {}: this is a file; choose a folder", folder.display());
                 Err(PipelineError::Usage(message).into())
             }
+            Self::Folder(folder) if !has_only_layers(&folder) => {
+                let message = format!("--layers {}: the folder has other files; choose a new folder", folder.display());
+                Err(PipelineError::Usage(message).into())
+            }
             Self::Folder(folder) => Ok(folder),
             Self::BesideDataset => {
                 // The name of `.` is that of the current folder.
@@ -181,6 +185,15 @@ impl Layers {
             }
         }
     }
+}
+
+/// Whether a folder is missing or empty, or has folders of models only, which are named by 16 digits.
+fn has_only_layers(folder: &Path) -> bool {
+    let of_model = |entry: std::io::Result<std::fs::DirEntry>| {
+        let name = entry.map(|entry| entry.file_name().to_string_lossy().into_owned()).unwrap_or_default();
+        name.len() == 16 && name.bytes().all(|digit| digit.is_ascii_hexdigit())
+    };
+    std::fs::read_dir(folder).map_or(true, |mut entries| entries.all(of_model))
 }
 
 /// Keys of pipeline files that do not change the model; a name with a dot at its end is a section.
