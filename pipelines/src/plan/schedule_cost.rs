@@ -180,8 +180,7 @@ impl CostModel<'_> {
             true => train.fanouts(model.layers).iter().map(Fanout::most).collect(),
             false => Vec::new(),
         };
-        let local = train.schedule.is_partition_parallel();
-        let batch = Degrees::new(self.graph, self.quality).batch(&Batch::of(train, model, sizes), &fanouts, local);
+        let batch = Degrees::new(self.graph, self.quality).batch(&Batch::of(train, model, sizes), &fanouts);
         let all = batch.nodes.last().copied().unwrap_or(0.0);
         let (input, _) = embedding::input(config, self.graph);
         let learns = embedding::of(config).is_some();
