@@ -226,9 +226,14 @@ mod tests {
     use crate::config::schedule::TensorParallel;
     use crate::plan::PartSize;
 
-    /// A prepared graph of 4 partitions.
+    /// A prepared graph of 4 partitions of 250,000 nodes.
     fn graph(train: u64, halo: u64, edges: [u64; 4]) -> Sizes {
-        let part = |edges| PartSize { nodes: 250_000, edges, train: train / 4, halo, ..PartSize::default() };
+        graph_of(250_000, train, halo, edges)
+    }
+
+    /// A prepared graph of 4 partitions of so many `nodes`.
+    fn graph_of(nodes: u64, train: u64, halo: u64, edges: [u64; 4]) -> Sizes {
+        let part = |edges| PartSize { nodes, edges, train: train / 4, halo, ..PartSize::default() };
         Sizes { features: 128, classes: Some(16), train: Some(train), ..Sizes::of_parts(edges.map(part).to_vec()) }
     }
 
@@ -253,12 +258,12 @@ mod tests {
         let few = chosen(SAGE, "", &graph(4_000, 20_000, even));
         assert_eq!(few.chosen, "mini-batch", "{few:#?}");
         assert!(few.because.contains("0 % train nodes"), "{}", few.because);
-        // Many train nodes, and few edges between partitions.
-        let local = chosen(SAGE, "", &graph(700_000, 20_000, even));
+        // Many train nodes, and few edges between partitions. A batch reads most of the graph.
+        let local = chosen(SAGE, "", &graph_of(25_000, 70_000, 2_000, [500_000; 4]));
         assert_eq!(local.chosen, "full-graph", "{local:#?}");
         assert!((local.replication_factor, local.edge_balance) == (1.08, 1.0));
         // Many train nodes, many edges between partitions, and one partition with most edges.
-        let skewed = chosen(SAGE, "", &graph(700_000, 700_000, [2_000_000, 2_000_000, 2_000_000, 14_000_000]));
+        let skewed = chosen(SAGE, "", &graph_of(25_000, 70_000, 70_000, [200_000, 200_000, 200_000, 1_400_000]));
         assert_eq!(skewed.chosen, "tensor-parallel", "{skewed:#?}");
         assert!(skewed.because.contains("\"full-graph\""), "{}", skewed.because);
         for auto in [few, local, skewed] {
