@@ -547,6 +547,9 @@ fn refused_with_one_line() {
     let ended = place.run(&[&third[..], &["--after", "0006x"]].concat());
     let note = "note: --after 0006x: 6 batches are not applied, and no batch has this name";
     assert!(ended.code == 0 && ended.stderr.contains(note), "{}", ended.stderr);
+    // It holds until another one is given.
+    let ended = place.run(&third);
+    assert!(ended.code == 0 && ended.stderr.contains(note), "{}", ended.stderr);
     std::fs::copy(place.path("incoming/0006/edges.parquet"), place.path("incoming/edges.parquet")).unwrap();
     place.fail(&third, 3, &["incoming/edges.parquet: a batch is a folder with nodes.parquet"]);
     std::fs::remove_file(place.path("incoming/edges.parquet")).unwrap();

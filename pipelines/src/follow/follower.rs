@@ -71,7 +71,9 @@ impl<'a> Follower<'a> {
         let applied = read_applied(out)?;
         // A batch whose results are complete may not be recorded as applied yet.
         let begun = !applied.is_empty() || !folders_in(&out.join(BATCHES))?.is_empty();
-        let state = match State::read(out)?.filter(|state| begun || state.stored.is_some()) {
+        let earlier = State::read(out)?;
+        let after = feed.after.clone().or_else(|| earlier.as_ref()?.after.clone());
+        let state = match earlier.filter(|state| begun || state.stored.is_some()) {
             Some(state) => state,
             None if !applied.is_empty() => {
                 return Err(Error::Input(format!(
@@ -83,7 +85,7 @@ impl<'a> Follower<'a> {
                 schema: SCHEMA,
                 model: model.sha256.clone(),
                 dataset: manifest.fingerprint.clone(),
-                after: feed.after.clone(),
+                after,
                 stored: None,
                 edge_cut: Quality::read(job.dataset.dir())?.edge_cut,
                 upload: feed.upload.clone(),
