@@ -73,7 +73,7 @@ pub enum Kind {
 /// Returns the kind of a path.
 ///
 /// # Errors
-/// When the path does not exist or is none of these; with an own message for rows of layers that a refresh has stored.
+/// When the path does not exist or is none of these. A layer store has its own message.
 pub fn kind(path: &Path) -> Result<Kind> {
     if is_url(path) {
         return Ok(Kind::Dump);

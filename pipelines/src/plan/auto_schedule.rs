@@ -226,12 +226,12 @@ mod tests {
     use crate::config::schedule::TensorParallel;
     use crate::plan::PartSize;
 
-    /// A prepared graph of 4 partitions of 250,000 nodes.
+    /// A prepared graph of 4 partitions with 250,000 nodes each.
     fn graph(train: u64, halo: u64, edges: [u64; 4]) -> Sizes {
         graph_of(250_000, train, halo, edges)
     }
 
-    /// A prepared graph of 4 partitions of so many `nodes`.
+    /// A prepared graph of 4 partitions with `nodes` nodes each.
     fn graph_of(nodes: u64, train: u64, halo: u64, edges: [u64; 4]) -> Sizes {
         let part = |edges| PartSize { nodes, edges, train: train / 4, halo, ..PartSize::default() };
         Sizes { features: 128, classes: Some(16), train: Some(train), ..Sizes::of_parts(edges.map(part).to_vec()) }

@@ -9,8 +9,8 @@ use gnnflow_data::prepare::{InDegrees, Quality};
 use super::Sizes;
 use super::batch::Batch;
 
-/// Share of the edges of later hops whose source is in the list, beyond chance: nodes of the list are sampled again, and neighbors of neighbors are
-/// neighbors. With it, expected lists have 0.9 to 1.3 times the nodes of sampled ones on five graphs (fanouts 15 and 10).
+/// Share of the edges of later hops whose source is in the list, beyond chance: nodes of the list are sampled again, and neighbors of a node are
+/// often neighbors of each other. With it, expected lists have 0.9 to 1.3 times the nodes of sampled ones on five graphs (fanouts 15 and 10).
 const REPEATED: f64 = 0.3;
 
 /// Nodes with about equal in-degrees.
