@@ -63,10 +63,9 @@ fn main() {
     let threads = session.numbers("threads", &[1, 2]);
     let csc = Csc::new(&graph.indptr, &graph.indices);
     verify(&graph, &csc);
-    threads.iter().for_each(|&threads| random_reads(&mut session, &graph, threads));
-
     for fanouts in [&[15, 10, 5][..], &[25, 10]] {
         let uniform: Vec<Fanout> = fanouts.iter().map(|&k| Fanout::Uniform { k }).collect();
+        reads_alone(&mut session, &graph, &threads, &uniform);
         for &threads in &threads {
             case(&mut session, &graph, "fused", threads, &uniform, usize::MAX, &Fused(csc));
         }
@@ -92,26 +91,84 @@ fn main() {
     session.finish();
 }
 
-/// The limit of the machine: independent random reads of single entries of the edge array. A sampled and compacted edge
-/// needs at least two such reads, of its entry and of the compactor's array, besides the bounds of its node's row.
-fn random_reads(session: &mut Session, graph: &Graph, threads: usize) {
-    let reads = if session.smoke { 1 << 12 } else { 1u64 << 24 };
-    let seconds = repeat(session.repeats(15), || {
-        std::thread::scope(|scope| {
-            for thread in 0..threads as u64 {
-                scope.spawn(move || {
-                    let (mut sum, mut state) = (0u64, thread + 1);
-                    for _ in 0..reads / threads as u64 {
-                        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-                        let at = ((u128::from(state) * graph.indices.len() as u128) >> 64) as usize;
-                        sum = sum.wrapping_add(u64::from(graph.indices[at]));
-                    }
-                    std::hint::black_box(sum)
-                });
+/// The addresses that a batch reads.
+#[derive(Default)]
+struct Reads {
+    /// Nodes, whose rows are sampled.
+    rows: Vec<u32>,
+    /// Sampled entries of the edge array.
+    entries: Vec<usize>,
+    /// The nodes of these entries, which are looked up in the compactor's array.
+    nodes: Vec<u32>,
+}
+
+/// Samples a batch and returns the addresses that this reads.
+fn reads_of(graph: &Graph, batch: usize, fanouts: &[Fanout], compactor: &mut Compactor) -> Reads {
+    let (csc, mut list, mut reads) =
+        (Csc::new(&graph.indptr, &graph.indices), batch_of(graph, batch), Reads::default());
+    compactor.start(&list);
+    for (hop, &fanout) in fanouts.iter().enumerate() {
+        let block = sample_hop(&csc, &mut list, fanout, key_of(batch).fold(hop as u64), compactor);
+        for (dst, &node) in list[..block.num_dst()].iter().enumerate() {
+            let begin = graph.indptr[node as usize] as usize;
+            reads.rows.push(node);
+            for &src in block.neighbors(dst) {
+                let source = list[src as usize];
+                let entry = csc.neighbors(node).iter().position(|&other| other == source).expect("it is a neighbor");
+                reads.entries.push(begin + entry);
+                reads.nodes.push(source);
             }
+        }
+    }
+    reads
+}
+
+/// The limit of the machine: the reads of memory that sampling must do, of known addresses, one after another and without any
+/// other work. These are the bounds of each row, each sampled entry, and its node in the compactor's array.
+fn reads_alone(session: &mut Session, graph: &Graph, threads: &[usize], fanouts: &[Fanout]) {
+    let batches = if session.smoke { 4 } else { BATCHES };
+    let mut compactor = Compactor::new(graph.num_nodes() as u64);
+    let reads: Vec<Reads> = (0..batches).map(|batch| reads_of(graph, batch, fanouts, &mut compactor)).collect();
+    let edges: usize = reads.iter().map(|reads| reads.entries.len()).sum();
+    for &threads in threads {
+        let arrays = vec![vec![0u32; graph.num_nodes()]; threads];
+        let seconds = repeat(session.repeats(15), || {
+            std::thread::scope(|scope| {
+                for (thread, array) in arrays.iter().enumerate() {
+                    let reads = reads.iter().skip(thread).step_by(threads);
+                    scope.spawn(move || {
+                        let mut sum = 0u64;
+                        for Reads { rows, entries, nodes } in reads {
+                            rows.iter().for_each(|&row| sum += graph.indptr[row as usize + 1] as u64);
+                            entries.iter().for_each(|&entry| sum += u64::from(graph.indices[entry]));
+                            nodes.iter().for_each(|&node| sum += u64::from(array[node as usize]));
+                        }
+                        std::hint::black_box(sum)
+                    });
+                }
+            });
         });
-    });
-    session.result("random reads", json!({ "threads": threads }), &seconds, reads as f64, "reads");
+        let details = json!({ "fanouts": text_of(fanouts), "threads": threads });
+        session.result("reads alone", details, &seconds, edges as f64, "edges");
+    }
+}
+
+/// The seeds of a batch.
+fn batch_of(graph: &Graph, batch: usize) -> Vec<u32> {
+    let starts = (graph.train.len() / BATCH).max(1);
+    graph.train.iter().skip(batch % starts * BATCH).take(BATCH).copied().collect()
+}
+
+fn key_of(batch: usize) -> Key {
+    Key::new(SEED, Purpose::Sample).fold(0).fold(0).fold(batch as u64)
+}
+
+fn text_of(fanouts: &[Fanout]) -> String {
+    let text = |fanout: &Fanout| match fanout {
+        Fanout::All => "-1".into(),
+        Fanout::Uniform { k } | Fanout::UniformWithReplacement { k } => k.to_string(),
+    };
+    fanouts.iter().map(text).collect::<Vec<String>>().join(",")
 }
 
 /// Measures `BATCHES` batches on `threads` threads. `budget` bounds the compactor's direct array.
@@ -125,10 +182,6 @@ fn case(
     hop: &impl Hop,
 ) {
     let batches = if session.smoke { 4 } else { BATCHES };
-    let batch_of = |b: usize| -> Vec<u32> {
-        let starts = (graph.train.len() / BATCH).max(1);
-        graph.train.iter().skip(b % starts * BATCH).take(BATCH).copied().collect()
-    };
     let mut compactors = vec![Compactor::with_budget(graph.num_nodes() as u64, budget); threads];
     let mut totals = (0, 0);
     let seconds = repeat(session.repeats(15), || {
@@ -140,9 +193,9 @@ fn case(
                     scope.spawn(move || {
                         let (mut edges, mut inputs) = (0, 0);
                         for b in (thread..batches).step_by(threads) {
-                            let mut list = batch_of(b);
+                            let mut list = batch_of(graph, b);
                             compactor.start(&list);
-                            let key = Key::new(SEED, Purpose::Sample).fold(0).fold(0).fold(b as u64);
+                            let key = key_of(b);
                             for (h, &fanout) in fanouts.iter().enumerate() {
                                 edges += hop.hop(&mut list, fanout, key.fold(h as u64), compactor).num_edges();
                             }
@@ -156,15 +209,8 @@ fn case(
         });
         totals = counts.iter().fold((0, 0), |total, count| (total.0 + count.0, total.1 + count.1));
     });
-    let fanouts: Vec<String> = fanouts
-        .iter()
-        .map(|fanout| match fanout {
-            Fanout::All => "-1".into(),
-            Fanout::Uniform { k } | Fanout::UniformWithReplacement { k } => k.to_string(),
-        })
-        .collect();
     let details = json!({
-        "fanouts": fanouts.join(","),
+        "fanouts": text_of(fanouts),
         "threads": threads,
         "batches_per_repeat": batches,
         "seconds_per_batch": seconds.median() / batches as f64,

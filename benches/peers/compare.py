@@ -7,7 +7,8 @@
 
 The peers' scripts and packages are not part of this project. Every round runs each system once, in a different order, so that other
 load on the machine affects all systems equally. Medians over rounds are compared. `share_of_limit` is our rate over what the machine
-allows, measured in the same process: for sampling, two random reads of memory per edge; for propagation, the bytes of a plain copy.
+allows, measured in the same process: for sampling, the same reads of memory alone, of known
+addresses; for propagation, the bytes of a plain copy.
 The result is written to benches/runs/<date>-<bench>-beside-peers.json.
 """
 import argparse, json, os, pathlib, statistics, subprocess, sys, tempfile
@@ -32,7 +33,7 @@ BENCHES = {
         "ours": lambda row: (row["fanouts"], row["rate"]) if row["case"] == "fused" else None,
         "peer": lambda row: row["edges_per_s"],
         "unit": "edges/s",
-        "limit": ("random reads", lambda row: 2 * row["rate"]),
+        "limit": ("reads alone", lambda row: row["rate"]),
     },
     "propagate": {
         "script": "bench_propagate.py",
@@ -68,12 +69,12 @@ def run_ours(executable, bench, threads, repeats):
         result = json.load(open(out))
     rows = [row for row in result.pop("results") if row["threads"] == threads]
     case, demand = BENCHES[bench]["limit"]
-    [limit] = [row["rate"] for row in rows if row["case"] == case]
+    limits = {row.get("fanouts"): row["rate"] for row in rows if row["case"] == case}
     found = {}
     for row in rows:
         if ours := BENCHES[bench]["ours"](row):
             variant, rate = ours
-            found[variant, threads] = (rate, demand(row) / limit)
+            found[variant, threads] = (rate, demand(row) / limits[row.get("fanouts")])
     return found, result
 
 
