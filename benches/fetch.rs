@@ -4,7 +4,7 @@
 //! loop copies the same rows into a similar buffer without prefetching. The kernel prefetches rows, so the operator
 //! should be at least as fast, although it also allocates the matrix of each batch. Over loopback, the other process
 //! owns all rows: the time includes requests, gathering into the wire buffer and scattering. Raw TCP writes equally
-//! many bytes.
+//! many bytes. With `--encrypt`, messages are encrypted; with `--loopback`, only the cases over loopback are measured.
 
 mod common;
 #[path = "common/graph.rs"]
@@ -80,8 +80,22 @@ fn main() {
     let (repeats, smoke) = (session.repeats(7), session.smoke);
     // The second process also runs `main` up to this line, so no work precedes it.
     let (pages, over_loopback) = in_two_processes(move |worker| loopback(worker, smoke, repeats));
-    let graph = Graph::load(&mut session);
-    let lists = lists(&graph, if smoke { 2 } else { 20 });
+    if !std::env::args().any(|argument| argument == "--loopback") {
+        measure_local(&mut session, repeats);
+    }
+    session.about("loopback_rows", pages as u64);
+    let raw = Seconds::new(over_loopback.iter().map(|pair| pair.0).collect());
+    let wire = Seconds::new(over_loopback.iter().map(|pair| pair.1).collect());
+    let bytes = (pages * ROW) as f64;
+    session.result("raw TCP", json!({}), &raw, bytes, "B");
+    session.result("fetch_rows, loopback", json!({ "times_raw_tcp": raw.median() / wire.median() }), &wire, bytes, "B");
+    session.finish();
+}
+
+/// Measures the rows of sampled batches in local memory.
+fn measure_local(session: &mut Session, repeats: usize) {
+    let graph = Graph::load(session);
+    let lists = lists(&graph, if session.smoke { 2 } else { 20 });
     let ids: usize = lists.iter().map(Vec::len).sum();
     let bytes = (ids * ROW) as f64;
     session.about("rows", ids as u64);
@@ -116,14 +130,6 @@ fn main() {
         Seconds::new((0..repeats + 1).map(|_| fetch(worker, &graph, source.clone(), &repeated)).skip(1).collect())
     });
     session.result("fetch_rows, local", beside(&operator), &operator, bytes, "B");
-
-    session.about("loopback_rows", pages as u64);
-    let raw = Seconds::new(over_loopback.iter().map(|pair| pair.0).collect());
-    let wire = Seconds::new(over_loopback.iter().map(|pair| pair.1).collect());
-    let bytes = (pages * ROW) as f64;
-    session.result("raw TCP", json!({}), &raw, bytes, "B");
-    session.result("fetch_rows, loopback", json!({ "times_raw_tcp": raw.median() / wire.median() }), &wire, bytes, "B");
-    session.finish();
 }
 
 /// Node lists of batches after three hops.

@@ -7,6 +7,7 @@ mod cli;
 pub mod cluster;
 pub mod compare;
 mod console;
+mod encryption;
 mod error;
 mod log;
 mod loop_state;

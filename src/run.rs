@@ -198,7 +198,7 @@ fn supervisor(config: &Config, options: &RunOptions, cluster: Option<&ClusterCon
 /// Returns the cluster configuration of this process: from its parent, or from the hosts file. `None` for a single process.
 pub(crate) fn cluster_config(config: &Config, options: &RunOptions) -> Result<Option<ClusterConfig>, Error> {
     if let Some(child) = config_from_launcher()? {
-        return Ok(Some(child));
+        return Ok(Some(ClusterConfig { encrypt: config.cluster.encrypt, ..child }));
     }
     let Some(file) = &options.hosts else { return Ok(None) };
     let addresses = read_hosts(file)?;
@@ -206,6 +206,7 @@ pub(crate) fn cluster_config(config: &Config, options: &RunOptions) -> Result<Op
     let Some(assignment) = rank_assignment(options.rank, Some(addresses.len()), environment)? else { return Ok(None) };
     let mut cluster = ClusterConfig::new(assignment.rank, addresses);
     cluster.secret = Secret::find(environment, config.cluster.secret_file.as_deref())?;
+    cluster.encrypt = config.cluster.encrypt;
     Ok(Some(cluster))
 }
 

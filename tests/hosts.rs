@@ -1,99 +1,17 @@
 //! Members of a run across hosts, all on this machine: restarts and signals.
 
-use std::fs::File;
-use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::common::{TestDir, assert_same_results, children, hosts_on, kill, planted, summary, wait_for_epochs};
+use crate::common::member::{Member, TIME_LIMIT, start};
+use crate::common::{TestDir, assert_same_results, hosts_on, kill, planted, summary, wait_for_epochs};
 
 const SETTINGS: &str = "[model]\nkind = 'sage'\nhidden = 32\n[train]\nepochs = 60\nbatch = 32\nfanouts = [5, 3]\n\
                         checkpoint_every = 1\n";
 /// Settings of a run that lasts until the test ends it.
 const ENDLESS: [&str; 2] = ["--set", "train.epochs=100000"];
-/// A member that runs longer than this hangs.
-const TIME_LIMIT: Duration = Duration::from_secs(90);
-
-/// The process of one line of a hosts file, and the file with its stderr. It is killed when dropped.
-struct Member {
-    child: Child,
-    stderr: std::path::PathBuf,
-}
-
-impl Member {
-    fn stderr(&self) -> String {
-        std::fs::read_to_string(&self.stderr).unwrap()
-    }
-
-    /// Waits for the worker, which is the child of the supervisor, and returns its process id.
-    fn worker(&mut self) -> u32 {
-        let since = Instant::now();
-        loop {
-            if let Some(&worker) = children(self.child.id()).first() {
-                return worker;
-            }
-            assert!(self.child.try_wait().unwrap().is_none() && since.elapsed() < TIME_LIMIT, "{}", self.stderr());
-            std::thread::sleep(Duration::from_millis(2));
-        }
-    }
-
-    /// Waits until stderr contains `words`.
-    fn wait_for(&mut self, words: &str) {
-        let since = Instant::now();
-        while !self.stderr().contains(words) {
-            let ended = self.child.try_wait().unwrap();
-            assert!(
-                ended.is_none() && since.elapsed() < TIME_LIMIT,
-                "no {words:?} on stderr: {ended:?} {}",
-                self.stderr()
-            );
-            std::thread::sleep(Duration::from_millis(2));
-        }
-    }
-
-    fn signal(&self, signal: rustix::process::Signal) {
-        let pid = rustix::process::Pid::from_raw(self.child.id() as i32).unwrap();
-        let _ = rustix::process::kill_process(pid, signal);
-    }
-
-    /// Waits for the end. Returns the exit code, or -1 after a signal.
-    fn end(&mut self) -> i32 {
-        let since = Instant::now();
-        loop {
-            if let Some(status) = self.child.try_wait().unwrap() {
-                return status.code().unwrap_or(-1);
-            }
-            assert!(since.elapsed() < TIME_LIMIT, "hangs: {}", self.stderr());
-            std::thread::sleep(Duration::from_millis(5));
-        }
-    }
-}
-
-impl Drop for Member {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
 /// Writes a hosts file whose processes are all on one host. Returns its name.
 fn hosts(place: &TestDir, size: usize) -> String {
     hosts_on(place, &vec![0; size])
-}
-
-fn start(place: &TestDir, hosts: &str, rank: usize, run: &str, args: &[&str]) -> Member {
-    let rank = rank.to_string();
-    let stderr = place.path(&format!("stderr-{run}-{rank}"));
-    let all = ["run", "p.toml", "--quiet", "--hosts", hosts, "--rank", &rank, "--run-dir", run];
-    // A shell may have started the tests in the background, where SIGINT is ignored.
-    let mut command = Command::new("env");
-    command.arg("--default-signal=INT").arg(env!("CARGO_BIN_EXE_gnnflow")).args(all).args(args);
-    command
-        .current_dir(place.path(""))
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(File::create(&stderr).unwrap());
-    command.env("GNNFLOW_SECRET", "a secret for the tests");
-    Member { child: command.spawn().unwrap(), stderr }
 }
 
 fn start_all(place: &TestDir, size: usize, run: &str, args: &[&str]) -> Vec<Member> {

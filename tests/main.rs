@@ -18,6 +18,7 @@ mod edge_classification;
 mod edge_features;
 mod embeddings;
 mod embeddings_full_graph;
+mod encryption;
 mod examples;
 mod feature_store;
 mod follow;

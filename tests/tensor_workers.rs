@@ -4,8 +4,11 @@ mod fake;
 mod registering;
 mod started;
 
+use std::io::Write;
+use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
+use crate::common::relay::Relay;
 use crate::common::{TestDir, planted, summary};
 use fake::Misbehavior;
 use serde_json::Value;
@@ -291,6 +294,46 @@ fn run_with_listening_workers_has_equal_bits_when_some_are_gone() {
     drop(two);
     let (code, stderr) = run(&["train.tensor_workers.when_gone=fail"], SECRET);
     assert_eq!(code, Some(4), "{stderr}");
+}
+
+#[test]
+fn others_see_rows_of_tasks_only_without_encryption() {
+    let place = TestDir::new();
+    planted(&place, "p.toml", &settings("kind = 'gcn'", ""));
+    let alone = succeed(&place, &[]);
+    let worker = Worker::start(&place, None);
+    for encrypt in [false, true] {
+        let relay = Relay::to(&worker.address);
+        let hosts = format!("train.tensor_workers.hosts=['{}']", relay.address);
+        let some = succeed(&place, &[&hosts, &format!("cluster.encrypt={encrypt}")]);
+        assert_eq!(hashes(&some), hashes(&alone));
+        assert_eq!((some["tensor"]["lost"].as_u64(), some["tensor"]["tasks"].as_u64() > Some(0)), (Some(0), true));
+        assert_eq!(relay.has_seen(r#""number":"F32""#), !encrypt);
+    }
+    // A changed byte breaks the connection; the process computes the tasks itself.
+    let relay = Relay::to(&worker.address);
+    relay.change_after(50_000);
+    let hosts = format!("train.tensor_workers.hosts=['{}']", relay.address);
+    let some = succeed(&place, &[&hosts, "cluster.encrypt=true"]);
+    assert_eq!(hashes(&some), hashes(&alone));
+    assert!(some["tensor"]["lost"].as_u64() > Some(0), "{}", some["tensor"]);
+}
+
+#[test]
+fn strangers_do_not_keep_members_from_a_worker() {
+    let place = TestDir::new();
+    planted(&place, "p.toml", &settings("kind = 'gcn'", ""));
+    let alone = succeed(&place, &[]);
+    let worker = Worker::start(&place, None);
+    let silent: Vec<TcpStream> = (0..600).map(|_| TcpStream::connect(&worker.address).unwrap()).collect();
+    let mut garbage = TcpStream::connect(&worker.address).unwrap();
+    let _ = garbage.write_all(&vec![0xa5; 1 << 20]);
+    let mut http2 = TcpStream::connect(&worker.address).unwrap();
+    http2.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").unwrap();
+    let some = succeed(&place, &[&format!("train.tensor_workers.hosts=['{}']", worker.address)]);
+    assert_eq!(hashes(&some), hashes(&alone));
+    assert_eq!(some["tensor"]["lost"], 0, "{}", some["tensor"]);
+    drop(silent);
 }
 
 #[test]

@@ -81,6 +81,8 @@ pub struct ClusterConfig {
     pub listener: Option<TcpListener>,
     /// The shared secret. Optional only if all addresses are loopback addresses.
     pub secret: Option<Secret>,
+    /// Whether connections are encrypted. `None`: they are unless all addresses are loopback addresses.
+    pub encrypt: Option<bool>,
     /// Fingerprints that must be equal in all processes.
     pub fingerprints: Fingerprints,
     /// Name of the run and attempt, so that processes of an earlier attempt cannot join. Empty without a launcher.
@@ -103,6 +105,7 @@ impl ClusterConfig {
             addresses,
             listener: None,
             secret: None,
+            encrypt: None,
             fingerprints: Fingerprints::default(),
             run: String::new(),
             announced: String::new(),
@@ -115,6 +118,11 @@ impl ClusterConfig {
     /// Returns the number of processes.
     pub fn size(&self) -> usize {
         self.addresses.len()
+    }
+
+    /// Returns whether connections are encrypted.
+    pub(super) fn encrypts(&self) -> bool {
+        self.encrypt.unwrap_or_else(|| !self.addresses.iter().all(|address| is_loopback(address)))
     }
 
     /// Checks the configuration before any socket is opened.
@@ -169,7 +177,7 @@ mod tests {
     #[test]
     fn remote_addresses_need_a_secret() {
         let local = ClusterConfig::new(0, vec!["127.0.0.1:7000".into(), "localhost:7001".into(), "[::1]:7002".into()]);
-        assert_eq!(local.check(), Ok(()));
+        assert_eq!((local.check(), local.encrypts()), (Ok(()), false));
         let mut remote = ClusterConfig::new(0, vec!["127.0.0.1:7000".into(), "192.0.2.1:7000".into()]);
         let error = remote.check().unwrap_err();
         assert!(
@@ -177,7 +185,7 @@ mod tests {
             "{error}"
         );
         remote.secret = Some(Secret::random().unwrap());
-        assert_eq!(remote.check(), Ok(()));
+        assert_eq!((remote.check(), remote.encrypts()), (Ok(()), true));
         remote.rank = 2;
         assert_eq!(remote.check().unwrap_err().exit_code(), 2);
     }

@@ -5,12 +5,13 @@
 
 use std::collections::HashMap;
 use std::io::{self, ErrorKind, Write};
-use std::net::{Shutdown, TcpStream};
+use std::net::Shutdown;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
+use timely::communication::allocator::zero_copy::stream::Stream;
 
 use super::config::short_hash;
 use super::error::Cause;
@@ -19,6 +20,7 @@ use super::liveness::{Phase, ProgressClock};
 use super::signals::{self, Signals};
 use super::wire::{read_frame, write_frame};
 use super::{ClusterError, Liveness};
+use crate::encryption::Link;
 
 /// Maximum time for the caller to receive a cause. After it, the monitor ends the process.
 const CALLER_TIMEOUT: Duration = Duration::from_secs(2);
@@ -41,7 +43,7 @@ enum Frame {
 /// The state of one peer.
 #[derive(Debug)]
 struct Peer {
-    writer: Option<TcpStream>,
+    writer: Option<Link>,
     attached: bool,
     goodbye: bool,
     /// Time of its last frame, and of its worker's last turn.
@@ -141,12 +143,12 @@ impl Control {
     }
 
     /// Adds a connection after its handshake. Returns false if the rank has one already.
-    pub(super) fn attach(self: &Arc<Self>, rank: usize, stream: TcpStream) -> Result<bool, ClusterError> {
+    pub(super) fn attach(self: &Arc<Self>, rank: usize, link: Link) -> Result<bool, ClusterError> {
         let second_handle = || {
-            stream.set_read_timeout(None)?;
+            link.socket().set_read_timeout(None)?;
             // A heartbeat has a few dozen bytes, so the buffers fill only if the peer has not read for long.
-            stream.set_write_timeout(Some(self.interval()))?;
-            stream.try_clone()
+            link.socket().set_write_timeout(Some(self.interval()))?;
+            link.try_clone()
         };
         let mut reader = second_handle().map_err(|e| ClusterError::system("configure a connection", &e))?;
         let mut peers = self.peers();
@@ -159,7 +161,7 @@ impl Control {
             .name(format!("cluster:peer-{rank}"))
             .spawn(move || control.read(rank, &mut reader))
             .map_err(ClusterError::no_thread)?;
-        (peer.writer, peer.attached) = (Some(stream), true);
+        (peer.writer, peer.attached) = (Some(link), true);
         peer.restart_timeouts();
         self.changed.notify_all();
         Ok(true)
@@ -191,9 +193,9 @@ impl Control {
     }
 
     /// Reads one peer's frames until its connection ends.
-    fn read(&self, rank: usize, stream: &mut TcpStream) {
+    fn read(&self, rank: usize, link: &mut Link) {
         loop {
-            let frame = read_frame::<Frame>(stream);
+            let frame = read_frame::<Frame>(link);
             let mut peers = self.peers();
             let peer = &mut peers[rank];
             peer.last_frame = Instant::now();

@@ -109,8 +109,8 @@ where
     } else {
         let hooks = Hooks::default();
         let local = ProcessBuilder::new_typed_vector(1, hooks.refill.clone(), None);
-        let sockets = std::mem::take(&mut membership.sockets);
-        let (builders, guard) = initialize_networking_from_sockets(local, sockets, membership.rank(), 1, hooks)
+        let links = std::mem::take(&mut membership.links);
+        let (builders, guard) = initialize_networking_from_sockets(local, links, membership.rank(), 1, hooks)
             .map_err(|e| fail(membership, ClusterError::no_thread(e)))?;
         (builders.into_iter().map(AllocatorBuilder::Tcp).collect(), Box::new(guard) as Box<dyn Any + Send>)
     };

@@ -1,42 +1,40 @@
 //! The handshake on one connection: both sides prove the shared secret, then compare their claims.
 //!
 //! ```text
-//! dialer → listener   magic, version, rank, nonce      opening: the same in all versions
-//! listener → dialer   magic, version, rank, nonce
-//! dialer → listener   HMAC(secret, "dialler" | both openings)
-//! listener → dialer   1, HMAC(secret, "listener" | both openings)       or 0: wrong secret
-//! dialer → listener   claim, HMAC(session, "dialler" | claim)           session = HMAC(secret, "session" | both openings)
-//! listener → dialer   claim, HMAC(session, "listener" | claim)
-//! dialer → listener   1                                                 the connection is valid on both sides
+//! dialer → listener   magic, rank, Noise message: version, whether to encrypt
+//! listener → dialer   magic, rank, Noise message: the same                      or an empty message: wrong secret
+//! dialer → listener   claim                                                     from here on encrypted
+//! listener → dialer   claim
+//! dialer → listener   1                                                         the connection is valid on both sides
 //! ```
 //!
-//! Versions are compared after the proof, so that a client without the secret cannot end a run. The listener sends its proof only
-//! after the dialer's. All messages have a length limit, and the handshake has a deadline.
+//! Both compare versions only when the other side has proven the secret, so that a client without the secret cannot end a run. The
+//! dialer's claim completes its proof: the first message may be a recorded one. All messages have a length limit, and the handshake has a
+//! deadline. What follows is encrypted, or plain if both sides have chosen that.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-use hmac::{Hmac, KeyInit, Mac};
 use serde::{Deserialize, Serialize};
-use sha2::Sha256;
-use subtle::ConstantTimeEq;
 
 use super::wire::{Timed, read_bytes};
 use super::{ClusterError, Fingerprints, Secret};
+use crate::encryption::{Handshake, Link, Opener, Sealer};
 
 const MAGIC: &[u8; 8] = b"gnnflow\0";
 /// Version of the claims and control frames.
-pub(super) const VERSION: u32 = 2;
-const OPENING_BYTES: usize = 8 + 4 + 4 + 32;
-
-pub(crate) type Tag = [u8; 32];
+pub(super) const VERSION: u32 = 3;
+const OPENING_BYTES: usize = 8 + 4;
+const HELLO_BYTES: usize = 4 + 1;
 
 /// One side of a handshake.
 #[derive(Debug, Clone)]
 pub(super) struct Party {
     pub(super) version: u32,
     pub(super) secret: Option<Secret>,
+    /// Whether the connection is encrypted after the handshake.
+    pub(super) encrypt: bool,
     /// A listener ignores the kind.
     pub(super) claim: Claim,
 }
@@ -111,74 +109,83 @@ impl From<io::Error> for Refusal {
     }
 }
 
-/// Both openings, and the keys derived from them.
-struct Session<'a> {
-    secret: &'a [u8],
-    openings: Vec<u8>,
-    key: Tag,
+/// What a side says in its Noise message. The first bytes are the same in all versions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Hello {
+    version: u32,
+    encrypt: bool,
 }
 
-impl<'a> Session<'a> {
-    fn new(secret: Option<&'a Secret>, dialer: &[u8; OPENING_BYTES], listener: &[u8; OPENING_BYTES]) -> Self {
-        // Without a secret (loopback only), the proof uses a constant key.
-        let secret = secret.map_or(&b"loopback"[..], Secret::as_bytes);
-        let openings = [&dialer[..], &listener[..]].concat();
-        let key = mac(secret, "session", &openings);
-        Session { secret, openings, key }
+impl Hello {
+    fn of(own: &Party) -> Self {
+        Hello { version: own.version, encrypt: own.encrypt }
     }
 
-    fn proof(&self, role: &str) -> Tag {
-        mac(self.secret, role, &self.openings)
+    fn to_bytes(self) -> [u8; HELLO_BYTES] {
+        let [a, b, c, d] = self.version.to_le_bytes();
+        [a, b, c, d, self.encrypt.into()]
     }
 
-    fn send_claim(&self, wire: &mut Timed<'_>, role: &str, claim: &Claim) -> io::Result<()> {
-        let body = serde_json::to_vec(claim)?;
-        let frame = [&(body.len() as u32).to_le_bytes()[..], &body, &mac(&self.key, role, &body)].concat();
-        wire.write_all(&frame)
+    fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let [a, b, c, d, encrypt] = *bytes.first_chunk::<HELLO_BYTES>()?;
+        Some(Hello { version: u32::from_le_bytes([a, b, c, d]), encrypt: encrypt != 0 })
     }
 
-    fn receive_claim(&self, wire: &mut Timed<'_>, role: &str) -> Result<Claim, Refusal> {
-        let body = read_bytes(wire)?;
-        if !equal(&read_tag(wire)?, &mac(&self.key, role, &body)) {
-            return Err(Refusal::NonFatal("sent a claim with a wrong signature".into()));
+    /// Returns the first difference that makes a connection impossible.
+    fn difference(self, theirs: Hello) -> Option<(&'static str, String, String)> {
+        let on = |encrypt: bool| if encrypt { "on" } else { "off" }.to_string();
+        (self.version != theirs.version)
+            .then(|| ("protocol version", self.version.to_string(), theirs.version.to_string()))
+            .or_else(|| {
+                (self.encrypt != theirs.encrypt).then(|| ("cluster.encrypt", on(self.encrypt), on(theirs.encrypt)))
+            })
+    }
+}
+
+/// The encrypted part of a handshake.
+struct Session {
+    seal: Sealer,
+    open: Opener,
+}
+
+impl Session {
+    fn new(noise: Handshake) -> io::Result<Self> {
+        let (seal, open) = noise.finish()?;
+        Ok(Session { seal, open })
+    }
+
+    fn send(&mut self, wire: &mut Timed<'_>, message: &[u8]) -> io::Result<()> {
+        let mut record = Vec::new();
+        if self.seal.seal(message, &mut record)? < message.len() {
+            return Err(io::Error::new(ErrorKind::InvalidInput, "a claim of the handshake is too long"));
         }
-        serde_json::from_slice(&body).map_err(|e| Refusal::NonFatal(format!("sent a claim that cannot be read: {e}")))
+        wire.write_all(&record)
+    }
+
+    fn receive(&mut self, wire: &mut Timed<'_>) -> io::Result<Vec<u8>> {
+        self.open.open_one(wire)
+    }
+
+    fn receive_claim(&mut self, wire: &mut Timed<'_>) -> Result<Claim, Refusal> {
+        claim_of(&self.receive(wire)?)
+    }
+
+    /// Makes the connection that timely or the heartbeats use.
+    fn link(self, socket: &TcpStream, encrypt: bool) -> io::Result<Link> {
+        let socket = socket.try_clone()?;
+        Ok(if encrypt { Link::encrypted(socket, (self.seal, self.open)) } else { Link::plain(socket) })
     }
 }
 
-/// Returns the HMAC of `data`. `purpose` separates its uses.
-pub(crate) fn mac(key: &[u8], purpose: &str, data: &[u8]) -> Tag {
-    let mut mac = Hmac::<Sha256>::new_from_slice(key).expect("HMAC accepts every key length");
-    mac.update(b"gnnflow handshake ");
-    mac.update(&(purpose.len() as u64).to_le_bytes());
-    mac.update(purpose.as_bytes());
-    mac.update(data);
-    mac.finalize().into_bytes().into()
+fn claim_of(message: &[u8]) -> Result<Claim, Refusal> {
+    serde_json::from_slice(message).map_err(|e| Refusal::NonFatal(format!("sent a claim that cannot be read: {e}")))
 }
 
-fn equal(a: &Tag, b: &Tag) -> bool {
-    constant_time_eq(a, b)
-}
-
-/// Compares two proofs in constant time.
-pub(crate) fn constant_time_eq(a: &[u8], b: &[u8]) -> bool {
-    a.ct_eq(b).into()
-}
-
-fn read_tag(wire: &mut Timed<'_>) -> io::Result<Tag> {
-    let mut tag = [0; 32];
-    wire.read_exact(&mut tag)?;
-    Ok(tag)
-}
-
-fn own_opening(own: &Party) -> Result<[u8; OPENING_BYTES], Refusal> {
+fn opening(own: &Party) -> [u8; OPENING_BYTES] {
     let mut opening = [0; OPENING_BYTES];
     opening[..8].copy_from_slice(MAGIC);
-    opening[8..12].copy_from_slice(&own.version.to_le_bytes());
-    opening[12..16].copy_from_slice(&(own.claim.rank as u32).to_le_bytes());
-    getrandom::fill(&mut opening[16..])
-        .map_err(|e| Refusal::NonFatal(format!("no random bytes from the system: {e}")))?;
-    Ok(opening)
+    opening[8..].copy_from_slice(&(own.claim.rank as u32).to_le_bytes());
+    opening
 }
 
 fn read_opening(wire: &mut Timed<'_>) -> Result<[u8; OPENING_BYTES], Refusal> {
@@ -193,12 +200,13 @@ fn read_opening(wire: &mut Timed<'_>) -> Result<[u8; OPENING_BYTES], Refusal> {
     Ok(opening)
 }
 
-fn version_of(opening: &[u8; OPENING_BYTES]) -> u32 {
-    u32::from_le_bytes([opening[8], opening[9], opening[10], opening[11]])
+fn rank_of(opening: &[u8; OPENING_BYTES]) -> usize {
+    u32::from_le_bytes([opening[8], opening[9], opening[10], opening[11]]) as usize
 }
 
-fn rank_of(opening: &[u8; OPENING_BYTES]) -> usize {
-    u32::from_le_bytes([opening[12], opening[13], opening[14], opening[15]]) as usize
+/// Returns an opening and a message as one block, so that they are one packet.
+fn framed(opening: &[u8], message: &[u8]) -> Vec<u8> {
+    [opening, &(message.len() as u32).to_le_bytes(), message].concat()
 }
 
 fn mismatch(peer: usize, address: &str, (what, ours, theirs): (&str, String, String)) -> Refusal {
@@ -211,7 +219,7 @@ fn mismatch(peer: usize, address: &str, (what, ours, theirs): (&str, String, Str
     })
 }
 
-/// Makes the dialer's handshake as `own` with rank `peer` at `address`. Returns the peer's claim.
+/// Makes the dialer's handshake as `own` with rank `peer` at `address`. Returns the peer's claim and the connection.
 ///
 /// `process` is the process at the other end of an earlier connection to the same rank, if there is one. Another process is refused.
 pub(super) fn dial(
@@ -221,27 +229,23 @@ pub(super) fn dial(
     address: &str,
     process: Option<&str>,
     limit: Duration,
-) -> Result<Claim, Refusal> {
+) -> Result<(Claim, Link), Refusal> {
     let wire = &mut Timed::new(stream, limit);
-    let mine = own_opening(own)?;
-    wire.write_all(&mine)?;
-    let theirs = read_opening(wire)?;
-    let session = Session::new(own.secret.as_ref(), &mine, &theirs);
+    let (mine, hello) = (opening(own), Hello::of(own));
+    let mut noise = Handshake::dialer(&Secret::key(own.secret.as_ref()), &mine);
+    wire.write_all(&framed(&mine, &noise.write(&hello.to_bytes())?))?;
+    read_opening(wire)?;
     let wrong_secret = || Refusal::Fatal(ClusterError::WrongSecret { rank: peer, address: address.to_string() });
+    let theirs = noise.read(&read_bytes(wire)?).ok_or_else(wrong_secret)?;
+    let theirs = Hello::from_bytes(&theirs).ok_or_else(|| Refusal::NonFatal("sent an empty message".into()))?;
+    let mut session = Session::new(noise)?;
 
-    wire.write_all(&session.proof("dialler"))?;
-    let mut known = [0];
-    wire.read_exact(&mut known)?;
-    if known != [1] || !equal(&read_tag(wire)?, &session.proof("listener")) {
-        return Err(wrong_secret());
+    session.send(wire, &serde_json::to_vec(&own.claim).map_err(io::Error::from)?)?;
+    if let Some(difference) = hello.difference(theirs) {
+        return Err(mismatch(peer, address, difference));
     }
-    if version_of(&theirs) != own.version {
-        return Err(mismatch(peer, address, versions(own, &theirs)));
-    }
-
+    let claim = session.receive_claim(wire)?;
     let own = &own.claim;
-    session.send_claim(wire, "dialler", own)?;
-    let claim = session.receive_claim(wire, "listener")?;
     if claim.run != own.run {
         return Err(Refusal::NonFatal(format!("belongs to another run or attempt ({})", quote(&claim.run))));
     }
@@ -258,50 +262,45 @@ pub(super) fn dial(
     if process.is_some_and(|process| process != claim.process) {
         return Err(Refusal::NonFatal("was restarted during the handshakes".into()));
     }
-    wire.write_all(&[1])?;
-    Ok(claim)
+    session.send(wire, &[1])?;
+    Ok((claim, session.link(stream, hello.encrypt)?))
 }
 
-fn versions(own: &Party, theirs: &[u8; OPENING_BYTES]) -> (&'static str, String, String) {
-    ("protocol version", own.version.to_string(), version_of(theirs).to_string())
-}
-
-/// Makes the listener's handshake. `taken` returns whether a claimed rank has joined already. Returns the dialer's claim, after the
-/// dialer has confirmed the connection.
+/// Makes the listener's handshake. `taken` returns whether a claimed rank has joined already. Returns the dialer's claim and the
+/// connection, after the dialer has confirmed it.
 pub(super) fn accept(
     stream: &TcpStream,
     own: &Party,
     addresses: &[String],
     taken: impl Fn(&Claim) -> bool,
     limit: Duration,
-) -> Result<Claim, Refusal> {
+) -> Result<(Claim, Link), Refusal> {
     let wire = &mut Timed::new(stream, limit);
-    let theirs = read_opening(wire)?;
-    let mine = own_opening(own)?;
-    wire.write_all(&mine)?;
-    let session = Session::new(own.secret.as_ref(), &theirs, &mine);
+    let (theirs, mine, hello) = (read_opening(wire)?, opening(own), Hello::of(own));
+    let mut noise = Handshake::listener(&Secret::key(own.secret.as_ref()), &theirs);
     let address_of = |rank: usize| match (addresses.get(rank), stream.peer_addr()) {
         (Some(address), _) => address.clone(),
         (None, Ok(from)) => from.to_string(),
         (None, Err(_)) => "unknown address".to_string(),
     };
+    let peer = rank_of(&theirs);
+    let Some(theirs) = noise.read(&read_bytes(wire)?) else {
+        wire.write_all(&framed(&mine, &[]))?;
+        return Err(Refusal::NonFatal(format!("says it is rank {peer}, but showed a wrong secret")));
+    };
+    let theirs = Hello::from_bytes(&theirs).ok_or_else(|| Refusal::NonFatal("sent an empty message".into()))?;
+    wire.write_all(&framed(&mine, &noise.write(&hello.to_bytes())?))?;
+    let mut session = Session::new(noise)?;
 
-    if !equal(&read_tag(wire)?, &session.proof("dialler")) {
-        // As long as the response to a valid proof, so that the dialer reads all of it.
-        wire.write_all(&[0; 33])?;
-        return Err(Refusal::NonFatal(format!("says it is rank {}, but showed a wrong secret", rank_of(&theirs))));
+    // The first record proves that the dialer has the secret, and has not only recorded a message.
+    let claim = session.receive(wire)?;
+    if let Some(difference) = hello.difference(theirs) {
+        return Err(mismatch(peer, &address_of(peer), difference));
     }
-    wire.write_all(&[&[1][..], &session.proof("listener")].concat())?;
-    if version_of(&theirs) != own.version {
-        let peer = rank_of(&theirs);
-        return Err(mismatch(peer, &address_of(peer), versions(own, &theirs)));
-    }
-
-    let own = &own.claim;
-    let claim = session.receive_claim(wire, "dialler")?;
+    let (claim, own) = (claim_of(&claim)?, &own.claim);
     let mut reply = Claim { kind: claim.kind, ..own.clone() };
     reply.taken = taken(&claim);
-    session.send_claim(wire, "listener", &reply)?;
+    session.send(wire, &serde_json::to_vec(&reply).map_err(io::Error::from)?)?;
     if claim.run != own.run {
         return Err(Refusal::NonFatal(format!("belongs to another run or attempt ({})", quote(&claim.run))));
     }
@@ -316,9 +315,8 @@ pub(super) fn accept(
     }
     // The dialer has proven the secret. Its last message gets a new time limit, so that on a busy machine both sides agree on whether
     // the connection is valid.
-    let mut last = [0];
-    Timed::new(stream, limit).read_exact(&mut last)?;
-    Ok(claim)
+    session.receive(&mut Timed::new(stream, limit))?;
+    Ok((claim, session.link(stream, hello.encrypt)?))
 }
 
 #[cfg(test)]
@@ -333,6 +331,7 @@ mod tests {
         Party {
             version: VERSION,
             secret: Some(Secret::from_text(secret, "test").unwrap()),
+            encrypt: true,
             claim: Claim::new(rank, 3, Kind::Data, "run/0", &fingerprints),
         }
     }
@@ -351,12 +350,14 @@ mod tests {
             let (stream, _) = listener.accept().unwrap();
             let accepted = accept(&stream, &listener_party, &addresses, |_| taken, Duration::from_millis(800));
             drop(stream);
-            (accepted, dialed.join().unwrap())
+            (accepted.map(|(claim, _)| claim), dialed.join().unwrap())
         })
     }
 
     fn both(listener: Party, dialer: Party, taken: bool) -> (Result<Claim, Refusal>, Result<Claim, Refusal>) {
-        run_handshake(listener, taken, move |stream| dial(stream, &dialer, 0, "host0:1", None, LIMIT))
+        run_handshake(listener, taken, move |stream| {
+            dial(stream, &dialer, 0, "host0:1", None, LIMIT).map(|(claim, _)| claim)
+        })
     }
 
     #[test]
@@ -393,8 +394,9 @@ mod tests {
     #[test]
     fn differences_are_named_on_both_sides() {
         type Change = fn(&mut Party);
-        let changes: [(&str, Change); 5] = [
+        let changes: [(&str, Change); 6] = [
             ("protocol version", |party| party.version = 9),
+            ("cluster.encrypt", |party| party.encrypt = false),
             ("build", |party| party.claim.build = "c".into()),
             ("pipeline", |party| party.claim.pipeline = "q".into()),
             ("dataset", |party| party.claim.dataset = "d".into()),
@@ -427,11 +429,12 @@ mod tests {
 
     #[test]
     fn other_clients_are_refused_without_a_proof() {
-        let says: [(&str, Vec<u8>); 5] = [
+        let says: [(&str, Vec<u8>); 6] = [
             ("GET / HT", b"GET / HTTP/1.1\r\nHost: x\r\n\r\n".to_vec()),
             ("closed", b"".to_vec()),
             ("closed", b"gnnflow".to_vec()),
-            ("wrong secret", [&MAGIC[..], &[1, 0, 0, 0], &[7; 1000]].concat()),
+            ("wrong secret", framed(&[&MAGIC[..], &[1, 0, 0, 0]].concat(), &[7; 1000])),
+            ("frame of", [&MAGIC[..], &[7; 1000]].concat()),
             ("protocol", vec![0xff; 1 << 20]),
         ];
         for (word, bytes) in says {
@@ -443,7 +446,7 @@ mod tests {
                 received
             });
             assert!(matches!(&accepted, Err(Refusal::NonFatal(why)) if why.contains(word)), "{word}: {accepted:?}");
-            assert!(received.len() <= OPENING_BYTES + 33, "no proof without a proof");
+            assert!(received.len() <= OPENING_BYTES + 4, "no proof without a proof");
         }
         let (accepted, ()) = run_handshake(party(0, "sixteen bytes ok"), false, |stream| {
             let _ = stream.read(&mut [0]);
@@ -453,21 +456,78 @@ mod tests {
 
     #[test]
     fn dial_refuses_its_own_proof() {
-        // This listener returns the dialer's opening and proof.
+        // This listener returns the dialer's message.
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let mirror = std::thread::spawn(move || {
             let (mut stream, _) = listener.accept().unwrap();
-            let mut opening = [0; OPENING_BYTES];
-            stream.read_exact(&mut opening).unwrap();
-            stream.write_all(&opening).unwrap();
-            let mut proof = [0; 32];
-            stream.read_exact(&mut proof).unwrap();
-            stream.write_all(&[&[1][..], &proof].concat()).unwrap();
+            let mut message = [0; 1024];
+            let length = stream.read(&mut message).unwrap();
+            stream.write_all(&message[..length]).unwrap();
         });
         let stream = TcpStream::connect(address).unwrap();
         let dialed = dial(&stream, &party(1, "sixteen bytes ok"), 0, "host0:1", None, LIMIT);
         assert!(matches!(dialed, Err(Refusal::Fatal(ClusterError::WrongSecret { .. }))));
         mirror.join().unwrap();
+    }
+
+    #[test]
+    fn a_recorded_handshake_is_refused() {
+        // Passes the bytes of a dialer to a listener and records them.
+        let (recorded, sent) = std::sync::mpsc::channel();
+        let (accepted, ()) = run_handshake(party(0, "sixteen bytes ok"), false, move |stream| {
+            let relay = TcpListener::bind("127.0.0.1:0").unwrap();
+            let address = relay.local_addr().unwrap();
+            let dialer = std::thread::spawn(move || {
+                let stream = TcpStream::connect(address).unwrap();
+                dial(&stream, &party(1, "sixteen bytes ok"), 0, "host0:1", None, LIMIT).map(drop)
+            });
+            let (mut near, _) = relay.accept().unwrap();
+            let (mut back, mut far) = (near.try_clone().unwrap(), stream.try_clone().unwrap());
+            let answers = std::thread::spawn(move || std::io::copy(&mut far, &mut back));
+            let (mut bytes, mut all) = ([0; 4096], Vec::new());
+            while let Ok(count @ 1..) = near.read(&mut bytes) {
+                all.extend_from_slice(&bytes[..count]);
+                stream.write_all(&bytes[..count]).unwrap();
+            }
+            dialer.join().unwrap().unwrap();
+            stream.shutdown(std::net::Shutdown::Both).unwrap();
+            let _ = answers.join().unwrap();
+            recorded.send(all).unwrap();
+        });
+        assert_eq!(accepted.unwrap().rank, 1);
+        let sent: Vec<u8> = sent.recv().unwrap();
+        let (accepted, ()) = run_handshake(party(0, "sixteen bytes ok"), false, move |stream| {
+            stream.write_all(&sent).unwrap();
+            let _ = stream.read_to_end(&mut Vec::new());
+        });
+        assert!(matches!(&accepted, Err(Refusal::NonFatal(why)) if why.contains("changes or repeats")), "{accepted:?}");
+    }
+
+    #[test]
+    fn the_connection_is_encrypted_unless_both_choose_otherwise() {
+        for encrypt in [true, false] {
+            let parties = [0, 1].map(|rank| Party { encrypt, ..party(rank, "sixteen bytes ok") });
+            let [listening, dialing] = parties;
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            let address = listener.local_addr().unwrap();
+            let dialed = std::thread::spawn(move || {
+                let stream = TcpStream::connect(address).unwrap();
+                dial(&stream, &dialing, 0, "host0:1", None, LIMIT).unwrap().1
+            });
+            let (stream, _) = listener.accept().unwrap();
+            let addresses: Vec<String> = (0..3).map(|rank| format!("host{rank}:1")).collect();
+            let (_, mut link) = accept(&stream, &listening, &addresses, |_| false, LIMIT).unwrap();
+            let mut theirs = dialed.join().unwrap();
+            link.write_all(b"a message").unwrap();
+            let mut bytes = [0; 9];
+            if encrypt {
+                // What a third party sees.
+                theirs.socket().peek(&mut bytes).unwrap();
+                assert_ne!(&bytes, b"a message");
+            }
+            theirs.read_exact(&mut bytes).unwrap();
+            assert_eq!(&bytes, b"a message");
+        }
     }
 }

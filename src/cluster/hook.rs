@@ -11,6 +11,7 @@ use gnnflow_kernels::sample::SamplerFault;
 
 use super::first_failure::FirstFailure;
 use super::{ClusterError, Failure};
+use crate::encryption::CHANGED;
 
 /// The run of this process.
 static CURRENT: Mutex<Weak<FirstFailure>> = Mutex::new(Weak::new());
@@ -85,7 +86,14 @@ fn post(first_failure: &FirstFailure, info: &PanicHookInfo<'_>) -> bool {
     let message = info.payload_as_str().unwrap_or("panic without a message");
     let thread = std::thread::current().name().unwrap_or("unnamed").to_string();
     if is_consequence(message, &thread) {
-        first_failure.suspect(rank_of_network_thread(&thread), message.to_string());
+        match rank_of_network_thread(&thread).filter(|_| message.contains(CHANGED)) {
+            // No lost process explains this.
+            Some(rank) => {
+                let message = format!("the data connection with rank {rank} {CHANGED}");
+                first_failure.post(ClusterError::Own(Failure::new(5, message)));
+            }
+            None => first_failure.suspect(rank_of_network_thread(&thread), message.to_string()),
+        }
         return false;
     }
     if first_failure.is_failing() && is_run_thread(&thread) {

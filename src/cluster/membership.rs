@@ -1,7 +1,7 @@
 //! The membership of a process in a run, from the first socket to the last goodbye.
 
 use std::io::ErrorKind;
-use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -10,6 +10,7 @@ use super::control::Control;
 use super::first_failure::FirstFailure;
 use super::rendezvous::Rendezvous;
 use super::{ClusterConfig, ClusterError, Liveness, hook};
+use crate::encryption::Link;
 
 /// The membership of a process in a run: its rank, its connections to all other processes, and their heartbeats.
 ///
@@ -18,7 +19,7 @@ use super::{ClusterConfig, ClusterError, Liveness, hook};
 pub struct Membership {
     rank: usize,
     addresses: Vec<String>,
-    pub(super) sockets: Vec<Option<TcpStream>>,
+    pub(super) links: Vec<Option<Link>>,
     pub(super) control: Option<Arc<Control>>,
     pub(super) first_failure: Arc<FirstFailure>,
     liveness: Liveness,
@@ -34,7 +35,7 @@ impl Membership {
         Membership {
             rank: 0,
             addresses: vec!["this process".into()],
-            sockets: vec![None],
+            links: vec![None],
             control: None,
             first_failure: Arc::default(),
             liveness: Liveness::default(),
@@ -69,14 +70,15 @@ impl Membership {
         hook::post_panics_to(&control.first_failure);
         let deadline = Instant::now() + config.start_timeout;
         let rendezvous = Rendezvous::new(&config, control.clone())?;
-        let (sockets, announced) = rendezvous.run(listener, deadline, config.start_timeout)?;
+        let (links, announced) = rendezvous.run(listener, deadline, config.start_timeout)?;
+        let encrypted = if config.encrypts() { ", encrypted" } else { "" };
         let left = deadline.saturating_duration_since(Instant::now()).max(Duration::from_secs(1));
         control.agree("the start", "", left)?;
-        tracing::info!("all {} processes are connected", config.size());
+        tracing::info!("all {} processes are connected{encrypted}", config.size());
         Ok(Membership {
             rank: config.rank,
             addresses: config.addresses,
-            sockets,
+            links,
             first_failure: control.first_failure.clone(),
             liveness: control.liveness.clone(),
             control: Some(control),

@@ -4,14 +4,13 @@
 //! |---|---|
 //! | `hosts`, `secret` | hosts file, rank and size, shared secret |
 //! | `config`, `membership`, `rendezvous` | connecting all processes, with a deadline |
-//! | `handshake`, `wire` | proof of the secret and comparison of versions, on one connection |
+//! | `handshake`, `wire` | proof of the secret, keys, and comparison of versions, on one connection |
 //! | `control`, `liveness`, `first_failure` | heartbeats, the first error, sending it to all processes |
 //! | `execute`, `hook`, `signals` | one timely worker per process, panics and signals as errors |
 //! | `launcher`, `child_group`, `child` | the parent of several processes on one machine, or of one rank with restarts |
 //!
 //! Each pair of ranks has two connections: *data* for timely, *control* for heartbeats. The higher rank connects to the lower rank,
-//! which listens. Timely gets a connection only after both sides have proven the shared secret. Messages after the handshake are
-//! neither encrypted nor signed, so runs across hosts need a trusted network.
+//! which listens. Timely gets a connection only after both sides have proven the shared secret. Runs across hosts encrypt both.
 //!
 //! ```
 //! use gnnflow::cluster::{execute, Failure, Membership};
@@ -45,8 +44,6 @@ pub use child::{config_from_launcher, is_supervised};
 pub use config::{ClusterConfig, Fingerprints};
 pub use error::{ClusterError, Failure};
 pub use execute::execute;
-#[cfg(feature = "tensor-workers")]
-pub(crate) use handshake::{constant_time_eq, mac};
 pub(crate) use hook::{cause_of, exit_if_not_unwinding};
 pub use hosts::{RankAssignment, host_numbers, rank_assignment, read_hosts};
 pub use launcher::Launcher;

@@ -1,9 +1,9 @@
 //! Connects all processes of a run before a deadline: one listener, and one dialing thread per lower rank.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::io::ErrorKind;
-use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -13,11 +13,13 @@ use super::control::{Control, seconds};
 use super::handshake::{Claim, Kind, Party, Refusal, VERSION, accept, dial};
 use super::secret::random_hex;
 use super::{ClusterConfig, ClusterError};
+use crate::encryption::Link;
 
 /// Time limit of a handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(4);
-/// Maximum number of concurrent handshakes. Further connections wait in the system's queue.
-const MAX_HANDSHAKES: usize = 128;
+/// Maximum number of connections that have not proven the secret. If there are more, the oldest are closed, so that silent ones keep
+/// nobody out.
+const MAX_UNPROVEN: usize = 256;
 /// Maximum number of log lines about refused connections, per reason and in all. Further ones are counted.
 const MAX_LOGGED_PER_REASON: usize = 3;
 const MAX_LOGGED: usize = 30;
@@ -28,7 +30,7 @@ pub(super) struct Rendezvous {
     control: Arc<Control>,
     user_timeout: Duration,
     /// By rank: the process at the other end, and the data connection.
-    data: Mutex<Vec<Option<(String, TcpStream)>>>,
+    data: Mutex<Vec<Option<(String, Link)>>>,
     /// By rank: the process at the other end of the control connection. This process is the member.
     members: Mutex<Vec<Option<String>>>,
     /// The announcement of rank 0.
@@ -36,7 +38,9 @@ pub(super) struct Rendezvous {
     /// By rank: the last problem of its connection, for log lines and errors.
     problems: Mutex<Vec<String>>,
     done: AtomicBool,
-    handshakes: AtomicUsize,
+    /// Connections that have not proven the secret, with the number of their handshake.
+    unproven: Mutex<VecDeque<(u64, TcpStream)>>,
+    handshakes: AtomicU64,
     refused: Mutex<Refused>,
 }
 
@@ -58,6 +62,7 @@ impl Rendezvous {
             party: Party {
                 version: VERSION,
                 secret: config.secret.clone(),
+                encrypt: config.encrypts(),
                 claim: Claim { process: random_hex(8)?, announced: announced.clone(), ..claim },
             },
             control,
@@ -67,7 +72,8 @@ impl Rendezvous {
             announced: Mutex::new(announced),
             problems: Mutex::new(vec![String::new(); config.size()]),
             done: AtomicBool::new(false),
-            handshakes: AtomicUsize::new(0),
+            unproven: Mutex::default(),
+            handshakes: AtomicU64::new(0),
             refused: Mutex::default(),
         }))
     }
@@ -78,17 +84,17 @@ impl Rendezvous {
         listener: TcpListener,
         deadline: Instant,
         limit: Duration,
-    ) -> Result<(Vec<Option<TcpStream>>, String), ClusterError> {
+    ) -> Result<(Vec<Option<Link>>, String), ClusterError> {
         let result = self.wait_for_all(listener, deadline, limit);
         self.done.store(true, Ordering::Relaxed);
         result?;
         // The slots remain, because a late handshake may read them.
-        let sockets = self.data().iter_mut().map(|slot| slot.take().map(|(_, stream)| stream)).collect();
+        let links = self.data().iter_mut().map(|slot| slot.take().map(|(_, link)| link)).collect();
         let announced = self.announced.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        Ok((sockets, announced))
+        Ok((links, announced))
     }
 
-    fn data(&self) -> MutexGuard<'_, Vec<Option<(String, TcpStream)>>> {
+    fn data(&self) -> MutexGuard<'_, Vec<Option<(String, Link)>>> {
         self.data.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -207,18 +213,14 @@ impl Rendezvous {
     /// Accepts connections until all processes have joined. Each handshake has a thread, so that none delays another.
     fn listen(self: &Arc<Self>, listener: &TcpListener) {
         while !self.is_done() {
-            if self.handshakes.load(Ordering::Relaxed) >= MAX_HANDSHAKES {
-                std::thread::sleep(Duration::from_millis(5));
-                continue;
-            }
             match listener.accept() {
                 Ok((stream, from)) => {
-                    self.handshakes.fetch_add(1, Ordering::Relaxed);
+                    let Ok(number) = self.begin_handshake(&stream) else { continue };
                     let rendezvous = self.clone();
                     let thread = std::thread::Builder::new().name("cluster:accept".into()).stack_size(256 << 10);
                     let spawned = thread.spawn(move || {
-                        rendezvous.handshake(&stream, from);
-                        rendezvous.handshakes.fetch_sub(1, Ordering::Relaxed);
+                        rendezvous.handshake(&stream, from, number);
+                        rendezvous.set_proven(number);
                     });
                     if let Err(error) = spawned {
                         // The run needs more threads than these few, so it cannot begin either.
@@ -253,15 +255,38 @@ impl Rendezvous {
         }
     }
 
+    fn unproven(&self) -> MutexGuard<'_, VecDeque<(u64, TcpStream)>> {
+        self.unproven.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds a connection that has not proven the secret, and closes the oldest one if there are too many. Returns the number of its handshake.
+    fn begin_handshake(&self, stream: &TcpStream) -> std::io::Result<u64> {
+        stream.set_nonblocking(false)?;
+        let (number, stream) = (self.handshakes.fetch_add(1, Ordering::Relaxed), stream.try_clone()?);
+        let mut unproven = self.unproven();
+        unproven.push_back((number, stream));
+        if unproven.len() > MAX_UNPROVEN
+            && let Some((_, oldest)) = unproven.pop_front()
+        {
+            let _ = oldest.shutdown(Shutdown::Both);
+        }
+        Ok(number)
+    }
+
+    /// Keeps a connection from being closed as an unproven one, because it has proven the secret or has ended.
+    fn set_proven(&self, number: u64) {
+        self.unproven().retain(|(other, _)| *other != number);
+    }
+
     /// Makes the handshake of one accepted connection.
-    fn handshake(self: &Arc<Self>, stream: &TcpStream, from: SocketAddr) {
-        let addresses = &self.control.addresses;
-        let accepted = stream
-            .set_nonblocking(false)
-            .map_err(Refusal::from)
-            .and_then(|()| accept(stream, &self.party, addresses, |claim| self.is_taken(claim), HANDSHAKE_TIMEOUT));
+    fn handshake(self: &Arc<Self>, stream: &TcpStream, from: SocketAddr, number: u64) {
+        let is_taken = |claim: &Claim| {
+            self.set_proven(number);
+            self.is_taken(claim)
+        };
+        let accepted = accept(stream, &self.party, &self.control.addresses, is_taken, HANDSHAKE_TIMEOUT);
         match accepted {
-            Ok(claim) => match self.add(&claim, stream.try_clone()) {
+            Ok((claim, link)) => match self.add(&claim, link) {
                 Ok(true) => {}
                 Ok(false) => self.refuse(from, &format!("says it is rank {}, which has joined already", claim.rank)),
                 // The peer does not dial again after its handshake, so without this connection the run cannot begin.
@@ -276,11 +301,11 @@ impl Rendezvous {
 
     /// Stores a connection to the process of a claim. Returns false if there is one already. Both sides have completed the handshake, so
     /// an error here ends the run.
-    fn add(self: &Arc<Self>, claim: &Claim, stream: std::io::Result<TcpStream>) -> Result<bool, ClusterError> {
-        let stream = stream.and_then(|stream| self.configure(stream)).map_err(cannot_configure)?;
+    fn add(self: &Arc<Self>, claim: &Claim, link: Link) -> Result<bool, ClusterError> {
+        self.configure(link.socket()).map_err(cannot_configure)?;
         match claim.kind {
             Kind::Control => {
-                let added = self.control.attach(claim.rank, stream)?;
+                let added = self.control.attach(claim.rank, link)?;
                 if added {
                     self.members.lock().unwrap_or_else(PoisonError::into_inner)[claim.rank] =
                         Some(claim.process.clone());
@@ -288,11 +313,12 @@ impl Rendezvous {
                 Ok(added)
             }
             Kind::Data => {
-                let unlimited = stream.set_read_timeout(None).and_then(|()| stream.set_write_timeout(None));
+                let socket = link.socket();
+                let unlimited = socket.set_read_timeout(None).and_then(|()| socket.set_write_timeout(None));
                 unlimited.map_err(cannot_configure)?;
                 let taken = self.is_taken(claim);
                 if !taken {
-                    self.data()[claim.rank] = Some((claim.process.clone(), stream));
+                    self.data()[claim.rank] = Some((claim.process.clone(), link));
                 }
                 Ok(!taken)
             }
@@ -300,14 +326,13 @@ impl Rendezvous {
     }
 
     /// Sets the socket options of both kinds of connection.
-    fn configure(&self, stream: TcpStream) -> std::io::Result<TcpStream> {
+    fn configure(&self, stream: &TcpStream) -> std::io::Result<()> {
         stream.set_nodelay(true)?;
-        let socket = SockRef::from(&stream);
+        let socket = SockRef::from(stream);
         let probe = (self.user_timeout / 5).clamp(Duration::from_secs(1), Duration::from_secs(10));
         socket.set_tcp_keepalive(&TcpKeepalive::new().with_time(probe).with_interval(probe).with_retries(3))?;
         // Without it, a cut link with unacknowledged bytes is detected only after a quarter of an hour.
-        socket.set_tcp_user_timeout(Some(self.user_timeout))?;
-        Ok(stream)
+        socket.set_tcp_user_timeout(Some(self.user_timeout))
     }
 
     /// Dials a lower rank until both connections exist.
@@ -316,12 +341,12 @@ impl Rendezvous {
             let mut pause = Duration::from_millis(10);
             while !self.is_done() {
                 match self.dial_once(rank, kind) {
-                    Ok((claim, stream)) => {
+                    Ok((claim, link)) => {
                         if rank == 0 {
                             let mut announced = self.announced.lock().unwrap_or_else(PoisonError::into_inner);
                             announced.clone_from(&claim.announced);
                         }
-                        if let Err(error) = self.add(&claim, Ok(stream)) {
+                        if let Err(error) = self.add(&claim, link) {
                             self.control.first_failure.post(error);
                         }
                         break;
@@ -338,7 +363,7 @@ impl Rendezvous {
         }
     }
 
-    fn dial_once(&self, rank: usize, kind: Kind) -> Result<(Claim, TcpStream), Refusal> {
+    fn dial_once(&self, rank: usize, kind: Kind) -> Result<(Claim, Link), Refusal> {
         let address = &self.control.addresses[rank];
         let resolved =
             address.to_socket_addrs().map_err(|e| Refusal::NonFatal(format!("cannot resolve its host name: {e}")))?;
@@ -350,8 +375,7 @@ impl Rendezvous {
                 Ok(stream) => {
                     let own = Party { claim: Claim { kind, ..self.party.claim.clone() }, ..self.party.clone() };
                     let member = self.member(rank);
-                    return dial(&stream, &own, rank, address, member.as_deref(), HANDSHAKE_TIMEOUT)
-                        .map(|claim| (claim, stream));
+                    return dial(&stream, &own, rank, address, member.as_deref(), HANDSHAKE_TIMEOUT);
                 }
                 Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
                     problem = "no process listens there yet".into()

@@ -4,8 +4,10 @@ use std::fmt;
 use std::path::Path;
 
 use gnnflow_data::format::hex;
+use sha2::{Digest, Sha256};
 
 use super::ClusterError;
+use crate::encryption::Key;
 
 /// Minimum bytes of a secret.
 const SHORTEST: usize = 16;
@@ -73,8 +75,11 @@ impl Secret {
         random_hex(32).map(|text| Secret(text.into_bytes()))
     }
 
-    pub(crate) fn as_bytes(&self) -> &[u8] {
-        &self.0
+    /// Returns the key with which connections prove the secret. Without a secret, which is allowed on loopback addresses only, it is a
+    /// constant.
+    pub(crate) fn key(secret: Option<&Self>) -> Key {
+        let secret = secret.map_or(&b"loopback"[..], |secret| &secret.0);
+        Sha256::new_with_prefix(b"gnnflow connections").chain_update(secret).finalize().into()
     }
 
     /// Returns the secret as text, for a child process. All secrets are made from text.
@@ -119,7 +124,7 @@ mod tests {
     fn environment_takes_precedence_over_the_file() {
         let variable = |_: &str| Some("from-the-environment".to_string());
         let found = Secret::find(variable, Some(Path::new("/nonexistent"))).unwrap().unwrap();
-        assert_eq!(found.as_bytes(), b"from-the-environment");
+        assert_eq!(found, Secret::from_text("from-the-environment", "test").unwrap());
         assert_eq!(Secret::find(|_| None, None).unwrap(), None);
     }
 
@@ -127,7 +132,9 @@ mod tests {
     fn random_secrets_differ_and_are_hidden() {
         let (a, b) = (Secret::random().unwrap(), Secret::random().unwrap());
         assert_ne!(a, b);
-        assert_eq!(a.as_bytes().len(), 64);
+        assert_eq!(a.to_text().len(), 64);
+        let keys = [Secret::key(Some(&a)), Secret::key(Some(&b)), Secret::key(None)];
+        assert!(keys[0] != keys[1] && keys[0] != keys[2]);
         assert_eq!(format!("{a:?}"), "Secret(…)");
     }
 }

@@ -30,6 +30,7 @@ pub(crate) fn check(_: &Config) -> Result<(), Error> {
 pub(crate) struct TensorWorkers {
     settings: Tensor,
     secret: Option<Secret>,
+    encrypt: Option<bool>,
     /// Address of a process of the run on another machine.
     remote: Option<String>,
     /// Whether this is the run's first process.
@@ -53,7 +54,7 @@ impl TensorWorkers {
         // Launched workers get the secret of the run; other workers have the user's.
         let elsewhere = settings.hosts.is_some() || settings.accept.is_some();
         let secret = if elsewhere { user_secret(config)? } else { run_secret };
-        Ok(Some(Self { settings, secret, remote, first }))
+        Ok(Some(Self { settings, secret, encrypt: config.cluster.encrypt, remote, first }))
     }
 
     /// Makes the executor factory of a run. Messages of the scheduler go to `console`.
@@ -61,8 +62,8 @@ impl TensorWorkers {
     /// # Errors
     /// If the settings or this machine do not allow tensor workers.
     pub(crate) fn factory(&self, console: Console) -> Result<Arc<dyn ExecutorFactory>, PipelineError> {
-        let Self { settings, secret, remote, first } = self;
-        let workers = FlightWorkers::new(settings, secret.clone(), remote.clone(), *first, console);
+        let Self { settings, secret, encrypt, remote, first } = self;
+        let workers = FlightWorkers::new(settings, (secret.clone(), *encrypt), remote.clone(), *first, console);
         let workers = workers.map_err(|error| match error {
             Error::Pipeline(error) => error,
             Error::Cluster(error) if error.exit_code() == 2 => PipelineError::Usage(error.to_string()),

@@ -172,6 +172,25 @@ fn foreign_connections_do_not_disturb_the_start() {
 }
 
 #[test]
+fn silent_connections_do_not_delay_the_start() {
+    // A member that waited for the time limit of every silent connection would be late.
+    let run = Run::new(2).set("START_MS", 10_000);
+    let first = run.start(0);
+    let since = Instant::now();
+    let mut silent = Vec::new();
+    while silent.len() < 800 {
+        match TcpStream::connect(&run.addresses[0]) {
+            Ok(stream) => silent.push(stream),
+            Err(error) => assert!(since.elapsed() < TIME_LIMIT, "{error}"),
+        }
+    }
+    let second = run.start(1);
+    let ended = end_all(vec![first, second]);
+    assert!(ended.iter().all(|end| end.code() == Some(0)), "{ended:#?}");
+    assert!(ended[0].stderr.lines().count() < 40, "{}", ended[0].stderr);
+}
+
+#[test]
 fn repeated_runs_start_and_finish() {
     let rounds = std::env::var("GNNFLOW_SOAK").map_or(20, |rounds| rounds.parse().unwrap());
     for round in 0..rounds {

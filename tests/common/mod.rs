@@ -4,6 +4,8 @@
 
 pub mod changes;
 pub mod linked;
+pub mod member;
+pub mod relay;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -9,12 +9,11 @@ use arrow_flight::{
     PollInfo, PutResult, SchemaResult, Ticket,
 };
 use futures_util::Stream;
-use hmac::{Hmac, KeyInit, Mac};
-use serde::{Deserialize, Serialize};
-use sha2::Sha256;
+use sha2::{Digest, Sha256};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 use tonic::transport::Server;
-use tonic::transport::server::TcpIncoming;
 use tonic::{Request, Response, Status, Streaming, async_trait};
 
 /// The way in which the server misbehaves.
@@ -32,13 +31,6 @@ pub(crate) enum Misbehavior {
     Silence,
     /// It does not speak Flight.
     NoFlight,
-}
-
-#[derive(Serialize, Deserialize)]
-struct Hello {
-    gnnflow: String,
-    protocol: u32,
-    nonce: String,
 }
 
 type ResponseStream<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
@@ -59,7 +51,15 @@ pub(crate) fn serve(misbehavior: Misbehavior) -> String {
         listener.set_nonblocking(true).unwrap();
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         runtime.block_on(async move {
-            let incoming = TcpIncoming::from(tokio::net::TcpListener::from_std(listener).unwrap());
+            let listener = TcpListener::from_std(listener).unwrap();
+            let incoming = futures_util::stream::unfold(listener, move |listener| async move {
+                loop {
+                    let (socket, _) = listener.accept().await.unwrap();
+                    if let Ok(socket) = handshake(socket, misbehavior).await {
+                        return Some((Ok::<_, std::io::Error>(socket), listener));
+                    }
+                }
+            });
             Server::builder()
                 .add_service(FlightServiceServer::new(FakeWorker(misbehavior)))
                 .serve_with_incoming(incoming)
@@ -70,13 +70,29 @@ pub(crate) fn serve(misbehavior: Misbehavior) -> String {
     address
 }
 
-fn proof(role: &str, client: &Hello, server: &Hello) -> String {
-    let mut mac = Hmac::<Sha256>::new_from_slice(b"loopback").unwrap();
-    mac.update(b"gnnflow handshake ");
-    mac.update(&(role.len() as u64).to_le_bytes());
-    mac.update(role.as_bytes());
-    mac.update(&serde_json::to_vec(&[client, server]).unwrap());
-    mac.finalize().into_bytes().iter().map(|byte| format!("{byte:02x}")).collect()
+/// Makes the handshake of a tensor worker. Without a secret, both sides use a constant, and connections on loopback are not encrypted.
+async fn handshake(mut socket: TcpStream, misbehavior: Misbehavior) -> std::io::Result<TcpStream> {
+    let magic = *b"gnnflowT";
+    let key: [u8; 32] = Sha256::digest(b"gnnflow connectionsloopback").into();
+    let noise = snow::Builder::new("Noise_NNpsk0_25519_AESGCM_SHA256".parse().unwrap());
+    let mut noise = noise.psk(0, &key).unwrap().prologue(&magic).unwrap().build_responder().unwrap();
+    let mut frame = [0; 12];
+    socket.read_exact(&mut frame).await?;
+    let mut message = vec![0; u32::from_le_bytes(frame[8..].try_into().unwrap()) as usize];
+    socket.read_exact(&mut message).await?;
+    let mut payload = vec![0; message.len()];
+    let length = noise.read_message(&message, &mut payload).unwrap();
+    let mut hello: serde_json::Value = serde_json::from_slice(&payload[..length]).unwrap();
+    assert_eq!(hello["encrypt"], false);
+    if misbehavior == Misbehavior::Version {
+        hello["gnnflow"] = "9.9.9".into();
+    }
+    let mut answer = vec![0; 1024];
+    let length = noise.write_message(hello.to_string().as_bytes(), &mut answer).unwrap();
+    socket.write_all(&[&magic[..], &(length as u32).to_le_bytes(), &answer[..length]].concat()).await?;
+    // The record that completes the client's proof.
+    socket.read_exact(&mut [0; 2 + 1 + 16]).await?;
+    Ok(socket)
 }
 
 fn stream_of<T: Send + 'static>(receiver: mpsc::Receiver<Result<T, Status>>) -> ResponseStream<T> {
@@ -108,24 +124,9 @@ impl FlightService for FakeWorker {
 
     async fn handshake(
         &self,
-        request: Request<Streaming<HandshakeRequest>>,
+        _: Request<Streaming<HandshakeRequest>>,
     ) -> Result<Response<Self::HandshakeStream>, Status> {
-        let (misbehavior, mut requests) = (self.0, request.into_inner());
-        let (sender, receiver) = mpsc::channel(4);
-        tokio::spawn(async move {
-            let first = requests.message().await.unwrap().unwrap();
-            let client: Hello = serde_json::from_slice(&first.payload).unwrap();
-            let own = env!("CARGO_PKG_VERSION");
-            let gnnflow = if misbehavior == Misbehavior::Version { "9.9.9" } else { own }.to_owned();
-            let server = Hello { gnnflow, protocol: client.protocol, nonce: "not a secret".into() };
-            let send = |payload: Vec<u8>| Ok(HandshakeResponse { protocol_version: 0, payload: payload.into() });
-            sender.send(send(serde_json::to_vec(&server).unwrap())).await.unwrap();
-            requests.message().await.unwrap().unwrap();
-            let proof = proof("flight server", &client, &server);
-            let answer = serde_json::json!({ "proof": proof, "token": "some.token" });
-            let _ = sender.send(send(serde_json::to_vec(&answer).unwrap())).await;
-        });
-        Ok(Response::new(stream_of(receiver)))
+        not_supported()
     }
 
     async fn do_exchange(

@@ -1,15 +1,19 @@
-//! `[cluster]`: secret, timeouts and restarts of several processes.
+//! `[cluster]`: secret, encryption, timeouts and restarts of several processes.
 
 use super::section::section;
 use super::values::Span;
 use std::path::PathBuf;
 
 section! {
-    /// Several processes: their secret, timeouts and restarts.
+    /// Several processes: their secret, encryption, timeouts and restarts.
     pub struct Cluster {
         /// File with the secret by which processes authenticate. Unset: the environment variable `GNNFLOW_SECRET`; with `--processes`, a random secret.
         #[schemars(extend("x-results" = false), extend("examples" = ["secret.txt"]))]
         pub secret_file: Option<PathBuf> = None,
+        /// Whether connections between processes are encrypted. Unset: if one of the addresses is not a loopback address. With `true`, also those of
+        /// `--processes`. The value must be equal in all processes. The connections that a run opens to tensor workers follow it, too.
+        #[schemars(extend("x-results" = false), extend("examples" = [true]))]
+        pub encrypt: Option<bool> = None,
         /// How long to wait until all processes have joined, at the start and after each restart.
         #[schemars(extend("x-results" = false))]
         pub start_timeout: Span = Span::seconds(120),

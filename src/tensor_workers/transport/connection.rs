@@ -6,7 +6,7 @@ use gnnflow_nn::model::ModelSpec;
 use gnnflow_nn::node_task::NodeResult;
 use gnnflow_nn::parameter_versions::ParameterVersion;
 
-use super::auth::{AuthenticatedClient, describe};
+use super::client::{Client, describe};
 use super::matrices::Matrices;
 use super::service::{QUEUED_MESSAGES, stream_of};
 use super::wire::{self, CallHeader};
@@ -15,7 +15,7 @@ use crate::tensor_workers::scheduler::{TaskRequest, TensorWorker};
 /// A connection to a tensor worker that has proven the secret.
 pub(super) struct Connection {
     pub(super) runtime: tokio::runtime::Handle,
-    pub(super) client: AuthenticatedClient,
+    pub(super) client: Client,
     pub(super) model: ModelSpec,
     pub(super) run: String,
     /// Addresses at which the processes of the run serve parameters, by rank.
@@ -53,7 +53,7 @@ impl TensorWorker for Connection {
     ) -> Result<(), String> {
         let late = |_| format!("has not answered for {} s", limit.as_secs_f64());
         let (sender, receiver) = tokio::sync::mpsc::channel(QUEUED_MESSAGES);
-        let (mut flight, request) = self.client.request(stream_of(receiver))?;
+        let mut client = self.client.clone();
         let messages = wire::call(tasks, &self.header(tasks, version)?)?;
         let send = async move {
             for messages in messages {
@@ -66,7 +66,7 @@ impl TensorWorker for Connection {
             Ok::<(), String>(())
         };
         let receive = async {
-            let response = tokio::time::timeout(limit, flight.do_exchange(request)).await.map_err(late)?;
+            let response = tokio::time::timeout(limit, client.do_exchange(stream_of(receiver))).await.map_err(late)?;
             let response = response.map_err(|status| describe(&status))?;
             let mut matrices = Matrices::new(response.into_inner());
             for (position, request) in tasks.iter().enumerate() {

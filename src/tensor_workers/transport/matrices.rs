@@ -174,7 +174,7 @@ impl Matrices {
         match self.messages.next().await {
             None => Ok(None),
             Some(Ok(message)) => Ok(Some(message)),
-            Some(Err(status)) => Err(super::auth::describe(&status)),
+            Some(Err(status)) => Err(super::client::describe(&status)),
         }
     }
 }

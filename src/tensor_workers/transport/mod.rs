@@ -1,20 +1,22 @@
 //! Tensor workers over Arrow Flight.
 //!
 //! ```text
-//! graph worker  → tensor worker   Handshake: both sides prove the secret    (auth)
-//! graph worker ⇄  tensor worker   DoExchange: tasks, their rows; results     (connection, task_runner, call_buffer; wire, matrices)
-//! tensor worker → graph worker    Handshake, DoGet: parameters by version    (parameters)
-//! tensor worker → graph worker    Handshake, DoAction: registration          (register, registry)
+//! client        ⇄  server          both sides prove the secret, before HTTP/2 (handshake; client, incoming)
+//! graph worker  ⇄  tensor worker   DoExchange: tasks, their rows; results     (connection, task_runner, call_buffer; wire, matrices)
+//! tensor worker →  graph worker    DoGet: parameters by version               (parameters)
+//! tensor worker →  graph worker    DoAction: registration                     (register, registry)
 //! ```
 //!
 //! Rows travel in messages of about 256 KiB, one matrix after another. Small tasks of one kind share a call. A long forward task is split: the first half is computed, and its results are sent, while the second half arrives. A backward
 //! task sends the inputs of its forward pass first, which runs while the gradients arrive (Dorylus, section 6: internal streaming). Every wait
-//! has a deadline. Nothing after the handshake is encrypted, as between all processes.
+//! has a deadline. Connections to other machines are encrypted.
 
 mod address;
-mod auth;
 mod call_buffer;
+mod client;
 mod connection;
+mod handshake;
+mod incoming;
 mod matrices;
 mod parameters;
 mod register;
@@ -35,7 +37,7 @@ use tokio::runtime::{Builder, Runtime};
 use crate::error::Error;
 
 /// The version of the messages; it changes with them.
-pub(crate) const PROTOCOL: u32 = 3;
+pub(crate) const PROTOCOL: u32 = 4;
 /// The version that both sides must have.
 pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
 

@@ -8,7 +8,7 @@ use gnnflow_pipelines::parameter_versions::ParameterVersions;
 use serde::{Deserialize, Serialize};
 use tonic::Status;
 
-use super::auth::{AuthenticatedClient, describe};
+use super::client::{Client, describe};
 use super::matrices::{Matrices, Name, floats, numbers};
 
 /// Maximum wait for a version that another process has already published.
@@ -42,10 +42,10 @@ impl ParameterServer {
 ///
 /// # Errors
 /// If the server fails or does not have it.
-pub(super) async fn fetch(server: &AuthenticatedClient, version: u64) -> Result<Vec<f32>, String> {
+pub(super) async fn fetch(server: &Client, version: u64) -> Result<Vec<f32>, String> {
     let ticket = serde_json::to_vec(&ParameterRequest { version }).map_err(|error| error.to_string())?;
-    let (mut client, request) = server.request(Ticket { ticket: ticket.into() })?;
-    let response = client.do_get(request).await.map_err(|status| describe(&status))?.into_inner();
+    let response =
+        server.clone().do_get(Ticket { ticket: ticket.into() }).await.map_err(|status| describe(&status))?.into_inner();
     match Matrices::new(response).next().await? {
         Some((Name::Flat, matrix)) => floats(matrix),
         _ => Err("sent no parameters".to_owned()),

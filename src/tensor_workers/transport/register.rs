@@ -9,7 +9,7 @@ use gnnflow_data::format::plural;
 use tonic::Streaming;
 
 use super::address::{is_local, own_address};
-use super::auth::{AuthenticatedClient, ConnectError, describe};
+use super::client::{ConnectError, connect, describe};
 use super::registry::{HEARTBEAT, REGISTER_ACTION, Registration, RegistryMessage};
 use crate::cluster::{ClusterError, Secret};
 use crate::error::Error;
@@ -118,12 +118,11 @@ struct Session {
 
 impl Session {
     async fn begin(address: &str, listens: SocketAddr, secret: Option<&Secret>) -> Result<Self, ConnectError> {
-        let client = AuthenticatedClient::connect(address, secret, RUN_TIMEOUT).await?;
+        let mut client = connect(address, secret, None, RUN_TIMEOUT).await?;
         let refused = |error: serde_json::Error| ConnectError::Refused(error.to_string());
         let body = serde_json::to_vec(&Registration { listens }).map_err(refused)?;
         let action = Action { r#type: REGISTER_ACTION.to_owned(), body: body.into() };
-        let (mut flight, request) = client.request(action).map_err(ConnectError::Refused)?;
-        let response = tokio::time::timeout(RUN_TIMEOUT, flight.do_action(request)).await;
+        let response = tokio::time::timeout(RUN_TIMEOUT, client.do_action(action)).await;
         let response = response.map_err(|_| silent())?.map_err(|status| ConnectError::of(&status))?;
         let mut session = Self { servers: Vec::new(), own: String::new(), messages: response.into_inner() };
         match session.next_message().await? {

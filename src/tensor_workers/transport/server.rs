@@ -7,11 +7,10 @@ use std::sync::Arc;
 use arrow_flight::flight_service_server::FlightServiceServer;
 use gnnflow_pipelines::{Error as PipelineError, Registry};
 use tonic::transport::Server;
-use tonic::transport::server::TcpIncoming;
 
-use super::auth::Guard;
+use super::incoming::authenticated;
 use super::register::{RegisterAt, register};
-use super::service::{Role, Service};
+use super::service::{Role, Service, stream_of};
 use super::task_runner::TaskRunner;
 use super::{CONNECTION_WINDOW, FRAME_BYTES, STREAM_WINDOW, runtime};
 use crate::cluster::{ClusterError, Secret};
@@ -49,7 +48,6 @@ pub(crate) fn listen(
     let (listener, local) =
         bind(&addresses[..]).map_err(|error| PipelineError::Machine(format!("cannot listen at {address}: {error}")))?;
     let runner = Arc::new(TaskRunner::new(secret.clone(), registry, limits.threads)?);
-    let guard = Guard::new(secret.clone()).map_err(|status| PipelineError::Machine(status.message().to_owned()))?;
     let runtime = runtime("tensor-flight")?;
     report(&format!("listening at {local}"))?;
     if limits.until_input_ends {
@@ -60,8 +58,8 @@ pub(crate) fn listen(
         let started = std::thread::Builder::new().name("tensor-input".into()).spawn(watch);
         started.map_err(|source| gnnflow_data::Error::Threads { what: "the thread that watches the input", source })?;
     }
-    let service = Service { guard: Arc::new(guard), role: Role::TensorWorker(Arc::clone(&runner)) };
-    let serving = serve(listener, service);
+    let service = Service { role: Role::TensorWorker(Arc::clone(&runner)) };
+    let serving = serve(listener, secret.clone(), service);
     let Some(register_at) = limits.register_at else {
         return runtime.block_on(serving).map_err(|error| PipelineError::Machine(error).into());
     };
@@ -80,10 +78,10 @@ pub(super) fn bind(addresses: &[SocketAddr]) -> std::io::Result<(TcpListener, So
     Ok((listener, local))
 }
 
-/// Serves on a listening socket until it fails.
-pub(super) async fn serve(listener: TcpListener, service: Service) -> Result<(), String> {
+/// Serves clients that prove the secret, on a listening socket, until it fails.
+pub(super) async fn serve(listener: TcpListener, secret: Option<Secret>, service: Service) -> Result<(), String> {
     let listener = tokio::net::TcpListener::from_std(listener).map_err(|error| error.to_string())?;
-    let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
+    let incoming = stream_of(authenticated(listener, secret));
     let server = Server::builder().initial_stream_window_size(STREAM_WINDOW).max_frame_size(FRAME_BYTES);
     let mut server = server.initial_connection_window_size(CONNECTION_WINDOW);
     let served = server.add_service(FlightServiceServer::new(service)).serve_with_incoming(incoming).await;

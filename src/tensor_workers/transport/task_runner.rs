@@ -16,8 +16,8 @@ use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 use tonic::{Status, Streaming};
 
-use super::auth::AuthenticatedClient;
 use super::call_buffer::{CallBuffer, STEP_TIMEOUT, in_time, pieces, read_pieces};
+use super::client::{Client, connect};
 use super::matrices::Matrices;
 use super::parameters::fetch;
 use super::wire::{self, CallHeader, TaskHeader, TaskKind};
@@ -42,7 +42,7 @@ type Version = (String, u64);
 #[derive(Default)]
 struct Cache {
     /// Servers of parameters, by address.
-    servers: HashMap<String, AuthenticatedClient>,
+    servers: HashMap<String, Client>,
     /// The most recently fetched last.
     parameters: Vec<(Version, Arc<Vec<f32>>)>,
     models: Vec<LoadedModel>,
@@ -222,7 +222,7 @@ impl TaskRunner {
         let client = match client {
             Some(client) => client,
             None => {
-                let client = AuthenticatedClient::connect(server, self.secret.as_ref(), STEP_TIMEOUT).await?;
+                let client = connect(server, self.secret.as_ref(), None, STEP_TIMEOUT).await?;
                 let mut cache = self.cache();
                 if cache.servers.len() > 100 {
                     cache.servers.clear(); // mostly of runs that are over

@@ -14,7 +14,7 @@ use gnnflow_pipelines::executor::{ExecutorFactory, ExecutorSetup, TaskExecutor};
 use tokio::runtime::Runtime;
 
 use super::address::{is_local, own_address};
-use super::auth::{AuthenticatedClient, Guard};
+use super::client::connect;
 use super::connection::Connection;
 use super::parameters::ParameterServer;
 use super::registry::WorkerRegistry;
@@ -41,6 +41,8 @@ pub(crate) struct FlightWorkers {
     /// Whether this is the run's first process.
     first: bool,
     secret: Option<Secret>,
+    /// The key `cluster.encrypt`.
+    encrypt: Option<bool>,
     /// A random name of this process's run: it separates its versions of parameters from those of other runs.
     run: String,
     /// An address of a machine that fetches parameters: the network interface toward it serves them.
@@ -57,14 +59,14 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl FlightWorkers {
-    /// Makes the pool of `settings`. `secret` is the run's. `remote` is the address of a process on another machine, if there is
+    /// Makes the pool of `settings`. `secret` is the run's, and `encrypt` the key `cluster.encrypt`. `remote` is the address of a process on another machine, if there is
     /// one. `first` says whether this is the run's first process. Messages go to `console`.
     ///
     /// # Errors
     /// If workers would be reached over a network without a secret.
     pub(crate) fn new(
         settings: &Tensor,
-        secret: Option<Secret>,
+        (secret, encrypt): (Option<Secret>, Option<bool>),
         remote: Option<String>,
         first: bool,
         console: Console,
@@ -93,6 +95,7 @@ impl FlightWorkers {
             launched,
             first,
             secret,
+            encrypt,
             run: random_hex(8)?,
             toward: toward.or(remote),
             runtime: Some(runtime("tensor-client")?),
@@ -195,7 +198,7 @@ impl WorkerPool for FlightWorkers {
             return Err("cannot receive this model: JSON does not keep all digits of one of its numbers".to_owned());
         }
         let runtime = self.runtime()?;
-        let client = runtime.block_on(AuthenticatedClient::connect(&address, self.secret.as_ref(), limit))?;
+        let client = runtime.block_on(connect(&address, self.secret.as_ref(), self.encrypt, limit))?;
         Ok(Arc::new(Connection {
             runtime: runtime.handle().clone(),
             client,
@@ -233,10 +236,9 @@ impl ExecutorFactory for FlightWorkers {
         let ip = self.toward.as_deref().and_then(own_address);
         let ip = ip.unwrap_or_else(|| IpAddr::from([127, 0, 0, 1]));
         let (listener, address) = bind(&[(ip, 0).into()]).map_err(|error| machine(&error))?;
-        let guard = Guard::new(self.secret.clone()).map_err(|status| machine(&status.message()))?;
         let parameters = Arc::new(ParameterServer { versions: parameters });
         let role = Role::GraphWorker(parameters, Arc::clone(&self.registry));
-        let service = Service { guard: Arc::new(guard), role };
+        let service = Service { role };
         let runtime = self.runtime().map_err(|error| machine(&error))?;
         if let Some(accept) = self.settings.accept.as_ref().filter(|_| self.first) {
             let found = accept.to_socket_addrs().and_then(|found| bind(&found.collect::<Vec<_>>()));
@@ -246,9 +248,9 @@ impl ExecutorFactory for FlightWorkers {
                     "{problem} {accept}: {error}; give an address of its machine, with a free port"
                 ))
             };
-            runtime.spawn(serve(found.map_err(cannot)?.0, service.clone()));
+            runtime.spawn(serve(found.map_err(cannot)?.0, self.secret.clone(), service.clone()));
         }
-        runtime.spawn(serve(listener, service));
+        runtime.spawn(serve(listener, self.secret.clone(), service));
         *lock(&self.server) = address.to_string();
         Ok(address.to_string())
     }
@@ -266,13 +268,13 @@ mod tests {
     #[test]
     fn retry_of_launched_workers_doubles_its_delay_and_ends() {
         let settings = Tensor { workers: Some(2), relaunch: Some(7), ..Tensor::default() };
-        let workers = FlightWorkers::new(&settings, None, None, true, Console::silent()).unwrap();
+        let workers = FlightWorkers::new(&settings, (None, None), None, true, Console::silent()).unwrap();
         let after: Vec<Retry> = (1..=8).map(|times| workers.retry(1, times)).collect();
         let seconds = [0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 10.0].map(|after| Retry::Relaunch(Duration::from_secs_f64(after)));
         assert_eq!(after[..7], seconds);
         assert_eq!(after[7], Retry::Never);
         let hosts = Tensor { hosts: Some(vec!["127.0.0.1:1".into()]), ..Tensor::default() };
-        let workers = FlightWorkers::new(&hosts, None, None, true, Console::silent()).unwrap();
+        let workers = FlightWorkers::new(&hosts, (None, None), None, true, Console::silent()).unwrap();
         assert_eq!(workers.retry(0, 1000), Retry::Reconnect(RECONNECT));
     }
 
@@ -282,7 +284,7 @@ mod tests {
             ("train.tensor_workers.hosts", Tensor { hosts: Some(vec!["192.0.2.1:7000".into()]), ..Tensor::default() }),
             ("train.tensor_workers.accept", Tensor { accept: Some("192.0.2.1:7000".into()), ..Tensor::default() }),
         ] {
-            let error = FlightWorkers::new(&settings, None, None, true, Console::silent()).err().unwrap();
+            let error = FlightWorkers::new(&settings, (None, None), None, true, Console::silent()).err().unwrap();
             assert!(error.to_string().contains(key) && error.exit_code() == 2, "{error}");
         }
     }

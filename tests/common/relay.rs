@@ -1,0 +1,76 @@
+//! A relay between two processes: it sees all bytes, and may change one.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, Mutex};
+
+/// Forwards connections to an address until the test ends.
+pub(crate) struct Relay {
+    /// The address of the relay.
+    pub(crate) address: String,
+    state: Arc<State>,
+}
+
+struct State {
+    seen: Mutex<Vec<u8>>,
+    /// Bytes of the client until the one that is changed; negative for none.
+    until_change: AtomicI64,
+}
+
+impl Relay {
+    /// Starts a relay to `target`.
+    pub(crate) fn to(target: &str) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let state = Arc::new(State { seen: Mutex::default(), until_change: AtomicI64::new(-1) });
+        let (target, shared) = (target.to_owned(), Arc::clone(&state));
+        std::thread::spawn(move || {
+            while let Ok((client, _)) = listener.accept() {
+                // The target may not listen yet; the client then tries again.
+                let Ok(server) = TcpStream::connect(&target) else { continue };
+                let (back, forth) = ((server.try_clone().unwrap(), client.try_clone().unwrap()), (client, server));
+                for (from_client, (from, to)) in [(true, forth), (false, back)] {
+                    let shared = Arc::clone(&shared);
+                    std::thread::spawn(move || forward(from, to, from_client, &shared));
+                }
+            }
+        });
+        Relay { address, state }
+    }
+
+    /// Changes one bit of the byte that a client sends after `bytes` other ones, counted from now over all connections.
+    pub(crate) fn change_after(&self, bytes: i64) {
+        self.state.until_change.store(bytes, Ordering::SeqCst);
+    }
+
+    /// Returns whether `text` passed the relay in clear.
+    pub(crate) fn has_seen(&self, text: &str) -> bool {
+        let seen = self.state.seen.lock().unwrap();
+        assert!(!seen.is_empty(), "nothing passed the relay");
+        seen.windows(text.len()).any(|bytes| bytes == text.as_bytes())
+    }
+}
+
+fn forward(mut from: TcpStream, mut to: TcpStream, from_client: bool, state: &State) {
+    let mut buffer = vec![0; 1 << 16];
+    while let Ok(count @ 1..) = from.read(&mut buffer) {
+        let bytes = &mut buffer[..count];
+        state.seen.lock().unwrap().extend_from_slice(bytes);
+        if from_client {
+            let before = state.until_change.load(Ordering::SeqCst);
+            if let Ok(place) = usize::try_from(before) {
+                state.until_change.store(before - count as i64, Ordering::SeqCst);
+                if let Some(byte) = bytes.get_mut(place) {
+                    *byte ^= 1;
+                    state.until_change.store(-1, Ordering::SeqCst);
+                }
+            }
+        }
+        if to.write_all(bytes).is_err() {
+            break;
+        }
+    }
+    let _ = to.shutdown(Shutdown::Write);
+    let _ = from.shutdown(Shutdown::Read);
+}

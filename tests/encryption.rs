@@ -1,0 +1,69 @@
+//! Encrypted connections: what others see between two hosts, and what happens if they change it.
+
+use crate::common::member::{Member, start};
+use crate::common::relay::Relay;
+use crate::common::{TestDir, assert_same_results, hosts_on, planted};
+
+const SETTINGS: &str = "[model]\nkind = 'sage'\nhidden = 16\n[train]\nepochs = 2\nbatch = 64\nfanouts = [5, 3]\n";
+const ENCRYPT: [&str; 2] = ["--set", "cluster.encrypt=true"];
+
+fn ready() -> TestDir {
+    let place = TestDir::new();
+    planted(&place, "p.toml", SETTINGS);
+    place
+}
+
+/// Starts two processes. Rank 1 reaches rank 0 through the returned relay.
+fn start_with_relay(place: &TestDir, run: &str, args: [&[&str]; 2]) -> (Relay, [Member; 2]) {
+    let hosts = hosts_on(place, &[0, 1]);
+    let lines = std::fs::read_to_string(place.path(&hosts)).unwrap();
+    let (first, second) = lines.trim().split_once('\n').unwrap();
+    let relay = Relay::to(first);
+    let through = format!("{hosts}-relay");
+    place.write(&through, format!("{}\n{second}\n", relay.address));
+    let members = [start(place, &hosts, 0, run, args[0]), start(place, &through, 1, run, args[1])];
+    (relay, members)
+}
+
+#[test]
+fn others_see_messages_only_without_encryption() {
+    let place = ready();
+    place.succeed(&["run", "p.toml", "--run-dir", "alone"]);
+    for (run, args) in [("plain", &[][..]), ("encrypted", &ENCRYPT[..])] {
+        let (relay, mut members) = start_with_relay(&place, run, [args; 2]);
+        for member in &mut members {
+            assert_eq!(member.end(), 0, "{run}: {}", member.stderr());
+        }
+        assert_eq!(relay.has_seen("Heartbeat"), run == "plain");
+        // Not even an encrypted run hides that it is one.
+        assert!(relay.has_seen("gnnflow"));
+        assert_same_results(&place, "alone", run);
+    }
+    place.succeed(&["run", "p.toml", "--run-dir", "launched", "--processes", "2", "--set", "cluster.encrypt=true"]);
+    assert_same_results(&place, "alone", "launched");
+}
+
+#[test]
+fn a_changed_byte_ends_the_run() {
+    let place = ready();
+    for bytes in [20_000, 200_000] {
+        let endless = ["--set", "train.epochs=100000", ENCRYPT[0], ENCRYPT[1]];
+        let (relay, mut members) = start_with_relay(&place, &format!("changed-{bytes}"), [&endless; 2]);
+        relay.change_after(bytes);
+        let ends = members.each_mut().map(Member::end);
+        let errors = members.each_ref().map(Member::stderr);
+        assert_eq!(ends, [5, 5], "{errors:#?}");
+        assert!(errors[0].contains("changes or repeats") && errors[0].contains("rank 1"), "{errors:#?}");
+        assert!(errors.iter().all(|stderr| stderr.lines().count() == 1), "{errors:#?}");
+    }
+}
+
+#[test]
+fn processes_with_different_choices_are_refused() {
+    let place = ready();
+    let (_relay, mut members) = start_with_relay(&place, "run", [&ENCRYPT, &["--set", "cluster.encrypt=false"]]);
+    for (member, words) in members.iter_mut().zip(["cluster.encrypt", "cluster.encrypt"]) {
+        assert_eq!(member.end(), 5, "{}", member.stderr());
+        assert!(member.stderr().contains(words), "{}", member.stderr());
+    }
+}
