@@ -74,6 +74,7 @@ pub fn run(config: &Config, options: &RunOptions) -> Result<Outcome, Error> {
     if cluster.is_none() && options.processes > 1 {
         let mut launcher = Launcher::new(options.processes);
         launcher.restarts = config.cluster.restarts as usize;
+        launcher.waits_after_signal = writes_checkpoint_on_signal(config, options);
         launcher.checkpoint = Some(last_checkpoint(&options.run_dir));
         // The children find a prepared dataset; this is the time for their summary.
         launcher.arguments.push(format!("--prepare-seconds={prepared}").into());
@@ -183,12 +184,19 @@ pub(crate) fn has_results(config: &Config, options: &RunOptions) -> Result<bool,
     Ok(!is_launched() && !is_supervised() && cluster_config(config, options)?.is_none_or(|cluster| cluster.rank == 0))
 }
 
+/// Returns whether the processes write a checkpoint before they end after a signal.
+fn writes_checkpoint_on_signal(config: &Config, options: &RunOptions) -> bool {
+    let trains = matches!(options.action, Action::Train { .. });
+    trains && config.train.as_ref().is_some_and(|train| train.checkpoint_on_signal)
+}
+
 /// Returns the launcher that restarts this rank of a hosts file, if the pipeline has restarts and this process is not yet the launcher's
 /// child. The children of `--processes` have a common parent, which restarts them.
 fn supervisor(config: &Config, options: &RunOptions, cluster: Option<&ClusterConfig>) -> Option<Launcher> {
     let rank = cluster.filter(|_| !is_launched() && !is_supervised() && config.cluster.restarts > 0)?.rank;
     let mut launcher = Launcher::this_rank();
     launcher.restarts = config.cluster.restarts as usize;
+    launcher.waits_after_signal = writes_checkpoint_on_signal(config, options);
     // Inference has no checkpoint and begins anew: there is no such file.
     let infers = matches!(options.action, Action::Infer { .. } | Action::Follow { .. });
     launcher.checkpoint = (rank == 0 || infers).then(|| last_checkpoint(&options.run_dir));
@@ -250,6 +258,14 @@ impl Runtime for RunRuntime {
 
     fn busy(&self, label: &str) -> Box<dyn Any> {
         Box::new(self.liveness.busy(label))
+    }
+
+    fn defer_signals(&self) -> Box<dyn Any> {
+        Box::new(self.liveness.defer_signals())
+    }
+
+    fn stop_requested(&self) -> bool {
+        self.liveness.stop_requested()
     }
 
     fn epoch(&self, record: &EpochRecord) {

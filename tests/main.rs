@@ -29,6 +29,7 @@ mod infer;
 mod infer_edges;
 mod infer_tables;
 mod init;
+mod interruption;
 mod limits;
 mod link_prediction;
 mod link_prediction_full_graph;

@@ -67,8 +67,9 @@ impl ChildGroup {
         ChildGroup { children: Vec::new(), addresses, stderr_copies: Vec::new() }
     }
 
-    /// Waits for all children. After a failure or a signal, kills those that still run after `grace`.
-    pub(super) fn wait(mut self, grace: Duration, signals: &Signals) -> Outcome {
+    /// Waits for all children. After a failure or a signal, kills those that still run after `grace`; after a signal only unless
+    /// `waits_after_signal`.
+    pub(super) fn wait(mut self, grace: Duration, waits_after_signal: bool, signals: &Signals) -> Outcome {
         let mut endings: Vec<Ending> = Vec::new();
         let mut kill_at: Option<Instant> = None;
         let (mut killed_by_parent, mut interrupted) = (false, false);
@@ -92,7 +93,9 @@ impl ChildGroup {
                 && !interrupted
             {
                 interrupted = true;
-                kill_at.get_or_insert(Instant::now() + grace);
+                if !waits_after_signal {
+                    kill_at.get_or_insert(Instant::now() + grace);
+                }
                 self.signal(signal);
             }
             if endings.iter().any(|ending| ending.code != 0) {

@@ -263,7 +263,7 @@ impl Control {
                 self.peers().iter_mut().for_each(Peer::restart_timeouts);
             }
             last_check = Instant::now();
-            if let Some(signal) = signals.caught() {
+            if let Some(signal) = signals.caught().filter(|_| !self.liveness.defers()) {
                 self.first_failure.post(ClusterError::Interrupted(signals::name(signal)));
             } else if let Some(suspicion) =
                 self.first_failure.stale_suspicion(self.heartbeat_timeout + Duration::from_secs(1))

@@ -42,6 +42,8 @@ pub struct Launcher {
     pub restarts: usize,
     /// Time for the other processes to end after the first failure, before they are killed.
     pub grace: Duration,
+    /// Whether the processes may take as long as they need to end after a signal: they write a checkpoint. A second signal ends them.
+    pub waits_after_signal: bool,
     /// Arguments of the children; by default those of this process.
     pub arguments: Vec<OsString>,
     /// The argument that a restart adds unless it is present: `--resume`.
@@ -67,6 +69,7 @@ impl Launcher {
             processes,
             restarts: 0,
             grace: Duration::from_secs(3),
+            waits_after_signal: false,
             arguments: std::env::args_os().skip(1).collect(),
             resume: "--resume".into(),
             checkpoint: None,
@@ -192,7 +195,7 @@ impl Launcher {
         }
         // Only the children have the sockets now, so connections to a dead child are refused immediately.
         drop(listeners);
-        Ok(group.wait(self.grace, signals))
+        Ok(group.wait(self.grace, self.waits_after_signal, signals))
     }
 
     /// Makes one attempt of a supervised rank. Returns its outcome, and whether a restart would fail in the same way.
@@ -206,7 +209,7 @@ impl Launcher {
         drop(writer);
         let mut group = ChildGroup::new(Vec::new());
         group.children.push(Some(child));
-        let outcome = group.wait(self.grace, signals);
+        let outcome = group.wait(self.grace, self.waits_after_signal, signals);
         // Without a message from the child, the read returns nothing or an error.
         let notified = matches!(reader.read(&mut [0]), Ok(1));
         let no_restart = prevents_restart(outcome.code) || notified;

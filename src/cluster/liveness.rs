@@ -1,6 +1,6 @@
 //! The progress that a worker reports: turns of its loop, completed work, and long local work.
 
-use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -28,6 +28,9 @@ struct Inner {
     phase: AtomicU8,
     busy: AtomicUsize,
     label: Mutex<String>,
+    /// Whether a signal waits until the worker has ended its work.
+    defers_signals: AtomicBool,
+    stop_requested: AtomicBool,
 }
 
 /// The worker's phase in a heartbeat.
@@ -60,6 +63,28 @@ impl Liveness {
         *self.0.label.lock().unwrap_or_else(PoisonError::into_inner) = label.chars().take(MAX_LABEL).collect();
         self.0.busy.fetch_add(1, Ordering::Relaxed);
         Busy(self.clone())
+    }
+
+    /// Until the guard is dropped, SIGINT and SIGTERM do not end the run, but make [`stop_requested`](Liveness::stop_requested) true. Then
+    /// they end it.
+    #[must_use = "signals are deferred only as long as the guard lives"]
+    pub fn defer_signals(&self) -> Deferred {
+        self.0.defers_signals.store(true, Ordering::Relaxed);
+        Deferred(self.clone())
+    }
+
+    /// Returns whether this process has received a signal that is deferred.
+    pub fn stop_requested(&self) -> bool {
+        self.0.stop_requested.load(Ordering::Relaxed)
+    }
+
+    /// Returns whether the signal that this process has received waits for the worker.
+    pub(super) fn defers(&self) -> bool {
+        let defers = self.0.defers_signals.load(Ordering::Relaxed);
+        if defers {
+            self.0.stop_requested.store(true, Ordering::Relaxed);
+        }
+        defers
     }
 
     pub(super) fn begin(&self) {
@@ -104,6 +129,16 @@ impl Drop for Busy {
         self.0.turned();
         self.0.progressed();
         self.0.0.busy.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Defers signals until it is dropped; see [`Liveness::defer_signals`].
+#[derive(Debug)]
+pub struct Deferred(Liveness);
+
+impl Drop for Deferred {
+    fn drop(&mut self) {
+        self.0.0.defers_signals.store(false, Ordering::Relaxed);
     }
 }
 
@@ -156,6 +191,17 @@ mod tests {
         let before = clock.since;
         clock.update(1, Phase::Busy);
         assert!(clock.since > before);
+    }
+
+    #[test]
+    fn deferred_signals_request_a_stop() {
+        let liveness = Liveness::default();
+        assert!(!liveness.defers() && !liveness.stop_requested());
+        let deferred = liveness.defer_signals();
+        assert!(!liveness.stop_requested());
+        assert!(liveness.defers() && liveness.stop_requested());
+        drop(deferred);
+        assert!(!liveness.defers());
     }
 
     #[test]

@@ -47,7 +47,7 @@ pub use execute::execute;
 pub(crate) use hook::{cause_of, exit_if_not_unwinding};
 pub use hosts::{RankAssignment, host_numbers, rank_assignment, read_hosts};
 pub use launcher::Launcher;
-pub use liveness::{Busy, Liveness};
+pub use liveness::{Busy, Deferred, Liveness};
 pub use membership::Membership;
 pub use secret::Secret;
 #[cfg(feature = "tensor-workers")]

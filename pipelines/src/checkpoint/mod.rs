@@ -15,12 +15,13 @@ use serde::{Deserialize, Serialize};
 
 use self::tensor_file::Tensor;
 use crate::compute::Replica;
+use crate::engine::EpochPart;
 use crate::error::Error;
 
 /// Version of the layout.
-const SCHEMA: u32 = 2;
+const SCHEMA: u32 = 3;
 
-/// The state of a run between two epochs.
+/// The state of a run between two epochs, or two steps of one.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Checkpoint {
     pub(crate) progress: Progress,
@@ -37,6 +38,8 @@ pub(crate) struct Checkpoint {
 pub(crate) struct Progress {
     /// Epochs trained.
     pub(crate) epochs: u32,
+    /// The part of the next epoch that has been trained.
+    pub(crate) part: Option<EpochPart>,
     /// The best epoch (from 1) by the validation metric, and its value there.
     pub(crate) best: Option<(u32, (f64, f64))>,
     /// Seconds of each epoch.
@@ -157,6 +160,7 @@ impl Checkpoint {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::EpochSums;
 
     fn replica(params: &[f32], steps: u64, value: f32) -> Replica {
         let vectors = vec![("m".into(), vec![value; 3]), ("v".into(), vec![2.0 * value; 3])];
@@ -165,7 +169,17 @@ mod tests {
 
     fn checkpoint() -> Checkpoint {
         Checkpoint {
-            progress: Progress { epochs: 7, best: Some((5, (0.8, -0.5))), seconds: vec![0.1; 7], blocks: [9; 32] },
+            progress: Progress {
+                epochs: 7,
+                part: Some(EpochPart {
+                    steps: 3,
+                    sums: EpochSums { examples: 9, loss: 0.1 + 0.2, ..EpochSums::default() },
+                    blocks: [8; 32],
+                }),
+                best: Some((5, (0.8, -0.5))),
+                seconds: vec![0.1; 7],
+                blocks: [9; 32],
+            },
             last: replica(&[1.0, f32::MIN_POSITIVE, -0.0], 70, 1.0),
             best: Some(replica(&[0.5, 2.0, 3.0], 50, 4.0)),
             embedding: Some(16),

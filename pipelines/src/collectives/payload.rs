@@ -31,6 +31,7 @@ impl Value for u32 {}
 impl Value for u64 {}
 impl Value for f64 {}
 impl Value for [f64; 2] {}
+impl Value for [u64; 4] {}
 impl Value for [u8; 32] {}
 
 /// Text in JSON. Not for floating-point numbers that must keep their bits.

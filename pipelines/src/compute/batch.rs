@@ -52,11 +52,19 @@ pub(crate) struct StepReport {
     pub(crate) loss: f64,
     /// Rounds of messages.
     pub(crate) rounds: u64,
+    /// 1 if the batch's worker wants a pause of training.
+    pub(crate) pause: u64,
     /// SHA-256 of nodes and blocks; zeros if blocks are not hashed.
     pub(crate) digest: [u8; 32],
 }
 
 impl StepReport {
+    /// Adds the wish for a pause to the words of a report.
+    pub(crate) fn want_pause(words: &mut [u64]) {
+        let at = std::mem::offset_of!(Self, pause) / size_of::<u64>();
+        words[at] = 1;
+    }
+
     /// Returns the digest, if blocks are hashed.
     pub(crate) fn digest(&self) -> Option<&[u8; 32]> {
         Some(&self.digest).filter(|digest| **digest != [0; 32])
@@ -67,7 +75,7 @@ impl Payload for StepReport {
     /// Omits the digest if blocks are not hashed.
     fn to_words(&self) -> Vec<u64> {
         let words: &[u64] = bytemuck::cast_slice(bytemuck::bytes_of(self));
-        words[..if self.digest().is_some() { words.len() } else { 3 }].to_vec()
+        words[..if self.digest().is_some() { words.len() } else { 4 }].to_vec()
     }
 
     fn from_words(words: &[u64]) -> Result<Self, Error> {
@@ -92,7 +100,7 @@ impl Passes {
         let digest = self.digest(&batch);
         let rounds = u64::from(batch.rounds);
         let BatchGradient { flat, rows, loss, examples } = self.gradient(on, &mut batch)?;
-        let report = StepReport { examples, loss, rounds, digest };
+        let report = StepReport { examples, loss, rounds, pause: 0, digest };
         let dense = Contribution { partition, vector: Some(Arc::new(flat)), words: report.to_words() };
         let nodes = batch.nodes;
         let rows = rows.map(|rows| RowGradients { partition, examples, nodes, rows: Arc::new(rows) });

@@ -61,7 +61,7 @@ impl ComputeState {
         let BatchGradient { flat: gradient, loss, examples, .. } = self.passes.gradient(&self.all, &mut batch)?;
         self.optimizer.set_learning_rate(lr);
         self.step(gradient, examples)?;
-        Ok(StepReport { examples, loss, rounds, digest })
+        Ok(StepReport { examples, loss, rounds, pause: 0, digest })
     }
 
     /// Ends the training of a partition with `share` of the training nodes.

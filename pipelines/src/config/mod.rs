@@ -4,6 +4,7 @@
 //! reports all problems of a file, each with line, key and "did you mean".
 
 mod check;
+mod checkpoint_every;
 mod classes;
 mod cluster;
 mod debug;
@@ -36,6 +37,7 @@ mod tree;
 mod uses;
 mod values;
 
+pub use checkpoint_every::CheckpointEvery;
 pub use classes::{ClassOptions, ClassWeights, ComputedWeights};
 pub use cluster::Cluster;
 pub use debug::Debug;

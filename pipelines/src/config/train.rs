@@ -3,6 +3,7 @@
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
+use super::checkpoint_every::CheckpointEvery;
 use super::classes::ClassOptions;
 use super::edge::EdgeTask;
 use super::fanout::Fanout;
@@ -96,9 +97,15 @@ section! {
         pub read_ahead: Option<bool> = None,
         /// Tensor workers: stateless processes that compute node tasks for `full-graph` and `tensor-parallel`.
         pub tensor_workers: Option<Tensor> = None,
-        /// Epochs between checkpoints; the last epoch always writes one. 0: only the last.
-        #[schemars(range(max = 1000000), extend("x-results" = false))]
-        pub checkpoint_every: usize = 10,
+        /// Epochs between checkpoints; the last epoch always writes one. 0: only the last. `"500 steps"`: after so many steps of an epoch and at its
+        /// end, with `mini-batch`. `"10min"`: when this time has passed, after a step with `mini-batch`, otherwise after an epoch. Results do
+        /// not depend on it.
+        #[schemars(extend("x-results" = false), extend("examples" = ["10min"]))]
+        pub checkpoint_every: CheckpointEvery = CheckpointEvery::Epochs(10),
+        /// At SIGINT or SIGTERM in training, write a checkpoint before the run ends: after a few steps with `mini-batch`, otherwise after the epoch.
+        /// A second signal ends it at once.
+        #[schemars(extend("x-results" = false))]
+        pub checkpoint_on_signal: bool = false,
         /// Record what the threads of each process do, as `trace/worker-N.json` in the run folder, for Perfetto or
         /// `chrome://tracing`. The report then has a table of times.
         #[schemars(extend("x-results" = false))]
@@ -141,7 +148,10 @@ impl Train {
         self.epochs.iter_mut().chain(&mut self.early_stop).for_each(scale);
         self.lr_schedule.scale_epochs(scaled, factor);
         if !self.schedule.is_partition_parallel() {
-            [&mut self.evaluate_every, &mut self.checkpoint_every].into_iter().for_each(scale);
+            scale(&mut self.evaluate_every);
+            if let CheckpointEvery::Epochs(epochs) = &mut self.checkpoint_every {
+                scale(epochs);
+            }
         }
     }
 

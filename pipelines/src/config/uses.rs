@@ -53,6 +53,7 @@ pub(super) const TRAIN: &[(&str, Use)] = &[
     ("read_ahead", Use::Always),
     ("tensor_workers", Use::FullGraph),
     ("checkpoint_every", Use::Always),
+    ("checkpoint_on_signal", Use::Always),
     ("trace", Use::Always),
     ("histograms", Use::Always),
     // Without sampled blocks, the hash of no blocks.

@@ -140,14 +140,14 @@ impl<T> OneOrMany<T> {
 /// A string or a number in TOML.
 #[derive(Deserialize)]
 #[serde(untagged)]
-enum Loose {
+pub(super) enum Loose {
     Integer(u64),
     Float(f64),
     Text(String),
 }
 
 impl Loose {
-    fn text(self) -> String {
+    pub(super) fn text(self) -> String {
         match self {
             Self::Integer(number) => number.to_string(),
             Self::Float(number) => number.to_string(),

@@ -1,6 +1,7 @@
 //! Learned rows in checkpoints: one file (a shard) per partition, written by its process.
 //!
-//! `checkpoints/embeddings-e7-p00002.safetensors` has partition 2's rows, optimizer state and counts after epoch 7.
+//! `checkpoints/embeddings-e7-p00002.safetensors` has partition 2's rows, optimizer state and counts after epoch 7, and
+//! `checkpoints/embeddings-e7s40-p00002.safetensors` after 40 steps of the next epoch.
 //! `checkpoints/embeddings-best-e5-p00002.safetensors` has its rows of the best epoch, 5. `last.safetensors` names both epochs
 //! and is written after all shards, so a crash in between leaves the previous checkpoint. Shards of other epochs are removed
 //! afterwards. A shard's checksum is verified before its rows are read. Shards do not depend on the number of processes. A
@@ -27,6 +28,8 @@ const PREFIX: &str = "embeddings-";
 pub(crate) struct Generation {
     /// Epochs trained.
     pub(crate) epochs: u32,
+    /// Steps of the next epoch that are trained.
+    pub(crate) steps: u32,
     /// The best epoch, if there is one.
     pub(crate) best: Option<u32>,
 }
@@ -35,13 +38,16 @@ pub(crate) struct Generation {
 struct Metadata {
     model: String,
     epoch: u32,
+    #[serde(default)]
+    steps: u32,
     partition: usize,
     dim: usize,
 }
 
-fn file(folder: &Path, best: bool, epoch: u32, part: usize) -> PathBuf {
+fn file(folder: &Path, best: bool, (epoch, steps): (u32, u32), part: usize) -> PathBuf {
     let kind = if best { "best-" } else { "" };
-    folder.join(format!("{PREFIX}{kind}e{epoch}-p{part:05}.safetensors"))
+    let steps = if steps > 0 { format!("s{steps}") } else { String::new() };
+    folder.join(format!("{PREFIX}{kind}e{epoch}{steps}-p{part:05}.safetensors"))
 }
 
 impl NodeEmbeddings {
@@ -57,7 +63,10 @@ impl NodeEmbeddings {
         std::fs::create_dir_all(folder).map_err(Error::io("create", folder))?;
         let (table, best_rows) = (self.table.read()?, self.best.read()?);
         for part in parts {
-            let metadata = |epoch| Metadata { model: model.to_owned(), epoch, partition: part, dim: self.dim() };
+            let metadata = |(epoch, steps)| {
+                let model = model.to_owned();
+                Metadata { model, epoch, steps, partition: part, dim: self.dim() }
+            };
             let shard = table.shard(part);
             let (values, state) = (bytemuck::cast_slice(shard.values), bytemuck::cast_slice(shard.state));
             let mut tensors = vec![("values", Dtype::F32, values)];
@@ -67,10 +76,10 @@ impl NodeEmbeddings {
             if !shard.steps.is_empty() {
                 tensors.push(("steps", Dtype::U32, bytemuck::cast_slice(shard.steps)));
             }
-            let epochs = generation.epochs;
-            write(&file(folder, false, epochs, part), &metadata(epochs), tensors)?;
+            let last = (generation.epochs, generation.steps);
+            write(&file(folder, false, last, part), &metadata(last), tensors)?;
             if let Some(best) = generation.best.filter(|_| with_best) {
-                let values = bytemuck::cast_slice(best_rows.shard(part));
+                let (values, best) = (bytemuck::cast_slice(best_rows.shard(part)), (best, 0));
                 write(&file(folder, true, best, part), &metadata(best), vec![("values", Dtype::F32, values)])?;
             }
         }
@@ -90,9 +99,12 @@ impl NodeEmbeddings {
     ) -> Result<(), Error> {
         let (mut table, mut best_rows) = (self.table.write()?, self.best.write()?);
         for part in parts {
-            let metadata = |epoch| Metadata { model: model.to_owned(), epoch, partition: part, dim: self.dim() };
+            let metadata = |(epoch, steps)| {
+                let model = model.to_owned();
+                Metadata { model, epoch, steps, partition: part, dim: self.dim() }
+            };
             let Some(rows) = table.shard_mut(part) else { continue };
-            let epochs = generation.epochs;
+            let last = (generation.epochs, generation.steps);
             let mut into: Vec<(&str, &mut [u8])> = vec![("values", bytemuck::cast_slice_mut(rows.values))];
             if !rows.state.is_empty() {
                 into.push(("state", bytemuck::cast_slice_mut(rows.state)));
@@ -100,9 +112,10 @@ impl NodeEmbeddings {
             if !rows.steps.is_empty() {
                 into.push(("steps", bytemuck::cast_slice_mut(rows.steps)));
             }
-            read(&file(folder, false, epochs, part), &metadata(epochs), into)?;
+            read(&file(folder, false, last, part), &metadata(last), into)?;
             if let Some(best) = generation.best {
                 let into = vec![("values", bytemuck::cast_slice_mut(best_rows.shard_mut(part)))];
+                let best = (best, 0);
                 read(&file(folder, true, best, part), &metadata(best), into)?;
             }
         }
@@ -119,8 +132,11 @@ pub(crate) fn remove_shards(folder: &Path, keep: Option<Generation>, parts: Opti
     };
     for entry in entries {
         let path = entry.map_err(Error::io("read", folder))?.path();
-        let Some((best, epoch, part)) = path.file_name().and_then(|name| parse(name.to_str()?)) else { continue };
-        let is_current = keep.is_some_and(|keep| if best { keep.best == Some(epoch) } else { keep.epochs == epoch });
+        let Some((best, after, part)) = path.file_name().and_then(|name| parse(name.to_str()?)) else { continue };
+        let is_current = keep.is_some_and(|keep| match best {
+            true => keep.best.is_some_and(|best| after == (best, 0)),
+            false => after == (keep.epochs, keep.steps),
+        });
         if !is_current && parts.as_ref().is_none_or(|parts| parts.contains(&part)) {
             fs::remove(&path).map_err(Error::io("remove", &path))?;
         }
@@ -128,12 +144,13 @@ pub(crate) fn remove_shards(folder: &Path, keep: Option<Generation>, parts: Opti
     Ok(())
 }
 
-/// Reads kind, epoch and partition of a shard from its file name.
-fn parse(name: &str) -> Option<(bool, u32, usize)> {
+/// Reads kind, epoch with steps, and partition of a shard from its file name.
+fn parse(name: &str) -> Option<(bool, (u32, u32), usize)> {
     let name = name.strip_prefix(PREFIX)?.strip_suffix(".safetensors")?;
     let (best, name) = name.strip_prefix("best-").map_or((false, name), |name| (true, name));
-    let (epoch, part) = name.strip_prefix('e')?.split_once("-p")?;
-    Some((best, epoch.parse().ok()?, part.parse().ok()?))
+    let (after, part) = name.strip_prefix('e')?.split_once("-p")?;
+    let (epoch, steps) = after.split_once('s').unwrap_or((after, "0"));
+    Some((best, (epoch.parse().ok()?, steps.parse().ok()?), part.parse().ok()?))
 }
 
 fn write(path: &Path, metadata: &Metadata, tensors: Vec<(&str, Dtype, &[u8])>) -> Result<(), Error> {
@@ -220,17 +237,17 @@ mod tests {
         let path = folder.path();
         for kind in ["sgd", "adagrad", "adam"] {
             let saved = rows(path, kind, 1);
-            for epochs in [3, 4] {
-                saved.save(path, 0..3, Generation { epochs, best: Some(2) }, epochs == 3, "abc").unwrap();
+            for (epochs, steps) in [(3, 0), (4, 0), (4, 7), (4, 14)] {
+                saved.save(path, 0..3, Generation { epochs, steps, best: Some(2) }, epochs == 3, "abc").unwrap();
             }
-            let keep = Generation { epochs: 4, best: Some(2) };
+            let keep = Generation { epochs: 4, steps: 7, best: Some(2) };
             remove_shards(path, Some(keep), Some(0..3)).unwrap();
             let mut names: Vec<String> =
                 std::fs::read_dir(path).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
             names.sort();
             assert_eq!(
                 names,
-                ["best-e2-p00000", "best-e2-p00002", "e4-p00000", "e4-p00002"]
+                ["best-e2-p00000", "best-e2-p00002", "e4s7-p00000", "e4s7-p00002"]
                     .map(|name| format!("embeddings-{name}.safetensors"))
             );
             let other = rows(path, kind, 2);
@@ -252,15 +269,15 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path();
         let saved = rows(path, "adam", 1);
-        let generation = Generation { epochs: 4, best: None };
+        let generation = Generation { epochs: 4, ..Generation::default() };
         saved.save(path, 0..3, generation, false, "abc").unwrap();
         let message = |generation, model: &str| saved.load(path, 0..3, generation, model).unwrap_err().to_string();
         assert!(
-            message(Generation { epochs: 5, best: None }, "abc")
+            message(Generation { epochs: 5, ..generation }, "abc")
                 .contains("embeddings-e5-p00000.safetensors: is missing")
         );
         assert!(message(generation, "xyz").contains("another model"));
-        let shard = file(path, false, 4, 2);
+        let shard = file(path, false, (4, 0), 2);
         let bytes = std::fs::read(&shard).unwrap();
         std::fs::write(&shard, &bytes[..bytes.len() - 1]).unwrap();
         assert!(message(generation, "abc").contains("embeddings-e4-p00002.safetensors: is damaged"));

@@ -26,7 +26,7 @@ use timely::dataflow::operators::{Input, Probe, core::Inspect, probe};
 use timely::worker::Worker;
 
 use super::stages::intervals::{PREPARING_EDGES, training_nodes};
-use super::{BlocksHash, Engine, EpochSums};
+use super::{BlocksHash, Engine, EpochSums, Round};
 use crate::collectives::{Driver, FirstError};
 use crate::compute::{ComputeState, StepReport, WholeGraph};
 use crate::config::schedule::FullGraph;
@@ -197,12 +197,7 @@ fn whole_graph(job: &Job, context: &WorkerContext, degrees: bool) -> Result<Whol
 }
 
 impl Engine for DeviceGraphTraining {
-    fn train_round(
-        &mut self,
-        driver: &mut Driver<'_>,
-        epoch: u32,
-        lr: &dyn Fn(u32) -> f64,
-    ) -> Result<Vec<EpochSums>, Error> {
+    fn train_round(&mut self, driver: &mut Driver<'_>, epoch: u32, lr: &dyn Fn(u32) -> f64) -> Result<Round, Error> {
         let start = Instant::now();
         let progress = driver.runtime.progress();
         progress.brief_stage(&format!("epoch {}", epoch + 1), 1, "steps");
@@ -211,7 +206,13 @@ impl Engine for DeviceGraphTraining {
         let report = self.done.borrow_mut().take();
         let report = report.ok_or_else(|| Error::Bug("an epoch ended without a report".into()))?;
         let seconds = start.elapsed().as_secs_f64();
-        Ok(vec![EpochSums { examples: report.examples, loss: report.loss, rounds: 0, steps: 1, seconds }])
+        Ok(Round::Epochs(vec![EpochSums {
+            examples: report.examples,
+            loss: report.loss,
+            rounds: 0,
+            steps: 1,
+            seconds,
+        }]))
     }
 
     fn evaluate_into(&mut self, driver: &mut Driver<'_>, results: &Arc<RowStore>) -> Result<bool, Error> {

@@ -7,6 +7,7 @@ pub(crate) mod inference;
 pub(crate) mod mini_batch;
 pub(crate) mod no_training;
 pub(crate) mod partition_local;
+pub(crate) mod pause;
 pub(crate) mod sampling;
 pub(crate) mod stages;
 pub(crate) mod tensor_parallel;
@@ -17,6 +18,7 @@ use bytemuck::{Pod, Zeroable};
 use gnnflow_dataflow::collective::all_reduce::Reduced;
 use gnnflow_dataflow::fetch::cache::CacheCounts;
 use gnnflow_dataflow::storage::RowStore;
+use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use crate::collectives::{Driver, Payload};
@@ -29,17 +31,20 @@ pub(crate) const APPLY: &str = "apply";
 
 /// The training engine of one schedule.
 pub(crate) trait Engine {
-    /// Trains one or more epochs from `epoch` (from 0), until all workers have equal parameters again. Returns the sums of each epoch.
-    /// `lr` returns the learning rate of an epoch.
+    /// Trains one or more epochs from `epoch` (from 0), or the next steps of one, until all workers have equal parameters again. `lr` returns the
+    /// learning rate of an epoch.
     ///
     /// # Errors
     /// The first error of an operator or of the compute thread.
-    fn train_round(
-        &mut self,
-        driver: &mut Driver<'_>,
-        epoch: u32,
-        lr: &dyn Fn(u32) -> f64,
-    ) -> Result<Vec<EpochSums>, Error>;
+    fn train_round(&mut self, driver: &mut Driver<'_>, epoch: u32, lr: &dyn Fn(u32) -> f64) -> Result<Round, Error>;
+
+    /// Continues an epoch after its first steps, which an earlier process has trained.
+    ///
+    /// # Errors
+    /// If the schedule trains whole epochs only.
+    fn continue_epoch(&mut self, part: &EpochPart) -> Result<(), Error> {
+        Err(Error::Bug(format!("a checkpoint within an epoch, after step {}, of a schedule that has none", part.steps)))
+    }
 
     /// Computes every node with the current parameters and writes the results to `results`, for an evaluation in training. Returns false, without
     /// computing anything, if the schedule cannot do so.
@@ -87,8 +92,27 @@ pub(crate) struct Staleness {
     pub(crate) batches: u64,
 }
 
+/// What a call of [`Engine::train_round`] has trained.
+pub(crate) enum Round {
+    /// Whole epochs, the last part of the first one included.
+    Epochs(Vec<EpochSums>),
+    /// The first steps of an epoch.
+    Part(EpochPart),
+}
+
+/// The state of an epoch after its first steps.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct EpochPart {
+    /// Steps trained.
+    pub(crate) steps: u32,
+    /// Sums over these steps.
+    pub(crate) sums: EpochSums,
+    /// The hash over the digests of their blocks.
+    pub(crate) blocks: [u8; 32],
+}
+
 /// Sums over the steps of an epoch.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct EpochSums {
     /// Examples of all partitions.
     pub(crate) examples: u64,
@@ -122,8 +146,8 @@ impl EpochSums {
 pub(crate) struct BlocksHash(pub(crate) [u8; 32]);
 
 impl BlocksHash {
-    /// Adds the digests of an epoch, which `hash` has consumed.
-    fn end_of_epoch(&mut self, hash: Sha256) {
-        self.0 = Sha256::new().chain_update(self.0).chain_update(hash.finalize()).finalize().into();
+    /// Adds the hash over the digests of an epoch.
+    fn end_of_epoch(&mut self, hash: [u8; 32]) {
+        self.0 = Sha256::new().chain_update(self.0).chain_update(hash).finalize().into();
     }
 }

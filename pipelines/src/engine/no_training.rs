@@ -1,6 +1,6 @@
 //! The engine of jobs that do not train, or have finished training.
 
-use super::{BlocksHash, Engine, EpochSums};
+use super::{BlocksHash, Engine, Round};
 use crate::collectives::Driver;
 use crate::error::Error;
 
@@ -11,7 +11,7 @@ pub(crate) struct NoTraining {
 }
 
 impl Engine for NoTraining {
-    fn train_round(&mut self, _: &mut Driver<'_>, _: u32, _: &dyn Fn(u32) -> f64) -> Result<Vec<EpochSums>, Error> {
+    fn train_round(&mut self, _: &mut Driver<'_>, _: u32, _: &dyn Fn(u32) -> f64) -> Result<Round, Error> {
         Err(Error::Bug("this job does not train".into()))
     }
 

@@ -57,6 +57,9 @@ pub enum Error {
     /// The process received SIGINT or SIGTERM.
     #[error("interrupted")]
     Interrupted,
+    /// A process of the run has received SIGINT or SIGTERM. The checkpoint has the state after these epochs and steps.
+    #[error("stopped by a signal after {0}; the checkpoint has this state: continue with --resume")]
+    Stopped(String),
     /// A bug in gnnflow.
     #[error("bug in gnnflow: {0}; please report it")]
     Bug(String),
@@ -97,7 +100,7 @@ impl Error {
             Self::Io { .. } | Self::Machine(_) => Fault::Machine,
             Self::Cluster(_) => Fault::Cluster,
             Self::Bug(_) => Fault::Bug,
-            Self::Interrupted => return None,
+            Self::Interrupted | Self::Stopped(_) => return None,
         })
     }
 

@@ -10,7 +10,7 @@ use crate::checkpoint::{Checkpoint, Progress};
 use crate::collectives::{Collectives, Driver, Json, Payload};
 use crate::compute::Replica;
 use crate::embedding::{Generation, remove_shards};
-use crate::engine::BlocksHash;
+use crate::engine::{BlocksHash, EpochPart, EpochSums};
 use crate::error::Error;
 use crate::outputs::run_folder::{checkpoints, last_checkpoint};
 
@@ -20,14 +20,25 @@ type Header = (Progress, ((u64, Option<u64>), Json<Vec<String>>));
 impl Payload for Progress {
     fn to_words(&self) -> Vec<u64> {
         let best = self.best.map(|(epoch, (metric, loss))| (u64::from(epoch), [metric, loss]));
-        ((u64::from(self.epochs), self.blocks), (best, self.seconds.clone())).to_words()
+        let part = self.part.as_ref().map(|EpochPart { steps, sums, blocks }| {
+            let EpochSums { examples, loss, rounds, steps: summed, seconds } = *sums;
+            (([u64::from(*steps), examples, rounds, summed], [loss, seconds]), *blocks)
+        });
+        ((u64::from(self.epochs), self.blocks), ((best, part), self.seconds.clone())).to_words()
     }
 
     fn from_words(words: &[u64]) -> Result<Self, Error> {
-        type Parts = ((u64, [u8; 32]), (Option<(u64, [f64; 2])>, Vec<f64>));
-        let ((epochs, blocks), (best, seconds)) = Parts::from_words(words)?;
+        type Best = Option<(u64, [f64; 2])>;
+        type Part = Option<(([u64; 4], [f64; 2]), [u8; 32])>;
+        type Parts = ((u64, [u8; 32]), ((Best, Part), Vec<f64>));
+        let ((epochs, blocks), ((best, part), seconds)) = Parts::from_words(words)?;
         let best = best.map(|(epoch, value)| (epoch as u32, value.into()));
-        Ok(Self { epochs: epochs as u32, best, seconds, blocks })
+        let part = part.map(|(([steps, examples, rounds, summed], [loss, seconds]), blocks)| EpochPart {
+            steps: steps as u32,
+            sums: EpochSums { examples, loss, rounds, steps: summed, seconds },
+            blocks,
+        });
+        Ok(Self { epochs: epochs as u32, part, best, seconds, blocks })
     }
 }
 
@@ -78,6 +89,9 @@ impl Run<'_> {
         let last = replica(steps);
         self.best = best_steps.map(replica);
         *self.training.blocks() = BlocksHash(progress.blocks);
+        if let Some(part) = &progress.part {
+            self.training.continue_epoch(part)?;
+        }
         self.progress = progress;
         if let Some(rows) = &self.context.embeddings {
             let parts = self.context.placement.parts_of(self.context.worker);
@@ -100,10 +114,15 @@ impl Run<'_> {
 
     /// Returns the epochs of the learned rows of a checkpoint.
     fn generation(&self) -> Generation {
-        Generation { epochs: self.progress.epochs, best: self.progress.best.map(|(epoch, _)| epoch) }
+        let Progress { epochs, part, best, .. } = &self.progress;
+        Generation {
+            epochs: *epochs,
+            steps: part.as_ref().map_or(0, |part| part.steps),
+            best: best.map(|(epoch, _)| epoch),
+        }
     }
 
-    /// Writes a checkpoint. The frontier must have passed the epoch at all workers, so that their parameters are equal.
+    /// Writes a checkpoint. The frontier must have passed the last step at all workers, so that their parameters are equal.
     ///
     /// All workers write their learned rows first. The previous checkpoint stays valid until all shards are written.
     pub(super) fn checkpoint(&mut self, driver: &mut Driver<'_>) -> Result<(), Error> {
@@ -145,8 +164,10 @@ mod tests {
     fn header_of_many_epochs_is_broadcast_with_equal_bits() {
         // More words than fit into one round.
         let seconds: Vec<f64> = (0..20_000).map(|epoch| 0.1 + f64::from(epoch) / 3.0).collect();
-        for best in [None, Some((3, (0.1 + 0.2, f64::NEG_INFINITY)))] {
-            let progress = Progress { epochs: 20_000, best, seconds: seconds.clone(), blocks: [7; 32] };
+        let sums = EpochSums { examples: 5, loss: 0.1 + 0.2, rounds: 6, steps: 4, seconds: 0.3 };
+        let part = EpochPart { steps: 4, sums, blocks: [3; 32] };
+        for (best, part) in [(None, None), (Some((3, (0.1 + 0.2, f64::NEG_INFINITY))), Some(part))] {
+            let progress = Progress { epochs: 20_000, part, best, seconds: seconds.clone(), blocks: [7; 32] };
             assert!(progress.to_words().len() > ROUND_WORDS);
             for workers in [1, 2, 4] {
                 let header = (progress.clone(), ((5u64, Some(3u64)), vec!["velocity".to_owned()]));

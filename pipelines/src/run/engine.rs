@@ -24,6 +24,7 @@ use crate::engine::full_graph::topology::Topology;
 use crate::engine::mini_batch::{Batches, MiniBatchTraining};
 use crate::engine::partition_local::partition_view::PartitionViews;
 use crate::engine::partition_local::{LocalTraining, PartitionParallel};
+use crate::engine::pause::Pause;
 use crate::engine::sampling::node_batches::node_batches;
 use crate::engine::sampling::operators::Operators;
 use crate::engine::sampling::strategies;
@@ -111,6 +112,7 @@ pub(super) struct EngineSetup<'a> {
     pub(super) window: usize,
     /// Maximum number of jobs of a process at the same time.
     pub(super) jobs: usize,
+    pub(super) pause: Rc<Pause>,
     /// Whether full-graph tables are mapped scratch files.
     pub(super) tables_mapped: bool,
     /// The rows that are copied into memory: features.
@@ -240,7 +242,7 @@ impl EngineSetup<'_> {
             self.context.parts.copy_to_memory(self.job);
         }
         let holds_features = on_device || self.reads_in_place();
-        let Self { train, context, compute_thread, batches: source, degrees, params, window, jobs, .. } = self;
+        let Self { train, context, compute_thread, batches: source, degrees, params, window, jobs, pause, .. } = self;
         let Sampling { strategies, operators, subgraphs } = self.sampling;
         let cache = context.cache(options).map(|cache| Rc::new(RefCell::new(cache)));
         if options.cache.is_some() && cache.is_none() && context.parts.shares_any() && context.worker == 0 {
@@ -248,8 +250,19 @@ impl EngineSetup<'_> {
                            remove this key, or set partition.features = \"partitioned\"";
             driver.runtime.warn(message);
         }
-        let batches =
-            Batches { source, strategies, subgraphs, operators, degrees, params, window, jobs, cache, holds_features };
+        let batches = Batches {
+            source,
+            strategies,
+            subgraphs,
+            operators,
+            degrees,
+            params,
+            window,
+            jobs,
+            pause,
+            cache,
+            holds_features,
+        };
         Ok(MiniBatchTraining::build(driver.worker, context, train, batches, compute_thread))
     }
 }

@@ -23,6 +23,7 @@ use std::time::{Duration, Instant};
 
 use bytemuck::{Pod, Zeroable};
 use gnnflow_data::error::FEWER_THREADS;
+use gnnflow_data::format::plural;
 use gnnflow_dataflow::flow::compute_thread::ComputeThread;
 use gnnflow_dataflow::graph::placement::Placement;
 use gnnflow_dataflow::storage::{Place, RowStore};
@@ -39,14 +40,15 @@ use crate::checkpoint::Progress;
 use crate::collectives::{Collectives, Driver};
 use crate::compute::{ComputeState, ComputeTime, Replica};
 use crate::config;
-use crate::config::Metric;
+use crate::config::{CheckpointEvery, Metric};
 use crate::context;
 use crate::context::feature_store::FeatureStore;
 use crate::context::threads::Split;
 use crate::context::{ModelInputs, WorkerContext};
 use crate::engine::inference::{EdgesOf, Inference, reserve_stores};
 use crate::engine::no_training::NoTraining;
-use crate::engine::{Engine, EpochSums};
+use crate::engine::pause::Pause;
+use crate::engine::{Engine, EpochSums, Round};
 use crate::error::Error;
 use crate::evaluate::edge_evaluation::EdgeEvaluation;
 use crate::evaluate::{Evaluation, evaluate};
@@ -86,6 +88,7 @@ struct Run<'a> {
     task: Task,
     compute_thread: ComputeThread<ComputeState>,
     training: Box<dyn Engine>,
+    pause: Rc<Pause>,
     inference: Inference,
     /// The stored rows that the job refreshes.
     refresh: Option<Refresh>,
@@ -188,6 +191,7 @@ impl<'a> Run<'a> {
         let (threads, observer) = ((split.compute, jobs), Box::new(watch.clone()));
         let compute = ComputeState::new(built, task.objective(), (model, train), threads, observer)?;
         let compute_thread = compute_thread::start(compute, watch)?;
+        let pause = Rc::new(Pause::new(Arc::clone(&job.runtime), train, context.worker == 0));
         let (training, edges): (Box<dyn Engine>, _) = match sampling {
             None => (Box::new(NoTraining::default()), examples.of_edges()),
             Some(sampling) => {
@@ -205,6 +209,7 @@ impl<'a> Run<'a> {
                     width: task.objective().width(),
                     window,
                     jobs,
+                    pause: Rc::clone(&pause),
                     tables_mapped,
                     rows_in_memory,
                 };
@@ -269,6 +274,7 @@ impl<'a> Run<'a> {
             task,
             compute_thread,
             training,
+            pause,
             inference,
             refresh,
             rows_in_memory,
@@ -308,14 +314,17 @@ impl<'a> Run<'a> {
     fn open_folder(&self) -> Result<RunFolder, Error> {
         let Job { run_dir, config, runtime, .. } = self.job;
         let (done, wanted) = (self.progress.epochs, self.train.epochs());
-        if done > 0 {
-            if done as usize >= wanted {
-                runtime.say(&format!(
-                    "note: {} has a checkpoint of epoch {done}, and train.epochs is {wanted}: no epoch is trained, and the \
-                     outputs are written again",
-                    run_dir.display()
-                ));
-            }
+        if done > 0 && done as usize >= wanted {
+            runtime.say(&format!(
+                "note: {} has a checkpoint of epoch {done}, and train.epochs is {wanted}: no epoch is trained, and the \
+                 outputs are written again",
+                run_dir.display()
+            ));
+        } else if let Some(part) = &self.progress.part {
+            let steps = plural(part.steps as usize, "step");
+            runtime.say(&format!("note: the run continues after {steps} of epoch {}", done + 1));
+        }
+        if done > 0 || self.progress.part.is_some() {
             return RunFolder::resume(run_dir, config, done);
         }
         if self.job.resumes() {
@@ -328,8 +337,10 @@ impl<'a> Run<'a> {
     /// Trains to the last epoch, or until early stopping.
     fn train(&mut self, driver: &mut Driver<'_>) -> Result<(), Error> {
         let begin = Instant::now();
+        // Until the last checkpoint is written.
+        let deferred = self.train.checkpoint_on_signal.then(|| driver.runtime.defer_signals());
         let epochs = self.train.epochs() as u32;
-        let (first, mut last_written) = (self.progress.epochs, None);
+        let (first, mut last_written, mut cpu_before) = (self.progress.epochs, None, None);
         let mut watch = LossWatch::new(self.train.task != config::Task::NodeRegression);
         while self.progress.epochs < epochs && !self.stops_early() {
             let epoch = self.progress.epochs;
@@ -343,14 +354,21 @@ impl<'a> Run<'a> {
                     rows.config().optimizer.lr(),
                 ));
             }
-            let cpu = self.trace.as_ref().map(|trace| trace.cpu_so_far(&self.context.meter));
-            let done = self.training.train_round(driver, epoch, &lr)?;
-            if let Some((trace, before)) = self.trace.as_mut().zip(cpu) {
+            let trace = self.trace.as_ref();
+            let cpu = cpu_before.take().or_else(|| trace.map(|trace| trace.cpu_so_far(&self.context.meter)));
+            let (done, part) = match self.training.train_round(driver, epoch, &lr)? {
+                Round::Epochs(done) => (done, None),
+                Round::Part(part) => (Vec::new(), Some(part)),
+            };
+            self.progress.part = part;
+            if done.is_empty() {
+                cpu_before = cpu;
+            } else if let Some((trace, before)) = self.trace.as_mut().zip(cpu) {
                 trace.end_of_round(before, epoch, &done, &self.context.meter);
             }
             let after = StageTimes::now(&self.context.meter, self.compute_thread.call(ComputeState::report)?);
             self.spent.add_since(before, after);
-            if epoch == first && !train.is_full_graph() {
+            if epoch == first && !done.is_empty() && !train.is_full_graph() {
                 self.split_threads(self.spent)?;
             }
             // Parameters are available only after the last epoch of a round. Evaluation and checkpoints that are due within
@@ -389,16 +407,38 @@ impl<'a> Run<'a> {
                 }
                 driver.runtime.epoch(&record);
             }
-            if due(train.checkpoint_every) {
+            let wanted = self.pause.wanted(driver, &mut self.collectives)?;
+            let steps_due = matches!(train.checkpoint_every, CheckpointEvery::Steps(_));
+            if due(train.checkpoint_every.epochs()) || steps_due || wanted.checkpoint || wanted.stop {
                 self.checkpoint(driver)?;
+                self.pause.checkpoint_written();
                 last_written = Some(self.progress.epochs);
+            }
+            if wanted.stop {
+                // The error says more than the signal.
+                std::mem::forget(deferred);
+                return self.stop(driver);
             }
         }
         if last_written != Some(self.progress.epochs) {
             self.checkpoint(driver)?;
         }
+        drop(deferred);
         self.trained = begin.elapsed();
         Ok(())
+    }
+
+    /// Ends the run after a checkpoint, because a process has received a signal.
+    fn stop(&mut self, driver: &mut Driver<'_>) -> Result<(), Error> {
+        // The first worker writes the checkpoint, and the others wait for its error.
+        if self.folder.is_none() {
+            self.collectives.barrier(driver)?;
+        }
+        let epochs = self.progress.epochs;
+        Err(Error::Stopped(match &self.progress.part {
+            Some(part) => format!("{} of epoch {}", plural(part.steps as usize, "step"), epochs + 1),
+            None => format!("epoch {epochs}"),
+        }))
     }
 
     fn lr(&self, epoch: usize) -> f64 {

@@ -221,6 +221,15 @@ pub trait Runtime: Send + Sync {
         let _ = label;
         Box::new(())
     }
+    /// Called before training, if it can stop at a signal. Until the value is dropped, a signal that ends programs only makes
+    /// [`stop_requested`](Runtime::stop_requested) true.
+    fn defer_signals(&self) -> Box<dyn Any> {
+        Box::new(())
+    }
+    /// Returns whether this process has received a signal while signals were deferred.
+    fn stop_requested(&self) -> bool {
+        false
+    }
     /// Called on every worker at the end of an epoch.
     fn epoch(&self, record: &EpochRecord) {
         let _ = record;

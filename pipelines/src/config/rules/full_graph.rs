@@ -71,7 +71,7 @@ pub(super) fn full_graph(config: &Config, train: &Train, model: &Model, report: 
         let message = format!("only `mode = \"async\"` has stale rows, not `{}`; remove this key", options.mode);
         report.refuse(&[&report.option("staleness")], &message);
     }
-    let between = [("evaluate_every", train.evaluate_every), ("checkpoint_every", train.checkpoint_every)];
+    let between = [("evaluate_every", train.evaluate_every), ("checkpoint_every", train.checkpoint_every.epochs())];
     if let Some((key, _)) = between.into_iter().find(|&(_, epochs)| epochs == 1 && options.staleness > 0) {
         let message = format!(
             "epochs overlap only between evaluations and checkpoints, and `train.{key}` is 1; set it to 2 or more (10 is usual), or \

@@ -54,10 +54,11 @@ use timely::dataflow::operators::vec::Map;
 use timely::dataflow::operators::{Input, Probe, probe};
 use timely::worker::Worker;
 
-use super::{APPLY, BlocksHash, Engine, EpochSums, Staleness};
+use super::pause::Pause;
+use super::{APPLY, BlocksHash, Engine, EpochPart, Round, Staleness};
 use crate::collectives::{Driver, FirstError};
 use crate::compute::{ComputeState, Gradients, Passes, RunJobs, StepReport};
-use crate::config::Train;
+use crate::config::{CheckpointEvery, Train};
 use crate::context::WorkerContext;
 use crate::embedding::NodeEmbeddings;
 use crate::engine::sampling::operators::Operators;
@@ -75,13 +76,39 @@ pub(crate) struct MiniBatchTraining {
     gate: Rc<Gate>,
     pull: Option<Rc<Pull>>,
     errors: FirstError,
-    sums: Rc<RefCell<(EpochSums, Sha256)>>,
+    /// The epoch in training.
+    epoch: Rc<RefCell<EpochSoFar>>,
     blocks: BlocksHash,
     compute_thread: ComputeThread<ComputeState>,
     parts: std::ops::Range<usize>,
     steps: u32,
     window: u32,
+    /// Steps of an epoch between pauses.
+    pause_every: Option<u32>,
     cache: Option<Rc<RefCell<RowCache>>>,
+}
+
+/// The steps of an epoch that have been trained.
+#[derive(Default)]
+struct EpochSoFar {
+    part: EpochPart,
+    /// The first step in whose report a worker wants a pause.
+    wanted: Option<u32>,
+}
+
+impl EpochSoFar {
+    fn add(&mut self, reduced: &Reduced) {
+        let batches = self.part.sums.add(reduced);
+        let mut digests = batches.iter().filter_map(StepReport::digest).peekable();
+        if digests.peek().is_some() {
+            let hash = Sha256::new_with_prefix(self.part.blocks);
+            self.part.blocks = digests.fold(hash, |hash, digest| hash.chain_update(digest)).finalize().into();
+        }
+        if batches.iter().any(|batch| batch.pause > 0) {
+            let step = time::step(reduced.time);
+            self.wanted = Some(self.wanted.map_or(step, |wanted| wanted.min(step)));
+        }
+    }
 }
 
 /// The gate before reads of learned rows, and their staleness so far.
@@ -134,6 +161,8 @@ pub(crate) struct Batches {
     pub(crate) window: usize,
     /// Maximum number of batches in computation.
     pub(crate) jobs: usize,
+    /// When this worker wants a pause.
+    pub(crate) pause: Rc<Pause>,
     /// The cache of features of other workers' nodes.
     pub(crate) cache: Option<Rc<RefCell<RowCache>>>,
     /// Whether the compute thread holds the features of all nodes.
@@ -150,13 +179,24 @@ impl MiniBatchTraining {
     ) -> Self {
         let (mut input, probe) = (InputHandle::new_with_builder(), probe::Handle::new());
         let (gate, errors) = (Rc::new(Gate::default()), FirstError::default());
-        let sums: Rc<RefCell<(EpochSums, Sha256)>> = Rc::default();
+        let epoch: Rc<RefCell<EpochSoFar>> = Rc::default();
         let steps = match &batches.subgraphs {
             Some(subgraphs) => subgraphs.steps(context.train_nodes.iter().copied().max().unwrap_or(0)) as u32,
             None => context.steps(train.batch),
         };
-        let Batches { source, strategies, subgraphs, operators, degrees, params, window, jobs, cache, holds_features } =
-            batches;
+        let Batches {
+            source,
+            strategies,
+            subgraphs,
+            operators,
+            degrees,
+            params,
+            window,
+            jobs,
+            pause,
+            cache,
+            holds_features,
+        } = batches;
         let pull = context.embeddings.as_ref().map(|rows| Rc::new(Pull::new(rows.config().staleness())));
         worker.dataflow::<u64, _, _>(|scope| {
             let hops = hops(context, &context.graph, train, strategies);
@@ -210,12 +250,18 @@ impl MiniBatchTraining {
                 }
                 _ => gradients.map(|gradients| gradients.dense),
             };
-            let (gate, sums) = (Rc::clone(&gate), Rc::clone(&sums));
+            let (gate, epoch) = (Rc::clone(&gate), Rc::clone(&epoch));
             let compute_thread = compute_thread.with_name(APPLY);
             dense
+                .map(move |mut dense| {
+                    if pause.is_wanted() {
+                        StepReport::want_pause(&mut dense.words);
+                    }
+                    dense
+                })
                 .all_reduce(context.placement.parts(), params, Rc::clone(&context.meter))
                 .inspect(move |reduced: &Reduced| {
-                    count(&mut sums.borrow_mut(), reduced);
+                    epoch.borrow_mut().add(reduced);
                     let reduced = reduced.clone();
                     let time = reduced.time;
                     compute_thread.at(time).post(move |compute| compute.apply(reduced));
@@ -225,46 +271,84 @@ impl MiniBatchTraining {
         });
         let parts = context.placement.parts_of(context.worker);
         let (blocks, compute_thread, window) = (BlocksHash::default(), compute_thread.clone(), window as u32);
-        Self { input, probe, gate, pull, errors, sums, blocks, compute_thread, parts, steps, window, cache }
+        let pause_every = match train.checkpoint_every {
+            CheckpointEvery::Steps(steps) => Some(steps),
+            CheckpointEvery::Epochs(_) | CheckpointEvery::Time(_) => None,
+        };
+        Self {
+            input,
+            probe,
+            gate,
+            pull,
+            errors,
+            epoch,
+            blocks,
+            compute_thread,
+            parts,
+            steps,
+            window,
+            pause_every,
+            cache,
+        }
+    }
+}
+
+impl MiniBatchTraining {
+    /// Returns the step before which the round from step `first` pauses, as far as this worker knows: all workers know it in time.
+    ///
+    /// A worker sends step `s` when all workers have applied the steps before `s - window`. So if the report of step `t` has a wish for a pause,
+    /// nobody has sent a step after `t + window` yet, and all pause there.
+    fn end_of_round(&self, first: u32) -> u32 {
+        let planned = self.pause_every.map_or(self.steps, |every| (first / every + 1).saturating_mul(every));
+        let wanted = self.epoch.borrow().wanted.map_or(self.steps, |step| step.saturating_add(self.window + 1));
+        self.steps.min(planned).min(wanted)
     }
 }
 
 impl Engine for MiniBatchTraining {
-    /// Trains one epoch, until all workers have applied its last step.
-    fn train_round(
-        &mut self,
-        driver: &mut Driver<'_>,
-        epoch: u32,
-        lr: &dyn Fn(u32) -> f64,
-    ) -> Result<Vec<EpochSums>, Error> {
-        let start = Instant::now();
-        let lr = lr(epoch);
+    /// Trains one epoch, or the rest of it, until all workers have applied its last step; or until a pause.
+    fn train_round(&mut self, driver: &mut Driver<'_>, epoch: u32, lr: &dyn Fn(u32) -> f64) -> Result<Round, Error> {
+        let (start, lr) = (Instant::now(), lr(epoch));
+        let first = self.epoch.borrow().part.steps;
         self.compute_thread.post(move |compute| compute.set_learning_rate(lr));
-        self.input.advance_to(time::at(epoch, 0));
-        self.gate.open(time::at(epoch, 0));
+        self.input.advance_to(time::at(epoch, first));
+        self.gate.open(time::at(epoch, first));
         if let Some(pull) = &self.pull {
-            pull.advance(time::at(epoch, 0));
+            pull.advance(time::at(epoch, first));
         }
         let progress = driver.runtime.progress();
-        progress.brief_stage(&format!("epoch {}", epoch + 1), self.steps.into(), "steps");
-        for step in 0..self.steps {
+        progress.brief_stage(&format!("epoch {}", epoch + 1), u64::from(self.steps - first), "steps");
+        let mut step = first;
+        while step < self.end_of_round(first) {
             for part in self.parts.clone() {
                 self.input.send(part as u32);
             }
-            self.input.advance_to(time::at(epoch, step + 1));
+            step += 1;
+            self.input.advance_to(time::at(epoch, step));
             self.input.flush();
-            let oldest = time::at(epoch, (step + 1).saturating_sub(self.window));
-            driver.run_until(&self.probe, oldest, &self.errors)?;
+            driver.run_until(&self.probe, time::at(epoch, step.saturating_sub(self.window)), &self.errors)?;
             progress.advance(1);
         }
-        driver.run_until(&self.probe, time::at(epoch, self.steps), &self.errors)?;
+        driver.run_until(&self.probe, time::at(epoch, step), &self.errors)?;
         progress.done();
+        let mut so_far = self.epoch.borrow_mut();
+        so_far.wanted = None;
+        so_far.part.steps = step;
+        so_far.part.sums.seconds += start.elapsed().as_secs_f64();
+        if step < self.steps {
+            return Ok(Round::Part(so_far.part.clone()));
+        }
+        let EpochPart { sums, blocks, .. } = std::mem::take(&mut so_far.part);
         if let Some(cache) = &self.cache {
             cache.borrow_mut().end_of_epoch();
         }
-        let (sums, hash) = std::mem::take(&mut *self.sums.borrow_mut());
-        self.blocks.end_of_epoch(hash);
-        Ok(vec![EpochSums { seconds: start.elapsed().as_secs_f64(), ..sums }])
+        self.blocks.end_of_epoch(blocks);
+        Ok(Round::Epochs(vec![sums]))
+    }
+
+    fn continue_epoch(&mut self, part: &EpochPart) -> Result<(), Error> {
+        self.epoch.borrow_mut().part = part.clone();
+        Ok(())
     }
 
     fn cached(&self) -> Option<CacheCounts> {
@@ -310,8 +394,4 @@ fn push<'scope>(
         )
     };
     updated.flat_map(move |done| errors.capture(done)).on_frontier(move |time| pull.advance(time))
-}
-
-fn count((sums, hash): &mut (EpochSums, Sha256), reduced: &Reduced) {
-    sums.add(reduced).iter().filter_map(StepReport::digest).for_each(|digest| hash.update(digest));
 }

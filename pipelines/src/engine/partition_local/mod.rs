@@ -39,7 +39,7 @@ use timely::dataflow::operators::core::Inspect;
 use timely::dataflow::operators::vec::Map;
 use timely::worker::Worker;
 
-use super::{BlocksHash, Engine, EpochSums};
+use super::{BlocksHash, Engine, EpochSums, Round};
 use crate::collectives::{Collectives, Driver, FirstError, Value};
 use crate::compute::{ComputeState, StepReport, TrainedPartition};
 use crate::config::Train;
@@ -245,12 +245,7 @@ impl LocalEpoch {
 
 impl Engine for PartitionParallel {
     /// Trains up to `average_every` epochs, and averages.
-    fn train_round(
-        &mut self,
-        driver: &mut Driver<'_>,
-        epoch: u32,
-        _lr: &dyn Fn(u32) -> f64,
-    ) -> Result<Vec<EpochSums>, Error> {
+    fn train_round(&mut self, driver: &mut Driver<'_>, epoch: u32, _lr: &dyn Fn(u32) -> f64) -> Result<Round, Error> {
         let start = Instant::now();
         let every = self.train.average_every() as u32;
         let end = ((epoch / every + 1) * every).min(self.train.epochs() as u32);
@@ -277,10 +272,10 @@ impl Engine for PartitionParallel {
                 sums.loss += part.loss;
                 hash.update(part.digest);
             }
-            self.blocks.end_of_epoch(hash);
+            self.blocks.end_of_epoch(hash.finalize().into());
             sums
         });
-        Ok(epochs.collect())
+        Ok(Round::Epochs(epochs.collect()))
     }
 
     fn blocks(&mut self) -> &mut BlocksHash {
@@ -295,7 +290,7 @@ mod tests {
 
     #[test]
     fn epoch_report_survives_its_encoding() {
-        let batch = |n: u8| StepReport { examples: 3, loss: f64::from(n) / 7.0, rounds: 0, digest: [n; 32] };
+        let batch = |n: u8| StepReport { examples: 3, loss: f64::from(n) / 7.0, rounds: 0, pause: 0, digest: [n; 32] };
         let epoch = LocalEpoch::of(&[batch(1), batch(2)]);
         let (steps, read) = <(u64, Vec<LocalEpoch>)>::from_words(&(5u64, vec![epoch; 2]).to_words()).unwrap();
         assert_eq!((steps, read.len()), (5, 2));

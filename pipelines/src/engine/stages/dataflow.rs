@@ -57,7 +57,7 @@ use crate::collectives::{Driver, FirstError};
 use crate::compute::ComputeState;
 use crate::config::Train;
 use crate::context::WorkerContext;
-use crate::engine::{APPLY, BlocksHash, Engine, EpochSums, Staleness};
+use crate::engine::{APPLY, BlocksHash, Engine, EpochSums, Round, Staleness};
 use crate::error::Error;
 use crate::runtime::records::TensorUse;
 
@@ -293,12 +293,7 @@ fn apply_gradients<'scope>(
 
 impl Engine for StagedTraining {
     /// Trains one epoch. Where epochs may overlap, it trains all epochs up to the next evaluation or checkpoint.
-    fn train_round(
-        &mut self,
-        driver: &mut Driver<'_>,
-        epoch: u32,
-        lr: &dyn Fn(u32) -> f64,
-    ) -> Result<Vec<EpochSums>, Error> {
+    fn train_round(&mut self, driver: &mut Driver<'_>, epoch: u32, lr: &dyn Fn(u32) -> f64) -> Result<Round, Error> {
         let mut start = Instant::now();
         let end = self.end_of_round(epoch);
         self.shared.first.set(self.shared.first.get().min(epoch));
@@ -330,7 +325,7 @@ impl Engine for StagedTraining {
             done.push(EpochSums { rounds: self.rounds, seconds, ..sums });
             start = Instant::now();
         }
-        Ok(done)
+        Ok(Round::Epochs(done))
     }
 
     fn evaluate_into(&mut self, driver: &mut Driver<'_>, results: &Arc<RowStore>) -> Result<bool, Error> {
@@ -381,7 +376,7 @@ impl StagedTraining {
             0 => u32::MAX,
             every => (epoch / every + 1) * every,
         };
-        let due = due(self.train.evaluate_every).min(due(self.train.checkpoint_every));
+        let due = due(self.train.evaluate_every).min(due(self.train.checkpoint_every.epochs()));
         due.min(epoch + ROUND).min(self.train.epochs() as u32)
     }
 }
