@@ -4,7 +4,7 @@ mod fake;
 mod registering;
 mod started;
 
-use std::io::Write;
+use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
@@ -301,11 +301,17 @@ fn others_see_rows_of_tasks_only_without_encryption() {
     let place = TestDir::new();
     planted(&place, "p.toml", &settings("kind = 'gcn'", ""));
     let alone = succeed(&place, &[]);
-    let worker = Worker::start(&place, None);
+    let worker = Worker::start(&place, Some(SECRET));
+    let run = |relay: &Relay, encrypt: bool| {
+        let (hosts, encrypt) = (format!("['{}']", relay.address), format!("cluster.encrypt={encrypt}"));
+        let mut command = place.command(&sets(&[&format!("train.tensor_workers.hosts={hosts}"), &encrypt]));
+        let output = command.env("GNNFLOW_SECRET", SECRET).output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+        summary(&place, "run")
+    };
     for encrypt in [false, true] {
         let relay = Relay::to(&worker.address);
-        let hosts = format!("train.tensor_workers.hosts=['{}']", relay.address);
-        let some = succeed(&place, &[&hosts, &format!("cluster.encrypt={encrypt}")]);
+        let some = run(&relay, encrypt);
         assert_eq!(hashes(&some), hashes(&alone));
         assert_eq!((some["tensor"]["lost"].as_u64(), some["tensor"]["tasks"].as_u64() > Some(0)), (Some(0), true));
         assert_eq!(relay.has_seen(r#""number":"F32""#), !encrypt);
@@ -313,10 +319,13 @@ fn others_see_rows_of_tasks_only_without_encryption() {
     // A changed byte breaks the connection; the process computes the tasks itself.
     let relay = Relay::to(&worker.address);
     relay.change_after(50_000);
-    let hosts = format!("train.tensor_workers.hosts=['{}']", relay.address);
-    let some = succeed(&place, &[&hosts, "cluster.encrypt=true"]);
+    let some = run(&relay, true);
     assert_eq!(hashes(&some), hashes(&alone));
     assert!(some["tensor"]["lost"].as_u64() > Some(0), "{}", some["tensor"]);
+    // Keys follow from a secret.
+    let args = sets(&["train.tensor_workers.hosts=['127.0.0.1:1']", "cluster.encrypt=true"]);
+    let ended = place.run(&args);
+    assert!(ended.code == 2 && ended.stderr.contains("cluster.encrypt needs a shared secret"), "{}", ended.stderr);
 }
 
 #[test]
@@ -325,7 +334,10 @@ fn strangers_do_not_keep_members_from_a_worker() {
     planted(&place, "p.toml", &settings("kind = 'gcn'", ""));
     let alone = succeed(&place, &[]);
     let worker = Worker::start(&place, None);
-    let silent: Vec<TcpStream> = (0..600).map(|_| TcpStream::connect(&worker.address).unwrap()).collect();
+    let mut silent: Vec<TcpStream> = (0..600).map(|_| TcpStream::connect(&worker.address).unwrap()).collect();
+    // The first ones are closed long before the time limit of a handshake.
+    silent[0].set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+    assert_eq!(silent[0].read(&mut [0]).unwrap(), 0);
     let mut garbage = TcpStream::connect(&worker.address).unwrap();
     let _ = garbage.write_all(&vec![0xa5; 1 << 20]);
     let mut http2 = TcpStream::connect(&worker.address).unwrap();

@@ -14,7 +14,8 @@ Examples:
 /// With `--listen`, it serves all runs whose `train.tensor_workers.hosts` names it, until it is stopped. With `--connect`, it registers
 /// with the run whose `train.tensor_workers.accept` is this address, and ends with that run. It may start and stop at any time.
 ///
-/// It speaks Arrow Flight with clients that prove the secret. Connections to other machines are encrypted.
+/// It speaks Arrow Flight with clients that prove the secret. Connections to other machines are encrypted,
+/// unless `cluster.encrypt` of the run is false.
 #[derive(Debug, clap::Args)]
 #[command(before_long_help = EXAMPLES)]
 pub(super) struct TensorWorker {

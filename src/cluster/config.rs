@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, Read, Seek};
-use std::net::{TcpListener, ToSocketAddrs};
+use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 use std::time::Duration;
 
 use gnnflow_data::format::hex;
@@ -122,7 +122,7 @@ impl ClusterConfig {
 
     /// Returns whether connections are encrypted.
     pub(super) fn encrypts(&self) -> bool {
-        self.encrypt.unwrap_or_else(|| !self.addresses.iter().all(|address| is_loopback(address)))
+        self.encrypt.unwrap_or_else(|| !self.addresses.iter().all(|address| is_written_as_loopback(address)))
     }
 
     /// Checks the configuration before any socket is opened.
@@ -144,6 +144,10 @@ impl ClusterConfig {
             if value.is_zero() {
                 return usage(format!("{name} is 0; it must be greater"));
             }
+        }
+        if self.secret.is_none() && self.encrypt == Some(true) {
+            let fix = "set GNNFLOW_SECRET, or cluster.secret_file, to the same text for every process";
+            return usage(format!("cluster.encrypt needs a shared secret, from which the keys follow; {fix}"));
         }
         if self.secret.is_none()
             && let Some(remote) = self.addresses.iter().find(|address| !is_loopback(address))
@@ -168,6 +172,12 @@ pub(super) fn is_loopback(address: &str) -> bool {
     }
 }
 
+/// Returns whether an address is a loopback address without asking a name server, whose answer may be forged.
+fn is_written_as_loopback(address: &str) -> bool {
+    let local = |address: SocketAddr| address.ip().is_loopback();
+    address.parse().map_or_else(|_| address.starts_with("localhost:"), local)
+}
+
 #[cfg(test)]
 mod tests {
     use std::io::Write;
@@ -176,8 +186,11 @@ mod tests {
 
     #[test]
     fn remote_addresses_need_a_secret() {
-        let local = ClusterConfig::new(0, vec!["127.0.0.1:7000".into(), "localhost:7001".into(), "[::1]:7002".into()]);
+        let mut local =
+            ClusterConfig::new(0, vec!["127.0.0.1:7000".into(), "localhost:7001".into(), "[::1]:7002".into()]);
         assert_eq!((local.check(), local.encrypts()), (Ok(()), false));
+        local.encrypt = Some(true);
+        assert!(local.check().unwrap_err().to_string().contains("needs a shared secret"));
         let mut remote = ClusterConfig::new(0, vec!["127.0.0.1:7000".into(), "192.0.2.1:7000".into()]);
         let error = remote.check().unwrap_err();
         assert!(

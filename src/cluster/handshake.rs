@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! dialer → listener   magic, rank, Noise message: version, whether to encrypt
-//! listener → dialer   magic, rank, Noise message: the same                      or an empty message: wrong secret
+//! listener → dialer   magic, Noise message: the same                            or an empty message: wrong secret
 //! dialer → listener   claim                                                     from here on encrypted
 //! listener → dialer   claim
 //! dialer → listener   1                                                         the connection is valid on both sides
@@ -10,7 +10,7 @@
 //!
 //! Both compare versions only when the other side has proven the secret, so that a client without the secret cannot end a run. The
 //! dialer's claim completes its proof: the first message may be a recorded one. All messages have a length limit, and the handshake has a
-//! deadline. What follows is encrypted, or plain if both sides have chosen that.
+//! deadline. The bytes after it are encrypted, or plain if both sides have chosen that.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -20,9 +20,10 @@ use serde::{Deserialize, Serialize};
 
 use super::wire::{Timed, read_bytes};
 use super::{ClusterError, Fingerprints, Secret};
-use crate::encryption::{Handshake, Link, Opener, Sealer};
+use crate::encryption::{CHANGED, Channel, Handshake, Link, Records};
 
-const MAGIC: &[u8; 8] = b"gnnflow\0";
+/// Changes with the layout of the first messages.
+const MAGIC: &[u8; 8] = b"gnnflow\x03";
 /// Version of the claims and control frames.
 pub(super) const VERSION: u32 = 3;
 const OPENING_BYTES: usize = 8 + 4;
@@ -104,6 +105,7 @@ impl From<io::Error> for Refusal {
             ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset | ErrorKind::BrokenPipe => {
                 "the connection was closed during the handshake".to_string()
             }
+            _ if error.to_string() == CHANGED => "sent no valid proof of the secret".to_string(),
             _ => error.to_string(),
         })
     }
@@ -142,39 +144,17 @@ impl Hello {
     }
 }
 
-/// The encrypted part of a handshake.
-struct Session {
-    seal: Sealer,
-    open: Opener,
+fn send(wire: &mut Timed<'_>, channel: &mut Channel, message: &[u8]) -> io::Result<()> {
+    let mut records = Records::default();
+    if channel.seal.seal(message, &mut records)? < message.len() {
+        return Err(io::Error::new(ErrorKind::InvalidInput, "a claim of the handshake is too long"));
+    }
+    wire.write_all(records.unsent())
 }
 
-impl Session {
-    fn new(noise: Handshake) -> io::Result<Self> {
-        let (seal, open) = noise.finish()?;
-        Ok(Session { seal, open })
-    }
-
-    fn send(&mut self, wire: &mut Timed<'_>, message: &[u8]) -> io::Result<()> {
-        let mut record = Vec::new();
-        if self.seal.seal(message, &mut record)? < message.len() {
-            return Err(io::Error::new(ErrorKind::InvalidInput, "a claim of the handshake is too long"));
-        }
-        wire.write_all(&record)
-    }
-
-    fn receive(&mut self, wire: &mut Timed<'_>) -> io::Result<Vec<u8>> {
-        self.open.open_one(wire)
-    }
-
-    fn receive_claim(&mut self, wire: &mut Timed<'_>) -> Result<Claim, Refusal> {
-        claim_of(&self.receive(wire)?)
-    }
-
-    /// Makes the connection that timely or the heartbeats use.
-    fn link(self, socket: &TcpStream, encrypt: bool) -> io::Result<Link> {
-        let socket = socket.try_clone()?;
-        Ok(if encrypt { Link::encrypted(socket, (self.seal, self.open)) } else { Link::plain(socket) })
-    }
+/// Makes the connection that timely or the heartbeats use.
+fn link(socket: TcpStream, channel: Channel, encrypt: bool) -> Link {
+    if encrypt { Link::encrypted(socket, channel) } else { Link::plain(socket) }
 }
 
 fn claim_of(message: &[u8]) -> Result<Claim, Refusal> {
@@ -188,14 +168,21 @@ fn opening(own: &Party) -> [u8; OPENING_BYTES] {
     opening
 }
 
-fn read_opening(wire: &mut Timed<'_>) -> Result<[u8; OPENING_BYTES], Refusal> {
-    let mut opening = [0; OPENING_BYTES];
-    // The first bytes are enough to detect other protocols.
-    wire.read_exact(&mut opening[..8])?;
-    if &opening[..8] != MAGIC {
-        let sent: String = opening[..8].iter().flat_map(|byte| byte.escape_ascii()).map(char::from).collect();
-        return Err(Refusal::NonFatal(format!("does not speak gnnflow's protocol (it sent `{sent}`…)")));
+fn read_magic(wire: &mut Timed<'_>) -> Result<(), Refusal> {
+    let mut magic = [0; 8];
+    wire.read_exact(&mut magic)?;
+    if &magic == MAGIC {
+        return Ok(());
     }
+    let sent: String = magic.iter().flat_map(|byte| byte.escape_ascii()).map(char::from).collect();
+    Err(Refusal::NonFatal(format!("does not speak gnnflow's protocol (it sent `{sent}`…)")))
+}
+
+fn read_opening(wire: &mut Timed<'_>) -> Result<[u8; OPENING_BYTES], Refusal> {
+    // The magic alone is enough to detect other protocols.
+    read_magic(wire)?;
+    let mut opening = [0; OPENING_BYTES];
+    opening[..8].copy_from_slice(MAGIC);
     wire.read_exact(&mut opening[8..])?;
     Ok(opening)
 }
@@ -230,21 +217,23 @@ pub(super) fn dial(
     process: Option<&str>,
     limit: Duration,
 ) -> Result<(Claim, Link), Refusal> {
+    // Nothing may fail on one side only after the last message.
+    let socket = stream.try_clone()?;
     let wire = &mut Timed::new(stream, limit);
     let (mine, hello) = (opening(own), Hello::of(own));
     let mut noise = Handshake::dialer(&Secret::key(own.secret.as_ref()), &mine);
     wire.write_all(&framed(&mine, &noise.write(&hello.to_bytes())?))?;
-    read_opening(wire)?;
+    read_magic(wire)?;
     let wrong_secret = || Refusal::Fatal(ClusterError::WrongSecret { rank: peer, address: address.to_string() });
     let theirs = noise.read(&read_bytes(wire)?).ok_or_else(wrong_secret)?;
     let theirs = Hello::from_bytes(&theirs).ok_or_else(|| Refusal::NonFatal("sent an empty message".into()))?;
-    let mut session = Session::new(noise)?;
+    let mut channel = noise.finish()?;
 
-    session.send(wire, &serde_json::to_vec(&own.claim).map_err(io::Error::from)?)?;
+    send(wire, &mut channel, &serde_json::to_vec(&own.claim).map_err(io::Error::from)?)?;
     if let Some(difference) = hello.difference(theirs) {
         return Err(mismatch(peer, address, difference));
     }
-    let claim = session.receive_claim(wire)?;
+    let claim = claim_of(&channel.open.open_one(wire)?)?;
     let own = &own.claim;
     if claim.run != own.run {
         return Err(Refusal::NonFatal(format!("belongs to another run or attempt ({})", quote(&claim.run))));
@@ -262,8 +251,8 @@ pub(super) fn dial(
     if process.is_some_and(|process| process != claim.process) {
         return Err(Refusal::NonFatal("was restarted during the handshakes".into()));
     }
-    session.send(wire, &[1])?;
-    Ok((claim, session.link(stream, hello.encrypt)?))
+    send(wire, &mut channel, &[1])?;
+    Ok((claim, link(socket, channel, hello.encrypt)))
 }
 
 /// Makes the listener's handshake. `taken` returns whether a claimed rank has joined already. Returns the dialer's claim and the
@@ -275,8 +264,9 @@ pub(super) fn accept(
     taken: impl Fn(&Claim) -> bool,
     limit: Duration,
 ) -> Result<(Claim, Link), Refusal> {
+    let socket = stream.try_clone()?;
     let wire = &mut Timed::new(stream, limit);
-    let (theirs, mine, hello) = (read_opening(wire)?, opening(own), Hello::of(own));
+    let (theirs, hello) = (read_opening(wire)?, Hello::of(own));
     let mut noise = Handshake::listener(&Secret::key(own.secret.as_ref()), &theirs);
     let address_of = |rank: usize| match (addresses.get(rank), stream.peer_addr()) {
         (Some(address), _) => address.clone(),
@@ -285,22 +275,22 @@ pub(super) fn accept(
     };
     let peer = rank_of(&theirs);
     let Some(theirs) = noise.read(&read_bytes(wire)?) else {
-        wire.write_all(&framed(&mine, &[]))?;
+        wire.write_all(&framed(MAGIC, &[]))?;
         return Err(Refusal::NonFatal(format!("says it is rank {peer}, but showed a wrong secret")));
     };
     let theirs = Hello::from_bytes(&theirs).ok_or_else(|| Refusal::NonFatal("sent an empty message".into()))?;
-    wire.write_all(&framed(&mine, &noise.write(&hello.to_bytes())?))?;
-    let mut session = Session::new(noise)?;
+    wire.write_all(&framed(MAGIC, &noise.write(&hello.to_bytes())?))?;
+    let mut channel = noise.finish()?;
 
     // The first record proves that the dialer has the secret, and has not only recorded a message.
-    let claim = session.receive(wire)?;
+    let claim = channel.open.open_one(wire)?;
     if let Some(difference) = hello.difference(theirs) {
         return Err(mismatch(peer, &address_of(peer), difference));
     }
     let (claim, own) = (claim_of(&claim)?, &own.claim);
     let mut reply = Claim { kind: claim.kind, ..own.clone() };
     reply.taken = taken(&claim);
-    session.send(wire, &serde_json::to_vec(&reply).map_err(io::Error::from)?)?;
+    send(wire, &mut channel, &serde_json::to_vec(&reply).map_err(io::Error::from)?)?;
     if claim.run != own.run {
         return Err(Refusal::NonFatal(format!("belongs to another run or attempt ({})", quote(&claim.run))));
     }
@@ -315,8 +305,8 @@ pub(super) fn accept(
     }
     // The dialer has proven the secret. Its last message gets a new time limit, so that on a busy machine both sides agree on whether
     // the connection is valid.
-    session.receive(&mut Timed::new(stream, limit))?;
-    Ok((claim, session.link(stream, hello.encrypt)?))
+    channel.open.open_one(&mut Timed::new(stream, limit))?;
+    Ok((claim, link(socket, channel, hello.encrypt)))
 }
 
 #[cfg(test)]
@@ -446,7 +436,7 @@ mod tests {
                 received
             });
             assert!(matches!(&accepted, Err(Refusal::NonFatal(why)) if why.contains(word)), "{word}: {accepted:?}");
-            assert!(received.len() <= OPENING_BYTES + 4, "no proof without a proof");
+            assert!(received.len() <= MAGIC.len() + 4, "no proof without a proof");
         }
         let (accepted, ()) = run_handshake(party(0, "sixteen bytes ok"), false, |stream| {
             let _ = stream.read(&mut [0]);
@@ -501,7 +491,7 @@ mod tests {
             stream.write_all(&sent).unwrap();
             let _ = stream.read_to_end(&mut Vec::new());
         });
-        assert!(matches!(&accepted, Err(Refusal::NonFatal(why)) if why.contains("changes or repeats")), "{accepted:?}");
+        assert!(matches!(&accepted, Err(Refusal::NonFatal(why)) if why.contains("no valid proof")), "{accepted:?}");
     }
 
     #[test]
@@ -521,11 +511,9 @@ mod tests {
             let mut theirs = dialed.join().unwrap();
             link.write_all(b"a message").unwrap();
             let mut bytes = [0; 9];
-            if encrypt {
-                // What a third party sees.
-                theirs.socket().peek(&mut bytes).unwrap();
-                assert_ne!(&bytes, b"a message");
-            }
+            // A third party sees these bytes.
+            theirs.socket().peek(&mut bytes).unwrap();
+            assert_eq!(&bytes == b"a message", !encrypt);
             theirs.read_exact(&mut bytes).unwrap();
             assert_eq!(&bytes, b"a message");
         }

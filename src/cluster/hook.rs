@@ -87,7 +87,7 @@ fn post(first_failure: &FirstFailure, info: &PanicHookInfo<'_>) -> bool {
     let thread = std::thread::current().name().unwrap_or("unnamed").to_string();
     if is_consequence(message, &thread) {
         match rank_of_network_thread(&thread).filter(|_| message.contains(CHANGED)) {
-            // No lost process explains this.
+            // This is a cause of its own: the other process may be well.
             Some(rank) => {
                 let message = format!("the data connection with rank {rank} {CHANGED}");
                 first_failure.post(ClusterError::Own(Failure::new(5, message)));

@@ -10,7 +10,8 @@
 //! | `launcher`, `child_group`, `child` | the parent of several processes on one machine, or of one rank with restarts |
 //!
 //! Each pair of ranks has two connections: *data* for timely, *control* for heartbeats. The higher rank connects to the lower rank,
-//! which listens. Timely gets a connection only after both sides have proven the shared secret. Runs across hosts encrypt both.
+//! which listens. Timely gets a connection only after both sides have proven the shared secret. Between hosts, both are encrypted unless
+//! the user chooses otherwise.
 //!
 //! ```
 //! use gnnflow::cluster::{execute, Failure, Membership};

@@ -17,8 +17,8 @@ use crate::encryption::Link;
 
 /// Time limit of a handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(4);
-/// Maximum number of connections that have not proven the secret. If there are more, the oldest are closed, so that silent ones keep
-/// nobody out.
+/// Maximum number of connections that have not proven the secret. If there are more, the oldest are closed, so that members need not
+/// wait for the time limits of silent ones.
 const MAX_UNPROVEN: usize = 256;
 /// Maximum number of log lines about refused connections, per reason and in all. Further ones are counted.
 const MAX_LOGGED_PER_REASON: usize = 3;
@@ -39,7 +39,7 @@ pub(super) struct Rendezvous {
     problems: Mutex<Vec<String>>,
     done: AtomicBool,
     /// Connections that have not proven the secret, with the number of their handshake.
-    unproven: Mutex<VecDeque<(u64, TcpStream)>>,
+    unproven: Mutex<VecDeque<(u64, Arc<TcpStream>)>>,
     handshakes: AtomicU64,
     refused: Mutex<Refused>,
 }
@@ -215,6 +215,7 @@ impl Rendezvous {
         while !self.is_done() {
             match listener.accept() {
                 Ok((stream, from)) => {
+                    let stream = Arc::new(stream);
                     let Ok(number) = self.begin_handshake(&stream) else { continue };
                     let rendezvous = self.clone();
                     let thread = std::thread::Builder::new().name("cluster:accept".into()).stack_size(256 << 10);
@@ -223,9 +224,14 @@ impl Rendezvous {
                         rendezvous.set_proven(number);
                     });
                     if let Err(error) = spawned {
-                        // The run needs more threads than these few, so it cannot begin either.
-                        self.control.first_failure.post(ClusterError::no_thread(error));
-                        return;
+                        self.set_proven(number);
+                        if self.unproven().is_empty() {
+                            // The run needs more threads than this one, so it cannot begin either.
+                            self.control.first_failure.post(ClusterError::no_thread(error));
+                            return;
+                        }
+                        // Others hold the threads; their handshakes have a deadline.
+                        std::thread::sleep(Duration::from_millis(20));
                     }
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => std::thread::sleep(Duration::from_millis(4)),
@@ -255,16 +261,16 @@ impl Rendezvous {
         }
     }
 
-    fn unproven(&self) -> MutexGuard<'_, VecDeque<(u64, TcpStream)>> {
+    fn unproven(&self) -> MutexGuard<'_, VecDeque<(u64, Arc<TcpStream>)>> {
         self.unproven.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Adds a connection that has not proven the secret, and closes the oldest one if there are too many. Returns the number of its handshake.
-    fn begin_handshake(&self, stream: &TcpStream) -> std::io::Result<u64> {
+    fn begin_handshake(&self, stream: &Arc<TcpStream>) -> std::io::Result<u64> {
         stream.set_nonblocking(false)?;
-        let (number, stream) = (self.handshakes.fetch_add(1, Ordering::Relaxed), stream.try_clone()?);
+        let number = self.handshakes.fetch_add(1, Ordering::Relaxed);
         let mut unproven = self.unproven();
-        unproven.push_back((number, stream));
+        unproven.push_back((number, Arc::clone(stream)));
         if unproven.len() > MAX_UNPROVEN
             && let Some((_, oldest)) = unproven.pop_front()
         {

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use snow::{Builder, HandshakeState};
 
-use super::records::{Opener, Sealer};
+use super::records::{Channel, Opener, Sealer};
 
 /// The key that both sides derive from the shared secret.
 pub(crate) type Key = [u8; 32];
@@ -69,9 +69,9 @@ impl Handshake {
     ///
     /// # Errors
     /// If a message is missing.
-    pub(crate) fn finish(self) -> io::Result<(Sealer, Opener)> {
+    pub(crate) fn finish(self) -> io::Result<Channel> {
         let keys = Arc::new(self.0.into_stateless_transport_mode().map_err(io::Error::other)?);
-        Ok((Sealer::new(keys.clone()), Opener::new(keys)))
+        Ok(Channel { seal: Sealer::new(keys.clone()), open: Opener::new(keys) })
     }
 }
 
@@ -81,6 +81,7 @@ fn builder<'a>(key: &'a Key, prologue: &'a [u8]) -> Result<Builder<'a>, snow::Er
 
 #[cfg(test)]
 mod tests {
+    use super::super::records::Records;
     use super::*;
 
     /// Returns the dialer and the listener after the dialer's message.
@@ -97,10 +98,11 @@ mod tests {
         assert_eq!(read.as_deref(), Some(&b"hello"[..]));
         let answer = listener.write(b"").unwrap();
         assert_eq!(dialer.read(&answer), Some(Vec::new()));
-        let ((mut seal, _), (_, mut open)) = (dialer.finish().unwrap(), listener.finish().unwrap());
-        let mut record = Vec::new();
-        seal.seal(b"data", &mut record).unwrap();
-        assert_eq!(open.open_one(&mut &record[..]).unwrap(), b"data");
+        let (Channel { mut seal, .. }, Channel { mut open, .. }) =
+            (dialer.finish().unwrap(), listener.finish().unwrap());
+        let mut records = Records::default();
+        seal.seal(b"data", &mut records).unwrap();
+        assert_eq!(open.open_one(&mut records.unsent()).unwrap(), b"data");
     }
 
     #[test]
@@ -126,14 +128,14 @@ mod tests {
         let first = dialer.write(b"").unwrap();
         listener.read(&first).unwrap();
         dialer.read(&listener.write(b"").unwrap()).unwrap();
-        let mut record = Vec::new();
-        dialer.finish().unwrap().0.seal(b"claim", &mut record).unwrap();
-        assert_eq!(listener.finish().unwrap().1.open_one(&mut &record[..]).unwrap(), b"claim");
+        let mut records = Records::default();
+        dialer.finish().unwrap().seal.seal(b"claim", &mut records).unwrap();
+        assert_eq!(listener.finish().unwrap().open.open_one(&mut records.unsent()).unwrap(), b"claim");
         // A later connection accepts the recorded first message, but not the recorded record.
         let mut later = Handshake::listener(&[1; 32], b"");
         assert!(later.read(&first).is_some());
         later.write(b"").unwrap();
-        let error = later.finish().unwrap().1.open_one(&mut &record[..]).unwrap_err();
+        let error = later.finish().unwrap().open.open_one(&mut records.unsent()).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::InvalidData);
     }
 }

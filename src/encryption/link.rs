@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use timely::communication::allocator::zero_copy::stream::Stream;
 
-use super::{Opener, Sealer};
+use super::records::{Opener, Sealer};
+use super::{Channel, Records};
 
 /// Bytes that one call of `write` encrypts at most.
 const WRITE_BYTES: usize = 128 << 10;
@@ -30,7 +31,7 @@ struct Encryption {
 #[derive(Debug)]
 struct Outgoing {
     seal: Sealer,
-    records: Vec<u8>,
+    records: Records,
     /// Whether a record was sent in part, after which nothing can be sent any more.
     broken: bool,
 }
@@ -46,8 +47,8 @@ impl Link {
     }
 
     /// Makes a connection with the encryption of a handshake.
-    pub(crate) fn encrypted(socket: TcpStream, (seal, open): (Sealer, Opener)) -> Self {
-        let outgoing = Outgoing { seal, records: Vec::new(), broken: false };
+    pub(crate) fn encrypted(socket: TcpStream, Channel { seal, open }: Channel) -> Self {
+        let outgoing = Outgoing { seal, records: Records::default(), broken: false };
         Link { socket, encryption: Some(Arc::new(Encryption { outgoing: outgoing.into(), incoming: open.into() })) }
     }
 
@@ -82,15 +83,13 @@ impl Write for Link {
         if *broken {
             return Err(ErrorKind::BrokenPipe.into());
         }
-        let (bytes, mut count) = (&bytes[..bytes.len().min(WRITE_BYTES)], 0);
-        records.clear();
-        while count < bytes.len() {
-            count += seal.seal(&bytes[count..], records)?;
-        }
+        let bytes = &bytes[..bytes.len().min(WRITE_BYTES)];
         *broken = true;
-        self.socket.write_all(records)?;
+        seal.seal_all(bytes, records)?;
+        self.socket.write_all(records.unsent())?;
+        records.sent(records.unsent().len());
         *broken = false;
-        Ok(count)
+        Ok(bytes.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {

@@ -20,6 +20,6 @@ mod stream;
 
 pub(crate) use handshake::{Handshake, Key};
 pub(crate) use link::Link;
-pub(crate) use records::{CHANGED, Opener, Sealer};
+pub(crate) use records::{CHANGED, Channel, Records, Sealer};
 #[cfg(feature = "tensor-workers")]
 pub(crate) use stream::Stream;

@@ -8,15 +8,54 @@ use std::sync::Arc;
 use snow::StatelessTransportState;
 
 /// Maximum bytes of a record before encryption. Two records hold what timely writes at once.
-pub(crate) const MAX_PLAIN: usize = 32 << 10;
-/// The error text for bytes that are not the next record of the other side.
+const MAX_PLAIN: usize = 32 << 10;
+/// The error text of a connection for bytes that are not the next record of the other side.
 pub(crate) const CHANGED: &str =
-    "received bytes that the other side has not sent; something between the two changes or repeats them";
+    "received bytes that the other side has not sent: something between the two changes or repeats them";
 const LENGTH_BYTES: usize = 2;
 const TAG_BYTES: usize = 16;
 const MAX_RECORD: usize = Sealer::bytes_of(MAX_PLAIN);
 /// Bytes that are received at once.
 const BUFFER_BYTES: usize = 4 * MAX_RECORD;
+
+/// The two directions of a connection.
+#[derive(Debug)]
+pub(crate) struct Channel {
+    pub(crate) seal: Sealer,
+    pub(crate) open: Opener,
+}
+
+/// Encrypted records that have not been sent. The memory is kept for later ones.
+#[derive(Debug, Default)]
+pub(crate) struct Records {
+    bytes: Vec<u8>,
+    unsent: Range<usize>,
+}
+
+impl Records {
+    /// Returns the bytes to send.
+    pub(crate) fn unsent(&self) -> &[u8] {
+        &self.bytes[self.unsent.clone()]
+    }
+
+    /// Says that the first `count` bytes have been sent.
+    pub(crate) fn sent(&mut self, count: usize) {
+        self.unsent.start += count;
+        if self.unsent.is_empty() {
+            self.unsent = 0..0;
+        }
+    }
+
+    /// Returns `count` more bytes, for a record.
+    fn extend(&mut self, count: usize) -> &mut [u8] {
+        let begin = self.unsent.end;
+        self.unsent.end += count;
+        if self.bytes.len() < self.unsent.end {
+            self.bytes.resize(self.unsent.end, 0);
+        }
+        &mut self.bytes[begin..self.unsent.end]
+    }
+}
 
 /// The sending direction.
 pub(crate) struct Sealer {
@@ -40,19 +79,30 @@ impl Sealer {
         LENGTH_BYTES + plain + TAG_BYTES
     }
 
-    /// Appends one record with the first bytes of `plain` to `out`. Returns their number, at most [`MAX_PLAIN`].
+    /// Appends one record with the first bytes of `plain`. Returns their number, at most 32 KiB.
     ///
     /// # Errors
     /// If the encryption fails, which it does after 2^64 records.
-    pub(crate) fn seal(&mut self, plain: &[u8], out: &mut Vec<u8>) -> io::Result<usize> {
+    pub(crate) fn seal(&mut self, plain: &[u8], records: &mut Records) -> io::Result<usize> {
         let plain = &plain[..plain.len().min(MAX_PLAIN)];
-        let encrypted = plain.len() + TAG_BYTES;
-        let begin = out.len() + LENGTH_BYTES;
-        out.extend_from_slice(&u16::try_from(encrypted).expect("records are shorter than 64 KiB").to_le_bytes());
-        out.resize(begin + encrypted, 0);
-        self.keys.write_message(self.next, plain, &mut out[begin..]).map_err(io::Error::other)?;
+        let (length, encrypted) =
+            records.extend(Self::bytes_of(plain.len())).split_first_chunk_mut().expect("a record has a length");
+        *length = u16::try_from(encrypted.len()).expect("records are shorter than 64 KiB").to_le_bytes();
+        self.keys.write_message(self.next, plain, encrypted).map_err(io::Error::other)?;
         self.next += 1;
         Ok(plain.len())
+    }
+
+    /// Appends records with all of `plain`.
+    ///
+    /// # Errors
+    /// As [`seal`](Sealer::seal).
+    pub(crate) fn seal_all(&mut self, mut plain: &[u8], records: &mut Records) -> io::Result<()> {
+        while !plain.is_empty() {
+            let count = self.seal(plain, records)?;
+            plain = &plain[count..];
+        }
+        Ok(())
     }
 }
 
@@ -182,21 +232,18 @@ mod tests {
     use super::super::Handshake;
     use super::*;
 
-    pub(crate) fn pair() -> (Sealer, Opener) {
+    fn pair() -> (Sealer, Opener) {
         let (mut dialer, mut listener) = (Handshake::dialer(&[7; 32], b""), Handshake::listener(&[7; 32], b""));
         listener.read(&dialer.write(b"").unwrap()).unwrap();
         dialer.read(&listener.write(b"").unwrap()).unwrap();
-        (dialer.finish().unwrap().0, listener.finish().unwrap().1)
+        (dialer.finish().unwrap().seal, listener.finish().unwrap().open)
     }
 
     /// Seals `plain` in records.
-    fn sealed(seal: &mut Sealer, mut plain: &[u8]) -> Vec<u8> {
-        let mut out = Vec::new();
-        while !plain.is_empty() {
-            let count = seal.seal(plain, &mut out).unwrap();
-            plain = &plain[count..];
-        }
-        out
+    fn sealed(seal: &mut Sealer, plain: &[u8]) -> Vec<u8> {
+        let mut records = Records::default();
+        seal.seal_all(plain, &mut records).unwrap();
+        records.unsent().to_vec()
     }
 
     /// Receives `wire` in pieces of `piece` bytes and reads `read` bytes at a time.

@@ -1,13 +1,14 @@
 //! A TCP connection of tokio, encrypted or plain.
 
-use std::io::{self, ErrorKind};
+use std::io::{self, ErrorKind, IoSlice};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
-use super::{Opener, Sealer};
+use super::records::{Opener, Sealer};
+use super::{Channel, Records};
 
 /// Encrypted bytes that wait for the socket, at most. A further write waits for it.
 const WAITING_BYTES: usize = 256 << 10;
@@ -23,9 +24,7 @@ pub(crate) struct Stream {
 struct Encryption {
     seal: Sealer,
     open: Opener,
-    /// Encrypted bytes, and how many of them have been sent.
-    records: Vec<u8>,
-    sent: usize,
+    records: Records,
 }
 
 impl Stream {
@@ -35,8 +34,8 @@ impl Stream {
     }
 
     /// Makes a connection with the encryption of a handshake.
-    pub(crate) fn encrypted(socket: TcpStream, (seal, open): (Sealer, Opener)) -> Self {
-        Stream { socket, encryption: Some(Encryption { seal, open, records: Vec::new(), sent: 0 }) }
+    pub(crate) fn encrypted(socket: TcpStream, Channel { seal, open }: Channel) -> Self {
+        Stream { socket, encryption: Some(Encryption { seal, open, records: Records::default() }) }
     }
 
     /// Returns whether the connection is encrypted.
@@ -49,15 +48,38 @@ impl Stream {
 impl Encryption {
     /// Sends encrypted bytes until none waits.
     fn poll_send(&mut self, socket: &mut TcpStream, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        while self.sent < self.records.len() {
-            match ready!(Pin::new(&mut *socket).poll_write(context, &self.records[self.sent..]))? {
+        while !self.records.unsent().is_empty() {
+            match ready!(Pin::new(&mut *socket).poll_write(context, self.records.unsent()))? {
                 0 => return Poll::Ready(Err(ErrorKind::WriteZero.into())),
-                count => self.sent += count,
+                count => self.records.sent(count),
             }
         }
-        self.records.clear();
-        self.sent = 0;
         Poll::Ready(Ok(()))
+    }
+
+    /// Encrypts and sends the first of `slices`. Bytes count as written when they are encrypted.
+    fn poll_write(
+        &mut self,
+        socket: &mut TcpStream,
+        context: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        if self.records.unsent().len() >= WAITING_BYTES {
+            ready!(self.poll_send(socket, context))?;
+        }
+        let mut count = 0;
+        for slice in slices {
+            let mut rest = &slice[..];
+            while !rest.is_empty() && self.records.unsent().len() < WAITING_BYTES {
+                let sealed = self.seal.seal(rest, &mut self.records)?;
+                rest = &rest[sealed..];
+                count += sealed;
+            }
+        }
+        match self.poll_send(socket, context) {
+            Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
+            _ => Poll::Ready(Ok(count)),
+        }
     }
 }
 
@@ -86,20 +108,23 @@ impl AsyncRead for Stream {
 
 impl AsyncWrite for Stream {
     fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        self.poll_write_vectored(context, &[IoSlice::new(bytes)])
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
         let Self { socket, encryption } = self.get_mut();
-        let Some(encryption) = encryption else { return Pin::new(socket).poll_write(context, bytes) };
-        if encryption.records.len() >= WAITING_BYTES {
-            ready!(encryption.poll_send(socket, context))?;
+        match encryption {
+            Some(encryption) => encryption.poll_write(socket, context, slices),
+            None => Pin::new(socket).poll_write_vectored(context, slices),
         }
-        let mut count = 0;
-        while count < bytes.len() && encryption.records.len() < WAITING_BYTES {
-            count += encryption.seal.seal(&bytes[count..], &mut encryption.records)?;
-        }
-        // The bytes are taken, whether or not the socket accepts them now.
-        if let Poll::Ready(Err(error)) = encryption.poll_send(socket, context) {
-            return Poll::Ready(Err(error));
-        }
-        Poll::Ready(Ok(count))
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
     }
 
     fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {

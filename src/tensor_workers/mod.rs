@@ -63,7 +63,7 @@ impl TensorWorkers {
     /// If the settings or this machine do not allow tensor workers.
     pub(crate) fn factory(&self, console: Console) -> Result<Arc<dyn ExecutorFactory>, PipelineError> {
         let Self { settings, secret, encrypt, remote, first } = self;
-        let workers = FlightWorkers::new(settings, (secret.clone(), *encrypt), remote.clone(), *first, console);
+        let workers = FlightWorkers::new(settings, secret.clone(), *encrypt, remote.clone(), *first, console);
         let workers = workers.map_err(|error| match error {
             Error::Pipeline(error) => error,
             Error::Cluster(error) if error.exit_code() == 2 => PipelineError::Usage(error.to_string()),

@@ -11,7 +11,7 @@ section! {
         #[schemars(extend("x-results" = false), extend("examples" = ["secret.txt"]))]
         pub secret_file: Option<PathBuf> = None,
         /// Whether connections between processes are encrypted. Unset: if one of the addresses is not a loopback address. With `true`, also those of
-        /// `--processes`. The value must be equal in all processes. The connections that a run opens to tensor workers follow it, too.
+        /// `--processes`. The value must be equal in all processes. Connections with tensor workers follow it, too.
         #[schemars(extend("x-results" = false), extend("examples" = [true]))]
         pub encrypt: Option<bool> = None,
         /// How long to wait until all processes have joined, at the start and after each restart.

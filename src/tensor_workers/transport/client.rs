@@ -13,6 +13,9 @@ use super::handshake::{HANDSHAKE_TIMEOUT, HandshakeError, dial};
 use super::{CONNECTION_WINDOW, FRAME_BYTES, STREAM_WINDOW};
 use crate::cluster::Secret;
 
+/// Time limit for an address of a name to accept a connection.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
+
 /// A connection could not be made, or was lost.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum ConnectError {
@@ -25,9 +28,9 @@ pub(super) enum ConnectError {
 impl ConnectError {
     /// Makes the error of a status.
     pub(super) fn of(status: &Status) -> Self {
-        use tonic::Code::{FailedPrecondition, InvalidArgument, Unauthenticated, Unimplemented};
+        use tonic::Code::{FailedPrecondition, InvalidArgument, Unimplemented};
         match status.code() {
-            Unauthenticated | FailedPrecondition | InvalidArgument | Unimplemented => Self::Refused(describe(status)),
+            FailedPrecondition | InvalidArgument | Unimplemented => Self::Refused(describe(status)),
             _ => Self::Lost(describe(status)),
         }
     }
@@ -37,6 +40,7 @@ impl From<HandshakeError> for ConnectError {
     fn from(error: HandshakeError) -> Self {
         match error {
             HandshakeError::WrongSecret => Self::Refused("says that this process has a wrong secret".to_owned()),
+            HandshakeError::WrongProof => Self::Refused("proved a wrong secret".to_owned()),
             HandshakeError::Version(text) => Self::Refused(text),
             HandshakeError::Lost(text) => Self::Lost(text),
         }
@@ -70,8 +74,7 @@ pub(super) async fn connect(
 
 async fn open(address: &str, secret: Option<&Secret>, encrypt: Option<bool>) -> Result<Client, ConnectError> {
     let unreachable = |error: &dyn std::error::Error| ConnectError::Lost(format!("cannot be reached: {}", root(error)));
-    let socket = TcpStream::connect(address).await.map_err(|error| unreachable(&error))?;
-    socket.set_nodelay(true).map_err(|error| unreachable(&error))?;
+    let socket = reach(address).await.map_err(|error| unreachable(&error))?;
     let mut stream = Some(TokioIo::new(dial(socket, secret, encrypt).await?));
     let endpoint = Endpoint::from_shared(format!("http://{address}"));
     let endpoint = endpoint.map_err(|error| ConnectError::Refused(error.to_string()))?;
@@ -85,6 +88,22 @@ async fn open(address: &str, secret: Option<&Secret>, encrypt: Option<bool>) -> 
     Ok(Client::new(channel))
 }
 
+/// Opens a connection to the first address of a name that answers.
+async fn reach(address: &str) -> io::Result<TcpStream> {
+    let mut last = io::Error::new(io::ErrorKind::NotFound, "its host name has no address");
+    for target in tokio::net::lookup_host(address).await? {
+        match tokio::time::timeout(CONNECT_TIMEOUT, TcpStream::connect(target)).await {
+            Ok(Ok(socket)) => {
+                socket.set_nodelay(true)?;
+                return Ok(socket);
+            }
+            Ok(Err(error)) => last = error,
+            Err(_) => last = io::Error::new(io::ErrorKind::TimedOut, format!("{target} does not answer")),
+        }
+    }
+    Err(last)
+}
+
 /// Describes a status as a predicate of the server.
 pub(super) fn describe(status: &Status) -> String {
     match (status.code(), status.message()) {
@@ -92,6 +111,8 @@ pub(super) fn describe(status: &Status) -> String {
             format!("refused: {}", message.chars().take(300).collect::<String>())
         }
         (tonic::Code::Unimplemented, _) => "does not speak gnnflow's tensor-worker protocol".to_owned(),
+        // The HTTP/2 library's text has its cause, such as changed bytes, in the source.
+        (_, message) if message.starts_with("h2 protocol error") => root(status),
         (_, message) => message.chars().take(300).collect(),
     }
 }

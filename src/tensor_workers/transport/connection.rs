@@ -18,6 +18,8 @@ pub(super) struct Connection {
     pub(super) client: Client,
     pub(super) model: ModelSpec,
     pub(super) run: String,
+    /// The key `cluster.encrypt`.
+    pub(super) encrypt: Option<bool>,
     /// Addresses at which the processes of the run serve parameters, by rank.
     pub(super) servers: Vec<String>,
     /// The address of this process among them.
@@ -34,6 +36,7 @@ impl Connection {
         Ok(CallHeader {
             model: self.model.clone(),
             run: self.run.clone(),
+            encrypt: self.encrypt,
             version: version.version,
             servers,
             index: first.index,

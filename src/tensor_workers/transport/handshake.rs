@@ -6,7 +6,7 @@
 //! client → server   an encrypted record                                  which completes the client's proof
 //! ```
 //!
-//! Versions are compared after the proof. The client decides whether the connection is encrypted.
+//! Each side compares versions when it has read the other's message. The client decides whether the connection is encrypted.
 
 use std::io::{self, ErrorKind};
 use std::time::Duration;
@@ -17,7 +17,7 @@ use tokio::net::TcpStream;
 
 use super::{PROTOCOL, VERSION};
 use crate::cluster::Secret;
-use crate::encryption::{Handshake, Sealer, Stream};
+use crate::encryption::{CHANGED, Handshake, Records, Sealer, Stream};
 
 /// Time limit of a handshake.
 pub(super) const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -53,8 +53,10 @@ impl Hello {
 /// A handshake failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum HandshakeError {
-    /// The two sides have different secrets.
+    /// The server says that the client has another secret; or the client has proven a wrong one.
     WrongSecret,
+    /// The server has proven a wrong secret.
+    WrongProof,
     /// The two sides have different versions.
     Version(String),
     /// The other side speaks another protocol, or the connection was lost.
@@ -67,6 +69,7 @@ impl From<io::Error> for HandshakeError {
             ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset | ErrorKind::BrokenPipe => {
                 "closed the connection during the handshake".to_owned()
             }
+            _ if error.to_string() == CHANGED => "sent no valid proof of the secret".to_owned(),
             _ => error.to_string(),
         })
     }
@@ -118,15 +121,17 @@ pub(super) async fn dial(
     let payload = serde_json::to_vec(&hello).map_err(io::Error::from)?;
     write(&mut socket, &noise.write(&payload)?).await?;
     let answer = read(&mut socket).await?;
-    let theirs = hello_of(&noise.read(&answer).ok_or(HandshakeError::WrongSecret)?)?;
+    if answer.is_empty() {
+        return Err(HandshakeError::WrongSecret);
+    }
+    let theirs = hello_of(&noise.read(&answer).ok_or(HandshakeError::WrongProof)?)?;
     if let Some(mismatch) = hello.version_mismatch(&theirs) {
         return Err(HandshakeError::Version(mismatch));
     }
-    let (mut seal, open) = noise.finish()?;
-    let mut record = Vec::new();
-    seal.seal(&[1], &mut record)?;
-    socket.write_all(&record).await?;
-    Ok(if encrypt { Stream::encrypted(socket, (seal, open)) } else { Stream::plain(socket) })
+    let (mut channel, mut records) = (noise.finish()?, Records::default());
+    channel.seal.seal(&[1], &mut records)?;
+    socket.write_all(records.unsent()).await?;
+    Ok(if encrypt { Stream::encrypted(socket, channel) } else { Stream::plain(socket) })
 }
 
 /// Makes the server's handshake.
@@ -147,11 +152,11 @@ pub(super) async fn accept(mut socket: TcpStream, secret: Option<&Secret>) -> Re
     if let Some(mismatch) = hello.version_mismatch(&theirs) {
         return Err(HandshakeError::Version(mismatch));
     }
-    let (seal, mut open) = noise.finish()?;
+    let mut channel = noise.finish()?;
     let mut record = [0; Sealer::bytes_of(1)];
     socket.read_exact(&mut record).await?;
-    open.open_one(&mut &record[..])?;
-    Ok(if theirs.encrypt { Stream::encrypted(socket, (seal, open)) } else { Stream::plain(socket) })
+    channel.open.open_one(&mut &record[..])?;
+    Ok(if theirs.encrypt { Stream::encrypted(socket, channel) } else { Stream::plain(socket) })
 }
 
 #[cfg(test)]

@@ -16,7 +16,8 @@ use super::handshake::{HANDSHAKE_TIMEOUT, HandshakeError, accept};
 use crate::cluster::Secret;
 use crate::encryption::Stream;
 
-/// Maximum number of connections in their handshake. If there are more, the oldest are closed, so that silent ones keep nobody out.
+/// Maximum number of connections in their handshake. If there are more, the oldest are closed, so that members need not wait for the
+/// time limits of silent ones.
 const MAX_HANDSHAKES: usize = 256;
 /// Maximum number of log lines about refused clients.
 const MAX_WARNINGS: u32 = 20;
@@ -29,16 +30,20 @@ impl Connected for Stream {
     fn connect_info(&self) {}
 }
 
-/// Accepts connections until the receiver is dropped, and sends those of clients that have proven the secret.
+/// Accepts connections until the receiver is dropped, and sends those of clients that have proven the secret. Errors of the listener are
+/// those of clients, or temporary.
 pub(super) fn authenticated(listener: TcpListener, secret: Option<Secret>) -> mpsc::Receiver<io::Result<Stream>> {
     let (sender, receiver) = mpsc::channel(1);
     tokio::spawn(async move {
         let (secret, refused) = (Arc::new(secret), Arc::new(AtomicU32::new(0)));
-        let mut handshakes: VecDeque<AbortHandle> = VecDeque::new();
+        let (mut handshakes, mut reported): (VecDeque<AbortHandle>, bool) = (VecDeque::new(), false);
         while !sender.is_closed() {
             let (socket, from) = match listener.accept().await {
                 Ok(accepted) => accepted,
-                Err(_) => {
+                Err(error) => {
+                    if !std::mem::replace(&mut reported, true) {
+                        tracing::warn!("cannot accept a connection: {error}; trying again");
+                    }
                     tokio::time::sleep(PAUSE).await;
                     continue;
                 }
@@ -52,7 +57,8 @@ pub(super) fn authenticated(listener: TcpListener, secret: Option<Secret>) -> mp
             let (secret, refused, sender) = (Arc::clone(&secret), Arc::clone(&refused), sender.clone());
             let handshake = tokio::spawn(async move {
                 match in_time(socket, secret.as_ref().as_ref()).await {
-                    Ok(stream) => drop(sender.send(Ok(stream)).await),
+                    // A task of its own, which is not closed as a handshake.
+                    Ok(stream) => drop(tokio::spawn(async move { sender.send(Ok(stream)).await })),
                     Err(error) => log_refusal(&refused, from, &error),
                 }
             });
@@ -71,7 +77,7 @@ async fn in_time(socket: TcpStream, secret: Option<&Secret>) -> Result<Stream, H
 /// Logs that a client has been refused, a limited number of times.
 fn log_refusal(refused: &AtomicU32, from: SocketAddr, error: &HandshakeError) {
     let why = match error {
-        HandshakeError::WrongSecret => "showed a wrong secret",
+        HandshakeError::WrongSecret | HandshakeError::WrongProof => "showed a wrong secret",
         HandshakeError::Version(text) | HandshakeError::Lost(text) => text,
     };
     if refused.fetch_add(1, Ordering::Relaxed) < MAX_WARNINGS {

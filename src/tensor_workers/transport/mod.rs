@@ -9,7 +9,7 @@
 //!
 //! Rows travel in messages of about 256 KiB, one matrix after another. Small tasks of one kind share a call. A long forward task is split: the first half is computed, and its results are sent, while the second half arrives. A backward
 //! task sends the inputs of its forward pass first, which runs while the gradients arrive (Dorylus, section 6: internal streaming). Every wait
-//! has a deadline. Connections to other machines are encrypted.
+//! has a deadline. Connections to other machines are encrypted, unless `cluster.encrypt` is false.
 
 mod address;
 mod call_buffer;

@@ -78,7 +78,7 @@ pub(super) fn bind(addresses: &[SocketAddr]) -> std::io::Result<(TcpListener, So
     Ok((listener, local))
 }
 
-/// Serves clients that prove the secret, on a listening socket, until it fails.
+/// Serves clients that prove the secret, on a listening socket.
 pub(super) async fn serve(listener: TcpListener, secret: Option<Secret>, service: Service) -> Result<(), String> {
     let listener = tokio::net::TcpListener::from_std(listener).map_err(|error| error.to_string())?;
     let incoming = stream_of(authenticated(listener, secret));

@@ -202,7 +202,7 @@ impl TaskRunner {
         }
         let mut last_error = "the call names no server of its parameters".to_owned();
         for server in call.servers {
-            match self.fetch(&server, version.1).await {
+            match self.fetch(&server, call.encrypt, version.1).await {
                 Ok(flat) => {
                     let (flat, mut cache) = (Arc::new(flat), self.cache());
                     if cache.parameters.len() == CACHED {
@@ -217,12 +217,12 @@ impl TaskRunner {
         Err(last_error)
     }
 
-    async fn fetch(&self, server: &str, version: u64) -> Result<Vec<f32>, String> {
+    async fn fetch(&self, server: &str, encrypt: Option<bool>, version: u64) -> Result<Vec<f32>, String> {
         let client = self.cache().servers.get(server).cloned();
         let client = match client {
             Some(client) => client,
             None => {
-                let client = connect(server, self.secret.as_ref(), None, STEP_TIMEOUT).await?;
+                let client = connect(server, self.secret.as_ref(), encrypt, STEP_TIMEOUT).await?;
                 let mut cache = self.cache();
                 if cache.servers.len() > 100 {
                     cache.servers.clear(); // mostly of runs that are over

@@ -28,6 +28,8 @@ pub(super) struct CallHeader {
     /// Names the graph worker's process; versions of different runs never mix.
     pub(super) run: String,
     pub(super) version: u64,
+    /// The run's key `cluster.encrypt`, for connections to these servers.
+    pub(super) encrypt: Option<bool>,
     /// Servers of the parameters: the chosen one, then the client itself.
     pub(super) servers: Vec<String>,
     pub(super) index: usize,

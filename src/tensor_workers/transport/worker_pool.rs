@@ -2,6 +2,7 @@
 
 use std::io::{BufRead, BufReader};
 use std::net::{IpAddr, ToSocketAddrs};
+use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::Duration;
@@ -66,7 +67,8 @@ impl FlightWorkers {
     /// If workers would be reached over a network without a secret.
     pub(crate) fn new(
         settings: &Tensor,
-        (secret, encrypt): (Option<Secret>, Option<bool>),
+        secret: Option<Secret>,
+        encrypt: Option<bool>,
         remote: Option<String>,
         first: bool,
         console: Console,
@@ -79,6 +81,10 @@ impl FlightWorkers {
                 "train.tensor_workers.{key}: {host} is not this machine; give a secret, in GNNFLOW_SECRET or cluster.secret_file"
             );
             return Err(ClusterError::Usage(message).into());
+        }
+        if encrypt == Some(true) && secret.is_none() && keyed.clone().next().is_some() {
+            let message = "cluster.encrypt needs a shared secret, from which the keys follow; give one, in GNNFLOW_SECRET or cluster.secret_file";
+            return Err(ClusterError::Usage(message.into()).into());
         }
         let toward =
             remote_host.or_else(|| keyed.clone().find(|(key, _)| *key == "accept")).map(|(_, host)| host.clone());
@@ -127,7 +133,8 @@ impl FlightWorkers {
         if let Some(secret) = &self.secret {
             command.env("GNNFLOW_SECRET", secret.to_text());
         }
-        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        // A signal to the run does not reach them; they end with their input.
+        command.process_group(0).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().map_err(|error| format!("cannot be launched: {error}"))?;
         let stdout = child.stdout.take();
         // It ends when its input ends: when `Child` is dropped, or this process ends.
@@ -204,6 +211,7 @@ impl WorkerPool for FlightWorkers {
             client,
             model: model.clone(),
             run: self.run.clone(),
+            encrypt: self.encrypt,
             servers: servers.to_vec(),
             own: lock(&self.server).clone(),
         }))
@@ -268,13 +276,13 @@ mod tests {
     #[test]
     fn retry_of_launched_workers_doubles_its_delay_and_ends() {
         let settings = Tensor { workers: Some(2), relaunch: Some(7), ..Tensor::default() };
-        let workers = FlightWorkers::new(&settings, (None, None), None, true, Console::silent()).unwrap();
+        let workers = FlightWorkers::new(&settings, None, None, None, true, Console::silent()).unwrap();
         let after: Vec<Retry> = (1..=8).map(|times| workers.retry(1, times)).collect();
         let seconds = [0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 10.0].map(|after| Retry::Relaunch(Duration::from_secs_f64(after)));
         assert_eq!(after[..7], seconds);
         assert_eq!(after[7], Retry::Never);
         let hosts = Tensor { hosts: Some(vec!["127.0.0.1:1".into()]), ..Tensor::default() };
-        let workers = FlightWorkers::new(&hosts, (None, None), None, true, Console::silent()).unwrap();
+        let workers = FlightWorkers::new(&hosts, None, None, None, true, Console::silent()).unwrap();
         assert_eq!(workers.retry(0, 1000), Retry::Reconnect(RECONNECT));
     }
 
@@ -284,7 +292,7 @@ mod tests {
             ("train.tensor_workers.hosts", Tensor { hosts: Some(vec!["192.0.2.1:7000".into()]), ..Tensor::default() }),
             ("train.tensor_workers.accept", Tensor { accept: Some("192.0.2.1:7000".into()), ..Tensor::default() }),
         ] {
-            let error = FlightWorkers::new(&settings, (None, None), None, true, Console::silent()).err().unwrap();
+            let error = FlightWorkers::new(&settings, None, None, None, true, Console::silent()).err().unwrap();
             assert!(error.to_string().contains(key) && error.exit_code() == 2, "{error}");
         }
     }
