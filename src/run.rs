@@ -96,9 +96,12 @@ pub fn run(config: &Config, options: &RunOptions) -> Result<Outcome, Error> {
             cluster.fingerprints = Fingerprints {
                 build: Fingerprints::of_build()?,
                 pipeline: match &work {
-                    Work::Train { from: None, .. } => config.fingerprint(),
-                    Work::Train { from: Some(model), .. } => {
-                        format!("{} from model {}", config.fingerprint(), model.sha256)
+                    Work::Train { from, .. } => {
+                        let model = from.as_ref().map(|model| format!(" from model {}", model.sha256));
+                        // Processes write checkpoints together.
+                        let (every, on_signal) = (train.checkpoint_every, train.checkpoint_on_signal);
+                        let checkpoints = format!("checkpoint_every {every}, checkpoint_on_signal {on_signal}");
+                        format!("{checkpoints}, {}{}", config.fingerprint(), model.unwrap_or_default())
                     }
                     Work::Infer { model, scope, neighbors } => {
                         let FittingModel { sha256, unseen, .. } = model;

@@ -156,6 +156,8 @@ pub struct SweptRun {
     pub dataset: Option<(PathBuf, String)>,
     /// The arguments of `gnnflow run`, without the run folder.
     pub arguments: Vec<OsString>,
+    /// Whether it writes a checkpoint when a signal ends it.
+    pub checkpoint_on_signal: bool,
 }
 
 /// How a sweep has ended.
@@ -222,6 +224,7 @@ pub fn sweep(folder: &Path, runs: &[SweptRun], console: &Console) -> Result<Swep
 fn execute(run: &SweptRun, resumes: bool) -> Result<u8, Error> {
     let mut launcher = Launcher::this_rank();
     launcher.shows_results = false;
+    launcher.waits_after_signal = run.checkpoint_on_signal;
     launcher.arguments = vec!["run".into()];
     launcher.arguments.extend(run.arguments.iter().cloned());
     launcher.arguments.extend(["--run-dir".into(), run.dir.clone().into_os_string()]);
@@ -362,6 +365,7 @@ mod tests {
             dir: dir.into(),
             dataset: None,
             arguments: vec![],
+            checkpoint_on_signal: false,
         };
         assert!(check_folders(&[run("a"), run("b")]).is_ok());
         let of = |dir: &str, hash: &str| SweptRun { dataset: Some(("dataset".into(), hash.into())), ..run(dir) };

@@ -1,12 +1,12 @@
 //! Runs that a signal ends with a checkpoint, and checkpoints within an epoch.
 
 use std::fs::File;
-use std::process::Child;
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::common::member::{Member, start};
+use crate::common::member::{Member, TIME_LIMIT, start};
 use crate::common::{TestDir, assert_same_results, children, hosts_on, kill, planted, wait_for_epochs};
 
 /// One epoch has 23 steps in one partition, and 4 partitions have 6 steps each.
@@ -33,10 +33,12 @@ fn succeed(place: &TestDir, args: &[&str]) {
     assert_eq!(ended.code, 0, "{args:?}: {}", ended.stderr);
 }
 
-/// Starts a run, whose stderr goes to the file `stderr`.
+/// Starts a run, whose stderr goes to the file `stderr`. A shell may have started the tests in the background, where SIGINT is ignored.
 fn spawn(place: &TestDir, args: &[&str]) -> Child {
     let stderr = File::create(place.path("stderr")).unwrap();
-    place.command(&[&["run", "p.toml", "--quiet"], args].concat()).stderr(stderr).spawn().unwrap()
+    let mut command = Command::new("env");
+    command.arg("--default-signal=INT").arg(env!("CARGO_BIN_EXE_gnnflow")).args(["run", "p.toml"]);
+    command.args(args).current_dir(place.path("")).stdin(Stdio::null()).stderr(stderr).spawn().unwrap()
 }
 
 fn signal(process: u32, signal: Signal) {
@@ -57,7 +59,7 @@ fn is_within_epoch(place: &TestDir, run: &str) -> bool {
 #[test]
 fn a_signal_leaves_a_checkpoint_from_which_the_run_has_equal_results() {
     for (schedule, settings) in SCHEDULES {
-        let place = ready(schedule, settings, 40);
+        let place = ready(schedule, settings, 150);
         succeed(&place, &["--run-dir", "whole", "--set", "train.checkpoint_every=0"]);
         for (processes, resumed, sent) in [("1", "2", Signal::TERM), ("2", "4", Signal::INT), ("4", "1", Signal::TERM)]
         {
@@ -81,7 +83,7 @@ fn a_signal_leaves_a_checkpoint_from_which_the_run_has_equal_results() {
 
 #[test]
 fn a_signal_to_one_host_stops_all_hosts() {
-    let place = ready("mini-batch", BATCHES, 40);
+    let place = ready("mini-batch", BATCHES, 150);
     succeed(&place, &["--run-dir", "whole"]);
     let hosts = hosts_on(&place, &[0, 1]);
     let args = ["--set", "train.checkpoint_on_signal=true", "--set", "train.checkpoint_every=0"];
@@ -90,25 +92,34 @@ fn a_signal_to_one_host_stops_all_hosts() {
     members[1].signal(Signal::TERM);
     let ends: Vec<i32> = members.iter_mut().map(Member::end).collect();
     let all: Vec<String> = members.iter().map(Member::stderr).collect();
-    assert_eq!(ends[1], 130, "{all:#?}");
-    assert_eq!(ends[0], 130, "{all:#?}");
-    assert!(all[0].contains("stopped by a signal after") && all[0].contains("continue with --resume"), "{all:#?}");
+    assert_eq!(ends, [130, 130], "{all:#?}");
+    for stderr in &all {
+        assert!(stderr.contains("stopped by a signal after") && stderr.contains("continue with --resume"), "{all:#?}");
+    }
     succeed(&place, &["--run-dir", "run", "--resume"]);
     assert_same_results(&place, "whole", "run");
 }
 
 #[test]
 fn a_second_signal_ends_the_run_at_once() {
-    // An epoch that lasts long.
+    // A round that lasts long.
     let settings = "batch = 1\nfanouts = [-1, -1]\nschedule.average_every = 1000\n";
     let place = ready("partition-parallel", settings, 5000);
     for processes in ["1", "2"] {
-        let args = ["--run-dir", "run", "--set", "train.checkpoint_on_signal=true", "--processes", processes];
-        let mut child = spawn(&place, &args);
-        std::thread::sleep(Duration::from_secs(3));
+        let run = format!("run-{processes}");
+        let mut child =
+            spawn(&place, &["--run-dir", &run, "--set", "train.checkpoint_on_signal=true", "--processes", processes]);
+        // The folder is made just before training begins.
+        let begin = Instant::now();
+        while !place.path(&run).join("checkpoints").exists() {
+            assert!(child.try_wait().unwrap().is_none() && begin.elapsed() < TIME_LIMIT, "{}", stderr(&place));
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        std::thread::sleep(Duration::from_millis(500));
         signal(child.id(), Signal::TERM);
         std::thread::sleep(Duration::from_millis(1200));
-        assert!(child.try_wait().unwrap().is_none(), "the run waits for the end of the round: {}", stderr(&place));
+        let waits = child.try_wait().unwrap().is_none();
+        assert!(waits && stderr(&place).contains("another SIGTERM ends it at once"), "{}", stderr(&place));
         let begin = Instant::now();
         signal(child.id(), Signal::TERM);
         assert!(!child.wait().unwrap().success());
@@ -122,11 +133,8 @@ fn checkpoints_within_an_epoch_have_equal_results() {
     let embedding = "[model.embedding]\ndim = 8\n";
     let learned = TestDir::new();
     let no_features: &[&str] = &["--set", "graph.generate.features=0"];
-    planted(
-        &learned,
-        "p.toml",
-        &format!("{MODEL}epochs = 6\n{BATCHES}").replace("[train]", &format!("{embedding}[train]")),
-    );
+    let model = format!("{MODEL}epochs = 6\n{BATCHES}").replace("[train]", &format!("{embedding}[train]"));
+    planted(&learned, "p.toml", &model);
     for (place, features) in [(&place, &[][..]), (&learned, no_features)] {
         let args = |own: &[&'static str]| [own, features].concat();
         succeed(place, &args(&["--run-dir", "whole", "--set", "train.checkpoint_every=0"]));
@@ -137,16 +145,20 @@ fn checkpoints_within_an_epoch_have_equal_results() {
             let every_step = ["--run-dir", &run, "--processes", processes, "--set", "train.checkpoint_every=1 step"];
             let mut child = spawn(place, &[&every_step, features].concat());
             let begin = Instant::now();
-            // A kill at any moment leaves a usable checkpoint; most of them are within an epoch.
-            while !is_within_epoch(place, &run) && child.try_wait().unwrap().is_none() {
-                assert!(begin.elapsed() < Duration::from_secs(60), "no checkpoint within an epoch: {}", stderr(place));
+            while !is_within_epoch(place, &run) {
+                assert!(child.try_wait().unwrap().is_none() && begin.elapsed() < TIME_LIMIT, "{}", stderr(place));
             }
-            let mut processes = children(child.id());
-            processes.push(child.id());
-            processes.into_iter().for_each(kill);
+            // A stopped process writes no later checkpoint.
+            let mut all = children(child.id());
+            all.push(child.id());
+            all.iter().for_each(|&process| signal(process, Signal::STOP));
+            let within = is_within_epoch(place, &run);
+            all.into_iter().for_each(kill);
             child.wait().unwrap();
-            let resume = ["--run-dir", &run, "--resume", "--processes", resumed];
-            succeed(place, &[&resume, features].concat());
+            let resume = place
+                .run(&[&["run", "p.toml", "--run-dir", &run, "--resume", "--processes", resumed], features].concat());
+            assert_eq!(resume.code, 0, "{}", resume.stderr);
+            assert_eq!(resume.stderr.contains("note: the run continues after"), within, "{}", resume.stderr);
             assert_same_results(place, "whole", &run);
         }
     }
@@ -154,41 +166,60 @@ fn checkpoints_within_an_epoch_have_equal_results() {
 
 #[test]
 fn checkpoints_by_time_are_written_within_epochs() {
-    let place = ready("mini-batch", BATCHES, 6);
+    let place = ready("mini-batch", BATCHES, 150);
     succeed(&place, &["--run-dir", "whole"]);
-    succeed(&place, &["--run-dir", "run", "--processes", "2", "--set", "train.checkpoint_every=1ms"]);
-    assert_same_results(&place, "whole", "run");
-    let mut child =
-        spawn(&place, &["--run-dir", "timed", "--set", "train.checkpoint_every=1ms", "--set", "train.epochs=100000"]);
-    let begin = Instant::now();
-    while !is_within_epoch(&place, "timed") {
-        assert!(child.try_wait().unwrap().is_none() && begin.elapsed() < Duration::from_secs(60), "{}", stderr(&place));
+    for (processes, window) in [("1", "train.window=1"), ("2", "train.window=2")] {
+        let run = format!("run-{processes}");
+        let args =
+            ["--run-dir", &run, "--processes", processes, "--set", window, "--set", "train.checkpoint_every=1ms"];
+        let mut child = spawn(&place, &args);
+        let begin = Instant::now();
+        while !is_within_epoch(&place, &run) {
+            assert!(child.try_wait().unwrap().is_none() && begin.elapsed() < TIME_LIMIT, "{}", stderr(&place));
+        }
+        let mut all = children(child.id());
+        all.push(child.id());
+        all.into_iter().for_each(kill);
+        child.wait().unwrap();
+        succeed(&place, &[&args[..], &["--resume"]].concat());
+        assert_same_results(&place, "whole", &run);
     }
-    signal(child.id(), Signal::KILL);
-    child.wait().unwrap();
-    succeed(&place, &["--run-dir", "timed", "--resume"]);
-    // The resumed run has fewer epochs than the first one, so that only its end differs.
-    let ended = place.run(&[
-        "run",
-        "p.toml",
-        "--quiet",
-        "--run-dir",
-        "timed",
-        "--resume",
-        "--set",
-        "train.checkpoint_every=5 epochs",
-    ]);
-    assert_eq!(ended.code, 2, "{}", ended.stderr);
-    assert!(ended.stderr.contains("train.checkpoint_every") && ended.stderr.contains("500 steps"), "{}", ended.stderr);
-    for schedule in ["full-graph", "tensor-parallel", "partition-parallel"] {
-        let place = ready(schedule, if schedule == "partition-parallel" { BATCHES } else { "" }, 2);
-        let ended = place.run(&["run", "p.toml", "--dry-run", "--set", "train.checkpoint_every=5 steps"]);
-        assert_eq!(ended.code, 2, "{}", ended.stderr);
-        assert!(
-            ended.stderr.contains("train.checkpoint_every") && ended.stderr.contains("mini-batch"),
-            "{}",
-            ended.stderr
-        );
-        succeed(&place, &["--run-dir", "run", "--set", "train.checkpoint_every=1ms"]);
+    for (schedule, settings) in SCHEDULES {
+        let place = ready(schedule, settings, 2);
+        succeed(&place, &["--run-dir", "whole"]);
+        for every in ["1ms", "5 steps"] {
+            succeed(&place, &["--run-dir", "run", "--set", &format!("train.checkpoint_every={every}")]);
+            assert_same_results(&place, "whole", "run");
+        }
+    }
+    let ended = place.run(&["run", "p.toml", "--dry-run", "--set", "train.checkpoint_every=5 epochs"]);
+    assert!(ended.code == 2 && ended.stderr.contains("500 steps"), "{}", ended.stderr);
+}
+
+#[test]
+fn a_checkpoint_within_an_epoch_needs_that_epoch() {
+    let place = ready("mini-batch", BATCHES, 150);
+    let mut child = spawn(&place, &["--run-dir", "run", "--set", "train.checkpoint_on_signal=true"]);
+    wait_for_epochs(&place, "run", 3, &mut child);
+    signal(child.id(), Signal::TERM);
+    assert_eq!(child.wait().unwrap().code(), Some(130), "{}", stderr(&place));
+    if is_within_epoch(&place, "run") {
+        let ended = place.run(&["run", "p.toml", "--run-dir", "run", "--resume", "--set", "train.epochs=2"]);
+        assert!(ended.code == 2 && ended.stderr.contains("set train.epochs to"), "{}", ended.stderr);
+    }
+    // A new run in the folder keeps the files of the interrupted one.
+    succeed(&place, &["--run-dir", "run", "--set", "train.epochs=1"]);
+    assert!(place.path("run/earlier/1/checkpoints/last.safetensors").exists());
+}
+
+#[test]
+fn processes_with_different_checkpoints_are_refused() {
+    let place = ready("mini-batch", BATCHES, 3);
+    let hosts = hosts_on(&place, &[0, 1]);
+    let mut first = start(&place, &hosts, 0, "run", &["--set", "train.checkpoint_every=10min"]);
+    let mut second = start(&place, &hosts, 1, "run", &[]);
+    for member in [&mut first, &mut second] {
+        assert_eq!(member.end(), 5, "{}", member.stderr());
+        assert!(member.stderr().contains("checkpoint_every 10min"), "{}", member.stderr());
     }
 }

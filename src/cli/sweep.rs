@@ -54,7 +54,8 @@ impl Sweep {
             }
             let dir = folder.join(folder_name(&settings));
             let dataset = prepares.then(|| (config.dataset_folder().to_owned(), config.dataset_hash()));
-            Ok(SweptRun { hash: config.hash(), dir, dataset, arguments, settings })
+            let checkpoint_on_signal = config.train.as_ref().is_some_and(|train| train.checkpoint_on_signal);
+            Ok(SweptRun { hash: config.hash(), dir, dataset, arguments, settings, checkpoint_on_signal })
         });
         let runs = runs.collect::<Result<Vec<_>, Error>>()?;
         let swept = sweep(&folder, &runs, &context.console)?;

@@ -19,8 +19,8 @@ use super::first_failure::FirstFailure;
 use super::liveness::{Phase, ProgressClock};
 use super::signals::{self, Signals};
 use super::wire::{read_frame, write_frame};
-use super::{ClusterError, Liveness};
-use crate::encryption::Link;
+use super::{ClusterError, Failure, Liveness};
+use crate::encryption::{CHANGED, Link};
 
 /// Maximum time for the caller to receive a cause. After it, the monitor ends the process.
 const CALLER_TIMEOUT: Duration = Duration::from_secs(2);
@@ -176,10 +176,15 @@ impl Control {
         self.post_unless_interrupted(ClusterError::Lost { rank, address: self.addresses[rank].clone(), why });
     }
 
-    /// Posts a cause that concerns another process. If this process has caught a signal, posts that instead.
+    /// Posts a cause that concerns another process. If this process has caught a signal, and does not defer it, posts that instead.
     fn post_unless_interrupted(&self, cause: ClusterError) {
-        let own = |signal| ClusterError::Interrupted(signals::name(signal));
-        self.first_failure.post(signals::caught().map_or(cause, own));
+        let deferring = self.liveness.is_deferring();
+        self.first_failure.post(match (signals::caught(), cause) {
+            (Some(signal), _) if !deferring => ClusterError::Interrupted(signals::name(signal)),
+            // The run has stopped because of the signal, and the message says where.
+            (Some(_), ClusterError::Peer { code: 130, message, .. }) => ClusterError::Own(Failure::new(130, message)),
+            (_, cause) => cause,
+        });
         self.changed.notify_all();
     }
 
@@ -263,7 +268,9 @@ impl Control {
                 self.peers().iter_mut().for_each(Peer::restart_timeouts);
             }
             last_check = Instant::now();
-            if let Some(signal) = signals.caught().filter(|_| !self.liveness.defers()) {
+            if let Some(signal) =
+                signals.caught().filter(|&signal| !self.liveness.defers(signals::name(signal), self.own_rank))
+            {
                 self.first_failure.post(ClusterError::Interrupted(signals::name(signal)));
             } else if let Some(suspicion) =
                 self.first_failure.stale_suspicion(self.heartbeat_timeout + Duration::from_secs(1))
@@ -425,6 +432,7 @@ fn why_closed(error: &io::Error) -> String {
         ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset | ErrorKind::BrokenPipe => {
             "its connection closed without a goodbye: it was killed or crashed".to_string()
         }
+        ErrorKind::InvalidData if error.to_string() == CHANGED => format!("its control connection {CHANGED}"),
         ErrorKind::InvalidData => format!("its control connection sent a malformed message: {error}"),
         _ => format!("its control connection failed: {error}"),
     }

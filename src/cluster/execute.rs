@@ -74,7 +74,9 @@ where
             Err(RecvTimeoutError::Disconnected) => return Err(ended_without_result(&membership, None)),
             Err(RecvTimeoutError::Timeout) => {}
         }
-        if let Some(signal) = signals.as_ref().and_then(Signals::caught).filter(|_| !liveness.defers()) {
+        if let Some(signal) =
+            signals.as_ref().and_then(Signals::caught).filter(|&signal| !liveness.defers(signals::name(signal), 0))
+        {
             first_failure.post(ClusterError::Interrupted(signals::name(signal)));
         }
         // With several processes the monitor watches their progress together.

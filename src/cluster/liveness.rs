@@ -6,6 +6,8 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
+use super::child::is_launched;
+
 /// Maximum characters of a label.
 const MAX_LABEL: usize = 200;
 
@@ -78,13 +80,24 @@ impl Liveness {
         self.0.stop_requested.load(Ordering::Relaxed)
     }
 
-    /// Returns whether the signal that this process has received waits for the worker.
-    pub(super) fn defers(&self) -> bool {
-        let defers = self.0.defers_signals.load(Ordering::Relaxed);
-        if defers {
-            self.0.stop_requested.store(true, Ordering::Relaxed);
+    /// Returns whether a signal waits for the worker.
+    pub(super) fn is_deferring(&self) -> bool {
+        self.0.defers_signals.load(Ordering::Relaxed)
+    }
+
+    /// Returns whether the signal that this process of rank `rank` has received waits for the worker. The first time, says so to the user.
+    pub(super) fn defers(&self, signal: &str, rank: usize) -> bool {
+        if !self.is_deferring() {
+            return false;
         }
-        defers
+        let first = !self.0.stop_requested.swap(true, Ordering::Relaxed);
+        // All processes of a launcher receive the signal.
+        if first && (rank == 0 || !is_launched()) {
+            tracing::warn!(
+                "{signal}: training will end with a checkpoint, as soon as the schedule allows; another {signal} ends it at once"
+            );
+        }
+        true
     }
 
     pub(super) fn begin(&self) {
@@ -196,12 +209,12 @@ mod tests {
     #[test]
     fn deferred_signals_request_a_stop() {
         let liveness = Liveness::default();
-        assert!(!liveness.defers() && !liveness.stop_requested());
+        assert!(!liveness.defers("SIGTERM", 0) && !liveness.stop_requested());
         let deferred = liveness.defer_signals();
         assert!(!liveness.stop_requested());
-        assert!(liveness.defers() && liveness.stop_requested());
+        assert!(liveness.defers("SIGTERM", 0) && liveness.stop_requested());
         drop(deferred);
-        assert!(!liveness.defers());
+        assert!(!liveness.defers("SIGTERM", 0));
     }
 
     #[test]

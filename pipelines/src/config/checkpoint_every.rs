@@ -19,9 +19,9 @@ use super::values::{Loose, Span};
 pub enum CheckpointEvery {
     /// After this number of epochs; 0: after the last one only.
     Epochs(usize),
-    /// After this number of steps of an epoch, and at its end.
+    /// After this number of steps of an epoch, in schedules that can pause there, and at its end.
     Steps(u32),
-    /// When this time has passed: after a step, in schedules with steps, otherwise after an epoch.
+    /// When this time has passed: after a step, in schedules that can pause there, otherwise after an epoch.
     Time(Span),
 }
 

@@ -97,13 +97,13 @@ section! {
         pub read_ahead: Option<bool> = None,
         /// Tensor workers: stateless processes that compute node tasks for `full-graph` and `tensor-parallel`.
         pub tensor_workers: Option<Tensor> = None,
-        /// Epochs between checkpoints; the last epoch always writes one. 0: only the last. `"500 steps"`: after so many steps of an epoch and at its
-        /// end, with `mini-batch`. `"10min"`: when this time has passed, after a step with `mini-batch`, otherwise after an epoch. Results do
-        /// not depend on it.
+        /// Epochs between checkpoints; the last epoch always writes one. 0: only the last. `"500 steps"`: every 500 steps of an epoch, and at its
+        /// end. `"10min"`: when this time has passed. Only `mini-batch` writes checkpoints within an epoch; other schedules wait for the end of the epoch, or
+        /// of the epochs that overlap or that are averaged together. Results do not depend on it.
         #[schemars(extend("x-results" = false), extend("examples" = ["10min"]))]
         pub checkpoint_every: CheckpointEvery = CheckpointEvery::Epochs(10),
-        /// At SIGINT or SIGTERM in training, write a checkpoint before the run ends: after a few steps with `mini-batch`, otherwise after the epoch.
-        /// A second signal ends it at once.
+        /// At SIGINT or SIGTERM in training, write a checkpoint before the run ends. With `mini-batch`, this is after a few more steps; other schedules wait as
+        /// with `checkpoint_every`. A second signal ends the run at once.
         #[schemars(extend("x-results" = false))]
         pub checkpoint_on_signal: bool = false,
         /// Record what the threads of each process do, as `trace/worker-N.json` in the run folder, for Perfetto or

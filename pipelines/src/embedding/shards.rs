@@ -38,7 +38,6 @@ pub(crate) struct Generation {
 struct Metadata {
     model: String,
     epoch: u32,
-    #[serde(default)]
     steps: u32,
     partition: usize,
     dim: usize,

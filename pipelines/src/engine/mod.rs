@@ -92,7 +92,7 @@ pub(crate) struct Staleness {
     pub(crate) batches: u64,
 }
 
-/// What a call of [`Engine::train_round`] has trained.
+/// The epochs, or the part of one, that a call of [`Engine::train_round`] has trained.
 pub(crate) enum Round {
     /// Whole epochs, the last part of the first one included.
     Epochs(Vec<EpochSums>),

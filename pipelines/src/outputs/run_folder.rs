@@ -139,13 +139,14 @@ fn line(record: &EpochRecord) -> String {
 }
 
 /// Moves the files of an earlier run in `dir` to a new folder `dir/earlier/N`, and says so to `say`. Does nothing if `dir` has
-/// no run with a finished epoch.
+/// no run with a finished epoch, results or a checkpoint.
 ///
 /// # Errors
 /// When the files cannot be moved.
 pub fn keep_earlier_run(dir: &Path, say: impl FnOnce(&str)) -> Result<(), Error> {
     let has_epochs = std::fs::metadata(dir.join(EpochRecord::FILE)).is_ok_and(|file| file.len() > 0);
-    if !has_epochs && !OUTPUTS.iter().any(|name| dir.join(name).exists()) {
+    let has_files = OUTPUTS.iter().any(|name| dir.join(name).exists()) || last_checkpoint(dir).exists();
+    if !has_epochs && !has_files {
         return Ok(());
     }
     let earlier = dir.join(EARLIER);

@@ -90,7 +90,13 @@ impl Run<'_> {
         self.best = best_steps.map(replica);
         *self.training.blocks() = BlocksHash(progress.blocks);
         if let Some(part) = &progress.part {
+            if progress.epochs as usize >= self.train.epochs() {
+                let epoch = progress.epochs + 1;
+                let message = format!("the checkpoint is within epoch {epoch}; set train.epochs to {epoch} or more");
+                return Err(Error::Usage(message));
+            }
             self.training.continue_epoch(part)?;
+            self.resumed_part = Some(part.sums.clone());
         }
         self.progress = progress;
         if let Some(rows) = &self.context.embeddings {

@@ -21,19 +21,25 @@ impl LossWatch {
         Self { cross_entropy, first: None, warned: false }
     }
 
+    /// Checks a loss of `epoch`.
+    ///
+    /// # Errors
+    /// If the loss is not finite.
+    pub(super) fn check_finite(&self, epoch: usize, loss: f64) -> Result<(), Error> {
+        if loss.is_finite() {
+            return Ok(());
+        }
+        let advice = "lower train.optimizer.lr, or scale the features (graph.normalize_features)";
+        Err(Error::Input(format!("the loss of epoch {epoch} is {loss}; {advice}")))
+    }
+
     /// Returns a warning when the loss of `epoch` is the first that is much larger than that of the first epoch, or than any
     /// cross-entropy of a random guess.
     ///
     /// # Errors
     /// If the loss is not finite.
     pub(super) fn check(&mut self, epoch: usize, loss: f64) -> Result<Option<String>, Error> {
-        if !loss.is_finite() {
-            let message = format!(
-                "the loss of epoch {epoch} is {loss}; lower train.optimizer.lr, or scale the features \
-                 (graph.normalize_features)"
-            );
-            return Err(Error::Input(message));
-        }
+        self.check_finite(epoch, loss)?;
         let first = *self.first.get_or_insert(loss);
         let grew = loss > EXPLODED * first.abs();
         let far = self.cross_entropy && loss > FAR_FROM_RANDOM;

@@ -48,7 +48,7 @@ use crate::context::{ModelInputs, WorkerContext};
 use crate::engine::inference::{EdgesOf, Inference, reserve_stores};
 use crate::engine::no_training::NoTraining;
 use crate::engine::pause::Pause;
-use crate::engine::{Engine, EpochSums, Round};
+use crate::engine::{Engine, EpochPart, EpochSums, Round};
 use crate::error::Error;
 use crate::evaluate::edge_evaluation::EdgeEvaluation;
 use crate::evaluate::{Evaluation, evaluate};
@@ -104,6 +104,8 @@ struct Run<'a> {
     /// `Some` at the first worker of a job that trains.
     folder: Option<RunFolder>,
     progress: Progress,
+    /// The sums of the steps of an epoch that an earlier process has trained.
+    resumed_part: Option<EpochSums>,
     /// Parameters and the optimizer's state after the best epoch.
     best: Option<Replica>,
     /// The best epoch whose learned rows are on disk.
@@ -191,7 +193,8 @@ impl<'a> Run<'a> {
         let (threads, observer) = ((split.compute, jobs), Box::new(watch.clone()));
         let compute = ComputeState::new(built, task.objective(), (model, train), threads, observer)?;
         let compute_thread = compute_thread::start(compute, watch)?;
-        let pause = Rc::new(Pause::new(Arc::clone(&job.runtime), train, context.worker == 0));
+        let (runtime, first) = (Arc::clone(&job.runtime), context.worker == 0);
+        let pause = Rc::new(Pause::open(driver, &mut collectives, runtime, train, first, window)?);
         let (training, edges): (Box<dyn Engine>, _) = match sampling {
             None => (Box::new(NoTraining::default()), examples.of_edges()),
             Some(sampling) => {
@@ -284,6 +287,7 @@ impl<'a> Run<'a> {
             collectives,
             folder: None,
             progress: Progress::default(),
+            resumed_part: None,
             best: None,
             best_rows_saved: None,
             metric,
@@ -334,11 +338,24 @@ impl<'a> Run<'a> {
         RunFolder::create(run_dir, config)
     }
 
-    /// Trains to the last epoch, or until early stopping.
+    /// Trains to the last epoch, or until early stopping. If a signal is to leave a checkpoint, signals wait until the last one is written.
     fn train(&mut self, driver: &mut Driver<'_>) -> Result<(), Error> {
+        if !self.train.checkpoint_on_signal {
+            return self.train_epochs(driver);
+        }
+        let deferred = driver.runtime.defer_signals();
+        // No process ends before the first worker has written the checkpoint.
+        let trained = self.train_epochs(driver).and_then(|()| self.collectives.barrier(driver));
+        match &trained {
+            Ok(()) => drop(deferred),
+            // The error says more than the signal.
+            Err(_) => std::mem::forget(deferred),
+        }
+        trained
+    }
+
+    fn train_epochs(&mut self, driver: &mut Driver<'_>) -> Result<(), Error> {
         let begin = Instant::now();
-        // Until the last checkpoint is written.
-        let deferred = self.train.checkpoint_on_signal.then(|| driver.runtime.defer_signals());
         let epochs = self.train.epochs() as u32;
         let (first, mut last_written, mut cpu_before) = (self.progress.epochs, None, None);
         let mut watch = LossWatch::new(self.train.task != config::Task::NodeRegression);
@@ -360,9 +377,17 @@ impl<'a> Run<'a> {
                 Round::Epochs(done) => (done, None),
                 Round::Part(part) => (Vec::new(), Some(part)),
             };
+            if let Some(EpochPart { sums, .. }) = &part {
+                // A checkpoint of a loss that is not finite would replace a better one.
+                watch.check_finite(epoch as usize + 1, sums.loss)?;
+            }
             self.progress.part = part;
+            // Work of an earlier process is in no trace.
+            let earlier = if done.is_empty() { None } else { self.resumed_part.take() };
             if done.is_empty() {
                 cpu_before = cpu;
+            } else if earlier.is_some() {
+                cpu_before = None;
             } else if let Some((trace, before)) = self.trace.as_mut().zip(cpu) {
                 trace.end_of_round(before, epoch, &done, &self.context.meter);
             }
@@ -376,8 +401,11 @@ impl<'a> Run<'a> {
             let end = epoch + done.len() as u32;
             let due = |every: usize| every > 0 && (epoch + 1..=end).any(|epoch| epoch.is_multiple_of(every as u32));
             self.progress.blocks = self.training.blocks().0;
+            let (mut before_rounds, mut before_steps) = earlier.map_or((0, 0), |sums| (sums.rounds, sums.steps));
             for sums in done {
-                self.rounds = (self.rounds.0 + sums.rounds, self.rounds.1 + sums.steps);
+                let (rounds, steps) = (sums.rounds - before_rounds, sums.steps - before_steps);
+                self.rounds = (self.rounds.0 + rounds, self.rounds.1 + steps);
+                (before_rounds, before_steps) = (0, 0);
                 self.progress.epochs += 1;
                 self.progress.seconds.push(sums.seconds);
                 let last = self.progress.epochs == end;
@@ -415,15 +443,12 @@ impl<'a> Run<'a> {
                 last_written = Some(self.progress.epochs);
             }
             if wanted.stop {
-                // The error says more than the signal.
-                std::mem::forget(deferred);
                 return self.stop(driver);
             }
         }
         if last_written != Some(self.progress.epochs) {
             self.checkpoint(driver)?;
         }
-        drop(deferred);
         self.trained = begin.elapsed();
         Ok(())
     }

@@ -1,6 +1,5 @@
 //! Rules of `[train]`.
 
-use super::super::checkpoint_every::CheckpointEvery;
 use super::super::fanout::Fanout;
 use super::super::metric::Metric;
 use super::super::sampler::Sampler;
@@ -44,13 +43,6 @@ pub(super) fn train(config: &Config, registered: &Registered, report: &mut Repor
         Schedule::PartitionParallel(_) => partition_parallel(config, report),
         // The candidates of `auto` are checked one by one.
         Schedule::FullGraph(_) | Schedule::TensorParallel(_) | Schedule::Auto(_) => {}
-    }
-    if matches!(train.checkpoint_every, CheckpointEvery::Steps(_))
-        && !matches!(train.schedule, Schedule::MiniBatch(_) | Schedule::Auto(_))
-    {
-        let message =
-            "only `mini-batch` has checkpoints within an epoch; give a number of epochs, or a time such as \"10min\"";
-        report.add("train.checkpoint_every", message);
     }
     full_graph::full_graph(config, train, model, report);
     if let Some(fanouts) = train.fanouts.as_ref().filter(|_| uses::is_used("fanouts", train)) {

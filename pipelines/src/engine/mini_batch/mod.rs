@@ -83,6 +83,7 @@ pub(crate) struct MiniBatchTraining {
     parts: std::ops::Range<usize>,
     steps: u32,
     window: u32,
+    pause: Rc<Pause>,
     /// Steps of an epoch between pauses.
     pause_every: Option<u32>,
     cache: Option<Rc<RefCell<RowCache>>>,
@@ -250,7 +251,7 @@ impl MiniBatchTraining {
                 }
                 _ => gradients.map(|gradients| gradients.dense),
             };
-            let (gate, epoch) = (Rc::clone(&gate), Rc::clone(&epoch));
+            let (gate, epoch, pause) = (Rc::clone(&gate), Rc::clone(&epoch), Rc::clone(&pause));
             let compute_thread = compute_thread.with_name(APPLY);
             dense
                 .map(move |mut dense| {
@@ -287,6 +288,7 @@ impl MiniBatchTraining {
             parts,
             steps,
             window,
+            pause,
             pause_every,
             cache,
         }
@@ -296,11 +298,12 @@ impl MiniBatchTraining {
 impl MiniBatchTraining {
     /// Returns the step before which the round from step `first` pauses, as far as this worker knows: all workers know it in time.
     ///
-    /// A worker sends step `s` when all workers have applied the steps before `s - window`. So if the report of step `t` has a wish for a pause,
-    /// nobody has sent a step after `t + window` yet, and all pause there.
+    /// A worker sends step `s` when all workers have applied the steps before `s - window`. So before all workers have the report of step
+    /// `t`, none of them sends a step after `t + window`, with the largest window of all. If a worker wants a pause in that report, all
+    /// complete the steps up to there.
     fn end_of_round(&self, first: u32) -> u32 {
         let planned = self.pause_every.map_or(self.steps, |every| (first / every + 1).saturating_mul(every));
-        let wanted = self.epoch.borrow().wanted.map_or(self.steps, |step| step.saturating_add(self.window + 1));
+        let wanted = self.epoch.borrow().wanted.map_or(self.steps, |step| step.saturating_add(self.pause.window() + 1));
         self.steps.min(planned).min(wanted)
     }
 }
