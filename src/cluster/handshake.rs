@@ -111,7 +111,7 @@ impl From<io::Error> for Refusal {
     }
 }
 
-/// What a side says in its Noise message. The first bytes are the same in all versions.
+/// The content of a Noise message. The first bytes are the same in all versions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Hello {
     version: u32,

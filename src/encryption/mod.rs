@@ -20,6 +20,8 @@ mod stream;
 
 pub(crate) use handshake::{Handshake, Key};
 pub(crate) use link::Link;
-pub(crate) use records::{CHANGED, Channel, Records, Sealer};
+#[cfg(feature = "tensor-workers")]
+pub(crate) use records::Sealer;
+pub(crate) use records::{CHANGED, Channel, Records};
 #[cfg(feature = "tensor-workers")]
 pub(crate) use stream::Stream;

@@ -16,7 +16,7 @@ const LENGTH_BYTES: usize = 2;
 const TAG_BYTES: usize = 16;
 const MAX_RECORD: usize = Sealer::bytes_of(MAX_PLAIN);
 /// Bytes that are received at once.
-const BUFFER_BYTES: usize = 4 * MAX_RECORD;
+const BUFFER_BYTES: usize = 8 * MAX_RECORD;
 
 /// The two directions of a connection.
 #[derive(Debug)]
@@ -172,35 +172,43 @@ impl Opener {
     /// # Errors
     /// [`ErrorKind::InvalidData`] for a record that was not sealed by the other side as its next one.
     pub(crate) fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
-        if bytes.is_empty() {
-            return Ok(0);
-        }
-        while self.unread.is_empty() {
-            let Some(record) = self.complete_record()? else { return Ok(0) };
+        let mut filled = self.take_unread(bytes);
+        while filled < bytes.len() {
+            let Some(record) = self.complete_record()? else { break };
+            let rest = &mut bytes[filled..];
+            let fits = rest.len() >= record.len();
+            if !fits && filled > 0 {
+                break;
+            }
             self.received.start = record.end;
             let encrypted = std::mem::take(&mut self.buffer);
             // A record that fits is decrypted in its place.
-            let fits = bytes.len() >= record.len();
-            let decrypted = if fits {
-                self.decrypt(&encrypted[record], bytes)
+            let mut plain = std::mem::take(&mut self.plain);
+            let into = if fits {
+                rest
             } else {
-                let mut plain = std::mem::take(&mut self.plain);
                 plain.resize(MAX_PLAIN + TAG_BYTES, 0);
-                let decrypted = self.decrypt(&encrypted[record], &mut plain);
-                self.plain = plain;
-                decrypted
+                &mut plain[..]
             };
-            self.buffer = encrypted;
-            match decrypted? {
-                0 => continue,
-                count if fits => return Ok(count),
-                count => self.unread = 0..count,
-            }
+            let decrypted = self.decrypt(&encrypted[record], into);
+            (self.buffer, self.plain) = (encrypted, plain);
+            filled += match decrypted? {
+                count if fits => count,
+                count => {
+                    self.unread = 0..count;
+                    self.take_unread(bytes)
+                }
+            };
         }
+        Ok(filled)
+    }
+
+    /// Copies the rest of a decrypted record to the beginning of `bytes`. Returns the number of bytes.
+    fn take_unread(&mut self, bytes: &mut [u8]) -> usize {
         let count = bytes.len().min(self.unread.len());
         bytes[..count].copy_from_slice(&self.plain[self.unread.start..][..count]);
         self.unread.start += count;
-        Ok(count)
+        count
     }
 
     /// Returns the place of the first record in the buffer, if all of it has been received.

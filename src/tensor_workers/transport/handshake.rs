@@ -26,7 +26,7 @@ const MAGIC: &[u8; 8] = b"gnnflowT";
 /// Maximum bytes of a message.
 const MAX_MESSAGE: usize = 1 << 10;
 
-/// What a side says in its Noise message.
+/// The content of a Noise message.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Hello {
     gnnflow: String,
