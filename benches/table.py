@@ -20,13 +20,13 @@ not rows of different days.
 - The graph is an R-MAT graph of the size of ogbn-products (2,449,029 nodes, 123.7 million directed edges, 100 features), unless a row names another.
 - In full-graph training, the other systems compute the last layer of all nodes. gnnflow computes it for nodes with a loss only, 8 per cent here.
 - Where our rows are in bf16, those of the other systems are in f32.
-- *Of the limit* is gnnflow's rate over what the machine allows. For ranking and recommendations, that is PyTorch's product of matrices that stay in the cache. For sampling it is two random reads of memory per edge, for propagation the bytes of a plain
-  copy, both in the same process; caches serve some reads, so the share may exceed 1. Empty: not measured.
+- *Of the limit* is gnnflow's rate over what the machine allows. For ranking and recommendations, that is PyTorch's product of matrices that stay in the cache. For sampling it is the same reads of memory alone, of known addresses; for propagation the bytes of a plain
+  copy, both in the same process. Sampling requests memory ahead of time and the plain reads do not, so its share may exceed 1. Empty: not measured.
 - Ratios depend on the host. Before layers were fused, an epoch of SAGE had 2.63 × on a fast host (`2026-11-22`: 34.5 s, dgl 90.5 s) and 1.84 × on a slow one (`2026-11-22`, `slow-memory`). With fused layers it had 1.5 × on a
   slower one (`2026-11-26`, `slow-memory`, one round: 107 s, graphbolt 160 s, dgl 163 s), and 2.03 × on another (`2026-11-27`: 67.9 s, dgl 137.9 s). Since `2026-11-28`, the features of neighbors are summed where they lie, without
   a copy: on the host of the row below, an epoch took 64.5 and 67.1 s before, in two rounds with 14 s of copying, and takes 47.5 to 50.7 s now. It needs features in memory, in one process.
-- Sampling waits for memory. The rows below are of a host with fast memory. On a host with 34 million random reads per second and thread, the ratios are 3.81 × and 3.85 × (15,10,5; 1 and 2 threads) and 3.91 × and 4.70 ×
-  (25,10), at 0.71, 0.76, 1.04 and 0.97 of the limit (`2026-11-27`, `slow-memory`, five rounds): 12.0 and 29.9, and 17.9 and 38.4 M edges/s.
+- Sampling waits for memory: on the host of the rows below it takes half as long as its reads of memory alone, or as long, so it could hardly be faster there. Ratios depend on the memory. On a host with fast memory, they were 10.06 × and 8.97 ×
+  (15,10,5; 1 and 2 threads) and 6.39 × and 7.91 × (25,10) (`2026-11-22`: 93.5 and 166.6, 102.0 and 191.4 M edges/s); on a slow one 3.81 × and 3.85 ×, 3.91 × and 4.70 × (`2026-11-27`, `slow-memory`: 12.0 and 29.9, 17.9 and 38.4 M edges/s).
 
 `benches/README.md` says how to run each benchmark, and lists those beside a plain loop, raw TCP or METIS. Accuracies are on [their own page](accuracy.md).
 `python3 benches/table.py` writes this page from the newest results in `benches/runs`. Numbers are medians over rounds.
@@ -168,11 +168,38 @@ def scale():
     return text
 
 
+ENCRYPTION = """
+## Encryption
+
+Two processes of one thread on the same two cores, with encrypted and with plain connections in turn (`cluster.encrypt`; `{file}`, {commit};
+`benches/encryption.py`). Partitions are random and features are sent in messages, so that as many bytes travel as possible. *Throughput* is the median of the rounds'
+ratios of encrypted to plain, with the least and the most. The models have equal bits. Over 1 Gbit/s, the link is slower than the encryption. The first row only moves bytes, by
+processes that share the cores with each other; there the aim of 0.6 is not reached.
+
+| what | bytes | plain | encrypted | throughput |
+|---|---|---|---|---|
+"""
+
+
+def encryption():
+    """Returns the section about the newest run of encryption.py."""
+    file = max(RUNS.glob("*-encryption.json"))
+    result = json.loads(file.read_text())
+    text = ENCRYPTION.format(file=file.name, commit=result["commit"])
+    for row in result["results"]:
+        plain, encrypted = row["plain"], row["encrypted"]
+        rate = plain.get("bytes_per_second")
+        what = f"{rate / 1e9:.2f} GB/s" if rate else f"{plain['bytes_per_step'] / 1e6:.1f} MB a step"
+        spread = f"{row['throughput']:.2f} × ({row['least']:.2f} to {row['most']:.2f})"
+        text += f"| {row['case']} | {what} | {seconds(plain['seconds'])} | {seconds(encrypted['seconds'])} | {spread} |\n"
+    return text
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true")
     check = parser.parse_args().check
-    for file, page in [(PAGE, ABOUT + "".join(rows()) + scale()), (schedules_page.PAGE, schedules_page.page())]:
+    for file, page in [(PAGE, ABOUT + "".join(rows()) + scale() + encryption()), (schedules_page.PAGE, schedules_page.page())]:
         if page and not check:
             file.write_text(page)
         elif page and (not file.is_file() or file.read_text() != page):
