@@ -100,7 +100,10 @@ pub fn run(config: &Config, options: &RunOptions) -> Result<Outcome, Error> {
                         let model = from.as_ref().map(|model| format!(" from model {}", model.sha256));
                         // Processes write checkpoints together.
                         let (every, on_signal) = (train.checkpoint_every, train.checkpoint_on_signal);
-                        let checkpoints = format!("checkpoint_every {every}, checkpoint_on_signal {on_signal}");
+                        let checkpoints = format!(
+                            "checkpoint_every {every}, checkpoint_on_signal {on_signal}, keep_best {}",
+                            train.keep_best
+                        );
                         format!("{checkpoints}, {}{}", config.fingerprint(), model.unwrap_or_default())
                     }
                     Work::Infer { model, scope, neighbors } => {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use gnnflow_data::format::{hex, plural};
 use gnnflow_data::fs::write_atomic;
-use gnnflow_pipelines::{Error as PipelineError, Summary, keep_earlier_run, last_checkpoint};
+use gnnflow_pipelines::{Error as PipelineError, Summary, has_checkpoint, keep_earlier_run};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
@@ -200,7 +200,7 @@ pub fn sweep(folder: &Path, runs: &[SweptRun], console: &Console) -> Result<Swep
             known.insert(name.clone(), Known { hash: run.hash.clone(), finished: None });
             write_known(folder, &known)?;
         }
-        let resumes = same && last_checkpoint(&run.dir).is_file();
+        let resumes = same && has_checkpoint(&run.dir)?;
         console.say(&format!("{title}{}", if resumes { ": resumes" } else { "" }));
         let code = execute(run, resumes)?;
         match code {

@@ -262,7 +262,7 @@ fn checkpoint_with_flipped_bit_ends_resume_with_3_and_names_the_file() {
                 });
             }
         }
-        train(&["--resume", "--processes", "2"]);
+        train(&["--resume", "--processes", "2", "--set", "train.keep_checkpoints=1"]);
         assert_eq!(hashes(&summary(&place, "run")), expected);
         // Checkpoints of an older version have no checksum.
         let at = whole.windows(13).position(|window| window == b"gnnflow.crc32").unwrap();
@@ -312,4 +312,94 @@ fn model_with_flipped_bit_is_found_by_inspect() {
         }
     }
     place.succeed(&["inspect", "run"]);
+}
+
+/// Trains `args` to `epochs` epochs with a checkpoint after each, in the run folder `run`.
+fn train_to(place: &TestDir, args: &[&str], epochs: u32) -> String {
+    let epochs = format!("train.epochs={epochs}");
+    let end = ["--set", &epochs, "--set", "train.checkpoint_every=1", "--run-dir", "run"];
+    let ended = place.run(&[&["run", "p.toml"], args, &end].concat());
+    assert_eq!(ended.code, 0, "{}", ended.stderr);
+    ended.stderr
+}
+
+/// Returns the sorted names in the folder of checkpoints.
+fn checkpoint_names(place: &TestDir) -> Vec<String> {
+    let entries = std::fs::read_dir(place.path("run/checkpoints")).unwrap();
+    let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn damaged_checkpoint_is_replaced_by_the_one_before_it() {
+    let place = dataset();
+    train_to(&place, &[], 6);
+    assert_eq!(checkpoint_names(&place), ["e5.safetensors", "last.safetensors"]);
+    let expected = hashes(&summary(&place, "run"));
+    let resume = |processes| ["--resume", "--processes", processes];
+    for processes in ["1", "2", "4"] {
+        train_to(&place, &[], 4);
+        let [last, before] = ["last", "e3"].map(|name| place.path(&format!("run/checkpoints/{name}.safetensors")));
+        let middle = regions(&last)[1];
+        // All are damaged: the error names the newest.
+        with_flipped_bit(&last, middle, || {
+            with_flipped_bit(&before, middle, || {
+                let args = run(&["--resume", "--processes", processes]);
+                place.fail(&args, 3, &["last.safetensors", "is damaged", "leave --resume out"]);
+            });
+        });
+        let mut bytes = std::fs::read(&last).unwrap();
+        bytes[middle] ^= 4;
+        std::fs::write(&last, bytes).unwrap();
+        let told = train_to(&place, &resume(processes), 6);
+        for words in ["last.safetensors is damaged", "continues after the checkpoint run/checkpoints/e3.safetensors"] {
+            assert!(told.contains(words), "{words}: {told}");
+        }
+        assert_eq!(hashes(&summary(&place, "run")), expected, "{processes} processes");
+        assert_eq!(checkpoint_names(&place), ["e5.safetensors", "last.safetensors"]);
+    }
+    // A missing file counts as damaged.
+    train_to(&place, &[], 3);
+    std::fs::remove_file(place.path("run/checkpoints/last.safetensors")).unwrap();
+    let told = train_to(&place, &resume("2"), 6);
+    assert!(told.contains("continues after the checkpoint run/checkpoints/e2.safetensors"), "{told}");
+    assert_eq!(hashes(&summary(&place, "run")), expected);
+    // A new run without --resume keeps these checkpoints.
+    std::fs::remove_file(place.path("run/checkpoints/last.safetensors")).unwrap();
+    for name in ["summary.json", "model.safetensors", "optimizer.safetensors", "report.html", "metrics.jsonl"] {
+        std::fs::remove_file(place.path("run").join(name)).unwrap();
+    }
+    let told = train_to(&place, &["--set", "train.keep_checkpoints=1"], 3);
+    assert!(told.contains("has an earlier run"), "{told}");
+    assert_eq!(checkpoint_names(&place), ["last.safetensors"]);
+}
+
+#[test]
+fn damaged_learned_rows_are_replaced_by_those_before_them() {
+    let place = TestDir::new();
+    planted(
+        &place,
+        "p.toml",
+        &SETTINGS.replace("hidden = 8", "hidden = 8\nembedding = { dim = 6 }").replace("halo = 'features'\n", ""),
+    );
+    let features = ["--set", "graph.generate.features=0"];
+    let train = |args: &[&str], epochs| train_to(&place, &[&features, args].concat(), epochs);
+    train(&["--set", "train.keep_checkpoints=3"], 5);
+    let expected = hashes(&summary(&place, "run"));
+    let names = checkpoint_names(&place);
+    let shards = |at: &str| names.iter().filter(|name| name.starts_with(&format!("embeddings-{at}-p"))).count();
+    assert_eq!([5, 4, 3, 2].map(|epoch| shards(&format!("e{epoch}"))), [4, 4, 4, 0], "{names:?}");
+    for processes in ["1", "2", "4"] {
+        train(&[], 4);
+        // Of the second process, if there are two.
+        let path = place.path("run/checkpoints/embeddings-e4-p00003.safetensors");
+        let bytes = std::fs::read(&path).unwrap();
+        std::fs::write(&path, &bytes[..bytes.len() - 1]).unwrap();
+        let told = train(&["--resume", "--processes", processes], 5);
+        for words in ["embeddings-e4-p00003.safetensors is damaged", "run/checkpoints/e3.safetensors"] {
+            assert!(told.contains(words), "{words}: {told}");
+        }
+        assert_eq!(hashes(&summary(&place, "run")), expected, "{processes} processes");
+    }
 }

@@ -81,7 +81,7 @@ fn run_resumed_with_another_number_of_processes_has_equal_bits() {
     std::fs::remove_dir_all(place.path("run")).unwrap();
     run(&place, &["--processes", "4", "--set", "train.epochs=3"]);
     run(&place, &["--processes", "2", "--resume", "--set", "train.epochs=5"]);
-    let last = run(&place, &["--resume"]);
+    let last = run(&place, &["--resume", "--set", "train.keep_checkpoints=1"]);
     assert_eq!(hashes(&last), hashes(&whole));
     assert_eq!((&last["best_epoch"], &last["test"]), (&whole["best_epoch"], &whole["test"]));
     // Each partition has a shard of the last and one of the best epoch.

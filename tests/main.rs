@@ -5,6 +5,7 @@ mod common;
 mod auto_schedule;
 mod bad_input;
 mod bad_input_training;
+mod best_models;
 mod calibrate;
 mod check_device;
 mod classes;

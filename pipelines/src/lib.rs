@@ -25,7 +25,7 @@ pub use config::Config;
 pub use error::{Error, Fault, Problem, Problems};
 pub use gnnflow_nn::parameter_versions;
 pub use model_file::{FittingModel, ModelDescription, Unseen, WarmStart};
-pub use outputs::run_folder::{keep_earlier_run, last_checkpoint};
+pub use outputs::run_folder::{has_checkpoint, keep_earlier_run, last_checkpoint};
 pub use outputs::settings::{defines_results, read_settings};
 pub use outputs::summary::{self, Summary};
 pub use outputs::trace_table;

@@ -3,8 +3,9 @@
 //! `checkpoints/last.safetensors` has parameters and optimizer state, of the last and of the best epoch. Epoch, best epoch and fingerprint
 //! are JSON in its metadata. The file is written under a temporary name, synced and renamed. Its checksum is verified before
 //! it is used. It does not depend on the number of processes. Learned rows are in one file per partition
-//! (`embedding::shards`), written before this file.
+//! (`embedding::shards`), written before this file. Checkpoints before the last one are kept beside it ([`folder`]).
 
+pub(crate) mod folder;
 pub(crate) mod tensor_file;
 
 use std::path::Path;
@@ -13,6 +14,7 @@ use gnnflow_nn::optimizer::State;
 use safetensors::tensor::{Dtype, SafeTensorError};
 use serde::{Deserialize, Serialize};
 
+use self::folder::Position;
 use self::tensor_file::Tensor;
 use crate::compute::Replica;
 use crate::engine::EpochPart;
@@ -42,10 +44,19 @@ pub(crate) struct Progress {
     pub(crate) part: Option<EpochPart>,
     /// The best epoch (from 1) by the validation metric, and its value there.
     pub(crate) best: Option<(u32, (f64, f64))>,
+    /// The epochs whose models are kept, from the best on, and their values of the validation metric.
+    #[serde(default)]
+    pub(crate) best_models: Vec<(u32, (f64, f64))>,
     /// Seconds of each epoch.
     pub(crate) seconds: Vec<f64>,
     /// The hash of the sampled blocks so far.
     pub(crate) blocks: [u8; 32],
+}
+
+impl Progress {
+    pub(crate) fn position(&self) -> Position {
+        Position { epochs: self.epochs, steps: self.part.as_ref().map_or(0, |part| part.steps) }
+    }
 }
 
 #[derive(Serialize, Deserialize)]
@@ -60,10 +71,6 @@ struct Metadata {
     #[serde(default)]
     embedding: Option<usize>,
 }
-
-/// The advice in errors about damaged checkpoints.
-pub(crate) const REMEDY: &str =
-    "restore the checkpoints folder from an older copy, or leave --resume out to start anew";
 
 impl Checkpoint {
     /// Writes the checkpoint atomically. `model` is the fingerprint of pipeline and dataset.
@@ -96,7 +103,7 @@ impl Checkpoint {
     /// and learned rows of width `embedding`.
     ///
     /// # Errors
-    /// [`Error::Checkpoint`] if it is damaged or of another model; [`Error::Io`] if it cannot be read.
+    /// [`Error::DamagedCheckpoint`] if it is damaged; [`Error::Checkpoint`] if it is of another model; [`Error::Io`] if it cannot be read.
     pub(crate) fn read(
         path: &Path,
         model: &str,
@@ -106,7 +113,8 @@ impl Checkpoint {
     ) -> Result<Self, Error> {
         let refuse = |message: String| Error::Checkpoint { path: path.to_owned(), message };
         let bytes = std::fs::read(path).map_err(Error::io("read", path))?;
-        let (tensors, text) = tensor_file::parse(&bytes).map_err(|reason| refuse(format!("{reason}; {REMEDY}")))?;
+        let (tensors, text) =
+            tensor_file::parse(&bytes).map_err(|reason| Error::DamagedCheckpoint { path: path.to_owned(), reason })?;
         let damaged = |error: SafeTensorError| refuse(format!("is damaged: {error}"));
         let metadata: Metadata = serde_json::from_str(&text).map_err(|error| refuse(format!("is damaged: {error}")))?;
         if metadata.schema != SCHEMA {
@@ -177,6 +185,7 @@ mod tests {
                     blocks: [8; 32],
                 }),
                 best: Some((5, (0.8, -0.5))),
+                best_models: vec![(5, (0.8, -0.5)), (3, (0.1 + 0.2, f64::MIN))],
                 seconds: vec![0.1; 7],
                 blocks: [9; 32],
             },

@@ -158,6 +158,10 @@ fn kind_of(property: &Json) -> String {
     for article in ["a ", "an "] {
         kind = kind.strip_prefix(article).map(String::from).unwrap_or(kind);
     }
+    if property["format"] == "checkpoints" {
+        // The bounds are those of a number of epochs.
+        return kind;
+    }
     let bound = |key: &str, sign: &str| {
         // The maximum of TOML integers is left out.
         let value = Some(&property[key]).filter(|value| value.is_number() && value.as_i64() != Some(i64::MAX));

@@ -106,6 +106,13 @@ section! {
         /// with `checkpoint_every`. A second signal ends the run at once.
         #[schemars(extend("x-results" = false))]
         pub checkpoint_on_signal: bool = false,
+        /// Number of checkpoints that are kept, from the last one back. If the last one is damaged, `--resume` continues after the one before it.
+        #[schemars(range(min = 1, max = 1000), extend("x-results" = false))]
+        pub keep_checkpoints: usize = 2,
+        /// Number of the best epochs whose models are kept, by `metric`: `best/e12` in the run folder has the model after epoch 12, and is
+        /// read by `gnnflow infer` and `train.from` like a run folder. The best model of all is also in the run folder itself.
+        #[schemars(range(max = 1000), extend("x-results" = false))]
+        pub keep_best: usize = 0,
         /// Record what the threads of each process do, as `trace/worker-N.json` in the run folder, for Perfetto or
         /// `chrome://tracing`. The report then has a table of times.
         #[schemars(extend("x-results" = false))]

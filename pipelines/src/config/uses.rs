@@ -54,6 +54,8 @@ pub(super) const TRAIN: &[(&str, Use)] = &[
     ("tensor_workers", Use::FullGraph),
     ("checkpoint_every", Use::Always),
     ("checkpoint_on_signal", Use::Always),
+    ("keep_checkpoints", Use::Always),
+    ("keep_best", Use::Always),
     ("trace", Use::Always),
     ("histograms", Use::Always),
     // Without sampled blocks, the hash of no blocks.

@@ -3,8 +3,8 @@
 //! `checkpoints/embeddings-e7-p00002.safetensors` has partition 2's rows, optimizer state and counts after epoch 7, and
 //! `checkpoints/embeddings-e7s40-p00002.safetensors` after 40 steps of the next epoch.
 //! `checkpoints/embeddings-best-e5-p00002.safetensors` has its rows of the best epoch, 5. `last.safetensors` names both epochs
-//! and is written after all shards, so a crash in between leaves the previous checkpoint. Shards of other epochs are removed
-//! afterwards. A shard's checksum is verified before its rows are read. Shards do not depend on the number of processes. A
+//! and is written after all shards, so a crash in between leaves the previous checkpoint. Shards of checkpoints that are not kept are
+//! removed afterwards. A shard's checksum is verified before its rows are read. Shards do not depend on the number of processes. A
 //! process that resumes needs the shards of its partitions.
 
 use std::ops::Range;
@@ -16,7 +16,7 @@ use safetensors::tensor::{Dtype, SafeTensorError};
 use serde::{Deserialize, Serialize};
 
 use super::NodeEmbeddings;
-use crate::checkpoint::REMEDY;
+use crate::checkpoint::folder::Position;
 use crate::checkpoint::tensor_file::{self, Tensor};
 use crate::error::Error;
 
@@ -26,10 +26,7 @@ const PREFIX: &str = "embeddings-";
 /// The epochs of a checkpoint's rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Generation {
-    /// Epochs trained.
-    pub(crate) epochs: u32,
-    /// Steps of the next epoch that are trained.
-    pub(crate) steps: u32,
+    pub(crate) last: Position,
     /// The best epoch, if there is one.
     pub(crate) best: Option<u32>,
 }
@@ -43,10 +40,9 @@ struct Metadata {
     dim: usize,
 }
 
-fn file(folder: &Path, best: bool, (epoch, steps): (u32, u32), part: usize) -> PathBuf {
+fn file(folder: &Path, best: bool, at: Position, part: usize) -> PathBuf {
     let kind = if best { "best-" } else { "" };
-    let steps = if steps > 0 { format!("s{steps}") } else { String::new() };
-    folder.join(format!("{PREFIX}{kind}e{epoch}{steps}-p{part:05}.safetensors"))
+    folder.join(format!("{PREFIX}{kind}{at}-p{part:05}.safetensors"))
 }
 
 impl NodeEmbeddings {
@@ -62,9 +58,9 @@ impl NodeEmbeddings {
         std::fs::create_dir_all(folder).map_err(Error::io("create", folder))?;
         let (table, best_rows) = (self.table.read()?, self.best.read()?);
         for part in parts {
-            let metadata = |(epoch, steps)| {
+            let metadata = |at: Position| {
                 let model = model.to_owned();
-                Metadata { model, epoch, steps, partition: part, dim: self.dim() }
+                Metadata { model, epoch: at.epochs, steps: at.steps, partition: part, dim: self.dim() }
             };
             let shard = table.shard(part);
             let (values, state) = (bytemuck::cast_slice(shard.values), bytemuck::cast_slice(shard.state));
@@ -75,10 +71,10 @@ impl NodeEmbeddings {
             if !shard.steps.is_empty() {
                 tensors.push(("steps", Dtype::U32, bytemuck::cast_slice(shard.steps)));
             }
-            let last = (generation.epochs, generation.steps);
+            let last = generation.last;
             write(&file(folder, false, last, part), &metadata(last), tensors)?;
-            if let Some(best) = generation.best.filter(|_| with_best) {
-                let (values, best) = (bytemuck::cast_slice(best_rows.shard(part)), (best, 0));
+            if let Some(best) = generation.best.filter(|_| with_best).map(Position::after) {
+                let values = bytemuck::cast_slice(best_rows.shard(part));
                 write(&file(folder, true, best, part), &metadata(best), vec![("values", Dtype::F32, values)])?;
             }
         }
@@ -88,7 +84,8 @@ impl NodeEmbeddings {
     /// Reads the shards of `parts`.
     ///
     /// # Errors
-    /// [`Error::Checkpoint`] if a shard is missing, damaged or of another checkpoint; [`Error::Bug`] if the rows are open.
+    /// [`Error::DamagedCheckpoint`] if a shard is damaged; [`Error::Checkpoint`] if it is missing or of another checkpoint; [`Error::Bug`] if
+    /// the rows are open.
     pub(crate) fn load(
         &self,
         folder: &Path,
@@ -98,12 +95,12 @@ impl NodeEmbeddings {
     ) -> Result<(), Error> {
         let (mut table, mut best_rows) = (self.table.write()?, self.best.write()?);
         for part in parts {
-            let metadata = |(epoch, steps)| {
+            let metadata = |at: Position| {
                 let model = model.to_owned();
-                Metadata { model, epoch, steps, partition: part, dim: self.dim() }
+                Metadata { model, epoch: at.epochs, steps: at.steps, partition: part, dim: self.dim() }
             };
             let Some(rows) = table.shard_mut(part) else { continue };
-            let last = (generation.epochs, generation.steps);
+            let last = generation.last;
             let mut into: Vec<(&str, &mut [u8])> = vec![("values", bytemuck::cast_slice_mut(rows.values))];
             if !rows.state.is_empty() {
                 into.push(("state", bytemuck::cast_slice_mut(rows.state)));
@@ -112,9 +109,8 @@ impl NodeEmbeddings {
                 into.push(("steps", bytemuck::cast_slice_mut(rows.steps)));
             }
             read(&file(folder, false, last, part), &metadata(last), into)?;
-            if let Some(best) = generation.best {
+            if let Some(best) = generation.best.map(Position::after) {
                 let into = vec![("values", bytemuck::cast_slice_mut(best_rows.shard_mut(part)))];
-                let best = (best, 0);
                 read(&file(folder, true, best, part), &metadata(best), into)?;
             }
         }
@@ -122,34 +118,46 @@ impl NodeEmbeddings {
     }
 }
 
-/// Removes the shards of the partitions `parts` (`None`: of all) in `folder`, except those of `keep`.
-pub(crate) fn remove_shards(folder: &Path, keep: Option<Generation>, parts: Option<Range<usize>>) -> Result<(), Error> {
-    let entries = match std::fs::read_dir(folder) {
-        Ok(entries) => entries,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
-        Err(error) => return Err(Error::io("read", folder)(error)),
-    };
-    for entry in entries {
+/// Removes the shards of the partitions `parts` in `folder` that belong to none of the checkpoints `kept`.
+///
+/// The best epoch of a checkpoint is the last one of which it could have written the rows, because it wrote them when they became the best.
+pub(crate) fn remove_shards(folder: &Path, kept: &[Position], parts: Range<usize>) -> Result<(), Error> {
+    let mut shards = Vec::new();
+    for entry in std::fs::read_dir(folder).map_err(Error::io("read", folder))? {
         let path = entry.map_err(Error::io("read", folder))?.path();
-        let Some((best, after, part)) = path.file_name().and_then(|name| parse(name.to_str()?)) else { continue };
-        let is_current = keep.is_some_and(|keep| match best {
-            true => keep.best.is_some_and(|best| after == (best, 0)),
-            false => after == (keep.epochs, keep.steps),
-        });
-        if !is_current && parts.as_ref().is_none_or(|parts| parts.contains(&part)) {
-            fs::remove(&path).map_err(Error::io("remove", &path))?;
+        let shard = path.file_name().and_then(|name| Shard::parse(name.to_str()?));
+        shards.extend(shard.filter(|shard| parts.contains(&shard.part)).map(|shard| (shard, path)));
+    }
+    let best_of = |kept: &Position, part: usize| {
+        let best = shards.iter().map(|(shard, _)| shard).filter(|shard| shard.best && shard.part == part);
+        best.map(|shard| shard.at.epochs).filter(|&best| best <= kept.epochs).max()
+    };
+    for (Shard { best, at, part }, path) in &shards {
+        let is_needed = match best {
+            true => kept.iter().any(|kept| best_of(kept, *part) == Some(at.epochs)),
+            false => kept.contains(at),
+        };
+        if !is_needed {
+            fs::remove(path).map_err(Error::io("remove", path))?;
         }
     }
     Ok(())
 }
 
-/// Reads kind, epoch with steps, and partition of a shard from its file name.
-fn parse(name: &str) -> Option<(bool, (u32, u32), usize)> {
-    let name = name.strip_prefix(PREFIX)?.strip_suffix(".safetensors")?;
-    let (best, name) = name.strip_prefix("best-").map_or((false, name), |name| (true, name));
-    let (after, part) = name.strip_prefix('e')?.split_once("-p")?;
-    let (epoch, steps) = after.split_once('s').unwrap_or((after, "0"));
-    Some((best, (epoch.parse().ok()?, steps.parse().ok()?), part.parse().ok()?))
+/// What the name of a shard says.
+struct Shard {
+    best: bool,
+    at: Position,
+    part: usize,
+}
+
+impl Shard {
+    fn parse(name: &str) -> Option<Self> {
+        let name = name.strip_prefix(PREFIX)?.strip_suffix(".safetensors")?;
+        let (best, name) = name.strip_prefix("best-").map_or((false, name), |name| (true, name));
+        let (at, part) = name.split_once("-p")?;
+        Some(Self { best, at: at.parse().ok()?, part: part.parse().ok()? })
+    }
 }
 
 fn write(path: &Path, metadata: &Metadata, tensors: Vec<(&str, Dtype, &[u8])>) -> Result<(), Error> {
@@ -179,18 +187,20 @@ fn read(path: &Path, metadata: &Metadata, into: Vec<(&str, &mut [u8])>) -> Resul
     };
     // SAFETY: shards are replaced by renaming, never written in place.
     let map = unsafe { Mmap::map(&file) }.map_err(Error::io("read", path))?;
-    let (tensors, text) = tensor_file::parse(&map).map_err(|reason| refuse(format!("{reason}; {REMEDY}")))?;
+    let (tensors, text) =
+        tensor_file::parse(&map).map_err(|reason| Error::DamagedCheckpoint { path: path.to_owned(), reason })?;
     let damaged = |error: SafeTensorError| refuse(format!("is damaged: {error}"));
     let found: Metadata = serde_json::from_str(&text).map_err(|error| refuse(format!("is damaged: {error}")))?;
     if found != *metadata {
-        let message = "belongs to another model, epoch or partition than its name and last.safetensors";
-        return Err(refuse(format!("{message}; {REMEDY}")));
+        let message = "belongs to another model, epoch or partition than its name says; restore the checkpoints folder from an older \
+                       copy, or leave --resume out to start anew";
+        return Err(refuse(message.into()));
     }
     for (name, into) in into {
         let tensor = tensors.tensor(name).map_err(damaged)?;
         if tensor.data().len() != into.len() {
             let (found, wanted) = (tensor.data().len() / 4, into.len() / 4);
-            return Err(refuse(format!("{name:?} has {found} values instead of {wanted}; {REMEDY}")));
+            return Err(refuse(format!("{name:?} has {found} values instead of {wanted}")));
         }
         into.copy_from_slice(tensor.data());
     }
@@ -236,19 +246,26 @@ mod tests {
         let path = folder.path();
         for kind in ["sgd", "adagrad", "adam"] {
             let saved = rows(path, kind, 1);
-            for (epochs, steps) in [(3, 0), (4, 0), (4, 7), (4, 14)] {
-                saved.save(path, 0..3, Generation { epochs, steps, best: Some(2) }, epochs == 3, "abc").unwrap();
+            let at = |epochs, steps| Position { epochs, steps };
+            for (last, best) in [(at(3, 0), 2), (at(4, 0), 2), (at(4, 7), 2), (at(4, 14), 2), (at(5, 0), 5)] {
+                let generation = Generation { last, best: Some(best) };
+                saved.save(path, 0..3, generation, last.steps == 0, "abc").unwrap();
             }
-            let keep = Generation { epochs: 4, steps: 7, best: Some(2) };
-            remove_shards(path, Some(keep), Some(0..3)).unwrap();
-            let mut names: Vec<String> =
-                std::fs::read_dir(path).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
-            names.sort();
-            assert_eq!(
-                names,
-                ["best-e2-p00000", "best-e2-p00002", "e4s7-p00000", "e4s7-p00002"]
-                    .map(|name| format!("embeddings-{name}.safetensors"))
-            );
+            let names = || {
+                let names = std::fs::read_dir(path).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap());
+                let mut names: Vec<String> =
+                    names.map(|name| name.strip_prefix(PREFIX).unwrap().split_once("-p").unwrap().0.into()).collect();
+                names.sort();
+                names
+            };
+            remove_shards(path, &[at(5, 0), at(4, 7)], 0..3).unwrap();
+            // Two of three partitions have nodes.
+            assert_eq!(names(), ["best-e2", "best-e2", "best-e5", "best-e5", "e4s7", "e4s7", "e5", "e5"]);
+            remove_shards(path, &[at(4, 7)], 2..3).unwrap();
+            assert_eq!(names(), ["best-e2", "best-e2", "best-e5", "e4s7", "e4s7", "e5"]);
+            remove_shards(path, &[at(4, 7)], 0..3).unwrap();
+            assert_eq!(names(), ["best-e2", "best-e2", "e4s7", "e4s7"]);
+            let keep = Generation { last: at(4, 7), best: Some(2) };
             let other = rows(path, kind, 2);
             let saved = (saved.table.read().unwrap(), saved.best.read().unwrap());
             assert_ne!(other.table.read().unwrap().shard(0), saved.0.shard(0));
@@ -259,7 +276,7 @@ mod tests {
                 assert_eq!(found.1.shard(part), saved.1.shard(part));
             }
         }
-        remove_shards(path, None, None).unwrap();
+        remove_shards(path, &[], 0..3).unwrap();
         assert_eq!(std::fs::read_dir(path).unwrap().count(), 0);
     }
 
@@ -268,15 +285,15 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path();
         let saved = rows(path, "adam", 1);
-        let generation = Generation { epochs: 4, ..Generation::default() };
+        let generation = Generation { last: Position::after(4), best: None };
         saved.save(path, 0..3, generation, false, "abc").unwrap();
         let message = |generation, model: &str| saved.load(path, 0..3, generation, model).unwrap_err().to_string();
         assert!(
-            message(Generation { epochs: 5, ..generation }, "abc")
+            message(Generation { last: Position::after(5), best: None }, "abc")
                 .contains("embeddings-e5-p00000.safetensors: is missing")
         );
         assert!(message(generation, "xyz").contains("another model"));
-        let shard = file(path, false, (4, 0), 2);
+        let shard = file(path, false, Position::after(4), 2);
         let bytes = std::fs::read(&shard).unwrap();
         std::fs::write(&shard, &bytes[..bytes.len() - 1]).unwrap();
         assert!(message(generation, "abc").contains("embeddings-e4-p00002.safetensors: is damaged"));

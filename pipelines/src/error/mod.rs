@@ -30,7 +30,15 @@ pub enum Error {
     /// The user's data does not fit the pipeline.
     #[error("{0}")]
     Input(String),
-    /// A checkpoint is damaged, or belongs to another model.
+    /// The content of a checkpoint is not what was written.
+    #[error("checkpoint {}: {reason}; restore the checkpoints folder from an older copy, or leave --resume out to start anew", path.display())]
+    DamagedCheckpoint {
+        /// Its file.
+        path: PathBuf,
+        /// How this was found.
+        reason: String,
+    },
+    /// A checkpoint belongs to another model or version.
     #[error("checkpoint {}: {message}", path.display())]
     Checkpoint {
         /// Its file.
@@ -96,7 +104,7 @@ impl Error {
             Self::Data(error) => error.fault(),
             Self::Compute(error) => compute_fault(error),
             Self::Config(_) | Self::Usage(_) => Fault::Usage,
-            Self::Input(_) | Self::Checkpoint { .. } => Fault::Input,
+            Self::Input(_) | Self::Checkpoint { .. } | Self::DamagedCheckpoint { .. } => Fault::Input,
             Self::Io { .. } | Self::Machine(_) => Fault::Machine,
             Self::Cluster(_) => Fault::Cluster,
             Self::Bug(_) => Fault::Bug,

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use gnnflow_data::fs::write_atomic;
 
+use crate::checkpoint::folder;
 use crate::config::Config;
 use crate::error::Error;
 use gnnflow_nn::params::Param;
@@ -52,6 +53,8 @@ const OUTPUTS: [&str; 9] = [
 pub(super) const SUCCESS: &str = "_SUCCESS";
 /// What a run writes before its outputs.
 const CHECKPOINTS: &str = "checkpoints";
+/// The folder with one folder for each of the best epochs.
+const BEST: &str = "best";
 const PIPELINE: &str = "pipeline.toml";
 /// The folder of traces.
 pub(super) const TRACE: &str = "trace";
@@ -88,10 +91,16 @@ impl RunFolder {
         dir.join(PIPELINE)
     }
 
-    /// Opens the folder after `epochs` epochs.
-    fn open(dir: &Path, config: &Config, epochs: usize) -> Result<Self, Error> {
+    /// Writes the pipeline file into a folder with a model, and returns its text.
+    pub(crate) fn write_pipeline(dir: &Path, config: &Config) -> Result<String, Error> {
         let (file, pipeline) = (Self::pipeline(dir), config.resolved_toml());
         write_atomic(&file, pipeline.as_bytes()).map_err(Error::io("write", &file))?;
+        Ok(pipeline)
+    }
+
+    /// Opens the folder after `epochs` epochs.
+    fn open(dir: &Path, config: &Config, epochs: usize) -> Result<Self, Error> {
+        let pipeline = Self::write_pipeline(dir, config)?;
         let path = dir.join(EpochRecord::FILE);
         let metrics = OpenOptions::new().create(true).append(true).open(&path).map_err(Error::io("write", &path))?;
         let events = EventFile::create(dir, epochs, &pipeline)?;
@@ -145,8 +154,8 @@ fn line(record: &EpochRecord) -> String {
 /// When the files cannot be moved.
 pub fn keep_earlier_run(dir: &Path, say: impl FnOnce(&str)) -> Result<(), Error> {
     let has_epochs = std::fs::metadata(dir.join(EpochRecord::FILE)).is_ok_and(|file| file.len() > 0);
-    let has_files = OUTPUTS.iter().any(|name| dir.join(name).exists()) || last_checkpoint(dir).exists();
-    if !has_epochs && !has_files {
+    let has_outputs = OUTPUTS.iter().any(|name| dir.join(name).exists());
+    if !has_epochs && !has_outputs && !has_checkpoint(dir)? {
         return Ok(());
     }
     let earlier = dir.join(EARLIER);
@@ -160,7 +169,8 @@ pub fn keep_earlier_run(dir: &Path, say: impl FnOnce(&str)) -> Result<(), Error>
             Err(error) => return Err(Error::io("create", &folder)(error)),
         }
     };
-    let named = OUTPUTS.into_iter().chain([PIPELINE, EpochRecord::FILE, CHECKPOINTS, TRACE]).map(|name| dir.join(name));
+    let named =
+        OUTPUTS.into_iter().chain([PIPELINE, EpochRecord::FILE, CHECKPOINTS, BEST, TRACE]).map(|name| dir.join(name));
     for path in named.chain(event_files(dir)?) {
         match std::fs::rename(&path, kept.join(path.file_name().unwrap_or_default())) {
             Err(error) if error.kind() != ErrorKind::NotFound => return Err(Error::io("move", &path)(error)),
@@ -175,9 +185,27 @@ pub(crate) fn checkpoints(dir: &Path) -> PathBuf {
     dir.join(CHECKPOINTS)
 }
 
+/// Returns the folder with the models of the best epochs.
+pub(crate) fn best_models(dir: &Path) -> PathBuf {
+    dir.join(BEST)
+}
+
+/// Returns the folder with the model after `epoch` epochs.
+pub(crate) fn best_model(dir: &Path, epoch: u32) -> PathBuf {
+    best_models(dir).join(format!("e{epoch}"))
+}
+
 /// Returns the path of the last checkpoint of the run in `dir`. The file may not exist.
 pub fn last_checkpoint(dir: &Path) -> PathBuf {
-    checkpoints(dir).join("last.safetensors")
+    folder::last(&checkpoints(dir))
+}
+
+/// Returns whether the run in `dir` has a checkpoint.
+///
+/// # Errors
+/// If the folder cannot be read.
+pub fn has_checkpoint(dir: &Path) -> Result<bool, Error> {
+    Ok(!folder::newest_first(&checkpoints(dir))?.is_empty())
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! The end of a run: exact inference with the best model, and all outputs.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -9,6 +10,8 @@ use gnnflow_data::process_memory::high_water_mark;
 use gnnflow_dataflow::fetch::cache::CacheCounts;
 use gnnflow_nn::Model;
 use gnnflow_nn::alloc::ReturnAtOnce;
+use gnnflow_nn::optimizer::State;
+use gnnflow_nn::params::Param;
 
 use super::{Run, StageTimes, refresh};
 use crate::collectives::{self, Driver};
@@ -135,7 +138,7 @@ pub(super) struct Inferred {
 
 /// The SHA-256 of the files written.
 #[derive(Default)]
-struct Digests {
+pub(super) struct Digests {
     predictions: Option<String>,
     /// Learned rows.
     rows: String,
@@ -298,39 +301,62 @@ impl Run<'_> {
             let path = self.job.run_dir.join(RECOMMENDATIONS);
             recommendations::write(driver, self.job, (&self.context, &mut self.collectives), &rows, path)?;
         }
-        if let Some(rows) = self.context.embeddings.as_ref().filter(|_| self.job.trains()) {
-            let path = self.job.run_dir.join(NODE_EMBEDDINGS);
-            let (dim, rows) = (rows.dim(), rows.read()?);
-            let rows = (EmbeddingRows::EXACT, dim, |node| rows.row(node));
-            // Warm start reads one file.
-            let table = (path, TableForm::one_file(self.job.config.infer.as_ref()));
-            digests.rows =
-                outputs::embeddings(driver, &self.context, (self.job.dataset.manifest(), nodes), rows, table)?;
+        let epoch = self.progress.best.map_or(self.progress.epochs, |(epoch, _)| epoch);
+        if self.job.trains() {
+            let optimizer = match &self.best {
+                Some(best) => best.optimizer.clone(),
+                None => self.compute_thread.call(|compute| compute.optimizer_state()),
+            };
+            let folder = self.job.run_dir.clone();
+            let of_model = self.write_model(driver, nodes, (evaluation, epoch), optimizer, &folder)?;
+            return Ok(Digests { predictions: digests.predictions, ..of_model });
         }
         if self.context.worker == 0 {
-            let params = self.compute_thread.call(|compute| compute.with_model(|model| model.params().export()))?;
-            digests.model = Some(model_file::digest(&params));
-            if self.job.trains() {
-                let description = Description {
-                    task: self.train.task,
-                    model: self.compute_thread.call(|compute| compute.with_model(|model| model.spec().clone())),
-                    dataset: self.job.dataset.manifest(),
-                    provenance: self.provenance(evaluation),
-                    learned_rows: self.context.embeddings.is_some(),
-                };
-                model_file::write(&params, description, &self.job.run_dir)?;
-                let state = match &self.best {
-                    Some(best) => best.optimizer.clone(),
-                    None => self.compute_thread.call(|compute| compute.optimizer_state()),
-                };
-                optimizer_file::write(&params, (self.train.optimizer.word(), &state), &self.job.run_dir)?;
-            }
+            digests.model = Some(model_file::digest(&self.parameters()?));
         }
         Ok(digests)
     }
 
-    /// Returns where the model comes from, which has this evaluation.
-    fn provenance(&self, evaluation: &Evaluation) -> Provenance {
+    fn parameters(&self) -> Result<Vec<Param>, Error> {
+        Ok(self.compute_thread.call(|compute| compute.with_model(|model| model.params().export()))?)
+    }
+
+    /// Writes the model with its learned rows and the state of the optimizer into `folder`. It is of this epoch, which has this evaluation.
+    pub(super) fn write_model(
+        &self,
+        driver: &mut Driver<'_>,
+        nodes: &OutputNodes,
+        (evaluation, epoch): (&Evaluation, u32),
+        optimizer: State,
+        folder: &Path,
+    ) -> Result<Digests, Error> {
+        let mut digests = Digests::default();
+        if let Some(rows) = &self.context.embeddings {
+            let (dim, rows) = (rows.dim(), rows.read()?);
+            let rows = (EmbeddingRows::EXACT, dim, |node| rows.row(node));
+            // Warm start reads one file.
+            let table = (folder.join(NODE_EMBEDDINGS), TableForm::one_file(self.job.config.infer.as_ref()));
+            digests.rows =
+                outputs::embeddings(driver, &self.context, (self.job.dataset.manifest(), nodes), rows, table)?;
+        }
+        if self.context.worker == 0 {
+            let params = self.parameters()?;
+            digests.model = Some(model_file::digest(&params));
+            let description = Description {
+                task: self.train.task,
+                model: self.compute_thread.call(|compute| compute.with_model(|model| model.spec().clone())),
+                dataset: self.job.dataset.manifest(),
+                provenance: self.provenance(evaluation, epoch),
+                learned_rows: self.context.embeddings.is_some(),
+            };
+            model_file::write(&params, description, folder)?;
+            optimizer_file::write(&params, (self.train.optimizer.word(), &optimizer), folder)?;
+        }
+        Ok(digests)
+    }
+
+    /// Returns where the model after `epoch` epochs comes from, which has this evaluation.
+    fn provenance(&self, evaluation: &Evaluation, epoch: u32) -> Provenance {
         let metric = |val: &Scores| {
             let name = evaluation.name_of(self.metric)?;
             Some(ValidationMetric { name: name.to_owned(), value: val.value(name)? })
@@ -340,7 +366,7 @@ impl Run<'_> {
             pipeline: self.job.config.name.clone(),
             pipeline_sha256: self.job.config.fingerprint(),
             seed: self.train.seed,
-            epoch: self.progress.best.map_or(self.progress.epochs, |(epoch, _)| epoch),
+            epoch,
             metric: evaluation.val.as_ref().and_then(metric),
         }
     }

@@ -1,6 +1,7 @@
 //! The run of one worker: trains, evaluates, computes all nodes with the best model, and writes the results. Or it computes results with the model
 //! of an earlier run.
 
+mod best_models;
 mod checkpoints;
 mod chosen;
 mod compute_thread;
@@ -37,6 +38,7 @@ use self::live::Live;
 use self::loss_watch::LossWatch;
 use self::trace::Trace;
 use crate::checkpoint::Progress;
+use crate::checkpoint::folder::Position;
 use crate::collectives::{Collectives, Driver};
 use crate::compute::{ComputeState, ComputeTime, Replica};
 use crate::config;
@@ -110,6 +112,8 @@ struct Run<'a> {
     best: Option<Replica>,
     /// The best epoch whose learned rows are on disk.
     best_rows_saved: Option<u32>,
+    /// The position of the last checkpoint.
+    checkpoint_at: Option<Position>,
     metric: Metric,
     /// Times of training epochs, without evaluation.
     spent: StageTimes,
@@ -290,6 +294,7 @@ impl<'a> Run<'a> {
             resumed_part: None,
             best: None,
             best_rows_saved: None,
+            checkpoint_at: None,
             metric,
             spent: StageTimes::default(),
             rounds: (0, 0),
@@ -415,6 +420,7 @@ impl<'a> Run<'a> {
                     let begin = Instant::now();
                     let evaluation = self.evaluate(driver)?;
                     record.best = self.save_if_best(&evaluation)?;
+                    self.keep_if_among_best(driver, &evaluation)?;
                     record.metric = evaluation.name_of(self.metric).map(str::to_owned);
                     self.last = self.edges.as_ref().map(|_| (self.progress.epochs, evaluation.clone()));
                     self.evaluated += begin.elapsed();
