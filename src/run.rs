@@ -262,6 +262,22 @@ impl Runtime for RunRuntime {
         self.liveness.progressed();
     }
 
+    fn waits_wanted(&self) -> bool {
+        self.liveness.waits_wanted()
+    }
+
+    fn set_waits(&self, lines: Vec<String>) {
+        self.liveness.set_waits(lines);
+    }
+
+    fn begin_job(&self, thread: usize, name: &Arc<str>, time: Option<u64>) {
+        self.liveness.begin_job(thread, name, time);
+    }
+
+    fn end_job(&self, thread: usize) {
+        self.liveness.end_job(thread);
+    }
+
     fn busy(&self, label: &str) -> Box<dyn Any> {
         Box::new(self.liveness.busy(label))
     }

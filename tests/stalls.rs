@@ -76,6 +76,10 @@ fn run_of_one_process_with_a_stuck_compute_thread_ends() {
         let (code, stderr) = end(run, &frozen);
         assert_eq!(code, 70, "{schedule}: {stderr}");
         assert!(stderr.contains("no process has completed any work for 2 s (cluster.stall_timeout)"), "{stderr}");
+        // An operator waits for the thread, which may have been stopped between two jobs.
+        let waits =
+            |line: &str| line.starts_with("error: rank 0: ") && line.ends_with("for another thread of this process");
+        assert!(stderr.lines().any(waits) && stderr.contains(" at time ("), "{stderr}");
     }
 }
 
@@ -99,5 +103,13 @@ fn run_of_two_processes_with_any_stuck_thread_ends() {
         let lost = code == 5 && stderr.contains("lost rank 1") && stderr.contains("stall_timeout");
         let stalled = code == 70 && stderr.contains("cluster.stall_timeout");
         assert!(lost || stalled, "{schedule}, {thread}: exit code {code}: {stderr}");
+        if stalled {
+            // Each process says at which time it waits. Operators name what they wait for; if only messages about progress are missing, none does.
+            for rank in [0, 1] {
+                assert!(stderr.contains(&format!("error: rank {rank}: ")), "{schedule}, {thread}: {stderr}");
+            }
+            let named = ["for rank 1", "for another thread", "contribution", "the end of time ("];
+            assert!(named.iter().any(|words| stderr.contains(words)), "{schedule}, {thread}: {stderr}");
+        }
     }
 }

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use timely::communication::allocator::zero_copy::stream::Stream;
 
 use super::config::short_hash;
-use super::error::Cause;
+use super::error::{Cause, CauseKind};
 use super::first_failure::FirstFailure;
 use super::liveness::{Phase, ProgressClock};
 use super::signals::{self, Signals};
@@ -218,6 +218,10 @@ impl Control {
                 }
                 Ok(Frame::Failing(cause)) if cause.culprit < self.addresses.len() => {
                     drop(peers);
+                    let stands_still = cause.kind == CauseKind::Lost && cause.culprit == self.own_rank;
+                    if stands_still || cause.kind == CauseKind::Stalled {
+                        self.liveness.print_waits(self.own_rank);
+                    }
                     let cause = ClusterError::from_cause(cause, self.own_rank);
                     if matches!(cause, ClusterError::Peer { code: 130, .. }) {
                         self.await_own_signal();
@@ -279,6 +283,7 @@ impl Control {
             } else if let Some((rank, why)) = self.first_overdue() {
                 self.post_lost(rank, why);
             } else if self.is_stalled() {
+                self.liveness.print_waits(self.own_rank);
                 self.first_failure.post(ClusterError::Stalled { after: seconds(self.stall_timeout) });
             }
             if last_heartbeat.is_none_or(|at| at.elapsed() >= self.interval()) {

@@ -82,6 +82,7 @@ where
         // With several processes the monitor watches their progress together.
         progress.update(liveness.completed(), liveness.phase());
         if membership.control.is_none() && progress.idle() > membership.stall_timeout {
+            liveness.print_waits(0);
             first_failure.post(ClusterError::Stalled { after: seconds(membership.stall_timeout) });
         }
         if let Some(cause) = first_failure.cause() {

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 use super::child::is_launched;
+use super::waits::Waits;
 
 /// Maximum characters of a label.
 const MAX_LABEL: usize = 200;
@@ -33,6 +34,7 @@ struct Inner {
     /// Whether a signal waits until the worker has ended its work.
     defers_signals: AtomicBool,
     stop_requested: AtomicBool,
+    waits: Waits,
 }
 
 /// The worker's phase in a heartbeat.
@@ -98,6 +100,31 @@ impl Liveness {
             );
         }
         true
+    }
+
+    /// Returns whether the run is stalled, so that the worker's thread has to call [`set_waits`](Liveness::set_waits). One relaxed load.
+    pub fn waits_wanted(&self) -> bool {
+        self.0.waits.wanted()
+    }
+
+    /// Sets what the worker's operators wait for, one line for each operator and time.
+    pub fn set_waits(&self, lines: Vec<String>) {
+        self.0.waits.set(lines);
+    }
+
+    /// Records that a thread begins a job for the items of `time`. Thread 0 is the compute thread.
+    pub fn begin_job(&self, thread: usize, name: &Arc<str>, time: Option<u64>) {
+        self.0.waits.begin_job(thread, name, time);
+    }
+
+    /// Records that the job of a thread ends.
+    pub fn end_job(&self, thread: usize) {
+        self.0.waits.end_job(thread);
+    }
+
+    /// Prints what the worker of rank `rank` waits for.
+    pub(super) fn print_waits(&self, rank: usize) {
+        self.0.waits.print_once(rank, &self.label());
     }
 
     pub(super) fn begin(&self) {

@@ -6,6 +6,7 @@
 //! | `config`, `membership`, `rendezvous` | connecting all processes, with a deadline |
 //! | `handshake`, `wire` | proof of the secret, keys, and comparison of versions, on one connection |
 //! | `control`, `liveness`, `first_failure` | heartbeats, the first error, sending it to all processes |
+//! | `waits` | what operators and threads wait for in a stalled run |
 //! | `execute`, `hook`, `signals` | one timely worker per process, panics and signals as errors |
 //! | `launcher`, `child_group`, `child` | the parent of several processes on one machine, or of one rank with restarts |
 //!
@@ -36,6 +37,7 @@ mod membership;
 mod rendezvous;
 mod secret;
 mod signals;
+mod waits;
 mod wire;
 
 #[cfg(feature = "tensor-workers")]

@@ -25,6 +25,11 @@ pub const fn step(time: u64) -> u32 {
     time as u32
 }
 
+/// Returns a timestamp as a text for messages: `(3, 17)`.
+pub fn text(time: u64) -> String {
+    format!("({}, {})", epoch(time), step(time))
+}
+
 /// The time of a received message. timely can send a message at several times; gnnflow's operators send each at one.
 ///
 /// Implemented by the [`InputCapability`] that an operator's input gives with each message.

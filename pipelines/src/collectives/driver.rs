@@ -4,6 +4,8 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
 
+use gnnflow_dataflow::flow::waits::waits;
+use gnnflow_dataflow::time;
 use timely::dataflow::operators::probe;
 use timely::worker::Worker;
 
@@ -57,7 +59,7 @@ impl Driver<'_> {
         let frontier = || probe.with_frontier(|frontier| frontier.first().copied());
         let mut reached = frontier();
         while probe.less_than(&time) {
-            self.turn();
+            self.turn(reached);
             after_turn()?;
             let now = frontier();
             if now != reached {
@@ -73,7 +75,7 @@ impl Driver<'_> {
     /// # Errors
     /// As [`Driver::run_until`].
     pub(crate) fn step(&mut self, errors: &FirstError) -> Result<(), Error> {
-        self.turn();
+        self.turn(None);
         errors.check()
     }
 
@@ -82,13 +84,22 @@ impl Driver<'_> {
     /// # Errors
     /// As [`Driver::run_until`].
     pub(crate) fn poll(&mut self, errors: &FirstError) -> Result<(), Error> {
-        self.runtime.turned();
+        self.report(None);
         self.worker.step();
         errors.check()
     }
 
-    fn turn(&mut self) {
+    /// Reports a turn of the loop and, in a stalled run, what the worker waits for: the end of `frontier`, and the items of operators.
+    fn report(&self, frontier: Option<u64>) {
         self.runtime.turned();
+        if self.runtime.waits_wanted() {
+            let frontier = frontier.map(|time| format!("its worker waits for the end of time {}", time::text(time)));
+            self.runtime.set_waits(frontier.into_iter().chain(waits().iter().map(ToString::to_string)).collect());
+        }
+    }
+
+    fn turn(&mut self, frontier: Option<u64>) {
+        self.report(frontier);
         // The wait is bounded, because the loop must report turns and check for errors.
         self.worker.step_or_park(Some(Duration::from_millis(10)));
     }

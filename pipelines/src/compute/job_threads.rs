@@ -100,7 +100,7 @@ fn run(on: &JobThread, waits: &Mutex<mpsc::Receiver<Queued>>, mut observer: Box<
     loop {
         let next = waits.lock().unwrap_or_else(PoisonError::into_inner).recv();
         let Ok(Queued { name, time, job }) = next else { return };
-        observer.begin();
+        observer.begin(&name, Some(time));
         let start = Instant::now();
         job(on);
         observer.end(&Ran { name: &name, time: Some(time), start, end: Instant::now(), waiting: None });

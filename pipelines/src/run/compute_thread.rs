@@ -27,21 +27,29 @@ pub(super) fn start(compute: ComputeState, watch: Watch) -> Result<ComputeThread
 #[derive(Clone)]
 pub(super) struct Watch {
     runtime: Arc<dyn Runtime>,
+    /// The number of the observed thread. The compute thread is number 0.
+    thread: usize,
     trace: Option<ComputeTrace>,
 }
 
 impl Watch {
     pub(super) fn new(runtime: &Arc<dyn Runtime>, trace: Option<ComputeTrace>) -> Self {
-        Self { runtime: Arc::clone(runtime), trace }
+        Self { runtime: Arc::clone(runtime), thread: 0, trace }
     }
 }
 
 impl Observer for Watch {
-    fn begin(&mut self) {
-        self.trace.iter_mut().for_each(Observer::begin);
+    fn begin(&mut self, name: &Arc<str>, time: Option<u64>) {
+        self.runtime.begin_job(self.thread, name, time);
+        self.trace.iter_mut().for_each(|trace| trace.begin(name, time));
+    }
+
+    fn passed_on(&mut self) {
+        self.runtime.end_job(self.thread);
     }
 
     fn end(&mut self, ran: &Ran<'_>) {
+        self.runtime.end_job(self.thread);
         self.runtime.progressed();
         self.trace.iter_mut().for_each(|trace| trace.end(ran));
     }
@@ -50,7 +58,7 @@ impl Observer for Watch {
 impl JobObserver for Watch {
     fn of_thread(&self, number: usize) -> Box<dyn JobObserver> {
         let trace = self.trace.as_ref().map(|trace| trace.of_thread(number));
-        Box::new(Self { runtime: Arc::clone(&self.runtime), trace })
+        Box::new(Self { runtime: Arc::clone(&self.runtime), thread: number, trace })
     }
 
     fn count_this_thread(&self) {

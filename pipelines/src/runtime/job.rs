@@ -215,6 +215,22 @@ pub trait Runtime: Send + Sync {
     fn turned(&self) {}
     /// Called when a timestamp of a dataflow or a job of the compute thread is complete. Called from any thread.
     fn progressed(&self) {}
+    /// Returns whether the run is stalled, so that [`set_waits`](Runtime::set_waits) has to be called. Called at each turn of the loop.
+    fn waits_wanted(&self) -> bool {
+        false
+    }
+    /// Called with what the worker waits for, one line for each operator and time.
+    fn set_waits(&self, lines: Vec<String>) {
+        let _ = lines;
+    }
+    /// Called by a thread before a job for the items of `time`. Thread 0 is the compute thread.
+    fn begin_job(&self, thread: usize, name: &Arc<str>, time: Option<u64>) {
+        let _ = (thread, name, time);
+    }
+    /// Called by a thread after a job.
+    fn end_job(&self, thread: usize) {
+        let _ = thread;
+    }
     /// Called before the worker's thread does long work outside the loop. The work ends when the value is dropped. `label`
     /// names the work.
     fn busy(&self, label: &str) -> Box<dyn Any> {

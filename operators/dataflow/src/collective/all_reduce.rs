@@ -8,7 +8,7 @@
 //! waiting for a frontier. Pieces are added in partition order, independent of their arrival. The first one is copied,
 //! not added to zero. So the bits of the sum depend on the partitions only.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -18,6 +18,7 @@ use timely::dataflow::channels::pact::Pipeline;
 use timely::dataflow::operators::Capability;
 use timely::dataflow::operators::generic::operator::Operator;
 
+use crate::flow::waits::{Cause, Reported};
 use crate::time::MessageTime;
 use crate::wire::meter::{Meter, Stage};
 use crate::wire::{Header, Rows, WireBlock, to_destination};
@@ -132,8 +133,12 @@ impl<'scope> AllReduce<'scope> for StreamVec<'scope, u64, Contribution> {
         });
 
         let sums = pieces.unary::<NoopBuilder<WireBlock>, _, _, _>(to_destination(), "all_reduce: sum", move |_, _| {
-            let mut open: HashMap<(u64, u32), (Capability<u64>, OrderedSum)> = HashMap::new();
+            type Open = HashMap<(u64, u32), (Capability<u64>, OrderedSum)>;
+            let open = Reported::new("all_reduce: sum", Open::new(), |open, wait| {
+                open.iter().for_each(|((time, _), (_, sum))| wait(*time, Cause::Partitions(sum.missing())));
+            });
             move |input, output| {
+                let mut open = open.borrow_mut();
                 input.for_each(|time, block| {
                     let header = block.header();
                     let key = (header.key, header.seq);
@@ -163,13 +168,21 @@ impl<'scope> AllReduce<'scope> for StreamVec<'scope, u64, Contribution> {
             to_destination(),
             "all_reduce: gather",
             move |_, _| {
-                let mut open: HashMap<u64, (Capability<u64>, Reduced, usize)> = HashMap::new();
+                // Of each time, the chunks that have not arrived.
+                type Open = HashMap<u64, (Capability<u64>, Reduced, BTreeSet<usize>)>;
+                let open = Reported::new("all_reduce: gather", (Open::new(), peers), |(open, peers), wait| {
+                    for (time, (_, _, missing)) in open {
+                        let ranks: BTreeSet<u32> = missing.iter().map(|chunk| (chunk % peers) as u32).collect();
+                        wait(*time, Cause::Workers(ranks.into_iter().collect()));
+                    }
+                });
                 move |input, output| {
+                    let (open, _) = &mut *open.borrow_mut();
                     input.for_each(|time, block| {
                         let header = block.header();
                         let (_, reduced, missing) = open.entry(header.key).or_insert_with(|| {
                             let reduced = Reduced { time: header.key, sum: vec![0.0; length], words: Vec::new() };
-                            (time.retain(output.output_index()), reduced, chunks)
+                            (time.retain(output.output_index()), reduced, (0..chunks).collect())
                         });
                         let rows = block.rows_f32().expect("sums are numbers");
                         let start = header.seq as usize * CHUNK;
@@ -177,8 +190,8 @@ impl<'scope> AllReduce<'scope> for StreamVec<'scope, u64, Contribution> {
                         if header.seq == 0 {
                             reduced.words = unpack(block.words(), parts);
                         }
-                        *missing -= 1;
-                        if *missing == 0 {
+                        missing.remove(&(header.seq as usize));
+                        if missing.is_empty() {
                             let (time, reduced, _) = open.remove(&header.key).expect("the entry exists");
                             output.session(&time).give(reduced);
                         }
@@ -229,6 +242,11 @@ impl OrderedSum {
             (None, Some(rows)) => self.total = Some(rows.to_vec()),
             (Some(total), Some(rows)) => total.iter_mut().zip(rows).for_each(|(sum, x)| *sum += x),
         }
+    }
+
+    /// Returns the partitions that have not contributed.
+    fn missing(&self) -> Vec<u32> {
+        (self.next..self.words.len()).filter(|part| !self.early.contains_key(part)).map(|part| part as u32).collect()
     }
 
     fn is_complete(&self) -> bool {

@@ -19,6 +19,7 @@ use timely::dataflow::channels::pact::Pipeline;
 use timely::dataflow::operators::Capability;
 use timely::dataflow::operators::generic::operator::Operator;
 
+use crate::flow::waits::{Cause, Reported};
 use crate::graph::local_graph::LocalGraph;
 use crate::time::MessageTime;
 use crate::wire::meter::{Meter, Stage};
@@ -158,8 +159,18 @@ impl<'scope> PushRows<'scope> for StreamVec<'scope, u64, RowGradients> {
         type Builder = CapacityContainerBuilder<Vec<PushedRows>>;
         sent.unary::<Builder, _, _, _>(to_destination(), "push_rows: collect", move |_, _| {
             // By time, and by partition if each batch is passed on separately.
-            let mut open: HashMap<(u64, u32), (Capability<u64>, Collected)> = HashMap::new();
+            type Open = HashMap<(u64, u32), (Capability<u64>, Collected)>;
+            let open = Reported::new("push_rows", (Open::new(), arrival), |(open, arrival), wait| {
+                for ((time, partition), (_, collected)) in open {
+                    let partitions = match arrival {
+                        Arrival::Together => collected.incomplete(),
+                        Arrival::EachBatch => vec![*partition],
+                    };
+                    wait(*time, Cause::Partitions(partitions));
+                }
+            });
             move |input, output| {
+                let (open, _) = &mut *open.borrow_mut();
                 input.for_each(|time, block| {
                     let (timestamp, partition) = (block.header().key, block.header().partition);
                     let (key, batches) = match arrival {
@@ -238,6 +249,11 @@ struct Collected {
 impl Collected {
     fn new(parts: usize, batches: usize) -> Self {
         Self { blocks: Vec::new(), examples: 0, missing: vec![None; parts], waiting: batches }
+    }
+
+    /// Returns the partitions of which messages are missing.
+    fn incomplete(&self) -> Vec<u32> {
+        (0..).zip(&self.missing).filter(|(_, missing)| **missing != Some(0)).map(|(part, _)| part).collect()
     }
 
     fn add(&mut self, block: WireBlock) {

@@ -12,6 +12,7 @@ use timely::dataflow::channels::pact::Pipeline;
 use timely::dataflow::operators::Capability;
 use timely::dataflow::operators::generic::operator::Operator;
 
+use super::waits::{Cause, Reported};
 use crate::time::MessageTime;
 
 /// Holds items until all items of their time have arrived, at all workers.
@@ -34,8 +35,13 @@ impl<'scope, D: 'static> Barrier<'scope> for StreamVec<'scope, u64, D> {
     fn barrier(self) -> Self {
         self.unary_frontier::<CapacityContainerBuilder<Vec<D>>, _, _, _>(Pipeline, "barrier", move |initial, _| {
             drop(initial);
-            let mut held: BTreeMap<u64, (Capability<u64>, Vec<D>)> = BTreeMap::new();
+            type Held<D> = BTreeMap<u64, (Capability<u64>, Vec<D>)>;
+            let held = Reported::new("barrier", Held::<D>::new(), |held, wait| {
+                held.values()
+                    .for_each(|(time, items)| items.iter().for_each(|_| wait(*time.time(), Cause::EarlierTimes)));
+            });
             move |(input, frontier), output| {
+                let mut held = held.borrow_mut();
                 input.for_each(|time, items| {
                     let (_, waiting) =
                         held.entry(*time.time()).or_insert_with(|| (time.retain(output.output_index()), Vec::new()));

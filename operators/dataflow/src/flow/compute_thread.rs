@@ -10,9 +10,11 @@ use std::time::Instant;
 use timely::container::CapacityContainerBuilder;
 use timely::dataflow::StreamVec;
 use timely::dataflow::channels::pact::Pipeline;
+use timely::dataflow::operators::Capability;
 use timely::dataflow::operators::generic::operator::Operator;
 use timely::scheduling::SyncActivator;
 
+use super::waits::{Cause, Reported};
 use crate::time::MessageTime;
 
 /// A job in the queue.
@@ -28,7 +30,7 @@ struct Job<S> {
 pub enum Done {
     /// It has done its work on the compute thread.
     Here,
-    /// Another thread does the work. Then [`Observer::end`] is not called.
+    /// Another thread does the work. Then [`Observer::passed_on`] is called, and [`Observer::end`] is not.
     Elsewhere,
 }
 
@@ -49,8 +51,11 @@ pub struct Ran<'a> {
 
 /// Observes the jobs of a [`ComputeThread`], on the thread, for watchdogs and traces.
 pub trait Observer: Send + 'static {
-    /// Called before each job.
-    fn begin(&mut self);
+    /// Called before each job, with its name and the time of the item that it works for.
+    fn begin(&mut self, name: &Arc<str>, time: Option<u64>);
+
+    /// Called after each job that has passed its work on to another thread.
+    fn passed_on(&mut self) {}
 
     /// Called after each job that has done its work on the thread.
     fn end(&mut self, ran: &Ran<'_>);
@@ -58,7 +63,7 @@ pub trait Observer: Send + 'static {
 
 /// Observes nothing.
 impl Observer for () {
-    fn begin(&mut self) {}
+    fn begin(&mut self, _: &Arc<str>, _: Option<u64>) {}
 
     fn end(&mut self, _: &Ran<'_>) {}
 }
@@ -127,17 +132,15 @@ impl<S: 'static> ComputeThread<S> {
                 queue.try_iter().for_each(|job| waiting.push(job));
                 while let Some(job) = waiting.pop() {
                     let waiting_now = waiting.len();
-                    observer.begin();
-                    let start = Instant::now();
                     let Job { name, time, run, .. } = job;
-                    if run(&mut state) == Done::Here {
-                        observer.end(&Ran {
-                            name: &name,
-                            time,
-                            start,
-                            end: Instant::now(),
-                            waiting: Some(waiting_now),
-                        });
+                    observer.begin(&name, time);
+                    let start = Instant::now();
+                    match run(&mut state) {
+                        Done::Here => {
+                            let (end, waiting) = (Instant::now(), Some(waiting_now));
+                            observer.end(&Ran { name: &name, time, start, end, waiting });
+                        }
+                        Done::Elsewhere => observer.passed_on(),
                     }
                     queue.try_iter().for_each(|job| waiting.push(job));
                 }
@@ -239,14 +242,17 @@ impl<'scope, D: Send + 'static> OnThread<'scope, D> for StreamVec<'scope, u64, D
         R: Send + 'static,
         F: FnMut(&mut S, D) -> R + Send + Clone + 'static,
     {
-        let (scope, compute_thread) = (self.scope(), compute_thread.with_name(name));
+        let (scope, compute_thread, operator) = (self.scope(), compute_thread.with_name(name), name.to_owned());
         self.unary_frontier::<CapacityContainerBuilder<Vec<R>>, _, _, _>(Pipeline, name, move |initial, info| {
             drop(initial);
             // Made on the worker's own thread, which it wakes.
             let wake = scope.worker().sync_activator_for(info.address.to_vec());
             let (sender, results) = mpsc::channel::<R>();
-            let mut held = VecDeque::new();
+            let held = Reported::new(operator, VecDeque::<Capability<u64>>::new(), |held, wait| {
+                held.iter().for_each(|held| wait(*held.time(), Cause::Thread));
+            });
             move |(input, _frontier), output| {
+                let mut held = held.borrow_mut();
                 input.for_each(|time, items| {
                     let compute_thread = compute_thread.at(*time.time());
                     for item in items.drain(..) {
@@ -298,7 +304,7 @@ mod tests {
     struct Waited(mpsc::Sender<usize>);
 
     impl Observer for Waited {
-        fn begin(&mut self) {}
+        fn begin(&mut self, _: &Arc<str>, _: Option<u64>) {}
 
         fn end(&mut self, ran: &Ran<'_>) {
             _ = self.0.send(ran.waiting.unwrap());

@@ -17,6 +17,7 @@ use timely::dataflow::operators::Capability;
 use timely::dataflow::operators::generic::operator::Operator;
 use timely::scheduling::Activator;
 
+use super::waits::{Cause, Reported};
 use crate::time::MessageTime;
 
 /// The latest time whose items may pass a [`Gated`] stream of the same worker. Time 0 at first.
@@ -62,8 +63,13 @@ impl<'scope, D: 'static> Gated<'scope, D> for StreamVec<'scope, u64, D> {
         self.unary_frontier::<CapacityContainerBuilder<Vec<D>>, _, _, _>(Pipeline, "gate", move |initial, info| {
             drop(initial);
             *gate.holder.borrow_mut() = Some(scope.activator_for(info.address));
-            let mut held: BTreeMap<u64, (Capability<u64>, Vec<D>)> = BTreeMap::new();
+            type Held<D> = BTreeMap<u64, (Capability<u64>, Vec<D>)>;
+            let held = Reported::new("gate", Held::<D>::new(), |held, wait| {
+                held.values()
+                    .for_each(|(time, items)| items.iter().for_each(|_| wait(*time.time(), Cause::EarlierTimes)));
+            });
             move |(input, _frontier), output| {
+                let mut held = held.borrow_mut();
                 input.for_each(|time, items| {
                     let (_, waiting) =
                         held.entry(*time.time()).or_insert_with(|| (time.retain(output.output_index()), Vec::new()));

@@ -5,16 +5,19 @@
 //!
 //! [`on_thread`](super::compute_thread) does the same with one thread, which completes items in order.
 
+use std::any::Any;
 use std::collections::HashMap;
 use std::sync::mpsc;
 
 use timely::container::CapacityContainerBuilder;
 use timely::dataflow::StreamVec;
 use timely::dataflow::channels::pact::Pipeline;
+use timely::dataflow::operators::Capability;
 use timely::dataflow::operators::generic::operator::Operator;
 use timely::progress::Timestamp;
 use timely::scheduling::SyncActivator;
 
+use super::waits::{Cause, Reported};
 use crate::time::MessageTime;
 
 /// Completes one item. The frontier does not pass the item's time before it is used.
@@ -61,14 +64,20 @@ impl<'scope, T: Timestamp, D: 'static> MapAsync<'scope, T, D> for StreamVec<'sco
         R: Send + 'static,
         F: FnMut(D, Completer<R>) + 'static,
     {
-        let scope = self.scope();
+        let (scope, operator) = (self.scope(), name.to_owned());
         self.unary_frontier::<CapacityContainerBuilder<Vec<R>>, _, _, _>(Pipeline, name, move |initial, info| {
             drop(initial);
             // Made on the worker's own thread, which it wakes.
             let wake = scope.worker().sync_activator_for(info.address.to_vec());
             let (sender, results) = mpsc::channel::<(u64, R)>();
-            let (mut held, mut next) = (HashMap::new(), 0);
+            let held = Reported::new(operator, HashMap::<u64, Capability<T>>::new(), |held, wait| {
+                // Reports have the times of an epoch and a step only.
+                let times = held.values().filter_map(|held| (held.time() as &dyn Any).downcast_ref::<u64>());
+                times.for_each(|time| wait(*time, Cause::Thread));
+            });
+            let mut next = 0;
             move |(input, _frontier), output| {
+                let mut held = held.borrow_mut();
                 input.for_each(|time, items| {
                     for item in items.drain(..) {
                         held.insert(next, time.retain(output.output_index()));

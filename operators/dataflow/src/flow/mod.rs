@@ -9,3 +9,4 @@ pub mod map_async;
 pub mod on_frontier;
 pub mod permits;
 pub mod rpc;
+pub mod waits;

@@ -19,6 +19,7 @@ use timely::dataflow::operators::Capability;
 use timely::dataflow::operators::generic::operator::Operator;
 use timely::scheduling::Activator;
 
+use super::waits::{Cause, Reported};
 use crate::time::MessageTime;
 use crate::trace::permits::{PermitLog, log};
 
@@ -105,8 +106,13 @@ impl<'scope, D: 'static> LimitInFlight<'scope, D> for StreamVec<'scope, u64, D> 
                 drop(initial);
                 *permits.waiting.borrow_mut() = Some(scope.activator_for(info.address));
                 *permits.log.borrow_mut() = log(scope.worker());
-                let mut held: BTreeMap<u64, (Capability<u64>, VecDeque<D>)> = BTreeMap::new();
+                type Held<D> = BTreeMap<u64, (Capability<u64>, VecDeque<D>)>;
+                let held = Reported::new("limit_in_flight", Held::<D>::new(), |held, wait| {
+                    held.values()
+                        .for_each(|(time, items)| items.iter().for_each(|_| wait(*time.time(), Cause::Permit)));
+                });
                 move |(input, frontier), output| {
+                    let mut held = held.borrow_mut();
                     input.for_each(|time, items| {
                         let (_, waiting) = held
                             .entry(*time.time())
@@ -141,8 +147,12 @@ impl<'scope, D: 'static> LimitInFlight<'scope, D> for StreamVec<'scope, u64, D> 
                 drop(initial);
                 *permits.waiting.borrow_mut() = Some(scope.activator_for(info.address));
                 *permits.log.borrow_mut() = log(scope.worker());
-                let mut held: VecDeque<(Capability<u64>, VecDeque<D>)> = VecDeque::new();
+                type Held<D> = VecDeque<(Capability<u64>, VecDeque<D>)>;
+                let held = Reported::new("limit_in_flight_fifo", Held::<D>::new(), |held, wait| {
+                    held.iter().for_each(|(time, items)| items.iter().for_each(|_| wait(*time.time(), Cause::Permit)));
+                });
                 move |input, output| {
+                    let mut held = held.borrow_mut();
                     input.for_each(|time, items| {
                         held.push_back((time.retain(output.output_index()), items.drain(..).collect()));
                     });

@@ -18,6 +18,7 @@ use timely::dataflow::operators::generic::OutputBuilder;
 use timely::dataflow::operators::generic::builder_rc::OperatorBuilder;
 use timely::dataflow::operators::generic::operator::Operator;
 
+use super::waits::{Cause, Reported};
 use crate::time::MessageTime;
 use crate::wire::{WireBlock, to_destination};
 
@@ -52,20 +53,21 @@ pub(crate) trait CallRpc<'scope, B> {
 struct Open<B> {
     time: Capability<u64>,
     item: B,
-    missing: usize,
+    /// The workers that owe replies, one entry for each request.
+    missing: Vec<u32>,
     local_done: bool,
 }
 
 impl<'scope, B: 'static> CallRpc<'scope, B> for StreamVec<'scope, u64, B> {
     fn rpc<R: Rpc<B> + 'static>(self, name: &str, make: impl Fn() -> R) -> Self {
-        let scope = self.scope();
+        let (scope, operator) = (self.scope(), name.to_owned());
 
         let mut requesting = OperatorBuilder::new(format!("{name}: request"), scope);
         let mut input = requesting.new_input(self, Pipeline);
         let (requests_out, requests) = requesting.new_output::<WireBlock>();
-        let (items_out, items) = requesting.new_output::<Vec<(B, usize)>>();
+        let (items_out, items) = requesting.new_output::<Vec<(B, Vec<u32>)>>();
         let mut requests_out = OutputBuilder::<_, NoopBuilder<WireBlock>>::from(requests_out);
-        let mut items_out = OutputBuilder::<_, CapacityContainerBuilder<Vec<(B, usize)>>>::from(items_out);
+        let mut items_out = OutputBuilder::<_, CapacityContainerBuilder<Vec<(B, Vec<u32>)>>>::from(items_out);
         let mut caller = make();
         requesting.build(move |initial| {
             drop(initial);
@@ -74,7 +76,8 @@ impl<'scope, B: 'static> CallRpc<'scope, B> for StreamVec<'scope, u64, B> {
                 input.for_each(|time, arrived: &mut Vec<B>| {
                     for mut item in arrived.drain(..) {
                         let mut sent = caller.requests(*time.time(), &mut item);
-                        items_out.session(&time).give((item, sent.len()));
+                        let to = sent.iter().map(|request| request.header().to).collect();
+                        items_out.session(&time).give((item, to));
                         requests_out.session_with_builder(&time).give_containers(sent.iter_mut());
                     }
                 });
@@ -104,11 +107,19 @@ impl<'scope, B: 'static> CallRpc<'scope, B> for StreamVec<'scope, u64, B> {
             move |initial, info| {
                 drop(initial);
                 let again = scope.activator_for(info.address);
-                let mut open: HashMap<(u64, u32), Open<B>> = HashMap::new();
+                let open = Reported::new(operator, HashMap::<(u64, u32), Open<B>>::new(), |open, wait| {
+                    for ((time, _), item) in open {
+                        let mut ranks = item.missing.clone();
+                        ranks.sort_unstable();
+                        ranks.dedup();
+                        wait(*time, Cause::Workers(ranks));
+                    }
+                });
                 // Items that are new in this activation. Their local part runs in the next one, after requests have been flushed
                 // to the network.
                 let mut fresh: Vec<(u64, u32)> = Vec::new();
                 move |items, replies, output| {
+                    let mut open = open.borrow_mut();
                     for key in std::mem::take(&mut fresh) {
                         let open = open.get_mut(&key).expect("an item stays open until its local part is done");
                         caller.local(key.0, &mut open.item);
@@ -117,7 +128,7 @@ impl<'scope, B: 'static> CallRpc<'scope, B> for StreamVec<'scope, u64, B> {
                     items.for_each(|time, arrived| {
                         for (mut item, missing) in arrived.drain(..) {
                             let timestamp = *time.time();
-                            if missing == 0 {
+                            if missing.is_empty() {
                                 caller.local(timestamp, &mut item);
                                 caller.finish(timestamp, &mut item);
                                 output.session(&time).give(item);
@@ -134,9 +145,13 @@ impl<'scope, B: 'static> CallRpc<'scope, B> for StreamVec<'scope, u64, B> {
                         let (timestamp, key) = (*time.time(), (*time.time(), reply.header().partition));
                         let open = open.get_mut(&key).expect("a reply comes after its request");
                         caller.on_reply(timestamp, &mut open.item, reply);
-                        open.missing -= usize::from(caller.is_last(reply));
+                        if caller.is_last(reply) {
+                            let from = reply.header().from;
+                            let request = open.missing.iter().position(|rank| *rank == from);
+                            open.missing.swap_remove(request.expect("a reply comes from the receiver of its request"));
+                        }
                     });
-                    let done = |open: &Open<B>| open.missing == 0 && open.local_done;
+                    let done = |open: &Open<B>| open.missing.is_empty() && open.local_done;
                     for (key, mut open) in open.extract_if(|_, open| done(open)).collect::<Vec<_>>() {
                         caller.finish(key.0, &mut open.item);
                         output.session(&open.time).give(open.item);

@@ -98,7 +98,7 @@ impl ComputeTrace {
 }
 
 impl Observer for ComputeTrace {
-    fn begin(&mut self) {
+    fn begin(&mut self, _: &Arc<str>, _: Option<u64>) {
         self.cpu_before = self.own.cpu();
     }
 
