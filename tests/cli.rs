@@ -298,3 +298,53 @@ fn long_help_begins_with_examples_and_short_help_with_one_sentence() {
         assert!(first.chars().count() <= 140 && !first.contains(". ") && !short.contains("Examples:"), "{short}");
     }
 }
+
+#[test]
+fn release_archive_has_a_program_that_runs() {
+    let place = TestDir::new();
+    let binary = place.command(&[]).get_program().to_owned();
+    let pack = |folder: &str| {
+        let mut archive = Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/tools/release/archive"));
+        let ended = archive.arg(&binary).arg(place.path(folder)).output().unwrap();
+        assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stderr));
+        String::from_utf8(ended.stdout).unwrap().trim().to_owned()
+    };
+    let [first, second] = ["a", "b"].map(pack);
+    assert!(std::fs::read(&first).unwrap() == std::fs::read(second).unwrap(), "equal bytes");
+    let run = |program: &str, args: &[&str]| {
+        let ended = Command::new(program).args(args).current_dir(place.path("a")).output().unwrap();
+        assert!(ended.status.success(), "{program} {args:?}: {}", String::from_utf8_lossy(&ended.stderr));
+        String::from_utf8(ended.stdout).unwrap()
+    };
+    assert!(run("sha256sum", &["--check", "SHA256SUMS"]).contains(": OK"));
+    run("tar", &["--extract", "--file", &first]);
+    let name = first.rsplit('/').next().unwrap().strip_suffix(".tar.gz").unwrap();
+    let folder = place.path("a").join(name);
+    let files =
+        ["man/gnnflow-run.1", "completions/gnnflow.bash", "LICENSE-MIT", "LICENSE-APACHE", "README.md", "CHANGELOG.md"];
+    assert!(files.iter().all(|file| folder.join(file).is_file()));
+    let version = run(folder.join("gnnflow").to_str().unwrap(), &["--version"]);
+    assert_eq!(version.trim(), concat!("gnnflow ", env!("CARGO_PKG_VERSION")));
+}
+
+#[test]
+fn completions_and_manual_pages_have_all_commands() {
+    let place = TestDir::new();
+    let help = place.run(&["--help"]).stdout;
+    let (_, commands) = help.split_once("Commands:").unwrap();
+    let commands = commands.lines().filter_map(|line| line.strip_prefix("  ")?.split_whitespace().next());
+    let commands: Vec<&str> = commands.take_while(|name| !name.starts_with('-')).collect();
+    assert!(commands.len() >= 20, "{commands:?}");
+    place.succeed(&["man", "--out", "pages"]);
+    for shell in ["bash", "zsh", "fish"] {
+        let text = place.run(&["completions", shell]).stdout;
+        for command in &commands {
+            assert!(text.contains(command), "{shell}: {command}");
+        }
+    }
+    for command in commands {
+        let page = std::fs::read_to_string(place.path(&format!("pages/gnnflow-{command}.1"))).unwrap();
+        assert!(page.contains(".SH SYNOPSIS") && page.contains(command), "{command}");
+    }
+    place.fail(&["completions", "csh"], 2, &["csh", "bash"]);
+}

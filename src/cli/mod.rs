@@ -5,6 +5,7 @@
 mod calibrate;
 mod check_device;
 mod compare;
+mod completions;
 mod context;
 mod export;
 mod follow;
@@ -14,6 +15,7 @@ mod infer;
 mod init;
 mod inspect;
 mod interrupt;
+mod man;
 mod output;
 mod prepare;
 mod reference;
@@ -30,7 +32,7 @@ use crate::console::Console;
 use crate::error::Error;
 use crate::threads::start_reading_threads;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use gnnflow_pipelines::Registry;
 use gnnflow_pipelines::config::reference::keys_named;
 use std::ffi::OsString;
@@ -81,6 +83,8 @@ enum Command {
     Calibrate(calibrate::Calibrate),
     Simulate(simulate::Simulate),
     TensorWorker(tensor_worker::TensorWorker),
+    Completions(completions::Completions),
+    Man(man::Man),
 }
 
 /// Parses `args`, with the program's name first, runs the command, and prints its error.
@@ -150,6 +154,7 @@ fn execute(command: Command, context: Context) -> Result<u8, Error> {
         Command::Run(_) | Command::Infer(_) | Command::Refresh(_) | Command::Follow(_) => {}
         // They do not need them.
         Command::TensorWorker(_) | Command::Reference(_) | Command::Compare(_) | Command::Sweep(_) => {}
+        Command::Completions(_) | Command::Man(_) => {}
         _ => start_reading_threads()?,
     }
     match command {
@@ -171,13 +176,14 @@ fn execute(command: Command, context: Context) -> Result<u8, Error> {
         Command::Calibrate(command) => command.execute(&context).map(|()| 0),
         Command::Simulate(command) => command.execute(&context).map(|()| 0),
         Command::TensorWorker(command) => command.execute(context).map(|()| 0),
+        Command::Completions(command) => command.execute(Args::command()).map(|()| 0),
+        Command::Man(command) => command.execute(Args::command()).map(|()| 0),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
 
     #[test]
     fn declaration_of_all_arguments_is_valid() {
