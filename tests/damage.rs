@@ -402,4 +402,24 @@ fn damaged_learned_rows_are_replaced_by_those_before_them() {
         }
         assert_eq!(hashes(&summary(&place, "run")), expected, "{processes} processes");
     }
+
+#[test]
+fn parquet_page_with_wrong_checksum_ends_prepare_with_3() {
+    // Written by pyarrow with `write_page_checksum = True`: 64 nodes with four features each, not compressed.
+    let whole = include_bytes!("common/page-checksums.parquet");
+    let place = TestDir::new();
+    let ids = |values: Vec<i64>| std::sync::Arc::new(arrow::array::Int64Array::from(values)) as arrow::array::ArrayRef;
+    place.parquet("edges.parquet", vec![("src", ids((0..63).collect())), ("dst", ids((1..64).collect()))]);
+    let tables = "[graph]\nnodes = 'nodes.parquet'\nedges = 'edges.parquet'\n[partition]\nout = 'dataset'\n";
+    place.write("p.toml", tables);
+    place.write("nodes.parquet", whole);
+    place.succeed(&["prepare", "p.toml", "--quiet"]);
+    // The first feature of the first node.
+    let value = 1234.5f32.to_le_bytes();
+    let at = whole.windows(4).position(|window| window == value).unwrap();
+    let mut bytes = whole.to_vec();
+    bytes[at] ^= 1;
+    place.write("nodes.parquet", bytes);
+    place.fail(&["prepare", "p.toml", "--quiet", "--out", "other"], 3, &["nodes.parquet", "checksum"]);
+    assert!(!place.path("other").exists());
 }
