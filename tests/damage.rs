@@ -423,3 +423,14 @@ fn parquet_page_with_wrong_checksum_ends_prepare_with_3() {
     place.fail(&["prepare", "p.toml", "--quiet", "--out", "other"], 3, &["nodes.parquet", "checksum"]);
     assert!(!place.path("other").exists());
 }
+
+#[test]
+fn metrics_that_are_not_utf8_end_resume_with_3() {
+    let place = dataset();
+    place.succeed(&run(&["--set", "train.epochs=1"]));
+    let path = place.path("run/metrics.jsonl");
+    let mut bytes = std::fs::read(&path).unwrap();
+    bytes[40] ^= 0x80;
+    std::fs::write(&path, bytes).unwrap();
+    place.fail(&run(&["--resume"]), 3, &["run/metrics.jsonl", "UTF-8"]);
+}

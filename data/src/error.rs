@@ -397,6 +397,8 @@ impl Error {
         match self {
             Self::Setting { .. } | Self::Budget { .. } => Fault::Usage,
             Self::Partitioner { fault, .. } | Self::Remote { fault, .. } => *fault,
+            // The system has read the file; its content is wrong.
+            Self::Io { source, .. } if source.kind() == std::io::ErrorKind::InvalidData => Fault::Input,
             Self::Io { .. } | Self::Threads { .. } => Fault::Machine,
             Self::Bug(_) => Fault::Bug,
             _ => Fault::Input,

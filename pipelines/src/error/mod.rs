@@ -105,6 +105,8 @@ impl Error {
             Self::Compute(error) => compute_fault(error),
             Self::Config(_) | Self::Usage(_) => Fault::Usage,
             Self::Input(_) | Self::Checkpoint { .. } | Self::DamagedCheckpoint { .. } => Fault::Input,
+            // The system has read the file; its content is wrong.
+            Self::Io { source, .. } if source.kind() == std::io::ErrorKind::InvalidData => Fault::Input,
             Self::Io { .. } | Self::Machine(_) => Fault::Machine,
             Self::Cluster(_) => Fault::Cluster,
             Self::Bug(_) => Fault::Bug,
