@@ -2,14 +2,16 @@
 
 use std::path::{Path, PathBuf};
 
+use gnnflow_data::fs::remove_temporary_files;
 use gnnflow_data::lock_file::LockFile;
-use gnnflow_pipelines::{Error, scratch_folder};
+use gnnflow_pipelines::{Error, last_checkpoint, scratch_folder};
 
-/// A lock that the process that writes the run folder holds during a run. A run that wrote nothing leaves no new folder.
+/// A lock that the process that writes the run folder, or its parent, holds during a run. A run that wrote nothing leaves no new folder, and
+/// no run leaves temporary files: its own are removed when it ends, and those of a killed one when the next one begins.
 #[derive(Debug)]
 pub(crate) struct RunLock {
     _file: LockFile,
-    scratch: PathBuf,
+    run_dir: PathBuf,
 }
 
 impl RunLock {
@@ -36,14 +38,26 @@ impl RunLock {
             )));
         };
         file.write(&format!("{}\n", std::process::id())).map_err(Error::io("write", &path))?;
-        Ok(Self { _file: file, scratch: scratch_folder(run_dir) })
+        let lock = Self { _file: file, run_dir: run_dir.to_owned() };
+        lock.remove_temporary_files()?;
+        Ok(lock)
+    }
+
+    fn remove_temporary_files(&self) -> Result<(), Error> {
+        let checkpoint = last_checkpoint(&self.run_dir);
+        for folder in [Some(self.run_dir.as_path()), checkpoint.parent()].into_iter().flatten() {
+            remove_temporary_files(folder).map_err(Error::io("remove temporary files in", folder))?;
+        }
+        Ok(())
     }
 }
 
 impl Drop for RunLock {
     fn drop(&mut self) {
         // A failed run leaves this folder. It is empty, because scratch files have no names.
-        let _ = std::fs::remove_dir(&self.scratch);
+        let _ = std::fs::remove_dir(scratch_folder(&self.run_dir));
+        // What cannot be removed now is removed by the next run.
+        let _ = self.remove_temporary_files();
     }
 }
 

@@ -114,3 +114,24 @@ fn earlier_runs_are_kept() {
         assert_eq!(summary(&place, "run/earlier/2")["epochs"], 3);
     }
 }
+
+#[test]
+fn temporary_files_of_a_killed_run_are_removed_by_the_next_one() {
+    let place = TestDir::new();
+    planted(&place, "p.toml", SETTINGS);
+    let run = ["run", "p.toml", "--quiet", "--run-dir", "run", "--processes", "2", "--set", "train.epochs=1"];
+    place.succeed(&run);
+    let left = [".gnnflow-a1B2c3.tmp", "checkpoints/.gnnflow-a1B2c3.tmp"];
+    let resumed = [&run[..], &["--set", "train.epochs=2", "--resume"]].concat();
+    for args in [&resumed[..], &run] {
+        for name in left {
+            place.write(&format!("run/{name}"), "half of a file");
+        }
+        place.write("run/.notes.tmp", "of the user");
+        place.succeed(args);
+        for name in left {
+            assert!(!place.path("run").join(name).exists(), "{args:?}: {name}");
+        }
+        assert!(place.path("run/.notes.tmp").exists());
+    }
+}

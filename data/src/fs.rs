@@ -7,14 +7,40 @@ use std::path::{Path, PathBuf};
 
 use tempfile::NamedTempFile;
 
+/// Beginning and end of the names of temporary files.
+const TEMPORARY: [&str; 2] = [".gnnflow-", ".tmp"];
+
 /// Creates a temporary file in `folder`. It is removed when it is dropped, unless it has been persisted.
 ///
-/// Its permissions are those of a new file under the user's umask.
+/// Its permissions are those of a new file under the user's umask. A process that is killed leaves it; [`remove_temporary_files`] removes
+/// it later.
 ///
 /// # Errors
 /// When the file cannot be created.
 pub fn temporary_file(folder: &Path) -> Result<NamedTempFile> {
-    tempfile::Builder::new().permissions(Permissions::from_mode(0o666)).tempfile_in(folder)
+    let [prefix, suffix] = TEMPORARY;
+    let mut builder = tempfile::Builder::new();
+    builder.prefix(prefix).suffix(suffix).permissions(Permissions::from_mode(0o666)).tempfile_in(folder)
+}
+
+/// Removes the temporary files of processes that have ended. No other process may write files in `folder`, which may be missing.
+///
+/// # Errors
+/// When the folder cannot be read, or a file cannot be removed.
+pub fn remove_temporary_files(folder: &Path) -> Result<()> {
+    let entries = match std::fs::read_dir(folder) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        entries => entries?,
+    };
+    let [prefix, suffix] = TEMPORARY;
+    for entry in entries {
+        let entry = entry?;
+        let name = entry.file_name();
+        if name.to_str().is_some_and(|name| name.starts_with(prefix) && name.ends_with(suffix)) {
+            remove(&entry.path())?;
+        }
+    }
+    Ok(())
 }
 
 /// Syncs a temporary file, renames it to `path`, and syncs the folder. A file of that name is replaced.
@@ -179,6 +205,20 @@ mod tests {
         assert_eq!(std::fs::read_to_string(path.join("a")).unwrap(), "x");
         remove(&path).unwrap();
         remove(&path).unwrap();
+    }
+
+    #[test]
+    fn temporary_files_of_others_are_removed() {
+        let folder = tempfile::tempdir().unwrap();
+        let left = temporary_file(folder.path()).unwrap().keep().unwrap().1;
+        assert!(left.exists());
+        for name in [".gnnflow-notes", "a.tmp", ".a.json.new"] {
+            std::fs::write(folder.path().join(name), "").unwrap();
+        }
+        remove_temporary_files(folder.path()).unwrap();
+        assert!(!left.exists());
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 3);
+        remove_temporary_files(&folder.path().join("missing")).unwrap();
     }
 
     #[test]
