@@ -7,6 +7,8 @@ use std::panic::{AssertUnwindSafe, PanicHookInfo, catch_unwind, set_hook, take_h
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, Once, PoisonError};
 
+use gnnflow_data::decoding::is_of_a_file;
+
 use crate::cluster::{ClusterError, cause_of, exit_if_not_unwinding};
 use crate::error::Error;
 
@@ -32,6 +34,9 @@ pub(crate) fn run_guarded(command: impl FnOnce() -> Result<u8, Error>) -> Result
         let before = take_hook();
         set_hook(Box::new(move |info| {
             exit_if_not_unwinding(info);
+            if is_of_a_file(info) {
+                return;
+            }
             if RUNNING.load(Ordering::Relaxed) == 0 {
                 return before(info);
             }

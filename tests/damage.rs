@@ -434,3 +434,18 @@ fn metrics_that_are_not_utf8_end_resume_with_3() {
     std::fs::write(&path, bytes).unwrap();
     place.fail(&run(&["--resume"]), 3, &["run/metrics.jsonl", "UTF-8"]);
 }
+
+#[test]
+fn parquet_page_without_its_dictionary_ends_commands_with_3() {
+    // A table `src`, `dst` of four rows by pyarrow, with one flipped bit in the header of a page. The decoder panics.
+    let place = TestDir::new();
+    place.write("bad.parquet", include_bytes!("common/page-without-dictionary.parquet"));
+    let ids = std::sync::Arc::new(arrow::array::Int64Array::from_iter_values(0..600)) as arrow::array::ArrayRef;
+    place.parquet("nodes.parquet", vec![("node_id", ids)]);
+    place.write("p.toml", "[graph]\nnodes = 'nodes.parquet'\nedges = 'bad.parquet'\n[partition]\nout = 'dataset'\n");
+    for args in [&["prepare", "p.toml", "--quiet"][..], &["inspect", "bad.parquet", "--quiet"]] {
+        let errors = place.fail(args, 3, &["bad.parquet", "row group 0", "damaged"]);
+        assert_eq!(errors.len(), 1, "{errors:?}");
+    }
+    assert!(!place.path("dataset").exists());
+}

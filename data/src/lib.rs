@@ -2,6 +2,7 @@
 
 mod convert;
 pub mod dataset;
+pub mod decoding;
 pub mod dump;
 pub mod error;
 pub mod export;

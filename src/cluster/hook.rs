@@ -7,6 +7,7 @@ use std::io::Write;
 use std::panic::PanicHookInfo;
 use std::sync::{Arc, Mutex, Once, PoisonError, Weak};
 
+use gnnflow_data::decoding::{NO_MEMORY, is_of_a_file};
 use gnnflow_kernels::sample::SamplerFault;
 
 use super::first_failure::FirstFailure;
@@ -25,6 +26,9 @@ pub(super) fn post_panics_to(first_failure: &Arc<FirstFailure>) {
         std::panic::set_hook(Box::new(move |info| {
             let first_failure = CURRENT.lock().unwrap_or_else(PoisonError::into_inner).upgrade();
             exit_if_not_unwinding(info);
+            if is_of_a_file(info) {
+                return;
+            }
             match first_failure {
                 Some(first_failure) => {
                     if post(&first_failure, info)
@@ -49,9 +53,6 @@ const NO_THREAD: [&str; 5] = [
     "The global thread pool has not been initialized",
     "OS can't spawn worker thread",
 ];
-
-/// Panic message of zstd's bindings if the system has no memory left.
-const NO_MEMORY: &str = "zstd returned null pointer";
 
 /// Returns the cause of a panic: a faulty registered sampler, no threads left, no memory left, or a bug.
 pub(crate) fn cause_of(info: &PanicHookInfo<'_>) -> ClusterError {

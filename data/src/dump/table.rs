@@ -15,6 +15,7 @@ use parquet::file::reader::ChunkReader;
 
 use super::ordered::ordered;
 use super::prefetch;
+use crate::decoding::guard;
 use crate::error::{Error, Location, Result};
 use crate::store::{DumpFile, READ_AHEAD, RowGroup, SHARE, on_one_line};
 
@@ -368,14 +369,13 @@ impl Table {
             path: file.file.path().into(),
             reason: format!("row group {}: {reason}", unit.row_group),
         };
-        let reader = ParquetRecordBatchReaderBuilder::new_with_metadata(input, file.metadata.clone())
+        let builder = ParquetRecordBatchReaderBuilder::new_with_metadata(input, file.metadata.clone())
             .with_row_groups(vec![unit.row_group])
             .with_projection(self.mask(file, columns))
-            .with_batch_size(rows)
-            .build()
-            .map_err(|e| fail(on_one_line(&e)))?;
+            .with_batch_size(rows);
+        let mut reader = guard(|| builder.build()).map_err(fail)?.map_err(|e| fail(on_one_line(&e)))?;
         let mut row = unit.first_row;
-        for batch in reader {
+        while let Some(batch) = guard(|| reader.next()).map_err(fail)? {
             let batch = batch.map_err(|e| fail(on_one_line(&e)))?;
             let length = batch.num_rows() as u64;
             let batch = self.complete(batch, file, columns).map_err(|e| Error::Bug(e.to_string()))?;
