@@ -158,7 +158,7 @@ impl<'a> Follower<'a> {
         let mut applied = self.queue.applied_after(self.state.stored.as_deref());
         if let Some(lost) = applied.find(|name| !pending.contains(name)) {
             let message = format!(
-                "{out}: batch {lost} is applied and not in the dataset yet, and its copy in pending is gone; {RESTORE}"
+                "{out}: batch {lost} is in applied.txt and not in the dataset yet, and its copy in pending is gone; {RESTORE}"
             );
             return Err(Error::Input(message));
         }
@@ -177,7 +177,20 @@ impl<'a> Follower<'a> {
             self.stored(manifest.fingerprint.clone(), &pending[..stored])?;
         }
         self.replay = pending[stored..].iter().cloned().collect();
-        Ok(())
+        self.replay.iter().try_for_each(|name| self.verify_copy(name))
+    }
+
+    /// Compares the copy of an applied batch with its description, if its results are still there.
+    fn verify_copy(&self, name: &str) -> Result<(), Error> {
+        let Some(results) = BatchResults::read(&self.batch(name))? else { return Ok(()) };
+        let folder = self.pending(name);
+        let files = batch_files(&Batch::in_folder(&folder))?;
+        if files == results.files {
+            return Ok(());
+        }
+        let differs = files.iter().find(|file| !results.files.contains(file)).map_or("", |file| file.name.as_str());
+        let message = format!("is damaged: it is not the file that was applied; {RESTORE}");
+        Err(Error::Input(format!("{}: {message}", folder.join(differs).display())))
     }
 
     /// Returns what all workers do next. `full` says that memory or room for nodes is used up.

@@ -46,7 +46,7 @@ pub(crate) struct State {
 }
 
 /// The description of a batch's results.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct BatchResults {
     pub(crate) schema: u32,
     pub(crate) batch: String,
@@ -99,6 +99,14 @@ impl State {
 }
 
 impl BatchResults {
+    /// Reads the description in the folder of a batch's results; `None` if it was removed.
+    ///
+    /// # Errors
+    /// If the file is damaged.
+    pub(crate) fn read(folder: &Path) -> Result<Option<Self>, Error> {
+        read(&folder.join(MANIFEST))
+    }
+
     /// Writes the description.
     ///
     /// # Errors
