@@ -402,6 +402,7 @@ fn damaged_learned_rows_are_replaced_by_those_before_them() {
         }
         assert_eq!(hashes(&summary(&place, "run")), expected, "{processes} processes");
     }
+}
 
 #[test]
 fn parquet_page_with_wrong_checksum_ends_prepare_with_3() {

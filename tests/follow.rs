@@ -288,6 +288,18 @@ fn interrupted_steps_are_completed() {
     std::fs::remove_dir_all(place.path("followed/pending/0001")).unwrap();
     place.fail(&once, 3, &["batch 0001", "its copy in pending is gone"]);
     copy_folder(&place.path("pending/0001"), &place.path("followed/pending/0001"));
+    // A damaged copy: another edge or value would be applied again.
+    let copies = std::fs::read_dir(place.path("followed/pending/0001")).unwrap().map(|entry| entry.unwrap().path());
+    for copy in copies.filter(|path| path.extension().is_some_and(|extension| extension == "parquet")) {
+        let whole = std::fs::read(&copy).unwrap();
+        for at in [5, whole.len() / 2] {
+            let mut damaged = whole.clone();
+            damaged[at] ^= 8;
+            std::fs::write(&copy, damaged).unwrap();
+            place.fail(&once, 3, &["pending/0001/", "is damaged: it is not the file that was applied"]);
+        }
+        std::fs::write(&copy, whole).unwrap();
+    }
     place.succeed(&once);
     assert_eq!(std::fs::read_to_string(place.path("followed/applied.txt")).unwrap(), "0001\n0002\n");
     std::fs::rename(place.path("moved"), place.path("incoming/0002")).unwrap();
