@@ -13,6 +13,7 @@ pub mod flow;
 pub mod ghost;
 pub mod graph;
 pub mod incremental;
+pub mod links;
 pub mod prelude;
 
 pub mod sample;
