@@ -74,7 +74,7 @@ pub enum ClusterError {
         why: String,
     },
     /// A peer has the secret, but another version, pipeline, dataset, rank or number of processes.
-    #[error("rank {rank} ({address}) has another {what}: {theirs} there, {ours} here")]
+    #[error("rank {rank} ({address}) has another {what}: {theirs} there, {ours} here{}", remedy(what))]
     Mismatch {
         /// The name of the difference.
         what: String,
@@ -161,12 +161,12 @@ impl ClusterError {
         }
     }
 
-    pub(super) fn system(what: impl Into<String>, problem: &std::io::Error) -> Self {
+    pub(crate) fn system(what: impl Into<String>, problem: &std::io::Error) -> Self {
         ClusterError::System { what: what.into(), problem: problem.to_string() }
     }
 
     /// Makes the error for a thread that cannot be started.
-    pub(super) fn no_thread(problem: impl std::fmt::Display) -> Self {
+    pub(crate) fn no_thread(problem: impl std::fmt::Display) -> Self {
         ClusterError::System { what: "start a thread".into(), problem: format!("{problem}; {FEWER_THREADS}") }
     }
 
@@ -251,6 +251,21 @@ pub(super) enum CauseKind {
     Failed,
     /// The run is stalled; there is no culprit.
     Stalled,
+}
+
+/// Returns what to do if processes differ in `what`.
+fn remedy(what: &str) -> &'static str {
+    match what {
+        "build of gnnflow" | "protocol version" => "; copy one program file to all hosts",
+        "number of processes" => "; give all processes the same hosts file",
+        "rank" => "; give all processes the same hosts file, and each the --rank of its own line",
+        "pipeline" => "; start the same command on all hosts, with the same pipeline file and options",
+        "prepared dataset" => {
+            "; copy the dataset of one host to the others, or prepare it with the same settings from the same files"
+        }
+        "cluster.encrypt" => "; use the same value for all processes",
+        _ => "",
+    }
 }
 
 fn truncate(message: &str) -> String {

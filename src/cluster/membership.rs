@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::config::is_loopback;
-use super::control::Control;
+use super::control::{Control, seconds};
 use super::first_failure::FirstFailure;
 use super::rendezvous::Rendezvous;
 use super::{ClusterConfig, ClusterError, Liveness, hook};
@@ -61,14 +61,14 @@ impl Membership {
             single.announced = config.announced;
             return Ok(single);
         }
+        let deadline = Instant::now() + config.start_timeout;
         let listener = match config.listener.take() {
             Some(listener) => listener,
-            None => listen(config.rank, &config.addresses)?,
+            None => listen(config.rank, &config.addresses, config.start_timeout.min(RESOLVE))?,
         };
         let control =
             Control::start(config.rank, config.addresses.clone(), config.heartbeat_timeout, config.stall_timeout)?;
         hook::post_panics_to(&control.first_failure);
-        let deadline = Instant::now() + config.start_timeout;
         let rendezvous = Rendezvous::new(&config, control.clone())?;
         let (links, announced) = rendezvous.run(listener, deadline, config.start_timeout)?;
         let encrypted = if config.encrypts() { ", encrypted" } else { "" };
@@ -157,8 +157,32 @@ impl Drop for Membership {
     }
 }
 
-/// Listens at this rank's address.
-fn listen(rank: usize, addresses: &[String]) -> Result<TcpListener, ClusterError> {
+/// Longest time to resolve this rank's own address: the name server of a cluster may learn the name of a new machine after seconds.
+const RESOLVE: Duration = Duration::from_secs(20);
+
+/// Resolves this rank's address, and tries again until `limit`.
+fn resolve(rank: usize, address: &str, limit: Duration) -> std::io::Result<Vec<SocketAddr>> {
+    let begin = Instant::now();
+    let mut warned = false;
+    loop {
+        match address.to_socket_addrs() {
+            Ok(found) => return Ok(found.collect()),
+            Err(error) if begin.elapsed() >= limit => return Err(error),
+            Err(error) if !warned => {
+                warned = true;
+                tracing::warn!(
+                    "rank {rank} cannot resolve its own address {address}: {error}; trying for {}",
+                    seconds(limit)
+                );
+            }
+            Err(_) => {}
+        }
+        std::thread::sleep(Duration::from_millis(200).min(limit));
+    }
+}
+
+/// Listens at this rank's address, whose name is resolved within `limit`.
+fn listen(rank: usize, addresses: &[String], limit: Duration) -> Result<TcpListener, ClusterError> {
     let address = &addresses[rank];
     let failed = |problem: String, advice: &str| ClusterError::Listen {
         rank,
@@ -166,10 +190,8 @@ fn listen(rank: usize, addresses: &[String]) -> Result<TcpListener, ClusterError
         problem,
         advice: advice.to_string(),
     };
-    let mut own: Vec<SocketAddr> = address
-        .to_socket_addrs()
-        .map_err(|e| failed(e.to_string(), "write an address that this machine can resolve"))?
-        .collect();
+    let mut own = resolve(rank, address, limit)
+        .map_err(|e| failed(e.to_string(), "write an address that this machine can resolve"))?;
     // Many systems resolve a machine's name to a loopback address, which other hosts cannot reach.
     if is_loopback(address) && !addresses.iter().all(|address| is_loopback(address)) {
         own.iter_mut().for_each(|address| match address {
@@ -198,7 +220,7 @@ mod tests {
     fn error_of_a_used_port_names_rank_address_and_advice() {
         let holder = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = holder.local_addr().unwrap().to_string();
-        let error = listen(1, &["127.0.0.1:1".into(), address.clone()]).unwrap_err();
+        let error = listen(1, &["127.0.0.1:1".into(), address.clone()], RESOLVE).unwrap_err();
         let text = error.to_string();
         assert!(text.contains("rank 1") && text.contains(&address) && text.contains("os error 98"), "{text}");
         assert!(text.contains("another program"), "{text}");
@@ -207,8 +229,10 @@ mod tests {
 
     #[test]
     fn error_of_another_machines_address_names_the_rank_option() {
-        let error = listen(0, &["192.0.2.1:7000".into()]).unwrap_err();
+        let error = listen(0, &["192.0.2.1:7000".into()], RESOLVE).unwrap_err();
         assert!(error.to_string().contains("--rank"), "{error}");
+        let error = listen(0, &["no-such-host.invalid:7000".into()], Duration::from_millis(300)).unwrap_err();
+        assert!(error.to_string().contains("can resolve"), "{error}");
     }
 
     #[test]

@@ -185,6 +185,9 @@ impl Rendezvous {
                 if lines.len() > 1 {
                     why = format!("{why}; also missing: {}", lines[1..].join("; "));
                 }
+                why = format!(
+                    "{why}; start all processes within this time, and check hosts file, ranks, secret and firewalls"
+                );
                 let address = self.control.addresses[rank].clone();
                 return Err(self.control.fail(ClusterError::Lost { rank, address, why }));
             }
