@@ -3,6 +3,7 @@
 
 mod app;
 mod c_heap;
+mod check_cluster;
 mod cli;
 pub mod cluster;
 pub mod compare;

@@ -15,8 +15,8 @@ use gnnflow_pipelines::{
 };
 
 use crate::cluster::{
-    ClusterConfig, Fingerprints, Launcher, Liveness, Membership, Secret, config_from_launcher, execute, host_numbers,
-    is_launched, is_supervised, rank_assignment, read_hosts,
+    ClusterConfig, Fingerprints, Launcher, Liveness, Membership, config_from_launcher, execute, host_numbers,
+    is_launched, is_supervised,
 };
 use crate::console::Console;
 use crate::error::Error;
@@ -215,13 +215,8 @@ pub(crate) fn cluster_config(config: &Config, options: &RunOptions) -> Result<Op
         return Ok(Some(ClusterConfig { encrypt: config.cluster.encrypt, ..child }));
     }
     let Some(file) = &options.hosts else { return Ok(None) };
-    let addresses = read_hosts(file)?;
-    let environment = |name: &str| std::env::var(name).ok();
-    let Some(assignment) = rank_assignment(options.rank, Some(addresses.len()), environment)? else { return Ok(None) };
-    let mut cluster = ClusterConfig::new(assignment.rank, addresses);
-    cluster.secret = Secret::find(environment, config.cluster.secret_file.as_deref())?;
-    cluster.encrypt = config.cluster.encrypt;
-    Ok(Some(cluster))
+    let secret_file = config.cluster.secret_file.as_deref();
+    Ok(ClusterConfig::from_hosts(file, options.rank, secret_file, config.cluster.encrypt)?)
 }
 
 /// Writes and returns the summary of a pipeline without training.

@@ -7,6 +7,7 @@ mod bad_input;
 mod bad_input_training;
 mod best_models;
 mod calibrate;
+mod check_cluster;
 mod check_device;
 mod classes;
 mod cli;

@@ -63,7 +63,7 @@ pub(super) struct Processes {
     /// File with one line `host:port` per process, for a run across machines; start this command once per line.
     #[arg(long, value_name = "FILE", conflicts_with = "processes")]
     pub(super) hosts: Option<PathBuf>,
-    /// This process's line in the hosts file, from 0 [default: from the variables of Slurm, MPI or torchrun].
+    /// This process's line in the hosts file, from 0 [default: from the variables of Slurm, MPI, torchrun or Kubernetes].
     #[arg(long, value_name = "K", requires = "hosts")]
     pub(super) rank: Option<usize>,
 }

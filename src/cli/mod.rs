@@ -3,6 +3,7 @@
 //! Results are on stdout, messages on stderr. Each error is one line `error: …`; the exit code names what is at fault.
 
 mod calibrate;
+mod check_cluster;
 mod check_device;
 mod compare;
 mod completions;
@@ -79,6 +80,7 @@ enum Command {
     Inspect(inspect::Inspect),
     Update(Box<update::Update>),
     Reference(reference::Reference),
+    CheckCluster(check_cluster::CheckCluster),
     CheckDevice(check_device::CheckDevice),
     Calibrate(calibrate::Calibrate),
     Simulate(simulate::Simulate),
@@ -155,6 +157,7 @@ fn execute(command: Command, context: Context) -> Result<u8, Error> {
         // They do not need them.
         Command::TensorWorker(_) | Command::Reference(_) | Command::Compare(_) | Command::Sweep(_) => {}
         Command::Completions(_) | Command::Man(_) => {}
+        Command::CheckCluster(_) => {}
         _ => start_reading_threads()?,
     }
     match command {
@@ -172,6 +175,7 @@ fn execute(command: Command, context: Context) -> Result<u8, Error> {
         Command::Inspect(command) => command.execute(&context).map(|()| 0),
         Command::Update(command) => command.execute(&context).map(|()| 0),
         Command::Reference(command) => command.execute(&context).map(|()| 0),
+        Command::CheckCluster(command) => command.execute(context),
         Command::CheckDevice(command) => command.execute(&context).map(|()| 0),
         Command::Calibrate(command) => command.execute(&context).map(|()| 0),
         Command::Simulate(command) => command.execute(&context).map(|()| 0),

@@ -3,13 +3,14 @@
 use std::fs::File;
 use std::io::{self, Read, Seek};
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
+use std::path::Path;
 use std::time::Duration;
 
 use gnnflow_data::format::hex;
 use object::read::{Object, ReadCache};
 use sha2::{Digest, Sha256};
 
-use super::hosts::check_address;
+use super::hosts::{check_address, rank_assignment, read_hosts};
 use super::{ClusterError, Secret};
 
 /// Short texts, such as hashes, that must be equal in all processes of a run. Errors show them.
@@ -115,13 +116,31 @@ impl ClusterConfig {
         }
     }
 
+    /// Makes the configuration of one process of a hosts file, with the default timeouts and without fingerprints. `rank` is its line; `None`
+    /// takes it from the variables of batch systems. The secret is in `GNNFLOW_SECRET`, or else in `secret_file`.
+    ///
+    /// # Errors
+    /// Those of [`read_hosts`], [`rank_assignment`] and [`Secret::find`].
+    pub fn from_hosts(
+        hosts: &Path,
+        rank: Option<usize>,
+        secret_file: Option<&Path>,
+        encrypt: Option<bool>,
+    ) -> Result<Option<Self>, ClusterError> {
+        let addresses = read_hosts(hosts)?;
+        let environment = |name: &str| std::env::var(name).ok();
+        let Some(assignment) = rank_assignment(rank, Some(addresses.len()), environment)? else { return Ok(None) };
+        let secret = Secret::find(environment, secret_file)?;
+        Ok(Some(ClusterConfig { secret, encrypt, ..ClusterConfig::new(assignment.rank, addresses) }))
+    }
+
     /// Returns the number of processes.
     pub fn size(&self) -> usize {
         self.addresses.len()
     }
 
     /// Returns whether connections are encrypted.
-    pub(super) fn encrypts(&self) -> bool {
+    pub(crate) fn encrypts(&self) -> bool {
         self.encrypt.unwrap_or_else(|| !self.addresses.iter().all(|address| is_written_as_loopback(address)))
     }
 

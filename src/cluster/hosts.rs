@@ -8,13 +8,22 @@ use std::path::Path;
 
 use super::ClusterError;
 
-/// Variables of launchers for rank and size, by precedence.
-const LAUNCHERS: [(&str, &str); 5] = [
-    ("GNNFLOW_RANK", "GNNFLOW_SIZE"),
-    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
-    ("PMI_RANK", "PMI_SIZE"),
-    ("SLURM_PROCID", "SLURM_NTASKS"),
-    ("RANK", "WORLD_SIZE"),
+/// The variables of a launcher or batch system.
+struct Variables {
+    rank: &'static str,
+    /// `None` if there is none. Such processes may as well be independent of each other, so without a hosts file the rank has no meaning.
+    size: Option<&'static str>,
+}
+
+/// Launchers, by precedence.
+const LAUNCHERS: [Variables; 6] = [
+    Variables { rank: "GNNFLOW_RANK", size: Some("GNNFLOW_SIZE") },
+    Variables { rank: "OMPI_COMM_WORLD_RANK", size: Some("OMPI_COMM_WORLD_SIZE") },
+    Variables { rank: "PMI_RANK", size: Some("PMI_SIZE") },
+    Variables { rank: "SLURM_PROCID", size: Some("SLURM_NTASKS") },
+    Variables { rank: "RANK", size: Some("WORLD_SIZE") },
+    // An indexed job of Kubernetes.
+    Variables { rank: "JOB_COMPLETION_INDEX", size: None },
 ];
 
 /// Rank and size of a process in a run.
@@ -132,9 +141,10 @@ pub fn rank_assignment(
     // `--rank` has no size; a launcher's rank comes with the same launcher's size.
     let mut found = (rank, "--rank", None, "");
     if rank.is_none() {
-        for (rank_name, size_name) in LAUNCHERS {
+        for Variables { rank: rank_name, size } in LAUNCHERS.iter().filter(|of| of.size.is_some() || hosts.is_some()) {
             if let Some(rank) = number(rank_name)? {
-                found = (Some(rank), rank_name, number(size_name)?, size_name);
+                let size_name = size.unwrap_or_default();
+                found = (Some(rank), rank_name, size.map_or(Ok(None), number)?, size_name);
                 break;
             }
         }
@@ -144,7 +154,7 @@ pub fn rank_assignment(
         ((None, ..), Some(hosts)) => Err(ClusterError::Usage(format!(
             "the hosts file has {hosts} entries, but the rank of this process is unknown; give --rank, or use a \
              launcher that sets one of {}",
-            LAUNCHERS.map(|(rank, _)| rank).join(", ")
+            LAUNCHERS.map(|of| of.rank).join(", ")
         ))),
         ((Some(_), _, Some(size), size_name), Some(hosts)) if size != hosts => Err(ClusterError::Usage(format!(
             "the hosts file has {hosts} entries, but {size_name} = {size}; start as many processes as there are entries"
@@ -223,6 +233,11 @@ mod tests {
         assert_eq!(rank_assignment(None, None, batch).unwrap(), None);
         let one_of_many = environment(&[("SLURM_PROCID", "1"), ("SLURM_NTASKS", "3")]);
         assert!(rank_assignment(None, None, one_of_many).unwrap_err().to_string().contains("--hosts"));
+        let index = || environment(&[("JOB_COMPLETION_INDEX", "2")]);
+        assert_eq!(rank_assignment(None, Some(3), index()).unwrap(), Some(RankAssignment { rank: 2, size: 3 }));
+        assert_eq!(rank_assignment(None, None, index()).unwrap(), None, "the processes may be independent");
+        let missing = rank_assignment(None, Some(2), index()).unwrap_err().to_string();
+        assert!(missing.contains("rank 2 (from JOB_COMPLETION_INDEX) does not exist"), "{missing}");
         let junk = environment(&[("RANK", "one")]);
         assert!(rank_assignment(None, Some(2), junk).unwrap_err().to_string().contains("RANK"));
     }

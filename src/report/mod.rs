@@ -3,6 +3,7 @@
 mod axis;
 mod chart;
 mod classes;
+mod cluster;
 mod comparison;
 mod heat_map;
 mod html;
@@ -13,6 +14,7 @@ mod svg;
 mod table;
 mod trace;
 
+pub(crate) use cluster::cluster_text;
 pub use comparison::{comparison_table, write_comparison};
 pub use html::write;
 pub use partition::{partition_table, write_partition};

@@ -1,9 +1,10 @@
-//! A relay between two processes: it sees all bytes, and may change one.
+//! A relay between two processes: it sees all bytes, and may change one, or delay them.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 /// Forwards connections to an address until the test ends.
 pub(crate) struct Relay {
@@ -16,6 +17,8 @@ struct State {
     seen: Mutex<Vec<u8>>,
     /// Bytes of the client until the one that is changed; negative for none.
     until_change: AtomicI64,
+    /// Most bytes per second of a connection in one direction; 0 for no limit.
+    limit: AtomicU64,
 }
 
 impl Relay {
@@ -23,7 +26,7 @@ impl Relay {
     pub(crate) fn to(target: &str) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();
-        let state = Arc::new(State { seen: Mutex::default(), until_change: AtomicI64::new(-1) });
+        let state = Arc::new(State { seen: Mutex::default(), until_change: AtomicI64::new(-1), limit: 0.into() });
         let (target, shared) = (target.to_owned(), Arc::clone(&state));
         std::thread::spawn(move || {
             while let Ok((client, _)) = listener.accept() {
@@ -42,6 +45,11 @@ impl Relay {
     /// Changes one bit of the byte that a client sends after `bytes` other ones, counted from now over all connections.
     pub(crate) fn change_after(&self, bytes: i64) {
         self.state.until_change.store(bytes, Ordering::SeqCst);
+    }
+
+    /// Limits the bytes per second of each connection in each direction.
+    pub(crate) fn limit_to(&self, bytes_per_second: u64) {
+        self.state.limit.store(bytes_per_second, Ordering::SeqCst);
     }
 
     /// Returns whether `text` passed the relay in clear.
@@ -66,6 +74,10 @@ fn forward(mut from: TcpStream, mut to: TcpStream, from_client: bool, state: &St
                     state.until_change.store(-1, Ordering::SeqCst);
                 }
             }
+        }
+        match state.limit.load(Ordering::SeqCst) {
+            0 => {}
+            limit => std::thread::sleep(Duration::from_secs_f64(count as f64 / limit as f64)),
         }
         if to.write_all(bytes).is_err() {
             break;
