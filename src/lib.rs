@@ -10,6 +10,7 @@ pub mod compare;
 mod console;
 mod encryption;
 mod error;
+mod launch;
 mod log;
 mod loop_state;
 mod options;

@@ -32,6 +32,7 @@ mod infer_edges;
 mod infer_tables;
 mod init;
 mod interruption;
+mod launch;
 mod limits;
 mod link_prediction;
 mod link_prediction_full_graph;

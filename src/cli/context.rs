@@ -41,6 +41,11 @@ impl Pipeline {
         Ok(config)
     }
 
+    /// Returns the path of the file.
+    pub(super) fn file(&self) -> &Path {
+        &self.file
+    }
+
     /// Returns the overrides of the command line, as `KEY=VALUE`.
     pub(super) fn sets(&self) -> &[String] {
         &self.sets

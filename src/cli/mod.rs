@@ -16,11 +16,13 @@ mod infer;
 mod init;
 mod inspect;
 mod interrupt;
+mod launch;
 mod man;
 mod output;
 mod prepare;
 mod reference;
 mod refresh;
+mod remote_launch;
 mod run;
 mod simulate;
 mod sweep;
@@ -38,6 +40,7 @@ use gnnflow_pipelines::Registry;
 use gnnflow_pipelines::config::reference::keys_named;
 use std::ffi::OsString;
 use std::io::Write;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 /// Train graph neural networks on Parquet data, as one dataflow in one or more processes.
@@ -84,6 +87,8 @@ enum Command {
     CheckDevice(check_device::CheckDevice),
     Calibrate(calibrate::Calibrate),
     Simulate(simulate::Simulate),
+    Launch(launch::Launch),
+    RemoteLaunch(remote_launch::RemoteLaunch),
     TensorWorker(tensor_worker::TensorWorker),
     Completions(completions::Completions),
     Man(man::Man),
@@ -157,7 +162,7 @@ fn execute(command: Command, context: Context) -> Result<u8, Error> {
         // They do not need them.
         Command::TensorWorker(_) | Command::Reference(_) | Command::Compare(_) | Command::Sweep(_) => {}
         Command::Completions(_) | Command::Man(_) => {}
-        Command::CheckCluster(_) => {}
+        Command::CheckCluster(_) | Command::Launch(_) | Command::RemoteLaunch(_) => {}
         _ => start_reading_threads()?,
     }
     match command {
@@ -179,9 +184,32 @@ fn execute(command: Command, context: Context) -> Result<u8, Error> {
         Command::CheckDevice(command) => command.execute(&context).map(|()| 0),
         Command::Calibrate(command) => command.execute(&context).map(|()| 0),
         Command::Simulate(command) => command.execute(&context).map(|()| 0),
+        Command::Launch(command) => command.execute(&context, command_of_hosts),
+        Command::RemoteLaunch(command) => command.execute(),
         Command::TensorWorker(command) => command.execute(context).map(|()| 0),
         Command::Completions(command) => command.execute(Args::command()).map(|()| 0),
         Command::Man(command) => command.execute(Args::command()).map(|()| 0),
+    }
+}
+
+/// Checks the arguments of one process of several hosts. Returns its pipeline file, if the command reads one.
+fn command_of_hosts(args: &[String]) -> Result<Option<PathBuf>, clap::Error> {
+    let other = || {
+        let problem =
+            "this command does not run on several hosts; launch run, prepare, infer, follow or check-cluster\n";
+        clap::Error::raw(ErrorKind::InvalidSubcommand, problem)
+    };
+    let added = |error: &clap::Error| match error.get(ContextKind::InvalidArg) {
+        Some(ContextValue::String(arg)) => error.kind() == ErrorKind::UnknownArgument && arg.starts_with("--hosts"),
+        _ => false,
+    };
+    let program = std::iter::once("gnnflow").chain(args.iter().map(String::as_str));
+    let parsed = Args::try_parse_from(program).map_err(|error| if added(&error) { other() } else { error })?;
+    match parsed.command {
+        Command::Run(command) => Ok(Some(command.pipeline_file().to_owned())),
+        Command::Prepare(command) => Ok(Some(command.pipeline_file().to_owned())),
+        Command::Infer(_) | Command::Follow(_) | Command::CheckCluster(_) => Ok(None),
+        _ => Err(other()),
     }
 }
 

@@ -8,7 +8,7 @@ use crate::prepare::{PrepareOptions, Prepared};
 use crate::report;
 use gnnflow_data::format::plural;
 use gnnflow_data::prepare::Quality;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -30,12 +30,17 @@ pub(super) struct Prepare {
     /// File with one line `host:port` per process, for machines that share their files; start this command once per line.
     #[arg(long, value_name = "FILE", conflicts_with = "processes")]
     hosts: Option<PathBuf>,
-    /// This process's line in the hosts file, from 0 [default: from the variables of Slurm, MPI or torchrun].
+    /// This process's line in the hosts file, from 0 [default: from the variables of Slurm, MPI, torchrun or Kubernetes].
     #[arg(long, value_name = "K", requires = "hosts")]
     rank: Option<usize>,
 }
 
 impl Prepare {
+    /// Returns the path of the pipeline file.
+    pub(super) fn pipeline_file(&self) -> &Path {
+        self.pipeline.file()
+    }
+
     pub(super) fn execute(self, context: &Context) -> Result<u8, Error> {
         let config = self.pipeline.load(&context.registry)?;
         if config.graph.dataset.is_some() {

@@ -7,7 +7,7 @@ use crate::options::{Action, Outcome, RunOptions};
 use crate::report;
 use gnnflow_data::prepare::Quality;
 use gnnflow_pipelines::Plan;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -41,6 +41,11 @@ pub(super) struct Run {
 }
 
 impl Run {
+    /// Returns the path of the pipeline file.
+    pub(super) fn pipeline_file(&self) -> &Path {
+        self.pipeline.file()
+    }
+
     pub(super) fn execute(self, context: Context) -> Result<u8, Error> {
         let config = self.pipeline.load(&context.registry)?;
         let (local, processes) = (usize::from(self.at.processes), self.at.count()?);

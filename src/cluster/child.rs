@@ -17,11 +17,12 @@ pub(super) const RUN: &str = "GNNFLOW_RUN";
 /// way.
 pub(super) const NO_RESTART_FD: &str = "GNNFLOW_HOPELESS_FD";
 
-/// Runs in the child before exec. The child dies with its parent, and inherits one descriptor.
-pub(super) fn bind_to_parent(parent: u32, inherited: RawFd) -> std::io::Result<()> {
+/// Runs in the child before exec. The child dies with its parent, and may inherit one descriptor.
+pub(crate) fn bind_to_parent(parent: u32, inherited: Option<RawFd>) -> std::io::Result<()> {
     // SAFETY: system calls on integers.
     unsafe {
-        if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) != 0 || libc::fcntl(inherited, libc::F_SETFD, 0) != 0 {
+        let inherits = inherited.is_none_or(|inherited| libc::fcntl(inherited, libc::F_SETFD, 0) == 0);
+        if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) != 0 || !inherits {
             return Err(std::io::Error::last_os_error());
         }
         if libc::getppid() as u32 != parent {

@@ -3,7 +3,8 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, ExitStatus};
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::signals::{self, Signals};
@@ -19,57 +20,92 @@ struct Ending {
     signal: Option<i32>,
     /// Whether the parent's SIGKILL ended it.
     killed_by_parent: bool,
+    /// The code of a program that is not gnnflow: of ssh, or of a shell.
+    foreign_code: Option<i32>,
 }
 
 /// How the children of one attempt ended.
 #[derive(Debug)]
-pub(super) struct Outcome {
+pub(crate) struct Outcome {
     /// The exit code of the attempt.
-    pub(super) code: u8,
-    /// One message for each child that a signal killed.
-    pub(super) killed: Vec<String>,
+    pub(crate) code: u8,
+    /// One message for each child that a signal killed, or that has lost its host.
+    pub(crate) killed: Vec<String>,
 }
 
-/// Copies a child's stderr to this process's stderr, line by line. Lines of ranks above 0 begin with `[rank K]`. The returned channel
-/// closes when the copying ends.
+/// A copy of a child's output to this process's stderr.
+#[derive(Debug)]
+pub(crate) struct Copied {
+    /// Closes when the copying ends.
+    end: Receiver<()>,
+    last_line: Arc<Mutex<String>>,
+}
+
+impl Copied {
+    /// Copies output to this process's stderr, line by line, each with `prefix`. `name` is that of the thread.
+    ///
+    /// # Errors
+    /// If the system has no threads left.
+    pub(crate) fn start(name: String, prefix: String, output: impl Read + Send + 'static) -> std::io::Result<Self> {
+        let (sender, end) = channel::<()>();
+        let last_line = Arc::<Mutex<String>>::default();
+        let last = last_line.clone();
+        std::thread::Builder::new().name(name).spawn(move || {
+            let _sender = sender;
+            let mut reader = BufReader::new(output);
+            let mut line = Vec::new();
+            while matches!(reader.read_until(b'\n', &mut line), Ok(1..)) {
+                while matches!(line.last(), Some(b'\n' | b'\r')) {
+                    line.pop();
+                }
+                let text = [prefix.as_bytes(), &line, b"\n"].concat();
+                let _ = std::io::stderr().lock().write_all(&text);
+                *last.lock().unwrap_or_else(PoisonError::into_inner) = String::from_utf8_lossy(&line).into_owned();
+                line.clear();
+            }
+        })?;
+        Ok(Self { end, last_line })
+    }
+}
+
+/// Copies the stderr of a child on this machine. Lines of ranks above 0 begin with `[rank K]`.
 ///
 /// # Errors
 /// If the system has no threads left.
-pub(super) fn forward_stderr(rank: usize, stderr: impl Read + Send + 'static) -> std::io::Result<Receiver<()>> {
-    let (sender, receiver) = channel::<()>();
-    std::thread::Builder::new().name(format!("launch:stderr-{rank}")).spawn(move || {
-        let _sender = sender;
-        let mut reader = BufReader::new(stderr);
-        let mut line = Vec::new();
-        let prefix = if rank == 0 { String::new() } else { format!("[rank {rank}] ") };
-        while matches!(reader.read_until(b'\n', &mut line), Ok(1..)) {
-            while matches!(line.last(), Some(b'\n' | b'\r')) {
-                line.pop();
-            }
-            let text = [prefix.as_bytes(), &line, b"\n"].concat();
-            let _ = std::io::stderr().lock().write_all(&text);
-            line.clear();
-        }
-    })?;
-    Ok(receiver)
+pub(super) fn copy_stderr(rank: usize, stderr: impl Read + Send + 'static) -> std::io::Result<Copied> {
+    let prefix = if rank == 0 { String::new() } else { format!("[rank {rank}] ") };
+    Copied::start(format!("launch:stderr-{rank}"), prefix, stderr)
+}
+
+/// A child that is connected with a process on another host.
+#[derive(Debug)]
+pub(crate) struct Remote {
+    /// The program and its host, in messages.
+    pub(crate) name: String,
+    /// Receives the signals for the process.
+    pub(crate) signals: Sender<libc::c_int>,
+    /// The copy of the child's stderr.
+    pub(crate) stderr: Copied,
 }
 
 /// The children of one attempt. Dropping it kills the remaining ones.
-pub(super) struct ChildGroup {
-    pub(super) children: Vec<Option<Child>>,
+pub(crate) struct ChildGroup {
+    pub(crate) children: Vec<Option<Child>>,
     pub(super) addresses: Vec<String>,
-    pub(super) stderr_copies: Vec<Receiver<()>>,
+    pub(crate) copies: Vec<Copied>,
+    /// Of each child, or empty if all are on this machine.
+    pub(crate) remotes: Vec<Remote>,
 }
 
 impl ChildGroup {
     /// Makes an empty group. `addresses` are by rank, or empty if the parent does not know them.
-    pub(super) fn new(addresses: Vec<String>) -> Self {
-        ChildGroup { children: Vec::new(), addresses, stderr_copies: Vec::new() }
+    pub(crate) fn new(addresses: Vec<String>) -> Self {
+        ChildGroup { children: Vec::new(), addresses, copies: Vec::new(), remotes: Vec::new() }
     }
 
     /// Waits for all children. After a failure or a signal, kills those that still run after `grace`; after a signal only unless
     /// `waits_after_signal`.
-    pub(super) fn wait(mut self, grace: Duration, waits_after_signal: bool, signals: &Signals) -> Outcome {
+    pub(crate) fn wait(mut self, grace: Duration, waits_after_signal: bool, signals: &Signals) -> Outcome {
         let mut endings: Vec<Ending> = Vec::new();
         let mut kill_at: Option<Instant> = None;
         let (mut killed_by_parent, mut interrupted) = (false, false);
@@ -80,12 +116,12 @@ impl ChildGroup {
                     Ok(None) => {}
                     Ok(Some(status)) => {
                         *slot = None;
-                        endings.push(ending(rank, status, killed_by_parent));
+                        endings.push(ending(rank, status, killed_by_parent, self.remotes.get(rank).is_some()));
                     }
                     // Another part of the program has waited for it, so its status is unknown.
                     Err(_) => {
                         *slot = None;
-                        endings.push(Ending { rank, code: 5, signal: None, killed_by_parent });
+                        endings.push(Ending { rank, code: 5, signal: None, killed_by_parent, foreign_code: None });
                     }
                 }
             }
@@ -109,8 +145,8 @@ impl ChildGroup {
         }
         // Grandchildren may hold the pipes open.
         let until = Instant::now() + Duration::from_secs(1);
-        for copy in self.stderr_copies.drain(..) {
-            let _ = copy.recv_timeout(until.saturating_duration_since(Instant::now()));
+        for copy in self.copies.iter().chain(self.remotes.iter().map(|remote| &remote.stderr)) {
+            let _ = copy.end.recv_timeout(until.saturating_duration_since(Instant::now()));
         }
         if interrupted {
             return Outcome { code: 130, killed: Vec::new() };
@@ -118,26 +154,38 @@ impl ChildGroup {
         Outcome { code: exit_code(&endings), killed: self.killed(&endings) }
     }
 
-    /// Sends a signal to the process groups of all remaining children.
+    /// Sends a signal to the process groups of all remaining children, or to the processes on other hosts. SIGKILL is for the children
+    /// themselves: the other hosts notice that.
     fn signal(&self, signal: libc::c_int) {
-        for child in self.children.iter().flatten() {
-            // SAFETY: a system call on integers. The child has not been waited for, so its process id, which is also its
-            // group's id, is still valid.
-            unsafe {
-                libc::kill(-(child.id() as libc::pid_t), signal);
+        for (rank, child) in self.children.iter().enumerate().filter_map(|(rank, child)| Some((rank, child.as_ref()?)))
+        {
+            match self.remotes.get(rank) {
+                // A receiver that has ended has no process.
+                Some(remote) if signal != libc::SIGKILL => drop(remote.signals.send(signal)),
+                // SAFETY: a system call on integers. The child has not been waited for, so its process id, which is also its
+                // group's id, is still valid.
+                _ => unsafe {
+                    libc::kill(-(child.id() as libc::pid_t), signal);
+                },
             }
         }
     }
 
-    /// Returns a message for each child that a signal killed, except the parent's SIGKILL.
+    /// Returns a message for each child that a signal killed, except the parent's SIGKILL, or that has lost its host.
     fn killed(&self, endings: &[Ending]) -> Vec<String> {
         let sentence = |ending: &Ending| {
+            if let (Some(code), Some(remote)) = (ending.foreign_code, self.remotes.get(ending.rank)) {
+                let last = remote.stderr.last_line.lock().unwrap_or_else(PoisonError::into_inner);
+                let last = if last.is_empty() { String::new() } else { format!(": {last}") };
+                return Some(format!("{} ended with exit code {code}{last}", remote.name));
+            }
             let signal = ending.signal.filter(|_| !ending.killed_by_parent)?;
             let hint = if signal == libc::SIGKILL { ", which the system sends if memory runs out" } else { "" };
             let name = signals::name(signal);
-            let who = match self.addresses.get(ending.rank) {
-                Some(address) => format!("rank {} ({address})", ending.rank),
-                None => "the process".to_string(),
+            let who = match (self.remotes.get(ending.rank), self.addresses.get(ending.rank)) {
+                (Some(remote), _) => remote.name.clone(),
+                (None, Some(address)) => format!("rank {} ({address})", ending.rank),
+                (None, None) => "the process".to_string(),
             };
             Some(format!("{who} was killed by {name} (signal {signal}){hint}"))
         };
@@ -154,15 +202,18 @@ impl Drop for ChildGroup {
     }
 }
 
-fn ending(rank: usize, status: ExitStatus, killed_by_parent: bool) -> Ending {
+fn ending(rank: usize, status: ExitStatus, killed_by_parent: bool, is_remote: bool) -> Ending {
     let signal = status.signal();
+    let foreign_code = status.code().filter(|code| is_remote && !matches!(code, 0 | 2 | 3 | 4 | 5 | 70 | 130));
     let code = match (status.code(), signal) {
+        (Some(_), _) if foreign_code.is_some() => 5,
         (Some(code), _) => u8::try_from(code).unwrap_or(70),
         // Interrupted before it had installed its handlers.
         (None, Some(libc::SIGINT | libc::SIGTERM)) => 130,
         (None, _) => 5,
     };
-    Ending { rank, code, signal, killed_by_parent: killed_by_parent && signal == Some(libc::SIGKILL) }
+    let killed_by_parent = killed_by_parent && signal == Some(libc::SIGKILL);
+    Ending { rank, code, signal, killed_by_parent, foreign_code }
 }
 
 /// Returns the exit code of the attempt: that of the first child that failed with a code other than 5, else of the first that failed.
@@ -182,7 +233,10 @@ mod tests {
     use super::*;
 
     fn endings(codes: &[(usize, u8)]) -> Vec<Ending> {
-        codes.iter().map(|&(rank, code)| Ending { rank, code, signal: None, killed_by_parent: false }).collect()
+        codes
+            .iter()
+            .map(|&(rank, code)| Ending { rank, code, signal: None, killed_by_parent: false, foreign_code: None })
+            .collect()
     }
 
     #[test]
@@ -191,8 +245,16 @@ mod tests {
         assert_eq!(exit_code(&endings(&[(0, 5), (1, 3)])), 3);
         assert_eq!(exit_code(&endings(&[(1, 5), (0, 0)])), 5);
         assert_eq!(exit_code(&endings(&[(1, 70), (0, 3)])), 70);
-        let killed = Ending { rank: 0, code: 5, signal: Some(9), killed_by_parent: true };
+        let killed = Ending { rank: 0, code: 5, signal: Some(9), killed_by_parent: true, foreign_code: None };
         assert_eq!(exit_code(&[killed, endings(&[(1, 4)])[0]]), 4);
         assert_eq!(exit_code(&[killed]), 5);
+    }
+
+    #[test]
+    fn codes_of_other_programs_are_lost_hosts() {
+        let of = |code: i32, is_remote| ending(1, ExitStatus::from_raw(code << 8), false, is_remote);
+        assert_eq!((of(255, true).code, of(255, true).foreign_code), (5, Some(255)));
+        assert_eq!((of(3, true).code, of(3, true).foreign_code), (3, None));
+        assert_eq!((of(101, false).code, of(101, false).foreign_code), (101, None));
     }
 }

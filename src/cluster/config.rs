@@ -25,6 +25,15 @@ pub struct Fingerprints {
 }
 
 impl Fingerprints {
+    /// Returns the SHA-256 of the running program, in hexadecimal digits.
+    ///
+    /// # Errors
+    /// [`ClusterError::System`] if the executable cannot be read.
+    pub(crate) fn program_sha256() -> Result<String, ClusterError> {
+        let hash = File::open("/proc/self/exe").and_then(|mut file| file_hash(&mut file));
+        hash.map(|hash| hex(&hash)).map_err(|e| ClusterError::system("read the running executable", &e))
+    }
+
     /// Returns the fingerprint of the running program: its version, and the first bytes of the linker's build id, which is a hash of the
     /// executable, or of its SHA-256 if there is no build id.
     ///

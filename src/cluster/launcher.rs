@@ -17,7 +17,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use super::child::{ADDRESSES, LISTENER, NO_RESTART_FD, RUN, USER_SECRET, bind_to_parent, prevents_restart};
-use super::child_group::{ChildGroup, Outcome, forward_stderr};
+use super::child_group::{ChildGroup, Outcome, copy_stderr};
 use super::secret::random_hex;
 use super::signals::Signals;
 use super::{ClusterError, Secret};
@@ -148,7 +148,7 @@ impl Launcher {
         // SAFETY: between fork and exec only async-signal-safe calls are made: prctl, getppid, fcntl, _exit. The callers
         // keep the descriptor open until the child is started.
         unsafe {
-            command.pre_exec(move || bind_to_parent(parent, inherited));
+            command.pre_exec(move || bind_to_parent(parent, Some(inherited)));
         }
         command
     }
@@ -190,7 +190,7 @@ impl Launcher {
             let stderr = child.stderr.take();
             group.children.push(Some(child));
             if let Some(stderr) = stderr {
-                group.stderr_copies.push(forward_stderr(rank, stderr).map_err(ClusterError::no_thread)?);
+                group.copies.push(copy_stderr(rank, stderr).map_err(ClusterError::no_thread)?);
             }
         }
         // Only the children have the sockets now, so connections to a dead child are refused immediately.
@@ -218,7 +218,7 @@ impl Launcher {
 }
 
 /// Prints one line on stderr. Ignores a closed stderr.
-fn print_line(line: &str) {
+pub(crate) fn print_line(line: &str) {
     let _ = writeln!(std::io::stderr(), "gnnflow: {line}");
 }
 

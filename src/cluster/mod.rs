@@ -42,16 +42,18 @@ mod wire;
 
 #[cfg(feature = "tensor-workers")]
 pub(crate) use child::USER_SECRET;
-pub(crate) use child::is_launched;
+pub(crate) use child::{bind_to_parent, is_launched};
 pub use child::{config_from_launcher, is_supervised};
+pub(crate) use child_group::{ChildGroup, Copied, Outcome, Remote};
 pub use config::{ClusterConfig, Fingerprints};
 pub use error::{ClusterError, Failure};
 pub use execute::execute;
 pub(crate) use hook::{cause_of, exit_if_not_unwinding};
 pub use hosts::{RankAssignment, host_numbers, rank_assignment, read_hosts};
 pub use launcher::Launcher;
+pub(crate) use launcher::print_line;
 pub use liveness::{Busy, Deferred, Liveness};
 pub use membership::Membership;
 pub use secret::Secret;
-#[cfg(feature = "tensor-workers")]
 pub(crate) use secret::random_hex;
+pub(crate) use signals::Signals;

@@ -35,11 +35,11 @@ pub(super) fn caught() -> Option<libc::c_int> {
 /// While this guard exists, the first SIGINT or SIGTERM is recorded and does not end the process. Another one, a second later or more,
 /// ends it.
 #[derive(Debug)]
-pub(super) struct Signals(Vec<(libc::c_int, libc::sighandler_t)>);
+pub(crate) struct Signals(Vec<(libc::c_int, libc::sighandler_t)>);
 
 impl Signals {
     /// Installs handlers for the signals that are not ignored.
-    pub(super) fn catch() -> Self {
+    pub(crate) fn catch() -> Self {
         let mut previous = Vec::new();
         for signal in [libc::SIGINT, libc::SIGTERM] {
             // SAFETY: `action` is a valid sigaction with an empty mask. The handler is async-signal-safe. `old` is valid for the
@@ -62,7 +62,7 @@ impl Signals {
         Signals(previous)
     }
 
-    pub(super) fn caught(&self) -> Option<libc::c_int> {
+    pub(crate) fn caught(&self) -> Option<libc::c_int> {
         caught()
     }
 }
