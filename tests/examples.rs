@@ -85,3 +85,46 @@ fn layer_in_the_documentation_equals_the_example() {
     let (code, _) = code.split_once("```").expect("models.md ends the listing");
     assert!(program.contains(code), "docs/book/src/models.md and examples/own_parts.rs differ");
 }
+
+/// Reads `name: value` lines of YAML, also as items of a list.
+fn values<'a>(yaml: &'a str, name: &str) -> Vec<&'a str> {
+    let value = |line: &'a str| line.trim().trim_start_matches("- ").strip_prefix(name)?.strip_prefix(": ");
+    yaml.lines().filter_map(value).collect()
+}
+
+/// Reads a text of a ConfigMap.
+fn text_of(yaml: &str, name: &str) -> String {
+    let lines = yaml.lines().skip_while(|line| line.trim() != format!("{name}: |")).skip(1);
+    let block = lines.take_while(|line| line.is_empty() || line.starts_with("    "));
+    block.map(|line| format!("{}\n", line.trim_start_matches("    "))).collect()
+}
+
+#[test]
+fn kubernetes_job_fits_its_hosts_file_service_and_pipeline() {
+    let yaml = include_str!("../examples/kubernetes/job.yaml");
+    let place = TestDir::new();
+    let hosts = text_of(yaml, "hosts.txt");
+    let one = |name: &str| match values(yaml, name)[..] {
+        [value] => value.to_owned(),
+        ref other => panic!("{name}: {other:?}"),
+    };
+    let (job, service, port) = (one("job-name"), one("subdomain"), one("port"));
+    let expected: String = (0..hosts.lines().count()).map(|rank| format!("{job}-{rank}.{service}:{port}\n")).collect();
+    assert_eq!(hosts, expected);
+    let count = hosts.lines().count().to_string();
+    assert_eq!([one("completions"), one("parallelism"), one("containerPort")], [&*count, &*count, &*port]);
+    // The Service, the ConfigMap with its volume, the Job and its container, and the Secret.
+    let documents: Vec<&str> = yaml.split("\n---\n").collect();
+    for (document, kind, name) in [(0, "Service", &service), (1, "ConfigMap", &service), (2, "Job", &job)] {
+        assert_eq!(values(documents[document], "kind"), [kind]);
+        assert_eq!(values(documents[document], "name")[0], name);
+    }
+    assert_eq!([one("clusterIP"), one("completionMode")], ["None", "Indexed"]);
+    let arguments: Vec<&str> = documents[2].lines().filter_map(|line| line.trim().strip_prefix("- ")).collect();
+    let hosts_at = arguments.iter().position(|&argument| argument == "--hosts").unwrap();
+    assert_eq!(arguments[hosts_at + 1], format!("{}/hosts.txt", values(yaml, "mountPath")[0]));
+    place.write("pipeline.toml", text_of(yaml, "pipeline.toml"));
+    place.write("hosts.txt", &hosts);
+    let plan = place.succeed(&["run", "pipeline.toml", "--dry-run", "--hosts", "hosts.txt"]);
+    assert!(plan.contains("4 partitions"), "{plan}");
+}
