@@ -20,10 +20,12 @@ pub mod prepare;
 pub mod report;
 pub mod run;
 mod run_lock;
+mod status;
 pub mod sweep;
 #[cfg_attr(not(feature = "tensor-workers"), path = "tensor_workers/absent.rs")]
 mod tensor_workers;
 mod threads;
+mod top;
 mod upload;
 
 pub use app::App;

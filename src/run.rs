@@ -3,6 +3,7 @@
 use std::any::Any;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Instant;
 
 use gnnflow_data::Dataset;
@@ -10,7 +11,7 @@ use gnnflow_data::progress::Progress;
 use gnnflow_pipelines::executor::ExecutorFactory;
 use gnnflow_pipelines::summary::{EpochRecord, SCHEMA, Seconds};
 use gnnflow_pipelines::{
-    Config, Error as PipelineError, FittingModel, Job, Runtime, Summary, WarmStart, Work, keep_earlier_run,
+    Config, Error as PipelineError, FittingModel, Job, Runtime, Stage, Summary, WarmStart, Work, keep_earlier_run,
     last_checkpoint, prepare, run_worker,
 };
 
@@ -22,6 +23,7 @@ use crate::console::Console;
 use crate::error::Error;
 use crate::options::{Action, Outcome, RunOptions};
 use crate::run_lock::RunLock;
+use crate::status::{Activity, Cache, End, RecordedProgress, Reporter, StatusWriter};
 use crate::tensor_workers::{self, TensorWorkers};
 use crate::threads::start_reading_threads;
 
@@ -43,8 +45,34 @@ pub fn run(config: &Config, options: &RunOptions) -> Result<Outcome, Error> {
     let console = if first { options.console.clone() } else { Console::silent() };
     // Child processes write under the lock of their parent.
     let _lock = (first && !is_launched()).then(|| RunLock::take(&options.run_dir)).transpose()?;
+    let progress = RecordedProgress { console, activity: Activity::begin() };
+    let start = || {
+        let own = Reporter::new(0, progress.activity.clone(), Liveness::default(), Arc::default());
+        StatusWriter::start(&options.run_dir, &config.name, &progress.activity, own)
+    };
+    let status = first.then(start).transpose()?;
+    let result = run_here(config, options, cluster, &progress, status.as_ref());
+    if let Some(status) = status {
+        status.end(match &result {
+            Ok(Outcome::Done(_)) => End::Finished,
+            Ok(Outcome::Elsewhere(code)) => End::Children(*code),
+            Err(error) => End::Failed(error),
+        });
+    }
+    result
+}
+
+/// Runs the stages in this process, or in child processes. `status` shows the run to others, if this process has the run folder.
+fn run_here(
+    config: &Config,
+    options: &RunOptions,
+    cluster: Option<ClusterConfig>,
+    progress: &RecordedProgress,
+    status: Option<&StatusWriter>,
+) -> Result<Outcome, Error> {
+    let RecordedProgress { console, activity } = progress;
     let begin = Instant::now();
-    let dataset = prepare(config, &options.registry, None, &console)?;
+    let dataset = prepare(config, &options.registry, None, progress)?;
     let prepared = options.prepare_seconds.unwrap_or_else(|| begin.elapsed().as_secs_f64());
     let size = cluster.as_ref().map_or(options.processes, ClusterConfig::size);
     config.check_processes(size, dataset.manifest().parts())?;
@@ -78,6 +106,7 @@ pub fn run(config: &Config, options: &RunOptions) -> Result<Outcome, Error> {
         launcher.checkpoint = Some(last_checkpoint(&options.run_dir));
         // The children find a prepared dataset; this is the time for their summary.
         launcher.arguments.push(format!("--prepare-seconds={prepared}").into());
+        status.iter().for_each(|status| status.leave_to_children());
         return Ok(Outcome::Elsewhere(launcher.run()?));
     }
 
@@ -123,6 +152,7 @@ pub fn run(config: &Config, options: &RunOptions) -> Result<Outcome, Error> {
             // Rank 0, which has the run folder, decides whether to resume.
             let resumes = matches!(work, Work::Train { resume: true, .. });
             cluster.announced = if resumes { RESUMES.into() } else { String::new() };
+            activity.stage(Stage::Connecting);
             let membership = Membership::join(cluster)?;
             if let Work::Train { resume, .. } = &mut work {
                 *resume = membership.announced() == RESUMES;
@@ -130,12 +160,22 @@ pub fn run(config: &Config, options: &RunOptions) -> Result<Outcome, Error> {
             membership
         }
     };
+    let (rank, traffic) = (membership.rank(), Arc::clone(membership.traffic()));
+    let own = Arc::new(Reporter::new(rank, activity.clone(), membership.liveness(), traffic));
+    if let Some(status) = status {
+        status.connected(Arc::clone(&own), Arc::clone(membership.statuses()), membership.size());
+    }
+    membership.statuses().set_own(move || own.status());
     let hosts = host_numbers(membership.addresses());
     let local = hosts.iter().filter(|&&host| host == hosts[membership.rank()]).count();
     let liveness = membership.liveness();
-    let tensor_workers = TensorWorkers::new(config, secret, remote, first)?;
-    let runtime =
-        RunRuntime { console, warnings: options.console.clone(), liveness, epochs: train.epochs(), tensor_workers };
+    let tensor_workers = TensorWorkers::new(config, secret, remote, rank == 0)?;
+    let epochs = train.epochs();
+    if matches!(work, Work::Train { .. }) {
+        activity.set_epochs(epochs);
+    }
+    let (progress, uploading) = (progress.clone(), activity.clone());
+    let runtime = RunRuntime { progress, warnings: options.console.clone(), liveness, epochs, tensor_workers };
     let job = Job {
         config: config.clone(),
         dataset,
@@ -154,6 +194,7 @@ pub fn run(config: &Config, options: &RunOptions) -> Result<Outcome, Error> {
     let summary = execute(membership, move |worker| {
         let summary = run_worker(worker, &job).map_err(Error::from)?;
         if let Some(upload) = &upload {
+            uploading.stage(Stage::Uploading);
             // The console of the others shows neither progress nor results.
             let console = if summary.is_some() { results.clone() } else { Console::silent() };
             upload.together(worker, partitions, &liveness, &console)?;
@@ -240,8 +281,8 @@ fn prepared_only(config: &Config, options: &RunOptions, partitions: usize, prepa
 
 /// Reports the worker's progress to the other processes and to the user.
 struct RunRuntime {
-    console: Console,
-    /// Prints warnings, also where `console` is silent.
+    progress: RecordedProgress,
+    /// Prints warnings, also where progress is not shown.
     warnings: Console,
     liveness: Liveness,
     epochs: usize,
@@ -285,8 +326,21 @@ impl Runtime for RunRuntime {
         self.liveness.stop_requested()
     }
 
+    fn stage(&self, stage: Stage) {
+        self.progress.activity.stage(stage);
+    }
+
+    fn cached(&self, hits: u64, misses: u64) {
+        self.progress.activity.cached(Cache { hits, misses });
+    }
+
+    fn messages(&self) -> Arc<AtomicU64> {
+        self.progress.activity.messages()
+    }
+
     fn epoch(&self, record: &EpochRecord) {
-        self.console.epoch(record, self.epochs);
+        self.progress.activity.epoch(record);
+        self.progress.console.epoch(record, self.epochs);
     }
 
     fn warn(&self, line: &str) {
@@ -302,6 +356,6 @@ impl Runtime for RunRuntime {
     }
 
     fn progress(&self) -> &dyn Progress {
-        &self.console
+        &self.progress
     }
 }

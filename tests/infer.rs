@@ -48,7 +48,7 @@ fn results_equal_those_of_the_run() {
                 .filter(|name| !name.starts_with('.'))
                 .collect();
             files.sort();
-            assert_eq!(files, ["embeddings.parquet", "predictions.parquet", "summary.json"]);
+            assert_eq!(files, ["embeddings.parquet", "predictions.parquet", "status.json", "summary.json"]);
         }
     }
 }

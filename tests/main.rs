@@ -54,6 +54,7 @@ mod sampling;
 mod schedules;
 mod simulate;
 mod stalls;
+mod status;
 mod sweep;
 mod table_parts;
 mod tables_by_type;

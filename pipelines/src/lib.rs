@@ -36,3 +36,4 @@ pub use run::run_worker;
 pub use runtime::executor;
 pub use runtime::job::{Feed, InNeighbors, Job, NoRuntime, NodeSplit, Runtime, Scope, Work, scratch_folder};
 pub use runtime::registry::Registry;
+pub use runtime::stage::Stage;

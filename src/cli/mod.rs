@@ -27,6 +27,7 @@ mod run;
 mod simulate;
 mod sweep;
 mod tensor_worker;
+mod top;
 mod update;
 
 use self::context::Context;
@@ -73,6 +74,7 @@ enum Command {
     Infer(infer::Infer),
     Refresh(refresh::Refresh),
     Follow(follow::Follow),
+    Top(top::Top),
     Compare(compare::Compare),
     Sweep(sweep::Sweep),
     Prepare(prepare::Prepare),
@@ -161,7 +163,7 @@ fn execute(command: Command, context: Context) -> Result<u8, Error> {
         Command::Run(_) | Command::Infer(_) | Command::Refresh(_) | Command::Follow(_) => {}
         // They do not need them.
         Command::TensorWorker(_) | Command::Reference(_) | Command::Compare(_) | Command::Sweep(_) => {}
-        Command::Completions(_) | Command::Man(_) => {}
+        Command::Completions(_) | Command::Man(_) | Command::Top(_) => {}
         Command::CheckCluster(_) | Command::Launch(_) | Command::RemoteLaunch(_) => {}
         _ => start_reading_threads()?,
     }
@@ -170,6 +172,7 @@ fn execute(command: Command, context: Context) -> Result<u8, Error> {
         Command::Infer(command) => command.execute(context),
         Command::Refresh(command) => command.execute(context),
         Command::Follow(command) => command.execute(context),
+        Command::Top(command) => command.execute(&context).map(|()| 0),
         Command::Compare(command) => command.execute(&context).map(|()| 0),
         Command::Sweep(command) => command.execute(&context),
         Command::Prepare(command) => command.execute(&context),

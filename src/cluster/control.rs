@@ -1,7 +1,7 @@
 //! The control connections: heartbeats between all pairs of processes, and the first cause of failure, sent to all.
 //!
 //! One thread per peer reads frames. One thread, the monitor, sends heartbeats, checks the peers' timeouts, and sends the first cause to
-//! all peers. A connection that closes without a goodbye is a lost peer. Processes may finish at different times, each with a goodbye.
+//! all peers. Rank 0 also gets the status of each process. A connection that closes without a goodbye is a lost peer. Processes may finish at different times, each with a goodbye.
 
 use std::collections::HashMap;
 use std::io::{self, ErrorKind, Write};
@@ -18,9 +18,11 @@ use super::error::{Cause, CauseKind};
 use super::first_failure::FirstFailure;
 use super::liveness::{Phase, ProgressClock};
 use super::signals::{self, Signals};
+use super::statuses::Statuses;
 use super::wire::{read_frame, write_frame};
 use super::{ClusterError, Failure, Liveness};
 use crate::encryption::{CHANGED, Link};
+use crate::status::ProcessStatus;
 
 /// Maximum time for the caller to receive a cause. After it, the monitor ends the process.
 const CALLER_TIMEOUT: Duration = Duration::from_secs(2);
@@ -28,16 +30,28 @@ const CALLER_TIMEOUT: Duration = Duration::from_secs(2);
 const MAX_VALUE_BYTES: usize = 1024;
 /// Maximum wait for this process's own signal after another process was interrupted.
 const SIGNAL_TIMEOUT: Duration = Duration::from_secs(1);
+/// Time between two statuses that a process sends to rank 0.
+const STATUS_INTERVAL: Duration = Duration::from_secs(1);
 /// Maximum wait of a finished process for the goodbyes of the others.
 const GOODBYE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A message on a control connection.
 #[derive(Debug, Serialize, Deserialize)]
 enum Frame {
-    Heartbeat { turns: u64, completed: u64, phase: Phase, label: String },
+    Heartbeat {
+        turns: u64,
+        completed: u64,
+        phase: Phase,
+        label: String,
+    },
     Failing(Cause),
-    Agree { what: String, value: String },
+    Agree {
+        what: String,
+        value: String,
+    },
     Goodbye,
+    /// To rank 0 only.
+    Status(Box<ProcessStatus>),
 }
 
 /// The state of one peer.
@@ -66,6 +80,15 @@ impl Peer {
         (self.turns, self.phase, self.label) = (turns, phase, label);
     }
 
+    /// Sends a frame. Drops a connection that fails; its reader and the timeouts report the loss.
+    fn send(&mut self, frame: &Frame) {
+        if let Some(writer) = &mut self.writer
+            && write_frame(writer, frame).is_err()
+        {
+            self.writer = None;
+        }
+    }
+
     /// Restarts all timeouts.
     fn restart_timeouts(&mut self) {
         let now = Instant::now();
@@ -81,6 +104,7 @@ pub(super) struct Control {
     pub(super) addresses: Vec<String>,
     pub(super) first_failure: Arc<FirstFailure>,
     pub(super) liveness: Liveness,
+    pub(super) statuses: Arc<Statuses>,
     heartbeat_timeout: Duration,
     stall_timeout: Duration,
     peers: Mutex<Vec<Peer>>,
@@ -118,6 +142,7 @@ impl Control {
             addresses,
             first_failure: Arc::default(),
             liveness: Liveness::default(),
+            statuses: Arc::default(),
             heartbeat_timeout,
             stall_timeout,
             changed: Condvar::new(),
@@ -212,6 +237,11 @@ impl Control {
                     peer.values.insert(what, value);
                     self.changed.notify_all();
                 }
+                Ok(Frame::Status(status)) => {
+                    drop(peers);
+                    // A process cannot report for another one.
+                    self.statuses.record(ProcessStatus { rank, ..*status });
+                }
                 Ok(Frame::Goodbye) => {
                     peer.goodbye = true;
                     self.changed.notify_all();
@@ -246,20 +276,20 @@ impl Control {
         }
     }
 
-    /// Sends a frame to all peers. Drops connections that fail; their readers and timeouts report the loss.
+    /// Sends a frame to all peers.
     fn broadcast(&self, frame: &Frame) {
-        for peer in self.peers().iter_mut() {
-            if let Some(writer) = &mut peer.writer
-                && write_frame(writer, frame).is_err()
-            {
-                peer.writer = None;
-            }
-        }
+        self.peers().iter_mut().for_each(|peer| peer.send(frame));
+    }
+
+    /// Sends a frame to one peer.
+    fn send(&self, rank: usize, frame: &Frame) {
+        self.peers()[rank].send(frame);
     }
 
     fn monitor(&self, signals: &Signals) {
         let step = (self.interval() / 2).min(Duration::from_millis(100));
         let (mut last_check, mut last_heartbeat) = (Instant::now(), None::<Instant>);
+        let mut last_status = None::<Instant>;
         loop {
             if let Some(cause) = self.first_failure.wait(step) {
                 return self.broadcast_cause(&cause);
@@ -293,6 +323,12 @@ impl Control {
                 self.broadcast(&Frame::Heartbeat { turns, completed, phase, label: label.clone() });
                 // This process's entry has the same form as the others'.
                 self.peers()[self.own_rank].record_heartbeat(turns, completed, phase, label);
+            }
+            if self.own_rank > 0 && last_status.is_none_or(|at| at.elapsed() >= STATUS_INTERVAL) {
+                last_status = Some(Instant::now());
+                if let Some(status) = self.statuses.own() {
+                    self.send(0, &Frame::Status(Box::new(status)));
+                }
             }
         }
     }

@@ -140,7 +140,7 @@ impl Liveness {
         self.0.turns.load(Ordering::Relaxed)
     }
 
-    pub(super) fn completed(&self) -> u64 {
+    pub(crate) fn completed(&self) -> u64 {
         self.0.completed.load(Ordering::Relaxed)
     }
 
@@ -154,7 +154,7 @@ impl Liveness {
     }
 
     /// Returns the label of the worker's last long work, or an empty string.
-    pub(super) fn label(&self) -> String {
+    pub(crate) fn label(&self) -> String {
         self.0.label.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }

@@ -9,8 +9,9 @@ use super::config::is_loopback;
 use super::control::{Control, seconds};
 use super::first_failure::FirstFailure;
 use super::rendezvous::Rendezvous;
+use super::statuses::Statuses;
 use super::{ClusterConfig, ClusterError, Liveness, hook};
-use crate::encryption::Link;
+use crate::encryption::{Link, Traffic};
 
 /// The membership of a process in a run: its rank, its connections to all other processes, and their heartbeats.
 ///
@@ -23,6 +24,8 @@ pub struct Membership {
     pub(super) control: Option<Arc<Control>>,
     pub(super) first_failure: Arc<FirstFailure>,
     liveness: Liveness,
+    statuses: Arc<Statuses>,
+    traffic: Arc<Traffic>,
     announced: String,
     start_timeout: Duration,
     /// Used by [`execute`](super::execute) in a run of one process. With several, `control` has it.
@@ -39,6 +42,8 @@ impl Membership {
             control: None,
             first_failure: Arc::default(),
             liveness: Liveness::default(),
+            statuses: Arc::default(),
+            traffic: Arc::default(),
             announced: String::new(),
             start_timeout: Duration::ZERO,
             stall_timeout,
@@ -70,7 +75,9 @@ impl Membership {
             Control::start(config.rank, config.addresses.clone(), config.heartbeat_timeout, config.stall_timeout)?;
         hook::post_panics_to(&control.first_failure);
         let rendezvous = Rendezvous::new(&config, control.clone())?;
-        let (links, announced) = rendezvous.run(listener, deadline, config.start_timeout)?;
+        let (mut links, announced) = rendezvous.run(listener, deadline, config.start_timeout)?;
+        let traffic = Arc::default();
+        links.iter_mut().flatten().for_each(|link| link.count_in(&traffic));
         let encrypted = if config.encrypts() { ", encrypted" } else { "" };
         let left = deadline.saturating_duration_since(Instant::now()).max(Duration::from_secs(1));
         control.agree("the start", "", left)?;
@@ -81,6 +88,8 @@ impl Membership {
             links,
             first_failure: control.first_failure.clone(),
             liveness: control.liveness.clone(),
+            statuses: Arc::clone(&control.statuses),
+            traffic,
             control: Some(control),
             announced,
             start_timeout: config.start_timeout,
@@ -111,6 +120,16 @@ impl Membership {
     /// Returns the handle with which the worker reports its progress.
     pub fn liveness(&self) -> Liveness {
         self.liveness.clone()
+    }
+
+    /// Returns the statuses of the processes: the source of the own one, and at rank 0 the last ones of the others.
+    pub(crate) fn statuses(&self) -> &Arc<Statuses> {
+        &self.statuses
+    }
+
+    /// Returns the counter of bytes on this process's data connections.
+    pub(crate) fn traffic(&self) -> &Arc<Traffic> {
+        &self.traffic
     }
 
     /// Checks whether the run has failed already, for long work before [`execute`](super::execute).

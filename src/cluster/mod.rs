@@ -5,7 +5,7 @@
 //! | `hosts`, `secret` | hosts file, rank and size, shared secret |
 //! | `config`, `membership`, `rendezvous` | connecting all processes, with a deadline |
 //! | `handshake`, `wire` | proof of the secret, keys, and comparison of versions, on one connection |
-//! | `control`, `liveness`, `first_failure` | heartbeats, the first error, sending it to all processes |
+//! | `control`, `liveness`, `first_failure`, `statuses` | heartbeats, the first error, sending it to all processes; statuses for rank 0 |
 //! | `waits` | what operators and threads wait for in a stalled run |
 //! | `execute`, `hook`, `signals` | one timely worker per process, panics and signals as errors |
 //! | `launcher`, `child_group`, `child` | the parent of several processes on one machine, or of one rank with restarts |
@@ -37,6 +37,7 @@ mod membership;
 mod rendezvous;
 mod secret;
 mod signals;
+mod statuses;
 mod waits;
 mod wire;
 
@@ -57,3 +58,4 @@ pub use membership::Membership;
 pub use secret::Secret;
 pub(crate) use secret::random_hex;
 pub(crate) use signals::Signals;
+pub(crate) use statuses::Statuses;

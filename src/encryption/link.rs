@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use timely::communication::allocator::zero_copy::stream::Stream;
 
 use super::records::{Opener, Sealer};
+use super::traffic::Traffic;
 use super::{Channel, Records};
 
 /// Bytes that one call of `write` encrypts at most.
@@ -20,6 +21,7 @@ const WRITE_BYTES: usize = 128 << 10;
 pub(crate) struct Link {
     socket: TcpStream,
     encryption: Option<Arc<Encryption>>,
+    traffic: Arc<Traffic>,
 }
 
 #[derive(Debug)]
@@ -43,13 +45,19 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Link {
     /// Makes a connection without encryption.
     pub(crate) fn plain(socket: TcpStream) -> Self {
-        Link { socket, encryption: None }
+        Link { socket, encryption: None, traffic: Arc::default() }
     }
 
     /// Makes a connection with the encryption of a handshake.
     pub(crate) fn encrypted(socket: TcpStream, Channel { seal, open }: Channel) -> Self {
         let outgoing = Outgoing { seal, records: Records::default(), broken: false };
-        Link { socket, encryption: Some(Arc::new(Encryption { outgoing: outgoing.into(), incoming: open.into() })) }
+        let encryption = Encryption { outgoing: outgoing.into(), incoming: open.into() };
+        Link { socket, encryption: Some(Arc::new(encryption)), traffic: Arc::default() }
+    }
+
+    /// Adds the bytes of this connection, and of clones that are made later, to `traffic`.
+    pub(crate) fn count_in(&mut self, traffic: &Arc<Traffic>) {
+        self.traffic = Arc::clone(traffic);
     }
 
     /// Returns the socket, for its options.
@@ -60,7 +68,9 @@ impl Link {
 
 impl Read for Link {
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
-        let Some(encryption) = &self.encryption else { return self.socket.read(bytes) };
+        let Some(encryption) = &self.encryption else {
+            return self.socket.read(bytes).inspect(|&count| self.traffic.add_received(count));
+        };
         let mut open = lock(&encryption.incoming);
         loop {
             match open.read(bytes)? {
@@ -70,7 +80,10 @@ impl Read for Link {
             match self.socket.read(open.space())? {
                 0 if open.is_between_records() => return Ok(0),
                 0 => return Err(ErrorKind::UnexpectedEof.into()),
-                count => open.receive(count),
+                count => {
+                    self.traffic.add_received(count);
+                    open.receive(count);
+                }
             }
         }
     }
@@ -78,7 +91,9 @@ impl Read for Link {
 
 impl Write for Link {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let Some(encryption) = &self.encryption else { return self.socket.write(bytes) };
+        let Some(encryption) = &self.encryption else {
+            return self.socket.write(bytes).inspect(|&count| self.traffic.add_sent(count));
+        };
         let Outgoing { seal, records, broken } = &mut *lock(&encryption.outgoing);
         if *broken {
             return Err(ErrorKind::BrokenPipe.into());
@@ -87,6 +102,7 @@ impl Write for Link {
         *broken = true;
         seal.seal_all(bytes, records)?;
         self.socket.write_all(records.unsent())?;
+        self.traffic.add_sent(records.unsent().len());
         records.sent(records.unsent().len());
         *broken = false;
         Ok(bytes.len())
@@ -99,7 +115,8 @@ impl Write for Link {
 
 impl Stream for Link {
     fn try_clone(&self) -> io::Result<Self> {
-        Ok(Link { socket: self.socket.try_clone()?, encryption: self.encryption.clone() })
+        let (encryption, traffic) = (self.encryption.clone(), Arc::clone(&self.traffic));
+        Ok(Link { socket: self.socket.try_clone()?, encryption, traffic })
     }
 
     fn set_nonblocking(&self, nonblocking: bool) -> io::Result<()> {

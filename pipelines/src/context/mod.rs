@@ -244,8 +244,8 @@ impl WorkerContext {
             parts,
             train_nodes: manifest.partitions.iter().map(|part| part.train).collect(),
             scratch,
-            meter: Rc::default(),
-            other_meter: Rc::default(),
+            meter: Rc::new(Meter::counting(job.runtime.messages())),
+            other_meter: Rc::new(Meter::counting(job.runtime.messages())),
             sampling: threads::sampling(job.threads)?,
             fused_sampling: job.config.debug.fused_sampling,
         })

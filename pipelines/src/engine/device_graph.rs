@@ -34,6 +34,7 @@ use crate::config::{Config, Device, Model, Norm, Schedule, Train, is_builtin_lay
 use crate::context::WorkerContext;
 use crate::error::Error;
 use crate::runtime::job::Job;
+use crate::runtime::stage::Stage;
 
 /// Returns whether full-graph training of this pipeline computes on a GPU, and why the graph cannot stay there.
 pub(crate) fn on_device(config: &Config, parts: usize) -> Option<Result<(), String>> {
@@ -199,6 +200,7 @@ fn whole_graph(job: &Job, context: &WorkerContext, degrees: bool) -> Result<Whol
 impl Engine for DeviceGraphTraining {
     fn train_round(&mut self, driver: &mut Driver<'_>, epoch: u32, lr: &dyn Fn(u32) -> f64) -> Result<Round, Error> {
         let start = Instant::now();
+        driver.runtime.stage(Stage::Training { epoch: epoch as usize + 1 });
         let progress = driver.runtime.progress();
         progress.brief_stage(&format!("epoch {}", epoch + 1), 1, "steps");
         self.run(driver, time::at(epoch, 0), Work::Train { epoch, lr: lr(epoch) })?;

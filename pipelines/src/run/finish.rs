@@ -35,6 +35,7 @@ use crate::refresh::Refresh;
 use crate::refresh::layer_store::WritingRows;
 use crate::runtime::job::{InNeighbors, Job, Scope, Work};
 use crate::runtime::records::{ByClass, Scores, TensorUse};
+use crate::runtime::stage::Stage;
 
 /// The counts of a worker.
 #[derive(Clone, Copy, Pod, Zeroable)]
@@ -212,6 +213,7 @@ impl Run<'_> {
 
     /// Computes the results of the nodes of the job, and evaluates them.
     fn infer(&mut self, driver: &mut Driver<'_>, refresh: Option<&Refresh>) -> Result<Inferred, Error> {
+        driver.runtime.stage(Stage::Inference);
         let nodes = OutputNodes::all(self.job.dataset.manifest());
         let chosen = self.chosen_nodes(driver)?;
         if self.context.worker == 0 && !self.job.trains() {
@@ -292,6 +294,7 @@ impl Run<'_> {
         nodes: &OutputNodes,
         evaluation: &Evaluation,
     ) -> Result<Digests, Error> {
+        driver.runtime.stage(Stage::Writing);
         let mut digests = Digests { predictions: self.write_predictions(driver, nodes)?, ..Digests::default() };
         if self.job.config.infer.as_ref().is_some_and(|infer| infer.embeddings) {
             self.write_embeddings(driver, nodes)?;

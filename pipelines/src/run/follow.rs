@@ -27,6 +27,7 @@ use crate::outputs::summary::Summary;
 use crate::outputs::table::TableForm;
 use crate::refresh::layer_store::Stored;
 use crate::runtime::job::{Feed, InNeighbors, Job, Scope, Work};
+use crate::runtime::stage::Stage as RunStage;
 
 /// Bytes of a page. A changed row takes at least one.
 const PAGE: u64 = 4096;
@@ -109,6 +110,7 @@ impl Run<'_> {
         feed: &Feed,
     ) -> Result<Left, Error> {
         self.check_rows(driver)?;
+        driver.runtime.stage(RunStage::Following);
         // Private copies of all rows, and other features of all nodes of the dataset, never take more than this.
         let all = self.inference.stores().iter().map(|rows| rows.reserved()).sum::<u64>();
         let all = all + self.live()?.features.most_replaced_bytes();

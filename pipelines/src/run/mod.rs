@@ -61,6 +61,7 @@ use crate::refresh::Refresh;
 use crate::refresh::layer_store::LayerStore;
 use crate::runtime::job::{Feed, InNeighbors, Job, Scope, Work};
 use crate::runtime::records::EpochRecord;
+use crate::runtime::stage::Stage as RunStage;
 use crate::task::{self, Task};
 
 /// Runs `job` on `worker`. The pipeline must have `[model]` and `[train]`. The first worker returns the summary.
@@ -162,6 +163,7 @@ impl<'a> Run<'a> {
         train: &'a config::Train,
     ) -> Result<Self, Error> {
         let mut trace = train.trace.then(|| Trace::start(driver.worker)).transpose()?;
+        job.runtime.stage(RunStage::Opening);
         let busy = job.runtime.busy("opening the dataset");
         let (rank, workers) = (driver.worker.index(), driver.worker.peers());
         let parts = FeatureStore::open(job, rank, workers)?;
@@ -418,6 +420,7 @@ impl<'a> Run<'a> {
                 let evaluated = due(train.evaluate_every) || (train.evaluate_every > 0 && end == epochs);
                 if last && evaluated {
                     let begin = Instant::now();
+                    driver.runtime.stage(RunStage::Evaluating { epoch: self.progress.epochs as usize });
                     let evaluation = self.evaluate(driver)?;
                     record.best = self.save_if_best(&evaluation)?;
                     self.keep_if_among_best(driver, &evaluation)?;

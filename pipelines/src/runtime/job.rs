@@ -3,6 +3,7 @@
 use std::any::Any;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use gnnflow_data::dataset::{Dataset, LabelInfo};
 use gnnflow_data::progress::Progress;
@@ -14,6 +15,7 @@ use crate::model_file::{FittingModel, WarmStart};
 use crate::runtime::executor::ExecutorFactory;
 use crate::runtime::records::EpochRecord;
 use crate::runtime::registry::Registry;
+use crate::runtime::stage::Stage;
 
 /// What a job does.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -245,6 +247,18 @@ pub trait Runtime: Send + Sync {
     /// Returns whether this process has received a signal while signals were deferred.
     fn stop_requested(&self) -> bool {
         false
+    }
+    /// Called on every worker when a stage of the run begins.
+    fn stage(&self, stage: Stage) {
+        let _ = stage;
+    }
+    /// Called after a step with the counts so far of the cache of other workers' features.
+    fn cached(&self, hits: u64, misses: u64) {
+        let _ = (hits, misses);
+    }
+    /// Returns the counter of messages that this process has sent to others. Only the worker's thread adds to it.
+    fn messages(&self) -> Arc<AtomicU64> {
+        Arc::default()
     }
     /// Called on every worker at the end of an epoch.
     fn epoch(&self, record: &EpochRecord) {

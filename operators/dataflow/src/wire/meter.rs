@@ -2,6 +2,8 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::wire::WireBlock;
@@ -55,9 +57,16 @@ pub struct Meter {
     /// What is sent at each time, if it is recorded.
     by_time: RefCell<Option<BTreeMap<SentIn, Sent>>>,
     stages: [Cell<Duration>; 3],
+    /// All messages, for other threads.
+    messages_sent: Arc<AtomicU64>,
 }
 
 impl Meter {
+    /// Creates a meter that also adds each message to `messages_sent`, which other threads may read.
+    pub fn counting(messages_sent: Arc<AtomicU64>) -> Self {
+        Self { messages_sent, ..Self::default() }
+    }
+
     /// Counts `block`, which `stage` sends, if its destination is not `worker` itself.
     pub fn sent(&self, worker: usize, stage: Stage, block: &WireBlock) {
         let header = block.header();
@@ -65,6 +74,7 @@ impl Meter {
         if to != worker {
             let sent = Sent { messages: 1, bytes: block.wire_bytes() as u64 };
             self.count(to, sent);
+            self.messages_sent.fetch_add(1, Ordering::Relaxed);
             if let Some(by_time) = &mut *self.by_time.borrow_mut() {
                 let key = SentIn { time: header.key, stage, to };
                 if by_time.len() < MOST || by_time.contains_key(&key) {

@@ -65,6 +65,7 @@ use crate::engine::sampling::operators::Operators;
 use crate::engine::sampling::strategies::hops;
 use crate::engine::sampling::subgraphs::Subgraphs;
 use crate::error::Error;
+use crate::runtime::stage::Stage;
 
 /// The name of the jobs that compute the gradients of batches.
 pub(crate) const GRADIENT: &str = "gradient";
@@ -319,6 +320,7 @@ impl Engine for MiniBatchTraining {
         if let Some(pull) = &self.pull {
             pull.advance(time::at(epoch, first));
         }
+        driver.runtime.stage(Stage::Training { epoch: epoch as usize + 1 });
         let progress = driver.runtime.progress();
         progress.brief_stage(&format!("epoch {}", epoch + 1), u64::from(self.steps - first), "steps");
         let mut step = first;
@@ -331,6 +333,9 @@ impl Engine for MiniBatchTraining {
             self.input.flush();
             driver.run_until(&self.probe, time::at(epoch, step.saturating_sub(self.window)), &self.errors)?;
             progress.advance(1);
+            if let Some(CacheCounts { hits, misses }) = self.cached() {
+                driver.runtime.cached(hits, misses);
+            }
         }
         driver.run_until(&self.probe, time::at(epoch, step), &self.errors)?;
         progress.done();

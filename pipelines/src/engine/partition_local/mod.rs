@@ -49,6 +49,7 @@ use crate::engine::sampling::operators::Operators;
 use crate::engine::sampling::strategies::hops;
 use crate::engine::sampling::subgraphs::Subgraphs;
 use crate::error::Error;
+use crate::runtime::stage::Stage;
 
 /// The options of partition-local training.
 pub(crate) struct LocalTraining {
@@ -186,6 +187,7 @@ impl PartitionParallel {
         self.compute_thread.call(ComputeState::begin_partition)?;
         let steps = self.steps[part] as u32;
         let mut sent = 0;
+        driver.runtime.stage(Stage::Training { epoch: epochs.start as usize + 1 });
         let progress = driver.runtime.progress();
         let name = format!("epoch {}, partition {part}", epochs.start + 1);
         progress.brief_stage(&name, u64::from(steps) * epochs.len() as u64, "steps");

@@ -60,6 +60,7 @@ use crate::context::WorkerContext;
 use crate::engine::{APPLY, BlocksHash, Engine, EpochSums, Round, Staleness};
 use crate::error::Error;
 use crate::runtime::records::TensorUse;
+use crate::runtime::stage::Stage;
 
 /// Returns the maximum number of intervals or chunks of a worker in flight whose tasks are not computed beside the compute thread: some are computed while the rows of others
 /// are sent.
@@ -312,6 +313,7 @@ impl Engine for StagedTraining {
         let mut done = Vec::with_capacity((end - epoch) as usize);
         let progress = driver.runtime.progress();
         for epoch in epoch..end {
+            driver.runtime.stage(Stage::Training { epoch: epoch as usize + 1 });
             progress.brief_stage(&format!("epoch {}", epoch + 1), stages.into(), "stages");
             for stage in 1..=stages {
                 driver.run_until(&self.probe, time::at(epoch, stage), &self.errors)?;
