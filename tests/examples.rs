@@ -126,5 +126,5 @@ fn kubernetes_job_fits_its_hosts_file_service_and_pipeline() {
     place.write("pipeline.toml", text_of(yaml, "pipeline.toml"));
     place.write("hosts.txt", &hosts);
     let plan = place.succeed(&["run", "pipeline.toml", "--dry-run", "--hosts", "hosts.txt"]);
-    assert!(plan.contains("4 partitions"), "{plan}");
+    assert!(plan.contains("partitions  4 by") && plan.contains("process 1   partitions 2 to 3"), "{plan}");
 }

@@ -131,7 +131,7 @@ mod tests {
         let at = |millis: &[u64]| millis.iter().copied().map(Duration::from_millis).collect::<Vec<_>>();
         let rate = |millis: &[u64]| blocks_per_second(&at(millis), Duration::from_millis(400));
         // One block in 50 ms at first, then one in 10 ms.
-        let steady: Vec<u64> = [50, 100].into_iter().chain((10..=40).map(|i| 10 * i)).collect();
+        let steady: Vec<u64> = [50, 100].into_iter().chain((11..=40).map(|i| 10 * i)).collect();
         assert!((rate(&steady) - 100.0).abs() < 1e-6);
         assert!((rate(&[2000, 4000]) - 0.5).abs() < 1e-9, "a slow link");
         assert!((rate(&[10, 20, 30]) - 100.0).abs() < 1e-6, "a link that stopped");
