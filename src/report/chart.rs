@@ -79,7 +79,7 @@ impl Source {
 /// A line of a chart.
 pub(super) struct Line {
     pub(super) source: Source,
-    /// Epochs and values.
+    /// Epochs, or seconds, and values.
     pub(super) points: Vec<(usize, f64)>,
 }
 
@@ -91,11 +91,47 @@ pub(super) struct Epochs {
     pub(super) best: Option<usize>,
 }
 
+/// What the x axis of a chart is.
+#[derive(Clone, Copy)]
+enum Over {
+    Epochs,
+    Seconds,
+}
+
+impl Over {
+    /// Returns the name of the axis.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Epochs => "epoch",
+            Self::Seconds => "seconds",
+        }
+    }
+
+    /// Returns the text of a place on the axis.
+    fn place(self, value: usize) -> String {
+        match self {
+            Self::Epochs => format!("epoch {}", count(value as u64)),
+            Self::Seconds => format!("{} s", count(value as u64)),
+        }
+    }
+}
+
+/// Draws `lines` over seconds, later ones over earlier ones. Returns `None` if there are no points.
+pub(super) fn time_chart(title: &str, lines: &[Line]) -> Option<String> {
+    let seconds = lines.iter().flat_map(|line| &line.points).map(|(second, _)| *second);
+    let (first, last) = (seconds.clone().min()?, seconds.max()?);
+    draw(title, lines, Epochs { first, last, best: None }, Over::Seconds)
+}
+
 /// Draws `lines`, later ones over earlier ones, and marks the best epoch. Returns `None` if there are no points.
 pub(super) fn chart(title: &str, lines: &[Line], epochs: Epochs) -> Option<String> {
+    draw(title, lines, epochs, Over::Epochs)
+}
+
+fn draw(title: &str, lines: &[Line], epochs: Epochs, over: Over) -> Option<String> {
     let lines: Vec<Line> = lines.iter().map(drawable).filter(|line| !line.points.is_empty()).collect();
-    let plot = Plot::new(&lines, epochs)?;
-    let mut svg = Svg::new(WIDTH, HEIGHT, &format!("{title} by epoch"));
+    let plot = Plot::new(&lines, epochs, over)?;
+    let mut svg = Svg::new(WIDTH, HEIGHT, &format!("{title} by {}", over.name()));
     svg.label("title", (0.0, 20.0), Anchor::Start, &format!("{title}{}", unit(plot.y.exponent)));
     plot.draw_axes(&mut svg);
     if let Some(best) = epochs.best {
@@ -122,6 +158,7 @@ fn drawable(line: &Line) -> Line {
 /// The area between the axes.
 struct Plot {
     left: f64,
+    over: Over,
     x: Axis,
     y: Axis,
 }
@@ -130,11 +167,11 @@ impl Plot {
     const RIGHT: f64 = WIDTH - LEGEND;
     const BOTTOM: f64 = HEIGHT - BELOW;
 
-    fn new(lines: &[Line], epochs: Epochs) -> Option<Self> {
+    fn new(lines: &[Line], epochs: Epochs, over: Over) -> Option<Self> {
         let x = Axis::whole(epochs.first as u64, epochs.last as u64);
         let y = Axis::of(lines.iter().flat_map(|line| &line.points).map(|(_, value)| *value))?;
         let longest = y.ticks().iter().map(|(_, label)| label.len()).max().unwrap_or(0);
-        Some(Self { left: (20.0 + longest as f64 * CHARACTER).max(56.0), x, y })
+        Some(Self { left: (20.0 + longest as f64 * CHARACTER).max(56.0), over, x, y })
     }
 
     fn column(&self, epoch: f64) -> f64 {
@@ -157,7 +194,7 @@ impl Plot {
             svg.label("tick", (column, Self::BOTTOM + 19.0), Anchor::Middle, &label);
         }
         svg.line("axis", &[(self.left, Self::BOTTOM), (Self::RIGHT, Self::BOTTOM)]);
-        svg.label("name", ((self.left + Self::RIGHT) / 2.0, Self::BOTTOM + 37.0), Anchor::Middle, "epoch");
+        svg.label("name", ((self.left + Self::RIGHT) / 2.0, Self::BOTTOM + 37.0), Anchor::Middle, self.over.name());
     }
 
     fn draw_best(&self, svg: &mut Svg, epoch: usize) {
@@ -173,7 +210,7 @@ impl Plot {
         svg.line("line", &points);
         if points.len() <= MAX_MARKED {
             for (point, (epoch, value)) in points.iter().zip(&line.points) {
-                let hint = format!("{}, epoch {}: {}", line.source.name(), count(*epoch as u64), score(*value));
+                let hint = format!("{}, {}: {}", line.source.name(), self.over.place(*epoch), score(*value));
                 svg.mark(*point, line.source.mark(), &hint);
             }
         }

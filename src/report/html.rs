@@ -2,12 +2,14 @@
 
 use super::chart::{Epochs, Line, Source, chart};
 use super::classes::class_section;
+use super::memory::memory_chart;
 use super::number::score;
 use super::page::{begin, escape};
 use super::partition::partition_section;
 use super::table::{costs, loss_name, metric_names, splits, stages};
 use super::trace::trace_section;
 use super::{bytes, count, plural, seconds};
+use crate::status::{MemoryOverTime, RunStatus};
 use gnnflow_data::fs::replace;
 use gnnflow_data::prepare::Quality;
 use gnnflow_pipelines::summary::{EpochRecord, Scores};
@@ -30,7 +32,9 @@ pub fn write(run_dir: &Path, summary: &Summary, quality: Option<&Quality>) -> Re
         epochs => epochs?,
     };
     let pipeline = std::fs::read_to_string(run_dir.join("pipeline.toml")).unwrap_or_default();
-    let page = page(summary, &epochs, &TraceTable::read_all(run_dir)?, quality, &pipeline);
+    // A run of an earlier version has no status.
+    let memory = RunStatus::read(run_dir).ok().and_then(|status| status.memory);
+    let page = page(summary, &epochs, &TraceTable::read_all(run_dir)?, (quality, memory.as_ref()), &pipeline);
     let path = run_dir.join(FILE);
     replace(&path, page.as_bytes()).map_err(Error::io("write", &path))
 }
@@ -39,7 +43,7 @@ fn page(
     summary: &Summary,
     epochs: &[EpochRecord],
     traces: &[TraceTable],
-    quality: Option<&Quality>,
+    (quality, memory): (Option<&Quality>, Option<&MemoryOverTime>),
     pipeline: &str,
 ) -> String {
     let mut page = begin(&summary.name, &summary.name);
@@ -66,6 +70,7 @@ fn page(
     times(&mut page, summary);
     trace_section(&mut page, traces);
     traffic(&mut page, summary);
+    page.extend(memory.and_then(memory_chart));
     cost_section(&mut page, summary);
     if let Some(quality) = quality {
         let _ = writeln!(page, "<h2>Partition by {}</h2>", escape(&quality.method));
@@ -211,7 +216,7 @@ mod tests {
         };
         let mut summary = Summary { name: "a<b".into(), epochs: 3, val: scores(0.75), ..Summary::default() };
         summary.seconds.train = 1.5;
-        let page = page(&summary, &[epoch(1), epoch(2), epoch(3)], &[], None, "name = \"<script>\"");
+        let page = page(&summary, &[epoch(1), epoch(2), epoch(3)], &[], (None, None), "name = \"<script>\"");
         assert_eq!(page.matches("<svg").count(), 2);
         assert!(page.contains("a&lt;b") && page.contains("0.7500") && !page.contains("<script"), "{page}");
         // The page loads nothing; the only URL is the SVG namespace.

@@ -7,6 +7,7 @@ mod cluster;
 mod comparison;
 mod heat_map;
 mod html;
+mod memory;
 mod number;
 mod page;
 mod partition;

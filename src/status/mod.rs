@@ -5,11 +5,13 @@
 //! | `process`, `system` | the status of one process; memory and CPU time of this one |
 //! | `activity`, `training`, `progress` | stage, work and epochs, as the run reports them; the remaining time |
 //! | `reporter` | makes the status of this process, with rates |
+//! | `memory` | memory over time, for the report |
 //! | `run_status`, `writer` | `status.json`, and the thread that writes it |
 //!
 //! Processes send their statuses to rank 0 on the control connections, see `cluster::control`.
 
 mod activity;
+mod memory;
 mod process;
 mod progress;
 mod reporter;
@@ -19,6 +21,7 @@ mod training;
 mod writer;
 
 pub(crate) use activity::Activity;
+pub(crate) use memory::MemoryOverTime;
 pub(crate) use process::{Cache, ProcessStatus};
 pub(crate) use progress::RecordedProgress;
 pub(crate) use reporter::Reporter;

@@ -8,6 +8,7 @@ use gnnflow_pipelines::summary::EpochRecord;
 use gnnflow_pipelines::{Error, Stage};
 use serde::{Deserialize, Serialize};
 
+use super::memory::MemoryOverTime;
 use super::process::ProcessStatus;
 
 /// The version of the file.
@@ -38,6 +39,9 @@ pub(crate) struct RunStatus {
     pub(crate) processes: usize,
     /// The statuses that rank 0 has, by rank.
     pub(crate) statuses: Vec<ReceivedStatus>,
+    /// Memory over time, when the run has ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) memory: Option<MemoryOverTime>,
 }
 
 /// A status, and how old it was when rank 0 wrote the file.

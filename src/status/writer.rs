@@ -11,6 +11,7 @@ use gnnflow_data::fs::{remove, replace};
 use gnnflow_pipelines::Error as PipelineError;
 
 use super::activity::{Activity, Now};
+use super::memory::MemorySampler;
 use super::reporter::Reporter;
 use super::run_status::{ReceivedStatus, RunStatus, SCHEMA, State, since_1970};
 use crate::cluster::{ClusterError, Statuses};
@@ -47,6 +48,8 @@ struct Shared {
     source: Mutex<Source>,
     /// Held while the file is written.
     written: Mutex<Written>,
+    /// The last status, for metrics.
+    last: Mutex<Option<RunStatus>>,
     /// Whether child processes run, of which one writes the status.
     left_to_children: AtomicBool,
     has_warned: AtomicBool,
@@ -59,10 +62,11 @@ struct Source {
     processes: usize,
 }
 
-/// The file before this run: `None` until this run has written it, then its content, if it existed.
 #[derive(Default)]
 struct Written {
+    /// The file before this run: `None` until this run has written it, then its content, if it existed.
     earlier: Option<Option<Vec<u8>>>,
+    memory: MemorySampler,
 }
 
 impl StatusWriter {
@@ -78,6 +82,7 @@ impl StatusWriter {
             activity: activity.clone(),
             source: Mutex::new(Source { own: Arc::new(own), others: Arc::default(), processes: 1 }),
             written: Mutex::default(),
+            last: Mutex::default(),
             left_to_children: AtomicBool::new(false),
             has_warned: AtomicBool::new(false),
         });
@@ -99,9 +104,19 @@ impl StatusWriter {
         *self.shared.source.lock().unwrap_or_else(PoisonError::into_inner) = Source { own, others, processes };
     }
 
+    /// Returns a function that returns the last status, or makes the first one.
+    pub(crate) fn last(&self) -> impl Fn() -> RunStatus + Send + Sync + 'static {
+        let shared = Arc::clone(&self.shared);
+        move || {
+            let last = shared.last.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            last.unwrap_or_else(|| shared.status(State::Running, None))
+        }
+    }
+
     /// Writes no more: a child process does.
     pub(crate) fn leave_to_children(&self) {
-        let _not_writing = self.shared.written.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut written = self.shared.written.lock().unwrap_or_else(PoisonError::into_inner);
+        self.shared.keep_earlier(&mut written);
         self.shared.left_to_children.store(true, Ordering::Relaxed);
     }
 
@@ -128,9 +143,18 @@ impl Shared {
         if self.left_to_children.load(Ordering::Relaxed) {
             return;
         }
-        let before = || std::fs::read(self.run_dir.join(RunStatus::FILE)).ok();
-        written.earlier.get_or_insert_with(before);
-        self.warn_of(self.status(state, error).write(&self.run_dir));
+        self.keep_earlier(&mut written);
+        let mut status = self.status(state, error);
+        let memory = status.statuses.iter().map(|of| (of.status.rank, of.status.memory));
+        written.memory.add(status.updated - status.began, memory);
+        status.memory = (state != State::Running).then(|| written.memory.samples().clone());
+        self.warn_of(status.write(&self.run_dir));
+        *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(status);
+    }
+
+    /// Keeps the file before this run, the first time.
+    fn keep_earlier(&self, written: &mut Written) {
+        written.earlier.get_or_insert_with(|| std::fs::read(self.run_dir.join(RunStatus::FILE)).ok());
     }
 
     /// Warns of the first error. The run goes on without a status.
@@ -163,6 +187,7 @@ impl Shared {
             remaining_seconds,
             processes: source.processes,
             statuses: std::iter::once(own).chain(others).collect(),
+            memory: None,
         }
     }
 
