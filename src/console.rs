@@ -3,9 +3,12 @@
 use gnnflow_data::progress::Progress;
 use gnnflow_pipelines::summary::{EpochRecord, Scores};
 use indicatif::{ProgressBar, ProgressState, ProgressStyle};
-use std::io::{IsTerminal, Write};
+use serde_json::{Map, Value, json};
+use std::io::IsTerminal;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
+
+use crate::stderr::{self, Level};
 
 /// Minimum time between two epoch lines on a terminal. The first and the last epoch are always printed.
 const EPOCH_LINE_INTERVAL: Duration = Duration::from_secs(1);
@@ -64,6 +67,20 @@ impl Stage {
         format!("{}: {amount} {}, {} per second{left}", self.name, self.unit, rate_text(rate))
     }
 
+    /// Returns the numbers of a line.
+    fn fields(&self) -> Map<String, Value> {
+        let Self { name, unit, total, start, done, .. } = self;
+        let seconds = start.elapsed().as_secs_f64();
+        let pairs = [
+            ("stage", json!(name)),
+            ("done", json!(done)),
+            ("total", json!(total)),
+            ("unit", json!(unit)),
+            ("seconds", json!(seconds)),
+        ];
+        pairs.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+    }
+
     fn bar(&self) -> ProgressBar {
         let template = match self.total {
             Some(_) => "{msg:<24} {bar:30} {human_pos}/{human_len} {prefix}  {rate}/s  {left} left",
@@ -99,9 +116,10 @@ fn rate_text(rate: f64) -> String {
 }
 
 impl Console {
-    /// Bars if stderr is a terminal, lines if not.
+    /// Bars if stderr is a terminal and lines are text, lines if not.
     pub fn new() -> Self {
-        Self::with(if std::io::stderr().is_terminal() { Style::Bars } else { Style::Lines })
+        let bars = std::io::stderr().is_terminal() && !stderr::is_json();
+        Self::with(if bars { Style::Bars } else { Style::Lines })
     }
 
     /// Prints nothing.
@@ -120,8 +138,18 @@ impl Console {
 
     /// Prints one line.
     pub fn say(&self, line: &str) {
+        self.log(Level::Info, line, Map::new());
+    }
+
+    /// Prints a warning.
+    pub(crate) fn warn(&self, line: &str) {
+        self.log(Level::Warning, line, Map::new());
+    }
+
+    /// Prints one line. `fields` are for lines as JSON.
+    pub(crate) fn log(&self, level: Level, line: &str, fields: Map<String, Value>) {
         if self.style != Style::Silent {
-            self.line(&self.lock(), line);
+            self.line(&self.lock(), level, line, fields);
         }
     }
 
@@ -136,7 +164,7 @@ impl Console {
             return;
         }
         state.last_epoch = Some(Instant::now());
-        self.line(&state, &epoch_line(record, epochs));
+        self.line(&state, Level::Info, &epoch_line(record, epochs), epoch_fields(record, epochs));
     }
 
     fn begin(&self, name: &str, total: Option<u64>, unit: &str, brief: bool) {
@@ -148,10 +176,11 @@ impl Console {
         state.stage = Some(stage);
     }
 
-    fn line(&self, state: &State, line: &str) {
+    fn line(&self, state: &State, level: Level, line: &str, fields: Map<String, Value>) {
+        let print = || stderr::print_with(level, line, fields);
         match &state.bar {
-            Some(bar) => bar.suspend(|| write(line)),
-            None => write(line),
+            Some(bar) => bar.suspend(print),
+            None => print(),
         }
     }
 
@@ -179,9 +208,11 @@ fn number(value: f64) -> String {
     if value.abs() < 1e6 { format!("{value:.4}") } else { format!("{value:.4e}") }
 }
 
-/// Writes a line to stderr. Ignores a closed stderr.
-fn write(line: &str) {
-    let _ = writeln!(std::io::stderr(), "{line}");
+/// Returns the numbers of an epoch: the keys of `metrics.jsonl`, and the epochs of the run.
+fn epoch_fields(record: &EpochRecord, epochs: usize) -> Map<String, Value> {
+    let Ok(Value::Object(mut fields)) = serde_json::to_value(record) else { return Map::new() };
+    fields.insert("epochs".into(), epochs.into());
+    fields
 }
 
 impl Default for Console {
@@ -209,7 +240,8 @@ impl Progress for Console {
             (Style::Bars, None) if stage.start.elapsed() > BRIEF => *bar = Some(stage.bar()),
             (Style::Lines, _) if stage.last_line.elapsed() > STAGE_LINE_INTERVAL => {
                 stage.last_line = Instant::now();
-                write(&stage.line(stage.start.elapsed()));
+                let fields = stage.fields();
+                stderr::print_with(Level::Info, &stage.line(stage.start.elapsed()), fields);
             }
             _ => {}
         }
@@ -239,7 +271,8 @@ impl State {
                 1 => format!("1 {}, ", stage.unit.trim_end_matches('s')),
                 done => format!("{done} {}, ", stage.unit),
             };
-            write(&format!("{}: {amount}{:.1} s", stage.name, stage.start.elapsed().as_secs_f64()));
+            let line = format!("{}: {amount}{:.1} s", stage.name, stage.start.elapsed().as_secs_f64());
+            stderr::print_with(Level::Info, &line, stage.fields());
         }
     }
 }

@@ -13,6 +13,7 @@ mod error;
 mod launch;
 mod log;
 mod loop_state;
+mod metrics;
 mod options;
 mod panics;
 pub mod prelude;
@@ -21,6 +22,7 @@ pub mod report;
 pub mod run;
 mod run_lock;
 mod status;
+mod stderr;
 pub mod sweep;
 #[cfg_attr(not(feature = "tensor-workers"), path = "tensor_workers/absent.rs")]
 mod tensor_workers;

@@ -2,14 +2,16 @@
 
 use std::fmt::{Debug, Write};
 
+use serde_json::{Map, Value};
 use tracing::field::{Field, Visit};
-use tracing::{Event, Level, Subscriber};
+use tracing::{Event, Subscriber};
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::{Context, SubscriberExt};
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Layer, Registry};
 
 use crate::console::Console;
+use crate::stderr::{Level, is_json};
 
 /// The environment variable that sets the level: `error`, `warn` (the default), `info`, `debug` or `trace`.
 const VARIABLE: &str = "GNNFLOW_LOG";
@@ -39,25 +41,54 @@ struct Lines(Console);
 
 impl<S: Subscriber> Layer<S> for Lines {
     fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
-        let mut line = String::from(match *event.metadata().level() {
-            Level::ERROR => "error: ",
-            Level::WARN => "warning: ",
-            _ => "",
-        });
-        event.record(&mut Text(&mut line));
-        self.0.say(&line);
+        let level = match *event.metadata().level() {
+            tracing::Level::ERROR => Level::Error,
+            tracing::Level::WARN => Level::Warning,
+            tracing::Level::INFO => Level::Info,
+            tracing::Level::DEBUG => Level::Debug,
+            tracing::Level::TRACE => Level::Trace,
+        };
+        let mut line = Line::default();
+        event.record(&mut line);
+        self.0.log(level, &line.message, line.fields);
     }
 }
 
-/// Collects an event's message, then its fields as `name=value`.
-struct Text<'a>(&'a mut String);
+/// Collects an event's message and its fields. In lines as text, the message has the fields as `name=value`.
+#[derive(Default)]
+struct Line {
+    message: String,
+    fields: Map<String, Value>,
+}
 
-impl Visit for Text<'_> {
+impl Visit for Line {
     fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
         // Writing to a string does not fail.
         let _ = match field.name() {
-            "message" => write!(self.0, "{value:?}"),
-            name => write!(self.0, " {name}={value:?}"),
+            "message" => write!(self.message, "{value:?}"),
+            name if is_json() => return drop(self.fields.insert(name.into(), format!("{value:?}").into())),
+            name => write!(self.message, " {name}={value:?}"),
         };
+    }
+
+    fn record_u64(&mut self, field: &Field, value: u64) {
+        self.record_number(field, value);
+    }
+
+    fn record_i64(&mut self, field: &Field, value: i64) {
+        self.record_number(field, value);
+    }
+
+    fn record_f64(&mut self, field: &Field, value: f64) {
+        self.record_number(field, value);
+    }
+}
+
+impl Line {
+    fn record_number(&mut self, field: &Field, value: impl Debug + Into<Value>) {
+        match is_json() {
+            true => drop(self.fields.insert(field.name().into(), value.into())),
+            false => self.record_debug(field, &value),
+        }
     }
 }

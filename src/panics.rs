@@ -2,7 +2,6 @@
 //!
 //! `cluster::hook` handles the panics of a run and passes all others on to the hook of this module.
 
-use std::io::Write;
 use std::panic::{AssertUnwindSafe, PanicHookInfo, catch_unwind, set_hook, take_hook};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, Once, PoisonError};
@@ -11,6 +10,7 @@ use gnnflow_data::decoding::is_of_a_file;
 
 use crate::cluster::{ClusterError, cause_of, exit_if_not_unwinding};
 use crate::error::Error;
+use crate::stderr::{Level, print};
 
 /// Number of commands that run now. Only tests run more than one.
 static RUNNING: AtomicUsize = AtomicUsize::new(0);
@@ -62,7 +62,7 @@ pub(crate) fn run_guarded(command: impl FnOnce() -> Result<u8, Error>) -> Result
         // The panic is the cause of an internal error that follows from it.
         (Ok(Err(error)), Some(first)) if error.exit_code() == 70 => Err(first.into()),
         (Ok(Ok(code)), Some(first)) => {
-            let _ = writeln!(std::io::stderr(), "warning: {first}");
+            print(Level::Warning, &first.to_string());
             Ok(code)
         }
         (Ok(result), _) => result,
@@ -71,7 +71,7 @@ pub(crate) fn run_guarded(command: impl FnOnce() -> Result<u8, Error>) -> Result
 
 fn record(info: &PanicHookInfo<'_>) {
     if PRINT_IMMEDIATELY.load(Ordering::Relaxed) {
-        let _ = writeln!(std::io::stderr(), "warning: {}", cause_of(info));
+        print(Level::Warning, &cause_of(info).to_string());
         return;
     }
     let mut first = FIRST.lock().unwrap_or_else(PoisonError::into_inner);

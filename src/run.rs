@@ -21,9 +21,11 @@ use crate::cluster::{
 };
 use crate::console::Console;
 use crate::error::Error;
+use crate::metrics::MetricsServer;
 use crate::options::{Action, Outcome, RunOptions};
 use crate::run_lock::RunLock;
 use crate::status::{Activity, Cache, End, RecordedProgress, Reporter, StatusWriter};
+use crate::stderr;
 use crate::tensor_workers::{self, TensorWorkers};
 use crate::threads::start_reading_threads;
 
@@ -40,6 +42,7 @@ pub fn run(config: &Config, options: &RunOptions) -> Result<Outcome, Error> {
     if let Some(launcher) = supervisor(config, options, cluster.as_ref()) {
         return Ok(Outcome::Elsewhere(launcher.run()?));
     }
+    cluster.iter().for_each(|cluster| stderr::set_rank(cluster.rank));
     start_reading_threads()?;
     let first = cluster.as_ref().is_none_or(|cluster| cluster.rank == 0);
     let console = if first { options.console.clone() } else { Console::silent() };
@@ -114,6 +117,11 @@ fn run_here(
         console.say(&format!("train.schedule = \"auto\" chooses \"{}\": {}", auto.chosen, auto.because));
     }
 
+    // It ends with the run.
+    let _metrics = match (&config.cluster.metrics, status) {
+        (Some(address), Some(status)) => Some(MetricsServer::start(address, status.last(), console)?),
+        _ => None,
+    };
     let (mut secret, mut remote) = (None, None);
     let membership = match cluster {
         None => Membership::single(config.cluster.stall_timeout.0),
@@ -344,7 +352,7 @@ impl Runtime for RunRuntime {
     }
 
     fn warn(&self, line: &str) {
-        self.warnings.say(&format!("warning: {line}"));
+        self.warnings.warn(line);
     }
 
     fn say(&self, line: &str) {

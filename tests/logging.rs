@@ -76,3 +76,60 @@ fn log_level_comes_from_the_environment() {
     let stderr = String::from_utf8(refused.stderr).unwrap();
     assert!(stderr.contains("GNNFLOW_LOG = `loud`") && stderr.lines().count() == 1, "{stderr}");
 }
+
+/// Returns the lines on stderr of a command with lines as JSON, which all are objects with the keys of a line.
+fn json_lines(place: &TestDir, args: &[&str]) -> (Option<i32>, Vec<serde_json::Value>) {
+    let ended = place.command(args).env("GNNFLOW_LOG_FORMAT", "json").env("GNNFLOW_LOG", "info").output().unwrap();
+    let stderr = String::from_utf8(ended.stderr).unwrap();
+    let parse = |line: &str| {
+        let line: serde_json::Value = serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"));
+        assert!(line["time"].is_string() && line["message"].is_string() && line["rank"].is_u64(), "{line}");
+        assert!(["error", "warning", "info"].contains(&line["level"].as_str().unwrap()), "{line}");
+        line
+    };
+    (ended.status.code(), stderr.lines().map(parse).collect())
+}
+
+#[test]
+fn lines_as_json_have_numbers_as_fields() {
+    let place = TestDir::new();
+    planted(&place, "p.toml", SETTINGS);
+    for processes in ["1", "2"] {
+        let args = ["run", "p.toml", "--run-dir", "run", "--set", "train.epochs=3", "--processes", processes];
+        let (code, lines) = json_lines(&place, &args);
+        assert_eq!(code, Some(0), "{lines:?}");
+        let epochs: Vec<&serde_json::Value> =
+            lines.iter().map(|line| &line["fields"]).filter(|fields| fields["epoch"].is_u64()).collect();
+        assert_eq!(epochs.iter().map(|fields| fields["epoch"].as_u64().unwrap()).collect::<Vec<_>>(), [1, 2, 3]);
+        for fields in epochs {
+            assert!(fields["loss"].is_f64() && fields["val"]["accuracy"].is_f64(), "{fields}");
+            assert_eq!((&fields["metric"], &fields["epochs"]), (&"accuracy".into(), &3.into()));
+        }
+        if processes == "2" {
+            let ranks = lines.iter().filter(|line| line["message"] == "all 2 processes are connected");
+            let mut ranks: Vec<u64> = ranks.map(|line| line["rank"].as_u64().unwrap()).collect();
+            ranks.sort_unstable();
+            assert_eq!(ranks, [0, 1]);
+        }
+    }
+}
+
+#[test]
+fn errors_are_json_too() {
+    let place = TestDir::new();
+    planted(&place, "p.toml", SETTINGS);
+    for (args, code, words) in [
+        (&["run", "p.toml", "--set", "train.epochs=0"][..], 2, "train.epochs"),
+        (&["run", "p.toml", "--epochs", "3"], 2, "--epochs"),
+        (&["run", "p.toml", "--processes", "2", "--run-dir", "run", "--set", "train.memory=1MB"], 2, "train.memory"),
+    ] {
+        let (found, lines) = json_lines(&place, args);
+        assert_eq!(found, Some(code), "{lines:?}");
+        let is_it =
+            |line: &serde_json::Value| line["level"] == "error" && line["message"].as_str().unwrap().contains(words);
+        assert!(lines.iter().any(is_it), "{words}: {lines:?}");
+    }
+    let ended = place.command(&["run", "p.toml"]).env("GNNFLOW_LOG_FORMAT", "yaml").output().unwrap();
+    assert_eq!(ended.status.code(), Some(2));
+    assert!(String::from_utf8(ended.stderr).unwrap().contains("GNNFLOW_LOG_FORMAT = `yaml`"));
+}

@@ -1,6 +1,11 @@
 //! `status.json` and `gnnflow top`: what a running job does.
 
-use std::process::{Child, Stdio};
+use std::fs::File;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::FromRawFd;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -153,4 +158,129 @@ fn folder_without_a_status_is_an_error() {
     place.fail(&["top", "runs/none"], 2, &["runs/none/status.json", "no run writes there"]);
     place.write("run/status.json", "{}");
     place.fail(&["top", "run"], 3, &["run/status.json: not a status of a run"]);
+}
+
+/// Returns the answer to an HTTP request.
+fn request(address: &str, text: &str) -> String {
+    let mut socket = TcpStream::connect(address).unwrap();
+    socket.set_read_timeout(Some(TIME_LIMIT)).unwrap();
+    socket.write_all(text.as_bytes()).unwrap();
+    let mut answer = String::new();
+    socket.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+/// Returns the values of a metric by rank.
+fn values(text: &str, metric: &str) -> Vec<f64> {
+    let of = |line: &str| {
+        let (labels, value) = line.strip_prefix(metric)?.strip_prefix('{')?.rsplit_once("} ")?;
+        let rank = labels.strip_prefix("rank=\"")?.split('"').next()?;
+        assert!(labels.contains("host=\""), "{line}");
+        Some((rank.parse::<usize>().unwrap(), value.parse::<f64>().unwrap()))
+    };
+    let mut found: Vec<(usize, f64)> = text.lines().filter_map(of).collect();
+    found.sort_by_key(|(rank, _)| *rank);
+    found.into_iter().map(|(_, value)| value).collect()
+}
+
+#[test]
+fn prometheus_reads_the_numbers_of_all_processes() {
+    let place = ready();
+    // A port that was free a moment ago, of an address that no other test uses.
+    let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let key = format!("cluster.metrics={address}");
+    let mut run = spawn(&place, &[&ENDLESS[..], &["--processes", "2", "--set", &key]].concat());
+    wait_for(&place, "both processes", |status| {
+        status["statuses"].as_array().unwrap().iter().filter(|of| of["steps"].as_u64() > Some(0)).count() == 2
+    });
+    let answer = request(&address, "GET /metrics HTTP/1.1\r\nhost: gnnflow\r\n\r\n");
+    let (head, text) = answer.split_once("\r\n\r\n").unwrap();
+    assert!(head.starts_with("HTTP/1.1 200 ") && head.contains("application/openmetrics-text"), "{head}");
+    assert!(text.ends_with("# EOF\n"), "{text}");
+    for metric in
+        ["gnnflow_memory_bytes", "gnnflow_cpu_seconds_total", "gnnflow_sent_bytes_total", "gnnflow_steps_total"]
+    {
+        let values = values(text, metric);
+        assert!(values.len() == 2 && values.iter().all(|value| *value > 0.0), "{metric}: {values:?} in {text}");
+    }
+    assert!(
+        text.contains("gnnflow_processes{run=\"p\"} 2.0\n") && text.contains("\ngnnflow_loss{run=\"p\"} "),
+        "{text}"
+    );
+    for (wrong, code) in [("GET / HTTP/1.1", 404), ("POST /metrics HTTP/1.1", 405), ("hello", 400)] {
+        let answer = request(&address, &format!("{wrong}\r\nhost: gnnflow\r\n\r\n"));
+        assert!(answer.starts_with(&format!("HTTP/1.1 {code} ")), "{wrong}: {answer}");
+    }
+    let headers = "x: y\r\n".repeat(20_000);
+    let mut socket = TcpStream::connect(&address).unwrap();
+    // The server may close the connection before it has read all.
+    let _ = socket.write_all(format!("GET /metrics HTTP/1.1\r\n{headers}").as_bytes());
+    let mut answer = Vec::new();
+    let _ = socket.read_to_end(&mut answer);
+    assert!(answer.is_empty() || answer.starts_with(b"HTTP/1.1 431 "), "{}", String::from_utf8_lossy(&answer));
+    run.kill().unwrap();
+    run.wait().unwrap();
+}
+
+#[test]
+fn metrics_do_not_change_results_and_need_a_free_address() {
+    let place = ready();
+    let model = |run: &str| summary(&place, run)["model_sha256"].clone();
+    let run = |name: &str, more: &[&str]| {
+        place.succeed(&[&["run", "p.toml", "--quiet", "--processes", "2", "--run-dir", name], more].concat());
+    };
+    run("plain", &[]);
+    run("served", &["--set", "cluster.metrics=127.0.0.1:0"]);
+    assert_eq!(model("plain"), model("served"));
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let key = format!("cluster.metrics={}", taken.local_addr().unwrap());
+    place.fail(&["run", "p.toml", "--run-dir", "run", "--set", &key], 4, &["cluster.metrics", "in use"]);
+    place.fail(&["run", "p.toml", "--run-dir", "run", "--set", "cluster.metrics=9464"], 2, &["cluster.metrics"]);
+}
+
+/// Makes a terminal of this size: the end that shows it, and the end of the program.
+fn terminal(rows: u16, columns: u16) -> (File, File) {
+    let (mut ours, mut theirs) = (-1, -1);
+    let size = libc::winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
+    // SAFETY: the pointers are valid or null, and the descriptors are open and owned by nothing else.
+    unsafe {
+        assert_eq!(libc::openpty(&mut ours, &mut theirs, std::ptr::null_mut(), std::ptr::null(), &size), 0);
+        (File::from_raw_fd(ours), File::from_raw_fd(theirs))
+    }
+}
+
+#[test]
+fn screen_is_refreshed_until_the_user_ends_it() {
+    let place = ready();
+    place.succeed(&["run", "p.toml", "--quiet", "--run-dir", "run"]);
+    let (mut ours, theirs) = terminal(20, 160);
+    // Without the terminal of the tests.
+    let mut command = Command::new("setsid");
+    command.args(["--wait", env!("CARGO_BIN_EXE_gnnflow"), "top", "run"]).current_dir(place.path(""));
+    let (stdin, stdout) = (theirs.try_clone().unwrap(), theirs.try_clone().unwrap());
+    let mut top = command.stdin(stdin).stdout(stdout).stderr(theirs).spawn().unwrap();
+    drop(command);
+    let (sender, shown) = channel();
+    let mut reader = ours.try_clone().unwrap();
+    std::thread::spawn(move || {
+        let mut bytes = [0; 4096];
+        // It fails when the program has ended.
+        while let Ok(count @ 1..) = reader.read(&mut bytes) {
+            let _ = sender.send(String::from_utf8_lossy(&bytes[..count]).into_owned());
+        }
+    });
+    let wait_for = |word: &str| {
+        let (begin, mut text) = (Instant::now(), String::new());
+        while !text.contains(word) {
+            assert!(begin.elapsed() < TIME_LIMIT, "no {word:?} in {text:?}");
+            text += &shown.recv_timeout(TIME_LIMIT).unwrap_or_else(|_| panic!("no {word:?} in {text:?}"));
+        }
+    };
+    wait_for("finished");
+    let mut status = status(&place).unwrap();
+    status["error"] = "something".into();
+    place.write("run/status.json", status.to_string());
+    wait_for("something");
+    ours.write_all(b"q").unwrap();
+    assert_eq!(top.wait().unwrap().code(), Some(0));
 }

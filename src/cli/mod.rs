@@ -34,13 +34,13 @@ use self::context::Context;
 use crate::c_heap;
 use crate::console::Console;
 use crate::error::Error;
+use crate::stderr::{self, Level};
 use crate::threads::start_reading_threads;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, Parser, Subcommand};
 use gnnflow_pipelines::Registry;
 use gnnflow_pipelines::config::reference::keys_named;
 use std::ffi::OsString;
-use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -100,6 +100,10 @@ enum Command {
 pub(crate) fn main(args: impl IntoIterator<Item = OsString>, registry: Registry) -> ExitCode {
     c_heap::share();
     let given: Vec<OsString> = args.into_iter().collect();
+    if let Err(error) = stderr::set_format() {
+        stderr::print(Level::Error, &error);
+        return ExitCode::from(2);
+    }
     let args = match Args::try_parse_from(&given) {
         Ok(args) => args,
         // `--help` and `--version` are errors of clap with exit code 0.
@@ -112,14 +116,17 @@ pub(crate) fn main(args: impl IntoIterator<Item = OsString>, registry: Registry)
                 }
                 None => remove_advice_on_values(&mut error),
             }
-            let _ = error.print();
+            match stderr::is_json() && error.use_stderr() {
+                true => stderr::print(Level::Error, error.render().to_string().trim().trim_start_matches("error: ")),
+                false => drop(error.print()),
+            }
             return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
         }
     };
     interrupt::end_with_130();
     let console = if args.quiet { Console::silent() } else { Console::new() };
     if let Err(error) = crate::log::install(console.clone()) {
-        let _ = writeln!(std::io::stderr(), "error: {error}");
+        stderr::print(Level::Error, &error);
         return ExitCode::from(2);
     }
     let context = Context { json: args.json, console, registry };
@@ -127,7 +134,7 @@ pub(crate) fn main(args: impl IntoIterator<Item = OsString>, registry: Registry)
         Ok(code) => ExitCode::from(code),
         Err(error) => {
             for line in error.to_string().lines() {
-                let _ = writeln!(std::io::stderr(), "error: {line}");
+                stderr::print(Level::Error, line);
             }
             ExitCode::from(error.exit_code())
         }

@@ -1,6 +1,6 @@
 //! The child processes of one attempt: forwards their stderr, waits for them, and decides the exit code.
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, ExitStatus};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::signals::{self, Signals};
+use crate::stderr::print_of_child;
 
 /// Time between two checks of the children.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
@@ -42,11 +43,15 @@ pub(crate) struct Copied {
 }
 
 impl Copied {
-    /// Copies output to this process's stderr, line by line, each with `prefix`. `name` is that of the thread.
+    /// Copies output of the process of rank `rank` to this process's stderr, line by line. In lines as text, each has `prefix`. `name` is that of the thread.
     ///
     /// # Errors
     /// If the system has no threads left.
-    pub(crate) fn start(name: String, prefix: String, output: impl Read + Send + 'static) -> std::io::Result<Self> {
+    pub(crate) fn start(
+        name: String,
+        (rank, prefix): (usize, String),
+        output: impl Read + Send + 'static,
+    ) -> std::io::Result<Self> {
         let (sender, end) = channel::<()>();
         let last_line = Arc::<Mutex<String>>::default();
         let last = last_line.clone();
@@ -58,8 +63,7 @@ impl Copied {
                 while matches!(line.last(), Some(b'\n' | b'\r')) {
                     line.pop();
                 }
-                let text = [prefix.as_bytes(), &line, b"\n"].concat();
-                let _ = std::io::stderr().lock().write_all(&text);
+                print_of_child(rank, &prefix, &line);
                 *last.lock().unwrap_or_else(PoisonError::into_inner) = String::from_utf8_lossy(&line).into_owned();
                 line.clear();
             }
@@ -74,7 +78,7 @@ impl Copied {
 /// If the system has no threads left.
 pub(super) fn copy_stderr(rank: usize, stderr: impl Read + Send + 'static) -> std::io::Result<Copied> {
     let prefix = if rank == 0 { String::new() } else { format!("[rank {rank}] ") };
-    Copied::start(format!("launch:stderr-{rank}"), prefix, stderr)
+    Copied::start(format!("launch:stderr-{rank}"), (rank, prefix), stderr)
 }
 
 /// A child that is connected with a process on another host.

@@ -4,7 +4,7 @@
 //! all peers. Rank 0 also gets the status of each process. A connection that closes without a goodbye is a lost peer. Processes may finish at different times, each with a goodbye.
 
 use std::collections::HashMap;
-use std::io::{self, ErrorKind, Write};
+use std::io::{self, ErrorKind};
 use std::net::Shutdown;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -23,6 +23,7 @@ use super::wire::{read_frame, write_frame};
 use super::{ClusterError, Failure, Liveness};
 use crate::encryption::{CHANGED, Link};
 use crate::status::ProcessStatus;
+use crate::stderr::{Level, print};
 
 /// Maximum time for the caller to receive a cause. After it, the monitor ends the process.
 const CALLER_TIMEOUT: Duration = Duration::from_secs(2);
@@ -171,7 +172,7 @@ impl Control {
     pub(super) fn attach(self: &Arc<Self>, rank: usize, link: Link) -> Result<bool, ClusterError> {
         let second_handle = || {
             link.socket().set_read_timeout(None)?;
-            // A heartbeat has a few dozen bytes, so the buffers fill only if the peer has not read for long.
+            // A heartbeat has a few dozen bytes and a status about a thousand, so the buffers fill only if the peer has not read for long.
             link.socket().set_write_timeout(Some(self.interval()))?;
             link.try_clone()
         };
@@ -387,7 +388,7 @@ impl Control {
             }
             std::thread::sleep(Duration::from_millis(10));
         }
-        let _ = writeln!(io::stderr(), "error: {cause}");
+        print(Level::Error, &cause.to_string());
         std::process::exit(i32::from(cause.exit_code()));
     }
 

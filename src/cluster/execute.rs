@@ -1,7 +1,6 @@
 //! Runs one timely worker per process. A failure ends with its first cause, not with timely's subsequent panics.
 
 use std::any::Any;
-use std::io::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,6 +19,7 @@ use super::control::seconds;
 use super::liveness::ProgressClock;
 use super::signals::{self, Signals};
 use super::{ClusterError, Failure, Membership, hook};
+use crate::stderr::{Level, print};
 
 /// Time between two checks for a cause.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
@@ -206,7 +206,7 @@ fn exit_later(cause: ClusterError) -> ClusterError {
     });
     if thread.is_err() {
         // Without the thread, this ends the process immediately, as the caller would.
-        let _ = writeln!(std::io::stderr(), "error: {cause}");
+        print(Level::Error, &cause.to_string());
         std::process::exit(code);
     }
     cause

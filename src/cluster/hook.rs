@@ -3,7 +3,6 @@
 //! If a connection is lost, timely panics in its network threads, then in its workers, and joining them can hang forever. The hook
 //! records the first such panic as a suspicion and prints nothing; the heartbeats find the lost peer.
 
-use std::io::Write;
 use std::panic::PanicHookInfo;
 use std::sync::{Arc, Mutex, Once, PoisonError, Weak};
 
@@ -13,6 +12,7 @@ use gnnflow_kernels::sample::SamplerFault;
 use super::first_failure::FirstFailure;
 use super::{ClusterError, Failure};
 use crate::encryption::CHANGED;
+use crate::stderr::{Level, print};
 
 /// The run of this process.
 static CURRENT: Mutex<Weak<FirstFailure>> = Mutex::new(Weak::new());
@@ -76,7 +76,7 @@ pub(crate) fn cause_of(info: &PanicHookInfo<'_>) -> ClusterError {
 pub(crate) fn exit_if_not_unwinding(info: &PanicHookInfo<'_>) {
     if info.payload_as_str().is_some_and(|message| message.contains("alternative stack")) {
         let cause = cause_of(info);
-        let _ = writeln!(std::io::stderr(), "error: {cause}");
+        print(Level::Error, &cause.to_string());
         // SAFETY: a system call on an integer. No destructors may run on a thread that has not started.
         unsafe { libc::_exit(cause.exit_code().into()) };
     }

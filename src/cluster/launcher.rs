@@ -7,7 +7,7 @@
 //! Across machines, each process can have such a parent, a supervisor, which restarts it if the run is lost.
 
 use std::ffi::OsString;
-use std::io::{IsTerminal, Read, Write};
+use std::io::{IsTerminal, Read};
 use std::net::TcpListener;
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::fs::MetadataExt;
@@ -21,6 +21,7 @@ use super::child_group::{ChildGroup, Outcome, copy_stderr};
 use super::secret::random_hex;
 use super::signals::Signals;
 use super::{ClusterError, Secret};
+use crate::stderr::{self, Level};
 
 /// Starts the processes of a run on this machine, and restarts them after a failure.
 ///
@@ -217,9 +218,9 @@ impl Launcher {
     }
 }
 
-/// Prints one line on stderr. Ignores a closed stderr.
+/// Prints one line on stderr.
 pub(crate) fn print_line(line: &str) {
-    let _ = writeln!(std::io::stderr(), "gnnflow: {line}");
+    stderr::print(Level::Info, &format!("gnnflow: {line}"));
 }
 
 /// Returns the reason of an attempt's failure for its exit code.

@@ -1,7 +1,6 @@
 //! What a worker waits for, printed when its run is stalled.
 
 use std::collections::BTreeMap;
-use std::io::Write;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -9,6 +8,7 @@ use std::time::{Duration, Instant};
 use gnnflow_dataflow::time;
 
 use super::control::seconds;
+use crate::stderr::{Level, print};
 
 /// Maximum time for the worker's thread to describe what its operators wait for.
 const LIMIT: Duration = Duration::from_millis(500);
@@ -59,7 +59,7 @@ impl Waits {
         let mut printed = lock(&self.printed);
         if !std::mem::replace(&mut *printed, true) {
             for line in self.describe(label) {
-                let _ = writeln!(std::io::stderr(), "error: rank {rank}: {line}");
+                print(Level::Error, &format!("rank {rank}: {line}"));
             }
         }
     }

@@ -27,6 +27,7 @@ use crate::cluster::{
     ChildGroup, ClusterError, Copied, Failure, Outcome, Remote, Secret, Signals, print_line, read_hosts,
 };
 use crate::error::Error;
+use crate::stderr::format_variable;
 
 pub(crate) use self::remote::remote_launch;
 pub(crate) use self::ssh::Ssh;
@@ -60,6 +61,7 @@ impl Launch {
         let hosts = addresses.iter().map(|address| ssh::host_of(address)).collect::<Result<Vec<String>, _>>()?;
         let mut environment = self.environment.clone();
         environment.insert("GNNFLOW_SECRET".into(), secret()?);
+        environment.extend(format_variable());
         let (hosts_file, files) = self.files(&addresses)?;
         let program = Program::this()?;
         self.install(&program, &hosts)?;
@@ -152,13 +154,14 @@ impl Launch {
         group.children.push(Some(child));
         let prefix = if rank == 0 { String::new() } else { format!("[{rank} {host}] ") };
         if let Some(stdout) = stdout {
-            let copied = Copied::start(format!("launch:stdout-{rank}"), prefix.clone(), stdout);
+            let copied = Copied::start(format!("launch:stdout-{rank}"), (rank, prefix.clone()), stdout);
             group.copies.push(copied.map_err(ClusterError::no_thread)?);
         }
         let (Some(stdin), Some(stderr)) = (stdin, stderr) else { return Ok(()) };
         let (signals, received) = channel();
         let name = format!("rank {rank}: {} to {host}", self.ssh.name());
-        let stderr = Copied::start(format!("launch:stderr-{rank}"), prefix, stderr).map_err(ClusterError::no_thread)?;
+        let stderr =
+            Copied::start(format!("launch:stderr-{rank}"), (rank, prefix), stderr).map_err(ClusterError::no_thread)?;
         group.remotes.push(Remote { name, signals, stderr });
         let sender = std::thread::Builder::new().name(format!("launch:stdin-{rank}"));
         sender.spawn(move || send(stdin, &bytes, &received)).map_err(ClusterError::no_thread)?;

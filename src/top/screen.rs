@@ -7,7 +7,7 @@ use gnnflow_pipelines::Error as PipelineError;
 use ratatui::Frame;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyModifiers};
 use ratatui::layout::{Constraint, Layout};
-use ratatui::style::{Color, Style};
+use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::Line as TextLine;
 use ratatui::widgets::{Cell, Paragraph, Row as TableRow, Table};
 
@@ -92,7 +92,7 @@ fn draw(frame: &mut Frame<'_>, status: &RunStatus, problem: Option<&str>) {
         _ => Cell::from(TextLine::from(text).right_aligned()),
     };
     let header = COLUMNS.iter().map(|name| (*name).to_owned()).enumerate().map(cell);
-    let header = TableRow::new(header).style(Style::new().bold());
+    let header = TableRow::new(header).style(Style::new().add_modifier(Modifier::BOLD));
     let rows = rows.into_iter().map(|row| {
         let style = if row.is_stale { alarm } else { Style::new() };
         TableRow::new(row.cells.into_iter().enumerate().map(cell)).style(style)

@@ -12,8 +12,8 @@ pub(crate) fn text(run: &RunStatus) -> String {
     let View { lines, rows } = View::of(run, run.age());
     let mut text = lines.iter().fold(String::new(), |text, line| text + &line.text + "\n");
     let mut table = Table::new();
-    table.load_preset(presets::NOTHING).set_style(TableComponent::HeaderLines, '─');
-    table.set_header(COLUMNS);
+    table.load_preset(presets::NOTHING).set_header(COLUMNS);
+    table.set_style(TableComponent::HeaderLines, '─').set_style(TableComponent::MiddleHeaderIntersections, '─');
     for row in rows {
         table.add_row(row.cells);
     }

@@ -27,5 +27,8 @@ section! {
         /// How often `gnnflow run` restarts lost processes from the last checkpoint. With `--hosts`, each host restarts its own.
         #[schemars(range(max = 1000), extend("x-results" = false))]
         pub restarts: u32 = 0,
+        /// Address at which rank 0 serves the status of all processes to Prometheus, at `/metrics`, without authentication. Unset: nowhere.
+        #[schemars(extend("x-results" = false), extend("examples" = ["127.0.0.1:9464"]))]
+        pub metrics: Option<String> = None,
     }
 }

@@ -83,6 +83,7 @@ fn problems(config: &Config, root: &Node, schedule: &str, registered: &Registere
     graph(config, &mut report);
     partition(config, registered, &mut report);
     stages(config, &mut report);
+    metrics(config, &mut report);
     infer(config, &mut report);
     recommendations(config, &mut report);
     model(config, registered, &mut report);
@@ -228,6 +229,15 @@ fn method_memory(config: &Config, registered: &Registered, report: &mut Report<'
         false => return,
     };
     report.refuse(&["partition.method_memory"], &message);
+}
+
+/// Refuses an address of metrics that is not `host:port`.
+fn metrics(config: &Config, report: &mut Report<'_>) {
+    let Some(address) = &config.cluster.metrics else { return };
+    let parts = address.rsplit_once(':').filter(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok());
+    if parts.is_none() {
+        report.add("cluster.metrics", &format!("`{address}` is not HOST:PORT; write, for example, 127.0.0.1:9464"));
+    }
 }
 
 fn stages(config: &Config, report: &mut Report<'_>) {

@@ -263,7 +263,7 @@ impl Shared {
     }
 
     fn warn(&self, line: &str) {
-        self.console.say(&format!("warning: {line}"));
+        self.console.warn(line);
     }
 
     /// Returns the completion of a task if no worker is left.
