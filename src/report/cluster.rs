@@ -50,7 +50,8 @@ fn host_table(hosts: &[CheckedHost]) -> Table {
     for CheckedHost { rank, address, host, clock_seconds, clock_error_seconds } in hosts {
         let clock = match rank {
             0 => "0".into(),
-            _ => format!("{:+.1} ± {:.1} ms", clock_seconds * 1e3, clock_error_seconds * 1e3),
+            // Rounded first, so that no zero has a minus sign.
+            _ => format!("{:+.1} ± {:.1} ms", (clock_seconds * 1e4).round() / 10.0 + 0.0, clock_error_seconds * 1e3),
         };
         table.add_row([
             rank.to_string(),
