@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use timely::communication::allocator::zero_copy::stream::Stream;
 
 use super::config::short_hash;
+use super::duration::seconds;
 use super::error::{Cause, CauseKind};
 use super::first_failure::FirstFailure;
 use super::liveness::{Phase, ProgressClock};
@@ -477,14 +478,5 @@ fn why_closed(error: &io::Error) -> String {
         ErrorKind::InvalidData if error.to_string() == CHANGED => format!("its control connection {CHANGED}"),
         ErrorKind::InvalidData => format!("its control connection sent a malformed message: {error}"),
         _ => format!("its control connection failed: {error}"),
-    }
-}
-
-/// Formats a time: `350 ms`, `2.1 s`, `120 s`.
-pub(super) fn seconds(time: Duration) -> String {
-    match time.as_secs_f64() {
-        short if short < 1.0 => format!("{} ms", time.as_millis()),
-        whole if whole.fract() < 0.05 || whole >= 60.0 => format!("{whole:.0} s"),
-        other => format!("{other:.1} s"),
     }
 }

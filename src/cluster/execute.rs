@@ -15,7 +15,7 @@ use timely::communication::initialize::WorkerGuards;
 use timely::communication::{Config, Hooks};
 use timely::worker::Worker;
 
-use super::control::seconds;
+use super::duration::seconds;
 use super::liveness::ProgressClock;
 use super::signals::{self, Signals};
 use super::{ClusterError, Failure, Membership, hook};

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::config::is_loopback;
-use super::control::{Control, seconds};
+use super::control::Control;
+use super::duration::seconds;
 use super::first_failure::FirstFailure;
 use super::rendezvous::Rendezvous;
 use super::statuses::Statuses;

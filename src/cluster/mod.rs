@@ -25,6 +25,7 @@ mod child;
 mod child_group;
 mod config;
 mod control;
+mod duration;
 mod error;
 mod execute;
 mod first_failure;

@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 
 use socket2::{SockRef, TcpKeepalive};
 
-use super::control::{Control, seconds};
+use super::control::Control;
+use super::duration::seconds;
 use super::handshake::{Claim, Kind, Party, Refusal, VERSION, accept, dial};
 use super::secret::random_hex;
 use super::{ClusterConfig, ClusterError};

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use gnnflow_dataflow::time;
 
-use super::control::seconds;
+use super::duration::seconds;
 use crate::stderr::{Level, print};
 
 /// Maximum time for the worker's thread to describe what its operators wait for.
