@@ -243,7 +243,8 @@ mod tests {
     #[test]
     fn each_shortage_of_a_host_is_a_problem() {
         let fit = host();
-        let changes: [(fn(&mut Host), &str); 6] = [
+        type Change = (fn(&mut Host), &'static str);
+        let changes: [Change; 6] = [
             (|host| host.available_memory_bytes = Some(200 << 20), "rank 1: only 200 MiB of memory"),
             (
                 |host| host.temporary_folder.free_bytes = Some(5 << 20),

@@ -6,7 +6,7 @@
 //! | `config`, `membership`, `rendezvous` | connecting all processes, with a deadline |
 //! | `handshake`, `wire` | proof of the secret, keys, and comparison of versions, on one connection |
 //! | `control`, `liveness`, `first_failure`, `statuses` | heartbeats, the first error, sending it to all processes; statuses for rank 0 |
-//! | `waits` | what operators and threads wait for in a stalled run |
+//! | `waits`, `duration` | what operators and threads wait for in a stalled run; times in messages |
 //! | `execute`, `hook`, `signals` | one timely worker per process, panics and signals as errors |
 //! | `launcher`, `child_group`, `child` | the parent of several processes on one machine, or of one rank with restarts |
 //!

@@ -236,7 +236,7 @@ fn metrics(config: &Config, report: &mut Report<'_>) {
     let Some(address) = &config.cluster.metrics else { return };
     let parts = address.rsplit_once(':').filter(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok());
     if parts.is_none() {
-        report.add("cluster.metrics", &format!("`{address}` is not HOST:PORT; write, for example, 127.0.0.1:9464"));
+        report.add("cluster.metrics", format!("`{address}` is not HOST:PORT; write, for example, 127.0.0.1:9464"));
     }
 }
 
