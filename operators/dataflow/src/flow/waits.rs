@@ -1,6 +1,6 @@
 //! What the operators of a worker wait for, for reports of stalls.
 //!
-//! An operator that holds items keeps them in a [`Reported`] state. [`waits`] asks all operators of this worker's thread.
+//! An operator that holds items keeps them in a `Reported` state. [`waits`] asks all operators of this worker's thread.
 
 use std::cell::{RefCell, RefMut};
 use std::collections::BTreeMap;
