@@ -8,9 +8,9 @@ use gnnflow_pipelines::Error as PipelineError;
 
 const EXAMPLES: &str = "\
 Examples:
-  gnnflow completions bash > ~/.local/share/bash-completion/completions/gnnflow
-  gnnflow completions zsh > ~/.zfunc/_gnnflow
-  gnnflow completions fish > ~/.config/fish/completions/gnnflow.fish";
+  gnnflow completions bash   > ~/.local/share/bash-completion/completions/gnnflow
+  gnnflow completions zsh    > ~/.zfunc/_gnnflow
+  gnnflow completions fish   > ~/.config/fish/completions/gnnflow.fish";
 
 /// Print completions of commands and options for a shell.
 #[derive(Debug, clap::Args)]

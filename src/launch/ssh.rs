@@ -4,6 +4,7 @@ use std::io::Read;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::str::FromStr;
+use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 use crate::cluster::{ClusterError, Failure, bind_to_parent};
@@ -11,7 +12,9 @@ use crate::cluster::{ClusterError, Failure, bind_to_parent};
 /// Time between two looks at a child.
 const POLL: Duration = Duration::from_millis(10);
 /// Most bytes of a message that are kept.
-const MESSAGE_BYTES: u64 = 4096;
+const MESSAGE_BYTES: usize = 4096;
+/// Maximum time for the rest of a message after the child has ended.
+const REST: Duration = Duration::from_secs(1);
 
 /// A program such as ssh, with its first arguments. A host and a command for the shell of the host follow them.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -65,10 +68,13 @@ impl Ssh {
         command.stdin(stdin).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut child = command.spawn().map_err(|error| self.not_started(&error))?;
         let stderr = child.stderr.take();
+        let (sender, message) = channel();
         let reader = std::thread::Builder::new().name(format!("launch:message-{host}"));
-        let reader = reader.spawn(move || last_line(stderr));
+        // Without the thread, there is no message.
+        let _ = reader.spawn(move || drop(sender.send(last_line(stderr))));
         let ended = wait(&mut child, limit);
-        let message = reader.ok().and_then(|reader| reader.join().ok()).unwrap_or_default();
+        // A process that ssh has left in the background may keep stderr open.
+        let message = message.recv_timeout(REST).unwrap_or_default();
         match ended {
             Some(status) => Ok(Answer { status, message }),
             None => {
@@ -106,8 +112,12 @@ fn wait(child: &mut Child, limit: Duration) -> Option<ExitStatus> {
 /// Returns the last line that is not empty.
 fn last_line(stderr: Option<impl Read>) -> String {
     let mut text = Vec::new();
-    if let Some(stderr) = stderr {
-        let _ = stderr.take(MESSAGE_BYTES).read_to_end(&mut text);
+    let mut buffer = [0; MESSAGE_BYTES];
+    if let Some(mut stderr) = stderr {
+        while let Ok(count @ 1..) = stderr.read(&mut buffer) {
+            text.extend_from_slice(&buffer[..count]);
+            text.drain(..text.len().saturating_sub(MESSAGE_BYTES));
+        }
     }
     let text = String::from_utf8_lossy(&text);
     text.lines().map(str::trim).rfind(|line| !line.is_empty()).unwrap_or_default().to_owned()

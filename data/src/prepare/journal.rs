@@ -2,7 +2,7 @@
 //!
 //! The folder of the unfinished dataset holds a journal for each process: one small file per completed pass. The file is written under
 //! another name and renamed after all files of the pass have been written. A journal is valid only for the same inputs, settings, number
-//! of processes, and boot of the machine. Each file begins with its checksum; the pass of a damaged file is repeated. Files are synced only at the end, so after a power failure the preparation starts reopened.
+//! of processes, and boot of the machine. Each file begins with its checksum; the pass of a damaged file is repeated. Files are synced only at the end, so after a power failure the preparation starts anew.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

@@ -19,7 +19,7 @@ use gnnflow_kernels::matrix::Number;
 use crate::config;
 use crate::error::Error;
 
-pub(crate) use shards::{Generation, remove_shards};
+pub(crate) use shards::{Generation, remove_later_shards, remove_shards};
 
 /// The learned rows that a worker hosts.
 pub(crate) struct NodeEmbeddings {

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use gnnflow_data::fs;
 use memmap2::Mmap;
-use safetensors::tensor::{Dtype, SafeTensorError};
+use safetensors::tensor::Dtype;
 use serde::{Deserialize, Serialize};
 
 use super::NodeEmbeddings;
@@ -84,8 +84,7 @@ impl NodeEmbeddings {
     /// Reads the shards of `parts`.
     ///
     /// # Errors
-    /// [`Error::DamagedCheckpoint`] if a shard is damaged; [`Error::Checkpoint`] if it is missing or of another checkpoint; [`Error::Bug`] if
-    /// the rows are open.
+    /// [`Error::DamagedCheckpoint`] if a shard is damaged, missing or of another checkpoint; [`Error::Bug`] if the rows are open.
     pub(crate) fn load(
         &self,
         folder: &Path,
@@ -120,14 +119,10 @@ impl NodeEmbeddings {
 
 /// Removes the shards of the partitions `parts` in `folder` that belong to none of the checkpoints `kept`.
 ///
-/// The best epoch of a checkpoint is the last one of which it could have written the rows, because it wrote them when they became the best.
+/// The best epoch of a checkpoint is the last one of which it could have written the rows, because it wrote them when they became the best. A run that resumes
+/// removes rows of later epochs first ([`remove_later_shards`]).
 pub(crate) fn remove_shards(folder: &Path, kept: &[Position], parts: Range<usize>) -> Result<(), Error> {
-    let mut shards = Vec::new();
-    for entry in std::fs::read_dir(folder).map_err(Error::io("read", folder))? {
-        let path = entry.map_err(Error::io("read", folder))?.path();
-        let shard = path.file_name().and_then(|name| Shard::parse(name.to_str()?));
-        shards.extend(shard.filter(|shard| parts.contains(&shard.part)).map(|shard| (shard, path)));
-    }
+    let shards = shards_of(folder, parts)?;
     let best_of = |kept: &Position, part: usize| {
         let best = shards.iter().map(|(shard, _)| shard).filter(|shard| shard.best && shard.part == part);
         best.map(|shard| shard.at.epochs).filter(|&best| best <= kept.epochs).max()
@@ -142,6 +137,28 @@ pub(crate) fn remove_shards(folder: &Path, kept: &[Position], parts: Range<usize
         }
     }
     Ok(())
+}
+
+/// Removes the shards of the partitions `parts` in `folder` that a process has written after the checkpoint of `last`, before it ended. They would be taken
+/// for those of later checkpoints.
+pub(crate) fn remove_later_shards(folder: &Path, last: Position, parts: Range<usize>) -> Result<(), Error> {
+    for (Shard { at, .. }, path) in shards_of(folder, parts)? {
+        if at > last {
+            fs::remove(&path).map_err(Error::io("remove", &path))?;
+        }
+    }
+    Ok(())
+}
+
+/// Returns the shards of the partitions `parts` in `folder`, and their files.
+fn shards_of(folder: &Path, parts: Range<usize>) -> Result<Vec<(Shard, PathBuf)>, Error> {
+    let mut shards = Vec::new();
+    for entry in std::fs::read_dir(folder).map_err(Error::io("read", folder))? {
+        let path = entry.map_err(Error::io("read", folder))?.path();
+        let shard = path.file_name().and_then(|name| Shard::parse(name.to_str()?));
+        shards.extend(shard.filter(|shard| parts.contains(&shard.part)).map(|shard| (shard, path)));
+    }
+    Ok(shards)
 }
 
 /// What the name of a shard says.
@@ -176,31 +193,26 @@ fn write(path: &Path, metadata: &Metadata, tensors: Vec<(&str, Dtype, &[u8])>) -
 }
 
 fn read(path: &Path, metadata: &Metadata, into: Vec<(&str, &mut [u8])>) -> Result<(), Error> {
-    let refuse = |message: String| Error::Checkpoint { path: path.to_owned(), message };
+    let damaged = |reason: String| Error::DamagedCheckpoint { path: path.to_owned(), reason };
     let file = match std::fs::File::open(path) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            let message = "is missing; share the run folder between all processes, which read the rows of their partitions \
-                           from it";
-            return Err(refuse(message.into()));
+            let reason = "is missing; share the run folder between all processes, which read the rows of their partitions from it";
+            return Err(damaged(reason.into()));
         }
         file => file.map_err(Error::io("read", path))?,
     };
     // SAFETY: shards are replaced by renaming, never written in place.
     let map = unsafe { Mmap::map(&file) }.map_err(Error::io("read", path))?;
-    let (tensors, text) =
-        tensor_file::parse(&map).map_err(|reason| Error::DamagedCheckpoint { path: path.to_owned(), reason })?;
-    let damaged = |error: SafeTensorError| refuse(format!("is damaged: {error}"));
-    let found: Metadata = serde_json::from_str(&text).map_err(|error| refuse(format!("is damaged: {error}")))?;
+    let (tensors, text) = tensor_file::parse(&map).map_err(damaged)?;
+    let found: Metadata = serde_json::from_str(&text).map_err(|error| damaged(format!("is damaged: {error}")))?;
     if found != *metadata {
-        let message = "belongs to another model, epoch or partition than its name says; restore the checkpoints folder from an older \
-                       copy, or leave --resume out to start anew";
-        return Err(refuse(message.into()));
+        return Err(damaged("belongs to another model, epoch or partition than its name says".into()));
     }
     for (name, into) in into {
-        let tensor = tensors.tensor(name).map_err(damaged)?;
+        let tensor = tensors.tensor(name).map_err(|error| damaged(format!("is damaged: {error}")))?;
         if tensor.data().len() != into.len() {
             let (found, wanted) = (tensor.data().len() / 4, into.len() / 4);
-            return Err(refuse(format!("{name:?} has {found} values instead of {wanted}")));
+            return Err(damaged(format!("has {found} values of {name:?} instead of {wanted}")));
         }
         into.copy_from_slice(tensor.data());
     }
@@ -264,6 +276,11 @@ mod tests {
             remove_shards(path, &[at(4, 7)], 2..3).unwrap();
             assert_eq!(names(), ["best-e2", "best-e2", "best-e5", "e4s7", "e4s7", "e5"]);
             remove_shards(path, &[at(4, 7)], 0..3).unwrap();
+            assert_eq!(names(), ["best-e2", "best-e2", "e4s7", "e4s7"]);
+            // Of a process that ended after it had written shards of the next checkpoint.
+            let later = Generation { last: at(7, 0), best: Some(6) };
+            saved.save(path, 0..3, later, true, "abc").unwrap();
+            remove_later_shards(path, at(4, 7), 0..3).unwrap();
             assert_eq!(names(), ["best-e2", "best-e2", "e4s7", "e4s7"]);
             let keep = Generation { last: at(4, 7), best: Some(2) };
             let other = rows(path, kind, 2);

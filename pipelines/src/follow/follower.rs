@@ -132,7 +132,9 @@ impl<'a> Follower<'a> {
             waits_for: None,
             looked: None,
         };
+        let busy = job.runtime.busy("verifying pending batches");
         follower.find_pending()?;
+        drop(busy);
         follower.state.write(out)?;
         Ok(follower)
     }

@@ -2,13 +2,12 @@
 //!
 //! `best/e12` has `pipeline.toml`, `model.safetensors` and `optimizer.safetensors` of epoch 12, and `node_embeddings.parquet` if nodes have
 //! learned rows. Inference and training start from it like from a run folder. A folder is removed when a checkpoint no longer counts its epoch
-//! among the best, so that a resumed run finds all folders that it needs.
-
-use std::path::Path;
+//! among the best.
 
 use gnnflow_data::fs;
 
 use super::Run;
+use crate::checkpoint::folder::Position;
 use crate::collectives::Driver;
 use crate::error::Error;
 use crate::evaluate::Evaluation;
@@ -20,7 +19,9 @@ impl Run<'_> {
     /// decide equally.
     pub(super) fn keep_if_among_best(&mut self, driver: &mut Driver<'_>, evaluation: &Evaluation) -> Result<(), Error> {
         let (keep, epoch) = (self.train.keep_best, self.progress.epochs);
-        let Some(worth) = evaluation.worth(self.metric).filter(|_| keep > 0) else { return Ok(()) };
+        // A value that is not a number is no place among the best.
+        let worth = evaluation.worth(self.metric).filter(|(metric, _)| keep > 0 && metric.is_finite());
+        let Some(worth) = worth else { return Ok(()) };
         let best = &mut self.progress.best_models;
         // Of equal epochs, the earlier one is the better one, as for the best epoch.
         let place = best.iter().position(|(_, other)| worth > *other).unwrap_or(best.len());
@@ -54,11 +55,11 @@ impl Run<'_> {
             Err(error) => return Err(Error::io("read", &folder)(error)),
         };
         for entry in entries {
-            let path = entry.map_err(Error::io("read", &folder))?.path();
-            let kept = |path: &Path| {
-                self.progress.best_models.iter().any(|&(epoch, _)| best_model(&self.job.run_dir, epoch) == path)
-            };
-            if !kept(&path) {
+            let entry = entry.map_err(Error::io("read", &folder))?;
+            // Other names are folders of the user.
+            let Some(at) = entry.file_name().to_str().and_then(|name| name.parse::<Position>().ok()) else { continue };
+            if !self.progress.best_models.iter().any(|&(epoch, _)| Position::after(epoch) == at) {
+                let path = entry.path();
                 fs::remove(&path).map_err(Error::io("remove", &path))?;
             }
         }

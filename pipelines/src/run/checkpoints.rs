@@ -11,7 +11,7 @@ use crate::checkpoint::folder::{Position, last as last_checkpoint, newest_first,
 use crate::checkpoint::{Checkpoint, Progress};
 use crate::collectives::{Collectives, Driver, Json, Payload};
 use crate::compute::Replica;
-use crate::embedding::{Generation, remove_shards};
+use crate::embedding::{Generation, remove_later_shards, remove_shards};
 use crate::engine::{BlocksHash, EpochPart, EpochSums};
 use crate::error::Error;
 use crate::outputs::run_folder::checkpoints;
@@ -99,6 +99,10 @@ impl Run<'_> {
                 if path != last_checkpoint(&folder) {
                     driver.runtime.warn(&format!("the run continues after the checkpoint {}", path.display()));
                 }
+            }
+            if self.context.embeddings.is_some() {
+                let parts = self.context.placement.parts_of(self.context.worker);
+                remove_later_shards(&folder, generation.last, parts)?;
             }
             self.best_rows_saved = generation.best;
             self.checkpoint_at = Some(generation.last);
