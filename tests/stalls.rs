@@ -78,7 +78,7 @@ fn run_of_one_process_with_a_stuck_compute_thread_ends() {
         assert!(stderr.contains("no process has completed any work for 2 s (cluster.stall_timeout)"), "{stderr}");
         // An operator waits for the thread, which may have been stopped between two jobs. Or the worker waits for it in a call.
         let waits = |line: &str| {
-            line.starts_with("error: rank 0: ")
+            line.starts_with("warning: rank 0: ")
                 && (line.ends_with("for another thread of this process")
                     || line.contains("the loop of its worker stands still"))
         };
@@ -109,7 +109,7 @@ fn run_of_two_processes_with_any_stuck_thread_ends() {
         if stalled {
             // Each process says at which time it waits. Operators name what they wait for; if only messages about progress are missing, none does.
             for rank in [0, 1] {
-                assert!(stderr.contains(&format!("error: rank {rank}: ")), "{schedule}, {thread}: {stderr}");
+                assert!(stderr.contains(&format!("warning: rank {rank}: ")), "{schedule}, {thread}: {stderr}");
             }
             let named = ["for rank 1", "for another thread", "contribution", "the end of time ("];
             assert!(named.iter().any(|words| stderr.contains(words)), "{schedule}, {thread}: {stderr}");

@@ -54,12 +54,12 @@ impl Waits {
         lock(&self.jobs).remove(&thread);
     }
 
-    /// Prints once, as part of the error, what the worker of rank `rank` waits for. Other callers wait until it is printed.
+    /// Prints once, before the error and also with --quiet, what the worker of rank `rank` waits for. Other callers wait until it is printed.
     pub(super) fn print_once(&self, rank: usize, label: &str) {
         let mut printed = lock(&self.printed);
         if !std::mem::replace(&mut *printed, true) {
             for line in self.describe(label) {
-                print(Level::Error, &format!("rank {rank}: {line}"));
+                print(Level::Warning, &format!("rank {rank}: {line}"));
             }
         }
     }
