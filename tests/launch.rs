@@ -9,7 +9,7 @@ use crate::common::member::TIME_LIMIT;
 use crate::common::{Ended, TestDir, assert_same_results, hosts_on, kill, planted, summary};
 
 const SETTINGS: &str = "[model]\nkind = 'sage'\nhidden = 16\n[train]\nepochs = 3\nbatch = 64\nfanouts = [5, 3]\n";
-const SECRET: &str = "a secret of the tests that nobody sees";
+const SECRET: &str = "the shared secret of these tests";
 
 /// Gives the command to the shell of the host, as ssh does. Options are ignored, and the environment is that of a login.
 const SSH: &str = r#"#!/bin/sh

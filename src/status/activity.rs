@@ -26,7 +26,7 @@ struct Inner {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Now {
     pub(super) stage: Stage,
-    /// Whether the run has got past the stages before its own work: it was not refused.
+    /// Whether the run has begun its own work, so that it was not refused.
     pub(super) is_under_way: bool,
     pub(super) work: Option<Work>,
     work_begun: Option<Instant>,
