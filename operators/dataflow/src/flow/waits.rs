@@ -136,7 +136,7 @@ impl<S: 'static> Reported<S> {
 /// timely::execute_directly(|worker| {
 ///     let gate = Rc::new(Gate::default());
 ///     worker.dataflow::<u64, _, _>(|scope| {
-///         [7u64].to_stream(scope).container::<Vec<u64>>().delay(|_, _| 3).gate(Rc::clone(&gate));
+///         [7u64].to_stream(scope).container::<Vec<u64>>().advance_times(|_| 3).gate(Rc::clone(&gate));
 ///     });
 ///     worker.step();
 ///     worker.step();
