@@ -135,7 +135,8 @@ pub fn remove(path: &Path) -> Result<()> {
     removed.or_else(|error| if error.kind() == std::io::ErrorKind::NotFound { Ok(()) } else { Err(error) })
 }
 
-/// Gives a file a second name by a hard link. Where the file system has none, copies it and syncs the copy.
+/// Gives a file a second name by a hard link. Where the file system has none, writes a copy under a hidden name, syncs and
+/// renames it.
 ///
 /// # Errors
 /// When `to` exists, or cannot be written.
@@ -145,8 +146,13 @@ pub fn link_or_copy(from: &Path, to: &Path) -> Result<()> {
         Err(_) => {}
         Ok(()) => return Ok(()),
     }
-    std::fs::copy(from, to)?;
-    File::open(to)?.sync_all()
+    if to.try_exists()? {
+        return Err(std::io::ErrorKind::AlreadyExists.into());
+    }
+    let new = hidden_beside(to, "new");
+    std::fs::copy(from, &new)?;
+    File::open(&new)?.sync_all()?;
+    std::fs::rename(&new, to)
 }
 
 /// Returns `.<name>.<suffix>` beside `path`.
