@@ -12,6 +12,7 @@ use crate::error::Error;
 use crate::loop_state::report_to;
 use crate::options::RunOptions;
 use crate::run::cluster_config;
+use crate::stderr;
 
 /// Options of a preparation that are not in the pipeline file.
 #[derive(Clone, Debug)]
@@ -60,6 +61,7 @@ pub fn prepare(config: &Config, options: &PrepareOptions) -> Result<Prepared, Er
         return Ok(Prepared::Done(dataset));
     };
     let rank = cluster.rank;
+    stderr::set_rank(rank);
     cluster.fingerprints =
         Fingerprints { build: Fingerprints::of_build()?, pipeline: config.fingerprint(), dataset: String::new() };
     cluster.start_timeout = config.cluster.start_timeout.0;

@@ -17,6 +17,7 @@ use crate::cluster::{ClusterConfig, Failure, Fingerprints, Membership, execute, 
 use crate::console::Console;
 use crate::error::Error;
 use crate::loop_state::report_to;
+use crate::stderr;
 
 pub(crate) use self::findings::Severity;
 pub(crate) use self::report::{CheckedHost, ClusterReport};
@@ -61,6 +62,7 @@ pub(crate) fn check_cluster(options: &CheckOptions) -> Result<Check, Error> {
     let membership = match ClusterConfig::from_hosts(hosts, *rank, secret_file.as_deref(), *encrypt)? {
         None => Membership::single(defaults.stall_timeout.0),
         Some(mut cluster) => {
+            stderr::set_rank(cluster.rank);
             encrypted = cluster.encrypts() && cluster.size() > 1;
             // A run and a check cannot meet, nor can checks that measure for different times.
             let pipeline = format!("check-cluster --seconds {}", time.as_secs_f64());

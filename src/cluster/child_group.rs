@@ -34,6 +34,9 @@ pub(crate) struct Outcome {
     pub(crate) killed: Vec<String>,
 }
 
+/// Maximum bytes of a line of a child.
+const LONGEST_LINE: u64 = 1 << 16;
+
 /// A copy of a child's output to this process's stderr.
 #[derive(Debug)]
 pub(crate) struct Copied {
@@ -59,9 +62,16 @@ impl Copied {
             let _sender = sender;
             let mut reader = BufReader::new(output);
             let mut line = Vec::new();
-            while matches!(reader.read_until(b'\n', &mut line), Ok(1..)) {
+            // A longer line becomes several, so that it takes bounded memory.
+            let mut continues = false;
+            while matches!((&mut reader).take(LONGEST_LINE).read_until(b'\n', &mut line), Ok(1..)) {
+                let is_end = std::mem::replace(&mut continues, line.last() != Some(&b'\n')) && line == b"\n";
                 while matches!(line.last(), Some(b'\n' | b'\r')) {
                     line.pop();
+                }
+                if is_end {
+                    line.clear();
+                    continue;
                 }
                 print_of_child(rank, &prefix, &line);
                 *last.lock().unwrap_or_else(PoisonError::into_inner) = String::from_utf8_lossy(&line).into_owned();

@@ -6,7 +6,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use gnnflow_data::fs::replace;
 use gnnflow_pipelines::summary::EpochRecord;
 use gnnflow_pipelines::{Error, Stage};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use super::memory::MemoryOverTime;
 use super::process::ProcessStatus;
@@ -32,6 +32,7 @@ pub(crate) struct RunStatus {
     /// Epochs that the run trains at most; 0 if it does not train.
     pub(crate) epochs: usize,
     /// The last epoch that has ended.
+    #[serde(deserialize_with = "if_numbers")]
     pub(crate) last_epoch: Option<EpochRecord>,
     /// An estimate of the seconds until the last epoch ends or, outside of training, until the work of rank 0 ends.
     pub(crate) remaining_seconds: Option<f64>,
@@ -42,6 +43,11 @@ pub(crate) struct RunStatus {
     /// Memory over time, when the run has ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) memory: Option<MemoryOverTime>,
+}
+
+/// Reads the record of an epoch; `None` if a metric is infinite or no number, for which JSON has no text but `null`.
+fn if_numbers<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<EpochRecord>, D::Error> {
+    Ok(serde_json::from_value(serde_json::Value::deserialize(deserializer)?).unwrap_or_default())
 }
 
 /// A status, and how old it was when rank 0 wrote the file.
@@ -107,4 +113,22 @@ impl RunStatus {
 /// Returns the seconds since 1970.
 pub(super) fn since_1970() -> f64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn status_without_a_number_for_a_metric_is_readable() {
+        let status = |loss| RunStatus {
+            name: "p".into(),
+            last_epoch: Some(EpochRecord { epoch: 3, loss, ..EpochRecord::default() }),
+            ..RunStatus::default()
+        };
+        let read = |status| serde_json::from_str::<RunStatus>(&serde_json::to_string(&status).unwrap()).unwrap();
+        assert_eq!(read(status(0.5)), status(0.5));
+        assert_eq!(read(status(f64::NAN)), RunStatus { last_epoch: None, ..status(0.5) });
+        assert_eq!(read(RunStatus::default()), RunStatus::default());
+    }
 }
