@@ -336,6 +336,53 @@ fn stored_rows_that_do_not_fit_are_not_used() {
     assert_eq!(std::fs::read_dir(place.path("dataset.layers")).unwrap().count(), 2);
 }
 
+/// Changes a bit in every 4 bytes of the files of stored rows, or of their checksums, of all stages and partitions.
+fn damage(place: &TestDir, extension: &str) {
+    let model = std::fs::read_dir(place.path("dataset.layers")).unwrap().next().unwrap().unwrap().path();
+    for part in 0..4 {
+        for file in std::fs::read_dir(model.join(format!("part-0000{part}"))).unwrap() {
+            let path = file.unwrap().path();
+            if path.extension().is_some_and(|of| of == extension) {
+                let mut bytes = std::fs::read(&path).unwrap();
+                bytes.iter_mut().step_by(4).for_each(|byte| *byte ^= 4);
+                std::fs::write(&path, bytes).unwrap();
+            }
+        }
+    }
+}
+
+#[test]
+fn damaged_rows_are_computed_anew() {
+    let place = TestDir::new();
+    planted(&place, "p.toml", "[model]\nkind = 'sage'\n[train]\n");
+    train(&place, &["--set", "graph.generate.edges=4000"]);
+    let mut graph = Changes::new(&place, 5);
+    refresh(&place, "dataset", "2", &[], "first");
+    for (extension, added_edges, processes) in [("f32", 1, "1"), ("crc32", 1, "2"), ("f32", 0, "4"), ("crc32", 0, "2")]
+    {
+        if added_edges > 0 {
+            change(&place, &mut graph, Counts { added_edges, ..Counts::NONE }, &[]);
+        }
+        damage(&place, extension);
+        let args = ["refresh", "run", "--dataset", "dataset", "--processes", processes, "--quiet", "--out", "new"];
+        let ended = place.run(&args);
+        assert_eq!(ended.code, 0, "{extension}: {}", ended.stderr);
+        let warning = "warning: all rows are computed: stored rows differ from their checksums";
+        assert!(ended.stderr.starts_with(warning), "{extension}: {}", ended.stderr);
+        let refreshed = &summary(&place, "new")["refreshed"];
+        assert_eq!(refreshed["computed_rows"], refreshed["all_rows"]);
+        // Nothing has changed since, and the rows are whole.
+        let same = refresh(&place, "dataset", "2", &[], extension);
+        assert_eq!(same["refreshed"]["computed_rows"], 0, "{extension}");
+    }
+    // The results of a removed node before are part of the changes.
+    change(&place, &mut graph, Counts { removed_nodes: 1, ..Counts::NONE }, &[]);
+    damage(&place, "f32");
+    let removed = refresh(&place, "dataset", "2", &[], "removed");
+    assert!(removed["refreshed"]["because"].as_str().unwrap().contains("they are damaged"));
+    assert!(removed["refreshed"]["changed_nodes"].is_null() && !place.path("new/changes.parquet").exists());
+}
+
 /// Writes a table of node ids.
 fn listed(place: &TestDir, name: &str, ids: Vec<i64>) {
     place.parquet(name, vec![("node_id", Arc::new(Int64Array::from(ids)) as ArrayRef)]);

@@ -72,7 +72,11 @@ impl ChangedNodes {
             Array::zeros(nodes.len() * width, &place).map_err(Error::io("reserve space in", &context.scratch))?;
         let results = results.read()?;
         for (row, &node) in rows.chunks_exact_mut(width).zip(&nodes) {
-            row.copy_from_slice(results.row(node));
+            let part = context.graph.partition_of(node);
+            // New nodes have no results yet.
+            if u64::from(node - context.graph.range(part).start) < before[part] {
+                row.copy_from_slice(results.row(node));
+            }
         }
         Ok(Self { nodes, before, rows, width, removed })
     }

@@ -5,6 +5,7 @@
 //!              part-00000/lock          locked by the process that uses the rows
 //!              part-00000/layers.json   what the rows belong to; missing while they are written
 //!              part-00000/stage-0.f32   rows of a stage, in the order of local ids
+//!              part-00000/stage-0.crc32 the checksum of each row, compared when the row is read
 //!              part-00000/stage-1.f32   …
 //! ```
 //!
@@ -19,11 +20,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::{JoinHandle, ScopedJoinHandle};
 
+use bytemuck::Pod;
 use gnnflow_data::Dataset;
 use gnnflow_data::fs::{sync_folder, write_atomic};
 use gnnflow_data::lock_file::LockFile;
 use gnnflow_dataflow::graph::local_graph::LocalGraph;
-use gnnflow_dataflow::storage::{Array, RowStore};
+use gnnflow_dataflow::storage::{Array, RowStore, checksum, sums_file};
 use gnnflow_nn::model::{ModelSpec, Stage};
 use serde::{Deserialize, Serialize};
 
@@ -34,7 +36,7 @@ use crate::model_file::FittingModel;
 use crate::runtime::job::Job;
 
 /// Version of [`Description`]. It increases when a field or the format of rows changes.
-const SCHEMA: u32 = 1;
+const SCHEMA: u32 = 2;
 /// Maximum number of partitions whose descriptions are written at the same time.
 const SYNCS: usize = 8;
 /// The description of a partition's rows.
@@ -115,7 +117,7 @@ impl LayerStore {
         let description = Description {
             schema: SCHEMA,
             build: job.build.clone(),
-            device: job.config.train.as_ref().map(|train| train.device.to_string()).unwrap_or_default(),
+            device: job.config.train.as_ref().map(|train| train.device.kind().to_owned()).unwrap_or_default(),
             network: format!("{network:?}"),
             model: model.sha256.clone(),
             dataset: job.dataset.manifest().fingerprint.clone(),
@@ -138,9 +140,10 @@ impl LayerStore {
             let fingerprint = dataset.manifest().fingerprint.clone();
             let expected = Description { dataset: fingerprint, ..self.description.clone() };
             let has_rows = |(stage, Stage { width, .. }): (usize, &Stage)| {
-                // A partition without nodes may have no file.
-                let file = std::fs::metadata(self.rows_file(part, stage));
-                info.nodes == 0 || file.is_ok_and(|file| file.len() >= info.nodes * 4 * *width as u64)
+                // A partition without nodes may have no files.
+                let has = |path: &Path, bytes| std::fs::metadata(path).is_ok_and(|file| file.len() >= bytes);
+                let rows = self.rows_file(part, stage);
+                info.nodes == 0 || has(&rows, info.nodes * 4 * *width as u64) && has(&sums_file(&rows), info.nodes * 4)
             };
             if self.described(part)?.as_ref() != Some(&expected) || !stages.iter().enumerate().all(has_rows) {
                 return Ok(Err(Unusable::Other));
@@ -191,7 +194,8 @@ impl LayerStore {
     ) -> Result<Vec<Arc<RowStore>>, Error> {
         let empty = |part: &usize| self.found.as_ref().is_ok_and(|of| of.manifest().partitions[*part].nodes == 0);
         for part in self.own.clone().filter(empty) {
-            for path in (0..stages.len()).map(|stage| self.rows_file(part, stage)) {
+            let rows = (0..stages.len()).map(|stage| self.rows_file(part, stage));
+            for path in rows.flat_map(|rows| [sums_file(&rows), rows]) {
                 let file = File::options().create(true).append(true).open(&path);
                 file.map_err(Error::io("create", &path))?;
             }
@@ -206,6 +210,8 @@ impl LayerStore {
     /// Removes the rows of `removed` nodes of a partition, given by local ids, ascending; it had `nodes` nodes. Returns their rows of the last stage. The
     /// rows must be marked as incomplete.
     ///
+    /// Also returns whether one of these is damaged.
+    ///
     /// # Errors
     /// If a file cannot be mapped.
     pub(crate) fn remove_rows(
@@ -213,24 +219,32 @@ impl LayerStore {
         stages: &[Stage],
         part: usize,
         (nodes, removed): (usize, &[u32]),
-    ) -> Result<Vec<f32>, Error> {
-        let mut results = Vec::new();
+    ) -> Result<(Vec<f32>, bool), Error> {
+        let (mut results, mut damaged) = (Vec::new(), false);
         for (stage, Stage { width, .. }) in stages.iter().enumerate() {
             let path = self.rows_file(part, stage);
             let mut rows = Array::<f32>::in_file(nodes * width, &path).map_err(Error::io("map", &path))?;
-            let row = |local: u32| local as usize * width..(local as usize + 1) * width;
+            let sums_path = sums_file(&path);
+            let mut sums = Array::<u32>::in_file(nodes, &sums_path).map_err(Error::io("map", &sums_path))?;
             if stage + 1 == stages.len() {
-                removed.iter().for_each(|&local| results.extend_from_slice(&rows[row(local)]));
+                for local in removed.iter().map(|&local| local as usize) {
+                    let row = &rows[local * width..(local + 1) * width];
+                    damaged |= checksum(row) != sums[local];
+                    results.extend_from_slice(row);
+                }
             }
-            let ends = removed.iter().skip(1).map(|&next| row(next).start).chain([rows.len()]);
-            let mut to = removed.first().map_or(rows.len(), |&first| row(first).start);
-            for (&local, end) in removed.iter().zip(ends.collect::<Vec<_>>()) {
-                let kept = row(local).end..end;
-                rows.copy_within(kept.clone(), to);
-                to += kept.len();
-            }
+            remove(&mut rows, *width, removed);
+            remove(&mut sums, 1, removed);
         }
-        Ok(results)
+        Ok((results, damaged))
+    }
+
+    /// The error of damaged rows that are marked as incomplete.
+    pub(crate) fn damaged(&self) -> Error {
+        Error::Input(format!(
+            "{}: stored rows of layers are damaged: they differ from their checksums; run the command again, which then computes all rows anew",
+            self.folder.display()
+        ))
     }
 
     /// Marks the rows of this worker as incomplete: they are about to be changed. A collective operation.
@@ -328,6 +342,18 @@ impl LayerStore {
 
     fn rows_file(&self, part: usize, stage: usize) -> PathBuf {
         self.part(part).join(format!("stage-{stage}.f32"))
+    }
+}
+
+/// Removes the rows of `removed`, ascending, from rows of `width` numbers.
+fn remove<T: Pod>(rows: &mut Array<T>, width: usize, removed: &[u32]) {
+    let row = |local: u32| local as usize * width..(local as usize + 1) * width;
+    let ends = removed.iter().skip(1).map(|&next| row(next).start).chain([rows.len()]);
+    let mut to = removed.first().map_or(rows.len(), |&first| row(first).start);
+    for (&local, end) in removed.iter().zip(ends.collect::<Vec<_>>()) {
+        let kept = row(local).end..end;
+        rows.copy_within(kept.clone(), to);
+        to += kept.len();
     }
 }
 

@@ -211,7 +211,9 @@ impl Run<'_> {
             false => live.remove_nodes(driver, &mut self.collectives, reach, &removed, &mut changed)?,
         };
         let reached = reach.of(driver, &mut self.collectives, changed)?;
-        let bytes = |(nodes, stage): (&Vec<u32>, &Stage)| nodes.len() as u64 * PAGE.max(4 * stage.width as u64);
+        // Of each changed row, its page and that of its checksum.
+        let bytes =
+            |(nodes, stage): (&Vec<u32>, &Stage)| nodes.len() as u64 * (PAGE.max(4 * stage.width as u64) + PAGE);
         let own_bytes: u64 = reached.iter().zip(&refresh.stages).map(bytes).sum();
         let own_bytes = own_bytes + feature_bytes;
         // Also a barrier: no worker reads degrees of others before they are counted.
@@ -221,6 +223,10 @@ impl Run<'_> {
         let last = reached.last().cloned().unwrap_or_default();
         let old = ChangedNodes::copy(&self.context, (last, before), self.inference.results(), removed)?;
         self.inference.pass_over(driver, &reached)?;
+        let damaged = self.read_damaged_rows()?;
+        if self.any_worker(driver, damaged)? {
+            return Err(self.forget_rows(driver)?);
+        }
         if let Some(follower) = follower.as_ref().filter(|_| publish) {
             follower.begin_results(name)?;
         }
@@ -255,6 +261,13 @@ impl Run<'_> {
             results.seconds
         ));
         Ok(Room::Found)
+    }
+
+    /// Marks the stored rows as incomplete, so that the next command computes them. Returns the error that says so. A collective operation.
+    fn forget_rows(&mut self, driver: &mut Driver<'_>) -> Result<Error, Error> {
+        let Some(refresh) = &self.refresh else { return Err(Error::Bug("no rows of layers are stored".into())) };
+        refresh.store.begin(driver, &mut self.collectives)?;
+        Ok(refresh.store.damaged())
     }
 
     /// Writes `changes.parquet` of a batch. Returns the number of its rows, and at the first worker their SHA-256.

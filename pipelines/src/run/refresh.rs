@@ -25,6 +25,7 @@ pub(super) const MOST_ROWS: f64 = 0.7;
 
 const OTHER_ROWS: &str =
     "the stored rows are incomplete, or another build of gnnflow or another device has computed them";
+const DAMAGED_ROWS: &str = "stored rows differ from their checksums: they are damaged";
 const OTHER_DATASET: &str =
     "the stored rows are of a dataset that is no earlier version of this one, or a copy of its files is damaged";
 
@@ -90,21 +91,38 @@ impl Run<'_> {
             driver.runtime.say(&format!("note: all rows are computed: {because}"));
         }
         store.begin(driver, &mut self.collectives)?;
-        let changes = match (&reached, &earlier, &removed) {
+        let mut changes = match (&reached, &earlier, &removed) {
             (Some(nodes), Some(earlier), Some(removed)) => {
                 let _busy = driver.runtime.busy("copying the results before the change");
                 let sizes = earlier.manifest().partitions.iter().zip(removed);
                 let before: Vec<u64> = sizes.map(|(part, removed)| part.nodes - removed.len() as u64).collect();
                 let again = self.added_again(driver, earlier, (removed, &before))?;
-                let removed = self.remove_rows(refresh, earlier, removed, &again)?;
+                let (removed, damaged) = self.remove_rows(refresh, earlier, removed, &again)?;
                 let last = nodes.last().cloned().unwrap_or_default();
-                Some(ChangedNodes::copy(&self.context, (last, before), self.inference.results(), removed)?)
+                let changes = ChangedNodes::copy(&self.context, (last, before), self.inference.results(), removed)?;
+                let damaged = damaged | self.inference.results().damaged()?;
+                (!self.any_worker(driver, damaged)?).then_some(changes)
             }
             _ => None,
         };
-        match &reached {
-            Some(nodes) if because.is_none() => self.inference.pass_over(driver, nodes)?,
-            _ => self.infer_all(driver)?,
+        let mut damaged = reached.is_some() && changes.is_none();
+        if let Some(nodes) = reached.as_ref().filter(|_| because.is_none() && !damaged) {
+            self.inference.pass_over(driver, nodes)?;
+            let own = self.read_damaged_rows()? || self.any_result_damaged()?;
+            damaged = self.any_worker(driver, own)?;
+            if damaged {
+                // Those of nodes that have not changed are not known.
+                changes = None;
+            }
+        }
+        if damaged {
+            because = Some(DAMAGED_ROWS.to_owned());
+            if self.context.worker == 0 {
+                driver.runtime.warn(&format!("all rows are computed: {DAMAGED_ROWS}"));
+            }
+        }
+        if reached.is_none() || because.is_some() {
+            self.infer_all(driver)?;
         }
         let writing = store.start_writing(self.inference.stores())?;
         let own_changed = changes.as_ref().map_or(0, |changes| changes.len() as u64);
@@ -117,6 +135,24 @@ impl Run<'_> {
             seconds: begin.elapsed().as_secs_f64(),
         };
         Ok(Outcome { refreshed, changes, writing })
+    }
+
+    /// Whether this worker has read a stored row that is damaged.
+    pub(super) fn read_damaged_rows(&self) -> Result<bool, Error> {
+        self.inference.stores().iter().try_fold(false, |damaged, rows| Ok(damaged | rows.damaged()?))
+    }
+
+    /// Whether one of the stored rows that are written to tables or evaluated is damaged, at this worker. Most of them were not read for the changes.
+    fn any_result_damaged(&self) -> Result<bool, Error> {
+        let infer = self.job.config.infer.clone().unwrap_or_default();
+        let results = infer.predictions || self.job.labels().is_some();
+        Ok(results && self.inference.results().any_damaged()?
+            || infer.embeddings && self.inference.embeddings().any_damaged()?)
+    }
+
+    /// Whether it is true at any worker. A collective operation.
+    pub(super) fn any_worker(&mut self, driver: &mut Driver<'_>, own: bool) -> Result<bool, Error> {
+        Ok(self.collectives.all_reduce_counts(driver, &[u64::from(own)])?[0] > 0)
     }
 
     /// Returns the partitions of this worker.
@@ -177,18 +213,21 @@ impl Run<'_> {
         Ok(again.into_iter().flat_map(|Json(ids)| ids).collect())
     }
 
-    /// Removes the rows of removed nodes. Returns their results, without nodes that are added `again`: these are listed as new nodes.
+    /// Removes the rows of removed nodes. Returns their results, without nodes that are added `again`: these are listed as new nodes. Also returns whether
+    /// one of these rows is damaged.
     fn remove_rows(
         &self,
         refresh: &Refresh,
         earlier: &Dataset,
         removed: &[Vec<u32>],
         again: &HashSet<String>,
-    ) -> Result<Vec<RemovedResults>, Error> {
+    ) -> Result<(Vec<RemovedResults>, bool), Error> {
         let mut all: Vec<RemovedResults> = removed.iter().map(|_| RemovedResults::default()).collect();
+        let mut any_damaged = false;
         for part in self.own_parts().filter(|part| !removed[*part].is_empty()) {
             let nodes = earlier.nodes(part)?;
-            let rows = refresh.store.remove_rows(&refresh.stages, part, (nodes.len(), &removed[part]))?;
+            let (rows, damaged) = refresh.store.remove_rows(&refresh.stages, part, (nodes.len(), &removed[part]))?;
+            any_damaged |= damaged;
             let (mut locals, mut listed) = (Vec::new(), Vec::new());
             for (&local, row) in removed[part].iter().zip(rows.chunks_exact(rows.len() / removed[part].len())) {
                 if !again.contains(&nodes.ids().display(local as usize).to_string()) {
@@ -198,7 +237,7 @@ impl Run<'_> {
             }
             all[part] = RemovedResults { ids: Some(outputs::ids_of(nodes.ids(), locals.into_iter())), rows: listed };
         }
-        Ok(all)
+        Ok((all, any_damaged))
     }
 
     /// Writes `changes.parquet` to `path`, in this form. Returns the number of its rows, and at the first worker their SHA-256.

@@ -16,6 +16,7 @@ use std::sync::{Arc, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError};
 use rayon::prelude::*;
 
 use super::array::{Array, Place};
+use super::row_checks::{RowChecks, sums_file};
 use super::row_source::{Busy, RowReader, RowSource};
 use crate::graph::local_graph::LocalGraph;
 
@@ -53,8 +54,14 @@ enum Values {
         first: u32,
         rows: Array<f32>,
     },
-    /// In an array for each partition; empty where another worker hosts it.
-    ByPart(Vec<Array<f32>>),
+    /// In a file for each partition; empty where another worker hosts it.
+    InFiles(Vec<FileRows>),
+}
+
+/// The rows of one partition in a file.
+struct FileRows {
+    rows: Array<f32>,
+    checks: RowChecks,
 }
 
 impl RowStore {
@@ -70,7 +77,8 @@ impl RowStore {
         Ok(Self { graph: Arc::clone(graph), width, reserved: 4 * len as u64, values })
     }
 
-    /// Maps rows of `width` numbers in files that remain, one file for each partition that `worker` hosts, and all 0 in new files.
+    /// Maps rows of `width` numbers in files that remain, one file for each partition that `worker` hosts, and all 0 in new files. Checksums of rows are
+    /// in files beside them ([`sums_file`]); a row must be written before it is read from a new file. See [`RowStore::damaged`].
     ///
     /// # Errors
     /// When the disk is full, or a file is not writable.
@@ -80,7 +88,10 @@ impl RowStore {
         worker: usize,
         width: usize,
     ) -> io::Result<Self> {
-        Self::by_part(graph, worker, width, |part, len| Array::in_file(len, &file(part)))
+        Self::by_part(graph, worker, width, |part, rows, len| {
+            let sums = Array::in_file(rows, &sums_file(&file(part)))?;
+            Ok(FileRows { rows: Array::in_file(len, &file(part))?, checks: RowChecks::new(sums) })
+        })
     }
 
     /// Maps copies of rows of `width` numbers in files that remain as they are: changed rows stay in memory.
@@ -93,26 +104,31 @@ impl RowStore {
         worker: usize,
         width: usize,
     ) -> io::Result<Self> {
-        Self::by_part(graph, worker, width, |part, len| Array::copy_of_file(len, &file(part)))
+        Self::by_part(graph, worker, width, |part, rows, len| {
+            let sums = Array::copy_of_file(rows, &sums_file(&file(part)))?;
+            Ok(FileRows { rows: Array::copy_of_file(len, &file(part))?, checks: RowChecks::new(sums) })
+        })
     }
 
-    /// Reserves the rows of each partition by `array`, which gets the partition and the number of its values.
+    /// Reserves the rows of each partition by `open`, which gets the partition and the numbers of its rows and of their values.
     fn by_part(
         graph: &Arc<LocalGraph>,
         worker: usize,
         width: usize,
-        array: impl Fn(usize, usize) -> io::Result<Array<f32>>,
+        open: impl Fn(usize, usize, usize) -> io::Result<FileRows>,
     ) -> io::Result<Self> {
         let placement = graph.placement();
-        let mut parts: Vec<Array<f32>> = (0..placement.parts()).map(|_| Array::default()).collect();
+        let none = || FileRows { rows: Array::default(), checks: RowChecks::new(Array::default()) };
+        let mut parts: Vec<FileRows> = (0..placement.parts()).map(|_| none()).collect();
         for part in placement.parts_of(worker) {
-            let len = graph.range(part).len().checked_mul(width).ok_or(io::ErrorKind::OutOfMemory)?;
+            let rows = graph.range(part).len();
+            let len = rows.checked_mul(width).ok_or(io::ErrorKind::OutOfMemory)?;
             if len > 0 {
-                parts[part] = array(part, len)?;
+                parts[part] = open(part, rows, len)?;
             }
         }
-        let reserved = parts.iter().map(|rows| 4 * rows.len() as u64).sum();
-        Ok(Self { graph: Arc::clone(graph), width, reserved, values: RwLock::new(Values::ByPart(parts)) })
+        let reserved = parts.iter().map(|part| 4 * part.rows.len() as u64 + part.checks.reserved()).sum();
+        Ok(Self { graph: Arc::clone(graph), width, reserved, values: RwLock::new(Values::InFiles(parts)) })
     }
 
     /// Fills every row. `fill` gets the global id of a node and its row. Runs on the threads of the current rayon pool.
@@ -134,7 +150,7 @@ impl RowStore {
         self.width
     }
 
-    /// Returns the number of bytes reserved for rows.
+    /// Returns the number of bytes reserved for rows and their checksums.
     pub fn reserved(&self) -> u64 {
         self.reserved
     }
@@ -146,8 +162,35 @@ impl RowStore {
     pub fn sync(&self) -> io::Result<()> {
         match &*try_read(&self.values).map_err(io::Error::other)? {
             Values::One { rows, .. } => rows.sync(),
-            Values::ByPart(parts) => parts.iter().try_for_each(Array::sync),
+            Values::InFiles(parts) => {
+                parts.iter().try_for_each(|part| part.rows.sync().and_then(|()| part.checks.sync()))
+            }
         }
+    }
+
+    /// Whether a row in a file differs from its checksum, of those that have been read. Such a row was changed on disk, by a fault or by another program.
+    ///
+    /// # Errors
+    /// [`Busy`] when rows are being written.
+    pub fn damaged(&self) -> Result<bool, Busy> {
+        Ok(match &*try_read(&self.values)? {
+            Values::One { .. } => false,
+            Values::InFiles(parts) => parts.iter().any(|part| part.checks.damaged()),
+        })
+    }
+
+    /// As [`RowStore::damaged`], of all rows. All must have been written.
+    ///
+    /// # Errors
+    /// [`Busy`] when rows are being written.
+    pub fn any_damaged(&self) -> Result<bool, Busy> {
+        if let Values::InFiles(parts) = &*try_read(&self.values)? {
+            for FileRows { rows, checks } in parts {
+                let rows = rows.par_chunks_exact(self.width.max(1)).enumerate();
+                rows.for_each(|(index, row)| checks.check(index, row));
+            }
+        }
+        self.damaged()
     }
 
     /// Opens the rows for reading. Several readers may be open at a time.
@@ -191,24 +234,30 @@ impl Rows<'_> {
     /// When another worker hosts it.
     #[inline]
     pub fn row(&self, node: u32) -> &[f32] {
-        let (rows, row) = match &*self.values {
-            Values::One { first, rows } => (rows, node.checked_sub(*first)),
-            Values::ByPart(parts) => {
-                let part = self.graph.partition_of(node);
-                (&parts[part], node.checked_sub(self.graph.range(part).start))
+        match &*self.values {
+            Values::One { first, rows } => {
+                let start = node.checked_sub(*first).expect(NOT_HOSTED) as usize * self.width;
+                rows.get(start..start + self.width).expect(NOT_HOSTED)
             }
-        };
-        let start = row.expect(NOT_HOSTED) as usize * self.width;
-        rows.get(start..start + self.width).expect(NOT_HOSTED)
+            Values::InFiles(parts) => {
+                let part = self.graph.partition_of(node);
+                let (FileRows { rows, checks }, row) = (&parts[part], (node - self.graph.range(part).start) as usize);
+                let numbers = rows.get(row * self.width..(row + 1) * self.width).expect(NOT_HOSTED);
+                if self.width > 0 {
+                    checks.check(row, numbers);
+                }
+                numbers
+            }
+        }
     }
 
-    /// Returns all rows of partition `part`, `[nodes, width]`. Empty where another worker hosts it.
+    /// Returns all rows of partition `part`, `[nodes, width]`. Empty where another worker hosts it. Rows in files are not compared with checksums.
     pub fn shard(&self, part: usize) -> &[f32] {
         match &*self.values {
             Values::One { first, rows } => {
                 of_part(self.graph, self.width, part, *first).and_then(|range| rows.get(range)).unwrap_or_default()
             }
-            Values::ByPart(parts) => &parts[part],
+            Values::InFiles(parts) => &parts[part].rows,
         }
     }
 }
@@ -227,12 +276,15 @@ impl RowReader for Rows<'_> {
 
 impl Values {
     /// Returns all rows of partition `part`. Empty where another worker hosts it.
+    ///
+    /// # Panics
+    /// For rows in files, whose checksums must change with them.
     fn of_part_mut(&mut self, graph: &LocalGraph, width: usize, part: usize) -> &mut [f32] {
         match self {
             Self::One { first, rows } => {
                 of_part(graph, width, part, *first).and_then(|range| rows.get_mut(range)).unwrap_or_default()
             }
-            Self::ByPart(parts) => &mut parts[part],
+            Self::InFiles(_) => panic!("rows in files are written one by one"),
         }
     }
 }
@@ -259,19 +311,26 @@ impl RowsMut<'_> {
         assert_eq!(rows.len(), nodes.len() * self.width, "one row per node");
         let (graph, width) = (self.graph, self.width);
         for (&node, row) in nodes.iter().zip(rows.chunks_exact(width.max(1))) {
-            let (rows, at) = match &mut *self.values {
-                Values::One { first, rows } => (rows, node.checked_sub(*first)),
-                Values::ByPart(parts) => {
+            let (rows, at, checks) = match &mut *self.values {
+                Values::One { first, rows } => (rows, node.checked_sub(*first), None),
+                Values::InFiles(parts) => {
                     let part = graph.partition_of(node);
-                    (&mut parts[part], node.checked_sub(graph.range(part).start))
+                    let FileRows { rows, checks } = &mut parts[part];
+                    (rows, node.checked_sub(graph.range(part).start), Some(checks))
                 }
             };
-            let start = at.expect(NOT_HOSTED) as usize * width;
-            rows.get_mut(start..start + width).expect(NOT_HOSTED).copy_from_slice(row);
+            let at = at.expect(NOT_HOSTED) as usize;
+            rows.get_mut(at * width..(at + 1) * width).expect(NOT_HOSTED).copy_from_slice(row);
+            if let Some(checks) = checks.filter(|_| width > 0) {
+                checks.set(at, row);
+            }
         }
     }
 
     /// Returns all rows of partition `part`, `[nodes, width]`. Empty where another worker hosts it.
+    ///
+    /// # Panics
+    /// For rows in files that remain.
     pub fn shard_mut(&mut self, part: usize) -> &mut [f32] {
         self.values.of_part_mut(self.graph, self.width, part)
     }
@@ -279,7 +338,7 @@ impl RowsMut<'_> {
     /// Copies all rows of `other`, a store of the same graph, worker and width.
     ///
     /// # Panics
-    /// When it has other rows.
+    /// When it has other rows, and for rows in files that remain.
     pub fn copy_from(&mut self, other: &Rows<'_>) {
         let parts = self.graph.placement().parts();
         assert_eq!(parts, other.graph.placement().parts(), "two stores of the same partitions");
@@ -371,6 +430,37 @@ mod tests {
                 assert_eq!(reserved, 4 * u64::from(NODES) * width as u64);
             }
         }
+    }
+
+    #[test]
+    fn rows_that_have_changed_on_disk_are_found_when_they_are_read() {
+        const WIDTH: usize = 3;
+        let folder = tempfile::tempdir().unwrap();
+        let graph = Arc::new(local(&random_graph(NODES, 3), &book(NODES, PARTS), 1, 0, false));
+        let file = |part: usize| folder.path().join(format!("{part}.f32"));
+        let open = || RowStore::in_files(file, &graph, 0, WIDTH).unwrap();
+        let all: Vec<u32> = (0..NODES).collect();
+        let numbers: Vec<f32> = (0..NODES as usize * WIDTH).map(|i| i as f32).collect();
+        open().write().unwrap().set(&all, &numbers);
+        let copy = RowStore::copies_of_files(file, &graph, 0, WIDTH).unwrap();
+        copy.write().unwrap().set(&[7], &[0.5; WIDTH]);
+        assert_eq!(copy.read().unwrap().row(7), [0.5; WIDTH]);
+        assert!(!copy.any_damaged().unwrap(), "a copy has checksums of its own");
+        assert!(!open().any_damaged().unwrap());
+
+        let (part, first) = (graph.partition_of(60), graph.range(graph.partition_of(60)).start);
+        let mut bytes = std::fs::read(file(part)).unwrap();
+        bytes[(60 - first) as usize * WIDTH * 4 + 5] ^= 1;
+        std::fs::write(file(part), bytes).unwrap();
+        let store = open();
+        for node in all.iter().filter(|&&node| node != 60) {
+            assert_eq!(store.read().unwrap().row(*node)[0], (*node as usize * WIDTH) as f32);
+        }
+        assert!(!store.damaged().unwrap(), "the row has not been read");
+        store.read().unwrap().row(60);
+        assert!(store.damaged().unwrap() && open().any_damaged().unwrap());
+        open().write().unwrap().set(&[60], &[1.0; WIDTH]);
+        assert!(!open().any_damaged().unwrap(), "it has been written again");
     }
 
     #[test]
