@@ -85,6 +85,9 @@ struct Place {
     }
 };
 
+// Rows that one thread of `gather_rows` copies.
+const u32 GATHERED = 4;
+
 // The number of this thread and the number of all threads, for loops over n numbers.
 __device__ __forceinline__ u64 first_item() { return (u64)blockIdx.x * blockDim.x + threadIdx.x; }
 __device__ __forceinline__ u64 all_threads() { return (u64)gridDim.x * blockDim.x; }

@@ -39,12 +39,38 @@ struct Row {
     }
 };
 
+// Numbers that a thread keeps in registers: rows of up to HELD edges for each of their lanes are read once.
+const u32 HELD = 8;
+
 template <typename A>
 __device__ __forceinline__ void edge_softmax(const u32 *indptr, const A *logits, A *out, u32 rows, u32 heads, u32 shift) {
     Row r(shift);
     if (r.row >= rows) return; // the whole warp
-    u32 end = r.head < heads ? indptr[r.row + 1] : 0, begin = r.head < heads ? indptr[r.row] : 0;
+    u32 begin = indptr[r.row], end = indptr[r.row + 1];
+    bool is_short = end - begin <= HELD * r.step; // of the whole warp
+    if (r.head >= heads) end = begin;
     A largest = negative_infinity<A>(), total = 0;
+    if (is_short) {
+        A held[HELD];
+#pragma unroll
+        for (u32 k = 0; k < HELD; k++) {
+            u32 e = begin + r.first + k * r.step;
+            held[k] = e < end ? logits[(size_t)e * heads + r.head] : negative_infinity<A>();
+        }
+#pragma unroll
+        for (u32 k = 0; k < HELD; k++) largest = held[k] > largest ? held[k] : largest;
+        largest = largest_of_lanes(largest, shift);
+#pragma unroll
+        for (u32 k = 0; k < HELD; k++)
+            if (begin + r.first + k * r.step < end) total += held[k] = exponential(held[k] - largest);
+        total = sum_of_lanes(total, shift);
+#pragma unroll
+        for (u32 k = 0; k < HELD; k++) {
+            u32 e = begin + r.first + k * r.step;
+            if (e < end) out[(size_t)e * heads + r.head] = held[k] / total;
+        }
+        return;
+    }
     for (u32 e = begin + r.first; e < end; e += r.step) {
         A z = logits[(size_t)e * heads + r.head];
         largest = z > largest ? z : largest;
@@ -64,8 +90,29 @@ __device__ __forceinline__ void edge_softmax_backward(const u32 *indptr, const A
                                                       u32 heads, u32 shift) {
     Row r(shift);
     if (r.row >= rows) return; // the whole warp
-    u32 end = r.head < heads ? indptr[r.row + 1] : 0, begin = r.head < heads ? indptr[r.row] : 0;
+    u32 begin = indptr[r.row], end = indptr[r.row + 1];
+    bool is_short = end - begin <= HELD * r.step; // of the whole warp
+    if (r.head >= heads) end = begin;
     A total = 0;
+    if (is_short) {
+        A share[HELD], change[HELD];
+#pragma unroll
+        for (u32 k = 0; k < HELD; k++) {
+            u32 e = begin + r.first + k * r.step;
+            share[k] = e < end ? alpha[(size_t)e * heads + r.head] : 0;
+            change[k] = e < end ? gradient[(size_t)e * heads + r.head] : 0;
+        }
+#pragma unroll
+        for (u32 k = 0; k < HELD; k++)
+            if (begin + r.first + k * r.step < end) total += share[k] * change[k];
+        total = sum_of_lanes(total, shift);
+#pragma unroll
+        for (u32 k = 0; k < HELD; k++) {
+            u32 e = begin + r.first + k * r.step;
+            if (e < end) out[(size_t)e * heads + r.head] = share[k] * (change[k] - total);
+        }
+        return;
+    }
     for (u32 e = begin + r.first; e < end; e += r.step)
         total += alpha[(size_t)e * heads + r.head] * gradient[(size_t)e * heads + r.head];
     total = sum_of_lanes(total, shift);

@@ -1,10 +1,14 @@
 //! Devices by name.
 
+use std::time::Duration;
+
 use candle_core::Device;
 
+#[cfg(feature = "cuda")]
+use super::cuda::open;
 use super::error::{Error, Result};
 
-/// Returns the device called `name`: `"cpu"`, or `"cuda"` for the first GPU.
+/// Returns the device called `name`: `"cpu"`, `"cuda"` for the first GPU, or `"cuda:1"` for the GPU with this number, from 0.
 ///
 /// There is no fallback: an unusable device is an error with the reason. Create the device once and clone it.
 ///
@@ -17,14 +21,22 @@ use super::error::{Error, Result};
 /// [`Error::Device`] when the name is unknown, the build has no CUDA, or there is no usable GPU.
 pub fn device(name: &str) -> Result<Device> {
     let refuse = |why: String| Error::Device { name: name.to_owned(), why };
-    match name {
-        "cpu" => Ok(Device::Cpu),
-        #[cfg(feature = "cuda")]
-        "cuda" => super::cuda::open().map_err(refuse),
-        #[cfg(not(feature = "cuda"))]
-        "cuda" => Err(refuse("this build has no CUDA; build with `--features cuda` (docs/book/src/gpu.md)".to_owned())),
-        _ => Err(refuse("unknown device; use \"cpu\" or \"cuda\"".to_owned())),
-    }
+    let number = match name {
+        "cpu" => return Ok(Device::Cpu),
+        "cuda" => Some(0),
+        _ => name.strip_prefix("cuda:").and_then(|number| number.parse::<u16>().ok()),
+    };
+    let Some(number) = number else {
+        return Err(refuse(
+            "unknown device; use \"cpu\", \"cuda\", or \"cuda:1\" for the GPU with this number".to_owned(),
+        ));
+    };
+    open(number).map_err(refuse)
+}
+
+#[cfg(not(feature = "cuda"))]
+fn open(_: u16) -> std::result::Result<Device, String> {
+    Err("this build has no CUDA; build with `--features cuda` (docs/book/src/gpu.md)".to_owned())
 }
 
 /// Returns the bytes of free memory of a GPU; `None` for the CPU.
@@ -36,5 +48,64 @@ pub fn free_memory(device: &Device) -> Result<Option<u64>> {
         #[cfg(feature = "cuda")]
         Device::Cuda(device) => Ok(Some(super::cuda::free_memory(device)?)),
         _ => Ok(None),
+    }
+}
+
+/// Measures work on a GPU, by its own clock.
+#[derive(Debug)]
+pub struct DeviceTimer {
+    #[cfg(feature = "cuda")]
+    timer: super::cuda::Timer,
+}
+
+impl DeviceTimer {
+    /// Begins after the work that the GPU has so far; `None` for the CPU.
+    ///
+    /// # Errors
+    /// When the driver fails.
+    pub fn start(device: &Device) -> Result<Option<Self>> {
+        match device {
+            #[cfg(feature = "cuda")]
+            Device::Cuda(device) => Ok(Some(Self { timer: super::cuda::Timer::start(device)? })),
+            _ => Ok(None),
+        }
+    }
+
+    /// Ends after the work that the GPU has now.
+    ///
+    /// # Errors
+    /// When the driver fails.
+    pub fn end(self) -> Result<DeviceTime> {
+        Ok(DeviceTime {
+            #[cfg(feature = "cuda")]
+            time: self.timer.end()?,
+        })
+    }
+}
+
+/// A measured time of work on a GPU.
+#[derive(Debug)]
+pub struct DeviceTime {
+    #[cfg(feature = "cuda")]
+    time: super::cuda::Time,
+}
+
+impl DeviceTime {
+    /// Waits until the GPU has done the work, and returns its time.
+    ///
+    /// # Errors
+    /// When the driver fails.
+    #[cfg(feature = "cuda")]
+    pub fn elapsed(self) -> Result<Duration> {
+        Ok(self.time.elapsed()?)
+    }
+
+    /// Returns zero: this build has no GPU.
+    ///
+    /// # Errors
+    /// Never.
+    #[cfg(not(feature = "cuda"))]
+    pub fn elapsed(self) -> Result<Duration> {
+        Ok(Duration::ZERO)
     }
 }

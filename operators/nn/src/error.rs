@@ -6,6 +6,10 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// The text of [`Error::OutOfMemory`].
 const NO_MEMORY: &str = "the GPU has no memory left";
 
+/// Why kernels cannot be loaded.
+const OLD_DRIVER: &str = "the NVIDIA driver is too old for the kernels of this build; install driver 580 or newer, or build with the \
+                                     toolkit of the driver's CUDA version (docs/book/src/gpu.md)";
+
 /// Errors of this crate.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -61,8 +65,14 @@ impl From<candle_core::Error> for Error {
         }
         // The drivers' errors are nested in texts. So is this crate's own error, from a copy of a block inside of an operation.
         let text = error.to_string();
-        let codes = ["CUDA_ERROR_OUT_OF_MEMORY", "CUBLAS_STATUS_ALLOC_FAILED", NO_MEMORY];
-        if codes.iter().any(|code| text.contains(code)) { Self::OutOfMemory } else { Self::Tensor(error) }
+        let is_one_of = |codes: &[&str]| codes.iter().any(|code| text.contains(code));
+        if is_one_of(&["CUDA_ERROR_OUT_OF_MEMORY", "CUBLAS_STATUS_ALLOC_FAILED", NO_MEMORY]) {
+            Self::OutOfMemory
+        } else if is_one_of(&["CUDA_ERROR_UNSUPPORTED_PTX_VERSION"]) {
+            Self::Device { name: "cuda".into(), why: OLD_DRIVER.into() }
+        } else {
+            Self::Tensor(error)
+        }
     }
 }
 
@@ -82,5 +92,6 @@ mod tests {
         assert!(matches!(of("DriverError(CUDA_ERROR_OUT_OF_MEMORY, \"out of memory\")"), Error::OutOfMemory));
         assert!(matches!(of(&Error::OutOfMemory.to_string()), Error::OutOfMemory));
         assert!(matches!(of("shapes disagree"), Error::Tensor(_)));
+        assert!(of("CUDA_ERROR_UNSUPPORTED_PTX_VERSION").to_string().contains("driver is too old"));
     }
 }

@@ -9,6 +9,7 @@ use gnnflow_kernels::aggregate::relations::{Relation, split};
 use gnnflow_kernels::aggregate::transpose::{Transpose, transpose};
 use gnnflow_kernels::block::Block;
 
+use super::device_block::{Copies, DeviceBlock};
 use super::error::Result;
 
 /// A [`Block`] shared by the operations on it, with its transpose, inverse degrees, self-loop variant and device copies.
@@ -32,7 +33,7 @@ pub struct GraphBlock {
     edge_features: Option<EdgeMatrix>,
     edge_copies: Mutex<BTreeMap<usize, Tensor>>,
     degree_weights: Mutex<BTreeMap<usize, DegreeWeights>>,
-    devices: Mutex<BTreeMap<usize, Arc<DeviceBlock>>>,
+    devices: Mutex<BTreeMap<usize, Arc<Copies>>>,
 }
 
 /// Features of a block's edges, row by row.
@@ -48,32 +49,6 @@ struct DegreeWeights {
     degrees: Vec<u32>,
     /// `[E, 1]`
     weights: Tensor,
-}
-
-/// Edges of a row from which on a GPU sums it with more reads in flight: `LONG_ROW` of `cuda/segment.cu`.
-const LONG_ROW: u32 = 512;
-
-/// A block's arrays as `u32` tensors (inverse degrees: `f32`) on a device.
-#[derive(Debug)]
-pub struct DeviceBlock {
-    /// `[num_dst + 1]`
-    pub indptr: Tensor,
-    /// `[num_edges]`: the source of each edge.
-    pub indices: Tensor,
-    /// `[num_edges]`: the destination of each edge.
-    pub destinations: Tensor,
-    /// `[num_src + 1]`: offsets of the transpose.
-    pub by_source_indptr: Tensor,
-    /// `[num_edges]`: the destination of each edge of the transpose.
-    pub by_source_indices: Tensor,
-    /// `[num_edges]`: the position of each edge of the transpose in the order by destination.
-    pub by_source_edges: Tensor,
-    /// `[num_dst]`: one over the number of edges; 0 for none.
-    pub inverse_degrees: Tensor,
-    /// The destinations with at least 512 edges; `None` if there are none.
-    pub long_rows: Option<Tensor>,
-    /// The sources with at least 512 edges; `None` if there are none.
-    pub long_rows_by_source: Option<Tensor>,
 }
 
 impl GraphBlock {
@@ -231,49 +206,11 @@ impl GraphBlock {
         self.relations.get_or_init(make).as_deref()
     }
 
-    /// Returns copies of the arrays on `device`. They are created once per device.
-    ///
-    /// # Errors
-    /// When the device is out of memory.
-    pub(crate) fn on_device(&self, device: &Device) -> Result<Arc<DeviceBlock>> {
-        let key = device_key(device);
+    /// Returns the block on `device`.
+    pub(crate) fn on_device<'a>(&'a self, device: &'a Device) -> DeviceBlock<'a> {
         let mut devices = self.devices.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        if let Some(copy) = devices.get(&key) {
-            return Ok(copy.clone());
-        }
-        // A GPU cannot allocate an empty tensor; the one extra number is never read.
-        let upload = |values: &[u32]| match values.len() {
-            0 => Tensor::zeros(1, DType::U32, device)?.narrow(0, 0, 0),
-            n => Tensor::from_slice(values, n, device),
-        };
-        let mut destinations = Vec::with_capacity(self.num_edges());
-        for (i, w) in self.block.indptr().windows(2).enumerate() {
-            destinations.extend((w[0]..w[1]).map(|_| i as u32));
-        }
-        let inverse: Vec<f32> = self.inverse_degrees().iter().map(|&x| x as f32).collect();
-        let by_source = self.transpose();
-        let long_rows = |indptr: &[u32]| {
-            let rows = indptr.windows(2).zip(0..);
-            let long: Vec<u32> =
-                rows.filter(|(bounds, _)| bounds[1] - bounds[0] >= LONG_ROW).map(|(_, row)| row).collect();
-            if long.is_empty() { Ok(None) } else { Tensor::from_slice(&long, long.len(), device).map(Some) }
-        };
-        let copy = Arc::new(DeviceBlock {
-            indptr: upload(self.block.indptr())?,
-            indices: upload(self.block.indices())?,
-            destinations: upload(&destinations)?,
-            by_source_indptr: upload(&by_source.indptr)?,
-            by_source_indices: upload(&by_source.indices)?,
-            by_source_edges: upload(&by_source.edges)?,
-            inverse_degrees: match inverse.len() {
-                0 => Tensor::zeros(1, DType::F32, device)?.narrow(0, 0, 0)?,
-                n => Tensor::from_slice(&inverse, n, device)?,
-            },
-            long_rows: long_rows(self.block.indptr())?,
-            long_rows_by_source: long_rows(&by_source.indptr)?,
-        });
-        devices.insert(key, copy.clone());
-        Ok(copy)
+        let copies = devices.entry(device_key(device)).or_default();
+        DeviceBlock { block: self, device, copies: Arc::clone(copies) }
     }
 }
 
@@ -290,23 +227,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn kernels_leave_out_the_rows_that_are_listed_as_long() {
-        assert!(include_str!("../cuda/segment.cu").contains(&format!("LONG_ROW = {LONG_ROW},")));
-    }
-
-    #[test]
-    fn device_copy_lists_long_rows_in_both_directions() -> Result<()> {
-        // Destination 1 has 512 edges from source 0; source 1 has none.
-        let block = GraphBlock::new(Block::new(2, 2, vec![0, 511, 1023], vec![0; 1023]));
-        let on = block.on_device(&Device::Cpu)?;
-        let rows = |rows: &Option<Tensor>| rows.as_ref().map(|rows| rows.to_vec1::<u32>()).transpose();
-        assert_eq!((rows(&on.long_rows)?, rows(&on.long_rows_by_source)?), (Some(vec![1]), Some(vec![0])));
-        let short = GraphBlock::new(Block::new(1, 1, vec![0, 511], vec![0; 511]));
-        assert!(short.on_device(&Device::Cpu)?.long_rows.is_none());
-        Ok(())
-    }
-
-    #[test]
     fn self_loop_features_are_the_mean_of_other_edges() -> Result<()> {
         // Node 0 has in-edges from 1, itself and 2; node 1 has none.
         let block = Block::new(2, 3, vec![0, 3, 3], vec![1, 0, 2]);
@@ -317,44 +237,6 @@ mod tests {
         let tensor = looped.edge_features_on(&Device::Cpu)?.unwrap();
         assert_eq!((tensor.dims(), tensor.to_vec2::<f32>()?[1].clone()), (&[4, 2][..], vec![1., 2.]));
         assert!(GraphBlock::new(Block::new(0, 0, vec![0], vec![])).edge_features_on(&Device::Cpu)?.is_none());
-        Ok(())
-    }
-
-    #[test]
-    fn device_copy_has_every_edge_in_both_directions() -> Result<()> {
-        let blocks = [
-            Block::new(3, 4, vec![0, 2, 2, 5], vec![3, 0, 1, 1, 2]),
-            Block::new(2, 3, vec![0; 3], Vec::new()),
-            Block::new(0, 0, vec![0], Vec::new()),
-        ];
-        for block in blocks {
-            let block = GraphBlock::new(block);
-            let on = block.on_device(&Device::Cpu)?;
-            let integers = |tensor: &Tensor| Ok::<_, super::super::Error>(tensor.to_vec1::<u32>()?);
-            let (indptr, sources) = (integers(&on.indptr)?, integers(&on.indices)?);
-            let (destinations, inverse) = (integers(&on.destinations)?, on.inverse_degrees.to_vec1::<f32>()?);
-            let (by_source, to, edges) =
-                (integers(&on.by_source_indptr)?, integers(&on.by_source_indices)?, integers(&on.by_source_edges)?);
-            assert_eq!([sources.len(), destinations.len(), to.len(), edges.len()], [block.num_edges(); 4]);
-            assert_eq!(
-                [indptr.len(), inverse.len() + 1, by_source.len()],
-                [block.num_dst() + 1, block.num_dst() + 1, block.num_src() + 1,]
-            );
-            for row in 0..block.num_dst() {
-                let places = indptr[row] as usize..indptr[row + 1] as usize;
-                assert!(places.clone().all(|e| destinations[e] as usize == row));
-                assert_eq!(&sources[places.clone()], block.block().neighbors(row));
-                let degree = places.len() as f32;
-                assert_eq!(inverse[row], if places.is_empty() { 0.0 } else { 1.0 / degree });
-            }
-            for source in 0..block.num_src() {
-                for place in by_source[source] as usize..by_source[source + 1] as usize {
-                    let edge = edges[place] as usize;
-                    assert_eq!((sources[edge] as usize, destinations[edge]), (source, to[place]));
-                }
-            }
-            assert!(Arc::ptr_eq(&on, &block.on_device(&Device::Cpu)?), "copied once");
-        }
         Ok(())
     }
 }

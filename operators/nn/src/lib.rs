@@ -9,6 +9,7 @@ mod check_device;
 #[cfg(feature = "cuda")]
 mod cuda;
 pub mod device;
+mod device_block;
 pub mod error;
 pub mod graph_block;
 pub mod initial;

@@ -243,7 +243,7 @@ impl NodeTask {
 fn backward_root(count: usize, outputs: &NodeOutputs, gradient: NodeGradient, model: &Model) -> Result<Tensor> {
     let mut roots = Vec::new();
     let mut seed = |result: &Tensor, gradient: Matrix| -> Result<()> {
-        let gradient = tensor(gradient, count, model)?;
+        let gradient = tensor(gradient, count, model.device())?;
         roots.push(inject_gradient(result, &gradient)?);
         Ok(())
     };
@@ -267,7 +267,7 @@ impl Inputs {
     fn new(count: usize, rows: NodeRows, gradients: bool, model: &Model) -> Result<Self> {
         let place = |matrix: Option<Matrix>| -> Result<(Option<Tensor>, Option<Var>)> {
             let Some(matrix) = matrix else { return Ok((None, None)) };
-            let rows = tensor(matrix, count, model)?;
+            let rows = tensor(matrix, count, model.device())?;
             if !gradients {
                 return Ok((Some(rows), None));
             }

@@ -2,17 +2,17 @@
 
 use crate::model::Model;
 use candle_core::backprop::GradStore;
-use candle_core::{Storage, Tensor, Var};
+use candle_core::{Device, Storage, Tensor, Var};
 use gnnflow_kernels::matrix::{Matrix, Values};
 
 use crate::error::Result;
 
-/// Converts a matrix of `rows` rows to a tensor on the model's device.
+/// Converts a matrix of `rows` rows to a tensor on `device`.
 ///
 /// # Errors
 /// When the device is out of memory.
-pub fn tensor(matrix: Matrix, rows: usize, model: &Model) -> Result<Tensor> {
-    let (shape, device) = ((rows, matrix.dim), model.device());
+pub fn tensor(matrix: Matrix, rows: usize, device: &Device) -> Result<Tensor> {
+    let shape = (rows, matrix.dim);
     let tensor = match matrix.values {
         Values::F32(values) => Tensor::from_vec(values, shape, device),
         Values::F16(values) => Tensor::from_vec(values, shape, device),
@@ -32,7 +32,7 @@ pub fn input(matrix: Matrix, rows: usize, model: &Model, learned: bool) -> Resul
             let var = var?;
             Ok((var.as_tensor().clone(), Some(var)))
         }
-        matrix => Ok((tensor(matrix, rows, model)?, None)),
+        matrix => Ok((tensor(matrix, rows, model.device())?, None)),
     }
 }
 

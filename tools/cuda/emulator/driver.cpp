@@ -5,6 +5,9 @@
 // allocation is filled with NaN and is followed by an unreadable page, which detects out-of-bounds and uninitialized accesses.
 //
 // The emulator checks the results of kernels and their calls. It does not check the speed or the memory model of a GPU.
+//
+// Environment: EMULATED_GPUS (1), EMULATED_CAPABILITY (80 for 8.0), EMULATED_DRIVER (13000 for CUDA 13.0), and EMULATED_BROKEN_GPU, the number of a
+// GPU that cannot be opened.
 
 #include "device.h"
 
@@ -263,9 +266,15 @@ Module *parse(const char *ptx) {
 const size_t PAGE = 4096;
 std::map<uintptr_t, std::pair<char *, size_t>> regions;
 std::recursive_mutex emulator_mutex;
-const int OK = 0, INVALID = 1, NOT_FOUND = 500, LAUNCH_FAILED = 719;
+const int OK = 0, INVALID = 1, UNSUPPORTED_PTX = 222, NOT_FOUND = 500, LAUNCH_FAILED = 719;
 
 } // namespace
+
+// Reads a number from the environment.
+static int setting(const char *name, int otherwise) {
+    const char *text = getenv(name);
+    return text ? atoi(text) : otherwise;
+}
 
 #define API extern "C" __attribute__((visibility("default")))
 #define LOCK std::lock_guard<std::recursive_mutex> lock(emulator_mutex)
@@ -300,16 +309,22 @@ API int cuMemcpyDtoDAsync_v2(uintptr_t to, uintptr_t from, size_t bytes, void *)
 
 API int cuInit(unsigned) { return OK; }
 API int cuDriverGetVersion(int *version) { return *version = 13000, OK; }
-API int cuDeviceGet(int *device, int) { return *device = 0, OK; }
-API int cuDeviceGetCount(int *count) { return *count = 1, OK; }
+API int cuDeviceGet(int *device, int number) { return *device = number, OK; }
+API int cuDeviceGetCount(int *count) { return *count = setting("EMULATED_GPUS", 1), OK; }
 API int cuDeviceGetName(char *name, int length, int) { return snprintf(name, length, "an emulator, not a GPU"), OK; }
 API int cuMemGetInfo_v2(size_t *free, size_t *all) { return *free = *all = (size_t)1 << 30, OK; }
 API int cuDeviceTotalMem_v2(size_t *bytes, int) { return *bytes = 0, OK; }
-// Compute capability 0.0, with memory pools (attribute 115).
-API int cuDeviceGetAttribute(int *value, int attribute, int) { return *value = attribute == 115, OK; }
+// The compute capability (attributes 75 and 76), and memory pools (attribute 115).
+API int cuDeviceGetAttribute(int *value, int attribute, int) {
+    int capability = setting("EMULATED_CAPABILITY", 80);
+    return *value = attribute == 75 ? capability / 10 : attribute == 76 ? capability % 10 : attribute == 115, OK;
+}
 API int cuDeviceGetDefaultMemPool(void **pool, int) { return *pool = nullptr, OK; }
 API int cuMemPoolSetAttribute(void *, int, void *) { return OK; }
-API int cuDevicePrimaryCtxRetain(void **context, int) { return *context = (void *)1, OK; }
+API int cuDevicePrimaryCtxRetain(void **context, int device) {
+    if (device == setting("EMULATED_BROKEN_GPU", -1)) return INVALID;
+    return *context = (void *)1, OK;
+}
 API int cuDevicePrimaryCtxRelease_v2(int) { return OK; }
 API int cuCtxGetCurrent(void **context) { return *context = (void *)1, OK; }
 API int cuCtxSetCurrent(void *) { return OK; }
@@ -321,11 +336,17 @@ API int cuStreamWaitEvent(void *, void *, unsigned) { return OK; }
 API int cuEventCreate(void **event, unsigned) { return *event = (void *)1, OK; }
 API int cuEventRecord(void *, void *) { return OK; }
 API int cuEventDestroy_v2(void *) { return OK; }
-API int cuGetErrorName(int, const char **text) { return *text = "an error of the emulator", OK; }
+API int cuEventSynchronize(void *) { return OK; }
+API int cuEventElapsedTime_v2(float *milliseconds, void *, void *) { return *milliseconds = 1, OK; }
+API int cuGetErrorName(int code, const char **text) {
+    return *text = code == UNSUPPORTED_PTX ? "CUDA_ERROR_UNSUPPORTED_PTX_VERSION" : "an error of the emulator", OK;
+}
 API int cuGetErrorString(int, const char **text) { return *text = "an error of the emulator", OK; }
 
 API int cuModuleLoadData(void **module, const void *ptx) {
     LOCK;
+    // A driver for a CUDA version before 13.0, which the first line of gnnflow's PTX names, cannot load it.
+    if (setting("EMULATED_DRIVER", 13000) < 13000) return UNSUPPORTED_PTX;
     return *module = parse((const char *)ptx), OK;
 }
 API int cuModuleUnload(void *module) { return delete (Module *)module, OK; }

@@ -113,6 +113,7 @@ fn case(
 /// Returns every operation on every input, grouped by operation.
 pub(super) fn all() -> Vec<Case> {
     let mut cases = over_rows();
+    cases.extend(gathered());
     cases.extend(over_edges());
     cases.extend(on_heads());
     cases.extend(elementwise());
@@ -157,6 +158,23 @@ fn over_rows() -> Vec<Case> {
         }
     }
     cases
+}
+
+/// Rows of all sizes that are copied in pieces of 16, 4 and 2 bytes.
+fn gathered() -> Vec<Case> {
+    let key = Key::new(4, Purpose::Sample);
+    let each = [1, 2, 8, 47, 100, 130, 2080].into_iter().flat_map(|width| [1, 700].map(|rows| (rows, width)));
+    let cases = each.map(|(rows, width)| {
+        let numbers: Vec<u32> = (0..rows).map(|i| key.below(i, 300) as u32).collect();
+        let of_naive = numbers.clone();
+        let on = format!("{rows} of 300 rows, {width} columns");
+        // Widened, since results are compared in single or double precision.
+        let ours = move |x: &[Tensor]| ops::widen(&ops::gather_rows(&x[0], &numbers)?);
+        let naive = move |x: &[Tensor]| naive::gather(&x[0], &of_naive);
+        let compared = case("gather-rows", on, vec![stored("x", &[300, width])], 0.0, ours, naive);
+        Case { differentiable: false, ..compared }
+    });
+    cases.collect()
 }
 
 fn over_edges() -> Vec<Case> {

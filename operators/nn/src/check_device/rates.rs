@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use candle_core::{Device, Tensor};
-use gnnflow_data::rng::{Key, Purpose};
+use gnnflow_data::rng::{Key, Permutation, Purpose};
 use serde::Serialize;
 
 use super::cases::random_block;
@@ -13,6 +13,7 @@ use crate::error::Result;
 use crate::graph_block::GraphBlock;
 use crate::ops;
 use crate::ops::edges::EdgeSoftmaxBackward;
+use crate::ops::gather::GatherRows;
 use crate::ops::segment::SegmentReduceBackward;
 
 /// The time of an operation on a random graph, with `f32` numbers.
@@ -90,9 +91,17 @@ fn rates(device: &Device, size: Size) -> Result<Vec<Rate>> {
     let of_mean = SegmentReduceBackward { block: Arc::clone(&block), reduce: ops::Reduce::Mean };
     let of_softmax = EdgeSoftmaxBackward { block: Arc::clone(&block) };
     let alpha = ops::edge_softmax(&block, &logits)?;
+    let shuffled = Permutation::new(Key::new(5, Purpose::Sample), nodes as u64);
+    let order: Vec<u32> = (0..nodes as u64).map(|row| shuffled.at(row) as u32).collect();
+    let order = Tensor::from_vec(order, nodes, device)?;
     type Work<'a> = Box<dyn Fn() -> Result<Tensor> + 'a>;
-    let all: [(&str, usize, Work<'_>); 7] = [
+    let all: [(&str, usize, Work<'_>); 8] = [
         ("copy", 2 * nodes * row, Box::new(|| Ok(x.copy()?))),
+        (
+            "gather-rows",
+            nodes * (2 * row + size_of::<u32>()),
+            Box::new(|| Ok(x.apply_op2_no_bwd(&order, &GatherRows)?)),
+        ),
         ("segment-mean", (edges + nodes) * row + list, Box::new(|| Ok(ops::segment_mean(&block, &x)?))),
         (
             "segment-mean of hubs",
@@ -140,7 +149,8 @@ mod tests {
     fn rates_are_relative_to_the_copy() -> Result<()> {
         let found = rates(&Device::Cpu, Size { nodes: 50, degree: 3, columns: 8, heads: 2, hubs: 2, hub_degree: 600 })?;
         assert_eq!((found[0].operation, found[0].share_of_copy), ("copy", 1.0));
-        assert_eq!(found[1].bytes, (150 + 50) * 32 + 150 * 4);
+        assert_eq!(found[1].bytes, 50 * (2 * 32 + 4));
+        assert_eq!(found[2].bytes, (150 + 50) * 32 + 150 * 4);
         for Rate { operation, seconds, share_of_copy, .. } in &found {
             assert!(*seconds > 0.0 && share_of_copy.is_finite() && *share_of_copy > 0.0, "{operation}");
         }

@@ -1,14 +1,13 @@
 //! The common steps of every operation: checks inputs, allocates outputs and lays out threads over rows and columns.
 
-use std::sync::Arc;
-
 use candle_core::backend::BackendStorage;
 use candle_core::cuda_backend::cudarc::driver::{CudaSlice, CudaView, DevicePtr, DeviceRepr, LaunchConfig};
 use candle_core::cuda_backend::{CudaDType, CudaStorage};
 use candle_core::{CudaDevice, Device, Layout, Result, Shape, Storage, Tensor, bail};
 
 use super::kernels::{Argument, Kernel};
-use crate::graph_block::{DeviceBlock, GraphBlock};
+use crate::device_block::{DeviceBlock, RowEdges};
+use crate::graph_block::GraphBlock;
 
 /// A number type with kernels.
 pub(super) trait Number: CudaDType + DeviceRepr + 'static {
@@ -137,31 +136,49 @@ impl<'a> Call<'a> {
         Argument::Pointer(address)
     }
 
-    /// Returns the addresses of the block's arrays on this device.
-    pub(super) fn block(&self, block: &GraphBlock) -> Result<Addresses> {
-        let arrays = block.on_device(&Device::Cuda(self.device.clone())).map_err(|error| match error {
-            crate::Error::Tensor(error) => error,
-            other => candle_core::Error::Msg(other.to_string()),
-        })?;
-        let integers = |tensor: &Tensor| self.address_of::<u32>(tensor);
-        Ok(Addresses {
-            indptr: integers(&arrays.indptr)?,
-            indices: integers(&arrays.indices)?,
-            destinations: integers(&arrays.destinations)?,
-            by_source_indptr: integers(&arrays.by_source_indptr)?,
-            by_source_indices: integers(&arrays.by_source_indices)?,
-            by_source_edges: integers(&arrays.by_source_edges)?,
-            inverse_degrees: self.address_of::<f32>(&arrays.inverse_degrees)?,
-            long_rows: self.long_rows(arrays.long_rows.as_ref())?,
-            long_rows_by_source: self.long_rows(arrays.long_rows_by_source.as_ref())?,
-            _arrays: arrays,
-        })
+    /// Returns the addresses of the sources of every destination's edges.
+    pub(super) fn by_destination(&self, block: &GraphBlock) -> Result<Edges> {
+        self.edges(|on| on.by_destination(), block)
     }
 
-    fn long_rows(&self, rows: Option<&Tensor>) -> Result<LongRows> {
-        Ok(match rows {
+    /// Returns the addresses of the destinations of every source's edges.
+    pub(super) fn by_source(&self, block: &GraphBlock) -> Result<Edges> {
+        self.edges(|on| on.by_source(), block)
+    }
+
+    /// Returns the address of the position, by destination, of every edge by source.
+    pub(super) fn edges_by_source(&self, block: &GraphBlock) -> Result<Argument> {
+        self.address_of::<u32>(&self.array(|on| on.edges_by_source(), block)?)
+    }
+
+    /// Returns the address of the destination of every edge.
+    pub(super) fn destinations(&self, block: &GraphBlock) -> Result<Argument> {
+        self.address_of::<u32>(&self.array(|on| on.destinations(), block)?)
+    }
+
+    /// Returns the address of one over the number of every destination's edges.
+    pub(super) fn inverse_degrees(&self, block: &GraphBlock) -> Result<Argument> {
+        self.address_of::<f32>(&self.array(|on| on.inverse_degrees(), block)?)
+    }
+
+    fn edges(
+        &self,
+        get: impl FnOnce(&DeviceBlock<'_>) -> crate::Result<RowEdges>,
+        block: &GraphBlock,
+    ) -> Result<Edges> {
+        let RowEdges { indptr, indices, long_rows } = self.array(get, block)?;
+        let long_rows = match &long_rows {
             Some(rows) => LongRows { list: self.address_of::<u32>(rows)?, count: rows.elem_count() as u32 },
             None => LongRows { list: NULL, count: 0 },
+        };
+        Ok(Edges { indptr: self.address_of::<u32>(&indptr)?, indices: self.address_of::<u32>(&indices)?, long_rows })
+    }
+
+    /// Returns an array of `block`, which the block keeps on the device.
+    fn array<T>(&self, get: impl FnOnce(&DeviceBlock<'_>) -> crate::Result<T>, block: &GraphBlock) -> Result<T> {
+        get(&block.on_device(&Device::Cuda(self.device.clone()))).map_err(|error| match error {
+            crate::Error::Tensor(error) => error,
+            other => candle_core::Error::Msg(other.to_string()),
         })
     }
 
@@ -196,19 +213,12 @@ impl<'a> Call<'a> {
     }
 }
 
-/// The addresses of a [`DeviceBlock`]'s arrays.
-pub(super) struct Addresses {
+/// The addresses of a block's edges by row. The block keeps the arrays.
+#[derive(Clone, Copy)]
+pub(super) struct Edges {
     pub(super) indptr: Argument,
     pub(super) indices: Argument,
-    pub(super) destinations: Argument,
-    pub(super) by_source_indptr: Argument,
-    pub(super) by_source_indices: Argument,
-    pub(super) by_source_edges: Argument,
-    pub(super) inverse_degrees: Argument,
     pub(super) long_rows: LongRows,
-    pub(super) long_rows_by_source: LongRows,
-    /// Keeps the arrays allocated.
-    _arrays: Arc<DeviceBlock>,
 }
 
 /// The rows with many edges.
@@ -246,6 +256,12 @@ pub(super) fn over_rows(rows: u32, columns: u32, each: u32) -> (LaunchConfig, Ar
     let lanes = places.clamp(1, 32).next_power_of_two();
     let grid = (rows.div_ceil(THREADS / lanes), places.div_ceil(lanes));
     (config(grid, (THREADS, 1)), Argument::U32(lanes.trailing_zeros()))
+}
+
+/// As [`over_rows`], with `GATHERED` of `common.cuh` rows for each thread.
+pub(super) fn over_gathered_rows(rows: u32, pieces: u32) -> (LaunchConfig, Argument) {
+    const GATHERED: u32 = 4;
+    over_rows(rows.div_ceil(GATHERED), pieces, 1)
 }
 
 /// One warp per row.

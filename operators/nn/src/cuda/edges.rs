@@ -3,7 +3,7 @@
 use candle_core::cuda_backend::CudaStorage;
 use candle_core::{CustomOp1, CustomOp2, Layout, Result, Shape};
 
-use super::call::{Call, NULL, over_rows, warp_per_row_of_heads, with_real};
+use super::call::{Call, Edges, NULL, over_rows, warp_per_row_of_heads, with_real};
 use super::{kernels, segment};
 use crate::ops::Side;
 use crate::ops::edges::{EdgeAdd, EdgeSoftmax, EdgeSoftmaxBackward, EdgeSum};
@@ -20,23 +20,16 @@ pub(crate) fn edge_add(
     call.expect("source rows", sources, op.block.num_src())?;
     call.expect("destination rows", destinations, op.block.num_dst())?;
     call.expect("heads", right_heads, heads)?;
-    let (block, edges) = (call.block(&op.block)?, op.block.num_edges());
+    let (sources, destinations) = (call.by_destination(&op.block)?.indices, call.destinations(&op.block)?);
+    let edges = op.block.num_edges();
     let (e, h) = (call.count(edges)?, call.count(heads)?);
     let (threads, shift) = over_rows(e, h, 1);
     with_real!(call, left, A => {
         let (left, right) = (call.input::<A>(left, ll)?, call.input::<A>(right, lr)?);
         let out = call.alloc::<A>(edges * heads)?;
         let out_address = call.address(&out);
-        let arguments = [
-            block.indices,
-            block.destinations,
-            left.address,
-            right.address,
-            out_address,
-            e.into(),
-            h.into(),
-            shift,
-        ];
+        let arguments =
+            [sources, destinations, left.address, right.address, out_address, e.into(), h.into(), shift];
         // SAFETY: these are the kernel's arguments; there is a row for every source and destination.
         unsafe { call.launch::<A>(kernels::EDGE_ADD, threads, &arguments)? };
         call.output(out, (edges, heads))
@@ -47,12 +40,12 @@ pub(crate) fn edge_softmax(op: &EdgeSoftmax, z: &CudaStorage, layout: &Layout) -
     let call = Call::new(op.name(), z);
     let (edges, heads) = layout.shape().dims2()?;
     call.expect("edges", edges, op.block.num_edges())?;
-    let block = call.block(&op.block)?;
+    let indptr = call.by_destination(&op.block)?.indptr;
     let (r, h) = (call.count(op.block.num_dst())?, call.count(heads)?);
     let (threads, shift) = warp_per_row_of_heads(r, h);
     with_real!(call, z, A => {
         let (z, out) = (call.input::<A>(z, layout)?, call.alloc::<A>(edges * heads)?);
-        let arguments = [block.indptr, z.address, call.address(&out), r.into(), h.into(), shift];
+        let arguments = [indptr, z.address, call.address(&out), r.into(), h.into(), shift];
         // SAFETY: these are the kernel's arguments, and there are numbers for every edge.
         unsafe { call.launch::<A>(kernels::EDGE_SOFTMAX, threads, &arguments)? };
         call.output(out, (edges, heads))
@@ -70,14 +63,14 @@ pub(crate) fn edge_softmax_backward(
     let (edges, heads) = la.shape().dims2()?;
     call.expect("edges", edges, op.block.num_edges())?;
     call.expect("numbers in the gradient", lg.shape().elem_count(), edges * heads)?;
-    let block = call.block(&op.block)?;
+    let indptr = call.by_destination(&op.block)?.indptr;
     let (r, h) = (call.count(op.block.num_dst())?, call.count(heads)?);
     let (threads, shift) = warp_per_row_of_heads(r, h);
     with_real!(call, alpha, A => {
         let (alpha, g) = (call.input::<A>(alpha, la)?, call.input::<A>(g, lg)?);
         let out = call.alloc::<A>(edges * heads)?;
         let arguments =
-            [block.indptr, alpha.address, g.address, call.address(&out), r.into(), h.into(), shift];
+            [indptr, alpha.address, g.address, call.address(&out), r.into(), h.into(), shift];
         // SAFETY: these are the kernel's arguments, and there are numbers for every edge.
         unsafe { call.launch::<A>(kernels::EDGE_SOFTMAX_BACKWARD, threads, &arguments)? };
         call.output(out, (edges, heads))
@@ -86,14 +79,14 @@ pub(crate) fn edge_softmax_backward(
 
 pub(crate) fn edge_sum(op: &EdgeSum, values: &CudaStorage, layout: &Layout) -> Result<(CudaStorage, Shape)> {
     let call = Call::new(op.name(), values);
-    let (edges, heads) = layout.shape().dims2()?;
-    call.expect("edges", edges, op.block.num_edges())?;
-    let block = call.block(&op.block)?;
-    let (rows, by, long_rows) = match op.side {
+    let (count, heads) = layout.shape().dims2()?;
+    call.expect("edges", count, op.block.num_edges())?;
+    let (rows, edges) = match op.side {
         Side::Source => {
-            (op.block.num_src(), [block.by_source_indptr, block.by_source_edges], block.long_rows_by_source)
+            let indices = call.edges_by_source(&op.block)?;
+            (op.block.num_src(), Edges { indices, ..call.by_source(&op.block)? })
         }
-        Side::Destination => (op.block.num_dst(), [block.indptr, NULL], block.long_rows),
+        Side::Destination => (op.block.num_dst(), Edges { indices: NULL, ..call.by_destination(&op.block)? }),
     };
-    with_real!(call, values, A => segment::sum::<A>(&call, by, long_rows, &call.input(values, layout)?, [rows, heads], false))
+    with_real!(call, values, A => segment::sum::<A>(&call, edges, &call.input(values, layout)?, [rows, heads], false))
 }

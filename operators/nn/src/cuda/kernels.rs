@@ -19,7 +19,7 @@ macro_rules! modules {
     };
 }
 
-modules! { SEGMENT = "segment", EDGES = "edges", ELEMENTWISE = "elementwise", HEADS = "heads", LOSS = "loss" }
+modules! { SEGMENT = "segment", GATHER = "gather", EDGES = "edges", ELEMENTWISE = "elementwise", HEADS = "heads", LOSS = "loss" }
 
 /// A kernel, with one version per number type.
 #[derive(Clone, Copy, Debug)]
@@ -37,6 +37,9 @@ const ELEMENT: &[&str] = &["_f32", "_f64", "_bf16", "_f16"];
 /// For the types that sums are computed in.
 #[cfg(test)]
 const REAL: &[&str] = &["_f32", "_f64"];
+/// For pieces of 16, 4 and 2 bytes.
+#[cfg(test)]
+const BYTES: &[&str] = &["_16", "_4", "_2"];
 /// For no type.
 #[cfg(test)]
 const ONE: &[&str] = &[""];
@@ -62,6 +65,7 @@ kernels! {
     SEGMENT_MEAN_BACKWARD_X4 = SEGMENT, "segment_mean_backward_x4", REAL;
     SEGMENT_MEAN_BACKWARD_LONG = SEGMENT, "segment_mean_backward_long", REAL;
     SEGMENT_PICK_BACKWARD = SEGMENT, "segment_pick_backward", REAL;
+    GATHER_ROWS = GATHER, "gather_rows", BYTES;
     EDGE_DOT = EDGES, "edge_dot", ELEMENT;
     EDGE_ADD = EDGES, "edge_add", REAL;
     EDGE_SOFTMAX = EDGES, "edge_softmax", REAL;

@@ -7,14 +7,17 @@
 mod call;
 mod edges;
 mod elementwise;
+mod gather;
 mod heads;
 mod kernels;
 mod linear;
 mod loss;
 mod segment;
+mod timer;
 
 pub(super) use edges::{edge_add, edge_softmax, edge_softmax_backward, edge_sum};
 pub(super) use elementwise::{activate, activate_backward, add_bias, column_sum};
+pub(super) use gather::gather_rows;
 pub(super) use heads::{head_dot, head_dot_rows, head_dot_vectors, head_mean, head_mean_backward};
 pub(super) use linear::{linear, matmul};
 pub(super) use loss::{
@@ -26,15 +29,68 @@ pub(super) use segment::{
     weighted_sum_weights,
 };
 
+pub(super) use timer::{Time, Timer};
+
 use candle_core::cuda_backend::cudarc::driver::sys;
 use candle_core::cuda_backend::{CudaError, WrapErr};
 use candle_core::{CudaDevice, Device};
 
-/// Opens the first GPU. On failure, returns the reason in one line.
-pub(super) fn open() -> Result<Device, String> {
-    let device = Device::new_cuda_with_stream(0).map_err(|error| explain(&error))?;
+/// The oldest compute capability for which kernels are compiled: Ampere.
+const OLDEST: (i32, i32) = (8, 0);
+
+/// Opens the GPU with this number, from 0. On failure, returns the reason in one line.
+pub(super) fn open(number: u16) -> Result<Device, String> {
+    check(number)?;
+    let device = Device::new_cuda_with_stream(usize::from(number)).map_err(|error| explain(&error))?;
     prepare(device.as_cuda_device().map_err(|error| explain(&error))?).map_err(|error| explain(&error))?;
     Ok(device)
+}
+
+/// Checks that there is a GPU with this number that the kernels support.
+fn check(number: u16) -> Result<(), String> {
+    let attribute = |device, attribute| {
+        let mut value = 0;
+        // SAFETY: the pointer is valid for one integer.
+        let result = unsafe { sys::cuDeviceGetAttribute(&raw mut value, attribute, device) };
+        result.result().map(|()| value).map_err(|error| format!("the NVIDIA driver reports {:?}", error.0))
+    };
+    let (mut count, mut device) = (0, 0);
+    // SAFETY: the pointers are valid for one integer each.
+    unsafe {
+        sys::cuInit(0).result().map_err(|error| explain_driver(error.0))?;
+        sys::cuDeviceGetCount(&raw mut count).result().map_err(|error| explain_driver(error.0))?;
+        if count == 0 {
+            return Err(explain_driver(sys::cudaError_enum::CUDA_ERROR_NO_DEVICE));
+        }
+        if i32::from(number) >= count {
+            let all = if count == 1 {
+                "one GPU, cuda:0".to_owned()
+            } else {
+                format!("{count} GPUs, cuda:0 to cuda:{}", count - 1)
+            };
+            return Err(format!("there is no GPU {number}; this process sees {all}"));
+        }
+        sys::cuDeviceGet(&raw mut device, i32::from(number)).result().map_err(|error| explain_driver(error.0))?;
+    }
+    let major = attribute(device, sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
+    let minor = attribute(device, sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
+    if (major, minor) < OLDEST {
+        return Err(format!(
+            "the GPU has compute capability {major}.{minor}, and the kernels need {}.{} (Ampere) or newer; use train.device = \"cpu\"",
+            OLDEST.0, OLDEST.1
+        ));
+    }
+    Ok(())
+}
+
+/// Explains an error of the driver at start-up.
+fn explain_driver(code: sys::CUresult) -> String {
+    match code {
+        sys::cudaError_enum::CUDA_ERROR_NO_DEVICE => {
+            "there is no NVIDIA driver (libcuda.so.1), or it finds no GPU on this machine".to_owned()
+        }
+        code => format!("the NVIDIA driver reports {code:?}"),
+    }
 }
 
 /// Configures the device for one stream, and the memory pool to keep freed memory.
@@ -82,12 +138,7 @@ fn explain(error: &candle_core::Error) -> String {
     match error {
         candle_core::Error::WithBacktrace { inner, .. } => explain(inner),
         candle_core::Error::Cuda(error) => match error.downcast_ref::<CudaError>() {
-            Some(CudaError::Cuda(error)) => match error.0 {
-                sys::cudaError_enum::CUDA_ERROR_NO_DEVICE => {
-                    "there is no NVIDIA driver (libcuda.so.1), or it finds no GPU on this machine".to_owned()
-                }
-                code => format!("the NVIDIA driver reports {code:?}"),
-            },
+            Some(CudaError::Cuda(error)) => explain_driver(error.0),
             Some(CudaError::Cublas(_)) => missing("cuBLAS", "libcublas.so.13 and libcublasLt.so.13"),
             Some(CudaError::Curand(_)) => missing("cuRAND", "libcurand.so.10"),
             _ => error.to_string(),

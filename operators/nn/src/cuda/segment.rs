@@ -3,9 +3,7 @@
 use candle_core::cuda_backend::CudaStorage;
 use candle_core::{CustomOp1, CustomOp2, Layout, Result, Shape};
 
-use super::call::{
-    Addresses, Call, Input, LongRows, NULL, Number, over_rows, sixteen_per_product, with_element, with_real,
-};
+use super::call::{Call, Edges, Input, NULL, Number, over_rows, sixteen_per_product, with_element, with_real};
 use super::kernels::{self, Argument};
 use crate::ops::max::PickBackward;
 use crate::ops::max::{Argmax, Pick};
@@ -17,11 +15,9 @@ pub(crate) fn segment_reduce(op: &SegmentReduce, x: &CudaStorage, layout: &Layou
     let call = Call::new(op.name(), x);
     let (rows, columns) = layout.shape().dims2()?;
     call.expect("source rows", rows, op.block.num_src())?;
-    let block = call.block(&op.block)?;
+    let edges = call.by_destination(&op.block)?;
     let (rows, mean) = (op.block.num_dst(), op.reduce == Reduce::Mean);
-    with_element!(call, x, T => {
-        sum::<T>(&call, [block.indptr, block.indices], block.long_rows, &call.input(x, layout)?, [rows, columns], mean)
-    })
+    with_element!(call, x, T => sum::<T>(&call, edges, &call.input(x, layout)?, [rows, columns], mean))
 }
 
 pub(crate) fn segment_reduce_backward(
@@ -32,25 +28,23 @@ pub(crate) fn segment_reduce_backward(
     let call = Call::new(op.name(), g);
     let (rows, columns) = layout.shape().dims2()?;
     call.expect("destination rows", rows, op.block.num_dst())?;
-    let block = call.block(&op.block)?;
-    let rows = op.block.num_src();
+    let (edges, rows) = (call.by_source(&op.block)?, op.block.num_src());
     with_real!(call, g, A => {
         let g = call.input::<A>(g, layout)?;
         match op.reduce {
-            Reduce::Sum => {
-                let edges = [block.by_source_indptr, block.by_source_indices];
-                sum::<A>(&call, edges, block.long_rows_by_source, &g, [rows, columns], false)
+            Reduce::Sum => sum::<A>(&call, edges, &g, [rows, columns], false),
+            Reduce::Mean => {
+                let degrees = [call.inverse_degrees(&op.block)?, call.by_destination(&op.block)?.indptr];
+                mean_backward::<A>(&call, edges, degrees, &g, [rows, columns])
             }
-            Reduce::Mean => mean_backward::<A>(&call, &block, &g, rows, columns),
         }
     })
 }
 
-/// Sums over the rows of edges `[indptr, indices]`: `[_, columns]` → `[rows, columns]`.
+/// Sums over the rows of `edges`: `[_, columns]` → `[rows, columns]`.
 pub(super) fn sum<T: Number>(
     call: &Call<'_>,
-    [indptr, indices]: [Argument; 2],
-    long_rows: LongRows,
+    Edges { indptr, indices, long_rows }: Edges,
     x: &Input<'_, T>,
     [rows, columns]: [usize; 2],
     mean: bool,
@@ -70,12 +64,13 @@ pub(super) fn sum<T: Number>(
     call.output(out, (rows, columns))
 }
 
+/// Adds the gradients of means to their rows. `degrees` has one over the edges of each destination, and the offsets of its edges.
 fn mean_backward<A: Number>(
     call: &Call<'_>,
-    block: &Addresses,
+    Edges { indptr, indices, long_rows }: Edges,
+    [inverse_degrees, by_destination]: [Argument; 2],
     g: &Input<'_, A>,
-    rows: usize,
-    columns: usize,
+    [rows, columns]: [usize; 2],
 ) -> Result<(CudaStorage, Shape)> {
     let out = call.alloc::<A>(rows * columns)?;
     let (r, c) = (call.count(rows)?, call.count(columns)?);
@@ -83,33 +78,14 @@ fn mean_backward<A: Number>(
     let (kernel, each) =
         if by_four { (kernels::SEGMENT_MEAN_BACKWARD_X4, 4) } else { (kernels::SEGMENT_MEAN_BACKWARD, 1) };
     let (threads, shift) = over_rows(r, c, each);
-    let Addresses { by_source_indptr, by_source_indices, inverse_degrees, indptr, long_rows_by_source, .. } = *block;
     let out_address = call.address(&out);
-    let arguments = [
-        by_source_indptr,
-        by_source_indices,
-        g.address,
-        inverse_degrees,
-        indptr,
-        out_address,
-        r.into(),
-        c.into(),
-        shift,
-    ];
-    let of_long = [
-        long_rows_by_source.list,
-        by_source_indptr,
-        by_source_indices,
-        g.address,
-        inverse_degrees,
-        indptr,
-        out_address,
-        c.into(),
-    ];
+    let arguments =
+        [indptr, indices, g.address, inverse_degrees, by_destination, out_address, r.into(), c.into(), shift];
+    let of_long = [long_rows.list, indptr, indices, g.address, inverse_degrees, by_destination, out_address, c.into()];
     // SAFETY: these are the kernels' arguments; the caller checked that `g` has a row for every destination.
     unsafe {
         call.launch::<A>(kernel, threads, &arguments)?;
-        call.launch::<A>(kernels::SEGMENT_MEAN_BACKWARD_LONG, long_rows_by_source.threads(c), &of_long)?;
+        call.launch::<A>(kernels::SEGMENT_MEAN_BACKWARD_LONG, long_rows.threads(c), &of_long)?;
     }
     call.output(out, (rows, columns))
 }
@@ -126,12 +102,10 @@ pub(crate) fn weighted_sum(
     call.expect("source rows", rows, op.block.num_src())?;
     call.expect("edges' weights", edges, op.block.num_edges())?;
     let width = head_width(op.name(), columns, heads)?;
-    let block = call.block(&op.block)?;
+    let (edges, rows) = (call.by_destination(&op.block)?, op.block.num_dst());
     with_element!(call, x, T => {
         let w = call.input::<<T as Number>::Sum>(w, lw)?;
-        let edges = [block.indptr, block.indices, NULL];
-        let rows = (op.block.num_dst(), block.long_rows);
-        weighted::<T>(&call, edges, &w, &call.input(x, lx)?, rows, [heads, width])
+        weighted::<T>(&call, edges, (&w, NULL), &call.input(x, lx)?, rows, [heads, width])
     })
 }
 
@@ -147,22 +121,21 @@ pub(crate) fn weighted_sum_rows(
     call.expect("destination rows", rows, op.block.num_dst())?;
     call.expect("edges' weights", edges, op.block.num_edges())?;
     let width = head_width(op.name(), columns, heads)?;
-    let block = call.block(&op.block)?;
+    let (edges, positions) = (call.by_source(&op.block)?, call.edges_by_source(&op.block)?);
+    let rows = op.block.num_src();
     with_real!(call, g, A => {
         let w = call.input::<A>(w, lw)?;
-        let edges = [block.by_source_indptr, block.by_source_indices, block.by_source_edges];
-        let rows = (op.block.num_src(), block.long_rows_by_source);
-        weighted::<A>(&call, edges, &w, &call.input(g, lg)?, rows, [heads, width])
+        weighted::<A>(&call, edges, (&w, positions), &call.input(g, lg)?, rows, [heads, width])
     })
 }
 
-/// Weighted sums over the rows of edges `[indptr, indices, positions of their weights]`.
+/// Weighted sums over the rows of `edges`. Null positions of weights: those of the edges.
 fn weighted<T: Number>(
     call: &Call<'_>,
-    [indptr, indices, places]: [Argument; 3],
-    w: &Input<'_, T::Sum>,
+    Edges { indptr, indices, long_rows }: Edges,
+    (w, positions): (&Input<'_, T::Sum>, Argument),
     x: &Input<'_, T>,
-    (rows, long_rows): (usize, LongRows),
+    rows: usize,
     [heads, width]: [usize; 2],
 ) -> Result<(CudaStorage, Shape)> {
     let columns = heads * width;
@@ -173,8 +146,9 @@ fn weighted<T: Number>(
     let (threads, shift) = over_rows(r, c, each);
     let out_address = call.address(&out);
     let (h, f) = (call.count(heads)?, call.count(width)?);
-    let arguments = [indptr, indices, places, w.address, x.address, out_address, r.into(), h.into(), f.into(), shift];
-    let of_long = [long_rows.list, indptr, indices, places, w.address, x.address, out_address, h.into(), f.into()];
+    let arguments =
+        [indptr, indices, positions, w.address, x.address, out_address, r.into(), h.into(), f.into(), shift];
+    let of_long = [long_rows.list, indptr, indices, positions, w.address, x.address, out_address, h.into(), f.into()];
     // SAFETY: these are the kernels' arguments; callers checked that each index has a row and each edge a weight.
     unsafe {
         call.launch::<T>(kernel, threads, &arguments)?;
@@ -197,12 +171,12 @@ pub(crate) fn weighted_sum_weights(
     call.expect("columns", g_columns, columns)?;
     let (heads, edges) = (op.heads, op.block.num_edges());
     let width = head_width(op.name(), columns, heads)?;
-    let block = call.block(&op.block)?;
+    let (sources, destinations) = (call.by_destination(&op.block)?.indices, call.destinations(&op.block)?);
     with_element!(call, x, T => {
         let (x, g) = (call.input::<T>(x, lx)?, call.input::<<T as Number>::Sum>(g, lg)?);
         let out = call.alloc::<<T as Number>::Sum>(edges * heads)?;
         let [e, h, f] = [call.count(edges)?, call.count(heads)?, call.count(width)?].map(Argument::U32);
-        let arguments = [block.indices, block.destinations, g.address, x.address, call.address(&out), e, h, f];
+        let arguments = [sources, destinations, g.address, x.address, call.address(&out), e, h, f];
         // SAFETY: these are the kernel's arguments; `x` and `g` have a row for every source and destination.
         unsafe { call.launch::<T>(kernels::EDGE_DOT, sixteen_per_product(edges * heads), &arguments)? };
         call.output(out, (edges, heads))
@@ -213,14 +187,14 @@ pub(crate) fn argmax(op: &Argmax, x: &CudaStorage, layout: &Layout) -> Result<(C
     let call = Call::new(op.name(), x);
     let (rows, columns) = layout.shape().dims2()?;
     call.expect("source rows", rows, op.block.num_src())?;
-    let (block, rows) = (call.block(&op.block)?, op.block.num_dst());
+    let (edges, rows) = (call.by_destination(&op.block)?, op.block.num_dst());
     let (r, c) = (call.count(rows)?, call.count(columns)?);
     let (threads, shift) = over_rows(r, c, 1);
     let out = call.alloc::<u32>(rows * columns)?;
     with_element!(call, x, T => {
         let x = call.input::<T>(x, layout)?;
         let arguments =
-            [block.indptr, block.indices, x.address, call.address(&out), r.into(), c.into(), shift];
+            [edges.indptr, edges.indices, x.address, call.address(&out), r.into(), c.into(), shift];
         // SAFETY: these are the kernel's arguments, and `x` has a row for every source.
         unsafe { call.launch::<T>(kernels::SEGMENT_ARGMAX, threads, &arguments)? };
     });
@@ -238,14 +212,14 @@ pub(crate) fn pick(
     let ((sources, columns), (rows, arg_columns)) = (lx.shape().dims2()?, la.shape().dims2()?);
     call.expect("source rows", sources, op.block.num_src())?;
     call.expect("columns", arg_columns, columns)?;
-    let block = call.block(&op.block)?;
+    let sources = call.by_destination(&op.block)?.indices;
     let (r, c) = (call.count(rows)?, call.count(columns)?);
     let (threads, shift) = over_rows(r, c, 1);
     let arg = call.indices(arg, la)?;
     with_element!(call, x, T => {
         let (x, out) = (call.input::<T>(x, lx)?, call.alloc::<<T as Number>::Sum>(rows * columns)?);
         let arguments =
-            [block.indices, arg.address, x.address, call.address(&out), r.into(), c.into(), shift];
+            [sources, arg.address, x.address, call.address(&out), r.into(), c.into(), shift];
         // SAFETY: these are the kernel's arguments; `arg` is the result of `argmax` on this block.
         unsafe { call.launch::<T>(kernels::SEGMENT_PICK, threads, &arguments)? };
         call.output(out, (rows, columns))
@@ -264,18 +238,18 @@ pub(crate) fn pick_backward(
     call.expect("destination rows", g_rows, op.block.num_dst())?;
     call.expect("rows picked", rows, g_rows)?;
     call.expect("columns", arg_columns, columns)?;
-    let (block, rows) = (call.block(&op.block)?, op.block.num_src());
+    let Edges { indptr, indices, .. } = call.by_source(&op.block)?;
+    let (edges, rows) = (call.edges_by_source(&op.block)?, op.block.num_src());
     let (r, c) = (call.count(rows)?, call.count(columns)?);
     let (threads, shift) = over_rows(r, c, 1);
     let arg = call.indices(arg, la)?;
     with_real!(call, g, A => {
         let (g, out) = (call.input::<A>(g, lg)?, call.alloc::<A>(rows * columns)?);
-        let Addresses { by_source_indptr, by_source_indices, by_source_edges, .. } = block;
         let out_address = call.address(&out);
         let arguments = [
-            by_source_indptr,
-            by_source_indices,
-            by_source_edges,
+            indptr,
+            indices,
+            edges,
             arg.address,
             g.address,
             out_address,

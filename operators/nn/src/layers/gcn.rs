@@ -1,6 +1,6 @@
 //! The graph convolutional network (Kipf, Welling 2017) on sampled or whole neighborhoods.
 
-use candle_core::{Tensor, Var};
+use candle_core::{Device, Tensor, Var};
 
 use super::LayerSpec;
 use super::{Aggregation, Layer, LayerInfo, Pass};
@@ -67,10 +67,15 @@ pub fn gcn_weights(block: &GraphBlock, degrees: &[u32]) -> Vec<f32> {
     weights
 }
 
+/// Returns the weights of [`gcn_weights`] as a tensor on `device`.
+pub(crate) fn degree_weights(pass: &Pass<'_>, device: &Device) -> Result<Tensor> {
+    let degrees = pass.source_degrees()?;
+    pass.block.degree_weights(degrees, device, || gcn_weights(pass.block, degrees))
+}
+
 /// Returns [`gcn_weights`] as `[E, 1]`, on the device of `sent`.
 pub(super) fn edge_weights(pass: &Pass<'_>, sent: &Tensor) -> Result<Tensor> {
-    let degrees = pass.source_degrees()?;
-    let weights = pass.block.degree_weights(degrees, sent.device(), || gcn_weights(pass.block, degrees))?;
+    let weights = degree_weights(pass, sent.device())?;
     // Gradient checks run in f64.
     let dtype = if sent.dtype() == candle_core::DType::F64 { sent.dtype() } else { weights.dtype() };
     Ok(weights.to_dtype(dtype)?)

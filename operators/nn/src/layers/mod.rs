@@ -32,6 +32,7 @@ pub use appnp::Appnp;
 pub use gat::Gat;
 pub use gat_propagation::GatPropagation;
 pub use gatv2::Gatv2;
+pub(crate) use gcn::degree_weights;
 pub use gcn::{Gcn, gcn_weights};
 pub use gin::Gin;
 pub use gine::Gine;

@@ -1,5 +1,6 @@
 //! A model: layers chosen by name, built from a [`ModelSpec`] and run over blocks.
 
+mod edge_copies;
 mod node_task;
 mod readout;
 mod registry;
@@ -25,6 +26,7 @@ use super::perceptron::{Perceptron, PerceptronDropout};
 use gnnflow_kernels::block::Block;
 use gnnflow_kernels::dense::elementwise::{Activation, Dropout};
 
+pub use edge_copies::EdgeCopies;
 pub use node_task::{Hop, NodeInputs, NodeOutputs, split_row};
 pub use registry::{LayerFactory, Order, Registry};
 pub use spec::{Decoder, JumpingKnowledge, ModelSpec, Norm};

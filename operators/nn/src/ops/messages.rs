@@ -44,9 +44,10 @@ pub fn message_sum(block: &Arc<GraphBlock>, x: &Tensor, edges: &Tensor) -> Resul
     if block.num_edges() == 0 {
         return Ok(sums);
     }
-    let on = block.on_device(x.device()).map_err(candle_core::Error::wrap)?;
-    let messages = (x.index_select(&on.indices, 0)? + edges)?.relu()?;
-    sums.index_add(&on.destinations, &messages, 0)
+    let on = block.on_device(x.device());
+    let sources = on.by_destination().map_err(candle_core::Error::wrap)?.indices;
+    let messages = (x.index_select(&sources, 0)? + edges)?.relu()?;
+    sums.index_add(&on.destinations().map_err(candle_core::Error::wrap)?, &messages, 0)
 }
 
 impl CustomOp2 for MessageSum {

@@ -1,0 +1,34 @@
+// Copies rows by their numbers, in pieces of 16, 4 or 2 bytes.
+#include "common.cuh"
+
+struct alignas(16) Piece16 {
+    u32 words[4];
+};
+
+// out[i, :] = x[numbers[i], :]. As Place, but each thread has GATHERED rows of its block, which it loads together.
+template <typename W>
+__device__ __forceinline__ void gather_rows(const u32 *numbers, const W *x, W *out, u32 rows, u32 pieces, u32 shift) {
+    u32 side_by_side = THREADS >> shift, first = blockIdx.x * side_by_side * GATHERED + (threadIdx.x >> shift);
+    u32 column = (blockIdx.y << shift) + (threadIdx.x & ((1u << shift) - 1));
+    if (column >= pieces) return;
+    W held[GATHERED];
+#pragma unroll
+    for (u32 k = 0; k < GATHERED; k++) {
+        u32 row = first + k * side_by_side;
+        if (row < rows) held[k] = x[(size_t)numbers[row] * pieces + column];
+    }
+#pragma unroll
+    for (u32 k = 0; k < GATHERED; k++) {
+        u32 row = first + k * side_by_side;
+        if (row < rows) out[(size_t)row * pieces + column] = held[k];
+    }
+}
+
+#define BYTES(W, SUFFIX)                                                                                                       \
+    extern "C" __global__ void gather_rows_##SUFFIX(const u32 *numbers, const W *x, W *out, u32 rows, u32 pieces, u32 shift) { \
+        gather_rows<W>(numbers, x, out, rows, pieces, shift);                                                                  \
+    }
+
+BYTES(Piece16, 16)
+BYTES(u32, 4)
+BYTES(unsigned short, 2)

@@ -1,0 +1,191 @@
+//! The arrays of a block on a device. Each is copied on first use: a forward pass reads the edges by destination only.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use candle_core::{DType, Device, Tensor};
+
+use super::error::Result;
+use super::graph_block::GraphBlock;
+
+/// Edges of a row from which on a GPU sums it with more reads in flight: `LONG_ROW` of `cuda/segment.cu`.
+const LONG_ROW: u32 = 512;
+
+/// The edges of rows, as `u32` tensors.
+#[derive(Clone, Debug)]
+#[cfg_attr(not(any(feature = "cuda", test)), expect(dead_code, reason = "only the kernels of a GPU read all of it"))]
+pub(crate) struct RowEdges {
+    /// `[rows + 1]`
+    pub(crate) indptr: Tensor,
+    /// `[num_edges]`: the node at the other end of each edge.
+    pub(crate) indices: Tensor,
+    /// The rows with at least 512 edges; `None` if there are none.
+    pub(crate) long_rows: Option<Tensor>,
+}
+
+/// An array that is made on first use.
+#[derive(Debug)]
+struct Once<T>(Mutex<Option<T>>);
+
+impl<T> Default for Once<T> {
+    fn default() -> Self {
+        Self(Mutex::new(None))
+    }
+}
+
+impl<T: Clone> Once<T> {
+    fn get(&self, make: impl FnOnce() -> Result<T>) -> Result<T> {
+        let mut held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*held {
+            Some(made) => Ok(made.clone()),
+            None => Ok(held.insert(make()?).clone()),
+        }
+    }
+}
+
+/// The copies of a block's arrays on one device.
+#[derive(Debug, Default)]
+pub(super) struct Copies {
+    by_destination: Once<RowEdges>,
+    by_source: Once<RowEdges>,
+    edges_by_source: Once<Tensor>,
+    destinations: Once<Tensor>,
+    inverse_degrees: Once<Tensor>,
+}
+
+/// A block on a device.
+pub(crate) struct DeviceBlock<'a> {
+    pub(super) block: &'a GraphBlock,
+    pub(super) device: &'a Device,
+    pub(super) copies: Arc<Copies>,
+}
+
+/// Every method fails when the device is out of memory.
+impl DeviceBlock<'_> {
+    /// Returns the sources of every destination's edges.
+    pub(crate) fn by_destination(&self) -> Result<RowEdges> {
+        let block = self.block.block();
+        self.copies.by_destination.get(|| self.rows(block.indptr(), block.indices()))
+    }
+
+    /// Returns the destinations of every source's edges.
+    pub(crate) fn by_source(&self) -> Result<RowEdges> {
+        let transpose = self.block.transpose();
+        self.copies.by_source.get(|| self.rows(&transpose.indptr, &transpose.indices))
+    }
+
+    /// Returns, for each edge by source, its position in the order by destination: `[num_edges]`, `u32`.
+    pub(crate) fn edges_by_source(&self) -> Result<Tensor> {
+        self.copies.edges_by_source.get(|| self.integers(&self.block.transpose().edges))
+    }
+
+    /// Returns the destination of each edge: `[num_edges]`, `u32`.
+    pub(crate) fn destinations(&self) -> Result<Tensor> {
+        self.copies.destinations.get(|| {
+            let mut destinations = Vec::with_capacity(self.block.num_edges());
+            for (row, bounds) in (0..).zip(self.block.block().indptr().windows(2)) {
+                destinations.extend((bounds[0]..bounds[1]).map(|_| row));
+            }
+            self.integers(&destinations)
+        })
+    }
+
+    /// Returns one over the number of edges of each destination, 0 for none: `[num_dst]`, `f32`.
+    pub(crate) fn inverse_degrees(&self) -> Result<Tensor> {
+        self.copies.inverse_degrees.get(|| {
+            let inverse: Vec<f32> = self.block.inverse_degrees().iter().map(|&x| x as f32).collect();
+            match inverse.len() {
+                0 => Ok(Tensor::zeros(1, DType::F32, self.device)?.narrow(0, 0, 0)?),
+                rows => Ok(Tensor::from_vec(inverse, rows, self.device)?),
+            }
+        })
+    }
+
+    fn rows(&self, indptr: &[u32], indices: &[u32]) -> Result<RowEdges> {
+        let is_long = |bounds: &[u32]| bounds[1] - bounds[0] >= LONG_ROW;
+        let long: Vec<u32> =
+            (0..).zip(indptr.windows(2)).filter(|(_, bounds)| is_long(bounds)).map(|(row, _)| row).collect();
+        let long_rows = if long.is_empty() { None } else { Some(self.integers(&long)?) };
+        Ok(RowEdges { indptr: self.integers(indptr)?, indices: self.integers(indices)?, long_rows })
+    }
+
+    fn integers(&self, values: &[u32]) -> Result<Tensor> {
+        match values.len() {
+            // A GPU cannot allocate an empty tensor; the one extra number is never read.
+            0 => Ok(Tensor::zeros(1, DType::U32, self.device)?.narrow(0, 0, 0)?),
+            n => Ok(Tensor::from_slice(values, n, self.device)?),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gnnflow_kernels::block::Block;
+
+    use super::*;
+
+    fn integers(tensor: &Tensor) -> Vec<u32> {
+        tensor.to_vec1().unwrap()
+    }
+
+    #[test]
+    fn kernels_leave_out_the_rows_that_are_listed_as_long() {
+        assert!(include_str!("../cuda/segment.cu").contains(&format!("LONG_ROW = {LONG_ROW},")));
+    }
+
+    #[test]
+    fn long_rows_are_listed_in_both_directions() -> Result<()> {
+        // Destination 1 has 512 edges from source 0; source 1 has none.
+        let block = GraphBlock::new(Block::new(2, 2, vec![0, 511, 1023], vec![0; 1023]));
+        let on = block.on_device(&Device::Cpu);
+        let rows = |edges: RowEdges| edges.long_rows.as_ref().map(integers);
+        assert_eq!((rows(on.by_destination()?), rows(on.by_source()?)), (Some(vec![1]), Some(vec![0])));
+        let short = GraphBlock::new(Block::new(1, 1, vec![0, 511], vec![0; 511]));
+        assert!(short.on_device(&Device::Cpu).by_destination()?.long_rows.is_none());
+        Ok(())
+    }
+
+    #[test]
+    fn copies_have_every_edge_in_both_directions() -> Result<()> {
+        let blocks = [
+            Block::new(3, 4, vec![0, 2, 2, 5], vec![3, 0, 1, 1, 2]),
+            Block::new(2, 3, vec![0; 3], Vec::new()),
+            Block::new(0, 0, vec![0], Vec::new()),
+        ];
+        for block in blocks {
+            let block = GraphBlock::new(block);
+            let on = block.on_device(&Device::Cpu);
+            let (forward, backward) = (on.by_destination()?, on.by_source()?);
+            let (indptr, sources) = (integers(&forward.indptr), integers(&forward.indices));
+            let (by_source, to) = (integers(&backward.indptr), integers(&backward.indices));
+            let (destinations, edges) = (integers(&on.destinations()?), integers(&on.edges_by_source()?));
+            let inverse: Vec<f32> = on.inverse_degrees()?.to_vec1()?;
+            assert_eq!([sources.len(), destinations.len(), to.len(), edges.len()], [block.num_edges(); 4]);
+            assert_eq!(
+                [indptr.len(), inverse.len() + 1, by_source.len()],
+                [block.num_dst() + 1, block.num_dst() + 1, block.num_src() + 1]
+            );
+            for row in 0..block.num_dst() {
+                let places = indptr[row] as usize..indptr[row + 1] as usize;
+                assert!(places.clone().all(|e| destinations[e] as usize == row));
+                assert_eq!(&sources[places.clone()], block.block().neighbors(row));
+                let degree = places.len() as f32;
+                assert_eq!(inverse[row], if places.is_empty() { 0.0 } else { 1.0 / degree });
+            }
+            for source in 0..block.num_src() {
+                for place in by_source[source] as usize..by_source[source + 1] as usize {
+                    let edge = edges[place] as usize;
+                    assert_eq!((sources[edge] as usize, destinations[edge]), (source, to[place]));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn arrays_are_copied_once() -> Result<()> {
+        let block = GraphBlock::new(Block::new(1, 1, vec![0, 1], vec![0]));
+        let [first, second] = [(); 2].map(|()| block.on_device(&Device::Cpu).by_destination());
+        assert_eq!(first?.indices.id(), second?.indices.id());
+        Ok(())
+    }
+}

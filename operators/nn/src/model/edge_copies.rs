@@ -1,0 +1,94 @@
+//! Copies of a batch's edges on a device, made before its pass.
+
+use std::sync::Arc;
+
+use candle_core::Device;
+
+use super::Model;
+use crate::error::Result;
+use crate::graph_block::GraphBlock;
+use crate::layers::{Aggregation, Pass, degree_weights};
+
+/// The arrays of edges that the layers of a model read on its device.
+///
+/// Passes copy what is missing. So copying is not needed, but another thread can do it before a pass, without the model.
+#[derive(Clone, Debug)]
+pub struct EdgeCopies {
+    device: Device,
+    layers: Vec<Need>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Need {
+    /// `None`: unknown. Nothing is copied.
+    aggregation: Option<Aggregation>,
+    /// Whether gradients pass through the aggregation.
+    learns: bool,
+}
+
+impl Model {
+    /// Returns the arrays of edges that training reads. `learned`: whether the input rows get gradients.
+    pub fn edge_copies(&self, learned: bool) -> EdgeCopies {
+        let need = |(index, layer): (usize, &Box<dyn crate::Layer>)| Need {
+            aggregation: layer.info().aggregation,
+            learns: learned || index > 0 || self.first_task_learns(),
+        };
+        EdgeCopies { device: self.device.clone(), layers: self.layers.iter().enumerate().map(need).collect() }
+    }
+}
+
+impl EdgeCopies {
+    /// Returns the model's device.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// Returns the model's number of layers.
+    pub fn layers(&self) -> usize {
+        self.layers.len()
+    }
+
+    /// Copies the edges of `blocks`, one for each layer, to the device. Does nothing on the CPU.
+    ///
+    /// # Errors
+    /// [`Error::Input`](crate::Error::Input) when a layer needs degrees that are missing; [`Error::OutOfMemory`](crate::Error::OutOfMemory)
+    /// when the device has no memory left.
+    pub fn copy(&self, blocks: &[Arc<GraphBlock>], degrees: Option<&[u32]>) -> Result<()> {
+        if self.device.is_cpu() {
+            return Ok(());
+        }
+        for (need, block) in self.layers.iter().zip(blocks) {
+            need.copy(&Pass { degrees, ..Pass::new(block) }, &self.device)?;
+        }
+        Ok(())
+    }
+}
+
+impl Need {
+    fn copy(self, pass: &Pass<'_>, device: &Device) -> Result<()> {
+        use Aggregation::{Attention, Max, Mean, MeanByRelation, MeanWithSelf, Nothing, Sum, Symmetric};
+        let Some(aggregation) = self.aggregation else { return Ok(()) };
+        let block = match aggregation {
+            Nothing | MeanByRelation { .. } => return Ok(()),
+            Sum | Mean | Max => pass.block,
+            MeanWithSelf | Symmetric | Attention { .. } => pass.block.with_self_loops(),
+        };
+        let on = block.on_device(device);
+        on.by_destination()?;
+        if let Attention { .. } = aggregation {
+            on.destinations()?;
+        }
+        if aggregation == Symmetric {
+            degree_weights(pass, device)?;
+        }
+        if self.learns {
+            on.by_source()?;
+            match aggregation {
+                Mean | MeanWithSelf => drop(on.inverse_degrees()?),
+                Max | Symmetric | Attention { .. } => drop(on.edges_by_source()?),
+                Sum | Nothing | MeanByRelation { .. } => {}
+            }
+        }
+        Ok(())
+    }
+}
