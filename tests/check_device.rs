@@ -35,13 +35,21 @@ fn gpu_passes_or_one_line_gives_the_reason() {
 fn unknown_device_and_unwritable_output_are_named() {
     let place = TestDir::new();
     let [line] = &place.fail(&["check-device", "--device", "tpu"], 4, &["tpu"])[..] else { panic!("one line") };
-    assert!(line.contains("\"cpu\" or \"cuda\""), "{line}");
+    assert!(line.contains("use \"cpu\", \"cuda\""), "{line}");
     place.fail(&["check-device", "--device", "cpu", "--out", "no/such/folder.json"], 4, &["no/such/folder.json"]);
 }
 
-/// Runs gnnflow with the emulated GPU, on one CPU thread, through the launch code of a GPU. `None` if this is impossible here.
+/// Runs gnnflow with an emulated GPU, on one CPU thread, through the launch code of a GPU. `None` if this is impossible here.
 #[cfg(feature = "cuda")]
 fn emulated(place: &TestDir, arguments: &[&str]) -> Option<std::process::Output> {
+    let output = with_emulator(place, arguments, &[])?;
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    Some(output)
+}
+
+/// As [`emulated`], with settings of the emulator, and for commands that may fail.
+#[cfg(feature = "cuda")]
+fn with_emulator(place: &TestDir, arguments: &[&str], settings: &[(&str, &str)]) -> Option<std::process::Output> {
     let libraries = place.path("libraries");
     let build = concat!(env!("CARGO_MANIFEST_DIR"), "/tools/cuda/emulator/build.sh");
     match std::process::Command::new(build).arg(&libraries).output() {
@@ -51,14 +59,61 @@ fn emulated(place: &TestDir, arguments: &[&str]) -> Option<std::process::Output>
             return None;
         }
     }
-    let output = place.command(arguments).env("GNNFLOW_CUDA_LIB_DIR", &libraries).output().unwrap();
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    if stderr.contains("there is no NVIDIA driver") {
+    let mut command = place.command(arguments);
+    let output = command.env("GNNFLOW_CUDA_LIB_DIR", &libraries).envs(settings.iter().copied()).output().unwrap();
+    if String::from_utf8_lossy(&output.stderr).contains("there is no NVIDIA driver") {
         println!("skipped: this binary was linked against an installed toolkit, not with tools/cuda/env.sh");
         return None;
     }
-    assert!(output.status.success(), "{stderr}");
     Some(output)
+}
+
+/// A small planted graph, for one CPU thread.
+#[cfg(feature = "cuda")]
+fn small(model: &str, schedule: &str, parts: usize) -> String {
+    format!(
+        "[graph]\ngenerate = {{ kind = 'planted', nodes = 300, edges = 1500, features = 8, classes = 3, out = 'graph' }}\n\
+         undirected = true\n[partition]\nparts = {parts}\nout = 'dataset'\n[model]\nkind = '{model}'\nhidden = 8\ndropout = 0.0\n\
+         [train]\nschedule.kind = '{schedule}'\nepochs = 3\n"
+    )
+}
+
+/// GPUs by number and by rank, and the reasons why one cannot be used.
+#[cfg(feature = "cuda")]
+#[test]
+fn gpus_are_chosen_by_number_and_by_rank() {
+    let place = TestDir::new();
+    place.write("p.toml", small("sage", "mini-batch", 2));
+    let run = |device: &str, processes: &str, settings: &[(&str, &str)]| {
+        let device = format!("train.device={device}");
+        let arguments = ["run", "p.toml", "--quiet", "--run-dir", "run", "--set", &device, "--processes", processes];
+        let output = with_emulator(&place, &arguments, settings)?;
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+        Some((output.status.code(), stderr, crate::common::losses(&place)))
+    };
+    let two = [("EMULATED_GPUS", "2")];
+    let Some((code, stderr, first)) = run("cuda", "2", &two) else { return };
+    assert_eq!(code, Some(0), "{stderr}");
+    let without_first = [("EMULATED_GPUS", "2"), ("EMULATED_BROKEN_GPU", "0")];
+    for (device, processes, settings) in [("cuda:1", "1", &without_first[..]), ("cuda:rank", "2", &two)] {
+        let Some((code, stderr, losses)) = run(device, processes, settings) else { return };
+        assert_eq!((code, losses), (Some(0), first.clone()), "{device}: {stderr}");
+    }
+    for (device, settings, words) in [
+        ("cuda:2", &two[..], "there is no GPU 2; this process sees 2 GPUs, cuda:0 to cuda:1"),
+        ("cuda:rank", &[], "there is no GPU 1; this process sees one GPU, cuda:0"),
+        (
+            "cuda",
+            &[("EMULATED_CAPABILITY", "75")],
+            "compute capability 7.5, and the kernels need 8.0 (Ampere) or newer",
+        ),
+        ("cuda", &[("EMULATED_DRIVER", "12080")], "the NVIDIA driver is too old"),
+    ] {
+        let Some((code, stderr, _)) = run(device, "2", settings) else { return };
+        assert_eq!(code, Some(4), "{stderr}");
+        let error = stderr.lines().find(|line| line.starts_with("error: ")).unwrap_or_default();
+        assert!(error.contains(words), "{stderr}");
+    }
 }
 
 /// Full-graph training with the graph on the device, and batches whose features are there.
@@ -69,12 +124,7 @@ fn training_on_an_emulated_gpu_has_the_losses_of_the_cpu() {
     for (model, schedule) in
         [("gcn", "full-graph"), ("sage", "full-graph"), ("gat", "full-graph"), ("sage", "mini-batch")]
     {
-        let text = format!(
-            "[graph]\ngenerate = {{ kind = 'planted', nodes = 300, edges = 1500, features = 8, classes = 3, out = 'graph' }}\n\
-             undirected = true\n[partition]\nparts = 1\nout = 'dataset'\n[model]\nkind = '{model}'\nhidden = 8\ndropout = 0.0\n\
-             [train]\nschedule.kind = '{schedule}'\nepochs = 3\n"
-        );
-        place.write("p.toml", text);
+        place.write("p.toml", small(model, schedule, 1));
         let run = ["run", "p.toml", "--quiet", "--run-dir", "run"];
         place.succeed(&run);
         let expected = crate::common::losses(&place);

@@ -80,6 +80,7 @@ pub(super) fn stages(summary: &Summary) -> Vec<(&'static str, f64)> {
         ("· backward", s.backward),
         ("· reduce", s.reduce),
         ("· step", s.step),
+        ("· on the GPU", s.device),
         ("· evaluate", s.evaluate),
         ("infer", s.infer),
     ];

@@ -6,19 +6,17 @@ use std::time::Instant;
 use bytemuck::{Pod, Zeroable};
 use candle_core::Tensor;
 use gnnflow_data::rng::{Key, Purpose};
-use gnnflow_dataflow::batch::edge_rows::EdgeRows;
 use gnnflow_dataflow::batch::mini_batch::{BatchKey, MiniBatch};
 use gnnflow_dataflow::collective::all_reduce::Contribution;
 use gnnflow_dataflow::embed::push_rows::RowGradients;
 use gnnflow_dataflow::fetch::fetch_rows::FeatureView;
 use gnnflow_dataflow::storage::RowStore;
-use gnnflow_kernels::block::Block;
-use gnnflow_nn::GraphBlock;
+use gnnflow_nn::device::DeviceTimer;
 use gnnflow_nn::loss::weigh_rows;
-use sha2::{Digest, Sha256};
 
 use super::in_place::{own_rows, reduced_of_block};
 use super::passes::{BatchRows, Pass};
+use super::ready_batch::{Inputs, ReadyBatch, blocks};
 use super::{JobThread, Passes};
 use crate::collectives::Payload;
 use crate::error::Error;
@@ -89,7 +87,15 @@ impl Payload for StepReport {
 
 impl Passes {
     /// Returns the gradients of the loss of a batch, summed over its examples.
-    pub(crate) fn batch_gradients(&self, on: &JobThread, mut batch: MiniBatch) -> Result<Gradients, Error> {
+    pub(crate) fn batch_gradients(&self, on: &JobThread, batch: MiniBatch) -> Result<Gradients, Error> {
+        self.ready_gradients(on, self.ready(batch))
+    }
+
+    /// As [`Passes::batch_gradients`], for a batch whose inputs are ready.
+    pub(crate) fn ready_gradients(&self, on: &JobThread, ready: ReadyBatch) -> Result<Gradients, Error> {
+        let ReadyBatch { mut batch, inputs } = ready;
+        let inputs = inputs?;
+        let digest = inputs.digest;
         let partition = batch.key.partition;
         if batch.num_seeds == 0 {
             let (examples, rounds) = (batch.represented_examples.unwrap_or(0), u64::from(batch.rounds));
@@ -97,9 +103,8 @@ impl Passes {
             let rows = self.learns_rows.then(|| RowGradients { partition, examples, ..RowGradients::default() });
             return Ok(Gradients { dense: Contribution { partition, vector: None, words: report.to_words() }, rows });
         }
-        let digest = self.digest(&batch);
         let rounds = u64::from(batch.rounds);
-        let BatchGradient { flat, rows, loss, examples } = self.gradient(on, &mut batch)?;
+        let BatchGradient { flat, rows, loss, examples } = self.gradient(on, &mut batch, inputs)?;
         let report = StepReport { examples, loss, rounds, pause: 0, digest };
         let dense = Contribution { partition, vector: Some(Arc::new(flat)), words: report.to_words() };
         let nodes = batch.nodes;
@@ -107,36 +112,32 @@ impl Passes {
         Ok(Gradients { dense, rows })
     }
 
-    /// Returns the digest of a batch; zeros if blocks are not hashed.
-    pub(super) fn digest(&self, batch: &MiniBatch) -> [u8; 32] {
-        if self.hash_blocks { digest(batch) } else { [0; 32] }
-    }
-
-    pub(super) fn gradient(&self, on: &JobThread, batch: &mut MiniBatch) -> Result<BatchGradient, Error> {
+    pub(super) fn gradient(
+        &self,
+        on: &JobThread,
+        batch: &mut MiniBatch,
+        inputs: Inputs,
+    ) -> Result<BatchGradient, Error> {
         let model = &self.read().model;
         let BatchKey { epoch, step, partition } = batch.key;
         let key = [partition, epoch, step]
             .into_iter()
             .fold(Key::new(self.seed, Purpose::Dropout), |key, word| key.fold(u64::from(word)));
         on.threads.install(|| {
-            let start = Instant::now();
-            let sampled = std::mem::take(&mut batch.blocks);
-            let blocks = blocks(sampled, &batch.edges, batch.num_seeds, model.num_layers(), self.uses_edges);
+            let (start, timer) = (Instant::now(), DeviceTimer::start(model.device())?);
+            let Inputs { blocks, rows: on_device, .. } = inputs;
             let degrees = (!batch.degrees.is_empty()).then_some(&batch.degrees[..]);
             let features = std::mem::take(&mut batch.features);
             let rows = self.rows().clone();
-            let ((outputs, sums), learned) = match rows {
-                BatchRows::InBatch => {
-                    let (x, learned) = input(features, batch.nodes.len(), model, self.learns_rows)?;
-                    (model.forward_with_sums(&blocks, &x, degrees, Some(key))?, learned)
-                }
-                BatchRows::OnDevice(rows) => {
-                    let x = select(&rows, &batch.nodes).map_err(gnnflow_nn::Error::from)?;
-                    (model.forward_with_sums(&blocks, &x, degrees, Some(key))?, None)
-                }
-                BatchRows::InPlace(rows, reduction) => {
+            let ((outputs, sums), learned) = match (on_device, rows) {
+                (Some(x), _) => (model.forward_with_sums(&blocks, &x, degrees, Some(key))?, None),
+                (None, BatchRows::InPlace(rows, reduction)) => {
                     let reduced = reduced_of_block(reduction, blocks[0].block(), &batch.nodes, &rows)?;
                     (model.forward_reduced(&blocks, reduced, Some(key))?, None)
+                }
+                (None, BatchRows::InBatch | BatchRows::OnDevice(_)) => {
+                    let (x, learned) = input(features, batch.nodes.len(), model, self.learns_rows)?;
+                    (model.forward_with_sums(&blocks, &x, degrees, Some(key))?, learned)
                 }
             };
             // If all layers read one block, nodes other than seeds also have outputs.
@@ -163,11 +164,13 @@ impl Passes {
             self.spend(Pass::Forward, on, start);
             let start = Instant::now();
             let gradients = loss.backward().map_err(gnnflow_nn::Error::from)?;
+            let time = timer.map(DeviceTimer::end).transpose()?;
             let mut flat = vec![0.0; model.params().flat_len()];
             model.params().gradients(&gradients, &mut flat)?;
             flat[model.params().trained_len()..].copy_from_slice(&sums);
             let rows = learned.map(|learned| row_gradients(&gradients, &learned)).transpose()?;
             self.spend(Pass::Backward, on, start);
+            self.spend_on_device(time)?;
             Ok(BatchGradient { flat, rows, loss: value, examples })
         })
     }
@@ -188,60 +191,9 @@ impl Passes {
             let reads = !batch.blocks.is_empty();
             let block = blocks(batch.blocks, &batch.edges, nodes.len(), 1, reads).remove(0);
             let degrees = (!batch.degrees.is_empty()).then_some(&batch.degrees[..]);
-            let x = tensor(batch.features, batch.nodes.len(), model)?;
+            let x = tensor(batch.features, batch.nodes.len(), model.device())?;
             let rows = model.forward_stage(stage, &block, &x, degrees, &own_rows(own, nodes, model)?)?;
             self.write_results(&rows, nodes, into)
         })
     }
-}
-
-/// Returns the rows of `nodes`, which are global ids.
-fn select(rows: &Tensor, nodes: &[u32]) -> candle_core::Result<Tensor> {
-    rows.index_select(&Tensor::from_slice(nodes, nodes.len(), rows.device())?, 0)
-}
-
-/// Returns the blocks of `layers` layers, from the input on. Layers may share one block. Blocks have no edges if the model reads none.
-fn blocks(
-    sampled: Vec<Block>,
-    edges: &EdgeRows,
-    num_seeds: usize,
-    layers: usize,
-    uses_edges: bool,
-) -> Vec<Arc<GraphBlock>> {
-    if uses_edges {
-        let with_edges = |(at, block): (usize, Block)| match edges.positions.get(at) {
-            None => GraphBlock::new(block),
-            Some(positions) => GraphBlock::with_edge_features(block, edges.rows.select(positions), edges.rows.dim),
-        };
-        let all: Vec<_> = sampled.into_iter().enumerate().rev().map(with_edges).collect();
-        return if all.len() == 1 { vec![all[0].clone(); layers] } else { all };
-    }
-    let seeds = num_seeds as u32;
-    let alone = GraphBlock::new(Block::new(seeds, seeds, vec![0; num_seeds + 1], Vec::new()));
-    vec![alone; layers]
-}
-
-/// Returns the SHA-256 of a batch's key, nodes and blocks.
-fn digest(batch: &MiniBatch) -> [u8; 32] {
-    let mut hash = Sha256::new();
-    let mut words = |words: &[u32]| {
-        hash.update((words.len() as u64).to_le_bytes());
-        hash.update(bytemuck::cast_slice::<u32, u8>(words));
-    };
-    words(&[batch.key.epoch, batch.key.step, batch.key.partition]);
-    words(&batch.nodes);
-    for block in &batch.blocks {
-        words(block.indptr());
-        words(block.indices());
-        if let Some(types) = block.edge_types() {
-            words(&types.iter().map(|&edge_type| u32::from(edge_type)).collect::<Vec<_>>());
-        }
-        if let Some(weights) = block.edge_weights() {
-            words(bytemuck::cast_slice(weights));
-        }
-        if let Some(ids) = block.edge_ids() {
-            words(bytemuck::cast_slice(ids));
-        }
-    }
-    hash.finalize().into()
 }

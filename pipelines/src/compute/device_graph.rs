@@ -7,6 +7,7 @@ use candle_core::Tensor;
 use gnnflow_data::rng::{Key, Purpose};
 use gnnflow_dataflow::fetch::fetch_rows::FeatureView;
 use gnnflow_dataflow::storage::RowStore;
+use gnnflow_nn::device::DeviceTimer;
 use gnnflow_nn::tensors::read;
 use gnnflow_nn::{GraphBlock, Model};
 
@@ -63,11 +64,13 @@ impl ComputeState {
         let features = self.with_model(|model| copy_rows(&features, &nodes, model))?;
         let graph = DeviceGraph { nodes, seeds, all, of_seeds, features, degrees };
         if seeds > 0 {
-            // Operations copy the arrays of edges that they read, once. The results are not needed.
             let Self { all, passes, .. } = self;
             all.threads.install(|| {
                 let model = &passes.read().model;
-                model.forward(&graph.training_blocks(model), &graph.features, graph.degrees.as_deref(), None)?;
+                let (blocks, degrees) = (graph.training_blocks(model), graph.degrees.as_deref());
+                passes.edge_copies.copy(&blocks, degrees)?;
+                // Operations copy what else they read, once. The results are not needed.
+                model.forward(&blocks, &graph.features, degrees, None)?;
                 model.device().synchronize().map_err(gnnflow_nn::Error::from)
             })?;
         }
@@ -89,6 +92,7 @@ impl ComputeState {
         let (flat, report) = self.all.threads.install(|| {
             let start = Instant::now();
             let model = &passes.read().model;
+            let timer = DeviceTimer::start(model.device())?;
             let blocks = graph.training_blocks(model);
             let degrees = graph.degrees.as_deref();
             let (outputs, sums) = model.forward_with_sums(&blocks, &graph.features, degrees, Some(key))?;
@@ -99,10 +103,12 @@ impl ComputeState {
             passes.spend(Pass::Forward, &self.all, start);
             let start = Instant::now();
             let gradients = loss.backward().map_err(gnnflow_nn::Error::from)?;
+            let time = timer.map(DeviceTimer::end).transpose()?;
             let mut flat = vec![0.0; model.params().flat_len()];
             model.params().gradients(&gradients, &mut flat)?;
             flat[model.params().trained_len()..].copy_from_slice(&sums);
             passes.spend(Pass::Backward, &self.all, start);
+            passes.spend_on_device(time)?;
             Ok::<_, Error>((flat, StepReport { examples, loss: value, ..StepReport::default() }))
         })?;
         self.step(flat, report.examples)?;

@@ -21,7 +21,7 @@ pub(super) fn copy_rows(features: &FeatureView, nodes: &[u32], model: &Model) ->
 }
 
 fn copy_in_parts(features: &FeatureView, nodes: &[u32], model: &Model, rows: usize) -> Result<Tensor, Error> {
-    let part = |nodes: &[u32]| tensor(features.gather(nodes), nodes.len(), model);
+    let part = |nodes: &[u32]| tensor(features.gather(nodes), nodes.len(), model.device());
     let mut parts = nodes.chunks(rows);
     let first = part(parts.next().unwrap_or_default())?;
     if nodes.len() <= rows {
@@ -40,16 +40,14 @@ fn copy_in_parts(features: &FeatureView, nodes: &[u32], model: &Model, rows: usi
 
 impl ComputeState {
     /// Copies the rows of all nodes to the model's device, from which batches then read them. Returns false, without copying anything, if they take
-    /// more than half of the device's free memory, or have more numbers than candle's `index_select` can address.
+    /// more than half of the device's free memory.
     ///
     /// # Errors
     /// When the device fails.
     pub(crate) fn hold_rows(&self, features: &FeatureView, nodes: u32) -> Result<bool, Error> {
         let model = &self.passes.read().model;
-        let numbers = u64::from(nodes) * features.dim as u64;
-        let bytes = numbers * features.number.bytes() as u64;
-        let fits = gnnflow_nn::free_memory(model.device())?.is_none_or(|free| bytes <= free / 2);
-        if !fits || numbers > u64::from(u32::MAX) {
+        let bytes = u64::from(nodes) * (features.dim * features.number.bytes()) as u64;
+        if gnnflow_nn::free_memory(model.device())?.is_some_and(|free| bytes > free / 2) {
             return Ok(false);
         }
         let rows = copy_rows(features, &(0..nodes).collect::<Vec<u32>>(), model)?;

@@ -76,7 +76,7 @@ impl Passes {
 
 /// Returns the rows that a stage reads of its own nodes.
 pub(super) fn own_rows(own: &[FeatureView], nodes: &[u32], model: &Model) -> Result<Vec<Tensor>, Error> {
-    own.iter().map(|rows| Ok(tensor(rows.gather(nodes), nodes.len(), model)?)).collect()
+    own.iter().map(|rows| Ok(tensor(rows.gather(nodes), nodes.len(), model.device())?)).collect()
 }
 
 /// Returns the reduced rows of the neighbors of `nodes`, which follow one another.

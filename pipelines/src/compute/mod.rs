@@ -9,6 +9,7 @@ mod nodes;
 mod pairs;
 mod partition;
 mod passes;
+mod ready_batch;
 mod run_jobs;
 mod step;
 mod threads;
@@ -162,6 +163,11 @@ impl ComputeState {
                 Done::Here
             }
         }
+    }
+
+    /// Returns what passes read.
+    pub(crate) fn passes(&self) -> Arc<Passes> {
+        Arc::clone(&self.passes)
     }
 
     /// Runs `work` on the compute threads.

@@ -7,6 +7,7 @@ use gnnflow_dataflow::batch::mini_batch::MiniBatch;
 use gnnflow_nn::optimizer::State;
 
 use super::batch::BatchGradient;
+use super::ready_batch::ReadyBatch;
 use super::{ComputeState, Replica, StepReport};
 use crate::error::Error;
 
@@ -46,8 +47,7 @@ impl ComputeState {
     }
 
     /// Runs the forward and backward pass and an optimizer step on a batch of the current partition.
-    pub(crate) fn local_step(&mut self, mut batch: MiniBatch, lr: f64) -> Result<StepReport, Error> {
-        let digest = self.passes.digest(&batch);
+    pub(crate) fn local_step(&mut self, batch: MiniBatch, lr: f64) -> Result<StepReport, Error> {
         let rounds = u64::from(batch.rounds);
         if batch.num_seeds == 0 {
             // An estimate of the gradient of all examples may be 0. It is a step like any other, for example for momentum.
@@ -58,7 +58,11 @@ impl ComputeState {
             }
             return Ok(StepReport { examples, rounds, ..StepReport::default() });
         }
-        let BatchGradient { flat: gradient, loss, examples, .. } = self.passes.gradient(&self.all, &mut batch)?;
+        let ReadyBatch { mut batch, inputs } = self.passes.ready(batch);
+        let inputs = inputs?;
+        let digest = inputs.digest;
+        let BatchGradient { flat: gradient, loss, examples, .. } =
+            self.passes.gradient(&self.all, &mut batch, inputs)?;
         self.optimizer.set_learning_rate(lr);
         self.step(gradient, examples)?;
         Ok(StepReport { examples, loss, rounds, pause: 0, digest })

@@ -6,10 +6,12 @@ use std::time::{Duration, Instant};
 use candle_core::Tensor;
 use gnnflow_dataflow::fetch::fetch_rows::FeatureView;
 use gnnflow_nn::Model;
-use gnnflow_nn::model::Reduction;
+use gnnflow_nn::device::DeviceTime;
+use gnnflow_nn::model::{EdgeCopies, Reduction};
 use gnnflow_nn::parameter_versions::ParameterVersions;
 
 use super::job_threads::JobThread;
+use crate::error::Error;
 use crate::task::objective::Objective;
 
 /// Time spent on the compute threads.
@@ -18,10 +20,13 @@ pub(crate) struct ComputeTime {
     pub(crate) forward: Duration,
     pub(crate) backward: Duration,
     pub(crate) step: Duration,
+    /// Both passes on a GPU, by its own clock.
+    pub(crate) device: Duration,
 }
 
 /// The model of a process, its objective, and the options of passes.
 pub(crate) struct Passes {
+    pub(super) edge_copies: EdgeCopies,
     model: RwLock<LoadedModel>,
     pub(super) objective: Arc<dyn Objective>,
     pub(super) uses_edges: bool,
@@ -72,6 +77,7 @@ impl Passes {
         seed: u64,
     ) -> Self {
         Self {
+            edge_copies: model.edge_copies(learns_rows),
             model: RwLock::new(LoadedModel { model, version: 0 }),
             objective,
             uses_edges,
@@ -108,6 +114,15 @@ impl Passes {
             Pass::Forward => spent.forward += elapsed,
             Pass::Backward => spent.backward += elapsed,
         }
+    }
+
+    /// Adds the time of both passes on a GPU. Waits for their end.
+    pub(super) fn spend_on_device(&self, time: Option<DeviceTime>) -> Result<(), Error> {
+        if let Some(time) = time {
+            let elapsed = time.elapsed()?;
+            self.spent.lock().unwrap_or_else(PoisonError::into_inner).device += elapsed;
+        }
+        Ok(())
     }
 
     /// Returns the times of both passes so far.

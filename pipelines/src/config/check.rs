@@ -1,6 +1,7 @@
 //! Checks a document against the schema of the declared sections. Reports all problems, not only the first.
 
 use super::checkpoint_every::CheckpointEvery;
+use super::device::Device;
 use super::reference::keys_and_tables_named;
 use super::schema::{Choice, alternatives, at, expected, ordered_properties, table_of, types, words};
 use super::tree::{Entry, Node, Value};
@@ -166,6 +167,7 @@ pub(crate) fn check(schema: &Json, node: &Node, path: &str, problems: &mut Vec<P
                 Some("size") => text.parse::<Bytes>().map(drop),
                 Some("duration") => text.parse::<Span>().map(drop),
                 Some("checkpoints") => text.parse::<CheckpointEvery>().map(drop),
+                Some("device") => text.parse::<Device>().map(drop),
                 _ => Ok(()),
             };
             let words = words(schema);

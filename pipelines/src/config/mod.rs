@@ -8,6 +8,7 @@ mod checkpoint_every;
 mod classes;
 mod cluster;
 mod debug;
+mod device;
 mod edge;
 pub mod embedding;
 mod fanout;
@@ -41,6 +42,7 @@ pub use checkpoint_every::CheckpointEvery;
 pub use classes::{ClassOptions, ClassWeights, ComputedWeights};
 pub use cluster::Cluster;
 pub use debug::Debug;
+pub use device::Device;
 pub use edge::EdgeTask;
 pub use embedding::{Embedding, EmbeddingInit, EmbeddingMode, SparseOptimizer};
 pub use fanout::{Fanout, FanoutsByType};
@@ -64,7 +66,7 @@ pub use schedule::{CachePolicy, Mode, RowDtype, Schedule, SeedSplit};
 pub use tables::Tables;
 pub use tensor_workers::{Tensor, WhenGone};
 pub(crate) use train::DEFAULT_EPOCHS;
-pub use train::{Device, Task, Train};
+pub use train::{Task, Train};
 pub use values::{Bytes, OneOrMany, Parts, RankAmong, Span, TypeName};
 
 use crate::error::Error;
@@ -230,6 +232,10 @@ impl Config {
             if let Some(table) = value.pointer_mut(&pointer).and_then(|table| table.as_object_mut()) {
                 table.remove(key);
             }
+        }
+        // Equal GPUs give equal results.
+        if let Some(device) = value.pointer_mut("/train/device") {
+            *device = device.as_str().and_then(|name| name.split(':').next()).into();
         }
         digest(&value)
     }

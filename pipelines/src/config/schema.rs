@@ -116,6 +116,7 @@ pub(crate) fn expected(schema: &Json) -> String {
     match schema["format"].as_str() {
         Some("size") => return "a size such as \"2GiB\"".into(),
         Some("duration") => return "a duration such as \"30s\"".into(),
+        Some("device") => return "the name of a device, such as \"cpu\" or \"cuda\"".into(),
         Some("checkpoints") => return "a number of epochs, or a text such as \"500 steps\" or \"10min\"".into(),
         _ => {}
     }

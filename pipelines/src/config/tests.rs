@@ -442,6 +442,9 @@ fn fingerprints_depend_on_keys_that_change_results_only() {
         assert_ne!(other.fingerprint(), config.fingerprint(), "{set}");
         assert_ne!(other.model_fingerprint(), config.model_fingerprint(), "{set}");
     }
+    let on = |device: &str| parse(WHOLE, &[&format!("train.device={device}")]).unwrap().fingerprint();
+    assert_eq!(on("cuda"), on("cuda:1"));
+    assert_ne!(on("cuda"), config.fingerprint());
     let longer = parse(WHOLE, &["train.epochs=300"]).unwrap();
     assert_ne!(longer.fingerprint(), config.fingerprint());
     assert_eq!(longer.model_fingerprint(), config.model_fingerprint());

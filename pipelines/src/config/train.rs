@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use super::checkpoint_every::CheckpointEvery;
 use super::classes::ClassOptions;
+use super::device::Device;
 use super::edge::EdgeTask;
 use super::fanout::Fanout;
 use super::link::{Decoder, Link};
@@ -80,10 +81,12 @@ section! {
         /// Unset: the machine's cores, divided among its processes.
         #[schemars(range(min = 1, max = 4096), extend("x-results" = false), extend("examples" = [2]))]
         pub threads: Option<usize> = None,
-        /// The device that computes.
+        /// The device that computes: `"cpu"`; `"cuda"`, the first GPU; `"cuda:1"`, the GPU with this number; `"cuda:rank"`, a GPU for each process of
+        /// a host. GPUs need a build with `--features cuda`.
+        #[schemars(extend("examples" = ["cuda"]))]
         pub device: Device = Device::Cpu,
         /// Steps in flight, and batches of a process with fetched features: at least 2, and one more than it computes at the same time.
-        /// Unset: 2; with `train.memory`, as many as fit, up to 8.
+        /// Unset: 2, or 3 on a GPU; with `train.memory`, as many as fit, up to 8.
         #[schemars(range(min = 1, max = 64), extend("x-results" = false), extend("examples" = [4]))]
         pub window: Option<usize> = None,
         /// Memory of each process for training, without mapped files. A run that needs more is refused. Unset: no bound; only as many
@@ -317,15 +320,5 @@ impl Task {
     /// Whether it predicts classes.
     pub(crate) fn has_classes(self) -> bool {
         matches!(self, Self::NodeClassification | Self::EdgeClassification)
-    }
-}
-
-words! {
-    /// The device that computes.
-    pub enum Device {
-        /// The CPU.
-        Cpu = "cpu",
-        /// The first CUDA device; needs a build with `--features cuda`.
-        Cuda = "cuda",
     }
 }

@@ -13,6 +13,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use gnnflow_data::dataset::Topology;
+use gnnflow_data::error::FEWER_THREADS;
 use gnnflow_data::source::FeatureDtype;
 use gnnflow_dataflow::batch::halo::HaloRows;
 use gnnflow_dataflow::fetch::cache::{Policy, RowCache};
@@ -70,8 +71,13 @@ pub(crate) struct WorkerContext {
     pub(crate) fused_sampling: bool,
 }
 
-/// Builds the model of the pipeline for this graph. `width` is the width of its results.
-pub(crate) fn model(job: &Job, model: &config::Model, train: &config::Train, width: usize) -> Result<Model, Error> {
+/// Builds the model of the pipeline for this graph, on the device of the process of this rank. `width` is the width of its results.
+pub(crate) fn model(
+    job: &Job,
+    rank: usize,
+    (model, train): (&config::Model, &config::Train),
+    width: usize,
+) -> Result<Model, Error> {
     let manifest = job.dataset.manifest();
     let input = input_width(job, model)?;
     let relations = manifest.edge_columns.edge_type.as_ref().map_or(0, |types| types.count as usize);
@@ -98,7 +104,7 @@ pub(crate) fn model(job: &Job, model: &config::Model, train: &config::Train, wid
         },
         ..model.describe(input, width, relations, manifest.edge_columns.features)
     };
-    let device = device(&train.device.to_string())?;
+    let device = device(&train.device.of_process(job.number_on_host(rank)).to_string())?;
     Ok(Model::build(&config, job.registry.layers(), &device, train.seed)?)
 }
 
@@ -181,6 +187,16 @@ pub(crate) fn halo_rows(job: &Job, graph: &LocalGraph, worker: usize) -> Result<
 }
 
 impl WorkerContext {
+    /// Samples on this number of threads.
+    ///
+    /// # Errors
+    /// [`Error::Machine`] if the system cannot start a thread.
+    pub(crate) fn sample_on(&self, threads: usize) -> Result<(), Error> {
+        let start =
+            |error| Error::Machine(format!("cannot start {threads} sampling threads: {error}; {FEWER_THREADS}"));
+        self.sampling.resize(threads).map_err(start)
+    }
+
     /// Opens the data of `worker`, one of `workers`, with the partitions `parts`. `filter` hides edges.
     pub(crate) fn open(
         job: &Job,

@@ -10,6 +10,9 @@ use crate::error::Error;
 /// The assumed share of sampling in the work, before it is measured.
 const SAMPLING: f64 = 0.2;
 
+/// The share of threads that sample if a GPU computes.
+const SAMPLING_BESIDE_GPU: f64 = 0.75;
+
 /// A process's threads. They do not include the timely worker's thread, which fetches, serves requests, and mostly waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Split {
@@ -23,6 +26,11 @@ impl Split {
     /// Returns the split of `threads` before a measurement.
     pub(crate) fn planned(threads: usize) -> Self {
         Self::by_share(threads, SAMPLING)
+    }
+
+    /// Returns the split of `threads` if a GPU computes batches: few threads prepare its work, and gather rows for inference.
+    pub(crate) fn beside_gpu(threads: usize) -> Self {
+        Self::by_share(threads, SAMPLING_BESIDE_GPU)
     }
 
     /// Returns the split of `threads` after `sampling` CPU seconds of the sampling threads, and `compute` wall-clock seconds of
@@ -55,6 +63,7 @@ mod tests {
     fn threads_are_split_by_their_work() {
         let split = |sampling, compute| Split { sampling, compute };
         assert_eq!([1, 2, 4, 16].map(Split::planned), [split(1, 1), split(1, 2), split(1, 3), split(3, 13)]);
+        assert_eq!([1, 2, 4, 16].map(Split::beside_gpu), [split(1, 1), split(1, 1), split(3, 1), split(12, 4)]);
         // Of 2 threads, sampling takes a twentieth: both compute.
         assert_eq!(Split::measured(2, split(1, 2), 1.0, 10.0), split(1, 2));
         // Equal shares of sampling and computation.

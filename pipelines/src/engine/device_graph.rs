@@ -30,7 +30,7 @@ use super::{BlocksHash, Engine, EpochSums, Round};
 use crate::collectives::{Driver, FirstError};
 use crate::compute::{ComputeState, StepReport, WholeGraph};
 use crate::config::schedule::FullGraph;
-use crate::config::{Config, Device, Model, Norm, Schedule, Train, is_builtin_layer};
+use crate::config::{Config, Model, Norm, Schedule, Train, is_builtin_layer};
 use crate::context::WorkerContext;
 use crate::error::Error;
 use crate::runtime::job::Job;
@@ -40,7 +40,7 @@ use crate::runtime::stage::Stage;
 pub(crate) fn on_device(config: &Config, parts: usize) -> Option<Result<(), String>> {
     let (Some(model), Some(train)) = (&config.model, &config.train) else { return None };
     match &train.schedule {
-        Schedule::FullGraph(options) if train.device != Device::Cpu || config.debug.graph_on_device => {
+        Schedule::FullGraph(options) if train.device.is_gpu() || config.debug.graph_on_device => {
             Some(fits(model, train, options, parts))
         }
         _ => None,

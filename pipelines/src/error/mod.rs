@@ -78,7 +78,7 @@ impl From<gnnflow_nn::Error> for Error {
         match error {
             gnnflow_nn::Error::OutOfMemory => Self::Machine(
                 "the GPU has no memory left; use a smaller model.hidden, smaller batches (train.batch and train.fanouts, or infer.batch in \
-                 inference), train.schedule = \"mini-batch\" instead of all rows of all layers, or train.device = \"cpu\""
+                 inference), a smaller train.window, train.schedule = \"mini-batch\" instead of all rows of all layers, or train.device = \"cpu\""
                     .into(),
             ),
             other => Self::Compute(other),

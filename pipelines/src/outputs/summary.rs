@@ -264,6 +264,10 @@ pub struct Seconds {
     pub reduce: f64,
     /// Optimizer steps.
     pub step: f64,
+    /// Forward and backward passes on a GPU, by its own clock: from their first operation to their last. The GPU is idle in the rest of the
+    /// epochs, except for copies.
+    #[serde(default)]
+    pub device: f64,
 }
 
 impl Summary {

@@ -2,7 +2,7 @@
 
 use super::model::aggregates_features;
 use super::{Layer, RowsInMemory, Sizes};
-use crate::config::{Aggregator, Config, Device, Schedule};
+use crate::config::{Aggregator, Config, Schedule};
 
 /// Returns whether one process sums the features of neighbors where they lie, if `rows` are in memory. That is decided by the model when training
 /// begins; features in `bf16` are counted as if they were copied.
@@ -15,7 +15,7 @@ pub(super) fn reads_in_place(config: &Config, sizes: &Sizes, layers: &[Layer], r
         && model.aggregator() == Aggregator::Mean
         && aggregates_features(model, layers)
         && matches!(train.schedule, Schedule::MiniBatch(_))
-        && train.device == Device::Cpu
+        && !train.device.is_gpu()
         && train.operators.is_empty()
         && !train.sampler.weighs_edges()
 }

@@ -4,7 +4,7 @@ use gnnflow_dataflow::graph::placement::Placement;
 
 use super::Sizes;
 use super::full_graph::FullGraphPlan;
-use crate::config::{Config, Device, Mode};
+use crate::config::{Config, Mode};
 use crate::context::machine;
 
 /// Returns the most jobs of a process that may run at the same time: one for each thread, if there are as many partitions that compute
@@ -20,11 +20,7 @@ pub(super) fn most(
     // A GPU runs one job at a time, tensor workers take the place of threads, and a worker trains one partition after another. Asynchronous
     // intervals of one process would read stale rows of each other, without need.
     let is_async = train.schedule.full_graph_options().is_some_and(|options| options.mode == Mode::Async);
-    if train.device != Device::Cpu
-        || train.tensor_workers.is_some()
-        || train.schedule.is_partition_parallel()
-        || is_async
-    {
+    if train.device.is_gpu() || train.tensor_workers.is_some() || train.schedule.is_partition_parallel() || is_async {
         return 1;
     }
     let items = |parts: std::ops::Range<usize>| match full_graph {

@@ -10,9 +10,12 @@ const MOST_WINDOW: usize = 8;
 
 /// Returns the number of steps in flight without a limit of memory.
 pub(super) fn wanted(config: &Config) -> usize {
+    let Some(train) = &config.train else { return 2 };
+    // On a GPU, one step is sampled, one is copied to the GPU and one is computed at the same time.
+    let default = if train.device.is_gpu() { 3 } else { 2 };
     // A staleness of s steps needs s + 1 steps in flight.
-    let default = embedding::of(config).map_or(2, |embedding| (embedding.staleness() + 1).max(2));
-    config.train.as_ref().and_then(|train| train.window).unwrap_or(default)
+    let default = embedding::of(config).map_or(default, |embedding| (embedding.staleness() + 1).max(default));
+    train.window.unwrap_or(default)
 }
 
 /// Returns the number of steps in flight. `needs` returns the bytes that a process needs for a number of steps. `on_gpu`: the whole graph is on a GPU.

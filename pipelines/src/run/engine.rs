@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use gnnflow_data::error::FEWER_THREADS;
 use gnnflow_dataflow::flow::compute_thread::ComputeThread;
 use gnnflow_dataflow::sample::sample_hop::Strategy;
 use gnnflow_dataflow::sample::seeds::BatchSource;
@@ -13,15 +14,15 @@ use gnnflow_nn::parameter_versions::ParameterVersions;
 
 use super::tensor_workers;
 use crate::collectives::{Collectives, Driver};
-use crate::compute::ComputeState;
+use crate::compute::{ComputeState, Passes};
 use crate::config::schedule::{self, FullGraphOptions};
-use crate::config::{Device, Model, Sampler, Schedule, Train};
+use crate::config::{Model, Sampler, Schedule, Train};
 use crate::context::WorkerContext;
 use crate::engine::Engine;
 use crate::engine::device_graph::{DeviceGraphTraining, on_device};
 use crate::engine::full_graph;
 use crate::engine::full_graph::topology::Topology;
-use crate::engine::mini_batch::{Batches, MiniBatchTraining};
+use crate::engine::mini_batch::{Batches, MiniBatchTraining, READY};
 use crate::engine::partition_local::partition_view::PartitionViews;
 use crate::engine::partition_local::{LocalTraining, PartitionParallel};
 use crate::engine::pause::Pause;
@@ -201,11 +202,29 @@ impl EngineSetup<'_> {
         Ok(PartitionParallel::build(driver.worker, context, options, compute_thread))
     }
 
+    /// Whether a GPU computes, or a test that imitates one.
+    fn is_on_device(&self) -> bool {
+        self.train.device.is_gpu() || self.job.config.debug.graph_on_device
+    }
+
+    /// Starts the thread that copies batches to the GPU, if one computes.
+    fn ready_thread(&self) -> Result<Option<ComputeThread<Arc<Passes>>>, Error> {
+        if !self.is_on_device() {
+            return Ok(None);
+        }
+        let passes = self.compute_thread.call(|compute: &mut ComputeState| compute.passes());
+        let thread = ComputeThread::start(READY, move || passes);
+        thread.map(Some).map_err(|error| {
+            Error::Machine(format!(
+                "cannot start the thread that copies batches to the device: {error}; {FEWER_THREADS}"
+            ))
+        })
+    }
+
     /// Copies the features of all nodes to the GPU, if one computes and this process has all of them. Returns whether they are there.
     fn hold_features(&self, driver: &Driver<'_>) -> Result<bool, Error> {
-        let Self { job, train, context, .. } = self;
-        let on_device = train.device != Device::Cpu || job.config.debug.graph_on_device;
-        if !on_device
+        let Self { job, context, .. } = self;
+        if !self.is_on_device()
             || !context.graph.is_whole()
             || context.embeddings.is_some()
             || !self.sampling.operators.is_empty()
@@ -218,8 +237,7 @@ impl EngineSetup<'_> {
         drop(busy);
         if !held {
             driver.runtime.say(
-                "note: the features of all nodes take more than half of the GPU's free memory, or have more than 4,294,967,295 numbers; \
-                 the rows of each batch are copied to it",
+                "note: the features of all nodes take more than half of the GPU's free memory; the rows of each batch are copied to it",
             );
         }
         Ok(held)
@@ -242,6 +260,7 @@ impl EngineSetup<'_> {
             self.context.parts.copy_to_memory(self.job);
         }
         let holds_features = on_device || self.reads_in_place();
+        let ready_thread = self.ready_thread()?;
         let Self { train, context, compute_thread, batches: source, degrees, params, window, jobs, pause, .. } = self;
         let Sampling { strategies, operators, subgraphs } = self.sampling;
         let cache = context.cache(options).map(|cache| Rc::new(RefCell::new(cache)));
@@ -262,6 +281,7 @@ impl EngineSetup<'_> {
             pause,
             cache,
             holds_features,
+            ready_thread,
         };
         Ok(MiniBatchTraining::build(driver.worker, context, train, batches, compute_thread))
     }

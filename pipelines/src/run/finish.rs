@@ -82,6 +82,7 @@ impl Reports {
             backward: slowest(|worker| worker.spent.backward),
             reduce: slowest(|worker| worker.spent.reduce),
             step: slowest(|worker| worker.spent.step),
+            device: slowest(|worker| worker.spent.device),
             ..Seconds::default()
         }
     }

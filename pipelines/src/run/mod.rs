@@ -23,7 +23,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytemuck::{Pod, Zeroable};
-use gnnflow_data::error::FEWER_THREADS;
 use gnnflow_data::format::plural;
 use gnnflow_dataflow::flow::compute_thread::ComputeThread;
 use gnnflow_dataflow::graph::placement::Placement;
@@ -137,6 +136,7 @@ struct StageTimes {
     backward: u64,
     reduce: u64,
     step: u64,
+    device: u64,
 }
 
 impl StageTimes {
@@ -144,13 +144,14 @@ impl StageTimes {
         let nanoseconds = |time: Duration| time.as_nanos() as u64;
         let [sample, fetch, reduce] =
             [meter::Stage::Sample, meter::Stage::Fetch, meter::Stage::Reduce].map(|stage| nanoseconds(of.spent(stage)));
-        let [forward, backward, step] = [spent.forward, spent.backward, spent.step].map(nanoseconds);
-        Self { sample, fetch, forward, backward, reduce, step }
+        let [forward, backward, step, device] =
+            [spent.forward, spent.backward, spent.step, spent.device].map(nanoseconds);
+        Self { sample, fetch, forward, backward, reduce, step, device }
     }
 
     fn add_since(&mut self, before: Self, after: Self) {
-        let [before, after]: [[u64; 6]; 2] = [before, after].map(bytemuck::cast);
-        let totals: &mut [u64; 6] = bytemuck::cast_mut(self);
+        let [before, after]: [[u64; 7]; 2] = [before, after].map(bytemuck::cast);
+        let totals: &mut [u64; 7] = bytemuck::cast_mut(self);
         totals.iter_mut().enumerate().for_each(|(i, total)| *total += after[i] - before[i]);
     }
 }
@@ -169,7 +170,7 @@ impl<'a> Run<'a> {
         let parts = FeatureStore::open(job, rank, workers)?;
         let hosted = Placement::new(job.dataset.manifest().parts(), workers).parts_of(rank);
         let (task, examples) = task::open(job, train, &parts, hosted)?;
-        let built = context::model(job, model, train, task.objective().width())?;
+        let built = context::model(job, rank, (model, train), task.objective().width())?;
         let needs = ModelInputs::of(&built);
         let (degrees, params) = (needs.degrees, built.params().flat_len());
         let (stages, embedding_stage) = (built.stages(), built.embedding_stage());
@@ -191,8 +192,10 @@ impl<'a> Run<'a> {
             .transpose()?;
         let split = match train.is_full_graph() || !job.trains() {
             true => Split { sampling: 1, compute: job.threads }, // nothing is sampled
+            false if train.device.is_gpu() => Split::beside_gpu(job.threads),
             false => Split::planned(job.threads),
         };
+        context.sample_on(split.sampling)?;
         let at_once = jobs.min(split.compute);
         trace.iter_mut().for_each(|trace| trace.set_work(window, at_once, shares));
         let watch = Watch::new(&job.runtime, trace.as_ref().map(Trace::of_compute_thread));
@@ -400,7 +403,7 @@ impl<'a> Run<'a> {
             }
             let after = StageTimes::now(&self.context.meter, self.compute_thread.call(ComputeState::report)?);
             self.spent.add_since(before, after);
-            if epoch == first && !done.is_empty() && !train.is_full_graph() {
+            if epoch == first && !done.is_empty() && !train.is_full_graph() && !train.device.is_gpu() {
                 self.split_threads(self.spent)?;
             }
             // Parameters are available only after the last epoch of a round. Evaluation and checkpoints that are due within
@@ -484,9 +487,7 @@ impl<'a> Run<'a> {
         let compute = (spent.forward + spent.backward + spent.step) as f64 / 1e9;
         self.split = Split::measured(self.job.threads, self.split, spent.sample as f64 / 1e9, compute);
         let Split { sampling, compute } = self.split;
-        let start =
-            |error| Error::Machine(format!("cannot start {sampling} sampling threads: {error}; {FEWER_THREADS}"));
-        self.context.sampling.resize(sampling).map_err(start)?;
+        self.context.sample_on(sampling)?;
         self.compute_thread.call(move |state| state.set_threads(compute))
     }
 

@@ -200,6 +200,11 @@ impl Job {
         }
     }
 
+    /// Returns the number of the process of this rank among those of its host, in the order of ranks.
+    pub(crate) fn number_on_host(&self, rank: usize) -> usize {
+        self.hosts[..rank].iter().filter(|&&host| host == self.hosts[rank]).count()
+    }
+
     /// Returns the number of processes on the host of the process of this rank.
     pub(crate) fn local(&self, rank: usize) -> usize {
         self.hosts.iter().filter(|&&host| host == self.hosts[rank]).count()

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use gnnflow_data::format::plural;
 
-use crate::config::{Config, Device, Mode, Registered};
+use crate::config::{Config, Mode, Registered};
 use crate::engine::inference::LAYER;
 use crate::engine::mini_batch::GRADIENT;
 use crate::engine::stages::program::GATHER;
@@ -131,7 +131,7 @@ impl Recording {
             _ if model.embedding.is_some() => return refused("a run with learned rows"),
             _ if train.task.learns_edges() => return refused("a run that trains on edges"),
             _ if train.tensor_workers.is_some() => return refused("a run with tensor workers"),
-            _ if train.device != Device::Cpu => return refused("a run on a GPU"),
+            _ if train.device.is_gpu() => return refused("a run on a GPU"),
             schedule => match schedule.full_graph_options() {
                 Some(options) if options.mode == Mode::Async && model.attends() => {
                     return refused("asynchronous training of a model with attention");

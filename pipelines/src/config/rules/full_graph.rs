@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use super::super::model::{Aggregator, JumpingKnowledge, Model, Norm};
 use super::super::schedule::{FullGraphOptions, Mode, RowDtype, Schedule};
-use super::super::train::{Device, Train};
+use super::super::train::Train;
 use super::super::{Config, Tensor, Topology, WhenGone};
 use super::report::Report;
 
@@ -46,7 +46,7 @@ fn tensor(train: &Train, report: &mut Report<'_>) {
         let message = "only launched workers (`workers`) are started again; remove this key";
         report.refuse(&["train.tensor_workers.relaunch"], message);
     }
-    if train.device != Device::Cpu {
+    if train.device.is_gpu() {
         report.add(
             "train.device",
             "tensor workers compute on the CPU, with other rounding errors; use `cpu`, or remove `train.tensor_workers`",

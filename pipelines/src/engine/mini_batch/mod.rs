@@ -6,7 +6,8 @@
 //!                                                      ↑_______________ opened by apply ____________|
 //! ```
 //!
-//! If the compute thread has the features of all nodes, on a GPU or in one array of this process, none are fetched.
+//! If the compute thread has the features of all nodes, on a GPU or in one array of this process, none are fetched. On a GPU, `copy to device` is
+//! before the gate: another thread copies the edges and rows of the next batch while one is computed.
 //!
 //! With learned rows, there is a second gate before rows are fetched, and a second path for their gradients:
 //!
@@ -69,6 +70,9 @@ use crate::runtime::stage::Stage;
 
 /// The name of the jobs that compute the gradients of batches.
 pub(crate) const GRADIENT: &str = "gradient";
+
+/// The name of the jobs that copy batches to a GPU.
+pub(crate) const READY: &str = "copy to device";
 
 /// The training dataflow of one worker.
 pub(crate) struct MiniBatchTraining {
@@ -169,6 +173,8 @@ pub(crate) struct Batches {
     pub(crate) cache: Option<Rc<RefCell<RowCache>>>,
     /// Whether the compute thread holds the features of all nodes.
     pub(crate) holds_features: bool,
+    /// On a GPU: the thread that copies batches to it.
+    pub(crate) ready_thread: Option<ComputeThread<Arc<Passes>>>,
 }
 
 impl MiniBatchTraining {
@@ -198,6 +204,7 @@ impl MiniBatchTraining {
             pause,
             cache,
             holds_features,
+            ready_thread,
         } = batches;
         let pull = context.embeddings.as_ref().map(|rows| Rc::new(Pull::new(rows.config().staleness())));
         worker.dataflow::<u64, _, _>(|scope| {
@@ -231,14 +238,18 @@ impl MiniBatchTraining {
             };
             let stream = stream.fetch_edge_rows(context.fetch_edges(&context.graph, &context.meter));
             let batches = if holds_features { stream.fetch_remote_rows(from) } else { stream.fetch_rows(from) };
-            let gradients = operators
-                .apply(batches, context, &context.graph, &errors)
-                .gate(Rc::clone(&gate))
-                .run_jobs(GRADIENT, compute_thread, Passes::batch_gradients)
-                .flat_map(move |gradients| {
-                    held.release();
-                    first_error.capture(gradients)
-                });
+            let batches = operators.apply(batches, context, &context.graph, &errors);
+            let gradients = match ready_thread {
+                None => batches.gate(Rc::clone(&gate)).run_jobs(GRADIENT, compute_thread, Passes::batch_gradients),
+                Some(thread) => batches
+                    .on_thread(READY, thread, |passes: &mut Arc<Passes>, batch| passes.ready(batch))
+                    .gate(Rc::clone(&gate))
+                    .run_jobs(GRADIENT, compute_thread, Passes::ready_gradients),
+            };
+            let gradients = gradients.flat_map(move |gradients| {
+                held.release();
+                first_error.capture(gradients)
+            });
             let dense = match (&context.embeddings, &pull) {
                 (Some(rows), Some(pull)) => {
                     let split = gradients.flat_map(|Gradients { dense, rows }| {
