@@ -6,8 +6,8 @@
 Needs a GPU, and what a build with `--features cuda` needs; with --pyg also torch, torch-geometric, numpy and pyarrow. One partition in one
 process, on a planted graph of 100 thousand nodes and 4 million directed edges. gnnflow has --threads compute threads (default: all cores).
 Full-graph cases run on the GPU once with the graph there, and once with the rows added on the CPU, as several partitions do. PyTorch
-Geometric runs full-graph cases only: its sampler of batches needs packages that its wheel lacks. The first round warms up and is left out;
-within a run, so is the first epoch. Whether all runs on a device gave the same model is in the result, and so are the losses. The result is
+Geometric needs pyg-lib or torch-sparse for batches, which its wheel lacks. The first round warms up and is left out;
+within a run, so is the first epoch. `idle_share` is the part of the epochs' time in which the GPU was in no pass. Whether all runs on a device gave the same model is in the result, and so are the losses. The result is
 written to benches/runs/<date>-gpu.json.
 """
 import argparse, json, os, pathlib, statistics, subprocess, sys, tempfile
@@ -42,7 +42,7 @@ CASES = {
     "GCN, full graph, hidden 512": [*FULL, "model.kind=gcn", "model.hidden=512"],
     "GAT, full graph, 4 heads of 16": [*FULL, "model.kind=gat", "model.hidden=64", "model.heads=4"],
 }
-STAGES = ["sample", "fetch", "forward", "backward", "reduce", "step"]
+STAGES = ["sample", "fetch", "forward", "backward", "reduce", "step", "device"]
 
 
 def run(binary, pipeline, settings, folder):
@@ -59,10 +59,15 @@ def run(binary, pipeline, settings, folder):
 
 
 def pyg(graph, case, format):
-    """Runs a full-graph case with PyTorch Geometric. Returns the same as `run`, or None if it fails."""
+    """Runs a case with PyTorch Geometric. Returns the same as `run`, or None if it fails."""
     keys = dict(key.removeprefix("model.").split("=") for key in case if key.startswith("model."))
     script = pathlib.Path(__file__).parent / "peers" / "pyg_on_gpu.py"
-    command = [sys.executable, script, graph, "--model", keys["kind"], "--hidden", keys["hidden"], "--heads", keys.get("heads", "1"), "--format", format]
+    command = [sys.executable, script, graph, "--model", keys["kind"], "--hidden", keys["hidden"], "--heads", keys.get("heads", "1"), "--layers", keys["layers"]]
+    if format == "batches":
+        keys |= dict(key.removeprefix("train.").split("=") for key in case if key.startswith("train."))
+        command += ["--fanouts", keys["fanouts"].strip("[]").replace(" ", ""), "--batch", keys["batch"], "--loaders", CORES // 2, "--epochs", 4]
+    else:
+        command += ["--format", format]
     try:
         done = subprocess.run([str(word) for word in command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=300)
     except subprocess.TimeoutExpired as late:
@@ -77,8 +82,13 @@ def pyg(graph, case, format):
 def row(name, device, runs):
     """The figures of a case on a device, without the first round. Models are compared by checksum, which PyTorch Geometric has none of."""
     seconds = [statistics.median(epochs[1:]) for epochs, *_ in runs[1:] or runs]
-    return {"case": name, "device": device, "epoch_seconds": round(statistics.median(seconds), 5), "rounds": [round(second, 5) for second in seconds],
-            "stages": runs[-1][1], "losses": runs[-1][2]} | ({"equal_models": len({model for *_, model in runs}) == 1} if runs[-1][3] else {})
+    epochs, stages, losses, model = runs[-1]
+    found = {"case": name, "device": device, "epoch_seconds": round(statistics.median(seconds), 5), "rounds": [round(second, 5) for second in seconds],
+             "stages": stages, "losses": losses}
+    if stages.get("device"):
+        # All epochs, since the stages have no times of single epochs.
+        found["idle_share"] = round(1 - stages["device"] * len(epochs) / sum(epochs), 3)
+    return found | ({"equal_models": len({model for *_, model in runs}) == 1} if model else {})
 
 
 def main():
@@ -108,8 +118,8 @@ def main():
                 devices["cuda, rows added on the CPU"] = of(cuda, "train.schedule.intervals=4")
             if not options.no_cpu:
                 devices[f"cpu, {options.threads} threads"] = of()
-            if full and options.pyg:
-                formats = ["coo"] if "model.kind=gat" in CASES[name] else ["csr", "coo"]
+            if options.pyg:
+                formats = ["batches"] if not full else ["coo"] if "model.kind=gat" in CASES[name] else ["csr", "coo"]
                 devices |= {f"PyTorch Geometric, {format}": lambda case, format=format: pyg(scratch / "graph", case, format) for format in formats}
             runs = {device: [] for device in devices}
             for number in range(options.rounds + 1):
