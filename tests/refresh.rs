@@ -364,11 +364,11 @@ fn damaged_rows_are_computed_anew() {
             change(&place, &mut graph, Counts { added_edges, ..Counts::NONE }, &[]);
         }
         damage(&place, extension);
-        let args = ["refresh", "run", "--dataset", "dataset", "--processes", processes, "--quiet", "--out", "new"];
+        let args = ["refresh", "run", "--dataset", "dataset", "--processes", processes, "--out", "new"];
         let ended = place.run(&args);
         assert_eq!(ended.code, 0, "{extension}: {}", ended.stderr);
         let warning = "warning: all rows are computed: stored rows differ from their checksums";
-        assert!(ended.stderr.starts_with(warning), "{extension}: {}", ended.stderr);
+        assert!(ended.stderr.contains(warning), "{extension}: {}", ended.stderr);
         let refreshed = &summary(&place, "new")["refreshed"];
         assert_eq!(refreshed["computed_rows"], refreshed["all_rows"]);
         // Nothing has changed since, and the rows are whole.
