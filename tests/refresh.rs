@@ -7,7 +7,7 @@ use std::time::Duration;
 use arrow::array::{ArrayRef, Int64Array};
 use gnnflow_data::rng::{Key, Purpose};
 
-use crate::common::changes::{Changes, Counts, Results, add_types, check_changed, results, update, with_ids};
+use crate::common::changes::{Changes, Counts, Results, add_types, check_changed, damage, results, update, with_ids};
 use crate::common::{TestDir, kill, planted, read, summary, train};
 
 /// Runs `refresh` and `infer` on `dataset` with this number of processes. Their files must have equal bytes. Returns the summary of `refresh`.
@@ -334,21 +334,6 @@ fn stored_rows_that_do_not_fit_are_not_used() {
         "--quiet",
     ]);
     assert_eq!(std::fs::read_dir(place.path("dataset.layers")).unwrap().count(), 2);
-}
-
-/// Changes a bit in every 4 bytes of the files of stored rows, or of their checksums, of all stages and partitions.
-fn damage(place: &TestDir, extension: &str) {
-    let model = std::fs::read_dir(place.path("dataset.layers")).unwrap().next().unwrap().unwrap().path();
-    for part in 0..4 {
-        for file in std::fs::read_dir(model.join(format!("part-0000{part}"))).unwrap() {
-            let path = file.unwrap().path();
-            if path.extension().is_some_and(|of| of == extension) {
-                let mut bytes = std::fs::read(&path).unwrap();
-                bytes.iter_mut().step_by(4).for_each(|byte| *byte ^= 4);
-                std::fs::write(&path, bytes).unwrap();
-            }
-        }
-    }
 }
 
 #[test]

@@ -252,3 +252,18 @@ pub fn check_changed(place: &TestDir, table: &str, (before, after): (&Results, &
     assert!(before.keys().filter(|id| !after.contains_key(id)).all(|id| listed.contains(id)), "{what}: removed nodes");
     ids.len()
 }
+
+/// Changes a bit in every 4 bytes of the files with stored rows (`f32`) or with their checksums (`crc32`), of all stages and four partitions.
+pub fn damage(place: &TestDir, extension: &str) {
+    let model = std::fs::read_dir(place.path("dataset.layers")).unwrap().next().unwrap().unwrap().path();
+    for part in 0..4 {
+        for file in std::fs::read_dir(model.join(format!("part-0000{part}"))).unwrap() {
+            let path = file.unwrap().path();
+            if path.extension().is_some_and(|of| of == extension) {
+                let mut bytes = std::fs::read(&path).unwrap();
+                bytes.iter_mut().step_by(4).for_each(|byte| *byte ^= 4);
+                std::fs::write(&path, bytes).unwrap();
+            }
+        }
+    }
+}

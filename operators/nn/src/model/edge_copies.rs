@@ -29,11 +29,11 @@ struct Need {
 impl Model {
     /// Returns the arrays of edges that training reads. `learned`: whether the input rows get gradients.
     pub fn edge_copies(&self, learned: bool) -> EdgeCopies {
-        let need = |(index, layer): (usize, &Box<dyn crate::Layer>)| Need {
+        let layers = self.layers.iter().enumerate().map(|(index, layer)| Need {
             aggregation: layer.info().aggregation,
             learns: learned || index > 0 || self.first_task_learns(),
-        };
-        EdgeCopies { device: self.device.clone(), layers: self.layers.iter().enumerate().map(need).collect() }
+        });
+        EdgeCopies { device: self.device.clone(), layers: layers.collect() }
     }
 }
 
