@@ -1,62 +1,28 @@
 //! The arrays of a block on a device. Each is copied on first use: a forward pass reads the edges by destination only.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor};
 
+use super::device_copies::{Copies, RowEdges};
 use super::error::Result;
 use super::graph_block::GraphBlock;
 
 /// Edges of a row from which on a GPU sums it with more reads in flight: `LONG_ROW` of `cuda/segment.cu`.
 const LONG_ROW: u32 = 512;
 
-/// The edges of rows, as `u32` tensors.
-#[derive(Clone, Debug)]
-#[cfg_attr(not(any(feature = "cuda", test)), expect(dead_code, reason = "only the kernels of a GPU read all of it"))]
-pub(crate) struct RowEdges {
-    /// `[rows + 1]`
-    pub(crate) indptr: Tensor,
-    /// `[num_edges]`: the node at the other end of each edge.
-    pub(crate) indices: Tensor,
-    /// The rows with at least 512 edges; `None` if there are none.
-    pub(crate) long_rows: Option<Tensor>,
-}
-
-/// An array that is made on first use.
-#[derive(Debug)]
-struct Once<T>(Mutex<Option<T>>);
-
-impl<T> Default for Once<T> {
-    fn default() -> Self {
-        Self(Mutex::new(None))
-    }
-}
-
-impl<T: Clone> Once<T> {
-    fn get(&self, make: impl FnOnce() -> Result<T>) -> Result<T> {
-        let mut held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        match &*held {
-            Some(made) => Ok(made.clone()),
-            None => Ok(held.insert(make()?).clone()),
-        }
-    }
-}
-
-/// The copies of a block's arrays on one device.
-#[derive(Debug, Default)]
-pub(super) struct Copies {
-    by_destination: Once<RowEdges>,
-    by_source: Once<RowEdges>,
-    edges_by_source: Once<Tensor>,
-    destinations: Once<Tensor>,
-    inverse_degrees: Once<Tensor>,
-}
-
 /// A block on a device.
 pub(crate) struct DeviceBlock<'a> {
-    pub(super) block: &'a GraphBlock,
-    pub(super) device: &'a Device,
-    pub(super) copies: Arc<Copies>,
+    block: &'a GraphBlock,
+    device: &'a Device,
+    copies: Arc<Copies>,
+}
+
+impl GraphBlock {
+    /// Returns the block on `device`.
+    pub(crate) fn on_device<'a>(&'a self, device: &'a Device) -> DeviceBlock<'a> {
+        DeviceBlock { block: self, device, copies: self.copies_on(device) }
+    }
 }
 
 /// Every method fails when the device is out of memory.

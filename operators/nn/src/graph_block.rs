@@ -9,7 +9,7 @@ use gnnflow_kernels::aggregate::relations::{Relation, split};
 use gnnflow_kernels::aggregate::transpose::{Transpose, transpose};
 use gnnflow_kernels::block::Block;
 
-use super::device_block::{Copies, DeviceBlock};
+use super::device_copies::Copies;
 use super::error::Result;
 
 /// A [`Block`] shared by the operations on it, with its transpose, inverse degrees, self-loop variant and device copies.
@@ -206,11 +206,10 @@ impl GraphBlock {
         self.relations.get_or_init(make).as_deref()
     }
 
-    /// Returns the block on `device`.
-    pub(crate) fn on_device<'a>(&'a self, device: &'a Device) -> DeviceBlock<'a> {
+    /// Returns the copies of the block's arrays on `device`.
+    pub(crate) fn copies_on(&self, device: &Device) -> Arc<Copies> {
         let mut devices = self.devices.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        let copies = devices.entry(device_key(device)).or_default();
-        DeviceBlock { block: self, device, copies: Arc::clone(copies) }
+        Arc::clone(devices.entry(device_key(device)).or_default())
     }
 }
 

@@ -10,6 +10,7 @@ mod check_device;
 mod cuda;
 pub mod device;
 mod device_block;
+mod device_copies;
 pub mod error;
 pub mod graph_block;
 pub mod initial;

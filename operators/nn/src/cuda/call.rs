@@ -6,7 +6,8 @@ use candle_core::cuda_backend::{CudaDType, CudaStorage};
 use candle_core::{CudaDevice, Device, Layout, Result, Shape, Storage, Tensor, bail};
 
 use super::kernels::{Argument, Kernel};
-use crate::device_block::{DeviceBlock, RowEdges};
+use crate::device_block::DeviceBlock;
+use crate::device_copies::RowEdges;
 use crate::graph_block::GraphBlock;
 
 /// A number type with kernels.
