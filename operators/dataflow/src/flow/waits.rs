@@ -129,6 +129,7 @@ impl<S: 'static> Reported<S> {
 ///
 /// ```
 /// use std::rc::Rc;
+/// use gnnflow_dataflow::flow::advance_times::AdvanceTimes;
 /// use gnnflow_dataflow::flow::gate::{Gate, Gated};
 /// use gnnflow_dataflow::flow::waits::waits;
 /// use timely::dataflow::operators::ToStream;
@@ -144,7 +145,6 @@ impl<S: 'static> Reported<S> {
 ///     assert_eq!(waits, ["gate: 1 item at time (0, 3) waits for the end of earlier times"]);
 ///     gate.open(3);
 /// });
-/// # use timely::dataflow::operators::vec::Delay;
 /// ```
 pub fn waits() -> Vec<Wait> {
     let mut found = Vec::new();
