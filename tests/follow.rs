@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use arrow::array::{ArrayRef, Float32Array, Int64Array};
 use gnnflow_data::rng::{Key, Purpose};
 
-use crate::common::changes::{Changes, Counts, Results, check_changed, damage, results, update, with_ids};
+use crate::common::changes::{Changes, Counts, Results, check_changed, results, update, with_ids};
 use crate::common::{TestDir, children, hosts_on, kill, planted, read};
 
 /// Writes batches of random changes, with numbers as names.
@@ -254,39 +254,6 @@ fn batches_are_applied_as_they_appear() {
         update_plain(&place, name);
     }
     assert_same_dataset(&place, "dataset", "plain");
-}
-
-#[test]
-fn damaged_rows_end_it_and_are_computed_at_the_next_start() {
-    let place = TestDir::new();
-    train(&place, "[model]\n[train]\n", &[]);
-    std::fs::create_dir(place.path("incoming")).unwrap();
-    let mut batches = Batches::new(&place, 12);
-    let args = ["follow", "run", "--changes", "incoming", "--out", "followed", "--processes", "2", "--quiet"];
-    let child = place.command(&args).stderr(std::process::Stdio::piped()).spawn().unwrap();
-    let name = batches.write(&place, CHANGES[1]);
-    let (manifest, begin) = (place.path("followed/batches").join(name).join("manifest.json"), Instant::now());
-    while !manifest.exists() {
-        assert!(begin.elapsed() < Duration::from_secs(60), "the batch is not applied");
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    damage(&place, "f32");
-    batches.write(&place, CHANGES[5]);
-    let ended = child.wait_with_output().unwrap();
-    let stderr = String::from_utf8(ended.stderr).unwrap();
-    assert_eq!(ended.status.code(), Some(3), "{stderr}");
-    assert!(
-        stderr.contains("stored rows of layers are damaged") && stderr.contains("run the command again"),
-        "{stderr}"
-    );
-    place.succeed(&[&args[..], &["--once"]].concat());
-    for name in ["0001", "0002"] {
-        update_plain(&place, name);
-    }
-    assert_same_dataset(&place, "dataset", "plain");
-    place.succeed(&["infer", "run", "--dataset", "dataset", "--out", "full", "--quiet"]);
-    let predictions = |out: &str| bytes(place.path(out).join("predictions.parquet"));
-    assert!(predictions("followed") == predictions("full"));
 }
 
 /// Applies all batches, and kills the process before they are stored.
