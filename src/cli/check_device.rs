@@ -20,7 +20,7 @@ Examples:
 #[derive(Debug, clap::Args)]
 #[command(before_long_help = EXAMPLES)]
 pub(super) struct CheckDevice {
-    /// Device: "cuda" or "cpu".
+    /// Device: "cuda", "cuda:1" for the GPU with this number, or "cpu".
     #[arg(long, default_value = "cuda")]
     device: String,
     /// JSON file for the results [default: check-device-DEVICE-DATE.json].
@@ -57,7 +57,7 @@ impl CheckDevice {
 
 /// Returns a file name with the device and the time, without colons, which some file systems do not allow.
 fn default_file(report: &DeviceReport) -> PathBuf {
-    PathBuf::from(format!("check-device-{}-{}.json", report.device, report.date.replace(':', "")))
+    PathBuf::from(format!("check-device-{}-{}.json", report.device, report.date).replace(':', ""))
 }
 
 fn write(report: &DeviceReport, file: &Path) -> Result<(), PipelineError> {

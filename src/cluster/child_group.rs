@@ -62,19 +62,18 @@ impl Copied {
             let _sender = sender;
             let mut reader = BufReader::new(output);
             let mut line = Vec::new();
-            // A longer line becomes several, so that it takes bounded memory.
-            let mut continues = false;
+            // A longer line is printed in pieces, so that it takes bounded memory.
+            let mut inside_line = false;
             while matches!((&mut reader).take(LONGEST_LINE).read_until(b'\n', &mut line), Ok(1..)) {
-                let is_end = std::mem::replace(&mut continues, line.last() != Some(&b'\n')) && line == b"\n";
+                let only_ends_line = inside_line && line == b"\n";
+                inside_line = line.last() != Some(&b'\n');
                 while matches!(line.last(), Some(b'\n' | b'\r')) {
                     line.pop();
                 }
-                if is_end {
-                    line.clear();
-                    continue;
+                if !only_ends_line {
+                    print_of_child(rank, &prefix, &line);
+                    *last.lock().unwrap_or_else(PoisonError::into_inner) = String::from_utf8_lossy(&line).into_owned();
                 }
-                print_of_child(rank, &prefix, &line);
-                *last.lock().unwrap_or_else(PoisonError::into_inner) = String::from_utf8_lossy(&line).into_owned();
                 line.clear();
             }
         })?;

@@ -111,7 +111,7 @@ impl Run<'_> {
             let own = self.read_damaged_rows()? || self.any_result_damaged()?;
             damaged = self.any_worker(driver, own)?;
             if damaged {
-                // Those of nodes that have not changed are not known.
+                // Some of the earlier results are unknown.
                 changes = None;
             }
         }
