@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use arrow::array::{ArrayRef, Float32Array, Int64Array};
 use gnnflow_data::rng::{Key, Purpose};
 
-use crate::common::changes::{Changes, Counts, Results, check_changed, results, update, with_ids};
+use crate::common::changes::{Changes, Counts, Results, check_changed, damage, results, update, with_ids};
 use crate::common::{TestDir, children, hosts_on, kill, planted, read};
 
 /// Writes batches of random changes, with numbers as names.
@@ -254,6 +254,48 @@ fn batches_are_applied_as_they_appear() {
         update_plain(&place, name);
     }
     assert_same_dataset(&place, "dataset", "plain");
+}
+
+#[test]
+fn damaged_rows_end_it_and_are_computed_at_the_next_start() {
+    let place = TestDir::new();
+    train(&place, "[model]\n[train]\n", &[]);
+    std::fs::create_dir(place.path("incoming")).unwrap();
+    let args = ["follow", "run", "--changes", "incoming", "--out", "followed", "--processes", "2", "--quiet"];
+    let log = std::fs::File::create(place.path("stderr.txt")).unwrap();
+    let mut child = place.command(&args).stderr(log).spawn().unwrap();
+    let begin = Instant::now();
+    let has_time = |what: &str| {
+        assert!(begin.elapsed() < Duration::from_secs(60), "{what}");
+        std::thread::sleep(Duration::from_millis(20));
+    };
+    while !place.path("followed/summary.json").exists() {
+        has_time("no results before the first batch");
+    }
+    damage(&place, "f32");
+    let mut batches = Batches::new(&place, 12);
+    batches.write(&place, CHANGES[1]);
+    let code = loop {
+        if let Some(ended) = child.try_wait().unwrap() {
+            break ended.code();
+        }
+        if begin.elapsed() > Duration::from_secs(50) {
+            child.kill().unwrap();
+        }
+        has_time("the process does not end");
+    };
+    let stderr = std::fs::read_to_string(place.path("stderr.txt")).unwrap();
+    assert_eq!(code, Some(3), "{stderr}");
+    assert!(
+        stderr.contains("stored rows of layers are damaged") && stderr.contains("run the command again"),
+        "{stderr}"
+    );
+    place.succeed(&[&args[..], &["--once"]].concat());
+    update_plain(&place, "0001");
+    assert_same_dataset(&place, "dataset", "plain");
+    place.succeed(&["infer", "run", "--dataset", "dataset", "--out", "full", "--quiet"]);
+    let predictions = |out: &str| bytes(place.path(out).join("predictions.parquet"));
+    assert!(predictions("followed") == predictions("full"));
 }
 
 /// Applies all batches, and kills the process before they are stored.
