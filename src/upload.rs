@@ -1,11 +1,11 @@
-//! Uploads of results to object stores.
+//! Uploads of results and of prepared datasets to object stores.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use gnnflow_data::Error as DataError;
 use gnnflow_data::group::{Json, ProcessGroup, SingleProcess};
 use gnnflow_data::upload::upload;
+use gnnflow_data::{Dataset, Error as DataError};
 use gnnflow_dataflow::collective::group::WorkerGroup;
 use gnnflow_dataflow::graph::placement::Placement;
 use timely::worker::Worker;
@@ -96,6 +96,28 @@ impl Upload {
         console.say(&format!("results of {} uploaded to {}", folder.display(), url.display()));
         Ok(())
     }
+}
+
+/// Uploads all files of a dataset below `url`, the manifest as the last one, so that runs can read it there.
+///
+/// # Errors
+/// If the store refuses them or cannot be reached for `retry`.
+pub(crate) fn upload_dataset(
+    dataset: &Dataset,
+    url: &Path,
+    retry: Duration,
+    console: &Console,
+) -> Result<(), DataError> {
+    upload(&SingleProcess, dataset.dir(), &dataset.file_names(), url, retry, console).map_err(|error| match error {
+        DataError::Remote { url, problem, fault } => {
+            let problem =
+                format!("{problem}; the dataset in {} is complete, but not uploaded", dataset.dir().display());
+            DataError::Remote { url, problem, fault }
+        }
+        other => other,
+    })?;
+    console.say(&format!("dataset uploaded; use it with graph.dataset = \"{}\"", url.display()));
+    Ok(())
 }
 
 /// Returns the names of the parts of a table, in order.

@@ -13,6 +13,7 @@ mod classes;
 mod cli;
 mod compare;
 mod damage;
+mod dataset_copies;
 mod decoupled_gat;
 mod defaults;
 mod determinism;

@@ -6,6 +6,7 @@
 //! the variable is set.
 
 mod azure;
+mod dataset;
 mod follow;
 mod proxy;
 mod server;

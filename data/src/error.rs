@@ -338,6 +338,14 @@ pub enum Error {
         /// The folder.
         path: PathBuf,
     },
+    /// A folder of copies instead of the dataset itself.
+    #[error("{}: the folder has copies of some files of the dataset {}; name that dataset instead", path.display(), origin.display())]
+    Copies {
+        /// The folder.
+        path: PathBuf,
+        /// The folder or URL of the dataset.
+        origin: PathBuf,
+    },
     /// The dataset to prepare has been updated since. It stays unchanged.
     #[error(
         "{}: the dataset was updated after it was prepared, and preparing it again would lose the changes; to use it as it is, name it in \

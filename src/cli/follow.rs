@@ -90,6 +90,13 @@ impl Follow {
                 "the model reads features of edges, which are not followed; use `gnnflow update` and `gnnflow refresh`",
             );
         }
+        if config.graph.dataset_cache.is_some() {
+            let dataset = config.dataset_name().display();
+            let message = format!(
+                "{dataset}: batches of changes are stored in the dataset, so it must be a folder without graph.dataset_cache; name one with --dataset"
+            );
+            return Err(PipelineError::Usage(message).into());
+        }
         let is_remote = is_url(&self.changes);
         if is_remote {
             let refused = |reason| PipelineError::Usage(format!("--changes {}: {reason}", self.changes.display()));
@@ -110,7 +117,7 @@ impl Follow {
             }
         }
         for (option, folder) in [("--out", &self.out), ("--layers", &layers)] {
-            check_outside(config.dataset_folder(), option, folder)?;
+            check_outside(&config, option, folder)?;
         }
         let feed = Feed {
             changes: self.changes,
@@ -150,7 +157,7 @@ impl Follow {
     fn without_effect<'a>(&self, set: &'a str) -> Option<&'a str> {
         let key = set.split('=').next().unwrap_or_default().trim();
         let has_none = match key {
-            "partition.topology" | "partition.features" => true,
+            "partition.topology" | "partition.features" | "graph.dataset_cache" => true,
             "graph.retry" => !is_url(&self.changes) && self.upload.is_none(),
             _ => false,
         };

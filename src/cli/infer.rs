@@ -6,6 +6,7 @@ use crate::error::Error;
 use crate::options::{Action, Outcome, RunOptions};
 use crate::report;
 use crate::run::is_same_folder;
+use gnnflow_data::source::is_url;
 use gnnflow_pipelines::config::{self, Config, Override};
 use gnnflow_pipelines::{Error as PipelineError, InNeighbors, NodeSplit, Scope, Unseen};
 use std::path::{Path, PathBuf};
@@ -132,14 +133,14 @@ pub(super) struct ScoringOptions {
 pub(super) struct Scoring {
     /// Folder of the run that trained the model.
     run: PathBuf,
-    /// Folder of a prepared dataset [default: that of the run].
+    /// Folder or URL of a prepared dataset [default: that of the run].
     #[arg(long, value_name = "DIR")]
     dataset: Option<PathBuf>,
     /// Folder for predictions.parquet, embeddings.parquet and summary.json; earlier results there are replaced.
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
     /// Override a key of [infer] or [cluster], or `train.threads`, `train.device`, `train.read_ahead`, `partition.topology`, `partition.features`; with --upload
-    /// also `graph.retry`.
+    /// or a URL also `graph.retry`. `graph.dataset_cache` is a folder for copies of the dataset; without it, those of a URL in --dataset are in .gnnflow/ here.
     #[arg(long = "set", value_name = "KEY=VALUE")]
     sets: Vec<String>,
     #[command(flatten)]
@@ -197,7 +198,7 @@ fn has_only_layers(folder: &Path) -> bool {
 }
 
 /// Keys of pipeline files that do not change the model; a name with a dot at its end is a section.
-const KEYS: [&str; 8] = [
+const KEYS: [&str; 9] = [
     "infer.",
     "cluster.",
     "train.threads",
@@ -206,24 +207,27 @@ const KEYS: [&str; 8] = [
     "partition.topology",
     "partition.features",
     "graph.retry",
+    CACHE,
 ];
+
+/// The key of the folder for copies of the dataset.
+const CACHE: &str = "graph.dataset_cache";
 
 impl Scoring {
     /// Computes the results of the `wanted` nodes.
     pub(super) fn execute(self, context: Context, wanted: Wanted, options: ScoringOptions) -> Result<u8, Error> {
         let ScoringOptions { pipeline, unseen, neighbors } = options;
-        // Without --pipeline, only an upload repeats requests for this time.
-        let has_retry = pipeline.is_some() || self.target.is_given();
+        let config = self.config(&context, &wanted, pipeline.as_deref())?;
+        let has_retry = pipeline.is_some() || self.target.is_given() || is_url(config.dataset_name());
         if !has_retry && self.sets.iter().any(|set| key(set) == "graph.retry") {
-            let message = "--set graph.retry: the key has no effect without --upload; leave it out";
+            let message = "--set graph.retry: the key has no effect without --upload or a URL; leave it out";
             return Err(PipelineError::Usage(message.into()).into());
         }
-        let config = self.config(&context, &wanted, pipeline.as_deref())?;
         if unseen.is_some() {
             self.check_unseen(&config)?;
         }
         check_out(&self.run, &self.out)?;
-        check_outside(config.dataset_folder(), "--out", &self.out)?;
+        check_outside(&config, "--out", &self.out)?;
         self.target.check()?;
         let quiet = context.console.is_silent();
         let scope = match wanted {
@@ -232,7 +236,7 @@ impl Scoring {
             Wanted::Split(split) => Scope::Split(split),
             Wanted::Changed(layers) => {
                 let folder = layers.folder(config.dataset_folder())?;
-                check_outside(config.dataset_folder(), "--layers", &folder)?;
+                check_outside(&config, "--layers", &folder)?;
                 Scope::Changed(folder)
             }
         };
@@ -345,11 +349,13 @@ pub(super) fn model_config(
         if !KEYS.iter().any(|allowed| key == *allowed || allowed.ends_with('.') && key.starts_with(allowed)) {
             let message = format!(
                 "--set {key}: the model is trained, so only keys of [infer] and [cluster], train.threads, train.device, train.read_ahead, \
-                 partition.topology, partition.features and graph.retry can be set, and with --pipeline those of [graph] and [partition]"
+                 partition.topology, partition.features, graph.dataset_cache and graph.retry can be set, and with --pipeline those of [graph] and [partition]"
             );
             return Err(PipelineError::Usage(message).into());
         }
     }
+    // It is that of the dataset which is used, not of the run's.
+    let (caches, of_model): (Vec<_>, Vec<_>) = of_model.into_iter().partition(|set| key(set) == CACHE);
     let file = run.join("pipeline.toml");
     if !file.is_file() {
         let message =
@@ -370,9 +376,9 @@ pub(super) fn model_config(
         );
         return Err(PipelineError::Usage(message).into());
     }
-    Ok(match graph {
+    let mut config = match graph {
         GraphOf::Run => {
-            let dataset = config.dataset_folder().to_owned();
+            let dataset = config.dataset_name().to_owned();
             config.for_inference(&dataset)
         }
         GraphOf::Dataset(dataset) => config.for_inference(dataset),
@@ -384,7 +390,8 @@ pub(super) fn model_config(
                 of_graph.push(format!("graph.encode_like={}", serde_json::json!(run.to_string_lossy())));
                 graph = load(file, &of_graph)?;
             }
-            if graph.graph.dataset.is_none() && resolved(graph.dataset_folder()) == resolved(config.dataset_folder()) {
+            let own = resolved(graph.dataset_folder());
+            if graph.graph.dataset.is_none() && folders_of_dataset(&config).any(|folder| resolved(folder) == own) {
                 let message = format!(
                     "--pipeline {}: its dataset would replace {}, that of the run; name another folder, as in --set partition.out=prepared/other",
                     file.display(),
@@ -395,7 +402,12 @@ pub(super) fn model_config(
             graph.resolve_parts()?;
             config.for_inference_on(graph)
         }
-    })
+    };
+    if let Some((_, folder)) = caches.last().and_then(|set| set.split_once('=')) {
+        let folder = folder.trim().trim_matches(['"', '\'']);
+        config.graph.dataset_cache = Some(std::path::absolute(folder).unwrap_or_else(|_| folder.into()));
+    }
+    Ok(config)
 }
 
 /// Refuses to write results among the files of a run that has trained, or of a dataset.
@@ -410,16 +422,22 @@ pub(super) fn check_out(run: &Path, out: &Path) -> Result<(), Error> {
     Err(PipelineError::Usage(message).into())
 }
 
-/// Refuses a folder in that of the dataset, which is replaced as a whole.
-pub(super) fn check_outside(dataset: &Path, option: &str, folder: &Path) -> Result<(), Error> {
-    if !resolved(folder).starts_with(resolved(dataset)) {
+/// Refuses a folder in that of the dataset, or of its copies, which are replaced as a whole.
+pub(super) fn check_outside(config: &Config, option: &str, folder: &Path) -> Result<(), Error> {
+    let Some(dataset) = folders_of_dataset(config).find(|dataset| resolved(folder).starts_with(resolved(dataset)))
+    else {
         return Ok(());
-    }
+    };
     let (folder, dataset) = (folder.display(), dataset.display());
     let message = format!(
         "{option} {folder}: the folder is in that of the dataset, {dataset}, which is replaced as a whole; choose another one"
     );
     Err(PipelineError::Usage(message).into())
+}
+
+/// Returns the folders of the dataset on this machine: its own, and that of its copies.
+fn folders_of_dataset(config: &Config) -> impl Iterator<Item = &Path> {
+    [config.dataset_folder(), config.dataset_name()].into_iter().filter(|folder| !is_url(folder))
 }
 
 /// Returns an absolute path without symbolic links in its existing part.

@@ -6,14 +6,18 @@ use crate::error::Error;
 use crate::prepare::prepare;
 use crate::prepare::{PrepareOptions, Prepared};
 use crate::report;
+use crate::upload::upload_dataset;
 use gnnflow_data::format::plural;
 use gnnflow_data::prepare::Quality;
+use gnnflow_data::upload::check_target;
+use gnnflow_pipelines::Error as PipelineError;
 use std::path::{Path, PathBuf};
 
 const EXAMPLES: &str = "\
 Examples:
   gnnflow prepare pipeline.toml
-  gnnflow prepare pipeline.toml --set partition.parts=8 --out prepared/eight";
+  gnnflow prepare pipeline.toml --set partition.parts=8 --out prepared/eight
+  gnnflow prepare pipeline.toml --upload s3://lake/prepared/eight";
 
 /// Prepare the dataset of a pipeline: read, partition and write the graph, and report the quality of the partition.
 #[derive(Debug, clap::Args)]
@@ -33,6 +37,10 @@ pub(super) struct Prepare {
     /// This process's line in the hosts file, from 0 [default: from the variables of Slurm, MPI, torchrun or Kubernetes].
     #[arg(long, value_name = "K", requires = "hosts")]
     rank: Option<usize>,
+    /// Upload the dataset below this URL (s3://, gs:// or az://), for runs with `graph.dataset = "URL"`: each process then copies the partitions that it
+    /// needs. The manifest is uploaded last.
+    #[arg(long, value_name = "URL")]
+    upload: Option<PathBuf>,
 }
 
 impl Prepare {
@@ -45,6 +53,10 @@ impl Prepare {
         let config = self.pipeline.load(&context.registry)?;
         if config.graph.dataset.is_some() {
             return Err(config.problem("graph.dataset", "the dataset is already prepared; use `gnnflow run`").into());
+        }
+        if let Some(url) = &self.upload {
+            check_target(url)
+                .map_err(|reason| PipelineError::Usage(format!("--upload {}: {reason}", url.display())))?;
         }
         let options = PrepareOptions {
             processes: usize::from(self.processes),
@@ -61,6 +73,9 @@ impl Prepare {
         let manifest = dataset.manifest();
         let quality = Quality::read(dataset.dir())?;
         report::write_partition(dataset.dir(), &quality)?;
+        if let Some(url) = &self.upload {
+            upload_dataset(&dataset, url, config.graph.retry.0, &context.console)?;
+        }
         if context.json {
             return print_json(&quality).map(|()| 0);
         }

@@ -1,4 +1,4 @@
-//! The kinds of files of a partition, and the state of their verification.
+//! The names and kinds of files, and the state of their verification.
 
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
@@ -6,6 +6,14 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Mutex, PoisonError};
 
 use super::manifest::{FileInfo, PartitionInfo};
+
+/// Name of the file with the quality of the partitioning.
+pub(crate) const QUALITY_FILE: &str = "partition.json";
+
+/// Returns the name of a partition's folder in the dataset's folder.
+pub(crate) fn part_folder(part: usize) -> String {
+    format!("part-{part:05}")
+}
 
 /// A kind of file: every partition has at most one of each. Files are verified in this order. The topology is last because training
 /// reads it most, and the files verified last are the most likely to stay in the page cache.

@@ -106,10 +106,19 @@ impl Manifest {
             }
             read => read.map_err(Error::io(&path, "read"))?,
         };
-        let checksum = Checksum::of(&bytes);
+        Self::parse(&bytes, dir)
+    }
+
+    /// Reads the content of the file in folder `dir`, or below the URL `dir`.
+    ///
+    /// # Errors
+    /// Those of [`Manifest::read`].
+    pub(super) fn parse(bytes: &[u8], dir: &Path) -> Result<Self> {
+        let path = dir.join(Self::FILE);
+        let checksum = Checksum::of(bytes);
         let damaged = |reason: String| Error::Damaged { path: path.clone(), reason };
         let wrong = || damaged("its checksum does not match its content".into());
-        let value: serde_json::Value = match serde_json::from_slice(&bytes) {
+        let value: serde_json::Value = match serde_json::from_slice(bytes) {
             Err(_) if checksum == Checksum::Wrong => return Err(wrong()),
             parsed => parsed.map_err(|e| damaged(e.to_string()))?,
         };
@@ -129,7 +138,7 @@ impl Manifest {
             Checksum::Right => {}
             Checksum::Wrong => return Err(wrong()),
             // Older versions wrote no checksum, and their last value is a list.
-            Checksum::None if ends_with_list(&bytes) => {}
+            Checksum::None if ends_with_list(bytes) => {}
             Checksum::None => return Err(damaged("its checksum is missing".into())),
         }
         serde_json::from_value(value).map_err(|e| damaged(e.to_string()))

@@ -11,6 +11,7 @@ use arrow::ipc::convert::try_fb_to_schema;
 use arrow::ipc::reader::{FileDecoder, read_footer_length};
 use memmap2::Mmap;
 
+use super::copies::origin_of;
 use super::manifest::FileInfo;
 use crate::error::{Error, Result};
 
@@ -18,7 +19,14 @@ use crate::error::{Error, Result};
 pub(super) fn open_file(path: &Path, expected: &FileInfo) -> Result<(File, Metadata)> {
     let damaged = |reason: String| Error::Damaged { path: path.to_path_buf(), reason };
     let file = match File::open(path) {
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Err(damaged("the file is missing".into())),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
+            // The dataset's folder has one of each partition.
+            let copies = path.ancestors().nth(2).and_then(|dir| Some((dir, origin_of(dir)?)));
+            return Err(match copies {
+                Some((dir, origin)) => Error::Copies { path: dir.to_path_buf(), origin },
+                None => damaged("the file is missing".into()),
+            });
+        }
         file => file.map_err(Error::io(path, "open"))?,
     };
     let metadata = file.metadata().map_err(Error::io(path, "read"))?;

@@ -12,6 +12,7 @@
 //!
 //! Each Arrow file is an IPC file with one record batch and one row per core (or halo) node; any Arrow reader opens it.
 
+mod copies;
 mod differences;
 mod encoding;
 mod feature_columns;
@@ -23,6 +24,7 @@ pub(crate) mod kept;
 mod manifest;
 mod mapped;
 mod nodes;
+mod open_copies;
 mod row_layout;
 mod snapshot;
 pub mod split;
@@ -37,12 +39,14 @@ use std::sync::atomic::Ordering;
 use arrow::array::RecordBatch;
 use memmap2::Mmap;
 
+use copies::Copies;
 pub use differences::Differences;
 pub use encoding::{Encoding, LabelEncoding};
 pub use feature_columns::{FeatureColumn, FeatureColumns};
 pub(crate) use features::feature_field;
 pub use features::{DTYPE_KEY, Features};
 pub use files::FileKind;
+pub(crate) use files::{QUALITY_FILE, part_folder};
 pub use halo::Halo;
 pub(crate) use halo::NODE as HALO_NODE;
 pub use manifest::{
@@ -67,6 +71,8 @@ pub struct Dataset {
     book: Arc<PartitionBook>,
     /// The state of verification of each file, by partition and kind.
     states: Arc<[files::State]>,
+    /// Where its files are copied from; `None` if they are all here.
+    copies: Option<Arc<Copies>>,
 }
 
 /// One memory-mapped partition.
@@ -110,7 +116,7 @@ impl Dataset {
             return Err(damaged("it declares halo features, but a partition has none"));
         }
         let states = (0..FileKind::ALL.len() * book.parts()).map(|_| files::State::default()).collect();
-        Ok(Self { dir, manifest: Arc::new(manifest), book: Arc::new(book), states })
+        Ok(Self { dir, manifest: Arc::new(manifest), book: Arc::new(book), states, copies: None })
     }
 
     /// The folder.
@@ -200,7 +206,7 @@ impl Dataset {
         }
     }
 
-    /// Opens the features of partition `part`, which another process verifies.
+    /// Opens the features of partition `part`, which another process verifies. Of a dataset that is elsewhere, this process verifies its copy, too.
     ///
     /// # Errors
     /// [`Error::Damaged`] for a file whose size or headers do not match the manifest.
@@ -210,6 +216,10 @@ impl Dataset {
     pub fn features_verified_elsewhere(&self, part: usize) -> Result<Features> {
         let info = &self.manifest.partitions[part];
         let Some(file) = &info.features else { return Ok(Features::none(info.nodes as usize)) };
+        if self.copies.is_some() {
+            // The other process may still replace a damaged copy.
+            return self.features(part);
+        }
         let path = self.file(part, FileKind::Features);
         let (opened, _) = mapped::open_file(&path, file)?;
         let (batch, map) = mapped::map(&opened, &path, file, info.nodes)?;
@@ -257,9 +267,25 @@ impl Dataset {
     pub(crate) fn check_lengths(&self) -> Result<()> {
         self.files().try_for_each(|(path, info)| {
             let found = std::fs::metadata(&path).map_or(0, |meta| meta.len());
+            if found == 0
+                && let Some(origin) = copies::origin_of(&self.dir)
+            {
+                return Err(Error::Copies { path: self.dir.clone(), origin });
+            }
             let reason = || format!("it has {found} bytes, but the manifest says {}", info.bytes);
             if found == info.bytes { Ok(()) } else { Err(Error::Damaged { reason: reason(), path }) }
         })
+    }
+
+    /// Returns the names of its files, relative to its folder. The manifest is the last one.
+    pub fn file_names(&self) -> Vec<String> {
+        let of_parts = self.manifest.partitions.iter().enumerate().flat_map(|(part, info)| {
+            let kinds = FileKind::ALL.into_iter().filter(|kind| kind.info(info).is_some());
+            kinds.map(move |kind| format!("{}/{}", part_folder(part), kind.name()))
+        });
+        // Older versions wrote no report.
+        let report = self.dir.join(QUALITY_FILE).exists().then(|| QUALITY_FILE.to_owned());
+        of_parts.chain(report).chain([Manifest::FILE.to_owned()]).collect()
     }
 
     fn files(&self) -> impl Iterator<Item = (PathBuf, FileInfo)> {
@@ -275,11 +301,6 @@ struct Mapped {
     path: PathBuf,
     batch: RecordBatch,
     map: Arc<Mmap>,
-}
-
-/// Returns the name of a partition's folder in the dataset's folder.
-pub(crate) fn part_folder(part: usize) -> String {
-    format!("part-{part:05}")
 }
 
 pub(crate) const TOPOLOGY: &str = FileKind::Topology.name();

@@ -14,7 +14,7 @@ use super::files::{FileKind, Identity, State};
 use super::manifest::FileInfo;
 use super::{Dataset, mapped, part_folder};
 use crate::error::{Error, Result};
-use crate::progress::Progress;
+use crate::progress::{Progress, Silent};
 
 /// Bytes that a thread reads at a time.
 const CHUNK: usize = 1 << 20;
@@ -50,10 +50,10 @@ impl Dataset {
     }
 
     /// Reads those of `files` that this process has not verified yet, on all threads, and compares their checksums with the manifest. Ignores
-    /// files that the dataset does not have.
+    /// files that the dataset does not have. Of a dataset that is elsewhere, missing and damaged files are copied first.
     ///
     /// # Errors
-    /// [`Error::Damaged`] for a file with another content.
+    /// [`Error::Damaged`] for a file with another content. Those of [`Dataset::open_copies`] if a file cannot be copied.
     ///
     /// # Panics
     /// If a partition does not exist.
@@ -61,9 +61,20 @@ impl Dataset {
         let mut files = files.to_vec();
         files.sort_unstable_by_key(|&(part, kind)| (kind, part));
         files.dedup();
+        self.copy_missing(&files, progress)?;
+        match self.verify_here(&files, progress) {
+            // The next copy is verified while it is written, so this ends.
+            Err(Error::Damaged { path, .. }) if self.discard_copy(&path, progress)? => {
+                self.verify_files(&files, progress)
+            }
+            result => result,
+        }
+    }
+
+    fn verify_here(&self, files: &[(usize, FileKind)], progress: &dyn Progress) -> Result<()> {
         let mut targets = Vec::new();
         let (mut chunks, mut bytes) = (0, 0);
-        for (part, kind) in files {
+        for &(part, kind) in files {
             let Some(info) = kind.info(&self.manifest.partitions[part]) else { continue };
             let path = self.file(part, kind);
             let (_, identity) = open(&path, &info)?;
@@ -87,14 +98,17 @@ impl Dataset {
         };
         let threads = rayon::current_num_threads();
         let results: Vec<Result<()>> = (0..threads).into_par_iter().with_max_len(1).map(|_| verifier.run()).collect();
+        // Also after a failure, so that nothing is read twice if a damaged copy is replaced.
+        for target in &targets {
+            if target.unread.load(Ordering::Acquire) == 0 && verifier.compare_target(target).is_ok() {
+                *self.state(target.part, target.kind).verified() = Some(target.identity);
+            }
+        }
         if verifier.failed.load(Ordering::Relaxed) {
             // Reports the first file in order with a wrong checksum, not the first in time.
             targets.iter().try_for_each(|target| verifier.compare_target(target))?;
         }
         results.into_iter().collect::<Result<()>>()?;
-        for Target { part, kind, identity, .. } in &targets {
-            *self.state(*part, *kind).verified() = Some(*identity);
-        }
         if reported {
             progress.done();
         }
@@ -104,6 +118,18 @@ impl Dataset {
     /// Opens a file. Verifies it first, on this thread, unless this process has already verified it. Threads that open the same file
     /// concurrently wait.
     pub(crate) fn open_verified(&self, part: usize, kind: FileKind, info: &FileInfo) -> Result<(PathBuf, File)> {
+        let file = [(part, kind)];
+        self.copy_missing(&file, &Silent)?;
+        match self.verify_and_open(part, kind, info) {
+            Err(Error::Damaged { path, .. }) if self.discard_copy(&path, &Silent)? => {
+                self.copy_missing(&file, &Silent)?;
+                self.verify_and_open(part, kind, info)
+            }
+            opened => opened,
+        }
+    }
+
+    fn verify_and_open(&self, part: usize, kind: FileKind, info: &FileInfo) -> Result<(PathBuf, File)> {
         let path = self.file(part, kind);
         let (file, identity) = open(&path, info)?;
         let state = self.state(part, kind);

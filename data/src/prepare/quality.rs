@@ -116,7 +116,7 @@ pub struct Balance {
 
 impl Quality {
     /// Name of the file in the dataset's folder.
-    pub const FILE: &'static str = "partition.json";
+    pub const FILE: &'static str = crate::dataset::QUALITY_FILE;
 
     /// Computes the quality from the manifest and the results of the last pass. The cost is left at 0.
     pub(super) fn of(manifest: &Manifest, topologies: &[TopologyFile]) -> Self {

@@ -34,6 +34,16 @@ pub(crate) fn find(urls: Vec<PathBuf>, role: &'static str, retry: Duration) -> R
     })
 }
 
+/// Returns the object of a URL.
+///
+/// # Errors
+/// As [`find`], and if there is no such object.
+pub(crate) fn find_one(url: PathBuf, role: &'static str, retry: Duration) -> Result<Arc<Object>> {
+    let found = find(vec![url.clone()], role, retry)?.into_iter().flatten();
+    let mut same = found.filter(|object| object.url() == url);
+    same.next().ok_or(Error::Missing { path: url, role })
+}
+
 /// Finds objects, with one client per bucket or server.
 struct Finder {
     role: &'static str,

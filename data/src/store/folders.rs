@@ -14,11 +14,7 @@ use super::connect::Use;
 use super::failure::Failure;
 use super::object::Object;
 use super::prefix::Prefix;
-use super::wait;
 use crate::error::{Error, Result};
-
-/// Bytes that are copied at a time.
-const PIECE: u64 = 8 << 20;
 
 /// Checks the form of a URL below which folders can be listed, without a request.
 ///
@@ -119,13 +115,7 @@ impl RemoteFile {
     /// [`Error::Remote`] if the object has changed since it was listed, or cannot be read; [`Error::Io`] if the file cannot be written.
     pub fn copy(&self, to: &Path) -> Result<()> {
         let mut file = File::create(to).map_err(Error::io(to, "create"))?;
-        let mut at = 0;
-        while at < self.object.bytes() {
-            let end = (at + PIECE).min(self.object.bytes());
-            let bytes = wait(Arc::clone(&self.object).read(at..end))?;
-            file.write_all(&bytes).map_err(Error::io(to, "write"))?;
-            at = end;
-        }
+        self.object.for_each_piece(|piece| file.write_all(piece).map_err(Error::io(to, "write")))?;
         file.sync_all().map_err(Error::io(to, "write"))
     }
 }

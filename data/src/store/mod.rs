@@ -8,6 +8,7 @@
 //! address   parses URLs                           connect   creates the client of a bucket or server
 //! failure   converts failed requests to errors    retry     limits retries of failed requests
 //! find      finds the objects of a URL            object    reads an object, and checks that it does not change
+//! whole     reads whole objects, piece by piece
 //! ahead     reads the columns of a row group ahead
 //! prefix    sends requests about the objects below a prefix
 //! upload    writes files                          folders   lists folders, and copies their objects
@@ -34,6 +35,7 @@ mod retry;
 #[cfg(test)]
 mod tests;
 pub mod upload;
+mod whole;
 
 use std::future::Future;
 use std::path::{Path, PathBuf};
@@ -43,7 +45,7 @@ use std::sync::mpsc::{Receiver, channel};
 pub(crate) use ahead::{READ_AHEAD, RowGroup, SHARE};
 pub use file::DumpFile;
 pub(crate) use file::on_one_line;
-pub(crate) use find::find;
+pub(crate) use find::{find, find_one};
 pub(crate) use object::{Object, Tail, tails};
 
 use crate::error::{Error, FEWER_THREADS, Fault, Result};

@@ -39,6 +39,9 @@ pub(super) fn run(
     restore(dir, progress)?;
     // Checked first, so that no lock file appears beside a folder that is not a dataset.
     Manifest::read(dir)?;
+    if let Some(origin) = Dataset::origin_of(dir) {
+        return Err(Error::Copies { path: dir.to_path_buf(), origin });
+    }
     if out.exists() && Manifest::read(out).is_err() {
         let empty = out.is_dir() && std::fs::read_dir(out).map_err(Error::io(out, "list"))?.next().is_none();
         if !empty {

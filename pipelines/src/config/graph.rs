@@ -1,12 +1,13 @@
 //! `[graph]`: where the graph comes from and how it is read.
 
+use super::digest::digest;
 use super::generate::Generate;
 use super::section::{section, words};
 use super::tables::Tables;
 use super::values::{OneOrMany, Span};
 use crate::error::Error;
-use gnnflow_data::source;
-use std::path::PathBuf;
+use gnnflow_data::source::{self, is_url};
+use std::path::{Path, PathBuf};
 
 section! {
     /// Where the graph comes from: either Parquet files (`nodes` and `edges`), or a generator (`generate`), or a prepared
@@ -22,9 +23,14 @@ section! {
         pub edges: Option<Tables> = None,
         /// A synthetic graph, written as Parquet beside the pipeline file (in `.gnnflow/`) the first time.
         pub generate: Option<Generate> = None,
-        /// A dataset that `gnnflow prepare` has written. The keys for reading Parquet files do not apply.
+        /// A dataset that `gnnflow prepare` has written: a folder, or a URL (`s3://`, `gs://`, `az://`, `http://`, `https://`) of the folder. The keys for
+        /// reading Parquet files do not apply.
         #[schemars(extend("x-results" = false), extend("examples" = ["prepared/cora"]))]
         pub dataset: Option<PathBuf> = None,
+        /// Folder on each host for copies of the files of `dataset`. Each process copies the files that it reads, at first those of its partitions, and verifies
+        /// them; processes of one host share the folder ([details](several-hosts.md#each-host-has-its-part)). Unset: none for a folder, which is read in place; for a URL, a folder in `.gnnflow/` beside the pipeline file.
+        #[schemars(extend("x-results" = false), extend("examples" = ["/scratch/papers"]))]
+        pub dataset_cache: Option<PathBuf> = None,
         /// The columns' names in the Parquet files.
         pub columns: Columns = Columns::default(),
         /// Add the reverse of every edge, after duplicates are dropped. The default is true for `generate`.
@@ -200,6 +206,14 @@ const EDGE_TYPE: &str = "edge_type";
 pub(crate) const HAS_SPLITS: &str = "edges have a split column (graph.columns.edge_split); remove this key";
 
 impl Graph {
+    /// Sets the default of `dataset_cache` for a URL: a folder in `.gnnflow/` of `folder`.
+    pub(super) fn set_dataset_cache(&mut self, folder: &Path) {
+        let Some(url) = self.dataset.as_ref().filter(|dataset| is_url(dataset)) else { return };
+        let name = url.file_name().unwrap_or_default().to_string_lossy();
+        let name = format!("{name}-{}", &digest(&serde_json::json!(url))[..8]);
+        self.dataset_cache.get_or_insert_with(|| folder.join(".gnnflow").join(name));
+    }
+
     /// Whether the pipeline names a column with the splits of edges.
     pub(crate) fn splits_edges(&self) -> bool {
         self.dataset.is_none() && self.columns.edge_split.as_ref().is_some_and(|name| !name.is_empty())

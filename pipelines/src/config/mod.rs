@@ -9,6 +9,7 @@ mod classes;
 mod cluster;
 mod debug;
 mod device;
+mod digest;
 mod edge;
 pub mod embedding;
 mod fanout;
@@ -71,6 +72,7 @@ pub use values::{Bytes, OneOrMany, Parts, RankAmong, Span, TypeName};
 
 use crate::error::Error;
 use crate::error::{Location, Problem, Problems};
+use digest::digest;
 use gnnflow_data::format::hex;
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
@@ -158,7 +160,9 @@ impl Config {
         let weights = classes.and_then(|classes| classes.node_weights.as_mut());
         let tables = candidates.into_iter().chain(weights);
         tables.flat_map(|files| &mut files.0).filter(|path| !gnnflow_data::source::is_url(path)).for_each(join);
-        graph.dataset.iter_mut().chain(&mut graph.encode_like).for_each(join);
+        let dataset = graph.dataset.iter_mut().filter(|path| !gnnflow_data::source::is_url(path));
+        dataset.chain(&mut graph.dataset_cache).chain(&mut graph.encode_like).for_each(join);
+        graph.set_dataset_cache(folder);
         self.train.iter_mut().filter_map(|train| train.from.as_mut()).for_each(join);
         if let Some(generate) = &mut graph.generate {
             let name = format!("{}-{}", generate.kind, &digest(&serde_json::json!(generate))[..8]);
@@ -203,7 +207,7 @@ impl Config {
             out: None,
             ..self.partition.clone()
         };
-        let graph = Graph { retry: Graph::default().retry, ..self.graph.clone() };
+        let graph = Graph { retry: Graph::default().retry, dataset_cache: None, ..self.graph.clone() };
         digest(&serde_json::json!([graph, cut]))
     }
 
@@ -310,38 +314,6 @@ fn shorten(schema: &serde_json::Value, value: &mut toml::Value) {
     if let Some(word) = reference::short(schema, &json).as_str() {
         *value = toml::Value::String(word.into());
     }
-}
-
-/// Returns the SHA-256, in hexadecimal, of a value's canonical text: sorted keys, without null.
-fn digest(value: &serde_json::Value) -> String {
-    fn canonical(value: &serde_json::Value, out: &mut String) {
-        use serde_json::Value as Json;
-        match value {
-            Json::Object(pairs) => {
-                let mut pairs: Vec<_> = pairs.iter().filter(|(_, value)| !value.is_null()).collect();
-                pairs.sort_by_key(|(key, _)| *key);
-                out.push('{');
-                for (key, value) in pairs {
-                    out.push_str(&format!("{key:?}:"));
-                    canonical(value, out);
-                    out.push(',');
-                }
-                out.push('}');
-            }
-            Json::Array(items) => {
-                out.push('[');
-                for item in items {
-                    canonical(item, out);
-                    out.push(',');
-                }
-                out.push(']');
-            }
-            other => out.push_str(&other.to_string()),
-        }
-    }
-    let mut text = String::new();
-    canonical(value, &mut text);
-    hex(&Sha256::digest(text.as_bytes()))
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use super::section::section;
 use super::train::Train;
 use super::values::Parts;
 use crate::error::{Error, Location, Problem, Problems};
-use gnnflow_data::PrepareSettings;
+use gnnflow_data::{Dataset, PrepareSettings};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -91,7 +91,11 @@ impl Config {
     /// ```
     #[must_use]
     pub fn for_inference(mut self, dataset: &Path) -> Self {
-        self.graph = Graph { dataset: Some(dataset.to_owned()), retry: self.graph.retry, ..Graph::default() };
+        let same = self.graph.dataset.as_deref() == Some(dataset);
+        let dataset_cache = self.graph.dataset_cache.filter(|_| same);
+        self.graph =
+            Graph { dataset: Some(dataset.to_owned()), dataset_cache, retry: self.graph.retry, ..Graph::default() };
+        self.graph.set_dataset_cache(&std::env::current_dir().unwrap_or_default());
         self.partition = self.partition.of_dataset();
         self.without_training()
     }
@@ -119,9 +123,26 @@ impl Config {
         self
     }
 
-    /// Returns the folder of the prepared dataset: `graph.dataset` or `partition.out`.
+    /// Opens the prepared dataset. One that is elsewhere (`graph.dataset_cache`) is asked for its manifest.
+    ///
+    /// # Errors
+    /// [`Error::Data`] if there is no such dataset, or it cannot be read.
+    pub fn open_dataset(&self) -> Result<Dataset, Error> {
+        Ok(match (&self.graph.dataset, &self.graph.dataset_cache) {
+            (Some(dataset), Some(copies)) => Dataset::open_copies(dataset, copies, self.graph.retry.0)?,
+            _ => Dataset::open(self.dataset_folder())?,
+        })
+    }
+
+    /// Returns what the user calls the prepared dataset: its URL or folder.
+    pub fn dataset_name(&self) -> &Path {
+        self.graph.dataset.as_deref().unwrap_or(self.dataset_folder())
+    }
+
+    /// Returns the folder with the files of the prepared dataset: `graph.dataset_cache`, `graph.dataset` or `partition.out`.
     pub fn dataset_folder(&self) -> &Path {
-        let folder = self.graph.dataset.as_ref().or(self.partition.out.as_ref());
+        let graph = &self.graph;
+        let folder = graph.dataset_cache.as_ref().or(graph.dataset.as_ref()).or(self.partition.out.as_ref());
         folder.map_or(Path::new("dataset"), PathBuf::as_path)
     }
 

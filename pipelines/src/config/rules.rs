@@ -10,6 +10,7 @@ use self::report::{Report, known};
 use super::check::of_other_kinds;
 use super::embedding::{Embedding, EmbeddingInit};
 use super::generate::GenerateKind;
+use super::graph::Graph;
 use super::infer::EmbeddingDtype;
 use super::sampler::Sampler;
 use super::schedule::{Auto, Schedule};
@@ -17,6 +18,7 @@ use super::tree::Node;
 use super::{Config, Parts, Registered, Tables, Train, model, partition, uses};
 use crate::error::Problem;
 use gnnflow_data::format::plural;
+use gnnflow_data::source::is_url;
 
 /// Why keys of the preparation are refused beside `graph.dataset`.
 const PREPARED: &str = "has no effect on a `dataset` that is already prepared; remove this key";
@@ -112,6 +114,7 @@ fn graph(config: &Config, report: &mut Report<'_>) {
         (true, _, true) | (_, Some(_), true) => report.add("graph.dataset", two()),
         _ => {}
     }
+    dataset_cache(graph, report);
     let by_type = [
         ("graph.columns.node_type", &graph.nodes, &graph.columns.node_type, "graph.nodes"),
         ("graph.columns.edge_type", &graph.edges, &graph.columns.edge_type, "graph.edges"),
@@ -212,6 +215,26 @@ fn partition(config: &Config, registered: &Registered, report: &mut Report<'_>) 
         for key in ["worker_memory", "reserve", "workers"] {
             report.refuse(&[&format!("partition.{key}")], "has no effect without `parts = \"auto\"`; remove this key");
         }
+    }
+}
+
+/// Refuses a folder of copies that cannot be used, and a URL that names no folder.
+fn dataset_cache(graph: &Graph, report: &mut Report<'_>) {
+    match (&graph.dataset, &graph.dataset_cache) {
+        (None, Some(_)) => {
+            report.add("graph.dataset_cache", "it has copies of `graph.dataset`, which is not set; remove this key")
+        }
+        (Some(dataset), Some(copies)) if dataset == copies => {
+            report.add(
+                "graph.dataset_cache",
+                "it is the folder of `graph.dataset`, which is read in place; remove this key",
+            );
+        }
+        _ => {}
+    }
+    let url = graph.dataset.as_ref().filter(|dataset| is_url(dataset));
+    if url.is_some_and(|url| url.to_string_lossy().contains(['?', '#'])) {
+        report.add("graph.dataset", "a URL with `?` or `#` names one file; give the URL of the dataset's folder");
     }
 }
 

@@ -221,6 +221,9 @@ pub struct WorkerUse {
     /// Bytes of its learned rows, their optimizer state and the rows of the best epoch.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub embedding_bytes: Option<u64>,
+    /// Bytes of the dataset that it has copied to `graph.dataset_cache`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub copied_bytes: Option<u64>,
 }
 
 /// Measurements of learned rows.

@@ -209,7 +209,7 @@ impl Plan {
             auto_parts: config.auto_parts(),
             auto_schedule: config.auto_schedule().cloned(),
             topology: config.partition.topology.to_string(),
-            dataset: config.dataset_folder().to_owned(),
+            dataset: config.dataset_name().to_owned(),
             embedding: LearnedRows::new(config, &graph),
             ranking: RankingCost::of(config, &graph),
             graph,
@@ -229,7 +229,7 @@ impl Plan {
 /// Opens the prepared dataset of `config`; `None` if it has other settings than the graph of `config`.
 fn current(config: &Config) -> Result<Option<Dataset>, Error> {
     encode_like::check(config)?;
-    let dataset = Dataset::open(config.dataset_folder())?;
+    let dataset = config.open_dataset()?;
     if config.graph.dataset.is_some() {
         return Ok(Some(dataset));
     }

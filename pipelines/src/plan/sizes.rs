@@ -72,14 +72,14 @@ impl Sizes {
     /// # Errors
     /// If the input is missing or unreadable, `graph.dataset` is not a dataset, or the dataset to prepare has been updated.
     pub fn of(config: &Config, processes: usize) -> Result<Self, Error> {
+        if config.graph.dataset.is_some() {
+            return Ok(Self::prepared(config.open_dataset()?.manifest()));
+        }
         match Manifest::read(config.dataset_folder()) {
-            Ok(manifest) if config.graph.dataset.is_none() && !manifest.updates.is_empty() => {
+            Ok(manifest) if !manifest.updates.is_empty() => {
                 return Err(gnnflow_data::Error::Updated { path: config.dataset_folder().to_owned() }.into());
             }
-            Ok(manifest) if config.graph.dataset.is_some() || manifest.parts() == config.parts() => {
-                return Ok(Self::prepared(&manifest));
-            }
-            Err(error) if config.graph.dataset.is_some() => return Err(error.into()),
+            Ok(manifest) if manifest.parts() == config.parts() => return Ok(Self::prepared(&manifest)),
             _ => {}
         }
         match &config.graph.generate {

@@ -55,6 +55,7 @@ struct WorkerReport {
     table_bytes: u64,
     edge_numbers: u64,
     embedding_bytes: u64,
+    copied_bytes: u64,
     tensor: TensorUse,
 }
 
@@ -179,6 +180,7 @@ impl Run<'_> {
             table_bytes,
             edge_numbers,
             embedding_bytes: embeddings.as_ref().map_or(0, |rows| rows.reserved()),
+            copied_bytes: self.job.dataset.copied_bytes().unwrap_or(0),
             tensor: trained.tensor.unwrap_or_default(),
         }
     }
@@ -433,6 +435,7 @@ impl Run<'_> {
             table_bytes: has_rows.then_some(worker.table_bytes),
             edge_numbers: has_rows.then_some(worker.edge_numbers),
             embedding_bytes: self.context.embeddings.as_ref().map(|_| worker.embedding_bytes),
+            copied_bytes: self.job.dataset.copied_bytes().map(|_| worker.copied_bytes),
         };
         let tensor = trained.tensor.map(|_| reports.tensor());
         let (seconds, workers) = (self.trained.as_secs_f64(), self.context.placement.workers());

@@ -55,8 +55,8 @@ fn prepare_with<C: ProcessGroup>(
     out: Option<&Path>,
     progress: &dyn Progress,
 ) -> Result<Dataset, Error> {
-    if let Some(dataset) = &config.graph.dataset {
-        return Ok(Dataset::open(dataset)?);
+    if config.graph.dataset.is_some() {
+        return config.open_dataset();
     }
     if let Some(generate) = &config.graph.generate {
         generate.ensure(progress)?;

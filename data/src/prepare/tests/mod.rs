@@ -2,6 +2,7 @@
 
 mod bad_input;
 mod cleaning;
+mod copies;
 mod crash_safety;
 mod encode_like;
 mod oracle;
