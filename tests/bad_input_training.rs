@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::common::{TestDir, planted, summary};
+use crate::common::{TestDir, assert_same_results, planted, summary};
 use arrow::array::{ArrayRef, Float32Array, Int64Array, ListArray, StringArray};
 use arrow::datatypes::Float32Type;
 
@@ -296,4 +296,41 @@ fn exploding_loss_is_reported() {
     assert_eq!(ended.stderr.matches(warning).count(), 1, "{}", ended.stderr);
     let ended = place.run(&["run", "p.toml", "--run-dir", "run", "--set", "train.optimizer.lr=0.01"]);
     assert!(ended.code == 0 && !ended.stderr.contains(warning), "{}", ended.stderr);
+}
+
+#[test]
+fn first_number_that_is_not_finite_is_found_with_step_and_layer() {
+    let place = TestDir::new();
+    planted(
+        &place,
+        "p.toml",
+        "[model]\nkind = 'gcn'\nhidden = 16\ndropout = 0\n[train]\nepochs = 4\nbatch = 100\n\
+                            optimizer = { kind = 'sgd', lr = 1e30 }\n",
+    );
+    let run = |more: &[&str], code: i32, words: &[&str]| {
+        place.fail(&[&["run", "p.toml", "--quiet", "--run-dir", "run"], more].concat(), code, words)
+    };
+    let check = ["--set", "train.check_values=true"];
+    run(&[], 3, &["the loss of epoch 1 is "]);
+    let errors = run(
+        &check,
+        3,
+        &["step 2 of epoch 1: the result of layer ", "has a number that is not finite; lower train.optimizer.lr"],
+    );
+    // All processes print the same error.
+    let two = run(&[&check[..], &["--processes", "2"]].concat(), 3, &["step 2 of epoch 1: the result of layer "]);
+    assert_eq!(errors.len(), 1, "{errors:?} {two:?}");
+    for schedule in ["full-graph", "tensor-parallel"] {
+        let set = format!("train.schedule={schedule}");
+        let sets = ["--unset", "train.batch", "--set", &set];
+        let words = [" layer ", "has a number that is not finite"];
+        run(&[&check[..], &sets].concat(), 3, &[&["evaluation after epoch 1: "], &words[..]].concat());
+        let without = ["--set", "train.evaluate_every=0"];
+        run(&[&check[..], &sets, &without].concat(), 3, &[&["epoch 2: "], &words[..]].concat());
+    }
+    // The check changes no bits.
+    let slow = ["run", "p.toml", "--quiet", "--set", "train.optimizer.lr=0.01", "--run-dir"];
+    place.succeed(&[&slow[..], &["unchecked"]].concat());
+    place.succeed(&[&slow[..], &["checked"], &check].concat());
+    assert_same_results(&place, "unchecked", "checked");
 }

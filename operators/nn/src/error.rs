@@ -44,6 +44,9 @@ pub enum Error {
         /// Why it cannot be used, and what to do.
         why: String,
     },
+    /// A checked tensor has a number that is not finite, see [`Model::set_check_values`](crate::Model::set_check_values).
+    #[error("{0} has a number that is not finite")]
+    NotFinite(String),
     /// Blocks, features or labels do not fit the model.
     #[error("{0}")]
     Input(String),

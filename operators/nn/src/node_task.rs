@@ -201,6 +201,13 @@ impl NodeTask {
         };
         let [held, aggregated, initial] = &inputs.vars;
         let (held, aggregated, initial) = (of(held)?, of(aggregated)?, of(initial)?);
+        if model.checks_values() {
+            model.params().check_gradients(&flat)?;
+            let mut rows = [&held, &aggregated, &initial].into_iter().flatten().flatten();
+            if rows.any(|gradient| !gradient.is_finite()) {
+                return Err(Error::NotFinite(format!("a gradient of the rows that layer {index} reads")));
+            }
+        }
         Ok(NodeResult::Back(NodeBack { held, aggregated, initial, flat, loss, examples }))
     }
 

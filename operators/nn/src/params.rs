@@ -36,6 +36,21 @@ impl Params {
         Some(first..first + var.elem_count())
     }
 
+    /// Checks the gradients of trained parameters, as [`Params::gradients`] writes them.
+    ///
+    /// # Errors
+    /// [`Error::NotFinite`] with the name of the first parameter whose gradient has a number that is not finite.
+    pub fn check_gradients(&self, flat: &[f32]) -> Result<()> {
+        let is_wrong = |var: &Var| {
+            let gradient = self.range_of(var).and_then(|range| flat[..self.trained].get(range)).unwrap_or_default();
+            gradient.iter().any(|value| !value.is_finite())
+        };
+        match self.iter().find(|(_, var)| is_wrong(var)) {
+            Some((name, _)) => Err(Error::NotFinite(format!("the gradient of {name}"))),
+            None => Ok(()),
+        }
+    }
+
     /// Returns the length of the flat vector.
     pub fn flat_len(&self) -> usize {
         elements(&self.vars)

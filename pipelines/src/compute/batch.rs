@@ -120,10 +120,11 @@ impl Passes {
     ) -> Result<BatchGradient, Error> {
         let model = &self.read().model;
         let BatchKey { epoch, step, partition } = batch.key;
+        let in_step = |error: Error| error.at(format_args!("step {} of epoch {}", step + 1, epoch + 1));
         let key = [partition, epoch, step]
             .into_iter()
             .fold(Key::new(self.seed, Purpose::Dropout), |key, word| key.fold(u64::from(word)));
-        on.threads.install(|| {
+        let gradient = on.threads.install(|| {
             let (start, timer) = (Instant::now(), DeviceTimer::start(model.device())?);
             let Inputs { blocks, rows: on_device, .. } = inputs;
             let degrees = (!batch.degrees.is_empty()).then_some(&batch.degrees[..]);
@@ -169,10 +170,18 @@ impl Passes {
             model.params().gradients(&gradients, &mut flat)?;
             flat[model.params().trained_len()..].copy_from_slice(&sums);
             let rows = learned.map(|learned| row_gradients(&gradients, &learned)).transpose()?;
+            if model.checks_values() {
+                model.params().check_gradients(&flat)?;
+                if rows.iter().flatten().any(|gradient| !gradient.is_finite()) {
+                    let what = "a gradient of a learned row (model.embedding)".to_owned();
+                    return Err(gnnflow_nn::Error::NotFinite(what).into());
+                }
+            }
             self.spend(Pass::Backward, on, start);
             self.spend_on_device(time)?;
             Ok(BatchGradient { flat, rows, loss: value, examples })
-        })
+        });
+        gradient.map_err(in_step)
     }
 
     /// Runs stage `stage` of the model on a batch and writes the results to `into`. `own` are the rows that it reads of its own nodes, besides

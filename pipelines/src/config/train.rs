@@ -124,6 +124,10 @@ section! {
         /// in one round, their last one has histograms.
         #[schemars(extend("x-results" = false))]
         pub histograms: bool = false,
+        /// Check that the results of all layers and all gradients are finite. The run ends at the first one that is not; the error names the step and epoch, or in
+        /// full-graph training the epoch, and the layer or parameter. It takes time, above all on a GPU. Tensor workers do not check.
+        #[schemars(extend("x-results" = false))]
+        pub check_values: bool = false,
         /// Compute a hash over all sampled blocks, for `blocks_sha256` in the summary.
         #[schemars(extend("x-results" = false))]
         pub hash_blocks: bool = false,

@@ -58,6 +58,7 @@ pub(super) const TRAIN: &[(&str, Use)] = &[
     ("keep_best", Use::Always),
     ("trace", Use::Always),
     ("histograms", Use::Always),
+    ("check_values", Use::Always),
     // Without sampled blocks, the hash of no blocks.
     ("hash_blocks", Use::Always),
 ];

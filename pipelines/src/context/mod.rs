@@ -105,7 +105,9 @@ pub(crate) fn model(
         ..model.describe(input, width, relations, manifest.edge_columns.features)
     };
     let device = device(&train.device.of_process(job.number_on_host(rank)).to_string())?;
-    Ok(Model::build(&config, job.registry.layers(), &device, train.seed)?)
+    let mut model = Model::build(&config, job.registry.layers(), &device, train.seed)?;
+    model.set_check_values(train.check_values);
+    Ok(model)
 }
 
 /// Returns the input width of the first layer: that of features or learned rows.

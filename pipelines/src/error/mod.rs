@@ -9,6 +9,7 @@ use gnnflow_data::error::remedy;
 use gnnflow_dataflow::storage::Busy;
 pub(crate) use problem::Location;
 pub use problem::{Problem, Problems};
+use std::fmt;
 use std::path::{Path, PathBuf};
 
 /// Any error of this crate. Each prints as one line, [`Error::Config`] as one line per problem.
@@ -98,7 +99,17 @@ impl Error {
         move |source| Self::Io { action, path: path.as_ref().to_owned(), source }
     }
 
-    /// Returns the class of the error; `None` if the user interrupted.
+    /// Adds where training found a number that is not finite, and what to do. Other errors stay as they are.
+    pub(crate) fn at(self, place: fmt::Arguments<'_>) -> Self {
+        match self {
+            Self::Compute(error @ gnnflow_nn::Error::NotFinite(_)) => Self::Input(format!(
+                "{place}: {error}; lower train.optimizer.lr, set train.clip_norm, or scale the features (graph.normalize_features)"
+            )),
+            other => other,
+        }
+    }
+
+    /// Returns the class of the error; `None` if the run was interrupted or pauses.
     pub fn fault(&self) -> Option<Fault> {
         Some(match self {
             Self::Data(error) => error.fault(),
@@ -124,7 +135,7 @@ fn compute_fault(error: &gnnflow_nn::Error) -> Fault {
     use gnnflow_nn::Error as Compute;
     match error {
         Compute::UnknownLayer { .. } | Compute::Spec { .. } => Fault::Usage,
-        Compute::Input(_) | Compute::State { .. } => Fault::Input,
+        Compute::Input(_) | Compute::State { .. } | Compute::NotFinite(_) => Fault::Input,
         Compute::Device { .. } => Fault::Machine,
         _ => Fault::Bug,
     }

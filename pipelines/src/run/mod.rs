@@ -383,7 +383,12 @@ impl<'a> Run<'a> {
             }
             let trace = self.trace.as_ref();
             let cpu = cpu_before.take().or_else(|| trace.map(|trace| trace.cpu_so_far(&self.context.meter)));
-            let (done, part) = match self.training.train_round(driver, epoch, &lr)? {
+            let round = self.training.train_round(driver, epoch, &lr);
+            // Such a round has several epochs.
+            let overlaps =
+                matches!(&train.schedule, config::Schedule::FullGraph(full) if full.mode == config::Mode::Async);
+            let or_later = if overlaps { " or later" } else { "" };
+            let (done, part) = match round.map_err(|error| error.at(format_args!("epoch {}{}", epoch + 1, or_later)))? {
                 Round::Epochs(done) => (done, None),
                 Round::Part(part) => (Vec::new(), Some(part)),
             };
@@ -424,7 +429,10 @@ impl<'a> Run<'a> {
                 if last && evaluated {
                     let begin = Instant::now();
                     driver.runtime.stage(RunStage::Evaluating { epoch: self.progress.epochs as usize });
-                    let evaluation = self.evaluate(driver)?;
+                    let evaluation = self.evaluate(driver);
+                    let done = self.progress.epochs;
+                    let evaluation =
+                        evaluation.map_err(|error| error.at(format_args!("evaluation after epoch {done}")))?;
                     record.best = self.save_if_best(&evaluation)?;
                     self.keep_if_among_best(driver, &evaluation)?;
                     record.metric = evaluation.name_of(self.metric).map(str::to_owned);

@@ -10,7 +10,7 @@ mod stages;
 
 use std::sync::Arc;
 
-use candle_core::{Device, Tensor, Var};
+use candle_core::{DType, Device, Tensor, Var};
 use gnnflow_data::rng::Key;
 
 use self::readout::Readout;
@@ -65,6 +65,8 @@ pub struct Model {
     pair_head: Option<PairHead>,
     params: Params,
     device: Device,
+    /// Whether results are checked for numbers that are not finite.
+    check_values: bool,
 }
 
 impl std::fmt::Debug for Model {
@@ -147,7 +149,20 @@ impl Model {
             Decoder::Pairs { outputs, layers } => Some(PairHead::new(spec.out_dim, outputs, layers, &mut params)?),
         };
         let (params, device, spec) = (params.finish(), device.clone(), spec.clone());
-        Ok(Self { spec, activation, order, predictor, layers, residual_norms, readout, pair_head, params, device })
+        let check_values = false;
+        Ok(Self {
+            spec,
+            activation,
+            order,
+            predictor,
+            layers,
+            residual_norms,
+            readout,
+            pair_head,
+            params,
+            device,
+            check_values,
+        })
     }
 
     /// Returns the spec that the model was built from.
@@ -297,6 +312,7 @@ impl Model {
             },
             Input::Reduced(rows) => (rows.clone(), Some(Aggregated::of(rows))),
         };
+        h = self.finite(h, || self.result_of(0))?;
         let (first, mut results) = (h.clone(), Vec::new());
         // By layer, its parts if it is one product of aggregated rows, and nothing else reads its input or changes its result. Two such
         // layers in a row are fused.
@@ -327,7 +343,7 @@ impl Model {
                 let input = aggregated.take().map_or_else(|| Aggregated::new(aggregation, &h), Ok)?;
                 if !self.ends_with_relu(index) {
                     h = self.checked(index, block, input.linear(weight, bias)?)?;
-                } else if let Some(next) = &products[index + 1] {
+                } else if let Some(next) = products[index + 1].as_ref().filter(|_| !self.check_values) {
                     self.check(index + 1, &blocks[index + 1], &[block.num_dst(), weight.dim(0)?])?;
                     aggregated = Some(input.then(weight, bias, mask, &next.aggregation)?);
                 } else {
@@ -410,7 +426,52 @@ impl Model {
 
     /// Returns `result` of layer `index` if it has the promised shape. A registered layer can get it wrong.
     fn checked(&self, index: usize, block: &GraphBlock, result: Tensor) -> Result<Tensor> {
-        promised(index, "returned", result, [block.num_dst(), self.layers[index].info().out_dim])
+        let result = promised(index, "returned", result, [block.num_dst(), self.layers[index].info().out_dim])?;
+        self.finite(result, || self.result_of(index + 1))
+    }
+
+    /// Switches the check of values on or off: an input or a result of a layer with a number that is not finite is then
+    /// [`Error::NotFinite`]. It reads all results once more, and on a GPU waits for each of them. The bits of results do not depend on it.
+    ///
+    /// ```
+    /// use candle_core::{Device, Tensor};
+    /// use gnnflow_kernels::block::Block;
+    /// use gnnflow_nn::{GraphBlock, Model, ModelSpec, Registry};
+    ///
+    /// let mut model = Model::build(&ModelSpec::new("sage", 1, 2, 4, 2), &Registry::default(), &Device::Cpu, 7)?;
+    /// let block = GraphBlock::new(Block::new(1, 1, vec![0, 1], vec![0]));
+    /// let rows = Tensor::new(&[[1f32, f32::NAN]], &Device::Cpu).map_err(gnnflow_nn::Error::from)?;
+    /// assert!(model.forward(&[block.clone()], &rows, None, None).is_ok());
+    /// model.set_check_values(true);
+    /// let error = model.forward(&[block], &rows, None, None).unwrap_err();
+    /// assert_eq!(error.to_string(), "the input of layer 1 has a number that is not finite");
+    /// # Ok::<(), gnnflow_nn::Error>(())
+    /// ```
+    pub fn set_check_values(&mut self, on: bool) {
+        self.check_values = on;
+    }
+
+    /// Whether values are checked.
+    pub fn checks_values(&self) -> bool {
+        self.check_values
+    }
+
+    /// Returns `rows`, unless values are checked and one is not finite. `place` names the rows.
+    fn finite(&self, rows: Tensor, place: impl FnOnce() -> String) -> Result<Tensor> {
+        if !self.check_values || rows.elem_count() == 0 {
+            return Ok(rows);
+        }
+        // A product with 0 is NaN for numbers that are not finite.
+        let sum = (rows.detach() * 0.0)?.sum_all()?.to_dtype(DType::F32)?.to_scalar::<f32>()?;
+        if sum == 0.0 { Ok(rows) } else { Err(Error::NotFinite(place())) }
+    }
+
+    /// Names the result of layer `layer`, from 1; of 0, what precedes the first one.
+    fn result_of(&self, layer: usize) -> String {
+        match layer {
+            0 => "the input of layer 1".to_owned(),
+            _ => format!("the result of layer {layer} of {}", self.layers.len()),
+        }
     }
 
     /// As [`Model::checked`], for the rows that the layer sends.

@@ -238,6 +238,20 @@ impl Model {
         dropout: Option<Key>,
         sums: Option<&mut [f32]>,
     ) -> Result<NodeOutputs> {
+        let NodeOutputs { held, sent, terms } = self.unchecked_node_task(index, inputs, dropout, sums)?;
+        let held = held.map(|rows| self.finite(rows, || self.result_of(index))).transpose()?;
+        let sends = || format!("a row that layer {} of {} sends", index + 1, self.layers.len());
+        let sent = sent.map(|rows| self.finite(rows, sends)).transpose()?;
+        Ok(NodeOutputs { held, sent, terms })
+    }
+
+    fn unchecked_node_task(
+        &self,
+        index: usize,
+        inputs: NodeInputs<'_>,
+        dropout: Option<Key>,
+        sums: Option<&mut [f32]>,
+    ) -> Result<NodeOutputs> {
         let missing = |what: &str| Error::Input(format!("node task {index} needs {what}"));
         let key_of = |index: usize| dropout.map(|key| key.fold(index as u64));
         // Task 0 has no earlier results to join.
