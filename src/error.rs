@@ -1,6 +1,7 @@
 //! The error of a command.
 
 use crate::cluster::{ClusterError, Failure};
+use gnnflow_pipelines::REJOIN;
 
 /// The error of a command. Its text has one line per problem.
 #[derive(Debug, thiserror::Error)]
@@ -20,6 +21,14 @@ impl Error {
         match self {
             Self::Pipeline(error) => error.exit_code(),
             Self::Cluster(error) => error.exit_code(),
+        }
+    }
+
+    /// Whether the run pauses to take back a lost process. The supervisor prints the message.
+    pub(crate) fn is_rejoin(&self) -> bool {
+        match self {
+            Self::Pipeline(error) => error.exit_code() == REJOIN,
+            Self::Cluster(error) => error.is_rejoin(),
         }
     }
 }

@@ -16,8 +16,8 @@ use gnnflow_pipelines::{
 };
 
 use crate::cluster::{
-    ClusterConfig, Fingerprints, Launcher, Liveness, Membership, config_from_launcher, execute, host_numbers,
-    is_launched, is_supervised,
+    Absent, ClusterConfig, Elastic, Fingerprints, Launcher, Liveness, Membership, Restarted, config_from_launcher,
+    execute, host_numbers, is_launched, is_supervised, restarted,
 };
 use crate::console::Console;
 use crate::error::Error;
@@ -123,7 +123,7 @@ fn run_here(
         _ => None,
     };
     let (mut secret, mut remote) = (None, None);
-    let membership = match cluster {
+    let mut membership = match cluster {
         None => Membership::single(config.cluster.stall_timeout.0),
         Some(mut cluster) => {
             // With a hosts file, other processes may be on other machines.
@@ -161,6 +161,15 @@ fn run_here(
             let resumes = matches!(work, Work::Train { resume: true, .. });
             cluster.announced = if resumes { RESUMES.into() } else { String::new() };
             activity.stage(Stage::Connecting);
+            let trains = matches!(work, Work::Train { .. });
+            let elastic = config.cluster.elastic && options.hosts.is_some() && trains;
+            cluster.elastic = elastic.then(|| Elastic {
+                wait: restarted().map(|why| match why {
+                    Restarted::Lost => config.cluster.elastic_wait.0,
+                    // All were there a moment ago.
+                    Restarted::Returned => config.cluster.start_timeout.0,
+                }),
+            });
             let membership = Membership::join(cluster)?;
             if let Work::Train { resume, .. } = &mut work {
                 *resume = membership.announced() == RESUMES;
@@ -168,13 +177,14 @@ fn run_here(
             membership
         }
     };
+    let (reduced, absent) = (membership.is_reduced(), Arc::new(membership.take_absent()));
     let (rank, traffic) = (membership.rank(), Arc::clone(membership.traffic()));
     let own = Arc::new(Reporter::new(rank, activity.clone(), membership.liveness(), traffic));
     if let Some(status) = status {
         status.connected(Arc::clone(&own), Arc::clone(membership.statuses()), membership.size());
     }
     membership.statuses().set_own(move || own.status());
-    let hosts = host_numbers(membership.addresses());
+    let (hosts, numbers_on_host) = (host_numbers(membership.addresses()), membership.numbers_on_host());
     let local = hosts.iter().filter(|&&host| host == hosts[membership.rank()]).count();
     let liveness = membership.liveness();
     let tensor_workers = TensorWorkers::new(config, secret, remote, rank == 0)?;
@@ -183,7 +193,9 @@ fn run_here(
         activity.set_epochs(epochs);
     }
     let (progress, uploading) = (progress.clone(), activity.clone());
-    let runtime = RunRuntime { progress, warnings: options.console.clone(), liveness, epochs, tensor_workers };
+    let warnings = options.console.clone();
+    let missing = Arc::clone(&absent);
+    let runtime = RunRuntime { progress, warnings, liveness, epochs, tensor_workers, reduced, missing };
     let job = Job {
         config: config.clone(),
         dataset,
@@ -191,6 +203,7 @@ fn run_here(
         run_dir: options.run_dir.clone(),
         work,
         hosts,
+        numbers_on_host,
         threads: train.threads(local),
         prepare_seconds: prepared,
         build: Fingerprints::of_build()?,
@@ -209,6 +222,7 @@ fn run_here(
         }
         Ok::<_, Error>(summary)
     })?;
+    absent.iter().for_each(Absent::finished);
     Ok(summary.map_or(Outcome::Elsewhere(0), |summary| Outcome::Done(Box::new(summary))))
 }
 
@@ -295,6 +309,9 @@ struct RunRuntime {
     liveness: Liveness,
     epochs: usize,
     tensor_workers: Option<TensorWorkers>,
+    /// Whether processes are missing, and at rank 0 which ones.
+    reduced: bool,
+    missing: Arc<Option<Absent>>,
 }
 
 impl Runtime for RunRuntime {
@@ -332,6 +349,14 @@ impl Runtime for RunRuntime {
 
     fn stop_requested(&self) -> bool {
         self.liveness.stop_requested()
+    }
+
+    fn is_reduced(&self) -> bool {
+        self.reduced
+    }
+
+    fn has_returned(&self) -> bool {
+        self.missing.as_ref().as_ref().is_some_and(Absent::has_returned)
     }
 
     fn stage(&self, stage: Stage) {

@@ -19,6 +19,7 @@ mod defaults;
 mod determinism;
 mod edge_classification;
 mod edge_features;
+mod elastic;
 mod embeddings;
 mod embeddings_full_graph;
 mod encryption;

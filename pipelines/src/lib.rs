@@ -23,7 +23,7 @@ mod task;
 pub use checkpoint::tensor_file::verify_tensors;
 pub use config::Config;
 pub use context::machine::available_memory;
-pub use error::{Error, Fault, Problem, Problems};
+pub use error::{Error, Fault, Problem, Problems, REJOIN};
 pub use gnnflow_nn::parameter_versions;
 pub use model_file::{FittingModel, ModelDescription, Unseen, WarmStart};
 pub use outputs::run_folder::{has_checkpoint, keep_earlier_run, last_checkpoint};

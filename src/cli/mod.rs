@@ -132,6 +132,13 @@ pub(crate) fn main(args: impl IntoIterator<Item = OsString>, registry: Registry)
     let context = Context { json: args.json, console, registry };
     match crate::panics::run_guarded(|| execute(args.command, context)) {
         Ok(code) => ExitCode::from(code),
+        // The supervisor says what happens.
+        Err(error) if error.is_rejoin() => ExitCode::from(error.exit_code()),
+        // The run has ended well, without this process.
+        Err(error) if error.exit_code() == 0 => {
+            stderr::print(Level::Info, &format!("gnnflow: {error}"));
+            ExitCode::SUCCESS
+        }
         Err(error) => {
             for line in error.to_string().lines() {
                 stderr::print(Level::Error, line);

@@ -8,14 +8,67 @@ use std::os::unix::fs::FileTypeExt;
 use super::{ClusterConfig, ClusterError, Secret};
 
 /// Variable of each child of a group: the file descriptor of its listening socket.
-pub(super) const LISTENER: &str = "GNNFLOW_LISTEN_FD";
+pub(crate) const LISTENER: &str = "GNNFLOW_LISTEN_FD";
 pub(super) const ADDRESSES: &str = "GNNFLOW_ADDRESSES";
 /// Variable with the user's secret. `GNNFLOW_SECRET` of a child is the random secret of its group.
 pub(crate) const USER_SECRET: &str = "GNNFLOW_OWN_SECRET";
 pub(super) const RUN: &str = "GNNFLOW_RUN";
-/// Variable of the child of a supervisor: the file descriptor of a pipe. The child writes to it if a restart would fail in the same
-/// way.
-pub(super) const NO_RESTART_FD: &str = "GNNFLOW_HOPELESS_FD";
+/// Variable of the child of a supervisor: the file descriptor of a pipe for a [`Notice`].
+pub(crate) const NOTICE_FD: &str = "GNNFLOW_NOTICE_FD";
+
+/// Variable of the child of a supervisor that was started again after its run had begun: why, as [`Restarted`].
+pub(crate) const RESTARTED: &str = "GNNFLOW_RESTARTED";
+
+/// A message of the child of a supervisor, on the pipe.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Notice {
+    /// A restart would fail in the same way.
+    NoRestart,
+    /// The run starts again with a process that was lost and has returned.
+    Rejoin,
+    /// All processes of an elastic run were there, or those that go on without lost ones.
+    Joined,
+}
+
+impl Notice {
+    fn byte(self) -> u8 {
+        match self {
+            Self::NoRestart => b'!',
+            Self::Rejoin => b'+',
+            Self::Joined => b'=',
+        }
+    }
+
+    /// Returns the notice that a child has sent.
+    pub(super) fn of(byte: u8) -> Option<Self> {
+        [Self::NoRestart, Self::Rejoin, Self::Joined].into_iter().find(|notice| notice.byte() == byte)
+    }
+}
+
+/// Why a supervisor has started this process again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Restarted {
+    /// A process was lost.
+    Lost,
+    /// A lost process has returned.
+    Returned,
+}
+
+impl Restarted {
+    /// The value of the variable.
+    pub(super) fn word(self) -> &'static str {
+        match self {
+            Self::Lost => "lost",
+            Self::Returned => "returned",
+        }
+    }
+}
+
+/// Returns why this process was started again by its supervisor. `None` if it was not, or if its run had not begun before.
+pub(crate) fn restarted() -> Option<Restarted> {
+    let word = std::env::var(RESTARTED).ok()?;
+    [Restarted::Lost, Restarted::Returned].into_iter().find(|why| why.word() == word)
+}
 
 /// Runs in the child before exec. The child dies with its parent, and may inherit one descriptor.
 pub(crate) fn bind_to_parent(parent: u32, inherited: Option<RawFd>) -> std::io::Result<()> {
@@ -34,7 +87,7 @@ pub(crate) fn bind_to_parent(parent: u32, inherited: Option<RawFd>) -> std::io::
 
 /// Returns whether this process is the child of a supervisor, [`Launcher::this_rank`](super::Launcher::this_rank).
 pub fn is_supervised() -> bool {
-    std::env::var_os(NO_RESTART_FD).is_some()
+    std::env::var_os(NOTICE_FD).is_some()
 }
 
 /// Returns whether this process is one of several children of [`Launcher::run`](super::Launcher::run).
@@ -48,19 +101,25 @@ pub(super) fn prevents_restart(code: u8) -> bool {
     matches!(code, 0 | 2 | 3 | 70 | 130)
 }
 
-/// Tells the supervisor, if there is one, that a restart would fail in the same way. The exit code of this process, 5, does not
-/// contain that.
+/// Tells the supervisor, if there is one, what to do. The exit code of this process, 5 for a failure of another one, does not contain
+/// that.
 pub(super) fn notify_supervisor(cause: &ClusterError) {
-    let no_restart = match cause {
-        ClusterError::Peer { code, .. } => prevents_restart(*code),
-        ClusterError::Mismatch { .. } | ClusterError::WrongSecret { .. } => true,
-        _ => false,
-    };
-    let (true, Ok(number)) = (no_restart, std::env::var(NO_RESTART_FD)) else { return };
+    match cause {
+        cause if cause.is_rejoin() => notify(Notice::Rejoin),
+        ClusterError::Peer { code, .. } if prevents_restart(*code) => notify(Notice::NoRestart),
+        ClusterError::Mismatch { .. } | ClusterError::WrongSecret { .. } => notify(Notice::NoRestart),
+        _ => {}
+    }
+}
+
+/// Sends a notice to the supervisor, if there is one.
+pub(super) fn notify(notice: Notice) {
+    let Ok(number) = std::env::var(NOTICE_FD) else { return };
     let pipe = format!("/proc/self/fd/{number}");
     // Writes to pipes only, whatever the variable names. If this fails, the supervisor restarts the run in vain.
     if number.parse::<u32>().is_ok() && std::fs::metadata(&pipe).is_ok_and(|data| data.file_type().is_fifo()) {
-        let _ = std::fs::OpenOptions::new().write(true).open(&pipe).and_then(|mut pipe| pipe.write_all(b"!"));
+        let _ =
+            std::fs::OpenOptions::new().write(true).open(&pipe).and_then(|mut pipe| pipe.write_all(&[notice.byte()]));
     }
 }
 

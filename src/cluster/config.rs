@@ -80,6 +80,13 @@ fn short_hex(hash: &[u8]) -> String {
     hex(&hash[..8])
 }
 
+/// How a run goes on after processes are lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Elastic {
+    /// How long rank 0 waits for lost processes, before the run goes on without them. `None` at the first start: all processes must be there.
+    pub wait: Option<Duration>,
+}
+
 /// The configuration for [`Membership::join`](super::Membership::join). [`ClusterConfig::new`] has defaults.
 #[derive(Debug)]
 pub struct ClusterConfig {
@@ -101,6 +108,8 @@ pub struct ClusterConfig {
     pub announced: String,
     /// Maximum time until all ranks have joined.
     pub start_timeout: Duration,
+    /// How the run goes on after processes are lost. `None`: only with all processes.
+    pub elastic: Option<Elastic>,
     /// A peer that sends nothing for this time is lost.
     pub heartbeat_timeout: Duration,
     /// A peer whose worker does not turn its loop for this time, and is not busy, is lost.
@@ -119,6 +128,7 @@ impl ClusterConfig {
             fingerprints: Fingerprints::default(),
             run: String::new(),
             announced: String::new(),
+            elastic: None,
             start_timeout: Duration::from_secs(120),
             heartbeat_timeout: Duration::from_secs(10),
             stall_timeout: Duration::from_secs(120),

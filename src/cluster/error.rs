@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use gnnflow_data::error::FEWER_THREADS;
+use gnnflow_pipelines::REJOIN;
 use serde::{Deserialize, Serialize};
 
 /// Maximum bytes of a message to other processes. Longer ones are truncated.
@@ -136,6 +137,9 @@ pub enum ClusterError {
         /// File, line and column.
         location: String,
     },
+    /// The run went on without this process, and has ended.
+    #[error("the run has ended without this process, which was lost; its results are complete")]
+    Finished,
     /// A signal ended this process.
     #[error("interrupted by {0}")]
     Interrupted(&'static str),
@@ -158,6 +162,16 @@ impl ClusterError {
             ClusterError::Own(failure) => failure.code,
             ClusterError::Stalled { .. } | ClusterError::Bug { .. } => 70,
             ClusterError::Interrupted(_) => 130,
+            ClusterError::Finished => 0,
+        }
+    }
+
+    /// Whether the run pauses at a checkpoint, to take back a lost process.
+    pub(crate) fn is_rejoin(&self) -> bool {
+        match self {
+            ClusterError::Own(failure) => failure.code == REJOIN,
+            ClusterError::Peer { code, .. } => *code == REJOIN,
+            _ => false,
         }
     }
 

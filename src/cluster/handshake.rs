@@ -13,7 +13,7 @@
 //! deadline. The bytes after it are encrypted, or plain if both sides have chosen that.
 
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::TcpStream;
+use std::net::{TcpStream, ToSocketAddrs};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -28,6 +28,9 @@ const MAGIC: &[u8; 8] = b"gnnflow\x03";
 pub(super) const VERSION: u32 = 3;
 const OPENING_BYTES: usize = 8 + 4;
 const HELLO_BYTES: usize = 4 + 1;
+
+/// The name of the run in claims of the [roll call](super::roll_call), which no attempt has.
+pub(super) const ROLL_CALL: &str = "roll call";
 
 /// One side of a handshake.
 #[derive(Debug, Clone)]
@@ -157,6 +160,13 @@ fn link(socket: TcpStream, channel: Channel, encrypt: bool) -> Link {
     if encrypt { Link::encrypted(socket, channel) } else { Link::plain(socket) }
 }
 
+/// Says that the other side is of another run or attempt.
+fn another_run(own: &str, other: &str) -> String {
+    let elastic = (own == ROLL_CALL || other == ROLL_CALL) && (own.is_empty() || other.is_empty());
+    let why = if elastic { "; its cluster.elastic differs" } else { "" };
+    format!("belongs to another run or attempt ({}{why})", quote(other))
+}
+
 fn claim_of(message: &[u8]) -> Result<Claim, Refusal> {
     serde_json::from_slice(message).map_err(|e| Refusal::NonFatal(format!("sent a claim that cannot be read: {e}")))
 }
@@ -206,10 +216,35 @@ fn mismatch(peer: usize, address: &str, (what, ours, theirs): (&str, String, Str
     })
 }
 
+/// Connects to rank `peer` at `address`, and makes the dialer's handshake, each within `limit`. See [`dial`].
+pub(super) fn connect(
+    own: &Party,
+    peer: usize,
+    address: &str,
+    process: Option<&str>,
+    limit: Duration,
+) -> Result<(Claim, Link), Refusal> {
+    let resolved =
+        address.to_socket_addrs().map_err(|e| Refusal::NonFatal(format!("cannot resolve its host name: {e}")))?;
+    let mut problem = "its host name has no address".to_string();
+    for target in resolved {
+        match TcpStream::connect_timeout(&target, limit / 2) {
+            // A connection to a free port of this machine can connect to itself.
+            Ok(stream) if stream.local_addr().ok() == Some(target) => problem = "no process listens there".into(),
+            Ok(stream) => return dial(&stream, own, peer, address, process, limit),
+            Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
+                problem = "no process listens there yet".into()
+            }
+            Err(error) => problem = error.to_string(),
+        }
+    }
+    Err(Refusal::NonFatal(problem))
+}
+
 /// Makes the dialer's handshake as `own` with rank `peer` at `address`. Returns the peer's claim and the connection.
 ///
 /// `process` is the process at the other end of an earlier connection to the same rank, if there is one. Another process is refused.
-pub(super) fn dial(
+fn dial(
     stream: &TcpStream,
     own: &Party,
     peer: usize,
@@ -236,7 +271,7 @@ pub(super) fn dial(
     let claim = claim_of(&channel.open.open_one(wire)?)?;
     let own = &own.claim;
     if claim.run != own.run {
-        return Err(Refusal::NonFatal(format!("belongs to another run or attempt ({})", quote(&claim.run))));
+        return Err(Refusal::NonFatal(another_run(&own.run, &claim.run)));
     }
     if claim.rank != peer {
         let ranks = ("rank", format!("{peer} (hosts file)"), claim.rank.to_string());
@@ -292,7 +327,7 @@ pub(super) fn accept(
     reply.taken = taken(&claim);
     send(wire, &mut channel, &serde_json::to_vec(&reply).map_err(io::Error::from)?)?;
     if claim.run != own.run {
-        return Err(Refusal::NonFatal(format!("belongs to another run or attempt ({})", quote(&claim.run))));
+        return Err(Refusal::NonFatal(another_run(&own.run, &claim.run)));
     }
     if let Some(difference) = own.difference(&claim) {
         return Err(mismatch(claim.rank, &address_of(claim.rank), difference));

@@ -16,7 +16,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use super::child::{ADDRESSES, LISTENER, NO_RESTART_FD, RUN, USER_SECRET, bind_to_parent, prevents_restart};
+use super::child::{
+    ADDRESSES, LISTENER, NOTICE_FD, Notice, RESTARTED, RUN, Restarted, USER_SECRET, bind_to_parent, prevents_restart,
+};
 use super::child_group::{ChildGroup, Outcome, copy_stderr};
 use super::secret::random_hex;
 use super::signals::Signals;
@@ -102,22 +104,23 @@ impl Launcher {
         let run = random_hex(8)?;
         let old_checkpoint = self.checkpoint.as_deref().and_then(identity);
         let (mut attempt, mut resume) = (0, false);
+        // Whether the run has begun before, and why this rank is started again.
+        let (mut begun, mut restarted) = (false, None);
         loop {
-            let (Outcome { code, killed }, no_restart) = match self.processes {
-                0 => self.attempt_alone(resume, &signals)?,
-                _ => {
-                    let outcome = self.attempt(&run, attempt, resume, &signals)?;
-                    let no_restart = prevents_restart(outcome.code);
-                    (outcome, no_restart)
-                }
+            let (Outcome { code, killed }, notices) = match self.processes {
+                0 => self.attempt_alone((resume, restarted), &signals)?,
+                _ => (self.attempt(&run, attempt, resume, &signals)?, Vec::new()),
             };
+            let no_restart = prevents_restart(code) || notices.contains(&Notice::NoRestart);
             // A signal may have arrived after the end of the last child.
             let code = if code != 0 && signals.caught().is_some() { 130 } else { code };
-            if no_restart || code == 130 || attempt >= self.restarts {
+            let rejoins = notices.contains(&Notice::Rejoin) && code != 130;
+            begun |= notices.contains(&Notice::Joined);
+            restarted = begun.then_some(if rejoins { Restarted::Returned } else { Restarted::Lost });
+            if no_restart || code == 130 || (attempt >= self.restarts && !rejoins) {
                 killed.iter().for_each(|line| print_line(line));
                 return Ok(code);
             }
-            attempt += 1;
             let reason = if killed.is_empty() { failure_reason(code) } else { killed.join(", ") };
             let always_resume = self.arguments.contains(&self.resume);
             let now = self.checkpoint.as_deref().map(identity);
@@ -127,6 +130,12 @@ impl Launcher {
                 Some(_) if resume => " from the last checkpoint",
                 Some(_) => " from the beginning",
             };
+            // Not a failure of this attempt.
+            if rejoins {
+                print_line(&format!("a lost process has returned; starting again{from}"));
+                continue;
+            }
+            attempt += 1;
             print_line(&format!("{reason}; starting again{from} (restart {attempt} of {})", self.restarts));
         }
     }
@@ -199,22 +208,30 @@ impl Launcher {
         Ok(group.wait(self.grace, self.waits_after_signal, signals))
     }
 
-    /// Makes one attempt of a supervised rank. Returns its outcome, and whether a restart would fail in the same way.
-    fn attempt_alone(&self, resume: bool, signals: &Signals) -> Result<(Outcome, bool), ClusterError> {
+    /// Makes one attempt of a supervised rank. Returns its outcome, and what it has told.
+    fn attempt_alone(
+        &self,
+        (resume, restarted): (bool, Option<Restarted>),
+        signals: &Signals,
+    ) -> Result<(Outcome, Vec<Notice>), ClusterError> {
         let no_pipe = |e| ClusterError::system("make a pipe", &e);
         let (mut reader, writer) = std::io::pipe().map_err(no_pipe)?;
         rustix::fs::fcntl_setfl(&reader, rustix::fs::OFlags::NONBLOCK).map_err(|e| no_pipe(e.into()))?;
         let mut command = self.command(resume, writer.as_raw_fd());
-        command.env(NO_RESTART_FD, writer.as_raw_fd().to_string());
+        command.env(NOTICE_FD, writer.as_raw_fd().to_string());
+        match restarted {
+            Some(why) => command.env(RESTARTED, why.word()),
+            None => command.env_remove(RESTARTED),
+        };
         let child = command.spawn().map_err(|e| ClusterError::system("start this rank's process", &e))?;
         drop(writer);
         let mut group = ChildGroup::new(Vec::new());
         group.children.push(Some(child));
         let outcome = group.wait(self.grace, self.waits_after_signal, signals);
         // Without a message from the child, the read returns nothing or an error.
-        let notified = matches!(reader.read(&mut [0]), Ok(1));
-        let no_restart = prevents_restart(outcome.code) || notified;
-        Ok((outcome, no_restart))
+        let mut bytes = [0; 16];
+        let length = reader.read(&mut bytes).unwrap_or(0);
+        Ok((outcome, bytes[..length].iter().filter_map(|&byte| Notice::of(byte)).collect()))
     }
 }
 

@@ -10,8 +10,9 @@ use super::control::Control;
 use super::duration::seconds;
 use super::first_failure::FirstFailure;
 use super::rendezvous::Rendezvous;
+use super::roll_call::{self, Absent};
 use super::statuses::Statuses;
-use super::{ClusterConfig, ClusterError, Liveness, hook};
+use super::{ClusterConfig, ClusterError, Liveness, hook, host_numbers};
 use crate::encryption::{Link, Traffic};
 
 /// The membership of a process in a run: its rank, its connections to all other processes, and their heartbeats.
@@ -28,6 +29,10 @@ pub struct Membership {
     statuses: Arc<Statuses>,
     traffic: Arc<Traffic>,
     announced: String,
+    reduced: bool,
+    /// In an elastic run: the lines of the hosts file of all ranks, and its addresses.
+    lines: Option<(Vec<usize>, Vec<String>)>,
+    absent: Option<Absent>,
     start_timeout: Duration,
     /// Used by [`execute`](super::execute) in a run of one process. With several, `control` has it.
     pub(super) stall_timeout: Duration,
@@ -46,12 +51,15 @@ impl Membership {
             statuses: Arc::default(),
             traffic: Arc::default(),
             announced: String::new(),
+            reduced: false,
+            lines: None,
+            absent: None,
             start_timeout: Duration::ZERO,
             stall_timeout,
         }
     }
 
-    /// Connects to all other ranks. Returns when each pair has proven the secret and has equal fingerprints.
+    /// Connects to all other ranks. In an elastic run ([`ClusterConfig::elastic`]), these are the processes that are there. Returns when each pair has proven the secret and has equal fingerprints.
     ///
     /// Connections of other programs are refused and logged. While ranks are missing, a log line every few seconds names them. A peer that
     /// dies is detected from its first connection on.
@@ -59,9 +67,30 @@ impl Membership {
     /// # Errors
     /// [`ClusterError::Usage`], [`ClusterError::Listen`], [`ClusterError::Mismatch`], [`ClusterError::WrongSecret`],
     /// [`ClusterError::RankTaken`]; [`ClusterError::Lost`] for a rank that has died, or not joined within `start_timeout`;
-    /// [`ClusterError::Peer`] for a failure of another rank.
+    /// [`ClusterError::Peer`] for a failure of another rank; [`ClusterError::Finished`] if the run has ended without this process.
     pub fn join(mut config: ClusterConfig) -> Result<Self, ClusterError> {
         config.check()?;
+        let Some(elastic) = config.elastic.take() else { return Self::connect(config) };
+        // A process that cannot listen ends before others count on it.
+        let limit = config.start_timeout.min(RESOLVE);
+        let listener = match config.listener.take() {
+            Some(listener) => listener,
+            None => listen(config.rank, &config.addresses, limit)?,
+        };
+        let missing = roll_call::call(&mut config, elastic, listener)?;
+        let lines = (missing.lines.clone(), missing.hosts.clone());
+        let mut membership = Self::connect(config)?;
+        membership.reduced = missing.any();
+        membership.lines = Some(lines);
+        match missing.wait_for(|addresses| listen(0, addresses, limit)) {
+            Ok(absent) => membership.absent = absent,
+            Err(error) => return Err(membership.fail(error)),
+        }
+        Ok(membership)
+    }
+
+    /// Connects to all ranks of `config`.
+    fn connect(mut config: ClusterConfig) -> Result<Self, ClusterError> {
         if config.size() == 1 {
             let mut single = Membership::single(config.stall_timeout);
             single.announced = config.announced;
@@ -93,6 +122,9 @@ impl Membership {
             traffic,
             control: Some(control),
             announced,
+            reduced: false,
+            lines: None,
+            absent: None,
             start_timeout: config.start_timeout,
             stall_timeout: config.stall_timeout,
         })
@@ -116,6 +148,26 @@ impl Membership {
     /// Returns [`ClusterConfig::announced`] of rank 0, in all processes.
     pub fn announced(&self) -> &str {
         &self.announced
+    }
+
+    /// Returns, for each rank, the number of its process among those of its host, from 0. It does not change when processes are lost.
+    pub fn numbers_on_host(&self) -> Vec<usize> {
+        let (lines, hosts) = match &self.lines {
+            Some((lines, addresses)) => (lines.clone(), host_numbers(addresses)),
+            None => ((0..self.size()).collect(), host_numbers(&self.addresses)),
+        };
+        let before = |line: &usize| hosts[..*line].iter().filter(|&&host| host == hosts[*line]).count();
+        lines.iter().map(before).collect()
+    }
+
+    /// Returns whether the run goes on without some of its processes. Equal in all processes.
+    pub fn is_reduced(&self) -> bool {
+        self.reduced
+    }
+
+    /// Returns the processes that are missing in a run that goes on without them. At rank 0, once.
+    pub(crate) fn take_absent(&mut self) -> Option<Absent> {
+        self.absent.take()
     }
 
     /// Returns the handle with which the worker reports its progress.

@@ -4,7 +4,8 @@
 //! |---|---|
 //! | `hosts`, `secret` | hosts file, rank and size, shared secret |
 //! | `config`, `membership`, `rendezvous` | connecting all processes, with a deadline |
-//! | `handshake`, `wire` | proof of the secret, keys, and comparison of versions, on one connection |
+//! | `roll_call` | which processes are there, in a run that goes on without lost ones |
+//! | `handshake`, `unproven`, `refusals`, `wire` | proof of the secret, keys, and comparison of versions, on one connection |
 //! | `control`, `liveness`, `first_failure`, `statuses` | heartbeats, the first error, sending it to all processes; statuses for rank 0 |
 //! | `waits`, `duration` | what operators and threads wait for in a stalled run; times in messages |
 //! | `execute`, `hook`, `signals` | one timely worker per process, panics and signals as errors |
@@ -35,19 +36,22 @@ mod hosts;
 mod launcher;
 mod liveness;
 mod membership;
+mod refusals;
 mod rendezvous;
+mod roll_call;
 mod secret;
 mod signals;
 mod statuses;
+mod unproven;
 mod waits;
 mod wire;
 
 #[cfg(feature = "tensor-workers")]
-pub(crate) use child::USER_SECRET;
-pub(crate) use child::{bind_to_parent, is_launched};
+pub(crate) use child::{LISTENER, NOTICE_FD, RESTARTED, USER_SECRET};
+pub(crate) use child::{Restarted, bind_to_parent, is_launched, restarted};
 pub use child::{config_from_launcher, is_supervised};
 pub(crate) use child_group::{ChildGroup, Copied, Outcome, Remote};
-pub use config::{ClusterConfig, Fingerprints};
+pub use config::{ClusterConfig, Elastic, Fingerprints};
 pub use error::{ClusterError, Failure};
 pub use execute::execute;
 pub(crate) use hook::{cause_of, exit_if_not_unwinding};
@@ -56,6 +60,7 @@ pub use launcher::Launcher;
 pub(crate) use launcher::print_line;
 pub use liveness::{Busy, Deferred, Liveness};
 pub use membership::Membership;
+pub(crate) use roll_call::Absent;
 pub use secret::Secret;
 pub(crate) use secret::random_hex;
 pub(crate) use signals::Signals;

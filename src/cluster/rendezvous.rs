@@ -1,9 +1,8 @@
 //! Connects all processes of a run before a deadline: one listener, and one dialing thread per lower rank.
 
-use std::collections::{HashMap, VecDeque};
 use std::io::ErrorKind;
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -11,20 +10,15 @@ use socket2::{SockRef, TcpKeepalive};
 
 use super::control::Control;
 use super::duration::seconds;
-use super::handshake::{Claim, Kind, Party, Refusal, VERSION, accept, dial};
+use super::handshake::{Claim, Kind, Party, Refusal, VERSION, accept, connect};
+use super::refusals::Refusals;
 use super::secret::random_hex;
+use super::unproven::Unproven;
 use super::{ClusterConfig, ClusterError};
 use crate::encryption::Link;
 
 /// Time limit of a handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(4);
-/// Maximum number of connections that have not proven the secret. If there are more, the oldest are closed, so that members need not
-/// wait for the time limits of silent ones.
-const MAX_UNPROVEN: usize = 256;
-/// Maximum number of log lines about refused connections, per reason and in all. Further ones are counted.
-const MAX_LOGGED_PER_REASON: usize = 3;
-const MAX_LOGGED: usize = 30;
-
 /// The state while processes connect, from the first socket to the last handshake.
 pub(super) struct Rendezvous {
     party: Party,
@@ -39,19 +33,8 @@ pub(super) struct Rendezvous {
     /// By rank: the last problem of its connection, for log lines and errors.
     problems: Mutex<Vec<String>>,
     done: AtomicBool,
-    /// Connections that have not proven the secret, with the number of their handshake.
-    unproven: Mutex<VecDeque<(u64, Arc<TcpStream>)>>,
-    handshakes: AtomicU64,
-    refused: Mutex<Refused>,
-}
-
-#[derive(Default)]
-struct Refused {
-    total: usize,
-    logged: usize,
-    by_reason: HashMap<String, usize>,
-    /// The last one, which may be a missing rank with a wrong secret.
-    last: String,
+    unproven: Unproven,
+    refused: Refusals,
 }
 
 impl Rendezvous {
@@ -73,9 +56,8 @@ impl Rendezvous {
             announced: Mutex::new(announced),
             problems: Mutex::new(vec![String::new(); config.size()]),
             done: AtomicBool::new(false),
-            unproven: Mutex::default(),
-            handshakes: AtomicU64::new(0),
-            refused: Mutex::default(),
+            unproven: Unproven::default(),
+            refused: Refusals::default(),
         }))
     }
 
@@ -102,10 +84,6 @@ impl Rendezvous {
     /// Returns the process that has joined as `rank`, if its control connection exists.
     fn member(&self, rank: usize) -> Option<String> {
         self.members.lock().unwrap_or_else(PoisonError::into_inner)[rank].clone()
-    }
-
-    fn refused(&self) -> MutexGuard<'_, Refused> {
-        self.refused.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn set_problem(&self, rank: usize, text: String) {
@@ -179,10 +157,7 @@ impl Rendezvous {
                 if !problem.is_empty() {
                     why = format!("{why}: {problem}");
                 }
-                let refusal = self.refused().last.clone();
-                if !refusal.is_empty() {
-                    why = format!("{why}; the last connection refused here was {refusal}");
-                }
+                why += &self.refused.hint();
                 if lines.len() > 1 {
                     why = format!("{why}; also missing: {}", lines[1..].join("; "));
                 }
@@ -220,16 +195,16 @@ impl Rendezvous {
             match listener.accept() {
                 Ok((stream, from)) => {
                     let stream = Arc::new(stream);
-                    let Ok(number) = self.begin_handshake(&stream) else { continue };
+                    let Ok(number) = self.unproven.add(&stream) else { continue };
                     let rendezvous = self.clone();
                     let thread = std::thread::Builder::new().name("cluster:accept".into()).stack_size(256 << 10);
                     let spawned = thread.spawn(move || {
                         rendezvous.handshake(&stream, from, number);
-                        rendezvous.set_proven(number);
+                        rendezvous.unproven.remove(number);
                     });
                     if let Err(error) = spawned {
-                        self.set_proven(number);
-                        if self.unproven().is_empty() {
+                        self.unproven.remove(number);
+                        if self.unproven.is_empty() {
                             // The run needs more threads than this one, so it cannot begin either.
                             self.control.first_failure.post(ClusterError::no_thread(error));
                             return;
@@ -243,66 +218,26 @@ impl Rendezvous {
                 Err(_) => std::thread::sleep(Duration::from_millis(20)),
             }
         }
-        let refused = self.refused();
-        if refused.total > refused.logged {
-            tracing::warn!("refused {} connections in all while the processes connected", refused.total);
-        }
-    }
-
-    fn refuse(&self, from: SocketAddr, why: &str) {
-        let mut refused = self.refused();
-        refused.total += 1;
-        refused.last = format!("from {from}: {why}");
-        // After the last log line, new reasons are not stored, so that other programs cannot fill the memory.
-        if refused.logged >= MAX_LOGGED {
-            return;
-        }
-        let count = refused.by_reason.entry(why.to_string()).or_default();
-        *count += 1;
-        if *count <= MAX_LOGGED_PER_REASON {
-            refused.logged += 1;
-            tracing::warn!("refused a connection from {from}: {why}");
-        }
-    }
-
-    fn unproven(&self) -> MutexGuard<'_, VecDeque<(u64, Arc<TcpStream>)>> {
-        self.unproven.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Adds a connection that has not proven the secret, and closes the oldest one if there are too many. Returns the number of its handshake.
-    fn begin_handshake(&self, stream: &Arc<TcpStream>) -> std::io::Result<u64> {
-        stream.set_nonblocking(false)?;
-        let number = self.handshakes.fetch_add(1, Ordering::Relaxed);
-        let mut unproven = self.unproven();
-        unproven.push_back((number, Arc::clone(stream)));
-        if unproven.len() > MAX_UNPROVEN
-            && let Some((_, oldest)) = unproven.pop_front()
-        {
-            let _ = oldest.shutdown(Shutdown::Both);
-        }
-        Ok(number)
-    }
-
-    /// Keeps a connection from being closed as an unproven one, because it has proven the secret or has ended.
-    fn set_proven(&self, number: u64) {
-        self.unproven().retain(|(other, _)| *other != number);
+        self.refused.log_total();
     }
 
     /// Makes the handshake of one accepted connection.
     fn handshake(self: &Arc<Self>, stream: &TcpStream, from: SocketAddr, number: u64) {
         let is_taken = |claim: &Claim| {
-            self.set_proven(number);
+            self.unproven.remove(number);
             self.is_taken(claim)
         };
         let accepted = accept(stream, &self.party, &self.control.addresses, is_taken, HANDSHAKE_TIMEOUT);
         match accepted {
             Ok((claim, link)) => match self.add(&claim, link) {
                 Ok(true) => {}
-                Ok(false) => self.refuse(from, &format!("says it is rank {}, which has joined already", claim.rank)),
+                Ok(false) => {
+                    self.refused.add(from, &format!("says it is rank {}, which has joined already", claim.rank))
+                }
                 // The peer does not dial again after its handshake, so without this connection the run cannot begin.
                 Err(error) => drop(self.control.first_failure.post(error)),
             },
-            Err(Refusal::NonFatal(why)) => self.refuse(from, &why),
+            Err(Refusal::NonFatal(why)) => self.refused.add(from, &why),
             Err(Refusal::Fatal(error)) => {
                 self.control.first_failure.post(error);
             }
@@ -374,26 +309,8 @@ impl Rendezvous {
     }
 
     fn dial_once(&self, rank: usize, kind: Kind) -> Result<(Claim, Link), Refusal> {
-        let address = &self.control.addresses[rank];
-        let resolved =
-            address.to_socket_addrs().map_err(|e| Refusal::NonFatal(format!("cannot resolve its host name: {e}")))?;
-        let mut problem = "its host name has no address".to_string();
-        for target in resolved {
-            match TcpStream::connect_timeout(&target, HANDSHAKE_TIMEOUT / 2) {
-                // A connection to a free port of this machine can connect to itself.
-                Ok(stream) if stream.local_addr().ok() == Some(target) => problem = "no process listens there".into(),
-                Ok(stream) => {
-                    let own = Party { claim: Claim { kind, ..self.party.claim.clone() }, ..self.party.clone() };
-                    let member = self.member(rank);
-                    return dial(&stream, &own, rank, address, member.as_deref(), HANDSHAKE_TIMEOUT);
-                }
-                Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
-                    problem = "no process listens there yet".into()
-                }
-                Err(error) => problem = error.to_string(),
-            }
-        }
-        Err(Refusal::NonFatal(problem))
+        let own = Party { claim: Claim { kind, ..self.party.claim.clone() }, ..self.party.clone() };
+        connect(&own, rank, &self.control.addresses[rank], self.member(rank).as_deref(), HANDSHAKE_TIMEOUT)
     }
 }
 

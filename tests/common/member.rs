@@ -65,10 +65,17 @@ impl Member {
     }
 }
 
-impl Drop for Member {
-    fn drop(&mut self) {
+impl Member {
+    /// Kills it, and with it the process that it has started.
+    pub(crate) fn kill(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
+    }
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        self.kill();
     }
 }
 

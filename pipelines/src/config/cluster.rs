@@ -1,4 +1,4 @@
-//! `[cluster]`: secret, encryption, timeouts and restarts of several processes.
+//! `[cluster]`: secret, encryption, timeouts, restarts and lost processes.
 
 use super::section::section;
 use super::values::Span;
@@ -27,6 +27,13 @@ section! {
         /// How often `gnnflow run` restarts lost processes from the last checkpoint. With `--hosts`, each host restarts its own.
         #[schemars(range(max = 1000), extend("x-results" = false))]
         pub restarts: u32 = 0,
+        /// Whether training with `--hosts` goes on with the processes that are left, if lost ones do not come back. It takes them back at the next checkpoint.
+        /// Rank 0, which has the run folder, must be among them. Needs `restarts`. Equal in all processes ([details](several-hosts.md#lost-hosts)).
+        #[schemars(extend("x-results" = false))]
+        pub elastic: bool = false,
+        /// With `elastic`: how long a restart waits for lost processes, before the run goes on without them.
+        #[schemars(extend("x-results" = false))]
+        pub elastic_wait: Span = Span::seconds(30),
         /// Address at which rank 0 serves the status of all processes to Prometheus, at `/metrics`, without authentication. Unset: nowhere.
         #[schemars(extend("x-results" = false), extend("examples" = ["127.0.0.1:9464"]))]
         pub metrics: Option<String> = None,

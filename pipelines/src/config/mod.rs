@@ -268,6 +268,9 @@ fn remove_conflicting_defaults(value: &mut toml::Value, config: &Config) {
         remove(&["graph"], &["unknown_nodes", "isolated", "reverse_edges", "k_core", "largest_component"]);
         remove(&["partition"], &["method", "parts", "seed", "out", "balance", "refine"]);
     }
+    if !config.cluster.elastic {
+        remove(&["cluster"], &["elastic_wait"]);
+    }
     if config.partition.parts != Parts::Auto {
         remove(&["partition"], &["workers"]);
     }

@@ -8,6 +8,7 @@ mod train;
 
 use self::report::{Report, known};
 use super::check::of_other_kinds;
+use super::checkpoint_every::CheckpointEvery;
 use super::embedding::{Embedding, EmbeddingInit};
 use super::generate::GenerateKind;
 use super::graph::Graph;
@@ -19,6 +20,7 @@ use super::{Config, Parts, Registered, Tables, Train, model, partition, uses};
 use crate::error::Problem;
 use gnnflow_data::format::plural;
 use gnnflow_data::source::is_url;
+use std::time::Duration;
 
 /// Why keys of the preparation are refused beside `graph.dataset`.
 const PREPARED: &str = "has no effect on a `dataset` that is already prepared; remove this key";
@@ -86,6 +88,7 @@ fn problems(config: &Config, root: &Node, schedule: &str, registered: &Registere
     partition(config, registered, &mut report);
     stages(config, &mut report);
     metrics(config, &mut report);
+    elastic(config, &mut report);
     infer(config, &mut report);
     recommendations(config, &mut report);
     model(config, registered, &mut report);
@@ -252,6 +255,28 @@ fn method_memory(config: &Config, registered: &Registered, report: &mut Report<'
         false => return,
     };
     report.refuse(&["partition.method_memory"], &message);
+}
+
+/// Refuses `elastic` without restarts, and its wait without it.
+fn elastic(config: &Config, report: &mut Report<'_>) {
+    let cluster = &config.cluster;
+    if cluster.elastic && cluster.restarts == 0 {
+        report.add("cluster.elastic", "the run goes on after a restart; set `cluster.restarts` to 1 or more");
+    }
+    if cluster.elastic
+        && config.train.as_ref().is_some_and(|train| train.checkpoint_every == CheckpointEvery::Epochs(0))
+    {
+        report.add(
+            "cluster.elastic",
+            "the run goes on from checkpoints, and train.checkpoint_every is 0; set it to 1 or more",
+        );
+    }
+    if cluster.elastic && cluster.elastic_wait.0 < Duration::from_secs(1) {
+        report.add("cluster.elastic_wait", "a process needs this time to start again; set 1 s or more");
+    }
+    if !cluster.elastic {
+        report.refuse(&["cluster.elastic_wait"], "has no effect without `elastic`; remove this key");
+    }
 }
 
 /// Refuses an address of metrics that is not `host:port`.

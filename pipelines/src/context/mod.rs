@@ -104,7 +104,7 @@ pub(crate) fn model(
         },
         ..model.describe(input, width, relations, manifest.edge_columns.features)
     };
-    let device = device(&train.device.of_process(job.number_on_host(rank)).to_string())?;
+    let device = device(&train.device.of_process(job.numbers_on_host[rank]).to_string())?;
     let mut model = Model::build(&config, job.registry.layers(), &device, train.seed)?;
     model.set_check_values(train.check_values);
     Ok(model)

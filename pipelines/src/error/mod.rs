@@ -69,6 +69,9 @@ pub enum Error {
     /// A process of the run has received SIGINT or SIGTERM. The checkpoint has the state after these epochs and steps.
     #[error("stopped by a signal after {0}; the checkpoint has this state: continue with --resume")]
     Stopped(String),
+    /// A lost process of the run has returned. The checkpoint has the state after these epochs and steps, and all processes start again.
+    #[error("a lost process has returned; the run starts again after {0}, from the checkpoint")]
+    Rejoin(String),
     /// A bug in gnnflow.
     #[error("bug in gnnflow: {0}; please report it")]
     Bug(String),
@@ -121,15 +124,21 @@ impl Error {
             Self::Io { .. } | Self::Machine(_) => Fault::Machine,
             Self::Cluster(_) => Fault::Cluster,
             Self::Bug(_) => Fault::Bug,
-            Self::Interrupted | Self::Stopped(_) => return None,
+            Self::Interrupted | Self::Stopped(_) | Self::Rejoin(_) => return None,
         })
     }
 
-    /// Returns the program's exit code: 2 usage, 3 input, 4 machine, 5 cluster, 70 bug, 130 interrupted.
+    /// Returns the program's exit code: 2 usage, 3 input, 4 machine, 5 cluster, 70 bug, [`REJOIN`], 130 interrupted.
     pub fn exit_code(&self) -> u8 {
-        self.fault().map_or(130, Fault::exit_code)
+        match self {
+            Self::Rejoin(_) => REJOIN,
+            _ => self.fault().map_or(130, Fault::exit_code),
+        }
     }
 }
+
+/// Exit code of a process whose run starts again with a lost process that has returned. Only its supervisor sees it.
+pub const REJOIN: u8 = 75;
 
 fn compute_fault(error: &gnnflow_nn::Error) -> Fault {
     use gnnflow_nn::Error as Compute;

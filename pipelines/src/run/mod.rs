@@ -463,7 +463,15 @@ impl<'a> Run<'a> {
                 last_written = Some(self.progress.epochs);
             }
             if wanted.stop {
-                return self.stop(driver);
+                return self.pause_here(driver, Error::Stopped);
+            }
+            let written = self.checkpoint_at == Some(self.progress.position());
+            let unfinished = self.progress.epochs < epochs && !self.stops_early();
+            if written && unfinished && self.job.runtime.is_reduced() {
+                let returned = u64::from(self.job.runtime.has_returned());
+                if self.collectives.all_reduce_counts(driver, &[returned])?[0] > 0 {
+                    return self.pause_here(driver, Error::Rejoin);
+                }
             }
         }
         if last_written != Some(self.progress.epochs) {
@@ -473,14 +481,14 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// Ends the run after a checkpoint, because a process has received a signal.
-    fn stop(&mut self, driver: &mut Driver<'_>) -> Result<(), Error> {
+    /// Ends the run after a checkpoint, with the error that `reason` makes of what is done.
+    fn pause_here(&mut self, driver: &mut Driver<'_>, reason: fn(String) -> Error) -> Result<(), Error> {
         // The first worker writes the checkpoint, and the others wait for its error.
         if self.folder.is_none() {
             self.collectives.barrier(driver)?;
         }
         let epochs = self.progress.epochs;
-        Err(Error::Stopped(match &self.progress.part {
+        Err(reason(match &self.progress.part {
             Some(part) => format!("{} of epoch {}", plural(part.steps as usize, "step"), epochs + 1),
             None => format!("epoch {epochs}"),
         }))

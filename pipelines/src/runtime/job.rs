@@ -126,6 +126,8 @@ pub struct Job {
     pub work: Work,
     /// By rank, the number of the process's host. The processes of one host read the same files.
     pub hosts: Vec<usize>,
+    /// By rank, the number of the process among those of its host, from 0. While processes are lost, some numbers are not in use.
+    pub numbers_on_host: Vec<usize>,
     /// Threads of this process, for sampling and arithmetic.
     pub threads: usize,
     /// Seconds of preparation.
@@ -193,16 +195,12 @@ impl Job {
             run_dir: self.run_dir.clone(),
             work,
             hosts: self.hosts.clone(),
+            numbers_on_host: self.numbers_on_host.clone(),
             threads: self.threads,
             prepare_seconds: self.prepare_seconds,
             build: self.build.clone(),
             runtime: Arc::clone(&self.runtime),
         }
-    }
-
-    /// Returns the number of the process of this rank among those of its host, in the order of ranks.
-    pub(crate) fn number_on_host(&self, rank: usize) -> usize {
-        self.hosts[..rank].iter().filter(|&&host| host == self.hosts[rank]).count()
     }
 
     /// Returns the number of processes on the host of the process of this rank.
@@ -251,6 +249,14 @@ pub trait Runtime: Send + Sync {
     }
     /// Returns whether this process has received a signal while signals were deferred.
     fn stop_requested(&self) -> bool {
+        false
+    }
+    /// Returns whether the run goes on without processes that are lost and may return. Equal at all workers.
+    fn is_reduced(&self) -> bool {
+        false
+    }
+    /// At the first worker: returns whether one of them has returned.
+    fn has_returned(&self) -> bool {
         false
     }
     /// Called on every worker when a stage of the run begins.

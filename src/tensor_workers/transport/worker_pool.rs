@@ -22,7 +22,7 @@ use super::registry::WorkerRegistry;
 use super::runtime;
 use super::server::{bind, serve};
 use super::service::{Role, Service};
-use crate::cluster::{ClusterError, Secret, random_hex};
+use crate::cluster::{ClusterError, LISTENER, NOTICE_FD, RESTARTED, Secret, random_hex};
 use crate::console::Console;
 use crate::tensor_workers::scheduler::{RegistryEvent, Retry, TaskScheduler, TensorWorker, WorkerPool};
 
@@ -126,8 +126,7 @@ impl FlightWorkers {
         command
             .args(["tensor-worker", "--listen", "127.0.0.1:0", "--until-input-ends", "--threads"])
             .arg(self.settings.threads.to_string());
-        for inherited in ["GNNFLOW_LISTEN_FD", "GNNFLOW_HOPELESS_FD", "GNNFLOW_RANK", "GNNFLOW_SIZE", "GNNFLOW_SECRET"]
-        {
+        for inherited in [LISTENER, NOTICE_FD, RESTARTED, "GNNFLOW_RANK", "GNNFLOW_SIZE", "GNNFLOW_SECRET"] {
             command.env_remove(inherited);
         }
         if let Some(secret) = &self.secret {
