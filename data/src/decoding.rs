@@ -1,4 +1,4 @@
-//! Panics of the Parquet decoder. Some damaged files cause them; they are errors of the file.
+//! Panics of the decoders of Parquet and Arrow. Some damaged files cause them; they are errors of the file.
 
 use std::any::Any;
 use std::cell::Cell;
@@ -16,7 +16,7 @@ pub fn is_of_a_file(info: &PanicHookInfo<'_>) -> bool {
     DECODING.get() && !is_of_the_machine(info.payload())
 }
 
-/// Calls `decode`, a function of the Parquet decoder. Returns the message of its panic as an error.
+/// Calls `decode`, a function of one of these decoders. Returns the message of its panic as an error.
 pub(crate) fn guard<T>(decode: impl FnOnce() -> T) -> Result<T, String> {
     DECODING.set(true);
     let done = catch_unwind(AssertUnwindSafe(decode));

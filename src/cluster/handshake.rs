@@ -88,8 +88,10 @@ impl Claim {
     }
 }
 
+/// Returns the beginning of a text for an error, in one line.
 fn quote(fingerprint: &str) -> String {
-    if fingerprint.is_empty() { "none".to_string() } else { fingerprint.chars().take(80).collect() }
+    let shown = |c: char| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c };
+    if fingerprint.is_empty() { "none".to_string() } else { fingerprint.chars().take(80).map(shown).collect() }
 }
 
 /// Why a handshake did not end in a connection.
@@ -383,6 +385,12 @@ mod tests {
         run_handshake(listener, taken, move |stream| {
             dial(stream, &dialer, 0, "host0:1", None, LIMIT).map(|(claim, _)| claim)
         })
+    }
+
+    #[test]
+    fn texts_of_the_other_side_stay_in_one_line() {
+        assert_eq!(quote("a\nb\u{1b}[2J"), "a\u{fffd}b\u{fffd}[2J");
+        assert_eq!(quote(""), "none");
     }
 
     #[test]

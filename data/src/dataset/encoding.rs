@@ -71,7 +71,7 @@ impl Encoding {
     pub fn table_edge_types(&self) -> Option<TypeInfo> {
         let TypeInfo { mut count, names } = self.edge_types.clone()?;
         if self.self_loops == SelfLoops::Add {
-            count -= 1;
+            count = count.saturating_sub(1);
         }
         if self.reverse_edges && count == 2 && names.iter().take(2).eq(FORWARD_AND_REVERSE.iter()) {
             return None;
@@ -161,6 +161,8 @@ mod tests {
         assert_eq!(of(&["a", "b", "self-loop"], 3, false, true), types(2, &["a", "b"]));
         assert_eq!(of(&["0", "1", "self-loop"], 3, false, true), types(2, &["0", "1"]));
         assert_eq!(of(&[], 4, true, false), types(2, &[]));
+        // A manifest that was changed by hand.
+        assert_eq!(of(&[], 0, false, true), types(0, &[]));
         assert_eq!(of(&["forward", "reverse"], 2, true, false), None);
         assert_eq!(of(&["forward", "reverse", "self-loop"], 3, true, true), None);
         assert_eq!(of(&["forward", "rev_forward", "self-loop"], 3, true, true), types(1, &["forward"]));

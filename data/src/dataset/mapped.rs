@@ -13,7 +13,9 @@ use memmap2::Mmap;
 
 use super::copies::origin_of;
 use super::manifest::FileInfo;
+use crate::decoding::guard;
 use crate::error::{Error, Result};
+use crate::store::on_one_line;
 
 /// Opens a file and checks its length against the manifest.
 pub(super) fn open_file(path: &Path, expected: &FileInfo) -> Result<(File, Metadata)> {
@@ -39,7 +41,8 @@ pub(super) fn open_file(path: &Path, expected: &FileInfo) -> Result<(File, Metad
 /// Maps an open file. Returns its only record batch without copying, and the map that contains it.
 ///
 /// Checks the CRC of the headers, that every buffer is within the file, and (by Arrow) offsets and strings. Damaged headers
-/// never reach Arrow's decoder, because it panics on some of them.
+/// do not reach Arrow's decoder, because it panics on some of them. If their CRC is right, which a fault of a disk does not cause, a panic
+/// becomes an error of the file.
 pub(super) fn map(file: &File, path: &Path, expected: &FileInfo, rows: u64) -> Result<(RecordBatch, Arc<Mmap>)> {
     let damaged = |reason: String| Error::Damaged { path: path.to_path_buf(), reason };
     // SAFETY: the map is read-only and private to this process. Datasets are replaced by renaming a new folder, and never written in
@@ -58,7 +61,7 @@ pub(super) fn map(file: &File, path: &Path, expected: &FileInfo, rows: u64) -> R
         return Err(damaged("the checksum of its headers is wrong".into()));
     }
     let map = Arc::new(map);
-    let batch = decode(Arc::clone(&map)).map_err(damaged)?;
+    let batch = guard(|| decode(Arc::clone(&map))).flatten().map_err(damaged)?;
     if batch.num_rows() as u64 != rows {
         return Err(damaged(format!("it has {} rows, but the manifest says {rows}", batch.num_rows())));
     }
@@ -66,12 +69,12 @@ pub(super) fn map(file: &File, path: &Path, expected: &FileInfo, rows: u64) -> R
 }
 
 fn decode(map: Arc<Mmap>) -> std::result::Result<RecordBatch, String> {
-    let text = |e: arrow::error::ArrowError| e.to_string();
+    let text = |e: arrow::error::ArrowError| on_one_line(&e);
     let length = map.len();
     let trailer: [u8; 10] = map.last_chunk().copied().ok_or("it is shorter than any Arrow file")?;
     let footer_length = read_footer_length(trailer).map_err(text)?;
     let footer_start = (length - 10).checked_sub(footer_length).ok_or("its footer is truncated")?;
-    let footer = arrow::ipc::root_as_footer(&map[footer_start..length - 10]).map_err(|e| e.to_string())?;
+    let footer = arrow::ipc::root_as_footer(&map[footer_start..length - 10]).map_err(|e| on_one_line(&e))?;
     let schema = try_fb_to_schema(footer.schema().ok_or("no schema")?).map_err(text)?;
     let blocks =
         footer.recordBatches().filter(|blocks| blocks.len() == 1).ok_or("it does not hold one record batch")?;
@@ -97,7 +100,7 @@ fn decode(map: Arc<Mmap>) -> std::result::Result<RecordBatch, String> {
 /// Checks that every buffer of the batch is within it; Arrow's decoder would panic otherwise.
 fn check_buffers(batch: &[u8], metadata: usize) -> std::result::Result<(), String> {
     let message = batch.get(8..metadata).ok_or("its batch header is truncated")?;
-    let message = arrow::ipc::root_as_message(message).map_err(|e| e.to_string())?;
+    let message = arrow::ipc::root_as_message(message).map_err(|e| on_one_line(&e))?;
     let header = message.header_as_record_batch().ok_or("its message is not a record batch")?;
     let body = (batch.len() - metadata) as i64;
     for buffer in header.buffers().into_iter().flatten() {

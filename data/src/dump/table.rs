@@ -133,7 +133,7 @@ impl Table {
                 first_row += info.num_rows().max(0) as u64;
             }
             table.files.push(Arc::new(TableFile { file: file.clone(), metadata, row_type, first_row: table.rows }));
-            table.rows += first_row;
+            table.rows = table.rows.saturating_add(first_row);
         }
         Ok(table)
     }

@@ -154,7 +154,8 @@ impl Sparse {
         let (mut ends, mut columns, mut values) = (Vec::new(), Vec::new(), Vec::new());
         self.starts.ints(rows, None, &mut ends)?;
         for (row, &end) in ends.iter().enumerate() {
-            let some = usize::try_from(end - self.last).map_err(|_| self.starts.wrong("decreases"))?;
+            let some = end.checked_sub(self.last).and_then(|some| usize::try_from(some).ok());
+            let some = some.ok_or_else(|| self.starts.wrong("decreases"))?;
             self.indices.ints(some, None, &mut columns)?;
             self.values.floats(some, &mut values)?;
             for (&column, &value) in columns.iter().zip(&values) {

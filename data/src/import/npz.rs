@@ -223,11 +223,12 @@ impl Ends {
                         starts.ints(1, None, &mut end).map_err(|_| {
                             starts.wrong(format!("ends at {last}, but there are {} entries", others.len()))
                         })?;
-                        *left = end[0] - *last;
-                        (*last, *node) = (end[0], *node + 1);
-                        if *left < 0 {
+                        *node += 1;
+                        if end[0] < *last {
                             return Err(starts.wrong(format!("decreases at item {}", *node + 1)));
                         }
+                        *left = end[0] - *last;
+                        *last = end[0];
                         continue;
                     }
                     let some = (block - own.len()).min(*left as usize);

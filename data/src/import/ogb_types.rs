@@ -40,7 +40,7 @@ pub(super) fn import(import: &Import, output: &mut Output, progress: &dyn Progre
     let dir = &import.paths[0];
     let raw = dir.join("raw");
     let types = node_types(&raw)?;
-    let nodes = check_nodes(types.iter().map(|of| of.nodes).sum())?;
+    let nodes: u64 = types.iter().map(|of| of.nodes).sum();
     let relations = relations(&raw, &types)?;
     let split = ogb_split::folder(import, dir)?;
     let mapping = mapping(import, dir)?;
@@ -64,7 +64,11 @@ pub(super) fn import(import: &Import, output: &mut Output, progress: &dyn Progre
         ("edge_type".to_string(), Buffer::text()),
     ];
     let mut rows = Rows::begin(output, EDGES, columns, import.file_rows)?;
-    progress.stage("importing edges", Some(relations.iter().map(|relation| relation.edges).sum()), "edges");
+    progress.stage(
+        "importing edges",
+        Some(relations.iter().fold(0, |sum, relation| sum.saturating_add(relation.edges))),
+        "edges",
+    );
     let mut notes = Vec::new();
     for relation in &relations {
         let ends = relation.ends.map(|end| &types[end]);
@@ -107,7 +111,7 @@ fn node_types(raw: &Path) -> Result<Vec<NodeType>> {
     let mut first = 0;
     for of in &mut types {
         of.first = first;
-        first += of.nodes;
+        first = check_nodes(first + of.nodes)?;
     }
     Ok(types)
 }

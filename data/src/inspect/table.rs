@@ -98,7 +98,7 @@ impl Table {
                     files[0].path().display()
                 ));
             }
-            table.rows += metadata.file_metadata().num_rows() as u64;
+            table.rows = table.rows.saturating_add(metadata.file_metadata().num_rows() as u64);
             table.row_groups += metadata.num_row_groups() as u64;
             table.bytes += bytes;
             for group in metadata.row_groups() {

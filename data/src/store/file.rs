@@ -170,12 +170,14 @@ impl DumpFile {
 }
 
 /// Checks that all columns are within a file of `bytes` bytes. The `parquet` crate does not check the positions and lengths in a footer: it
-/// panics on a negative position, and allocates memory for any length.
+/// panics on a negative position, and allocates memory for any length. Also checks the numbers of rows.
 fn check_places(footer: &ParquetMetaData, bytes: u64) -> std::result::Result<(), String> {
+    let mut rows = 0u64;
     for (number, group) in footer.row_groups().iter().enumerate() {
         if group.num_rows() < 0 {
             return Err(format!("row group {number} has {} rows", group.num_rows()));
         }
+        rows = rows.saturating_add(group.num_rows() as u64);
         for column in group.columns() {
             let start = column.dictionary_page_offset().unwrap_or(column.data_page_offset());
             let length = column.compressed_size();
@@ -188,10 +190,38 @@ fn check_places(footer: &ParquetMetaData, bytes: u64) -> std::result::Result<(),
             }
         }
     }
-    Ok(())
+    match footer.file_metadata().num_rows() {
+        found if u64::try_from(found) == Ok(rows) => Ok(()),
+        found => Err(format!("its footer says {found} rows, but its row groups have {rows}")),
+    }
 }
 
 /// Formats an error of another library on one line.
-pub(crate) fn on_one_line(error: &dyn std::error::Error) -> String {
+pub(crate) fn on_one_line(error: &dyn std::fmt::Display) -> String {
     error.to_string().split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow::array::Int64Array;
+    use parquet::file::metadata::FileMetaData;
+
+    use super::*;
+    use crate::testing::write_parquet;
+
+    #[test]
+    fn number_of_rows_is_that_of_the_row_groups() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("a.parquet");
+        write_parquet(&path, vec![("a", Arc::new(Int64Array::from(vec![1, 2, 3])))], 2);
+        let bytes = std::fs::metadata(&path).unwrap().len();
+        let footer = ArrowReaderMetadata::load(&File::open(&path).unwrap(), ArrowReaderOptions::new()).unwrap();
+        let (metadata, of_file) = (footer.metadata(), footer.metadata().file_metadata());
+        assert_eq!(check_places(metadata, bytes), Ok(()));
+        for rows in [-1, 7] {
+            let file = FileMetaData::new(of_file.version(), rows, None, None, of_file.schema_descr_ptr(), None);
+            let why = check_places(&ParquetMetaData::new(file, metadata.row_groups().to_vec()), bytes).unwrap_err();
+            assert_eq!(why, format!("its footer says {rows} rows, but its row groups have 3"));
+        }
+    }
 }

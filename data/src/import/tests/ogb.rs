@@ -125,6 +125,10 @@ fn heterogeneous_download_is_imported() {
     bad(&place.import("mag"), "author___writes___paper/edge.csv.gz:2: node 1, but there are 1 nodes");
     std::fs::remove_dir_all(place.path("mag/raw/relations/paper___cites___paper")).unwrap();
     bad(&place.import("mag"), "relations/paper___cites___paper/ is missing (edges of that type)");
+    // Their sum is 1 in 64 bits.
+    let numbers = format!("paper,author,venue\n{0},{0},3\n", i64::MAX);
+    place.write("mag/raw/num-node-dict.csv.gz", &numbers);
+    bad(&place.import("mag"), "number of nodes");
 }
 
 #[test]
