@@ -36,6 +36,9 @@ impl Npz {
             let member = archive.by_index_raw(i).map_err(unreadable)?;
             let name = member.name().map_err(unreadable)?;
             let name = name.strip_suffix(".npy").unwrap_or(&name).to_string();
+            if name.contains(char::is_control) {
+                return Err(fail(format!("has an array of the name {name:?}; save it again with NumPy")));
+            }
             let deflated = match member.compression().to_string().to_lowercase().as_str() {
                 "stored" => false,
                 "deflated" => true,

@@ -85,7 +85,11 @@ impl Array {
         })?;
         let descr = value_of(&dict, "descr").unwrap_or_default();
         let descr = descr.trim_matches(['\'', '"']);
-        let Some((item, swapped)) = Item::parse(descr) else {
+        // The start of a damaged type may be shown, but in one line.
+        let shown = |c: char| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c };
+        let parsed = Item::parse(descr);
+        let descr: String = descr.chars().take(40).map(shown).collect();
+        let Some((item, swapped)) = parsed else {
             return Err(fail(format!(
                 "holds items of type {descr}, which cannot be imported: save it as bool, int, uint or float \
                  (numpy's astype)"

@@ -119,7 +119,7 @@ impl MatrixEdges<'_> {
             },
             "coo" => Ends::Pairs { src: self.array("row")?, dst: self.array("col")? },
             other => {
-                let reason = format!("a matrix in format \"{other}\"; save tocsr() of it");
+                let reason = format!("a matrix in format {other:?}; save tocsr() of it");
                 return Err(Error::File { path: self.path.into(), reason });
             }
         };

@@ -105,7 +105,7 @@ impl Counts {
             Some((base, a.1.max(b.1).checked_sub(base)?.checked_add(1)?))
         });
         match span {
-            Some((base, len)) if len as u64 <= (4 * edges.rows).max(1 << 20) && len <= 1 << 32 => {
+            Some((base, len)) if len as u64 <= edges.rows.saturating_mul(4).max(1 << 20) && len <= 1 << 32 => {
                 Some(Self::Dense { base, ends: vec![Ends::default(); len as usize] })
             }
             _ => Some(Self::Hashed { by_hash: HashMap::new(), hasher: RandomState::new() }),

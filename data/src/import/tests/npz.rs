@@ -75,7 +75,14 @@ fn invalid_file_error_names_file_and_cause() {
     let labels = std::fs::read(fixture("labels.npy")).unwrap();
     std::fs::write(place.path("short.npy"), &labels[..labels.len() - 3]).unwrap();
     std::fs::write(place.path("text.npy"), "1 2 3 4 5 6 7 8").unwrap();
-    for (name, words) in [("short.npy", "is it cut off?"), ("text.npy", "is not a NumPy array")] {
+    let dict = "{'descr': 'a\nb', 'shape': (5,), }\n";
+    let header = [b"\x93NUMPY\x01\x00", &(dict.len() as u16).to_le_bytes()[..], dict.as_bytes()].concat();
+    std::fs::write(place.path("type.npy"), header).unwrap();
+    for (name, words) in [
+        ("short.npy", "is it cut off?"),
+        ("text.npy", "is not a NumPy array"),
+        ("type.npy", "holds items of type a\u{fffd}b, which cannot be imported"),
+    ] {
         let labels = Some(place.path(name).to_str().unwrap().to_string());
         bad(&Import { arrays: NodeArrays { labels, ..NodeArrays::default() }, ..import(&place, "csr.npz") }, words);
     }
