@@ -10,6 +10,9 @@ pub mod compare;
 mod console;
 mod encryption;
 mod error;
+#[cfg(any(test, fuzzing))]
+#[doc(hidden)]
+pub mod fuzz;
 mod launch;
 mod log;
 mod loop_state;

@@ -8,6 +8,9 @@ pub mod error;
 pub mod export;
 pub mod format;
 pub mod fs;
+#[cfg(any(test, fuzzing))]
+#[doc(hidden)]
+pub mod fuzz;
 pub mod generate;
 pub mod group;
 pub mod ids;

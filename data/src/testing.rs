@@ -3,6 +3,8 @@
 //! This module is not behind a feature. With a feature, `cargo run` and `cargo test` would each build all crates
 //! separately.
 
+pub mod corpus;
+
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;

@@ -10,6 +10,9 @@ mod engine;
 mod error;
 mod evaluate;
 mod follow;
+#[cfg(any(test, fuzzing))]
+#[doc(hidden)]
+pub mod fuzz;
 mod model_file;
 mod neighborhood;
 mod outputs;

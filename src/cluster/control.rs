@@ -39,7 +39,7 @@ const GOODBYE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A message on a control connection.
 #[derive(Debug, Serialize, Deserialize)]
-enum Frame {
+pub(super) enum Frame {
     Heartbeat {
         turns: u64,
         completed: u64,
@@ -118,13 +118,13 @@ pub(super) struct Control {
 }
 
 impl Control {
-    /// Starts the monitor. There are no connections yet.
-    pub(super) fn start(
+    /// Makes an end without connections and without a monitor.
+    pub(super) fn new(
         own_rank: usize,
         addresses: Vec<String>,
         heartbeat_timeout: Duration,
         stall_timeout: Duration,
-    ) -> Result<Arc<Self>, ClusterError> {
+    ) -> Self {
         let now = Instant::now();
         let peer = |_| Peer {
             writer: None,
@@ -138,7 +138,7 @@ impl Control {
             label: String::new(),
             values: HashMap::new(),
         };
-        let control = Arc::new(Control {
+        Control {
             own_rank,
             peers: Mutex::new((0..addresses.len()).map(peer).collect()),
             addresses,
@@ -150,7 +150,17 @@ impl Control {
             changed: Condvar::new(),
             closing: AtomicBool::new(false),
             cause_sent: AtomicBool::new(false),
-        });
+        }
+    }
+
+    /// Starts the monitor. There are no connections yet.
+    pub(super) fn start(
+        own_rank: usize,
+        addresses: Vec<String>,
+        heartbeat_timeout: Duration,
+        stall_timeout: Duration,
+    ) -> Result<Arc<Self>, ClusterError> {
+        let control = Arc::new(Self::new(own_rank, addresses, heartbeat_timeout, stall_timeout));
         let watched = control.clone();
         let signals = Signals::catch();
         std::thread::Builder::new()
@@ -225,7 +235,7 @@ impl Control {
     }
 
     /// Reads one peer's frames until its connection ends.
-    fn read(&self, rank: usize, link: &mut Link) {
+    pub(super) fn read(&self, rank: usize, link: &mut Link) {
         loop {
             let frame = read_frame::<Frame>(link);
             let mut peers = self.peers();

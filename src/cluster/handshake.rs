@@ -246,7 +246,7 @@ pub(super) fn connect(
 /// Makes the dialer's handshake as `own` with rank `peer` at `address`. Returns the peer's claim and the connection.
 ///
 /// `process` is the process at the other end of an earlier connection to the same rank, if there is one. Another process is refused.
-fn dial(
+pub(super) fn dial(
     stream: &TcpStream,
     own: &Party,
     peer: usize,

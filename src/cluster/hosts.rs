@@ -50,7 +50,7 @@ pub fn read_hosts(path: &Path) -> Result<Vec<String>, ClusterError> {
 }
 
 /// Parses a hosts file. An error is a line and a problem.
-fn parse_hosts(text: &str) -> Result<Vec<String>, (usize, String)> {
+pub(super) fn parse_hosts(text: &str) -> Result<Vec<String>, (usize, String)> {
     let mut addresses = Vec::new();
     let mut first_seen: HashMap<String, usize> = HashMap::new();
     for (line, entry) in text.lines().enumerate().map(|(at, line)| (at + 1, line)) {

@@ -30,6 +30,8 @@ mod duration;
 mod error;
 mod execute;
 mod first_failure;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzz;
 mod handshake;
 mod hook;
 mod hosts;

@@ -6,7 +6,7 @@
 //! This module needs the cargo feature `tensor-workers`, which is on by default; without it, `absent.rs` replaces this module.
 
 mod scheduler;
-mod transport;
+pub(crate) mod transport;
 
 use std::sync::Arc;
 

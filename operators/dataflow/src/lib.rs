@@ -10,6 +10,9 @@ pub mod context;
 pub mod embed;
 pub mod fetch;
 pub mod flow;
+#[cfg(any(test, fuzzing))]
+#[doc(hidden)]
+pub mod fuzz;
 pub mod ghost;
 pub mod graph;
 pub mod incremental;

@@ -15,6 +15,8 @@ mod address;
 mod call_buffer;
 mod client;
 mod connection;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzz;
 mod handshake;
 mod incoming;
 mod matrices;

@@ -269,7 +269,7 @@ impl WireBlock {
         self.sections().len()
     }
 
-    pub(super) fn encode_plain<W: Write>(&self, writer: &mut W) -> std::io::Result<()> {
+    pub(crate) fn encode_plain<W: Write>(&self, writer: &mut W) -> std::io::Result<()> {
         if let Repr::View(bytes) = &self.0 {
             return writer.write_all(bytes);
         }
@@ -292,7 +292,7 @@ impl WireBlock {
     }
 
     /// Returns a view of an encoded block, or an error text.
-    pub(super) fn decode_plain(bytes: Bytes) -> Result<Self, String> {
+    pub(crate) fn decode_plain(bytes: Bytes) -> Result<Self, String> {
         if bytes.len() < HEADER_BYTES || !bytes.as_ptr().cast::<u64>().is_aligned() {
             return Err(format!("a block of {} bytes is too short or misaligned", bytes.len()));
         }
