@@ -67,7 +67,7 @@ pub(crate) struct Cache {
 impl Cache {
     /// Returns the share of hits.
     pub(crate) fn hit_rate(self) -> f64 {
-        self.hits as f64 / (self.hits + self.misses).max(1) as f64
+        self.hits as f64 / self.hits.saturating_add(self.misses).max(1) as f64
     }
 }
 
