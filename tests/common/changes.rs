@@ -1,6 +1,8 @@
 //! Random changes of the graph in the folder `graph`, and the results of the nodes that they reach.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, AsArray, Float32Array, Int64Array, RecordBatch, StringArray};
@@ -262,7 +264,8 @@ pub fn damage(place: &TestDir, extension: &str) {
             if path.extension().is_some_and(|of| of == extension) {
                 let mut bytes = std::fs::read(&path).unwrap();
                 bytes.iter_mut().step_by(4).for_each(|byte| *byte ^= 4);
-                std::fs::write(&path, bytes).unwrap();
+                // In place: a process that opens the file meanwhile finds its length.
+                File::options().write(true).open(&path).unwrap().write_all_at(&bytes, 0).unwrap();
             }
         }
     }
