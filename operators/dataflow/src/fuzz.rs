@@ -73,14 +73,14 @@ pub fn stored_rows(bytes: &[u8]) -> bool {
         checksum(&row_of_file) == written.get(1).map_or(0, |sums| number(sums, row))
     });
     for rows in [&copies, &stored] {
-        let reader = rows.read().expect("nobody writes");
+        let reader = rows.read().expect("no rows are written");
         (0..2 * NODES as u32).for_each(|node| assert_eq!(reader.row(node).len(), WIDTH));
         drop(reader);
         assert_eq!((rows.damaged(), rows.any_damaged()), (Ok(!intact), Ok(!intact)));
     }
     drop(copies);
     let all: Vec<u32> = (0..2 * NODES as u32).collect();
-    stored.write().expect("nobody reads").set(&all, &vec![0.5; WIDTH * all.len()]);
+    stored.write().expect("no rows are read").set(&all, &vec![0.5; WIDTH * all.len()]);
     drop(stored);
     let again = RowStore::in_files(file, &graph, 0, WIDTH).expect("files can be mapped");
     assert_eq!(again.any_damaged(), Ok(false), "rows that were written are right");

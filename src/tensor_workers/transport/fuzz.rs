@@ -53,7 +53,7 @@ pub fn tensor_messages(bytes: &[u8]) -> bool {
             true
         }
         (Err(error), _) => {
-            assert!(error.is_some_and(|text| !text.is_empty()), "nobody has closed the channel");
+            assert!(error.is_some_and(|text| !text.is_empty()), "the channel was not closed");
             false
         }
     }
