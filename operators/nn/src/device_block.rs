@@ -8,7 +8,7 @@ use super::device_copies::{Copies, RowEdges};
 use super::error::Result;
 use super::graph_block::GraphBlock;
 
-/// Edges of a row from which on a GPU sums it with more reads in flight: `LONG_ROW` of `cuda/segment.cu`.
+/// Edges of a row from which on a GPU sums it with more reads in flight: `LONG_ROW` of `cuda/rows.cuh`.
 const LONG_ROW: u32 = 512;
 
 /// A block on a device.
@@ -95,7 +95,7 @@ mod tests {
 
     #[test]
     fn kernels_leave_out_the_rows_that_are_listed_as_long() {
-        assert!(include_str!("../cuda/segment.cu").contains(&format!("LONG_ROW = {LONG_ROW},")));
+        assert!(include_str!("../cuda/rows.cuh").contains(&format!("LONG_ROW = {LONG_ROW},")));
     }
 
     #[test]
