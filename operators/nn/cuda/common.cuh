@@ -1,4 +1,4 @@
-// Shared by all kernels: number types, thread layouts over rows and columns, e^x.
+// Shared by all kernels: number types, thread layouts over rows and columns, e^x, leaky ReLU.
 //
 // Kernels repeat the CPU's arithmetic in the CPU's order wherever one thread, or one half-warp, computes a sum (for
 // this, the build disables fused multiply-add). The order of other sums depends on the sizes only. No kernel uses
@@ -69,6 +69,10 @@ __device__ __forceinline__ float exponential(float x) {
     return y * __int_as_float((half + 127) << 23) * __int_as_float((whole - half + 127) << 23);
 }
 __device__ __forceinline__ double exponential(double x) { return exp(x); }
+
+// Leaky ReLU and its slope at x.
+template <typename A> __device__ __forceinline__ A leaky(A x, A slope) { return x > 0 ? x : slope * x; }
+template <typename A> __device__ __forceinline__ A leaky_slope(A x, A slope) { return x > 0 ? 1 : slope; }
 
 // ---- Threads over rows and columns ----
 

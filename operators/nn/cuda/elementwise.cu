@@ -33,7 +33,7 @@ template <typename A> __device__ __forceinline__ A gelu_slope(A x) {
 template <typename A> __device__ __forceinline__ A value_at(u32 activation, A slope, A x) {
     switch (activation) {
     case RELU: return x < 0 ? 0 : x;
-    case LEAKY_RELU: return x > 0 ? x : slope * x;
+    case LEAKY_RELU: return leaky(x, slope);
     case ELU: return x > 0 ? x : exponential(x) - 1;
     case TANH: return tangent(x);
     case GELU: return (A)0.5 * x * (1 + gelu_bend(x));
@@ -44,7 +44,7 @@ template <typename A> __device__ __forceinline__ A value_at(u32 activation, A sl
 template <typename A> __device__ __forceinline__ A slope_at(u32 activation, A slope, A x) {
     switch (activation) {
     case RELU: return x > 0 ? 1 : 0;
-    case LEAKY_RELU: return x > 0 ? 1 : slope;
+    case LEAKY_RELU: return leaky_slope(x, slope);
     case ELU: return x > 0 ? 1 : exponential(x);
     case TANH: return tangent_slope(x);
     case GELU: return gelu_slope(x);

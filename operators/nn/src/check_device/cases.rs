@@ -115,6 +115,7 @@ pub(super) fn all() -> Vec<Case> {
     let mut cases = over_rows();
     cases.extend(gathered());
     cases.extend(over_edges());
+    cases.extend(attention());
     cases.extend(on_heads());
     cases.extend(elementwise());
     cases.extend(products());
@@ -185,9 +186,7 @@ fn over_edges() -> Vec<Case> {
         let (ends, on) = (Ends::of(block.block()), format!("{name}, {heads} heads"));
         let inputs = vec![input("left", &[block.num_src(), heads]), input("right", &[block.num_dst(), heads])];
         let ours = move |x: &[Tensor]| ops::edge_add(&block, &x[0], &x[1]);
-        let naive =
-            move |x: &[Tensor]| naive::gather(&x[0], &ends.sources)? + naive::gather(&x[1], &ends.destinations)?;
-        cases.push(case("edge-add", on, inputs, SUM, ours, naive));
+        cases.push(case("edge-add", on, inputs, SUM, ours, move |x| naive::edge_add(&ends, &x[0], &x[1])));
     }
     for (Graph { name, block }, heads) in each() {
         let (ends, on) = (Ends::of(block.block()), format!("{name}, {heads} heads"));
@@ -206,6 +205,28 @@ fn over_edges() -> Vec<Case> {
             };
             let compared = case("edge-sum", on, inputs, SUM, ours, naive);
             cases.push(Case { differentiable: false, ..compared });
+        }
+    }
+    cases
+}
+
+fn attention() -> Vec<Case> {
+    const SLOPE: f64 = 0.2;
+    let mut cases = Vec::new();
+    for Graph { name, block } in graphs_with_edges() {
+        for (heads, width) in [(1, 1), (1, 100), (2, 4), (4, 8), (3, 21), (8, 16)] {
+            let (ends, on) = (Ends::of(block.block()), format!("{name}, {heads} heads of {width} columns"));
+            let inputs = vec![
+                input("left", &[block.num_src(), heads * width]),
+                input("right", &[block.num_dst(), heads * width]),
+                input("vectors", &[heads, width]),
+            ];
+            let block = block.clone();
+            let ours = move |x: &[Tensor]| ops::attention_logits(&block, &x[0], &x[1], &x[2], SLOPE);
+            let naive = move |x: &[Tensor]| {
+                naive::head_dot(&naive::leaky_relu(&naive::edge_add(&ends, &x[0], &x[1])?, SLOPE)?, &x[2])
+            };
+            cases.push(case("attention-logits", on, inputs, SUM, ours, naive));
         }
     }
     cases

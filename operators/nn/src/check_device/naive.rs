@@ -76,6 +76,10 @@ pub(super) fn weighted_sum(ends: &Ends, x: &Tensor, weights: &Tensor) -> Result<
     scatter(&rows, &ends.destinations, ends.num_dst)
 }
 
+pub(super) fn edge_add(ends: &Ends, left: &Tensor, right: &Tensor) -> Result<Tensor> {
+    gather(left, &ends.sources)? + gather(right, &ends.destinations)?
+}
+
 pub(super) fn edge_softmax(ends: &Ends, logits: &Tensor) -> Result<Tensor> {
     let powers = logits.exp()?;
     let totals = scatter(&powers, &ends.destinations, ends.num_dst)?;

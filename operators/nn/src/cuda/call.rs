@@ -111,6 +111,14 @@ impl<'a> Call<'a> {
         self.view::<T>(storage, layout)
     }
 
+    /// Returns the numbers of a contiguous tensor on the device, while `storage` and `layout` are borrowed from it.
+    pub(super) fn of_tensor<'s, T: Number>(&self, storage: &'s Storage, layout: &Layout) -> Result<Input<'s, T>> {
+        match storage {
+            Storage::Cuda(storage) => self.input(storage, layout),
+            _ => bail!("{}: tensors are on several devices", self.op),
+        }
+    }
+
     /// Returns indices, as [`Call::input`].
     pub(super) fn indices<'s>(&self, storage: &'s CudaStorage, layout: &Layout) -> Result<Input<'s, u32>> {
         self.view::<u32>(storage, layout)

@@ -94,20 +94,20 @@ pub(crate) fn column_sum(op: &ColumnSum, x: &CudaStorage, layout: &Layout) -> Re
         let arguments = [x.address, call.address(&sums), r.into(), c.into()];
         // SAFETY: these are the kernel's arguments, and `sums` has a row for every panel.
         unsafe { call.launch::<A>(kernels::COLUMN_SUM, over_panels(r, c), &arguments)? };
-        let out = sum_panels::<A>(&call, call.address(&sums), r, c)?;
+        let out = sum_panels::<A>(&call, call.address(&sums), r.div_ceil(PANEL), c)?;
         call.output(out, columns)
     })
 }
 
-/// Adds the sums of the panels of `rows`.
+/// Adds the sums of `panels`.
 pub(super) fn sum_panels<A: Number>(
     call: &Call<'_>,
     sums: Argument,
-    rows: u32,
+    panels: u32,
     columns: u32,
 ) -> Result<candle_core::cuda_backend::cudarc::driver::CudaSlice<A>> {
     let out = call.alloc::<A>(columns as usize)?;
-    let arguments = [sums, call.address(&out), rows.div_ceil(PANEL).into(), columns.into()];
+    let arguments = [sums, call.address(&out), panels.into(), columns.into()];
     // SAFETY: these are the kernel's arguments, and `sums` has a row for every panel.
     unsafe { call.launch::<A>(kernels::SUM_PANELS, over_columns(columns), &arguments)? };
     Ok(out)

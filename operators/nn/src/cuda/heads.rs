@@ -70,7 +70,7 @@ pub(crate) fn head_dot_vectors(
         let arguments = [x.address, g.address, call.address(&sums), r.into(), h.into(), f.into()];
         // SAFETY: these are the kernel's arguments, and `sums` has a row for every panel.
         unsafe { call.launch::<A>(kernels::HEAD_DOT_VECTORS, over_panels(r, c), &arguments)? };
-        let out = sum_panels::<A>(&call, call.address(&sums), r, c)?;
+        let out = sum_panels::<A>(&call, call.address(&sums), r.div_ceil(PANEL), c)?;
         call.output(out, (heads, width))
     })
 }

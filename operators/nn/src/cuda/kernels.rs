@@ -19,7 +19,15 @@ macro_rules! modules {
     };
 }
 
-modules! { SEGMENT = "segment", GATHER = "gather", EDGES = "edges", ELEMENTWISE = "elementwise", HEADS = "heads", LOSS = "loss" }
+modules! {
+    SEGMENT = "segment",
+    GATHER = "gather",
+    EDGES = "edges",
+    ATTENTION = "attention",
+    ELEMENTWISE = "elementwise",
+    HEADS = "heads",
+    LOSS = "loss",
+}
 
 /// A kernel, with one version per number type.
 #[derive(Clone, Copy, Debug)]
@@ -70,6 +78,13 @@ kernels! {
     EDGE_ADD = EDGES, "edge_add", REAL;
     EDGE_SOFTMAX = EDGES, "edge_softmax", REAL;
     EDGE_SOFTMAX_BACKWARD = EDGES, "edge_softmax_backward", REAL;
+    ATTENTION_LOGITS = ATTENTION, "attention_logits", REAL;
+    ATTENTION_LOGITS_X4 = ATTENTION, "attention_logits_x4", REAL;
+    ATTENTION_ROWS = ATTENTION, "attention_rows", REAL;
+    ATTENTION_ROWS_X4 = ATTENTION, "attention_rows_x4", REAL;
+    ATTENTION_ROWS_LONG = ATTENTION, "attention_rows_long", REAL;
+    ATTENTION_VECTORS = ATTENTION, "attention_vectors", REAL;
+    ATTENTION_VECTORS_X4 = ATTENTION, "attention_vectors_x4", REAL;
     ACTIVATE = ELEMENTWISE, "activate", ELEMENT;
     ACTIVATE_BACKWARD = ELEMENTWISE, "activate_backward", REAL;
     ADD_BIAS = ELEMENTWISE, "add_bias", REAL;

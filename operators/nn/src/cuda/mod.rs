@@ -4,6 +4,7 @@
 //! keeps freed memory. Kernels sum in a fixed order, so equal inputs give equal bits. A shape that does not fit its
 //! block is an error before any launch.
 
+mod attention;
 mod call;
 mod edges;
 mod elementwise;
@@ -15,6 +16,7 @@ mod loss;
 mod segment;
 mod timer;
 
+pub(super) use attention::{attention_logits, attention_logits_backward};
 pub(super) use edges::{edge_add, edge_softmax, edge_softmax_backward, edge_sum};
 pub(super) use elementwise::{activate, activate_backward, add_bias, column_sum};
 pub(super) use gather::gather_rows;

@@ -2,12 +2,15 @@
 
 use std::sync::Arc;
 
+#[cfg(feature = "cuda")]
+use candle_core::CudaStorage;
 use candle_core::{CpuStorage, CustomOp2, CustomOp3, Layout, Result, Shape, Tensor};
 
-use super::{activate, edge_add, elements, expect, gradient_of, head_dot, store, with_real, zeros};
+use super::{elements, expect, gradient_of, store, with_real, zeros};
+#[cfg(feature = "cuda")]
+use crate::cuda;
 use crate::graph_block::GraphBlock;
 use gnnflow_kernels::aggregate::attention_logits::Attention;
-use gnnflow_kernels::dense::elementwise::Activation;
 
 /// `(left [num_src, H·F], right [num_dst, H·F], vectors [H, F])` → `[E, H]`:
 /// `vectors[h] · leaky(left[source, h] + right[destination, h])`.
@@ -45,8 +48,6 @@ pub(crate) struct AttentionLogitsBackward {
 
 /// `out[e, h] = vectors[h, :] · leaky(left[source of e, h, :] + right[destination of e, h, :])`; `vectors` is `[H, F]`.
 ///
-/// On a GPU, composed of other operations, with a stored row per edge.
-///
 /// # Errors
 /// When shapes do not fit the block.
 pub fn attention_logits(
@@ -56,10 +57,6 @@ pub fn attention_logits(
     vectors: &Tensor,
     slope: f64,
 ) -> Result<Tensor> {
-    if !left.device().is_cpu() {
-        let activated = activate(&edge_add(block, left, right)?, Activation::LeakyRelu(slope), None)?;
-        return head_dot(&activated, vectors);
-    }
     let op = AttentionLogits { block: block.clone(), slope };
     left.contiguous()?.apply_op3(&right.contiguous()?, &vectors.contiguous()?, op)
 }
@@ -94,6 +91,19 @@ impl CustomOp3 for AttentionLogits {
             store(out)
         });
         Ok((out, (block.num_edges(), heads).into()))
+    }
+
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(
+        &self,
+        l: &CudaStorage,
+        ll: &Layout,
+        r: &CudaStorage,
+        lr: &Layout,
+        a: &CudaStorage,
+        la: &Layout,
+    ) -> Result<(CudaStorage, Shape)> {
+        cuda::attention_logits(self, (l, ll), (r, lr), (a, la))
     }
 
     fn bwd(
@@ -148,5 +158,10 @@ impl CustomOp2 for AttentionLogitsBackward {
         });
         let shape = if self.wanted == Wanted::Vectors { (heads, width) } else { (rows, heads * width) };
         Ok((out, shape.into()))
+    }
+
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(&self, l: &CudaStorage, ll: &Layout, r: &CudaStorage, lr: &Layout) -> Result<(CudaStorage, Shape)> {
+        cuda::attention_logits_backward(self, l, ll, r, lr)
     }
 }

@@ -5,7 +5,7 @@
 //! other operations. Inputs must be on one device; they are made contiguous.
 
 pub(crate) mod activate;
-mod attention;
+pub(crate) mod attention;
 pub(crate) mod edges;
 mod fused_layers;
 pub(crate) mod gather;
