@@ -96,6 +96,47 @@ __device__ __forceinline__ void attention_vectors(const u32 *sources, const u32 
     *reinterpret_cast<Pack<A, N> *>(sums + (size_t)p.row * columns + p.column) = sum;
 }
 
+// What an edge adds to the gradient of `own`, a number of `left` or `right` of GAT's attention: the gradient of its logit,
+// alpha · (gradient − total), times slope(own + x). `totals` has Σ alpha · gradient over the edges of each destination.
+template <typename A> struct OfAttention {
+    EdgeWeight<A> alpha, gradient;
+    const A *totals;
+    u32 row;
+    A own, slope;
+    template <typename B> __device__ __forceinline__ B at(u32 e, u32 index) const {
+        // Without positions, edges are by destination, which then is the row itself.
+        A total = totals[(size_t)(alpha.edges ? index : row) * alpha.heads + alpha.head];
+        return alpha.template at<B>(e, index) * (gradient.template at<B>(e, index) - total);
+    }
+    __device__ __forceinline__ A term(A value, A weight, int) const { return weight * leaky_slope(value + own, slope); }
+    __device__ __forceinline__ OfAttention(const u32 *edges, const A *alpha, const A *gradient, const A *totals, const A *own,
+                                           u32 heads, u32 row, u32 head, A slope)
+        : alpha{alpha, edges, heads, head}, gradient{gradient, edges, heads, head}, totals(totals), row(row),
+          own(own[(size_t)row * heads + head]), slope(slope) {}
+};
+
+// Gradient of GAT's attention with respect to `own`: `left`, whose rows sum over the edges by source and x = right, or the
+// other way round.
+template <typename A>
+__device__ __forceinline__ void attention_scores(const u32 *indptr, const u32 *indices, const u32 *edges, const A *alpha,
+                                                 const A *gradient, const A *totals, const A *x, const A *own, A *out, u32 rows,
+                                                 u32 heads, u32 shift, A slope) {
+    Place p(shift, 1);
+    if (p.row >= rows || p.column >= heads) return;
+    OfAttention<A> edge(edges, alpha, gradient, totals, own, heads, p.row, p.column, slope);
+    sum_rows<A, 1>(indptr, indices, x, edge, false, out, p.row, p.column, heads);
+}
+
+template <typename A>
+__device__ __forceinline__ void attention_scores_long(const u32 *long_rows, const u32 *indptr, const u32 *indices,
+                                                      const u32 *edges, const A *alpha, const A *gradient, const A *totals,
+                                                      const A *x, const A *own, A *out, u32 heads, A slope) {
+    u32 row = long_rows[blockIdx.x], head = long_column();
+    if (head >= heads) return;
+    OfAttention<A> edge(edges, alpha, gradient, totals, own, heads, row, head, slope);
+    sum_long_row<A>(indptr, indices, x, edge, false, out, row, head, heads);
+}
+
 #define VECTOR(A, N, SUFFIX)                                                                                                   \
     extern "C" __global__ void attention_logits_##SUFFIX(const u32 *sources, const u32 *destinations, const A *left,           \
                                                          const A *right, const A *vectors, A *out, u32 edges, u32 heads,       \
@@ -120,6 +161,17 @@ __device__ __forceinline__ void attention_vectors(const u32 *sources, const u32 
                                                             const u32 *edges, const A *gradient, const A *x, const A *own,     \
                                                             const A *vectors, A *out, u32 heads, u32 width, double slope) {    \
         attention_rows_long<A>(long_rows, indptr, indices, edges, gradient, x, own, vectors, out, heads, width, slope);        \
+    }                                                                                                                          \
+    extern "C" __global__ void attention_scores_##SUFFIX(const u32 *indptr, const u32 *indices, const u32 *edges,              \
+                                                         const A *alpha, const A *gradient, const A *totals, const A *x,       \
+                                                         const A *own, A *out, u32 rows, u32 heads, u32 shift, double slope) { \
+        attention_scores<A>(indptr, indices, edges, alpha, gradient, totals, x, own, out, rows, heads, shift, slope);          \
+    }                                                                                                                          \
+    extern "C" __global__ void attention_scores_long_##SUFFIX(const u32 *long_rows, const u32 *indptr, const u32 *indices,     \
+                                                              const u32 *edges, const A *alpha, const A *gradient,             \
+                                                              const A *totals, const A *x, const A *own, A *out, u32 heads,    \
+                                                              double slope) {                                                  \
+        attention_scores_long<A>(long_rows, indptr, indices, edges, alpha, gradient, totals, x, own, out, heads, slope);       \
     }
 
 REAL(float, f32)

@@ -39,11 +39,27 @@ struct Row {
     }
 };
 
+// The logits of a softmax: stored ones, ...
+template <typename A> struct StoredLogits {
+    const A *logits;
+    __device__ __forceinline__ A at(const Row &r, u32 e, u32 heads) const { return logits[(size_t)e * heads + r.head]; }
+};
+
+// ... or GAT's: leaky(left[source] + right[destination]).
+template <typename A> struct LeakySums {
+    const u32 *sources;
+    const A *left, *right;
+    A slope;
+    __device__ __forceinline__ A at(const Row &r, u32 e, u32 heads) const {
+        return leaky(left[(size_t)sources[e] * heads + r.head] + right[(size_t)r.row * heads + r.head], slope);
+    }
+};
+
 // Numbers that a thread keeps in registers: rows of up to HELD edges for each of their lanes are read once.
 const u32 HELD = 8;
 
-template <typename A>
-__device__ __forceinline__ void edge_softmax(const u32 *indptr, const A *logits, A *out, u32 rows, u32 heads, u32 shift) {
+template <typename A, typename Logits>
+__device__ __forceinline__ void edge_softmax(const u32 *indptr, Logits logits, A *out, u32 rows, u32 heads, u32 shift) {
     Row r(shift);
     if (r.row >= rows) return; // the whole warp
     u32 begin = indptr[r.row], end = indptr[r.row + 1];
@@ -55,7 +71,7 @@ __device__ __forceinline__ void edge_softmax(const u32 *indptr, const A *logits,
 #pragma unroll
         for (u32 k = 0; k < HELD; k++) {
             u32 e = begin + r.first + k * r.step;
-            held[k] = e < end ? logits[(size_t)e * heads + r.head] : negative_infinity<A>();
+            held[k] = e < end ? logits.at(r, e, heads) : negative_infinity<A>();
         }
 #pragma unroll
         for (u32 k = 0; k < HELD; k++) largest = held[k] > largest ? held[k] : largest;
@@ -72,12 +88,12 @@ __device__ __forceinline__ void edge_softmax(const u32 *indptr, const A *logits,
         return;
     }
     for (u32 e = begin + r.first; e < end; e += r.step) {
-        A z = logits[(size_t)e * heads + r.head];
+        A z = logits.at(r, e, heads);
         largest = z > largest ? z : largest;
     }
     largest = largest_of_lanes(largest, shift);
     for (u32 e = begin + r.first; e < end; e += r.step) {
-        A power = exponential(logits[(size_t)e * heads + r.head] - largest);
+        A power = exponential(logits.at(r, e, heads) - largest);
         out[(size_t)e * heads + r.head] = power;
         total += power;
     }
@@ -135,7 +151,12 @@ __device__ __forceinline__ void edge_softmax_backward(const u32 *indptr, const A
     }                                                                                                                          \
     extern "C" __global__ void edge_softmax_##SUFFIX(const u32 *indptr, const A *logits, A *out, u32 rows, u32 heads,          \
                                                      u32 shift) {                                                              \
-        edge_softmax<A>(indptr, logits, out, rows, heads, shift);                                                              \
+        edge_softmax<A>(indptr, StoredLogits<A>{logits}, out, rows, heads, shift);                                             \
+    }                                                                                                                          \
+    extern "C" __global__ void attention_softmax_##SUFFIX(const u32 *indptr, const u32 *sources, const A *left,                \
+                                                          const A *right, A *out, u32 rows, u32 heads, u32 shift,              \
+                                                          double slope) {                                                      \
+        edge_softmax<A>(indptr, LeakySums<A>{sources, left, right, (A)slope}, out, rows, heads, shift);                        \
     }                                                                                                                          \
     extern "C" __global__ void edge_softmax_backward_##SUFFIX(const u32 *indptr, const A *alpha, const A *gradient, A *out,    \
                                                               u32 rows, u32 heads, u32 shift) {                                \

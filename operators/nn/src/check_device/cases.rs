@@ -229,6 +229,18 @@ fn attention() -> Vec<Case> {
             cases.push(case("attention-logits", on, inputs, SUM, ours, naive));
         }
     }
+    for Graph { name, block } in graphs_with_edges() {
+        for heads in [1, 2, 8, 40] {
+            let (ends, on) = (Ends::of(block.block()), format!("{name}, {heads} heads"));
+            let inputs = vec![input("left", &[block.num_src(), heads]), input("right", &[block.num_dst(), heads])];
+            let block = block.clone();
+            let ours = move |x: &[Tensor]| ops::attention_softmax(&block, &x[0], &x[1], SLOPE);
+            let naive = move |x: &[Tensor]| {
+                naive::edge_softmax(&ends, &naive::leaky_relu(&naive::edge_add(&ends, &x[0], &x[1])?, SLOPE)?)
+            };
+            cases.push(case("attention-softmax", on, inputs, SUM, ours, naive));
+        }
+    }
     cases
 }
 

@@ -101,8 +101,8 @@ fn parts(x: &Tensor) -> Result<(Tensor, Tensor)> {
 }
 
 pub(super) fn leaky_relu(x: &Tensor, slope: f64) -> Result<Tensor> {
-    let (above, below) = parts(x)?;
-    above - (below * slope)?
+    // Sums may be exactly 0, where the slope is that below 0.
+    x.gt(0.0)?.where_cond(x, &(x * slope)?)
 }
 
 pub(super) fn elu(x: &Tensor) -> Result<Tensor> {

@@ -12,6 +12,7 @@ use super::cases::random_block;
 use crate::error::Result;
 use crate::graph_block::GraphBlock;
 use crate::ops;
+use crate::ops::attention::{AttentionLogits, AttentionLogitsBackward, Wanted};
 use crate::ops::edges::EdgeSoftmaxBackward;
 use crate::ops::gather::GatherRows;
 use crate::ops::segment::SegmentReduceBackward;
@@ -86,16 +87,25 @@ fn rates(device: &Device, size: Size) -> Result<Vec<Rate>> {
     let random = |rows: usize, columns: usize| Tensor::rand(-1f32, 1f32, (rows, columns), device);
     let x = random(nodes, columns)?;
     let [logits, weights] = [random(edges, heads)?, random(edges, heads)?];
+    let ([left, right], vectors) = ([random(nodes, heads)?, random(nodes, heads)?], random(heads, columns / heads)?);
     let (row, list) = (columns * size_of::<f32>(), edges * size_of::<u32>());
     let numbers = edges * heads * size_of::<f32>();
     let of_mean = SegmentReduceBackward { block: Arc::clone(&block), reduce: ops::Reduce::Mean };
     let of_softmax = EdgeSoftmaxBackward { block: Arc::clone(&block) };
     let alpha = ops::edge_softmax(&block, &logits)?;
+    const SLOPE: f64 = 0.2;
+    let of_logits = |wanted| AttentionLogitsBackward {
+        of: AttentionLogits { block: Arc::clone(&block), slope: SLOPE },
+        vectors: vectors.clone(),
+        gradient: weights.clone(),
+        wanted,
+    };
+    let [of_left, of_vectors] = [Wanted::Left, Wanted::Vectors].map(of_logits);
     let shuffled = Permutation::new(Key::new(5, Purpose::Sample), nodes as u64);
     let order: Vec<u32> = (0..nodes as u64).map(|row| shuffled.at(row) as u32).collect();
     let order = Tensor::from_vec(order, nodes, device)?;
     type Work<'a> = Box<dyn Fn() -> Result<Tensor> + 'a>;
-    let all: [(&str, usize, Work<'_>); 8] = [
+    let all: [(&str, usize, Work<'_>); 12] = [
         ("copy", 2 * nodes * row, Box::new(|| Ok(x.copy()?))),
         (
             "gather-rows",
@@ -121,6 +131,26 @@ fn rates(device: &Device, size: Size) -> Result<Vec<Rate>> {
         ),
         ("edge-softmax", 2 * numbers, Box::new(|| Ok(ops::edge_softmax(&block, &logits)?))),
         ("edge-softmax, backward", 3 * numbers, Box::new(|| Ok(alpha.apply_op2_no_bwd(&weights, &of_softmax)?))),
+        (
+            "attention-softmax",
+            2 * numbers + list + nodes * heads * size_of::<f32>(),
+            Box::new(|| Ok(ops::attention_softmax(&block, &left, &right, SLOPE)?)),
+        ),
+        (
+            "attention-logits",
+            (edges + nodes) * row + 2 * list + numbers,
+            Box::new(|| Ok(ops::attention_logits(&block, &x, &x, &vectors, SLOPE)?)),
+        ),
+        (
+            "attention-logits, left",
+            (edges + 2 * nodes) * row + 2 * list + numbers,
+            Box::new(|| Ok(x.apply_op2_no_bwd(&x, &of_left)?)),
+        ),
+        (
+            "attention-logits, vectors",
+            (edges + nodes) * row + 2 * list + numbers,
+            Box::new(|| Ok(x.apply_op2_no_bwd(&x, &of_vectors)?)),
+        ),
     ];
     let mut found: Vec<Rate> = Vec::with_capacity(all.len());
     for (operation, bytes, work) in all {

@@ -3,11 +3,14 @@
 use candle_core::cuda_backend::CudaStorage;
 use candle_core::{CustomOp2, CustomOp3, Layout, Result, Shape};
 
-use super::call::{Call, Edges, Input, NULL, Number, over_rows, with_real};
+use super::call::{Call, Edges, Input, NULL, Number, over_rows, warp_per_row_of_heads, with_real};
 use super::elementwise::sum_panels;
 use super::kernels::{self, Argument};
+use super::segment::weighted;
 use crate::graph_block::GraphBlock;
-use crate::ops::attention::{AttentionLogits, AttentionLogitsBackward, Wanted};
+use crate::ops::attention::{
+    AttentionLogits, AttentionLogitsBackward, AttentionSoftmax, AttentionSoftmaxBackward, Wanted,
+};
 
 /// The edges that a thread sums, at least, for the gradient of the vectors.
 const SMALLEST_PANEL: u32 = 128;
@@ -156,4 +159,76 @@ fn of_vectors<A: Number>(
     unsafe { call.launch::<A>(kernel, threads, &arguments)? };
     let out = sum_panels::<A>(call, sums_address, panels, columns)?;
     call.output(out, (x.heads, x.width))
+}
+
+pub(crate) fn attention_softmax(
+    op: &AttentionSoftmax,
+    left: &CudaStorage,
+    ll: &Layout,
+    right: &CudaStorage,
+    lr: &Layout,
+) -> Result<(CudaStorage, Shape)> {
+    let call = Call::new(op.name(), left);
+    let ((sources, heads), (destinations, right_heads)) = (ll.shape().dims2()?, lr.shape().dims2()?);
+    call.expect("source rows", sources, op.block.num_src())?;
+    call.expect("destination rows", destinations, op.block.num_dst())?;
+    call.expect("heads", right_heads, heads)?;
+    let Edges { indptr, indices, .. } = call.by_destination(&op.block)?;
+    let (r, h) = (call.count(destinations)?, call.count(heads)?);
+    let (threads, shift) = warp_per_row_of_heads(r, h);
+    let edges = op.block.num_edges();
+    with_real!(call, left, A => {
+        let (left, right) = (call.input::<A>(left, ll)?.address, call.input::<A>(right, lr)?.address);
+        let out = call.alloc::<A>(edges * heads)?;
+        let arguments =
+            [indptr, indices, left, right, call.address(&out), r.into(), h.into(), shift, op.slope.into()];
+        // SAFETY: these are the kernel's arguments; there is a row for every source and destination.
+        unsafe { call.launch::<A>(kernels::ATTENTION_SOFTMAX, threads, &arguments)? };
+        call.output(out, (edges, heads))
+    })
+}
+
+pub(crate) fn attention_softmax_backward(
+    op: &AttentionSoftmaxBackward,
+    left: (&CudaStorage, &Layout),
+    right: (&CudaStorage, &Layout),
+    alpha: (&CudaStorage, &Layout),
+) -> Result<(CudaStorage, Shape)> {
+    let call = Call::new(op.name(), left.0);
+    let block = &op.of.block;
+    let (edges, heads) = alpha.1.shape().dims2()?;
+    let gradient = op.gradient.storage_and_layout();
+    call.expect("numbers in the gradient", gradient.1.shape().elem_count(), edges * heads)?;
+    let (by_destination, by_source) = (call.by_destination(block)?, call.by_source(block)?);
+    let (sources, destinations, positions) = (block.num_src(), block.num_dst(), call.edges_by_source(block)?);
+    let (h, slope) = (call.count(heads)?, Argument::F64(op.of.slope));
+    with_real!(call, left.0, A => {
+        let (left, right) = (call.input::<A>(left.0, left.1)?.address, call.input::<A>(right.0, right.1)?.address);
+        let (alpha, g) = (call.input::<A>(alpha.0, alpha.1)?, call.of_tensor::<A>(&gradient.0, gradient.1)?);
+        let out = call.alloc::<A>((sources + destinations) * heads)?;
+        // The total of a destination is a sum of the rows alpha, one per edge, weighted by the gradient.
+        let numbers = Edges { indices: NULL, ..by_destination };
+        let (totals, _) = weighted::<A>(&call, numbers, (&g, NULL), &alpha, destinations, [heads, 1])?;
+        let totals = call.address(totals.as_cuda_slice::<A>()?);
+        let of_right = call.address(&out.slice(sources * heads..));
+        let sides = [
+            (by_source, positions, [right, left, call.address(&out)], sources),
+            (by_destination, NULL, [left, right, of_right], destinations),
+        ];
+        for (Edges { indptr, indices, long_rows }, positions, [other, own, out], rows) in sides {
+            let (r, list, alpha, g) = (call.count(rows)?, long_rows.list, alpha.address, g.address);
+            let (threads, shift) = over_rows(r, h, 1);
+            let arguments = [
+                indptr, indices, positions, alpha, g, totals, other, own, out, r.into(), h.into(), shift, slope,
+            ];
+            let of_long =
+                [list, indptr, indices, positions, alpha, g, totals, other, own, out, h.into(), slope];
+            // SAFETY: these are the kernels' arguments; there is a row for every index, and numbers for every edge.
+            unsafe {
+                call.launch::<A>(kernels::ATTENTION_SCORES, threads, &arguments)?;
+                call.launch::<A>(kernels::ATTENTION_SCORES_LONG, long_rows.threads(h), &of_long)?;
+            }
+        }
+        call.output(out, (sources + destinations, heads))
+    })
 }

@@ -78,6 +78,7 @@ kernels! {
     EDGE_ADD = EDGES, "edge_add", REAL;
     EDGE_SOFTMAX = EDGES, "edge_softmax", REAL;
     EDGE_SOFTMAX_BACKWARD = EDGES, "edge_softmax_backward", REAL;
+    ATTENTION_SOFTMAX = EDGES, "attention_softmax", REAL;
     ATTENTION_LOGITS = ATTENTION, "attention_logits", REAL;
     ATTENTION_LOGITS_X4 = ATTENTION, "attention_logits_x4", REAL;
     ATTENTION_ROWS = ATTENTION, "attention_rows", REAL;
@@ -85,6 +86,8 @@ kernels! {
     ATTENTION_ROWS_LONG = ATTENTION, "attention_rows_long", REAL;
     ATTENTION_VECTORS = ATTENTION, "attention_vectors", REAL;
     ATTENTION_VECTORS_X4 = ATTENTION, "attention_vectors_x4", REAL;
+    ATTENTION_SCORES = ATTENTION, "attention_scores", REAL;
+    ATTENTION_SCORES_LONG = ATTENTION, "attention_scores_long", REAL;
     ACTIVATE = ELEMENTWISE, "activate", ELEMENT;
     ACTIVATE_BACKWARD = ELEMENTWISE, "activate_backward", REAL;
     ADD_BIAS = ELEMENTWISE, "add_bias", REAL;

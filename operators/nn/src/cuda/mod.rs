@@ -16,7 +16,9 @@ mod loss;
 mod segment;
 mod timer;
 
-pub(super) use attention::{attention_logits, attention_logits_backward};
+pub(super) use attention::{
+    attention_logits, attention_logits_backward, attention_softmax, attention_softmax_backward,
+};
 pub(super) use edges::{edge_add, edge_softmax, edge_softmax_backward, edge_sum};
 pub(super) use elementwise::{activate, activate_backward, add_bias, column_sum};
 pub(super) use gather::gather_rows;

@@ -130,7 +130,7 @@ pub(crate) fn weighted_sum_rows(
 }
 
 /// Weighted sums over the rows of `edges`. Null positions of weights: those of the edges.
-fn weighted<T: Number>(
+pub(super) fn weighted<T: Number>(
     call: &Call<'_>,
     Edges { indptr, indices, long_rows }: Edges,
     (w, positions): (&Input<'_, T::Sum>, Argument),

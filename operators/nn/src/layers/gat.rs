@@ -6,7 +6,7 @@ use super::LayerSpec;
 use super::{Aggregation, Layer, LayerInfo, Pass};
 use crate::error::{Error, Result};
 use crate::initial::Initial;
-use crate::ops::{activate, add_bias, edge_add, edge_softmax, head_dot, head_mean, linear, prefix, weighted_sum};
+use crate::ops::{activate, add_bias, attention_softmax, head_dot, head_mean, linear, prefix, weighted_sum};
 use crate::params::ParamBuilder;
 use gnnflow_kernels::dense::elementwise::{Activation, Dropout};
 
@@ -40,11 +40,10 @@ pub(super) fn head_width(spec: &LayerSpec) -> Result<usize> {
     Ok(if last { out_dim } else { out_dim / heads })
 }
 
-/// Computes attention weights from logits: softmax over the edges of each destination, then dropout.
-pub(super) fn attention_weights(pass: &Pass<'_>, logits: &Tensor, share: f64) -> Result<Tensor> {
-    let attention = edge_softmax(pass.block.with_self_loops(), logits)?;
+/// Applies dropout of this share to attention weights.
+pub(super) fn drop_attention(pass: &Pass<'_>, attention: &Tensor, share: f64) -> Result<Tensor> {
     let dropout = pass.dropout.filter(|_| share > 0.0).map(|key| Dropout::new(share, key));
-    Ok(activate(&attention, Activation::Identity, dropout)?)
+    Ok(activate(attention, Activation::Identity, dropout)?)
 }
 
 /// Returns the sum of the sent rows weighted by `attention`.
@@ -100,8 +99,8 @@ impl Layer for Gat {
         let block = pass.block.with_self_loops();
         let left = head_dot(sent, &self.source)?;
         let right = head_dot(&prefix(sent, block.num_dst())?, &self.destination)?;
-        let logits = activate(&edge_add(block, &left, &right)?, Activation::LeakyRelu(SLOPE), None)?;
-        Ok(Some(attention_weights(pass, &logits, self.attention_dropout)?))
+        let attention = attention_softmax(block, &left, &right, SLOPE)?;
+        Ok(Some(drop_attention(pass, &attention, self.attention_dropout)?))
     }
 
     fn aggregate(&self, pass: &Pass<'_>, sent: &Tensor, edges: Option<&Tensor>) -> Result<Tensor> {

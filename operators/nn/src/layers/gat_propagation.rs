@@ -4,13 +4,12 @@
 use candle_core::{Tensor, Var};
 
 use super::LayerSpec;
-use super::gat::{SLOPE, attention_sum, attention_weights};
+use super::gat::{SLOPE, attention_sum, drop_attention};
 use super::{Aggregation, Layer, LayerInfo, Pass};
 use crate::error::{Error, Result};
 use crate::initial::Initial;
-use crate::ops::{activate, add_bias, edge_add, head_dot, head_mean, prefix};
+use crate::ops::{add_bias, attention_softmax, head_dot, head_mean, prefix};
 use crate::params::ParamBuilder;
-use gnnflow_kernels::dense::elementwise::Activation;
 
 /// One propagation of the perceptron's predictions, with the same attention in every propagation. For each head, it
 /// sums over the neighbors and the node itself. The last propagation averages the heads and adds a bias.
@@ -113,9 +112,8 @@ impl Layer for GatPropagation {
     fn forward(&self, pass: &Pass<'_>, h_src: &Tensor) -> Result<Tensor> {
         let (block, h_dst) = (pass.block.with_self_loops(), prefix(h_src, pass.block.num_dst())?);
         let [left, right] = self.scores(h_src)?;
-        let logits = edge_add(block, &left, &prefix(&right, block.num_dst())?)?;
-        let attention =
-            attention_weights(pass, &activate(&logits, Activation::LeakyRelu(SLOPE), None)?, self.attention_dropout)?;
+        let attention = attention_softmax(block, &left, &prefix(&right, block.num_dst())?, SLOPE)?;
+        let attention = drop_attention(pass, &attention, self.attention_dropout)?;
         let aggregated = self.aggregate(pass, &self.send(pass, h_src)?, Some(&attention))?;
         self.apply_node(pass, &h_dst, &aggregated)
     }

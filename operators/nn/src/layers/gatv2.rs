@@ -3,11 +3,11 @@
 use candle_core::{Tensor, Var};
 
 use super::LayerSpec;
-use super::gat::{SLOPE, attention_sum, attention_weights, head_width};
+use super::gat::{SLOPE, attention_sum, drop_attention, head_width};
 use super::{Aggregation, Layer, LayerInfo, Pass};
 use crate::error::Result;
 use crate::initial::Initial;
-use crate::ops::{activate, add_bias, attention_logits, edge_add, head_dot, head_mean, linear};
+use crate::ops::{activate, add_bias, attention_logits, edge_add, edge_softmax, head_dot, head_mean, linear};
 use crate::params::ParamBuilder;
 use gnnflow_kernels::dense::elementwise::Activation;
 
@@ -103,7 +103,7 @@ impl Layer for Gatv2 {
                 head_dot(&activate(&sums, Activation::LeakyRelu(SLOPE), None)?, &self.attention)?
             }
         };
-        Ok(Some(attention_weights(pass, &logits, self.attention_dropout)?))
+        Ok(Some(drop_attention(pass, &edge_softmax(block, &logits)?, self.attention_dropout)?))
     }
 
     fn aggregate(&self, pass: &Pass<'_>, sent: &Tensor, edges: Option<&Tensor>) -> Result<Tensor> {

@@ -1,4 +1,4 @@
-//! GATv2's attention logits, without a stored row per edge.
+//! GATv2's attention logits, without a stored row per edge; GAT's attention.
 
 use std::sync::Arc;
 
@@ -6,11 +6,12 @@ use std::sync::Arc;
 use candle_core::CudaStorage;
 use candle_core::{CpuStorage, CustomOp2, CustomOp3, Layout, Result, Shape, Tensor};
 
-use super::{elements, expect, gradient_of, store, with_real, zeros};
+use super::{activate, edge_add, edge_softmax, elements, expect, gradient_of, store, with_real, zeros};
 #[cfg(feature = "cuda")]
 use crate::cuda;
 use crate::graph_block::GraphBlock;
 use gnnflow_kernels::aggregate::attention_logits::Attention;
+use gnnflow_kernels::dense::elementwise::Activation;
 
 /// `(left [num_src, H·F], right [num_dst, H·F], vectors [H, F])` → `[E, H]`:
 /// `vectors[h] · leaky(left[source, h] + right[destination, h])`.
@@ -46,6 +47,26 @@ pub(crate) struct AttentionLogitsBackward {
     pub wanted: Wanted,
 }
 
+/// `(left [num_src, H], right [num_dst, H])` → `[E, H]`: [`attention_softmax`] on a GPU.
+#[cfg(feature = "cuda")]
+#[derive(Clone, Debug)]
+pub(crate) struct AttentionSoftmax {
+    /// The edges.
+    pub block: Arc<GraphBlock>,
+    /// Leaky ReLU's slope below 0.
+    pub slope: f64,
+}
+
+/// Gradients of [`AttentionSoftmax`]: `(left, right, result [E, H])` → `[num_src + num_dst, H]`, those of `left` first.
+#[cfg(feature = "cuda")]
+#[derive(Clone, Debug)]
+pub(crate) struct AttentionSoftmaxBackward {
+    /// The operation.
+    pub of: AttentionSoftmax,
+    /// `[E, H]`
+    pub gradient: Tensor,
+}
+
 /// `out[e, h] = vectors[h, :] · leaky(left[source of e, h, :] + right[destination of e, h, :])`; `vectors` is `[H, F]`.
 ///
 /// # Errors
@@ -59,6 +80,21 @@ pub fn attention_logits(
 ) -> Result<Tensor> {
     let op = AttentionLogits { block: block.clone(), slope };
     left.contiguous()?.apply_op3(&right.contiguous()?, &vectors.contiguous()?, op)
+}
+
+/// Returns the softmax of `leaky(left[source of e, h] + right[destination of e, h])` over the edges e of each destination.
+///
+/// On the CPU, composed of other operations.
+///
+/// # Errors
+/// When shapes do not fit the block.
+pub fn attention_softmax(block: &Arc<GraphBlock>, left: &Tensor, right: &Tensor, slope: f64) -> Result<Tensor> {
+    #[cfg(feature = "cuda")]
+    if left.device().is_cuda() {
+        let op = AttentionSoftmax { block: block.clone(), slope };
+        return left.contiguous()?.apply_op2(&right.contiguous()?, op);
+    }
+    edge_softmax(block, &activate(&edge_add(block, left, right)?, Activation::LeakyRelu(slope), None)?)
 }
 
 impl CustomOp3 for AttentionLogits {
@@ -163,5 +199,65 @@ impl CustomOp2 for AttentionLogitsBackward {
     #[cfg(feature = "cuda")]
     fn cuda_fwd(&self, l: &CudaStorage, ll: &Layout, r: &CudaStorage, lr: &Layout) -> Result<(CudaStorage, Shape)> {
         cuda::attention_logits_backward(self, l, ll, r, lr)
+    }
+}
+
+#[cfg(feature = "cuda")]
+impl CustomOp2 for AttentionSoftmax {
+    fn name(&self) -> &'static str {
+        "attention-softmax"
+    }
+
+    fn cpu_fwd(&self, _: &CpuStorage, _: &Layout, _: &CpuStorage, _: &Layout) -> Result<(CpuStorage, Shape)> {
+        candle_core::bail!("{}: not on the CPU", self.name())
+    }
+
+    fn cuda_fwd(&self, l: &CudaStorage, ll: &Layout, r: &CudaStorage, lr: &Layout) -> Result<(CudaStorage, Shape)> {
+        cuda::attention_softmax(self, l, ll, r, lr)
+    }
+
+    fn bwd(
+        &self,
+        left: &Tensor,
+        right: &Tensor,
+        result: &Tensor,
+        g: &Tensor,
+    ) -> Result<(Option<Tensor>, Option<Tensor>)> {
+        let backward = AttentionSoftmaxBackward { of: self.clone(), gradient: g.contiguous()? };
+        let both = left.apply_op3_no_bwd(right, result, &backward)?;
+        let (sources, destinations) = (self.block.num_src(), self.block.num_dst());
+        let of_left = gradient_of(left, || both.narrow(0, 0, sources))?;
+        Ok((of_left, gradient_of(right, || both.narrow(0, sources, destinations))?))
+    }
+}
+
+#[cfg(feature = "cuda")]
+impl CustomOp3 for AttentionSoftmaxBackward {
+    fn name(&self) -> &'static str {
+        "attention-softmax-backward"
+    }
+
+    fn cpu_fwd(
+        &self,
+        _: &CpuStorage,
+        _: &Layout,
+        _: &CpuStorage,
+        _: &Layout,
+        _: &CpuStorage,
+        _: &Layout,
+    ) -> Result<(CpuStorage, Shape)> {
+        candle_core::bail!("{}: not on the CPU", self.name())
+    }
+
+    fn cuda_fwd(
+        &self,
+        l: &CudaStorage,
+        ll: &Layout,
+        r: &CudaStorage,
+        lr: &Layout,
+        a: &CudaStorage,
+        la: &Layout,
+    ) -> Result<(CudaStorage, Shape)> {
+        cuda::attention_softmax_backward(self, (l, ll), (r, lr), (a, la))
     }
 }

@@ -1,7 +1,7 @@
 //! candle operations on the kernels of `gnnflow-kernels`, each with its exact backward pass.
 //!
 //! Every operation is a struct and a function that applies it. Backward passes are structs too, and compute nothing for
-//! arguments without gradients. A GPU has a kernel for each struct, unless the function is documented as composed of
+//! arguments without gradients. A device has a kernel for each struct, unless the function is documented as composed of
 //! other operations. Inputs must be on one device; they are made contiguous.
 
 pub(crate) mod activate;
@@ -25,7 +25,7 @@ pub(crate) mod softmax_loss;
 pub(crate) mod weighted;
 
 pub use activate::{activate, add_bias, column_sum, widen};
-pub use attention::attention_logits;
+pub use attention::{attention_logits, attention_softmax};
 pub use edges::{Side, edge_add, edge_softmax, edge_sum};
 pub use fused_layers::{Aggregated, AggregatedProduct, RowAggregation};
 pub use gather::gather_rows;

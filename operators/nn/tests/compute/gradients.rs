@@ -63,6 +63,7 @@ fn attention_gradients_equal_differences() {
     let block = GraphBlock::new(random(40, 60, 7, 4));
     check("edge add", &[var(60, 3, 1), var(40, 3, 2)], |v| ops::edge_add(&block, v[0], v[1]));
     check("edge softmax", &[var(block.num_edges(), 3, 3)], |v| ops::edge_softmax(&block, v[0]));
+    check("attention softmax", &[var(60, 3, 1), var(40, 3, 2)], |v| ops::attention_softmax(&block, v[0], v[1], 0.2));
     check("head dot", &[var(60, 12, 4), var(3, 4, 5)], |v| ops::head_dot(v[0], v[1]));
     check("head mean", &[var(60, 12, 6)], |v| ops::head_mean(v[0], 3));
     let inputs = [var(60, 12, 7), var(3, 4, 8), var(3, 4, 9)];
