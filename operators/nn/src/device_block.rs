@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
-use candle_core::{DType, Device, Tensor};
+use candle_core::{Device, Tensor};
 
 use super::device_copies::{Copies, RowEdges};
 use super::error::Result;
 use super::graph_block::GraphBlock;
+use super::target::Target;
 
 /// Edges of a row from which on a GPU sums it with more reads in flight: `LONG_ROW` of `cuda/rows.cuh`.
 const LONG_ROW: u32 = 512;
@@ -14,14 +15,19 @@ const LONG_ROW: u32 = 512;
 /// A block on a device.
 pub(crate) struct DeviceBlock<'a> {
     block: &'a GraphBlock,
-    device: &'a Device,
+    target: Target<'a>,
     copies: Arc<Copies>,
 }
 
 impl GraphBlock {
     /// Returns the block on `device`.
     pub(crate) fn on_device<'a>(&'a self, device: &'a Device) -> DeviceBlock<'a> {
-        DeviceBlock { block: self, device, copies: self.copies_on(device) }
+        self.on(Target::InOrder(device))
+    }
+
+    /// Returns the block on the device of `target`.
+    pub(crate) fn on<'a>(&'a self, target: Target<'a>) -> DeviceBlock<'a> {
+        DeviceBlock { block: self, copies: self.copies_on(target.device()), target }
     }
 }
 
@@ -41,7 +47,7 @@ impl DeviceBlock<'_> {
 
     /// Returns, for each edge by source, its position in the order by destination: `[num_edges]`, `u32`.
     pub(crate) fn edges_by_source(&self) -> Result<Tensor> {
-        self.copies.edges_by_source.get(|| self.integers(&self.block.transpose().edges))
+        self.copies.edges_by_source.get(|| self.target.integers(&self.block.transpose().edges))
     }
 
     /// Returns the destination of each edge: `[num_edges]`, `u32`.
@@ -51,7 +57,7 @@ impl DeviceBlock<'_> {
             for (row, bounds) in (0..).zip(self.block.block().indptr().windows(2)) {
                 destinations.extend((bounds[0]..bounds[1]).map(|_| row));
             }
-            self.integers(&destinations)
+            self.target.integers(&destinations)
         })
     }
 
@@ -59,10 +65,8 @@ impl DeviceBlock<'_> {
     pub(crate) fn inverse_degrees(&self) -> Result<Tensor> {
         self.copies.inverse_degrees.get(|| {
             let inverse: Vec<f32> = self.block.inverse_degrees().iter().map(|&x| x as f32).collect();
-            match inverse.len() {
-                0 => Ok(Tensor::zeros(1, DType::F32, self.device)?.narrow(0, 0, 0)?),
-                rows => Ok(Tensor::from_vec(inverse, rows, self.device)?),
-            }
+            let rows = inverse.len();
+            self.target.floats(inverse, rows)
         })
     }
 
@@ -70,16 +74,8 @@ impl DeviceBlock<'_> {
         let is_long = |bounds: &[u32]| bounds[1] - bounds[0] >= LONG_ROW;
         let long: Vec<u32> =
             (0..).zip(indptr.windows(2)).filter(|(_, bounds)| is_long(bounds)).map(|(row, _)| row).collect();
-        let long_rows = if long.is_empty() { None } else { Some(self.integers(&long)?) };
-        Ok(RowEdges { indptr: self.integers(indptr)?, indices: self.integers(indices)?, long_rows })
-    }
-
-    fn integers(&self, values: &[u32]) -> Result<Tensor> {
-        match values.len() {
-            // A GPU cannot allocate an empty tensor; the one extra number is never read.
-            0 => Ok(Tensor::zeros(1, DType::U32, self.device)?.narrow(0, 0, 0)?),
-            n => Ok(Tensor::from_slice(values, n, self.device)?),
-        }
+        let long_rows = if long.is_empty() { None } else { Some(self.target.integers(&long)?) };
+        Ok(RowEdges { indptr: self.target.integers(indptr)?, indices: self.target.integers(indices)?, long_rows })
     }
 }
 

@@ -11,6 +11,7 @@ use gnnflow_kernels::block::Block;
 
 use super::device_copies::Copies;
 use super::error::Result;
+use super::target::Target;
 
 /// A [`Block`] shared by the operations on it, with its transpose, inverse degrees, self-loop variant and device copies.
 ///
@@ -178,7 +179,7 @@ impl GraphBlock {
         Ok(Some(copy))
     }
 
-    /// Returns weights of the edges as a tensor on `device`, `[E, 1]`. They are computed by `make` from the degrees of the sources, and again
+    /// Returns weights of the edges as a tensor on the device of `target`, `[E, 1]`. They are computed by `make` from the degrees of the sources, and again
     /// only for other degrees.
     ///
     /// # Errors
@@ -186,17 +187,18 @@ impl GraphBlock {
     pub(crate) fn degree_weights(
         &self,
         degrees: &[u32],
-        device: &Device,
+        target: Target<'_>,
         make: impl FnOnce() -> Vec<f32>,
     ) -> Result<Tensor> {
         let mut held = self.degree_weights.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        if let Some(found) = held.get(&device_key(device)).filter(|found| found.degrees == degrees) {
+        let key = device_key(target.device());
+        if let Some(found) = held.get(&key).filter(|found| found.degrees == degrees) {
             return Ok(found.weights.clone());
         }
         let weights = make();
         let edges = weights.len();
-        let weights = Tensor::from_vec(weights, (edges, 1), &Device::Cpu)?.to_device(device)?;
-        held.insert(device_key(device), DegreeWeights { degrees: degrees.to_vec(), weights: weights.clone() });
+        let weights = target.floats(weights, (edges, 1))?;
+        held.insert(key, DegreeWeights { degrees: degrees.to_vec(), weights: weights.clone() });
         Ok(weights)
     }
 

@@ -29,6 +29,8 @@ pub mod perceptron;
 pub mod profile;
 mod score_bins;
 pub mod tensors;
+mod target;
+mod upload;
 
 pub use check_device::{Comparison, DeviceReport, Rate, check_device, device_rates};
 pub use device::{device, free_memory};
@@ -38,6 +40,7 @@ pub use layers::{Layer, LayerInfo, Pass};
 pub use model::{JumpingKnowledge, KindOptions, LayerSpec, Model, ModelSpec, Norm, Registry};
 pub use params::{ParamBuilder, Params};
 pub use profile::{ModelProfile, TaskProfile};
+pub use upload::{Upload, Uploaded};
 
 /// Prepares the process for computing. Call it first in `main`, while the process has one thread.
 ///

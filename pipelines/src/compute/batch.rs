@@ -11,12 +11,14 @@ use gnnflow_dataflow::collective::all_reduce::Contribution;
 use gnnflow_dataflow::embed::push_rows::RowGradients;
 use gnnflow_dataflow::fetch::fetch_rows::FeatureView;
 use gnnflow_dataflow::storage::RowStore;
+use gnnflow_nn::Uploaded;
 use gnnflow_nn::device::DeviceTimer;
 use gnnflow_nn::loss::weigh_rows;
+use gnnflow_nn::ops::gather_rows;
 
 use super::in_place::{own_rows, reduced_of_block};
 use super::passes::{BatchRows, Pass};
-use super::ready_batch::{Inputs, ReadyBatch, blocks};
+use super::ready_batch::{Inputs, OnDevice, ReadyBatch, blocks};
 use super::{JobThread, Passes};
 use crate::collectives::Payload;
 use crate::error::Error;
@@ -126,17 +128,22 @@ impl Passes {
             .fold(Key::new(self.seed, Purpose::Dropout), |key, word| key.fold(u64::from(word)));
         let gradient = on.threads.install(|| {
             let (start, timer) = (Instant::now(), DeviceTimer::start(model.device())?);
-            let Inputs { blocks, rows: on_device, .. } = inputs;
+            let Inputs { uploaded, blocks, rows: on_device, .. } = inputs;
+            uploaded.as_ref().map_or(Ok(()), Uploaded::wait)?;
             let degrees = (!batch.degrees.is_empty()).then_some(&batch.degrees[..]);
             let features = std::mem::take(&mut batch.features);
             let rows = self.rows().clone();
             let ((outputs, sums), learned) = match (on_device, rows) {
-                (Some(x), _) => (model.forward_with_sums(&blocks, &x, degrees, Some(key))?, None),
-                (None, BatchRows::InPlace(rows, reduction)) => {
+                (OnDevice::Rows(x), _) => (model.forward_with_sums(&blocks, &x, degrees, Some(key))?, None),
+                (OnDevice::OfAll(all, numbers), _) => {
+                    let x = gather_rows(&all, &numbers).map_err(gnnflow_nn::Error::from)?;
+                    (model.forward_with_sums(&blocks, &x, degrees, Some(key))?, None)
+                }
+                (OnDevice::Nothing, BatchRows::InPlace(rows, reduction)) => {
                     let reduced = reduced_of_block(reduction, blocks[0].block(), &batch.nodes, &rows)?;
                     (model.forward_reduced(&blocks, reduced, Some(key))?, None)
                 }
-                (None, BatchRows::InBatch | BatchRows::OnDevice(_)) => {
+                (OnDevice::Nothing, BatchRows::InBatch | BatchRows::OnDevice(_)) => {
                     let (x, learned) = input(features, batch.nodes.len(), model, self.learns_rows)?;
                     (model.forward_with_sums(&blocks, &x, degrees, Some(key))?, learned)
                 }

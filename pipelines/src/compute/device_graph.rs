@@ -68,7 +68,7 @@ impl ComputeState {
             all.threads.install(|| {
                 let model = &passes.read().model;
                 let (blocks, degrees) = (graph.training_blocks(model), graph.degrees.as_deref());
-                passes.edge_copies.copy(&blocks, degrees)?;
+                passes.edge_copies.copy(&blocks, degrees, None)?;
                 // Operations copy what else they read, once. The results are not needed.
                 model.forward(&blocks, &graph.features, degrees, None)?;
                 model.device().synchronize().map_err(gnnflow_nn::Error::from)

@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 
 use candle_core::Tensor;
 use gnnflow_dataflow::fetch::fetch_rows::FeatureView;
-use gnnflow_nn::Model;
 use gnnflow_nn::device::DeviceTime;
 use gnnflow_nn::model::{EdgeCopies, Reduction};
 use gnnflow_nn::parameter_versions::ParameterVersions;
+use gnnflow_nn::{Model, Upload};
 
 use super::job_threads::JobThread;
 use crate::error::Error;
@@ -36,6 +36,8 @@ pub(crate) struct Passes {
     pub(super) learns_rows: bool,
     /// Where the rows of a batch's nodes are.
     rows: Mutex<BatchRows>,
+    /// Copies batches to a GPU beside its operations, if another thread does so.
+    upload: OnceLock<Upload>,
     /// In full-graph training: the published versions of the parameters.
     pub(super) versions: OnceLock<Arc<ParameterVersions>>,
     /// Held while the results of a batch are written into a table, which has one writer at a time.
@@ -85,6 +87,7 @@ impl Passes {
             hash_blocks,
             learns_rows,
             rows: Mutex::default(),
+            upload: OnceLock::new(),
             versions: OnceLock::new(),
             store_rows: Mutex::default(),
             spent: Mutex::default(),
@@ -94,6 +97,22 @@ impl Passes {
     /// Returns where the rows of a batch's nodes are.
     pub(super) fn rows(&self) -> MutexGuard<'_, BatchRows> {
         self.rows.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Copies batches beside the device's operations from now on.
+    ///
+    /// # Errors
+    /// When the system has no page-locked memory, or the driver fails.
+    pub(crate) fn copy_apart(&self) -> Result<(), Error> {
+        let upload = Upload::new(self.edge_copies.device())?;
+        // A second one would do the same.
+        let _ = self.upload.set(upload);
+        Ok(())
+    }
+
+    /// Returns what copies batches beside the device's operations.
+    pub(super) fn upload(&self) -> Option<&Upload> {
+        self.upload.get()
     }
 
     /// Returns the model for reading.

@@ -6,9 +6,9 @@ use candle_core::Tensor;
 use gnnflow_dataflow::batch::edge_rows::EdgeRows;
 use gnnflow_dataflow::batch::mini_batch::{BatchKey, MiniBatch};
 use gnnflow_kernels::block::Block;
-use gnnflow_nn::GraphBlock;
-use gnnflow_nn::ops::gather_rows;
+use gnnflow_nn::ops::RowNumbers;
 use gnnflow_nn::tensors::tensor;
+use gnnflow_nn::{GraphBlock, Upload, Uploaded};
 use sha2::{Digest, Sha256};
 
 use super::Passes;
@@ -23,12 +23,24 @@ pub(crate) struct ReadyBatch {
 
 /// The inputs of a batch's pass.
 pub(super) struct Inputs {
+    /// The end of copies to a GPU beside its operations, which must wait for it. It is dropped before what was copied.
+    pub(super) uploaded: Option<Uploaded>,
     /// The blocks of the layers, from the input on.
     pub(super) blocks: Vec<Arc<GraphBlock>>,
-    /// The feature rows of its nodes, if they are on a GPU.
-    pub(super) rows: Option<Tensor>,
+    /// Its feature rows, if they are on a GPU.
+    pub(super) rows: OnDevice,
     /// SHA-256 of the batch; zeros if blocks are not hashed.
     pub(super) digest: [u8; 32],
+}
+
+/// What is on a GPU of the feature rows of a batch's nodes.
+pub(super) enum OnDevice {
+    /// Nothing.
+    Nothing,
+    /// The rows.
+    Rows(Tensor),
+    /// The rows of all nodes, and which of them are the batch's.
+    OfAll(Tensor, RowNumbers),
 }
 
 /// An item with the key of its batch.
@@ -53,7 +65,7 @@ impl Passes {
     pub(crate) fn ready(&self, mut batch: MiniBatch) -> ReadyBatch {
         let inputs = if batch.num_seeds == 0 {
             // There is no pass.
-            Ok(Inputs { blocks: Vec::new(), rows: None, digest: [0; 32] })
+            Ok(Inputs { uploaded: None, blocks: Vec::new(), rows: OnDevice::Nothing, digest: [0; 32] })
         } else {
             self.inputs(&mut batch)
         };
@@ -66,17 +78,23 @@ impl Passes {
         let digest = if self.hash_blocks { digest(batch) } else { [0; 32] };
         let sampled = std::mem::take(&mut batch.blocks);
         let blocks = blocks(sampled, &batch.edges, batch.num_seeds, copies.layers(), self.uses_edges);
-        copies.copy(&blocks, (!batch.degrees.is_empty()).then_some(&batch.degrees[..]))?;
+        let upload = self.upload();
+        copies.copy(&blocks, (!batch.degrees.is_empty()).then_some(&batch.degrees[..]), upload)?;
         let held = self.rows().clone();
         let rows = match held {
-            BatchRows::OnDevice(rows) => Some(gather_rows(&rows, &batch.nodes).map_err(gnnflow_nn::Error::from)?),
+            BatchRows::OnDevice(rows) => OnDevice::OfAll(rows, RowNumbers::new(&batch.nodes, device, upload)?),
             // Learned rows become variables of the pass.
             BatchRows::InBatch if !device.is_cpu() && !self.learns_rows => {
-                Some(tensor(std::mem::take(&mut batch.features), batch.nodes.len(), device)?)
+                let features = std::mem::take(&mut batch.features);
+                OnDevice::Rows(match upload {
+                    Some(upload) => upload.rows(&features, batch.nodes.len())?,
+                    None => tensor(features, batch.nodes.len(), device)?,
+                })
             }
-            BatchRows::InBatch | BatchRows::InPlace(..) => None,
+            BatchRows::InBatch | BatchRows::InPlace(..) => OnDevice::Nothing,
         };
-        Ok(Inputs { blocks, rows, digest })
+        let uploaded = upload.map(Upload::end).transpose()?;
+        Ok(Inputs { uploaded, blocks, rows, digest })
     }
 }
 

@@ -14,6 +14,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <dlfcn.h>
+#include <deque>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -280,6 +281,54 @@ static int setting(const char *name, int otherwise) {
 #define LOCK std::lock_guard<std::recursive_mutex> lock(emulator_mutex)
 
 API int cuMemAllocAsync(uintptr_t *out, size_t bytes, void *) {
+// ---- Streams ----
+// All work is done at once but copies from page-locked memory on other streams than the first one. These are done as late as possible: when
+// somebody waits for them. Work that does not wait for its copies then reads what is not a number.
+
+static void *const FIRST_STREAM = (void *)1;
+
+// A copy, or an event after copies.
+struct Late {
+    uintptr_t to;
+    const void *from;
+    size_t bytes;
+    uintptr_t event;
+};
+static std::map<void *, std::deque<Late>> late;
+static std::map<void *, void *> recorded_on;
+
+// The page-locked memory: addresses of first bytes.
+struct Locked {
+    std::map<const char *, size_t> all;
+    size_t &operator[](const void *address) { return all[(const char *)address]; }
+    void erase(const void *address) { all.erase((const char *)address); }
+    bool count(const void *address) const {
+        auto after = all.upper_bound((const char *)address);
+        if (after == all.begin()) return false;
+        --after;
+        return (const char *)address < after->first + after->second;
+    }
+};
+static Locked locked;
+
+// Does the work of a stream up to the last record of an event (0: all). An event that has happened has no record.
+static void work_until(void *stream, uintptr_t event) {
+    LOCK;
+    auto &work = late[stream];
+    size_t last = work.size();
+    if (event) {
+        while (last > 0 && work[last - 1].event != event) last--;
+    }
+    for (; last > 0; last--) {
+        Late item = work.front();
+        work.pop_front();
+        if (item.bytes) memcpy((void *)item.to, item.from, item.bytes);
+    }
+}
+
+// Returns the bytes of the memory.
+static size_t memory() { return (size_t)setting("EMULATED_MEMORY_MIB", 1024) << 20; }
+
     LOCK;
     // The behavior of a driver is undocumented here, so gnnflow must not allocate 0 bytes.
     if (bytes == 0) { fprintf(stderr, "the emulator does not allocate 0 bytes\n"); return INVALID; }
@@ -301,7 +350,12 @@ API int cuMemFreeAsync(uintptr_t address, void *) {
     return OK;
 }
 API int cuMemsetD8Async(uintptr_t to, unsigned char value, size_t bytes, void *) { return memset((void *)to, value, bytes), OK; }
-API int cuMemcpyHtoDAsync_v2(uintptr_t to, const void *from, size_t bytes, void *) { return memcpy((void *)to, from, bytes), OK; }
+API int cuMemcpyHtoDAsync_v2(uintptr_t to, const void *from, size_t bytes, void *stream) {
+    LOCK;
+    // Memory that is not page-locked is read at once.
+    if (stream == FIRST_STREAM || !locked.count(from)) return memcpy((void *)to, from, bytes), OK;
+    return late[stream].push_back({to, from, bytes, 0}), OK;
+}
 API int cuMemcpyDtoHAsync_v2(void *to, uintptr_t from, size_t bytes, void *) { return memcpy(to, (void *)from, bytes), OK; }
 API int cuMemcpyDtoDAsync_v2(uintptr_t to, uintptr_t from, size_t bytes, void *) { return memmove((void *)to, (void *)from, bytes), OK; }
 
@@ -328,15 +382,47 @@ API int cuDevicePrimaryCtxRetain(void **context, int device) {
 API int cuDevicePrimaryCtxRelease_v2(int) { return OK; }
 API int cuCtxGetCurrent(void **context) { return *context = (void *)1, OK; }
 API int cuCtxSetCurrent(void *) { return OK; }
-API int cuCtxSynchronize() { return OK; }
-API int cuStreamCreate(void **stream, unsigned) { return *stream = (void *)1, OK; }
-API int cuStreamDestroy_v2(void *) { return OK; }
-API int cuStreamSynchronize(void *) { return OK; }
-API int cuStreamWaitEvent(void *, void *, unsigned) { return OK; }
-API int cuEventCreate(void **event, unsigned) { return *event = (void *)1, OK; }
-API int cuEventRecord(void *, void *) { return OK; }
-API int cuEventDestroy_v2(void *) { return OK; }
-API int cuEventSynchronize(void *) { return OK; }
+API int cuCtxSynchronize() {
+    LOCK;
+    for (auto &[stream, work] : late) work_until(stream, 0);
+    return OK;
+}
+API int cuStreamCreate(void **stream, unsigned) {
+    LOCK;
+    static uintptr_t streams = 0;
+    return *stream = (void *)++streams, OK;
+}
+API int cuStreamDestroy_v2(void *stream) { return work_until(stream, 0), OK; }
+API int cuStreamSynchronize(void *stream) { return work_until(stream, 0), OK; }
+API int cuEventCreate(void **event, unsigned) {
+    LOCK;
+    static uintptr_t events = 0;
+    return *event = (void *)++events, OK;
+}
+API int cuEventRecord(void *event, void *stream) {
+    LOCK;
+    if (stream != FIRST_STREAM) late[stream].push_back({0, nullptr, 0, (uintptr_t)event}), recorded_on[event] = stream;
+    return OK;
+}
+API int cuEventSynchronize(void *event) {
+    LOCK;
+    auto stream = recorded_on.find(event);
+    if (stream != recorded_on.end()) work_until(stream->second, (uintptr_t)event);
+    return OK;
+}
+API int cuStreamWaitEvent(void *, void *event, unsigned) { return cuEventSynchronize(event); }
+API int cuEventDestroy_v2(void *event) {
+    LOCK;
+    return recorded_on.erase(event), OK;
+}
+API int cuMemHostAlloc(void **out, size_t bytes, unsigned) {
+    LOCK;
+    return *out = malloc(bytes), locked[*out] = bytes, OK;
+}
+API int cuMemFreeHost(void *address) {
+    LOCK;
+    return locked.erase(address), free(address), OK;
+}
 API int cuEventElapsedTime_v2(float *milliseconds, void *, void *) { return *milliseconds = 1, OK; }
 API int cuGetErrorName(int code, const char **text) {
     return *text = code == UNSUPPORTED_PTX ? "CUDA_ERROR_UNSUPPORTED_PTX_VERSION" : "an error of the emulator", OK;

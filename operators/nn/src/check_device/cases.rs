@@ -170,7 +170,10 @@ fn gathered() -> Vec<Case> {
         let of_naive = numbers.clone();
         let on = format!("{rows} of 300 rows, {width} columns");
         // Widened, since results are compared in single or double precision.
-        let ours = move |x: &[Tensor]| ops::widen(&ops::gather_rows(&x[0], &numbers)?);
+        let ours = move |x: &[Tensor]| {
+            let numbers = ops::RowNumbers::new(&numbers, x[0].device(), None).map_err(candle_core::Error::wrap)?;
+            ops::widen(&ops::gather_rows(&x[0], &numbers)?)
+        };
         let naive = move |x: &[Tensor]| naive::gather(&x[0], &of_naive);
         let compared = case("gather-rows", on, vec![stored("x", &[300, width])], 0.0, ours, naive);
         Case { differentiable: false, ..compared }

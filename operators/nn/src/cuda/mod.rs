@@ -1,7 +1,7 @@
 //! The operations of [`super::ops`] on a GPU, with the kernels of `operators/nn/cuda`.
 //!
-//! All work of a device runs in order on one stream, for any calling thread. Memory comes from the driver's pool, which
-//! keeps freed memory. Kernels sum in a fixed order, so equal inputs give equal bits. A shape that does not fit its
+//! All operations of a device run in order on one stream, for any calling thread. [`Upload`] copies on another one. Memory comes from the driver's
+//! pool, which keeps freed memory. Kernels sum in a fixed order, so equal inputs give equal bits. A shape that does not fit its
 //! block is an error before any launch.
 
 mod attention;
@@ -15,6 +15,7 @@ mod linear;
 mod loss;
 mod segment;
 mod timer;
+mod upload;
 
 pub(super) use attention::{
     attention_logits, attention_logits_backward, attention_softmax, attention_softmax_backward,
@@ -34,6 +35,7 @@ pub(super) use segment::{
 };
 
 pub(super) use timer::{Time, Timer};
+pub(super) use upload::{Upload, Uploaded, Uploads};
 
 use candle_core::cuda_backend::cudarc::driver::sys;
 use candle_core::cuda_backend::{CudaError, WrapErr};

@@ -1,6 +1,6 @@
 //! The graph convolutional network (Kipf, Welling 2017) on sampled or whole neighborhoods.
 
-use candle_core::{Device, Tensor, Var};
+use candle_core::{Tensor, Var};
 
 use super::LayerSpec;
 use super::{Aggregation, Layer, LayerInfo, Pass};
@@ -9,6 +9,7 @@ use crate::graph_block::GraphBlock;
 use crate::initial::Initial;
 use crate::ops::{Aggregated, AggregatedProduct, RowAggregation, activate, add_bias, linear, weighted_sum};
 use crate::params::ParamBuilder;
+use crate::target::Target;
 use gnnflow_kernels::dense::elementwise::{Activation, Dropout};
 
 /// `W·Σ_j w_ij·h_j + b` over the neighbors and the node itself, with `w_ij = 1 / sqrt((d_i + 1)(d_j + 1))`.
@@ -68,14 +69,14 @@ pub fn gcn_weights(block: &GraphBlock, degrees: &[u32]) -> Vec<f32> {
 }
 
 /// Returns the weights of [`gcn_weights`] as a tensor on `device`.
-pub(crate) fn degree_weights(pass: &Pass<'_>, device: &Device) -> Result<Tensor> {
+pub(crate) fn degree_weights(pass: &Pass<'_>, target: Target<'_>) -> Result<Tensor> {
     let degrees = pass.source_degrees()?;
-    pass.block.degree_weights(degrees, device, || gcn_weights(pass.block, degrees))
+    pass.block.degree_weights(degrees, target, || gcn_weights(pass.block, degrees))
 }
 
 /// Returns [`gcn_weights`] as `[E, 1]`, on the device of `sent`.
 pub(super) fn edge_weights(pass: &Pass<'_>, sent: &Tensor) -> Result<Tensor> {
-    let weights = degree_weights(pass, sent.device())?;
+    let weights = degree_weights(pass, Target::InOrder(sent.device()))?;
     // Gradient checks run in f64.
     let dtype = if sent.dtype() == candle_core::DType::F64 { sent.dtype() } else { weights.dtype() };
     Ok(weights.to_dtype(dtype)?)

@@ -5,9 +5,12 @@ use std::sync::Arc;
 use candle_core::Device;
 
 use super::Model;
+use crate::device_block::Target;
 use crate::error::Result;
 use crate::graph_block::GraphBlock;
+use crate::target::Target;
 use crate::layers::{Aggregation, Pass, degree_weights};
+use crate::upload::Upload;
 
 /// The arrays of edges that the layers of a model read on its device.
 ///
@@ -48,24 +51,25 @@ impl EdgeCopies {
         self.layers.len()
     }
 
-    /// Copies the edges of `blocks`, one for each layer, to the device. Does nothing on the CPU.
+    /// Copies the edges of `blocks`, one for each layer, to the device, beside its operations with `upload`. Does nothing on the CPU.
     ///
     /// # Errors
     /// [`Error::Input`](crate::Error::Input) when a layer needs degrees that are missing; [`Error::OutOfMemory`](crate::Error::OutOfMemory)
     /// when the device has no memory left.
-    pub fn copy(&self, blocks: &[Arc<GraphBlock>], degrees: Option<&[u32]>) -> Result<()> {
+    pub fn copy(&self, blocks: &[Arc<GraphBlock>], degrees: Option<&[u32]>, upload: Option<&Upload>) -> Result<()> {
         if self.device.is_cpu() {
             return Ok(());
         }
+        let target = Target::new(&self.device, upload);
         for (need, block) in self.layers.iter().zip(blocks) {
-            need.copy(&Pass { degrees, ..Pass::new(block) }, &self.device)?;
+            need.copy(&Pass { degrees, ..Pass::new(block) }, target)?;
         }
         Ok(())
     }
 }
 
 impl Need {
-    fn copy(self, pass: &Pass<'_>, device: &Device) -> Result<()> {
+    fn copy(self, pass: &Pass<'_>, target: Target<'_>) -> Result<()> {
         use Aggregation::{Attention, Max, Mean, MeanByRelation, MeanWithSelf, Nothing, Sum, Symmetric};
         let Some(aggregation) = self.aggregation else { return Ok(()) };
         let block = match aggregation {
@@ -73,13 +77,13 @@ impl Need {
             Sum | Mean | Max => pass.block,
             MeanWithSelf | Symmetric | Attention { .. } => pass.block.with_self_loops(),
         };
-        let on = block.on_device(device);
+        let on = block.on(target);
         on.by_destination()?;
         if let Attention { .. } = aggregation {
             on.destinations()?;
         }
         if aggregation == Symmetric {
-            degree_weights(pass, device)?;
+            degree_weights(pass, target)?;
         }
         if self.learns {
             on.by_source()?;

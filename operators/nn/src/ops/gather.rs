@@ -2,30 +2,51 @@
 
 #[cfg(feature = "cuda")]
 use candle_core::CudaStorage;
-use candle_core::{CpuStorage, CustomOp2, Layout, Result, Shape, Tensor, bail};
+use candle_core::{CpuStorage, CustomOp2, Device, Layout, Result, Shape, Tensor, bail};
 
 use super::{elements, store, with_element};
 #[cfg(feature = "cuda")]
 use crate::cuda;
+use crate::target::Target;
+use crate::upload::Upload;
 
 /// `(x [N, D], rows [n] of type u32)` → `[n, D]`, in the type of `x`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct GatherRows;
 
+/// Numbers of rows on a device.
+#[derive(Clone, Debug)]
+pub struct RowNumbers {
+    /// `[n]`, `u32`
+    numbers: Tensor,
+    most: Option<u32>,
+}
+
+impl RowNumbers {
+    /// Copies numbers to `device`, beside its operations with `upload`.
+    ///
+    /// # Errors
+    /// When the device is out of memory.
+    pub fn new(numbers: &[u32], device: &Device, upload: Option<&Upload>) -> crate::Result<Self> {
+        let most = numbers.iter().copied().max();
+        Ok(Self { numbers: Target::new(device, upload).integers(numbers)?, most })
+    }
+}
+
 /// Returns rows of `x [N, D]`: row `rows[i]` of `x` becomes row `i`. `x` gets no gradient.
 ///
 /// # Errors
-/// When there is no such row.
-pub fn gather_rows(x: &Tensor, rows: &[u32]) -> Result<Tensor> {
+/// When there is no such row, or the device is out of memory.
+pub fn gather_rows(x: &Tensor, rows: &RowNumbers) -> Result<Tensor> {
     let (count, columns) = x.dims2()?;
-    if let Some(&missing) = rows.iter().find(|&&row| row as usize >= count) {
-        bail!("gather-rows: there is no row {missing}; there are {count}");
-    }
-    if rows.is_empty() {
+    match rows.most {
         // A GPU cannot allocate an empty tensor.
-        return Tensor::zeros((1, columns), x.dtype(), x.device())?.narrow(0, 0, 0);
+        None => Tensor::zeros((1, columns), x.dtype(), x.device())?.narrow(0, 0, 0),
+        Some(missing) if missing as usize >= count => {
+            bail!("gather-rows: there is no row {missing}; there are {count}")
+        }
+        Some(_) => x.contiguous()?.apply_op2_no_bwd(&rows.numbers, &GatherRows),
     }
-    x.contiguous()?.apply_op2_no_bwd(&Tensor::from_slice(rows, rows.len(), x.device())?, &GatherRows)
 }
 
 impl CustomOp2 for GatherRows {
@@ -53,19 +74,18 @@ impl CustomOp2 for GatherRows {
 
 #[cfg(test)]
 mod tests {
-    use candle_core::Device;
-
     use super::*;
 
     #[test]
-    fn rows_are_gathered_in_order_and_missing_ones_are_refused() -> Result<()> {
+    fn rows_are_gathered_in_order_and_missing_ones_are_refused() -> crate::Result<()> {
         let x = Tensor::arange(0u32, 12, &Device::Cpu)?.to_dtype(candle_core::DType::BF16)?.reshape((4, 3))?;
-        let found = gather_rows(&x, &[3, 0, 3])?;
+        let gather = |rows: &[u32]| gather_rows(&x, &RowNumbers::new(rows, &Device::Cpu, None).unwrap());
+        let found = gather(&[3, 0, 3])?;
         assert_eq!(found.dtype(), x.dtype());
         let found = found.to_dtype(candle_core::DType::F32)?.to_vec2::<f32>()?;
         assert_eq!(found, [[9., 10., 11.], [0., 1., 2.], [9., 10., 11.]]);
-        assert_eq!(gather_rows(&x, &[])?.dims(), [0, 3]);
-        assert!(gather_rows(&x, &[4]).unwrap_err().to_string().contains("there is no row 4"));
+        assert_eq!(gather(&[])?.dims(), [0, 3]);
+        assert!(gather(&[4]).unwrap_err().to_string().contains("there is no row 4"));
         Ok(())
     }
 }

@@ -28,7 +28,7 @@ pub use activate::{activate, add_bias, column_sum, widen};
 pub use attention::{attention_logits, attention_softmax};
 pub use edges::{Side, edge_add, edge_softmax, edge_sum};
 pub use fused_layers::{Aggregated, AggregatedProduct, RowAggregation};
-pub use gather::gather_rows;
+pub use gather::{RowNumbers, gather_rows};
 pub use heads::{head_dot, head_mean};
 pub use inject_gradient::inject_gradient;
 pub use linear::{MatMul, PANEL, linear, matmul};
