@@ -116,6 +116,38 @@ fn gpus_are_chosen_by_number_and_by_rank() {
     }
 }
 
+/// A run that cannot fit into the memory of a GPU ends before training, and one that fits reports its peak.
+#[cfg(feature = "cuda")]
+#[test]
+fn memory_of_a_gpu_is_compared_with_what_a_run_needs() {
+    let place = TestDir::new();
+    // Features of 3 MB.
+    place.write(
+        "p.toml",
+        small("gcn", "full-graph", 1)
+            .replace("nodes = 300, edges = 1500", "nodes = 3000, edges = 6000")
+            .replace("features = 8", "features = 256"),
+    );
+    let run = ["run", "p.toml", "--run-dir", "run", "--set", "train.device=cuda"];
+    let with = |mebibytes: &str| with_emulator(&place, &run, &[("EMULATED_MEMORY_MIB", mebibytes)]);
+    let Some(refused) = with("2") else { return };
+    let stderr = String::from_utf8_lossy(&refused.stderr);
+    assert_eq!(refused.status.code(), Some(4), "{stderr}");
+    let error = stderr.lines().find(|line| line.starts_with("error: ")).unwrap_or_default();
+    assert!(
+        error.contains("free memory, and this run needs more than") && error.contains("use a smaller model.hidden"),
+        "{stderr}"
+    );
+    let Some(trained) = with("64") else { return };
+    let stderr = String::from_utf8_lossy(&trained.stderr);
+    assert!(trained.status.success() && !stderr.contains("warning: the GPU has"), "{stderr}");
+    let summary: Value = serde_json::from_slice(&std::fs::read(place.path("run/summary.json")).unwrap()).unwrap();
+    let peak = summary["workers"][0]["device_peak_bytes"].as_u64().unwrap();
+    assert!((3_000_000..20_000_000).contains(&peak), "{peak}");
+    let plan = place.succeed(&[&run[..], &["--dry-run"]].concat());
+    assert!(plan.contains("  GPU ") && plan.contains("features of all nodes"), "{plan}");
+}
+
 /// Full-graph training with the graph on the device, and batches whose features are there.
 #[cfg(feature = "cuda")]
 #[test]

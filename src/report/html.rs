@@ -187,6 +187,11 @@ fn traffic(page: &mut String, summary: &Summary) {
     for (rank, peak) in summary.peak_rss_bytes.iter().enumerate() {
         row(&format!("peak memory of process {rank}"), bytes(*peak));
     }
+    for (rank, worker) in summary.workers.iter().enumerate() {
+        if let Some(peak) = worker.device_peak_bytes {
+            row(&format!("peak memory of process {rank} on its GPU"), bytes(peak));
+        }
+    }
     page.push_str("</table>\n");
 }
 

@@ -129,6 +129,11 @@ fn traffic(summary: &Summary) -> Option<Table> {
     for (rank, peak) in summary.peak_rss_bytes.iter().enumerate() {
         table.add_row([format!("peak memory of process {rank}"), bytes(*peak)]);
     }
+    for (rank, worker) in summary.workers.iter().enumerate() {
+        if let Some(peak) = worker.device_peak_bytes {
+            table.add_row([format!("peak memory of process {rank} on its GPU"), bytes(peak)]);
+        }
+    }
     Some(numbers_right(table))
 }
 

@@ -6,6 +6,7 @@ use candle_core::Device;
 
 #[cfg(feature = "cuda")]
 use super::cuda::open;
+use super::device_memory::DeviceMemory;
 use super::error::{Error, Result};
 
 /// Returns the device called `name`: `"cpu"`, `"cuda"` for the first GPU, or `"cuda:1"` for the GPU with this number, from 0.
@@ -39,14 +40,18 @@ fn open(_: u16) -> std::result::Result<Device, String> {
     Err("this build has no CUDA; build with `--features cuda` (docs/book/src/gpu.md)".to_owned())
 }
 
-/// Returns the bytes of free memory of a GPU; `None` for the CPU.
+/// Returns the memory of a GPU; `None` for the CPU.
+///
+/// ```
+/// assert_eq!(gnnflow_nn::device_memory(&gnnflow_nn::device("cpu").unwrap()).unwrap(), None);
+/// ```
 ///
 /// # Errors
 /// When the driver fails.
-pub fn free_memory(device: &Device) -> Result<Option<u64>> {
+pub fn device_memory(device: &Device) -> Result<Option<DeviceMemory>> {
     match device {
         #[cfg(feature = "cuda")]
-        Device::Cuda(device) => Ok(Some(super::cuda::free_memory(device)?)),
+        Device::Cuda(device) => Ok(Some(super::cuda::memory(device)?)),
         _ => Ok(None),
     }
 }

@@ -52,6 +52,12 @@ impl Perceptron {
         Self::build(dims, false, activation, params)
     }
 
+    /// Returns the columns of the rows between its maps, together.
+    pub(crate) fn hidden_dim(&self) -> usize {
+        let inner = &self.maps[..self.maps.len().saturating_sub(1)];
+        inner.iter().map(|(weight, _)| weight.dims()[0]).sum()
+    }
+
     fn build(dims: &[usize], last_bias: bool, activation: Activation, params: &mut ParamBuilder) -> Result<Self> {
         let mut maps = Vec::with_capacity(dims.len().saturating_sub(1));
         for (k, w) in dims.windows(2).enumerate() {

@@ -127,9 +127,11 @@ impl Passes {
             .into_iter()
             .fold(Key::new(self.seed, Purpose::Dropout), |key, word| key.fold(u64::from(word)));
         let gradient = on.threads.install(|| {
-            let (start, timer) = (Instant::now(), DeviceTimer::start(model.device())?);
+            let start = Instant::now();
             let Inputs { uploaded, blocks, rows: on_device, .. } = inputs;
+            // Waiting for copies is no work of the GPU.
             uploaded.as_ref().map_or(Ok(()), Uploaded::wait)?;
+            let timer = DeviceTimer::start(model.device())?;
             let degrees = (!batch.degrees.is_empty()).then_some(&batch.degrees[..]);
             let features = std::mem::take(&mut batch.features);
             let rows = self.rows().clone();

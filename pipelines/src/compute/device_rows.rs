@@ -47,7 +47,7 @@ impl ComputeState {
     pub(crate) fn hold_rows(&self, features: &FeatureView, nodes: u32) -> Result<bool, Error> {
         let model = &self.passes.read().model;
         let bytes = u64::from(nodes) * (features.dim * features.number.bytes()) as u64;
-        if gnnflow_nn::free_memory(model.device())?.is_some_and(|free| bytes > free / 2) {
+        if gnnflow_nn::device_memory(model.device())?.is_some_and(|memory| bytes > memory.free / 2) {
             return Ok(false);
         }
         let rows = copy_rows(features, &(0..nodes).collect::<Vec<u32>>(), model)?;

@@ -12,6 +12,10 @@ pub use problem::{Problem, Problems};
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+/// What makes a run take less memory of a GPU.
+pub(crate) const LESS_GPU_MEMORY: &str = "use a smaller model.hidden, smaller batches (train.batch and train.fanouts, or infer.batch in inference), \
+    a smaller train.window, train.schedule = \"mini-batch\" instead of all rows of all layers, or train.device = \"cpu\"";
+
 /// Any error of this crate. Each prints as one line, [`Error::Config`] as one line per problem.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -80,11 +84,7 @@ pub enum Error {
 impl From<gnnflow_nn::Error> for Error {
     fn from(error: gnnflow_nn::Error) -> Self {
         match error {
-            gnnflow_nn::Error::OutOfMemory => Self::Machine(
-                "the GPU has no memory left; use a smaller model.hidden, smaller batches (train.batch and train.fanouts, or infer.batch in \
-                 inference), a smaller train.window, train.schedule = \"mini-batch\" instead of all rows of all layers, or train.device = \"cpu\""
-                    .into(),
-            ),
+            gnnflow_nn::Error::OutOfMemory => Self::Machine(format!("the GPU has no memory left; {LESS_GPU_MEMORY}")),
             other => Self::Compute(other),
         }
     }

@@ -224,6 +224,9 @@ pub struct WorkerUse {
     /// Bytes of the dataset that it has copied to `graph.dataset_cache`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub copied_bytes: Option<u64>,
+    /// The most memory of its GPU that its tensors have taken at the same time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device_peak_bytes: Option<u64>,
 }
 
 /// Measurements of learned rows.

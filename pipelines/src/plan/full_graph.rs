@@ -459,6 +459,11 @@ impl FullGraphPlan {
         nodes * most * 4
     }
 
+    /// Returns the bytes of the largest task's computation.
+    pub(super) fn task_bytes(&self, graph: &Sizes, parts: &std::ops::Range<usize>) -> u64 {
+        self.task_activations(self.interval(graph, parts))
+    }
+
     /// Returns the bytes of rows in flight to a process: those of the stage that sends most, up to the window.
     fn rows_in_flight(&self, graph: &Sizes, parts: &std::ops::Range<usize>, processes: usize) -> u64 {
         let own = graph.parts[parts.clone()].iter().map(|part| part.nodes).sum::<u64>();
@@ -514,7 +519,7 @@ impl FullGraphPlan {
     /// Returns the bytes of activations: the computation of `jobs` intervals (values, inputs and gradients of their widest task), rows
     /// in flight and, in column-parallel training, the sums of a chunk.
     fn activations(&self, graph: &Sizes, parts: &std::ops::Range<usize>, processes: usize, jobs: usize) -> u64 {
-        let task = jobs as u64 * self.task_activations(self.interval(graph, parts));
+        let task = jobs as u64 * self.task_bytes(graph, parts);
         let largest = graph.parts.iter().map(|part| part.nodes).max().unwrap_or(0);
         let shard = self.hops.iter().map(|hop| Self::share(hop, graph, processes)).max().unwrap_or(0) as u64;
         task + self.rows_in_flight(graph, parts, processes)

@@ -1,9 +1,8 @@
 //! The memory of exact inference.
 
 use gnnflow_nn::model::{Stage, StageRows};
-use gnnflow_nn::{Model, Registry};
 
-use super::{Layer, Sizes, embedding};
+use super::{Layer, Sizes, embedding, model};
 use crate::config::{self, Config, Infer};
 use crate::engine::inference::{CHUNK_EDGES, scratch_width, window};
 
@@ -39,6 +38,18 @@ impl InferencePlan {
 
     /// Returns the bytes of a process in memory, with `jobs` chunks in computation.
     pub(super) fn memory(&self, jobs: usize) -> u64 {
+        let [read, computed] = self.parts_of_chunk();
+        read * (u64::from(window(jobs)) + 2 * jobs as u64) + computed * jobs as u64
+    }
+
+    /// Returns the bytes of the largest chunk on a GPU: the rows that it reads, and those that it computes, which need no copy.
+    pub(super) fn chunk(&self) -> u64 {
+        let [read, computed] = self.parts_of_chunk();
+        read + computed / 2
+    }
+
+    /// Returns the bytes of the rows that a chunk reads, and of those that it computes; of the largest chunk.
+    fn parts_of_chunk(&self) -> [u64; 2] {
         let width = |rows: StageRows| match rows {
             StageRows::Features => self.input,
             StageRows::Of(stage) => self.stages[stage].width,
@@ -51,8 +62,7 @@ impl InferencePlan {
             let computed = self.own * 2.0 * (own + self.hidden + stage.width) as f64;
             [read, computed].map(|numbers| (4.0 * numbers) as u64)
         });
-        let [read, computed] = chunks.reduce(|[a, b], [c, d]| [a.max(c), b.max(d)]).unwrap_or_default();
-        read * (u64::from(window(jobs)) + 2 * jobs as u64) + computed * jobs as u64
+        chunks.reduce(|[a, b], [c, d]| [a.max(c), b.max(d)]).unwrap_or_default()
     }
 
     /// Returns the bytes of the rows of layers in a process with `nodes` nodes.
@@ -63,9 +73,5 @@ impl InferencePlan {
 
 /// Returns the stages of a built-in model.
 fn stages(config: &Config, graph: &Sizes) -> Option<Vec<Stage>> {
-    let (train, model) = (config.train.as_ref()?, config.model.as_ref()?);
-    let (classes, relations) = (graph.classes.unwrap_or(1).max(1) as usize, graph.relations.unwrap_or(0));
-    let (network, input) = (model.network(&train.schedule), embedding::input(config, graph).0);
-    let spec = network.describe(input.max(1), classes, relations, graph.edge_features.unwrap_or(0));
-    Some(Model::build(&spec, &Registry::default(), &candle_core::Device::Cpu, train.seed).ok()?.stages())
+    Some(model::built(config, graph)?.stages())
 }

@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use serde::Serialize;
 
+use super::device_needs::DeviceNeeds;
 use super::inference::InferencePlan;
 use super::model::aggregates_features;
 use super::training::edge_bytes;
@@ -29,6 +30,9 @@ pub struct Process {
     pub threads: usize,
     /// Memory for training and inference.
     pub memory: Memory,
+    /// Memory on its GPU.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub device: Option<DeviceNeeds>,
 }
 
 /// What a process computes at the same time.
@@ -70,7 +74,7 @@ pub struct Memory {
     /// `train.window` batches: nodes × 4 and edges × 8 each. Gradients of learned rows in flight: 2 × partitions × nodes ×
     /// (width + 1) × 4. In full-graph training on edges: 3 chunks per partition, nodes × (width × 8 + 12) each.
     pub batches: u64,
-    /// Forward and backward of a batch, for each job at the same time: three times (values, inputs, gradients) the sum over layers of
+    /// Forward and backward of a batch, for each job at the same time (on a GPU: none): three times (values, inputs, gradients) the sum over layers of
     /// nodes × width × 4. Of features that `gcn` and `sage` aggregate as they are, each job counts one copy and the aggregated rows,
     /// and the process one more copy; none of features that are summed where they lie, and then the process counts all else once more. For `rgcn` with `num_bases` also nodes × bases × input width × 4. In full-graph training,
     /// for each job: an interval's nodes × 4 × six times the widest rows of a task, or eight times the sums of all relations, if more;
@@ -219,7 +223,10 @@ impl Process {
                 false => (3 * jobs * all, jobs),
             };
             let computed = 3 * at_once * (outputs.sum::<u64>() + on_edges + mixed);
-            memory.activations = computed + inputs * input as u64 * 4;
+            // Otherwise they are on the GPU.
+            if !train.device.is_gpu() {
+                memory.activations = computed + inputs * input as u64 * 4;
+            }
             let own_nodes = sum(|part| part.nodes, own);
             (memory.inference, memory.layers) = (inference.memory(jobs as usize), inference.layers(own_nodes));
             if train.schedule.is_partition_parallel() {
@@ -244,6 +251,7 @@ impl Process {
             threads: config.train.as_ref().map_or(1, |train| train.threads(local)),
             parts,
             memory,
+            device: None,
         }
     }
 }

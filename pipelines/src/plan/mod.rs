@@ -7,6 +7,8 @@ mod auto_parts;
 mod auto_schedule;
 mod batch;
 pub mod calibrate;
+mod device;
+mod device_needs;
 mod embedding;
 mod epochs;
 mod expected_batch;
@@ -25,6 +27,8 @@ mod training;
 mod window;
 
 pub use crate::config::{AutoParts, AutoSchedule, Candidate};
+pub use device_needs::DeviceNeeds;
+pub(crate) use device_needs::Fit;
 pub use embedding::LearnedRows;
 use memory::InFlight;
 pub use memory::{Memory, Process, RowsInMemory};
@@ -170,6 +174,15 @@ impl Plan {
                     local,
                     in_flight,
                     others,
+                );
+                process.device = device::needs(
+                    config,
+                    &sizes,
+                    &process.parts,
+                    in_flight.window,
+                    training.as_ref(),
+                    full_graph.as_ref(),
+                    &inference,
                 );
                 if let Some(full_graph) = &full_graph {
                     full_graph.set_memory(&mut process, &sizes, processes, in_flight.jobs, tables_mapped);

@@ -1,6 +1,7 @@
 //! The layers of a model, with their numbers of parameters.
 
-use crate::config::{Aggregator, JumpingKnowledge, Model, Norm};
+use super::{Sizes, embedding};
+use crate::config::{Aggregator, Config, JumpingKnowledge, Model, Norm};
 use serde::Serialize;
 
 /// One layer of the model.
@@ -60,6 +61,16 @@ pub fn layers(
         all.push(Layer { input, output, parameters: Some((input * output + output) as u64) });
     }
     all
+}
+
+/// Builds the model of a pipeline on the CPU; `None` without one, and for a registered layer. Unknown numbers of classes are 1, of types of edges and
+/// columns 0.
+pub(super) fn built(config: &Config, graph: &Sizes) -> Option<gnnflow_nn::Model> {
+    let (train, model) = (config.train.as_ref()?, config.model.as_ref()?);
+    let (classes, relations) = (graph.classes.unwrap_or(1).max(1) as usize, graph.relations.unwrap_or(0));
+    let (network, input) = (model.network(&train.schedule), embedding::input(config, graph).0);
+    let spec = network.describe(input.max(1), classes, relations, graph.edge_features.unwrap_or(0));
+    gnnflow_nn::Model::build(&spec, &gnnflow_nn::Registry::default(), &candle_core::Device::Cpu, train.seed).ok()
 }
 
 /// Tells whether the first layer aggregates the features as they are. Training then needs no copy of their rows, and no gradient of them.

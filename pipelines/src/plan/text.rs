@@ -1,7 +1,7 @@
 //! The text of the plan.
 
 use super::auto_schedule::{factor, seconds};
-use super::{LearnedRows, Memory, Plan, Process, RankingCost, RecommendationCost, RowsInMemory, Training};
+use super::{DeviceNeeds, LearnedRows, Memory, Plan, Process, RankingCost, RecommendationCost, RowsInMemory, Training};
 use crate::config::{AutoParts, AutoSchedule, Task};
 use gnnflow_data::format::{bytes, count, counted, plural};
 use std::fmt;
@@ -32,6 +32,9 @@ impl fmt::Display for Plan {
             self.fmt_process(process, f)?;
             if self.training.is_some() {
                 self.fmt_memory(&process.memory, f)?;
+                if let Some(device) = &process.device {
+                    fmt_device(device, f)?;
+                }
             }
         }
         if let Some(size) = self.tensor_worker_bytes {
@@ -191,6 +194,22 @@ impl Plan {
         let mapped = memory.mapped() + memory.mapped_rows(self.rows_in_memory);
         writeln!(f, "  together  about {}, {} of it mapped", bytes(memory.total()), bytes(mapped))
     }
+}
+
+/// Prints the memory of a process on its GPU.
+fn fmt_device(needs: &DeviceNeeds, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    let DeviceNeeds { parameters, features, edges, inputs, rows, inference, .. } = *needs;
+    let all = [
+        (parameters, "parameters"),
+        (features, "features of all nodes"),
+        (inputs, "input rows of batches"),
+        (edges, "edges"),
+        (rows, "rows of layers"),
+    ];
+    let listed: Vec<String> =
+        all.iter().filter(|(size, _)| *size > 0).map(|(size, what)| format!("{} {what}", bytes(*size))).collect();
+    writeln!(f, "  GPU       {}; {} chunks of inference", listed.join(", "), bytes(inference))?;
+    writeln!(f, "            together about {}, without the CUDA context", bytes(needs.total(u64::MAX)))
 }
 
 /// Prints the steps of an epoch, their batches and messages.

@@ -13,7 +13,7 @@ use gnnflow_nn::alloc::ReturnAtOnce;
 use gnnflow_nn::optimizer::State;
 use gnnflow_nn::params::Param;
 
-use super::{Run, StageTimes, refresh};
+use super::{Run, StageTimes, device_memory, refresh};
 use crate::collectives::{self, Driver};
 use crate::config;
 use crate::config::RankAmong;
@@ -44,6 +44,7 @@ struct WorkerReport {
     bytes: u64,
     messages: u64,
     peak_rss_bytes: u64,
+    device_peak_bytes: u64,
     spent: StageTimes,
     cache_hits: u64,
     cache_misses: u64,
@@ -170,6 +171,9 @@ impl Run<'_> {
             bytes: meter.bytes() + other_meter.bytes(),
             messages: meter.messages() + other_meter.messages(),
             peak_rss_bytes: high_water_mark(),
+            device_peak_bytes: self
+                .compute_thread
+                .call(|compute| compute.with_model(|model| device_memory::peak(model.device()))),
             spent: self.spent,
             cache_hits: cache[0],
             cache_misses: cache[1],
@@ -436,6 +440,7 @@ impl Run<'_> {
             edge_numbers: has_rows.then_some(worker.edge_numbers),
             embedding_bytes: self.context.embeddings.as_ref().map(|_| worker.embedding_bytes),
             copied_bytes: self.job.dataset.copied_bytes().map(|_| worker.copied_bytes),
+            device_peak_bytes: Some(worker.device_peak_bytes).filter(|&bytes| bytes > 0),
         };
         let tensor = trained.tensor.map(|_| reports.tensor());
         let (seconds, workers) = (self.trained.as_secs_f64(), self.context.placement.workers());

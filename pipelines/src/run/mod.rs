@@ -5,6 +5,7 @@ mod best_models;
 mod checkpoints;
 mod chosen;
 mod compute_thread;
+mod device_memory;
 mod empty_classes;
 mod engine;
 mod finish;
@@ -182,8 +183,9 @@ impl<'a> Run<'a> {
             context.meter.record();
         }
         drop(busy);
-        let Plan { window, jobs, tables_mapped, rows_in_memory, .. } =
+        let Plan { window, jobs, tables_mapped, rows_in_memory, processes, .. } =
             Plan::of_job(job, workers, job.local(rank), examples.targets())?;
+        device_memory::check(job, rank, built.device(), processes[rank].device)?;
         let shares = context.parts.shares_any();
         let mut collectives = Collectives::new(context.placement, rank, Rc::clone(&context.other_meter));
         let sampling = job

@@ -6,7 +6,7 @@
 //
 // The emulator checks the results of kernels and their calls. It does not check the speed or the memory model of a GPU.
 //
-// Environment: EMULATED_GPUS (1), EMULATED_CAPABILITY (80 for 8.0), EMULATED_DRIVER (13000 for CUDA 13.0), and EMULATED_BROKEN_GPU, the number of a
+// Environment: EMULATED_GPUS (1), EMULATED_CAPABILITY (80 for 8.0), EMULATED_DRIVER (13000 for CUDA 13.0), EMULATED_MEMORY_MIB (1024), and EMULATED_BROKEN_GPU, the number of a
 // GPU that cannot be opened.
 
 #include "device.h"
@@ -266,8 +266,10 @@ Module *parse(const char *ptx) {
 
 const size_t PAGE = 4096;
 std::map<uintptr_t, std::pair<char *, size_t>> regions;
+// Bytes in use, and the most so far.
+size_t in_use = 0, most_in_use = 0;
 std::recursive_mutex emulator_mutex;
-const int OK = 0, INVALID = 1, UNSUPPORTED_PTX = 222, NOT_FOUND = 500, LAUNCH_FAILED = 719;
+const int OK = 0, INVALID = 1, OUT_OF_MEMORY = 2, UNSUPPORTED_PTX = 222, NOT_FOUND = 500, LAUNCH_FAILED = 719;
 
 } // namespace
 
@@ -279,8 +281,6 @@ static int setting(const char *name, int otherwise) {
 
 #define API extern "C" __attribute__((visibility("default")))
 #define LOCK std::lock_guard<std::recursive_mutex> lock(emulator_mutex)
-
-API int cuMemAllocAsync(uintptr_t *out, size_t bytes, void *) {
 // ---- Streams ----
 // All work is done at once but copies from page-locked memory on other streams than the first one. These are done as late as possible: when
 // somebody waits for them. Work that does not wait for its copies then reads what is not a number.
@@ -329,12 +329,17 @@ static void work_until(void *stream, uintptr_t event) {
 // Returns the bytes of the memory.
 static size_t memory() { return (size_t)setting("EMULATED_MEMORY_MIB", 1024) << 20; }
 
+
+API int cuMemAllocAsync(uintptr_t *out, size_t bytes, void *) {
     LOCK;
     // The behavior of a driver is undocumented here, so gnnflow must not allocate 0 bytes.
     if (bytes == 0) { fprintf(stderr, "the emulator does not allocate 0 bytes\n"); return INVALID; }
     size_t used = (bytes + 15) / 16 * 16, whole = (used + PAGE - 1) / PAGE * PAGE;
+    if (in_use + used > memory()) return OUT_OF_MEMORY;
     char *base = (char *)mmap(nullptr, whole + PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (base == MAP_FAILED) return 2;
+    if (base == MAP_FAILED) return OUT_OF_MEMORY;
+    in_use += used;
+    if (in_use > most_in_use) most_in_use = in_use;
     mprotect(base + whole, PAGE, PROT_NONE);
     memset(base, 0xff, whole);
     *out = (uintptr_t)(base + whole - used);
@@ -345,6 +350,11 @@ API int cuMemFreeAsync(uintptr_t address, void *) {
     LOCK;
     auto region = regions.find(address);
     if (region == regions.end()) return INVALID;
+    size_t bytes = region->second.first + region->second.second - PAGE - (char *)address;
+    for (auto &[stream, work] : late)
+        for (auto &item : work)
+            if (item.bytes && item.to >= address && item.to < address + bytes) return fprintf(stderr, "the emulator has a copy to memory that is freed\n"), INVALID;
+    in_use -= bytes;
     munmap(region->second.first, region->second.second);
     regions.erase(region);
     return OK;
@@ -366,7 +376,10 @@ API int cuDriverGetVersion(int *version) { return *version = 13000, OK; }
 API int cuDeviceGet(int *device, int number) { return *device = number, OK; }
 API int cuDeviceGetCount(int *count) { return *count = setting("EMULATED_GPUS", 1), OK; }
 API int cuDeviceGetName(char *name, int length, int) { return snprintf(name, length, "an emulator, not a GPU"), OK; }
-API int cuMemGetInfo_v2(size_t *free, size_t *all) { return *free = *all = (size_t)1 << 30, OK; }
+API int cuMemGetInfo_v2(size_t *free, size_t *all) {
+    LOCK;
+    return *all = memory(), *free = *all - in_use, OK;
+}
 API int cuDeviceTotalMem_v2(size_t *bytes, int) { return *bytes = 0, OK; }
 // The compute capability (attributes 75 and 76), and memory pools (attribute 115).
 API int cuDeviceGetAttribute(int *value, int attribute, int) {
@@ -374,7 +387,17 @@ API int cuDeviceGetAttribute(int *value, int attribute, int) {
     return *value = attribute == 75 ? capability / 10 : attribute == 76 ? capability % 10 : attribute == 115, OK;
 }
 API int cuDeviceGetDefaultMemPool(void **pool, int) { return *pool = nullptr, OK; }
-API int cuMemPoolSetAttribute(void *, int, void *) { return OK; }
+API int cuMemPoolSetAttribute(void *, int attribute, void *) {
+    LOCK;
+    if (attribute == 8) most_in_use = in_use;
+    return OK;
+}
+// The most bytes in use (attribute 8).
+API int cuMemPoolGetAttribute(void *, int attribute, void *value) {
+    LOCK;
+    if (attribute != 8) return INVALID;
+    return *(unsigned long long *)value = most_in_use, OK;
+}
 API int cuDevicePrimaryCtxRetain(void **context, int device) {
     if (device == setting("EMULATED_BROKEN_GPU", -1)) return INVALID;
     return *context = (void *)1, OK;

@@ -41,6 +41,8 @@ use candle_core::cuda_backend::cudarc::driver::sys;
 use candle_core::cuda_backend::{CudaError, WrapErr};
 use candle_core::{CudaDevice, Device};
 
+use super::device_memory::DeviceMemory;
+
 /// The oldest compute capability for which kernels are compiled: Ampere.
 const OLDEST: (i32, i32) = (8, 0);
 
@@ -103,20 +105,27 @@ fn explain_driver(code: sys::CUresult) -> String {
 fn prepare(device: &CudaDevice) -> candle_core::Result<()> {
     // SAFETY: events order several streams, and all work here is on the device's only stream.
     unsafe { device.disable_event_tracking() };
-    let stream = device.cuda_stream();
-    let context = stream.context();
-    if context.has_async_alloc() {
-        let mut pool: sys::CUmemoryPool = std::ptr::null_mut();
+    if let Some(pool) = pool(device)? {
         let mut keep_all = u64::MAX;
         let threshold = sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;
-        context.bind_to_thread().w()?;
-        // SAFETY: both pointers are valid for one value of the type that the driver expects.
-        unsafe {
-            sys::cuDeviceGetDefaultMemPool(&raw mut pool, context.cu_device()).result().w()?;
-            sys::cuMemPoolSetAttribute(pool, threshold, (&raw mut keep_all).cast()).result().w()?;
-        }
+        // SAFETY: the pointer is valid for one value of the type that the driver expects.
+        unsafe { sys::cuMemPoolSetAttribute(pool, threshold, (&raw mut keep_all).cast()).result().w()? };
     }
     Ok(())
+}
+
+/// Returns the pool from which tensors are allocated; `None` if the device has none.
+fn pool(device: &CudaDevice) -> candle_core::Result<Option<sys::CUmemoryPool>> {
+    let stream = device.cuda_stream();
+    let context = stream.context();
+    if !context.has_async_alloc() {
+        return Ok(None);
+    }
+    let mut pool: sys::CUmemoryPool = std::ptr::null_mut();
+    context.bind_to_thread().w()?;
+    // SAFETY: the pointer is valid for one pool.
+    unsafe { sys::cuDeviceGetDefaultMemPool(&raw mut pool, context.cu_device()).result().w()? };
+    Ok(Some(pool))
 }
 
 /// Describes a GPU for reports: its name, compute capability and memory, and the driver's CUDA version.
@@ -133,10 +142,26 @@ pub(super) fn describe(device: &CudaDevice) -> candle_core::Result<String> {
     Ok(format!("{name}, compute capability {major}.{minor}, {gib:.0} GiB, driver for CUDA {cuda}.{point}"))
 }
 
-/// Returns the bytes of free memory.
-pub(super) fn free_memory(device: &CudaDevice) -> candle_core::Result<u64> {
-    let (free, _) = device.cuda_stream().context().mem_get_info().w()?;
-    Ok(free as u64)
+/// Returns the memory of the GPU.
+pub(super) fn memory(device: &CudaDevice) -> candle_core::Result<DeviceMemory> {
+    let (free, total) = device.cuda_stream().context().mem_get_info().w()?;
+    let peak = |pool| {
+        let (mut bytes, most) = (0u64, sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_USED_MEM_HIGH);
+        // SAFETY: the pointer is valid for one value of the type that the driver writes.
+        unsafe { sys::cuMemPoolGetAttribute(pool, most, (&raw mut bytes).cast()).result().w()? };
+        Ok::<_, candle_core::Error>(bytes)
+    };
+    Ok(DeviceMemory { free: free as u64, total: total as u64, peak: pool(device)?.map(peak).transpose()? })
+}
+
+/// Makes the peak the memory that tensors take now.
+#[cfg(test)]
+pub(super) fn reset_peak_memory(device: &CudaDevice) {
+    let (mut zero, most) = (0u64, sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_USED_MEM_HIGH);
+    // SAFETY: the pointer is valid for one value of the type that the driver expects.
+    unsafe {
+        sys::cuMemPoolSetAttribute(pool(device).unwrap().unwrap(), most, (&raw mut zero).cast()).result().unwrap()
+    };
 }
 
 /// Explains an error at start-up to the user.

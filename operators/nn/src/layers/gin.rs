@@ -63,6 +63,7 @@ impl Gin {
 impl Layer for Gin {
     fn info(&self) -> LayerInfo {
         LayerInfo {
+            hidden_dim: self.mlp.hidden_dim(),
             sends_input: true,
             row_independent: true,
             aggregation: Some(Aggregation::Sum),

@@ -46,7 +46,8 @@ impl Gine {
 
 impl Layer for Gine {
     fn info(&self) -> LayerInfo {
-        LayerInfo { needs_edge_features: true, ..LayerInfo::new(self.in_dim, self.out_dim) }
+        let hidden_dim = self.mlp.hidden_dim();
+        LayerInfo { hidden_dim, needs_edge_features: true, ..LayerInfo::new(self.in_dim, self.out_dim) }
     }
 
     fn apply_edge(&self, pass: &Pass<'_>, _: &Tensor, sent: &Tensor) -> Result<Option<Tensor>> {

@@ -145,6 +145,8 @@ pub struct LayerInfo {
     pub sent_dim: usize,
     /// Trailing input columns that earlier layers computed for this one. They are not part of a node's embedding.
     pub carried_dim: usize,
+    /// Columns of the rows within [`Layer::apply_node`], between its input and its output; 0 if there are none.
+    pub hidden_dim: usize,
     /// Whether [`Pass::degrees`] must be set.
     pub needs_degrees: bool,
     /// Whether [`Pass::edge_features`] must be available, with [`KindOptions::edge_dim`] columns.
@@ -179,6 +181,7 @@ impl LayerInfo {
             out_dim,
             sent_dim: in_dim,
             carried_dim: 0,
+            hidden_dim: 0,
             needs_degrees: false,
             needs_edge_features: false,
             needs_initial: false,

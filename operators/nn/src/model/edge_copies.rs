@@ -5,11 +5,11 @@ use std::sync::Arc;
 use candle_core::Device;
 
 use super::Model;
-use crate::device_block::Target;
+use super::pass_memory::BlockSize;
 use crate::error::Result;
 use crate::graph_block::GraphBlock;
-use crate::target::Target;
 use crate::layers::{Aggregation, Pass, degree_weights};
+use crate::target::Target;
 use crate::upload::Upload;
 
 /// The arrays of edges that the layers of a model read on its device.
@@ -21,8 +21,9 @@ pub struct EdgeCopies {
     layers: Vec<Need>,
 }
 
-#[derive(Clone, Copy, Debug)]
-struct Need {
+/// The arrays that a layer reads.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Need {
     /// `None`: unknown. Nothing is copied.
     aggregation: Option<Aggregation>,
     /// Whether gradients pass through the aggregation.
@@ -51,6 +52,11 @@ impl EdgeCopies {
         self.layers.len()
     }
 
+    /// Returns what each layer reads.
+    pub(super) fn needs(&self) -> &[Need] {
+        &self.layers
+    }
+
     /// Copies the edges of `blocks`, one for each layer, to the device, beside its operations with `upload`. Does nothing on the CPU.
     ///
     /// # Errors
@@ -69,6 +75,30 @@ impl EdgeCopies {
 }
 
 impl Need {
+    /// Returns the bytes of what [`Need::copy`] copies, without the numbers of the rows with 512 edges or more.
+    pub(super) fn bytes(self, BlockSize { sources, destinations, edges }: BlockSize) -> u64 {
+        use Aggregation::{Attention, Max, Mean, MeanByRelation, MeanWithSelf, Nothing, Sum, Symmetric};
+        let Some(aggregation) = self.aggregation else { return 0 };
+        let edges = match aggregation {
+            Nothing | MeanByRelation { .. } => return 0,
+            Sum | Mean | Max => edges,
+            MeanWithSelf | Symmetric | Attention { .. } => edges + destinations,
+        };
+        let mut numbers = destinations + 1 + edges;
+        if matches!(aggregation, Attention { .. } | Symmetric) {
+            numbers += edges;
+        }
+        if self.learns {
+            numbers += sources + 1 + edges;
+            numbers += match aggregation {
+                Mean | MeanWithSelf => destinations,
+                Max | Symmetric | Attention { .. } => edges,
+                Sum | Nothing | MeanByRelation { .. } => 0,
+            };
+        }
+        4 * numbers
+    }
+
     fn copy(self, pass: &Pass<'_>, target: Target<'_>) -> Result<()> {
         use Aggregation::{Attention, Max, Mean, MeanByRelation, MeanWithSelf, Nothing, Sum, Symmetric};
         let Some(aggregation) = self.aggregation else { return Ok(()) };

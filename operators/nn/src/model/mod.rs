@@ -2,6 +2,7 @@
 
 mod edge_copies;
 mod node_task;
+mod pass_memory;
 mod readout;
 mod registry;
 mod residual_norm;
@@ -28,6 +29,7 @@ use gnnflow_kernels::dense::elementwise::{Activation, Dropout};
 
 pub use edge_copies::EdgeCopies;
 pub use node_task::{Hop, NodeInputs, NodeOutputs, split_row};
+pub use pass_memory::{BlockSize, PassMemory};
 pub use registry::{LayerFactory, Order, Registry};
 pub use spec::{Decoder, JumpingKnowledge, ModelSpec, Norm};
 pub use stages::{Reduction, Stage, StageRows};

@@ -1,0 +1,87 @@
+//! What a process needs on its GPU, and whether that fits.
+
+use gnnflow_data::format::bytes;
+use gnnflow_nn::DeviceMemory;
+use serde::Serialize;
+
+use crate::error::LESS_GPU_MEMORY;
+
+/// The memory of a process on its GPU, in bytes. Besides it, the CUDA context and its libraries take some hundred megabytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct DeviceNeeds {
+    /// Parameters and their gradients.
+    pub parameters: u64,
+    /// Features of all nodes. With batches, they are there only if they take at most half of the free memory.
+    pub features: u64,
+    /// Edges: of the graph, or of the batches in flight.
+    pub edges: u64,
+    /// Input rows of the batches in flight.
+    pub inputs: u64,
+    /// About the rows of layers that a pass or a task holds at the same time, with gradients.
+    pub rows: u64,
+    /// A chunk of exact inference.
+    pub inference: u64,
+    /// Memory without which training cannot begin, besides the parameters, which are there already: exact numbers only.
+    #[serde(skip)]
+    pub(super) least: u64,
+}
+
+impl DeviceNeeds {
+    /// Returns the memory of a GPU with `free` bytes of free memory that training and inference take at the same time.
+    pub fn total(&self, free: u64) -> u64 {
+        let features = if self.inputs > 0 && self.features > free / 2 { 0 } else { self.features };
+        self.parameters + (features + self.edges + self.inputs + self.rows).max(self.inference)
+    }
+
+    /// Compares the needs with the memory of the GPU, which `processes` processes share.
+    pub(crate) fn compare(&self, found: DeviceMemory, processes: usize) -> Fit {
+        let DeviceMemory { free, total, .. } = found;
+        let needed = self.total(free).saturating_mul(processes as u64);
+        let free = bytes(free);
+        if self.least > found.free {
+            return Fit::No(format!(
+                "the GPU has {free} of free memory, and this run needs more than {}; {LESS_GPU_MEMORY}",
+                bytes(self.least)
+            ));
+        }
+        if needed <= total {
+            return Fit::Yes;
+        }
+        let by = if processes > 1 { format!(" for the {processes} processes that share it") } else { String::new() };
+        Fit::Perhaps(format!(
+            "the GPU has {} of memory, and this run needs about {}{by}; if memory runs out, {LESS_GPU_MEMORY}",
+            bytes(total),
+            bytes(needed)
+        ))
+    }
+}
+
+/// Whether a run fits into the memory of a GPU.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Fit {
+    /// It does.
+    Yes,
+    /// Estimates say no. The reason.
+    Perhaps(String),
+    /// It does not, by exact numbers. The reason.
+    No(String),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_that_cannot_fit_are_refused_and_estimates_warn() {
+        let needs = DeviceNeeds { rows: 3 << 30, least: 1 << 30, ..DeviceNeeds::default() };
+        let fit = |free: u64, processes| needs.compare(DeviceMemory { free, total: 4 << 30, peak: None }, processes);
+        assert_eq!(fit(4 << 30, 1), Fit::Yes);
+        let Fit::Perhaps(reason) = fit(4 << 30, 2) else { panic!("two of them do not fit") };
+        assert!(
+            reason.starts_with("the GPU has 4.0 GiB of memory, and this run needs about 6.0 GiB for the 2 processes"),
+            "{reason}"
+        );
+        let Fit::No(reason) = fit((1 << 30) - 1, 1) else { panic!("it does not fit") };
+        assert!(reason.contains("needs more than 1.0 GiB; use a smaller model.hidden"), "{reason}");
+    }
+}
