@@ -103,6 +103,11 @@ fn run_here(
     };
 
     if cluster.is_none() && options.processes > 1 {
+        if config.cluster.elastic {
+            console.warn(
+                "cluster.elastic has no effect without --hosts: if a process is lost, all of --processes start again",
+            );
+        }
         let mut launcher = Launcher::new(options.processes);
         launcher.restarts = config.cluster.restarts as usize;
         launcher.waits_after_signal = writes_checkpoint_on_signal(config, options);

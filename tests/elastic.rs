@@ -146,11 +146,14 @@ fn processes_that_cannot_take_part_end_and_are_not_restarted() {
 }
 
 #[test]
-fn settings_without_effect_are_refused() {
+fn settings_without_effect_are_refused_or_reported() {
     let place = ready();
     let run = |more: &[&str], words: &[&str]| place.fail(&[&["run", "p.toml", "--dry-run"], more].concat(), 2, words);
     run(&["--set", "cluster.restarts=0"], &["cluster.elastic", "cluster.restarts"]);
     run(&["--set", "train.checkpoint_every=0"], &["cluster.elastic", "train.checkpoint_every is 0"]);
     run(&["--set", "cluster.elastic_wait=10ms"], &["cluster.elastic_wait", "set 1 s or more"]);
     run(&["--unset", "cluster.elastic"], &["cluster.elastic_wait", "has no effect without `elastic`"]);
+    let here = place.run(&["run", "p.toml", "--processes", "2", "--set", "train.epochs=1"]);
+    assert_eq!(here.code, 0, "{here:#?}");
+    assert_eq!(here.stderr.matches("warning: cluster.elastic has no effect without --hosts").count(), 1, "{here:#?}");
 }

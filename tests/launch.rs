@@ -5,13 +5,16 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::common::member::TIME_LIMIT;
-use crate::common::{Ended, TestDir, assert_same_results, hosts_on, kill, planted, summary};
+use crate::common::member::{Member, TIME_LIMIT};
+use crate::common::{Ended, TestDir, assert_same_results, children, epochs, hosts_on, kill, planted, summary};
 
 const SETTINGS: &str = "[model]\nkind = 'sage'\nhidden = 16\n[train]\nepochs = 3\nbatch = 64\nfanouts = [5, 3]\n";
 const SECRET: &str = "the shared secret of these tests";
+/// A section for the end of a pipeline file. Processes may stand still for a while.
+const ELASTIC: &str = "[cluster]\nrestarts = 5\nelastic = true\nelastic_wait = '1s'\nheartbeat_timeout = '60s'\n";
 
-/// Gives the command to the shell of the host, as ssh does. Options are ignored, and the environment is that of a login.
+/// Gives the command to the shell of the host, as ssh does. Options are ignored, and the environment is that of a login. The file `down` has a host that cannot be
+/// reached.
 const SSH: &str = r#"#!/bin/sh
 while true; do
     case "$1" in
@@ -25,6 +28,11 @@ shift
 case "$host" in
     broken*) echo "ssh: connect to host $host port 22: No route to host" >&2; exit 255 ;;
 esac
+if [ "$host" = "$(cat "$(dirname "$0")/down" 2>/dev/null)" ]; then
+    echo try >> "$(dirname "$0")/tries"
+    echo "ssh: connect to host $host port 22: No route to host" >&2
+    exit 255
+fi
 home="$(dirname "$0")/$host"
 mkdir -p "$home"
 cd "$home"
@@ -69,6 +77,111 @@ impl Hosts {
     fn at(&self, host: &str, name: &str) -> String {
         format!("all hosts/{host}/work folder/{name}")
     }
+}
+
+/// An elastic run with its launcher.
+struct Elastic<'a> {
+    hosts: &'a Hosts,
+    /// The host names of the ranks.
+    names: Vec<String>,
+    run: &'a str,
+    launcher: Member,
+}
+
+impl<'a> Elastic<'a> {
+    /// Launches `run p.toml`, with more arguments, on that many hosts. Waits until it trains.
+    fn start(hosts: &'a Hosts, count: u32, run: &'a str, more: &[&str]) -> Self {
+        let file = hosts_on(&hosts.place, &(0..count).collect::<Vec<_>>());
+        let command = ["run", "p.toml", "--quiet", "--run-dir", run];
+        let mut command = hosts.launch(&file, &[&command[..], more].concat());
+        let launcher = Member::new(command.stdout(Stdio::null()), hosts.place.path(&format!("stderr-{run}")));
+        let mut launched = Self { hosts, names: hosts.names(&file), run, launcher };
+        launched.train_more(2);
+        launched
+    }
+
+    /// Returns the number of epochs so far.
+    fn trained(&self) -> usize {
+        epochs(&self.hosts.place.path(&self.hosts.at(&self.names[0], self.run))).len()
+    }
+
+    /// Waits until `more` epochs have been trained from now on.
+    fn train_more(&mut self, more: usize) {
+        let (since, before) = (Instant::now(), self.trained());
+        while self.trained() < before + more {
+            let ended = self.launcher.child.try_wait().unwrap();
+            assert!(ended.is_none() && since.elapsed() < TIME_LIMIT, "{ended:?}: {}", self.launcher.stderr());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Returns the supervisor of a rank and the process that trains, if both run.
+    fn processes(&self, rank: usize) -> Option<[u32; 2]> {
+        let is_of_rank =
+            |arguments: &[String]| arguments.windows(2).any(|pair| pair[0] == "--rank" && pair[1] == rank.to_string());
+        let found = processes_with(self.run).into_iter().filter(|(_, arguments)| is_of_rank(arguments));
+        let found: Vec<u32> = found.map(|(pid, _)| pid).collect();
+        found.iter().find_map(|&pid| Some([pid, children(pid).into_iter().find(|child| found.contains(child))?]))
+    }
+
+    /// Waits for the supervisor of a rank and the process that trains.
+    fn wait_for_processes(&self, rank: usize) -> [u32; 2] {
+        let mut found = None;
+        wait_until("the processes of a rank", || {
+            found = self.processes(rank);
+            found.is_some()
+        });
+        found.unwrap()
+    }
+
+    /// Makes a host unreachable, or reachable with `None`.
+    fn set_down(&self, host: Option<&str>) {
+        let file = self.hosts.place.path("all hosts/down");
+        match host {
+            Some(host) => std::fs::write(file, host).unwrap(),
+            None => std::fs::remove_file(file).unwrap(),
+        }
+    }
+
+    /// Returns how often a connection with a host that is down was tried.
+    fn tries(&self) -> usize {
+        std::fs::read_to_string(self.hosts.place.path("all hosts/tries")).map_or(0, |text| text.lines().count())
+    }
+
+    /// Returns the number of lines of the launcher and of rank 0 on stderr that contain `words`.
+    fn lines(&self, words: &str) -> usize {
+        let text = self.launcher.stderr();
+        text.lines().filter(|line| !line.starts_with('[') && line.contains(words)).count()
+    }
+
+    /// Waits for the end of the launcher, and then of all processes. Returns the exit code.
+    fn end(&mut self) -> i32 {
+        let code = self.launcher.end();
+        let place = self.hosts.place.path("");
+        let all = || [processes_with(self.run), processes_with(place.to_str().unwrap())].concat();
+        let since = Instant::now();
+        while !all().is_empty() {
+            assert!(since.elapsed() < TIME_LIMIT, "{:?}: {}", all(), self.launcher.stderr());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        code
+    }
+}
+
+/// Returns the parent of a process.
+fn parent(pid: u32) -> u32 {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    stat.rsplit_once(')').unwrap().1.split_whitespace().nth(1).unwrap().parse().unwrap()
+}
+
+/// Returns whether a process runs.
+fn is_alive(pid: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with('Z'))
+}
+
+fn signal(pid: u32, signal: rustix::process::Signal) {
+    rustix::process::kill_process(rustix::process::Pid::from_raw(pid as i32).unwrap(), signal).unwrap();
 }
 
 fn end(child: Child) -> Ended {
@@ -194,8 +307,7 @@ fn signals_reach_all_processes_and_an_ended_launcher_ends_them() {
     };
     let launcher = endless("endless-2");
     training(&hosts, &names[0], "endless-2");
-    let pid = rustix::process::Pid::from_raw(launcher.id() as i32).unwrap();
-    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    signal(launcher.id(), rustix::process::Signal::TERM);
     let ended = end(launcher);
     assert_eq!(ended.code, 130, "{ended:#?}");
     assert!(hosts.place.path(&hosts.at(&names[0], "endless-2/checkpoints/last.safetensors")).exists(), "{ended:#?}");
@@ -206,6 +318,92 @@ fn signals_reach_all_processes_and_an_ended_launcher_ends_them() {
     kill(launcher.id());
     assert_eq!(end(launcher).code, -1);
     wait_until("the end of all processes", || processes_with("endless-3").is_empty());
+}
+
+#[test]
+fn lost_host_of_an_elastic_run_is_started_again_when_it_answers() {
+    let hosts = Hosts::new(SETTINGS);
+    let text = std::fs::read_to_string(hosts.place.path("p.toml")).unwrap();
+    hosts.place.write("p.toml", text + ELASTIC);
+    let sets = ["train.epochs=400", "train.batch=32", "train.checkpoint_every=1"].map(|set| ["--set", set]).concat();
+    hosts.place.succeed(&[&["run", "p.toml", "--quiet", "--run-dir", "elastic-1"], &sets[..]].concat());
+    let mut run = Elastic::start(&hosts, 3, "elastic-1", &sets);
+    // Connection, supervisor and process.
+    run.set_down(Some(&run.names[1]));
+    kill(parent(run.wait_for_processes(1)[0]));
+    run.launcher.wait_for("the run goes on with 2 of 3 processes, without rank 1 ");
+    // Rank 0 stands still, so that the lost process comes back long before the last epoch.
+    let [_, first] = run.wait_for_processes(0);
+    signal(first, rustix::process::Signal::STOP);
+    assert!(run.trained() < 390, "the run is too short for this test");
+    wait_until("two tries", || run.tries() >= 2);
+    run.set_down(None);
+    run.wait_for_processes(1);
+    std::thread::sleep(Duration::from_secs(1));
+    signal(first, rustix::process::Signal::CONT);
+    run.launcher.wait_for("a lost process has returned; starting again from the last checkpoint");
+    assert_eq!(run.end(), 0, "{}", run.launcher.stderr());
+    let host = &run.names[1];
+    let ended = format!("to {host} was killed by SIGKILL (signal 9)");
+    let lost = format!("cannot connect with {host} by ");
+    let here = format!("gnnflow: rank 1: connected with {host} again");
+    for words in [&ended, "; starting the process again", &lost, "No route to host", &here] {
+        assert_eq!(run.lines(words), 1, "{words}: {}", run.launcher.stderr());
+    }
+    let there = hosts.at(&run.names[0], "elastic-1");
+    assert_eq!(summary(&hosts.place, &there)["processes"], 3);
+    assert_same_results(&hosts.place, "elastic-1", &there);
+}
+
+#[test]
+fn signal_ends_processes_that_were_started_again() {
+    let hosts = Hosts::new(SETTINGS);
+    // The end of this ssh leaves the processes on the host, until their standard input ends.
+    let apart =
+        SSH.replace("exec env", "exec 3<&0\nenv").replace("\"$*\"\n", "\"$*\" <&3 3<&- &\nexec 3<&-\nwait $!\n");
+    hosts.place.write("all hosts/ssh", apart);
+    let sets = ["cluster.restarts=5", "cluster.elastic=true", "cluster.elastic_wait=1s", "train.epochs=100000"];
+    let mut run = Elastic::start(&hosts, 2, "elastic-2", &sets.map(|set| ["--set", set]).concat());
+    let before = run.wait_for_processes(1);
+    kill(parent(parent(before[0])));
+    run.launcher.wait_for("; starting the process again");
+    wait_until("the end of the lost process", || !before.iter().any(|&pid| is_alive(pid)));
+    let [_, second] = run.wait_for_processes(1);
+    run.train_more(5);
+    assert!(run.launcher.child.try_wait().unwrap().is_none(), "{}", run.launcher.stderr());
+    assert!(is_alive(second) || run.processes(1).is_some(), "{}", run.launcher.stderr());
+    run.launcher.signal(rustix::process::Signal::TERM);
+    assert_eq!(run.end(), 130, "{}", run.launcher.stderr());
+
+    // Without a launcher, nothing is left to start processes again.
+    let mut run = Elastic::start(&hosts, 2, "elastic-4", &sets.map(|set| ["--set", set]).concat());
+    kill(run.launcher.child.id());
+    assert_eq!(run.end(), -1, "{}", run.launcher.stderr());
+}
+
+#[test]
+fn elastic_run_ends_with_rank_0_and_with_failures_before_its_begin() {
+    let hosts = Hosts::new(SETTINGS);
+    let sets = ["cluster.restarts=5", "cluster.elastic=true", "train.epochs=100000"].map(|set| ["--set", set]).concat();
+    let mut run = Elastic::start(&hosts, 3, "elastic-3", &sets);
+    run.set_down(Some(&run.names[2]));
+    kill(parent(run.wait_for_processes(2)[0]));
+    run.launcher.wait_for("No route to host; trying again while rank 0 runs");
+    kill(parent(run.wait_for_processes(0)[0]));
+    assert_eq!(run.end(), 5, "{}", run.launcher.stderr());
+    let words = format!("to {} was killed by SIGKILL (signal 9)", run.names[0]);
+    assert!(run.launcher.stderr().contains(&words), "{}", run.launcher.stderr());
+    run.set_down(None);
+    // A wrong address remains an error: there is nothing to go on with.
+    let file = hosts_on(&hosts.place, &[0, 1]);
+    let addresses = std::fs::read_to_string(hosts.place.path(&file)).unwrap();
+    let _other = std::net::TcpListener::bind(addresses.lines().nth(1).unwrap()).unwrap();
+    let sets = ["cluster.restarts=1", "cluster.elastic=true"].map(|set| ["--set", set]).concat();
+    let ended = hosts.run(&file, &[&["run", "p.toml", "--quiet"], &sets[..]].concat());
+    assert!(ended.code == 4 && ended.stderr.contains("another program"), "{ended:#?}");
+    assert!(!ended.stderr.contains("starting the process again"), "{ended:#?}");
+    let refused = hosts.run(&file, &["run", "p.toml", "--set", "cluster.elastic=true"]);
+    assert!(refused.code == 2 && refused.stderr.contains("set `cluster.restarts` to 1 or more"), "{refused:#?}");
 }
 
 #[test]

@@ -32,13 +32,18 @@ impl Pipeline {
 
     /// Loads the pipeline with one value `KEY=VALUE` of each `varied` key, after the overrides of the command line.
     pub(super) fn load_with(&self, registry: &Registry, varied: &[String]) -> Result<Config, Error> {
-        let unsets = self.unsets.iter().cloned().map(Override::Unset);
-        let sets = self.sets.iter().cloned().map(Override::Set);
-        let overrides: Vec<_> = unsets.chain(sets).chain(varied.iter().cloned().map(Override::Vary)).collect();
-        let mut config = Config::load(&self.file, &overrides, &registry.names())?;
+        let mut config = self.read(registry, varied)?;
         registry.check(&config)?;
         config.resolve_parts()?;
         Ok(config)
+    }
+
+    /// Reads and checks the pipeline file, without what depends on the data and on this machine.
+    pub(super) fn read(&self, registry: &Registry, varied: &[String]) -> Result<Config, Error> {
+        let unsets = self.unsets.iter().cloned().map(Override::Unset);
+        let sets = self.sets.iter().cloned().map(Override::Set);
+        let overrides: Vec<_> = unsets.chain(sets).chain(varied.iter().cloned().map(Override::Vary)).collect();
+        Config::load(&self.file, &overrides, &registry.names())
     }
 
     /// Returns the path of the file.

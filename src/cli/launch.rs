@@ -1,6 +1,8 @@
 //! `gnnflow launch`: starts the processes of a hosts file.
 
 use super::context::Context;
+use super::prepare::Prepare;
+use super::run::Run;
 use crate::error::Error;
 use crate::launch::{Launch as Start, Ssh};
 use gnnflow_pipelines::Error as PipelineError;
@@ -16,7 +18,8 @@ Examples:
 ///
 /// This program is copied to hosts that do not have it, and the pipeline file to all. Data are not copied: paths must exist on each host, or be URLs.
 /// The secret is in GNNFLOW_SECRET, or a new one. Lines of ranks above 0 begin with `[rank host]`. All processes end with this one.
-/// The exit code is that of the first process that failed with an error of its own.
+/// The exit code is that of the first process that failed with an error of its own. If the command is `run` and `cluster.elastic` is set, lost processes of ranks
+/// above 0 are started again, and the exit code is that of rank 0.
 #[derive(Debug, clap::Args)]
 #[command(before_long_help = EXAMPLES)]
 pub(super) struct Launch {
@@ -41,12 +44,20 @@ pub(super) struct Launch {
     command: Vec<String>,
 }
 
+/// A command for all hosts.
+pub(super) enum OnHosts {
+    Run(Box<Run>),
+    Prepare(Box<Prepare>),
+    /// One without a pipeline file.
+    Other,
+}
+
 impl Launch {
-    /// Starts the command. `check` checks its complete arguments, and returns its pipeline file.
+    /// Starts the command. `check` reads its complete arguments.
     pub(super) fn execute(
         self,
         context: &Context,
-        check: fn(&[String]) -> Result<Option<PathBuf>, clap::Error>,
+        check: fn(&[String]) -> Result<OnHosts, clap::Error>,
     ) -> Result<u8, Error> {
         let is_given = |arg: &&String| ["--hosts", "--rank"].contains(&arg.split('=').next().unwrap_or_default());
         if let Some(arg) = self.command.iter().find(is_given) {
@@ -68,9 +79,15 @@ impl Launch {
             environment: self.variables.iter().map(|name| variable(name)).collect::<Result<_, _>>()?,
             arguments,
             pipeline: None,
+            is_elastic: false,
         };
         match check(&start.arguments_of(0, hosts)) {
-            Ok(pipeline) => start.pipeline = pipeline,
+            Ok(OnHosts::Run(run)) => {
+                start.pipeline = Some(run.pipeline_file().to_owned());
+                start.is_elastic = run.is_elastic(&context.registry)?;
+            }
+            Ok(OnHosts::Prepare(prepare)) => start.pipeline = Some(prepare.pipeline_file().to_owned()),
+            Ok(OnHosts::Other) => {}
             Err(error) => {
                 // Also `--help`, with exit code 0.
                 let _ = error.print();

@@ -31,6 +31,7 @@ mod top;
 mod update;
 
 use self::context::Context;
+use self::launch::OnHosts;
 use crate::c_heap;
 use crate::console::Console;
 use crate::error::Error;
@@ -41,7 +42,6 @@ use clap::{CommandFactory, Parser, Subcommand};
 use gnnflow_pipelines::Registry;
 use gnnflow_pipelines::config::reference::keys_named;
 use std::ffi::OsString;
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 /// Train graph neural networks on Parquet data, as one dataflow in one or more processes.
@@ -209,8 +209,8 @@ fn execute(command: Command, context: Context) -> Result<u8, Error> {
     }
 }
 
-/// Checks the arguments of one process of several hosts. Returns its pipeline file, if the command reads one.
-fn command_of_hosts(args: &[String]) -> Result<Option<PathBuf>, clap::Error> {
+/// Checks the arguments of one process of several hosts.
+fn command_of_hosts(args: &[String]) -> Result<OnHosts, clap::Error> {
     let other = || {
         let problem =
             "this command does not run on several hosts; launch run, prepare, infer, follow or check-cluster\n";
@@ -223,9 +223,9 @@ fn command_of_hosts(args: &[String]) -> Result<Option<PathBuf>, clap::Error> {
     let program = std::iter::once("gnnflow").chain(args.iter().map(String::as_str));
     let parsed = Args::try_parse_from(program).map_err(|error| if added(&error) { other() } else { error })?;
     match parsed.command {
-        Command::Run(command) => Ok(Some(command.pipeline_file().to_owned())),
-        Command::Prepare(command) => Ok(Some(command.pipeline_file().to_owned())),
-        Command::Infer(_) | Command::Follow(_) | Command::CheckCluster(_) => Ok(None),
+        Command::Run(command) => Ok(OnHosts::Run(Box::new(command))),
+        Command::Prepare(command) => Ok(OnHosts::Prepare(Box::new(command))),
+        Command::Infer(_) | Command::Follow(_) | Command::CheckCluster(_) => Ok(OnHosts::Other),
         _ => Err(other()),
     }
 }

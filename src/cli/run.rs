@@ -6,7 +6,7 @@ use crate::error::Error;
 use crate::options::{Action, Outcome, RunOptions};
 use crate::report;
 use gnnflow_data::prepare::Quality;
-use gnnflow_pipelines::Plan;
+use gnnflow_pipelines::{Plan, Registry};
 use std::path::{Path, PathBuf};
 
 const EXAMPLES: &str = "\
@@ -44,6 +44,15 @@ impl Run {
     /// Returns the path of the pipeline file.
     pub(super) fn pipeline_file(&self) -> &Path {
         self.pipeline.file()
+    }
+
+    /// Returns whether the run goes on without lost processes. Reads the pipeline file only.
+    ///
+    /// # Errors
+    /// If the pipeline is invalid.
+    pub(super) fn is_elastic(&self, registry: &Registry) -> Result<bool, Error> {
+        let config = self.pipeline.read(registry, &[])?;
+        Ok(config.cluster.elastic && config.train.is_some() && !self.dry_run)
     }
 
     pub(super) fn execute(self, context: Context) -> Result<u8, Error> {

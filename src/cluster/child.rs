@@ -19,6 +19,12 @@ pub(crate) const NOTICE_FD: &str = "GNNFLOW_NOTICE_FD";
 /// Variable of the child of a supervisor that was started again after its run had begun: why, as [`Restarted`].
 pub(crate) const RESTARTED: &str = "GNNFLOW_RESTARTED";
 
+/// Variable of a process that `gnnflow launch` may start again: it writes [`JOINED`] to stdout when the run begins with it. Only for ranks above 0, which have
+/// no results there.
+pub(crate) const TELLS_LAUNCHER: &str = "GNNFLOW_TELLS_LAUNCHER";
+/// The line for the launcher.
+pub(crate) const JOINED: &str = "gnnflow launch: the run begins with this process";
+
 /// A message of the child of a supervisor, on the pipe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Notice {
@@ -109,6 +115,15 @@ pub(super) fn notify_supervisor(cause: &ClusterError) {
         ClusterError::Peer { code, .. } if prevents_restart(*code) => notify(Notice::NoRestart),
         ClusterError::Mismatch { .. } | ClusterError::WrongSecret { .. } => notify(Notice::NoRestart),
         _ => {}
+    }
+}
+
+/// Tells the supervisor and the launcher, if there are any, that the run begins with this process.
+pub(super) fn notify_joined() {
+    notify(Notice::Joined);
+    if std::env::var_os(TELLS_LAUNCHER).is_some() {
+        // After the end of the launcher, writing fails.
+        let _ = writeln!(std::io::stdout(), "{JOINED}");
     }
 }
 

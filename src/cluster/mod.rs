@@ -48,11 +48,11 @@ mod unproven;
 mod waits;
 mod wire;
 
+pub(crate) use child::{JOINED, Restarted, TELLS_LAUNCHER, bind_to_parent, is_launched, restarted};
 #[cfg(feature = "tensor-workers")]
 pub(crate) use child::{LISTENER, NOTICE_FD, RESTARTED, USER_SECRET};
-pub(crate) use child::{Restarted, bind_to_parent, is_launched, restarted};
 pub use child::{config_from_launcher, is_supervised};
-pub(crate) use child_group::{ChildGroup, Copied, Outcome, Remote};
+pub(crate) use child_group::{ChildGroup, Copied, Ending, Losses, Outcome, Remote};
 pub use config::{ClusterConfig, Elastic, Fingerprints};
 pub use error::{ClusterError, Failure};
 pub use execute::execute;

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use super::child::{Notice, notify, notify_supervisor};
+use super::child::{Notice, notify, notify_joined, notify_supervisor};
 use super::duration::seconds;
 use super::handshake::{Claim, Kind, Party, ROLL_CALL, Refusal, VERSION, accept, connect};
 use super::launcher::print_line;
@@ -95,7 +95,7 @@ pub(super) fn call(
         // It listens already: only a process that can take part answers.
         _ => (answer(config, &party)?, listener),
     };
-    notify(Notice::Joined);
+    notify_joined();
     let Attempt { run, ranks: lines } = attempt;
     let hosts = std::mem::take(&mut config.addresses);
     let missing = (0..hosts.len()).filter(|rank| !lines.contains(rank)).collect();

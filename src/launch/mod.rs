@@ -10,22 +10,22 @@
 mod order;
 mod program;
 mod remote;
+mod replace;
 mod ssh;
+mod start;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::process::Stdio;
-use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
 use gnnflow_data::format::hex;
 use sha2::{Digest, Sha256};
 
-use self::order::{File, Order};
+use self::order::File;
 use self::program::Program;
-use crate::cluster::{
-    ChildGroup, ClusterError, Copied, Failure, Outcome, Remote, Secret, Signals, print_line, read_hosts,
-};
+use self::replace::Replacing;
+use self::start::Starter;
+use crate::cluster::{ChildGroup, ClusterError, Failure, Outcome, Secret, Signals, print_line, read_hosts};
 use crate::error::Error;
 use crate::stderr::format_variable;
 
@@ -49,10 +49,13 @@ pub(crate) struct Launch {
     pub(crate) arguments: Vec<String>,
     /// The pipeline file that the command reads.
     pub(crate) pipeline: Option<PathBuf>,
+    /// Whether the run goes on without lost processes (`cluster.elastic`): they are started again.
+    pub(crate) is_elastic: bool,
 }
 
 impl Launch {
-    /// Starts all processes and returns the exit code for this one: that of the first cause.
+    /// Starts all processes and returns the exit code for this one: that of the first cause. In an elastic run, that of rank 0, unless another process failed with an
+    /// error that a restart does not mend.
     ///
     /// # Errors
     /// If the files cannot be read, a host cannot be reached, or no process can be started.
@@ -63,25 +66,34 @@ impl Launch {
         environment.insert("GNNFLOW_SECRET".into(), secret()?);
         environment.extend(format_variable());
         let (hosts_file, files) = self.files(&addresses)?;
-        let program = Program::this()?;
-        self.install(&program, &hosts)?;
+        let starter = Starter {
+            program: Program::this()?,
+            folder: self.folder.clone(),
+            files,
+            environment,
+            arguments: (0..hosts.len()).map(|rank| self.arguments_of(rank, &hosts_file)).collect(),
+            hosts,
+            ssh: self.ssh,
+            is_elastic: self.is_elastic,
+        };
+        install(&starter)?;
         let signals = Signals::catch();
         let mut group = ChildGroup::new(Vec::new());
-        for (rank, host) in hosts.iter().enumerate() {
+        let mut joined = Vec::new();
+        for rank in 0..starter.hosts.len() {
             if signals.caught().is_some() {
                 // The group ends those that have started.
                 return Err(ClusterError::Own(Failure::new(130, "interrupted")).into());
             }
-            let order = Order {
-                program_sha256: program.sha256.clone(),
-                folder: self.folder.clone(),
-                files: files.clone(),
-                arguments: self.arguments_of(rank, &hosts_file),
-                environment: environment.clone(),
-            };
-            self.start(&mut group, rank, host, &program, &order)?;
+            let started = starter.start(rank)?;
+            group.children.push(Some(started.child));
+            group.remotes.push(started.remote);
+            joined.push(started.joined);
         }
-        let Outcome { code, killed } = group.wait(GRACE, true, &signals);
+        let Outcome { code, killed } = match self.is_elastic {
+            true => group.wait_with(&mut Replacing::new(starter.into(), joined), GRACE, true, &signals),
+            false => group.wait(GRACE, true, &signals),
+        };
         killed.iter().for_each(|line| print_line(line));
         Ok(code)
     }
@@ -110,76 +122,30 @@ impl Launch {
         };
         self.arguments.iter().cloned().chain(hosts).chain(rank).collect()
     }
-
-    /// Copies the program to all hosts that do not have it.
-    fn install(&self, program: &Program, hosts: &[String]) -> Result<(), Error> {
-        let mut distinct: Vec<&str> = hosts.iter().map(String::as_str).collect();
-        distinct.sort_unstable();
-        distinct.dedup();
-        let results: Vec<Result<(), Failure>> = std::thread::scope(|scope| {
-            let start = |host| {
-                let name = format!("launch:copy-{host}");
-                let thread = std::thread::Builder::new().name(name);
-                thread.spawn_scoped(scope, move || program.install(&self.ssh, host))
-            };
-            let threads: Vec<_> = distinct.iter().copied().map(start).collect();
-            let wait = |thread: std::io::Result<std::thread::ScopedJoinHandle<'_, _>>| match thread {
-                Ok(thread) => thread.join().unwrap_or_else(|_| Err(Failure::new(70, "the thread of a copy panicked"))),
-                Err(error) => Err(ClusterError::no_thread(error).into()),
-            };
-            threads.into_iter().map(wait).collect()
-        });
-        let problems: Vec<Failure> = results.into_iter().filter_map(Result::err).collect();
-        let Some(first) = problems.first() else { return Ok(()) };
-        let lines: Vec<&str> = problems.iter().map(|problem| problem.message.as_str()).collect();
-        Err(ClusterError::Own(Failure::new(first.code, lines.join("\n"))).into())
-    }
-
-    /// Starts one process.
-    fn start(
-        &self,
-        group: &mut ChildGroup,
-        rank: usize,
-        host: &str,
-        program: &Program,
-        order: &Order,
-    ) -> Result<(), Error> {
-        let bytes = order.encode()?;
-        let mut command = self.ssh.command(host, &program.start_script());
-        command.stdin(Stdio::piped()).stderr(Stdio::piped());
-        // The results of rank 0 are those of this program.
-        command.stdout(if rank == 0 { Stdio::inherit() } else { Stdio::piped() });
-        let mut child = command.spawn().map_err(|error| self.ssh.not_started(&error))?;
-        let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
-        group.children.push(Some(child));
-        let prefix = if rank == 0 { String::new() } else { format!("[{rank} {host}] ") };
-        if let Some(stdout) = stdout {
-            let copied = Copied::start(format!("launch:stdout-{rank}"), (rank, prefix.clone()), stdout);
-            group.copies.push(copied.map_err(ClusterError::no_thread)?);
-        }
-        let (Some(stdin), Some(stderr)) = (stdin, stderr) else { return Ok(()) };
-        let (signals, received) = channel();
-        let name = format!("rank {rank}: {} to {host}", self.ssh.name());
-        let stderr =
-            Copied::start(format!("launch:stderr-{rank}"), (rank, prefix), stderr).map_err(ClusterError::no_thread)?;
-        group.remotes.push(Remote { name, signals, stderr });
-        let sender = std::thread::Builder::new().name(format!("launch:stdin-{rank}"));
-        sender.spawn(move || send(stdin, &bytes, &received)).map_err(ClusterError::no_thread)?;
-        Ok(())
-    }
 }
 
-/// Writes an order, and the signals that follow it. The other side sees the end when the group is dropped.
-fn send(mut stdin: impl std::io::Write, order: &[u8], signals: &Receiver<libc::c_int>) {
-    // After an error, the program at the other end has ended, and its exit code says why.
-    let mut write = |bytes: &[u8]| stdin.write_all(bytes).and_then(|()| stdin.flush()).is_ok();
-    if write(order) {
-        while let Ok(signal) = signals.recv() {
-            if !write(&[signal as u8]) {
-                return;
-            }
-        }
-    }
+/// Copies the program to all hosts that do not have it.
+fn install(Starter { program, ssh, hosts, .. }: &Starter) -> Result<(), Error> {
+    let mut distinct: Vec<&str> = hosts.iter().map(String::as_str).collect();
+    distinct.sort_unstable();
+    distinct.dedup();
+    let results: Vec<Result<(), Failure>> = std::thread::scope(|scope| {
+        let start = |host| {
+            let name = format!("launch:copy-{host}");
+            let thread = std::thread::Builder::new().name(name);
+            thread.spawn_scoped(scope, move || program.install(ssh, host))
+        };
+        let threads: Vec<_> = distinct.iter().copied().map(start).collect();
+        let wait = |thread: std::io::Result<std::thread::ScopedJoinHandle<'_, _>>| match thread {
+            Ok(thread) => thread.join().unwrap_or_else(|_| Err(Failure::new(70, "the thread of a copy panicked"))),
+            Err(error) => Err(ClusterError::no_thread(error).into()),
+        };
+        threads.into_iter().map(wait).collect()
+    });
+    let problems: Vec<Failure> = results.into_iter().filter_map(Result::err).collect();
+    let Some(first) = problems.first() else { return Ok(()) };
+    let lines: Vec<&str> = problems.iter().map(|problem| problem.message.as_str()).collect();
+    Err(ClusterError::Own(Failure::new(first.code, lines.join("\n"))).into())
 }
 
 /// Returns the secret of this process's environment, or a new one.

@@ -22,6 +22,8 @@ pub(super) struct Order {
     pub(super) files: Vec<File>,
     pub(super) arguments: Vec<String>,
     pub(super) environment: BTreeMap<String, String>,
+    /// Whether the launcher starts the process again when it is lost. Without a connection it is killed then: a signal would end the run.
+    pub(super) is_replaced: bool,
 }
 
 /// A text file, absolute or below the working folder.
@@ -69,6 +71,7 @@ mod tests {
             files: vec![File { path: "p.toml".into(), text: "[graph]\n".into() }],
             arguments: vec!["run".into(), "it's \"$HOME\"".into()],
             environment: [("GNNFLOW_SECRET".to_owned(), "s".to_owned())].into(),
+            is_replaced: false,
         };
         let bytes = order.encode().unwrap();
         let read = Order::read(&mut &bytes[..]).unwrap();

@@ -49,7 +49,7 @@ pub(crate) fn remote_launch() -> Result<u8, Error> {
     let mut group = ChildGroup::new(Vec::new());
     group.children.push(Some(child));
     let follower = std::thread::Builder::new().name("launch:stdin".into());
-    follower.spawn(follow_launcher).map_err(ClusterError::no_thread)?;
+    follower.spawn(move || follow_launcher(order.is_replaced)).map_err(ClusterError::no_thread)?;
     let Outcome { code, killed } = group.wait(GRACE, true, &signals);
     killed.iter().for_each(|line| print_line(line));
     Ok(code)
@@ -87,8 +87,9 @@ fn write(path: &Path, text: &str) -> Result<(), Error> {
     Ok(written.map_err(PipelineError::io("write", path))?)
 }
 
-/// Sends this process the signals that the launcher sends. When the launcher is gone, ends this process, and with it the command.
-fn follow_launcher() {
+/// Sends this process the signals that the launcher sends. When the launcher is gone, ends this process, and with it the command; at once, and without a
+/// signal, if `is_replaced`.
+fn follow_launcher(is_replaced: bool) {
     let mut signal = [0];
     while matches!(std::io::stdin().lock().read(&mut signal), Ok(1)) {
         send_own(match libc::c_int::from(signal[0]) {
@@ -96,8 +97,10 @@ fn follow_launcher() {
             _ => libc::SIGTERM,
         });
     }
-    send_own(libc::SIGTERM);
-    std::thread::sleep(GRACE);
+    if !is_replaced {
+        send_own(libc::SIGTERM);
+        std::thread::sleep(GRACE);
+    }
     // SAFETY: a system call on an integer. The kernel ends the command with this process.
     unsafe { libc::_exit(5) }
 }

@@ -17,6 +17,11 @@ pub(crate) struct Member {
 }
 
 impl Member {
+    /// Starts a command whose stderr goes to a file.
+    pub(crate) fn new(command: &mut Command, stderr: PathBuf) -> Self {
+        Self { child: command.stderr(File::create(&stderr).unwrap()).spawn().unwrap(), stderr }
+    }
+
     pub(crate) fn stderr(&self) -> String {
         std::fs::read_to_string(&self.stderr).unwrap()
     }
@@ -87,11 +92,6 @@ pub(crate) fn start(place: &TestDir, hosts: &str, rank: usize, run: &str, args: 
     // A shell may have started the tests in the background, where SIGINT is ignored.
     let mut command = Command::new("env");
     command.arg("--default-signal=INT").arg(env!("CARGO_BIN_EXE_gnnflow")).args(all).args(args);
-    command
-        .current_dir(place.path(""))
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(File::create(&stderr).unwrap());
-    command.env("GNNFLOW_SECRET", "a secret for the tests");
-    Member { child: command.spawn().unwrap(), stderr }
+    command.current_dir(place.path("")).stdin(Stdio::null()).stdout(Stdio::null());
+    Member::new(command.env("GNNFLOW_SECRET", "a secret for the tests"), stderr)
 }
