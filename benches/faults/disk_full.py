@@ -108,11 +108,11 @@ def prepare_world(campaign):
 
 def content(place):
     """Returns the hashes of all files that do not depend on times."""
-    words = {"last.safetensors", "summary.json", "metrics.jsonl", "report.html", "partition.html", "affected.parquet", "ballast", "manifest.json", "partition.json", "p.toml"}
+    words = {"summary.json", "status.json", "metrics.jsonl", "report.html", "partition.html", "affected.parquet", "ballast", "manifest.json", "partition.json", "p.toml"}
     found = {}
     for path in place.rglob("*"):
         name = str(path.relative_to(place))
-        if path.is_file() and path.name not in words and not path.name.startswith("events.out") and not name.startswith(("temporary", "dataset.layers", "run/trace", "run/earlier")) and path.suffix != ".toml":
+        if path.is_file() and path.name not in words and not path.name.startswith("events.out") and not name.startswith(("temporary", "dataset.layers", "run/trace", "run/earlier", "run/checkpoints")) and path.suffix != ".toml":
             found[name] = digest(path)
     return found
 
