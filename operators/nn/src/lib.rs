@@ -12,6 +12,8 @@ pub mod device;
 mod device_block;
 mod device_copies;
 mod device_memory;
+#[cfg(all(test, feature = "cuda"))]
+mod emulator;
 pub mod error;
 pub mod graph_block;
 pub mod initial;

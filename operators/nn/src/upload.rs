@@ -1,14 +1,14 @@
-//! Copies of a batch's numbers to the device, made while it computes the batch before.
+//! Asynchronous copies to a GPU.
 
 use candle_core::{Device, Shape, Tensor, WithDType};
 use gnnflow_kernels::matrix::{Matrix, Values};
 
 use super::error::Result;
 
-/// Copies numbers to a GPU on a stream of their own, through page-locked memory. Operations that the GPU has already go on meanwhile. On the CPU,
-/// it copies at once.
+/// Copies numbers to a GPU on a second stream, through page-locked memory. The copies run at the same time as earlier operations. On the CPU, it
+/// copies at once.
 ///
-/// Operations must not read the copies before [`Uploaded::wait`].
+/// Operations must not read the copies before [`Uploaded::wait`]: the numbers are not there yet.
 ///
 /// ```
 /// use candle_core::Device;
@@ -23,7 +23,7 @@ use super::error::Result;
 pub struct Upload {
     device: Device,
     #[cfg(feature = "cuda")]
-    apart: Option<super::cuda::Upload>,
+    second_stream: Option<super::cuda::Upload>,
 }
 
 impl std::fmt::Debug for Upload {
@@ -37,12 +37,19 @@ impl Upload {
     /// Prepares copies to `device`: on a GPU, 12 MiB of page-locked memory and a stream.
     ///
     /// # Errors
-    /// When the system has no such memory, or the driver fails.
+    /// [`Error::Device`](crate::Error::Device) when the host has no such memory, or the driver fails.
     pub fn new(device: &Device) -> Result<Self> {
         Ok(Self {
             #[cfg(feature = "cuda")]
-            apart: match device {
-                Device::Cuda(device) => Some(super::cuda::Upload::new(device)?),
+            second_stream: match device {
+                Device::Cuda(device) => Some(super::cuda::Upload::new(device).map_err(|error| {
+                    let why = format!(
+                        "cannot reserve 12 MiB of the host's memory for copies ({:?}); end other programs that lock memory, or use \
+                         train.device = \"cpu\"",
+                        error.0
+                    );
+                    super::error::Error::Device { name: "cuda".into(), why }
+                })?),
                 _ => None,
             },
             device: device.clone(),
@@ -85,10 +92,9 @@ impl Upload {
 
     #[cfg(feature = "cuda")]
     fn copy<T: super::cuda::Uploads>(&self, numbers: &[T], shape: Shape) -> Result<Tensor> {
-        match &self.apart {
-            // A GPU cannot allocate an empty tensor.
-            Some(apart) if !numbers.is_empty() && shape.elem_count() == numbers.len() => {
-                Ok(apart.copy(numbers, shape)?)
+        match &self.second_stream {
+            Some(stream) if !numbers.is_empty() && shape.elem_count() == numbers.len() => {
+                Ok(stream.copy(numbers, shape)?)
             }
             _ => in_order(numbers, shape, &self.device),
         }
@@ -99,21 +105,21 @@ impl Upload {
         in_order(numbers, shape, &self.device)
     }
 
-    /// Returns the end of all copies so far.
+    /// Returns the end of all copies since the last call.
     ///
     /// # Errors
     /// When the driver fails.
     pub fn end(&self) -> Result<Uploaded> {
         Ok(Uploaded {
             #[cfg(feature = "cuda")]
-            apart: self.apart.as_ref().map(super::cuda::Upload::end).transpose()?,
+            second_stream: self.second_stream.as_ref().map(super::cuda::Upload::end).transpose()?,
         })
     }
 }
 
-/// Copies numbers to a device after the operations that it has already.
+/// Copies numbers to a device, after its earlier operations.
 pub(crate) fn in_order<T: WithDType>(numbers: &[T], shape: Shape, device: &Device) -> Result<Tensor> {
-    if !numbers.is_empty() || device.is_cpu() {
+    if !numbers.is_empty() || shape.elem_count() > 0 || device.is_cpu() {
         return Ok(Tensor::from_slice(numbers, shape, device)?);
     }
     // A GPU cannot allocate an empty tensor; the one extra number is never read.
@@ -125,11 +131,11 @@ pub(crate) fn in_order<T: WithDType>(numbers: &[T], shape: Shape, device: &Devic
     Ok(tensor)
 }
 
-/// The end of some copies to a GPU.
+/// The end of some copies to a GPU. It keeps what was copied until operations wait for it.
 #[derive(Debug)]
 pub struct Uploaded {
     #[cfg(feature = "cuda")]
-    apart: Option<super::cuda::Uploaded>,
+    second_stream: Option<super::cuda::Uploaded>,
 }
 
 impl Uploaded {
@@ -137,10 +143,10 @@ impl Uploaded {
     ///
     /// # Errors
     /// When the driver fails.
-    pub fn wait(&self) -> Result<()> {
+    pub fn wait(self) -> Result<()> {
         #[cfg(feature = "cuda")]
-        if let Some(apart) = &self.apart {
-            apart.wait()?;
+        if let Some(stream) = self.second_stream {
+            stream.wait()?;
         }
         Ok(())
     }
@@ -162,23 +168,31 @@ mod tests {
         assert!(upload.rows(&matrix, 2).is_err());
     }
 
-    /// The emulator makes copies as late as the waits allow.
+    /// The emulator makes copies as late as the waits allow, and refuses to free memory before.
     #[cfg(feature = "cuda")]
     #[test]
     fn copies_on_a_gpu_are_there_after_the_wait() {
-        let Ok(device) = crate::device("cuda") else { return };
+        let Some(device) = crate::emulator::gpu("upload::tests::copies_on_a_gpu_are_there_after_the_wait") else {
+            return;
+        };
         let upload = Upload::new(&device).unwrap();
         // Several slots, and some of them twice.
         let numbers: Vec<u32> = (0..5_000_000).collect();
         let (long, short) = (upload.integers(&numbers).unwrap(), upload.integers(&[7]).unwrap());
-        let end = upload.end().unwrap();
-        end.wait().unwrap();
+        assert_ne!(short.to_vec1::<u32>().unwrap(), [7], "the copy is early, so this test cannot find a missing wait");
+        upload.end().unwrap().wait().unwrap();
         assert_eq!(long.to_vec1::<u32>().unwrap(), numbers);
         assert_eq!(short.to_vec1::<u32>().unwrap(), [7]);
-        // Dropped before they are complete.
-        let (end, copy) = (|| Ok::<_, crate::Error>((upload.end()?, upload.integers(&numbers)?)))().unwrap();
-        let later = upload.end().unwrap();
-        drop((end, later, copy));
+        // In any order, tensors and ends may be dropped before the copies are complete.
+        drop(upload.integers(&numbers).unwrap());
+        let end = upload.end().unwrap();
+        let later = upload.integers(&[8]).unwrap();
+        drop(later);
+        drop(end);
+        drop(upload.floats(&[1.0; 9], (3, 3)).unwrap());
+        drop(upload);
         assert_eq!(Tensor::zeros(5, candle_core::DType::F32, &device).unwrap().to_vec1::<f32>().unwrap(), [0.0; 5]);
+        let none = Upload::new(&device).unwrap();
+        assert!(none.floats(&[], 3).is_err() && none.floats(&[], (0, 2)).unwrap().dims() == [0, 2]);
     }
 }

@@ -130,7 +130,7 @@ impl Passes {
             let start = Instant::now();
             let Inputs { uploaded, blocks, rows: on_device, .. } = inputs;
             // Waiting for copies is no work of the GPU.
-            uploaded.as_ref().map_or(Ok(()), Uploaded::wait)?;
+            uploaded.map_or(Ok(()), Uploaded::wait)?;
             let timer = DeviceTimer::start(model.device())?;
             let degrees = (!batch.degrees.is_empty()).then_some(&batch.degrees[..]);
             let features = std::mem::take(&mut batch.features);

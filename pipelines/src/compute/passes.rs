@@ -36,7 +36,7 @@ pub(crate) struct Passes {
     pub(super) learns_rows: bool,
     /// Where the rows of a batch's nodes are.
     rows: Mutex<BatchRows>,
-    /// Copies batches to a GPU beside its operations, if another thread does so.
+    /// Copies batches to a GPU asynchronously, if another thread does so.
     upload: OnceLock<Upload>,
     /// In full-graph training: the published versions of the parameters.
     pub(super) versions: OnceLock<Arc<ParameterVersions>>,
@@ -99,18 +99,18 @@ impl Passes {
         self.rows.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Copies batches beside the device's operations from now on.
+    /// Copies batches asynchronously from now on.
     ///
     /// # Errors
     /// When the system has no page-locked memory, or the driver fails.
-    pub(crate) fn copy_apart(&self) -> Result<(), Error> {
+    pub(crate) fn start_uploads(&self) -> Result<(), Error> {
         let upload = Upload::new(self.edge_copies.device())?;
         // A second one would do the same.
         let _ = self.upload.set(upload);
         Ok(())
     }
 
-    /// Returns what copies batches beside the device's operations.
+    /// Returns what copies batches asynchronously.
     pub(super) fn upload(&self) -> Option<&Upload> {
         self.upload.get()
     }

@@ -23,7 +23,7 @@ pub(crate) struct ReadyBatch {
 
 /// The inputs of a batch's pass.
 pub(super) struct Inputs {
-    /// The end of copies to a GPU beside its operations, which must wait for it. It is dropped before what was copied.
+    /// The end of asynchronous copies, for which the pass must wait.
     pub(super) uploaded: Option<Uploaded>,
     /// The blocks of the layers, from the input on.
     pub(super) blocks: Vec<Arc<GraphBlock>>,

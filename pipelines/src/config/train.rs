@@ -86,7 +86,7 @@ section! {
         #[schemars(extend("examples" = ["cuda"]))]
         pub device: Device = Device::Cpu,
         /// Steps in flight, and batches of a process with fetched features: at least 2, and one more than it computes at the same time.
-        /// Unset: 2, or 3 on a GPU; with `train.memory`, as many as fit, up to 8.
+        /// Unset: 2, or 3 on a GPU; with `train.memory`, as many as fit, up to 8 (3 on a GPU).
         #[schemars(range(min = 1, max = 64), extend("x-results" = false), extend("examples" = [4]))]
         pub window: Option<usize> = None,
         /// Memory of each process for training, without mapped files. A run that needs more is refused. Unset: no bound; only as many

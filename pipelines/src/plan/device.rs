@@ -2,9 +2,12 @@
 //!
 //! | schedule | on the GPU |
 //! |---|---|
-//! | `mini-batch`, `partition-parallel` | the input rows and edges of `train.window` batches; the rows of one pass; in `mini-batch` with one process and no learned rows, the features of all nodes, if they take at most half of the free memory |
+//! | `mini-batch` | edges and input rows of `train.window` batches; the rows of one pass; with one process and no learned rows, the features of all nodes, if they take at most half of the free memory, and then the input rows of one batch |
+//! | `partition-parallel` | edges and input rows of one batch; the rows of one pass |
 //! | `full-graph`, the graph on the GPU | edges and features of all nodes; the rows of all layers |
 //! | `full-graph` with several partitions, `tensor-parallel` | the rows of one node task |
+//!
+//! Rows of pairs in tasks on edges are not counted.
 
 use std::ops::Range;
 
@@ -13,76 +16,110 @@ use gnnflow_nn::model::{BlockSize, PassMemory};
 use super::device_needs::DeviceNeeds;
 use super::full_graph::FullGraphPlan;
 use super::inference::InferencePlan;
+use super::training::edge_bytes;
 use super::{Sizes, Training, embedding, model};
-use crate::config::{Config, Schedule};
+use crate::config::{Config, Schedule, Train};
 
-/// Returns the needs of a process with `parts`; `None` without a GPU or a built-in model. `full_graph` is the plan of a full-graph schedule.
-pub(super) fn needs(
-    config: &Config,
-    graph: &Sizes,
-    parts: &Range<usize>,
-    window: usize,
-    training: Option<&Training>,
-    full_graph: Option<&FullGraphPlan>,
-    inference: &InferencePlan,
-) -> Option<DeviceNeeds> {
-    let train = config.train.as_ref().filter(|train| train.device.is_gpu())?;
-    let model = model::built(config, graph)?;
-    let (input, input_bytes) = embedding::input(config, graph);
-    let of_nodes = |nodes: u64| nodes * (input * input_bytes) as u64;
-    let parameters = 2 * 4 * model.params().flat_len() as u64;
-    let mut needs = DeviceNeeds { parameters, inference: inference.chunk(), ..DeviceNeeds::default() };
-    match (full_graph, training) {
-        (Some(full_graph), _) if full_graph.on_device => {
-            let blocks = whole_graph(graph, model.num_layers());
-            let PassMemory { edges, rows } = model.pass_memory(&blocks, false, true);
-            (needs.features, needs.edges, needs.rows) = (of_nodes(graph.nodes), edges, rows);
-            needs.least = needs.features + 4 * graph.edges;
-        }
-        (Some(full_graph), _) => needs.rows = full_graph.task_bytes(graph, parts),
-        (None, Some(training)) => {
-            let learned = embedding::of(config).is_some();
-            let blocks = of_batch(training, model.num_layers());
-            let PassMemory { edges, rows } = model.pass_memory(&blocks, learned, training.subgraph);
-            let (window, nodes) = (window as u64, training.batch_nodes.last().copied().unwrap_or(0));
-            (needs.inputs, needs.edges, needs.rows) = (window * of_nodes(nodes), window * edges, rows);
-            let holds = matches!(train.schedule, Schedule::MiniBatch(_)) && train.operators.is_empty() && !learned;
-            if holds && parts.len() == graph.parts.len() {
-                needs.features = of_nodes(graph.nodes);
-            }
-        }
-        (None, None) => {}
-    }
-    Some(needs)
+/// What training needs of the GPUs of all processes.
+pub(super) struct DevicePlan<'a> {
+    train: &'a Train,
+    graph: &'a Sizes,
+    full_graph: Option<&'a FullGraphPlan>,
+    /// Whether rows of nodes are learned. They are copied in the pass, as variables.
+    learns_rows: bool,
+    /// What does not depend on the process. Edges and input rows are those of one batch.
+    all: DeviceNeeds,
 }
 
-/// Returns the blocks of the layers over the whole graph. The last one computes training nodes only.
-fn whole_graph(graph: &Sizes, layers: usize) -> Vec<BlockSize> {
+impl<'a> DevicePlan<'a> {
+    /// Returns the plan of a pipeline; `None` without a GPU or a built-in model. `full_graph` is the plan of a full-graph schedule.
+    pub(super) fn of(
+        config: &'a Config,
+        graph: &'a Sizes,
+        training: Option<&Training>,
+        full_graph: Option<&'a FullGraphPlan>,
+        inference: &InferencePlan,
+    ) -> Option<Self> {
+        let (train, spec) = (config.train.as_ref()?, config.model.as_ref()?);
+        if !train.device.is_gpu() {
+            return None;
+        }
+        let model = model::built(config, graph)?;
+        let (input, input_bytes) = embedding::input(config, graph);
+        let of_nodes = |nodes: u64| nodes * (input * input_bytes) as u64;
+        let (layers, learns_rows) = (model.num_layers(), embedding::of(config).is_some());
+        let mut all = DeviceNeeds {
+            parameters: 2 * 4 * model.params().flat_len() as u64,
+            inference: inference.chunk(),
+            ..DeviceNeeds::default()
+        };
+        match (full_graph, training) {
+            (Some(full_graph), _) if full_graph.on_device => {
+                let (blocks, of_layer) = whole_graph(graph, layers);
+                let PassMemory { edges, rows } = model.pass_memory(&blocks, &of_layer, false);
+                (all.features, all.edges, all.rows) = (of_nodes(graph.nodes), edges, rows);
+                all.least = all.features + edges.min(4 * graph.edges);
+            }
+            (None, Some(training)) => {
+                let (blocks, of_layer) = of_batch(training, layers);
+                let PassMemory { edges, rows } = model.pass_memory(&blocks, &of_layer, learns_rows);
+                let columns = edge_bytes(spec, graph) * training.batch_edges.iter().sum::<u64>();
+                (all.edges, all.rows) = (edges + columns, rows);
+                all.batch_inputs = of_nodes(training.batch_nodes.last().copied().unwrap_or(0));
+                if matches!(train.schedule, Schedule::MiniBatch(_)) && train.operators.is_empty() && !learns_rows {
+                    all.features = of_nodes(graph.nodes);
+                }
+            }
+            _ => {}
+        }
+        Some(Self { train, graph, full_graph, learns_rows, all })
+    }
+
+    /// Returns the needs of a process with these partitions, with `window` steps in flight.
+    pub(super) fn needs(&self, parts: &Range<usize>, window: usize) -> DeviceNeeds {
+        let mut needs = self.all;
+        match self.full_graph {
+            Some(full_graph) if full_graph.on_device => {}
+            Some(full_graph) => needs.rows = full_graph.task_bytes(self.graph, parts),
+            None => {
+                // Otherwise each batch is copied when it is computed.
+                let ahead = !self.train.schedule.is_partition_parallel();
+                let copied = if ahead { self.train.fetched_batches(window, parts.len(), 1) as u64 } else { 1 };
+                needs.edges *= copied;
+                needs.batches = if self.learns_rows { 1 } else { copied };
+                if parts.len() < self.graph.parts.len() {
+                    needs.features = 0;
+                }
+            }
+        }
+        needs
+    }
+}
+
+/// Returns the blocks over the whole graph, and the block of each layer. The last layer computes training nodes only.
+fn whole_graph(graph: &Sizes, layers: usize) -> (Vec<BlockSize>, Vec<usize>) {
     let (nodes, edges) = (graph.nodes, graph.edges);
     let train = graph.train.unwrap_or(nodes);
     let of_train = (u128::from(edges) * u128::from(train) / u128::from(nodes.max(1))) as u64;
-    let mut blocks = vec![BlockSize { sources: nodes, destinations: nodes, edges }; layers];
-    if let Some(last) = blocks.last_mut() {
-        *last = BlockSize { sources: nodes, destinations: train, edges: of_train };
-    }
-    blocks
+    let all = BlockSize { sources: nodes, destinations: nodes, edges };
+    let last = BlockSize { sources: nodes, destinations: train, edges: of_train };
+    (vec![all, last], (0..layers).map(|layer| usize::from(layer + 1 == layers)).collect())
 }
 
-/// Returns the blocks of the layers over the largest batch.
-fn of_batch(training: &Training, layers: usize) -> Vec<BlockSize> {
+/// Returns the blocks of the largest batch, and the block of each layer.
+fn of_batch(training: &Training, layers: usize) -> (Vec<BlockSize>, Vec<usize>) {
     let Training { batch_nodes: nodes, batch_edges: edges, .. } = training;
     let at = |list: &[u64], index: usize| list.get(index).or(list.last()).copied().unwrap_or(0);
+    if training.subgraph {
+        let all = at(nodes, nodes.len());
+        let block = BlockSize { sources: all, destinations: all, edges: edges.iter().sum() };
+        return (vec![block], vec![0; layers]);
+    }
     let block = |layer: usize| {
         let hop = layers - 1 - layer;
-        match training.subgraph {
-            true => {
-                let all = at(nodes, nodes.len());
-                BlockSize { sources: all, destinations: all, edges: edges.iter().sum() }
-            }
-            false => BlockSize { sources: at(nodes, hop + 1), destinations: at(nodes, hop), edges: at(edges, hop) },
-        }
+        BlockSize { sources: at(nodes, hop + 1), destinations: at(nodes, hop), edges: at(edges, hop) }
     };
-    (0..layers).map(block).collect()
+    ((0..layers).map(block).collect(), (0..layers).collect())
 }
 
 #[cfg(test)]
@@ -109,22 +146,47 @@ mod tests {
         let on = |more: &str, processes| needs(&format!("device = 'cuda'\n{batches}{more}"), 4, processes)[0].unwrap();
         let (one, two, wide) = (on("", 1), on("", 2), on("window = 6\n", 1));
         // 1,000 seeds and 1,056,000 nodes of 100 numbers; three steps.
-        assert_eq!([one.inputs, two.inputs, wide.inputs], [3, 3, 6].map(|window| window * 1_056_000 * 400));
+        let batch = 1_056_000 * 400;
+        assert_eq!(
+            [one, two, wide].map(|needs| (needs.batch_inputs, needs.batches)),
+            [(batch, 3), (batch, 3), (batch, 6)]
+        );
         assert_eq!([one.features, two.features], [2_000_000 * 400, 0], "one process has all of them");
         // The first layer's edges in one direction, those of the others in both.
         assert!(one.edges > 3 * 4 * (880_000 + 2 * (160_000 + 15_000)) && wide.edges == 2 * one.edges);
         assert_eq!(wide.rows, one.rows);
-        let kept = one.total(u64::MAX) - one.features;
-        assert_eq!([2 * one.features, 2 * one.features - 1].map(|free| one.total(free)), [kept + one.features, kept]);
+        // A pass gathers its input rows from the features of all nodes, if these fit.
+        let fits = 2 * one.features;
+        assert_eq!([fits, fits - 1].map(|free| one.inputs(free)), [batch, 3 * batch]);
+        assert_eq!(one.total(fits) + 2 * batch, one.total(fits - 1) + one.features);
+        let local = on("schedule = 'partition-parallel'\n", 2);
+        assert_eq!((local.batches, local.features, 3 * local.edges), (1, 0, two.edges), "one batch at a time");
+    }
+
+    #[test]
+    fn memory_of_the_host_does_not_add_steps_on_a_gpu() {
+        let text = format!("{PLANTED}[train]\nthreads = 1\nfanouts = [5, 5, 5]\nmemory = '1TiB'\ndevice = 'cuda'");
+        let config = Config::parse(&text, Path::new("/nowhere/p.toml"), &[], &Registered::default()).unwrap();
+        assert_eq!(Plan::new(&config, 1, 1).unwrap().window, 3);
+    }
+
+    #[test]
+    fn graph_without_used_edges_needs_its_features_only() {
+        let full = "device = 'cuda'\nschedule = 'full-graph'\n";
+        let text = format!("{PLANTED}kind = 'mlp'\n[partition]\nparts = 1\n[train]\nthreads = 1\n{full}");
+        let config = Config::parse(&text, Path::new("/nowhere/p.toml"), &[], &Registered::default()).unwrap();
+        let needs = Plan::new(&config, 1, 1).unwrap().processes[0].device.unwrap();
+        assert_eq!((needs.edges, needs.least), (0, needs.features));
     }
 
     #[test]
     fn a_graph_on_the_gpu_takes_edges_features_and_rows_of_all_nodes() {
         let full = "device = 'cuda'\nschedule = 'full-graph'\n";
         let (one, several) = (needs(full, 1, 1)[0].unwrap(), needs(full, 4, 1)[0].unwrap());
-        assert_eq!((one.features, one.inputs), (2_000_000 * 400, 0));
+        assert_eq!((one.features, one.inputs(0)), (2_000_000 * 400, 0));
+        assert_eq!(one.total(0), one.total(u64::MAX), "they are there, or training does not begin");
         assert!(one.edges > 2 * 4 * 60_000_000 && one.rows > 2_000_000 * 4 * (256 + 256));
-        assert_eq!((several.features, several.edges, several.inputs), (0, 0, 0), "the CPU sums over neighbors");
+        assert_eq!((several.features, several.edges, several.inputs(0)), (0, 0, 0), "the CPU sums over neighbors");
         assert!(several.rows > 0 && several.rows < one.rows / 10);
     }
 }

@@ -13,10 +13,12 @@ pub struct DeviceNeeds {
     pub parameters: u64,
     /// Features of all nodes. With batches, they are there only if they take at most half of the free memory.
     pub features: u64,
-    /// Edges: of the graph, or of the batches in flight.
+    /// Edges: of the graph, or of the batches that are there.
     pub edges: u64,
-    /// Input rows of the batches in flight.
-    pub inputs: u64,
+    /// Input rows of a batch.
+    pub batch_inputs: u64,
+    /// Batches whose input rows are there at the same time, unless those of all nodes are.
+    pub batches: u64,
     /// About the rows of layers that a pass or a task holds at the same time, with gradients.
     pub rows: u64,
     /// A chunk of exact inference.
@@ -27,30 +29,44 @@ pub struct DeviceNeeds {
 }
 
 impl DeviceNeeds {
-    /// Returns the memory of a GPU with `free` bytes of free memory that training and inference take at the same time.
-    pub fn total(&self, free: u64) -> u64 {
-        let features = if self.inputs > 0 && self.features > free / 2 { 0 } else { self.features };
-        self.parameters + (features + self.edges + self.inputs + self.rows).max(self.inference)
+    /// Returns whether the features of all nodes are on a GPU with `free` bytes of free memory.
+    fn holds_features(&self, free: u64) -> bool {
+        self.features > 0 && (self.batches == 0 || self.features <= free / 2)
     }
 
-    /// Compares the needs with the memory of the GPU, which `processes` processes share.
+    /// Returns the input rows of batches on a GPU with `free` bytes of free memory.
+    pub fn inputs(&self, free: u64) -> u64 {
+        let batches = if self.holds_features(free) { self.batches.min(1) } else { self.batches };
+        batches * self.batch_inputs
+    }
+
+    /// Returns all that is needed of a GPU with `free` bytes of free memory: for training or for inference, whichever takes more.
+    pub fn total(&self, free: u64) -> u64 {
+        let features = if self.holds_features(free) { self.features } else { 0 };
+        self.parameters + features + (self.edges + self.inputs(free) + self.rows).max(self.inference)
+    }
+
+    /// Compares the needs with the memory of the GPU, which `processes` processes share. Its parameters are there already.
     pub(crate) fn compare(&self, found: DeviceMemory, processes: usize) -> Fit {
         let DeviceMemory { free, total, .. } = found;
-        let needed = self.total(free).saturating_mul(processes as u64);
-        let free = bytes(free);
-        if self.least > found.free {
+        if self.least > free {
             return Fit::No(format!(
-                "the GPU has {free} of free memory, and this run needs more than {}; {LESS_GPU_MEMORY}",
+                "the GPU has {} of free memory, and the features and edges of the graph take {}; use train.schedule = \"mini-batch\", or \
+                 train.device = \"cpu\"",
+                bytes(free),
                 bytes(self.least)
             ));
         }
-        if needed <= total {
+        let needed = self.total(free).saturating_mul(processes as u64);
+        // Others that share it may have begun already, and then free memory says nothing.
+        let there = if processes == 1 { free.saturating_add(self.parameters / 2) } else { total };
+        if needed <= there {
             return Fit::Yes;
         }
         let by = if processes > 1 { format!(" for the {processes} processes that share it") } else { String::new() };
         Fit::Perhaps(format!(
-            "the GPU has {} of memory, and this run needs about {}{by}; if memory runs out, {LESS_GPU_MEMORY}",
-            bytes(total),
+            "the GPU has {} of memory for this run, which needs about {}{by}; if memory runs out, {LESS_GPU_MEMORY}",
+            bytes(there),
             bytes(needed)
         ))
     }
@@ -75,13 +91,16 @@ mod tests {
     fn runs_that_cannot_fit_are_refused_and_estimates_warn() {
         let needs = DeviceNeeds { rows: 3 << 30, least: 1 << 30, ..DeviceNeeds::default() };
         let fit = |free: u64, processes| needs.compare(DeviceMemory { free, total: 4 << 30, peak: None }, processes);
-        assert_eq!(fit(4 << 30, 1), Fit::Yes);
+        assert_eq!(fit(3 << 30, 1), Fit::Yes);
+        assert!(matches!(fit((3 << 30) - 1, 1), Fit::Perhaps(_)), "other programs have taken the rest");
         let Fit::Perhaps(reason) = fit(4 << 30, 2) else { panic!("two of them do not fit") };
         assert!(
-            reason.starts_with("the GPU has 4.0 GiB of memory, and this run needs about 6.0 GiB for the 2 processes"),
+            reason.starts_with(
+                "the GPU has 4.0 GiB of memory for this run, which needs about 6.0 GiB for the 2 processes"
+            ),
             "{reason}"
         );
         let Fit::No(reason) = fit((1 << 30) - 1, 1) else { panic!("it does not fit") };
-        assert!(reason.contains("needs more than 1.0 GiB; use a smaller model.hidden"), "{reason}");
+        assert!(reason.contains("take 1.0 GiB; use train.schedule"), "{reason}");
     }
 }

@@ -19,13 +19,13 @@
 use gnnflow_dataflow::graph::placement::Placement;
 use gnnflow_dataflow::wire::MESSAGE_BYTES;
 use gnnflow_kernels::aggregate::dynamic_attention::SOFTMAX_STATE;
+use gnnflow_nn::ModelProfile;
 use gnnflow_nn::layers::Aggregation;
-use gnnflow_nn::model::{Hop, ModelSpec};
-use gnnflow_nn::{Model, ModelProfile, Registry};
+use gnnflow_nn::model::Hop;
 
 use super::memory::{PROGRAM_BYTES, Process};
-use super::pairs::{Pairs, decoder};
-use super::{Sizes, Training, embedding};
+use super::pairs::Pairs;
+use super::{Sizes, Training, embedding, model};
 use crate::config::{Config, Mode, Schedule};
 use crate::engine::device_graph::on_device;
 use crate::engine::stages::dataflow::permits;
@@ -90,12 +90,8 @@ impl FullGraphPlan {
     pub(super) fn of(config: &Config, graph: &Sizes) -> Option<Self> {
         let (train, model) = (config.train.as_ref()?, config.model.as_ref()?);
         let options = train.schedule.full_graph_options()?;
-        let (classes, relations) = (graph.classes.unwrap_or(1).max(1) as usize, graph.relations.unwrap_or(0));
         let network = model.network(&train.schedule);
-        let (input, _) = embedding::input(config, graph);
-        let described = network.describe(input.max(1), classes, relations, graph.edge_features.unwrap_or(0));
-        let described = ModelSpec { decoder: decoder(train, graph), ..described };
-        let built = Model::build(&described, &Registry::default(), &candle_core::Device::Cpu, train.seed).ok()?;
+        let built = model::built(config, graph)?;
         let ModelProfile { hops, tasks, parameters, .. } = built.profile().ok()?;
         let column_parallel = train.schedule.is_tensor_parallel();
         let element_wise: Vec<bool> = tasks.iter().map(|task| task.element_wise.is_some()).collect();
@@ -125,7 +121,7 @@ impl FullGraphPlan {
             program,
             on_device: on_device(config, graph.parts.len()).is_some_and(|kept| kept.is_ok()),
             column_parallel,
-            input,
+            input: embedding::input(config, graph).0,
             perceptron: match network.kind.as_str() {
                 "mlp" | "appnp" => model.hidden,
                 _ if model.kind == "mlp" || network.decouples_attention() => model.hidden,
@@ -145,7 +141,7 @@ impl FullGraphPlan {
             constant: tasks[0].constant,
             parameters: parameters as u64,
             tensor,
-            ends: [described.in_dim, described.out_dim],
+            ends: [built.spec().in_dim, built.spec().out_dim],
             reads_initial,
         })
     }

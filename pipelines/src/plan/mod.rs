@@ -44,6 +44,7 @@ use gnnflow_data::prepare::graph_settings;
 use gnnflow_dataflow::graph::placement::Placement;
 use serde::Serialize;
 
+use self::device::DevicePlan;
 use self::full_graph::FullGraphPlan;
 use self::inference::InferencePlan;
 use crate::config::{Config, Task, Train};
@@ -175,15 +176,6 @@ impl Plan {
                     in_flight,
                     others,
                 );
-                process.device = device::needs(
-                    config,
-                    &sizes,
-                    &process.parts,
-                    in_flight.window,
-                    training.as_ref(),
-                    full_graph.as_ref(),
-                    &inference,
-                );
                 if let Some(full_graph) = &full_graph {
                     full_graph.set_memory(&mut process, &sizes, processes, in_flight.jobs, tables_mapped);
                 }
@@ -213,6 +205,9 @@ impl Plan {
         };
         if processes == 1 && in_place::reads_in_place(config, &sizes, &layers, rows_in_memory) {
             all = plan(InFlight { in_place: true, ..in_flight }, tables_mapped);
+        }
+        if let Some(device) = DevicePlan::of(config, &sizes, training.as_ref(), full_graph.as_ref(), &inference) {
+            all.iter_mut().for_each(|process| process.device = Some(device.needs(&process.parts, window)));
         }
         Ok(Self {
             name: config.name.clone(),

@@ -1,5 +1,6 @@
 //! The layers of a model, with their numbers of parameters.
 
+use super::pairs::decoder;
 use super::{Sizes, embedding};
 use crate::config::{Aggregator, Config, JumpingKnowledge, Model, Norm};
 use serde::Serialize;
@@ -70,6 +71,7 @@ pub(super) fn built(config: &Config, graph: &Sizes) -> Option<gnnflow_nn::Model>
     let (classes, relations) = (graph.classes.unwrap_or(1).max(1) as usize, graph.relations.unwrap_or(0));
     let (network, input) = (model.network(&train.schedule), embedding::input(config, graph).0);
     let spec = network.describe(input.max(1), classes, relations, graph.edge_features.unwrap_or(0));
+    let spec = gnnflow_nn::ModelSpec { decoder: decoder(train, graph), ..spec };
     gnnflow_nn::Model::build(&spec, &gnnflow_nn::Registry::default(), &candle_core::Device::Cpu, train.seed).ok()
 }
 

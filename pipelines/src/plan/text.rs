@@ -198,17 +198,17 @@ impl Plan {
 
 /// Prints the memory of a process on its GPU.
 fn fmt_device(needs: &DeviceNeeds, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-    let DeviceNeeds { parameters, features, edges, inputs, rows, inference, .. } = *needs;
+    let DeviceNeeds { parameters, features, edges, rows, inference, .. } = *needs;
     let all = [
         (parameters, "parameters"),
         (features, "features of all nodes"),
-        (inputs, "input rows of batches"),
+        (needs.inputs(u64::MAX), "input rows of batches"),
         (edges, "edges"),
         (rows, "rows of layers"),
     ];
     let listed: Vec<String> =
         all.iter().filter(|(size, _)| *size > 0).map(|(size, what)| format!("{} {what}", bytes(*size))).collect();
-    writeln!(f, "  GPU       {}; {} chunks of inference", listed.join(", "), bytes(inference))?;
+    writeln!(f, "  GPU       {}; {} for a chunk of inference", listed.join(", "), bytes(inference))?;
     writeln!(f, "            together about {}, without the CUDA context", bytes(needs.total(u64::MAX)))
 }
 

@@ -23,7 +23,9 @@ pub(super) fn fitting(config: &Config, on_gpu: bool, needs: impl Fn(usize) -> u6
     let Some(train) = &config.train else { return Ok(2) };
     let Some(memory) = train.memory else { return Ok(wanted(config)) };
     let fits = |window: &usize| needs(*window) <= memory.0;
-    let most = (1..=train.window.unwrap_or(MOST_WINDOW)).rev().find(fits);
+    // More steps would take memory of the GPU, of which this limit says nothing.
+    let unset = if train.device.is_gpu() { wanted(config) } else { MOST_WINDOW };
+    let most = (1..=train.window.unwrap_or(unset)).rev().find(fits);
     match (most, train.window) {
         (Some(most), None) => Ok(most),
         (Some(most), Some(window)) if most == window => Ok(window),

@@ -213,7 +213,7 @@ impl EngineSetup<'_> {
             return Ok(None);
         }
         let passes = self.compute_thread.call(|compute: &mut ComputeState| compute.passes());
-        passes.copy_apart()?;
+        passes.start_uploads()?;
         let thread = ComputeThread::start(READY, move || passes);
         thread.map(Some).map_err(|error| {
             Error::Machine(format!(

@@ -283,7 +283,7 @@ static int setting(const char *name, int otherwise) {
 #define LOCK std::lock_guard<std::recursive_mutex> lock(emulator_mutex)
 // ---- Streams ----
 // All work is done at once but copies from page-locked memory on other streams than the first one. These are done as late as possible: when
-// somebody waits for them. Work that does not wait for its copies then reads what is not a number.
+// the host or the first stream waits for them. Work that does not wait for its copies then reads what is not a number.
 
 static void *const FIRST_STREAM = (void *)1;
 
@@ -346,8 +346,10 @@ API int cuMemAllocAsync(uintptr_t *out, size_t bytes, void *) {
     regions[*out] = {base, whole + PAGE};
     return OK;
 }
-API int cuMemFreeAsync(uintptr_t address, void *) {
+API int cuMemFreeAsync(uintptr_t address, void *stream) {
     LOCK;
+    // In the order of the stream.
+    if (stream != FIRST_STREAM) work_until(stream, 0);
     auto region = regions.find(address);
     if (region == regions.end()) return INVALID;
     size_t bytes = region->second.first + region->second.second - PAGE - (char *)address;
@@ -433,7 +435,10 @@ API int cuEventSynchronize(void *event) {
     if (stream != recorded_on.end()) work_until(stream->second, (uintptr_t)event);
     return OK;
 }
-API int cuStreamWaitEvent(void *, void *event, unsigned) { return cuEventSynchronize(event); }
+API int cuStreamWaitEvent(void *stream, void *event, unsigned) {
+    // Other streams have copies only, which read memory of the host.
+    return stream == FIRST_STREAM ? cuEventSynchronize(event) : OK;
+}
 API int cuEventDestroy_v2(void *event) {
     LOCK;
     return recorded_on.erase(event), OK;

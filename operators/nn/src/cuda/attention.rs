@@ -36,12 +36,8 @@ impl<A: Number> Inputs<'_, A> {
 
 /// Fails unless the inputs fit the block. Returns the heads and the columns of a head.
 fn check(call: &Call<'_>, block: &GraphBlock, [left, right, vectors]: [&Layout; 3]) -> Result<(usize, usize)> {
-    let ((sources, columns), (destinations, right_columns)) = (left.shape().dims2()?, right.shape().dims2()?);
     let (heads, width) = vectors.shape().dims2()?;
-    call.expect("source rows", sources, block.num_src())?;
-    call.expect("destination rows", destinations, block.num_dst())?;
-    call.expect("columns", columns, heads * width)?;
-    call.expect("columns", right_columns, columns)?;
+    call.expect("columns", call.columns_at_ends(block, left, right)?, heads * width)?;
     Ok((heads, width))
 }
 
@@ -169,12 +165,9 @@ pub(crate) fn attention_softmax(
     lr: &Layout,
 ) -> Result<(CudaStorage, Shape)> {
     let call = Call::new(op.name(), left);
-    let ((sources, heads), (destinations, right_heads)) = (ll.shape().dims2()?, lr.shape().dims2()?);
-    call.expect("source rows", sources, op.block.num_src())?;
-    call.expect("destination rows", destinations, op.block.num_dst())?;
-    call.expect("heads", right_heads, heads)?;
+    let heads = call.columns_at_ends(&op.block, ll, lr)?;
     let Edges { indptr, indices, .. } = call.by_destination(&op.block)?;
-    let (r, h) = (call.count(destinations)?, call.count(heads)?);
+    let (r, h) = (call.count(op.block.num_dst())?, call.count(heads)?);
     let (threads, shift) = warp_per_row_of_heads(r, h);
     let edges = op.block.num_edges();
     with_real!(call, left, A => {

@@ -139,10 +139,19 @@ impl<'a> Call<'a> {
 
     /// Returns the address of memory on the device.
     pub(super) fn address<T>(&self, memory: &impl DevicePtr<T>) -> Argument {
-        // The guard would record an event, but there is one stream, and event tracking is off.
+        // The guard would record an event, but operations are on one stream, and event tracking is off.
         let stream = self.device.cuda_stream();
         let (address, _guard) = memory.device_ptr(&stream);
         Argument::Pointer(address)
+    }
+
+    /// Fails unless there is a row for every source and every destination of the block, with equal columns. Returns their number.
+    pub(super) fn columns_at_ends(&self, block: &GraphBlock, left: &Layout, right: &Layout) -> Result<usize> {
+        let ((sources, columns), (destinations, others)) = (left.shape().dims2()?, right.shape().dims2()?);
+        self.expect("source rows", sources, block.num_src())?;
+        self.expect("destination rows", destinations, block.num_dst())?;
+        self.expect("columns", others, columns)?;
+        Ok(columns)
     }
 
     /// Returns the addresses of the sources of every destination's edges.

@@ -16,10 +16,7 @@ pub(crate) fn edge_add(
     lr: &Layout,
 ) -> Result<(CudaStorage, Shape)> {
     let call = Call::new(op.name(), left);
-    let ((sources, heads), (destinations, right_heads)) = (ll.shape().dims2()?, lr.shape().dims2()?);
-    call.expect("source rows", sources, op.block.num_src())?;
-    call.expect("destination rows", destinations, op.block.num_dst())?;
-    call.expect("heads", right_heads, heads)?;
+    let heads = call.columns_at_ends(&op.block, ll, lr)?;
     let (sources, destinations) = (call.by_destination(&op.block)?.indices, call.destinations(&op.block)?);
     let edges = op.block.num_edges();
     let (e, h) = (call.count(edges)?, call.count(heads)?);

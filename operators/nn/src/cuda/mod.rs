@@ -101,9 +101,9 @@ fn explain_driver(code: sys::CUresult) -> String {
     }
 }
 
-/// Configures the device for one stream, and the memory pool to keep freed memory.
+/// Switches events off that order several streams, and configures the memory pool to keep freed memory.
 fn prepare(device: &CudaDevice) -> candle_core::Result<()> {
-    // SAFETY: events order several streams, and all work here is on the device's only stream.
+    // SAFETY: all operations are on one stream, and `Upload` orders its stream by events of its own.
     unsafe { device.disable_event_tracking() };
     if let Some(pool) = pool(device)? {
         let mut keep_all = u64::MAX;

@@ -1,21 +1,24 @@
-//! Copies to a GPU beside its operations.
+//! Copies to a GPU on a second stream.
 //!
 //! ```text
 //! numbers → page-locked slots (the calling thread) → GPU memory (the stream of copies) ─ event → operations (the device's stream)
 //! ```
 //!
-//! The memory is allocated in the order of the stream of copies, which does not wait for operations. It is freed in the order of the device's
-//! stream, after the last operation that reads it.
+//! Memory is allocated in the order of the stream of copies, which does not wait for operations unless the GPU's memory is nearly full. It is freed
+//! in the order of the device's stream, after the last operation that reads it. So it must not be freed before that stream waits for the copy:
+//! [`Upload`] and [`Uploaded`] keep all tensors until then.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytemuck::{NoUninit, cast_slice};
 use candle_core::cuda_backend::cudarc::driver::{
-    CudaEvent, CudaSlice, CudaStream, DevicePtr, DeviceRepr, PinnedHostSlice, result,
+    CudaContext, CudaEvent, CudaSlice, CudaStream, DevicePtr, DeviceRepr, DriverError, PinnedHostSlice, result, sys,
 };
 use candle_core::cuda_backend::{CudaDType, WrapErr};
 use candle_core::op::BackpropOp;
 use candle_core::{CudaDevice, CudaStorage, Result, Shape, Storage, Tensor, WithDType};
+
+type DriverResult<T> = std::result::Result<T, DriverError>;
 
 /// Bytes of a slot. Copies of this size reach the rate of the bus.
 const SLOT: usize = 4 << 20;
@@ -31,12 +34,14 @@ impl<T: CudaDType + DeviceRepr + NoUninit + WithDType> Uploads for T {}
 pub(crate) struct Upload {
     device: CudaDevice,
     copies: Arc<CudaStream>,
-    slots: Mutex<Slots>,
+    state: Mutex<State>,
 }
 
-struct Slots {
-    all: Vec<Slot>,
+struct State {
+    slots: Vec<Slot>,
     next: usize,
+    /// The tensors since the last [`Upload::end`].
+    copied: Vec<Tensor>,
 }
 
 /// Page-locked memory, which the GPU reads without the help of a core.
@@ -47,42 +52,46 @@ struct Slot {
 }
 
 impl Upload {
-    pub(crate) fn new(device: &CudaDevice) -> Result<Self> {
+    /// Prepares copies to a device. The error is one of the driver.
+    pub(crate) fn new(device: &CudaDevice) -> DriverResult<Self> {
         let stream = device.cuda_stream();
         let context = stream.context();
         let slot = |_| {
             // SAFETY: bytes are written before they are read.
-            let memory = unsafe { context.alloc_pinned_with_flags::<u8>(SLOT, 0) }.w()?;
-            Ok(Slot { memory, copied: context.new_event(None).w()? })
+            let memory = unsafe { context.alloc_pinned_with_flags::<u8>(SLOT, 0) }?;
+            // The thread sleeps while it waits for the event.
+            let copied = context.new_event(Some(sys::CUevent_flags::CU_EVENT_BLOCKING_SYNC))?;
+            DriverResult::Ok(Slot { memory, copied })
         };
-        let all = (0..SLOTS).map(slot).collect::<Result<_>>()?;
-        let copies = context.new_stream().w()?;
-        Ok(Self { device: device.clone(), copies, slots: Mutex::new(Slots { all, next: 0 }) })
+        let slots = (0..SLOTS).map(slot).collect::<DriverResult<_>>()?;
+        let copies = context.new_stream()?;
+        Ok(Self { device: device.clone(), copies, state: Mutex::new(State { slots, next: 0, copied: Vec::new() }) })
     }
 
-    /// Starts to copy numbers, at least one. Operations may read the tensor after [`Upload::end`] and [`Uploaded::wait`].
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Starts to copy numbers, at least one. Operations may read the tensor after [`Uploaded::wait`].
     pub(crate) fn copy<T: Uploads>(&self, numbers: &[T], shape: Shape) -> Result<Tensor> {
-        let copied = self.copy_bytes(cast_slice(numbers));
-        if copied.is_err() {
-            // The memory of earlier copies may be freed now.
-            self.copies.synchronize().w()?;
-        }
-        let address = copied?.leak();
+        let mut state = self.state();
+        let address = self.copy_bytes(&mut state, cast_slice(numbers))?.leak();
         // SAFETY: the address is that of a new allocation of as many numbers, and their stream is of the same context.
         let slice: CudaSlice<T> = unsafe { self.device.cuda_stream().upgrade_device_ptr(address, numbers.len()) };
         let storage = CudaStorage::wrap_cuda_slice(slice, self.device.clone());
-        Ok(Tensor::from_storage(Storage::Cuda(storage), shape, BackpropOp::none(), false))
+        let tensor = Tensor::from_storage(Storage::Cuda(storage), shape, BackpropOp::none(), false);
+        state.copied.push(tensor.clone());
+        Ok(tensor)
     }
 
-    fn copy_bytes(&self, bytes: &[u8]) -> Result<CudaSlice<u8>> {
-        // SAFETY: all bytes are written here.
+    fn copy_bytes(&self, state: &mut State, bytes: &[u8]) -> Result<CudaSlice<u8>> {
+        // SAFETY: all bytes are written here. After an error, the memory is freed in the order of the copies.
         let target = unsafe { self.copies.alloc::<u8>(bytes.len()) }.w()?;
         let (address, _) = target.device_ptr(&self.copies);
-        let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
         for (number, piece) in bytes.chunks(SLOT).enumerate() {
-            let at = slots.next;
-            slots.next = (at + 1) % SLOTS;
-            let Slot { memory, copied } = &mut slots.all[at];
+            let at = state.next;
+            state.next = (at + 1) % SLOTS;
+            let Slot { memory, copied } = &mut state.slots[at];
             copied.synchronize().w()?;
             let memory = &mut memory.as_mut_slice().w()?[..piece.len()];
             memory.copy_from_slice(piece);
@@ -94,36 +103,54 @@ impl Upload {
         Ok(target)
     }
 
-    /// Returns the point after all copies so far.
+    /// Returns the end of all copies since the last call.
     pub(crate) fn end(&self) -> Result<Uploaded> {
-        Ok(Uploaded { copied: self.copies.record_event(None).w()?, operations: self.device.cuda_stream() })
+        let mut state = self.state();
+        let copied = self.copies.record_event(None).w()?;
+        let tensors = std::mem::take(&mut state.copied);
+        Ok(Uploaded { copied, operations: self.device.cuda_stream(), tensors })
     }
 }
 
 impl Drop for Upload {
     fn drop(&mut self) {
-        // The slots are freed next. An error of the driver ends the run elsewhere.
-        let _ = self.copies.synchronize();
+        // Slots and tensors are freed next.
+        surely(self.copies.context(), || self.copies.synchronize());
     }
 }
 
 /// A point in the stream of copies.
-#[derive(Debug)]
 pub(crate) struct Uploaded {
     copied: CudaEvent,
     operations: Arc<CudaStream>,
+    /// Copied before this point.
+    tensors: Vec<Tensor>,
+}
+
+impl std::fmt::Debug for Uploaded {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Uploaded").field("tensors", &self.tensors.len()).finish_non_exhaustive()
+    }
 }
 
 impl Uploaded {
     /// Lets all later operations wait for the copies.
-    pub(crate) fn wait(&self) -> Result<()> {
+    pub(crate) fn wait(self) -> Result<()> {
         self.operations.wait(&self.copied).w()
     }
 }
 
 impl Drop for Uploaded {
     fn drop(&mut self) {
-        // Memory is freed in the order of operations: not before its copies have ended. Waiting twice costs nothing.
-        let _ = self.wait();
+        // The tensors may be freed next. Waiting twice costs nothing.
+        surely(self.operations.context(), || self.operations.wait(&self.copied));
+    }
+}
+
+/// Calls the driver. If an earlier error, which a destructor has left, keeps it from that, calls again. The next call of an operation returns the error.
+fn surely(context: &CudaContext, call: impl Fn() -> DriverResult<()>) {
+    if let Err(error) = call() {
+        context.record_err(call());
+        context.record_err::<()>(Err(error));
     }
 }

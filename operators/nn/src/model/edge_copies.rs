@@ -57,7 +57,7 @@ impl EdgeCopies {
         &self.layers
     }
 
-    /// Copies the edges of `blocks`, one for each layer, to the device, beside its operations with `upload`. Does nothing on the CPU.
+    /// Copies the edges of `blocks`, one for each layer, to the device, asynchronously with `upload`. Does nothing on the CPU.
     ///
     /// # Errors
     /// [`Error::Input`](crate::Error::Input) when a layer needs degrees that are missing; [`Error::OutOfMemory`](crate::Error::OutOfMemory)

@@ -26,29 +26,29 @@ pub struct PassMemory {
 }
 
 impl Model {
-    /// Returns the memory of a forward and a backward pass in `f32`. `blocks` has one block for each layer. `learned`: whether the input rows get
-    /// gradients. `shared`: whether layers with blocks of equal sizes share one block.
-    pub fn pass_memory(&self, blocks: &[BlockSize], learned: bool, shared: bool) -> PassMemory {
+    /// Returns the memory of a forward and a backward pass in `f32`. Layer `i` reads block `of_layer[i]`; several layers may read one block.
+    /// `learned`: whether the input rows get gradients.
+    ///
+    /// # Panics
+    /// If there is no such block.
+    pub fn pass_memory(&self, blocks: &[BlockSize], of_layer: &[usize], learned: bool) -> PassMemory {
         let needs = self.edge_copies(learned);
-        let mut copied: Vec<(BlockSize, u64)> = Vec::new();
+        let mut edges = vec![0; blocks.len()];
         let (mut kept, mut most) = (0, 0);
-        if let (Some(predictor), Some(first)) = (&self.predictor, blocks.first()) {
-            kept += first.sources * (3 * predictor.hidden_dim() + self.layers[0].info().in_dim) as u64;
+        if let (Some(predictor), Some(&first)) = (&self.predictor, of_layer.first()) {
+            kept += blocks[first].sources * (3 * predictor.hidden_dim() + self.layers[0].info().in_dim) as u64;
         }
-        for (index, ((layer, need), &size)) in self.layers.iter().zip(needs.needs()).zip(blocks).enumerate() {
-            let bytes = need.bytes(size);
-            match copied.iter_mut().find(|(of, _)| shared && *of == size) {
-                // What one layer needs, others of the same kind need, too.
-                Some((_, most)) => *most = bytes.max(*most),
-                None => copied.push((size, bytes)),
-            }
-            let (of_layer, in_backward) = rows(&layer.info(), size, learned || index > 0);
-            let output = size.destinations * layer.info().out_dim as u64;
+        for (index, ((layer, need), &block)) in self.layers.iter().zip(needs.needs()).zip(of_layer).enumerate() {
+            let (info, size) = (layer.info(), blocks[block]);
+            // What one layer needs, others of the same kind need, too.
+            edges[block] = need.bytes(size).max(edges[block]);
+            let (of_layer, in_backward) = rows(&info, size, learned || index > 0);
+            let output = size.destinations * info.out_dim as u64;
             let normed = if self.residual_norms[index].is_identity() { 0 } else { output };
             kept += of_layer + 4 * normed;
             most = most.max(in_backward + 2 * normed);
         }
-        PassMemory { edges: copied.iter().map(|(_, bytes)| bytes).sum(), rows: 4 * (kept + most) }
+        PassMemory { edges: edges.iter().sum(), rows: 4 * (kept + most) }
     }
 }
 
@@ -64,17 +64,22 @@ fn rows(info: &LayerInfo, size: BlockSize, learns_input: bool) -> (u64, u64) {
         Some(Aggregation::MeanByRelation { relations }) => relations as u64,
         _ => 1,
     };
-    let weights = match info.aggregation {
-        Some(Aggregation::Attention { heads, .. }) => (edges + destinations) * heads as u64,
-        _ => 0,
+    // After softmax and after dropout; GATv2's logits, too.
+    let (weights, kept_weights) = match info.aggregation {
+        Some(Aggregation::Attention { heads, dynamic, .. }) => {
+            let weights = (edges + destinations) * heads as u64;
+            (weights, (2 + u64::from(dynamic)) * weights)
+        }
+        _ => (0, 0),
     };
     let on_edges = if info.needs_edge_features { edges * sent } else { 0 };
     let own = if info.reads_own { destinations * input } else { 0 };
     let sums = destinations * sent * relations;
-    // The weights of edges: before softmax, after it, after dropout.
-    let kept = sends + sums + own + destinations * (2 * output + 3 * hidden) + 3 * weights + 2 * on_edges;
-    let inputs = if learns_input { sources * input } else { 0 };
-    let gradients = inputs + sources * sent + sums + destinations * 2 * (output + hidden) + 2 * weights + on_edges;
+    let kept = sends + sums + own + destinations * (2 * output + 3 * hidden) + kept_weights + 2 * on_edges;
+    let of_input = if learns_input { sources * input } else { 0 };
+    // Rows that are sent as they are have gradients only if the input has.
+    let of_sent = if learns_input || !info.sends_input { sources * sent + sums } else { 0 };
+    let gradients = of_input + of_sent + destinations * 2 * (output + hidden) + 2 * weights + on_edges;
     (kept, gradients)
 }
 
@@ -88,6 +93,7 @@ mod tests {
 
     use super::*;
     use crate::cuda::reset_peak_memory;
+    use crate::emulator::gpu;
     use crate::graph_block::GraphBlock;
     use crate::model::{ModelSpec, Registry};
 
@@ -115,7 +121,7 @@ mod tests {
 
     #[test]
     fn estimates_are_near_the_peak_of_a_gpu() {
-        let Ok(device) = crate::device("cuda") else { return };
+        let Some(device) = gpu("model::pass_memory::tests::estimates_are_near_the_peak_of_a_gpu") else { return };
         for (kind, heads) in [("sage", 1), ("gcn", 1), ("gat", 4), ("gatv2", 4), ("gin", 1)] {
             for dims in [[64, 64, 16], [256, 32, 16]] {
                 let mut spec = ModelSpec::new(kind, 2, dims[0], dims[1], dims[2]);
@@ -126,7 +132,7 @@ mod tests {
                         .windows(2)
                         .map(|of| BlockSize { sources: of[0], destinations: of[1], edges: 8 * of[1] })
                         .collect();
-                    let PassMemory { edges, rows } = model.pass_memory(&blocks, false, false);
+                    let PassMemory { edges, rows } = model.pass_memory(&blocks, &[0, 1], false);
                     let [found_edges, found_rows] = measured(&model, &sizes, &device);
                     let of = format!("{kind} {dims:?} {sizes:?}: {edges} for {found_edges}, {rows} for {found_rows}");
                     // The driver rounds sizes up.

@@ -19,11 +19,12 @@ pub(crate) struct GatherRows;
 pub struct RowNumbers {
     /// `[n]`, `u32`
     numbers: Tensor,
+    /// The largest number; `None` if there are none.
     most: Option<u32>,
 }
 
 impl RowNumbers {
-    /// Copies numbers to `device`, beside its operations with `upload`.
+    /// Copies numbers to `device`, asynchronously with `upload`.
     ///
     /// # Errors
     /// When the device is out of memory.
