@@ -192,7 +192,7 @@ fn run_here(
     let (hosts, numbers_on_host) = (host_numbers(membership.addresses()), membership.numbers_on_host());
     let local = hosts.iter().filter(|&&host| host == hosts[membership.rank()]).count();
     let liveness = membership.liveness();
-    let tensor_workers = TensorWorkers::new(config, secret, remote, rank == 0)?;
+    let tensor_workers = TensorWorkers::new(config, secret, remote, rank == 0, numbers_on_host[rank])?;
     let epochs = train.epochs();
     if matches!(work, Work::Train { .. }) {
         activity.set_epochs(epochs);

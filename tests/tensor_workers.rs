@@ -296,6 +296,35 @@ fn run_with_listening_workers_has_equal_bits_when_some_are_gone() {
     assert_eq!(code, Some(4), "{stderr}");
 }
 
+/// Rounding errors depend on the device, so all workers of a run compute on the same kind.
+#[test]
+fn workers_on_another_kind_of_device_are_refused() {
+    let place = TestDir::new();
+    planted(&place, "p.toml", &settings("kind = 'gcn'", ""));
+    let worker = Worker::start(&place, None);
+    let on_gpu = ["train.tensor_workers.device=cuda", "train.tensor_workers.when_gone=fail"];
+    let hosts = format!("train.tensor_workers.hosts=['{}']", worker.address);
+    let ended = place.run(&sets(&[&on_gpu[..], &[&hosts]].concat()));
+    assert_eq!(ended.code, 4, "{}", ended.stderr);
+    assert!(
+        ended.stderr.contains(&worker.address) && ended.stderr.contains("start it with --device cuda"),
+        "{}",
+        ended.stderr
+    );
+    // One that registers ends with the reason. The run goes on for as long as it waits for a host that does not answer.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let hosts = format!("train.tensor_workers.hosts=['{}']", silent.local_addr().unwrap());
+    let at = started::free_address();
+    let accept = format!("train.tensor_workers.accept={at}");
+    let early = Worker::with_args(&place, None, &["--connect", &at]);
+    let ended = place.run(&sets(&[&on_gpu[..], &[&hosts, &accept]].concat()));
+    assert_eq!(ended.code, 4, "{}", ended.stderr);
+    let (code, output) = early.finish();
+    assert!(code == Some(5) && output.contains("start it with --device cuda"), "{output}");
+    place.fail(&["tensor-worker", "--listen", "127.0.0.1:0", "--device", "cuda:rank"], 2, &["--device", "cuda:1"]);
+    place.fail(&["tensor-worker", "--listen", "127.0.0.1:0", "--device", "cuda:77"], 4, &["device \"cuda:77\""]);
+}
+
 #[test]
 fn others_see_rows_of_tasks_only_without_encryption() {
     let place = TestDir::new();
@@ -442,7 +471,16 @@ fn invalid_settings_are_refused() {
         &["train.tensor_workers.workers=2", "train.tensor_workers.when_gone=wait"],
         &["train.tensor_workers.when_gone", "local"],
     );
-    refused(&["train.tensor_workers.workers=2", "train.device=cuda"], &["train.device", "cpu"]);
+    // Without the last two, results would depend on who computes a task.
+    for on_gpu in ["train.tensor_workers.device=cuda", "train.tensor_workers.device='cpu'\ntrain.device=cuda"] {
+        let mut mixed = vec!["train.tensor_workers.workers=2"];
+        mixed.extend(on_gpu.lines());
+        refused(
+            &[&mixed[..], &["train.tensor_workers.when_gone=fail", "train.tensor_workers.local_tasks=true"]].concat(),
+            &["train.tensor_workers.local_tasks", "other rounding errors"],
+        );
+        refused(&mixed, &["train.tensor_workers.when_gone", "use `fail`"]);
+    }
     refused(&["price.tensor_call=-1.0"], &["price.tensor_call"]);
     let batches = ["train.tensor_workers.workers=2", "train.schedule=mini-batch"];
     refused(&batches, &["train.tensor_workers", "full-graph"]);

@@ -2,6 +2,7 @@
 
 use super::context::Context;
 use crate::error::Error;
+use gnnflow_pipelines::config::Device;
 use std::path::PathBuf;
 
 const EXAMPLES: &str = "\
@@ -29,6 +30,10 @@ pub(super) struct TensorWorker {
     /// Maximum time to look for the run, before it has started and after it is lost.
     #[arg(long, value_name = "SECONDS", default_value_t = 60, requires = "connect")]
     wait: u32,
+    /// The device that computes: `cpu`; `cuda`, the first GPU; or `cuda:1`, the GPU with this number. All workers of a run must compute on the same kind of
+    /// device, that of `train.tensor_workers.device`.
+    #[arg(long, value_name = "DEVICE", default_value_t = Device::Cpu, value_parser = one_device)]
+    device: Device,
     /// Compute threads [default: the machine's cores].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     threads: Option<u16>,
@@ -38,6 +43,14 @@ pub(super) struct TensorWorker {
     /// End when standard input ends; set for workers that a run launches.
     #[arg(long, hide = true)]
     until_input_ends: bool,
+}
+
+/// Reads the device of one process.
+fn one_device(text: &str) -> Result<Device, String> {
+    match text.parse()? {
+        Device::CudaOfRank => Err("a worker has no rank; name its GPU, such as cuda:1".to_owned()),
+        device => Ok(device),
+    }
 }
 
 impl TensorWorker {
@@ -52,6 +65,7 @@ impl TensorWorker {
         let cores = || std::thread::available_parallelism().map_or(1, usize::from);
         let wait = Duration::from_secs(self.wait.into());
         let limits = Limits {
+            device: self.device,
             threads: self.threads.map_or_else(cores, usize::from),
             until_input_ends: self.until_input_ends,
             register_at: self.connect.clone().map(|address| RegisterAt { address, wait }),

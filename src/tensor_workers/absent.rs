@@ -32,7 +32,13 @@ impl TensorWorkers {
     ///
     /// # Errors
     /// As [`check`].
-    pub(crate) fn new(config: &Config, _: Option<Secret>, _: Option<String>, _: bool) -> Result<Option<Self>, Error> {
+    pub(crate) fn new(
+        config: &Config,
+        _: Option<Secret>,
+        _: Option<String>,
+        _: bool,
+        _: usize,
+    ) -> Result<Option<Self>, Error> {
         check(config).map(|()| None)
     }
 

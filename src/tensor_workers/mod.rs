@@ -10,7 +10,8 @@ pub(crate) mod transport;
 
 use std::sync::Arc;
 
-use gnnflow_pipelines::config::Tensor;
+use gnnflow_nn::device::describe;
+use gnnflow_pipelines::config::{Device, Tensor};
 use gnnflow_pipelines::executor::ExecutorFactory;
 use gnnflow_pipelines::{Config, Error as PipelineError};
 
@@ -29,6 +30,10 @@ pub(crate) fn check(_: &Config) -> Result<(), Error> {
 /// The tensor workers of a pipeline.
 pub(crate) struct TensorWorkers {
     settings: Tensor,
+    /// The device of launched workers.
+    device: Device,
+    /// The model of this process's GPU, which all workers must have, too.
+    gpu: Option<String>,
     secret: Option<Secret>,
     encrypt: Option<bool>,
     /// Address of a process of the run on another machine.
@@ -38,7 +43,8 @@ pub(crate) struct TensorWorkers {
 }
 
 impl TensorWorkers {
-    /// Reads the settings of `config`; `None` if it has no tensor workers. `run_secret` is the secret of the run's processes.
+    /// Reads the settings of `config`; `None` if it has no tensor workers. `run_secret` is the secret of the run's processes, and `number` that of
+    /// this process among those of its host.
     ///
     /// # Errors
     /// If the user's secret cannot be read.
@@ -47,14 +53,19 @@ impl TensorWorkers {
         run_secret: Option<Secret>,
         remote: Option<String>,
         first: bool,
+        number: usize,
     ) -> Result<Option<Self>, Error> {
-        let Some(settings) = config.train.as_ref().and_then(|train| train.tensor_workers.clone()) else {
-            return Ok(None);
-        };
+        let Some(train) = &config.train else { return Ok(None) };
+        let Some(settings) = train.tensor_workers.clone() else { return Ok(None) };
+        let (own, device) = (train.device.of_process(number), settings.device(train.device).of_process(number));
+        // Launched workers would end one after another without it.
+        let of_workers =
+            Some(device).filter(|device| device.is_gpu() && settings.workers.is_some()).map(open).transpose()?;
+        let gpu = if own.is_gpu() { Some(describe(&open(own)?)) } else { of_workers.map(|opened| describe(&opened)) };
         // Launched workers get the secret of the run; other workers have the user's.
         let elsewhere = settings.hosts.is_some() || settings.accept.is_some();
         let secret = if elsewhere { user_secret(config)? } else { run_secret };
-        Ok(Some(Self { settings, secret, encrypt: config.cluster.encrypt, remote, first }))
+        Ok(Some(Self { settings, device, gpu, secret, encrypt: config.cluster.encrypt, remote, first }))
     }
 
     /// Makes the executor factory of a run. Messages of the scheduler go to `console`.
@@ -62,8 +73,9 @@ impl TensorWorkers {
     /// # Errors
     /// If the settings or this machine do not allow tensor workers.
     pub(crate) fn factory(&self, console: Console) -> Result<Arc<dyn ExecutorFactory>, PipelineError> {
-        let Self { settings, secret, encrypt, remote, first } = self;
-        let workers = FlightWorkers::new(settings, secret.clone(), *encrypt, remote.clone(), *first, console);
+        let Self { settings, device, gpu, secret, encrypt, remote, first } = self;
+        let device = (*device, gpu.clone());
+        let workers = FlightWorkers::new(settings, device, secret.clone(), *encrypt, remote.clone(), *first, console);
         let workers = workers.map_err(|error| match error {
             Error::Pipeline(error) => error,
             Error::Cluster(error) if error.exit_code() == 2 => PipelineError::Usage(error.to_string()),
@@ -71,6 +83,11 @@ impl TensorWorkers {
         })?;
         Ok(Arc::new(workers))
     }
+}
+
+/// Opens a device.
+fn open(device: Device) -> Result<candle_core::Device, PipelineError> {
+    Ok(gnnflow_nn::device(&device.to_string())?)
 }
 
 /// Returns the user's own secret. A child of `--processes` has the run's secret under the usual name, and the user's under another.

@@ -40,6 +40,20 @@ fn open(_: u16) -> std::result::Result<Device, String> {
     Err("this build has no CUDA; build with `--features cuda` (docs/book/src/gpu.md)".to_owned())
 }
 
+/// Describes a device: the model of a GPU, its compute capability and its driver; or the architecture of the CPU and the number of threads.
+///
+/// ```
+/// let cpu = gnnflow_nn::device("cpu").unwrap();
+/// assert!(gnnflow_nn::device::describe(&cpu).contains("threads"));
+/// ```
+pub fn describe(device: &Device) -> String {
+    match device {
+        #[cfg(feature = "cuda")]
+        Device::Cuda(device) => super::cuda::describe(device).unwrap_or_else(|error| error.to_string()),
+        _ => format!("{}, {} threads", std::env::consts::ARCH, rayon::current_num_threads()),
+    }
+}
+
 /// Returns the memory of a GPU; `None` for the CPU.
 ///
 /// ```

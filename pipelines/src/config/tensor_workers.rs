@@ -1,5 +1,6 @@
 //! `[train.tensor_workers]`: processes that compute node tasks.
 
+use super::device::Device;
 use super::section::{section, words};
 use super::values::Span;
 
@@ -23,6 +24,10 @@ section! {
         /// Threads of each launched worker.
         #[schemars(range(min = 1, max = 4096), extend("x-results" = false))]
         pub threads: usize = 1,
+        /// The device on which tensor workers compute: `"cpu"` or a GPU, as `train.device`. It is that of launched workers; other workers choose their GPU
+        /// with `--device`. Unset: `train.device`. If only one of both is a GPU, processes must not compute tasks.
+        #[schemars(extend("examples" = ["cuda"]))]
+        pub device: Option<Device> = None,
         /// A process computes tasks, too, when its compute thread is idle. If false, tensor workers compute all tasks.
         #[schemars(extend("x-results" = false))]
         pub local_tasks: bool = true,
@@ -52,6 +57,11 @@ impl Tensor {
     /// How often a launched worker is restarted.
     pub fn relaunch(&self) -> u32 {
         self.relaunch.unwrap_or(RELAUNCH)
+    }
+
+    /// The device on which workers of a run compute whose processes compute on `run`.
+    pub fn device(&self, run: Device) -> Device {
+        self.device.unwrap_or(run)
     }
 
     /// Number of workers that memory is planned for.

@@ -59,6 +59,8 @@ fn fits(model: &Model, train: &Train, options: &FullGraph, parts: usize) -> Resu
         format!("train.schedule.row_dtype = \"{row_dtype}\" rounds the rows that the CPU adds; remove this key")
     } else if intervals.is_some() {
         "train.schedule.intervals cuts the nodes into intervals; remove this key".to_owned()
+    } else if train.tensor_workers.is_some() {
+        "tensor workers compute tasks on intervals of nodes; remove train.tensor_workers".to_owned()
     } else if train.learns_edges() {
         "the task is on edges".to_owned()
     } else if model.embedding.is_some() {

@@ -30,7 +30,10 @@ pub(super) fn executor(
     let nodes = intervals.iter().map(|interval| interval.rows.len() as u64).max().unwrap_or(0);
     let reads_initial: Vec<bool> = profile.tasks.iter().map(|task| task.reads_initial).collect();
     let (of_model, params) = ((&profile.hops[..], &reads_initial[..]), profile.parameters);
-    let splittable = profile.tasks.iter().map(|task| task.splittable).collect();
+    // On a GPU, the order of sums in a product depends on the number of rows.
+    let device = settings.device(train.device);
+    let splits = !device.is_gpu();
+    let splittable = profile.tasks.iter().map(|task| task.splittable.map(|may| may && splits)).collect();
     let bytes = task_bytes(nodes, of_model, model.in_dim, model.out_dim, params as u64);
     let setup = ExecutorSetup {
         parameters: Arc::clone(parameters),
@@ -41,6 +44,7 @@ pub(super) fn executor(
         servers,
         intervals: intervals.len(),
         capacity: tasks_in_flight(settings.expected(), bytes),
+        may_compute: device.is_gpu() == train.device.is_gpu(),
         price: job.config.price.clone(),
     };
     workers.start(setup).map(Some)

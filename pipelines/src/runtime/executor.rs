@@ -69,7 +69,7 @@ pub struct ExecutorSetup {
     pub model: ModelSpec,
     /// The model's hops: they give the shapes of results.
     pub hops: Vec<Hop>,
-    /// By node task: whether it may be split, in evaluation and in training.
+    /// By node task: whether it may be split, in evaluation and in training. None may be on GPUs.
     pub splittable: Vec<[bool; 2]>,
     /// Length of the flat vector of parameters and buffers.
     pub flat_len: usize,
@@ -79,6 +79,8 @@ pub struct ExecutorSetup {
     pub intervals: usize,
     /// Tasks that may be in flight besides those of the compute thread.
     pub capacity: usize,
+    /// Whether the processes of the run may compute tasks, too: they are on the same kind of device.
+    pub may_compute: bool,
     /// The prices of machines.
     pub price: Option<Price>,
 }

@@ -270,10 +270,13 @@ impl Shared {
     fn return_task(&self, task: NodeTask) -> Result<Completion, Error> {
         match self.settings.when_gone {
             WhenGone::Local => Ok(Completion::Returned(Box::new(task))),
-            WhenGone::Fail => Err(Error::Machine(
+            WhenGone::Fail if self.setup.may_compute => Err(Error::Machine(
                 "all tensor workers are gone; set train.tensor_workers.when_gone = \"local\" to go on without them"
                     .into(),
             )),
+            WhenGone::Fail => {
+                Err(Error::Machine("all tensor workers are gone; start others, or start the run again".into()))
+            }
         }
     }
 

@@ -7,6 +7,7 @@ use gnnflow_nn::node_task::NodeResult;
 use gnnflow_nn::parameter_versions::ParameterVersion;
 
 use super::client::{Client, describe};
+use super::device_kind::DeviceKind;
 use super::matrices::Matrices;
 use super::service::{QUEUED_MESSAGES, stream_of};
 use super::wire::{self, CallHeader};
@@ -18,6 +19,8 @@ pub(super) struct Connection {
     pub(super) client: Client,
     pub(super) model: ModelSpec,
     pub(super) run: String,
+    /// The kind of device that must compute.
+    pub(super) device: DeviceKind,
     /// The key `cluster.encrypt`.
     pub(super) encrypt: Option<bool>,
     /// Addresses at which the processes of the run serve parameters, by rank.
@@ -36,6 +39,7 @@ impl Connection {
         Ok(CallHeader {
             model: self.model.clone(),
             run: self.run.clone(),
+            device: self.device.clone(),
             encrypt: self.encrypt,
             version: version.version,
             servers,

@@ -4,6 +4,7 @@
 //! client        ⇄  server          both sides prove the secret, before HTTP/2 (handshake; client, incoming)
 //! graph worker  ⇄  tensor worker   DoExchange: tasks, their rows; results     (connection, task_runner, call_buffer; wire, matrices)
 //! tensor worker →  graph worker    DoGet: parameters by version               (parameters)
+//! graph worker  ⇄  tensor worker   DoAction: its device                       (device_kind)
 //! tensor worker →  graph worker    DoAction: registration                     (register, registry)
 //! ```
 //!
@@ -15,6 +16,7 @@ mod address;
 mod call_buffer;
 mod client;
 mod connection;
+mod device_kind;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzz;
 mod handshake;
@@ -39,7 +41,7 @@ use tokio::runtime::{Builder, Runtime};
 use crate::error::Error;
 
 /// The version of the messages; it changes with them.
-pub(crate) const PROTOCOL: u32 = 4;
+pub(crate) const PROTOCOL: u32 = 5;
 /// The version that both sides must have.
 pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
 

@@ -47,18 +47,18 @@ pub(crate) fn default_listen_address(connect: &str, secret: Option<&Secret>) -> 
 /// If the run cannot be found, or refuses this worker.
 pub(super) async fn register(
     register_at: &RegisterAt,
-    listens: SocketAddr,
+    registration: &Registration,
     secret: Option<Secret>,
     report: &impl Fn(&str) -> Result<(), Error>,
 ) -> Result<(), Error> {
     let (address, wait) = (&register_at.address, register_at.wait.as_secs_f64());
     let (mut last_contact, mut reported) = (Instant::now(), false);
     loop {
-        let error = match Session::begin(address, listens, secret.as_ref()).await {
+        let error = match Session::begin(address, registration, secret.as_ref()).await {
             Ok(mut session) => {
                 let processes = plural(session.servers.len(), "process");
                 report(&format!("registered with the run at {address}, of {processes}"))?;
-                let others = register_with_others(&session, listens, secret.as_ref());
+                let others = register_with_others(&session, registration, secret.as_ref());
                 let ended = session.wait_for_end().await;
                 others.into_iter().for_each(|other| other.abort());
                 (last_contact, reported) = (Instant::now(), false);
@@ -89,15 +89,15 @@ pub(super) async fn register(
 /// Registers with the other processes of a run. The caller aborts the returned tasks.
 fn register_with_others(
     first: &Session,
-    listens: SocketAddr,
+    registration: &Registration,
     secret: Option<&Secret>,
 ) -> Vec<tokio::task::JoinHandle<()>> {
     let others = first.servers.iter().filter(|server| **server != first.own).cloned();
     let register = |server: String| {
-        let secret = secret.cloned();
+        let (secret, registration) = (secret.cloned(), registration.clone());
         tokio::spawn(async move {
             loop {
-                if let Ok(mut session) = Session::begin(&server, listens, secret.as_ref()).await
+                if let Ok(mut session) = Session::begin(&server, &registration, secret.as_ref()).await
                     && session.wait_for_end().await.is_ok()
                 {
                     return;
@@ -117,10 +117,10 @@ struct Session {
 }
 
 impl Session {
-    async fn begin(address: &str, listens: SocketAddr, secret: Option<&Secret>) -> Result<Self, ConnectError> {
+    async fn begin(address: &str, registration: &Registration, secret: Option<&Secret>) -> Result<Self, ConnectError> {
         let mut client = connect(address, secret, None, RUN_TIMEOUT).await?;
         let refused = |error: serde_json::Error| ConnectError::Refused(error.to_string());
-        let body = serde_json::to_vec(&Registration { listens }).map_err(refused)?;
+        let body = serde_json::to_vec(registration).map_err(refused)?;
         let action = Action { r#type: REGISTER_ACTION.to_owned(), body: body.into() };
         let response = tokio::time::timeout(RUN_TIMEOUT, client.do_action(action)).await;
         let response = response.map_err(|_| silent())?.map_err(|status| ConnectError::of(&status))?;

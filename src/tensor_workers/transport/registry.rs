@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, watch};
 use tonic::Status;
 
+use super::device_kind::DeviceKind;
 use crate::tensor_workers::scheduler::RegistryEvent;
 
 /// Name of the action.
@@ -31,6 +32,9 @@ const MAX_WORKERS: usize = 1000;
 pub(super) struct Registration {
     /// The address at which the worker listens.
     pub(super) listens: SocketAddr,
+    /// The kind of device on which it computes.
+    #[serde(default)]
+    pub(super) device: DeviceKind,
 }
 
 /// A message to a registered worker.
@@ -56,6 +60,8 @@ pub(super) type MessageSender = mpsc::Sender<Result<arrow_flight::Result, Status
 pub(super) struct WorkerRegistry {
     /// Number of the first worker that registers.
     first: usize,
+    /// The kind of device on which all workers must compute.
+    device: DeviceKind,
     state: Mutex<State>,
     over: watch::Sender<bool>,
 }
@@ -74,8 +80,8 @@ struct Member {
 }
 
 impl WorkerRegistry {
-    pub(super) fn new(first: usize) -> Self {
-        Self { first, state: Mutex::default(), over: watch::Sender::new(false) }
+    pub(super) fn new(first: usize, device: DeviceKind) -> Self {
+        Self { first, device, state: Mutex::default(), over: watch::Sender::new(false) }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -103,8 +109,9 @@ impl WorkerRegistry {
         if action.r#type != REGISTER_ACTION {
             return Err(Status::unimplemented("gnnflow has no such action"));
         }
-        let Registration { listens } = serde_json::from_slice(&action.body)
+        let Registration { listens, device } = serde_json::from_slice(&action.body)
             .map_err(|error| Status::invalid_argument(format!("not an address of a worker: {error}")))?;
+        device.check(&self.device).map_err(Status::failed_precondition)?;
         let (number, welcome, on_event) = {
             let mut state = self.state();
             let Some(on_event) = state.on_event.clone() else {

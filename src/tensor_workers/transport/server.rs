@@ -5,11 +5,13 @@ use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 use std::sync::Arc;
 
 use arrow_flight::flight_service_server::FlightServiceServer;
+use gnnflow_pipelines::config::Device;
 use gnnflow_pipelines::{Error as PipelineError, Registry};
 use tonic::transport::Server;
 
 use super::incoming::authenticated;
 use super::register::{RegisterAt, register};
+use super::registry::Registration;
 use super::service::{Role, Service, stream_of};
 use super::task_runner::TaskRunner;
 use super::{CONNECTION_WINDOW, FRAME_BYTES, STREAM_WINDOW, runtime};
@@ -19,6 +21,8 @@ use crate::error::Error;
 /// The resources of a tensor worker, and when it ends.
 #[derive(Debug, Clone)]
 pub(crate) struct Limits {
+    /// The device that computes.
+    pub(crate) device: Device,
     /// Compute threads.
     pub(crate) threads: usize,
     /// Whether it ends when its standard input ends, and so with the process that launched it.
@@ -47,7 +51,7 @@ pub(crate) fn listen(
     }
     let (listener, local) =
         bind(&addresses[..]).map_err(|error| PipelineError::Machine(format!("cannot listen at {address}: {error}")))?;
-    let runner = Arc::new(TaskRunner::new(secret.clone(), registry, limits.threads)?);
+    let runner = Arc::new(TaskRunner::new(secret.clone(), registry, limits.device, limits.threads)?);
     let runtime = runtime("tensor-flight")?;
     report(&format!("listening at {local}"))?;
     if limits.until_input_ends {
@@ -64,7 +68,12 @@ pub(crate) fn listen(
         return runtime.block_on(serving).map_err(|error| PipelineError::Machine(error).into());
     };
     runtime.spawn(serving);
-    let ended = runtime.block_on(register(&register_at, local, secret, &report));
+    let ended = runtime.block_on(register(
+        &register_at,
+        &Registration { listens: local, device: runner.kind().clone() },
+        secret,
+        &report,
+    ));
     runtime.shutdown_background();
     ended?;
     report(&format!("the run at {} is over; this worker did {} tasks", register_at.address, runner.done()))

@@ -12,6 +12,7 @@ use futures_util::Stream;
 use tokio::sync::mpsc;
 use tonic::{Request, Response, Status, Streaming, async_trait};
 
+use super::device_kind::KIND_ACTION;
 use super::parameters::ParameterServer;
 use super::registry::WorkerRegistry;
 use super::task_runner::TaskRunner;
@@ -102,9 +103,18 @@ impl FlightService for Service {
     }
 
     async fn do_action(&self, request: Request<Action>) -> Result<Response<Self::DoActionStream>, Status> {
-        let Role::GraphWorker(_, registry) = &self.role else { return unimplemented() };
+        let request = request.into_inner();
+        let registry = match &self.role {
+            Role::GraphWorker(_, registry) => registry,
+            Role::TensorWorker(runner) if request.r#type == KIND_ACTION => {
+                let body = serde_json::to_vec(runner.kind()).map_err(|error| Status::internal(error.to_string()))?;
+                let kind = arrow_flight::Result { body: body.into() };
+                return Ok(Response::new(Box::pin(futures_util::stream::iter([Ok(kind)]))));
+            }
+            Role::TensorWorker(_) => return unimplemented(),
+        };
         let (sender, receiver) = mpsc::channel(QUEUED_MESSAGES);
-        registry.register(&request.into_inner(), sender)?;
+        registry.register(&request, sender)?;
         Ok(Response::new(stream_of(receiver)))
     }
 

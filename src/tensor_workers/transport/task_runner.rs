@@ -9,15 +9,17 @@ use candle_core::Device;
 use gnnflow_data::error::FEWER_THREADS;
 use gnnflow_data::rng::Key;
 use gnnflow_nn::Model;
+use gnnflow_nn::device::describe;
 use gnnflow_nn::model::{ModelSpec, split_row};
 use gnnflow_nn::node_task::{NodeGradient, NodeTask, Work};
-use gnnflow_pipelines::{Error as PipelineError, Registry};
+use gnnflow_pipelines::{Error as PipelineError, Registry, config};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 use tonic::{Status, Streaming};
 
 use super::call_buffer::{CallBuffer, STEP_TIMEOUT, in_time, pieces, read_pieces};
 use super::client::{Client, connect};
+use super::device_kind::DeviceKind;
 use super::matrices::Matrices;
 use super::parameters::fetch;
 use super::wire::{self, CallHeader, TaskHeader, TaskKind};
@@ -31,6 +33,8 @@ const CACHED: usize = 8;
 pub(super) struct TaskRunner {
     secret: Option<Secret>,
     registry: Registry,
+    device: Device,
+    kind: DeviceKind,
     threads: rayon::ThreadPool,
     cache: Mutex<Cache>,
     done: AtomicU64,
@@ -56,12 +60,28 @@ struct LoadedModel {
 }
 
 impl TaskRunner {
-    pub(super) fn new(secret: Option<Secret>, registry: Registry, threads: usize) -> Result<Self, Error> {
+    /// Opens the device and starts the threads.
+    ///
+    /// # Errors
+    /// If the device cannot be used, or the system has no threads left.
+    pub(super) fn new(
+        secret: Option<Secret>,
+        registry: Registry,
+        device: config::Device,
+        threads: usize,
+    ) -> Result<Self, Error> {
+        let opened = gnnflow_nn::device(&device.to_string()).map_err(PipelineError::from)?;
+        let (kind, device) = (DeviceKind::of(device, Some(describe(&opened))), opened);
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).thread_name(|i| format!("compute-{i}")).build();
         let threads = pool.map_err(|error| {
             PipelineError::Machine(format!("cannot start {threads} compute threads: {error}; {FEWER_THREADS}"))
         })?;
-        Ok(Self { secret, registry, threads, cache: Mutex::default(), done: AtomicU64::new(0) })
+        Ok(Self { secret, registry, device, kind, threads, cache: Mutex::default(), done: AtomicU64::new(0) })
+    }
+
+    /// Returns the kind of device that computes.
+    pub(super) fn kind(&self) -> &DeviceKind {
+        &self.kind
     }
 
     /// Returns the number of tasks done.
@@ -91,6 +111,7 @@ impl TaskRunner {
     ) -> Result<(), String> {
         let first = in_time(requests.message()).await?.map_err(|status| status.message().to_owned())?;
         let call = wire::call_header(&first.ok_or("the call is empty")?)?;
+        self.kind.check(&call.device)?;
         let (sender, pieces) = pieces();
         let read = read_pieces(Matrices::new(requests), call.kind, call.tasks.clone(), sender);
         let computed = async {
@@ -135,7 +156,8 @@ impl TaskRunner {
         task: TaskHeader,
         buffer: &mut CallBuffer,
     ) -> Result<(), String> {
-        let splittable = kind.is_forward() && model.task_works_by_row(index, task.key.is_some());
+        let splittable =
+            kind.is_forward() && self.kind == DeviceKind::Cpu && model.task_works_by_row(index, task.key.is_some());
         if task.split.is_some() && (task.split != split_row(task.count) || !splittable) {
             return Err(format!("node task {index} of {} rows cannot be split like this", task.count));
         }
@@ -177,7 +199,7 @@ impl TaskRunner {
             Some(loaded) if loaded.version == version => return Ok(loaded),
             Some(loaded) => loaded,
             None => {
-                let model = Model::build(&config, self.registry.layers(), &Device::Cpu, 0);
+                let model = Model::build(&config, self.registry.layers(), &self.device, 0);
                 LoadedModel { model: model.map_err(|error| error.to_string())?, config, version: version.clone() }
             }
         };

@@ -15,6 +15,7 @@ use gnnflow_nn::node_task::{NodeBack, NodeGradient, NodeResult, NodeRows, NodeTa
 use gnnflow_nn::tensors::read as read_tensor;
 use serde::{Deserialize, Serialize};
 
+use super::device_kind::DeviceKind;
 use super::matrices::{self, Matrices, Name, Part, ResultEnd, end, floats, numbers};
 use crate::tensor_workers::scheduler::TaskRequest;
 
@@ -28,6 +29,9 @@ pub(super) struct CallHeader {
     /// Names the graph worker's process; versions of different runs never mix.
     pub(super) run: String,
     pub(super) version: u64,
+    /// The kind of device that must compute the tasks.
+    #[serde(default)]
+    pub(super) device: DeviceKind,
     /// The run's key `cluster.encrypt`, for connections to these servers.
     pub(super) encrypt: Option<bool>,
     /// Servers of the parameters: the chosen one, then the client itself.

@@ -1,5 +1,6 @@
 //! A graph worker's pool of tensor workers: launched on its machine, listening at addresses in the pipeline, or registered.
 
+use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
 use std::net::{IpAddr, ToSocketAddrs};
 use std::os::unix::process::CommandExt;
@@ -10,13 +11,14 @@ use std::time::Duration;
 use gnnflow_nn::model::ModelSpec;
 use gnnflow_nn::parameter_versions::ParameterVersions;
 use gnnflow_pipelines::Error as PipelineError;
-use gnnflow_pipelines::config::Tensor;
+use gnnflow_pipelines::config::{Device, Tensor};
 use gnnflow_pipelines::executor::{ExecutorFactory, ExecutorSetup, TaskExecutor};
 use tokio::runtime::Runtime;
 
 use super::address::{is_local, own_address};
 use super::client::connect;
 use super::connection::Connection;
+use super::device_kind::{DeviceKind, kind_of};
 use super::parameters::ParameterServer;
 use super::registry::WorkerRegistry;
 use super::runtime;
@@ -39,6 +41,12 @@ pub(crate) struct FlightWorkers {
     hosts: Vec<String>,
     /// Number of launched workers. If not 0, there are no hosts.
     launched: usize,
+    /// The device of launched workers.
+    device: Device,
+    /// The kind of device on which all workers must compute.
+    kind: DeviceKind,
+    /// Workers that compute on another one.
+    refused: Mutex<BTreeSet<usize>>,
     /// Whether this is the run's first process.
     first: bool,
     secret: Option<Secret>,
@@ -60,13 +68,14 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl FlightWorkers {
-    /// Makes the pool of `settings`. `secret` is the run's, and `encrypt` the key `cluster.encrypt`. `remote` is the address of a process on another machine, if there is
+    /// Makes the pool of `settings`, of workers that compute on `device`; on GPUs of the model `gpu` only, if it is given. `secret` is the run's, and `encrypt` the key `cluster.encrypt`. `remote` is the address of a process on another machine, if there is
     /// one. `first` says whether this is the run's first process. Messages go to `console`.
     ///
     /// # Errors
     /// If workers would be reached over a network without a secret.
     pub(crate) fn new(
         settings: &Tensor,
+        (device, gpu): (Device, Option<String>),
         secret: Option<Secret>,
         encrypt: Option<bool>,
         remote: Option<String>,
@@ -93,12 +102,15 @@ impl FlightWorkers {
             None if hosts.is_empty() && settings.accept.is_none() => Some(Secret::random()?),
             secret => secret,
         };
-        let launched = settings.workers.unwrap_or(0);
+        let (launched, kind) = (settings.workers.unwrap_or(0), DeviceKind::of(device, gpu));
         Ok(Self {
-            registry: Arc::new(WorkerRegistry::new(launched + hosts.len())),
+            registry: Arc::new(WorkerRegistry::new(launched + hosts.len(), kind.clone())),
             settings: settings.clone(),
             hosts,
             launched,
+            device,
+            kind,
+            refused: Mutex::default(),
             first,
             secret,
             encrypt,
@@ -125,7 +137,8 @@ impl FlightWorkers {
         let mut command = Command::new("/proc/self/exe");
         command
             .args(["tensor-worker", "--listen", "127.0.0.1:0", "--until-input-ends", "--threads"])
-            .arg(self.settings.threads.to_string());
+            .arg(self.settings.threads.to_string())
+            .args(["--device", &self.device.to_string()]);
         for inherited in [LISTENER, NOTICE_FD, RESTARTED, "GNNFLOW_RANK", "GNNFLOW_SIZE", "GNNFLOW_SECRET"] {
             command.env_remove(inherited);
         }
@@ -204,12 +217,19 @@ impl WorkerPool for FlightWorkers {
             return Err("cannot receive this model: JSON does not keep all digits of one of its numbers".to_owned());
         }
         let runtime = self.runtime()?;
-        let client = runtime.block_on(connect(&address, self.secret.as_ref(), self.encrypt, limit))?;
+        let mut client = runtime.block_on(connect(&address, self.secret.as_ref(), self.encrypt, limit))?;
+        let asked = async { tokio::time::timeout(limit, kind_of(&mut client)).await };
+        let kind = runtime.block_on(asked).map_err(|_| "did not name its device in time".to_owned())??;
+        if let Err(error) = kind.check(&self.kind) {
+            lock(&self.refused).insert(worker);
+            return Err(error);
+        }
         Ok(Arc::new(Connection {
             runtime: runtime.handle().clone(),
             client,
             model: model.clone(),
             run: self.run.clone(),
+            device: self.kind.clone(),
             encrypt: self.encrypt,
             servers: servers.to_vec(),
             own: lock(&self.server).clone(),
@@ -217,6 +237,9 @@ impl WorkerPool for FlightWorkers {
     }
 
     fn retry(&self, worker: usize, times: u32) -> Retry {
+        if lock(&self.refused).contains(&worker) {
+            return Retry::Never;
+        }
         if worker < self.launched {
             let doubled = 1 << (times.max(1) - 1).min(16);
             if times > self.settings.relaunch() {
@@ -275,13 +298,15 @@ mod tests {
     #[test]
     fn retry_of_launched_workers_doubles_its_delay_and_ends() {
         let settings = Tensor { workers: Some(2), relaunch: Some(7), ..Tensor::default() };
-        let workers = FlightWorkers::new(&settings, None, None, None, true, Console::silent()).unwrap();
+        let workers =
+            FlightWorkers::new(&settings, (Device::Cpu, None), None, None, None, true, Console::silent()).unwrap();
         let after: Vec<Retry> = (1..=8).map(|times| workers.retry(1, times)).collect();
         let seconds = [0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 10.0].map(|after| Retry::Relaunch(Duration::from_secs_f64(after)));
         assert_eq!(after[..7], seconds);
         assert_eq!(after[7], Retry::Never);
         let hosts = Tensor { hosts: Some(vec!["127.0.0.1:1".into()]), ..Tensor::default() };
-        let workers = FlightWorkers::new(&hosts, None, None, None, true, Console::silent()).unwrap();
+        let workers =
+            FlightWorkers::new(&hosts, (Device::Cpu, None), None, None, None, true, Console::silent()).unwrap();
         assert_eq!(workers.retry(0, 1000), Retry::Reconnect(RECONNECT));
     }
 
@@ -291,7 +316,9 @@ mod tests {
             ("train.tensor_workers.hosts", Tensor { hosts: Some(vec!["192.0.2.1:7000".into()]), ..Tensor::default() }),
             ("train.tensor_workers.accept", Tensor { accept: Some("192.0.2.1:7000".into()), ..Tensor::default() }),
         ] {
-            let error = FlightWorkers::new(&settings, None, None, None, true, Console::silent()).err().unwrap();
+            let error = FlightWorkers::new(&settings, (Device::Cpu, None), None, None, None, true, Console::silent())
+                .err()
+                .unwrap();
             assert!(error.to_string().contains(key) && error.exit_code() == 2, "{error}");
         }
     }

@@ -18,6 +18,7 @@ use serde::Serialize;
 
 use self::cases::{Case, Function, Input};
 use self::found::{Found, numbers};
+use super::device::describe;
 use super::error::Result;
 
 pub use self::rates::{Rate, device_rates};
@@ -116,14 +117,6 @@ pub fn check_device(name: &str) -> Result<DeviceReport> {
         comparisons,
         rates: Vec::new(),
     })
-}
-
-fn describe(device: &Device) -> String {
-    match device {
-        #[cfg(feature = "cuda")]
-        Device::Cuda(device) => super::cuda::describe(device).unwrap_or_else(|error| error.to_string()),
-        _ => format!("{}, {} threads", std::env::consts::ARCH, rayon::current_num_threads()),
-    }
 }
 
 /// Runs one case in one type and compares its result and gradients.

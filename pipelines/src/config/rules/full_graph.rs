@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use super::super::model::{Aggregator, JumpingKnowledge, Model, Norm};
 use super::super::schedule::{FullGraphOptions, Mode, RowDtype, Schedule};
 use super::super::train::Train;
-use super::super::{Config, Tensor, Topology, WhenGone};
+use super::super::{Config, Device, Tensor, Topology, WhenGone};
 use super::report::Report;
 
 fn tensor(train: &Train, report: &mut Report<'_>) {
@@ -46,11 +46,36 @@ fn tensor(train: &Train, report: &mut Report<'_>) {
         let message = "only launched workers (`workers`) are started again; remove this key";
         report.refuse(&["train.tensor_workers.relaunch"], message);
     }
-    if train.device.is_gpu() {
-        report.add(
-            "train.device",
-            "tensor workers compute on the CPU, with other rounding errors; use `cpu`, or remove `train.tensor_workers`",
+    let device = tensor.device(train.device);
+    let is_numbered = matches!(tensor.device, Some(Device::CudaOfRank | Device::Cuda(1..)));
+    if is_numbered && tensor.workers.is_none() {
+        let message = "a GPU's number applies to launched workers (`workers`) only; use \"cuda\" here, and `--device` of `gnnflow tensor-worker`";
+        report.add("train.tensor_workers.device", message);
+    }
+    if device.is_gpu() != train.device.is_gpu() && tensor.workers.is_none() && tensor.hosts.is_none() {
+        let message = format!(
+            "workers that register compute on `{}` and this run's processes on `{}`, with other rounding errors, and a run with `accept` begins \
+             without workers; give `workers` or `hosts`, too, or use one kind of device",
+            device.kind(),
+            train.device.kind()
         );
+        report.add("train.tensor_workers.accept", message);
+    } else if device.is_gpu() != train.device.is_gpu() {
+        // Results would depend on which of them computes a task.
+        let why = format!(
+            "tensor workers compute on `{}` and this run's processes on `{}`, with other rounding errors",
+            device.kind(),
+            train.device.kind()
+        );
+        if tensor.local_tasks {
+            let message =
+                format!("{why}, so processes must not compute tasks; set it to false, or use one kind of device");
+            report.add("train.tensor_workers.local_tasks", message);
+        }
+        if tensor.when_gone == WhenGone::Local {
+            let message = format!("{why}, so processes cannot replace lost workers; use `fail`, or one kind of device");
+            report.add("train.tensor_workers.when_gone", message);
+        }
     }
 }
 
