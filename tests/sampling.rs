@@ -55,7 +55,7 @@ fn pipeline(place: &TestDir, columns: &str, train: &str) {
 
 const ALL: &str = "weight = 'weight', edge_type = 'kind', time = 'at', node_time = 'seen'";
 
-/// `debug.graph_on_device` does on the CPU what a GPU does: batches read their features from a copy of all.
+/// `debug.graph_on_device` does on the CPU what a GPU does: batches read their features from a copy of all, or of some.
 #[test]
 fn features_on_the_device_give_equal_bits() {
     let place = TestDir::new();
@@ -67,9 +67,33 @@ fn features_on_the_device_give_equal_bits() {
     ] {
         pipeline(&place, ALL, train);
         let hashes = |settings: &[&str]| crate::common::hashes(&crate::common::succeed(&place, settings));
-        assert_eq!(hashes(&["--set", "debug.graph_on_device=true"]), hashes(&[]), "{train}");
+        let expected = hashes(&[]);
+        let device = ["--set", "debug.graph_on_device=true"];
+        assert_eq!(hashes(&device), expected, "{train}");
+        // Files of other processes, or messages.
+        for features in ["shared", "partitioned"] {
+            let features = format!("partition.features={features}");
+            for processes in ["1", "2", "4"] {
+                for cache in ["2KiB", "1GiB", "0"] {
+                    let cache = format!("train.schedule.device_cache={cache}");
+                    let settings =
+                        [&device[..], &["--set", &features, "--set", &cache, "--processes", processes]].concat();
+                    let summary = crate::common::succeed(&place, &settings);
+                    assert_eq!(crate::common::hashes(&summary), expected, "{train}: {settings:?}");
+                    let found = |key: &str| summary["device_cache"][key].as_u64().unwrap_or(0) > 0;
+                    // Without shared files, those of other processes' nodes; subgraphs have none.
+                    let others = features.ends_with("partitioned") && processes != "1" && !train.contains("saint");
+                    let misses = cache.ends_with("=2KiB") || cache.ends_with("=1GiB") && others;
+                    assert_eq!(
+                        [found("hits"), found("misses")],
+                        [!cache.ends_with("=0"), misses],
+                        "{train}: {settings:?}"
+                    );
+                }
+            }
+        }
     }
-    let why = "only `full-graph` and `mini-batch` keep";
+    let why = "`partition-parallel` keeps nothing";
     let settings = ["run", "p.toml", "--unset", "train.sampler", "--set", "train.schedule.kind=partition-parallel"];
     place.fail(&[&settings[..], &["--set", "debug.graph_on_device=true"]].concat(), 2, &[why]);
 }

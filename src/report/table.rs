@@ -123,6 +123,9 @@ fn traffic(summary: &Summary) -> Option<Table> {
     if summary.epochs > 0 {
         table.add_row(["rounds per step".into(), summary.rounds_per_step.to_string()]);
     }
+    if let Some(cache) = &summary.device_cache {
+        table.add_row(["rows found on the GPU".into(), format!("{:.1} %", 100.0 * cache.hit_rate)]);
+    }
     if let Some(cache) = &summary.cache {
         table.add_row(["cached remote features".into(), format!("{:.1} %", 100.0 * cache.hit_rate)]);
     }

@@ -8,6 +8,7 @@ use super::device_copies::{Copies, RowEdges};
 use super::error::Result;
 use super::graph_block::GraphBlock;
 use super::target::Target;
+use super::upload::Upload;
 
 /// Edges of a row from which on a GPU sums it with more reads in flight: `LONG_ROW` of `cuda/rows.cuh`.
 const LONG_ROW: u32 = 512;
@@ -23,6 +24,17 @@ impl GraphBlock {
     /// Returns the block on `device`.
     pub(crate) fn on_device<'a>(&'a self, device: &'a Device) -> DeviceBlock<'a> {
         self.on(Target::InOrder(device))
+    }
+
+    /// Copies the edges of all destinations to `device`, asynchronously with `upload`. Forward passes of sums then read this copy. Does nothing on the CPU.
+    ///
+    /// # Errors
+    /// When the device is out of memory.
+    pub fn copy_to(&self, device: &Device, upload: Option<&Upload>) -> Result<()> {
+        if !device.is_cpu() {
+            self.on(Target::new(device, upload)).by_destination()?;
+        }
+        Ok(())
     }
 
     /// Returns the block on the device of `target`.

@@ -14,7 +14,6 @@ use gnnflow_dataflow::storage::RowStore;
 use gnnflow_nn::Uploaded;
 use gnnflow_nn::device::DeviceTimer;
 use gnnflow_nn::loss::weigh_rows;
-use gnnflow_nn::ops::gather_rows;
 
 use super::in_place::{own_rows, reduced_of_block};
 use super::passes::{BatchRows, Pass};
@@ -137,9 +136,8 @@ impl Passes {
             let rows = self.rows().clone();
             let ((outputs, sums), learned) = match (on_device, rows) {
                 (OnDevice::Rows(x), _) => (model.forward_with_sums(&blocks, &x, degrees, Some(key))?, None),
-                (OnDevice::OfAll(all, numbers), _) => {
-                    let x = gather_rows(&all, &numbers).map_err(gnnflow_nn::Error::from)?;
-                    (model.forward_with_sums(&blocks, &x, degrees, Some(key))?, None)
+                (OnDevice::Held(rows), _) => {
+                    (model.forward_with_sums(&blocks, &rows.gather()?, degrees, Some(key))?, None)
                 }
                 (OnDevice::Nothing, BatchRows::InPlace(rows, reduction)) => {
                     let reduced = reduced_of_block(reduction, blocks[0].block(), &batch.nodes, &rows)?;

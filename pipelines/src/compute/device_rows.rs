@@ -1,9 +1,15 @@
-//! Feature rows of all nodes on the model's device.
+//! Feature rows on the model's device: those of all nodes, or of as many as fit.
+
+use std::cmp::Reverse;
 
 use candle_core::Tensor;
+use gnnflow_dataflow::batch::mini_batch::MiniBatch;
+use gnnflow_dataflow::fetch::cache::CacheCounts;
 use gnnflow_dataflow::fetch::fetch_rows::FeatureView;
-use gnnflow_nn::Model;
+use gnnflow_dataflow::graph::local_graph::LocalGraph;
+use gnnflow_nn::ops::{RowNumbers, gather_rows};
 use gnnflow_nn::tensors::tensor;
+use gnnflow_nn::{Model, Upload};
 
 use super::ComputeState;
 use super::passes::BatchRows;
@@ -11,6 +17,80 @@ use crate::error::Error;
 
 /// Number of rows that are copied at a time.
 const ROWS: usize = 1 << 16;
+
+/// The number of a node whose row is not on the device.
+const ABSENT: u32 = u32::MAX;
+
+/// Rows of nodes on the model's device.
+pub(super) struct HeldRows {
+    /// `[held, columns]`
+    rows: Tensor,
+    /// By node, the number of its row, or [`ABSENT`]; `None` if each node's id is the number of its row.
+    numbers: Option<Vec<u32>>,
+    /// Where the other rows are.
+    features: FeatureView,
+}
+
+/// Which rows of a batch are on the device.
+pub(super) struct BatchOnDevice {
+    /// The rows that all batches read.
+    held: Tensor,
+    /// The others.
+    more: Option<Tensor>,
+    /// For each node of the batch, the number of its row in both.
+    numbers: RowNumbers,
+}
+
+impl BatchOnDevice {
+    /// Returns the rows of the batch.
+    ///
+    /// # Errors
+    /// When the device is out of memory.
+    pub(super) fn gather(&self) -> Result<Tensor, Error> {
+        Ok(gather_rows(&self.held, self.more.as_ref(), &self.numbers).map_err(gnnflow_nn::Error::from)?)
+    }
+}
+
+impl HeldRows {
+    /// Copies the rows of a batch that are not on the device to it. Also counts those that are, and the others.
+    ///
+    /// # Errors
+    /// When the device is out of memory.
+    pub(super) fn of_batch(
+        &self,
+        batch: &mut MiniBatch,
+        upload: Option<&Upload>,
+    ) -> Result<(BatchOnDevice, CacheCounts), Error> {
+        let device = self.rows.device();
+        let mut missing = Vec::new();
+        let numbers = match &self.numbers {
+            None => RowNumbers::new(&batch.nodes, device, upload)?,
+            Some(numbers) => {
+                let held = self.rows.dims()[0] as u32;
+                let number = |(position, &node): (usize, &u32)| match numbers[node as usize] {
+                    ABSENT => {
+                        missing.push(position as u32);
+                        held + missing.len() as u32 - 1
+                    }
+                    number => number,
+                };
+                let of_batch: Vec<u32> = batch.nodes.iter().enumerate().map(number).collect();
+                RowNumbers::new(&of_batch, device, upload)?
+            }
+        };
+        let misses = missing.len() as u64;
+        let counts = CacheCounts { hits: batch.nodes.len() as u64 - misses, misses };
+        let copy = |missing: Vec<u32>| -> Result<Tensor, Error> {
+            let rows = self.features.rows_at(batch, &missing);
+            Ok(match upload {
+                Some(upload) => upload.rows(&rows, missing.len())?,
+                None => tensor(rows, missing.len(), device)?,
+            })
+        };
+        let more = Some(missing).filter(|missing| !missing.is_empty()).map(copy).transpose()?;
+        Ok((BatchOnDevice { held: self.rows.clone(), more, numbers }, counts))
+    }
+}
 
 /// Returns the rows of `nodes` as a tensor on the model's device.
 ///
@@ -38,21 +118,51 @@ fn copy_in_parts(features: &FeatureView, nodes: &[u32], model: &Model, rows: usi
     Ok(copy()?)
 }
 
+/// How many of the rows that this process can read are on the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Held {
+    /// Rows on the device.
+    pub(crate) rows: usize,
+    /// Rows that this process can read.
+    pub(crate) of: usize,
+}
+
 impl ComputeState {
-    /// Copies the rows of all nodes to the model's device, from which batches then read them. Returns false, without copying anything, if they take
-    /// more than half of the device's free memory.
+    /// Copies at most `bytes` bytes of the rows that this process can read to the model's device, from which batches then read them: those of the nodes
+    /// with most edges into its partitions.
     ///
     /// # Errors
     /// When the device fails.
-    pub(crate) fn hold_rows(&self, features: &FeatureView, nodes: u32) -> Result<bool, Error> {
+    pub(crate) fn hold_rows(&self, features: &FeatureView, graph: &LocalGraph, bytes: u64) -> Result<Held, Error> {
         let model = &self.passes.read().model;
-        let bytes = u64::from(nodes) * (features.dim * features.number.bytes()) as u64;
-        if gnnflow_nn::device_memory(model.device())?.is_some_and(|memory| bytes > memory.free / 2) {
-            return Ok(false);
+        let most = bytes / (features.dim * features.number.bytes()).max(1) as u64;
+        let all = graph.num_nodes() as u32;
+        let mut nodes: Vec<u32> = (0..all).filter(|&node| graph.hosts(node) || features.source.shares(node)).collect();
+        let of = nodes.len();
+        if most == 0 || nodes.is_empty() {
+            return Ok(Held { rows: 0, of });
         }
-        let rows = copy_rows(features, &(0..nodes).collect::<Vec<u32>>(), model)?;
-        *self.passes.rows() = BatchRows::OnDevice(rows);
-        Ok(true)
+        if of as u64 > most {
+            let edges = graph.edges_from();
+            let order = |&node: &u32| (Reverse(edges[node as usize]), node);
+            nodes.select_nth_unstable_by_key(most as usize - 1, order);
+            nodes.truncate(most as usize);
+            // In the order of their places in files.
+            nodes.sort_unstable();
+        }
+        let numbers = (nodes.len() < all as usize).then(|| {
+            let mut numbers = vec![ABSENT; all as usize];
+            (0..).zip(&nodes).for_each(|(number, &node)| numbers[node as usize] = number);
+            numbers
+        });
+        let rows = copy_rows(features, &nodes, model)?;
+        *self.passes.rows() = BatchRows::OnDevice(HeldRows { rows, numbers, features: features.clone() }.into());
+        Ok(Held { rows: nodes.len(), of })
+    }
+
+    /// Returns how many rows of batches were on the device, and how many were copied to it; `None` if no rows are there.
+    pub(crate) fn held_counts(&self) -> Option<CacheCounts> {
+        matches!(&*self.passes.rows(), BatchRows::OnDevice(_)).then(|| *self.passes.held_counts())
     }
 
     /// Frees the rows of [`ComputeState::hold_rows`].

@@ -16,6 +16,7 @@ mod threads;
 
 pub(crate) use batch::{Gradients, StepReport};
 pub(crate) use device_graph::WholeGraph;
+pub(crate) use device_rows::Held;
 pub(crate) use in_place::lie_in_place;
 pub(crate) use job_threads::{JobObserver, JobThread};
 pub(crate) use pairs::PairGradients;

@@ -3,13 +3,14 @@
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{Duration, Instant};
 
-use candle_core::Tensor;
+use gnnflow_dataflow::fetch::cache::CacheCounts;
 use gnnflow_dataflow::fetch::fetch_rows::FeatureView;
 use gnnflow_nn::device::DeviceTime;
 use gnnflow_nn::model::{EdgeCopies, Reduction};
 use gnnflow_nn::parameter_versions::ParameterVersions;
 use gnnflow_nn::{Model, Upload};
 
+use super::device_rows::HeldRows;
 use super::job_threads::JobThread;
 use crate::error::Error;
 use crate::task::objective::Objective;
@@ -36,6 +37,8 @@ pub(crate) struct Passes {
     pub(super) learns_rows: bool,
     /// Where the rows of a batch's nodes are.
     rows: Mutex<BatchRows>,
+    /// Rows of batches that were on the device, and that were copied to it.
+    held_counts: Mutex<CacheCounts>,
     /// Copies batches to a GPU asynchronously, if another thread does so.
     upload: OnceLock<Upload>,
     /// In full-graph training: the published versions of the parameters.
@@ -58,8 +61,8 @@ pub(super) enum BatchRows {
     /// In the batch.
     #[default]
     InBatch,
-    /// On the model's device, with those of all nodes.
-    OnDevice(Tensor),
+    /// On the model's device, or some of them.
+    OnDevice(Arc<HeldRows>),
     /// In one array, with those of all nodes. The first layer begins with a reduction, which reads them there.
     InPlace(FeatureView, Reduction),
 }
@@ -87,6 +90,7 @@ impl Passes {
             hash_blocks,
             learns_rows,
             rows: Mutex::default(),
+            held_counts: Mutex::default(),
             upload: OnceLock::new(),
             versions: OnceLock::new(),
             store_rows: Mutex::default(),
@@ -97,6 +101,11 @@ impl Passes {
     /// Returns where the rows of a batch's nodes are.
     pub(super) fn rows(&self) -> MutexGuard<'_, BatchRows> {
         self.rows.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the counts of rows of batches that were on the device.
+    pub(super) fn held_counts(&self) -> MutexGuard<'_, CacheCounts> {
+        self.held_counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Copies batches asynchronously from now on.

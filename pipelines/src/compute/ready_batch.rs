@@ -6,12 +6,12 @@ use candle_core::Tensor;
 use gnnflow_dataflow::batch::edge_rows::EdgeRows;
 use gnnflow_dataflow::batch::mini_batch::{BatchKey, MiniBatch};
 use gnnflow_kernels::block::Block;
-use gnnflow_nn::ops::RowNumbers;
 use gnnflow_nn::tensors::tensor;
 use gnnflow_nn::{GraphBlock, Upload, Uploaded};
 use sha2::{Digest, Sha256};
 
 use super::Passes;
+use super::device_rows::BatchOnDevice;
 use super::passes::BatchRows;
 use crate::error::Error;
 
@@ -39,8 +39,8 @@ pub(super) enum OnDevice {
     Nothing,
     /// The rows.
     Rows(Tensor),
-    /// The rows of all nodes, and which of them are the batch's.
-    OfAll(Tensor, RowNumbers),
+    /// Rows that all batches read, and the others.
+    Held(BatchOnDevice),
 }
 
 /// An item with the key of its batch.
@@ -82,7 +82,13 @@ impl Passes {
         copies.copy(&blocks, (!batch.degrees.is_empty()).then_some(&batch.degrees[..]), upload)?;
         let held = self.rows().clone();
         let rows = match held {
-            BatchRows::OnDevice(rows) => OnDevice::OfAll(rows, RowNumbers::new(&batch.nodes, device, upload)?),
+            BatchRows::OnDevice(rows) => {
+                let (rows, counts) = rows.of_batch(batch, upload)?;
+                let mut all = self.held_counts();
+                all.hits += counts.hits;
+                all.misses += counts.misses;
+                OnDevice::Held(rows)
+            }
             // Learned rows become variables of the pass.
             BatchRows::InBatch if !device.is_cpu() && !self.learns_rows => {
                 let features = std::mem::take(&mut batch.features);

@@ -42,6 +42,10 @@ section! {
         /// Which features `cache` keeps.
         #[schemars(extend("x-results" = false))]
         pub cache_policy: CachePolicy = CachePolicy::Degree,
+        /// Memory of each process on its GPU for features: those of the nodes with most edges into the process's partitions. The others are copied with each batch.
+        /// 0: none. Unset: half of the free memory, divided among the processes that share the GPU.
+        #[schemars(extend("x-results" = false), extend("examples" = ["8GiB"]))]
+        pub device_cache: Option<Bytes> = None,
         /// Which training nodes a partition takes as seeds. Unset: `even` if a partition has more than 1.1 times the mean.
         /// Subgraph samplers and tasks on edges always use `partition`.
         #[schemars(extend("examples" = ["partition"]))]

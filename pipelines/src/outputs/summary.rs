@@ -79,6 +79,9 @@ pub struct Summary {
     /// Counts of `train.schedule.cache` in training.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache: Option<CacheUse>,
+    /// Counts of the features that GPUs hold in mini-batch training (`train.schedule.device_cache`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device_cache: Option<CacheUse>,
     /// Maximum age of a neighbor's rows in epochs, if `train.schedule.mode` is `async`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub staleness_max: Option<u64>,
@@ -164,9 +167,9 @@ impl Value {
 /// Counts of feature caches, over all processes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct CacheUse {
-    /// Rows of other processes found in the cache.
+    /// Rows found in the cache.
     pub hits: u64,
-    /// Rows of other processes fetched.
+    /// Rows fetched, or copied to the GPU.
     pub misses: u64,
     /// Hits over hits and misses.
     pub hit_rate: f64,

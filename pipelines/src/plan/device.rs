@@ -2,10 +2,11 @@
 //!
 //! | schedule | on the GPU |
 //! |---|---|
-//! | `mini-batch` | edges and input rows of `train.window` batches; the rows of one pass; with one process and no learned rows, the features of all nodes, if they take at most half of the free memory, and then the input rows of one batch |
+//! | `mini-batch` | edges and input rows of `train.window` batches; the rows of one pass; without learned rows, features of nodes that the process can read, in half of the free memory or `device_cache`; if they are those of all nodes, the input rows of one batch only |
 //! | `partition-parallel` | edges and input rows of one batch; the rows of one pass |
 //! | `full-graph`, the graph on the GPU | edges and features of all nodes; the rows of all layers |
-//! | `full-graph` with several partitions, `tensor-parallel` | the rows of one node task |
+//! | `full-graph` with several partitions | the rows of one node task |
+//! | `tensor-parallel` | the rows of one node task, or column shards of all nodes and the edges of two chunks |
 //!
 //! Rows of pairs in tasks on edges are not counted.
 
@@ -18,7 +19,8 @@ use super::full_graph::FullGraphPlan;
 use super::inference::InferencePlan;
 use super::training::edge_bytes;
 use super::{Sizes, Training, embedding, model};
-use crate::config::{Config, Schedule, Train};
+use crate::config::{Config, Features, Schedule, Train};
+use crate::runtime::task_sizes::CALLS_PER_WORKER;
 
 /// What training needs of the GPUs of all processes.
 pub(super) struct DevicePlan<'a> {
@@ -27,18 +29,25 @@ pub(super) struct DevicePlan<'a> {
     full_graph: Option<&'a FullGraphPlan>,
     /// Whether rows of nodes are learned. They are copied in the pass, as variables.
     learns_rows: bool,
+    /// Whether the processes of a host read each other's features.
+    shares_features: bool,
+    /// Processes of this host.
+    local: usize,
+    processes: usize,
     /// What does not depend on the process. Edges and input rows are those of one batch.
     all: DeviceNeeds,
 }
 
 impl<'a> DevicePlan<'a> {
-    /// Returns the plan of a pipeline; `None` without a GPU or a built-in model. `full_graph` is the plan of a full-graph schedule.
+    /// Returns the plan of a pipeline; `None` without a GPU or a built-in model. `full_graph` is the plan of a full-graph schedule. `local` of
+    /// `processes` processes are on this host.
     pub(super) fn of(
         config: &'a Config,
         graph: &'a Sizes,
         training: Option<&Training>,
         full_graph: Option<&'a FullGraphPlan>,
         inference: &InferencePlan,
+        [processes, local]: [usize; 2],
     ) -> Option<Self> {
         let (train, spec) = (config.train.as_ref()?, config.model.as_ref()?);
         if !train.device.is_gpu() {
@@ -66,13 +75,18 @@ impl<'a> DevicePlan<'a> {
                 let columns = edge_bytes(spec, graph) * training.batch_edges.iter().sum::<u64>();
                 (all.edges, all.rows) = (edges + columns, rows);
                 all.batch_inputs = of_nodes(training.batch_nodes.last().copied().unwrap_or(0));
-                if matches!(train.schedule, Schedule::MiniBatch(_)) && train.operators.is_empty() && !learns_rows {
+                if let Schedule::MiniBatch(options) = &train.schedule
+                    && train.operators.is_empty()
+                    && !learns_rows
+                {
                     all.features = of_nodes(graph.nodes);
+                    all.features_limit = options.device_cache.map(|bytes| bytes.0);
                 }
             }
             _ => {}
         }
-        Some(Self { train, graph, full_graph, learns_rows, all })
+        let shares_features = config.partition.features == Features::Shared;
+        Some(Self { train, graph, full_graph, learns_rows, shares_features, local, processes, all })
     }
 
     /// Returns the needs of a process with these partitions, with `window` steps in flight.
@@ -80,15 +94,27 @@ impl<'a> DevicePlan<'a> {
         let mut needs = self.all;
         match self.full_graph {
             Some(full_graph) if full_graph.on_device => {}
-            Some(full_graph) => needs.rows = full_graph.task_bytes(self.graph, parts),
+            Some(full_graph) => {
+                let sums = full_graph.chunk_sums(self.graph, self.processes);
+                let task = full_graph.task_bytes(self.graph, parts);
+                // Launched tensor workers use the same GPU.
+                let launched = self.train.tensor_workers.as_ref().and_then(|tensor| tensor.workers).unwrap_or(0);
+                let of_workers = launched as u64 * (CALLS_PER_WORKER as u64 * task + needs.parameters);
+                needs.rows = task.max(sums) + of_workers;
+            }
             None => {
                 // Otherwise each batch is copied when it is computed.
                 let ahead = !self.train.schedule.is_partition_parallel();
                 let copied = if ahead { self.train.fetched_batches(window, parts.len(), 1) as u64 } else { 1 };
                 needs.edges *= copied;
                 needs.batches = if self.learns_rows { 1 } else { copied };
-                if parts.len() < self.graph.parts.len() {
-                    needs.features = 0;
+                let local = if self.shares_features { self.local } else { 1 };
+                needs.reads_all = parts.len() == self.graph.parts.len() || local == self.processes;
+                if !needs.reads_all {
+                    let nodes =
+                        self.graph.parts[parts.clone()].iter().map(|part| part.nodes).sum::<u64>() * local as u64;
+                    let share = u128::from(nodes.min(self.graph.nodes));
+                    needs.features = (u128::from(needs.features) * share / u128::from(self.graph.nodes.max(1))) as u64;
                 }
             }
         }
@@ -134,7 +160,11 @@ mod tests {
         [model]\nlayers = 3\nhidden = 256\n";
 
     fn needs(train: &str, parts: usize, processes: usize) -> Vec<Option<DeviceNeeds>> {
-        let text = format!("{PLANTED}[partition]\nparts = {parts}\n[train]\nthreads = 1\n{train}");
+        needs_of("", train, parts, processes)
+    }
+
+    fn needs_of(partition: &str, train: &str, parts: usize, processes: usize) -> Vec<Option<DeviceNeeds>> {
+        let text = format!("{PLANTED}[partition]\nparts = {parts}\n{partition}[train]\nthreads = 1\n{train}");
         let config = Config::parse(&text, Path::new("/nowhere/p.toml"), &[], &Registered::default()).unwrap();
         Plan::new(&config, processes, processes).unwrap().processes.iter().map(|process| process.device).collect()
     }
@@ -151,14 +181,20 @@ mod tests {
             [one, two, wide].map(|needs| (needs.batch_inputs, needs.batches)),
             [(batch, 3), (batch, 3), (batch, 6)]
         );
-        assert_eq!([one.features, two.features], [2_000_000 * 400, 0], "one process has all of them");
+        assert_eq!([one.features, two.features], [2_000_000 * 400; 2], "processes of one host read each other's files");
+        let apart = &needs_of("features = 'partitioned'\n", &format!("device = 'cuda'\n{batches}"), 4, 2)[0].unwrap();
+        assert!(apart.features < 2_000_000 * 220 && apart.inputs(u64::MAX) == 4 * batch, "{apart:?}");
         // The first layer's edges in one direction, those of the others in both.
         assert!(one.edges > 3 * 4 * (880_000 + 2 * (160_000 + 15_000)) && wide.edges == 2 * one.edges);
         assert_eq!(wide.rows, one.rows);
         // A pass gathers its input rows from the features of all nodes, if these fit.
-        let fits = 2 * one.features;
-        assert_eq!([fits, fits - 1].map(|free| one.inputs(free)), [batch, 3 * batch]);
-        assert_eq!(one.total(fits) + 2 * batch, one.total(fits - 1) + one.features);
+        let fits = (2 * one.features).max(one.features + one.edges + one.rows + 4 * batch);
+        assert_eq!([fits, fits - 1, 0].map(|free| one.inputs(free)), [batch, 4 * batch, 3 * batch]);
+        assert_eq!(one.total(fits) + 3 * batch, one.total(fits - 1) + 1, "one row less is there");
+        let tight = one.edges + one.rows + 4 * batch + 400;
+        assert_eq!([tight, tight - 400].map(|free| one.held_features(free)), [400, 0], "batches come first");
+        let limited = on("schedule = { kind = 'mini-batch', device_cache = '1MiB' }\n", 1);
+        assert_eq!([0, u64::MAX].map(|free| limited.held_features(free)), [1 << 20; 2]);
         let local = on("schedule = 'partition-parallel'\n", 2);
         assert_eq!((local.batches, local.features, 3 * local.edges), (1, 0, two.edges), "one batch at a time");
     }
@@ -188,5 +224,9 @@ mod tests {
         assert!(one.edges > 2 * 4 * 60_000_000 && one.rows > 2_000_000 * 4 * (256 + 256));
         assert_eq!((several.features, several.edges, several.inputs(0)), (0, 0, 0), "the CPU sums over neighbors");
         assert!(several.rows > 0 && several.rows < one.rows / 10);
+        let columns =
+            |processes| needs("device = 'cuda'\nschedule = 'tensor-parallel'\n", 4, processes)[0].unwrap().rows;
+        // Half of 256 columns of all nodes, and more for a chunk.
+        assert!((1..3).contains(&(columns(2) / (2_000_000 * 4 * 128))) && columns(2) < columns(1), "{}", columns(2));
     }
 }

@@ -11,8 +11,14 @@ use crate::error::LESS_GPU_MEMORY;
 pub struct DeviceNeeds {
     /// Parameters and their gradients.
     pub parameters: u64,
-    /// Features of all nodes. With batches, they are there only if they take at most half of the free memory.
+    /// Features: of all nodes of the graph, or with batches those that the process can read. Not all of them need to be there.
     pub features: u64,
+    /// The key `train.schedule.device_cache`.
+    #[serde(skip)]
+    pub(super) features_limit: Option<u64>,
+    /// Whether the process can read the features of all nodes.
+    #[serde(skip)]
+    pub(super) reads_all: bool,
     /// Edges: of the graph, or of the batches that are there.
     pub edges: u64,
     /// Input rows of a batch.
@@ -29,21 +35,36 @@ pub struct DeviceNeeds {
 }
 
 impl DeviceNeeds {
-    /// Returns whether the features of all nodes are on a GPU with `free` bytes of free memory.
-    fn holds_features(&self, free: u64) -> bool {
-        self.features > 0 && (self.batches == 0 || self.features <= free / 2)
+    /// Returns the memory for features on a GPU with `free` bytes of free memory: `train.schedule.device_cache`, or at most half of it, and nothing that
+    /// batches or inference need.
+    pub(crate) fn room_for_features(&self, free: u64) -> u64 {
+        let others = (self.edges + (self.batches + 1) * self.batch_inputs + self.rows).max(self.inference);
+        self.features_limit.unwrap_or_else(|| (free / 2).min(free.saturating_sub(others)))
+    }
+
+    /// Returns the features that are on a GPU with `free` bytes of free memory, which batches read there.
+    pub fn held_features(&self, free: u64) -> u64 {
+        match self.batches {
+            0 => self.features,
+            _ => self.features.min(self.room_for_features(free)),
+        }
     }
 
     /// Returns the input rows of batches on a GPU with `free` bytes of free memory.
     pub fn inputs(&self, free: u64) -> u64 {
-        let batches = if self.holds_features(free) { self.batches.min(1) } else { self.batches };
+        let held = self.held_features(free);
+        let batches = match held {
+            0 => self.batches,
+            _ if self.reads_all && held == self.features => self.batches.min(1),
+            // A pass gathers its rows from those that are there and those that were copied.
+            _ => self.batches + 1,
+        };
         batches * self.batch_inputs
     }
 
     /// Returns all that is needed of a GPU with `free` bytes of free memory: for training or for inference, whichever takes more.
     pub fn total(&self, free: u64) -> u64 {
-        let features = if self.holds_features(free) { self.features } else { 0 };
-        self.parameters + features + (self.edges + self.inputs(free) + self.rows).max(self.inference)
+        self.parameters + self.held_features(free) + (self.edges + self.inputs(free) + self.rows).max(self.inference)
     }
 
     /// Compares the needs with the memory of the GPU, which `processes` processes share. Its parameters are there already.
@@ -57,7 +78,7 @@ impl DeviceNeeds {
                 bytes(self.least)
             ));
         }
-        let needed = self.total(free).saturating_mul(processes as u64);
+        let needed = self.total(free / processes.max(1) as u64).saturating_mul(processes as u64);
         // Others that share it may have begun already, and then free memory says nothing.
         let there = if processes == 1 { free.saturating_add(self.parameters / 2) } else { total };
         if needed <= there {

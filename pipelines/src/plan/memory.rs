@@ -9,7 +9,7 @@ use super::inference::InferencePlan;
 use super::model::aggregates_features;
 use super::training::edge_bytes;
 use super::{Layer, PartSize, Sizes, Training, batch, embedding};
-use crate::config::{Config, Infer, Task, Topology};
+use crate::config::{Config, Infer, Schedule, Task, Topology};
 
 /// Memory of the program: code, stacks of threads, socket buffers, and small blocks. If the system has transparent large pages, the allocator asks
 /// for them, and takes about 30 MiB more.
@@ -66,7 +66,7 @@ pub struct Memory {
     pub scratch: u64,
     /// State of a sampler: distributions, clusters, counts.
     pub sampler: u64,
-    /// `train.schedule.cache`, with several processes.
+    /// `train.schedule.cache`, with several processes. In mini-batch training on a GPU, 4 bytes for each node of the graph.
     pub cache: u64,
     /// Features of `train.window` batches (at least 2, and one more than jobs at the same time; all in computation but one count as activations; of each partition with
     /// `train.operators`): nodes × (width × 4 + 8) and
@@ -199,6 +199,10 @@ impl Process {
             memory.batches += training.rows_bytes;
             memory.sampler = batch::sampler_bytes(train, graph, own);
             memory.cache = train.cache().filter(|_| others).unwrap_or(0);
+            if train.device.is_gpu() && matches!(train.schedule, Schedule::MiniBatch(_)) {
+                // The numbers of rows that are on the GPU.
+                memory.cache += 4 * graph.nodes;
+            }
             // Layer l of L reads the list after hop L - l and writes the list before this hop.
             let rows = |layer: usize| match training.subgraph {
                 true => all,

@@ -206,7 +206,9 @@ impl Plan {
         if processes == 1 && in_place::reads_in_place(config, &sizes, &layers, rows_in_memory) {
             all = plan(InFlight { in_place: true, ..in_flight }, tables_mapped);
         }
-        if let Some(device) = DevicePlan::of(config, &sizes, training.as_ref(), full_graph.as_ref(), &inference) {
+        let shared = [processes, local];
+        if let Some(device) = DevicePlan::of(config, &sizes, training.as_ref(), full_graph.as_ref(), &inference, shared)
+        {
             all.iter_mut().for_each(|process| process.device = Some(device.needs(&process.parts, window)));
         }
         Ok(Self {

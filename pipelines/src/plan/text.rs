@@ -198,10 +198,10 @@ impl Plan {
 
 /// Prints the memory of a process on its GPU.
 fn fmt_device(needs: &DeviceNeeds, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-    let DeviceNeeds { parameters, features, edges, rows, inference, .. } = *needs;
+    let DeviceNeeds { parameters, edges, rows, inference, .. } = *needs;
     let all = [
         (parameters, "parameters"),
-        (features, "features of all nodes"),
+        (needs.held_features(u64::MAX), "features"),
         (needs.inputs(u64::MAX), "input rows of batches"),
         (edges, "edges"),
         (rows, "rows of layers"),

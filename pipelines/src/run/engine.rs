@@ -5,6 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use gnnflow_data::error::FEWER_THREADS;
+use gnnflow_data::format::count;
 use gnnflow_dataflow::flow::compute_thread::ComputeThread;
 use gnnflow_dataflow::sample::sample_hop::Strategy;
 use gnnflow_dataflow::sample::seeds::BatchSource;
@@ -14,15 +15,15 @@ use gnnflow_nn::parameter_versions::ParameterVersions;
 
 use super::tensor_workers;
 use crate::collectives::{Collectives, Driver};
-use crate::compute::{ComputeState, Passes};
+use crate::compute::{ComputeState, Held, Passes};
 use crate::config::schedule::{self, FullGraphOptions};
-use crate::config::{Model, Sampler, Schedule, Train};
+use crate::config::{Device, Model, Sampler, Schedule, Train};
 use crate::context::WorkerContext;
 use crate::engine::Engine;
 use crate::engine::device_graph::{DeviceGraphTraining, on_device};
 use crate::engine::full_graph;
 use crate::engine::full_graph::topology::Topology;
-use crate::engine::mini_batch::{Batches, MiniBatchTraining, READY};
+use crate::engine::mini_batch::{Batches, Features, MiniBatchTraining, READY};
 use crate::engine::partition_local::partition_view::PartitionViews;
 use crate::engine::partition_local::{LocalTraining, PartitionParallel};
 use crate::engine::pause::Pause;
@@ -41,7 +42,7 @@ use crate::engine::stages::synchrony::Synchrony;
 use crate::engine::tensor_parallel;
 use crate::engine::tensor_parallel::topology::AllEdges;
 use crate::error::Error;
-use crate::plan::RowsInMemory;
+use crate::plan::{DeviceNeeds, RowsInMemory};
 use crate::runtime::job::Job;
 use crate::task::{Source, Task};
 
@@ -118,6 +119,8 @@ pub(super) struct EngineSetup<'a> {
     pub(super) tables_mapped: bool,
     /// The rows that are copied into memory: features.
     pub(super) rows_in_memory: RowsInMemory,
+    /// What this process needs of its GPU.
+    pub(super) device_needs: Option<DeviceNeeds>,
 }
 
 impl EngineSetup<'_> {
@@ -222,26 +225,37 @@ impl EngineSetup<'_> {
         })
     }
 
-    /// Copies the features of all nodes to the GPU, if one computes and this process has all of them. Returns whether they are there.
-    fn hold_features(&self, driver: &Driver<'_>) -> Result<bool, Error> {
+    /// Copies features to the GPU, if one computes, in the memory of `train.schedule.device_cache`. Returns how many, or `None` if there are none.
+    fn hold_features(&self, driver: &Driver<'_>, limit: Option<u64>) -> Result<Option<Held>, Error> {
         let Self { job, context, .. } = self;
-        if !self.is_on_device()
-            || !context.graph.is_whole()
-            || context.embeddings.is_some()
-            || !self.sampling.operators.is_empty()
-        {
-            return Ok(false);
+        let unused = limit == Some(0) || context.embeddings.is_some() || !self.sampling.operators.is_empty();
+        if !self.is_on_device() || unused {
+            return Ok(None);
         }
-        let (features, nodes) = (context.features.clone(), context.graph.num_nodes() as u32);
+        let device = self.compute_thread.call(|compute| compute.with_model(|model| model.device().clone()));
+        let sharing = match self.train.device {
+            Device::CudaOfRank => 1,
+            _ => job.local(context.worker) as u64,
+        };
+        let free = gnnflow_nn::device_memory(&device)?.map(|memory| memory.free / sharing);
+        let bytes = match (limit, free, self.device_needs) {
+            (Some(limit), ..) => limit,
+            (None, Some(free), Some(needs)) => needs.room_for_features(free),
+            (None, Some(free), None) => free / 2,
+            (None, None, _) => u64::MAX,
+        };
+        let (features, graph) = (context.features.clone(), Arc::clone(&context.graph));
         let busy = job.runtime.busy("copying features to the device");
-        let held = self.compute_thread.call(move |compute| compute.hold_rows(&features, nodes))?;
+        let held = self.compute_thread.call(move |compute| compute.hold_rows(&features, &graph, bytes))?;
         drop(busy);
-        if !held {
-            driver.runtime.say(
-                "note: the features of all nodes take more than half of the GPU's free memory; the rows of each batch are copied to it",
-            );
+        if held.rows < held.of {
+            let (rows, of) = (count(held.rows as u64), count(held.of as u64));
+            driver.runtime.say(&format!(
+                "note: the GPU holds the features of {rows} of {of} nodes; those of the others are copied with each batch \
+                 (train.schedule.device_cache)"
+            ));
         }
-        Ok(held)
+        Ok(Some(held).filter(|held| held.rows > 0))
     }
 
     /// Makes the compute thread read the features of batches where they lie, if it can. Returns whether it does.
@@ -256,11 +270,18 @@ impl EngineSetup<'_> {
     }
 
     fn mini_batch(self, driver: &mut Driver<'_>, options: &schedule::MiniBatch) -> Result<MiniBatchTraining, Error> {
-        let on_device = self.hold_features(driver)?;
-        if self.rows_in_memory >= RowsInMemory::Features && !on_device {
+        let held = self.hold_features(driver, options.device_cache.map(|bytes| bytes.0))?;
+        let holds_all = held.is_some_and(|held| held.rows == held.of);
+        // Replies to other processes read them here.
+        if self.rows_in_memory >= RowsInMemory::Features && !(holds_all && self.context.graph.is_whole()) {
             self.context.parts.copy_to_memory(self.job);
         }
-        let holds_features = on_device || self.reads_in_place();
+        let features = match held {
+            Some(_) if holds_all => Features::Read,
+            Some(_) => Features::ReadAhead,
+            None if self.reads_in_place() => Features::Read,
+            None => Features::Fetched,
+        };
         let ready_thread = self.ready_thread()?;
         let Self { train, context, compute_thread, batches: source, degrees, params, window, jobs, pause, .. } = self;
         let Sampling { strategies, operators, subgraphs } = self.sampling;
@@ -281,7 +302,7 @@ impl EngineSetup<'_> {
             jobs,
             pause,
             cache,
-            holds_features,
+            features,
             ready_thread,
         };
         Ok(MiniBatchTraining::build(driver.worker, context, train, batches, compute_thread))

@@ -8,6 +8,7 @@ use bytemuck::{Pod, Zeroable};
 use gnnflow_data::format::{hex, plural};
 use gnnflow_data::process_memory::high_water_mark;
 use gnnflow_dataflow::fetch::cache::CacheCounts;
+use gnnflow_dataflow::flow::compute_thread::ComputeThread;
 use gnnflow_nn::Model;
 use gnnflow_nn::alloc::ReturnAtOnce;
 use gnnflow_nn::optimizer::State;
@@ -15,6 +16,7 @@ use gnnflow_nn::params::Param;
 
 use super::{Run, StageTimes, device_memory, refresh};
 use crate::collectives::{self, Driver};
+use crate::compute::ComputeState;
 use crate::config;
 use crate::config::RankAmong;
 use crate::context::WorkerContext;
@@ -48,6 +50,8 @@ struct WorkerReport {
     spent: StageTimes,
     cache_hits: u64,
     cache_misses: u64,
+    device_cache_hits: u64,
+    device_cache_misses: u64,
     /// Bytes of training steps.
     step_bytes: u64,
     step_messages: u64,
@@ -99,6 +103,10 @@ impl Reports {
         CacheUse::new(self.sum(|worker| worker.cache_hits), self.sum(|worker| worker.cache_misses))
     }
 
+    fn device_cache(&self) -> CacheUse {
+        CacheUse::new(self.sum(|worker| worker.device_cache_hits), self.sum(|worker| worker.device_cache_misses))
+    }
+
     fn tensor(&self) -> TensorUse {
         TensorUse {
             workers: self.sum(|worker| worker.tensor.workers),
@@ -117,15 +125,18 @@ impl Reports {
 /// The counts of the engine that has trained.
 struct EngineUse {
     cached: Option<CacheCounts>,
+    /// Of rows that a GPU holds.
+    held: Option<CacheCounts>,
     rows: Option<[u64; 2]>,
     staleness: Option<Staleness>,
     tensor: Option<TensorUse>,
 }
 
 impl EngineUse {
-    fn of(engine: &dyn Engine) -> Self {
+    fn of(engine: &dyn Engine, compute_thread: &ComputeThread<ComputeState>) -> Self {
+        let held = compute_thread.call(|compute| compute.held_counts());
         let (cached, rows, staleness, tensor) = (engine.cached(), engine.rows(), engine.staleness(), engine.tensor());
-        Self { cached, rows, staleness, tensor }
+        Self { cached, held, rows, staleness, tensor }
     }
 }
 
@@ -165,7 +176,8 @@ impl Run<'_> {
 
     fn report(&self, trained: &EngineUse) -> WorkerReport {
         let WorkerContext { meter, other_meter, embeddings, .. } = &self.context;
-        let cache = trained.cached.map_or([0; 2], |counts| [counts.hits, counts.misses]);
+        let [cache, device_cache] =
+            [trained.cached, trained.held].map(|counts| counts.map_or([0; 2], |counts| [counts.hits, counts.misses]));
         let [table_bytes, edge_numbers] = trained.rows.unwrap_or_default();
         WorkerReport {
             bytes: meter.bytes() + other_meter.bytes(),
@@ -177,6 +189,8 @@ impl Run<'_> {
             spent: self.spent,
             cache_hits: cache[0],
             cache_misses: cache[1],
+            device_cache_hits: device_cache[0],
+            device_cache_misses: device_cache[1],
             step_bytes: meter.bytes(),
             step_messages: meter.messages(),
             stale: trained.staleness.unwrap_or_default(),
@@ -192,7 +206,7 @@ impl Run<'_> {
     /// Computes all nodes with the best model and writes all outputs.
     pub(super) fn finish(mut self, driver: &mut Driver<'_>) -> Result<Option<Summary>, Error> {
         let begin = Instant::now();
-        let trained = EngineUse::of(&*self.training);
+        let trained = EngineUse::of(&*self.training, &self.compute_thread);
         self.free_engine(driver)?;
         // Its files are locked until all workers have written their results.
         let refresh = self.refresh.take();
@@ -481,6 +495,7 @@ impl Run<'_> {
             bytes_per_step: reports.sum(|worker| worker.step_bytes) as f64 / steps,
             messages_per_step: reports.sum(|worker| worker.step_messages) as f64 / steps,
             cache: trained.cached.map(|_| reports.cache()),
+            device_cache: Some(reports.device_cache()).filter(|found| found.hits + found.misses > 0),
             staleness_max: stale.map(|_| stale_most),
             staleness_mean: stale.map(|_| stale_mean),
             tensor,

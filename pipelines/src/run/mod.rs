@@ -226,6 +226,7 @@ impl<'a> Run<'a> {
                     pause: Rc::clone(&pause),
                     tables_mapped,
                     rows_in_memory,
+                    device_needs: processes[rank].device,
                 };
                 (setup.open(driver, &mut collectives)?, edges)
             }

@@ -219,6 +219,7 @@ bool run_candle(const std::string &name, const Call &c) {
     else if (name == "copy2d_f32") copy_rows<float>(c);
     else if (name == "copy2d_f64") copy_rows<double>(c);
     else if (name == "cast_f32_f64") copy<float, double>(c);
+    else if (name == "cast_f64_f32") copy<double, float>(c);
     else if (name == "fast_sum_f32") sum<float>(c, c.i[0] / c.i[1]);
     else if (name == "fast_sum_f64") sum<double>(c, c.i[0] / c.i[1]);
     else if (name == "fast_sum_small_f32") sum<float>(c, c.i[0]);

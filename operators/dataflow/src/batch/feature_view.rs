@@ -8,6 +8,7 @@ use super::gather_buffer::GatherBuffer;
 use super::halo::HaloRows;
 use super::mini_batch::MiniBatch;
 use crate::storage::{RowReader, RowSource};
+use gnnflow_kernels::dense::gather::for_each_ahead;
 use gnnflow_kernels::matrix::{Matrix, Number};
 
 /// The feature rows that are read at one time.
@@ -85,6 +86,29 @@ impl FeatureView {
         };
     }
 
+    /// As [`FeatureView::complete`], but only returns the rows of the nodes at `positions`, in this order.
+    ///
+    /// # Panics
+    /// As [`FeatureView::gather`].
+    pub fn rows_at(&self, batch: &mut MiniBatch, positions: &[u32]) -> Matrix {
+        let (fetched, source) = (batch.buffer.take(), self.open());
+        let fetched_row = |position: u32| fetched.as_ref().and_then(|fetched| fetched.row(position as usize));
+        let own_row = |position: u32| source.row(batch.nodes[position as usize]);
+        let mut rows = GatherBuffer::new(self.number, positions.len(), self.dim);
+        if self.packed.is_none() {
+            let row_at = |i: usize| fetched_row(positions[i]).unwrap_or_else(|| own_row(positions[i]));
+            for_each_ahead(self.row_bytes(), positions.len(), row_at, |i, row| rows.put(i, row));
+            return rows.finish();
+        }
+        for (i, &position) in positions.iter().enumerate() {
+            match fetched_row(position) {
+                Some(row) => rows.put(i, row),
+                None => self.put(own_row(position), i, &mut rows),
+            }
+        }
+        rows.finish()
+    }
+
     /// Copies the rows of `nodes[position]` to row `position`, for each of `positions`.
     pub(crate) fn gather_at(&self, nodes: &[u32], positions: &[u32], into: &mut GatherBuffer) {
         let rows = self.open();
@@ -155,6 +179,10 @@ mod tests {
         let mut odd = vec![0];
         odd.extend_from_slice(&sent[..20]);
         rows.scatter(&odd[1..], &[2, 0], &mut buffer);
-        assert_eq!(buffer.finish(), of([1, 2, 0, 1]));
+        // Row 3 is read here; the others have been fetched.
+        let mut fetched = GatherBuffer::new(Number::F32, 4, 3);
+        rows.scatter(&odd[1..], &[2, 0], &mut fetched);
+        let mut batch = MiniBatch { nodes: vec![9, 9, 9, 2], buffer: Some(fetched), ..MiniBatch::default() };
+        assert_eq!(rows.rows_at(&mut batch, &[3, 0, 2, 3]), of([2, 1, 0, 2]));
     }
 }

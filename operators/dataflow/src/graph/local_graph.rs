@@ -281,6 +281,19 @@ impl LocalGraph {
         degrees
     }
 
+    /// Returns, for each node, the number of edges from it into the partitions hosted here: how often batches of this worker may read it.
+    pub fn edges_from(&self) -> Vec<u32> {
+        let mut edges = vec![0u32; self.num_nodes() as usize];
+        for part in self.placement.parts_of(self.worker) {
+            let in_edges = self.parts[part].as_ref().expect("a worker holds the partitions that it hosts");
+            in_edges
+                .indices()
+                .iter()
+                .for_each(|&source| edges[source as usize] = edges[source as usize].saturating_add(1));
+        }
+        edges
+    }
+
     /// Returns the placement of partitions on workers.
     #[inline]
     pub fn placement(&self) -> Placement {

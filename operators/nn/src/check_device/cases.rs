@@ -114,6 +114,7 @@ fn case(
 pub(super) fn all() -> Vec<Case> {
     let mut cases = over_rows();
     cases.extend(gathered());
+    cases.extend(put());
     cases.extend(over_edges());
     cases.extend(attention());
     cases.extend(on_heads());
@@ -161,21 +162,44 @@ fn over_rows() -> Vec<Case> {
     cases
 }
 
-/// Rows of all sizes that are copied in pieces of 16, 4 and 2 bytes.
+/// Rows of all sizes that are copied in pieces of 16, 4 and 2 bytes, from one matrix and from two.
 fn gathered() -> Vec<Case> {
     let key = Key::new(4, Purpose::Sample);
     let each = [1, 2, 8, 47, 100, 130, 2080].into_iter().flat_map(|width| [1, 700].map(|rows| (rows, width)));
-    let cases = each.map(|(rows, width)| {
+    let cases = each.flat_map(|(rows, width)| [300, 7].map(|held| (rows, width, held))).map(|(rows, width, held)| {
         let numbers: Vec<u32> = (0..rows).map(|i| key.below(i, 300) as u32).collect();
         let of_naive = numbers.clone();
-        let on = format!("{rows} of 300 rows, {width} columns");
+        let on = match held {
+            300 => format!("{rows} of 300 rows, {width} columns"),
+            _ => format!("{rows} of {held} and {} rows, {width} columns", 300 - held),
+        };
         // Widened, since results are compared in single or double precision.
         let ours = move |x: &[Tensor]| {
             let numbers = ops::RowNumbers::new(&numbers, x[0].device(), None).map_err(candle_core::Error::wrap)?;
-            ops::widen(&ops::gather_rows(&x[0], &numbers)?)
+            let more = x[0].narrow(0, held, 300 - held)?;
+            ops::widen(&ops::gather_rows(&x[0].narrow(0, 0, held)?, Some(&more), &numbers)?)
         };
         let naive = move |x: &[Tensor]| naive::gather(&x[0], &of_naive);
         let compared = case("gather-rows", on, vec![stored("x", &[300, width])], 0.0, ours, naive);
+        Case { differentiable: false, ..compared }
+    });
+    cases.collect()
+}
+
+/// Rows that are written to every third row of a table, in pieces of 16, 4 and 2 bytes.
+fn put() -> Vec<Case> {
+    let each = [1, 2, 8, 47, 130].into_iter().flat_map(|width| [1, 200].map(|rows| (rows, width)));
+    let cases = each.map(|(rows, width)| {
+        let on = format!("{rows} of 600 rows, {width} columns");
+        let numbers = move || (0..rows as u32).map(|row| 599 - 3 * row).collect::<Vec<_>>();
+        let ours = move |x: &[Tensor]| {
+            let numbers = ops::RowNumbers::new(&numbers(), x[0].device(), None).map_err(candle_core::Error::wrap)?;
+            let table = Tensor::zeros((600, width), x[0].dtype(), x[0].device())?;
+            ops::put_rows(&table, &x[0], &numbers)?;
+            ops::widen(&table)
+        };
+        let naive = move |x: &[Tensor]| naive::scatter(&x[0], &numbers(), 600);
+        let compared = case("put-rows", on, vec![stored("x", &[rows, width])], 0.0, ours, naive);
         Case { differentiable: false, ..compared }
     });
     cases.collect()

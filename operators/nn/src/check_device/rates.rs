@@ -110,7 +110,7 @@ fn rates(device: &Device, size: Size) -> Result<Vec<Rate>> {
         (
             "gather-rows",
             nodes * (2 * row + size_of::<u32>()),
-            Box::new(|| Ok(x.apply_op2_no_bwd(&order, &GatherRows)?)),
+            Box::new(|| Ok(x.apply_op3_no_bwd(&x, &order, &GatherRows)?)),
         ),
         ("segment-mean", (edges + nodes) * row + list, Box::new(|| Ok(ops::segment_mean(&block, &x)?))),
         (

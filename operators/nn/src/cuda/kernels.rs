@@ -74,6 +74,7 @@ kernels! {
     SEGMENT_MEAN_BACKWARD_LONG = SEGMENT, "segment_mean_backward_long", REAL;
     SEGMENT_PICK_BACKWARD = SEGMENT, "segment_pick_backward", REAL;
     GATHER_ROWS = GATHER, "gather_rows", BYTES;
+    PUT_ROWS = GATHER, "put_rows", BYTES;
     EDGE_DOT = EDGES, "edge_dot", ELEMENT;
     EDGE_ADD = EDGES, "edge_add", REAL;
     EDGE_SOFTMAX = EDGES, "edge_softmax", REAL;

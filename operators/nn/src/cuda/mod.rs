@@ -13,6 +13,7 @@ mod heads;
 mod kernels;
 mod linear;
 mod loss;
+mod put_rows;
 mod segment;
 mod timer;
 mod upload;
@@ -29,6 +30,7 @@ pub(super) use loss::{
     binary_cross_entropy, binary_cross_entropy_backward, cross_entropy, cross_entropy_backward, log_softmax,
     log_softmax_backward, sigmoid_focal_loss, sigmoid_focal_loss_backward,
 };
+pub(super) use put_rows::put_rows;
 pub(super) use segment::{
     argmax, pick, pick_backward, segment_reduce, segment_reduce_backward, weighted_sum, weighted_sum_rows,
     weighted_sum_weights,

@@ -35,6 +35,19 @@ pub(super) fn train(config: &Config, registered: &Registered, report: &mut Repor
     }
     match &train.schedule {
         Schedule::MiniBatch(options) => {
+            let computes_on_gpu = train.device.is_gpu() || config.debug.graph_on_device;
+            if options.device_cache.is_some() && !computes_on_gpu {
+                let key = report.option("device_cache");
+                report.refuse(&[&key], "has no effect with `train.device = \"cpu\"`; remove this key");
+            }
+            let in_host_memory = [
+                ("model.embedding", config.model.as_ref().is_some_and(|model| model.embedding.is_some())),
+                ("train.operators", !train.operators.is_empty()),
+            ];
+            for (other, _) in in_host_memory.into_iter().filter(|&(_, given)| given && options.device_cache.is_some()) {
+                let key = report.option("device_cache");
+                report.add(&key, format!("has no effect with `{other}`, which needs the rows of batches in the host's memory; remove one of them"));
+            }
             if options.cache.is_none() {
                 let key = report.option("cache_policy");
                 report.refuse(&[&key], "has no effect without `cache`; give its size, or remove this key");

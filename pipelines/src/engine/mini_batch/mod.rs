@@ -7,7 +7,7 @@
 //! ```
 //!
 //! If the compute thread has the features of all nodes, on a GPU or in one array of this process, none are fetched. On a GPU, `copy to device` is
-//! before the gate: another thread copies the edges and rows of the next batch while one is computed.
+//! before the gate: another thread copies the edges of the next batch, and the rows that the GPU does not hold, while one is computed.
 //!
 //! With learned rows, there is a second gate before rows are fetched, and a second path for their gradients:
 //!
@@ -151,6 +151,17 @@ impl Pull {
     }
 }
 
+/// How batches get the features of this process's nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Features {
+    /// `fetch_rows` copies them into the batch.
+    Fetched,
+    /// The compute thread, or the thread that copies batches to a GPU, reads them where they lie: on the GPU, or in one array.
+    Read,
+    /// As [`Features::Read`], but some may be in files, which are read ahead.
+    ReadAhead,
+}
+
 /// The options of batches.
 pub(crate) struct Batches {
     pub(crate) source: Arc<dyn BatchSource>,
@@ -171,8 +182,8 @@ pub(crate) struct Batches {
     pub(crate) pause: Rc<Pause>,
     /// The cache of features of other workers' nodes.
     pub(crate) cache: Option<Rc<RefCell<RowCache>>>,
-    /// Whether the compute thread holds the features of all nodes.
-    pub(crate) holds_features: bool,
+    /// How batches get the features of this process's nodes.
+    pub(crate) features: Features,
     /// On a GPU: the thread that copies batches to it.
     pub(crate) ready_thread: Option<ComputeThread<Arc<Passes>>>,
 }
@@ -203,7 +214,7 @@ impl MiniBatchTraining {
             jobs,
             pause,
             cache,
-            holds_features,
+            features: place,
             ready_thread,
         } = batches;
         let pull = context.embeddings.as_ref().map(|rows| Rc::new(Pull::new(rows.config().staleness())));
@@ -220,7 +231,7 @@ impl MiniBatchTraining {
             let permits = Rc::new(Permits::new(train.fetched_batches(window, hosted, jobs)));
             let held = Rc::clone(&permits);
             let rows: Rc<dyn Fn(u64) -> FeatureView> = Rc::new(move |_| features.clone());
-            let stream = if holds_features { stream } else { stream.read_ahead(Rc::clone(&rows)) };
+            let stream = if place == Features::Read { stream } else { stream.read_ahead(Rc::clone(&rows)) };
             let stream = match pull.clone() {
                 None => stream.limit_in_flight(permits),
                 Some(pull) => {
@@ -237,7 +248,10 @@ impl MiniBatchTraining {
                 meter: Rc::clone(&context.meter),
             };
             let stream = stream.fetch_edge_rows(context.fetch_edges(&context.graph, &context.meter));
-            let batches = if holds_features { stream.fetch_remote_rows(from) } else { stream.fetch_rows(from) };
+            let batches = match place {
+                Features::Fetched => stream.fetch_rows(from),
+                Features::Read | Features::ReadAhead => stream.fetch_remote_rows(from),
+            };
             let batches = operators.apply(batches, context, &context.graph, &errors);
             let gradients = match ready_thread {
                 None => batches.gate(Rc::clone(&gate)).run_jobs(GRADIENT, compute_thread, Passes::batch_gradients),
