@@ -145,22 +145,42 @@ fn memory_of_a_gpu_is_compared_with_what_a_run_needs() {
     let peak = summary["workers"][0]["device_peak_bytes"].as_u64().unwrap();
     assert!((3_000_000..20_000_000).contains(&peak), "{peak}");
     let plan = place.succeed(&[&run[..], &["--dry-run"]].concat());
-    assert!(plan.contains("  GPU ") && plan.contains("features of all nodes"), "{plan}");
+    assert!(plan.contains("  GPU ") && plan.contains(" features, "), "{plan}");
 }
 
-/// Full-graph training with the graph on the device, and batches whose features are there.
+/// Full-graph training with the graph on the device, batches whose features are there, all or some, chunks that are summed there, and node tasks of
+/// tensor workers.
 #[cfg(feature = "cuda")]
 #[test]
 fn training_on_an_emulated_gpu_has_the_losses_of_the_cpu() {
     let place = TestDir::new();
-    for (model, schedule) in
-        [("gcn", "full-graph"), ("sage", "full-graph"), ("gat", "full-graph"), ("sage", "mini-batch")]
-    {
-        place.write("p.toml", small(model, schedule, 1));
+    let workers = "train.tensor_workers.workers=2";
+    let cases: [(&str, &str, usize, &[&str]); 10] = [
+        ("gcn", "full-graph", 1, &[]),
+        ("sage", "full-graph", 1, &[]),
+        ("gat", "full-graph", 1, &[]),
+        ("sage", "mini-batch", 1, &[]),
+        ("sage", "mini-batch", 2, &["train.schedule.device_cache=2KiB", "--processes=2"]),
+        ("gcn", "tensor-parallel", 2, &["train.schedule.chunk_memory=20KiB", "--processes=2"]),
+        ("sage", "tensor-parallel", 2, &["--processes=2"]),
+        ("gcn", "full-graph", 2, &[workers, "train.tensor_workers.local_tasks=false"]),
+        ("gat", "full-graph", 2, &[workers]),
+        // Without tensor workers, the graph would be on the GPU.
+        ("gcn", "full-graph", 1, &[workers, "train.tensor_workers.local_tasks=false"]),
+    ];
+    for (model, schedule, parts, more) in cases {
+        place.write("p.toml", small(model, schedule, parts));
         let run = ["run", "p.toml", "--quiet", "--run-dir", "run"];
         place.succeed(&run);
         let expected = crate::common::losses(&place);
-        let Some(_) = emulated(&place, &[&run[..], &["--set", "train.device=cuda"]].concat()) else { return };
+        let more = more.iter().flat_map(|&set| if set.starts_with("--") { vec![set] } else { vec!["--set", set] });
+        let on_gpu: Vec<&str> = run.into_iter().chain(["--set", "train.device=cuda"]).chain(more).collect();
+        let Some(_) = emulated(&place, &on_gpu) else { return };
+        let summary: Value = serde_json::from_slice(&std::fs::read(place.path("run/summary.json")).unwrap()).unwrap();
+        let number = |value: &Value| value.as_f64().unwrap_or(0.0);
+        assert!(!on_gpu.contains(&workers) || number(&summary["tensor"]["tasks"]) > 0.0, "{model}: {summary}");
+        assert!(schedule != "mini-batch" || number(&summary["device_cache"]["hits"]) > 0.0, "{model}: {summary}");
+        assert!(schedule != "tensor-parallel" || number(&summary["seconds"]["device"]) > 0.0, "{model}: {summary}");
         for (found, expected) in crate::common::losses(&place).iter().zip(&expected) {
             assert!((found / expected - 1.0).abs() < 1e-4, "{model}, {schedule}: {found} instead of {expected}");
         }

@@ -41,6 +41,35 @@ fn sums_have_equal_bits_for_1_2_4_processes() {
     assert_equal_bits(&SUMS);
 }
 
+/// `debug.graph_on_device` does on the CPU what a GPU does: it copies shards and edges, sums chunk by chunk, and copies the sums back.
+#[test]
+fn sums_on_the_device_have_equal_bits_for_1_2_4_processes() {
+    let place = TestDir::new();
+    let device = ["--set", "debug.graph_on_device=true"];
+    let chunks = [&device[..], &["--set", "train.schedule.chunk_memory=100KiB"]].concat();
+    let at_once = [&chunks[..], &["--set", "train.schedule.pipelined=false"]].concat();
+    for (index, &(model, _)) in SUMS.iter().enumerate() {
+        planted(&place, "p.toml", &settings(&format!("{model}\ninput_dropout = 0.3"), "schedule.intervals = 3\n"));
+        let graph = [&[][..], &["--set", "graph.undirected=true"]][index % 2];
+        succeed(&place, graph);
+        let of_cpu = losses(&place);
+        let one = succeed(&place, &[graph, &device].concat());
+        for (found, expected) in losses(&place).iter().zip(&of_cpu) {
+            assert!((found / expected - 1.0).abs() < 1e-5, "{model}: {found} instead of {expected}");
+        }
+        for (processes, sets) in [("1", &chunks), ("2", &chunks), ("4", &at_once)] {
+            let some = succeed(&place, &[graph, &["--processes", processes], sets].concat());
+            assert_eq!(hashes(&some), hashes(&one), "{model} {graph:?}: {processes} processes, {sets:?}");
+        }
+    }
+    // Rounded rows, with and without factors before the sum.
+    for kind in ["gcn", "sage"] {
+        planted(&place, "p.toml", &settings(&format!("kind = '{kind}'\nhidden = 16"), "schedule.row_dtype = 'bf16'\n"));
+        let one = succeed(&place, &device);
+        assert_eq!(hashes(&succeed(&place, &[&chunks[..], &["--processes", "2"]].concat())), hashes(&one), "{kind}");
+    }
+}
+
 #[test]
 fn attention_has_equal_bits_for_1_2_4_processes() {
     assert_equal_bits(&ATTENTION);

@@ -186,6 +186,11 @@ impl ComputeState {
         self.timed(Pass::Backward, work);
     }
 
+    /// Adds time of a GPU, by its own clock.
+    pub(crate) fn add_device_time(&self, time: Duration) {
+        self.passes.add_device_time(time);
+    }
+
     fn timed(&self, pass: Pass, work: impl FnOnce() + Send) {
         let start = Instant::now();
         self.all.threads.install(work);

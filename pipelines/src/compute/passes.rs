@@ -147,10 +147,14 @@ impl Passes {
     /// Adds the time of both passes on a GPU. Waits for their end.
     pub(super) fn spend_on_device(&self, time: Option<DeviceTime>) -> Result<(), Error> {
         if let Some(time) = time {
-            let elapsed = time.elapsed()?;
-            self.spent.lock().unwrap_or_else(PoisonError::into_inner).device += elapsed;
+            self.add_device_time(time.elapsed()?);
         }
         Ok(())
+    }
+
+    /// Adds time of a GPU.
+    pub(super) fn add_device_time(&self, time: Duration) {
+        self.spent.lock().unwrap_or_else(PoisonError::into_inner).device += time;
     }
 
     /// Returns the times of both passes so far.

@@ -25,6 +25,7 @@ use gnnflow_nn::model::Hop;
 
 use super::memory::{PROGRAM_BYTES, Process};
 use super::pairs::Pairs;
+use super::sizes::PartSize;
 use super::{Sizes, Training, embedding, model};
 use crate::config::{Config, Mode, Schedule};
 use crate::engine::device_graph::on_device;
@@ -32,6 +33,7 @@ use crate::engine::stages::dataflow::permits;
 use crate::engine::stages::intervals::INTERVAL_NODES;
 use crate::engine::stages::message::window;
 use crate::engine::stages::program::{Program, Propagated, Stage};
+use crate::engine::tensor_parallel::device_sums::PIECE_EDGES;
 use crate::engine::tensor_parallel::head_shards::HeadShards;
 use crate::runtime::task_sizes::{CALL_BYTES, CALLS_PER_WORKER, task_bytes, tasks_in_flight};
 
@@ -52,6 +54,8 @@ pub(super) struct FullGraphPlan {
     program: Program,
     /// Whether the whole graph is on the device.
     pub(super) on_device: bool,
+    /// Whether node tasks and the sums of chunks are computed on a GPU.
+    on_gpu: bool,
     /// Column-parallel, not node-parallel.
     column_parallel: bool,
     /// Input width.
@@ -120,6 +124,7 @@ impl FullGraphPlan {
             hops,
             program,
             on_device: on_device(config, graph.parts.len()).is_some_and(|kept| kept.is_ok()),
+            on_gpu: train.device.is_gpu(),
             column_parallel,
             input: embedding::input(config, graph).0,
             perceptron: match network.kind.as_str() {
@@ -460,6 +465,34 @@ impl FullGraphPlan {
         self.task_activations(self.interval(graph, parts))
     }
 
+    /// Returns the bytes on a GPU that sums column shards chunk by chunk: shards of all nodes, and what [`FullGraphPlan::chunk_copies`] has in memory, too;
+    /// 0 for other schedules, and for attention and maxima, which the CPU computes.
+    pub(super) fn chunk_sums(&self, graph: &Sizes, processes: usize) -> u64 {
+        let shards = |hop: &Hop| graph.nodes * hop.slots() as u64 * Self::share(hop, graph, processes) as u64 * 4;
+        let most = self.summed_on_gpu().map(shards).max();
+        most.map_or(0, |shards| shards + self.chunk_copies(graph, processes))
+    }
+
+    /// Returns the bytes of what moves to and from a GPU that sums column shards: the edges of two pieces, and the sums of a chunk; 0 without such sums.
+    fn chunk_copies(&self, graph: &Sizes, processes: usize) -> u64 {
+        let [nodes, edges] = [|part: &PartSize| part.nodes, |part: &PartSize| part.edges]
+            .map(|of| graph.parts.iter().map(of).max().unwrap_or(0));
+        let of_hop = |hop: &Hop| {
+            let (share, slots) = (Self::share(hop, graph, processes) as u64, hop.slots() as u64);
+            let pieces = 2 * 4 * (edges.min(PIECE_EDGES as u64) + nodes * slots);
+            pieces + (nodes * slots * share * 4).min(self.chunk_memory)
+        };
+        self.summed_on_gpu().map(of_hop).max().unwrap_or(0)
+    }
+
+    /// Returns the hops whose column shards a GPU sums, if there is one.
+    fn summed_on_gpu(&self) -> impl Iterator<Item = &Hop> {
+        let is_sum = |hop: &&Hop| {
+            self.column_parallel && hop.aggregation != Aggregation::Nothing && !hop.attends() && !hop.takes_largest()
+        };
+        self.hops.iter().filter(is_sum)
+    }
+
     /// Returns the bytes of rows in flight to a process: those of the stage that sends most, up to the window.
     fn rows_in_flight(&self, graph: &Sizes, parts: &std::ops::Range<usize>, processes: usize) -> u64 {
         let own = graph.parts[parts.clone()].iter().map(|part| part.nodes).sum::<u64>();
@@ -520,5 +553,6 @@ impl FullGraphPlan {
         let shard = self.hops.iter().map(|hop| Self::share(hop, graph, processes)).max().unwrap_or(0) as u64;
         task + self.rows_in_flight(graph, parts, processes)
             + if self.column_parallel { (largest * shard * 4).min(self.chunk_memory) } else { 0 }
+            + if self.on_gpu { self.chunk_copies(graph, processes) } else { 0 }
     }
 }

@@ -170,7 +170,10 @@ impl EngineSetup<'_> {
                 let memory = columns.chunk_memory.0;
                 let mut edges = AllEdges::open(driver, job, context, collectives, count, memory, needs)?;
                 let intervals = std::mem::take(&mut edges.intervals);
-                (edges.own.clone(), intervals, tensor_parallel::open(edges, &config)?)
+                let device = self.job.config.debug.graph_on_device || train.device.is_gpu();
+                let device =
+                    device.then(|| compute_thread.call(|compute| compute.with_model(|model| model.device().clone())));
+                (edges.own.clone(), intervals, tensor_parallel::open(edges, &config, device)?)
             }
             _ => {
                 let graph = Topology::open(driver, job, context, collectives, count, needs)?;

@@ -29,8 +29,8 @@ pub(super) fn train(config: &Config, registered: &Registered, report: &mut Repor
     if let Some(why) = uses::Use::Sampled.refusal(train) {
         report.refuse(&["debug.fused_sampling"], &why);
     }
-    if !matches!(train.schedule, Schedule::FullGraph(_) | Schedule::MiniBatch(_) | Schedule::Auto(_)) {
-        let why = "only `full-graph` and `mini-batch` keep the graph or features on the device; remove this key";
+    if train.schedule.is_partition_parallel() {
+        let why = "`partition-parallel` keeps nothing on the device; remove this key";
         report.refuse(&["debug.graph_on_device"], why);
     }
     match &train.schedule {

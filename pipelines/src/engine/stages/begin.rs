@@ -34,7 +34,7 @@ impl EpochState {
     pub(crate) fn begin(&mut self, compute: &mut ComputeState, token: Token) -> Result<Begun, Error> {
         let stage = self.program.stage(token.stage());
         let of_chunk = match stage {
-            Stage::Propagate(stage) => Some(self.propagate(compute, token, stage)),
+            Stage::Propagate(stage) => Some(self.propagate(compute, token, stage)?),
             Stage::AttentionBackward(stage) => {
                 let (exchange, mut cx) = self.exchange(compute, token);
                 Some(exchange.attention_backward(&mut cx, stage))
@@ -77,11 +77,16 @@ impl EpochState {
         self.program.stage(token.stage()).is_of_intervals()
     }
 
-    fn propagate(&mut self, compute: &mut ComputeState, token: Token, stage: Propagated) -> Vec<Outgoing> {
+    fn propagate(
+        &mut self,
+        compute: &mut ComputeState,
+        token: Token,
+        stage: Propagated,
+    ) -> Result<Vec<Outgoing>, Error> {
         // A chain of hops from constant rows is aggregated once.
         let from_start = stage.hop == 0 || self.element_wise[1..=stage.hop].iter().all(|&element_wise| element_wise);
         if self.constant && self.settled && from_start && !stage.backward {
-            return Vec::new();
+            return Ok(Vec::new());
         }
         let (exchange, mut cx) = self.exchange(compute, token);
         exchange.propagate(&mut cx, stage)

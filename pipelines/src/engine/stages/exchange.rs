@@ -142,8 +142,11 @@ pub(crate) trait RowExchange: Send {
     ) -> Vec<Outgoing>;
 
     /// Sends the rows that the next chunk needs (item 0 of the stage), or aggregates one chunk (item 1).
-    fn propagate(&mut self, _cx: &mut StageCx<'_>, _stage: Propagated) -> Vec<Outgoing> {
-        Vec::new()
+    ///
+    /// # Errors
+    /// When the device fails.
+    fn propagate(&mut self, _cx: &mut StageCx<'_>, _stage: Propagated) -> Result<Vec<Outgoing>, Error> {
+        Ok(Vec::new())
     }
 
     /// Sends the gradients that attention needs for the next chunk (item 0), or reads those of one chunk (item 1).

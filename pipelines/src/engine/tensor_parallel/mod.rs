@@ -1,10 +1,11 @@
 //! Column-parallel full-graph training (NeutronTP, section 3.1): each worker has all edges, and some columns of the rows of all nodes.
 //!
 //! Node tasks run on whole rows at the nodes' owners ([`whole_rows`]). In between, rows are split into column shards, aggregated chunk by chunk
-//! ([`shards`]), and gathered into whole rows.
+//! ([`shards`]), and gathered into whole rows. A GPU aggregates sums ([`device_sums`]); attention and maxima are aggregated on the CPU.
 
 pub(crate) mod chain_attention;
 pub(crate) mod chunks;
+pub(crate) mod device_sums;
 pub(crate) mod head_shards;
 pub(crate) mod send_order;
 pub(crate) mod shards;
@@ -13,11 +14,14 @@ pub(crate) mod whole_rows;
 
 use std::ops::Range;
 
+use candle_core::Device;
 use gnnflow_dataflow::wire::{Header, WireBlock};
 use gnnflow_kernels::matrix::Matrix;
+use gnnflow_nn::layers::Aggregation;
 use gnnflow_nn::model::{Hop, NodeOutputs};
 
 use self::chunks::{Cut, cut};
+use self::device_sums::DeviceSums;
 use self::shards::Shards;
 use self::topology::AllEdges;
 use self::whole_rows::WholeRows;
@@ -40,11 +44,15 @@ pub(crate) struct TensorParallel {
     rows: Vec<WholeRows>,
 }
 
-/// Builds the program of an epoch and reserves the tables.
+/// Builds the program of an epoch and reserves the tables. Chunks are summed on `device`, if there is one.
 ///
 /// # Errors
 /// When there is no space, or one node exceeds the memory of a chunk.
-pub(crate) fn open(edges: AllEdges, config: &StageConfig) -> Result<(Program, Box<dyn RowExchange>), Error> {
+pub(crate) fn open(
+    edges: AllEdges,
+    config: &StageConfig,
+    device: Option<Device>,
+) -> Result<(Program, Box<dyn RowExchange>), Error> {
     let StageConfig { profile, place, row_dtype, .. } = config;
     let (hops, element_wise) = (&profile.hops[..], config.element_wise());
     let chunks = cut(&edges, hops)?;
@@ -58,7 +66,9 @@ pub(crate) fn open(edges: AllEdges, config: &StageConfig) -> Result<(Program, Bo
     let goes_back = |hop| program.goes_back(hop);
     let cut = Cut { chunks, pipelined: config.synchrony != Synchrony::Barrier };
     let by_task: Vec<_> = profile.tasks.iter().map(|task| task.element_wise).collect();
-    let shards = Shards::new(edges, cut, hops, &by_task, *row_dtype, &goes_back, place)?;
+    let is_sum = |hop: &Hop| hop.aggregation != Aggregation::Nothing && !hop.attends() && !hop.takes_largest();
+    let sums = device.filter(|_| hops.iter().any(is_sum)).map(DeviceSums::new).transpose()?;
+    let shards = Shards::new(edges, cut, hops, &by_task, *row_dtype, &goes_back, place)?.summed_by(sums);
     Ok((program, Box::new(TensorParallel { worker, own, shards, rows })))
 }
 
@@ -153,29 +163,30 @@ impl RowExchange for TensorParallel {
         notes.into_iter().map(Outgoing::Note).collect()
     }
 
-    fn propagate(&mut self, cx: &mut StageCx<'_>, stage: Propagated) -> Vec<Outgoing> {
+    fn propagate(&mut self, cx: &mut StageCx<'_>, stage: Propagated) -> Result<Vec<Outgoing>, Error> {
         let channel = if stage.backward { Channel::Gradients } else { Channel::Activations };
         if cx.token.item == 0 {
             // With attention, all gradients were sent for the stage before.
             let sent = stage.backward && self.shards.heads(stage.hop).is_some();
-            return match stage.split && !sent {
+            return Ok(match stage.split && !sent {
                 true => self.next_shards(cx, stage.hop, channel, stage.chunk),
                 false => Vec::new(),
-            };
+            });
         }
         let (drop, vectors) = (cx.dropout(stage.hop), cx.latest_vectors(stage.hop));
         let channel = if stage.backward { Channel::SentGradients } else { Channel::Aggregated };
         // Gathered rows are read after all chunks have been aggregated.
         let last = cx.token.time + (self.shards.chunks() - 1) as u64 - u64::from(stage.chunk);
         let header = Header { tag: channel.tag(stage.hop), key: last, ..Header::default() };
-        let (mut blocks, shards) = (Vec::new(), &mut self.shards);
+        let (mut blocks, shards) = (Ok(Vec::new()), &mut self.shards);
         let work = || blocks = shards.propagate(header, stage, drop, vectors.as_deref());
         if stage.backward {
             cx.compute.timed_backward(work)
         } else {
             cx.compute.timed_forward(work)
         }
-        blocks.into_iter().map(Outgoing::Block).collect()
+        cx.compute.add_device_time(self.shards.take_device_time());
+        Ok(blocks?.into_iter().map(Outgoing::Block).collect())
     }
 
     fn attention_backward(&mut self, cx: &mut StageCx<'_>, stage: AttentionStage) -> Vec<Outgoing> {

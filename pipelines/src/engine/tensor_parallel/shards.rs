@@ -6,6 +6,7 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytemuck::Pod;
 use gnnflow_dataflow::ghost::Links;
@@ -21,6 +22,7 @@ use rayon::prelude::*;
 
 use super::chain_attention::{AttendedRows, ChainAttention};
 use super::chunks::Cut;
+use super::device_sums::{ChunkSums, DeviceSums, Pass};
 use super::head_shards::HeadShards;
 use super::send_order::SendOrder;
 use super::topology::AllEdges;
@@ -64,6 +66,8 @@ pub(crate) struct Shards {
     chunks: Vec<Range<usize>>,
     /// The send orders of activations, of gradients, and of gradients of hops with attention.
     orders: [SendOrder; 3],
+    /// Sums on a GPU.
+    device: Option<DeviceSums>,
 }
 
 impl Shards {
@@ -137,7 +141,28 @@ impl Shards {
             false => None,
         };
         let orders = send_orders(&graph, &chunks, pipelined);
-        Ok(Self { graph, dtype, hops: shards, attention: attentions, argmax, initial_gradient, chunks, orders })
+        Ok(Self {
+            graph,
+            dtype,
+            hops: shards,
+            attention: attentions,
+            argmax,
+            initial_gradient,
+            chunks,
+            orders,
+            device: None,
+        })
+    }
+
+    /// Returns the shards, with sums on a GPU.
+    #[must_use]
+    pub(super) fn summed_by(self, device: Option<DeviceSums>) -> Self {
+        Self { device, ..self }
+    }
+
+    /// Returns the time that the GPU has summed since the last call.
+    pub(super) fn take_device_time(&mut self) -> Duration {
+        self.device.as_mut().map(DeviceSums::take_spent).unwrap_or_default()
     }
 
     /// Returns the edges times columns that this worker aggregates per epoch, forward and backward.
@@ -242,17 +267,20 @@ impl Shards {
     }
 
     /// Aggregates the shards of a chunk's nodes. Returns the messages for the nodes' owners, if the stage gathers whole rows.
+    ///
+    /// # Errors
+    /// When the device fails.
     pub(crate) fn propagate(
         &mut self,
         header: Header,
         stage: Propagated,
         drop: DropoutKey,
         vectors: Option<&[f32]>,
-    ) -> Vec<WireBlock> {
+    ) -> Result<Vec<WireBlock>, Error> {
         let rows = self.chunks[stage.chunk as usize].clone();
         let Propagated { hop, backward, .. } = stage;
         if self.hops[hop].width == 0 {
-            return Vec::new();
+            return Ok(Vec::new());
         }
         let links = self.graph.links(backward);
         let own = self.hops[hop].columns[self.graph.worker].len();
@@ -263,33 +291,46 @@ impl Shards {
             if backward {
                 let gradients = (gradients(&self.hops, hop).as_f32(), !stage.split);
                 let [out, terms] = attention.backward(links, rows.clone(), of, gradients, drop);
-                return self.finish_backward(header, stage, rows, out, &terms);
+                return Ok(self.finish_backward(header, stage, rows, out, &terms));
             }
             let mut out = vec![0.0; rows.len() * own];
             attention.forward(links, rows.clone(), of, drop, &mut out);
-            return self.finish_forward(header, stage, rows, out);
+            return Ok(self.finish_forward(header, stage, rows, out));
         }
         if let Some(argmax) = &mut self.argmax[hop] {
             let mut out = vec![0.0; rows.len() * own];
             if backward {
                 argmax.backward_separate(links, rows.clone(), gradients(&self.hops, hop).as_f32(), &mut out);
-                return self.finish_backward(header, stage, rows, out, &[]);
+                return Ok(self.finish_backward(header, stage, rows, out, &[]));
             }
             argmax.forward(links, rows.clone(), state.rows.as_f32(), &mut out);
-            return self.finish_forward(header, stage, rows, out);
+            return Ok(self.finish_forward(header, stage, rows, out));
         }
         // Receivers have slots: the destinations of edges forward, the sources backward.
         let (table, slots) = if backward { (gradients(&self.hops, hop), 1) } else { (&state.rows, slots) };
         let mut out = vec![0.0; rows.len() * slots * own];
         let (receivers, scales) = (rows.start * slots..rows.end * slots, &state.scales);
-        match table {
-            RowTable::F32(table) => sum_rows(links, receivers, table, scales, backward, &mut out),
-            RowTable::Bf16(table) => sum_rows(links, receivers, table, scales, backward, &mut out),
+        match (&mut self.device, table) {
+            (Some(device), rows) => {
+                let next = self.chunks.get(stage.chunk as usize + 1);
+                let chunk = ChunkSums {
+                    pass: Pass { hop, backward },
+                    links,
+                    receivers,
+                    next: next.map(|next| next.start * slots..next.end * slots),
+                    rows,
+                    new: new_rows(&self.graph, in_order(&self.orders, state, backward), stage),
+                    scales,
+                };
+                device.sum(&chunk, &mut out)?;
+            }
+            (None, RowTable::F32(table)) => sum_rows(links, receivers, table, scales, backward, &mut out),
+            (None, RowTable::Bf16(table)) => sum_rows(links, receivers, table, scales, backward, &mut out),
         }
-        match backward {
+        Ok(match backward {
             true => self.finish_backward(header, stage, rows, out, &[]),
             false => self.finish_forward(header, stage, rows, out),
-        }
+        })
     }
 
     /// Gathers aggregated shards into whole rows, or stores them for the next hop of the chain.
@@ -395,6 +436,21 @@ fn gradients(hops: &[ShardHop], hop: usize) -> &RowTable {
         None if hops[hop].attends => &hops[hop + 1].rows,
         None => &hops[hop].rows,
     }
+}
+
+/// Returns the rows of the shards that no chunk before this one has needed. Shards that the stage before has aggregated are all there.
+fn new_rows(graph: &AllEdges, order: &SendOrder, stage: Propagated) -> Vec<u32> {
+    let slots = if stage.backward { graph.slots as u32 } else { 1 };
+    let of_node = |node: u32| node * slots..(node + 1) * slots;
+    if !stage.split {
+        let nodes = if stage.chunk == 0 { graph.starts[graph.starts.len() - 1] } else { 0 };
+        return (0..nodes * slots).collect();
+    }
+    let of_worker = |(worker, bounds): (usize, &[u32])| {
+        order.positions(stage.chunk as usize, bounds[0] as usize..bounds[1] as usize, worker)
+    };
+    let positions = graph.starts.windows(2).enumerate().flat_map(of_worker);
+    positions.flat_map(|position| of_node(order.node(position) as u32)).collect()
 }
 
 /// Returns the send order of a hop's rows.
