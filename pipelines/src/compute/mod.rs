@@ -3,6 +3,7 @@
 mod batch;
 mod device_graph;
 mod device_rows;
+mod held_rows;
 mod in_place;
 mod job_threads;
 mod nodes;

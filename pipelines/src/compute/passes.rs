@@ -10,7 +10,7 @@ use gnnflow_nn::model::{EdgeCopies, Reduction};
 use gnnflow_nn::parameter_versions::ParameterVersions;
 use gnnflow_nn::{Model, Upload};
 
-use super::device_rows::HeldRows;
+use super::held_rows::HeldRows;
 use super::job_threads::JobThread;
 use crate::error::Error;
 use crate::task::objective::Objective;

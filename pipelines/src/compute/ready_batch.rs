@@ -11,7 +11,7 @@ use gnnflow_nn::{GraphBlock, Upload, Uploaded};
 use sha2::{Digest, Sha256};
 
 use super::Passes;
-use super::device_rows::BatchOnDevice;
+use super::held_rows::BatchOnDevice;
 use super::passes::BatchRows;
 use crate::error::Error;
 
