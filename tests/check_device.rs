@@ -145,7 +145,7 @@ fn memory_of_a_gpu_is_compared_with_what_a_run_needs() {
     let peak = summary["workers"][0]["device_peak_bytes"].as_u64().unwrap();
     assert!((3_000_000..20_000_000).contains(&peak), "{peak}");
     let plan = place.succeed(&[&run[..], &["--dry-run"]].concat());
-    assert!(plan.contains("  GPU ") && plan.contains(" features, "), "{plan}");
+    assert!(plan.contains("  GPU ") && plan.contains(" features"), "{plan}");
 }
 
 /// Full-graph training with the graph on the device, batches whose features are there, all or some, chunks that are summed there, and node tasks of

@@ -32,7 +32,7 @@ pub(crate) struct TensorWorkers {
     settings: Tensor,
     /// The device of launched workers.
     device: Device,
-    /// The model of this process's GPU, which all workers must have, too.
+    /// The GPU that all workers must have: that of this process, or of launched workers.
     gpu: Option<String>,
     secret: Option<Secret>,
     encrypt: Option<bool>,
@@ -58,10 +58,28 @@ impl TensorWorkers {
         let Some(train) = &config.train else { return Ok(None) };
         let Some(settings) = train.tensor_workers.clone() else { return Ok(None) };
         let (own, device) = (train.device.of_process(number), settings.device(train.device).of_process(number));
+        let own = if own.is_gpu() {
+            Some(describe(&gnnflow_nn::device(&own.to_string()).map_err(PipelineError::from)?))
+        } else {
+            None
+        };
         // Launched workers would end one after another without it.
-        let of_workers =
-            Some(device).filter(|device| device.is_gpu() && settings.workers.is_some()).map(open).transpose()?;
-        let gpu = if own.is_gpu() { Some(describe(&open(own)?)) } else { of_workers.map(|opened| describe(&opened)) };
+        let launched = if device.is_gpu() && settings.workers.is_some() {
+            let key =
+                |error: gnnflow_nn::Error| PipelineError::Machine(format!("train.tensor_workers.device: {error}"));
+            Some(describe(&gnnflow_nn::device(&device.to_string()).map_err(key)?))
+        } else {
+            None
+        };
+        if let (Some(own), Some(launched)) = (&own, &launched)
+            && own != launched
+        {
+            let message = format!(
+                "is {launched}, and the process computes on {own}, with other rounding errors; use GPUs of one model and driver"
+            );
+            return Err(config.problem("train.tensor_workers.device", message).into());
+        }
+        let gpu = own.or(launched);
         // Launched workers get the secret of the run; other workers have the user's.
         let elsewhere = settings.hosts.is_some() || settings.accept.is_some();
         let secret = if elsewhere { user_secret(config)? } else { run_secret };
@@ -83,11 +101,6 @@ impl TensorWorkers {
         })?;
         Ok(Arc::new(workers))
     }
-}
-
-/// Opens a device.
-fn open(device: Device) -> Result<candle_core::Device, PipelineError> {
-    Ok(gnnflow_nn::device(&device.to_string())?)
 }
 
 /// Returns the user's own secret. A child of `--processes` has the run's secret under the usual name, and the user's under another.

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use gnnflow_nn::ModelProfile;
+use gnnflow_nn::device::DeviceTimer;
 
 use super::passes::{LoadedModel, Pass};
 use super::{ComputeState, JobThread, Passes};
@@ -67,10 +68,11 @@ impl Passes {
     pub(crate) fn node_task(&self, on: &JobThread, task: NodeTask, version: u64) -> Result<NodeResult, Error> {
         let pass = if task.is_forward() { Pass::Forward } else { Pass::Backward };
         let run = |loaded: &LoadedModel| {
-            let start = Instant::now();
-            let result = on.threads.install(|| task.run(&loaded.model)).map_err(Error::from);
+            let (start, timer) = (Instant::now(), DeviceTimer::start(loaded.model.device())?);
+            let result = on.threads.install(|| task.run(&loaded.model))?;
+            self.spend_on_device(timer.map(DeviceTimer::end).transpose()?)?;
             self.spend(pass, on, start);
-            result
+            Ok(result)
         };
         let loaded = self.read();
         if loaded.version == version {

@@ -241,6 +241,13 @@ impl Config {
         if let Some(device) = value.pointer_mut("/train/device") {
             *device = device.as_str().and_then(|name| name.split(':').next()).into();
         }
+        // Tensor workers on another kind of device round differently, and with tensor workers, a GPU does not keep the graph.
+        if let Some(train) = &self.train
+            && let Some(device) = train.tensor_workers.as_ref().map(|tensor| tensor.device(train.device))
+            && (device.is_gpu() || train.device.is_gpu())
+        {
+            value["train"]["tensor_workers"] = device.kind().into();
+        }
         digest(&value)
     }
 }

@@ -445,6 +445,23 @@ fn fingerprints_depend_on_keys_that_change_results_only() {
     let on = |device: &str| parse(WHOLE, &[&format!("train.device={device}")]).unwrap().fingerprint();
     assert_eq!(on("cuda"), on("cuda:1"));
     assert_ne!(on("cuda"), config.fingerprint());
+    // Tensor workers change results only on a GPU.
+    let staged = |sets: &[&str]| {
+        let usual = [
+            "train.schedule=full-graph",
+            "train.tensor_workers.local_tasks=false",
+            "train.tensor_workers.when_gone=fail",
+        ];
+        parse(WHOLE, &[&usual[..1], if sets.len() > 1 { &usual[1..] } else { &[] }, sets].concat())
+            .unwrap()
+            .fingerprint()
+    };
+    let workers = "train.tensor_workers.workers=2";
+    assert_eq!(staged(&["train.device=cpu", workers]), staged(&["train.device=cpu"]));
+    assert_ne!(staged(&["train.device=cuda", workers]), staged(&["train.device=cuda"]));
+    let of_workers =
+        |device: &str| staged(&["train.device=cpu", workers, &format!("train.tensor_workers.device={device}")]);
+    assert_ne!(of_workers("cuda"), of_workers("cpu"));
     let longer = parse(WHOLE, &["train.epochs=300"]).unwrap();
     assert_ne!(longer.fingerprint(), config.fingerprint());
     assert_eq!(longer.model_fingerprint(), config.model_fingerprint());

@@ -6,7 +6,10 @@
 //! | `partition-parallel` | edges and input rows of one batch; the rows of one pass |
 //! | `full-graph`, the graph on the GPU | edges and features of all nodes; the rows of all layers |
 //! | `full-graph` with several partitions | the rows of one node task |
-//! | `tensor-parallel` | the rows of one node task, or column shards of all nodes and the edges of two chunks |
+//! | `tensor-parallel` | the rows of one node task, or column shards of all nodes and the edges of two pieces of chunks |
+//!
+//! Launched tensor workers of full-graph schedules on the same GPU count as rows of node tasks, with their parameters.
+//!
 //!
 //! Rows of pairs in tasks on edges are not counted.
 
@@ -97,8 +100,10 @@ impl<'a> DevicePlan<'a> {
             Some(full_graph) => {
                 let sums = full_graph.chunk_sums(self.graph, self.processes);
                 let task = full_graph.task_bytes(self.graph, parts);
-                // Launched tensor workers use the same GPU.
-                let launched = self.train.tensor_workers.as_ref().and_then(|tensor| tensor.workers).unwrap_or(0);
+                // Launched tensor workers may use the same GPU.
+                let tensor = self.train.tensor_workers.as_ref();
+                let sharing = tensor.filter(|tensor| tensor.device(self.train.device) == self.train.device);
+                let launched = sharing.and_then(|tensor| tensor.workers).unwrap_or(0);
                 let of_workers = launched as u64 * (CALLS_PER_WORKER as u64 * task + needs.parameters);
                 needs.rows = task.max(sums) + of_workers;
             }

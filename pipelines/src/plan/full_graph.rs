@@ -25,7 +25,6 @@ use gnnflow_nn::model::Hop;
 
 use super::memory::{PROGRAM_BYTES, Process};
 use super::pairs::Pairs;
-use super::sizes::PartSize;
 use super::{Sizes, Training, embedding, model};
 use crate::config::{Config, Mode, Schedule};
 use crate::engine::device_graph::on_device;
@@ -475,11 +474,10 @@ impl FullGraphPlan {
 
     /// Returns the bytes of what moves to and from a GPU that sums column shards: the edges of two pieces, and the sums of a chunk; 0 without such sums.
     fn chunk_copies(&self, graph: &Sizes, processes: usize) -> u64 {
-        let [nodes, edges] = [|part: &PartSize| part.nodes, |part: &PartSize| part.edges]
-            .map(|of| graph.parts.iter().map(of).max().unwrap_or(0));
+        let nodes = graph.parts.iter().map(|part| part.nodes).max().unwrap_or(0);
         let of_hop = |hop: &Hop| {
             let (share, slots) = (Self::share(hop, graph, processes) as u64, hop.slots() as u64);
-            let pieces = 2 * 4 * (edges.min(PIECE_EDGES as u64) + nodes * slots);
+            let pieces = 2 * 4 * (graph.edges.min(PIECE_EDGES as u64) + nodes * slots);
             pieces + (nodes * slots * share * 4).min(self.chunk_memory)
         };
         self.summed_on_gpu().map(of_hop).max().unwrap_or(0)
@@ -553,6 +551,7 @@ impl FullGraphPlan {
         let shard = self.hops.iter().map(|hop| Self::share(hop, graph, processes)).max().unwrap_or(0) as u64;
         task + self.rows_in_flight(graph, parts, processes)
             + if self.column_parallel { (largest * shard * 4).min(self.chunk_memory) } else { 0 }
-            + if self.on_gpu { self.chunk_copies(graph, processes) } else { 0 }
+            // And the numbers of all rows.
+            + if self.on_gpu { self.chunk_copies(graph, processes) + graph.nodes * 4 } else { 0 }
     }
 }

@@ -199,9 +199,11 @@ impl Plan {
 /// Prints the memory of a process on its GPU.
 fn fmt_device(needs: &DeviceNeeds, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     let DeviceNeeds { parameters, edges, rows, inference, .. } = *needs;
+    // Batches need not find their features there.
+    let some = needs.batches > 0 && needs.held_features(0) < needs.held_features(u64::MAX);
     let all = [
         (parameters, "parameters"),
-        (needs.held_features(u64::MAX), "features"),
+        (needs.held_features(u64::MAX), if some { "features or fewer" } else { "features" }),
         (needs.inputs(u64::MAX), "input rows of batches"),
         (edges, "edges"),
         (rows, "rows of layers"),
@@ -209,7 +211,8 @@ fn fmt_device(needs: &DeviceNeeds, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     let listed: Vec<String> =
         all.iter().filter(|(size, _)| *size > 0).map(|(size, what)| format!("{} {what}", bytes(*size))).collect();
     writeln!(f, "  GPU       {}; {} for a chunk of inference", listed.join(", "), bytes(inference))?;
-    writeln!(f, "            together about {}, without the CUDA context", bytes(needs.total(u64::MAX)))
+    let fewest = if some { format!(" ({} without features)", bytes(needs.total(0))) } else { String::new() };
+    writeln!(f, "            together about {}{fewest}, without the CUDA context", bytes(needs.total(u64::MAX)))
 }
 
 /// Prints the steps of an epoch, their batches and messages.

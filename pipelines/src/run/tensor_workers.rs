@@ -27,6 +27,14 @@ pub(super) fn executor(
     let Some(workers) = job.runtime.tensor_workers()? else { return Ok(None) };
     let own = workers.serve(Arc::clone(parameters))?;
     let servers = collectives.all_gather(driver, &own)?;
+    let gpus = collectives.all_gather(driver, &workers.gpu())?;
+    if let Some(rank) = gpus.iter().position(|gpu| *gpu != gpus[0]) {
+        return Err(Error::Machine(format!(
+            "the GPUs of tensor workers differ, and so would their rounding errors: rank 0 has {}, rank {rank} has {}; use GPUs of one model and \
+             driver",
+            gpus[0], gpus[rank]
+        )));
+    }
     let nodes = intervals.iter().map(|interval| interval.rows.len() as u64).max().unwrap_or(0);
     let reads_initial: Vec<bool> = profile.tasks.iter().map(|task| task.reads_initial).collect();
     let (of_model, params) = ((&profile.hops[..], &reads_initial[..]), profile.parameters);

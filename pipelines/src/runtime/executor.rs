@@ -93,6 +93,9 @@ pub trait ExecutorFactory: Send + Sync {
     /// If no port is free, or not the port that the pipeline names.
     fn serve(&self, parameters: Arc<ParameterVersions>) -> Result<String, Error>;
 
+    /// Describes the GPU that all workers of this process must have; empty if any will do, or on the CPU.
+    fn gpu(&self) -> String;
+
     /// Starts the executor. Call it once, after [`ExecutorFactory::serve`].
     ///
     /// # Errors

@@ -327,14 +327,16 @@ impl Shared {
     pub(super) fn lose(&self, worker: usize, loss: &Loss) {
         let mut state = self.state();
         let Worker { state: worker_state, retry: last_retry, .. } = state.workers[worker];
+        let losses = state.workers[worker].losses + 1;
+        let retry = self.workers.retry(worker, losses);
         // Another call of the worker may have reported the loss.
         let known = worker_state == WorkerState::Gone
             || matches!(loss, Loss::Failed(_)) && worker_state != WorkerState::Connected;
-        if state.closed || known {
+        let refused =
+            matches!((loss, retry, last_retry), (Loss::Unreachable(_), Retry::Never, None | Some(Retry::Reconnect(_))));
+        if state.closed || known && !refused {
             return;
         }
-        let losses = state.workers[worker].losses + 1;
-        let retry = self.workers.retry(worker, losses);
         let relaunched = matches!(retry, Retry::Relaunch(_));
         let worker_state = if relaunched { WorkerState::Pending } else { WorkerState::Gone };
         state.workers[worker] = Worker { state: worker_state, losses, retry: Some(retry), ..state.workers[worker] };
@@ -355,6 +357,7 @@ impl Shared {
             (Retry::Never, Some(Retry::Relaunch(_))) => {
                 "; it is not started again (train.tensor_workers.relaunch)".to_owned()
             }
+            _ if refused => "; this run does not connect to it again".to_owned(),
             _ => String::new(),
         };
         let name = self.workers.name(worker);

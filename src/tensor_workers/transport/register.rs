@@ -97,10 +97,17 @@ fn register_with_others(
         let (secret, registration) = (secret.cloned(), registration.clone());
         tokio::spawn(async move {
             loop {
-                if let Ok(mut session) = Session::begin(&server, &registration, secret.as_ref()).await
-                    && session.wait_for_end().await.is_ok()
-                {
-                    return;
+                match Session::begin(&server, &registration, secret.as_ref()).await {
+                    Ok(mut session) => {
+                        if session.wait_for_end().await.is_ok() {
+                            return;
+                        }
+                    }
+                    Err(ConnectError::Refused(why)) => {
+                        tracing::warn!("the process of the run at {server} does not use this worker: it {why}");
+                        return;
+                    }
+                    Err(ConnectError::Lost(_)) => {}
                 }
                 tokio::time::sleep(HEARTBEAT).await;
             }

@@ -71,7 +71,8 @@ impl TaskRunner {
         threads: usize,
     ) -> Result<Self, Error> {
         let opened = gnnflow_nn::device(&device.to_string()).map_err(PipelineError::from)?;
-        let (kind, device) = (DeviceKind::of(device, Some(describe(&opened))), opened);
+        let model = device.is_gpu().then(|| describe(&opened));
+        let (kind, device) = (DeviceKind::of(device, model), opened);
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).thread_name(|i| format!("compute-{i}")).build();
         let threads = pool.map_err(|error| {
             PipelineError::Machine(format!("cannot start {threads} compute threads: {error}; {FEWER_THREADS}"))

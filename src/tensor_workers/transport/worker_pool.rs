@@ -44,7 +44,7 @@ pub(crate) struct FlightWorkers {
     /// The device of launched workers.
     device: Device,
     /// The kind of device on which all workers must compute.
-    kind: DeviceKind,
+    kind: Mutex<DeviceKind>,
     /// Workers that compute on another one.
     refused: Mutex<BTreeSet<usize>>,
     /// Whether this is the run's first process.
@@ -109,7 +109,7 @@ impl FlightWorkers {
             hosts,
             launched,
             device,
-            kind,
+            kind: Mutex::new(kind),
             refused: Mutex::default(),
             first,
             secret,
@@ -220,16 +220,22 @@ impl WorkerPool for FlightWorkers {
         let mut client = runtime.block_on(connect(&address, self.secret.as_ref(), self.encrypt, limit))?;
         let asked = async { tokio::time::timeout(limit, kind_of(&mut client)).await };
         let kind = runtime.block_on(asked).map_err(|_| "did not name its device in time".to_owned())??;
-        if let Err(error) = kind.check(&self.kind) {
-            lock(&self.refused).insert(worker);
-            return Err(error);
-        }
+        let wanted = {
+            let mut wanted = lock(&self.kind);
+            if let Err(error) = kind.check(&wanted) {
+                lock(&self.refused).insert(worker);
+                return Err(error);
+            }
+            // The others must have the GPU of the first one.
+            *wanted = kind;
+            wanted.clone()
+        };
         Ok(Arc::new(Connection {
             runtime: runtime.handle().clone(),
             client,
             model: model.clone(),
             run: self.run.clone(),
-            device: self.kind.clone(),
+            device: wanted,
             encrypt: self.encrypt,
             servers: servers.to_vec(),
             own: lock(&self.server).clone(),
@@ -283,6 +289,13 @@ impl ExecutorFactory for FlightWorkers {
         runtime.spawn(serve(listener, self.secret.clone(), service));
         *lock(&self.server) = address.to_string();
         Ok(address.to_string())
+    }
+
+    fn gpu(&self) -> String {
+        match &*lock(&self.kind) {
+            DeviceKind::Gpu(Some(model)) => model.clone(),
+            _ => String::new(),
+        }
     }
 
     fn start(self: Arc<Self>, setup: ExecutorSetup) -> Result<Box<dyn TaskExecutor>, PipelineError> {
