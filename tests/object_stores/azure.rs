@@ -2,8 +2,7 @@
 
 use super::server::Server;
 use crate::common::TestDir;
-use hmac::{Hmac, KeyInit, Mac};
-use sha2::Sha256;
+use ring::hmac;
 
 /// The fixed account and key of Azurite.
 const ACCOUNT: &str = "devstoreaccount1";
@@ -35,9 +34,8 @@ fn put(server: &Server, path: &str, restype: Option<&str>, body: &[u8]) {
     let text = format!(
         "PUT\n\n\n{length}\n\n\n\n\n\n\n\n\n{blob}x-ms-date:{date}\nx-ms-version:{version}\n/{ACCOUNT}/{ACCOUNT}{path}{resource}"
     );
-    let mut mac = Hmac::<Sha256>::new_from_slice(&decode(KEY)).unwrap();
-    mac.update(text.as_bytes());
-    let signature = format!("SharedKey {ACCOUNT}:{}", encode(&mac.finalize().into_bytes()));
+    let signed = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, &decode(KEY)), text.as_bytes());
+    let signature = format!("SharedKey {ACCOUNT}:{}", encode(signed.as_ref()));
     let mut headers = vec![("x-ms-date", date), ("x-ms-version", version), ("Authorization", signature.as_str())];
     if restype.is_none() {
         headers.push(("x-ms-blob-type", "BlockBlob"));
