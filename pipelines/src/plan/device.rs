@@ -10,7 +10,6 @@
 //!
 //! Launched tensor workers of full-graph schedules on the same GPU count as rows of node tasks, with their parameters.
 //!
-//!
 //! Rows of pairs in tasks on edges are not counted.
 
 use std::ops::Range;
