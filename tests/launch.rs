@@ -332,6 +332,7 @@ fn lost_host_of_an_elastic_run_is_started_again_when_it_answers() {
     run.set_down(Some(&run.names[1]));
     kill(parent(run.wait_for_processes(1)[0]));
     run.launcher.wait_for("the run goes on with 2 of 3 processes, without rank 1 ");
+    run.train_more(1);
     // Rank 0 stands still, so that the lost process comes back long before the last epoch.
     let [_, first] = run.wait_for_processes(0);
     signal(first, rustix::process::Signal::STOP);

@@ -106,7 +106,9 @@ pub(super) enum Refusal {
 impl From<io::Error> for Refusal {
     fn from(error: io::Error) -> Self {
         Refusal::NonFatal(match error.kind() {
-            ErrorKind::TimedOut => "connected but sent no complete handshake in time".to_string(),
+            ErrorKind::TimedOut | ErrorKind::WouldBlock => {
+                "connected but sent no complete handshake in time".to_string()
+            }
             ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset | ErrorKind::BrokenPipe => {
                 "the connection was closed during the handshake".to_string()
             }
@@ -340,9 +342,10 @@ pub(super) fn accept(
     if reply.taken {
         return Err(Refusal::NonFatal(format!("says it is rank {}, which has joined already", claim.rank)));
     }
-    // The dialer has proven the secret. Its last message gets a new time limit, so that on a busy machine both sides agree on whether
-    // the connection is valid.
-    channel.open.open_one(&mut Timed::new(stream, limit))?;
+    // The dialer has proven the secret, and counts the connection as valid once it has sent its last message. So this side must not give up
+    // while that is here, as with a deadline that passes while the process is stopped: the limit is for each read.
+    stream.set_read_timeout(Some(limit))?;
+    channel.open.open_one(&mut &*stream)?;
     Ok((claim, link(socket, channel, hello.encrypt)))
 }
 
