@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, exit};
 
 /// Each is one PTX module. `src/cuda/kernels.rs` lists the same names.
-const MODULES: [&str; 7] = ["segment", "gather", "edges", "attention", "elementwise", "heads", "loss"];
+const MODULES: [&str; 9] =
+    ["segment", "gather", "edges", "attention", "elementwise", "heads", "loss", "integers", "sample"];
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");

@@ -1,8 +1,8 @@
-// Shared by all kernels: number types, thread layouts over rows and columns, e^x, leaky ReLU.
+// Shared by all kernels: number types, random draws, thread layouts over rows and columns, e^x, leaky ReLU.
 //
 // Kernels repeat the CPU's arithmetic in the CPU's order wherever one thread, or one half-warp, computes a sum (for
-// this, the build disables fused multiply-add). The order of other sums depends on the sizes only. No kernel uses
-// atomics, so equal inputs give equal bits.
+// this, the build disables fused multiply-add). The order of other sums depends on the sizes only. No kernel adds floats
+// with atomics, so equal inputs give equal bits.
 #pragma once
 
 typedef unsigned short u16;
@@ -74,6 +74,26 @@ __device__ __forceinline__ double exponential(double x) { return exp(x); }
 template <typename A> __device__ __forceinline__ A leaky(A x, A slope) { return x > 0 ? x : slope * x; }
 template <typename A> __device__ __forceinline__ A leaky_slope(A x, A slope) { return x > 0 ? 1 : slope; }
 
+// ---- Random draws, equal to those of `gnnflow_data::rng::Key` ----
+
+__device__ __forceinline__ u64 mixed(u64 x) {
+    const u64 multiplier = 0xd6e8feb86659fd93ull;
+    x = (x ^ (x >> 32)) * multiplier;
+    x = (x ^ (x >> 32)) * multiplier;
+    return x ^ (x >> 32);
+}
+const u64 GOLDEN = 0x9e3779b97f4a7c15ull;
+
+// Draw i under a key: 64 uniform bits.
+__device__ __forceinline__ u64 draw(u64 key, u64 i) { return mixed(key + i * GOLDEN); }
+// The key of a part of the work, `Key::fold`.
+__device__ __forceinline__ u64 fold(u64 key, u64 word) { return mixed((key << 17 | key >> 47) ^ mixed(word + GOLDEN)); }
+// Draw i as a number below n: the upper half of a product of 96 bits.
+__device__ __forceinline__ u32 draw_below(u64 key, u64 i, u32 n) {
+    u64 bits = draw(key, i), low = (bits & 0xffffffffu) * n;
+    return (u32)(((bits >> 32) * n + (low >> 32)) >> 32);
+}
+
 // ---- Threads over rows and columns ----
 
 const u32 THREADS = 256;
@@ -107,6 +127,15 @@ template <typename A> __device__ __forceinline__ A largest_of_lanes(A x, u32 fro
     for (u32 distance = 16; distance >> from; distance >>= 1) {
         A other = __shfl_xor_sync(ALL_LANES, x, distance);
         x = other > x ? other : x;
+    }
+    return x;
+}
+
+// Every lane gets the sum of the lanes up to its own.
+template <typename A> __device__ __forceinline__ A sum_through_lane(A x) {
+    for (u32 distance = 1; distance < 32; distance <<= 1) {
+        A other = __shfl_up_sync(ALL_LANES, x, distance);
+        if (threadIdx.x >= distance) x += other;
     }
     return x;
 }

@@ -1,15 +1,6 @@
 // Activations fused with dropout, biases, sums of columns.
 #include "common.cuh"
 
-// Draw i under a key: 64 uniform bits, equal to `gnnflow_data::rng::Key::draw`.
-__device__ __forceinline__ u64 draw(u64 key, u64 i) {
-    const u64 multiplier = 0xd6e8feb86659fd93ull, golden = 0x9e3779b97f4a7c15ull;
-    u64 x = key + i * golden;
-    x = (x ^ (x >> 32)) * multiplier;
-    x = (x ^ (x >> 32)) * multiplier;
-    return x ^ (x >> 32);
-}
-
 // Numbers as in src/cuda/elementwise.rs.
 enum Activation { IDENTITY, RELU, LEAKY_RELU, ELU, TANH, GELU };
 

@@ -4,14 +4,13 @@ use std::sync::Arc;
 
 use candle_core::{Device, Tensor};
 
-use super::device_copies::{Copies, RowEdges};
+#[cfg(feature = "cuda")]
+use super::cuda;
+use super::device_copies::{Copies, LONG_ROW, RowEdges};
 use super::error::Result;
 use super::graph_block::GraphBlock;
 use super::target::Target;
 use super::upload::Upload;
-
-/// Edges of a row from which on a GPU sums it with more reads in flight: `LONG_ROW` of `cuda/rows.cuh`.
-const LONG_ROW: u32 = 512;
 
 /// A block on a device.
 pub(crate) struct DeviceBlock<'a> {
@@ -47,24 +46,43 @@ impl GraphBlock {
 impl DeviceBlock<'_> {
     /// Returns the sources of every destination's edges.
     pub(crate) fn by_destination(&self) -> Result<RowEdges> {
-        let block = self.block.block();
-        self.copies.by_destination.get(|| self.rows(block.indptr(), block.indices()))
+        self.copies.by_destination.get(|| {
+            let block = self.block.block();
+            self.rows(block.indptr(), block.indices())
+        })
     }
 
     /// Returns the destinations of every source's edges.
     pub(crate) fn by_source(&self) -> Result<RowEdges> {
-        let transpose = self.block.transpose();
-        self.copies.by_source.get(|| self.rows(&transpose.indptr, &transpose.indices))
+        self.copies.by_source.get(|| {
+            #[cfg(feature = "cuda")]
+            if let Some(gpu) = self.sampled_on() {
+                let found = cuda::by_source(gpu, &self.by_destination()?, self.block.num_src(), LONG_ROW)?;
+                self.copies.edges_by_source.set(found.edges);
+                return Ok(found.rows);
+            }
+            let transpose = self.block.transpose();
+            self.rows(&transpose.indptr, &transpose.indices)
+        })
     }
 
     /// Returns, for each edge by source, its position in the order by destination: `[num_edges]`, `u32`.
     pub(crate) fn edges_by_source(&self) -> Result<Tensor> {
+        #[cfg(feature = "cuda")]
+        if self.sampled_on().is_some() {
+            // It makes both.
+            self.by_source()?;
+        }
         self.copies.edges_by_source.get(|| self.target.integers(&self.block.transpose().edges))
     }
 
     /// Returns the destination of each edge: `[num_edges]`, `u32`.
     pub(crate) fn destinations(&self) -> Result<Tensor> {
         self.copies.destinations.get(|| {
+            #[cfg(feature = "cuda")]
+            if let Some(gpu) = self.sampled_on() {
+                return cuda::destinations(gpu, &self.by_destination()?);
+            }
             let mut destinations = Vec::with_capacity(self.block.num_edges());
             for (row, bounds) in (0..).zip(self.block.block().indptr().windows(2)) {
                 destinations.extend((bounds[0]..bounds[1]).map(|_| row));
@@ -76,10 +94,23 @@ impl DeviceBlock<'_> {
     /// Returns one over the number of edges of each destination, 0 for none: `[num_dst]`, `f32`.
     pub(crate) fn inverse_degrees(&self) -> Result<Tensor> {
         self.copies.inverse_degrees.get(|| {
+            #[cfg(feature = "cuda")]
+            if let Some(gpu) = self.sampled_on() {
+                return cuda::inverse_degrees(gpu, &self.by_destination()?);
+            }
             let inverse: Vec<f32> = self.block.inverse_degrees().iter().map(|&x| x as f32).collect();
             let rows = inverse.len();
             self.target.floats(inverse, rows)
         })
+    }
+
+    /// Returns the GPU if it alone has the edges.
+    #[cfg(feature = "cuda")]
+    fn sampled_on(&self) -> Option<&candle_core::CudaDevice> {
+        match (self.block.in_host_memory(), self.target.device()) {
+            (None, Device::Cuda(gpu)) => Some(gpu),
+            _ => None,
+        }
     }
 
     fn rows(&self, indptr: &[u32], indices: &[u32]) -> Result<RowEdges> {

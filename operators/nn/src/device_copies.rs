@@ -6,9 +6,11 @@ use candle_core::Tensor;
 
 use super::error::Result;
 
+/// Edges of a row from which on a GPU sums it with more reads in flight: `LONG_ROW` of `cuda/rows.cuh`.
+pub(crate) const LONG_ROW: u32 = 512;
+
 /// The edges of rows, as `u32` tensors.
 #[derive(Clone, Debug)]
-#[cfg_attr(not(any(feature = "cuda", test)), expect(dead_code, reason = "only the kernels of a GPU read all of it"))]
 pub(crate) struct RowEdges {
     /// `[rows + 1]`
     pub(crate) indptr: Tensor,
@@ -29,6 +31,17 @@ impl<T> Default for Once<T> {
 }
 
 impl<T: Clone> Once<T> {
+    /// Returns the array, if it has been made.
+    pub(super) fn made(&self) -> Option<T> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Sets the array.
+    #[cfg(feature = "cuda")]
+    pub(super) fn set(&self, made: T) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(made);
+    }
+
     pub(super) fn get(&self, make: impl FnOnce() -> Result<T>) -> Result<T> {
         let mut held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         match &*held {

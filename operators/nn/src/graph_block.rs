@@ -9,8 +9,10 @@ use gnnflow_kernels::aggregate::relations::{Relation, split};
 use gnnflow_kernels::aggregate::transpose::{Transpose, transpose};
 use gnnflow_kernels::block::Block;
 
-use super::device_copies::Copies;
-use super::error::Result;
+#[cfg(feature = "cuda")]
+use super::device_copies::LONG_ROW;
+use super::device_copies::{Copies, RowEdges};
+use super::error::{Error, Result};
 use super::target::Target;
 
 /// A [`Block`] shared by the operations on it, with its transpose, inverse degrees, self-loop variant and device copies.
@@ -26,7 +28,11 @@ use super::target::Target;
 /// ```
 #[derive(Debug)]
 pub struct GraphBlock {
-    block: Block,
+    num_dst: usize,
+    num_src: usize,
+    num_edges: usize,
+    /// Unset if a GPU has sampled the block, until it is read back.
+    block: OnceLock<Block>,
     transpose: OnceLock<Transpose>,
     inverse_degrees: OnceLock<Vec<f64>>,
     with_self_loops: OnceLock<Arc<GraphBlock>>,
@@ -68,49 +74,102 @@ impl GraphBlock {
     }
 
     fn build(block: Block, edge_features: Option<EdgeMatrix>) -> Arc<Self> {
-        Arc::new(Self {
-            edge_features,
+        let (num_dst, num_src, num_edges) = (block.num_dst(), block.num_src(), block.num_edges());
+        let empty = Self::empty([num_dst, num_src, num_edges]);
+        Arc::new(Self { edge_features, block: OnceLock::from(block), ..empty })
+    }
+
+    /// Returns a block of this size without its edges.
+    fn empty([num_dst, num_src, num_edges]: [usize; 3]) -> Self {
+        Self {
+            num_dst,
+            num_src,
+            num_edges,
+            edge_features: None,
             edge_copies: Mutex::default(),
             degree_weights: Mutex::default(),
-            block,
+            block: OnceLock::new(),
             transpose: OnceLock::new(),
             inverse_degrees: OnceLock::new(),
             with_self_loops: OnceLock::new(),
             relations: OnceLock::new(),
             devices: Mutex::default(),
-        })
+        }
+    }
+
+    /// Wraps a block whose edges are on a GPU.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn on_gpu(size: [usize; 3], edges: RowEdges, device: &Device) -> Arc<Self> {
+        let block = Self::empty(size);
+        block.copies_on(device).by_destination.set(edges);
+        Arc::new(block)
+    }
+
+    /// Copies the edges of a block that a GPU has sampled to the memory of the host. Does nothing if they are there.
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub fn read_back(&self) -> Result<()> {
+        if self.in_host_memory().is_none() {
+            let devices = self.devices.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+            let copies = devices.values().find_map(|copies| copies.by_destination.made());
+            let RowEdges { indptr, indices, .. } =
+                copies.ok_or_else(|| Error::Input("the block has its edges on no device".into()))?;
+            let block = Block::new(self.num_dst as u32, self.num_src as u32, indptr.to_vec1()?, indices.to_vec1()?);
+            // Another thread may have set the same.
+            let _ = self.block.set(block);
+        }
+        Ok(())
     }
 
     /// Returns the block itself.
+    ///
+    /// # Panics
+    /// If a GPU has sampled it, and [`GraphBlock::read_back`] has not been called.
     pub fn block(&self) -> &Block {
-        &self.block
+        self.in_host_memory().expect("the block of a GPU's sampler is read back before the host reads it")
+    }
+
+    /// Returns the block itself, unless it is on a GPU only.
+    pub(crate) fn in_host_memory(&self) -> Option<&Block> {
+        self.block.get()
+    }
+
+    /// Returns the types of the edges; `None` if they have none, as all that a GPU has sampled.
+    pub(crate) fn edge_types(&self) -> Option<&[u16]> {
+        self.in_host_memory()?.edge_types()
+    }
+
+    /// Returns the weights of the edges; `None` if they have none, as all that a GPU has sampled.
+    pub(crate) fn edge_weights(&self) -> Option<&[f32]> {
+        self.in_host_memory()?.edge_weights()
     }
 
     /// Returns the number of destinations.
     pub fn num_dst(&self) -> usize {
-        self.block.num_dst()
+        self.num_dst
     }
 
     /// Returns the number of sources.
     pub fn num_src(&self) -> usize {
-        self.block.num_src()
+        self.num_src
     }
 
     /// Returns the number of edges.
     pub fn num_edges(&self) -> usize {
-        self.block.num_edges()
+        self.num_edges
     }
 
     /// Returns the edges by source.
     pub fn transpose(&self) -> &Transpose {
-        self.transpose.get_or_init(|| transpose(self.num_src(), self.block.indptr(), self.block.indices()))
+        self.transpose.get_or_init(|| transpose(self.num_src(), self.block().indptr(), self.block().indices()))
     }
 
     /// Returns one over the number of edges of each destination; 0 for none.
     pub fn inverse_degrees(&self) -> &[f64] {
         self.inverse_degrees.get_or_init(|| {
             let inverse = |w: &[u32]| if w[0] == w[1] { 0.0 } else { 1.0 / f64::from(w[1] - w[0]) };
-            self.block.indptr().windows(2).map(inverse).collect()
+            self.block().indptr().windows(2).map(inverse).collect()
         })
     }
 
@@ -124,7 +183,7 @@ impl GraphBlock {
             indptr.push(0);
             for i in 0..self.num_dst() {
                 indices.push(i as u32);
-                indices.extend(self.block.neighbors(i).iter().filter(|&&j| j as usize != i));
+                indices.extend(self.block().neighbors(i).iter().filter(|&&j| j as usize != i));
                 indptr.push(indices.len() as u32);
             }
             let block = Block::new(self.num_dst() as u32, self.num_src() as u32, indptr, indices);
@@ -132,17 +191,34 @@ impl GraphBlock {
         })
     }
 
+    /// As [`GraphBlock::with_self_loops`], which returns the same after this call. A block that is on a GPU only gets its self-loops there.
+    ///
+    /// # Errors
+    /// When the device is out of memory.
+    pub(crate) fn with_self_loops_on(&self, device: &Device) -> Result<&Arc<GraphBlock>> {
+        #[cfg(feature = "cuda")]
+        if let (None, None, Device::Cuda(gpu)) = (self.in_host_memory(), self.with_self_loops.get(), device) {
+            let edges = self.on_device(device).by_destination()?;
+            let (edges, count) = super::cuda::with_self_loops(gpu, &edges, LONG_ROW)?;
+            let block = Self::on_gpu([self.num_dst, self.num_src, count], edges, device);
+            return Ok(self.with_self_loops.get_or_init(|| block));
+        }
+        let _ = device;
+        Ok(self.with_self_loops())
+    }
+
     /// Returns the features of the edges of [`GraphBlock::with_self_loops`].
     fn loop_features(&self, features: &EdgeMatrix) -> EdgeMatrix {
         let dim = features.dim;
         let mut values = Vec::with_capacity((self.num_edges() + self.num_dst()) * dim);
-        let (mut sums, indptr) = (vec![0f64; dim], self.block.indptr());
+        let (mut sums, indptr) = (vec![0f64; dim], self.block().indptr());
         for i in 0..self.num_dst() {
             let at = values.len();
             values.resize(at + dim, 0.0);
             sums.fill(0.0);
             let mut others = 0u32;
-            for edge in (indptr[i] as usize..indptr[i + 1] as usize).filter(|&e| self.block.indices()[e] as usize != i)
+            for edge in
+                (indptr[i] as usize..indptr[i + 1] as usize).filter(|&e| self.block().indices()[e] as usize != i)
             {
                 let row = &features.values[edge * dim..(edge + 1) * dim];
                 sums.iter_mut().zip(row).for_each(|(sum, &value)| *sum += f64::from(value));
@@ -204,7 +280,10 @@ impl GraphBlock {
 
     /// Returns the edges by relation, without empty relations; `None` if edges have no types.
     pub fn relations(&self) -> Option<&[Relation]> {
-        let make = || Some(split(self.block.indptr(), self.block.indices(), self.block.edge_types()?));
+        let make = || {
+            let block = self.block();
+            Some(split(block.indptr(), block.indices(), block.edge_types()?))
+        };
         self.relations.get_or_init(make).as_deref()
     }
 

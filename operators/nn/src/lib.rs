@@ -12,6 +12,7 @@ pub mod device;
 mod device_block;
 mod device_copies;
 mod device_memory;
+mod device_topology;
 #[cfg(all(test, feature = "cuda"))]
 mod emulator;
 pub mod error;
@@ -38,6 +39,7 @@ mod upload;
 pub use check_device::{Comparison, DeviceReport, Rate, check_device, device_rates};
 pub use device::{device, device_memory};
 pub use device_memory::DeviceMemory;
+pub use device_topology::{DeviceTopology, SampledBatch};
 pub use error::{Error, Result};
 pub use graph_block::GraphBlock;
 pub use layers::{Layer, LayerInfo, Pass};

@@ -43,6 +43,19 @@ inline float half_as_float(unsigned short half) {
 uint64_t exchange(uint64_t offered, unsigned from_lane);
 unsigned lane_of_warp();
 void __syncthreads();
+void __syncwarp();
+
+// Threads run one after another.
+inline unsigned atomicAdd(unsigned *at, unsigned x) {
+    unsigned old = *at;
+    *at += x;
+    return old;
+}
+inline unsigned atomicMin(unsigned *at, unsigned x) {
+    unsigned old = *at;
+    *at = min(old, x);
+    return old;
+}
 
 template <typename T> inline T take_from(T x, unsigned lane) {
     uint64_t offered = 0;
@@ -52,6 +65,11 @@ template <typename T> inline T take_from(T x, unsigned lane) {
     return x;
 }
 template <typename T> inline T __shfl_xor_sync(unsigned, T x, unsigned mask) { return take_from(x, lane_of_warp() ^ mask); }
+template <typename T> inline T __shfl_sync(unsigned, T x, unsigned lane) { return take_from(x, lane); }
+template <typename T> inline T __shfl_up_sync(unsigned, T x, unsigned by) {
+    unsigned lane = lane_of_warp();
+    return take_from(x, lane >= by ? lane - by : lane);
+}
 template <typename T> inline T __shfl_down_sync(unsigned, T x, unsigned by, unsigned width) {
     unsigned lane = lane_of_warp();
     return take_from(x, lane % width + by < width ? lane + by : lane);

@@ -108,6 +108,7 @@ uint64_t exchange(uint64_t offered, unsigned from_lane) {
 }
 
 void __syncthreads() { wait_for_block(); }
+void __syncwarp() { wait_for_block(); }
 
 // ---- Candle's kernels ----
 
@@ -255,7 +256,7 @@ Module *parse(const char *ptx) {
             function.types += type == "u64" || type == "b64" || type == "s64" ? 'i' : type == "f64" ? 'd' : type == "f32" ? 'f' : 'u';
         }
         std::string body = text.substr(close, next == std::string::npos ? next : next - close);
-        function.with_fibers = body.find("shfl.") != std::string::npos || body.find("bar.sync") != std::string::npos;
+        function.with_fibers = body.find("shfl.") != std::string::npos || body.find("bar.sync") != std::string::npos || body.find("bar.warp.sync") != std::string::npos;
         function.address = dlsym(RTLD_DEFAULT, function.name.c_str());
         (*module)[function.name] = function;
         at = next;

@@ -2,13 +2,14 @@
 //!
 //! A GPU is compared with the CPU's kernels in the same precision. The CPU is compared with plain tensor arithmetic in
 //! double precision ([`naive`]), with candle's gradients. Inputs include rows without edges and with a thousand, widths
-//! that four does not divide, and several heads. On a GPU, whole models are compared too.
+//! that four does not divide, and several heads. On a GPU, whole models and sampled batches are compared too.
 
 mod cases;
 mod found;
 mod models;
 mod naive;
 mod rates;
+mod sampling;
 
 use std::fmt;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -103,6 +104,10 @@ pub fn check_device(name: &str) -> Result<DeviceReport> {
             let run = |device: &Device| models::run(kind, configure, device).map_err(|error| error.to_string());
             let blank = blank(operation, "a batch of two hops".to_owned(), DType::F32, MODEL);
             push(blank, run(&device), run(&Device::Cpu), &mut comparisons);
+        }
+        for (on, fanouts) in sampling::HOPS {
+            let run = |device: &Device| sampling::run(fanouts, device).map_err(|error| error.to_string());
+            push(blank("sample", on.to_owned(), DType::U32, 0.0), run(&device), run(&Device::Cpu), &mut comparisons);
         }
     }
     Ok(DeviceReport {

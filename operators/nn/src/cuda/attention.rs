@@ -3,10 +3,11 @@
 use candle_core::cuda_backend::CudaStorage;
 use candle_core::{CustomOp2, CustomOp3, Layout, Result, Shape};
 
-use super::call::{Call, Edges, Input, NULL, Number, over_rows, warp_per_row_of_heads, with_real};
+use super::call::{Call, Edges, Input, Number, with_real};
 use super::elementwise::sum_panels;
-use super::kernels::{self, Argument};
+use super::kernels::{self, Argument, NULL};
 use super::segment::weighted;
+use super::threads::{over_rows, warp_per_row_of_heads};
 use crate::graph_block::GraphBlock;
 use crate::ops::attention::{
     AttentionLogits, AttentionLogitsBackward, AttentionSoftmax, AttentionSoftmaxBackward, Wanted,

@@ -3,7 +3,9 @@
 use candle_core::cuda_backend::CudaStorage;
 use candle_core::{CustomOp1, CustomOp2, Layout, Result, Shape};
 
-use super::call::{Call, Edges, NULL, over_rows, warp_per_row_of_heads, with_real};
+use super::call::{Call, Edges, with_real};
+use super::kernels::NULL;
+use super::threads::{over_rows, warp_per_row_of_heads};
 use super::{kernels, segment};
 use crate::ops::Side;
 use crate::ops::edges::{EdgeAdd, EdgeSoftmax, EdgeSoftmaxBackward, EdgeSum};

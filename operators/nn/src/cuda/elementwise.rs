@@ -3,8 +3,9 @@
 use candle_core::cuda_backend::CudaStorage;
 use candle_core::{CustomOp1, CustomOp2, Layout, Result, Shape};
 
-use super::call::{Call, Number, PANEL, over_columns, over_numbers, over_panels, over_rows, with_element, with_real};
+use super::call::{Call, Number, with_element, with_real};
 use super::kernels::{self, Argument};
+use super::threads::{PANEL, over_columns, over_numbers, over_panels, over_rows};
 use crate::ops::activate::{Activate, ActivateBackward, AddBias, ColumnSum};
 use gnnflow_kernels::dense::elementwise::Activation;
 

@@ -4,8 +4,9 @@ use candle_core::backend::BackendStorage;
 use candle_core::cuda_backend::CudaStorage;
 use candle_core::{CustomOp3, Layout, Result, Shape};
 
-use super::call::{Call, over_gathered_rows, with_element};
+use super::call::{Call, with_element};
 use super::kernels;
+use super::threads::over_gathered_rows;
 use crate::ops::gather::GatherRows;
 
 /// Returns the suffix of the kernels that copy rows of `columns` numbers in the largest possible pieces, and the pieces of a row.

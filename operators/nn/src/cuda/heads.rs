@@ -3,9 +3,10 @@
 use candle_core::cuda_backend::CudaStorage;
 use candle_core::{CustomOp1, CustomOp2, Layout, Result, Shape};
 
-use super::call::{Call, PANEL, over_panels, over_rows, sixteen_per_product, with_real};
+use super::call::{Call, with_real};
 use super::elementwise::sum_panels;
 use super::kernels::{self, Argument};
+use super::threads::{PANEL, over_panels, over_rows, sixteen_per_product};
 use crate::ops::head_width;
 use crate::ops::heads::{HeadDot, HeadDotRows, HeadDotVectors, HeadMean, HeadMeanBackward};
 

@@ -6,8 +6,9 @@ use candle_core::cuda_backend::cudarc::driver::{CudaSlice, CudaView};
 use candle_core::cuda_backend::{CudaStorage, WrapErr};
 use candle_core::{CustomOp2, CustomOp3, Layout, Result, Shape, WithDType, bail};
 
-use super::call::{Call, Number, over_rows, with_real};
+use super::call::{Call, Number, with_real};
 use super::kernels;
+use super::threads::over_rows;
 use crate::ops::MatMul;
 use crate::ops::linear::Linear;
 

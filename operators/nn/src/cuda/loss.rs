@@ -4,8 +4,9 @@ use candle_core::cuda_backend::CudaStorage;
 use candle_core::cuda_backend::cudarc::driver::{CudaSlice, LaunchConfig};
 use candle_core::{CustomOp1, CustomOp2, CustomOp3, Layout, Result, Shape};
 
-use super::call::{Call, block_per_piece, over_numbers, warp_per_row, with_real};
+use super::call::{Call, with_real};
 use super::kernels::{self, Argument, Kernel};
+use super::threads::{block_per_piece, over_numbers, warp_per_row};
 use crate::ops::softmax_loss::{
     BinaryCrossEntropy, BinaryCrossEntropyBackward, CrossEntropy, CrossEntropyBackward, LogSoftmax, LogSoftmaxBackward,
     SigmoidFocalLoss, SigmoidFocalLossBackward,

@@ -1,7 +1,7 @@
 //! The operations of [`super::ops`] on a GPU, with the kernels of `operators/nn/cuda`.
 //!
 //! All operations of a device run in order on one stream, for any calling thread. [`Upload`] copies on another one. Memory comes from the driver's
-//! pool, which keeps freed memory. Kernels sum in a fixed order, so equal inputs give equal bits. A shape that does not fit its
+//! pool, which keeps freed memory. Kernels sum floats in a fixed order, so equal inputs give equal bits. A shape that does not fit its
 //! block is an error before any launch.
 
 mod attention;
@@ -10,11 +10,14 @@ mod edges;
 mod elementwise;
 mod gather;
 mod heads;
+mod integers;
 mod kernels;
 mod linear;
 mod loss;
 mod put_rows;
+mod sample;
 mod segment;
+mod threads;
 mod timer;
 mod upload;
 
@@ -25,12 +28,14 @@ pub(super) use edges::{edge_add, edge_softmax, edge_softmax_backward, edge_sum};
 pub(super) use elementwise::{activate, activate_backward, add_bias, column_sum};
 pub(super) use gather::gather_rows;
 pub(super) use heads::{head_dot, head_dot_rows, head_dot_vectors, head_mean, head_mean_backward};
+pub(super) use integers::{by_source, destinations, inverse_degrees, with_self_loops};
 pub(super) use linear::{linear, matmul};
 pub(super) use loss::{
     binary_cross_entropy, binary_cross_entropy_backward, cross_entropy, cross_entropy_backward, log_softmax,
     log_softmax_backward, sigmoid_focal_loss, sigmoid_focal_loss_backward,
 };
 pub(super) use put_rows::put_rows;
+pub(super) use sample::{Hop, Topology};
 pub(super) use segment::{
     argmax, pick, pick_backward, segment_reduce, segment_reduce_backward, weighted_sum, weighted_sum_rows,
     weighted_sum_weights,

@@ -3,9 +3,10 @@
 use candle_core::cuda_backend::CudaStorage;
 use candle_core::{InplaceOp3, Layout, Result};
 
-use super::call::{Call, over_rows, with_element};
+use super::call::{Call, with_element};
 use super::gather::piece;
 use super::kernels;
+use super::threads::over_rows;
 use crate::ops::put_rows::PutRows;
 
 pub(crate) fn put_rows(

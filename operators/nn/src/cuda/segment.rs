@@ -3,8 +3,9 @@
 use candle_core::cuda_backend::CudaStorage;
 use candle_core::{CustomOp1, CustomOp2, Layout, Result, Shape};
 
-use super::call::{Call, Edges, Input, NULL, Number, over_rows, sixteen_per_product, with_element, with_real};
-use super::kernels::{self, Argument};
+use super::call::{Call, Edges, Input, Number, with_element, with_real};
+use super::kernels::{self, Argument, NULL};
+use super::threads::{over_rows, sixteen_per_product};
 use crate::ops::max::PickBackward;
 use crate::ops::max::{Argmax, Pick};
 use crate::ops::segment::{SegmentReduce, SegmentReduceBackward};

@@ -49,7 +49,7 @@ pub(super) fn drop_attention(pass: &Pass<'_>, attention: &Tensor, share: f64) ->
 /// Returns the sum of the sent rows weighted by `attention`.
 pub(super) fn attention_sum(pass: &Pass<'_>, sent: &Tensor, attention: Option<&Tensor>) -> Result<Tensor> {
     let attention = attention.ok_or_else(|| Error::Input("attention needs a weight per edge".to_owned()))?;
-    Ok(weighted_sum(pass.block.with_self_loops(), sent, attention)?)
+    Ok(weighted_sum(pass.block.with_self_loops_on(sent.device())?, sent, attention)?)
 }
 
 impl Gat {
@@ -96,7 +96,7 @@ impl Layer for Gat {
     }
 
     fn apply_edge(&self, pass: &Pass<'_>, _: &Tensor, sent: &Tensor) -> Result<Option<Tensor>> {
-        let block = pass.block.with_self_loops();
+        let block = pass.block.with_self_loops_on(sent.device())?;
         let left = head_dot(sent, &self.source)?;
         let right = head_dot(&prefix(sent, block.num_dst())?, &self.destination)?;
         let attention = attention_softmax(block, &left, &right, SLOPE)?;

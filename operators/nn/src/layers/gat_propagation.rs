@@ -110,7 +110,7 @@ impl Layer for GatPropagation {
 
     /// Computes the scores from the sources' input rows, which [`Layer::apply_edge`] does not receive.
     fn forward(&self, pass: &Pass<'_>, h_src: &Tensor) -> Result<Tensor> {
-        let (block, h_dst) = (pass.block.with_self_loops(), prefix(h_src, pass.block.num_dst())?);
+        let (block, h_dst) = (pass.block.with_self_loops_on(h_src.device())?, prefix(h_src, pass.block.num_dst())?);
         let [left, right] = self.scores(h_src)?;
         let attention = attention_softmax(block, &left, &prefix(&right, block.num_dst())?, SLOPE)?;
         let attention = drop_attention(pass, &attention, self.attention_dropout)?;

@@ -94,7 +94,7 @@ impl Layer for Gatv2 {
 
     fn apply_edge(&self, pass: &Pass<'_>, h_dst: &Tensor, sent: &Tensor) -> Result<Option<Tensor>> {
         let right = linear(h_dst, &self.destination.0, Some(&self.destination.1))?;
-        let block = pass.block.with_self_loops();
+        let block = pass.block.with_self_loops_on(sent.device())?;
         let logits = match &self.edge {
             None => attention_logits(block, sent, &right, &self.attention, SLOPE)?,
             Some(map) => {

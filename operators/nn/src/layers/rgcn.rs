@@ -82,7 +82,7 @@ impl Layer for Rgcn {
     }
 
     fn aggregate(&self, pass: &Pass<'_>, sent: &Tensor, _: Option<&Tensor>) -> Result<Tensor> {
-        let types = pass.block.block().edge_types();
+        let types = pass.block.edge_types();
         let types = types.ok_or_else(|| Error::Input("R-GCN needs edge types, but the block has none".into()))?;
         if let Some(found) = types.iter().find(|&&found| usize::from(found) >= self.relations) {
             return Err(Error::Input(format!("an edge has type {found}, but R-GCN has {} types", self.relations)));

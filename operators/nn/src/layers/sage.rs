@@ -123,7 +123,7 @@ impl Layer for Sage {
 
     /// Concatenates `W_self` and `W_neighbor` by columns.
     fn product_of_aggregated(&self, pass: &Pass<'_>) -> Result<Option<AggregatedProduct>> {
-        let is_weighted = pass.block.block().edge_weights().is_some();
+        let is_weighted = pass.block.edge_weights().is_some();
         match &self.own {
             Some(own) if self.aggregator == Aggregator::Mean && !self.transforms_first() && !is_weighted => {
                 let weight = Tensor::cat(&[own.as_tensor(), self.neighbor.as_tensor()], 1)?;
@@ -149,7 +149,7 @@ impl Layer for Sage {
 
     fn aggregate(&self, pass: &Pass<'_>, sent: &Tensor, _: Option<&Tensor>) -> Result<Tensor> {
         Ok(match self.aggregator {
-            Aggregator::Mean => match pass.block.block().edge_weights() {
+            Aggregator::Mean => match pass.block.edge_weights() {
                 Some(weights) => {
                     let dtype = if sent.dtype() == DType::F64 { DType::F64 } else { DType::F32 };
                     let weights = Tensor::from_slice(weights, weights.len(), sent.device())?.to_dtype(dtype)?;
@@ -157,7 +157,7 @@ impl Layer for Sage {
                 }
                 None => segment_mean(pass.block, sent)?,
             },
-            Aggregator::Gcn => segment_mean(pass.block.with_self_loops(), sent)?,
+            Aggregator::Gcn => segment_mean(pass.block.with_self_loops_on(sent.device())?, sent)?,
             Aggregator::Pool => segment_max(pass.block, sent)?,
         })
     }

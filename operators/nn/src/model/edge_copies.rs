@@ -101,11 +101,16 @@ impl Need {
 
     fn copy(self, pass: &Pass<'_>, target: Target<'_>) -> Result<()> {
         use Aggregation::{Attention, Max, Mean, MeanByRelation, MeanWithSelf, Nothing, Sum, Symmetric};
+        // The host derives the other arrays.
+        let on_device = matches!(self.aggregation, Some(Nothing | Sum | Mean | Max | MeanWithSelf | Attention { .. }));
+        if !on_device {
+            pass.block.read_back()?;
+        }
         let Some(aggregation) = self.aggregation else { return Ok(()) };
         let block = match aggregation {
             Nothing | MeanByRelation { .. } => return Ok(()),
             Sum | Mean | Max => pass.block,
-            MeanWithSelf | Symmetric | Attention { .. } => pass.block.with_self_loops(),
+            MeanWithSelf | Symmetric | Attention { .. } => pass.block.with_self_loops_on(target.device())?,
         };
         let on = block.on(target);
         on.by_destination()?;

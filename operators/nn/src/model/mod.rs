@@ -286,7 +286,7 @@ impl Model {
         dropout: Option<Key>,
     ) -> Result<(Tensor, Vec<f32>)> {
         let rows = reduced.dim(0)?;
-        let fits = |block: &Arc<GraphBlock>| block.num_dst() == rows && block.block().edge_weights().is_none();
+        let fits = |block: &Arc<GraphBlock>| block.num_dst() == rows && block.edge_weights().is_none();
         if !self.only_first_layer_reads_input() || !blocks.first().is_some_and(fits) {
             return Err(Error::Input(format!("the model or the first block does not fit {rows} reduced rows")));
         }

@@ -19,7 +19,7 @@ pub(crate) struct GatherRows;
 pub struct RowNumbers {
     /// `[n]`, `u32`
     numbers: Tensor,
-    /// The largest number; `None` if there are none.
+    /// The largest number, or a bound of it; `None` if there are none.
     most: Option<u32>,
 }
 
@@ -33,12 +33,18 @@ impl RowNumbers {
         Ok(Self { numbers: Target::new(device, upload).integers(numbers)?, most })
     }
 
+    /// Takes numbers that are on a device, `[n]` of type `u32`. All are below `end`, which is not checked.
+    pub(crate) fn on_device(numbers: Tensor, end: u32) -> Self {
+        let most = if numbers.elem_count() == 0 { None } else { end.checked_sub(1) };
+        Self { numbers, most }
+    }
+
     /// Returns how many there are.
     pub(super) fn len(&self) -> usize {
         self.numbers.dims()[0]
     }
 
-    /// Returns the largest one.
+    /// Returns the largest one, or a bound of it.
     pub(super) fn most(&self) -> Option<u32> {
         self.most
     }
