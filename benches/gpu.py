@@ -85,7 +85,8 @@ def row(name, device, runs):
     epochs, stages, losses, model = runs[-1]
     found = {"case": name, "device": device, "epoch_seconds": round(statistics.median(seconds), 5), "rounds": [round(second, 5) for second in seconds],
              "stages": stages, "losses": losses}
-    if stages.get("device"):
+    # A GPU that samples counts the sampling of the next batch as well.
+    if stages.get("device") and "samples" not in device:
         # All epochs, since the stages have no times of single epochs.
         found["idle_share"] = round(1 - stages["device"] * len(epochs) / sum(epochs), 3)
     return found | ({"equal_models": len({model for *_, model in runs}) == 1} if model else {})
@@ -114,6 +115,8 @@ def main():
         for name in options.cases:
             of = lambda *keys: lambda case: run(binary, pipeline, [*options.set, *case, threads, *keys], scratch / "run")
             devices, full = {"cuda": of(cuda)}, CASES[name][0] == FULL[0]
+            if not full:
+                devices["cuda, which samples"] = of(cuda, "train.schedule.device_sampling=true")
             if full:
                 devices["cuda, rows added on the CPU"] = of(cuda, "train.schedule.intervals=4")
             if not options.no_cpu:

@@ -154,13 +154,16 @@ fn memory_of_a_gpu_is_compared_with_what_a_run_needs() {
 #[test]
 fn training_on_an_emulated_gpu_has_the_losses_of_the_cpu() {
     let place = TestDir::new();
-    let workers = "train.tensor_workers.workers=2";
-    let cases: [(&str, &str, usize, &[&str]); 10] = [
+    let (workers, sampling) = ("train.tensor_workers.workers=2", "train.schedule.device_sampling=true");
+    let cases: [(&str, &str, usize, &[&str]); 13] = [
         ("gcn", "full-graph", 1, &[]),
         ("sage", "full-graph", 1, &[]),
         ("gat", "full-graph", 1, &[]),
         ("sage", "mini-batch", 1, &[]),
         ("sage", "mini-batch", 2, &["train.schedule.device_cache=2KiB", "--processes=2"]),
+        ("sage", "mini-batch", 2, &[sampling]),
+        ("gat", "mini-batch", 2, &[sampling, "train.schedule.device_cache=2KiB"]),
+        ("gin", "mini-batch", 2, &[sampling, "partition.topology=replicated", "--processes=2"]),
         ("gcn", "tensor-parallel", 2, &["train.schedule.chunk_memory=20KiB", "--processes=2"]),
         ("sage", "tensor-parallel", 2, &["--processes=2"]),
         ("gcn", "full-graph", 2, &[workers, "train.tensor_workers.local_tasks=false"]),

@@ -98,6 +98,55 @@ fn features_on_the_device_give_equal_bits() {
     place.fail(&[&settings[..], &["--set", "debug.graph_on_device=true"]].concat(), 2, &[why]);
 }
 
+/// `debug.graph_on_device` does on the CPU what a GPU does: batches are sampled from a copy of all edges, just before they are computed.
+#[test]
+fn batches_sampled_on_the_device_give_equal_bits() {
+    let place = TestDir::new();
+    dump(&place, None);
+    let device = ["--set", "debug.graph_on_device=true", "--set", "train.schedule.device_sampling=true"];
+    for train in [
+        "fanouts = [5, 4]",
+        "fanouts = [-1, 3]\nschedule = { kind = 'mini-batch', seed_split = 'partition' }",
+        "fanouts = [5, 4]\nsampler = { kind = 'uniform', replace = true }",
+    ] {
+        pipeline(&place, ALL, train);
+        let run = |settings: &[&str]| crate::common::succeed(&place, settings);
+        let expected = crate::common::hashes(&run(&[]));
+        for processes in ["1", "2", "4"] {
+            for cache in ["2KiB", "1GiB"] {
+                let cache = format!("train.schedule.device_cache={cache}");
+                let more = ["--set", "partition.topology=replicated", "--set", &cache, "--processes", processes];
+                let summary = run(&[&device[..], &more].concat());
+                assert_eq!(crate::common::hashes(&summary), expected, "{train}: {more:?}");
+                let found = |key: &str| summary["device_cache"][key].as_u64().unwrap_or(0) > 0;
+                assert_eq!([found("hits"), found("misses")], [true, cache.ends_with("=2KiB")], "{train}: {more:?}");
+            }
+        }
+    }
+    pipeline(&place, ALL, "fanouts = [5, 4]");
+    let refuse = |settings: &[&str], code: i32, why: &str| {
+        let sets = settings.iter().flat_map(|set| if set.starts_with("--") { vec![*set] } else { vec!["--set", *set] });
+        place.fail(&["run", "p.toml"].into_iter().chain(device).chain(sets).collect::<Vec<_>>(), code, &[why]);
+    };
+    for (settings, why) in [
+        (&["debug.graph_on_device=false"][..], "has no effect with `train.device = \"cpu\"`"),
+        (&["train.sampler=labor"], "not by `labor`"),
+        (&["train.fanouts=[{ cites = 2 }, 3]"], "does not draw by edge type"),
+        (&["train.task=link-prediction"], "leave out the edges that they predict"),
+        (&["model.kind=gcn"], "`gcn` may read degrees of nodes"),
+        (&["debug.fused_sampling=false"], "has no effect with `device_sampling`"),
+        (&["model.embedding.dim=4"], "remove one of them"),
+        (&["train.schedule.device_cache=0"], "remove `device_cache = 0`"),
+        (&["--processes=2"], "set partition.topology = \"replicated\""),
+        (
+            &["--processes=2", "partition.topology=replicated", "partition.features=partitioned"],
+            "partition.features = \"shared\"",
+        ),
+    ] {
+        refuse(settings, 2, why);
+    }
+}
+
 #[test]
 fn every_sampler_has_equal_bits_for_1_2_4_processes() {
     let place = TestDir::new();

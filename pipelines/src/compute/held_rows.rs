@@ -4,9 +4,9 @@ use candle_core::Tensor;
 use gnnflow_dataflow::batch::mini_batch::MiniBatch;
 use gnnflow_dataflow::fetch::cache::CacheCounts;
 use gnnflow_dataflow::fetch::fetch_rows::FeatureView;
-use gnnflow_nn::Upload;
 use gnnflow_nn::ops::{RowNumbers, gather_rows};
 use gnnflow_nn::tensors::tensor;
+use gnnflow_nn::{SampledBatch, Upload};
 
 use crate::error::Error;
 
@@ -44,6 +44,34 @@ impl BatchOnDevice {
 }
 
 impl HeldRows {
+    /// Whether the device has the rows of all nodes of the graph.
+    pub(super) fn has_all(&self) -> bool {
+        self.numbers.is_none()
+    }
+
+    /// Returns the rows of a batch that was sampled on the device, which has all rows. Also counts them.
+    ///
+    /// # Panics
+    /// If the device does not have all rows.
+    pub(super) fn of_sampled(&self, sampled: &SampledBatch) -> (BatchOnDevice, CacheCounts) {
+        assert!(self.has_all(), "all rows are on the device");
+        let counts = CacheCounts { hits: sampled.nodes().elem_count() as u64, misses: 0 };
+        let numbers = sampled.row_numbers();
+        (BatchOnDevice { held: self.rows.clone(), more: None, numbers }, counts)
+    }
+
+    /// Starts to read the rows of these nodes from disk, if they may be there. Not those that are on the device.
+    pub(super) fn read_ahead(&self, nodes: &[u32]) {
+        let FeatureView { source, halo, .. } = &self.features;
+        if source.reads_ahead() {
+            let is_missing =
+                |node: &u32| self.numbers.as_ref().is_some_and(|numbers| numbers[*node as usize] == ABSENT);
+            let missing: Vec<u32> = nodes.iter().copied().filter(is_missing).collect();
+            source.will_need(&missing);
+            halo.iter().for_each(|halo| halo.will_need(&missing));
+        }
+    }
+
     /// Copies the rows of a batch that are not on the device to it. Also counts those that are, and the others.
     ///
     /// # Errors

@@ -1,8 +1,10 @@
 //! The state of the compute thread: model, optimizer, and their operations.
 
 mod batch;
+mod device_edges;
 mod device_graph;
 mod device_rows;
+mod device_sampler;
 mod held_rows;
 mod in_place;
 mod job_threads;

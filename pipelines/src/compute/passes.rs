@@ -10,6 +10,7 @@ use gnnflow_nn::model::{EdgeCopies, Reduction};
 use gnnflow_nn::parameter_versions::ParameterVersions;
 use gnnflow_nn::{Model, Upload};
 
+use super::device_sampler::DeviceSampler;
 use super::held_rows::HeldRows;
 use super::job_threads::JobThread;
 use crate::error::Error;
@@ -39,6 +40,8 @@ pub(crate) struct Passes {
     rows: Mutex<BatchRows>,
     /// Rows of batches that were on the device, and that were copied to it.
     held_counts: Mutex<CacheCounts>,
+    /// Samples batches, if the model's device does so.
+    sampler: Mutex<Option<Arc<DeviceSampler>>>,
     /// Copies batches to a GPU asynchronously, if another thread does so.
     upload: OnceLock<Upload>,
     /// In full-graph training: the published versions of the parameters.
@@ -91,6 +94,7 @@ impl Passes {
             learns_rows,
             rows: Mutex::default(),
             held_counts: Mutex::default(),
+            sampler: Mutex::default(),
             upload: OnceLock::new(),
             versions: OnceLock::new(),
             store_rows: Mutex::default(),
@@ -101,6 +105,11 @@ impl Passes {
     /// Returns where the rows of a batch's nodes are.
     pub(super) fn rows(&self) -> MutexGuard<'_, BatchRows> {
         self.rows.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns what samples batches on the device, if it does.
+    pub(super) fn sampler(&self) -> MutexGuard<'_, Option<Arc<DeviceSampler>>> {
+        self.sampler.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns the counts of rows of batches that were on the device.

@@ -1,4 +1,4 @@
-//! The inputs of a batch's pass. On a GPU, they are copied to it before the pass, on another thread.
+//! The inputs of a batch's pass. On a GPU, they are copied to it before the pass, on another thread, or the GPU samples the batch then.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use gnnflow_dataflow::batch::edge_rows::EdgeRows;
 use gnnflow_dataflow::batch::mini_batch::{BatchKey, MiniBatch};
 use gnnflow_kernels::block::Block;
 use gnnflow_nn::tensors::tensor;
-use gnnflow_nn::{GraphBlock, Upload, Uploaded};
+use gnnflow_nn::{GraphBlock, SampledBatch, Upload, Uploaded};
 use sha2::{Digest, Sha256};
 
 use super::Passes;
@@ -61,7 +61,7 @@ impl Keyed for ReadyBatch {
 }
 
 impl Passes {
-    /// Copies the edges of a batch to the model's device, if it is a GPU, and its feature rows.
+    /// Copies the edges of a batch to the model's device, if it is a GPU, and its feature rows. If the device samples, it samples the batch first.
     pub(crate) fn ready(&self, mut batch: MiniBatch) -> ReadyBatch {
         let inputs = if batch.num_seeds == 0 {
             // There is no pass.
@@ -75,15 +75,27 @@ impl Passes {
     fn inputs(&self, batch: &mut MiniBatch) -> Result<Inputs, Error> {
         // Without the model, since a step of the optimizer waits for its readers.
         let (copies, device) = (&self.edge_copies, self.edge_copies.device());
+        let (held, upload) = (self.rows().clone(), self.upload());
+        let sampler = self.sampler().clone();
+        let sampled = sampler.map(|sampler| sampler.sample(batch)).transpose()?;
+        if let Some(sampled) = &sampled {
+            self.read_back(batch, sampled, &held)?;
+        }
         let digest = if self.hash_blocks { digest(batch) } else { [0; 32] };
-        let sampled = std::mem::take(&mut batch.blocks);
-        let blocks = blocks(sampled, &batch.edges, batch.num_seeds, copies.layers(), self.uses_edges);
-        let upload = self.upload();
+        let blocks = match &sampled {
+            Some(sampled) => sampled.blocks().iter().rev().cloned().collect(),
+            None => {
+                let sampled = std::mem::take(&mut batch.blocks);
+                blocks(sampled, &batch.edges, batch.num_seeds, copies.layers(), self.uses_edges)
+            }
+        };
         copies.copy(&blocks, (!batch.degrees.is_empty()).then_some(&batch.degrees[..]), upload)?;
-        let held = self.rows().clone();
         let rows = match held {
             BatchRows::OnDevice(rows) => {
-                let (rows, counts) = rows.of_batch(batch, upload)?;
+                let (rows, counts) = match sampled.filter(|_| rows.has_all()) {
+                    Some(sampled) => rows.of_sampled(&sampled),
+                    None => rows.of_batch(batch, upload)?,
+                };
                 let mut all = self.held_counts();
                 all.hits += counts.hits;
                 all.misses += counts.misses;
@@ -101,6 +113,23 @@ impl Passes {
         };
         let uploaded = upload.map(Upload::end).transpose()?;
         Ok(Inputs { uploaded, blocks, rows, digest })
+    }
+
+    /// Copies what the host reads of a batch that the device has sampled: its nodes, if rows of some are not on the device; nodes and blocks, if they are
+    /// hashed.
+    fn read_back(&self, batch: &mut MiniBatch, sampled: &SampledBatch, held: &BatchRows) -> Result<(), Error> {
+        let has_all = matches!(held, BatchRows::OnDevice(rows) if rows.has_all());
+        if self.hash_blocks || !has_all {
+            batch.nodes = sampled.nodes().to_vec1().map_err(gnnflow_nn::Error::from)?;
+        }
+        if let BatchRows::OnDevice(rows) = held {
+            rows.read_ahead(&batch.nodes);
+        }
+        if self.hash_blocks {
+            sampled.blocks().iter().try_for_each(|block| block.read_back())?;
+            batch.blocks = sampled.blocks().iter().map(|block| block.block().clone()).collect();
+        }
+        Ok(())
     }
 }
 

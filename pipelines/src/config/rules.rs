@@ -1,5 +1,6 @@
 //! Checks that involve several keys, and names of registered kinds.
 
+mod device_sampling;
 mod full_graph;
 mod link;
 mod report;

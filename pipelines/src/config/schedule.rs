@@ -46,6 +46,9 @@ section! {
         /// 0: none. Unset: half of the free memory, divided among the processes that share the GPU.
         #[schemars(extend("x-results" = false), extend("examples" = ["8GiB"]))]
         pub device_cache: Option<Bytes> = None,
+        /// Whether the GPU samples the batches, from the edges of the whole graph, which it then holds ([what it needs](gpu.md#sampling-on-the-gpu)).
+        #[schemars(extend("x-results" = false))]
+        pub device_sampling: bool = false,
         /// Which training nodes a partition takes as seeds. Unset: `even` if a partition has more than 1.1 times the mean.
         /// Subgraph samplers and tasks on edges always use `partition`.
         #[schemars(extend("examples" = ["partition"]))]

@@ -273,6 +273,11 @@ impl Train {
         }
     }
 
+    /// Whether the GPU samples the batches.
+    pub(crate) fn samples_on_device(&self) -> bool {
+        matches!(&self.schedule, Schedule::MiniBatch(options) if options.device_sampling)
+    }
+
     /// Whether every step computes all nodes.
     pub(crate) fn is_full_graph(&self) -> bool {
         self.schedule.full_graph_options().is_some()

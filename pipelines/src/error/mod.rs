@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 
 /// What makes a run take less memory of a GPU.
 pub(crate) const LESS_GPU_MEMORY: &str = "use a smaller model.hidden, smaller batches (train.batch and train.fanouts, or infer.batch in inference), \
-    a smaller train.window or train.schedule.device_cache, more train.schedule.intervals, train.schedule = \"mini-batch\" instead of all rows of all layers, or train.device = \"cpu\"";
+    a smaller train.window or train.schedule.device_cache, no train.schedule.device_sampling, more train.schedule.intervals, train.schedule = \"mini-batch\" instead of all rows of all layers, or train.device = \"cpu\"";
 
 /// Any error of this crate. Each prints as one line, [`Error::Config`] as one line per problem.
 #[derive(Debug, thiserror::Error)]

@@ -2,7 +2,7 @@
 //!
 //! | schedule | on the GPU |
 //! |---|---|
-//! | `mini-batch` | edges and input rows of `train.window` batches; the rows of one pass; without learned rows, features of nodes that the process can read, in half of the free memory or `device_cache`; if they are those of all nodes, the input rows of one batch only |
+//! | `mini-batch` | edges and input rows of `train.window` batches; the rows of one pass; without learned rows, features of nodes that the process can read, in half of the free memory or `device_cache`; if they are those of all nodes, the input rows of one batch only; with `device_sampling`, the edges of the whole graph |
 //! | `partition-parallel` | edges and input rows of one batch; the rows of one pass |
 //! | `full-graph`, the graph on the GPU | edges and features of all nodes; the rows of all layers |
 //! | `full-graph` with several partitions | the rows of one node task |
@@ -14,6 +14,7 @@
 
 use std::ops::Range;
 
+use gnnflow_nn::DeviceTopology;
 use gnnflow_nn::model::{BlockSize, PassMemory};
 
 use super::device_needs::DeviceNeeds;
@@ -23,6 +24,9 @@ use super::training::edge_bytes;
 use super::{Sizes, Training, embedding, model};
 use crate::config::{Config, Features, Schedule, Train};
 use crate::runtime::task_sizes::CALLS_PER_WORKER;
+
+/// Bytes for each edge of a hop that is sampled on a GPU, besides the block: marks, places, and two copies of keys and numbers that are sorted.
+const SAMPLED_EDGE_BYTES: u64 = 32;
 
 /// What training needs of the GPUs of all processes.
 pub(super) struct DevicePlan<'a> {
@@ -83,6 +87,11 @@ impl<'a> DevicePlan<'a> {
                 {
                     all.features = of_nodes(graph.nodes);
                     all.features_limit = options.device_cache.map(|bytes| bytes.0);
+                    if options.device_sampling {
+                        all.least = DeviceTopology::bytes(graph.nodes, graph.edges);
+                        let edges = training.batch_edges.iter().copied().max().unwrap_or(0);
+                        all.topology = all.least + SAMPLED_EDGE_BYTES * edges;
+                    }
                 }
             }
             _ => {}
@@ -199,6 +208,10 @@ mod tests {
         assert_eq!([tight, tight - 400].map(|free| one.held_features(free)), [400, 0], "batches come first");
         let limited = on("schedule = { kind = 'mini-batch', device_cache = '1MiB' }\n", 1);
         assert_eq!([0, u64::MAX].map(|free| limited.held_features(free)), [1 << 20; 2]);
+        let sampling = on("schedule = { kind = 'mini-batch', device_sampling = true }\n", 1);
+        assert_eq!((one.topology, one.least), (0, 0));
+        assert!(sampling.least >= 4 * 60_000_000 && sampling.topology > sampling.least);
+        assert_eq!(sampling.total(0), one.total(0) + sampling.topology);
         let local = on("schedule = 'partition-parallel'\n", 2);
         assert_eq!((local.batches, local.features, 3 * local.edges), (1, 0, two.edges), "one batch at a time");
     }

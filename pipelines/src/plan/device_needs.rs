@@ -21,6 +21,8 @@ pub struct DeviceNeeds {
     pub(super) reads_all: bool,
     /// Edges: of the graph, or of the batches that are there.
     pub edges: u64,
+    /// The edges of the whole graph from which batches are sampled on the GPU, a mark for each node, and the arrays of a hop.
+    pub topology: u64,
     /// Input rows of a batch.
     pub batch_inputs: u64,
     /// Batches whose input rows are there at the same time, unless those of all nodes are.
@@ -38,7 +40,8 @@ impl DeviceNeeds {
     /// Returns the memory for features on a GPU with `free` bytes of free memory: `train.schedule.device_cache`, or at most half of it, and nothing that
     /// batches or inference need.
     pub(crate) fn room_for_features(&self, free: u64) -> u64 {
-        let others = (self.edges + (self.batches + 1) * self.batch_inputs + self.rows).max(self.inference);
+        let others =
+            self.topology + (self.edges + (self.batches + 1) * self.batch_inputs + self.rows).max(self.inference);
         self.features_limit.unwrap_or_else(|| (free / 2).min(free.saturating_sub(others)))
     }
 
@@ -64,27 +67,36 @@ impl DeviceNeeds {
 
     /// Returns all that is needed of a GPU with `free` bytes of free memory: for training or for inference, whichever takes more.
     pub fn total(&self, free: u64) -> u64 {
-        self.parameters + self.held_features(free) + (self.edges + self.inputs(free) + self.rows).max(self.inference)
+        let in_turn = (self.edges + self.inputs(free) + self.rows).max(self.inference);
+        self.parameters + self.held_features(free) + self.topology + in_turn
     }
 
     /// Compares the needs with the memory of the GPU, which `processes` processes share. Its parameters are there already.
     pub(crate) fn compare(&self, found: DeviceMemory, processes: usize) -> Fit {
         let DeviceMemory { free, total, .. } = found;
-        if self.least > free {
+        let by = if processes > 1 { format!(" for the {processes} processes that share it") } else { String::new() };
+        // Others that share it may have begun already, and then free memory says nothing.
+        let (there, kind) = if processes > 1 { (total, "memory") } else { (free, "free memory") };
+        let least = self.least.saturating_mul(processes as u64);
+        if least > there {
+            let (what, instead) = match self.topology {
+                0 => (
+                    "features and edges of the graph take",
+                    "use train.schedule = \"mini-batch\", or train.device = \"cpu\"",
+                ),
+                _ => ("edges of the graph, from which it samples, take", "remove train.schedule.device_sampling"),
+            };
             return Fit::No(format!(
-                "the GPU has {} of free memory, and the features and edges of the graph take {}; use train.schedule = \"mini-batch\", or \
-                 train.device = \"cpu\"",
-                bytes(free),
-                bytes(self.least)
+                "the GPU has {} of {kind}, and the {what} {}{by}; {instead}",
+                bytes(there),
+                bytes(least)
             ));
         }
         let needed = self.total(free / processes.max(1) as u64).saturating_mul(processes as u64);
-        // Others that share it may have begun already, and then free memory says nothing.
         let there = if processes == 1 { free.saturating_add(self.parameters / 2) } else { total };
         if needed <= there {
             return Fit::Yes;
         }
-        let by = if processes > 1 { format!(" for the {processes} processes that share it") } else { String::new() };
         Fit::Perhaps(format!(
             "the GPU has {} of memory for this run, which needs about {}{by}; if memory runs out, {LESS_GPU_MEMORY}",
             bytes(there),
@@ -123,5 +135,11 @@ mod tests {
         );
         let Fit::No(reason) = fit((1 << 30) - 1, 1) else { panic!("it does not fit") };
         assert!(reason.contains("take 1.0 GiB; use train.schedule"), "{reason}");
+        let needs = DeviceNeeds { topology: 2 << 30, least: 1 << 30, ..DeviceNeeds::default() };
+        let memory = DeviceMemory { free: 3 << 30, total: 3 << 30, peak: None };
+        assert_eq!(needs.compare(memory, 1), Fit::Yes);
+        let Fit::No(reason) = needs.compare(memory, 4) else { panic!("four of them do not fit") };
+        let end = "it samples, take 4.0 GiB for the 4 processes that share it; remove train.schedule.device_sampling";
+        assert!(reason.starts_with("the GPU has 3.0 GiB of memory, and") && reason.ends_with(end), "{reason}");
     }
 }

@@ -198,14 +198,15 @@ impl Plan {
 
 /// Prints the memory of a process on its GPU.
 fn fmt_device(needs: &DeviceNeeds, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-    let DeviceNeeds { parameters, edges, rows, inference, .. } = *needs;
+    let DeviceNeeds { parameters, edges, topology, rows, inference, .. } = *needs;
     // Batches need not find their features there.
     let some = needs.batches > 0 && needs.held_features(0) < needs.held_features(u64::MAX);
     let all = [
         (parameters, "parameters"),
         (needs.held_features(u64::MAX), if some { "features or fewer" } else { "features" }),
         (needs.inputs(u64::MAX), "input rows of batches"),
-        (edges, "edges"),
+        (topology, "edges to sample from"),
+        (edges, if topology > 0 { "edges of batches" } else { "edges" }),
         (rows, "rows of layers"),
     ];
     let listed: Vec<String> =

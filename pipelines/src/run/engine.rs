@@ -10,6 +10,7 @@ use gnnflow_dataflow::flow::compute_thread::ComputeThread;
 use gnnflow_dataflow::sample::sample_hop::Strategy;
 use gnnflow_dataflow::sample::seeds::BatchSource;
 use gnnflow_dataflow::storage::Place;
+use gnnflow_kernels::sample::Fanout;
 use gnnflow_nn::model::ModelSpec;
 use gnnflow_nn::parameter_versions::ParameterVersions;
 
@@ -41,7 +42,7 @@ use crate::engine::stages::state::{EpochState, StageConfig};
 use crate::engine::stages::synchrony::Synchrony;
 use crate::engine::tensor_parallel;
 use crate::engine::tensor_parallel::topology::AllEdges;
-use crate::error::Error;
+use crate::error::{Error, LESS_GPU_MEMORY};
 use crate::plan::{DeviceNeeds, RowsInMemory};
 use crate::runtime::job::Job;
 use crate::task::{Source, Task};
@@ -272,9 +273,57 @@ impl EngineSetup<'_> {
         self.compute_thread.call(move |compute: &mut ComputeState| compute.read_in_place(&features))
     }
 
-    fn mini_batch(self, driver: &mut Driver<'_>, options: &schedule::MiniBatch) -> Result<MiniBatchTraining, Error> {
+    /// Checks that this process holds what a GPU needs to sample the batches: the edges of all partitions, and access to all features.
+    fn check_device_sampling(&self) -> Result<(), Error> {
+        let (job, graph, source) = (self.job, &self.context.graph, &self.context.features.source);
+        let refuse = |message: &str| Err(job.config.problem("train.schedule.device_sampling", message));
+        if !graph.has_whole_topology() {
+            return refuse(
+                "each GPU samples from the edges of all partitions; set partition.topology = \"replicated\", or use one process",
+            );
+        }
+        if !(0..graph.num_nodes() as u32).all(|node| graph.hosts(node) || source.shares(node)) {
+            return refuse(
+                "a process needs the features of all nodes, and cannot read those of other processes; use one process, or, on one host, \
+                 partition.features = \"shared\"",
+            );
+        }
+        Ok(())
+    }
+
+    /// Copies the edges of the graph to the GPU, which then samples the batches. `held` are the features that it holds.
+    ///
+    /// # Errors
+    /// If it holds none, or is out of memory.
+    fn sample_on_device(&mut self, held: Option<Held>) -> Result<(), Error> {
+        let Self { job, context, .. } = self;
+        let strategies = std::mem::take(&mut self.sampling.strategies);
+        let fanouts: Option<Vec<Fanout>> = strategies.iter().map(Strategy::fanout).collect();
+        let fanouts = fanouts.filter(|fanouts| !fanouts.is_empty() && !self.degrees && context.columns.is_empty());
+        let fanouts = fanouts.ok_or_else(|| Error::Bug("a GPU cannot sample the batches of this pipeline".into()))?;
+        if held.is_none() {
+            return Err(Error::Machine(format!(
+                "the GPU has no memory for features; set a larger train.schedule.device_cache, or {LESS_GPU_MEMORY}"
+            )));
+        }
+        let graph = Arc::clone(&context.graph);
+        let _busy = job.runtime.busy("copying edges to the device");
+        self.compute_thread.call(move |compute| compute.sample_on_device(&graph, fanouts))
+    }
+
+    fn mini_batch(
+        mut self,
+        driver: &mut Driver<'_>,
+        options: &schedule::MiniBatch,
+    ) -> Result<MiniBatchTraining, Error> {
+        if self.train.samples_on_device() {
+            self.check_device_sampling()?;
+        }
         let held = self.hold_features(driver, options.device_cache.map(|bytes| bytes.0))?;
         let holds_all = held.is_some_and(|held| held.rows == held.of);
+        if self.train.samples_on_device() {
+            self.sample_on_device(held)?;
+        }
         // Replies to other processes read them here.
         if self.rows_in_memory >= RowsInMemory::Features && !(holds_all && self.context.graph.is_whole()) {
             self.context.parts.copy_to_memory(self.job);

@@ -271,7 +271,10 @@ impl Run<'_> {
     /// the last messages of all workers about it, which precede those of the second barrier.
     fn free_engine(&mut self, driver: &mut Driver<'_>) -> Result<(), Error> {
         self.training = Box::new(NoTraining::default());
-        self.compute_thread.call(|compute| compute.free_rows());
+        self.compute_thread.call(|compute| {
+            compute.free_rows();
+            compute.free_edges();
+        });
         if self.train.is_full_graph() && self.job.trains() {
             self.collectives.barrier(driver)?;
             self.collectives.barrier(driver)?;

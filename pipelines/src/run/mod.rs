@@ -194,6 +194,7 @@ impl<'a> Run<'a> {
             .transpose()?;
         let split = match train.is_full_graph() || !job.trains() {
             true => Split { sampling: 1, compute: job.threads }, // nothing is sampled
+            false if train.samples_on_device() => Split { sampling: 1, compute: job.threads },
             false if train.device.is_gpu() => Split::beside_gpu(job.threads),
             false => Split::planned(job.threads),
         };

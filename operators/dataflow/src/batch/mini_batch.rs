@@ -1,7 +1,9 @@
 //! A mini-batch. Operators add blocks, then features to its seeds.
 
-use gnnflow_kernels::pairs::Pairs;
 use std::sync::Arc;
+
+use gnnflow_data::rng::{Key, Purpose};
+use gnnflow_kernels::pairs::Pairs;
 
 use crate::batch::edge_rows::{Distinct, EdgeRows};
 use crate::batch::gather_buffer::GatherBuffer;
@@ -19,6 +21,23 @@ pub struct BatchKey {
     pub step: u32,
     /// The partition that owns the seeds.
     pub partition: u32,
+}
+
+impl BatchKey {
+    /// Returns the random key of a hop of this batch, from 0 for the hop of the seeds, in a run with this seed.
+    ///
+    /// ```
+    /// use gnnflow_dataflow::batch::mini_batch::BatchKey;
+    ///
+    /// let batch = BatchKey { epoch: 0, step: 3, partition: 1 };
+    /// assert_eq!(batch.of_hop(7, 0), batch.of_hop(7, 0));
+    /// assert_ne!(batch.of_hop(7, 0), batch.of_hop(7, 1));
+    /// ```
+    pub fn of_hop(self, seed: u64, hop: u32) -> Key {
+        [self.partition, self.epoch, self.step, hop]
+            .into_iter()
+            .fold(Key::new(seed, Purpose::Sample), |key, word| key.fold(u64::from(word)))
+    }
 }
 
 /// A mini-batch.

@@ -319,7 +319,7 @@ impl LocalGraph {
     }
 
     /// Returns whether this worker holds the in-edges of every node that its batches may see.
-    pub(crate) fn has_whole_topology(&self) -> bool {
+    pub fn has_whole_topology(&self) -> bool {
         self.partition_local || self.parts.iter().all(Option::is_some)
     }
 

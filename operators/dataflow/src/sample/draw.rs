@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use gnnflow_data::rng::{Key, Purpose};
+use gnnflow_data::rng::Key;
 use rayon::prelude::*;
 
 use crate::batch::mini_batch::{BatchKey, MiniBatch};
@@ -30,9 +30,7 @@ pub(super) struct Draw {
 impl Draw {
     /// Returns the random key of this hop of a batch.
     pub(super) fn key(&self, batch: BatchKey) -> Key {
-        [batch.partition, batch.epoch, batch.step, self.hop]
-            .into_iter()
-            .fold(Key::new(self.seed, Purpose::Sample), |key, word| key.fold(u64::from(word)))
+        batch.of_hop(self.seed, self.hop)
     }
 
     /// Returns whether the fused kernel does the whole hop.

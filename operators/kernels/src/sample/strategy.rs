@@ -22,6 +22,14 @@ pub enum Strategy {
 }
 
 impl Strategy {
+    /// Returns the fanout, if all in-edges of a node are drawn alike.
+    pub fn fanout(&self) -> Option<Fanout> {
+        match self {
+            Self::Fanout(fanout) => Some(*fanout),
+            _ => None,
+        }
+    }
+
     /// Returns the expected number of edges per node; it determines the size of messages.
     pub fn expected(&self) -> usize {
         let count = |fanout: i64| usize::try_from(fanout).unwrap_or(64);

@@ -7,7 +7,7 @@ use super::super::schedule::Schedule;
 use super::super::train::{Task, Train};
 use super::super::{Config, Halo, Registered, Topology, model, uses};
 use super::report::{Report, known};
-use super::{full_graph, link, subgraphs};
+use super::{device_sampling, full_graph, link, subgraphs};
 use crate::error::did_you_mean;
 use gnnflow_data::format::plural;
 
@@ -47,6 +47,9 @@ pub(super) fn train(config: &Config, registered: &Registered, report: &mut Repor
             for (other, _) in in_host_memory.into_iter().filter(|&(_, given)| given && options.device_cache.is_some()) {
                 let key = report.option("device_cache");
                 report.add(&key, format!("has no effect with `{other}`, which needs the rows of batches in the host's memory; remove one of them"));
+            }
+            if options.device_sampling {
+                device_sampling::device_sampling(config, train, model, options, report);
             }
             if options.cache.is_none() {
                 let key = report.option("cache_policy");

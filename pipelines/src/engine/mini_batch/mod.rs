@@ -7,7 +7,8 @@
 //! ```
 //!
 //! If the compute thread has the features of all nodes, on a GPU or in one array of this process, none are fetched. On a GPU, `copy to device` is
-//! before the gate: another thread copies the edges of the next batch, and the rows that the GPU does not hold, while one is computed.
+//! before the gate: another thread copies the edges of the next batch, and the rows that the GPU does not hold, while one is computed. With
+//! `device_sampling`, there are no hops, and the GPU samples the batch there.
 //!
 //! With learned rows, there is a second gate before rows are fetched, and a second path for their gradients:
 //!
