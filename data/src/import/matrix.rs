@@ -84,6 +84,9 @@ impl Matrix {
         }
         let mut first = Vec::new();
         starts.ints(1, None, &mut first)?;
+        if first[0] != 0 {
+            return Err(starts.wrong("does not begin with 0"));
+        }
         let sparse = Sparse { starts, indices: array("indices")?, values: array("data")?, last: first[0] };
         Ok(Self { name, width: width as usize, source: Source::Sparse(Box::new(sparse)) })
     }
@@ -144,7 +147,8 @@ impl Column for Matrix {
     fn end(&mut self) -> Result<()> {
         match &mut self.source {
             Source::Text(source) => source.end(),
-            _ => Ok(()),
+            Source::Sparse(sparse) => sparse.end(),
+            Source::Npy(_) | Source::Zeros => Ok(()),
         }
     }
 }
@@ -168,5 +172,16 @@ impl Sparse {
             self.last = end;
         }
         Ok(())
+    }
+
+    /// Checks that rows have all entries.
+    fn end(&self) -> Result<()> {
+        match self.indices.left() {
+            0 => Ok(()),
+            _ => {
+                let (last, entries) = (self.last, self.indices.len());
+                Err(self.starts.wrong(format!("ends at {last}, but there are {entries} entries")))
+            }
+        }
     }
 }

@@ -241,13 +241,19 @@ impl Ends {
     }
 
     fn finish(self) -> Result<()> {
-        let Self::Compressed { mut starts, others, mut last, left, .. } = self else { return Ok(()) };
+        let Self::Compressed { mut starts, others, mut last, mut node, left, .. } = self else { return Ok(()) };
         let mut more = Vec::new();
         let mut rest = starts.left();
         while rest > 0 {
             let block = rest.min(BLOCK) as usize;
             starts.ints(block, None, &mut more)?;
-            last = more.iter().fold(last, |last, &end| last.max(end));
+            for &end in &more {
+                node += 1;
+                if end < last {
+                    return Err(starts.wrong(format!("decreases at item {}", node + 1)));
+                }
+                last = end;
+            }
             rest -= block as u64;
         }
         match left == 0 && last as u64 == others.len() {

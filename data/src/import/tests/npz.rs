@@ -49,6 +49,45 @@ fn features_labels_and_split_are_read_from_arrays() {
     }
 }
 
+/// Writes the archive of a fixture, which is not compressed, with other items in an array of 32-bit integers. Returns its path.
+fn with_items(place: &TestDir, fixture_name: &str, array: &str, items: &[i32]) -> std::path::PathBuf {
+    let mut bytes = std::fs::read(fixture(fixture_name)).unwrap();
+    let name = bytes.windows(array.len()).position(|bytes| bytes == array.as_bytes()).unwrap();
+    let word = |at: usize, bytes: &[u8]| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());
+    // The checksum is in the 30 bytes before the name of an entry. NumPy writes the size after it, in a field of 20 bytes.
+    let (before, size) = (word(name - 16, &bytes), word(name + array.len() + 4, &bytes) as usize);
+    let begin = name + array.len() + 20;
+    let end = begin + size;
+    let (size, new) = (4 * items.len(), items.iter().flat_map(|item| item.to_le_bytes()));
+    new.zip(&mut bytes[end - size..end]).for_each(|(new, byte)| *byte = new);
+    let checksum = crc32fast::hash(&bytes[begin..end]).to_le_bytes();
+    // In the header, and in the directory.
+    let places: Vec<usize> = (0..bytes.len() - 4).filter(|&at| word(at, &bytes) == before).collect();
+    assert_eq!(places.len(), 2);
+    places.into_iter().for_each(|at| bytes[at..at + 4].copy_from_slice(&checksum));
+    let path = place.path("changed.npz");
+    std::fs::write(&path, bytes).unwrap();
+    path
+}
+
+#[test]
+fn pointers_of_rows_must_ascend_to_the_number_of_entries() {
+    let place = TestDir::new();
+    for (items, words) in [
+        ([0, 5, 0, 0, 0, 5], "decreases at item 2"),
+        ([0, 1, 2, 1, 5, 5], "decreases at item 3"),
+        ([0, 5, 5, 5, 5, 4], "decreases at item 5"),
+        ([0, 1, 2, 3, 5, 6], "ends at 6, but there are 5 entries"),
+        ([0, 1, 2, 3, 4, 4], "ends at 4, but there are 5 entries"),
+        ([1, 1, 2, 3, 5, 5], "does not begin with 0"),
+    ] {
+        let path = with_items(&place, "csc-stored.npz", "indptr.npy", &items);
+        bad(&Import::new([path], place.path("out")), words);
+    }
+    let path = with_items(&place, "csc-stored.npz", "indptr.npy", &[0, 0, 0, 3, 5, 5]);
+    assert_eq!(good(&Import::new([path], place.path("out"))).edges, 5);
+}
+
 #[test]
 fn invalid_file_error_names_file_and_cause() {
     let place = TestDir::new();
