@@ -208,7 +208,9 @@ impl ChildGroup {
                 killed_by_parent = true;
                 self.signal(libc::SIGKILL);
             }
-            std::thread::sleep(POLL_INTERVAL);
+            if self.children.iter().any(Option::is_some) {
+                std::thread::sleep(POLL_INTERVAL);
+            }
         }
         // Grandchildren may hold the pipes open.
         let until = Instant::now() + Duration::from_secs(1);

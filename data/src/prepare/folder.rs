@@ -17,7 +17,7 @@ use crate::progress::Progress;
 /// Name of the subfolder for temporary files.
 pub(crate) const SCRATCH: &str = "scratch";
 
-/// Interval at which a waiting process tries to get the lock.
+/// The longest interval at which a waiting process tries to get the lock.
 const POLL: Duration = Duration::from_millis(100);
 
 /// Holds the lock `<out>.lock` until it is dropped.
@@ -33,7 +33,7 @@ impl Lock {
 
     /// Waits until no other process holds the lock file `path`, then locks it. Shows `stage` while it waits.
     pub(crate) fn wait(path: &Path, stage: &str, progress: &dyn Progress) -> Result<Self> {
-        let mut shown = false;
+        let (mut shown, mut pause) = (false, Duration::from_millis(1));
         let file = loop {
             if let Some(file) = LockFile::try_take(path).map_err(Error::io(path, "lock"))? {
                 break file;
@@ -42,7 +42,8 @@ impl Lock {
                 progress.stage(stage, None, "");
                 shown = true;
             }
-            std::thread::sleep(POLL);
+            std::thread::sleep(pause);
+            pause = (2 * pause).min(POLL);
         };
         if shown {
             progress.done();

@@ -63,23 +63,28 @@ pub(super) fn run<C: ProcessGroup>(
     let edges = EdgeReader::open(source, Some(nodes.id_kind()))?;
     encode_like::check(source, &nodes, &edges)?;
     let first = processes.rank() == 0;
-    let _lock = first.then(|| Lock::take(&settings.out, progress)).transpose()?;
-    let plan = if first {
-        restore_locked(&settings.out)?;
-        let wanted = fingerprint(source, partitioner, settings)?;
-        match state(&settings.out, &wanted)? {
-            State::Current(_) => Some(Json(Plan::Current)),
-            State::Foreign => return Err(Error::Occupied { path: settings.out.clone() }),
-            State::Updated => return Err(Error::Updated { path: settings.out.clone() }),
-            state => {
-                if let State::Stale(reason) = state {
-                    progress.note(&format!("{}: this dataset is replaced; {reason}", settings.out.display()));
+    let wanted = first.then(|| fingerprint(source, partitioner, settings)).transpose()?;
+    // A dataset appears whole, so this needs no lock, for which all processes of a run on this machine would wait.
+    let is_current = |wanted: &Fingerprint| matches!(state(&settings.out, wanted), Ok(State::Current(_)));
+    let is_current = wanted.as_ref().is_some_and(is_current);
+    let _lock = (first && !is_current).then(|| Lock::take(&settings.out, progress)).transpose()?;
+    let plan = match wanted {
+        None => None,
+        Some(_) if is_current => Some(Json(Plan::Current)),
+        Some(wanted) => {
+            restore_locked(&settings.out)?;
+            match state(&settings.out, &wanted)? {
+                State::Current(_) => Some(Json(Plan::Current)),
+                State::Foreign => return Err(Error::Occupied { path: settings.out.clone() }),
+                State::Updated => return Err(Error::Updated { path: settings.out.clone() }),
+                state => {
+                    if let State::Stale(reason) = state {
+                        progress.note(&format!("{}: this dataset is replaced; {reason}", settings.out.display()));
+                    }
+                    Some(Json(Plan::Make(wanted, settings.memory, settings.program)))
                 }
-                Some(Json(Plan::Make(wanted, settings.memory, settings.program)))
             }
         }
-    } else {
-        None
     };
     let (wanted, memory, program) = match processes.broadcast(plan)?.0 {
         Plan::Current => return Manifest::read(&settings.out),
