@@ -87,6 +87,34 @@ fn run_of_one_process_with_a_stuck_compute_thread_ends() {
 }
 
 #[test]
+fn stuck_sampling_thread_is_named_by_its_operator() {
+    let place = TestDir::new();
+    let run = start(&place, "mini-batch", "1");
+    let frozen = FrozenThread::stop(run.id(), "sample-0");
+    let (code, stderr) = end(run, &frozen);
+    assert_eq!(code, 70, "{stderr}");
+    let waits = |line: &str| {
+        line.contains("sample_batch: ")
+            && line.contains(" at time (")
+            && line.ends_with("for another thread of this process")
+    };
+    assert!(stderr.lines().any(waits), "{stderr}");
+}
+
+#[test]
+fn end_of_a_run_does_not_wait_for_a_stuck_status_thread() {
+    let place = TestDir::new();
+    planted(&place, "p.toml", "[model]\nkind = 'sage'\n[train]\nepochs = 300\n");
+    let mut run = place.command(&["run", "p.toml", "--run-dir", "run"]).stderr(Stdio::piped()).spawn().unwrap();
+    wait_for_epochs(&place, "run", 1, &mut run);
+    let frozen = FrozenThread::stop(run.id(), "status");
+    let (code, stderr) = end(run, &frozen);
+    assert_eq!(code, 0, "{stderr}");
+    assert!(stderr.contains("the last status is not written"), "{stderr}");
+    assert!(place.path("run/predictions.parquet").exists());
+}
+
+#[test]
 fn run_of_two_processes_with_any_stuck_thread_ends() {
     for (schedule, thread) in [
         ("mini-batch", "compute_thread"),

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use gnnflow_data::fs::{remove, replace};
 use gnnflow_pipelines::Error as PipelineError;
@@ -19,6 +19,8 @@ use crate::error::Error;
 
 /// Time between two writes.
 const INTERVAL: Duration = Duration::from_secs(1);
+/// Time after which the end of a run no longer waits for the thread that writes.
+const END: Duration = Duration::from_secs(5);
 /// Maximum characters of an error in the file.
 const ERROR: usize = 4096;
 
@@ -120,10 +122,20 @@ impl StatusWriter {
         self.shared.left_to_children.store(true, Ordering::Relaxed);
     }
 
-    /// Writes the end of the run. A run that was refused before its work began leaves the file as it was before.
+    /// Writes the end of the run. A run that was refused before its work began leaves the file as it was before. Waits at most [`END`] for the thread that
+    /// writes.
     pub(crate) fn end(self, end: End<'_>) {
         let Self { shared, stop, thread } = self;
         drop(stop);
+        let begin = Instant::now();
+        while !thread.is_finished() {
+            if begin.elapsed() > END {
+                // It may hold the lock of the file, whose system may not answer. The results are written.
+                tracing::warn!("the last status is not written: the thread that writes it stands still");
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
         // A panic of the thread is reported by its hook.
         let _ = thread.join();
         match end {

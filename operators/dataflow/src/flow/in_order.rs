@@ -12,6 +12,7 @@ use timely::dataflow::operators::Capability;
 use timely::dataflow::operators::generic::operator::Operator;
 use timely::dataflow::{Stream, StreamVec};
 
+use crate::flow::waits::{Cause, Reported};
 use crate::time::MessageTime;
 use crate::wire::{WireBlock, to_destination};
 
@@ -29,8 +30,12 @@ impl<'scope> InOrder<'scope> for Stream<'scope, u64, WireBlock> {
         type Builder = CapacityContainerBuilder<Vec<(u64, Vec<u8>)>>;
         self.unary_frontier::<Builder, _, _, _>(to_destination(), "in_order", |initial, _| {
             drop(initial);
-            let mut held: BTreeMap<u64, (Capability<u64>, Vec<u8>)> = BTreeMap::new();
+            let held: BTreeMap<u64, (Capability<u64>, Vec<u8>)> = BTreeMap::new();
+            let held = Reported::new("in_order", held, |held, wait| {
+                held.keys().for_each(|&time| wait(time, Cause::EarlierTimes));
+            });
             move |(input, frontier), output| {
+                let held = &mut *held.borrow_mut();
                 input.for_each(|time, block| {
                     let mut payload = Vec::with_capacity(block.row_bytes());
                     block.for_each_row_bytes(|bytes| payload.extend_from_slice(bytes));

@@ -15,12 +15,14 @@ use std::time::Duration;
 use timely::container::CapacityContainerBuilder;
 use timely::dataflow::StreamVec;
 use timely::dataflow::channels::pact::Pipeline;
+use timely::dataflow::operators::Capability;
 use timely::dataflow::operators::generic::operator::Operator;
 
 use super::draw::Draw;
 use super::sample_hop::{Hop, SampleHop};
 use super::sampling_threads::SamplingThreads;
 use crate::batch::mini_batch::MiniBatch;
+use crate::flow::waits::{Cause, Reported};
 use crate::time::MessageTime;
 use crate::wire::meter::Stage;
 
@@ -47,9 +49,13 @@ impl<'scope> SampleBatch<'scope> for StreamVec<'scope, u64, MiniBatch> {
                 let wake = scope.worker().sync_activator_for(info.address.to_vec());
                 let (sender, results) = mpsc::channel::<(u64, std::thread::Result<(MiniBatch, Duration)>)>();
                 // Capabilities of the batches in progress, and batches that are done before an earlier one.
-                let (mut held, mut done) = (VecDeque::new(), BTreeMap::new());
+                let held = Reported::new("sample_batch", VecDeque::<Capability<u64>>::new(), |held, wait| {
+                    held.iter().for_each(|time| wait(*time.time(), Cause::Thread));
+                });
+                let mut done = BTreeMap::new();
                 let (mut next, mut first) = (0u64, 0u64);
                 move |(input, _frontier), output| {
+                    let held = &mut *held.borrow_mut();
                     input.for_each(|time, batches| {
                         for mut batch in batches.drain(..) {
                             held.push_back(time.retain(output.output_index()));

@@ -93,6 +93,8 @@ impl Subgraphs {
                     );
                     return Err(job.config.problem("train.sampler.clusters", message));
                 }
+                // It takes long, and the worker's loop stands still.
+                let _busy = job.runtime.busy("cutting partitions into clusters");
                 let mut batches = ClusterBatches::new(parts.len(), options.clusters_per_batch(count), train.seed);
                 for part in graph.hosted().filter(|&part| parts[part].nodes > 0) {
                     let (memory, seed) = (job.config.partition.method_memory(), job.config.partition.seed);
