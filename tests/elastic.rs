@@ -46,9 +46,10 @@ fn signal(pid: u32, signal: rustix::process::Signal) {
 #[test]
 fn lost_process_is_replaced_by_the_others_and_taken_back() {
     let place = ready();
-    place.succeed(&["run", "p.toml", "--quiet", "--run-dir", "alone"]);
+    let sets = ["--set", "train.epochs=200"];
+    place.succeed(&[&["run", "p.toml", "--quiet", "--run-dir", "alone"], &sets[..]].concat());
     let hosts = hosts_on(&place, &[0, 1, 2]);
-    let mut members: Vec<Member> = (0..3).map(|rank| start(&place, &hosts, rank, "run", &[])).collect();
+    let mut members: Vec<Member> = (0..3).map(|rank| start(&place, &hosts, rank, "run", &sets)).collect();
     wait_for_more_epochs(&place, "run", 2, &members);
     // The supervisor and its process, as if the host was lost.
     members[1].kill();
@@ -56,8 +57,8 @@ fn lost_process_is_replaced_by_the_others_and_taken_back() {
     // While rank 0 stands still, the lost process comes back. So it does so long before the last epoch.
     let first = members[0].worker();
     signal(first, rustix::process::Signal::STOP);
-    assert!(epochs(&place.path("run")).len() < 390, "the run is too short for this test");
-    members[1] = start(&place, &hosts, 1, "run", &[]);
+    assert!(epochs(&place.path("run")).len() < 190, "the run is too short for this test");
+    members[1] = start(&place, &hosts, 1, "run", &sets);
     std::thread::sleep(Duration::from_secs(1));
     signal(first, rustix::process::Signal::CONT);
     members[0].wait_for("a lost process has returned; starting again from the last checkpoint");
@@ -127,8 +128,9 @@ fn processes_that_cannot_take_part_end_and_are_not_restarted() {
     let port: u32 = port.parse().unwrap();
     place.write("other-host", format!("{}\n{host}:{}\n{}\n", own[0], port + 7, own[2]));
     let both = [&hosts[..], "other-host"];
-    let mut first = start(&place, &hosts, 0, "twice", &[]);
-    let mut same = [(0, "twice"), (1, "again")].map(|(at, run)| start(&place, both[at], 1, run, &[]));
+    let few = ["--set", "train.epochs=5"];
+    let mut first = start(&place, &hosts, 0, "twice", &few);
+    let mut same = [(0, "twice"), (1, "again")].map(|(at, run)| start(&place, both[at], 1, run, &few));
     let since = Instant::now();
     let ended = loop {
         let ended = same.each_mut().map(|member| member.child.try_wait().unwrap().is_some());
@@ -141,7 +143,7 @@ fn processes_that_cannot_take_part_end_and_are_not_restarted() {
     assert_eq!(same[ended].end(), 5, "{}", all_stderr(&same));
     assert!(same[ended].stderr().contains("rank 1 is taken"), "{}", all_stderr(&same));
     let left = 1 - ended;
-    let mut third = start(&place, both[left], 2, "twice", &[]);
+    let mut third = start(&place, both[left], 2, "twice", &few);
     assert_eq!([first.end(), same[left].end(), third.end()], [0, 0, 0], "{}", all_stderr(&same));
 }
 

@@ -29,8 +29,11 @@ const MODELS: [&str; 13] = [
     "kind = 'sage'\nlayers = 3\nresidual = true\njumping_knowledge = 'max'",
 ];
 
+/// Graphs are undirected unless they are told otherwise.
+const DIRECTED: [&str; 2] = ["--set", "graph.undirected=false"];
+
 /// Enough training nodes that the last hop reaches all nodes.
-const MANY_SEEDS: [&str; 4] = ["--set", "graph.generate.split=[0.7, 0.1, 0.2]", "--set", "graph.undirected=true"];
+const MANY_SEEDS: [&str; 2] = ["--set", "graph.generate.split=[0.7, 0.1, 0.2]"];
 
 #[test]
 fn model_has_equal_bits_for_1_2_4_processes() {
@@ -43,7 +46,7 @@ fn model_has_equal_bits_for_1_2_4_processes() {
     let place = TestDir::new();
     for (index, model) in MODELS.into_iter().enumerate() {
         planted(&place, "p.toml", &settings(&format!("{model}\ninput_dropout = 0.3"), "schedule.intervals = 3\n"));
-        for (which, graph) in [&[][..], &["--set", "graph.undirected=true"], &MANY_SEEDS].into_iter().enumerate() {
+        for (which, graph) in [&DIRECTED[..], &[], &MANY_SEEDS].into_iter().enumerate() {
             let one = succeed(&place, &[graph, &["--set", "train.threads=1"]].concat());
             let some = several[(index + which) % several.len()];
             let found = succeed(&place, &[graph, some].concat());
@@ -57,7 +60,7 @@ fn model_has_equal_bits_for_1_2_4_processes() {
 #[test]
 fn epoch_equals_a_mini_batch_step_over_all_neighbors() {
     let place = TestDir::new();
-    let graphs = [&[][..], &["--set", "graph.undirected=true"], &["--set", "graph.self_loops=add"], &MANY_SEEDS];
+    let graphs = [&DIRECTED[..], &[], &["--set", "graph.self_loops=add"], &MANY_SEEDS];
     for (index, model) in MODELS.into_iter().enumerate() {
         let layers = if model.contains("layers = 3") { 3 } else { 2 };
         // Each model on two of the graphs.
@@ -86,8 +89,8 @@ fn graph_on_one_device_trains_as_by_intervals() {
     let place = TestDir::new();
     let one = ["--set", "partition.parts=1"];
     let device = ["--set", "partition.parts=1", "--set", "debug.graph_on_device=true"];
-    let loops = ["--set", "graph.undirected=true", "--set", "graph.self_loops=add"];
-    for (model, graph) in MODELS.into_iter().zip([&[][..], &loops, &MANY_SEEDS].into_iter().cycle()) {
+    let loops = ["--set", "graph.self_loops=add"];
+    for (model, graph) in MODELS.into_iter().zip([&DIRECTED[..], &loops, &MANY_SEEDS].into_iter().cycle()) {
         planted(&place, "p.toml", &settings(&without_dropout(model), "evaluate_every = 2\n"));
         let by_intervals = succeed(&place, &[graph, &one].concat());
         let expected = losses(&place);
@@ -168,7 +171,7 @@ fn bf16_rows_save_bytes_and_have_equal_bits_for_1_2_4_processes() {
     for (index, (model, columns)) in models.into_iter().enumerate() {
         planted(&place, "p.toml", &settings(&format!("{model}\ninput_dropout = 0.3"), "schedule.intervals = 3\n"));
         let tensor_parallel = [&MANY_SEEDS[..], &["--set", "train.schedule.kind=tensor-parallel"]].concat();
-        let graphs = [&[][..], &["--set", "graph.undirected=true"], &MANY_SEEDS, &tensor_parallel];
+        let graphs = [&DIRECTED[..], &[], &MANY_SEEDS, &tensor_parallel];
         // Each model on two of the graphs.
         for which in [index % 2, index % 2 + 2] {
             let graph = graphs[which];
@@ -248,7 +251,7 @@ fn gradients_of_mirrors_match_those_of_owners() {
     {
         let more = "schedule.intervals = 3\nevaluate_every = 0\noptimizer = { kind = 'sgd', lr = 1.0 }\n";
         planted(&place, "p.toml", &settings(&format!("{model}\ninput_dropout = 0.3\nattention_dropout = 0.4"), more));
-        for graph in [&[][..], &["--set", "graph.undirected=true"], &MANY_SEEDS] {
+        for graph in [&DIRECTED[..], &[], &MANY_SEEDS] {
             let exact = succeed(&place, &[graph, &["--set", "train.epochs=1"]].concat());
             let computed = weights(&place, "run");
             assert!(computed.values().flatten().flatten().any(|&x| x.abs() > 0.01));

@@ -59,7 +59,7 @@ fn is_within_epoch(place: &TestDir, run: &str) -> bool {
 #[test]
 fn a_signal_leaves_a_checkpoint_from_which_the_run_has_equal_results() {
     for (schedule, settings) in SCHEDULES {
-        let place = ready(schedule, settings, 150);
+        let place = ready(schedule, settings, 60);
         succeed(&place, &["--run-dir", "whole", "--set", "train.checkpoint_every=0"]);
         for (processes, resumed, sent) in [("1", "2", Signal::TERM), ("2", "4", Signal::INT), ("4", "1", Signal::TERM)]
         {
@@ -83,7 +83,7 @@ fn a_signal_leaves_a_checkpoint_from_which_the_run_has_equal_results() {
 
 #[test]
 fn a_signal_to_one_host_stops_all_hosts() {
-    let place = ready("mini-batch", BATCHES, 150);
+    let place = ready("mini-batch", BATCHES, 60);
     succeed(&place, &["--run-dir", "whole"]);
     let hosts = hosts_on(&place, &[0, 1]);
     let args = ["--set", "train.checkpoint_on_signal=true", "--set", "train.checkpoint_every=0"];
@@ -166,7 +166,7 @@ fn checkpoints_within_an_epoch_have_equal_results() {
 
 #[test]
 fn checkpoints_by_time_are_written_within_epochs() {
-    let place = ready("mini-batch", BATCHES, 150);
+    let place = ready("mini-batch", BATCHES, 12);
     succeed(&place, &["--run-dir", "whole"]);
     for (processes, window) in [("1", "train.window=1"), ("2", "train.window=2")] {
         let run = format!("run-{processes}");
@@ -176,6 +176,7 @@ fn checkpoints_by_time_are_written_within_epochs() {
         let begin = Instant::now();
         while !is_within_epoch(&place, &run) {
             assert!(child.try_wait().unwrap().is_none() && begin.elapsed() < TIME_LIMIT, "{}", stderr(&place));
+            std::thread::sleep(Duration::from_millis(1));
         }
         let mut all = children(child.id());
         all.push(child.id());

@@ -33,8 +33,11 @@ const ATTENTION: [(&str, f64); 6] = [
     ("kind = 'gat'\nhidden = 16\nattention_dropout = 0.4\ndecoupled = true", 4.0),
 ];
 
+/// Graphs are undirected unless they are told otherwise.
+const DIRECTED: [&str; 2] = ["--set", "graph.undirected=false"];
+
 /// Enough training nodes that the last hop reaches all nodes.
-const MANY_SEEDS: [&str; 4] = ["--set", "graph.generate.split=[0.7, 0.1, 0.2]", "--set", "graph.undirected=true"];
+const MANY_SEEDS: [&str; 2] = ["--set", "graph.generate.split=[0.7, 0.1, 0.2]"];
 
 #[test]
 fn sums_have_equal_bits_for_1_2_4_processes() {
@@ -50,7 +53,7 @@ fn sums_on_the_device_have_equal_bits_for_1_2_4_processes() {
     let at_once = [&chunks[..], &["--set", "train.schedule.pipelined=false"]].concat();
     for (index, &(model, _)) in SUMS.iter().enumerate() {
         planted(&place, "p.toml", &settings(&format!("{model}\ninput_dropout = 0.3"), "schedule.intervals = 3\n"));
-        let graph = [&[][..], &["--set", "graph.undirected=true"]][index % 2];
+        let graph = [&DIRECTED[..], &[]][index % 2];
         succeed(&place, graph);
         let of_cpu = losses(&place);
         let one = succeed(&place, &[graph, &device].concat());
@@ -81,7 +84,7 @@ fn assert_equal_bits(models: &[(&str, f64)]) {
     let not_pipelined = [&small[..], &["--set", "train.schedule.pipelined=false"]].concat();
     // Each model runs on one of the two graphs, with each number of processes, and at one of these with small chunks.
     let several = [[("2", &small[..]), ("4", &[])], [("2", &[]), ("4", &not_pipelined)]];
-    let graphs = [&[][..], &["--set", "graph.undirected=true"]];
+    let graphs = [&DIRECTED[..], &[]];
     for (index, &(model, rounds)) in models.iter().enumerate() {
         planted(&place, "p.toml", &settings(&format!("{model}\ninput_dropout = 0.3"), "schedule.intervals = 3\n"));
         let graph = graphs[index % 2];
@@ -129,7 +132,7 @@ fn losses_of_attention_match_full_graph_training() {
 
 fn assert_losses_match_full_graph_training(models: &[(&str, f64)]) {
     let place = TestDir::new();
-    let graphs = [&[][..], &["--set", "graph.undirected=true"], &["--set", "graph.self_loops=add"], &MANY_SEEDS];
+    let graphs = [&DIRECTED[..], &[], &["--set", "graph.self_loops=add"], &MANY_SEEDS];
     for (index, &(model, _)) in models.iter().enumerate() {
         planted(&place, "p.toml", &settings(&format!("{model}\ninput_dropout = 0.2"), "schedule.intervals = 2\n"));
         // Each model on two of the graphs.

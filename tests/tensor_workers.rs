@@ -176,7 +176,7 @@ fn long_tasks_that_are_split_have_equal_bits() {
 fn killed_launched_worker_is_restarted() {
     let place = TestDir::new();
     planted(&place, "p.toml", &settings("kind = 'gcn'\ninput_dropout = 0.3", ""));
-    let epochs = ["train.epochs=150", "train.evaluate_every=0"];
+    let epochs = ["train.epochs=80", "train.evaluate_every=0"];
     let alone = succeed(&place, &epochs);
     // The only worker is restarted, so `when_gone` has no effect.
     let only = ["train.tensor_workers.workers=1", "train.tensor_workers.when_gone=fail"];
