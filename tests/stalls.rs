@@ -105,7 +105,8 @@ fn stuck_sampling_thread_is_named_by_its_operator() {
 fn end_of_a_run_does_not_wait_for_a_stuck_status_thread() {
     let place = TestDir::new();
     planted(&place, "p.toml", "[model]\nkind = 'sage'\n[train]\nepochs = 300\n");
-    let mut run = place.command(&["run", "p.toml", "--run-dir", "run"]).stderr(Stdio::piped()).spawn().unwrap();
+    let mut run = place.command(&["run", "p.toml", "--run-dir", "run"]);
+    let mut run = run.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
     wait_for_epochs(&place, "run", 1, &mut run);
     let frozen = FrozenThread::stop(run.id(), "status");
     let (code, stderr) = end(run, &frozen);
