@@ -48,7 +48,7 @@ fn pipeline(place: &TestDir, columns: &str, train: &str) {
     let text = format!(
         "[graph]\nnodes = 'nodes.parquet'\nedges = 'edges.parquet'\nduplicates = 'keep'\ncolumns = {{ {columns} }}\n\
          [partition]\nmethod = 'random'\nparts = 4\n[model]\nkind = 'sage'\nhidden = 16\n\
-         [train]\nepochs = 2\nevaluate_every = 0\nbatch = 32\nhash_blocks = true\n{train}\n[infer]\npredictions = true\n"
+         [train]\nepochs = 2\nbatch = 32\nhash_blocks = true\n{train}\n[infer]\npredictions = true\n"
     );
     place.write("p.toml", text);
 }
