@@ -130,8 +130,12 @@ impl StatusWriter {
         let begin = Instant::now();
         while !thread.is_finished() {
             if begin.elapsed() > END {
-                // It may hold the lock of the file, whose system may not answer. The results are written.
-                tracing::warn!("the last status is not written: the thread that writes it stands still");
+                // It may hold the lock of the file.
+                tracing::warn!(
+                    "the last status is not written: the thread that writes it stands still; check the file system of {}, whose status.json is older \
+                     than the run",
+                    shared.run_dir.display()
+                );
                 return;
             }
             std::thread::sleep(Duration::from_millis(1));
