@@ -94,9 +94,24 @@ fn sampling_threads_have_lines_and_a_share_of_the_waiting() {
         assert_eq!(times["sampling"][0]["name"], "sample_batch");
         let waiting = rows(times, "dataflow").iter().find(|row| row["name"] == "waiting").unwrap();
         let parts = number(&times["waiting_for_compute"]) + number(&times["waiting_for_sampling"]);
-        assert!(parts <= number(&waiting["seconds"]) + 1e-6, "{parts} of {waiting}");
+        let rest: f64 = rows(times, "waiting_for").iter().map(|row| number(&row["seconds"])).sum();
+        assert!(parts + rest <= number(&waiting["seconds"]) + 1e-6, "{parts} and {rest} of {waiting}");
     }
     assert!(report.contains("<th>sampling threads (CPU time)</th>"));
+}
+
+#[test]
+fn waiting_names_processes() {
+    for schedule in ["mini-batch", "full-graph"] {
+        let Traced { times, report, .. } = traced(schedule, &["--set", "train.epochs=10"]);
+        let of = |rank: usize, cause: &str| -> f64 {
+            let of_cause = |row: &&Value| row["cause"] == cause;
+            rows(&times[rank], "waiting_for").iter().filter(of_cause).map(|row| number(&row["seconds"])).sum()
+        };
+        // The first process owns the sums of a small model.
+        assert!(of(0, "process 1") > 0.0, "{schedule}: {times:?}");
+        assert!(report.contains("<td>… of process 1</td>"), "{schedule}");
+    }
 }
 
 #[test]

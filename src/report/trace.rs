@@ -5,6 +5,9 @@ use super::{bytes, count, seconds};
 use gnnflow_pipelines::trace_table::{InUse, ThreadTime, ThreadUse, TraceTable};
 use std::fmt::Write;
 
+/// Causes of waiting beyond this number are left out, too.
+const MOST_CAUSES: usize = 6;
+
 /// Names of a table beyond this number are left out; the files in the run folder have them.
 const MOST: usize = 15;
 
@@ -67,15 +70,31 @@ fn times(traces: &[TraceTable], of: impl Fn(&TraceTable) -> &[ThreadTime]) -> Ve
 }
 
 /// Returns the waiting of the worker threads by cause.
-fn waiting_rows(traces: &[TraceTable], runs: Option<u64>) -> [Row; 3] {
+fn waiting_rows(traces: &[TraceTable], runs: Option<u64>) -> Vec<Row> {
     let row = |cause: &str, of: fn(&TraceTable) -> f64| {
         Row::new(format!("waiting for {cause}"), runs, traces, |trace| seconds(of(trace).max(0.0)))
     };
-    [
+    let mut rows = vec![
         row("the compute thread", |trace| trace.waiting_for_compute),
         row("sampling threads", |trace| trace.waiting_for_sampling),
         row("messages", TraceTable::waiting_for_messages),
-    ]
+    ];
+    // The causes with the most time.
+    let mut causes: Vec<(&str, f64)> = Vec::new();
+    for time in traces.iter().flat_map(|trace| &trace.waiting_for) {
+        match causes.iter_mut().find(|(cause, _)| *cause == time.cause) {
+            Some((_, sum)) => *sum += time.seconds,
+            None => causes.push((&time.cause, time.seconds)),
+        }
+    }
+    causes.sort_by(|a, b| b.1.total_cmp(&a.1));
+    rows.extend(causes.into_iter().take(MOST_CAUSES).map(|(cause, _)| {
+        let of = |trace: &TraceTable| {
+            trace.waiting_for.iter().filter(|time| time.cause == cause).map(|time| time.seconds).sum()
+        };
+        Row::new(format!("… of {cause}"), None, traces, |trace| seconds(of(trace)))
+    }));
+    rows
 }
 
 /// Returns rows about the threads, and about what waits for them.
@@ -89,13 +108,18 @@ fn uses(traces: &[TraceTable]) -> Vec<Row> {
     rows
 }
 
-fn thread_rows(name: &str, traces: &[TraceTable], of: fn(&TraceTable) -> ThreadUse) -> [Row; 2] {
-    [
+fn thread_rows(name: &str, traces: &[TraceTable], of: fn(&TraceTable) -> ThreadUse) -> Vec<Row> {
+    let mut rows = vec![
         Row::new(format!("{name}: CPU time"), None, traces, |trace| seconds(of(trace).cpu_seconds)),
         Row::new(format!("{name}: page faults from disk"), None, traces, |trace| {
             count(of(trace).page_faults_from_disk)
         }),
-    ]
+    ];
+    if traces.iter().any(|trace| of(trace).disk_seconds.is_some()) {
+        let waited = |trace: &TraceTable| of(trace).disk_seconds.map_or_else(|| "?".to_owned(), seconds);
+        rows.push(Row::new(format!("{name}: waiting for disks"), None, traces, waited));
+    }
+    rows
 }
 
 fn queue_row(name: &str, traces: &[TraceTable], of: fn(&TraceTable) -> InUse) -> Row {
@@ -109,7 +133,8 @@ fn table(page: &mut String, title: &str, rows: &[Row], processes: usize) {
     let runs = if has_runs { "<th>runs</th>" } else { "" };
     let _ = writeln!(page, "<table><tr><th>{title}</th>{runs}{heads}</tr>");
     for row in rows.iter().take(MOST) {
-        let runs = row.runs.map(|runs| format!("<td>{}</td>", count(runs))).unwrap_or_default();
+        let runs = row.runs.map(count).unwrap_or_default();
+        let runs = if has_runs { format!("<td>{runs}</td>") } else { String::new() };
         let cells: String = row.cells.iter().map(|cell| format!("<td>{cell}</td>")).collect();
         let _ = writeln!(page, "<tr><td>{}</td>{runs}{cells}</tr>", escape(&row.name));
     }

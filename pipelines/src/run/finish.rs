@@ -217,7 +217,7 @@ impl Run<'_> {
         }
         let infer_seconds = begin.elapsed().as_secs_f64();
         if let Some(trace) = &self.trace {
-            trace.write(driver.worker, &self.job.run_dir, self.sent(), &self.context.meter)?;
+            trace.write(driver.worker, self.context.placement, &self.job.run_dir, self.sent(), &self.context.meter)?;
         }
         let reports = Reports(self.collectives.all_gather(driver, &self.report(&trained))?);
         drop(refresh);

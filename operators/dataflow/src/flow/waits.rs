@@ -27,18 +27,21 @@ pub struct Wait {
 }
 
 /// What items wait for.
-#[derive(Clone, Debug, PartialEq, Eq)]
+///
+/// In this order, a cause explains those after it: an item that waits for a thread or for another worker is why a contribution of its own partition
+/// is missing; and permits are free, and earlier times end, when the items before them are done.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Cause {
+    /// A result of another thread of this process.
+    Thread,
     /// Messages of these workers.
     Workers(Vec<u32>),
     /// The contributions of these partitions.
     Partitions(Vec<u32>),
-    /// A result of another thread of this process.
-    Thread,
-    /// The end of earlier times at all workers.
-    EarlierTimes,
     /// The end of other items, which have all permits.
     Permit,
+    /// The end of earlier times at all workers.
+    EarlierTimes,
 }
 
 /// `fetch_rows: 2 items at time (3, 17) wait for rank 0`. A time is an epoch, from 0, and a step or a stage of it.
@@ -85,6 +88,9 @@ struct Shared<S> {
 
 trait Describe {
     fn describe(&self, found: &mut Vec<Wait>);
+
+    /// Calls `wait` for each item.
+    fn each(&self, wait: &mut dyn FnMut(u64, Cause));
 }
 
 impl<S> Describe for Shared<S> {
@@ -103,6 +109,12 @@ impl<S> Describe for Shared<S> {
             let waits =
                 causes.into_iter().map(|(cause, items)| Wait { operator: self.operator.clone(), time, items, cause });
             found.extend(waits);
+        }
+    }
+
+    fn each(&self, wait: &mut dyn FnMut(u64, Cause)) {
+        if let Ok(state) = self.state.try_borrow() {
+            (self.describe)(&state, wait);
         }
     }
 }
@@ -155,9 +167,38 @@ pub fn waits() -> Vec<Wait> {
     found
 }
 
+/// Returns what the items of the earliest time wait for, the first in the order of [`Cause`]; `None` if no operator of this thread's worker
+/// holds items. Cheaper than [`waits`].
+pub fn first_cause() -> Option<Cause> {
+    let mut first: Option<(u64, Cause)> = None;
+    let mut wait = |time: u64, cause: Cause| {
+        if first.as_ref().is_none_or(|(earliest, other)| (time, &cause) < (*earliest, other)) {
+            first = Some((time, cause));
+        }
+    };
+    STATES.with_borrow(|states| states.iter().filter_map(Weak::upgrade).for_each(|state| state.each(&mut wait)));
+    first.map(|(_, cause)| cause)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn first_cause_is_that_of_the_earliest_time() {
+        assert_eq!(first_cause(), None);
+        type State = Vec<(u64, Cause)>;
+        let describe: fn(&State, &mut dyn FnMut(u64, Cause)) =
+            |items, wait| items.iter().for_each(|(time, cause)| wait(*time, cause.clone()));
+        let later = Reported::new("gate", vec![(5, Cause::EarlierTimes), (6, Cause::Thread)], describe);
+        assert_eq!(first_cause(), Some(Cause::EarlierTimes));
+        let earlier = Reported::new("sum", vec![(4, Cause::Permit), (4, Cause::Partitions(vec![2]))], describe);
+        assert_eq!(first_cause(), Some(Cause::Partitions(vec![2])));
+        earlier.borrow_mut().clear();
+        assert_eq!(first_cause(), Some(Cause::EarlierTimes));
+        drop((later, earlier));
+        assert_eq!(first_cause(), None);
+    }
 
     #[test]
     fn equal_waits_are_counted_and_sorted_by_time() {

@@ -2,6 +2,7 @@
 //!
 //! Chrome's trace format and Perfetto show such records as one line per thread.
 
+pub mod causes;
 pub mod counter;
 pub mod overlap;
 pub mod permits;

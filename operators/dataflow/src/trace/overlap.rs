@@ -29,13 +29,13 @@ pub fn overlap(thread: &Spans, name: &str, others: &[&Spans]) -> Duration {
 }
 
 /// A time in which at least one thread works.
-struct Busy {
-    start: Duration,
-    end: Duration,
+pub(super) struct Busy {
+    pub(super) start: Duration,
+    pub(super) end: Duration,
 }
 
 /// Returns the times in which at least one of the threads works, in order, without overlaps.
-fn merged(threads: &[&Spans]) -> Vec<Busy> {
+pub(super) fn merged(threads: &[&Spans]) -> Vec<Busy> {
     let pieces = threads.iter().flat_map(|thread| thread.kept()).filter(|piece| piece.name != WAITING);
     let mut pieces: Vec<Busy> = pieces.map(|Span { start, end, .. }| Busy { start, end }).collect();
     pieces.sort_by_key(|piece| piece.start);

@@ -1,4 +1,4 @@
-//! CPU time and page faults of threads.
+//! CPU time of threads, and their waiting for disks.
 
 use std::cell::RefCell;
 use std::mem::MaybeUninit;
@@ -40,7 +40,15 @@ struct Member {
 #[derive(Clone, Copy, Debug, Default)]
 struct Usage {
     cpu: Duration,
+    disk: Disk,
+}
+
+/// Waiting of a thread for disks.
+#[derive(Clone, Copy, Debug, Default)]
+struct Disk {
     page_faults: u64,
+    /// Stays 0 where the system does not measure it.
+    waiting: Duration,
 }
 
 /// The membership of a thread, which ends with the thread.
@@ -79,7 +87,16 @@ impl ThreadGroup {
     /// Returns how often a thread waited for a page from disk ("major faults"); 0 where the system does not report it.
     pub fn page_faults(&self) -> u64 {
         let members = self.members();
-        members.ended.page_faults + members.running.iter().map(|member| member.since_entry().page_faults).sum::<u64>()
+        members.ended.disk.page_faults
+            + members.running.iter().map(|member| member.since_entry().disk.page_faults).sum::<u64>()
+    }
+
+    /// Returns how long threads waited for disks; `None` where the system does not measure it (`sysctl kernel.task_delayacct`).
+    pub fn disk_waiting(&self) -> Option<Duration> {
+        let measured = std::fs::read("/proc/sys/kernel/task_delayacct").is_ok_and(|on| on.starts_with(b"1"));
+        let members = self.members();
+        let running = members.running.iter().map(|member| member.since_entry().disk.waiting);
+        measured.then(|| members.ended.disk.waiting + running.sum::<Duration>())
     }
 
     fn members(&self) -> MutexGuard<'_, Members> {
@@ -91,23 +108,27 @@ impl Drop for Membership {
     fn drop(&mut self) {
         let mut members = self.group.members();
         if let Some(at) = members.running.iter().position(|member| member.clock == self.clock) {
-            let Usage { cpu, page_faults } = members.running.swap_remove(at).since_entry();
+            let Usage { cpu, disk: Disk { page_faults, waiting } } = members.running.swap_remove(at).since_entry();
             members.ended.cpu += cpu;
-            members.ended.page_faults += page_faults;
+            members.ended.disk.page_faults += page_faults;
+            members.ended.disk.waiting += waiting;
         }
     }
 }
 
 impl Member {
     fn usage(&self) -> Usage {
-        Usage { cpu: read_clock(self.clock), page_faults: page_faults(&self.folder) }
+        Usage { cpu: read_clock(self.clock), disk: disk(&self.folder) }
     }
 
     fn since_entry(&self) -> Usage {
-        let Usage { cpu, page_faults } = self.usage();
+        let (Usage { cpu, disk }, before) = (self.usage(), self.before);
         Usage {
-            cpu: cpu.saturating_sub(self.before.cpu),
-            page_faults: page_faults.saturating_sub(self.before.page_faults),
+            cpu: cpu.saturating_sub(before.cpu),
+            disk: Disk {
+                page_faults: disk.page_faults.saturating_sub(before.disk.page_faults),
+                waiting: disk.waiting.saturating_sub(before.disk.waiting),
+            },
         }
     }
 }
@@ -132,12 +153,14 @@ fn read_clock(clock: libc::clockid_t) -> Duration {
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// Returns the major faults of the thread with this folder.
-fn page_faults(folder: &Path) -> u64 {
+/// Returns the waiting of the thread with this folder.
+fn disk(folder: &Path) -> Disk {
     let stat = std::fs::read_to_string(folder.join("stat")).unwrap_or_default();
-    // The name of the thread, in parentheses, may have spaces. The number is the tenth after it: see `man 5 proc_pid_stat`.
-    let faults = stat.rsplit_once(')').and_then(|(_, fields)| fields.split_whitespace().nth(9));
-    faults.and_then(|faults| faults.parse().ok()).unwrap_or(0)
+    // The name of the thread, in parentheses, may have spaces. Numbers are those after it: see `man 5 proc_pid_stat`.
+    let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields);
+    let field = |number: usize| fields.split_whitespace().nth(number - 3).and_then(|text| text.parse::<u64>().ok());
+    let ticks = field(42).unwrap_or(0);
+    Disk { page_faults: field(12).unwrap_or(0), waiting: Duration::from_millis(10 * ticks) }
 }
 
 #[cfg(test)]

@@ -12,6 +12,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use gnnflow_dataflow::graph::placement::Placement;
+use gnnflow_dataflow::trace::causes::{self, Causes};
 use gnnflow_dataflow::trace::counter::Counter;
 use gnnflow_dataflow::trace::pool::PoolTrace;
 use gnnflow_dataflow::trace::spans::Spans;
@@ -30,6 +32,7 @@ use crate::outputs::work_log::Round;
 /// The records of one process.
 pub(super) struct Trace {
     dataflow: Rc<RefCell<Spans>>,
+    causes: Rc<RefCell<Causes>>,
     permits: Rc<RefCell<Counter>>,
     /// The worker thread.
     worker: ThreadGroup,
@@ -59,6 +62,7 @@ impl Trace {
         group.enter();
         Ok(Self {
             dataflow: worker::record(worker).ok_or_else(logging)?,
+            causes: causes::record(worker).ok_or_else(logging)?,
             permits: permits::record(worker).ok_or_else(logging)?,
             worker: group,
             compute: ComputeTrace::new(zero),
@@ -89,16 +93,25 @@ impl Trace {
 
     /// Writes `trace/worker-N.json`, and beside it the table of times and the work by step. `sent` is what this process has sent, by rank;
     /// `meter` is that of training.
-    pub(super) fn write(&self, timely: &Worker, run_dir: &Path, sent: Vec<SentTo>, meter: &Meter) -> Result<(), Error> {
+    pub(super) fn write(
+        &self,
+        timely: &Worker,
+        placement: Placement,
+        run_dir: &Path,
+        sent: Vec<SentTo>,
+        meter: &Meter,
+    ) -> Result<(), Error> {
         worker::flush(timely);
         let folder = TraceTable::folder(run_dir);
         std::fs::create_dir_all(&folder).map_err(Error::io("create", &folder))?;
         self.work(meter).write(run_dir, self.rank)?;
-        let (dataflow, permits) = (self.dataflow.borrow(), self.permits.borrow());
+        let (dataflow, causes, permits) = (self.dataflow.borrow(), self.causes.borrow(), self.permits.borrow());
         let (compute, sampling) = (self.compute.jobs(), self.sampling.threads());
         let records = Records {
             seconds: self.started.elapsed().as_secs_f64(),
             dataflow: &dataflow,
+            causes: &causes,
+            placement,
             compute: &compute.spans,
             sampling: &sampling,
             jobs_waiting: &compute.waiting,
