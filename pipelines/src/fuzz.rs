@@ -17,7 +17,7 @@ use gnnflow_data::testing::{IdStyle, Modulo, TestGraph};
 use gnnflow_nn::params::Param;
 
 use crate::checkpoint::Checkpoint;
-use crate::collectives::{Json, Payload};
+use crate::collectives::{Json, List, Payload};
 use crate::config::{Config, Registered, Task};
 use crate::error::{Error, Fault};
 use crate::follow::state::{BatchResults, State, read_applied};
@@ -203,5 +203,6 @@ pub fn payload(bytes: &[u8]) -> bool {
     let numbers =
         read::<Vec<u32>>(&words) | read::<Vec<u8>>(&words) | read::<Vec<[f64; 2]>>(&words) | read::<[u8; 32]>(&words);
     let pairs = read::<(Vec<u32>, String)>(&words) | read::<Option<(u64, Vec<u8>)>>(&words);
-    numbers | pairs | read::<String>(&words) | read::<Json<Vec<(u64, Option<String>)>>>(&words)
+    let lists = read::<List<u64>>(&words) | read::<List<(Vec<u64>, Vec<[f64; 2]>)>>(&words);
+    numbers | pairs | lists | read::<String>(&words) | read::<Json<Vec<(u64, Option<String>)>>>(&words)
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use gnnflow_dataflow::flow::waits::waits;
 use gnnflow_dataflow::time;
+use gnnflow_dataflow::trace::causes;
 use timely::dataflow::operators::probe;
 use timely::worker::Worker;
 
@@ -56,18 +57,40 @@ impl Driver<'_> {
         time: u64,
         after_turn: &mut dyn FnMut() -> Result<(), Error>,
     ) -> Result<(), Error> {
-        let frontier = || probe.with_frontier(|frontier| frontier.first().copied());
-        let mut reached = frontier();
         while probe.less_than(&time) {
-            self.turn(reached);
+            self.turn_towards(probe);
             after_turn()?;
-            let now = frontier();
-            if now != reached {
-                reached = now;
-                self.runtime.progressed();
-            }
         }
         Ok(())
+    }
+
+    /// Runs the worker's dataflows until `take` returns a value, or until `probe` has passed all times before `time`.
+    pub(super) fn run_until_some<T>(
+        &mut self,
+        probe: &probe::Handle<u64>,
+        time: u64,
+        take: &mut dyn FnMut() -> Option<T>,
+    ) -> Option<T> {
+        loop {
+            if let Some(value) = take() {
+                self.runtime.progressed();
+                return Some(value);
+            }
+            if !probe.less_than(&time) {
+                return None;
+            }
+            self.turn_towards(probe);
+        }
+    }
+
+    /// Runs one turn of the loop. Reports if it has moved the frontier of `probe`.
+    fn turn_towards(&mut self, probe: &probe::Handle<u64>) {
+        let frontier = || probe.with_frontier(|frontier| frontier.first().copied());
+        let before = frontier();
+        self.turn(before);
+        if frontier() != before {
+            self.runtime.progressed();
+        }
     }
 
     /// Runs one turn of the loop.
@@ -100,6 +123,7 @@ impl Driver<'_> {
 
     fn turn(&mut self, frontier: Option<u64>) {
         self.report(frontier);
+        causes::note(self.worker);
         // The wait is bounded, because the loop must report turns and check for errors.
         self.worker.step_or_park(Some(Duration::from_millis(10)));
     }

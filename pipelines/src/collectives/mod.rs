@@ -1,6 +1,7 @@
 //! Collective operations between workers, and the loop that drives their dataflows.
 //!
-//! Every operation is collective: all workers call it, in the same order, with values of the same type.
+//! Every operation is collective: all workers call it, in the same order, with values of the same type. It returns when its result is here;
+//! only [`Collectives::barrier`] waits until the dataflow has reported that the round is complete everywhere.
 
 pub(crate) mod driver;
 pub(crate) mod payload;
@@ -26,7 +27,7 @@ use timely::dataflow::operators::{Input, Probe, probe};
 use timely::worker::Worker;
 
 pub(crate) use self::driver::{Driver, FirstError};
-pub(crate) use self::payload::{Json, Payload, Value};
+pub(crate) use self::payload::{Json, List, Payload, Value};
 use crate::error::Error;
 
 /// Words of a partition in one round: 128 KB. Longer values take more rounds.
@@ -133,12 +134,14 @@ impl Collectives {
         T::from_words(&self.gather(driver, T::WORDS, own, None)?.1[0])
     }
 
-    /// Waits until all workers have called it.
+    /// Waits until all workers have called it, and no message of its round is on its way.
     ///
     /// # Errors
     /// As [`Collectives::all_gather`].
     pub(crate) fn barrier(&mut self, driver: &mut Driver<'_>) -> Result<(), Error> {
-        self.all_gather(driver, &0u64).map(drop)
+        self.all_gather(driver, &0u64)?;
+        let round = &self.reductions[&0];
+        driver.run_until(&round.probe, *round.input.time(), &FirstError::default())
     }
 
     /// Sends lists of values to other workers, in messages of bounded size, with few messages in flight. `send` sends values.
@@ -249,6 +252,8 @@ impl Reduction {
         Self { input, probe, reduced: result }
     }
 
+    /// Returns the result of the next round. It does not wait for the end of the round at other workers: no worker can have the result of a
+    /// later round before this one has contributed to it.
     fn round(
         &mut self,
         driver: &mut Driver<'_>,
@@ -258,8 +263,8 @@ impl Reduction {
         let next = self.input.time() + 1;
         self.input.advance_to(next);
         self.input.flush();
-        driver.run_until(&self.probe, next, &FirstError::default())?;
-        self.reduced.take().ok_or_else(|| Error::Bug("a round ended without result".into()))
+        let reduced = driver.run_until_some(&self.probe, next, &mut || self.reduced.take());
+        reduced.ok_or_else(|| Error::Bug("a round ended without result".into()))
     }
 }
 

@@ -8,7 +8,7 @@ use crate::error::Error;
 
 /// A value that collective operations carry.
 ///
-/// [`Value`]s, vectors of them, strings, [`Json`], options and pairs of payloads.
+/// [`Value`]s, vectors of them, strings, [`Json`], options, pairs and lists of payloads.
 pub(crate) trait Payload: Sized {
     /// The number of words, if it is the same for all values.
     const WORDS: Option<usize> = None;
@@ -37,6 +37,10 @@ impl Value for [u8; 32] {}
 /// Text in JSON. Not for floating-point numbers that must keep their bits.
 #[derive(Debug)]
 pub(crate) struct Json<T>(pub(crate) T);
+
+/// A vector of payloads, each with its number of words before it.
+#[derive(Debug)]
+pub(crate) struct List<T>(pub(crate) Vec<T>);
 
 impl<T: Value> Payload for T {
     const WORDS: Option<usize> = Some(size_of::<T>().div_ceil(8));
@@ -133,6 +137,23 @@ impl<A: Payload, B: Payload> Payload for (A, B) {
     }
 }
 
+impl<T: Payload> Payload for List<T> {
+    fn to_words(&self) -> Vec<u64> {
+        let items = self.0.iter().map(Payload::to_words);
+        items.flat_map(|words| std::iter::once(words.len() as u64).chain(words)).collect()
+    }
+
+    fn from_words(mut words: &[u64]) -> Result<Self, Error> {
+        let mut items = Vec::new();
+        while let Some((&len, rest)) = words.split_first() {
+            let (item, rest) = rest.split_at_checked(len as usize).ok_or_else(short)?;
+            items.push(T::from_words(item)?);
+            words = rest;
+        }
+        Ok(Self(items))
+    }
+}
+
 /// Bytes as words; the last word is filled with zeros.
 fn packed(bytes: &[u8]) -> Vec<u64> {
     let mut words = vec![0u64; bytes.len().div_ceil(8)];
@@ -185,6 +206,10 @@ mod tests {
         assert_eq!(sent(&None::<u64>), None);
         assert_eq!(sent(&Some(String::new())), Some(String::new()));
         assert_eq!(sent(&Json(vec!["a".to_owned()])).0, ["a"]);
+        for len in [0, 1, 3] {
+            let list = vec![(vec![7u64; len], vec![0.5; 2 * len]); len];
+            assert_eq!(sent(&List(list.clone())).0, list);
+        }
         assert!(sent(&f64::from_bits(0x7ff8_0000_0000_0001)).is_nan());
     }
 
@@ -193,6 +218,7 @@ mod tests {
         let text = "some text".to_owned().to_words();
         assert!(String::from_words(&text[..1]).is_err() && String::from_words(&[]).is_err());
         assert!(Pair::from_words(&[1]).is_err() && Vec::<u8>::from_words(&[u64::MAX]).is_err());
+        assert!(List::<u64>::from_words(&[1]).is_err() && List::<u64>::from_words(&[0]).is_err());
         assert!(<(String, u64)>::from_words(&[9, 1]).is_err() && Json::<u64>::from_words(&text).is_err());
     }
 }

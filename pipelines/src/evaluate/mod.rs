@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use gnnflow_dataflow::flow::compute_thread::ComputeThread;
 
-use crate::collectives::{Collectives, Driver};
+use crate::collectives::{Collectives, Driver, List};
 use crate::compute::ComputeState;
 use crate::config::Metric;
 use crate::context::{SPLITS, WorkerContext};
@@ -105,21 +105,28 @@ pub(crate) fn reduce_metrics(
     finish: Finish<'_>,
 ) -> Result<Evaluation, Error> {
     let first = context.placement.parts_of(context.worker).start;
+    // Counts are sums of the worker, sent by its first partition. Other numbers are those of each partition, so that they are added in
+    // partition order and the bits do not depend on the number of workers.
+    let own = |part: usize| {
+        let splits = tallies[part - first].iter().enumerate().map(|(split, Tally { loss, sums, .. })| {
+            let of_worker = if part == first { tallies } else { &[] };
+            let counts = of_worker.iter().map(|splits| splits[split].words.clone()).reduce(added);
+            (counts.unwrap_or_default(), [&[*loss], &sums[..]].concat())
+        });
+        List(splits.collect())
+    };
+    let parts: Vec<List<(Vec<u64>, Vec<f64>)>> = collectives.all_gather_parts(driver, own)?;
     let (mut scores, mut by_class) = ([None, None, None], BTreeMap::new());
     for (split, score) in scores.iter_mut().enumerate() {
-        let own = tallies.iter().map(|splits| splits[split].words.clone()).reduce(|sum, words| added(sum, &words));
-        let counts = collectives.all_reduce_counts(driver, &own.unwrap_or_default())?;
-        let floats = collectives.all_gather_parts(driver, |part| {
-            let Tally { loss, sums, .. } = &tallies[part - first][split];
-            [&[*loss], &sums[..]].concat()
-        })?;
-        // Sums in partition order, so the bits do not depend on the number of workers.
-        let sum = |place: usize| floats.iter().map(|floats| floats[place]).sum::<f64>();
-        let sums: Vec<f64> = (1..floats.first().map_or(1, Vec::len)).map(sum).collect();
-        let Metrics { examples, values, by_class: of_split } = finish(&counts, &sums);
+        let of_split = || parts.iter().map(|splits| &splits.0[split]);
+        let counts = of_split().filter(|(counts, _)| !counts.is_empty()).map(|(counts, _)| counts.clone());
+        let counts = counts.reduce(added).unwrap_or_default();
+        let sum = |place: usize| of_split().map(|(_, floats)| floats[place]).sum::<f64>();
+        let sums: Vec<f64> = (1..of_split().next().map_or(1, |(_, floats)| floats.len())).map(sum).collect();
+        let Metrics { examples, values, by_class: classes } = finish(&counts, &sums);
         if examples > 0 {
             *score = Some(Scores { nodes: examples, loss: sum(0) / examples as f64, metrics: values });
-            by_class.extend(of_split.map(|of_split| (SPLITS[split + 1].to_owned(), of_split)));
+            by_class.extend(classes.map(|classes| (SPLITS[split + 1].to_owned(), classes)));
         }
     }
     let [train, val, test] = scores;
@@ -127,7 +134,7 @@ pub(crate) fn reduce_metrics(
 }
 
 /// Returns the element-wise sum.
-fn added(mut sum: Vec<u64>, words: &[u64]) -> Vec<u64> {
+fn added(mut sum: Vec<u64>, words: Vec<u64>) -> Vec<u64> {
     sum.iter_mut().zip(words).for_each(|(sum, word)| *sum += word);
     sum
 }

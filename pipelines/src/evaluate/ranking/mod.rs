@@ -23,8 +23,8 @@ use timely::worker::Worker;
 
 use self::metrics::RankSums;
 use self::pass::{Among, Pass, PassInputs};
-use super::recommend;
-use crate::collectives::{Collectives, Driver};
+use super::recommend::{self, Listed};
+use crate::collectives::{Collectives, Driver, List};
 use crate::compute::ComputeState;
 use crate::context::WorkerContext;
 use crate::error::Error;
@@ -131,16 +131,22 @@ impl Ranking {
         self.fetcher.end(driver)?;
         progress.done();
         self.ranked = ranked;
+        let wanted = self.edges.recommended.as_ref();
+        let own = |part: usize| {
+            let splits = self.held_out(part).map(|(edges, ranked)| {
+                let doubled = || ranked.iter().map(Ranked::fresh_doubled);
+                let found = wanted.map(|wanted| recommend::found(edges, doubled(), wanted.length));
+                (RankSums::new(ranked), found.unwrap_or_default())
+            });
+            List(splits.into())
+        };
+        let parts: Vec<List<(RankSums, Vec<Listed>)>> = collectives.all_gather_parts(driver, own)?;
         let mut scores = [None, None];
         for (split, scores) in scores.iter_mut().enumerate() {
-            let own = |part: usize| RankSums::new(&self.ranked[part - self.first_part][split]);
-            *scores = metrics::finish(&collectives.all_gather_parts(driver, own)?);
-            if let (Some(scores), Some(wanted)) = (scores, &self.edges.recommended) {
-                let found = |part: usize| {
-                    let (edges, ranked) = self.held_out(part)[split];
-                    recommend::found(edges, ranked.iter().map(Ranked::fresh_doubled), wanted.length)
-                };
-                let found = collectives.all_gather_parts(driver, found)?.concat();
+            let of_split = || parts.iter().map(|splits| &splits.0[split]);
+            *scores = metrics::finish(&of_split().map(|(sums, _)| *sums).collect::<Vec<_>>());
+            if let (Some(scores), Some(wanted)) = (scores, wanted) {
+                let found = of_split().flat_map(|(_, found)| found.iter().copied()).collect();
                 scores.metrics.extend(recommend::metrics(found, wanted, split));
             }
         }
