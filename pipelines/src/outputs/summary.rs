@@ -257,7 +257,7 @@ pub struct Seconds {
     /// Evaluation in training.
     #[serde(default)]
     pub evaluate: f64,
-    /// The results of the best model, and writing predictions and embeddings.
+    /// The results of the best model, unless the last evaluation has computed them, and writing predictions and embeddings.
     pub infer: f64,
     /// Training part of each epoch.
     pub per_epoch: Vec<f64>,

@@ -284,7 +284,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Computes all nodes with the best model by exact inference, and evaluates it. Ranked and classified edges of the last epoch are kept if it is
+    /// Computes all nodes with the best model by exact inference, and evaluates it. The results of the last epoch's evaluation are kept if it is
     /// the best and they were computed in the same way.
     fn evaluate_best(&mut self, driver: &mut Driver<'_>) -> Result<Evaluation, Error> {
         let best = self.progress.best.map_or(self.progress.epochs, |(epoch, _)| epoch);

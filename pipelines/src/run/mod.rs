@@ -101,7 +101,7 @@ struct Run<'a> {
     live: Option<Live>,
     /// Evaluation of tasks on edges.
     edges: Option<EdgeEvaluation>,
-    /// The last evaluation of a task on edges, and its epoch.
+    /// The last evaluation, and its epoch.
     last: Option<(u32, Evaluation)>,
     collectives: Collectives,
     /// `Some` at the first worker of a job that trains.
@@ -440,7 +440,7 @@ impl<'a> Run<'a> {
                     record.best = self.save_if_best(&evaluation)?;
                     self.keep_if_among_best(driver, &evaluation)?;
                     record.metric = evaluation.name_of(self.metric).map(str::to_owned);
-                    self.last = self.edges.as_ref().map(|_| (self.progress.epochs, evaluation.clone()));
+                    self.last = Some((self.progress.epochs, evaluation.clone()));
                     self.evaluated += begin.elapsed();
                     record.evaluate_seconds = Some(begin.elapsed().as_secs_f64());
                     (record.train, record.val, record.test) = (evaluation.train, evaluation.val, evaluation.test);
