@@ -1,8 +1,9 @@
 //! Damaged files: for any flipped bit, the command exits with 3 and names the file.
 
 use std::path::Path;
+use std::process::Stdio;
 
-use crate::common::{TestDir, hashes, planted, summary};
+use crate::common::{TestDir, hashes, planted, summary, wait_for_epochs};
 use gnnflow_data::testing::reseal;
 
 const SETTINGS: &str =
@@ -449,4 +450,23 @@ fn parquet_page_without_its_dictionary_ends_commands_with_3() {
         assert_eq!(errors.len(), 1, "{errors:?}");
     }
     assert!(!place.path("dataset").exists());
+}
+
+#[test]
+fn mapped_file_that_is_cut_short_ends_the_run_with_3() {
+    for processes in ["1", "2"] {
+        let place = TestDir::new();
+        planted(&place, "p.toml", "[model]\nhidden = 8\n[train]\nepochs = 100000\nread_ahead = true\n");
+        let args = ["run", "p.toml", "--quiet", "--run-dir", "run", "--processes", processes];
+        let mut run = place.command(&args).stderr(Stdio::piped()).spawn().unwrap();
+        wait_for_epochs(&place, "run", 2, &mut run);
+        for part in 0..4 {
+            let path = place.path(&format!("dataset/part-{part:05}/features.arrow"));
+            std::fs::File::options().write(true).open(path).unwrap().set_len(0).unwrap();
+        }
+        let ended = run.wait_with_output().unwrap();
+        let stderr = String::from_utf8(ended.stderr).unwrap();
+        assert_eq!(ended.status.code(), Some(3), "{processes} processes: {stderr}");
+        assert!(stderr.contains("features.arrow was cut short while it was in use; "), "{stderr}");
+    }
 }

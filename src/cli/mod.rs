@@ -2,6 +2,7 @@
 //!
 //! Results are on stdout, messages on stderr. Each error is one line `error: …`; the exit code names what is at fault.
 
+mod bus_error;
 mod calibrate;
 mod check_cluster;
 mod check_device;
@@ -124,6 +125,7 @@ pub(crate) fn main(args: impl IntoIterator<Item = OsString>, registry: Registry)
         }
     };
     interrupt::end_with_130();
+    bus_error::name_the_file();
     let console = if args.quiet { Console::silent() } else { Console::new() };
     if let Err(error) = crate::log::install(console.clone()) {
         stderr::print(Level::Error, &error);

@@ -46,7 +46,7 @@ pub(super) fn open_file(path: &Path, expected: &FileInfo) -> Result<(File, Metad
 pub(super) fn map(file: &File, path: &Path, expected: &FileInfo, rows: u64) -> Result<(RecordBatch, Arc<Mmap>)> {
     let damaged = |reason: String| Error::Damaged { path: path.to_path_buf(), reason };
     // SAFETY: the map is read-only and private to this process. Datasets are replaced by renaming a new folder, and never written in
-    // place. So the mapped file does not change. (Truncating it by hand causes a bus error.)
+    // place. So the mapped file does not change. (Truncating it by hand causes a bus error, which ends the program.)
     let map = unsafe { Mmap::map(file) }.map_err(Error::io(path, "map"))?;
     let (start, end) = expected.body;
     let headers = usize::try_from(start).ok().zip(usize::try_from(end).ok());
