@@ -1,5 +1,6 @@
 //! Progress and messages on stderr: bars on a terminal, lines elsewhere, nothing if silent.
 
+use gnnflow_data::heartbeat::beat;
 use gnnflow_data::progress::Progress;
 use gnnflow_pipelines::summary::{EpochRecord, Scores};
 use indicatif::{ProgressBar, ProgressState, ProgressStyle};
@@ -231,6 +232,7 @@ impl Progress for Console {
     }
 
     fn advance(&self, by: u64) {
+        beat();
         let mut state = self.lock();
         let State { bar, stage, .. } = &mut *state;
         let Some(stage) = stage else { return };

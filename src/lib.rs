@@ -21,6 +21,7 @@ mod options;
 mod panics;
 pub mod prelude;
 pub mod prepare;
+mod prepare_alone;
 pub mod report;
 pub mod run;
 mod run_lock;

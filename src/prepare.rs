@@ -4,13 +4,15 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use gnnflow_data::Dataset;
+use gnnflow_data::heartbeat::set_patience;
 use gnnflow_pipelines::{Config, Registry};
 
-use crate::cluster::{Fingerprints, Launcher, Membership, execute};
+use crate::cluster::{Fingerprints, Launcher, Liveness, Membership, STALLS, execute};
 use crate::console::Console;
 use crate::error::Error;
 use crate::loop_state::report_to;
 use crate::options::RunOptions;
+use crate::prepare_alone::{PREPARING, prepare_alone};
 use crate::run::cluster_config;
 use crate::stderr;
 
@@ -57,8 +59,8 @@ pub fn prepare(config: &Config, options: &PrepareOptions) -> Result<Prepared, Er
         if options.processes > 1 {
             return Ok(Prepared::Elsewhere(Launcher::new(options.processes).run()?));
         }
-        let dataset = gnnflow_pipelines::prepare(config, &options.registry, options.out.as_deref(), &options.console)?;
-        return Ok(Prepared::Done(dataset));
+        let (registry, out) = (&options.registry, options.out.as_deref());
+        return prepare_alone(config, registry, out, &options.console, Liveness::default()).map(Prepared::Done);
     };
     let rank = cluster.rank;
     stderr::set_rank(rank);
@@ -67,6 +69,7 @@ pub fn prepare(config: &Config, options: &PrepareOptions) -> Result<Prepared, Er
     cluster.start_timeout = config.cluster.start_timeout.0;
     cluster.heartbeat_timeout = config.cluster.heartbeat_timeout.0;
     cluster.stall_timeout = config.cluster.stall_timeout.0;
+    set_patience(STALLS * cluster.stall_timeout);
     // Processes of one machine share its cores.
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let threads = if options.hosts.is_some() { cores } else { cores.div_ceil(cluster.size()) };
@@ -77,7 +80,7 @@ pub fn prepare(config: &Config, options: &PrepareOptions) -> Result<Prepared, Er
         let console = if rank == 0 { options.console.clone() } else { Console::silent() };
         let (out, registry) = (options.out.as_deref(), &options.registry);
         // Between passes a partitioner may compute for long.
-        let on_state = report_to(&liveness, "preparing the dataset");
+        let on_state = report_to(&liveness, PREPARING);
         gnnflow_pipelines::prepare_on(worker, threads, &on_state, &config, registry, out, &console).map_err(Error::from)
     })?;
     Ok(if rank == 0 { Prepared::Done(dataset) } else { Prepared::Elsewhere(0) })

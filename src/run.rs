@@ -12,7 +12,7 @@ use gnnflow_pipelines::executor::ExecutorFactory;
 use gnnflow_pipelines::summary::{EpochRecord, SCHEMA, Seconds};
 use gnnflow_pipelines::{
     Config, Error as PipelineError, FittingModel, Job, Runtime, Stage, Summary, WarmStart, Work, keep_earlier_run,
-    last_checkpoint, prepare, run_worker,
+    last_checkpoint, run_worker,
 };
 
 use crate::cluster::{
@@ -23,6 +23,7 @@ use crate::console::Console;
 use crate::error::Error;
 use crate::metrics::MetricsServer;
 use crate::options::{Action, Outcome, RunOptions};
+use crate::prepare_alone::prepare_alone;
 use crate::run_lock::RunLock;
 use crate::status::{Activity, Cache, End, RecordedProgress, Reporter, StatusWriter};
 use crate::stderr;
@@ -49,12 +50,13 @@ pub fn run(config: &Config, options: &RunOptions) -> Result<Outcome, Error> {
     // Child processes write under the lock of their parent.
     let _lock = (first && !is_launched()).then(|| RunLock::take(&options.run_dir)).transpose()?;
     let progress = RecordedProgress { console, activity: Activity::begin() };
+    let preparing = Liveness::default();
     let start = || {
-        let own = Reporter::new(0, progress.activity.clone(), Liveness::default(), Arc::default());
+        let own = Reporter::new(0, progress.activity.clone(), preparing.clone(), Arc::default());
         StatusWriter::start(&options.run_dir, &config.name, &progress.activity, own)
     };
     let status = first.then(start).transpose()?;
-    let result = run_here(config, options, cluster, &progress, status.as_ref());
+    let result = run_here(config, options, cluster, &progress, (preparing, status.as_ref()));
     if let Some(status) = status {
         status.end(match &result {
             Ok(Outcome::Done(_)) => End::Finished,
@@ -65,17 +67,18 @@ pub fn run(config: &Config, options: &RunOptions) -> Result<Outcome, Error> {
     result
 }
 
-/// Runs the stages in this process, or in child processes. `status` shows the run to others, if this process has the run folder.
+/// Runs the stages in this process, or in child processes. The preparation reports to `preparing`. `status` shows the run to others, if this
+/// process has the run folder.
 fn run_here(
     config: &Config,
     options: &RunOptions,
     cluster: Option<ClusterConfig>,
     progress: &RecordedProgress,
-    status: Option<&StatusWriter>,
+    (preparing, status): (Liveness, Option<&StatusWriter>),
 ) -> Result<Outcome, Error> {
     let RecordedProgress { console, activity } = progress;
     let begin = Instant::now();
-    let dataset = prepare(config, &options.registry, None, progress)?;
+    let dataset = prepare_alone(config, &options.registry, None, progress, preparing)?;
     let prepared = options.prepare_seconds.unwrap_or_else(|| begin.elapsed().as_secs_f64());
     let size = cluster.as_ref().map_or(options.processes, ClusterConfig::size);
     config.check_processes(size, dataset.manifest().parts())?;

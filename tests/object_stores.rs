@@ -199,6 +199,19 @@ fn s3_with_connection_faults_gives_the_same_dataset_as_disk() {
 }
 
 #[test]
+fn requests_may_take_longer_than_the_stall_timeout() {
+    let place = graph();
+    let Some(server) = moto(&place, &[]) else { return };
+    let proxy = Proxy::start(server.address());
+    proxy.faults(Faults { delay: 2500, ..Faults::default() });
+    pipeline(&place, "slow", "'s3://graphs/nodes.parquet'", "'s3://graphs/dump/edges'", "20s");
+    for processes in ["1", "2"] {
+        let args = ["prepare", "slow.toml", "--processes", processes, "--set", "cluster.stall_timeout=1s"];
+        assert_same_as_disk(&place, "slow", command(&place, &args, proxy.address()));
+    }
+}
+
+#[test]
 fn dumps_and_partition_files_in_s3_are_read() {
     let place = graph();
     let Some(server) = moto(&place, &[]) else { return };

@@ -1,11 +1,11 @@
 //! Runs that can make no progress end within `cluster.stall_timeout`, whichever thread is stuck.
 
-use std::io::Read;
+use std::io::{Read, Seek, Write};
 use std::path::Path;
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::common::{TestDir, children, planted, wait_for_epochs};
+use crate::common::{TestDir, children, planted, summary, wait_for_epochs};
 
 /// A stuck run must have ended after this time; the timeouts below are two seconds.
 const LIMIT: Duration = Duration::from_secs(40);
@@ -37,12 +37,13 @@ impl FrozenThread {
     }
 }
 
-/// Starts a run that would take minutes.
-fn start(place: &TestDir, schedule: &str, processes: &str) -> Child {
+/// Starts a run that would take minutes, with `threads` threads in each process.
+fn start(place: &TestDir, schedule: &str, processes: &str, threads: u32) -> Child {
     let settings = format!("[model]\nkind = 'sage'\nhidden = 32\n[train]\nepochs = 100000\nschedule = '{schedule}'\n");
     planted(place, "p.toml", &settings);
     let timeouts = ["--set", "cluster.stall_timeout=2s", "--set", "cluster.heartbeat_timeout=2s"];
-    let args = ["run", "p.toml", "--quiet", "--run-dir", "run", "--processes", processes];
+    let threads = format!("train.threads={threads}");
+    let args = ["run", "p.toml", "--quiet", "--run-dir", "run", "--processes", processes, "--set", &threads];
     let mut run = place.command(&[&args[..], &timeouts].concat()).stderr(Stdio::piped()).spawn().unwrap();
     wait_for_epochs(place, "run", 2, &mut run);
     run
@@ -69,12 +70,16 @@ fn end(mut run: Child, frozen: &FrozenThread) -> (i32, String) {
 
 #[test]
 fn run_of_one_process_with_a_stuck_compute_thread_ends() {
-    for schedule in ["mini-batch", "full-graph"] {
+    for (schedule, threads, thread) in [
+        ("mini-batch", 1, "compute_thread"),
+        ("full-graph", 1, "compute_thread"),
+        ("partition-parallel", 2, "compute-0"),
+    ] {
         let place = TestDir::new();
-        let run = start(&place, schedule, "1");
-        let frozen = FrozenThread::stop(run.id(), "compute_thread");
+        let run = start(&place, schedule, "1", threads);
+        let frozen = FrozenThread::stop(run.id(), thread);
         let (code, stderr) = end(run, &frozen);
-        assert_eq!(code, 70, "{schedule}: {stderr}");
+        assert_eq!(code, 70, "{schedule}, {thread}: {stderr}");
         assert!(stderr.contains("no process has completed any work for 2 s (cluster.stall_timeout)"), "{stderr}");
         // An operator waits for the thread, which may have been stopped between two jobs. Or the worker waits for it in a call.
         let waits = |line: &str| {
@@ -89,7 +94,7 @@ fn run_of_one_process_with_a_stuck_compute_thread_ends() {
 #[test]
 fn stuck_sampling_thread_is_named_by_its_operator() {
     let place = TestDir::new();
-    let run = start(&place, "mini-batch", "1");
+    let run = start(&place, "mini-batch", "1", 2);
     let frozen = FrozenThread::stop(run.id(), "sample-0");
     let (code, stderr) = end(run, &frozen);
     assert_eq!(code, 70, "{stderr}");
@@ -126,7 +131,7 @@ fn run_of_two_processes_with_any_stuck_thread_ends() {
         ("tensor-parallel", "compute_thread"),
     ] {
         let place = TestDir::new();
-        let run = start(&place, schedule, "2");
+        let run = start(&place, schedule, "2", 1);
         let mut ranks = children(run.id());
         ranks.sort_unstable();
         let frozen = FrozenThread::stop(ranks[1], thread);
@@ -144,4 +149,132 @@ fn run_of_two_processes_with_any_stuck_thread_ends() {
             assert!(named.iter().any(|words| stderr.contains(words)), "{schedule}, {thread}: {stderr}");
         }
     }
+}
+
+#[test]
+fn follow_with_a_stuck_worker_ends() {
+    let place = TestDir::new();
+    planted(&place, "p.toml", "[model]\nkind = 'sage'\n[train]\nepochs = 1\n");
+    let run = ["run", "p.toml", "--quiet", "--run-dir", "run", "--set", "cluster.stall_timeout=2s"];
+    place.succeed(&run);
+    std::fs::create_dir(place.path("incoming")).unwrap();
+    let args = ["follow", "run", "--changes", "incoming", "--out", "followed", "--quiet"];
+    let follow = place.command(&args).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    // It has computed the first results and waits for batches.
+    std::thread::sleep(Duration::from_secs(4));
+    let frozen = FrozenThread::stop(follow.id(), "timely:work");
+    let (code, stderr) = end(follow, &frozen);
+    assert_eq!(code, 70, "{stderr}");
+    assert!(stderr.contains("no process has completed any work for 2 s (cluster.stall_timeout)"), "{stderr}");
+}
+
+/// Replaces a file by a pipe that nobody writes to: who opens it waits for ever.
+fn block(path: &Path) {
+    let _ = std::fs::remove_file(path);
+    let path = std::ffi::CString::new(path.to_str().unwrap()).unwrap();
+    // SAFETY: the path is a C string.
+    assert_eq!(unsafe { libc::mkfifo(path.as_ptr(), 0o600) }, 0, "{}", std::io::Error::last_os_error());
+}
+
+#[test]
+fn preparation_that_is_stuck_ends() {
+    let place = TestDir::new();
+    place.write(
+        "p.toml",
+        "[graph]\nnodes = 'nodes.parquet'\nedges = 'edges.parquet'\n[partition]\nparts = 2\n[model]\n[train]\n",
+    );
+    for name in ["nodes.parquet", "edges.parquet"] {
+        block(&place.path(name));
+    }
+    std::thread::scope(|scope| {
+        for (command, processes) in [("prepare", "1"), ("prepare", "2"), ("run", "1"), ("run", "2")] {
+            let place = &place;
+            scope.spawn(move || {
+                let begin = Instant::now();
+                let folder = format!("{command}-{processes}");
+                let (out, run_dir) = (format!("partition.out={folder}.dataset"), format!("{folder}.run"));
+                let args = [command, "p.toml", "--processes", processes, "--set", "cluster.stall_timeout=300ms", "--set", &out];
+                let run_dir = if command == "run" { vec!["--run-dir", &run_dir] } else { vec![] };
+                let words = "\"preparing the dataset\" has read, written and computed nothing for 3 s (10 times cluster.stall_timeout)";
+                place.fail(&[&args, &run_dir[..]].concat(), 4, &[words]);
+                assert!(begin.elapsed() < LIMIT, "{folder}: {:?}", begin.elapsed());
+            });
+        }
+    });
+}
+
+#[test]
+fn run_that_is_stuck_in_local_work_ends() {
+    let place = TestDir::new();
+    planted(&place, "prepare.toml", "[model]\n[train]\nepochs = 1\n");
+    place.succeed(&["prepare", "prepare.toml", "--quiet"]);
+    let text = std::fs::read_to_string(place.path("prepare.toml")).unwrap();
+    let (_, rest) = text.split_once("[model]").unwrap();
+    place.write("p.toml", format!("[graph]\ndataset = 'dataset'\n[model]{rest}"));
+    block(&place.path("dataset/part-00003/features.arrow"));
+    for processes in ["1", "2"] {
+        let args = ["run", "p.toml", "--processes", processes, "--set", "cluster.stall_timeout=300ms"];
+        let words = ["\"opening the dataset\" has read, written and computed nothing for 3 s"];
+        place.fail(&args, 4, &words);
+    }
+}
+
+/// Locks a file as another process would, and rewrites it every 200 ms for `alive`. Returns the file, which stays locked.
+fn hold(path: &Path, alive: Duration) -> std::fs::File {
+    let mut file = std::fs::File::create(path).unwrap();
+    file.try_lock().unwrap();
+    let begin = Instant::now();
+    while begin.elapsed() < alive {
+        file.set_len(0).unwrap();
+        file.rewind().unwrap();
+        writeln!(file, "process 17 on a host, {}", begin.elapsed().as_millis()).unwrap();
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    file
+}
+
+#[test]
+fn preparation_waits_only_for_a_process_that_is_alive() {
+    for (lock, generates) in [("dataset.lock", false), ("graph/.generate.lock", true)] {
+        let place = TestDir::new();
+        planted(&place, "p.toml", "[model]\n[train]\nepochs = 1\n");
+        if !generates {
+            place.succeed(&["prepare", "p.toml", "--quiet", "--set", "partition.out=other"]);
+        }
+        std::fs::create_dir_all(place.path("graph")).unwrap();
+        let path = place.path(lock);
+        let run = ["run", "p.toml", "--quiet", "--run-dir", "run", "--set", "cluster.stall_timeout=300ms"];
+        let held = hold(&path, Duration::ZERO);
+        place.fail(&run, 5, &[lock, "another process holds this lock, but has given no sign of life for 3 s"]);
+        drop(held);
+        std::fs::remove_file(&path).unwrap();
+
+        let owner = std::thread::spawn(move || {
+            let held = hold(&path, Duration::from_secs(5));
+            std::fs::remove_file(&path).unwrap();
+            drop(held);
+        });
+        std::thread::sleep(Duration::from_millis(100));
+        place.succeed(&run);
+        owner.join().unwrap();
+        assert_eq!(summary(&place, "run")["epochs"], 1);
+    }
+}
+
+#[test]
+fn run_that_was_stopped_for_longer_than_the_timeout_goes_on() {
+    let place = TestDir::new();
+    planted(&place, "p.toml", "[model]\n[train]\nepochs = 100\n");
+    let args = ["run", "p.toml", "--quiet", "--run-dir", "run", "--set", "cluster.stall_timeout=1s"];
+    let mut run = place.command(&args).stderr(Stdio::piped()).spawn().unwrap();
+    wait_for_epochs(&place, "run", 2, &mut run);
+    let send = |signal: i32| {
+        // SAFETY: the process is a child of this one that has not been waited for.
+        assert_eq!(unsafe { libc::kill(run.id() as i32, signal) }, 0);
+    };
+    send(libc::SIGSTOP);
+    std::thread::sleep(Duration::from_secs(3));
+    send(libc::SIGCONT);
+    let ended = run.wait_with_output().unwrap();
+    assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stderr));
 }

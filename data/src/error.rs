@@ -267,6 +267,16 @@ pub enum Error {
         /// The limit.
         limit: u64,
     },
+    /// A process that other processes wait for gives no sign of life.
+    #[error("{}: {owner} holds this lock, but has given no sign of life for {seconds} s; stop that process, and start again", path.display())]
+    Silent {
+        /// The lock file.
+        path: PathBuf,
+        /// The process, as it names itself.
+        owner: String,
+        /// How long the others have waited.
+        seconds: u64,
+    },
     /// A setting with an invalid value.
     #[error("{key}: {reason}")]
     Setting {
@@ -408,6 +418,7 @@ impl Error {
             // The system has read the file; its content is wrong.
             Self::Io { source, .. } if source.kind() == std::io::ErrorKind::InvalidData => Fault::Input,
             Self::Io { .. } | Self::Threads { .. } => Fault::Machine,
+            Self::Silent { .. } => Fault::Cluster,
             Self::Bug(_) => Fault::Bug,
             _ => Fault::Input,
         }

@@ -13,6 +13,7 @@ pub mod fs;
 pub mod fuzz;
 pub mod generate;
 pub mod group;
+pub mod heartbeat;
 pub mod ids;
 pub mod import;
 pub mod init;

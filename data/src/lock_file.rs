@@ -49,6 +49,14 @@ impl LockFile {
         self.file.rewind()?;
         self.file.write_all(text.as_bytes())
     }
+
+    /// Writes the content to the disk or the server, where other hosts can read it.
+    ///
+    /// # Errors
+    /// When it cannot be written, or the file system does not support this.
+    pub fn sync(&self) -> Result<()> {
+        self.file.sync_data()
+    }
 }
 
 impl Drop for LockFile {

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 use timely::communication::allocator::zero_copy::stream::Stream;
 
+use super::busy_watch::BusyWatch;
 use super::config::short_hash;
 use super::duration::seconds;
 use super::error::{Cause, CauseKind};
@@ -184,7 +185,9 @@ impl Control {
         let second_handle = || {
             link.socket().set_read_timeout(None)?;
             // A heartbeat has a few dozen bytes and a status about a thousand, so the buffers fill only if the peer has not read for long.
-            link.socket().set_write_timeout(Some(self.interval()))?;
+            link.socket().set_write_timeout(Some(
+                (self.heartbeat_timeout / 4).clamp(Duration::from_millis(10), Duration::from_secs(1)),
+            ))?;
             link.try_clone()
         };
         let mut reader = second_handle().map_err(|e| ClusterError::system("configure a connection", &e))?;
@@ -204,9 +207,10 @@ impl Control {
         Ok(true)
     }
 
-    /// Returns the time between two heartbeats: at most a second, less if the timeout is short.
+    /// Returns the time between two heartbeats: at most a second, less if a timeout is short.
     fn interval(&self) -> Duration {
-        (self.heartbeat_timeout / 4).clamp(Duration::from_millis(10), Duration::from_secs(1))
+        let timeout = self.heartbeat_timeout.min(self.stall_timeout);
+        (timeout / 4).clamp(Duration::from_millis(10), Duration::from_secs(1))
     }
 
     fn post_lost(&self, rank: usize, why: String) {
@@ -301,7 +305,7 @@ impl Control {
     fn monitor(&self, signals: &Signals) {
         let step = (self.interval() / 2).min(Duration::from_millis(100));
         let (mut last_check, mut last_heartbeat) = (Instant::now(), None::<Instant>);
-        let mut last_status = None::<Instant>;
+        let (mut last_status, mut busy) = (None::<Instant>, BusyWatch::start());
         loop {
             if let Some(cause) = self.first_failure.wait(step) {
                 return self.broadcast_cause(&cause);
@@ -327,6 +331,8 @@ impl Control {
             } else if self.is_stalled() {
                 self.liveness.print_waits(self.own_rank);
                 self.first_failure.post(ClusterError::Stalled { after: seconds(self.stall_timeout) });
+            } else if let Some(stuck) = busy.check(&self.liveness, self.stall_timeout) {
+                self.first_failure.post(stuck);
             }
             if last_heartbeat.is_none_or(|at| at.elapsed() >= self.interval()) {
                 last_heartbeat = Some(Instant::now());

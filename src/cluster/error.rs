@@ -66,6 +66,19 @@ pub enum ClusterError {
         /// The stall timeout, with its unit.
         after: String,
     },
+    /// This process is stuck in long local work.
+    #[error(
+        "\"{work}\" has read, written and computed nothing for {after} ({factor} times cluster.stall_timeout); check the disks, servers and devices \
+         that it uses, or raise the timeout"
+    )]
+    Stuck {
+        /// The name of the work.
+        work: String,
+        /// How long, with its unit.
+        after: String,
+        /// How many stall timeouts that is.
+        factor: u32,
+    },
     /// The other processes count this one as lost, for example because it was stopped for long.
     #[error("the other processes went on without this one (rank {rank}): {why}")]
     GivenUp {
@@ -151,7 +164,7 @@ impl ClusterError {
     pub fn exit_code(&self) -> u8 {
         match self {
             ClusterError::Hosts { .. } | ClusterError::Usage(_) => 2,
-            ClusterError::Listen { .. } | ClusterError::System { .. } => 4,
+            ClusterError::Listen { .. } | ClusterError::System { .. } | ClusterError::Stuck { .. } => 4,
             ClusterError::Lost { .. }
             | ClusterError::GivenUp { .. }
             | ClusterError::Mismatch { .. }

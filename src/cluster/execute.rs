@@ -15,6 +15,7 @@ use timely::communication::initialize::WorkerGuards;
 use timely::communication::{Config, Hooks};
 use timely::worker::Worker;
 
+use super::busy_watch::BusyWatch;
 use super::duration::seconds;
 use super::liveness::ProgressClock;
 use super::signals::{self, Signals};
@@ -23,6 +24,8 @@ use crate::stderr::{Level, print};
 
 /// Time between two checks for a cause.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
+/// After a longer time between two checks, this process was stopped meanwhile, and progress is waited for anew.
+const MOST_BETWEEN_CHECKS: Duration = Duration::from_secs(1);
 /// Maximum time for the worker of a single process to end after a failure.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_millis(500);
 /// Maximum time for a failed process of several to exit after [`execute`] has returned. It is ended then.
@@ -51,7 +54,8 @@ where
     // With several processes the monitor watches the signals.
     let signals = membership.control.is_none().then(Signals::catch);
     let guards = start(&mut membership, f)?;
-    let (liveness, mut progress) = (membership.liveness(), ProgressClock::start());
+    let (liveness, mut progress, mut busy) = (membership.liveness(), ProgressClock::start(), BusyWatch::start());
+    let mut last_check = Instant::now();
 
     let (sender, results) = channel();
     let joiner = std::thread::Builder::new().name("cluster:join".into()).spawn(move || {
@@ -65,6 +69,11 @@ where
     loop {
         match results.recv_timeout(POLL_INTERVAL) {
             Ok(Some(Ok(Some(value)))) => {
+                // The work was done before the signal could end it.
+                if let (None, Some(cause @ ClusterError::Interrupted(_))) = (&membership.control, first_failure.cause())
+                {
+                    return Err(fail(&membership, cause));
+                }
                 if let Some(control) = membership.control.take() {
                     control.send_goodbye();
                 }
@@ -80,10 +89,19 @@ where
             first_failure.post(ClusterError::Interrupted(signals::name(signal)));
         }
         // With several processes the monitor watches their progress together.
-        progress.update(liveness.completed(), liveness.phase());
-        if membership.control.is_none() && progress.idle() > membership.stall_timeout {
-            liveness.print_waits(0);
-            first_failure.post(ClusterError::Stalled { after: seconds(membership.stall_timeout) });
+        if membership.control.is_none() {
+            // This process may have been stopped.
+            if last_check.elapsed() > MOST_BETWEEN_CHECKS {
+                progress.restart();
+            }
+            last_check = Instant::now();
+            progress.update(liveness.completed(), liveness.phase());
+            if progress.idle() > membership.stall_timeout {
+                liveness.print_waits(0);
+                first_failure.post(ClusterError::Stalled { after: seconds(membership.stall_timeout) });
+            } else if let Some(stuck) = busy.check(&liveness, membership.stall_timeout) {
+                first_failure.post(stuck);
+            }
         }
         if let Some(cause) = first_failure.cause() {
             // The worker of a single process can end after its failure. Any other worker may hang forever.

@@ -20,7 +20,8 @@ const MAX_LABEL: usize = 200;
 /// Call [`progressed`](Liveness::progressed) for each completed timestamp, message, or job of the compute thread. If
 /// no worker of the run progresses for the stall timeout, the run is stalled and ends.
 ///
-/// Hold a [`busy`](Liveness::busy) guard during long local work on the worker's thread. Both timeouts pause meanwhile.
+/// Hold a [`busy`](Liveness::busy) guard during long local work on the worker's thread. Both timeouts pause meanwhile; the run ends if the process
+/// reads, writes and computes nothing for ten stall timeouts.
 #[derive(Debug, Clone, Default)]
 pub struct Liveness(Arc<Inner>);
 
@@ -140,8 +141,9 @@ impl Liveness {
         self.0.turns.load(Ordering::Relaxed)
     }
 
+    /// Returns the completed work, with the [signs of life](gnnflow_data::heartbeat) of the process.
     pub(crate) fn completed(&self) -> u64 {
-        self.0.completed.load(Ordering::Relaxed)
+        self.0.completed.load(Ordering::Relaxed) + gnnflow_data::heartbeat::beats()
     }
 
     pub(super) fn phase(&self) -> Phase {

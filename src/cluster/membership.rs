@@ -41,13 +41,18 @@ pub struct Membership {
 impl Membership {
     /// Makes a run of one process, without sockets and threads. It ends if its worker completes nothing for `stall_timeout`.
     pub fn single(stall_timeout: Duration) -> Self {
+        Self::single_with(Liveness::default(), stall_timeout)
+    }
+
+    /// [`Membership::single`], whose worker reports to `liveness`.
+    pub(crate) fn single_with(liveness: Liveness, stall_timeout: Duration) -> Self {
         Membership {
             rank: 0,
             addresses: vec!["this process".into()],
             links: vec![None],
             control: None,
             first_failure: Arc::default(),
-            liveness: Liveness::default(),
+            liveness,
             statuses: Arc::default(),
             traffic: Arc::default(),
             announced: String::new(),

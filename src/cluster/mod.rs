@@ -22,6 +22,7 @@
 //! assert_eq!(answer, 1);
 //! ```
 
+mod busy_watch;
 mod child;
 mod child_group;
 mod config;
@@ -48,6 +49,7 @@ mod unproven;
 mod waits;
 mod wire;
 
+pub(crate) use busy_watch::STALLS;
 pub(crate) use child::{JOINED, Restarted, TELLS_LAUNCHER, bind_to_parent, is_launched, restarted};
 #[cfg(feature = "tensor-workers")]
 pub(crate) use child::{LISTENER, NOTICE_FD, RESTARTED, USER_SECRET};

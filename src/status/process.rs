@@ -19,7 +19,7 @@ pub(crate) struct ProcessStatus {
     pub(crate) work: Option<Work>,
     /// The last long work of the worker's thread.
     pub(crate) label: String,
-    /// Completed timestamps and jobs.
+    /// Completed timestamps and jobs, and pieces of other work.
     pub(crate) completed: u64,
     /// Time since the last one.
     pub(crate) idle_seconds: f64,

@@ -24,6 +24,7 @@ impl Progress for RecordedProgress {
     }
 
     fn advance(&self, by: u64) {
+        // The console gives a sign of life.
         self.activity.advance(by);
         self.console.advance(by);
     }

@@ -20,6 +20,7 @@ use super::manifest::{FileInfo, Manifest};
 use crate::error::{Error, Fault, Result};
 use crate::format::bytes;
 use crate::fs::{hidden_beside, remove, write_atomic};
+use crate::heartbeat::beat;
 use crate::lock_file::LockFile;
 use crate::progress::Progress;
 use crate::source::is_url;
@@ -330,6 +331,7 @@ fn lock(
         let now = written();
         if now != last {
             (last, since) = (now, Instant::now());
+            beat();
         }
         if since.elapsed() > limit {
             return Err(NoLock::Stopped(limit));

@@ -82,7 +82,7 @@ pub fn write_once(
         return Ok(());
     }
     let stage = "waiting for another process that generates this graph";
-    let _lock = Lock::wait(&out.join(".generate.lock"), stage, progress)?;
+    let _lock = Lock::take(&out.join(".generate.lock"), stage, progress)?;
     if !is_written() {
         write()?;
     }

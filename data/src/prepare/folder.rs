@@ -1,56 +1,19 @@
 //! The folder of a dataset, which appears atomically.
 //!
-//! The dataset is written to a hidden sibling folder. That folder is renamed after it and its files have been synced to the disk. A lock
-//! file next to it lets one process work while others on the same machine wait. The system releases the lock of a process that dies;
-//! the next process removes its files.
+//! The dataset is written to a hidden sibling folder. That folder is renamed after it and its files have been synced to the disk. A
+//! [`Lock`] next to it lets one process work while others wait.
 
 use std::ffi::OsString;
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
+use super::lock::Lock;
 use crate::error::{Error, Result};
 use crate::fs;
-use crate::lock_file::LockFile;
 use crate::progress::Progress;
 
 /// Name of the subfolder for temporary files.
 pub(crate) const SCRATCH: &str = "scratch";
-
-/// The longest interval at which a waiting process tries to get the lock.
-const POLL: Duration = Duration::from_millis(100);
-
-/// Holds the lock `<out>.lock` until it is dropped.
-pub(crate) struct Lock {
-    _file: LockFile,
-}
-
-impl Lock {
-    /// Waits until no other process prepares `out`, then locks it.
-    pub(crate) fn take(out: &Path, progress: &dyn Progress) -> Result<Self> {
-        Self::wait(&sibling(out, "", ".lock")?, "waiting for another process that prepares this dataset", progress)
-    }
-
-    /// Waits until no other process holds the lock file `path`, then locks it. Shows `stage` while it waits.
-    pub(crate) fn wait(path: &Path, stage: &str, progress: &dyn Progress) -> Result<Self> {
-        let (mut shown, mut pause) = (false, Duration::from_millis(1));
-        let file = loop {
-            if let Some(file) = LockFile::try_take(path).map_err(Error::io(path, "lock"))? {
-                break file;
-            }
-            if !shown {
-                progress.stage(stage, None, "");
-                shown = true;
-            }
-            std::thread::sleep(pause);
-            pause = (2 * pause).min(POLL);
-        };
-        if shown {
-            progress.done();
-        }
-        Ok(Self { _file: file })
-    }
-}
 
 /// The hidden folder of an unfinished dataset. It is removed when dropped, unless published. A killed process leaves it; the next
 /// preparation of the same dataset resumes from it.
@@ -128,8 +91,13 @@ pub(crate) fn restore(out: &Path, progress: &dyn Progress) -> Result<()> {
     if out.exists() || !fs::hidden_beside(out, "old").exists() {
         return Ok(());
     }
-    let _lock = Lock::take(out, progress)?;
+    let _lock = lock(out, progress)?;
     restore_locked(out)
+}
+
+/// Waits until no other process prepares `out`, then locks it.
+pub(crate) fn lock(out: &Path, progress: &dyn Progress) -> Result<Lock> {
+    Lock::take(&sibling(out, "", ".lock")?, "waiting for another process that prepares this dataset", progress)
 }
 
 /// As [`restore`], for a process that holds the lock.

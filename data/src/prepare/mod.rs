@@ -33,6 +33,7 @@ mod halo;
 mod journal;
 mod key_counts;
 mod labels;
+mod lock;
 mod pairs;
 mod quality;
 mod record;
@@ -57,8 +58,9 @@ pub use recorder::PassRecord;
 
 // Shared with updates of a dataset.
 pub(crate) use fingerprint::input_files;
-pub(crate) use folder::{Lock, SCRATCH, StagingFolder, restore, write_file};
+pub(crate) use folder::{SCRATCH, StagingFolder, lock, restore, write_file};
 pub(crate) use halo::{HaloFeatures, PAIRS, count_halo, write_halo};
+pub(crate) use lock::Lock;
 pub(crate) use recorder::Recorder;
 pub(crate) use scale::Scale;
 pub(crate) use write_nodes::NodeFiles;

@@ -39,8 +39,10 @@ mod whole;
 
 use std::future::Future;
 use std::path::{Path, PathBuf};
+use std::pin::pin;
 use std::sync::OnceLock;
 use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
 
 pub(crate) use ahead::{READ_AHEAD, RowGroup, SHARE};
 pub use file::DumpFile;
@@ -49,8 +51,13 @@ pub(crate) use find::{find, find_one};
 pub(crate) use object::{Object, Tail, tails};
 
 use crate::error::{Error, FEWER_THREADS, Fault, Result};
+use crate::heartbeat::beat;
+use futures_util::future::{Either, select};
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::AbortHandle;
+
+/// Time between two signs of life of a request.
+const BEAT: Duration = Duration::from_millis(100);
 
 /// Number of concurrent requests when many objects are opened.
 const MAX_CONCURRENT: usize = 32;
@@ -67,12 +74,12 @@ pub(crate) struct Pending<T> {
 }
 
 impl<T: Send + 'static> Pending<T> {
-    /// Starts the task. Everything that it waits for must have a time limit.
+    /// Starts the task. Everything that it waits for must have a time limit: while it runs, this process does not count as stalled.
     fn start(work: impl Future<Output = T> + Send + 'static) -> Result<Self> {
         let (send, result) = channel();
         let task = runtime()?.spawn(async move {
             // An error means that the receiver was dropped.
-            let _ = send.send(work.await);
+            let _ = send.send(with_beats(work).await);
         });
         Ok(Self { result, task: task.abort_handle() })
     }
@@ -86,6 +93,18 @@ impl<T: Send + 'static> Pending<T> {
 impl<T> Drop for Pending<T> {
     fn drop(&mut self) {
         self.task.abort();
+    }
+}
+
+/// Gives signs of life until `work` is done.
+async fn with_beats<T>(work: impl Future<Output = T>) -> T {
+    let mut work = pin!(work);
+    loop {
+        match select(work, pin!(tokio::time::sleep(BEAT))).await {
+            Either::Left((result, _)) => return result,
+            Either::Right(((), pending)) => work = pending,
+        }
+        beat();
     }
 }
 

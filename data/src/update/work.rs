@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 use crate::format::hex;
 use crate::fs::link_or_copy;
 use crate::prepare::{
-    HaloFeatures, Lock, NodeFiles, PAIRS, Quality, Recorder, SCRATCH, StagingFolder, restore, write_file,
+    HaloFeatures, NodeFiles, PAIRS, Quality, Recorder, SCRATCH, StagingFolder, lock, restore, write_file,
 };
 use crate::process_memory;
 use crate::progress::Progress;
@@ -48,7 +48,7 @@ pub(super) fn run(
             return Err(Error::Occupied { path: out.to_path_buf() });
         }
     }
-    let _lock = Lock::take(out, progress)?;
+    let _lock = lock(out, progress)?;
     let dataset = Dataset::open(dir)?;
     dataset.check_lengths()?;
     let quality = Quality::read(dir)?;

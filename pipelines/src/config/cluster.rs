@@ -21,7 +21,7 @@ section! {
         #[schemars(extend("x-results" = false))]
         pub heartbeat_timeout: Span = Span::seconds(10),
         /// How long a run may complete no step, interval or message before it ends. A process without progress for this long is lost.
-        /// Raise this value if one task takes longer.
+        /// Raise this value if one task takes longer. Work outside of the schedule, such as preparing and checkpoints, may read, write and compute nothing for ten times as long.
         #[schemars(extend("x-results" = false))]
         pub stall_timeout: Span = Span::seconds(120),
         /// How often `gnnflow run` restarts lost processes from the last checkpoint. With `--hosts`, each host restarts its own.

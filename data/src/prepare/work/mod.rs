@@ -18,7 +18,7 @@ use super::edge_scan::Bucketed;
 use super::encode_like;
 use super::ends::Ends;
 use super::fingerprint::{Fingerprint, State, fingerprint, state};
-use super::folder::{Lock, SCRATCH, StagingFolder, restore_locked};
+use super::folder::{SCRATCH, StagingFolder, lock, restore_locked};
 use super::journal::Journal;
 use super::pairs::Pairs;
 use super::recorder::Recorder;
@@ -67,7 +67,7 @@ pub(super) fn run<C: ProcessGroup>(
     // A dataset appears whole, so this needs no lock, for which all processes of a run on this machine would wait.
     let is_current = |wanted: &Fingerprint| matches!(state(&settings.out, wanted), Ok(State::Current(_)));
     let is_current = wanted.as_ref().is_some_and(is_current);
-    let _lock = (first && !is_current).then(|| Lock::take(&settings.out, progress)).transpose()?;
+    let _lock = (first && !is_current).then(|| lock(&settings.out, progress)).transpose()?;
     let plan = match wanted {
         None => None,
         Some(_) if is_current => Some(Json(Plan::Current)),

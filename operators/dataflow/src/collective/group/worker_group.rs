@@ -14,6 +14,8 @@ use timely::worker::Worker;
 
 use super::deliver::{Deliver, Delivery};
 use super::units::{Activators, Read, Readers, Units};
+use super::unpack_time;
+use crate::flow::waits::{Cause, Reported};
 
 /// Messages that fit in the channel of a reading thread.
 const READ_AHEAD: usize = 2;
@@ -38,6 +40,14 @@ pub struct WorkerGroup<'a> {
     size: usize,
     threads: usize,
     report: Box<dyn Fn(LoopState) + 'a>,
+}
+
+/// What a pass waits for: the end of the first unit that is not complete.
+struct Awaited {
+    rank: usize,
+    size: usize,
+    /// The unit and its chunk.
+    time: Option<u64>,
 }
 
 impl<'a> WorkerGroup<'a> {
@@ -98,6 +108,18 @@ impl ProcessGroup for WorkerGroup<'_> {
                 let started = std::thread::Builder::new().name(format!("read-{thread}")).spawn_scoped(scope, reads);
                 started.map(drop).map_err(|source| Error::Threads { what: "the threads that read", source })
             };
+            let awaited = Reported::new(
+                "read units",
+                Awaited { rank: self.rank, size: self.size, time: None },
+                |awaited, wait| {
+                    let Some(time) = awaited.time else { return };
+                    let reader = unpack_time(time).0 % awaited.size;
+                    wait(
+                        time,
+                        if reader == awaited.rank { Cause::Thread } else { Cause::Workers(vec![reader as u32]) },
+                    );
+                },
+            );
             let started = senders.into_iter().enumerate().try_for_each(start);
             let mut turn = || -> Result<()> {
                 let mut frontier = None;
@@ -117,6 +139,7 @@ impl ProcessGroup for WorkerGroup<'_> {
                     let now = consumed.with_frontier(|frontier| frontier.first().copied());
                     if now != frontier {
                         frontier = now;
+                        awaited.borrow_mut().time = now;
                         (self.report)(LoopState::Progress);
                         activators.worker.activate();
                     }
