@@ -5,7 +5,7 @@
 
 A folder contains edges.parquet and nodes.parquet with labels and features. The name "rmat" without a folder is a generated R-MAT graph.
 Each graph is cut into two partitions, one for each process of one thread: at random, by `multilevel` with a bound on nodes only, and by
-`multilevel` with its default bounds. An epoch of GCN over the whole graph and of sampled GraphSAGE is measured, without evaluation. Cases
+`multilevel` and METIS with the default bounds. An epoch of GCN over the whole graph and of sampled GraphSAGE is measured, without evaluation. Cases
 take turns; the first round warms up and is left out. The result is written to benches/runs/<date>-balance.json.
 """
 import argparse, json, pathlib, statistics, subprocess, sys, tempfile
@@ -37,6 +37,7 @@ METHODS = {
     "random": ["partition.method=random"],
     "multilevel, nodes": ["partition.balance.edges=none", "partition.balance.train=none"],
     "multilevel": [],
+    "metis": ["partition.method=metis"],
 }
 
 
