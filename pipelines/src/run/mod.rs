@@ -29,6 +29,7 @@ use gnnflow_dataflow::flow::compute_thread::ComputeThread;
 use gnnflow_dataflow::graph::placement::Placement;
 use gnnflow_dataflow::storage::{Place, RowStore};
 use gnnflow_dataflow::wire::meter::{self, Meter};
+use gnnflow_nn::alloc::KeepForSteps;
 use gnnflow_nn::model::Stage;
 use timely::worker::Worker;
 
@@ -369,6 +370,7 @@ impl<'a> Run<'a> {
     }
 
     fn train_epochs(&mut self, driver: &mut Driver<'_>) -> Result<(), Error> {
+        let _kept = KeepForSteps::start();
         let begin = Instant::now();
         let epochs = self.train.epochs() as u32;
         let (first, mut last_written, mut cpu_before) = (self.progress.epochs, None, None);
