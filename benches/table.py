@@ -24,7 +24,7 @@ not rows of different days.
   copy, both in the same process. Sampling requests memory ahead of time and the plain reads do not, so its share may exceed 1. Empty: not measured.
 - Ratios depend on the host. Before layers were fused, an epoch of SAGE had 2.63 × on a fast host (`2026-11-22`: 34.5 s, dgl 90.5 s) and 1.84 × on a slow one (`2026-11-22`, `slow-memory`). With fused layers it had 1.5 × on a
   slower one (`2026-11-26`, `slow-memory`, one round: 107 s, graphbolt 160 s, dgl 163 s), and 2.03 × on another (`2026-11-27`: 67.9 s, dgl 137.9 s). Since `2026-11-28`, the features of neighbors are summed where they lie, without
-  a copy: on the host of the row below, an epoch took 64.5 and 67.1 s before, in two rounds with 14 s of copying, and takes 47.5 to 50.7 s now. It needs features in memory, in one process.
+  a copy: on one host, an epoch took 64.5 and 67.1 s before, in two rounds with 14 s of copying, and 47.5 to 50.7 s after (`2026-11-28`: 2.31 ×). It needs features in memory, in one process.
 - Sampling and propagation wait for memory, so their ratios depend on it, and vary between rounds where other guests use it: the rows below are of a host with fast memory. There, sums and means of rows in f32 move as many bytes as
   a plain copy. On another fast host, sampling had 10.06 × and 8.97 × (15,10,5; 1 and 2 threads) and 6.39 × and 7.91 × (25,10) (`2026-11-22`); on a slow one 3.81 × and 3.85 ×, 3.91 × and 4.70 × (`2026-11-27`, `slow-memory`). Propagation
   had 2.22 × (sum) and 2.82 × (mean) on a host where DGL reached 31 and 22 M edges/s (`2026-11-22`). A result of 2026-11-29 (2.6 to 4.6 ×) is removed: its bench was compiled without the optimization that the program has.
