@@ -70,16 +70,13 @@ fn end(mut run: Child, frozen: &FrozenThread) -> (i32, String) {
 
 #[test]
 fn run_of_one_process_with_a_stuck_compute_thread_ends() {
-    for (schedule, threads, thread) in [
-        ("mini-batch", 1, "compute_thread"),
-        ("full-graph", 1, "compute_thread"),
-        ("partition-parallel", 2, "compute-0"),
-    ] {
+    // With one thread: otherwise others may do the work of the stopped one.
+    for schedule in ["mini-batch", "full-graph", "partition-parallel"] {
         let place = TestDir::new();
-        let run = start(&place, schedule, "1", threads);
-        let frozen = FrozenThread::stop(run.id(), thread);
+        let run = start(&place, schedule, "1", 1);
+        let frozen = FrozenThread::stop(run.id(), "compute_thread");
         let (code, stderr) = end(run, &frozen);
-        assert_eq!(code, 70, "{schedule}, {thread}: {stderr}");
+        assert_eq!(code, 70, "{schedule}: {stderr}");
         assert!(stderr.contains("no process has completed any work for 2 s (cluster.stall_timeout)"), "{stderr}");
         // An operator waits for the thread, which may have been stopped between two jobs. Or the worker waits for it in a call.
         let waits = |line: &str| {
