@@ -120,20 +120,8 @@ impl Causes {
 
 #[cfg(test)]
 mod tests {
-    use super::super::spans::Span;
+    use super::super::overlap::tests::{spans, us};
     use super::*;
-
-    const fn us(time: u64) -> Duration {
-        Duration::from_micros(time)
-    }
-
-    fn spans(name: &str, pieces: &[(u64, u64)]) -> Spans {
-        let mut spans = Spans::default();
-        for &(start, end) in pieces {
-            spans.add(Span { name, start: us(start), end: us(end), cpu: None }, us(end - start));
-        }
-        spans
-    }
 
     #[test]
     fn waiting_is_divided_among_causes() {

@@ -50,14 +50,14 @@ pub(super) fn merged(threads: &[&Spans]) -> Vec<Busy> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
-    const fn us(time: u64) -> Duration {
+    pub(in crate::trace) const fn us(time: u64) -> Duration {
         Duration::from_micros(time)
     }
 
-    fn spans(name: &str, pieces: &[(u64, u64)]) -> Spans {
+    pub(in crate::trace) fn spans(name: &str, pieces: &[(u64, u64)]) -> Spans {
         let mut spans = Spans::default();
         for &(start, end) in pieces {
             spans.add(Span { name, start: us(start), end: us(end), cpu: None }, us(end - start));
