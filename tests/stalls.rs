@@ -165,7 +165,7 @@ fn follow_with_a_stuck_worker_ends() {
     assert!(stderr.contains("no process has completed any work for 2 s (cluster.stall_timeout)"), "{stderr}");
 }
 
-/// Replaces a file by a pipe that nobody writes to: who opens it waits for ever.
+/// Replaces a file by a named pipe without a writer: opening it blocks forever.
 fn block(path: &Path) {
     let _ = std::fs::remove_file(path);
     let path = std::ffi::CString::new(path.to_str().unwrap()).unwrap();

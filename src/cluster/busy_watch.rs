@@ -1,7 +1,7 @@
 //! Notices that this process is stuck in long local work, in which its worker's loop does not turn.
 //!
-//! Such work may take hours. So only a process that reads, writes and computes nothing for several times the stall timeout counts as stuck. A
-//! process that computes for ever is not noticed.
+//! Such work may take hours. So only a process that reads, writes and computes nothing for several times the stall timeout counts as stuck. An
+//! endless computation is not noticed.
 
 use std::time::{Duration, Instant};
 
