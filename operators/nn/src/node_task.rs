@@ -11,9 +11,9 @@ use gnnflow_data::rng::Key;
 use gnnflow_kernels::matrix::{Matrix, Values};
 
 use crate::error::{Error, Result};
-use crate::model::{Model, NodeInputs, NodeOutputs};
+use crate::model::{Factors, Model, NodeInputs, NodeOutputs};
 use crate::node_targets::NodeTargets;
-use crate::ops::inject_gradient;
+use crate::ops::{inject_gradient, inject_product_gradient};
 use crate::tensors::{read, tensor};
 
 /// The input rows of a task, `[count, dim]` each.
@@ -175,7 +175,10 @@ impl NodeTask {
         let inputs = Inputs::new(count, rows, of_rows, model)?;
         let (trained, all) = (model.params().trained_len(), model.params().flat_len());
         let (mut flat, mut sums) = (vec![0.0; all], vec![0.0; all - trained]);
-        let outputs = model.node_task(index, inputs.rows(), key, Some(&mut sums))?;
+        let (outputs, factors) = match work {
+            Work::Backward { .. } => model.backward_task(index, inputs.rows(), key, &mut sums)?,
+            _ => (model.node_task(index, inputs.rows(), key, Some(&mut sums))?, None),
+        };
         let (mut loss, mut examples) = (0.0, 0);
         let root = match late(work)? {
             Work::Loss(targets) => {
@@ -184,7 +187,7 @@ impl NodeTask {
                 examples = count as u64;
                 sum
             }
-            Work::Backward { gradient, .. } => backward_root(count, &outputs, gradient, model)?,
+            Work::Backward { gradient, .. } => backward_root(count, &outputs, factors.as_ref(), gradient, model)?,
             Work::Forward { .. } => return Err(bug("a forward task has no gradient")),
         };
         let gradients = root.backward()?;
@@ -247,22 +250,28 @@ impl NodeTask {
 }
 
 /// Returns a scalar whose gradient with respect to the task's outputs is `gradient`.
-fn backward_root(count: usize, outputs: &NodeOutputs, gradient: NodeGradient, model: &Model) -> Result<Tensor> {
+fn backward_root(
+    count: usize,
+    outputs: &NodeOutputs,
+    factors: Option<&Factors>,
+    gradient: NodeGradient,
+    model: &Model,
+) -> Result<Tensor> {
     let mut roots = Vec::new();
-    let mut seed = |result: &Tensor, gradient: Matrix| -> Result<()> {
-        let gradient = tensor(gradient, count, model.device())?;
-        roots.push(inject_gradient(result, &gradient)?);
-        Ok(())
-    };
+    let on_device = |gradient: Matrix| tensor(gradient, count, model.device());
     if let Some(gradient) = gradient.held {
-        seed(outputs.held()?, gradient)?;
+        roots.push(inject_gradient(outputs.held()?, &on_device(gradient)?)?);
     }
-    if let (Some(sent), Some(gradient)) = (&outputs.sent, gradient.sent) {
-        seed(sent, gradient)?;
+    match (&outputs.sent, factors, gradient.sent) {
+        (Some(sent), _, Some(gradient)) => roots.push(inject_gradient(sent, &on_device(gradient)?)?),
+        (None, Some(Factors { rows, weight }), Some(gradient)) => {
+            roots.push(inject_product_gradient(rows, weight, &on_device(gradient)?)?);
+        }
+        _ => {}
     }
     if let (Some(terms), Some(gradients)) = (&outputs.terms, gradient.terms) {
         for (term, gradient) in terms.iter().zip(gradients) {
-            seed(term, gradient)?;
+            roots.push(inject_gradient(term, &on_device(gradient)?)?);
         }
     }
     let (first, rest) = roots.split_first().ok_or_else(|| bug("a task without gradients"))?;

@@ -413,6 +413,31 @@ pub fn add_bias<A: Real>(x: &[A], bias: &[A], out: &mut [A]) {
     parallel::chunks(out, size, &|piece, out| add_bias_piece(parallel::chunk(x, piece, size), bias, out));
 }
 
+/// `out[r, c] = dropout(max(x[r, c] + bias[c], 0))`, with the bits of [`add_bias`] and [`activate`].
+///
+/// ```
+/// use gnnflow_kernels::dense::elementwise::bias_relu;
+///
+/// let mut out = [0f32; 4];
+/// bias_relu(&[1., 2., 3., 4.], &[-2., 1.], None, &mut out);
+/// assert_eq!(out, [0., 3., 1., 5.]);
+/// ```
+///
+/// # Panics
+/// If lengths do not match.
+pub fn bias_relu<A: Real>(x: &[A], bias: &[A], dropout: Option<Dropout>, out: &mut [A]) {
+    assert_eq!(x.len(), out.len(), "one output number per input number");
+    let width = bias.len();
+    if width == 0 {
+        return;
+    }
+    let size = PIECE.div_ceil(width) * width;
+    parallel::chunks(out, size, &|piece, out| {
+        add_bias_piece(parallel::chunk(x, piece, size), bias, out);
+        relu_in_place(dropout.map(|dropout| dropout.behind((piece * size) as u64)), out);
+    });
+}
+
 multiversion! {
     fn add_bias_piece [A: Real] (x: &[A], bias: &[A], out: &mut [A]) {
         for (x, out) in x.chunks_exact(bias.len()).zip(out.chunks_exact_mut(bias.len())) {

@@ -7,7 +7,9 @@ use super::{Aggregation, Layer, LayerInfo, Pass};
 use crate::error::{Error, Result};
 use crate::graph_block::GraphBlock;
 use crate::initial::Initial;
-use crate::ops::{Aggregated, AggregatedProduct, RowAggregation, activate, add_bias, linear, weighted_sum};
+use crate::ops::{
+    Aggregated, AggregatedProduct, RowAggregation, activate, add_bias, bias_relu, linear, linear_relu, weighted_sum,
+};
 use crate::params::ParamBuilder;
 use crate::target::Target;
 use gnnflow_kernels::dense::elementwise::{Activation, Dropout};
@@ -105,6 +107,10 @@ impl Layer for Gcn {
         if self.transforms_first() { Ok(linear(h_src, &self.weight, None)?) } else { Ok(h_src.clone()) }
     }
 
+    fn send_weight(&self) -> Option<&Var> {
+        Some(&self.weight).filter(|_| self.transforms_first())
+    }
+
     fn apply_edge(&self, pass: &Pass<'_>, _: &Tensor, sent: &Tensor) -> Result<Option<Tensor>> {
         edge_weights(pass, sent).map(Some)
     }
@@ -137,6 +143,20 @@ impl Layer for Gcn {
             Ok(add_bias(aggregated, &self.bias)?)
         } else {
             Ok(linear(aggregated, &self.weight, Some(&self.bias))?)
+        }
+    }
+
+    fn apply_node_relu(
+        &self,
+        _: &Pass<'_>,
+        _: &Tensor,
+        aggregated: &Tensor,
+        dropout: Option<Dropout>,
+    ) -> Result<Tensor> {
+        if self.transforms_first() {
+            Ok(bias_relu(aggregated, &self.bias, dropout)?)
+        } else {
+            Ok(linear_relu(aggregated, &self.weight, &self.bias, dropout)?)
         }
     }
 }

@@ -6,8 +6,9 @@ use super::LayerSpec;
 use super::{Aggregation, Layer, LayerInfo, Pass};
 use crate::error::Result;
 use crate::initial::Initial;
-use crate::ops::{linear, prefix};
+use crate::ops::{linear, linear_relu, prefix};
 use crate::params::ParamBuilder;
+use gnnflow_kernels::dense::elementwise::Dropout;
 
 /// `W·h_i + b`
 #[derive(Debug)]
@@ -47,5 +48,9 @@ impl Layer for Mlp {
 
     fn apply_node(&self, _: &Pass<'_>, h_dst: &Tensor, _: &Tensor) -> Result<Tensor> {
         Ok(linear(h_dst, &self.weight, Some(&self.bias))?)
+    }
+
+    fn apply_node_relu(&self, _: &Pass<'_>, h_dst: &Tensor, _: &Tensor, dropout: Option<Dropout>) -> Result<Tensor> {
+        Ok(linear_relu(h_dst, &self.weight, &self.bias, dropout)?)
     }
 }

@@ -278,6 +278,12 @@ pub trait Layer: Send + Sync {
         Ok(h_src.clone())
     }
 
+    /// Returns the weight W, `[sent_dim, in_dim]`, of a layer whose [`Layer::send`] is `h_src·Wᵀ`. A backward pass then leaves out the product,
+    /// of which it needs the gradient only. By default, returns none.
+    fn send_weight(&self) -> Option<&Var> {
+        None
+    }
+
     /// Computes a value for every edge, `[E, _]`, from the destinations' input rows and all sent rows. The first rows of
     /// `sent` are those of the destinations. By default, none.
     ///
@@ -300,6 +306,21 @@ pub trait Layer: Send + Sync {
     /// # Errors
     /// As [`Layer::send`].
     fn apply_node(&self, pass: &Pass<'_>, h_dst: &Tensor, aggregated: &Tensor) -> Result<Tensor>;
+
+    /// Returns ReLU of [`Layer::apply_node`], masked by `dropout`. A layer that ends with a matrix product or a bias can fuse both with
+    /// the same bits ([`linear_relu`](super::ops::linear_relu), [`bias_relu`](super::ops::bias_relu)).
+    ///
+    /// # Errors
+    /// As [`Layer::send`].
+    fn apply_node_relu(
+        &self,
+        pass: &Pass<'_>,
+        h_dst: &Tensor,
+        aggregated: &Tensor,
+        dropout: Option<Dropout>,
+    ) -> Result<Tensor> {
+        Ok(activate(&self.apply_node(pass, h_dst, aggregated)?, Activation::Relu, dropout)?)
+    }
 
     /// Runs all pieces: `[num_src, in_dim]` → `[num_dst, out_dim]`.
     ///

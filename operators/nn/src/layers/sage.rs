@@ -7,8 +7,8 @@ use super::{Aggregation, Layer, LayerInfo, Pass};
 use crate::error::{Error, Result};
 use crate::initial::Initial;
 use crate::ops::{
-    Aggregated, AggregatedProduct, Reduce, RowAggregation, activate, add_bias, linear, prefix, segment_max,
-    segment_mean, weighted_sum,
+    Aggregated, AggregatedProduct, Reduce, RowAggregation, activate, add_bias, bias_relu, linear, linear_relu, prefix,
+    segment_max, segment_mean, weighted_sum,
 };
 use crate::params::ParamBuilder;
 use gnnflow_kernels::dense::elementwise::{Activation, Dropout};
@@ -108,6 +108,10 @@ impl Layer for Sage {
         }
     }
 
+    fn send_weight(&self) -> Option<&Var> {
+        Some(&self.neighbor).filter(|_| self.transforms_first())
+    }
+
     /// As the pieces. If possible, one product covers the own row and the mean: fewer, longer sums and no copied rows.
     fn forward(&self, pass: &Pass<'_>, h_src: &Tensor) -> Result<Tensor> {
         match self.product_of_aggregated(pass)? {
@@ -168,6 +172,21 @@ impl Layer for Sage {
             (None, true) => add_bias(aggregated, &self.bias)?,
             (Some(own), false) => linear(aggregated, &self.neighbor, Some(&linear(h_dst, own, Some(&self.bias))?))?,
             (None, false) => linear(aggregated, &self.neighbor, Some(&self.bias))?,
+        })
+    }
+
+    fn apply_node_relu(
+        &self,
+        pass: &Pass<'_>,
+        h_dst: &Tensor,
+        aggregated: &Tensor,
+        dropout: Option<Dropout>,
+    ) -> Result<Tensor> {
+        Ok(match (&self.own, self.transforms_first()) {
+            (Some(own), true) => bias_relu(&linear(h_dst, own, Some(aggregated))?, &self.bias, dropout)?,
+            (None, true) => bias_relu(aggregated, &self.bias, dropout)?,
+            (Some(_), false) => activate(&self.apply_node(pass, h_dst, aggregated)?, Activation::Relu, dropout)?,
+            (None, false) => linear_relu(aggregated, &self.neighbor, &self.bias, dropout)?,
         })
     }
 }

@@ -28,6 +28,7 @@ use gnnflow_kernels::block::Block;
 use gnnflow_kernels::dense::elementwise::{Activation, Dropout};
 
 pub use edge_copies::EdgeCopies;
+pub(crate) use node_task::Factors;
 pub use node_task::{Hop, NodeInputs, NodeOutputs, split_row};
 pub use pass_memory::{BlockSize, PassMemory};
 pub use registry::{LayerFactory, Order, Registry};

@@ -99,6 +99,14 @@ pub struct NodeOutputs {
     pub terms: Option<[Tensor; 2]>,
 }
 
+/// The factors of sent rows: `rows·weightᵀ`.
+pub(crate) struct Factors {
+    /// `[N, K]`.
+    pub(crate) rows: Tensor,
+    /// `[O, K]`.
+    pub(crate) weight: Tensor,
+}
+
 impl NodeOutputs {
     /// Returns the held rows.
     ///
@@ -238,11 +246,25 @@ impl Model {
         dropout: Option<Key>,
         sums: Option<&mut [f32]>,
     ) -> Result<NodeOutputs> {
-        let NodeOutputs { held, sent, terms } = self.unchecked_node_task(index, inputs, dropout, sums)?;
+        let (NodeOutputs { held, sent, terms }, _) = self.unchecked_node_task(index, inputs, dropout, sums, false)?;
         let held = held.map(|rows| self.finite(rows, || self.result_of(index))).transpose()?;
         let sends = || format!("a row that layer {} of {} sends", index + 1, self.layers.len());
         let sent = sent.map(|rows| self.finite(rows, sends)).transpose()?;
         Ok(NodeOutputs { held, sent, terms })
+    }
+
+    /// Runs node task `index` for a backward pass. If the sent rows are a product `h·Wᵀ`, returns `h` and `W` in place of them.
+    ///
+    /// # Errors
+    /// As [`Model::node_task`].
+    pub(crate) fn backward_task(
+        &self,
+        index: usize,
+        inputs: NodeInputs<'_>,
+        dropout: Option<Key>,
+        sums: &mut [f32],
+    ) -> Result<(NodeOutputs, Option<Factors>)> {
+        self.unchecked_node_task(index, inputs, dropout, Some(sums), true)
     }
 
     fn unchecked_node_task(
@@ -251,11 +273,14 @@ impl Model {
         inputs: NodeInputs<'_>,
         dropout: Option<Key>,
         sums: Option<&mut [f32]>,
-    ) -> Result<NodeOutputs> {
+        factors_suffice: bool,
+    ) -> Result<(NodeOutputs, Option<Factors>)> {
         let missing = |what: &str| Error::Input(format!("node task {index} needs {what}"));
         let key_of = |index: usize| dropout.map(|key| key.fold(index as u64));
         // Task 0 has no earlier results to join.
         let mut results = Vec::new();
+        let mask = |width: usize| self.mask(index, dropout).map(|mask| mask.behind((inputs.first * width) as u64));
+        let ends_with_relu = index > 0 && self.ends_with_relu(index - 1);
         let edgeless =
             |rows: usize| GraphBlock::new(Block::new(rows as u32, rows as u32, vec![0; rows + 1], Vec::new()));
         let mut held = match index {
@@ -280,31 +305,37 @@ impl Model {
                 let block = edgeless(aggregated.dim(0)?);
                 let key = key_of(index - 1).map(|key| key.fold(1));
                 let pass = Pass { block: &block, degrees: None, dropout: key, initial: inputs.initial };
-                let z = layer.apply_node(&pass, own, &aggregated)?;
-                self.residual_norms[index - 1].apply(z, own, sums)?
+                if ends_with_relu {
+                    layer.apply_node_relu(&pass, own, &aggregated, mask(layer.info().out_dim))?
+                } else {
+                    let z = layer.apply_node(&pass, own, &aggregated)?;
+                    self.residual_norms[index - 1].apply(z, own, sums)?
+                }
             }
         };
         if let Some(readout) = self.readout.as_ref().filter(|_| index > 0) {
             results.push(activate(&held, self.activation(), None)?);
             if index == self.layers.len() {
-                let mask = self.mask(index, dropout).map(|mask| mask.behind((inputs.first * readout.width()) as u64));
-                return Ok(NodeOutputs { held: Some(readout.apply(&results, mask)?), sent: None, terms: None });
+                let held = readout.apply(&results, mask(readout.width()))?;
+                return Ok((NodeOutputs { held: Some(held), sent: None, terms: None }, None));
             }
         }
         let Some(layer) = self.layers.get(index) else {
-            return Ok(NodeOutputs { held: Some(held), sent: None, terms: None });
+            return Ok((NodeOutputs { held: Some(held), sent: None, terms: None }, None));
         };
-        let before = (inputs.first * held.dim(1)?) as u64;
-        let mask = self.mask(index, dropout).map(|mask| mask.behind(before));
+        let mask = mask(held.dim(1)?);
         let activation = if index == 0 { Activation::Identity } else { self.activation() };
-        if activation != Activation::Identity || mask.is_some() {
+        if !ends_with_relu && (activation != Activation::Identity || mask.is_some()) {
             held = activate(&held, activation, mask)?;
         }
         let held = if held.dtype() == DType::F64 || held.dtype() == DType::F32 { held } else { widen(&held)? };
         let block = edgeless(held.dim(0)?);
-        let sent = layer.send(&Pass::new(&block), &held)?;
-        let terms = match layer.info().aggregation {
-            Some(Aggregation::Attention { .. }) => Some(layer.attention_terms(&held, &sent)?),
+        let (sent, factors) = match layer.send_weight().filter(|_| factors_suffice) {
+            Some(weight) => (None, Some(Factors { rows: held.clone(), weight: weight.as_tensor().clone() })),
+            None => (Some(layer.send(&Pass::new(&block), &held)?), None),
+        };
+        let terms = match (layer.info().aggregation, &sent) {
+            (Some(Aggregation::Attention { .. }), Some(sent)) => Some(layer.attention_terms(&held, sent)?),
             _ => None,
         };
         let held = match (results.is_empty(), self.held_columns(index)[0]) {
@@ -312,6 +343,6 @@ impl Model {
             (false, 0) => Tensor::cat(&results, 1)?,
             (false, _) => Tensor::cat(&[&[held], &results[..]].concat(), 1)?,
         };
-        Ok(NodeOutputs { held: Some(held), sent: Some(sent), terms })
+        Ok((NodeOutputs { held: Some(held), sent, terms }, factors))
     }
 }

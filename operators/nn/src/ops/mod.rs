@@ -6,6 +6,7 @@
 
 pub(crate) mod activate;
 pub(crate) mod attention;
+mod bias_relu;
 pub(crate) mod edges;
 mod fused_layers;
 pub(crate) mod gather;
@@ -27,11 +28,12 @@ pub(crate) mod weighted;
 
 pub use activate::{activate, add_bias, column_sum, widen};
 pub use attention::{attention_logits, attention_softmax};
+pub use bias_relu::bias_relu;
 pub use edges::{Side, edge_add, edge_softmax, edge_sum};
 pub use fused_layers::{Aggregated, AggregatedProduct, RowAggregation};
 pub use gather::{RowNumbers, gather_rows};
 pub use heads::{head_dot, head_mean};
-pub use inject_gradient::inject_gradient;
+pub use inject_gradient::{inject_gradient, inject_product_gradient};
 pub use linear::{MatMul, PANEL, linear, matmul};
 pub use linear_relu::linear_relu;
 pub use max::segment_max;
