@@ -3,9 +3,7 @@
 //! *In*: batches. *Out*: the operator's batches, or an error in place of the first batch too many or too few. *Kept per time*: two
 //! counts. *Capabilities*: one, of the earliest time that may still have batches.
 
-use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::rc::Rc;
 
 use timely::container::CapacityContainerBuilder;
 use timely::dataflow::StreamVec;
@@ -15,6 +13,7 @@ use timely::dataflow::operators::generic::operator::Operator;
 
 use crate::batch::mini_batch::MiniBatch;
 use crate::context::OperatorContext;
+use crate::flow::waits::{Cause, Reported};
 use crate::time::{self, MessageTime};
 
 /// A dataflow operator of a user, between the fetching of rows and the arithmetic of mini-batch training.
@@ -98,8 +97,13 @@ impl<'scope> ApplyOperator<'scope> for StreamVec<'scope, u64, MiniBatch> {
         cx: &OperatorContext,
     ) -> StreamVec<'scope, u64, Result<MiniBatch, BatchCountError>> {
         // By time: batches received and returned.
-        let counts: Rc<RefCell<BTreeMap<u64, (u64, u64)>>> = Rc::default();
-        let received = Rc::clone(&counts);
+        let counts =
+            Reported::new(format!("operator \"{name}\""), BTreeMap::<u64, (u64, u64)>::new(), |counts, wait| {
+                for (&time, (received, returned)) in counts {
+                    (*returned..*received).for_each(|_| wait(time, Cause::Operator));
+                }
+            });
+        let received = counts.clone();
         let batches = self.inspect_core(move |event| {
             if let Ok((stamp, batches)) = event {
                 received.borrow_mut().entry(*stamp.expect_singleton()).or_default().0 += batches.len() as u64;

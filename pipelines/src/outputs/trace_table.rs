@@ -61,7 +61,7 @@ pub struct ThreadTime {
 /// What the worker thread waits for.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct WaitTime {
-    /// The cause: `process 1`, `permits`, `earlier times`, `a thread` or `no item`.
+    /// The cause: `process 1`, `permits`, `earlier times`, `a thread`, `registered operators` or `no item`.
     pub cause: String,
     /// Seconds.
     pub seconds: f64,

@@ -34,6 +34,8 @@ pub struct Wait {
 pub enum Cause {
     /// A result of another thread of this process.
     Thread,
+    /// The registered operator that has them.
+    Operator,
     /// Messages of these workers.
     Workers(Vec<u32>),
     /// The contributions of these partitions.
@@ -70,6 +72,7 @@ impl fmt::Display for Cause {
                 write!(f, "the contribution{plural} of partition{plural} {parts}")
             }
             Self::Thread => f.write_str("another thread of this process"),
+            Self::Operator => f.write_str("this registered operator"),
             Self::EarlierTimes => f.write_str("the end of earlier times"),
             Self::Permit => f.write_str("the end of items in flight"),
         }
@@ -84,6 +87,12 @@ struct Shared<S> {
     state: RefCell<S>,
     /// Calls its second argument for each wait.
     describe: fn(&S, &mut dyn FnMut(u64, Cause)),
+}
+
+impl<S> Clone for Reported<S> {
+    fn clone(&self) -> Self {
+        Self(Rc::clone(&self.0))
+    }
 }
 
 trait Describe {

@@ -88,6 +88,7 @@ fn wait_times(waited: &[WaitedFor], placement: Placement) -> Vec<WaitTime> {
                 ranks.iter().map(|rank| format!("process {rank}")).collect()
             }
             Some(Cause::Thread) => vec!["a thread".to_owned()],
+            Some(Cause::Operator) => vec!["registered operators".to_owned()],
             Some(Cause::Permit) => vec!["permits".to_owned()],
             Some(Cause::EarlierTimes) => vec!["earlier times".to_owned()],
             None => vec!["no item".to_owned()],

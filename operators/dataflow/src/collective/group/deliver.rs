@@ -16,6 +16,7 @@ use timely::dataflow::{Stream, StreamVec};
 use timely::scheduling::Activator;
 
 use super::{LocalMessages, unpack_time};
+use crate::flow::waits::{Cause, Reported};
 use crate::time::MessageTime;
 use crate::wire::{WireBlock, to_destination};
 
@@ -56,8 +57,14 @@ impl<'scope> Deliver<'scope> for Stream<'scope, u64, WireBlock> {
         self.unary_frontier::<Builder, _, _, _>(to_destination(), "deliver", move |initial, info| {
             drop(initial);
             ready(scope.activator_for(info.address));
-            let mut pending: BTreeMap<u64, Vec<Delivered<T>>> = BTreeMap::new();
+            type Pending<T> = BTreeMap<u64, Vec<Delivered<T>>>;
+            let pending = Reported::new("deliver", Pending::<T>::new(), |pending, wait| {
+                pending.iter().for_each(|(&time, messages)| {
+                    messages.iter().for_each(|_| wait(time, Cause::EarlierTimes));
+                });
+            });
             move |(input, frontier), output| {
+                let mut pending = pending.borrow_mut();
                 input.for_each(|time, block| {
                     let message = if block.header().from as usize == rank {
                         local

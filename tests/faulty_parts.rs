@@ -1,5 +1,6 @@
 //! Registered parts that fail: a panic on any thread ends the program with exit code 70 and one line. An operator that
-//! loses batches ends it with code 2, and so does a sampler that returns nodes without an edge.
+//! loses batches ends it with code 2, and so does a sampler that returns nodes without an edge. A part that never returns
+//! ends it with code 70 after `cluster.stall_timeout`.
 //!
 //! With `ROLE` in the environment, this test program is a gnnflow with such parts.
 
@@ -11,10 +12,14 @@ use common::{TestDir, planted};
 use gnnflow::prelude::{MiniBatch, OperatorContext, StreamVec};
 use gnnflow_data::partitioner::{Assignment, Goal, GraphStream, Partitioner};
 use gnnflow_data::rng::Key;
+use gnnflow_dataflow::time::MessageTime;
 use gnnflow_kernels::sample::Sampler;
+use timely::container::CapacityContainerBuilder;
+use timely::dataflow::channels::pact::Pipeline;
+use timely::dataflow::operators::generic::operator::Operator;
 use timely::dataflow::operators::vec::Filter;
 
-const ROLE: &str = "GNNFLOW_TEST_PANICS";
+const ROLE: &str = "GNNFLOW_TEST_FAULTY_PARTS";
 
 /// Panics on the calling thread.
 struct PanickingPartitioner;
@@ -68,6 +73,40 @@ impl Sampler for StrangeSampler {
     }
 }
 
+/// Waits for a message that nobody sends.
+struct WaitingSampler;
+
+impl Sampler for WaitingSampler {
+    fn name(&self) -> &str {
+        "waiting"
+    }
+    fn sample(&self, _: u32, _: &[u32], _: u64, _: i64, _: Key, _: &mut Vec<u32>) {
+        let (_sender, receiver) = std::sync::mpsc::channel::<()>();
+        let _ = receiver.recv();
+    }
+}
+
+/// Keeps the batches of the second step, and their time.
+fn keeping<'scope>(
+    batches: StreamVec<'scope, u64, MiniBatch>,
+    _: &OperatorContext,
+) -> StreamVec<'scope, u64, MiniBatch> {
+    type Builder = CapacityContainerBuilder<Vec<MiniBatch>>;
+    batches.unary::<Builder, _, _, _>(Pipeline, "keeping", |initial, _| {
+        drop(initial);
+        let mut kept = Vec::new();
+        move |input, output| {
+            input.for_each(|time, batches| {
+                if batches.iter().any(|batch| batch.key.step == 1) {
+                    kept.push((time.retain(output.output_index()), std::mem::take(batches)));
+                } else {
+                    output.session(&time).give_container(batches);
+                }
+            });
+        }
+    })
+}
+
 /// Drops the batches of the second step.
 fn lossy<'scope>(batches: StreamVec<'scope, u64, MiniBatch>, _: &OperatorContext) -> StreamVec<'scope, u64, MiniBatch> {
     batches.filter(|batch: &MiniBatch| batch.key.step != 1)
@@ -87,6 +126,21 @@ fn assert_fault_is_reported(place: &TestDir, part: &str, schedule: &str, process
     println!("{part}, {schedule}, {processes}: {}", stderr.lines().next().unwrap());
 }
 
+/// Runs `p.toml` with a registered part that never returns. The run must exit with 70, and `waiting` must be in its warnings.
+fn assert_stall_is_reported(place: &TestDir, part: &str, schedule: &str, processes: &str, waiting: &[&str]) {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    let schedule = format!("train.schedule={schedule}");
+    let args = ["run", "p.toml", "--quiet", "--run-dir", "stuck", "--processes", processes];
+    let sets = ["--set", part, "--set", &schedule, "--set", "cluster.stall_timeout=1s"];
+    command.args(args).args(sets).current_dir(place.path("")).stdin(Stdio::null()).env(ROLE, "1");
+    let Output { status, stderr, .. } = command.output().unwrap();
+    let stderr = String::from_utf8(stderr).unwrap();
+    assert_eq!(status.code(), Some(70), "{part}, {schedule}, {processes}: {stderr}");
+    for words in [&["no process has completed any work for 1 s (cluster.stall_timeout)"], waiting].concat() {
+        assert!(stderr.contains(words), "{part}, {schedule}, {processes}: {words:?} is not in {stderr}");
+    }
+}
+
 /// Runs this program with `args`. It must exit with 70 and with `words` in its error line.
 fn assert_panics(place: &TestDir, args: &[&str], words: &str) {
     let mut command = Command::new(std::env::current_exe().unwrap());
@@ -100,9 +154,8 @@ fn assert_panics(place: &TestDir, args: &[&str], words: &str) {
     let own: Vec<&&str> = errors.iter().filter(|line| line.contains("error: internal error: ")).collect();
     assert!(!own.is_empty() && own.iter().all(|line| line.contains(words)), "{args:?}: {stderr}");
     assert!(
-        own.iter()
-            .all(|line| line.contains("tests/panics.rs:")
-                && line.ends_with("; this is a bug in gnnflow, please report it")),
+        own.iter().all(|line| line.contains("tests/faulty_parts.rs:")
+            && line.ends_with("; this is a bug in gnnflow, please report it")),
         "{stderr}"
     );
     let several = args.contains(&"--processes");
@@ -117,7 +170,9 @@ fn main() -> ExitCode {
             .partitioner(PanickingThreadPartitioner)
             .sampler(PanickingSampler)
             .sampler(StrangeSampler)
-            .operator("lossy", lossy);
+            .sampler(WaitingSampler)
+            .operator("lossy", lossy)
+            .operator("keeping", keeping);
         return app.layer("falling", |_, _| panic!("a layer's panic")).main();
     }
     let place = TestDir::new();
@@ -149,7 +204,12 @@ fn main() -> ExitCode {
             assert_fault_is_reported(&place, operator, schedule, processes, "operator \"lossy\" returned ");
             let words = "sampler `strange` returned node 4000000 for node ";
             assert_fault_is_reported(&place, "train.sampler=strange", schedule, processes, words);
+            let keeping = ["operator \"keeping\": ", " at time (0, 1) wait", " for this registered operator"];
+            assert_stall_is_reported(&place, "train.operators=[\"keeping\"]", schedule, processes, &keeping);
         }
+        // With two processes, the sampler runs on the worker's own thread.
+        let waiting = ["for another thread of this process"];
+        assert_stall_is_reported(&place, "train.sampler=waiting", schedule, "1", &waiting);
     }
     ExitCode::SUCCESS
 }
