@@ -1,8 +1,7 @@
 //! Encrypted connections: what others see between two hosts, and what happens if they change it.
 
-use crate::common::member::{Member, start};
-use crate::common::relay::Relay;
-use crate::common::{TestDir, assert_same_results, hosts_on, planted};
+use crate::common::member::{Member, start_with_relay};
+use crate::common::{TestDir, assert_same_results, planted};
 
 const SETTINGS: &str = "[model]\nkind = 'sage'\nhidden = 16\n[train]\nepochs = 2\nbatch = 64\nfanouts = [5, 3]\n";
 const ENCRYPT: [&str; 2] = ["--set", "cluster.encrypt=true"];
@@ -11,18 +10,6 @@ fn ready() -> TestDir {
     let place = TestDir::new();
     planted(&place, "p.toml", SETTINGS);
     place
-}
-
-/// Starts two processes. Rank 1 reaches rank 0 through the returned relay.
-fn start_with_relay(place: &TestDir, run: &str, args: [&[&str]; 2]) -> (Relay, [Member; 2]) {
-    let hosts = hosts_on(place, &[0, 1]);
-    let lines = std::fs::read_to_string(place.path(&hosts)).unwrap();
-    let (first, second) = lines.trim().split_once('\n').unwrap();
-    let relay = Relay::to(first);
-    let through = format!("{hosts}-relay");
-    place.write(&through, format!("{}\n{second}\n", relay.address));
-    let members = [start(place, &hosts, 0, run, args[0]), start(place, &through, 1, run, args[1])];
-    (relay, members)
 }
 
 #[test]

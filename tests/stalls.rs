@@ -1,10 +1,11 @@
 //! Runs that can make no progress end within `cluster.stall_timeout`, whichever thread is stuck.
 
 use std::io::{Read, Seek, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::common::member::start_with_relay;
 use crate::common::{TestDir, children, planted, summary, wait_for_epochs};
 
 /// A stuck run must have ended after this time; the timeouts below are two seconds.
@@ -14,13 +15,17 @@ const LIMIT: Duration = Duration::from_secs(40);
 struct FrozenThread(libc::pid_t);
 
 impl FrozenThread {
-    /// Stops the first thread of `process` whose name begins with `name`.
-    fn stop(process: u32, name: &str) -> Self {
-        let tasks = || std::fs::read_dir(format!("/proc/{process}/task")).unwrap().map(|task| task.unwrap().path());
+    /// Returns the number of the first thread of `process` whose name begins with `name`.
+    fn find(process: u32, name: &str) -> Option<libc::pid_t> {
+        let mut tasks = std::fs::read_dir(format!("/proc/{process}/task")).ok()?.flatten().map(|task| task.path());
         let is_named =
-            |task: &Path| std::fs::read_to_string(task.join("comm")).is_ok_and(|comm| comm.starts_with(name));
-        let task = tasks().find(|task| is_named(task)).unwrap_or_else(|| panic!("process {process} has no {name}"));
-        let thread: libc::pid_t = task.file_name().unwrap().to_str().unwrap().parse().unwrap();
+            |task: &PathBuf| std::fs::read_to_string(task.join("comm")).is_ok_and(|comm| comm.starts_with(name));
+        tasks.find(is_named)?.file_name()?.to_str()?.parse().ok()
+    }
+
+    /// Stops this thread.
+    fn stop(process: u32, name: &str) -> Self {
+        let thread = Self::find(process, name).unwrap_or_else(|| panic!("process {process} has no {name}"));
         for request in [libc::PTRACE_SEIZE, libc::PTRACE_INTERRUPT] {
             // SAFETY: these requests read and write no memory of this process.
             let result = unsafe { libc::ptrace(request, thread, 0, 0) };
@@ -145,6 +150,64 @@ fn run_of_two_processes_with_any_stuck_thread_ends() {
             let named = ["for rank 1", "for another thread", "contribution", "the end of time ("];
             assert!(named.iter().any(|words| stderr.contains(words)), "{schedule}, {thread}: {stderr}");
         }
+    }
+}
+
+#[test]
+fn run_of_two_hosts_whose_messages_are_lost_ends() {
+    for schedule in ["mini-batch", "partition-parallel", "full-graph", "tensor-parallel"] {
+        let place = TestDir::new();
+        let settings =
+            format!("[model]\nkind = 'sage'\nhidden = 32\n[train]\nepochs = 100000\nschedule = '{schedule}'\n");
+        planted(&place, "p.toml", &settings);
+        let args = ["--set", "cluster.encrypt=false", "--set", "cluster.stall_timeout=2s"];
+        let (relay, [mut first, mut second]) = start_with_relay(&place, "run", [&args; 2]);
+        wait_for_epochs(&place, "run", 2, &mut first.child);
+        relay.lose_data();
+        let codes = [first.end(), second.end()];
+        let stderr = [first.stderr(), second.stderr()];
+        // The process that is the second to notice may first hear that the other one has ended.
+        assert!(
+            codes.contains(&70) && codes.iter().all(|code| [5, 70].contains(code)),
+            "{schedule}: {codes:?} {stderr:#?}"
+        );
+        let words = "no process has completed any work for 2 s (cluster.stall_timeout)";
+        assert!(stderr.iter().any(|stderr| stderr.contains(words)), "{schedule}: {stderr:#?}");
+        assert!(stderr[0].contains("warning: rank 0: "), "{schedule}: {stderr:#?}");
+    }
+}
+
+#[test]
+fn inference_and_refresh_with_a_stuck_thread_end() {
+    let place = TestDir::new();
+    let graph = "kind = 'planted', nodes = 60_000, edges = 1_200_000, features = 64, classes = 8, out = 'graph'";
+    let settings = "[partition]\nparts = 4\nout = 'dataset'\n[model]\nkind = 'sage'\n[train]\nepochs = 1\n";
+    place.write("p.toml", format!("[graph]\ngenerate = {{ {graph} }}\n{settings}"));
+    place.succeed(&["run", "p.toml", "--quiet", "--run-dir", "run"]);
+    for (command, thread) in [("infer", "compute_thread"), ("infer", "timely:work"), ("refresh", "timely:work")] {
+        let args = [
+            command,
+            "run",
+            "--out",
+            command,
+            "--quiet",
+            "--set",
+            "train.threads=1",
+            "--set",
+            "cluster.stall_timeout=1s",
+        ];
+        let mut process = place.command(&args).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        while FrozenThread::find(process.id(), thread).is_none() {
+            assert!(process.try_wait().unwrap().is_none(), "{command} has ended without {thread}");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let frozen = FrozenThread::stop(process.id(), thread);
+        let (code, stderr) = end(process, &frozen);
+        // The thread may be stopped before the work that is watched step by step, as in opening the dataset.
+        let stalled =
+            code == 70 && stderr.contains("no process has completed any work for 1 s (cluster.stall_timeout)");
+        let stuck = code == 4 && stderr.contains("has read, written and computed nothing for 10 s");
+        assert!(stalled || stuck, "{command}, {thread}: exit code {code}: {stderr}");
     }
 }
 

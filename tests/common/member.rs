@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use super::{TestDir, children};
+use super::relay::Relay;
+use super::{TestDir, children, hosts_on};
 
 /// A member that runs longer than this hangs.
 pub(crate) const TIME_LIMIT: Duration = Duration::from_secs(90);
@@ -94,4 +95,16 @@ pub(crate) fn start(place: &TestDir, hosts: &str, rank: usize, run: &str, args: 
     command.arg("--default-signal=INT").arg(env!("CARGO_BIN_EXE_gnnflow")).args(all).args(args);
     command.current_dir(place.path("")).stdin(Stdio::null()).stdout(Stdio::null());
     Member::new(command.env("GNNFLOW_SECRET", "a secret for the tests"), stderr)
+}
+
+/// Starts two processes. Rank 1 reaches rank 0 through the returned relay.
+pub(crate) fn start_with_relay(place: &TestDir, run: &str, args: [&[&str]; 2]) -> (Relay, [Member; 2]) {
+    let hosts = hosts_on(place, &[0, 1]);
+    let lines = std::fs::read_to_string(place.path(&hosts)).unwrap();
+    let (first, second) = lines.trim().split_once('\n').unwrap();
+    let relay = Relay::to(first);
+    let through = format!("{hosts}-relay");
+    place.write(&through, format!("{}\n{second}\n", relay.address));
+    let members = [start(place, &hosts, 0, run, args[0]), start(place, &through, 1, run, args[1])];
+    (relay, members)
 }

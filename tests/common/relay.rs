@@ -1,10 +1,13 @@
-//! A relay between two processes: it sees all bytes, and may change one, or delay them.
+//! A relay between two processes: it sees all bytes, and may change one, delay them, or lose those of the dataflow.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
+
+/// In each heartbeat of a plain control connection.
+const HEARTBEAT: &[u8] = b"Heartbeat";
 
 /// Forwards connections to an address until the test ends.
 pub(crate) struct Relay {
@@ -19,6 +22,8 @@ struct State {
     until_change: AtomicI64,
     /// Most bytes per second of a connection in one direction; 0 for no limit.
     limit: AtomicU64,
+    /// Whether messages of the dataflow are lost.
+    loses: AtomicBool,
 }
 
 impl Relay {
@@ -26,16 +31,19 @@ impl Relay {
     pub(crate) fn to(target: &str) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();
-        let state = Arc::new(State { seen: Mutex::default(), until_change: AtomicI64::new(-1), limit: 0.into() });
+        let until_change = AtomicI64::new(-1);
+        let state = State { seen: Mutex::default(), until_change, limit: 0.into(), loses: false.into() };
+        let state = Arc::new(state);
         let (target, shared) = (target.to_owned(), Arc::clone(&state));
         std::thread::spawn(move || {
             while let Ok((client, _)) = listener.accept() {
                 // The target may not listen yet; the client then tries again.
                 let Ok(server) = TcpStream::connect(&target) else { continue };
                 let (back, forth) = ((server.try_clone().unwrap(), client.try_clone().unwrap()), (client, server));
+                let has_heartbeats = Arc::new(AtomicBool::new(false));
                 for (from_client, (from, to)) in [(true, forth), (false, back)] {
-                    let shared = Arc::clone(&shared);
-                    std::thread::spawn(move || forward(from, to, from_client, &shared));
+                    let (shared, has_heartbeats) = (Arc::clone(&shared), Arc::clone(&has_heartbeats));
+                    std::thread::spawn(move || forward(from, to, from_client, &has_heartbeats, &shared));
                 }
             }
         });
@@ -45,6 +53,11 @@ impl Relay {
     /// Changes one bit of the byte that a client sends after `bytes` other ones, counted from now over all connections.
     pub(crate) fn change_after(&self, bytes: i64) {
         self.state.until_change.store(bytes, Ordering::SeqCst);
+    }
+
+    /// Loses all bytes from now on, but those of connections that carry heartbeats: of plain control connections.
+    pub(crate) fn lose_data(&self) {
+        self.state.loses.store(true, Ordering::SeqCst);
     }
 
     /// Limits the bytes per second of each connection in each direction.
@@ -60,11 +73,17 @@ impl Relay {
     }
 }
 
-fn forward(mut from: TcpStream, mut to: TcpStream, from_client: bool, state: &State) {
+fn forward(mut from: TcpStream, mut to: TcpStream, from_client: bool, has_heartbeats: &AtomicBool, state: &State) {
     let mut buffer = vec![0; 1 << 16];
     while let Ok(count @ 1..) = from.read(&mut buffer) {
         let bytes = &mut buffer[..count];
         state.seen.lock().unwrap().extend_from_slice(bytes);
+        if bytes.windows(HEARTBEAT.len()).any(|words| words == HEARTBEAT) {
+            has_heartbeats.store(true, Ordering::SeqCst);
+        }
+        if state.loses.load(Ordering::SeqCst) && !has_heartbeats.load(Ordering::SeqCst) {
+            continue;
+        }
         if from_client {
             let before = state.until_change.load(Ordering::SeqCst);
             if let Ok(place) = usize::try_from(before) {
