@@ -1,19 +1,20 @@
 #!/usr/bin/env python3
 """Partitioners and ways to read other hosts' features, over a network of 1 Gbit/s (DistDGL, Fig. 10; FastSample, Fig. 5).
 
-    benches/link.py DATA [--graphs NAME…] [--models NAME…] [--rounds 5] [--out FILE]
+    benches/link.py DATA [--graphs NAME…] [--folder NAME=FOLDER] [--models NAME…] [--rounds 5] [--out FILE]
 
 Two processes of one thread, each in a network namespace, joined by a link (see network.py); mini-batches on graphs with locality. Cases:
 random, METIS and multilevel partitions; with multilevel partitions also a replicated topology, a cache of a quarter of the features, and
-both. One row more is two processes of the same machine that share features, for comparison. Cases take turns; the first round warms up and
+both. `--folder` adds a graph of FOLDER/{nodes,edges}.parquet, of which 1 % of the nodes are for training. One row more is two processes of the same machine that share features, for comparison. Cases take turns; the first round warms up and
 is left out; medians of the second and third epoch. Needs root. The result is written to benches/runs/<date>-link.json.
 """
 import argparse, json, pathlib, statistics, subprocess, sys, tempfile
 
 from network import namespaces, run_on_hosts
 from program import about, build, sets, write
-from schedules import GRAPHS, pipeline_of
+from schedules import GRAPHS, PIPELINE, pipeline_of
 
+OTHER = 'nodes = "{folder}/nodes.parquet"\nedges = "{folder}/edges.parquet"\nsplit_fractions = [0.01, 0.01, 0.98]'
 MODELS = {
     "light: SAGE, 2 layers of 32": ["model.kind=sage", "model.hidden=32", "train.fanouts=[10, 5]"],
     "heavy: SAGE, 3 layers of 256": ["model.kind=sage", "model.layers=3", "model.hidden=256", "train.fanouts=[10, 10, 5]"],
@@ -36,7 +37,12 @@ class Graph:
 
     def __init__(self, binary, name, work, options, spaces):
         self.binary, self.work, self.spaces = binary, work, spaces
-        self.pipeline = pipeline_of(name, work, options.data, processes=2)
+        other, _, folder = (options.folder or "").partition("=")
+        if name == other:
+            self.pipeline = work / "p.toml"
+            self.pipeline.write_text(PIPELINE.format(graph=OTHER.format(folder=pathlib.Path(folder).resolve()), processes=2))
+        else:
+            self.pipeline = pipeline_of(name, work, options.data, processes=2)
         self.feature_bytes = 0
         for method in sorted({method for _, method, _, _ in CASES}):
             command = [binary, "prepare", self.pipeline, "--quiet", *sets(self.dataset(method))]
@@ -88,6 +94,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data")
     parser.add_argument("--graphs", nargs="*", default=["debian-bookworm", "amazon0601"], choices=GRAPHS)
+    parser.add_argument("--folder", metavar="NAME=FOLDER")
     parser.add_argument("--models", nargs="*", default=list(MODELS), choices=MODELS)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--out")
@@ -97,7 +104,7 @@ def main():
     if spaces is None:
         sys.exit("error: this benchmark needs network namespaces (root)")
     try:
-        for name in options.graphs:
+        for name in [*options.graphs, *([options.folder.partition("=")[0]] if options.folder else [])]:
             with tempfile.TemporaryDirectory() as work:
                 graph = Graph(binary, name, pathlib.Path(work), options, spaces)
                 for model in options.models:

@@ -1,11 +1,14 @@
 #!/usr/bin/env python3
 """Node-parallel and column-parallel full-graph training (NeutronTP, Fig. 10 to 14, and Tables 3 and 4).
 
-    benches/tensor_parallel.py [--only layers,features,hidden,chunks,pipelining,rgcn,link,cap] [--rounds 5] [--set graph.generate.nodes=262144 …]
+    benches/tensor_parallel.py [--only layers,features,hidden,halves,workers,chunks,pipelining,rgcn,link,cap] [--rounds 5] [--set graph.generate.nodes=262144 …]
 
 layers      2, 4 and 8 layers
 features    features of 128, 256, 512 and 1024 columns
 hidden      hidden rows of 128, 256, 512 and 1024 columns
+halves      hidden rows of 128 and 512 columns, in f32 and in bf16
+workers     2, 4, 8 and 16 workers: what `gnnflow simulate` predicts for as many hosts of one core, with a link of 25 Gbit/s and 0.05 ms, from a traced
+            run of as many processes on this machine
 chunks      `decoupled` and `naive` with rows of 512 columns: peak memory and seconds for several values of `train.schedule.chunk_memory`
 pipelining  `decoupled` with and without sending chunks during computation
 rgcn        R-GCN of two relations, an edge and its reverse
@@ -60,7 +63,8 @@ WAYS = {
 }
 VARIED = ("node-parallel", "skewed", "naive", "decoupled")
 COLORS = {"node-parallel": "#444", "skewed": "#999", "naive": "#1b6ca8", "decoupled": "#d1495b"}
-PARTS = ("layers", "features", "hidden", "chunks", "pipelining", "rgcn", "link", "cap")
+PARTS = ("layers", "features", "hidden", "halves", "workers", "chunks", "pipelining", "rgcn", "link", "cap")
+LINK = ["--bandwidth", "3GB", "--latency", "0.05"]
 # Settings of the parts with other graphs.
 RELATIONS = ["graph.undirected=false", "graph.reverse_edges=true", "model.kind=rgcn"]
 LINKS = ["graph.generate.nodes=16384", "train.task=link-prediction", "train.batch=65536"]
@@ -85,7 +89,7 @@ class Bench:
     def settings(self, way, more=()):
         """Returns all settings of a case. Prepares its dataset the first time; cases with equal graphs and partitions share it."""
         partitions, keys = WAYS[way]
-        graph = [*self.options.set, *(key for key in more if key.startswith("graph."))]
+        graph = [*self.options.set, *(key for key in more if key.startswith(("graph.", "partition.")))]
         number = hashlib.sha256(" ".join([partitions, *graph]).encode()).hexdigest()[:12]
         keys = [*self.options.set, *PARTITIONS[partitions], *keys, *more, f"partition.out={self.work}/{number}"]
         if number not in self.prepared:
@@ -139,6 +143,28 @@ class Bench:
                   f"({min(seconds):.3f} to {max(seconds):.3f}), peak {row['peak_rss_bytes'] / 2**20:.0f} MiB", flush=True)
         self.save()
 
+    def workers(self, numbers):
+        """Predicts the epochs of hosts, from traced runs in turn."""
+        cases = [(way, number) for number in numbers for way in VARIED]
+        settings = {(way, number): self.settings(way, [f"partition.parts={number}"]) for way, number in cases}
+        predictions = {case: [] for case in cases}
+        for turn in range(self.options.rounds):
+            for way, number in cases[:: -1 if turn % 2 else 1]:
+                run = [self.binary, "run", self.pipeline, "--run-dir", self.work / "traced", "--quiet", "--processes", number,
+                       *sets([*settings[way, number], "train.trace=true"])]
+                subprocess.run([*map(str, run)], check=True, stdout=subprocess.DEVNULL)
+                simulate = [self.binary, "simulate", self.work / "traced", "--json", "--quiet", "--hosts", number, "--cores", 1, "--threads", 1, *LINK]
+                printed = subprocess.run([*map(str, simulate)], check=True, stdout=subprocess.PIPE, text=True).stdout
+                predictions[way, number].append(json.loads(printed)["predictions"][0])
+        for (way, number), found in predictions.items():
+            seconds = [prediction["epoch_seconds"] for prediction in found]
+            path = {part["name"]: round(part["seconds"] / seconds[-1], 2) for part in found[-1]["critical_path"][:3]}
+            row = {"part": "workers", "case": f"{way} {number}", "way": way, "hosts": number, "predicted_epoch_seconds": round(statistics.median(seconds), 4),
+                   "seconds_by_round": [round(second, 4) for second in seconds], "critical_path": path}
+            self.rows.append(row)
+            print(f"workers    {row['case']:18} {row['predicted_epoch_seconds']:.3f} s ({min(seconds):.3f} to {max(seconds):.3f}) {path}", flush=True)
+        self.save()
+
     def cap(self):
         """Trains under a memory limit that is smaller than the rows of all processes together."""
         cap, more = self.options.cap, ["train.epochs=2"]
@@ -185,6 +211,7 @@ def main():
     parser.add_argument("--layers", default="2,4,8")
     parser.add_argument("--features", default="128,256,512,1024")
     parser.add_argument("--hidden", default="128,256,512,1024")
+    parser.add_argument("--workers", default="2,4,8,16")
     parser.add_argument("--chunks", default="8MiB,32MiB,128MiB,512MiB")
     parser.add_argument("--cap", default="1GiB", help="of all processes together, page cache included; train.memory is each one's share")
     parser.add_argument("--cap-settings", nargs="*", default=["model.hidden=512", "train.schedule.intervals=16", "train.schedule.chunk_memory=16MiB"])
@@ -206,6 +233,12 @@ def main():
             if part in only:
                 values = getattr(options, part).split(",")
                 bench.compare(part, {f"{way} {value}": (way, [f"{key}={value}"]) for way in VARIED for value in values})
+        if "halves" in only:
+            keys = lambda hidden, kind: [f"model.hidden={hidden}", f"train.schedule.row_dtype={kind}"]
+            bench.compare("halves", {f"{way}, {hidden} columns, {kind}": (way, keys(hidden, kind))
+                                     for way in ("node-parallel", "naive", "decoupled") for hidden in (128, 512) for kind in ("f32", "bf16")})
+        if "workers" in only:
+            bench.workers([int(number) for number in options.workers.split(",")])
         if "chunks" in only:
             keys = lambda chunk: ["model.hidden=512", f"train.schedule.chunk_memory={chunk}"]
             bench.compare("chunks", {f"{way} {chunk}": (way, keys(chunk)) for way in ("naive", "decoupled") for chunk in options.chunks.split(",")})

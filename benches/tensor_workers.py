@@ -12,9 +12,12 @@ all tasks   1, 2 … workers compute all node tasks, as in the paper
 shared      1, 2 … workers, and the process computes tasks when it is idle
 autotuned   as `shared`, with as many workers as the autotuner chooses of the largest number, 0 included
 killed      2 workers that compute all tasks, and are killed after the first epochs: the lost time
-bits        exits with 1 if the models of all runs are not equal
+async       `none` and 1 worker, shared, with `train.schedule.mode = "async"`
+bf16        `none` and 1 worker, shared, with rows in bf16 (GCN and GraphSAGE only)
+bits        exits with 1 if the models of all runs with the same mode and rows are not equal
 
-The ways take turns. Each row has epoch seconds, calls, seconds of calls, value (1 / (time × cost) of an epoch), and the ratio to `none` in the same round.
+The ways take turns. Each row has epoch seconds, cost (dollars of an epoch), calls, seconds of calls, value (1 / (time × cost) of an epoch), and the ratios
+to `none` in the same round.
 Prices are those of the paper: an hour of a graph worker 0.432, a million calls 0.20, an hour of a tensor worker 0.01125. The result is written
 to benches/runs/<date>-tensor-workers.json.
 """
@@ -70,7 +73,11 @@ def of_workers(**keys):
     return [f"train.tensor_workers.{key}={value}" for key, value in keys.items()]
 
 
-def ways(numbers):
+# Settings of ways that train other models, which have bits of their own.
+OTHER = {"async": ["train.schedule.mode=async"], "bf16": ["train.schedule.row_dtype=bf16"]}
+
+
+def ways(numbers, model):
     """Returns the settings of each way, and how many of its workers are killed."""
     found = {"none": ([], 0), "two threads": (["train.threads=2"], 0)}
     for number in numbers:
@@ -79,6 +86,11 @@ def ways(numbers):
         found[f"{number}, shared"] = (workers, 0)
     found["autotuned"] = (of_workers(workers=max(numbers)), 0)
     found["2, all tasks, killed"] = (of_workers(workers=2, autotune="false", local_tasks="false"), 2)
+    for other, keys in OTHER.items():
+        if other == "bf16" and model.startswith("gat"):
+            continue
+        found[f"none, {other}"] = (keys, 0)
+        found[f"1, shared, {other}"] = ([*keys, *of_workers(workers=1, autotune="false")], 0)
     return found
 
 
@@ -99,11 +111,15 @@ def train(binary, pipeline, run, settings, kill=0):
     return json.loads(out)
 
 
-def value(run, seconds):
-    """Returns 1 / (time × cost) of an epoch that takes `seconds`, with its share of the run's calls."""
+def cost(run, seconds):
+    """Returns the dollars of an epoch that takes `seconds`, with its share of the run's calls."""
     tensor, epochs = run.get("tensor") or {"calls": 0, "seconds": 0}, len(run["seconds"]["per_epoch"])
-    cost = seconds * GRAPH_WORKER_HOUR / 3600 + (tensor["calls"] * TENSOR_CALL + tensor["seconds"] * TENSOR_SECOND) / epochs
-    return 1 / (seconds * cost)
+    return seconds * GRAPH_WORKER_HOUR / 3600 + (tensor["calls"] * TENSOR_CALL + tensor["seconds"] * TENSOR_SECOND) / epochs
+
+
+def value(run, seconds):
+    """Returns 1 / (time × cost) of an epoch that takes `seconds`."""
+    return 1 / (seconds * cost(run, seconds))
 
 
 def row(model, way, runs, alone):
@@ -119,7 +135,7 @@ def row(model, way, runs, alone):
         "speed_beside_none": spread(speeds), "value_beside_none": spread(values),
         "all_epochs_seconds": statistics.median(sum(run["seconds"]["per_epoch"]) for run in runs), "tensor": last.get("tensor"),
         "chosen": [run["tensor"]["workers"] for run in runs] if way == "autotuned" else None,
-        "value": statistics.median(map(value, runs, seconds)), "model_sha256": sorted({run["model_sha256"] for run in runs}),
+        "cost": statistics.median(map(cost, runs, seconds)), "value": statistics.median(map(value, runs, seconds)), "model_sha256": sorted({run["model_sha256"] for run in runs}),
     }
 
 
@@ -141,7 +157,6 @@ def main():
     if unknown := set(options.models.split(",")) - set(MODELS):
         parser.error(f"--models: {', '.join(sorted(unknown))}: the models are {', '.join(MODELS)}")
     binary, rows = build(), []
-    found = ways([int(number) for number in options.workers.split(",")])
     with tempfile.TemporaryDirectory(dir=os.environ.get("GNNFLOW_BENCH_SCRATCH")) as scratch:
         work = pathlib.Path(scratch)
         values = {"nodes": options.nodes, "edges": 12 * options.nodes, "scratch": work, "data": options.data and options.data.resolve()}
@@ -150,6 +165,7 @@ def main():
         pipeline.write_text(PIPELINE.format(**globals(), graph=graph, scratch=work, epochs=options.epochs, intervals=options.intervals))
         for model in options.models.split(","):
             train(binary, pipeline, work / "warm", MODELS[model])
+            found = ways([int(number) for number in options.workers.split(",")], model)
             runs = {way: [] for way in found}
             for number in range(options.rounds):
                 for way in list(found)[:: -1 if number % 2 else 1]:
@@ -158,7 +174,11 @@ def main():
             for way in found:
                 rows.append(row(model, way, runs[way], runs["none"]))
                 show(rows[-1])
-    same = all(len({hash for line in rows if line["model"] == model for hash in line["model_sha256"]}) == 1 for model in options.models.split(","))
+    groups = {}
+    for line in rows:
+        other = next((other for other in OTHER if line["way"].endswith(other)), None)
+        groups.setdefault((line["model"], other), set()).update(line["model_sha256"])
+    same = all(len(hashes) == 1 for hashes in groups.values())
     settings = vars(options) | {"data": options.data and str(options.data)}
     print(write(about("tensor_workers") | {"settings": settings, "results": rows, "same_bits": same}, "tensor-workers", options.out))
     if not same:

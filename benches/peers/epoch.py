@@ -7,16 +7,19 @@
 
 Every run is bound to as many cores as threads. Mean aggregation, hidden 256, fanouts 15,10,5, batches of 1000, Adam, no dropout, one
 partition in one process. For gnnflow, the complete second epoch of `gnnflow run` is measured. For a peer, the median of its batches is
-multiplied by the batches of an epoch, which excludes the start of its data loader. The result is written to
+multiplied by the batches of an epoch, which excludes the start of its data loader. The limits of the machine are measured first (limits.py);
+the share of a limit is the least seconds of a stage, or of the epoch, over the measured ones. The result is written to
 benches/runs/<date>-epoch-beside-peers.json.
 """
 import argparse, json, math, os, pathlib, statistics, subprocess, sys, tempfile
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+import limits
 from contest import beside, bound, graph_and_python, in_turn, medians, peer
 from program import about, build, write
 
 BACKENDS = "dgl,graphbolt,pyg_bipartite"
+HIDDEN = [256, 256]
 STAGES = ["sample", "fetch", "forward", "backward", "reduce", "step"]
 PIPELINE = """
 name = "epoch"
@@ -52,7 +55,7 @@ def ours(binary, work, threads):
     return seconds["per_epoch"][1], {stage: seconds[stage] / 2 for stage in STAGES}, max(summary["peak_rss_bytes"])
 
 
-def rows(seconds, stages, peak):
+def rows(seconds, stages, peak, rates, counts, widths):
     """The rows of the result, by threads."""
     found = []
     for threads in sorted({key[0] for key in seconds}):
@@ -60,6 +63,9 @@ def rows(seconds, stages, peak):
         mine = median.pop("gnnflow")
         row = {"threads": threads, "gnnflow_seconds": round(mine, 2), "peers_seconds": {who: round(s, 2) for who, s in median.items()}}
         row["gnnflow_stages"] = {s: round(statistics.median(p[s] for p in stages[threads, "gnnflow"]), 2) for s in STAGES}
+        least = limits.of_batches(rates, counts, widths, threads)
+        row["limits"] = {s: {"least_seconds": round(least[s], 2), "share": round(least[s] / row["gnnflow_stages"][s], 2)} for s in least}
+        row["limit"], row["share_of_limit"] = "products and reads", round(limits.of_epoch(least, threads) / mine, 2)
         row["gnnflow_peak_rss_bytes"] = peak[threads, "gnnflow"]
         row["rounds"] = {who: values for (t, who), values in seconds.items() if t == threads}
         found.append(row | beside(median, mine))
@@ -76,6 +82,7 @@ def main():
     options = parser.parse_args()
     graph, python = graph_and_python()
     binary = build()
+    rates, counts = limits.measure(map(int, options.threads.split(",")))
     seconds, stages, why, peak, results = {}, {}, {}, {}, []
     with tempfile.TemporaryDirectory(dir=os.environ.get("GNNFLOW_BENCH_SCRATCH")) as scratch:
         work = pathlib.Path(scratch)
@@ -83,6 +90,7 @@ def main():
         subprocess.run([binary, "prepare", work / "p.toml", "--quiet"], check=True, stdout=subprocess.DEVNULL)
         manifest = json.loads((work / "dataset" / "manifest.json").read_text())
         steps = math.ceil(manifest["splits"]["train"] / 1000)
+        widths = [manifest["features"]["dim"], *HIDDEN, manifest["labels"]["classes"]]
         for number in range(options.rounds):
             for threads in map(int, options.threads.split(",")):
                 for backend in in_turn(number, options.backends):
@@ -100,9 +108,9 @@ def main():
                     seconds.setdefault(key, []).append(epoch)
                     print(f"round {number + 1}, {threads} threads, {key[1]}: {epoch:.1f} s an epoch", file=sys.stderr, flush=True)
             # After each round: the rest takes minutes.
-            results = rows(seconds, stages, peak)
+            results = rows(seconds, stages, peak, rates, counts, widths)
             result = about("SAGE epoch beside peers") | {"steps": steps, "nodes": manifest["nodes"], "edges": manifest["edges"]}
-            write(result | {"results": results, "failures": why}, "epoch-beside-peers", options.out)
+            write(result | {"rates": rates, "counts": counts, "results": results, "failures": why}, "epoch-beside-peers", options.out)
     for row in results:
         print(f"{row['threads']} threads: {row['gnnflow_seconds']:.1f} s an epoch = {row.get('ratio_to_best_peer', '?')} × as fast as {row.get('best_peer')}; "
               f"peers {row['peers_seconds']}; stages {row['gnnflow_stages']}")

@@ -9,11 +9,13 @@ Hidden 64 (GAT: 4 heads of 16), Adam, no dropout, one partition in one process, 
 backward and a step; the median without the first epoch is compared. Peers compute the last layer of all nodes. gnnflow computes it in
 training only for nodes with a loss; `seconds_evaluate` is the additional time for all nodes. The GCN of gnnflow runs with rows in f32,
 which is used for ratios, and with rows in bf16. With --cuda, all of them compute on the GPU (peers get the option too). Preparation is not
-measured. The result is written to benches/runs/<date>-full-graph-beside-peers.json, or <date>-gpu-full-graph.json.
+measured. The limits of the CPU are measured first (limits.py); the share of the limit is the least seconds of an epoch over the measured ones.
+The result is written to benches/runs/<date>-full-graph-beside-peers.json, or <date>-gpu-full-graph.json.
 """
 import argparse, json, os, pathlib, statistics, subprocess, sys, tempfile
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+import limits
 from contest import beside, bound, graph_and_python, in_turn, peer
 from program import about, build, write
 
@@ -58,8 +60,8 @@ def ours(binary, work, options, model, who):
     return statistics.median(epochs[1:]), epochs, evaluated[-1], max(summary["peak_rss_bytes"])
 
 
-def rows(runs, options):
-    """The rows of the result, from the runs of all finished rounds."""
+def rows(runs, options, least):
+    """The rows of the result, from the runs of all finished rounds. `least` has, by model, the least seconds of an epoch, if they are known."""
     found = []
     for model in options.models.split(","):
         seconds, peaks, evaluation, epochs = ({who: values for (m, who), values in of.items() if m == model} for of in runs)
@@ -69,6 +71,8 @@ def rows(runs, options):
         rounded = median.pop(BF16, None)
         row["gnnflow_epochs"], row["gnnflow_seconds_evaluate"] = epochs["gnnflow"], statistics.median(evaluation["gnnflow"])
         row["gnnflow_peak_rss_bytes"] = max(peaks["gnnflow"])
+        if model in least:
+            row |= {"limit": "products and copy", "least_seconds": round(least[model], 4), "share_of_limit": round(least[model] / mine, 2)}
         if rounded:
             row["bf16"] = {"seconds": round(rounded, 5), "epochs": epochs[BF16], "seconds_evaluate": statistics.median(evaluation[BF16]),
                            "peak_rss_bytes": max(peaks[BF16]), "ratio_to_f32": round(mine / rounded, 2)}
@@ -91,11 +95,16 @@ def main():
     options = parser.parse_args()
     graph, python = graph_and_python()
     binary = build(*["--features", "cuda"][: 2 * options.cuda])
+    # The rates are those of the CPU.
+    rates, counts = ({}, {}) if options.cuda else limits.measure([options.threads])
     seconds, peaks, evaluation, epochs, why = {}, {}, {}, {}, {}
     with tempfile.TemporaryDirectory(dir=os.environ.get("GNNFLOW_BENCH_SCRATCH")) as scratch:
         work = pathlib.Path(scratch)
         (work / "p.toml").write_text(PIPELINE.format(graph=graph, epochs=options.epochs))
         subprocess.run([binary, "prepare", work / "p.toml", "--quiet"], check=True, stdout=subprocess.DEVNULL)
+        manifest = json.loads((work / "dataset" / "manifest.json").read_text())
+        widths = [manifest["features"]["dim"], 64, manifest["labels"]["classes"]]
+        least = {model: limits.of_full_graph(rates, counts, model, widths, options.threads) for model in options.models.split(",") if rates}
         for number in range(options.rounds):
             for model in options.models.split(","):
                 for backend in in_turn(number, options.backends + ("" if model == "gat" else f",{BF16}")):
@@ -115,7 +124,8 @@ def main():
                     peaks.setdefault(key, []).append(peak)
                     print(f"round {number + 1}, {model}, {key[1]}: {median:.4f} s an epoch", file=sys.stderr, flush=True)
             # After each round: the rest takes minutes.
-            result = about("full graph beside peers") | {"results": rows((seconds, peaks, evaluation, epochs), options), "failures": why}
+            result = about("full graph beside peers") | {"rates": rates, "counts": counts, "failures": why}
+            result["results"] = rows((seconds, peaks, evaluation, epochs), options, least)
             path = write(result, "gpu-full-graph" if options.cuda else "full-graph-beside-peers", options.out)
     for row in result["results"]:
         print(f"{row['model']}: {row['gnnflow_seconds']:.4f} s an epoch = {row.get('ratio_to_best_peer', '?')} x as fast as {row.get('best_peer')}; "
