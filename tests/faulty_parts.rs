@@ -131,12 +131,12 @@ fn assert_stall_is_reported(place: &TestDir, part: &str, schedule: &str, process
     let mut command = Command::new(std::env::current_exe().unwrap());
     let schedule = format!("train.schedule={schedule}");
     let args = ["run", "p.toml", "--quiet", "--run-dir", "stuck", "--processes", processes];
-    let sets = ["--set", part, "--set", &schedule, "--set", "cluster.stall_timeout=1s"];
+    let sets = ["--set", part, "--set", &schedule, "--set", "cluster.stall_timeout=2s"];
     command.args(args).args(sets).current_dir(place.path("")).stdin(Stdio::null()).env(ROLE, "1");
     let Output { status, stderr, .. } = command.output().unwrap();
     let stderr = String::from_utf8(stderr).unwrap();
     assert_eq!(status.code(), Some(70), "{part}, {schedule}, {processes}: {stderr}");
-    for words in [&["no process has completed any work for 1 s (cluster.stall_timeout)"], waiting].concat() {
+    for words in [&["no process has completed any work for 2 s (cluster.stall_timeout)"], waiting].concat() {
         assert!(stderr.contains(words), "{part}, {schedule}, {processes}: {words:?} is not in {stderr}");
     }
 }

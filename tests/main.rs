@@ -1,4 +1,4 @@
-//! Black-box tests, one module per feature. `cluster` and `panics` are separate test programs.
+//! Black-box tests, one module per feature. `cluster` and `faulty_parts` are separate test programs.
 
 mod common;
 

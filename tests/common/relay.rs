@@ -55,7 +55,7 @@ impl Relay {
         self.state.until_change.store(bytes, Ordering::SeqCst);
     }
 
-    /// Loses all bytes from now on, but those of connections that carry heartbeats: of plain control connections.
+    /// From now on, loses all bytes except those of unencrypted control connections, which carry heartbeats.
     pub(crate) fn lose_data(&self) {
         self.state.loses.store(true, Ordering::SeqCst);
     }

@@ -267,12 +267,17 @@ fn backward_root(
         (None, Some(Factors { rows, weight }), Some(gradient)) => {
             roots.push(inject_product_gradient(rows, weight, &on_device(gradient)?)?);
         }
-        _ => {}
+        (None, None, Some(_)) => return Err(bug("a gradient of rows that the task does not send")),
+        (_, _, None) => {}
     }
-    if let (Some(terms), Some(gradients)) = (&outputs.terms, gradient.terms) {
-        for (term, gradient) in terms.iter().zip(gradients) {
-            roots.push(inject_gradient(term, &on_device(gradient)?)?);
+    match (&outputs.terms, gradient.terms) {
+        (Some(terms), Some(gradients)) => {
+            for (term, gradient) in terms.iter().zip(gradients) {
+                roots.push(inject_gradient(term, &on_device(gradient)?)?);
+            }
         }
+        (None, Some(_)) => return Err(bug("a gradient of attention scores that the task does not compute")),
+        (_, None) => {}
     }
     let (first, rest) = roots.split_first().ok_or_else(|| bug("a task without gradients"))?;
     let total = rest.iter().try_fold(first.clone(), |sum: Tensor, root: &Tensor| sum + root);

@@ -34,7 +34,7 @@ pub struct Wait {
 pub enum Cause {
     /// A result of another thread of this process.
     Thread,
-    /// The registered operator that has them.
+    /// The registered operator that received them and has not returned them.
     Operator,
     /// Messages of these workers.
     Workers(Vec<u32>),

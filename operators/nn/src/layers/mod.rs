@@ -163,7 +163,7 @@ pub struct LayerInfo {
     /// ([`Model::task_works_by_row`](super::Model::task_works_by_row)), and inference computes the sent rows of each node once, in a
     /// [stage](super::model::Stage) of their own, unless the layer [sends its input](LayerInfo::sends_input). The result of all pieces must
     /// then equal that of [`Layer::forward`]. The pieces that work on nodes are
-    /// [`Layer::send`], [`Layer::attention_terms`], [`Layer::merge_aggregated`] and [`Layer::apply_node`].
+    /// [`Layer::send`], [`Layer::attention_terms`], [`Layer::merge_aggregated`], [`Layer::apply_node`] and [`Layer::apply_node_relu`].
     pub row_independent: bool,
     /// The reduction of the received rows, if full-graph schedules have a kernel for it.
     pub aggregation: Option<Aggregation>,
@@ -278,8 +278,8 @@ pub trait Layer: Send + Sync {
         Ok(h_src.clone())
     }
 
-    /// Returns the weight W, `[sent_dim, in_dim]`, of a layer whose [`Layer::send`] is `h_src·Wᵀ`. A backward pass then leaves out the product,
-    /// of which it needs the gradient only. By default, returns none.
+    /// Returns the weight W, `[sent_dim, in_dim]`, of a layer whose [`Layer::send`] is `h_src·Wᵀ` and nothing else. A backward pass then leaves
+    /// out the product, of which it needs the gradient only; not with attention, whose scores need the rows. By default, returns none.
     fn send_weight(&self) -> Option<&Var> {
         None
     }

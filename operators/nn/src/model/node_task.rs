@@ -330,12 +330,13 @@ impl Model {
         }
         let held = if held.dtype() == DType::F64 || held.dtype() == DType::F32 { held } else { widen(&held)? };
         let block = edgeless(held.dim(0)?);
-        let (sent, factors) = match layer.send_weight().filter(|_| factors_suffice) {
+        let attends = matches!(layer.info().aggregation, Some(Aggregation::Attention { .. }));
+        let (sent, factors) = match layer.send_weight().filter(|_| factors_suffice && !attends) {
             Some(weight) => (None, Some(Factors { rows: held.clone(), weight: weight.as_tensor().clone() })),
             None => (Some(layer.send(&Pass::new(&block), &held)?), None),
         };
-        let terms = match (layer.info().aggregation, &sent) {
-            (Some(Aggregation::Attention { .. }), Some(sent)) => Some(layer.attention_terms(&held, sent)?),
+        let terms = match &sent {
+            Some(sent) if attends => Some(layer.attention_terms(&held, sent)?),
             _ => None,
         };
         let held = match (results.is_empty(), self.held_columns(index)[0]) {

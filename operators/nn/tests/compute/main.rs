@@ -1,5 +1,6 @@
 //! Layers, operations, losses and optimizers against PyTorch, finite differences, naive loops and other thread counts.
 
+mod backward_tasks;
 mod factory;
 mod golden;
 mod gradients;
