@@ -109,7 +109,7 @@ fn multiply(times: usize, numbers: [f32; 2]) -> f32 {
             return unsafe { multiply_avx2(times, numbers) };
         }
     }
-    let mut sums = [[1f32; LANES]; CHAINS];
+    let mut sums = starts();
     for _ in 0..times {
         for sum in sums.as_flattened_mut() {
             *sum = *sum * numbers[0] + numbers[1];
@@ -118,12 +118,18 @@ fn multiply(times: usize, numbers: [f32; 2]) -> f32 {
     sums.as_flattened().iter().sum()
 }
 
+/// Returns the first numbers of all chains, which differ.
+fn starts() -> [[f32; LANES]; CHAINS] {
+    std::array::from_fn(|chain| std::array::from_fn(|lane| (chain * LANES + lane) as f32))
+}
+
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f")]
 fn multiply_avx512(times: usize, [factor, summand]: [f32; 2]) -> f32 {
-    use std::arch::x86_64::{_mm512_fmadd_ps, _mm512_reduce_add_ps, _mm512_set1_ps};
+    use std::arch::x86_64::{__m512, _mm512_fmadd_ps, _mm512_reduce_add_ps, _mm512_set1_ps};
     let (factor, summand) = (_mm512_set1_ps(factor), _mm512_set1_ps(summand));
-    let mut sums = [_mm512_set1_ps(1.0); CHAINS];
+    // SAFETY: both have the same size, and all bits are valid numbers.
+    let mut sums: [__m512; CHAINS] = unsafe { std::mem::transmute(starts()) };
     for _ in 0..times {
         for sum in &mut sums {
             *sum = _mm512_fmadd_ps(*sum, factor, summand);
@@ -135,27 +141,32 @@ fn multiply_avx512(times: usize, [factor, summand]: [f32; 2]) -> f32 {
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma")]
 fn multiply_avx2(times: usize, [factor, summand]: [f32; 2]) -> f32 {
-    use std::arch::x86_64::{_mm256_cvtss_f32, _mm256_fmadd_ps, _mm256_set1_ps};
+    use std::arch::x86_64::{__m256, _mm256_fmadd_ps, _mm256_set1_ps};
     let (factor, summand) = (_mm256_set1_ps(factor), _mm256_set1_ps(summand));
-    let mut sums = [_mm256_set1_ps(1.0); CHAINS];
-    // A vector has half of the numbers.
-    for _ in 0..2 * times {
-        for sum in &mut sums {
-            *sum = _mm256_fmadd_ps(*sum, factor, summand);
+    // A vector has half of the lanes, so a chain is two.
+    // SAFETY: both have the same size, and all bits are valid numbers.
+    let mut sums: [[__m256; CHAINS]; 2] = unsafe { std::mem::transmute(starts()) };
+    for sums in &mut sums {
+        for _ in 0..times {
+            for sum in sums.iter_mut() {
+                *sum = _mm256_fmadd_ps(*sum, factor, summand);
+            }
         }
     }
-    sums.into_iter().map(|sum| _mm256_cvtss_f32(sum)).sum()
+    // SAFETY: as above.
+    let sums: [[f32; LANES]; CHAINS] = unsafe { std::mem::transmute(sums) };
+    sums.as_flattened().iter().sum()
 }
 
 /// Measures a copy, reads of lines at random positions, and reads of rows at random positions.
 fn memory(session: &mut Session, threads: usize, count: usize, large: bool) {
     // One half is copied to the other.
-    let mut halves = lines(count, large);
+    let mut lines = lines(count, large);
     let pages = if large_pages() > count * size_of::<Line>() / 2 { "large" } else { "small" };
     let details = json!({ "threads": threads, "pages": pages });
     let bytes = (count * size_of::<Line>()) as f64;
     let seconds = repeat(session.repeats(5), || {
-        let (from, to) = halves.split_at_mut(count / 2);
+        let (from, to) = lines.split_at_mut(count / 2);
         let piece = 1 << 14;
         to.par_chunks_mut(piece).zip(from.par_chunks(piece)).for_each(|(to, from)| to.copy_from_slice(from));
     });
@@ -166,7 +177,7 @@ fn memory(session: &mut Session, threads: usize, count: usize, large: bool) {
         let rows = (count / of_row) as u64;
         let places: Vec<u32> = (0..reads as u64).map(|read| (key.below(read, rows) * of_row as u64) as u32).collect();
         let seconds = repeat(session.repeats(5), || {
-            places.par_chunks(reads.div_ceil(threads)).for_each(|places| _ = black_box(read(&halves, places, of_row)));
+            places.par_chunks(reads.div_ceil(threads)).for_each(|places| _ = black_box(read(&lines, places, of_row)));
         });
         session.result(case, details.clone(), &seconds, (reads * of_row * size_of::<Line>()) as f64, "B");
     }

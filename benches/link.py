@@ -99,6 +99,8 @@ def main():
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--out")
     options = parser.parse_args()
+    if options.folder is not None and not all(options.folder.partition("=")):
+        parser.error("--folder: must be NAME=FOLDER")
     binary, found = build(), []
     spaces, shaped, undo = namespaces(2)
     if spaces is None:

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """Node-parallel and column-parallel full-graph training (NeutronTP, Fig. 10 to 14, and Tables 3 and 4).
 
-    benches/tensor_parallel.py [--only layers,features,hidden,halves,workers,chunks,pipelining,rgcn,link,cap] [--rounds 5] [--set graph.generate.nodes=262144 …]
+    benches/tensor_parallel.py [--only layers,features,hidden,row_dtype,workers,chunks,pipelining,rgcn,link,cap] [--rounds 5] [--set graph.generate.nodes=262144 …]
 
 layers      2, 4 and 8 layers
 features    features of 128, 256, 512 and 1024 columns
 hidden      hidden rows of 128, 256, 512 and 1024 columns
-halves      hidden rows of 128 and 512 columns, in f32 and in bf16
+row_dtype   hidden rows of 128 and 512 columns, in f32 and in bf16
 workers     2, 4, 8 and 16 workers: what `gnnflow simulate` predicts for as many hosts of one core, with a link of 25 Gbit/s and 0.05 ms, from a traced
             run of as many processes on this machine
 chunks      `decoupled` and `naive` with rows of 512 columns: peak memory and seconds for several values of `train.schedule.chunk_memory`
@@ -63,8 +63,8 @@ WAYS = {
 }
 VARIED = ("node-parallel", "skewed", "naive", "decoupled")
 COLORS = {"node-parallel": "#444", "skewed": "#999", "naive": "#1b6ca8", "decoupled": "#d1495b"}
-PARTS = ("layers", "features", "hidden", "halves", "workers", "chunks", "pipelining", "rgcn", "link", "cap")
-LINK = ["--bandwidth", "3GB", "--latency", "0.05"]
+PARTS = ("layers", "features", "hidden", "row_dtype", "workers", "chunks", "pipelining", "rgcn", "link", "cap")
+LINK = ["--bandwidth", "3125MB", "--latency", "0.05"]
 # Settings of the parts with other graphs.
 RELATIONS = ["graph.undirected=false", "graph.reverse_edges=true", "model.kind=rgcn"]
 LINKS = ["graph.generate.nodes=16384", "train.task=link-prediction", "train.batch=65536"]
@@ -233,9 +233,9 @@ def main():
             if part in only:
                 values = getattr(options, part).split(",")
                 bench.compare(part, {f"{way} {value}": (way, [f"{key}={value}"]) for way in VARIED for value in values})
-        if "halves" in only:
+        if "row_dtype" in only:
             keys = lambda hidden, kind: [f"model.hidden={hidden}", f"train.schedule.row_dtype={kind}"]
-            bench.compare("halves", {f"{way}, {hidden} columns, {kind}": (way, keys(hidden, kind))
+            bench.compare("row_dtype", {f"{way}, {hidden} columns, {kind}": (way, keys(hidden, kind))
                                      for way in ("node-parallel", "naive", "decoupled") for hidden in (128, 512) for kind in ("f32", "bf16")})
         if "workers" in only:
             bench.workers([int(number) for number in options.workers.split(",")])

@@ -14,7 +14,7 @@ autotuned   as `shared`, with as many workers as the autotuner chooses of the la
 killed      2 workers that compute all tasks, and are killed after the first epochs: the lost time
 async       `none` and 1 worker, shared, with `train.schedule.mode = "async"`
 bf16        `none` and 1 worker, shared, with rows in bf16 (GCN and GraphSAGE only)
-bits        exits with 1 if the models of all runs with the same mode and rows are not equal
+bits        exits with 1 if the models of all runs with the same rows are not equal; those of `async` depend on timing
 
 The ways take turns. Each row has epoch seconds, cost (dollars of an epoch), calls, seconds of calls, value (1 / (time × cost) of an epoch), and the ratios
 to `none` in the same round.
@@ -73,7 +73,7 @@ def of_workers(**keys):
     return [f"train.tensor_workers.{key}={value}" for key, value in keys.items()]
 
 
-# Settings of ways that train other models, which have bits of their own.
+# Settings of ways that train other models.
 OTHER = {"async": ["train.schedule.mode=async"], "bf16": ["train.schedule.row_dtype=bf16"]}
 
 
@@ -177,7 +177,8 @@ def main():
     groups = {}
     for line in rows:
         other = next((other for other in OTHER if line["way"].endswith(other)), None)
-        groups.setdefault((line["model"], other), set()).update(line["model_sha256"])
+        if other != "async":
+            groups.setdefault((line["model"], other), set()).update(line["model_sha256"])
     same = all(len(hashes) == 1 for hashes in groups.values())
     settings = vars(options) | {"data": options.data and str(options.data)}
     print(write(about("tensor_workers") | {"settings": settings, "results": rows, "same_bits": same}, "tensor-workers", options.out))

@@ -62,9 +62,10 @@ def rows(seconds, stages, peak, rates, counts, widths):
         median = medians(seconds, threads)
         mine = median.pop("gnnflow")
         row = {"threads": threads, "gnnflow_seconds": round(mine, 2), "peers_seconds": {who: round(s, 2) for who, s in median.items()}}
-        row["gnnflow_stages"] = {s: round(statistics.median(p[s] for p in stages[threads, "gnnflow"]), 2) for s in STAGES}
+        spent = {s: statistics.median(p[s] for p in stages[threads, "gnnflow"]) for s in STAGES}
+        row["gnnflow_stages"] = {s: round(seconds, 2) for s, seconds in spent.items()}
         least = limits.of_batches(rates, counts, widths, threads)
-        row["limits"] = {s: {"least_seconds": round(least[s], 2), "share": round(least[s] / row["gnnflow_stages"][s], 2)} for s in least}
+        row["limits"] = {s: {"least_seconds": round(least[s], 2), "share": round(least[s] / spent[s], 2)} for s in least if spent[s]}
         row["limit"], row["share_of_limit"] = "products and reads", round(limits.of_epoch(least, threads) / mine, 2)
         row["gnnflow_peak_rss_bytes"] = peak[threads, "gnnflow"]
         row["rounds"] = {who: values for (t, who), values in seconds.items() if t == threads}
@@ -82,7 +83,7 @@ def main():
     options = parser.parse_args()
     graph, python = graph_and_python()
     binary = build()
-    rates, counts = limits.measure(map(int, options.threads.split(",")))
+    rates, counts = limits.measure(graph, map(int, options.threads.split(",")))
     seconds, stages, why, peak, results = {}, {}, {}, {}, []
     with tempfile.TemporaryDirectory(dir=os.environ.get("GNNFLOW_BENCH_SCRATCH")) as scratch:
         work = pathlib.Path(scratch)

@@ -96,7 +96,7 @@ def main():
     graph, python = graph_and_python()
     binary = build(*["--features", "cuda"][: 2 * options.cuda])
     # The rates are those of the CPU.
-    rates, counts = ({}, {}) if options.cuda else limits.measure([options.threads])
+    rates, counts = ({}, {}) if options.cuda else limits.measure(graph, [options.threads])
     seconds, peaks, evaluation, epochs, why = {}, {}, {}, {}, {}
     with tempfile.TemporaryDirectory(dir=os.environ.get("GNNFLOW_BENCH_SCRATCH")) as scratch:
         work = pathlib.Path(scratch)
