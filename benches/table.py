@@ -134,6 +134,42 @@ def rows():
                 yield f"| {what} | {row['threads']} | {mine} | {other} | {row['ratio_to_best_peer']:.2f} × | {limit} | {rest} | {link} |\n"
 
 
+LIMITS = """
+## The limits of the machine
+
+What this machine allows, measured in the run of the epoch of SAGE (`{file}`, {commit}; `benches/limits.rs`), on {threads} threads. Other guests of its host use
+the same memory, so that rates of memory differ by a factor of almost two within minutes.
+
+| what | rate |
+|---|---|
+{rates}
+The least time of each stage at these rates, beside the measured one. Sampling runs on one thread, beside the other stages. The least time counts neither passes over rows of a batch, which
+are partly in caches, nor the sums of rows of the second and third layer.
+
+| stage of an epoch of SAGE | seconds | least | share |
+|---|---|---|---|
+{stages}"""
+RATES = [
+    ("multiply", "", "multiplications in registers"), ("product", "", "multiplications of a product, 4,096 × 256 by 256 × 256"),
+    ("copy", "large", "copy, large pages, bytes read and written"), ("copy", "small", "the same, small pages"),
+    ("lines", "large", "reads of 64 bytes at random positions, large pages"), ("lines", "small", "the same, small pages"),
+    ("rows", "large", "reads of 448 bytes at random positions, large pages"), ("rows", "small", "the same, small pages"),
+]
+
+
+def limits():
+    """Returns the section about the limits that were measured in the newest epoch of SAGE."""
+    file = max(file for file in RUNS.glob("*-epoch-beside-peers.json"))
+    result = json.loads(file.read_text())
+    row = result["results"][-1]
+    measured = [(what, result["rates"][case][str(row["threads"])].get(pages), "B" if pages else "") for case, pages, what in RATES]
+    # Without large pages, all pages are small.
+    rates = "".join(f"| {what} | {rate / 1e9:.1f} G{unit}/s |\n" for what, rate, unit in measured if rate)
+    spent = row["gnnflow_stages"]
+    stages = "".join(f"| {stage} | {seconds(spent[stage])} | {seconds(found['least_seconds'])} | {found['share']:.2f} |\n" for stage, found in row["limits"].items())
+    return LIMITS.format(file=file.name, commit=result["commit"], threads=row["threads"], rates=rates, stages=stages)
+
+
 SCALE = """
 ## A graph of {nodes:.0f} million nodes on two cores
 
@@ -202,7 +238,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true")
     check = parser.parse_args().check
-    for file, page in [(PAGE, ABOUT + "".join(rows()) + scale() + encryption()), (schedules_page.PAGE, schedules_page.page())]:
+    for file, page in [(PAGE, ABOUT + "".join(rows()) + limits() + scale() + encryption()), (schedules_page.PAGE, schedules_page.page())]:
         if page and not check:
             file.write_text(page)
         elif page and (not file.is_file() or file.read_text() != page):
