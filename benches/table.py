@@ -22,7 +22,7 @@ not rows of different days.
 - Where our rows are in bf16, those of the other systems are in f32.
 - *Of the limit* is gnnflow's rate over what the machine allows. For ranking and recommendations, that is PyTorch's product of matrices that stay in the cache. For sampling it is the same reads of memory alone, of known addresses; for propagation the bytes of a plain
   copy, both in the same process. Sampling requests memory ahead of time and the plain reads do not, so its share may exceed 1. For epochs, it is the least time of the work (`benches/peers/limits.py`): multiplications in
-  registers of all threads, rows of features at the rate of random reads, and, on the full graph, rows of neighbors at the rate of a copy (of which caches may save some). Empty: not measured.
+  registers of all threads, rows of features at the rate of random reads, and, on the full graph, rows of neighbors at the rate of a copy (of which caches may save some). Exponentials of attention count as nothing. Empty: not measured.
 - Ratios depend on the host. Before layers were fused, an epoch of SAGE had 2.63 × on a fast host (`2026-11-22`: 34.5 s, dgl 90.5 s) and 1.84 × on a slow one (`2026-11-22`, `slow-memory`). With fused layers it had 1.5 × on a
   slower one (`2026-11-26`, `slow-memory`, one round: 107 s, graphbolt 160 s, dgl 163 s), and 2.03 × on another (`2026-11-27`: 67.9 s, dgl 137.9 s). Since `2026-11-28`, the features of neighbors are summed where they lie, without
   a copy: on one host, an epoch took 64.5 and 67.1 s before, in two rounds with 14 s of copying, and 47.5 to 50.7 s after (`2026-11-28`: 2.31 ×). It needs features in memory, in one process.
