@@ -213,7 +213,7 @@ ENCRYPTION = """
 Two processes of one thread on the same two cores, with encrypted and with plain connections in turn (`cluster.encrypt`; `{file}`, {commit};
 `benches/encryption.py`). Partitions are random and features are sent in messages, so that as many bytes travel as possible. *Throughput* is the median of the rounds'
 ratios of encrypted to plain, with the least and the most. The models have equal bits. Over 1 Gbit/s, the link is slower than the encryption. The first row only moves bytes, by
-processes that share the cores with each other; there the aim of 0.6 is not reached.
+processes that share the cores with each other; the aim is 0.6 there.
 
 | what | bytes | plain | encrypted | throughput |
 |---|---|---|---|---|
