@@ -46,6 +46,8 @@ pub struct TaskProfile {
     pub reads_initial: bool,
     /// Whether its rows may be split with equal bits: in evaluation, and in training.
     pub splittable: [bool; 2],
+    /// Whether ReLU directly follows the layer before. A layer that fuses both holds one row less.
+    pub ends_with_relu: bool,
 }
 
 impl Model {
@@ -62,6 +64,7 @@ impl Model {
                 element_wise,
                 reads_initial: self.task_reads_initial(index),
                 splittable: [false, true].map(|training| self.task_works_by_row(index, training)),
+                ends_with_relu: index > 0 && self.ends_with_relu(index - 1),
             }
         };
         Ok(ModelProfile {

@@ -19,9 +19,9 @@
 use gnnflow_dataflow::graph::placement::Placement;
 use gnnflow_dataflow::wire::MESSAGE_BYTES;
 use gnnflow_kernels::aggregate::dynamic_attention::SOFTMAX_STATE;
-use gnnflow_nn::ModelProfile;
 use gnnflow_nn::layers::Aggregation;
 use gnnflow_nn::model::Hop;
+use gnnflow_nn::{ModelProfile, TaskProfile};
 
 use super::memory::{PROGRAM_BYTES, Process};
 use super::pairs::Pairs;
@@ -86,6 +86,8 @@ pub(super) struct FullGraphPlan {
     ends: [usize; 2],
     /// By node task: whether it reads the rows of nodes before the first layer.
     reads_initial: Vec<bool>,
+    /// By node task: whether its layer fuses its bias and ReLU, so that it holds one row less.
+    fuses_relu: Vec<bool>,
 }
 
 impl FullGraphPlan {
@@ -118,6 +120,11 @@ impl FullGraphPlan {
             .as_ref()
             .map(|tensor| (tensor.expected(), tensor.workers.is_none() || tensor.accept.is_some()));
         let reads_initial = tasks.iter().map(|task| task.reads_initial).collect();
+        let fuses = |(index, task): (usize, &TaskProfile)| {
+            let layer = index.checked_sub(1).and_then(|before| hops.get(before));
+            task.ends_with_relu && layer.is_some_and(|hop| hop.aggregation == Aggregation::Symmetric)
+        };
+        let fuses_relu = tasks.iter().enumerate().map(fuses).collect();
         let may_share = config.graph.undirected && options.mode != Mode::Async;
         Some(Self {
             hops,
@@ -147,6 +154,7 @@ impl FullGraphPlan {
             tensor,
             ends: [built.spec().in_dim, built.spec().out_dim],
             reads_initial,
+            fuses_relu,
         })
     }
 
@@ -447,15 +455,20 @@ impl FullGraphPlan {
         graph.parts[parts.clone()].iter().map(|part| largest(part.nodes)).max().unwrap_or(0)
     }
 
-    /// Returns the bytes of a task's computation: six times its widest rows, or eight times those of a perceptron, which drops elements of them.
+    /// Returns the bytes of a task's computation: six times its widest rows, five times if these follow a fused ReLU, or eight times those of a perceptron, which
+    /// drops elements of them.
     /// With sums of several relations, eight times these sums, because they are stored, have a gradient, and are summed again.
     fn task_activations(&self, nodes: u64) -> u64 {
-        let columns = |hop: &Hop| match hop.slots() {
-            1 => 6 * hop.width.max(hop.held),
-            slots => (8 * slots * hop.width).max(6 * hop.held),
+        let columns = |(hop, fuses_relu): (&Hop, &bool)| {
+            // Column-parallel training holds whole rows beside the shards.
+            let held = if *fuses_relu && !self.column_parallel { 5 } else { 6 } * hop.held;
+            match hop.slots() {
+                1 => (6 * hop.width).max(held),
+                slots => (8 * slots * hop.width).max(held),
+            }
         };
         let tasks = (6 * self.input).max(8 * self.perceptron);
-        let most = self.hops.iter().map(columns).max().unwrap_or(0).max(tasks) as u64;
+        let most = self.hops.iter().zip(&self.fuses_relu).map(columns).max().unwrap_or(0).max(tasks) as u64;
         nodes * most * 4
     }
 

@@ -395,7 +395,7 @@ impl Model {
     }
 
     /// Whether ReLU directly follows layer `index`, so that the layer can fuse it ([`Layer::forward_relu`]).
-    fn ends_with_relu(&self, index: usize) -> bool {
+    pub(crate) fn ends_with_relu(&self, index: usize) -> bool {
         let is_last = index + 1 == self.layers.len();
         !is_last && self.activation() == Activation::Relu && self.is_plain(index)
     }
