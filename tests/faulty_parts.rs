@@ -73,7 +73,7 @@ impl Sampler for StrangeSampler {
     }
 }
 
-/// Waits for a message that nobody sends.
+/// Waits forever for a message.
 struct WaitingSampler;
 
 impl Sampler for WaitingSampler {
