@@ -5,8 +5,9 @@
 
 Two processes of one thread, each in a network namespace, joined by a link (see network.py); mini-batches on graphs with locality. Cases:
 random, METIS and multilevel partitions; with multilevel partitions also a replicated topology, a cache of a quarter of the features, and
-both. `--folder` adds a graph of FOLDER/{nodes,edges}.parquet, of which 1 % of the nodes are for training. One row more is two processes of the same machine that share features, for comparison. Cases take turns; the first round warms up and
-is left out; medians of the second and third epoch. Needs root. The result is written to benches/runs/<date>-link.json.
+both. One row more is two processes of the same machine that share features, for comparison. `--folder` adds a graph of
+FOLDER/{nodes,edges}.parquet, of which 1 % of the nodes are for training. Cases take turns; the first round warms up and is left out; medians of
+the second and third epoch. Needs root. The result is written to benches/runs/<date>-link.json.
 """
 import argparse, json, pathlib, statistics, subprocess, sys, tempfile
 

@@ -75,6 +75,11 @@ def spread(values):
     return round(max(values) / max(min(values), 1), 4)
 
 
+def numbers(text):
+    """Reads numbers with commas between them, for argparse."""
+    return [int(number) for number in text.split(",")]
+
+
 class Bench:
     def __init__(self, binary, pipeline, work, options):
         self.binary, self.pipeline, self.work, self.options = binary, pipeline, work, options
@@ -211,7 +216,7 @@ def main():
     parser.add_argument("--layers", default="2,4,8")
     parser.add_argument("--features", default="128,256,512,1024")
     parser.add_argument("--hidden", default="128,256,512,1024")
-    parser.add_argument("--workers", default="2,4,8,16")
+    parser.add_argument("--workers", type=numbers, default="2,4,8,16")
     parser.add_argument("--chunks", default="8MiB,32MiB,128MiB,512MiB")
     parser.add_argument("--cap", default="1GiB", help="of all processes together, page cache included; train.memory is each one's share")
     parser.add_argument("--cap-settings", nargs="*", default=["model.hidden=512", "train.schedule.intervals=16", "train.schedule.chunk_memory=16MiB"])
@@ -238,7 +243,7 @@ def main():
             bench.compare("row_dtype", {f"{way}, {hidden} columns, {kind}": (way, keys(hidden, kind))
                                      for way in ("node-parallel", "naive", "decoupled") for hidden in (128, 512) for kind in ("f32", "bf16")})
         if "workers" in only:
-            bench.workers([int(number) for number in options.workers.split(",")])
+            bench.workers(options.workers)
         if "chunks" in only:
             keys = lambda chunk: ["model.hidden=512", f"train.schedule.chunk_memory={chunk}"]
             bench.compare("chunks", {f"{way} {chunk}": (way, keys(chunk)) for way in ("naive", "decoupled") for chunk in options.chunks.split(",")})

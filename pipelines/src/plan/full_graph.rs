@@ -86,7 +86,7 @@ pub(super) struct FullGraphPlan {
     ends: [usize; 2],
     /// By node task: whether it reads the rows of nodes before the first layer.
     reads_initial: Vec<bool>,
-    /// By node task: whether its layer fuses its bias and ReLU, so that it holds one row less.
+    /// By node task: whether the layer that it ends fuses ReLU, so that it holds one row less.
     fuses_relu: Vec<bool>,
 }
 
